@@ -1,5 +1,6 @@
 # make reproduce   run the papers' claims and write report/index.html   (ARGS="--quick", ARGS="--only A-F9")
 # make test        lint, types, tests and the numerics job               (PYTEST_ARGS="-k svm")
+#                  pages are opened in Chromium where it and its driver are found; MARGINLENS_BROWSER=required fails where they are not
 # make test-gpu    tests that need a CUDA device, which make test leaves out; with the packages of the interpreter that PYTHON names
 # make numerics    tests whose numbers can move, under several kinds of arithmetic
 # Both prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
@@ -15,6 +16,7 @@ TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
+AXE := build/browser/node_modules/axe-core/axe.min.js
 PYTEST_ARGS ?= -n 2 --dist loadfile
 ARGS ?=
 
@@ -40,7 +42,12 @@ $(READY): pyproject.toml
 reproduce: $(READY)
 	@$(BIN)/marginlens reproduce $(ARGS)
 
-test: lint
+$(AXE):
+	@if command -v npm >/dev/null; then \
+	  npm install --silent --no-save --prefix build/browser axe-core@4 || echo "npm could not install axe-core, so accessibility is not checked."; \
+	fi
+
+test: lint $(AXE)
 	@$(BIN)/python -m pytest -m "not gpu" $(PYTEST_ARGS)
 	@$(BIN)/python tests/numerics/run.py
 

@@ -21,3 +21,12 @@ if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # as a shell starts what runs in the background: Ctrl-C is tested all the same
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """A line for each reason for which pages were not opened in a browser: a dot among thousands would not be seen."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", ()) if "tests/browser/" in report.nodeid]
+    for reason in sorted({report.longrepr[2].removeprefix("Skipped: ") for report in skipped}):
+        terminalreporter.write_line(
+            f"{sum(reason in report.longrepr[2] for report in skipped)} tests skipped: {reason}."
+        )

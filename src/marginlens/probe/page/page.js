@@ -77,6 +77,14 @@
     const bar = make("i");
     bar.style.background = gradient(PALE);
     byId("legend").replaceChildren(shown(low, measure.percent), bar, shown(high, measure.percent), ` ${measure.title}`);
+    letKeysScroll();
+  }
+
+  function letKeysScroll() { // what is wider than its place can be reached and scrolled without a mouse
+    document.querySelectorAll(".scroll").forEach((place) => {
+      if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
+      else place.removeAttribute("tabindex");
+    });
   }
 
   byId("heat").addEventListener("keydown", (event) => {
@@ -102,6 +110,7 @@
     }
     const parts = [title(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...maxMargin())), preferences(), numbers()];
     panel.replaceChildren(...parts.flat());
+    letKeysScroll();
     byId("announcement").textContent = `Layer ${state.layer}, head ${state.head} is shown below.`;
   }
 
@@ -340,6 +349,7 @@
     if (known) byId("head").scrollIntoView();
   }
   window.addEventListener("hashchange", follow);
+  window.addEventListener("resize", letKeysScroll);
   showMeasures();
   follow();
 })();

@@ -1,0 +1,42 @@
+"""The controls of this folder: a page that logs an error, asks the network, sticks out or cannot be read is caught."""
+
+from __future__ import annotations
+
+from browser_page import accessibility_violations, console_errors, network_requests, open_page, overflowing
+
+
+def opened(browser, folder, body):
+    path = folder / "page.html"
+    path.write_text(f"<!doctype html><html lang=en><title>A page</title><body><main>{body}</main>", encoding="utf-8")
+    open_page(browser, path)
+    return browser
+
+
+def test_errors_of_scripts_are_seen(browser, tmp_path):
+    opened(browser, tmp_path, "<script>setTimeout(() => { throw new Error('broken'); })</script>")
+    browser.execute_async_script("setTimeout(arguments[0], 50)")
+    assert "broken" in " ".join(console_errors(browser))
+    opened(browser, tmp_path, "<script>console.error('said')</script>")
+    assert "said" in " ".join(console_errors(browser))
+
+
+def test_requests_are_seen(browser, tmp_path):
+    opened(
+        browser,
+        tmp_path,
+        "<img alt='' src='http://elsewhere.invalid/a.png'><img alt='' src='data:image/gif;base64,R0lGOD'>",
+    )
+    browser.execute_async_script("fetch('https://elsewhere.invalid/b').catch(() => arguments[0]())")
+    assert network_requests(browser) == ["http://elsewhere.invalid/a.png", "https://elsewhere.invalid/b"]
+    console_errors(browser)
+
+
+def test_what_sticks_out_is_named(browser, tmp_path):
+    opened(browser, tmp_path, "<p>short</p><p id='wide' style='width: 3000px'>wide</p>")
+    assert any("P wide" in name for name in overflowing(browser))
+
+
+def test_what_cannot_be_read_is_named(browser, tmp_path, axe):
+    opened(browser, tmp_path, "<h1>A page</h1><p style='color: #ccc'>pale</p>")
+    (violation,) = accessibility_violations(browser)
+    assert violation.startswith("color-contrast: p:")

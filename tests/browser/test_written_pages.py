@@ -1,0 +1,192 @@
+"""The report and the pages of a probe, opened from their files in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from browser_page import (
+    PHONE,
+    accessibility_violations,
+    background_brightness,
+    open_page,
+    overflowing,
+    prefer,
+    resize,
+    settle,
+)
+from fake_claims import changed, fake_claim, finding, raising
+from made_up_probe import EVIL, HEADS, LAYERS, made_up_curves, made_up_result
+from marginlens.probe import probe_page
+from marginlens.probe.page.checkpoints import checkpoint_page
+from marginlens.probe.result import Example
+from marginlens_papers.report import reproduce
+
+
+def image_example() -> Example:
+    """An example of a vision model: three by four patches after a token that is no patch."""
+    rng = np.random.default_rng(0)
+    attention = rng.dirichlet(np.ones(13), size=(LAYERS, HEADS, 1)).astype(np.float32)
+    tokens = ("[CLS]", *(f"{k // 4},{k % 4}" for k in range(12)))
+    pixels = rng.integers(0, 256, size=(6, 8, 3), dtype=np.uint8)
+    margins = rng.random((LAYERS, HEADS, 1))
+    return Example("image 0", tokens, np.arange(1), attention, attention.argmax(axis=-1), margins, (3, 4), pixels)
+
+
+def write_pages(folder: Path) -> dict[str, Path]:
+    claims = (
+        changed(fake_claim("A-1"), title=EVIL, statement=EVIL, protocol=EVIL),
+        fake_claim("A-2", finding(0.9996, note="Higher than the paper's.")),
+        fake_claim("A-3", finding(0.9, assumption_met=False)),
+        fake_claim("A-4", raising(ValueError("no luck"))),
+    )
+    made_up = made_up_result()
+    texts = {
+        "heads": probe_page(made_up_result(examples=(*made_up.examples, image_example())), introduction=[EVIL]),
+        "checkpoints": checkpoint_page(made_up_curves()),
+    }
+    paths = {"report": reproduce(claims, folder / "report").page}
+    for name, text in texts.items():
+        paths[name] = folder / f"{name}.html"
+        paths[name].write_text(text, encoding="utf-8")
+    return paths
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    return write_pages(tmp_path_factory.mktemp("pages"))
+
+
+@pytest.fixture(params=["report", "heads", "checkpoints"])
+def page(request, pages):
+    return pages[request.param]
+
+
+@pytest.fixture
+def heads(browser, pages):
+    """The browser with a probe's page."""
+    open_page(browser, pages["heads"])
+    return browser
+
+
+def texts(browser, selector):
+    return browser.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", selector
+    )
+
+
+def press(browser, *keys):
+    browser.switch_to.active_element.send_keys(*keys)
+
+
+def focused(browser):
+    return browser.switch_to.active_element.get_attribute("id")
+
+
+# ---- every page
+
+
+def test_nothing_sticks_out_of_a_phone(browser, page):
+    resize(browser, PHONE)
+    open_page(browser, page, "#L1H2")
+    assert browser.execute_script("return innerWidth") == PHONE[0]
+    assert overflowing(browser) == []
+
+
+def test_the_reader_chooses_light_or_dark(browser, page):
+    open_page(browser, page)
+    assert background_brightness(browser) > 0.9
+    prefer(browser, color_scheme="dark")
+    assert background_brightness(browser) < 0.2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_accessible(browser, page, axe, scheme):
+    prefer(browser, color_scheme=scheme)
+    open_page(browser, page, "#L1H2")
+    assert accessibility_violations(browser) == []
+
+
+def test_the_page_is_accessible_on_a_phone(browser, page, axe):
+    resize(browser, PHONE)
+    open_page(browser, page, "#L1H2")
+    assert accessibility_violations(browser) == []
+
+
+# ---- the report
+
+
+def test_the_ledger_leads_to_each_claim(browser, pages):
+    open_page(browser, pages["report"])
+    browser.find_element("css selector", "a[href='#A-3']").click()
+    settle(browser)
+    assert browser.current_url.endswith("#A-3")
+    assert browser.execute_script("return document.querySelector(':target h2').textContent").endswith("(A-3)")
+
+
+def test_every_figure_is_decoded(browser, pages):
+    open_page(browser, pages["report"])
+    widths = browser.execute_script("return [...document.images].map((image) => image.naturalWidth)")
+    assert len(widths) == 3  # the claim that failed has none
+    assert min(widths) > 0
+
+
+# ---- a probe
+
+
+def test_a_measure_colours_and_numbers_all_heads(heads):
+    assert len(texts(heads, "#heat tbody button")) == LAYERS * HEADS
+    (norm,) = [one for one in heads.find_elements("css selector", "#measures button") if "Frobenius" in one.text]
+    before = texts(heads, "#says")
+    norm.click()
+    shown = [float(number) for number in texts(heads, "#heat tbody button")]
+    assert shown == pytest.approx(made_up_result()["frobenius"].ravel(), abs=1e-3)
+    assert texts(heads, "#says") != before
+    assert "Frobenius" in heads.switch_to.active_element.text
+
+
+def test_a_head_opens_with_its_address(heads, pages):
+    assert texts(heads, "#head h2") == []
+    heads.find_element("id", "cell-1-2").click()
+    settle(heads)
+    assert heads.current_url.endswith("#L1H2")
+    assert texts(heads, "#head h2") == ["Layer 1, head 2"]
+    assert texts(heads, "#announcement") == ["Layer 1, head 2 is shown below."]
+    shown = texts(heads, "#head .columns td.token")
+    assert EVIL in shown  # a text of the user's, as text
+    heads.find_element("css selector", "a[rel='next']").click()
+    settle(heads)
+    assert texts(heads, "#head h2") == ["Layer 1, head 3"]
+    heads.back()
+    settle(heads)
+    assert texts(heads, "#head h2") == ["Layer 1, head 2"]
+    open_page(heads, pages["heads"], "#L2H0")
+    assert texts(heads, "#head h2") == ["Layer 2, head 0"]
+
+
+def test_keys_go_from_head_to_head(heads):
+    from selenium.webdriver.common.keys import Keys
+
+    heads.execute_script("document.getElementById('cell-0-0').focus()")
+    press(heads, Keys.ARROW_DOWN)
+    press(heads, Keys.ARROW_RIGHT)
+    assert focused(heads) == "cell-1-1"
+    press(heads, Keys.ENTER)
+    settle(heads)
+    assert texts(heads, "#head h2") == ["Layer 1, head 1"]
+    assert focused(heads) == "cell-1-1"
+    press(heads, Keys.TAB)
+    press(heads, Keys.SHIFT, Keys.TAB)
+    assert focused(heads) == "cell-1-1"  # one stop for the whole table
+
+
+def test_examples_are_maps_of_tokens_or_of_patches(heads, pages):
+    open_page(heads, pages["heads"], "#L0H1")
+    _, image = heads.find_elements("css selector", ".choices button")
+    assert len(texts(heads, "#head .columns .map rect title")) >= 16  # every token of four attends to four
+    image.click()
+    assert [one.text for one in heads.find_elements("css selector", ".choices [aria-pressed='true']")] == ["image 0"]
+    assert heads.switch_to.active_element.text == "image 0"
+    assert heads.execute_script("return document.querySelector('.map image').href.baseVal").startswith("data:image/png")
