@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 import subprocess
-from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import marginlens as ml
 import marginlens.lab
 
 KERNELS = Path(marginlens.lab.__file__).parent / "kernels"
+PAGE = KERNELS.parent / "page"
 _RUNNER = Path(__file__).parent / "lab" / "run_kernels.mjs"
 _NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(_NODE is None, reason="node is not installed, so the page's kernels were not run")
@@ -61,10 +61,14 @@ def as_json(data: ml.TokenDataset, head: Any, **settings: Any) -> dict[str, Any]
     return {**json_form, "tokens": listed["X"], "head": np.asarray(head).tolist(), **keys}
 
 
-def bundled() -> str:
-    """All modules as one script without imports and exports, each after those it imports: what a page from file:// can hold."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(KERNELS.glob("*.js"))}
-    needed = {name: set(re.findall(r'from "\./(\w+\.js)";', text)) for name, text in texts.items()}
-    ordered = TopologicalSorter(needed).static_order()
-    parts = (re.sub(r"^import [^;]*;\n", "", texts[name], flags=re.MULTILINE) for name in ordered)
-    return "\n".join(re.sub(r"^export (?=const|class|function)", "", part, flags=re.MULTILINE) for part in parts)
+def run_in_page(code: str, given: Any = None) -> Any:
+    """What an ES module writes with `answer(value)`, beside the page's modules: `import { Store } from "./state.js"`; `given` is JSON."""
+    assert _NODE is not None
+    source = re.sub(r' from "\./', f' from "{PAGE.as_uri()}/', code)
+    source = re.sub(r' from "\.\./kernels/', f' from "{KERNELS.as_uri()}/', source)
+    before = f"const given = {json.dumps(given)};\nconst answer = (value) => console.log(JSON.stringify(value));\n"
+    done = subprocess.run(
+        [_NODE, "--input-type=module", "-"], input=before + source, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

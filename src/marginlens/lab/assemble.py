@@ -159,11 +159,11 @@ def _template_end(source: str, at: int) -> int:
 
 
 @cache
-def _modules() -> dict[str, Module]:
-    """The modules that the page needs, each after those that it imports."""
+def modules_of(*entries: str) -> Mapping[str, Module]:
+    """The modules that some files of the lab need, these included, each after those that it imports."""
     folder = resources.files("marginlens.lab")
     found: dict[str, Module] = {}
-    waiting = [ENTRY, WORKER]
+    waiting = list(entries)
     while waiting:
         name = waiting.pop()
         if name not in found:
@@ -184,20 +184,23 @@ def ordered(modules: Mapping[str, Module]) -> dict[str, Module]:
         raise reject("imports", "free of cycles", " → ".join(error.args[1])) from None
 
 
-def bundle(modules: Mapping[str, Module] | None = None) -> str:
-    """All modules as one script, which starts the page where there is a document and a worker where there is none."""
-    modules = _modules() if modules is None else modules
-    script = "".join(module.wrapped() for module in modules.values())
-    if ENTRY in modules:
-        start = f"{_variable(ENTRY)}.startPage()"
-        work = f"{_variable(WORKER)}.startWorker(self)"
-        script += f'if (typeof document === "undefined") {work};\nelse {start};\n'
-    return f'"use strict";\n{{\n{script}}}\n'
+def bundle(entries: Sequence[str] = (ENTRY, WORKER), start: str = "") -> str:
+    """The modules that the entries need as one script.
+
+    Args:
+        entries: files of the lab; those of the page by default.
+        start: what the script does last, with `module_page_state` for what `page/state.js` exports and so on; by default it starts the
+            page where there is a document and a worker where there is none.
+    """
+    modules = "".join(module.wrapped() for module in modules_of(*entries).values())
+    page, worker = f"{_variable(ENTRY)}.startPage();", f"{_variable(WORKER)}.startWorker(self);"
+    start = start or f'if (typeof document === "undefined") {worker}\nelse {page}'
+    return f'"use strict";\n{{\n{modules}{start}\n}}\n'
 
 
 def sizes() -> dict[str, int]:
     """The bytes that each module takes in the page."""
-    return {name: len(module.wrapped().encode()) for name, module in _modules().items()}
+    return {name: len(module.wrapped().encode()) for name, module in modules_of(ENTRY, WORKER).items()}
 
 
 def _inside_script(text: str) -> Markup:

@@ -1,0 +1,157 @@
+"""The page as one file: what it may refer to, which modules it takes, and that every process writes the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from lab_kernels import needs_node
+from marginlens.errors import InputError
+from marginlens.lab.assemble import Module, bundle, compact, lab_page, ordered, read_module, write_lab
+
+MAX_SIZE = 400_000  # bytes of the whole file
+PRESET = {
+    "name": "X",
+    "title": "</script><script>alert(1)</script>",
+    "problem": {"keys": [[[1.0, 0.0], [0.0, 0.0]]], "scores": [[1.0, 0.0]]},
+    "starts": [[0.0, 0.0]],
+    "view": {},
+}
+
+
+class _Elements(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, str] = {}
+        self._open = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._open = dict(attrs).get("id") or tag
+
+    def handle_data(self, data: str) -> None:
+        self.text[self._open] = self.text.get(self._open, "") + data
+
+
+def test_the_page_needs_no_other_file() -> None:
+    page = lab_page()
+    elements = _Elements(page)
+    addresses = [
+        value for _, given in elements.found for name, value in given.items() if name in {"src", "href", "srcset", "action"}
+    ]
+    assert addresses
+    assert all(address is not None and address.startswith(("data:", "#")) for address in addresses)
+    assert not re.search(r"@import|url\(\s*['\"]?(?!#|data:)", elements.text["style"])
+    script = elements.text["bundle"]
+    assert not re.search(r"\b(fetch\(|XMLHttpRequest|WebSocket|EventSource|sendBeacon|importScripts|import\()", script)
+    assert set(re.findall(r"https?://[\w./-]*", page)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_the_page_is_small() -> None:
+    assert len(lab_page().encode()) <= MAX_SIZE
+
+
+def test_data_stay_data() -> None:
+    elements = _Elements(lab_page(problem={"labels": [1], "note": "</script>"}, presets=[PRESET]))
+    assert json.loads(elements.text["presets"]) == [PRESET]
+    assert json.loads(elements.text["problem"])["note"] == "</script>"
+
+
+def test_every_process_writes_the_same_bytes(tmp_path: Path) -> None:
+    files = [tmp_path / f"{seed}.html" for seed in (1, 2)]
+    for seed, file in enumerate(files, start=1):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        subprocess.run([sys.executable, "-m", "marginlens.lab.assemble", str(file)], env=environment, check=True)
+    assert files[0].read_bytes() == files[1].read_bytes() == lab_page().encode()
+
+
+def test_write_lab_returns_the_path(tmp_path: Path) -> None:
+    path = write_lab(tmp_path / "lab.html", presets=[PRESET])
+    assert path.read_text(encoding="utf-8") == lab_page(presets=[PRESET])
+
+
+@needs_node
+def test_the_bundle_is_a_script(tmp_path: Path) -> None:
+    file = tmp_path / "bundle.js"
+    file.write_text(bundle(), encoding="utf-8")
+    done = subprocess.run(["node", "--check", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_imports_and_exports_are_turned_into_constants() -> None:
+    source = """// A module.
+import { a, b as c } from "../kernels/x.js";
+import {
+  d,
+} from "./y.js";
+
+export const E = 1; // a constant
+export function f() {}
+export class G {}
+export async function h() {}
+"""
+    module = read_module("page/z.js", source)
+    assert module.imports == (("kernels/x.js", "a, b: c"), ("page/y.js", "d"))
+    assert module.exports == ("E", "f", "G", "h")
+    assert "const { a, b: c } = module_kernels_x;" in module.wrapped()
+    assert "return { E, f, G, h };" in module.wrapped()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'import x from "./x.js";',
+        'import * as x from "./x.js";',
+        'import "./x.js";',
+        'import { x } from "https://example.org/x.js";',
+        'import { x } from "package";',
+        'import { x } from "../../x.js";',
+        'const x = await import("./x.js");',
+        "export default 1;",
+        "export let x = 1;",
+        "export { x };",
+        "export const { a } = b;",
+        'export * from "./x.js";',
+    ],
+)
+def test_other_forms_are_refused_in_one_sentence(source: str) -> None:
+    with pytest.raises(InputError, match=r"^The 'page/z.js' argument must be made of import .*; got .* instead\.$"):
+        read_module("page/z.js", f"{source}\n")
+
+
+def test_a_cycle_is_refused() -> None:
+    modules = {f"page/{a}.js": Module(f"page/{a}.js", ((f"page/{b}.js", "x"),), (), "") for a, b in ("xy", "yx")}
+    with pytest.raises(InputError, match=r"free of cycles; got page/\w\.js → page/\w\.js → page/\w\.js instead"):
+        ordered(modules)
+
+
+def test_comments_go_and_texts_stay() -> None:
+    source = r"""// first
+/** two
+ * lines */
+const a = "// no comment"; // a comment
+  const b = 'it\'s /* none */';
+const c = `  // none
+    ${d ? `  {${e}}` : "}"} // none either
+  end`;
+const f = /[/"'`]\/\/"/g.test(g) / 2; // one
+const h = 8 / 4 / 2; /* in between */ const i = 1;
+"""
+    expected = r"""const a = "// no comment";
+const b = 'it\'s /* none */';
+const c = `  // none
+    ${d ? `  {${e}}` : "}"} // none either
+  end`;
+const f = /[/"'`]\/\/"/g.test(g) / 2;
+const h = 8 / 4 / 2;  const i = 1;
+"""
+    assert compact(source) == expected
