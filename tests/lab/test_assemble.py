@@ -46,7 +46,10 @@ def test_the_page_needs_no_other_file() -> None:
     page = lab_page()
     elements = _Elements(page)
     addresses = [
-        value for _, given in elements.found for name, value in given.items() if name in {"src", "href", "srcset", "action"}
+        value
+        for _, given in elements.found
+        for name, value in given.items()
+        if name in {"src", "href", "srcset", "action"}
     ]
     assert addresses
     assert all(address is not None and address.startswith(("data:", "#")) for address in addresses)

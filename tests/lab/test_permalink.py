@@ -24,7 +24,13 @@ ODD_STATES: dict[str, dict[str, Any]] = {
     "text": {
         "tab": "text",
         "problem": PROBLEM,
-        "text": {"source": "Ünïcödé – “quotes” 😀\n\t\x00<script>", "unit": "words", "last": "é", "prompt": "", "window": 3},
+        "text": {
+            "source": "Ünïcödé – “quotes” 😀\n\t\x00<script>",
+            "unit": "words",
+            "last": "é",
+            "prompt": "",
+            "window": 3,
+        },
     },
     "joint": {
         "problem": {
@@ -37,7 +43,9 @@ ODD_STATES: dict[str, dict[str, Any]] = {
             "steps": 10,
         }
     },
-    "ragged": {"problem": {"tokens": [[[1, 2]], [[3, 4], [5, 6.5]]], "keys": [[[1, 0]], [[0, 1], [2, 2]]], "head": [0, 1]}},
+    "ragged": {
+        "problem": {"tokens": [[[1, 2]], [[3, 4], [5, 6.5]]], "keys": [[[1, 0]], [[0, 1], [2, 2]]], "head": [0, 1]}
+    },
 }
 ROUND_TRIP = """
 import { completeState, stateOfPreset } from "./state.js";
