@@ -10,11 +10,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import marginlens as ml
 import marginlens.lab
+from marginlens.data.problem_json import tokens_json
 
 KERNELS = Path(marginlens.lab.__file__).parent / "kernels"
 PAGE = KERNELS.parent / "page"
@@ -44,21 +44,7 @@ def _with_numbers(value: Any) -> Any:
 
 def as_json(data: ml.TokenDataset, head: Any, **settings: Any) -> dict[str, Any]:
     """A problem in the form that the page reads; `head` None where head and attention are trained together."""
-    lengths = data.lengths.tolist()
-    listed = {name: [getattr(data, name)[i, :n].tolist() for i, n in enumerate(lengths)] for name in ("X", "K")}
-    json_form = {"format": "marginlens-problem", "version": 1, "labels": data.y.tolist(), **settings}
-    if head is None:
-        return {**json_form, "train": "both", "tokens": listed["X"]}
-    last = np.eye(data.d_model)[-1]
-    if data.W is None and data.d_model == data.d_key + 1 and np.array_equal(head, last):
-        scores = data.scores(head)
-        return {
-            **json_form,
-            "keys": listed["K"],
-            "scores": [scores[i, :n].tolist() for i, n in enumerate(lengths)],
-        }
-    keys = {} if data.W is not None and np.array_equal(data.W, np.eye(len(data.W))) else {"keys": listed["K"]}
-    return {**json_form, "tokens": listed["X"], "head": np.asarray(head).tolist(), **keys}
+    return {**tokens_json(data, head, trains_head=head is None), **settings}
 
 
 def run_in_page(code: str, given: Any = None) -> Any:

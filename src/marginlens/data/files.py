@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
+from marginlens.data.problem_json import is_problem, problem_tokens
 from marginlens.data.sequences import FlatSequences, SequenceDataset, as_sequences, check_ids
 from marginlens.data.text_windows import MAX_ONE_HOT, embeddings
 from marginlens.data.tokens import TokenDataset, as_dataset, sign_labels
@@ -52,6 +53,8 @@ def load(path: PathLike) -> TokenDataset | SequenceDataset | LabelledSequences:
     """The dataset in a file that `save`, `write_problem`, `write_sequences` or `write_labelled` wrote, or in one of their form."""
     expected = "a file that data.save or one of marginlens.data's writers wrote"
     entries = _entries(path, expected, float)
+    if is_problem(entries):
+        return problem_tokens(entries, repr(str(path))).data
     if "sequences" in entries:
         return read_sequences(path, unrealizable="keep").data
     if "tokens" in entries:
@@ -72,15 +75,26 @@ def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
     Args:
         path: a NumPy `.npz` or a JSON object with X, y and v, and optionally K or W, in the shapes that `TokenDataset` takes.
             JSON holds nested lists, inputs of different lengths as they are. A `.npz` pads them and counts the real tokens
-            in `lengths` (n_inputs,) or (batch, n_inputs). Pickled objects are never loaded.
+            in `lengths` (n_inputs,) or (batch, n_inputs). Pickled objects are never loaded. A problem that the lab saved is read too;
+            `marginlens.lab.read_problem` gives its start, optimizer and loss as well.
     Returns:
         The dataset and v, of shape (d_model,) or (batch, d_model). `write_problem` writes such a file.
     """
     entries = _entries(path, _PROBLEM, float)
+    if is_problem(entries):
+        problem = problem_tokens(entries, repr(str(path)))
+        if problem.head is None:
+            raise reject("path", "a problem with a head", f"{str(path)!r}, where it is trained too and not given")
+        return problem.data, problem.head
     _require(path, entries, ("X", "y", "v"), _PROBLEM)
     data = _token_dataset(path, entries)
     data.head(entries["v"], "v")
     return data, np.asarray(entries["v"], dtype=np.float64)
+
+
+def read_entries(path: PathLike) -> dict[str, Any]:
+    """What a .npz or JSON file of a problem holds, by name."""
+    return _entries(path, _PROBLEM, float)
 
 
 def write_problem(path: PathLike, data: TokenDataset, head: Any) -> None:

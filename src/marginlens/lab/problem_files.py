@@ -1,0 +1,264 @@
+"""Problems of the lab as files: tokens and head with the start, the optimizer, the loss and the steps of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.files import PathLike, read_entries
+from marginlens.data.files import read_problem as read_arrays
+from marginlens.data.problem_json import checked_head, is_problem, number, problem_tokens, refuse, tokens_json, vector
+from marginlens.data.tokens import TokenDataset
+from marginlens.errors import reject, whole_number
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
+from marginlens.norms import L2, Lp
+from marginlens.optimizers import (
+    Adam,
+    Blockwise,
+    CoordinateDescent,
+    GradientDescent,
+    NormalizedGD,
+    Optimizer,
+    SignDescent,
+    SteepestDescent,
+)
+from marginlens.optimizers.schedules import PowerDecay
+from marginlens.risk import AttentionRisk, JointRisk
+from marginlens.runtime.files import as_path, check_place, json_by_line, write_whole
+
+N_STEPS = 1000
+STEP_SIZE, JOINT_STEP_SIZE = 1.0, 0.1  # of normalised descent, the default
+LOSSES: dict[str, type[Any]] = {"Logistic": Logistic, "Exponential": Exponential, "CorrelationLoss": CorrelationLoss}
+OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {  # of each optimizer, with their defaults
+    "GradientDescent": {"size": 1.0},
+    "NormalizedGD": {"size": 1.0},
+    "SignDescent": {"size": 0.1, "decay": 0.0},
+    "CoordinateDescent": {"size": 0.1, "decay": 0.0},
+    "SteepestDescent": {"size": 0.1, "decay": 0.0, "p": 3.0},
+    "Adam": {"size": 0.1, "decay": 0.0, "betas": [0.9, 0.999], "eps": 0.0},
+}
+_JOINT = ("GradientDescent", "NormalizedGD")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem of token selection together with one run on it.
+
+    Args:
+        data: one problem, not a batch. head: v (d_model,); None only where it is trained too and has no value of its own.
+        start: p(0) of shape (d_key,), zero by default.
+        optimizer: one of those that the lab knows, normalised descent by default; where the head is trained too
+            `GradientDescent(size)`, or `Blockwise(NormalizedGD(size))`, which normalises head and attention each by itself.
+        loss: `Logistic()`, `Exponential()` or `CorrelationLoss()`. n_steps: of the run.
+        trains_head: whether head and attention are trained together. start_head: v(0) of shape (d_model,) then, zero by default.
+    """
+
+    data: TokenDataset
+    head: Any = None
+    start: Any = None
+    optimizer: Optimizer | None = None
+    loss: Loss = field(default_factory=Logistic)
+    n_steps: int = N_STEPS
+    trains_head: bool = False
+    start_head: Any = None
+
+    def __post_init__(self) -> None:
+        head = checked_head(self.data, self.head, self.trains_head)
+        start = np.zeros(self.data.d_key) if self.start is None else np.array(self.data.point(self.start, "start"))
+        start_head = (
+            np.zeros(self.data.d_model)
+            if self.start_head is None
+            else np.array(self.data.head(self.start_head, "start_head"))
+        )
+        optimizer = self.optimizer or (
+            Blockwise(NormalizedGD(JOINT_STEP_SIZE)) if self.trains_head else NormalizedGD(STEP_SIZE)
+        )
+        optimizer_json(optimizer, trains_head=self.trains_head)
+        loss_name(self.loss)
+        settled: dict[str, Any] = {"head": head, "start": start, "start_head": start_head, "optimizer": optimizer}
+        settled["n_steps"] = whole_number(self.n_steps, "n_steps", at_least=0)
+        for name, value in settled.items():
+            object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self.data == other.data and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        trained = "head and attention" if self.trains_head else "attention"
+        return f"Problem({self.data!r}, {trained} by {self.optimizer!r}, {loss_name(self.loss)}, {self.n_steps} steps)"
+
+    @property
+    def risk(self) -> AttentionRisk | JointRisk:
+        """What the run lowers: `descend(problem.risk, optimizer=problem.optimizer, start=problem.first_point)`."""
+        return JointRisk(self.data, self.loss) if self.trains_head else AttentionRisk(self.data, self.head, self.loss)
+
+    @property
+    def first_point(self) -> Any:
+        """Where the run starts: p(0), or (v(0), p(0)) where both are trained."""
+        return (self.start_head, self.start) if self.trains_head else self.start
+
+    def to_dict(self) -> dict[str, Any]:
+        """The problem as JSON values, in the lab's format."""
+        entries = {**tokens_json(self.data, self.head, self.trains_head), "start": self.start.tolist()}
+        if self.trains_head:
+            entries["start_head"] = self.start_head.tolist()
+        assert self.optimizer is not None
+        optimizer = optimizer_json(self.optimizer, trains_head=self.trains_head)
+        return {**entries, "optimizer": optimizer, "loss": loss_name(self.loss), "steps": self.n_steps}
+
+    @classmethod
+    def from_dict(cls, entries: Mapping[str, Any], source: str = "the problem") -> Problem:
+        """The problem of JSON values in the lab's format, such as `to_dict` gives; `source` names them in refusals."""
+        if not isinstance(entries, Mapping):
+            raise refuse("problem", "a JSON object", entries, source)
+        entry = {name: value for name, value in entries.items() if value is not None}
+        data, head, trains_head = problem_tokens(entry, source)
+        name = entry.get("loss", "Logistic")
+        if not isinstance(name, str) or name not in LOSSES:
+            raise refuse("loss", f"one of {', '.join(LOSSES)}", name, source)
+        steps = number(entry.get("steps", N_STEPS), "steps", source, "a whole number")
+        if steps < 0 or steps != int(steps):
+            raise refuse("steps", "a whole number of at least 0", entry["steps"], source)
+        return cls(
+            data,
+            head,
+            vector(entry["start"], "start", data.d_key, source) if "start" in entry else None,
+            optimizer_of(entry.get("optimizer"), source, trains_head=trains_head),
+            LOSSES[name](),
+            int(steps),
+            trains_head,
+            vector(entry["start_head"], "start_head", data.d_model, source) if "start_head" in entry else None,
+        )
+
+
+def read_problem(path: PathLike) -> Problem:
+    """The problem in a file: JSON that the lab or `write_problem` wrote, or any file that `marginlens.data.read_problem` reads.
+
+    What a file leaves out has the lab's defaults: start zero, normalised descent with steps of length 1, the logistic loss, 1,000 steps.
+    """
+    entries = read_entries(path)
+    if is_problem(entries):
+        return Problem.from_dict(entries, repr(str(path)))
+    data, head = read_arrays(path)
+    if data.is_batch:
+        raise reject("path", "a file with one problem", f"{str(path)!r}, which holds a batch of {len(data)}")
+    return Problem(data, head)
+
+
+def write_problem(path: PathLike, problem: Problem | TokenDataset, head: Any = None, **run: Any) -> None:
+    """Write a problem so that `read_problem`, the lab, `marginlens solve` and `marginlens train` read it, to the last digit.
+
+    Args:
+        path: a name that ends in `.json`; an existing file stays whole until the new one is.
+        problem: a `Problem`; or a dataset, with `head` and what else `Problem` takes: start, optimizer, loss, n_steps, trains_head,
+            start_head.
+    """
+    place = as_path(path, "path", "the path of a file")
+    check_place(place, "path", (".json",))
+    write_whole(Path(place), json_by_line(as_problem(problem, head, **run).to_dict()), "path")
+
+
+def as_problem(problem: Any, head: Any = None, **run: Any) -> Problem:
+    """A problem as it is, or that of a dataset with its head and its run."""
+    if not isinstance(problem, Problem):
+        return Problem(problem, head, **run)
+    given = [name for name, value in {"head": head, **run}.items() if value is not None]
+    if given:
+        raise reject(given[0], "left out where a Problem is given, which has it", "both")
+    return problem
+
+
+# ---- optimizers and losses by name
+
+
+def loss_name(loss: Any) -> str:
+    """What the lab calls a loss."""
+    for name, kind in LOSSES.items():
+        if type(loss) is kind:
+            return name
+    raise reject("loss", f"one that the lab knows, {', '.join(LOSSES)}", repr(loss))
+
+
+def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, Any]:
+    """An optimizer as JSON values: its name and its settings, which `optimizer_of` reads back."""
+    if trains_head:
+        inner = optimizer.optimizer if isinstance(optimizer, Blockwise) else optimizer
+        if isinstance(inner, NormalizedGD) == isinstance(optimizer, Blockwise) and isinstance(
+            inner, NormalizedGD | GradientDescent
+        ):
+            return {"name": type(inner).__name__, "size": inner.size}
+        expected = (
+            "GradientDescent(size) or Blockwise(NormalizedGD(size)) where head and attention are trained together"
+        )
+        raise reject("optimizer", expected, repr(optimizer))
+    name = type(optimizer).__name__
+    if name not in OPTIMIZER_SETTINGS:
+        raise reject("optimizer", f"one that the lab knows, {', '.join(OPTIMIZER_SETTINGS)}", repr(optimizer))
+    if getattr(optimizer, "momentum", 0.0):
+        raise reject("optimizer", "without momentum, which the lab does not have", repr(optimizer))
+    schedule = optimizer.size
+    if callable(schedule) and not isinstance(schedule, PowerDecay):
+        raise reject("optimizer", "with a constant step size or PowerDecay", repr(optimizer))
+    size, decay = (schedule.size, schedule.power) if isinstance(schedule, PowerDecay) else (schedule, 0.0)
+    settings: dict[str, Any] = {"name": name, "size": size}
+    if "decay" in OPTIMIZER_SETTINGS[name]:
+        settings["decay"] = decay
+    if isinstance(optimizer, SteepestDescent) and name == "SteepestDescent":
+        norm = optimizer.norm
+        if not isinstance(norm, Lp | L2):
+            raise reject("optimizer", "in a norm lp with p above 1", repr(optimizer))
+        settings["p"] = norm.p if isinstance(norm, Lp) else 2.0
+    if isinstance(optimizer, Adam):
+        settings |= {"betas": list(optimizer.betas), "eps": optimizer.eps}
+    return settings
+
+
+def optimizer_of(given: Any, source: str, *, trains_head: bool = False) -> Optimizer:
+    """The optimizer of JSON values; normalised descent where there are none."""
+    if given is None:
+        given = {"name": "NormalizedGD", "size": JOINT_STEP_SIZE if trains_head else STEP_SIZE}
+    names = _JOINT if trains_head else tuple(OPTIMIZER_SETTINGS)
+    if not isinstance(given, Mapping) or given.get("name") not in names:
+        together = " where head and attention are trained together" if trains_head else ""
+        got = given.get("name") if isinstance(given, Mapping) else given
+        raise refuse("optimizer", f"named one of {', '.join(names)}{together}", got, source)
+    name = given["name"]
+    unknown = next((key for key in given if key != "name" and key not in OPTIMIZER_SETTINGS[name]), None)
+    if unknown is not None:
+        raise refuse(f"optimizer.{unknown}", f"left out, for {name} has no such setting", given[unknown], source)
+    settings = {**OPTIMIZER_SETTINGS[name], **{key: value for key, value in given.items() if key != "name"}}
+    for key, value in settings.items():
+        settings[key] = _setting(value, key, source)
+    decay = settings.pop("decay", 0.0)
+    size: Any = PowerDecay(settings["size"], decay) if decay else settings["size"]
+    if name == "Adam":
+        return Adam(size, settings["betas"], settings["eps"])
+    if name == "SteepestDescent":
+        return SteepestDescent(Lp(settings["p"]), size)
+    plain = {"SignDescent": SignDescent, "CoordinateDescent": CoordinateDescent, "GradientDescent": GradientDescent}
+    if name in plain:
+        return plain[name](size)
+    return Blockwise(NormalizedGD(size)) if trains_head else NormalizedGD(size)
+
+
+def _setting(value: Any, key: str, source: str) -> Any:
+    """A setting of an optimizer, of the kind that its name calls for."""
+    place = f"optimizer.{key}"
+    if key == "betas":
+        pair = vector(value, place, 2, source)
+        if not np.all((pair >= 0.0) & (pair < 1.0)):
+            raise refuse(place, "two numbers of at least 0 and below 1", value, source)
+        return float(pair[0]), float(pair[1])
+    low, expected = {"size": (0.0, "a number above 0"), "p": (1.0, "a number above 1")}.get(
+        key, (None, "a number of at least 0")
+    )
+    found = number(value, place, source, expected)
+    if found < 0.0 if low is None else found <= low:
+        raise refuse(place, expected, value, source)
+    return found
