@@ -19,7 +19,7 @@ from marginlens.errors import reject
 from marginlens.pages import render
 
 ENTRY = "page/main.js"
-WORKER = "page/basin_worker.js"
+WORKER = "page/worker.js"
 
 _IMPORT = re.compile(r'^import \{([^{}]*)\} from "(\.{1,2}/[\w./-]+\.js)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function\*?|class|const) ([A-Za-z_$][\w$]*))", re.MULTILINE)

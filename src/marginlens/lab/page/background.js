@@ -1,0 +1,17 @@
+// Workers that run the page's own code beside it.
+
+let address = null; // of the bundle, made when the first worker starts
+
+/**
+ * A worker that runs the page's bundle, where `startWorker` of worker.js answers its messages by their `role`; null where the browser
+ * allows none.
+ */
+export function newWorker() {
+  if (typeof Worker === "undefined") return null;
+  try {
+    address ??= URL.createObjectURL(new Blob([document.getElementById("bundle").textContent], { type: "text/javascript" }));
+    return new Worker(address);
+  } catch {
+    return null;
+  }
+}

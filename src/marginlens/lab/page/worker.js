@@ -1,0 +1,15 @@
+// The entry of workers: the first message says by its `role` whose work it is, and goes on to that module with all that follow.
+
+import { startWorker as startBasinWorker } from "./basin_worker.js";
+import { startTextWorker } from "./text_worker.js";
+
+const STARTS = { text: startTextWorker };
+
+/** Wait for the first message of a worker's scope; without a role it is for the basins. */
+export function startWorker(scope) {
+  scope.onmessage = ({ data }) => {
+    scope.onmessage = null;
+    (STARTS[data.role] ?? startBasinWorker)(scope);
+    scope.dispatchEvent(new MessageEvent("message", { data }));
+  };
+}
