@@ -1,5 +1,733 @@
-// The plane.
+// The plane: tokens, head, starts, predicted limits, separating lines, cones and descent paths, moved by pointer, touch and keyboard.
 
-export function mountPlane() {
-  return { update() {} };
+import { optimalTokens } from "../kernels/optimality.js";
+import { basinCone } from "../kernels/theorems.js";
+import { mountBasins } from "./basin_picture.js";
+import { element, replace, setText, shape } from "./dom.js";
+import { pointText, short } from "./numbers.js";
+import {
+  axisTicks, drawnPath, fittingHalf, linePixels, markerPath, moved, pathThrough, pathUpTo, planeScale, rayEnd, ringNorms, rounded,
+  sectorPixels, zoomed,
+} from "./plane_scale.js";
+import { addStart, MAX_STARTS, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView } from "./state.js";
+
+const SMALL_STEP = 1 / 100; // of the view's width, for an arrow key
+const LARGE_STEP = 1 / 10; // with Shift
+const KEY_BURST_MS = 1000; // arrow keys closer than this are one change
+const [SMALLEST_MARKER, LARGEST_MARKER] = [5.5, 10]; // pixels: radii of the lowest and the highest score of an input
+const DISC_MARKER_SHARE = 0.7;
+const [FINE_HIT, COARSE_HIT] = [12, 22]; // pixels: radii at which mouse and fingers hold a handle
+const SAME_PLACE_PIXELS = 5; // tokens closer than this have their labels side by side
+const WHEEL_ZOOM = 1.0015; // for each pixel of the wheel
+const BUTTON_ZOOM = 1.5;
+const KEY_OF_ARROW = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+const HELP = [
+  ["Tab", "enters the plane; ] or Page Down goes to the next point, [ or Page Up to the one before, Home and End to the first and last"],
+  ["Arrow keys", "move the point by a hundredth of the view, with Shift by a tenth"],
+  ["Enter", "chooses the point or the limit for the panels beside"],
+  ["Delete", "removes a token or a start"],
+  ["+ and −", "zoom; so do the wheel once the plane is clicked, and two fingers"],
+  ["Double click", "adds a start"],
+];
+
+/** Write an attribute where it differs. */
+function put(node, name, value) {
+  const text = String(value);
+  if (node.getAttribute(name) !== text) node.setAttribute(name, text);
+}
+
+/** SVG nodes of a layer by name, made when first asked for and taken out when an update has not asked for them. */
+class Nodes {
+  #made = new Map();
+  #used = new Set();
+
+  constructor(layer) {
+    this.layer = layer;
+  }
+
+  /** The node of a name; make() gives it where there is none yet. */
+  get(name, make) {
+    this.#used.add(name);
+    let node = this.#made.get(name);
+    if (node === undefined) {
+      node = make();
+      this.#made.set(name, node);
+      this.layer.append(node);
+    }
+    return node;
+  }
+
+  find(name) {
+    return this.#made.get(name) ?? null;
+  }
+
+  /** Take out what was not asked for since the last sweep. */
+  sweep() {
+    for (const [name, node] of this.#made)
+      if (!this.#used.has(name)) {
+        node.remove();
+        this.#made.delete(name);
+      }
+    this.#used.clear();
+  }
+}
+
+/** Points of the inputs that the plane shows: where keys are given apart, those are the hollow ones. */
+function pointsOf(problem) {
+  const tokens = problem.tokens ?? problem.keys;
+  return { tokens, keys: problem.tokens && problem.keys ? problem.keys : null, isByKeys: !problem.tokens };
+}
+
+/** The limit that lines and rings are drawn for: the chosen one, else that of the start's cone, else the global one, else the first. */
+export function shownLimit(state, analysis) {
+  const { limits, prediction } = analysis;
+  if (limits.length === 0) return null;
+  const aroundStart = prediction?.candidates[prediction.basin ?? -1]?.selected.join();
+  return limits[state.chosen.limit ?? -1] ?? limits.find((limit) => limit.selected.join() === aroundStart) ?? limits.find((limit) => limit.isGlobal) ?? limits[0];
+}
+
+/** How much of a limit's multipliers each token carries, of one in all: support[i][t]. */
+export function supportShares(limit, lengths, dependent) {
+  const shares = Array.from(lengths, (length) => new Array(length).fill(0));
+  const { pairs, multipliers } = limit?.solution ?? {};
+  if (!pairs || !multipliers) return shares;
+  const total = multipliers.reduce((sum, multiplier) => sum + multiplier, 0);
+  if (!(total > 0)) return shares;
+  const isPart = dependent && dependent.length > 0 && dependent.length < lengths.length;
+  pairs.forEach(({ input, selected, other }, r) => {
+    const i = isPart ? dependent[input] : input;
+    shares[i][selected] += multipliers[r] / total;
+    shares[i][other] += multipliers[r] / total;
+  });
+  return shares;
+}
+
+/** For each input with two tokens, where a direction puts its selected and its closest other token: [{ input, top, next }]. */
+export function separations(keys, limit) {
+  return keys.flatMap((input, i) => {
+    const along = input.map((key) => key[0] * limit.direction[0] + key[1] * limit.direction[1]);
+    const others = along.filter((_, t) => t !== limit.selected[i]);
+    return others.length > 0 ? [{ input: i, top: along[limit.selected[i]], next: Math.max(...others) }] : [];
+  });
+}
+
+/** What can be moved, chosen and removed: { id, point, name, value, move?, remove?, choose } in the order of the keyboard. */
+function handlesOf(state, analysis) {
+  const { problem, starts } = state;
+  const { tokens, keys, isByKeys } = pointsOf(problem);
+  const kernel = analysis.problem;
+  const scoreOf = (i, t) => (kernel && kernel.head !== null ? kernel.scores[i * kernel.T + t] : null);
+  const found = [];
+  tokens.forEach((input, i) =>
+    input.forEach((point, t) => {
+      const score = scoreOf(i, t);
+      const name = `token ${t + 1} of input ${i + 1}`;
+      found.push({
+        id: `token:${i}:${t}`, kind: "token", i, t, score, point, name,
+        value: `${score === null ? "" : `score ${short(score)}, `}at ${pointText(point)}`,
+        move: (at) => (before) => (isByKeys ? withKey : withToken)(before, i, t, at),
+        remove: (before) => removeToken(before, i, t),
+        choose: { input: i, token: t },
+      });
+    }),
+  );
+  keys?.forEach((input, i) =>
+    input.forEach((point, t) => {
+      const name = `key of token ${t + 1} of input ${i + 1}`;
+      found.push({
+        id: `key:${i}:${t}`, kind: "key", i, t, point, name, value: `at ${pointText(point)}`,
+        move: (at) => (before) => withKey(before, i, t, at),
+        choose: { input: i, token: t },
+      });
+    }),
+  );
+  if (problem.head?.length === 2)
+    found.push({
+      id: "head", kind: "head", point: problem.head, name: "head v", value: `at ${pointText(problem.head)}`,
+      move: (at) => (before) => withHead(before, at), choose: {},
+    });
+  starts.forEach((point, k) =>
+    found.push({
+      id: `start:${k}`, kind: "start", k, point, name: `start ${k + 1}`, value: `at ${pointText(point)}`,
+      move: (at) => (before) => withStart(before, k, at),
+      remove: (before) => removeStart(before, k),
+      choose: { start: k },
+    }),
+  );
+  for (const limit of analysis.limits)
+    found.push({
+      id: `limit:${limit.index}`, kind: "limit", k: limit.index, limit, point: null,
+      name: `limit ${limit.index + 1}${limit.isGlobal ? ", global" : ""}`,
+      value: `selects ${limit.selected.map((t, i) => `token ${t + 1} of input ${i + 1}`).join(", ")}; margin ${short(limit.margin)}`,
+      choose: { limit: limit.index },
+    });
+  return found;
+}
+
+/** Marker radii of an input's tokens, by score. */
+function markerRadius(handles, handle, share) {
+  const scores = handles.filter((other) => other.kind === "token" && other.i === handle.i).map((other) => other.score);
+  const [low, high] = [Math.min(...scores), Math.max(...scores)];
+  const height = handle.score === null ? 0.5 : high > low ? (handle.score - low) / (high - low) : 1;
+  return share * (SMALLEST_MARKER + height * (LARGEST_MARKER - SMALLEST_MARKER));
+}
+
+/** A place for a further start: spread by golden angles over half of the view. */
+function freeStart(state) {
+  const k = state.starts.length;
+  const size = state.view.map === "window" ? state.view.half / 2 : Math.sqrt(state.view.far);
+  const angle = 2.399963 * k + 0.6;
+  return [size * Math.cos(angle), size * Math.sin(angle)].map((entry) => Number(entry.toPrecision(3)));
+}
+
+/** The plane in its region, with the basins under it; `runs` gives the descent paths. */
+export function mountPlane(root, store, runs = null) {
+  const canvas = root.querySelector("canvas") ?? element("canvas", { id: "basins" });
+  const layers = Object.fromEntries(
+    ["grid", "cones", "bands", "limits", "paths", "rings", "joins", "heads", "handles", "points"].map((name) => [name, shape("g", { class: `plane-${name}` })]),
+  );
+  const nodes = Object.fromEntries(Object.entries(layers).map(([name, layer]) => [name, new Nodes(layer)]));
+  const svg = shape("svg", { class: "plane-picture", role: "group", "aria-label": "The plane of tokens and attention weights", "aria-describedby": "plane-print" }, Object.values(layers));
+  const square = element("div", { class: "plane-square" }, canvas, svg);
+  const legend = element("ul", { class: "plane-legend", "aria-label": "Inputs" });
+  const note = element("p", { class: "plane-note" });
+  const basinLegend = element("div", { class: "basin-legend" });
+  const controls = planeControls(store);
+  replace(
+    root,
+    controls.node,
+    square,
+    legend,
+    basinLegend,
+    note,
+    element("p", { class: "print", id: "plane-print" }, "Tokens and attention weights p share this plane: p gives token k the logit p·k. Axes: p₁ to the right, p₂ upwards."),
+    element("details", { class: "plane-help" }, element("summary", {}, "Keys and gestures"),
+      element("dl", {}, HELP.map(([key, does]) => element("div", {}, element("dt", {}, key), element("dd", {}, does))))),
+  );
+  const basins = mountBasins(canvas, store, basinLegend);
+  const isCoarse = matchMedia("(pointer: coarse)");
+  let side = 0;
+  let scale = null;
+  let shown = null; // { state, analysis } of the last update
+  let handles = [];
+  let current = "token:0:0"; // the handle that Tab reaches
+  let cones = null; // of the last analysis
+  let drawn = new Map(); // drawn paths by start
+  let gestures = 0;
+  let lastKey = { id: null, time: -Infinity, gesture: null };
+
+  // ---- drawing
+
+  function drawGrid(view) {
+    const grid = nodes.grid;
+    const centre = side / 2;
+    const line = (name, attributes) => {
+      const node = grid.get(name, () => shape("line", { class: name.startsWith("axis") ? "axis" : "tick" }));
+      for (const [key, value] of Object.entries(attributes)) put(node, key, typeof value === "number" ? value.toFixed(1) : value);
+    };
+    const text = (name, x, y, content, anchor = "middle") => {
+      const node = grid.get(name, () => shape("text", { class: "tick-text" }));
+      put(node, "x", x.toFixed(1));
+      put(node, "y", y.toFixed(1));
+      put(node, "text-anchor", anchor);
+      setText(node, content);
+    };
+    line("axis-x", { x1: 0, y1: centre, x2: side, y2: centre });
+    line("axis-y", { x1: centre, y1: 0, x2: centre, y2: side });
+    text("name-x", side - 6, centre - 8, "p₁", "end");
+    text("name-y", centre + 8, 14, "p₂", "start");
+    if (view.map === "window")
+      axisTicks(view.half).forEach((value) => {
+        const [x, y] = scale.toPixel([value, value]);
+        line(`x${value}`, { x1: x, y1: centre - 3, x2: x, y2: centre + 3 });
+        line(`y${value}`, { x1: centre - 3, y1: y, x2: centre + 3, y2: y });
+        text(`tx${value}`, x, centre + 16, short(value));
+        text(`ty${value}`, centre - 7, y + 4, short(value), "end");
+      });
+    else
+      [...ringNorms(view.far), view.far].forEach((norm, k, all) => {
+        const node = grid.get(`ring${norm}`, () => shape("circle", { class: "tick" }));
+        const radius = scale.toPixel([norm, 0])[0] - centre;
+        put(node, "cx", centre);
+        put(node, "cy", centre);
+        put(node, "r", radius.toFixed(1));
+        put(node, "class", k === all.length - 1 ? "rim" : "tick");
+        const isDoubled = k === all.length - 2 && all[k + 1] < 3 * norm;
+        if (!isDoubled) text(`tr${norm}`, centre + radius - 3, centre + 14, short(norm), "end");
+      });
+    grid.sweep();
+  }
+
+  function drawCones(state, analysis) {
+    const { view } = state;
+    const notes = [];
+    if (view.cones && analysis.problem && !analysis.problem.joint) {
+      if (cones?.of !== analysis)
+        cones = { of: analysis, found: analysis.limits.map((limit) => basinCone(analysis.problem, limit.selected)) };
+      analysis.limits.forEach((limit, k) => {
+        const cone = cones.found[k];
+        if (cone === null || !(cone.mu > 0)) return;
+        if (cone.radius >= scale.far) notes.push(`the cone of limit ${limit.index + 1} begins at norm ${short(cone.radius)}, beyond this view`);
+        const node = nodes.cones.get(limit.index, () => shape("path", { class: "cone" }));
+        put(node, "d", pathThrough(sectorPixels(scale, limit.direction, Math.acos(1 - cone.mu), cone.radius), true));
+        node.style.setProperty("--colour", limit.colour);
+      });
+    }
+    nodes.cones.sweep();
+    const sentence = notes.join("; ");
+    setText(note, sentence === "" ? "" : `${sentence[0].toUpperCase()}${sentence.slice(1)}.`);
+    note.hidden = sentence === "";
+  }
+
+  function drawBands(state, limit) {
+    const { tokens, keys } = pointsOf(state.problem);
+    if (state.view.lines && limit && !(limit.margin === Infinity)) {
+      const along = [-limit.direction[1], limit.direction[0]];
+      const at = (offset) => limit.direction.map((entry) => entry * offset);
+      separations(keys ?? tokens, limit).forEach(({ input, top, next }, place, all) => {
+        const [upper, lower] = [linePixels(scale, at(top), along), linePixels(scale, at(next), along)];
+        const isFaint = state.chosen.input !== null && state.chosen.input !== input;
+        const group = nodes.bands.get(input, () =>
+          shape("g", { class: "band", style: { "--colour": `var(--input-${input})` } }, shape("path"), shape("path", { class: "top" }), shape("path", { class: "next" }), shape("text")),
+        );
+        const [area, first, second, text] = group.children;
+        put(group, "class", isFaint ? "band faint" : "band");
+        put(area, "d", pathThrough([...upper, ...lower.slice().reverse()], true));
+        put(first, "d", pathThrough(upper));
+        put(second, "d", pathThrough(lower));
+        const shift = scale.map === "window" ? scale.reach * (0.86 - (0.3 * place) / all.length) : scale.far ** 0.5;
+        const middle = (top + next) / 2;
+        const label = scale.toPixel(at(middle).map((entry, k) => entry + shift * along[k]));
+        put(text, "x", Math.min(side - 30, Math.max(30, label[0])).toFixed(1));
+        put(text, "y", Math.min(side - 8, Math.max(14, label[1] + 4)).toFixed(1));
+        setText(text, isFaint || top <= next ? "" : short(top - next));
+      });
+    }
+    nodes.bands.sweep();
+  }
+
+  function drawLimits(analysis, limit) {
+    for (const one of analysis.limits) {
+      const node = nodes.limits.get(one.index, () =>
+        shape("g", { class: "limit", "data-handle": `limit:${one.index}`, role: "button" },
+          shape("path", { class: "limit-hit" }), shape("path", { class: "limit-ray" }), shape("circle", { class: "limit-mark" }), shape("text", { class: "limit-text" })),
+      );
+      const [hit, ray, circle, text] = node.children;
+      const isFlat = !(Math.hypot(...one.direction) > 0);
+      node.style.setProperty("--colour", one.colour);
+      put(node, "class", `limit${one === limit ? " chosen" : ""}${one.isGlobal ? " global" : ""}`);
+      put(node, "aria-pressed", one === limit);
+      if (isFlat) continue;
+      const end = scale.toPixel(rayEnd(scale, one.direction));
+      const centre = side / 2;
+      const d = pathThrough([[centre, centre], end]);
+      put(hit, "d", d);
+      put(ray, "d", d);
+      const back = scale.map === "disc" ? -13 / Math.hypot(end[0] - centre, end[1] - centre) : 16 / Math.hypot(end[0] - centre, end[1] - centre);
+      const place = end.map((entry) => entry - back * (entry - centre));
+      put(circle, "r", one.isGlobal ? 13 : 11);
+      for (const [name, axis] of [["x", 0], ["y", 1]]) {
+        put(circle, `c${name}`, place[axis].toFixed(1));
+        put(text, name, (place[axis] + (axis ? 4.5 : 0)).toFixed(1));
+      }
+      setText(text, `${one.index + 1}${one.isGlobal ? "★" : ""}`);
+    }
+    nodes.limits.sweep();
+  }
+
+  function drawRings(state, analysis, limit) {
+    const kernel = analysis.problem;
+    if (kernel) {
+      const shares = limit ? supportShares(limit, kernel.lengths, analysis.prediction?.dependent) : [];
+      const optimal = kernel.head === null ? [] : optimalTokens(kernel);
+      for (const handle of handles) {
+        if (handle.kind !== "token") continue;
+        const { i, t } = handle;
+        const share = shares[i]?.[t] ?? 0;
+        const isSelected = limit?.selected[i] === t;
+        const isOptimal = optimal[i] === t;
+        if (share === 0 && !isSelected && !isOptimal) continue;
+        const node = nodes.rings.get(handle.id, () => shape("g", { class: "ring" }, shape("circle", { class: "selected" }), shape("circle", { class: "support" }), shape("text", { class: "optimal" })));
+        const [selected, support, text] = node.children;
+        put(node, "transform", `translate(${handle.pixel[0].toFixed(1)} ${handle.pixel[1].toFixed(1)})`);
+        if (limit) node.style.setProperty("--colour", limit.colour);
+        put(selected, "r", isSelected ? (handle.radius + 4).toFixed(1) : 0);
+        put(support, "r", share > 0 ? (handle.radius + 7).toFixed(1) : 0);
+        put(support, "stroke-width", (1 + 4 * share).toFixed(1));
+        put(text, "y", (-handle.radius - 6).toFixed(1));
+        setText(text, isOptimal ? "▲" : "");
+      }
+    }
+    nodes.rings.sweep();
+  }
+
+  /** A handle's group: what is drawn of it, and a circle that pointers and focus hit. */
+  function handleNode(handle) {
+    return nodes.handles.get(handle.id, () => {
+      const drawing = handle.kind === "head" ? shape("path", { d: "M-9 -6L5 0L-9 6L-6 0Z" }) : handle.kind === "start" ? shape("circle", { r: 6.5 }) : shape("path");
+      return shape("g", { class: handle.kind, "data-handle": handle.id, role: "slider", "aria-roledescription": "point of the plane" },
+        shape("circle", { class: "hit" }), drawing, shape("text", { class: "handle-text" }));
+    });
+  }
+
+  function drawHandles(state, limit) {
+    const share = scale.map === "disc" ? DISC_MARKER_SHARE : 1;
+    const taken = [];
+    const labels = state.problem.labels ?? [];
+    const isSigned = labels.some((label) => label === -1);
+    for (const handle of handles) {
+      if (handle.kind === "limit") continue;
+      handle.pixel = scale.toPixel(handle.point);
+      handle.radius = handle.kind === "token" ? markerRadius(handles, handle, share) : 7;
+      const node = handleNode(handle);
+      const [hit, drawing, text] = node.children;
+      const [x, y] = handle.pixel;
+      put(hit, "r", isCoarse.matches ? COARSE_HIT : FINE_HIT);
+      let turn = "";
+      if (handle.kind === "head") turn = ` rotate(${((-Math.atan2(handle.point[1], handle.point[0]) * 180) / Math.PI).toFixed(1)})`;
+      put(node, "transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
+      if (turn) put(drawing, "transform", turn.trim());
+      const isOut = x < -20 || y < -20 || x > side + 20 || y > side + 20;
+      const { chosen } = state;
+      const isChosen = handle.kind === "start" ? chosen.start === handle.k : handle.kind === "token" && chosen.input === handle.i && chosen.token === handle.t;
+      put(node, "class", `${handle.kind}${isChosen ? " chosen" : ""}${isOut ? " out" : ""}`);
+      put(node, "aria-label", `${handle.name}, ${handle.value}; arrow keys move it`);
+      put(node, "aria-valuetext", handle.value);
+      put(node, "aria-valuenow", Number(handle.point[0].toPrecision(4)));
+      put(node, "aria-valuemin", -scale.far);
+      put(node, "aria-valuemax", scale.far);
+      if (handle.kind === "token" || handle.kind === "key") {
+        put(drawing, "d", markerPath(handle.i, handle.kind === "key" ? 6 * share : handle.radius));
+        node.style.setProperty("--colour", `var(--input-${handle.i})`);
+      }
+      let column = 0;
+      if (handle.kind === "token" || handle.kind === "start") {
+        column = taken.filter((other) => Math.abs(other[0] - x) + Math.abs(other[1] - y) < SAME_PLACE_PIXELS).length;
+        taken.push(handle.pixel);
+      }
+      put(text, "x", (handle.radius + 5 + 16 * column).toFixed(1));
+      put(text, "y", handle.kind === "head" ? -8 : 4);
+      const sign = isSigned ? (labels[handle.i] === -1 ? "⁻" : "⁺") : "";
+      setText(text, { token: `${(handle.t ?? 0) + 1}${sign}`, key: "", head: "v", start: `s${(handle.k ?? 0) + 1}` }[handle.kind]);
+    }
+    nodes.handles.sweep();
+    for (const handle of handles) {
+      if (handle.kind !== "key" && handle.kind !== "head") continue;
+      const from = handle.kind === "head" ? [side / 2, side / 2] : handles.find((other) => other.id === `token:${handle.i}:${handle.t}`).pixel;
+      const node = nodes.joins.get(handle.id, () => shape("path", { class: handle.kind === "head" ? "head-line" : "join" }));
+      put(node, "d", pathThrough([from, handle.pixel]));
+      if (handle.kind === "key") node.style.setProperty("--colour", `var(--input-${handle.i})`);
+    }
+    nodes.joins.sweep();
+    for (const handle of handles)
+      if (handle.kind === "limit") {
+        const node = nodes.limits.find(handle.k);
+        put(node, "aria-label", `${handle.name}: ${handle.value}; Enter chooses it`);
+      }
+    if (!handles.some((handle) => handle.id === current)) current = handles[0]?.id;
+    for (const handle of handles) put(nodeOf(handle.id), "tabindex", handle.id === current ? 0 : -1);
+  }
+
+  function nodeOf(id) {
+    return id.startsWith("limit:") ? nodes.limits.find(Number(id.slice(6))) : nodes.handles.find(id);
+  }
+
+  function drawPaths() {
+    if (!scale || !shown) return;
+    const { state } = shown;
+    if (runs && state.view.paths)
+      runs.paths.forEach((path, k) => {
+        let entry = drawn.get(k);
+        if (!entry || entry.scale !== scale || entry.points !== path.points || entry.count !== path.points.length) {
+          entry = { scale, points: path.points, count: path.points.length, line: drawnPath(scale, path.points, path.steps) };
+          drawn.set(k, entry);
+        }
+        const node = nodes.paths.get(k, () => shape("path", { class: "path" }));
+        const point = path.now ? path.now.point : path.points[path.points.length - 1];
+        const pixel = scale.toPixel([point[point.length - 2], point[point.length - 1]]).map((entry_) => Math.min(1e5, Math.max(-1e5, entry_)).toFixed(1));
+        const line = pathUpTo(entry.line, runs.step);
+        put(node, "d", line === "" ? "" : `${line}L${pixel[0]} ${pixel[1]}`);
+        put(node, "class", state.chosen.start === k ? "path chosen" : "path");
+        const dot = nodes.points.get(k, () => shape("circle", { class: "path-point", r: 4.5 }));
+        put(dot, "cx", pixel[0]);
+        put(dot, "cy", pixel[1]);
+      });
+    nodes.paths.sweep();
+    nodes.points.sweep();
+  }
+
+  function drawLegend(state, limit) {
+    const { tokens } = pointsOf(state.problem);
+    const labels = state.problem.labels ?? [];
+    const key = `${tokens.length} ${labels.join()}`;
+    if (legend.dataset.of === key) return;
+    legend.dataset.of = key;
+    replace(
+      legend,
+      tokens.map((_, i) =>
+        element("li", {},
+          shape("svg", { viewBox: "-12 -12 24 24", width: 16, height: 16, "aria-hidden": "true" },
+            shape("path", { d: markerPath(i, 7), class: "legend-marker", style: { "--colour": `var(--input-${i})` } })),
+          ` input ${i + 1}, label ${labels[i] === -1 ? "−1" : "+1"}`),
+      ),
+      element("li", {}, "▲ highest score"),
+      element("li", {}, "◯ selected by the limit"),
+      element("li", {}, "◌ support: the wider the ring, the larger its multiplier"),
+    );
+  }
+
+  function draw() {
+    if (!shown || side < 2) return;
+    const { state, analysis } = shown;
+    const { view } = state;
+    if (!scale || scale.side !== side || scale.map !== view.map || (view.map === "disc" ? scale.far !== view.far : scale.reach !== view.half)) {
+      scale = planeScale(view, side);
+      put(svg, "viewBox", `0 0 ${side} ${side}`);
+      drawGrid(view);
+    }
+    const limit = shownLimit(state, analysis);
+    handles = handlesOf(state, analysis);
+    drawCones(state, analysis);
+    drawBands(state, limit);
+    drawLimits(analysis, limit);
+    drawHandles(state, limit);
+    drawRings(state, analysis, limit);
+    drawPaths();
+    drawLegend(state, limit);
+    controls.update(state);
+  }
+
+  // ---- moving
+
+  function pixelOf(event) {
+    const box = svg.getBoundingClientRect();
+    return [((event.clientX - box.left) * side) / box.width, ((event.clientY - box.top) * side) / box.height];
+  }
+
+  function moveTo(handle, pixel, gesture) {
+    const point = rounded(scale, scale.toPlane(pixel));
+    store.apply(`move ${handle.name}`, handle.move(point), { gesture });
+  }
+
+  function choose(handle) {
+    if (Object.keys(handle.choose).length > 0)
+      store.apply(`choose ${handle.name}`, (before) => withChosen(before, handle.choose), { undoable: false });
+  }
+
+  function focusOn(id, isFocused = true) {
+    current = id;
+    for (const handle of handles) put(nodeOf(handle.id), "tabindex", handle.id === id ? 0 : -1);
+    if (isFocused) nodeOf(id)?.focus({ preventScroll: true });
+  }
+
+  /** The movable handle nearest to a pixel, within what a pointer can hold. */
+  function nearest(pixel, reach) {
+    let found = null;
+    let least = reach;
+    for (const handle of handles) {
+      if (!handle.move) continue;
+      const distance = Math.hypot(handle.pixel[0] - pixel[0], handle.pixel[1] - pixel[1]) - (handle.id === current ? 0.5 : 0);
+      if (distance <= least) [found, least] = [handle, distance];
+    }
+    return found;
+  }
+
+  const fingers = new Map(); // touches on the background, for pinching
+  let pinch = null;
+  svg.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    const target = event.target.closest("[data-handle]");
+    const pixel = pixelOf(event);
+    const handle = nearest(pixel, event.pointerType === "touch" ? COARSE_HIT : FINE_HIT) ?? handles.find((one) => one.id === target?.dataset.handle);
+    if (!handle) {
+      if (event.pointerType === "touch") fingers.set(event.pointerId, [event.clientX, event.clientY]);
+      focusOn(current);
+      event.preventDefault();
+      return;
+    }
+    event.preventDefault();
+    focusOn(handle.id);
+    choose(handle);
+    if (!handle.move) return;
+    const gesture = `drag-${++gestures}`;
+    const offset = [handle.pixel[0] - pixel[0], handle.pixel[1] - pixel[1]];
+    const node = nodeOf(handle.id);
+    svg.setPointerCapture(event.pointerId);
+    node.classList.add("dragged");
+    basins.pause(true);
+    const onMove = (move) => {
+      if (move.pointerId !== event.pointerId) return;
+      const at = pixelOf(move);
+      moveTo(handle, [at[0] + offset[0], at[1] + offset[1]], gesture);
+    };
+    const onEnd = (end) => {
+      if (end.pointerId !== event.pointerId) return;
+      svg.removeEventListener("pointermove", onMove);
+      svg.removeEventListener("pointerup", onEnd);
+      svg.removeEventListener("pointercancel", onEnd);
+      node.classList.remove("dragged");
+      basins.pause(false);
+    };
+    svg.addEventListener("pointermove", onMove);
+    svg.addEventListener("pointerup", onEnd);
+    svg.addEventListener("pointercancel", onEnd);
+  });
+
+  const spread = () => {
+    const [a, b] = [...fingers.values()];
+    return Math.hypot(a[0] - b[0], a[1] - b[1]);
+  };
+  svg.addEventListener("pointermove", (event) => {
+    if (!fingers.has(event.pointerId)) return;
+    fingers.set(event.pointerId, [event.clientX, event.clientY]);
+    if (fingers.size !== 2) return;
+    pinch ??= { distance: spread(), gesture: `pinch-${++gestures}` };
+    const distance = spread();
+    zoom(distance / pinch.distance, pinch.gesture);
+    pinch.distance = distance;
+  });
+  for (const type of ["pointerup", "pointercancel"])
+    svg.addEventListener(type, (event) => {
+      fingers.delete(event.pointerId);
+      pinch = null;
+    });
+
+  function zoom(factor, gesture) {
+    store.apply("zoom", (before) => withView(before, zoomed(before.view, factor)), { gesture, undoable: false });
+  }
+
+  svg.addEventListener(
+    "wheel",
+    (event) => {
+      if (!(event.ctrlKey || event.metaKey || svg.contains(document.activeElement))) return;
+      event.preventDefault();
+      zoom(WHEEL_ZOOM ** (-event.deltaY * (event.deltaMode === 1 ? 16 : event.ctrlKey ? 4 : 1)), "wheel");
+    },
+    { passive: false },
+  );
+
+  svg.addEventListener("dblclick", (event) => {
+    if (event.target.closest("[data-handle]")) return;
+    const point = rounded(scale, scale.toPlane(pixelOf(event)));
+    if (store.apply("add a start", (before) => addStart(before, point)) !== false) current = `start:${store.state.starts.length - 1}`;
+  });
+
+  svg.addEventListener("focusin", (event) => {
+    const id = event.target.closest("[data-handle]")?.dataset.handle;
+    if (id && id !== current) focusOn(id, false);
+  });
+
+  svg.addEventListener("keydown", (event) => {
+    const place = handles.findIndex((handle) => handle.id === current);
+    const handle = handles[place];
+    if (!handle || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { key } = event;
+    const go = (to) => focusOn(handles[(to + handles.length) % handles.length].id);
+    if (key in KEY_OF_ARROW && handle.move) {
+      const now = event.timeStamp;
+      const isBurst = lastKey.id === handle.id && now - lastKey.time < KEY_BURST_MS;
+      lastKey = { id: handle.id, time: now, gesture: isBurst ? lastKey.gesture : `keys-${++gestures}` };
+      const step = event.shiftKey ? LARGE_STEP : SMALL_STEP;
+      const [right, up] = KEY_OF_ARROW[key];
+      const from = handlesOf(store.state, shown.analysis).find((one) => one.id === handle.id)?.point ?? handle.point;
+      const point = rounded(scale, moved(scale, from, step * right, step * up));
+      store.apply(`move ${handle.name}`, handle.move(point), { gesture: lastKey.gesture });
+    } else if (key === "]" || key === "PageDown") go(place + 1);
+    else if (key === "[" || key === "PageUp") go(place - 1);
+    else if (key === "Home") go(0);
+    else if (key === "End") go(handles.length - 1);
+    else if (key === "Enter" || key === " ") choose(handle);
+    else if (key === "+" || key === "=") zoom(BUTTON_ZOOM, null);
+    else if (key === "-" || key === "−") zoom(1 / BUTTON_ZOOM, null);
+    else if (key === "Delete" || key === "Backspace") {
+      if (handle.remove) store.apply(`remove ${handle.name}`, handle.remove);
+      else store.say(handle.kind === "limit" ? "A limit follows from the tokens and cannot be removed." : `The ${handle.kind} cannot be removed.`, "refusal");
+    } else return;
+    event.preventDefault();
+  });
+
+  // ---- size and updates
+
+  new ResizeObserver(() => {
+    side = Math.round(square.clientWidth);
+    draw();
+    basins.resize();
+  }).observe(square);
+  runs?.subscribe(drawPaths);
+  return {
+    update(state, analysis, previous) {
+      const hadFocus = svg.contains(document.activeElement);
+      shown = { state, analysis };
+      draw();
+      if (hadFocus && !svg.contains(document.activeElement) && current) nodeOf(current)?.focus({ preventScroll: true });
+      basins.update(state, analysis, previous);
+    },
+  };
+}
+
+/** Buttons and boxes above the square: which map, how near, and what is drawn. */
+function planeControls(store) {
+  const change = (label, part) => store.apply(label, (before) => withView(before, typeof part === "function" ? part(before) : part), { undoable: false });
+  const button = (text, label, onclick, attributes = {}) => element("button", { type: "button", "aria-label": label, title: label, onclick, ...attributes }, text);
+  const maps = { window: "near the origin", disc: "whole plane" };
+  const mapButtons = Object.entries(maps).map(([map, text]) => button(text, text, () => change(`show ${text}`, { map }), { dataset: { map } }));
+  const boxes = Object.entries({ lines: "lines", cones: "cones", basins: "basins", paths: "paths" }).map(([name, text]) => {
+    const box = element("input", { type: "checkbox", name, onchange: () => change(`${box.checked ? "show" : "hide"} ${text}`, { [name]: box.checked }) });
+    return { name, box, node: element("label", { class: "plane-box" }, box, ` ${text}`) };
+  });
+  const adds = button("+ start", "Add a start of descent", () => store.apply("add a start", (before) => addStart(before, freeStart(before))));
+  const removes = button("− start", "Remove the chosen start", () =>
+    store.apply("remove a start", (before) => removeStart(before, before.chosen.start ?? before.starts.length - 1)),
+  );
+  const fits = button("fit", "Show all tokens and starts", () =>
+    change("fit the view", ({ problem, starts }) => {
+      const { tokens, keys } = pointsOf(problem);
+      return { map: "window", half: fittingHalf([...tokens.flat(), ...(keys ?? []).flat(), ...starts, ...(problem.head?.length === 2 ? [problem.head] : [])]) };
+    }),
+  );
+  const node = element("div", { class: "plane-controls", role: "toolbar", "aria-label": "The plane's view" },
+    element("span", { class: "plane-group", role: "group", "aria-label": "Map" }, mapButtons),
+    element("span", { class: "plane-group", role: "group", "aria-label": "Zoom" },
+      button("−", "Zoom out", () => change("zoom out", (before) => zoomed(before.view, 1 / BUTTON_ZOOM))),
+      button("+", "Zoom in", () => change("zoom in", (before) => zoomed(before.view, BUTTON_ZOOM))), fits),
+    element("span", { class: "plane-group", role: "group", "aria-label": "Shown" }, boxes.map((entry) => entry.node)),
+    element("span", { class: "plane-group", role: "group", "aria-label": "Starts" }, adds, removes),
+  );
+  return {
+    node,
+    update(state) {
+      for (const entry of mapButtons) put(entry, "aria-pressed", state.view.map === entry.dataset.map);
+      for (const { name, box } of boxes) if (box.checked !== Boolean(state.view[name])) box.checked = Boolean(state.view[name]);
+      adds.disabled = state.starts.length >= MAX_STARTS;
+      removes.disabled = state.starts.length <= 1;
+    },
+  };
+}
+
+const EXPORTED_STYLES = [
+  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "opacity", "paint-order",
+  "font-family", "font-size", "font-weight", "text-anchor", "display", "visibility",
+];
+
+/** The plane as it stands, as the text of an SVG file: styles written into its nodes, the basins as an image below. */
+export function planePicture(root = document.getElementById("plane")) {
+  const svg = root.querySelector(".plane-picture");
+  const canvas = root.querySelector("canvas");
+  const copy = svg.cloneNode(true);
+  const [from, to] = [svg.querySelectorAll("*"), copy.querySelectorAll("*")];
+  from.forEach((node, k) => {
+    const style = getComputedStyle(node);
+    to[k].setAttribute("style", EXPORTED_STYLES.map((name) => `${name}:${style.getPropertyValue(name)}`).join(";"));
+    for (const name of [...to[k].getAttributeNames()]) if (name.startsWith("aria-") || name.startsWith("data-") || name === "tabindex" || name === "role" || name === "class") to[k].removeAttribute(name);
+  });
+  copy.querySelectorAll("circle[r='0']").forEach((node) => node.remove());
+  const side = svg.viewBox.baseVal.width;
+  const background = shape("rect", { width: side, height: side, fill: getComputedStyle(root.querySelector(".plane-square")).backgroundColor });
+  const image = canvas && !canvas.hidden && canvas.width > 0 ? [shape("image", { width: side, height: side, href: canvas.toDataURL("image/png"), opacity: getComputedStyle(canvas).opacity })] : [];
+  copy.prepend(background, ...image);
+  copy.removeAttribute("class");
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("width", side);
+  copy.setAttribute("height", side);
+  return new XMLSerializer().serializeToString(copy);
 }

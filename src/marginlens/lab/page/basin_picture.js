@@ -1,0 +1,318 @@
+// Basins under the plane: painted coarse to fine by workers, by turns on the page itself where workers are refused.
+
+import { basinRefusal, basinTasks, labelPixels, OUTSIDE, UNSETTLED } from "../kernels/basins.js";
+import { requestedField } from "./basin_worker.js";
+import { element, replace, setText } from "./dom.js";
+import { percent, short } from "./numbers.js";
+import { discInset } from "./plane_scale.js";
+import { problemOf } from "./state.js";
+
+export const BASIN_SIDE = 128; // pixels
+export const BASIN_STEPS = 5000; // of descent from each pixel of a window
+const UNPAINTED = -3;
+const PIECE_PIXELS = 64; // that a worker labels before it answers
+const QUIET_MS = 220; // without a change before painting begins
+const SLICE_MS = 8; // of labelling on the page itself between two frames
+const [FEWEST_WORKERS, MOST_WORKERS] = [2, 4];
+const BASIN_ALPHA = 78; // of 255
+const [UNSETTLED_GREY, MINIMUM_GREY] = [120, 95];
+
+/** A picture's labels as they come in, coarse to fine; a coarse label stands for its square until finer ones come. */
+export class Painting {
+  #fineness; // of what is shown at each pixel: the stride of its label
+
+  constructor(side) {
+    this.side = side;
+    this.labels = new Int8Array(side * side).fill(UNPAINTED);
+    this.#fineness = new Uint8Array(side * side).fill(255);
+    this.tasks = basinTasks(side, PIECE_PIXELS);
+    this.strides = new Map(this.tasks.flatMap(({ stride, pixels }) => pixels.map((pixel) => [pixel, stride])));
+    this.next = 0;
+    this.painted = 0;
+    this.counts = new Map(); // of pixels by label
+  }
+
+  get isDone() {
+    return this.painted === this.side * this.side;
+  }
+
+  get share() {
+    return this.painted / (this.side * this.side);
+  }
+
+  /** The next pixels to label, null where all are given out. */
+  take() {
+    return this.next < this.tasks.length ? this.tasks[this.next++].pixels : null;
+  }
+
+  add(pixels, labels) {
+    const { side } = this;
+    pixels.forEach((pixel, k) => {
+      const stride = this.strides.get(pixel);
+      this.counts.set(labels[k], (this.counts.get(labels[k]) ?? 0) + 1);
+      const [row, column] = [Math.floor(pixel / side), pixel % side];
+      for (let y = row; y < Math.min(side, row + stride); y++)
+        for (let x = column; x < Math.min(side, column + stride); x++) {
+          const at = y * side + x;
+          if (this.#fineness[at] < stride) continue;
+          this.#fineness[at] = stride;
+          this.labels[at] = labels[k];
+        }
+    });
+    this.painted += pixels.length;
+  }
+
+  /** The share of each label among the pixels inside the picture, largest first: [[label, share], …]. */
+  shares() {
+    const inside = [...this.counts].filter(([label]) => label !== OUTSIDE);
+    const total = inside.reduce((sum, [, count]) => sum + count, 0);
+    return inside.map(([label, count]) => [label, count / total]).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
+  }
+
+  /** Colours of all pixels (4 side²), the largest second coordinate first; colours: [r, g, b] of each direction. */
+  colours(colours) {
+    const { side, labels } = this;
+    const data = new Uint8ClampedArray(4 * side * side);
+    for (let y = 0; y < side; y++)
+      for (let x = 0; x < side; x++) {
+        const label = labels[(side - 1 - y) * side + x];
+        const at = 4 * (y * side + x);
+        if (label === UNPAINTED || label === OUTSIDE) continue;
+        const colour = colours[label];
+        if (colour) data.set([...colour, BASIN_ALPHA], at);
+        else {
+          const isDark = label === UNSETTLED ? (x + y) % 4 === 0 : x % 3 === 0 && y % 3 === 0;
+          const grey = label === UNSETTLED ? UNSETTLED_GREY : MINIMUM_GREY;
+          data.set([grey, grey, grey, isDark ? 150 : 50], at);
+        }
+      }
+    return data;
+  }
+}
+
+/** What the starts with a label do, in words. */
+export function basinSentence(label, limits) {
+  if (label === UNSETTLED) return "not settled";
+  if (label >= limits.length) return "stay at a finite point";
+  return `limit ${limits[label].index + 1}${limits[label].isGlobal ? " ★" : ""}`;
+}
+
+/** What a picture is computed from; the same text means the same picture. */
+function requestOf(state, analysis) {
+  const { map, half, far } = state.view;
+  const { optimizer, steps, ...problem } = state.problem;
+  const kind = { name: analysis.problem.optimizer.name, ...(analysis.problem.optimizer.p ? { p: analysis.problem.optimizer.p } : {}) };
+  return {
+    problem: { ...problemOf({ ...state, problem }), start: [0, 0], optimizer: kind },
+    optima: analysis.limits.map(({ direction, selected }) => ({ direction, selected })),
+    settings: map === "disc" ? { side: BASIN_SIDE, far } : { side: BASIN_SIDE, half, steps: BASIN_STEPS },
+  };
+}
+
+/** Workers that label pixels, or turns on the page itself: label(generation, request), then pixels as `take` gives them. */
+class Crew {
+  #workers = null;
+  #isRefused = false;
+  #generation = 0;
+  #painting = null;
+  #onPiece = null;
+
+  #hire() {
+    try {
+      const source = document.getElementById("bundle").textContent;
+      const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+      const count = Math.min(MOST_WORKERS, Math.max(FEWEST_WORKERS, navigator.hardwareConcurrency ?? FEWEST_WORKERS));
+      this.#workers = Array.from({ length: count }, () => {
+        const worker = new Worker(address);
+        worker.onmessage = ({ data }) => this.#answer(worker, data);
+        worker.onerror = (event) => {
+          event.preventDefault();
+          this.#refuse();
+        };
+        return worker;
+      });
+    } catch {
+      this.#refuse();
+    }
+  }
+
+  /** Go on without workers, with all pixels of the present picture. */
+  #refuse() {
+    if (this.#isRefused) return;
+    this.#isRefused = true;
+    this.#workers?.forEach((worker) => worker.terminate());
+    this.#workers = [];
+    if (this.#painting) this.start(this.request, this.#painting, this.#onPiece);
+  }
+
+  /** Begin a picture; onPiece() is called after every piece. What older pictures still send is dropped. */
+  start(request, painting, onPiece) {
+    this.request = request;
+    this.#painting = painting;
+    this.#onPiece = onPiece;
+    const generation = ++this.#generation;
+    if (!this.#workers && !this.#isRefused) this.#hire();
+    if (this.#isRefused) {
+      painting.next = 0;
+      painting.painted = 0;
+      painting.counts.clear();
+      this.#byTurns(generation, requestedField(request));
+      return;
+    }
+    for (const worker of this.#workers) {
+      worker.postMessage({ generation, request });
+      this.#give(worker);
+    }
+  }
+
+  stop() {
+    this.#generation++;
+    this.#painting = null;
+  }
+
+  #give(worker) {
+    const pixels = this.#painting.take();
+    if (pixels) worker.postMessage({ generation: this.#generation, pixels });
+  }
+
+  #answer(worker, { generation, pixels, labels }) {
+    if (generation !== this.#generation || !this.#painting) return;
+    this.#give(worker);
+    this.#painting.add(pixels, labels);
+    this.#onPiece();
+  }
+
+  #byTurns(generation, field) {
+    const turn = () => {
+      if (generation !== this.#generation) return;
+      const end = performance.now() + SLICE_MS;
+      while (performance.now() < end) {
+        const pixels = this.#painting.take();
+        if (!pixels) break;
+        for (let first = 0; first < pixels.length; first += 8) {
+          const piece = pixels.slice(first, first + 8);
+          this.#painting.add(piece, labelPixels(field, piece).labels);
+        }
+      }
+      this.#onPiece();
+      if (!this.#painting.isDone) setTimeout(turn);
+    };
+    turn();
+  }
+}
+
+/** The red, green and blue of a CSS colour as it is at a node. */
+function rgbAt(node, colour) {
+  const probe = element("span", { style: { color: colour, display: "none" } });
+  node.append(probe);
+  const parts = getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
+  probe.remove();
+  return parts;
+}
+
+/** The basins on their canvas, with shares and progress in `legend`; pause(true) while something is dragged. */
+export function mountBasins(canvas, store, legend) {
+  const status = element("p", { class: "basin-status" });
+  const list = element("ul", { class: "basin-shares", "aria-label": "Where starts end" });
+  replace(legend, list, status);
+  const crew = new Crew();
+  let shown = null; // { state, analysis, theme }
+  let wanted = ""; // the request that the canvas shows or will show
+  let painting = null;
+  let begun = 0;
+  let first = null; // ms until the first picture
+  let timer = 0;
+  let isPaused = false;
+  let isFrameWaiting = false;
+
+  function paint() {
+    isFrameWaiting = false;
+    if (!painting || !shown) return;
+    if (canvas.width !== painting.side) [canvas.width, canvas.height] = [painting.side, painting.side];
+    const { limits } = shown.analysis;
+    const colours = limits.map((limit) => rgbAt(legend, limit.colour));
+    canvas.getContext("2d").putImageData(new ImageData(painting.colours(colours), painting.side, painting.side), 0, 0);
+    canvas.classList.remove("stale");
+    const isDisc = shown.state.view.map === "disc";
+    replace(
+      list,
+      painting.shares().map(([label, share]) =>
+        element("li", {},
+          element("span", { class: label >= 0 && label < limits.length ? "basin-swatch" : "basin-swatch grey", style: { "--colour": limits[label]?.colour ?? "var(--muted)" } }),
+          ` ${label >= 0 && label < limits.length ? "start here → " : "starts here "}${basinSentence(label, limits)}: ${percent(share)}`),
+      ),
+    );
+    const seconds = `${short((performance.now() - begun) / 1000, 2)} s`;
+    const steps = isDisc ? "" : ` of ${BASIN_STEPS.toLocaleString("en")} steps`;
+    setText(
+      status,
+      painting.isDone
+        ? `Basins painted in ${painting.seconds ?? (painting.seconds = seconds)}: ${BASIN_SIDE} × ${BASIN_SIDE} starts${steps}, each of length 0.1${isDisc ? " near the origin" : ""}; shares are of this picture.`
+        : `Basins: ${Math.floor(100 * painting.share)} % painted.`,
+    );
+  }
+
+  function requestPaint() {
+    if (first === null && painting.share > 0) first = performance.now() - begun;
+    if (painting.isDone) painting.milliseconds = performance.now() - begun;
+    if (isFrameWaiting) return;
+    isFrameWaiting = true;
+    requestAnimationFrame(paint);
+  }
+
+  function begin() {
+    if (isPaused || !shown || !shown.state.view.basins) return;
+    const request = requestOf(shown.state, shown.analysis);
+    painting = new Painting(BASIN_SIDE);
+    begun = performance.now();
+    first = null;
+    crew.start(request, painting, requestPaint);
+  }
+
+  function clear(sentence) {
+    clearTimeout(timer);
+    crew.stop();
+    painting = null;
+    wanted = "";
+    canvas.hidden = true;
+    replace(list);
+    setText(status, sentence);
+  }
+
+  return {
+    /** { share, first, total } of the present picture, the times in ms. */
+    progress: () => ({ share: painting?.share ?? 0, first, total: painting?.milliseconds ?? null, labels: painting?.labels ?? null }),
+    pause(value) {
+      isPaused = value;
+      if (!value && painting === null && wanted !== "") {
+        clearTimeout(timer);
+        timer = setTimeout(begin, QUIET_MS);
+      }
+    },
+    resize() {
+      if (shown) canvas.style.inset = shown.state.view.map === "disc" ? `${discInset()}px` : "0";
+    },
+    update(state, analysis) {
+      const theme = document.documentElement.dataset.theme;
+      const isRepainted = painting !== null && shown?.theme !== theme;
+      shown = { state, analysis, theme };
+      legend.hidden = !state.view.basins;
+      if (!state.view.basins) return wanted === "" && canvas.hidden ? undefined : clear("");
+      if (!analysis.problem) return clear("");
+      const refusal = basinRefusal(analysis.problem) || (analysis.limits.length === 0 ? "There is no limit to paint the basins of." : "");
+      if (refusal) return clear(refusal);
+      this.resize();
+      canvas.hidden = false;
+      const key = JSON.stringify(requestOf(state, analysis));
+      if (key === wanted) return isRepainted ? requestPaint() : undefined;
+      const isFirst = wanted === "";
+      wanted = key;
+      crew.stop();
+      painting = null;
+      canvas.classList.add("stale");
+      setText(status, "Basins: painted when nothing moves.");
+      clearTimeout(timer);
+      timer = setTimeout(begin, isFirst ? 0 : QUIET_MS);
+    },
+  };
+}

@@ -1,0 +1,182 @@
+// Maps between the plane and the pixels of its square: a window around the origin, or the whole plane as a disc by log-radius.
+
+import { fromLogRadius, toLogRadius } from "../kernels/basins.js";
+
+export const MIN_HALF = 0.05;
+export const MAX_HALF = 1e6;
+export const MIN_FAR = 10;
+export const MAX_FAR = 1e12;
+
+const RIM_PIXELS = 28; // around the disc, for the numbers of limits
+const MIN_SEGMENT_PIXELS = 0.8; // of a drawn path
+const CURVE_POINTS = 24; // of a straight line in the disc, on either side
+const ARC_POINTS = 16;
+
+/**
+ * The map of a view { map, half, far } onto `side` × `side` pixels: { map, side, reach, toPixel(p), toPlane(pixel) }.
+ *
+ * `reach` is half the width of the picture in its own coordinates: p itself in a window, p at the radius log10(1 + ‖p‖) in the disc.
+ */
+export function planeScale(view, side) {
+  const centre = side / 2;
+  if (view.map === "disc") {
+    const reach = Math.log1p(view.far) / Math.LN10;
+    const unit = Math.max(1, centre - RIM_PIXELS) / reach;
+    return {
+      map: "disc", side, reach, unit, far: view.far,
+      toPixel: (p) => {
+        const [x, y] = toLogRadius(p);
+        return [centre + unit * x, centre - unit * y];
+      },
+      toPlane: ([x, y]) => {
+        const point = [(x - centre) / unit, (centre - y) / unit];
+        const beyond = Math.max(1, Math.hypot(...point) / reach);
+        return fromLogRadius(point.map((entry) => entry / beyond));
+      },
+    };
+  }
+  const unit = centre / view.half;
+  const inside = (entry) => Math.min(view.half, Math.max(-view.half, entry));
+  return {
+    map: "window", side, reach: view.half, unit, far: view.half * Math.SQRT2,
+    toPixel: (p) => [centre + unit * p[0], centre - unit * p[1]],
+    toPlane: ([x, y]) => [inside((x - centre) / unit), inside((centre - y) / unit)],
+  };
+}
+
+/** Pixels between the square and the disc in it. */
+export function discInset() {
+  return RIM_PIXELS;
+}
+
+/** p moved by shares of the view's width, right and up: what arrow keys do. */
+export function moved(scale, p, right, up) {
+  const [x, y] = scale.toPixel(p);
+  const width = 2 * scale.reach * scale.unit;
+  return scale.toPlane([x + right * width, y - up * width]);
+}
+
+/** A coordinate rounded to what the view can show, so that dragged points have short numbers. */
+export function rounded(scale, p) {
+  const step = scale.map === "window" ? scale.reach / scale.side : Math.max(Math.hypot(...p), 0.1) / scale.side;
+  const digits = Math.max(0, Math.ceil(-Math.log10(step)));
+  return p.map((entry) => Number(entry.toFixed(Math.min(digits, 12))) + 0);
+}
+
+/** The view after zooming in by `factor`. */
+export function zoomed(view, factor) {
+  const limited = (value, low, high) => Number(Math.min(high, Math.max(low, value)).toPrecision(4));
+  if (view.map === "disc") return { far: limited(view.far * factor ** -3, MIN_FAR, MAX_FAR) };
+  return { half: limited(view.half / factor, MIN_HALF, MAX_HALF) };
+}
+
+/** Half the width of a window that shows all points with some space around them: 1, 1.5, 2, 3, 4, 6 or 8 times a power of ten. */
+export function fittingHalf(points) {
+  const largest = 1.15 * points.reduce((most, p) => Math.max(most, Math.abs(p[0]), Math.abs(p[1])), 0);
+  if (!(largest > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(largest));
+  const front = [1, 1.5, 2, 3, 4, 6, 8, 10].find((entry) => entry * power >= largest) ?? 10;
+  return Math.min(MAX_HALF, Math.max(MIN_HALF, Number((front * power).toPrecision(4))));
+}
+
+/** Marks on an axis of the window, without zero: multiples of 1, 2 or 5 times a power of ten, three to five on either side. */
+export function axisTicks(half) {
+  const power = 10 ** Math.floor(Math.log10(half / 3));
+  const step = [1, 2, 5, 10].map((front) => front * power).find((entry) => half / entry <= 5.5);
+  const found = [];
+  for (let k = Math.ceil(-half / step); k * step <= half; k++) if (k !== 0 && Math.abs(k * step) < 0.97 * half) found.push(Number((k * step).toPrecision(12)));
+  return found;
+}
+
+/** Norms at which the disc has a ring: powers of ten, at most six of them. */
+export function ringNorms(far) {
+  const last = Math.floor(Math.log10(far) + 1e-9);
+  const stride = Math.ceil((last + 1) / 6);
+  const found = [];
+  for (let k = last % stride; k <= last; k += stride) found.push(10 ** k);
+  return found;
+}
+
+/** The point at which a ray from the origin leaves the view. */
+export function rayEnd(scale, direction) {
+  const length = scale.map === "disc" ? scale.far / Math.hypot(...direction) : scale.reach / Math.max(...direction.map(Math.abs));
+  return direction.map((entry) => entry * length);
+}
+
+/** Pixels of the straight line through `point` along the unit vector `along`: a curve in the disc. */
+export function linePixels(scale, point, along) {
+  const at = (length) => scale.toPixel([point[0] + length * along[0], point[1] + length * along[1]]);
+  const length = scale.far + Math.hypot(...point);
+  if (scale.map === "window") return [at(-length), at(length)];
+  const lengths = Array.from({ length: CURVE_POINTS }, (_, k) => Math.expm1((Math.log1p(length) * (k + 1)) / CURVE_POINTS));
+  return [...lengths.slice().reverse().map((entry) => at(-entry)), at(0), ...lengths.map(at)];
+}
+
+/** Pixels around the sector of directions within `halfAngle` of `axis` and of norms from `radius` on, to the end of the view. */
+export function sectorPixels(scale, axis, halfAngle, radius) {
+  const middle = Math.atan2(axis[1], axis[0]);
+  const arc = (size) =>
+    Array.from({ length: ARC_POINTS + 1 }, (_, k) => {
+      const angle = middle + halfAngle * ((2 * k) / ARC_POINTS - 1);
+      return scale.toPixel([size * Math.cos(angle), size * Math.sin(angle)]);
+    });
+  return radius < scale.far ? [...arc(radius), ...arc(scale.far).reverse()] : [];
+}
+
+/** The `d` of a path through pixels. */
+export function pathThrough(pixels, closed = false) {
+  return pixels.map(([x, y], k) => `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("") + (closed && pixels.length ? "Z" : "");
+}
+
+/**
+ * A path of points in the plane as it is drawn: { steps, pieces }, where pieces[k] belongs to steps[k]; points closer than a pixel to the
+ * one before are left out. Of longer points, as joint runs have, the last two numbers count.
+ */
+export function drawnPath(scale, points, steps) {
+  const found = { steps: [], pieces: [] };
+  let last = null;
+  points.forEach((point, k) => {
+    const pixel = scale.toPixel([point[point.length - 2], point[point.length - 1]]);
+    const far = last === null || Math.abs(pixel[0] - last[0]) + Math.abs(pixel[1] - last[1]) >= MIN_SEGMENT_PIXELS;
+    if (!far && k < points.length - 1) return;
+    const limited = pixel.map((entry) => Math.min(1e5, Math.max(-1e5, entry)).toFixed(1));
+    found.pieces.push(`${last === null ? "M" : "L"}${limited[0]} ${limited[1]}`);
+    found.steps.push(steps[k]);
+    last = pixel;
+  });
+  return found;
+}
+
+/** The part of a drawn path up to a step, as `d`. */
+export function pathUpTo({ steps, pieces }, step) {
+  let count = 0;
+  for (let high = steps.length; count < high; ) {
+    const middle = (count + high) >> 1;
+    if (steps[middle] <= step) count = middle + 1;
+    else high = middle;
+  }
+  return pieces.slice(0, count).join("");
+}
+
+/** Corners of a marker of radius r around the origin: eight shapes, each with about the same area; the first is a circle. */
+export function markerPath(kind, r) {
+  const polygon = (count, turn, inner = 1) =>
+    Array.from({ length: inner < 1 ? 2 * count : count }, (_, k, sides = inner < 1 ? 2 * count : count) => {
+      const angle = turn + (2 * Math.PI * k) / sides;
+      const size = inner < 1 && k % 2 ? inner : 1;
+      return [size * Math.sin(angle), -size * Math.cos(angle)];
+    });
+  const shapes = [
+    null,
+    { corners: polygon(4, Math.PI / 4), size: 1.25 },
+    { corners: polygon(3, 0), size: 1.45 },
+    { corners: polygon(4, 0), size: 1.3 },
+    { corners: polygon(3, Math.PI), size: 1.45 },
+    { corners: polygon(5, 0), size: 1.15 },
+    { corners: polygon(6, Math.PI / 2), size: 1.1 },
+    { corners: polygon(4, 0, 0.5), size: 1.65 },
+  ];
+  const { corners, size } = shapes[kind % shapes.length] ?? {};
+  if (!corners) return `M${-r} 0A${r} ${r} 0 1 0 ${r} 0A${r} ${r} 0 1 0 ${-r} 0Z`;
+  return pathThrough(corners.map(([x, y]) => [size * r * x, size * r * y]), true);
+}
