@@ -1,10 +1,9 @@
 // What the kernels say of a state: the problem, its prediction and its limits, computed once for each problem and start.
 
-import { directionOf, marginOf } from "../kernels/margin.js";
+import { attSvm, directionOf, marginOf } from "../kernels/margin.js";
 import { normOfOptimizer, planeNormSvm } from "../kernels/norms.js";
 import { ProblemError, readProblem } from "../kernels/problem.js";
 import { predict } from "../kernels/theorems.js";
-import { attSvm } from "../kernels/margin.js";
 import { keysOf, problemOf } from "./state.js";
 
 export const LIMIT_COLOURS = 8;
@@ -22,7 +21,8 @@ function limitsOf(problem, prediction) {
       return { label, selected, direction: Array.from(direction), margin, isGlobal, solution, optimality, power };
     }
     const solution = planeNormSvm(problem, selected, power);
-    return { label, selected, direction: Array.from(directionOf(solution)), margin: solution.margin ?? marginOf(solution), isGlobal, solution, optimality, power };
+    const found = { direction: Array.from(directionOf(solution)), margin: solution.margin ?? marginOf(solution) };
+    return { label, selected, ...found, isGlobal, solution, optimality, power };
   });
   const before = (a, b) => {
     if (a.isGlobal !== b.isGlobal) return a.isGlobal ? -1 : 1;
@@ -38,7 +38,8 @@ function remarksOf(state, problem) {
   keysOf(state.problem).forEach((keys, i) => {
     keys.forEach((key, t) => {
       const u = keys.findIndex((other) => other[0] === key[0] && other[1] === key[1]);
-      if (u < t) remarks.push(`Tokens ${u + 1} and ${t + 1} of input ${i + 1} lie in one place, so that no direction selects one of them without the other.`);
+      const places = `Tokens ${u + 1} and ${t + 1} of input ${i + 1}`;
+      if (u < t) remarks.push(`${places} lie in one place, so that no direction selects one of them without the other.`);
     });
   });
   if (problem.head !== null) {

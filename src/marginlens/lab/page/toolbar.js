@@ -90,10 +90,11 @@ function menuButton(text, items) {
   const list = element("div", { role: "menu", "aria-label": text, hidden: true }, entries);
   const root = element("div", { class: "menu" }, button, list);
   function show(isOpen, place = null) {
+    const hadFocus = list.contains(document.activeElement);
     list.hidden = !isOpen;
     button.setAttribute("aria-expanded", String(isOpen));
     if (isOpen) entries.at(place ?? 0).focus();
-    else if (list.contains(document.activeElement) || document.activeElement === document.body) button.focus();
+    else if (hadFocus) button.focus();
   }
   button.addEventListener("click", () => show(list.hidden));
   button.addEventListener("keydown", (event) => {
