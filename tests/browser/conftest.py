@@ -41,6 +41,8 @@ def session_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDri
 def browser(session_browser: WebDriver) -> Iterator[WebDriver]:
     """The browser with a desktop's viewport and light colours; afterwards its console must be without errors and the network untouched."""
     session_browser.get("about:blank")
+    stored = {"origin": "file://", "storageTypes": "local_storage"}
+    session_browser.execute_cdp_cmd("Storage.clearDataForOrigin", stored)
     resize(session_browser, DESKTOP)
     prefer(session_browser, color_scheme="light", reduced_motion="no-preference")
     console_errors(session_browser)

@@ -4,7 +4,7 @@ import { bracketOf, certificateResidual, INFEASIBLE, kktResidual, marginOf, OPTI
 import { tokenOptimality } from "../kernels/optimality.js";
 import { element, replace, setAttributes, setText } from "./dom.js";
 import { exponent, percent, short } from "./numbers.js";
-import { angleOf, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, selectionVerdict, selectionWords } from "./sentences.js";
+import { angleOf, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, selectionVerdict } from "./sentences.js";
 import { withChosen } from "./state.js";
 
 const SAME_MARGIN_RTOL = 1e-9; // relative difference of two margins that are the same
@@ -73,7 +73,9 @@ function limitRow(store, place) {
   const sign = element("span", { class: "limit-sign", "aria-hidden": "true" });
   const tokens = element("span", { class: "limit-tokens" });
   const numbers = element("small");
-  const button = element("button", { type: "button", class: "limit" }, sign, element("span", {}, tokens, numbers));
+  const name = element("span", { class: "visually-hidden" });
+  const angle = element("span", { class: "visually-hidden" }, ", angle ");
+  const button = element("button", { type: "button", class: "limit" }, sign, element("span", {}, name, tokens, angle, numbers));
   button.addEventListener("click", () => {
     const limit = store.state.chosen.limit === place ? null : place;
     store.apply(limit === null ? "let go of the limit" : `choose limit ${place + 1}`, (state) => withChosen(state, { limit }), { undoable: false });
@@ -88,10 +90,8 @@ function limitRow(store, place) {
       const gap = optimality && Number.isFinite(optimality.scoreGap) ? `, score gap ${short(optimality.scoreGap)}` : "";
       const basin = share === null ? "" : `, ${percent(share)} of the starts shown`;
       setText(numbers, `${short(angleOf(direction))}°, margin ${short(margin)}${gap}${basin}`);
-      setAttributes(button, {
-        "aria-pressed": String(isChosen),
-        "aria-label": `Limit ${place + 1}${isGlobal ? ", the global one" : ""}: ${selectionWords(selected)}; angle ${numbers.textContent}`,
-      });
+      setText(name, `Limit ${place + 1}${isGlobal ? ", the global one" : ""}${selected.length === 1 ? "" : ", input by input"}: `);
+      setAttributes(button, { "aria-pressed": String(isChosen) });
       button.classList.toggle("shown", isShown);
     },
   };
