@@ -1,5 +1,337 @@
-// The state as a Python script.
+// "Copy as Python": a script with marginlens that computes and prints what the page shows of a state.
 
-export function pythonScript() {
-  return "";
+import { normOfOptimizer } from "../kernels/norms.js";
+import { dependentInputs, strictOptimum } from "../kernels/optimality.js";
+import { readProblem } from "../kernels/problem.js";
+
+const LINE_WIDTH = 110;
+const FEW_TOKENS = 48; // in all inputs together: up to so many, listing the limits solves fewer problems than Python's default limit
+const BASIN_SIDE = 128; // pixels of the page's picture of basins in each direction
+const BASIN_STEPS = 5000;
+const RARE_UNITS = { characters: "ml.data.Characters()", words: "ml.data.Words()" };
+
+/** A number as Python writes it, which reads back as the same double. */
+export function pythonNumber(x) {
+  if (Object.is(x, -0)) return "-0.0";
+  return Number.isInteger(x) && Math.abs(x) < 1e16 ? `${x}.0` : String(x);
+}
+
+/** A string as a Python literal in double quotes. */
+export function pythonString(text) {
+  const escaped = Array.from(text, (letter) => {
+    const code = letter.codePointAt(0);
+    if (letter === "\\" || letter === '"') return `\\${letter}`;
+    if (letter === "\n") return "\\n";
+    if (letter === "\t") return "\\t";
+    const isOdd = code < 32 || (code >= 127 && code < 160) || (code >= 0xd800 && code < 0xe000) || code === 0x2028 || code === 0x2029;
+    return isOdd ? `\\u${code.toString(16).padStart(4, "0")}` : letter;
+  });
+  return `"${escaped.join("")}"`;
+}
+
+function vector(entries) {
+  return `[${Array.from(entries, pythonNumber).join(", ")}]`;
+}
+
+/** Nested lists with one input on a line, or one token where an input is too long for a line. */
+function inputs(name, rows, entry) {
+  const lines = rows.flatMap((row) => {
+    const parts = row.map(entry);
+    const whole = `    [${parts.join(", ")}],`;
+    return whole.length <= LINE_WIDTH ? [whole] : ["    [", ...parts.map((part) => `        ${part},`), "    ],"];
+  });
+  return [`${name} = [`, ...lines, "]"];
+}
+
+/** A long text as lines of adjacent string literals in brackets. */
+function longText(name, text) {
+  const letters = Array.from(text);
+  const pieces = [];
+  for (let piece = ""; letters.length > 0 || piece !== ""; ) {
+    const letter = letters.shift() ?? "";
+    piece += letter;
+    if (letters.length === 0 || letter === "\n" || pythonString(piece).length >= LINE_WIDTH - 10) {
+      pieces.push(pythonString(piece));
+      piece = "";
+    }
+  }
+  if (pieces.length <= 1) return [`${name} = ${pieces[0] ?? '""'}`];
+  return [`${name} = (`, ...pieces.map((piece) => `    ${piece}`), ")"];
+}
+
+/** The optimizer of a problem as it is called in Python. */
+export function pythonOptimizer(optimizer) {
+  const size = optimizer.decay
+    ? `ml.optimizers.PowerDecay(${pythonNumber(optimizer.size)}, ${pythonNumber(optimizer.decay)})`
+    : pythonNumber(optimizer.size);
+  if (optimizer.name === "SteepestDescent") return `ml.SteepestDescent(ml.Lp(${pythonNumber(optimizer.p)}), ${size})`;
+  if (optimizer.name === "Adam")
+    return `ml.Adam(${size}, betas=(${optimizer.betas.map(pythonNumber).join(", ")}), eps=${pythonNumber(optimizer.eps)})`;
+  return `ml.${optimizer.name}(${size})`;
+}
+
+function pythonNorm(power) {
+  if (power === Infinity) return "ml.LInf()";
+  return power === 1 ? "ml.L1()" : `ml.Lp(${pythonNumber(power)})`;
+}
+
+/** The lines at the top: where the script comes from. */
+function opening(state, link) {
+  const name = state.preset === null || state.preset === undefined ? "a problem of your own" : `began as ${state.preset}`;
+  const shown = state.tab === "text" ? "next tokens of a text" : `token selection in the plane, ${name}`;
+  const where = link ? [`# ${link}`] : [];
+  return [`# What the marginlens lab shows: ${shown}.`, ...where, "", "import numpy as np", "", "import marginlens as ml", ""];
+}
+
+// ---- the plane
+
+/** data, head (where there is one) and y. */
+function dataLines(problem, json) {
+  const { n, lengths } = problem;
+  const labels = `y = [${Array.from(problem.y, (label) => (label > 0 ? "1" : "-1")).join(", ")}]`;
+  const listed = (values) => (point) => `(${point.map(pythonNumber).join(", ")})`;
+  const lines = ["# ---- the data"];
+  if (problem.byScores) {
+    lines.push(...inputs("keys", json.keys ?? json.tokens, listed()), ...inputs("scores", json.scores, pythonNumber), labels);
+    const isEven = lengths.every((length) => length === lengths[0]);
+    if (isEven) lines.push("data, head = ml.data.scored_tokens(keys, scores, y)");
+    else {
+      lines.push(
+        "# inputs differ in length: a last coordinate, which the head reads and the keys leave out, gives each token its score",
+        "tokens = [[(*k, label * s) for k, s in zip(K, row)] for K, row, label in zip(keys, scores, y)]",
+        `data, head = ml.TokenDataset(tokens, y, K=keys), ${vector(problem.head)}`,
+      );
+    }
+    return lines;
+  }
+  lines.push(...inputs("tokens", json.tokens, listed()), labels);
+  if (!problem.keysAreTokens) lines.push(...inputs("keys", json.keys, listed()));
+  lines.push(`data = ml.TokenDataset(tokens, y${problem.keysAreTokens ? "" : ", K=keys"})`);
+  if (!problem.joint) lines.push(`head = ${vector(problem.head)}`);
+  return lines;
+}
+
+/** The predicted limits with their certificates, and the theorems. */
+function predictionLines(problem) {
+  const { n, lengths } = problem;
+  const total = lengths.reduce((sum, length) => sum + length, 0);
+  const most = total > FEW_TOKENS ? ", max_problems=100_000" : "";
+  const dependent = dependentInputs(problem);
+  const isWhole = dependent.length === 0 || dependent.length === n;
+  const strict = strictOptimum(problem).isStrict;
+  const svm = isWhole ? "ml.att_svm(data, selected)" : "ml.att_svm(part, selected[inputs])";
+  const lines = [
+    "",
+    "# ---- the predicted limits, tokens and inputs counted from 0: every locally optimal direction, and what proves it",
+    `prediction = ml.predict_limit(data, head, loss=loss, start=starts[shown], optimizer=optimizer${most})`,
+    "limits = prediction.candidates",
+    "solutions = []",
+  ];
+  if (!isWhole) {
+    lines.push(
+      `inputs = [${dependent.join(", ")}]  # the others have one token, one key or one score: nothing of them depends on p`,
+      "part = data.take_inputs(inputs)",
+    );
+  }
+  lines.push(
+    'print("Predicted limits")',
+    "for label, selected, direction, margin in zip(limits.labels, limits.selections, limits.directions, limits.margins):",
+    '    print(f"  {label} selects {selected.tolist()}: direction {direction}, margin {margin:.6g}")',
+  );
+  if (!strict) {
+    lines.push(
+      '    if label == "G^mm":  # several tokens share the highest score, and any of them will do',
+      "        solutions.append(None)",
+      "        continue",
+    );
+  }
+  lines.push(
+    `    solution = ${svm}`,
+    "    solutions.append(solution)",
+    '    print(f"    certificate: residual {solution.kkt_residual():.1e}, gap {solution.bracket().gap:.1e}")',
+    "    for (i, chosen, other), multiplier in zip(solution.pairs.tolist(), solution.multipliers):",
+    "        if multiplier > 0:",
+    `            print(f"    input {${isWhole ? "i" : "inputs[i]"}}: token {chosen} beats {other} with multiplier {multiplier:.6g}")`,
+  );
+  lines.push("", "# ---- which theorem applies, condition by condition", 'print("Theorems")');
+  lines.push("for verdict in prediction.verdicts:", "    print(verdict)", "print(prediction.why)");
+  const power = normOfOptimizer(problem.optimizer);
+  if (power !== 2) {
+    lines.push(
+      "",
+      `# ---- ${problem.optimizer.name} heads for the largest margin in another norm`,
+      'print("Margins in the norm of the optimizer")',
+      `norm_solutions = [ml.att_svm(${isWhole ? "data, selected" : "part, selected[inputs]"}, norm=${pythonNorm(power)}) for selected in limits.selections]`,
+      "for selected, solution in zip(limits.selections, norm_solutions):",
+      "    low, high = solution.bracket()",
+      '    print(f"  {selected.tolist()}: direction {solution.direction}, margin {solution.margin:.6g}, norm in [{low:.9g}, {high:.9g}]")',
+    );
+  }
+  return lines;
+}
+
+function descentLines(problem, state) {
+  const step = state.playback?.step ?? 0;
+  const all = step > 0 ? Math.min(step, problem.steps) : problem.steps;
+  const run = problem.joint
+    ? "ml.descend(risk, optimizer=optimizer, n_steps=n_steps, start=(start_head, start))"
+    : "ml.descend(risk, optimizer=optimizer, n_steps=n_steps, start=start)";
+  const lines = [
+    "",
+    `# ---- descent from every start, ${step > 0 && step < problem.steps ? `up to step ${all} of ${problem.steps}` : `all ${all} steps`}`,
+    `n_steps = ${all}`,
+    problem.joint ? "risk = ml.JointRisk(data, loss)" : "risk = ml.AttentionRisk(data, head, loss)",
+    `runs = [${run} for start in starts]`,
+    'print(f"After {n_steps} steps")',
+    "for start, run in zip(starts, runs):",
+    `    p = run.${problem.joint ? "split().p" : "final"}`,
+    '    print(f"  from {start}: p = {p}, norm {np.linalg.norm(p):.6g}, selects {run.selected.tolist()}, risk {risk.value(run.final):.6g}")',
+  ];
+  if (problem.joint) lines.push('    print(f"    v = {run.split().v}")');
+  else {
+    lines.push(
+      "    for label, selected, direction in zip(limits.labels, limits.selections, limits.directions):",
+      '        print(f"    correlation with {label} {selected.tolist()}: {ml.correlation(p, direction):.6f}")',
+    );
+  }
+  return lines;
+}
+
+function jointPredictionLines() {
+  return [
+    "",
+    "# ---- what the theorems say of head and attention trained together",
+    "prediction = ml.predict(risk)",
+    'print("Theorems")',
+    "for verdict in prediction.verdicts:",
+    "    print(verdict)",
+    "print(prediction.why)",
+  ];
+}
+
+function basinLines(view) {
+  const lines = ["", "# ---- basins: where normalised descent from every pixel of the picture ends"];
+  const reach = view.map === "disc" ? "rim" : "half";
+  lines.push(`side = ${BASIN_SIDE}`);
+  lines.push(view.map === "disc" ? `far = ${pythonNumber(view.far)}\nrim = np.log10(1.0 + far)` : `half = ${pythonNumber(view.half)}`);
+  lines.push(
+    `line = (np.arange(side) + 0.5) / side * 2.0 * ${reach} - ${reach}`,
+    "grid = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)",
+    "",
+    "",
+    "def ends(start, size, n_steps):",
+    "    return ml.descend(data.repeat(len(start)), head, loss=loss, optimizer=ml.NormalizedGD(size), n_steps=n_steps, start=start)",
+    "",
+    "",
+  );
+  if (view.map === "disc") {
+    lines.push(
+      "# the whole plane: a pixel at the radius r stands for a start of the norm 10^r - 1, and far starts take long steps first",
+      "radius = np.linalg.norm(grid, axis=1)",
+      "grid, radius = grid[radius <= rim], radius[radius <= rim]",
+      "pixels = grid * (np.expm1(radius * np.log(10.0)) / radius)[:, None]",
+      "near = np.linalg.norm(pixels, axis=1) <= 20.0",
+      "final = np.empty_like(pixels)",
+      "if near.any():",
+      "    final[near] = ends(pixels[near], 0.1, 2000).final",
+      "if not near.all():",
+      "    final[~near] = ends(pixels[~near], far / 200.0, 2500).final",
+      ...(view.far / 200 > 0.1 ? ["    final[~near] = ends(final[~near], 0.1, 200).final"] : []),
+      "last = ends(final, 0.1, 0)",
+    );
+  } else lines.push(`last = ends(grid, 0.1, ${BASIN_STEPS})`);
+  lines.push(
+    "basins = np.full(len(last.final), -1)",
+    "for k, (selected, direction) in enumerate(zip(limits.selections, limits.directions)):",
+    "    reached = (last.selected == selected).all(axis=1) & (ml.correlation(last.final, direction) >= 0.99)",
+    "    basins[reached & (basins < 0)] = k",
+    'print("Basins")',
+    "for k, selected in enumerate(limits.selections):",
+    '    print(f"  {np.mean(basins == k):.4f} of the picture flows to {selected.tolist()}")',
+    'print(f"  {np.mean(basins < 0):.4f} flows to none of them: to a finite minimum, or not yet settled")',
+  );
+  return lines;
+}
+
+function planeScript(state, link) {
+  const shown = state.chosen?.start ?? 0;
+  const problem = readProblem({ ...state.problem, start: state.starts[shown] });
+  const optimizer = pythonOptimizer(problem.optimizer);
+  const byPart = problem.joint && problem.optimizer.name === "NormalizedGD";
+  const lines = [
+    ...opening(state, link),
+    ...dataLines(problem, state.problem),
+    "",
+    "# ---- how it is trained",
+    `loss = ml.${problem.loss}()`,
+    byPart
+      ? `optimizer = ml.optimizers.Blockwise(${optimizer})  # head and attention take a step of that length each`
+      : `optimizer = ${optimizer}`,
+    `starts = [${state.starts.map(vector).join(", ")}]`,
+  ];
+  if (problem.joint) {
+    lines.push(`start_head = ${vector(problem.startHead)}`, ...descentLines(problem, state), ...jointPredictionLines());
+    return lines;
+  }
+  lines.push(`shown = ${shown}  # the start that the theorems are asked about`);
+  lines.push(...predictionLines(problem), ...descentLines(problem, state));
+  if (state.view?.basins) lines.push(...basinLines(state.view));
+  return lines;
+}
+
+// ---- next tokens
+
+function textScript(state, link) {
+  const { source, unit, window, last, prompt, count, draw, seed, steps } = state.text;
+  const lines = [
+    ...opening(state, link),
+    "# ---- the text: every window of it with the token that follows",
+    ...longText("text", source),
+    `window = ${window}`,
+    `named = ml.data.text_windows(text, window, ${RARE_UNITS[unit]})`,
+    "data, names = named.data, named.vocabulary.names",
+    'print(f"{len(data)} windows, {len(names)} different tokens")',
+    "",
+    "# ---- priorities after a last token: tokens of a higher component win over those below",
+    "graphs = ml.priority_graphs(data)",
+  ];
+  lines.push(last === null || last === undefined ? "last = min(graphs)" : `last = names.index(${pythonString(last)})`);
+  lines.push(
+    'print(f"After {names[last]!r}")',
+    "graph = graphs.get(last)",
+    "for k, members in enumerate(() if graph is None else graph.components):",
+    '    print(f"  {k}: {[names[token] for token in members]}")',
+    "",
+    "# ---- the automaton continues the prompt",
+    "automaton = ml.NextTokenAutomaton.fit(data)",
+    `ids = named.vocabulary.encode(${pythonString(prompt)}).tolist()`,
+    "continuation = []",
+    `while ids and len(continuation) < ${count}:`,
+  );
+  if (draw === "random") {
+    lines.push(
+      "    probability = automaton.predict_proba(ids[-window:])",
+      "    token = 0",
+    );
+  } else {
+    lines.push("    probability = automaton.predict_proba(ids[-window:])", "    if np.isnan(probability).any():", "        break");
+    lines.push("    token = int(np.argmax(probability))");
+  }
+  lines.push(
+    '    print(f"  {names[token]!r} with probability {probability[token]:.6g}")',
+    "    ids.append(token)",
+    "    continuation.append(token)",
+    "",
+    "# ---- training W beside it",
+    `run = ml.descend(data, n_steps=${steps})`,
+    "distance = automaton.total_variation(data, run.final).mean()",
+    'print(f"After {run.steps_taken} steps the layer and the automaton differ by {distance:.6g} in total variation")',
+  );
+  return lines;
+}
+
+/** A Python script that computes and prints what the page shows of a state; link: the state's own, to be named at the top. */
+export function pythonScript(state, link = null) {
+  const lines = state.tab === "text" ? textScript(state, link) : planeScript(state, link);
+  return `${lines.join("\n")}\n`;
 }

@@ -1,0 +1,254 @@
+"""Copy as Python: the script of a state runs, and its numbers are those of the page's kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from lab_kernels import KERNELS, NODE, as_json, ask, needs_node
+
+pytestmark = needs_node
+
+RTOL = 1e-9  # of directions and path ends
+OPTIMIZERS: tuple[dict[str, Any], ...] = (
+    {"name": "NormalizedGD", "size": 0.1},
+    {"name": "GradientDescent", "size": 0.5},
+    {"name": "SignDescent", "size": 0.05},
+    {"name": "Adam", "size": 0.05, "betas": [0.9, 0.999], "eps": 0.0},
+    {"name": "CoordinateDescent", "size": 0.1, "decay": 0.25},
+    {"name": "SteepestDescent", "size": 0.1, "p": 3.0},
+    {"name": "Adam", "size": 0.1, "betas": [0.8, 0.95], "eps": 1e-8, "decay": 0.5},
+)
+LOSSES = ("Logistic", "Exponential", "CorrelationLoss")
+VIEW = {"map": "window", "half": 4, "far": 1e6, "lines": True, "cones": False, "basins": False, "paths": True}
+TEXT = {
+    "source": 'the cat sat on the mat\nand the "dog" sat on the log \\ the end',
+    "unit": "characters",
+    "window": 6,
+    "last": "t",
+    "prompt": "the ca",
+    "count": 12,
+    "draw": "likely",
+    "seed": 1,
+    "steps": 300,
+}
+
+
+def state_of(problem: dict[str, Any], starts: Any, step: int = 0, chosen: int = 0, **view: Any) -> dict[str, Any]:
+    parts = {key: value for key, value in problem.items() if key not in ("format", "version")}
+    return {
+        "tab": "plane",
+        "preset": None,
+        "problem": parts,
+        "starts": np.asarray(starts).tolist(),
+        "chosen": {"input": None, "token": None, "start": chosen, "limit": None},
+        "view": {**VIEW, **view},
+        "playback": {"step": step, "speed": 1},
+        "text": TEXT,
+    }
+
+
+def problem_of(state: dict[str, Any], start: int) -> dict[str, Any]:
+    return {**state["problem"], "start": state["starts"][start]}
+
+
+def figure_states() -> dict[str, dict[str, Any]]:
+    """The figures' problems, each with another optimizer and loss."""
+    figures = {
+        "figure_1a": ml.data.figure_1a(),
+        "figure_1b": ml.data.figure_1b(),
+        "figure_1c": ml.data.figure_1c(),
+        "figure_5": ml.data.figure_5(3.0),
+        "figure_8": ml.data.figure_8(),
+    }
+    states = {}
+    for k, (name, (data, head)) in enumerate(figures.items()):
+        json_form = as_json(data, head, steps=300, optimizer=OPTIMIZERS[k], loss=LOSSES[k % 3])
+        states[name] = state_of(json_form, [[0.5, 0.3], [-40.0, 3.0]], step=k % 2 * 120, chosen=k % 2)
+    for name, data in (("figure_3a", ml.data.figure_3a()), ("figure_3b", ml.data.figure_3b())):
+        json_form = as_json(data, None, steps=200, start_head=[0.1, 0.2])
+        states[name] = state_of(json_form, [[0.0, 0.0], [1.0, -0.5]])
+    return states
+
+
+def random_state(number: int) -> dict[str, Any]:
+    """Tokens with a head, keys apart, scores outright or joint training; lengths differ in every other state, scores tie in some."""
+    rng = np.random.default_rng([1818, number])
+    kind, n_inputs, longest = number % 5, int(rng.integers(1, 7)), int(rng.integers(2, 9))
+    lengths = rng.integers(1, longest + 1, n_inputs) if number % 2 else np.full(n_inputs, longest)
+    lengths[0] = longest
+    points = [rng.standard_normal((length, 2)).round(4) for length in lengths]
+    settings = {
+        "labels": rng.choice([-1, 1], n_inputs).tolist(),
+        "optimizer": OPTIMIZERS[number % (2 if kind == 4 else len(OPTIMIZERS))],
+        "loss": LOSSES[number // 2 % 3],
+        "steps": 150,
+    }
+    listed = [rows.tolist() for rows in points]
+    if kind == 4:
+        problem = {"tokens": listed, "train": "both", "start_head": rng.standard_normal(2).tolist()}
+    elif kind in (0, 1):
+        digits = 1 if number % 3 == 0 else 8
+        problem = {"keys": listed, "scores": [rng.uniform(-1, 1, length).round(digits).tolist() for length in lengths]}
+    else:
+        problem = {"tokens": listed, "head": rng.standard_normal(2).tolist()}
+    if kind == 3:
+        problem["keys"] = [rng.standard_normal((length, 2)).tolist() for length in lengths]
+    starts = rng.standard_normal((int(rng.integers(1, 4)), 2)) * 10.0 ** rng.integers(0, 4)
+    return state_of({**problem, **settings}, starts, step=int(rng.integers(0, 150)), chosen=len(starts) - 1)
+
+
+@cache
+def states() -> dict[str, dict[str, Any]]:
+    return {**figure_states(), **{f"random {number}": random_state(number) for number in range(30)}}
+
+
+def scripts_of(given: list[dict[str, Any]], link: str | None = None) -> list[str]:
+    runner = Path(__file__).parent / "run_scripts.mjs"
+    asked = json.dumps([{"state": state, "link": link} for state in given])
+    command = [str(NODE), str(runner), str(KERNELS.parent / "page")]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    scripts: list[str] = json.loads(done.stdout)
+    return scripts
+
+
+class Outcome(NamedTuple):
+    """What a script left behind, and what it printed."""
+
+    names: dict[str, Any]
+    printed: str
+
+
+def run_script(script: str) -> Outcome:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(script, "script", "exec"), names)
+    return Outcome(names, printed.getvalue())
+
+
+@cache
+def outcomes() -> dict[str, Outcome]:
+    return {name: run_script(script) for name, script in zip(states(), scripts_of(list(states().values())), strict=True)}
+
+
+def close(mine: Any, theirs: Any, rtol: float = RTOL) -> bool:
+    a, b = np.asarray(mine, dtype=float), np.asarray(theirs, dtype=float)
+    return a.shape == b.shape and bool(np.all(np.abs(a - b) <= rtol * max(1.0, float(np.abs(b).max(initial=0.0)))))
+
+
+def test_limits_certificates_and_verdicts_are_those_of_the_page() -> None:
+    asked = {name: state for name, state in states().items() if state["problem"].get("train") != "both"}
+    answers = ask(
+        [{"call": "predict", "problem": problem_of(state, state["chosen"]["start"])} for state in asked.values()]
+    )
+    for (name, _), answer in zip(asked.items(), answers, strict=True):
+        found, printed = outcomes()[name]
+        limits = found["limits"]
+        assert limits.selections.tolist() == [one["selected"] for one in answer["candidates"]], name
+        assert list(limits.labels) == [one["label"] for one in answer["candidates"]], name
+        assert close(limits.directions, [one["direction"] for one in answer["candidates"]]) or not len(limits.labels)
+        for one, solution in zip(answer["candidates"], found["solutions"], strict=True):
+            assert f"{one['label']} selects {one['selected']}" in printed, name
+            if solution is not None:
+                assert solution.is_verified(), name
+        verdicts = [(one["citation"], [check["holds"] for check in one["conditions"]]) for one in answer["verdicts"]]
+        theirs = [
+            (one.citation, [check.holds for check in one.conditions]) for one in found["prediction"].verdicts
+        ]
+        assert theirs == verdicts, name
+
+
+def carried_rounding(found: dict[str, Any], k: int) -> float:
+    """How far starts that rounding could have made end from the run of a script."""
+    run, spread = found["runs"][k], 0.0
+    start = np.concatenate([np.asarray(found.get("start_head", ()), dtype=float), found["starts"][k]])
+    for seed in range(3):
+        sign = np.random.default_rng(seed).choice([-1.0, 1.0], len(start))
+        nudged = start * (1.0 + 2.0**-51 * sign) + 2.0**-51 * sign
+        other = ml.descend(found["risk"], optimizer=found["optimizer"], n_steps=found["n_steps"], start=nudged)
+        spread = max(spread, float(np.linalg.norm(other.final - run.final)))
+    return spread
+
+
+def test_paths_end_where_the_page_has_them() -> None:
+    asked, where = [], []
+    for name, state in states().items():
+        for k in range(len(state["starts"])):
+            steps = outcomes()[name].names["n_steps"]
+            asked.append({"call": "descent", "problem": problem_of(state, k), "steps": [steps]})
+            where.append((name, k))
+    for (name, k), answer in zip(where, ask(asked), strict=True):
+        run = outcomes()[name].names["runs"][k]
+        distance = np.linalg.norm(run.final - np.array(answer["points"][-1]))
+        allowed = RTOL * max(1.0, np.linalg.norm(run.final))
+        if distance > allowed:  # only where rounding of the start itself is carried as far
+            allowed = 100.0 * carried_rounding(outcomes()[name].names, k)
+        assert distance <= allowed, (name, k)
+        assert f"selects {run.selected.tolist()}" in outcomes()[name].printed
+
+
+def test_margins_in_the_norm_of_the_optimizer_are_those_of_the_page() -> None:
+    powers = {"SignDescent": "inf", "CoordinateDescent": 1.0, "SteepestDescent": 3.0, "Adam": "inf"}
+    asked, expected = [], []
+    for name, state in states().items():
+        optimizer = state["problem"].get("optimizer", {"name": "NormalizedGD"})
+        if optimizer["name"] not in powers or optimizer.get("eps"):
+            assert "norm_solutions" not in outcomes()[name].names
+            continue
+        found = outcomes()[name].names
+        if "inputs" in found:  # the page's kernel takes whole problems
+            continue
+        for selected, solution in zip(found["limits"].selections.tolist(), found["norm_solutions"], strict=True):
+            power = powers[optimizer["name"]]
+            asked.append({"call": "normMargin", "problem": problem_of(state, 0), "selected": selected, "power": power})
+            expected.append(solution)
+    assert len(asked) > 10
+    for answer, solution in zip(ask(asked), expected, strict=True):
+        assert answer["status"] == solution.status.name
+        if answer["status"] == "OPTIMAL":
+            assert answer["margin"] == pytest.approx(float(solution.margin), rel=RTOL)
+
+
+@pytest.mark.parametrize("map_name", ["window", "disc"])
+def test_basins_are_those_of_the_page(map_name: str) -> None:
+    data, head = ml.data.figure_1b()
+    view = {"map": map_name, "half": 3.0, "far": 2000.0, "basins": True}
+    script = scripts_of([state_of(as_json(data, head, steps=10), [[0.0, 0.0]], **view)])[0]
+    coarse = script.replace("side = 128", "side = 12").replace("0.1, 5000)", "0.1, 900)")
+    assert coarse.count("side = 12\n") == 1
+    found = run_script(coarse).names
+    request = {"half": 3.0, "steps": 900} if map_name == "window" else {"far": 2000.0}
+    answer = ask([{"call": "basins", "problem": as_json(data, head), "side": 12, **request}])[0]
+    labels = np.array(answer["labels"])
+    assert found["basins"].tolist() == labels[labels != -2].tolist()
+
+
+def test_numbers_come_back_as_the_same_doubles() -> None:
+    numbers = [0.1 + 0.2, 1e-7, 1.0, -0.0, 123456.789, 1.7976931348623157e5, 5e-324, 1e6]
+    problem = {"tokens": [[[x, 1.0] for x in numbers]], "head": [1.0, 0.5], "steps": 1}
+    found = run_script(scripts_of([state_of(problem, [[1e12, -1e-12]])])[0]).names
+    assert [token[0] for token in found["tokens"][0]] == numbers
+    assert found["starts"] == [[1e12, -1e-12]]
+
+
+def test_the_script_says_where_it_comes_from_and_runs_as_a_program(tmp_path: Path) -> None:
+    link = "https://example.org/lab.html#1.abc"
+    script = scripts_of([states()["figure_8"]], link)[0]
+    assert link in script.splitlines()[1]
+    path = tmp_path / "script.py"
+    path.write_text(script, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == outcomes()["figure_8"].printed
