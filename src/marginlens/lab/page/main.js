@@ -6,16 +6,16 @@
 
 import { ProblemError } from "../kernels/problem.js";
 import { analyse } from "./analysis.js";
-import { copyText } from "./clipboard.js";
 import { mountCurves } from "./curves.js";
 import { mountEditor } from "./editor.js";
 import { mountCertificate, mountLimits } from "./findings.js";
+import { mountHelp } from "./help.js";
 import { hashOf, stateOfHash } from "./permalink.js";
 import { mountPlane } from "./plane.js";
 import { mountPriorityPicture } from "./priority_picture.js";
-import { pythonScript } from "./python_script.js";
 import { mountPlayback, Runs } from "./run.js";
 import { mountSettings } from "./settings.js";
+import { shareItems, shownScript } from "./share_menu.js";
 import { startState, stateOfProblem, Store } from "./state.js";
 import { mountContinuation, mountTextInput } from "./text_panel.js";
 import { mountTheorems } from "./theorems_panel.js";
@@ -107,20 +107,9 @@ function followAddress(store) {
   });
 }
 
-/** The address of the present state. */
-async function linkOf(store) {
-  return `${location.href.split("#")[0]}${await hashOf(store.state)}`;
-}
-
-async function copyLink(store) {
-  const link = await linkOf(store);
-  history.replaceState(null, "", link.slice(link.indexOf("#")));
-  store.say((await copyText(link)) ? "The link is copied." : "The link stands in the address bar: copy it there.");
-}
-
-async function copyPython(store) {
-  const isCopied = await copyText(pythonScript(store.state));
-  store.say(isCopied ? "The Python script is copied." : "The browser does not let the page copy.");
+/** The address of a state. */
+async function linkOf(state) {
+  return `${location.href.split("#")[0]}${await hashOf(state)}`;
 }
 
 /** One update of all visible views per animation frame, with the times of frames while something is dragged. */
@@ -198,7 +187,7 @@ function remarkView(store) {
 }
 
 /**
- * Start the page and offer `window.lab` to tests and lecturers: state(), analysis(), runs(), link() (a promise), pythonScript(), frames()
+ * Start the page and offer `window.lab` to tests and lecturers: state(), analysis(), runs(), link() and pythonScript() (promises), frames()
  * ({ intervals, costs } in ms of the last drag), store, ready (a promise) and firstPrediction (ms from the end of loading to the first
  * prediction on the page).
  */
@@ -215,16 +204,14 @@ async function openPage() {
   const byId = (id) => document.getElementById(id);
   mountMessage(byId("message"), store);
   const tour = mountTour(byId("tour"), store, runs);
-  const items = [
-    { label: "Copy link", run: () => copyLink(store) },
-    { label: "Copy as Python", run: () => copyPython(store) },
-  ];
+  const items = shareItems(store, runs, linkOf);
+  const help = mountHelp();
   const views = [
     { view: mountTabs(byId("tabs"), store) },
-    { view: mountToolbar(byId("toolbar"), store, { presets, items, startTour: tour?.start ?? null }) },
+    { view: mountToolbar(byId("toolbar"), store, { presets, items, startTour: tour.start, help }) },
     { view: runs, tab: "plane" },
     ...VIEWS.map(({ id, tab, mount }) => ({ tab, view: mount(byId(id), store, runs) ?? {} })),
-    { view: tour ?? {} },
+    { view: tour },
     { view: remarkView(store), tab: "plane" },
   ];
   const frames = new Frames(store, views);
@@ -234,8 +221,8 @@ async function openPage() {
     state: () => store.state,
     analysis: () => analyse(store.state),
     runs: () => runs,
-    link: () => linkOf(store),
-    pythonScript: () => pythonScript(store.state),
+    link: () => linkOf(store.state),
+    pythonScript: () => shownScript(store, runs, linkOf),
     frames: () => ({ intervals: frames.intervals, costs: frames.costs }),
     firstPrediction: performance.now() - performance.getEntriesByName("lab")[0].startTime,
   });

@@ -8,7 +8,7 @@ const LINE_WIDTH = 110;
 const FEW_TOKENS = 48; // in all inputs together: up to so many, listing the limits solves fewer problems than Python's default limit
 const BASIN_SIDE = 128; // pixels of the page's picture of basins in each direction
 const BASIN_STEPS = 5000;
-const RARE_UNITS = { characters: "ml.data.Characters()", words: "ml.data.Words()" };
+const UNITS = { characters: "ml.data.Characters()", words: "ml.data.Words()" };
 
 /** A number as Python writes it, which reads back as the same double. */
 export function pythonNumber(x) {
@@ -78,22 +78,21 @@ function pythonNorm(power) {
 /** The lines at the top: where the script comes from. */
 function opening(state, link) {
   const name = state.preset === null || state.preset === undefined ? "a problem of your own" : `began as ${state.preset}`;
-  const shown = state.tab === "text" ? "next tokens of a text" : `token selection in the plane, ${name}`;
+  const subject = state.tab === "text" ? "next tokens of a text" : `token selection in the plane, ${name}`;
   const where = link ? [`# ${link}`] : [];
-  return [`# What the marginlens lab shows: ${shown}.`, ...where, "", "import numpy as np", "", "import marginlens as ml", ""];
+  return [`# What the marginlens lab shows: ${subject}.`, ...where, "", "import numpy as np", "", "import marginlens as ml", ""];
 }
 
 // ---- the plane
 
 /** data, head (where there is one) and y. */
 function dataLines(problem, json) {
-  const { n, lengths } = problem;
   const labels = `y = [${Array.from(problem.y, (label) => (label > 0 ? "1" : "-1")).join(", ")}]`;
-  const listed = (values) => (point) => `(${point.map(pythonNumber).join(", ")})`;
+  const point = (entries) => `(${entries.map(pythonNumber).join(", ")})`;
   const lines = ["# ---- the data"];
   if (problem.byScores) {
-    lines.push(...inputs("keys", json.keys ?? json.tokens, listed()), ...inputs("scores", json.scores, pythonNumber), labels);
-    const isEven = lengths.every((length) => length === lengths[0]);
+    lines.push(...inputs("keys", json.keys ?? json.tokens, point), ...inputs("scores", json.scores, pythonNumber), labels);
+    const isEven = problem.lengths.every((length) => length === problem.T);
     if (isEven) lines.push("data, head = ml.data.scored_tokens(keys, scores, y)");
     else {
       lines.push(
@@ -104,28 +103,31 @@ function dataLines(problem, json) {
     }
     return lines;
   }
-  lines.push(...inputs("tokens", json.tokens, listed()), labels);
-  if (!problem.keysAreTokens) lines.push(...inputs("keys", json.keys, listed()));
+  lines.push(...inputs("tokens", json.tokens, point), labels);
+  if (!problem.keysAreTokens) lines.push(...inputs("keys", json.keys, point));
   lines.push(`data = ml.TokenDataset(tokens, y${problem.keysAreTokens ? "" : ", K=keys"})`);
   if (!problem.joint) lines.push(`head = ${vector(problem.head)}`);
   return lines;
 }
 
-/** The predicted limits with their certificates, and the theorems. */
+/** The predicted limits in the page's order with what proves them, and the theorems. */
 function predictionLines(problem) {
-  const { n, lengths } = problem;
-  const total = lengths.reduce((sum, length) => sum + length, 0);
-  const most = total > FEW_TOKENS ? ", max_problems=100_000" : "";
+  const most = problem.lengths.reduce((sum, length) => sum + length, 0) > FEW_TOKENS ? ", max_problems=100_000" : "";
   const dependent = dependentInputs(problem);
-  const isWhole = dependent.length === 0 || dependent.length === n;
-  const strict = strictOptimum(problem).isStrict;
-  const svm = isWhole ? "ml.att_svm(data, selected)" : "ml.att_svm(part, selected[inputs])";
+  const isWhole = dependent.length === 0 || dependent.length === problem.n;
+  const power = normOfOptimizer(problem.optimizer);
+  const isEuclidean = power === 2;
+  const tokens = isWhole ? "data, selected" : "part, [selected[i] for i in inputs]";
   const lines = [
     "",
-    "# ---- the predicted limits, tokens and inputs counted from 0: every locally optimal direction, and what proves it",
-    `prediction = ml.predict_limit(data, head, loss=loss, start=starts[shown], optimizer=optimizer${most})`,
-    "limits = prediction.candidates",
-    "solutions = []",
+    "# ---- the predicted limits: every locally optimal direction, the globally optimal one first, and what proves it",
+    "# (inputs and tokens are counted from 0)",
+    `prediction = ml.predict_limit(data, head, loss=loss, start=starts[chosen], optimizer=optimizer${most})`,
+    "found = prediction.candidates",
+    "limits = sorted(",
+    "    zip(found.labels, found.selections.tolist(), found.directions, found.margins),",
+    '    key=lambda limit: (limit[0] == "LMM", limit[1]),',
+    ")",
   ];
   if (!isWhole) {
     lines.push(
@@ -133,40 +135,41 @@ function predictionLines(problem) {
       "part = data.take_inputs(inputs)",
     );
   }
-  lines.push(
-    'print("Predicted limits")',
-    "for label, selected, direction, margin in zip(limits.labels, limits.selections, limits.directions, limits.margins):",
-    '    print(f"  {label} selects {selected.tolist()}: direction {direction}, margin {margin:.6g}")',
-  );
-  if (!strict) {
+  if (!isEuclidean) lines.push(`# ${problem.optimizer.name} heads for the largest margin in this norm:`, `norm = ${pythonNorm(power)}`);
+  lines.push("solutions = []", 'print("Predicted limits")', "for label, selected, direction, margin in limits:");
+  if (isEuclidean) {
+    lines.push('    print(f"  {label} selects {selected}: direction {direction}, margin {margin:.6g}")');
+    if (!strictOptimum(problem).isStrict) {
+      lines.push(
+        '    if label == "G^mm":  # several tokens share the highest score, and any of them will do',
+        "        continue",
+      );
+    }
     lines.push(
-      '    if label == "G^mm":  # several tokens share the highest score, and any of them will do',
-      "        solutions.append(None)",
-      "        continue",
+      `    solution = ml.att_svm(${tokens})`,
+      '    print(f"    certificate: residual {solution.kkt_residual():.1e}, gap {solution.bracket().gap:.1e}")',
     );
-  }
-  lines.push(
-    `    solution = ${svm}`,
-    "    solutions.append(solution)",
-    '    print(f"    certificate: residual {solution.kkt_residual():.1e}, gap {solution.bracket().gap:.1e}")',
-    "    for (i, chosen, other), multiplier in zip(solution.pairs.tolist(), solution.multipliers):",
-    "        if multiplier > 0:",
-    `            print(f"    input {${isWhole ? "i" : "inputs[i]"}}: token {chosen} beats {other} with multiplier {multiplier:.6g}")`,
-  );
-  lines.push("", "# ---- which theorem applies, condition by condition", 'print("Theorems")');
-  lines.push("for verdict in prediction.verdicts:", "    print(verdict)", "print(prediction.why)");
-  const power = normOfOptimizer(problem.optimizer);
-  if (power !== 2) {
+  } else {
     lines.push(
-      "",
-      `# ---- ${problem.optimizer.name} heads for the largest margin in another norm`,
-      'print("Margins in the norm of the optimizer")',
-      `norm_solutions = [ml.att_svm(${isWhole ? "data, selected" : "part, selected[inputs]"}, norm=${pythonNorm(power)}) for selected in limits.selections]`,
-      "for selected, solution in zip(limits.selections, norm_solutions):",
+      `    solution = ml.att_svm(${tokens}, norm=norm)`,
+      "    direction = solution.x / np.linalg.norm(solution.x)",
+      '    print(f"  {label} selects {selected}: direction {direction}, margin {solution.margin:.6g}")',
       "    low, high = solution.bracket()",
-      '    print(f"  {selected.tolist()}: direction {solution.direction}, margin {solution.margin:.6g}, norm in [{low:.9g}, {high:.9g}]")',
+      '    print(f"    certificate: the smallest norm lies between {low:.9g} and {high:.9g}")',
     );
   }
+  lines.push(
+    "    solutions.append(solution)",
+    "    for (i, token, other), multiplier in zip(solution.pairs.tolist(), solution.multipliers):",
+    "        if multiplier > 0:",
+    `            print(f"    input {${isWhole ? "i" : "inputs[i]"}}: token {token} beats {other} with multiplier {multiplier:.6g}")`,
+    "",
+    "# ---- which theorem applies, condition by condition",
+    'print("Theorems")',
+    "for verdict in prediction.verdicts:",
+    "    print(verdict)",
+    "print(prediction.why)",
+  );
   return lines;
 }
 
@@ -190,8 +193,8 @@ function descentLines(problem, state) {
   if (problem.joint) lines.push('    print(f"    v = {run.split().v}")');
   else {
     lines.push(
-      "    for label, selected, direction in zip(limits.labels, limits.selections, limits.directions):",
-      '        print(f"    correlation with {label} {selected.tolist()}: {ml.correlation(p, direction):.6f}")',
+      "    for label, selected, direction, _ in limits:",
+      '        print(f"    correlation with {label} {selected}: {ml.correlation(p, direction):.6f}")',
     );
   }
   return lines;
@@ -200,7 +203,7 @@ function descentLines(problem, state) {
 function jointPredictionLines() {
   return [
     "",
-    "# ---- what the theorems say of head and attention trained together",
+    "# ---- what the theorems say of head and attention trained together, which the page leaves to Python",
     "prediction = ml.predict(risk)",
     'print("Theorems")',
     "for verdict in prediction.verdicts:",
@@ -242,20 +245,20 @@ function basinLines(view) {
   } else lines.push(`last = ends(grid, 0.1, ${BASIN_STEPS})`);
   lines.push(
     "basins = np.full(len(last.final), -1)",
-    "for k, (selected, direction) in enumerate(zip(limits.selections, limits.directions)):",
+    "for k, (_, selected, direction, _) in enumerate(limits):",
     "    reached = (last.selected == selected).all(axis=1) & (ml.correlation(last.final, direction) >= 0.99)",
     "    basins[reached & (basins < 0)] = k",
     'print("Basins")',
-    "for k, selected in enumerate(limits.selections):",
-    '    print(f"  {np.mean(basins == k):.4f} of the picture flows to {selected.tolist()}")',
+    "for k, (_, selected, _, _) in enumerate(limits):",
+    '    print(f"  {np.mean(basins == k):.4f} of the picture flows to {selected}")',
     'print(f"  {np.mean(basins < 0):.4f} flows to none of them: to a finite minimum, or not yet settled")',
   );
   return lines;
 }
 
 function planeScript(state, link) {
-  const shown = state.chosen?.start ?? 0;
-  const problem = readProblem({ ...state.problem, start: state.starts[shown] });
+  const chosen = state.chosen?.start ?? 0;
+  const problem = readProblem({ ...state.problem, start: state.starts[chosen] });
   const optimizer = pythonOptimizer(problem.optimizer);
   const byPart = problem.joint && problem.optimizer.name === "NormalizedGD";
   const lines = [
@@ -273,7 +276,7 @@ function planeScript(state, link) {
     lines.push(`start_head = ${vector(problem.startHead)}`, ...descentLines(problem, state), ...jointPredictionLines());
     return lines;
   }
-  lines.push(`shown = ${shown}  # the start that the theorems are asked about`);
+  lines.push(`chosen = ${chosen}  # the start that the theorems are asked about`);
   lines.push(...predictionLines(problem), ...descentLines(problem, state));
   if (state.view?.basins) lines.push(...basinLines(state.view));
   return lines;
@@ -288,7 +291,7 @@ function textScript(state, link) {
     "# ---- the text: every window of it with the token that follows",
     ...longText("text", source),
     `window = ${window}`,
-    `named = ml.data.text_windows(text, window, ${RARE_UNITS[unit]})`,
+    `named = ml.data.text_windows(text, window, ${UNITS[unit]})`,
     "data, names = named.data, named.vocabulary.names",
     'print(f"{len(data)} windows, {len(names)} different tokens")',
     "",

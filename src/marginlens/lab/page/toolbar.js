@@ -126,8 +126,8 @@ function isTyping(target) {
   return target.matches?.('textarea, [contenteditable], input:not([type="range"], [type="checkbox"], [type="radio"])') ?? false;
 }
 
-/** presets: [{ name, title, … }]; items: what the share menu offers, [{ label, run }]; startTour: what the tour's button does, or null. */
-export function mountToolbar(root, store, { presets, items, startTour }) {
+/** presets: [{ name, title, … }]; items: what the share menu offers, [{ label, run }]; startTour and help: what their buttons do. */
+export function mountToolbar(root, store, { presets, items, startTour, help }) {
   const undo = element("button", { type: "button", class: "icon", onclick: () => store.undo() }, "↶");
   const redo = element("button", { type: "button", class: "icon", onclick: () => store.redo() }, "↷");
   const reset = element("button", { type: "button", title: "Back to how this example began", onclick: () => store.reset() }, "Reset");
@@ -146,7 +146,8 @@ export function mountToolbar(root, store, { presets, items, startTour }) {
     redo,
     reset,
     menuButton("Share", items),
-    startTour && element("button", { type: "button", onclick: startTour }, "Tour"),
+    element("button", { type: "button", onclick: startTour }, "Tour"),
+    element("button", { type: "button", class: "icon", "aria-label": "Keyboard and mouse", title: "Keyboard and mouse (?)", onclick: help }, "?"),
     themeButton(),
   );
   document.addEventListener("keydown", (event) => {
