@@ -19,16 +19,16 @@ from marginlens.data.problem_json import tokens_json
 KERNELS = Path(marginlens.lab.__file__).parent / "kernels"
 PAGE = KERNELS.parent / "page"
 _RUNNER = Path(__file__).parent / "lab" / "run_kernels.mjs"
-NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed, so the page's kernels were not run")
+_NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(_NODE is None, reason="node is not installed, so the page's kernels were not run")
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def ask(requests: list[dict[str, Any]]) -> list[Any]:
     """What the kernels answer, request by request."""
-    assert NODE is not None
+    assert _NODE is not None
     done = subprocess.run(
-        [NODE, str(_RUNNER), str(KERNELS)], input=json.dumps(requests), capture_output=True, text=True, check=False
+        [_NODE, str(_RUNNER), str(KERNELS)], input=json.dumps(requests), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return [_with_numbers(answer) for answer in json.loads(done.stdout)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import subprocess
 import sys
 from functools import cache
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from lab_kernels import KERNELS, NODE, as_json, ask, needs_node
+from lab_kernels import as_json, ask, needs_node, run_in_page
 
 pytestmark = needs_node
 
@@ -114,12 +113,8 @@ def states() -> dict[str, dict[str, Any]]:
 
 
 def scripts_of(given: list[dict[str, Any]], link: str | None = None) -> list[str]:
-    runner = Path(__file__).parent / "run_scripts.mjs"
-    asked = json.dumps([{"state": state, "link": link} for state in given])
-    command = [str(NODE), str(runner), str(KERNELS.parent / "page")]
-    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    scripts: list[str] = json.loads(done.stdout)
+    code = 'import { pythonScript } from "./python_script.js"; answer(given.map(({ state, link }) => pythonScript(state, link)));'
+    scripts: list[str] = run_in_page(code, [{"state": state, "link": link} for state in given])
     return scripts
 
 
@@ -140,7 +135,9 @@ def run_script(script: str) -> Outcome:
 
 @cache
 def outcomes() -> dict[str, Outcome]:
-    return {name: run_script(script) for name, script in zip(states(), scripts_of(list(states().values())), strict=True)}
+    return {
+        name: run_script(script) for name, script in zip(states(), scripts_of(list(states().values())), strict=True)
+    }
 
 
 def close(mine: Any, theirs: Any, rtol: float = RTOL) -> bool:
