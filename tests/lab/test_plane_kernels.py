@@ -6,7 +6,7 @@ MARGINLENS_LAB_PROBLEMS=500 compares so many random problems instead of a few.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ class Case(NamedTuple):
         if decay:
             settings["size"] = PowerDecay(settings["size"], decay)
         if name == "SteepestDescent":
-            return ml.SteepestDescent(ml.Lp(settings["p"]), settings["size"])
+            return ml.SteepestDescent(ml.Lp(settings.pop("p")), **settings)
         return getattr(ml, name)(**settings)
 
 
@@ -69,6 +69,12 @@ OPTIMIZERS = (
     {"name": "NormalizedGD", "size": 1.0},
     {"name": "SteepestDescent", "size": 0.3, "p": 1.5, "decay": 0.3},
     {"name": "Adam", "size": 0.1, "betas": [0.8, 0.95], "eps": 1e-8, "decay": 0.5},
+)
+WITH_MOMENTUM = (
+    {"name": "SignDescent", "size": 0.05, "momentum": 0.9},
+    {"name": "CoordinateDescent", "size": 0.1, "momentum": 0.5, "decay": 0.2},
+    {"name": "SteepestDescent", "size": 0.1, "p": 3.0, "momentum": 0.95},
+    {"name": "SteepestDescent", "size": 0.2, "p": 1.5, "momentum": 0.8, "decay": 0.4},
 )
 
 
@@ -190,9 +196,18 @@ def sensitivity(case: Case, run: Any) -> Any:
 
 
 def test_paths_agree_at_the_same_steps() -> None:
-    answers = ask([{"call": "descent", "problem": case.json, "steps": SAVED} for case in cases()])
+    assert_paths_agree(cases())
+
+
+def test_paths_with_momentum_agree_at_the_same_steps() -> None:
+    chosen = [case for case in cases() if np.any(case.start)][::3]
+    assert_paths_agree([case._replace(optimizer=WITH_MOMENTUM[k % 4]) for k, case in enumerate(chosen)])
+
+
+def assert_paths_agree(chosen: Sequence[Case]) -> None:
+    answers = ask([{"call": "descent", "problem": case.json, "steps": SAVED} for case in chosen])
     wrong = []
-    for case, answer in zip(cases(), answers, strict=True):
+    for case, answer in zip(chosen, answers, strict=True):
         run = path_of(case)
         saved = run.saved["x"]
         distance = np.linalg.norm(np.array(answer["points"]) - saved, axis=-1)

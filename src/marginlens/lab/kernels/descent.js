@@ -145,10 +145,23 @@ function directionLoop(problem, extra, direction) {
   return { size: d + m + extra, width: d, begin: (state) => beginAttention(problem, rows, state), advance };
 }
 
-/** Sign, coordinate and ℓp descent. */
+/** Sign, coordinate and ℓp descent; with momentum μ along m_t = μ m_{t-1} + ∇L, held in units e^u so that old gradients weigh what is due. */
 function steepestLoop(problem) {
-  const { optimizer } = problem;
-  return directionLoop(problem, 0, (gradient, logScale, step, state, S) => steepest(gradient, optimizer, S));
+  const { d, optimizer } = problem;
+  const { momentum } = optimizer;
+  if (!(momentum > 0)) return directionLoop(problem, 0, (gradient, logScale, step, state, S) => steepest(gradient, optimizer, S));
+  const at = d + problem.n * problem.T;
+  return directionLoop(problem, d + 1, (gradient, logScale, step, state, S) => {
+    const total = state.subarray(at, at + d);
+    const fresh = maxAbs(gradient) === 0 ? -Infinity : logScale;
+    const old = maxAbs(total) === 0 ? -Infinity : state[at + d] + Math.log(momentum);
+    const unit = Math.max(fresh, old);
+    if (unit > -Infinity) {
+      for (let k = 0; k < d; k++) total[k] = gradient[k] * Math.exp(fresh - unit) + total[k] * Math.exp(old - unit);
+      state[at + d] = unit;
+    }
+    steepest(total, optimizer, S);
+  });
 }
 
 /** Adam with both running means in units e^u and e^2u, where u follows the scale of the gradients. */

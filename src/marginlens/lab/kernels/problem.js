@@ -9,6 +9,7 @@ export const MAX_INPUTS = 8;
 export const MAX_TOKENS = 12;
 export const MAX_WIDTH = 8;
 export const MAX_STEPS = 10_000_000;
+export const DEFAULT_STEPS = 1000;
 export const MAX_ENTRY = 1e6; // of tokens, keys, scores and heads, in modulus
 export const MAX_START = 1e12; // of starts
 export const SCORE_RTOL = 1e-12; // error of a score, relative to the sum of |v_j x_j|, that rounding alone can make
@@ -17,9 +18,9 @@ export const SCORE_RTOL = 1e-12; // error of a score, relative to the sum of |v_
 export const OPTIMIZERS = {
   GradientDescent: { size: 1 },
   NormalizedGD: { size: 1 },
-  SignDescent: { size: 0.1, decay: 0 },
-  CoordinateDescent: { size: 0.1, decay: 0 },
-  SteepestDescent: { size: 0.1, decay: 0, p: 3 },
+  SignDescent: { size: 0.1, decay: 0, momentum: 0 },
+  CoordinateDescent: { size: 0.1, decay: 0, momentum: 0 },
+  SteepestDescent: { size: 0.1, decay: 0, momentum: 0, p: 3 },
   Adam: { size: 0.1, decay: 0, betas: [0.9, 0.999], eps: 0 },
 };
 
@@ -96,6 +97,7 @@ function checkedOptimizer(given, joint) {
   }
   numberIn(optimizer.size, "The step size", Number.MIN_VALUE, 1e6);
   if ("decay" in optimizer) numberIn(optimizer.decay, "The decay of the step size", 0, 2);
+  if ("momentum" in optimizer && !(numberIn(optimizer.momentum, "The momentum", 0, 1) < 1)) refuse("The momentum must be below 1; got 1.");
   if ("p" in optimizer && !(numberIn(optimizer.p, "The p of ℓp", 1, 1e3) > 1))
     refuse("The p of ℓp must be above 1; CoordinateDescent is the case 1.");
   if ("betas" in optimizer) {
@@ -175,7 +177,7 @@ export function readProblem(json) {
   const startHead = json.start_head ? vectorOf(json.start_head, "start_head", dModel, MAX_START) : new Float64Array(dModel);
   const loss = json.loss ?? "Logistic";
   if (!(loss in LOSS_CODES)) refuse(`The loss must be one of ${Object.keys(LOSS_CODES).join(", ")}; got ${shown(loss)}.`);
-  const steps = json.steps ?? 1000;
+  const steps = json.steps ?? DEFAULT_STEPS;
   if (!Number.isInteger(steps) || steps < 0 || steps > MAX_STEPS)
     refuse(`The number of steps must be a whole number up to ${MAX_STEPS}; got ${shown(steps)}.`);
   return tokenProblem({
