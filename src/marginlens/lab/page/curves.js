@@ -1,5 +1,273 @@
-// Curves along the run.
+// Curves beside the plane: norm, correlation with the predicted limits, attention and risk along the chosen start's run.
 
-export function mountCurves() {
-  return { update() {} };
+import { measurePoint } from "../kernels/descent.js";
+import { correlation, norm } from "../kernels/linalg.js";
+import { decimated, linePath, pushedApart, stepScale, stepText, valueScale } from "./curve_scale.js";
+import { element, replace, setText, shape } from "./dom.js";
+import { percent, short } from "./numbers.js";
+
+const LABEL_HEIGHT = 15; // pixels of a line of text
+const LABEL_WIDTH = 132; // at the right, where lines have their names
+const AXIS_WIDTH = 40;
+const TOP = 8;
+const BOTTOM = 20;
+const MIN_PLOT_HEIGHT = 64;
+const WIDTH = 340; // of a chart before it is laid out, and in pictures
+const TABLE_ROWS = 12;
+const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 4", "12 3 3 3"];
+
+/** p and v of a path's sample, or of the point shown where k is null. */
+function sampleOf(path, k) {
+  return k === null ? path.now : { step: path.steps[k], point: path.points[k], head: path.heads === null ? null : path.heads[k] };
+}
+
+const measured = new WeakMap(); // path → what was measured of its samples
+
+/** `measurePoint` at a sample, computed once. */
+function measureOf(path, k) {
+  const { point, head } = sampleOf(path, k);
+  const whole = () => measurePoint(path.problem, head === null ? point : Float64Array.from([...head, ...point]));
+  if (k === null) return whole();
+  let known = measured.get(path);
+  if (known === undefined) measured.set(path, (known = []));
+  return (known[k] ??= whole());
+}
+
+/** Tokens whose attention is drawn: all of the chosen input, or of every input the one it attends to most: { input, token, label, isTop }. */
+export function attentionTokens(chosenInput, selected, lengths) {
+  if (chosenInput === null) return selected.map((token, input) => ({ input, token, label: `in ${input + 1}, tok ${token + 1}`, isTop: true }));
+  const tokens = Array.from({ length: lengths[chosenInput] }, (_, token) => token);
+  return tokens.map((token) => ({ input: chosenInput, token, label: `token ${token + 1}`, isTop: token === selected[chosenInput] }));
+}
+
+/** Directions that p is compared with: { label, colour, direction }, in the optimizer's norm where that is not the Euclidean. */
+export function comparedLimits(analysis) {
+  return analysis.limits.map((limit) => {
+    const other = (analysis.normLimits ?? []).find(({ limitIndex }) => limitIndex === limit.index);
+    const label = `limit ${limit.index + 1}${limit.isGlobal ? " ★" : ""}`;
+    return { label, colour: limit.colour, direction: (other ?? limit).direction };
+  });
+}
+
+const cosine = (point, direction) => (norm(point) > 0 ? correlation(point, direction) : NaN);
+
+/**
+ * The charts of a path: [{ title, about, range, format, lines: [{ label, colour, isThin, value(k) }] }], value(k) being that of sample k, or
+ * of the point shown where k is null.
+ */
+export function chartsOf(path, analysis, chosenInput) {
+  const { T, lengths, joint } = path.problem;
+  const accent = "var(--accent)";
+  const { selected } = measureOf(path, path.steps.length - 1);
+  const limits = comparedLimits(analysis);
+  const charts = [
+    {
+      title: "Norm ‖p‖",
+      about: "how far the weights have gone",
+      range: null,
+      format: short,
+      lines: [{ label: "‖p‖", colour: accent, value: (k) => norm(sampleOf(path, k).point) }],
+    },
+    {
+      title: "Correlation with the predicted limits",
+      about: "cosine of the angle between p and each limit; 1 is the same direction",
+      range: [-1, 1],
+      format: (x) => (x > 0.9995 && x < 1 ? `1 − ${short(1 - x, 1)}` : short(x)),
+      lines: limits.map(({ label, colour, direction }) => ({ label, colour, value: (k) => cosine(sampleOf(path, k).point, direction) })),
+    },
+    {
+      title: chosenInput === null ? "Attention to the selected tokens" : `Attention within input ${chosenInput + 1}`,
+      about: "share of the softmax",
+      range: [0, 1],
+      format: percent,
+      lines: attentionTokens(chosenInput, selected, lengths).map(({ input, token, label, isTop }) => ({
+        label,
+        colour: isTop ? accent : "var(--muted)",
+        isThin: !isTop,
+        value: (k) => measureOf(path, k).attention[input * T + token],
+      })),
+    },
+    {
+      title: "Risk",
+      about: `mean ${path.problem.loss === "CorrelationLoss" ? "correlation" : path.problem.loss.toLowerCase()} loss over the inputs`,
+      range: null,
+      format: short,
+      lines: [{ label: "risk", colour: accent, value: (k) => measureOf(path, k).risk }],
+    },
+  ];
+  if (!joint) return charts;
+  const head = analysis.head ?? null;
+  charts.push({
+    title: "Norm of the head ‖v‖",
+    about: "how far the head has gone",
+    range: null,
+    format: short,
+    lines: [{ label: "‖v‖", colour: accent, value: (k) => norm(sampleOf(path, k).head) }],
+  });
+  if (head !== null)
+    charts.push({
+      title: "Correlation of the head",
+      about: "cosine of the angle between v and its predicted limit",
+      range: [-1, 1],
+      format: short,
+      lines: [{ label: "v limit", colour: head.colour, value: (k) => cosine(sampleOf(path, k).head, head.direction) }],
+    });
+  return charts;
+}
+
+/** What a chart shows, as a sentence. */
+export function chartSentence(chart, path, step) {
+  const last = path.steps.length - 1;
+  const parts = chart.lines.map(({ label, value }) => {
+    const [first, now] = [value(0), value(null)];
+    return `${label} ${Number.isFinite(first) ? `from ${chart.format(first)} to` : "is"} ${chart.format(now)}`;
+  });
+  const until = last < 0 || step === 0 ? "at the start" : `from step 0 to step ${step.toLocaleString("en")}`;
+  return `${chart.title}, ${chart.about}, ${until}: ${parts.length > 0 ? parts.join("; ") : "there is no predicted limit"}.`;
+}
+
+/** The SVG of a chart: axes, lines up to the last step taken, the cursor at the step shown, and names with values at the right. */
+function drawnChart(chart, path, { end, step, isLog, width }) {
+  const plotWidth = Math.max(60, width - AXIS_WIDTH - LABEL_WIDTH);
+  const plotHeight = Math.max(MIN_PLOT_HEIGHT, LABEL_HEIGHT * chart.lines.length);
+  const height = plotHeight + TOP + BOTTOM;
+  const horizontal = stepScale(end, isLog);
+  const places = decimated(path.steps, end, horizontal.at, plotWidth);
+  const values = chart.lines.map(({ value }) => places.map(value));
+  const shown = chart.lines.map(({ value }) => value(null));
+  const vertical = valueScale([...values.flat(), ...shown], chart.range);
+  const x = (at) => AXIS_WIDTH + at * plotWidth;
+  const y = (value) => TOP + (1 - vertical.at(value)) * plotHeight;
+  const ink = { stroke: "var(--line)", "stroke-width": 1 };
+  const svg = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "chart" });
+  for (const { at, label } of vertical.ticks) {
+    const place = TOP + (1 - at) * plotHeight;
+    svg.append(
+      shape("line", { x1: x(0), x2: x(1), y1: place, y2: place, ...ink, opacity: 0.6 }),
+      shape("text", { x: AXIS_WIDTH - 4, y: place + 4, "text-anchor": "end" }, label),
+    );
+  }
+  horizontal.ticks.forEach(({ at, label }, k) => {
+    const anchor = k === 0 ? "start" : at > 0.95 ? "end" : "middle";
+    svg.append(
+      shape("line", { x1: x(at), x2: x(at), y1: TOP + plotHeight, y2: TOP + plotHeight + 4, ...ink }),
+      shape("text", { x: x(at), y: height - 4, "text-anchor": anchor }, label),
+    );
+  });
+  svg.append(shape("line", { x1: x(0), x2: x(1), y1: TOP + plotHeight, y2: TOP + plotHeight, ...ink }));
+  const cursor = x(horizontal.at(Math.min(step, end)));
+  svg.append(shape("line", { class: "cursor", x1: cursor, x2: cursor, y1: TOP, y2: TOP + plotHeight, stroke: "var(--ink)", "stroke-dasharray": "2 2" }));
+  chart.lines.forEach(({ colour, isThin }, line) => {
+    const points = places.map((k, place) => [x(horizontal.at(path.steps[k])), y(values[line][place])]);
+    const dash = chart.lines.length > 1 ? DASHES[line % DASHES.length] : "";
+    const style = { fill: "none", style: `stroke:${colour}`, "stroke-width": isThin ? 1.25 : 2, "stroke-linejoin": "round" };
+    svg.append(shape("path", { d: linePath(points), ...style, "stroke-dasharray": dash || null }));
+    if (Number.isFinite(shown[line])) svg.append(shape("circle", { cx: cursor, cy: y(shown[line]), r: 3, style: `fill:${colour}` }));
+  });
+  const heights = shown.map((value) => (Number.isFinite(value) ? y(value) : TOP + plotHeight / 2));
+  const labels = pushedApart(heights, LABEL_HEIGHT, TOP + 4, TOP + plotHeight);
+  chart.lines.forEach(({ label, colour }, line) => {
+    const place = labels[line];
+    svg.append(
+      shape("line", { x1: x(1) + 4, x2: x(1) + 12, y1: place, y2: place, style: `stroke:${colour}`, "stroke-width": 3 }),
+      shape("text", { x: x(1) + 15, y: place + 4 }, label.startsWith("‖") || label === "risk" ? "" : `${label} `, shape("tspan", { "font-weight": 600 }, chart.format(shown[line]))),
+    );
+  });
+  return svg;
+}
+
+/** Values of all lines at steps spread over the run: { head, rows }. */
+export function valueTable(charts, path) {
+  const places = decimated(path.steps, path.taken, stepScale(path.taken, true).at, TABLE_ROWS);
+  const lines = charts.flatMap((chart) => chart.lines.map((line) => ({ ...line, format: chart.format, title: chart.title })));
+  return {
+    head: ["step", ...lines.map(({ title, label }) => (label.startsWith("‖") || label === "risk" ? title : `${title}: ${label}`))],
+    rows: places.map((k) => [stepText(path.steps[k]), ...lines.map(({ value, format }) => format(value(k)))]),
+  };
+}
+
+let latest = null; // what is drawn, for pictures
+
+/** All charts as the text of an SVG file of their own, with the colours of the page; null before anything is drawn. */
+export function curvesPicture() {
+  if (latest === null) return null;
+  const { charts, path, settings } = latest;
+  const columns = 2;
+  const drawn = charts.map((chart) => drawnChart(chart, path, { ...settings, width: WIDTH }));
+  const rowHeight = Math.max(...drawn.map((svg) => Number(svg.getAttribute("height")))) + 28;
+  const [width, height] = [columns * WIDTH, Math.ceil(drawn.length / columns) * rowHeight];
+  const text = { "font-family": "system-ui, sans-serif", "font-size": 12, style: "fill:var(--ink)" };
+  const picture = shape("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`, ...text });
+  picture.append(shape("rect", { width, height, style: "fill:var(--panel)" }));
+  drawn.forEach((svg, k) => {
+    svg.setAttribute("x", (k % columns) * WIDTH);
+    svg.setAttribute("y", Math.floor(k / columns) * rowHeight + 24);
+    const title = { x: (k % columns) * WIDTH + 8, y: Math.floor(k / columns) * rowHeight + 18, "font-weight": 600 };
+    picture.append(shape("text", title, charts[k].title), svg);
+  });
+  const colours = getComputedStyle(document.documentElement);
+  return new XMLSerializer().serializeToString(picture).replace(/var\((--[\w-]+)\)/g, (_, name) => colours.getPropertyValue(name).trim() || "#888");
+}
+
+export function mountCurves(root, store, runs) {
+  const heading = element("p", { class: "small" });
+  const scaleBox = element("input", { type: "checkbox", onchange: () => drawn() });
+  const grid = element("div", { class: "charts" });
+  const table = element("div", { class: "chart-table", tabindex: 0, role: "region", "aria-label": "Values of the curves" });
+  const details = element("details", { ontoggle: () => drawn() }, element("summary", {}, "Values as a table"), table);
+  const toggle = element("label", { class: "check small" }, scaleBox, "steps evenly spaced");
+  root.replaceChildren(element("div", { class: "curves-top" }, heading, toggle), grid, details);
+  let figures = [];
+  let analysis = null;
+  const figureOf = (place) => {
+    if (figures[place] === undefined) {
+      const [title, about, picture] = [element("h3"), element("span", { class: "small" }), element("div", { role: "img" })];
+      const node = element("figure", {}, element("figcaption", {}, title, " ", about), picture);
+      figures[place] = { node, title, about, picture };
+    }
+    return figures[place];
+  };
+  const drawn = () => {
+    const { state } = store;
+    const place = Math.min(state.chosen.start ?? 0, runs.paths.length - 1);
+    const path = runs.paths[place];
+    if (path === undefined || analysis === null || analysis.problem === null) return;
+    const charts = chartsOf(path, analysis, state.chosen.input !== null && state.chosen.input < path.problem.n ? state.chosen.input : null);
+    setText(heading, runs.paths.length > 1 ? `The run from start ${place + 1}, against its steps` : "The run, against its steps");
+    const shown = charts.map((_, k) => figureOf(k));
+    if (grid.childElementCount !== shown.length) grid.replaceChildren(...shown.map(({ node }) => node));
+    const width = Math.max(220, Math.floor(shown[0].picture.clientWidth || WIDTH));
+    const settings = { end: runs.end, step: runs.step, isLog: !scaleBox.checked, width };
+    charts.forEach((chart, k) => {
+      setText(shown[k].title, chart.title);
+      setText(shown[k].about, chart.about);
+      replace(shown[k].picture, drawnChart(chart, path, settings));
+      shown[k].picture.setAttribute("aria-label", chartSentence(chart, path, runs.step));
+    });
+    latest = { charts, path, settings };
+    if (!details.open) return;
+    const { head, rows } = valueTable(charts, path);
+    replace(
+      table,
+      element(
+        "table",
+        {},
+        element("thead", {}, element("tr", {}, head.map((text) => element("th", { scope: "col" }, text)))),
+        element("tbody", {}, rows.map((row) => element("tr", {}, row.map((text) => element("td", {}, text))))),
+      ),
+    );
+  };
+  runs.subscribe(drawn);
+  let lastWidth = 0;
+  new ResizeObserver(() => {
+    if (root.clientWidth === lastWidth) return;
+    lastWidth = root.clientWidth;
+    drawn();
+  }).observe(root);
+  return {
+    update(state, found) {
+      analysis = found;
+      drawn();
+    },
+  };
 }

@@ -1,5 +1,205 @@
-// Settings of the training.
+// Settings of the training: optimizer, step size, loss, number of steps, what is trained and where it starts.
 
-export function mountSettings() {
-  return { update() {} };
+import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../kernels/problem.js";
+import { normOfOptimizer } from "../kernels/norms.js";
+import { element, setText } from "./dom.js";
+import { short } from "./numbers.js";
+import { withLoss, withOptimizer, withStart, withSteps, withTrain } from "./state.js";
+
+/** What an optimizer is called, and in a sentence what its steps do. */
+export const OPTIMIZER_WORDS = {
+  GradientDescent: ["Gradient descent", "Steps along the gradient, which shrinks as attention settles: slower and slower."],
+  NormalizedGD: ["Normalised gradient descent", "Every step has the same length, so that the weights go far."],
+  SignDescent: ["Sign descent", "Every weight moves by the same amount, up or down."],
+  CoordinateDescent: ["Coordinate descent", "Only the weight with the steepest slope moves."],
+  SteepestDescent: ["ℓp steepest descent", "The steepest step of a fixed length in the ℓp norm."],
+  Adam: ["Adam", "Running means of the gradient and of its square decide how far each weight moves."],
+};
+
+/** What a loss is called, and in a sentence what it does. */
+export const LOSS_WORDS = {
+  Logistic: ["Logistic", "log(1 + e⁻ᵘ): inputs that are well classified count less and less."],
+  Exponential: ["Exponential", "e⁻ᵘ: like the logistic loss where inputs are well classified, far stronger where they are not."],
+  CorrelationLoss: ["Correlation", "−u: every input counts the same, however well it is classified."],
+};
+
+const TRAIN_WORDS = {
+  attention: "Only the attention weights p move; scores stay as they are.",
+  both: "The head v that scores tokens and the attention p are trained together.",
+};
+
+/** Settings of each kind: how they are named, bounded and explained. */
+const FIELDS = {
+  size: { label: "Step size", low: 1e-4, high: 1e3, isLog: true, about: "How long a step is." },
+  decay: { label: "Decay of steps", low: 0, high: 1, about: "Step t has length size / (t + 1)^decay; 0 keeps it." },
+  momentum: { label: "Momentum", low: 0, high: 0.99, about: "How much of the earlier gradients a step still follows." },
+  p: { label: "p of ℓp", low: 1.01, high: 100, isLog: true, about: "Near 1 a single weight moves; large p moves all alike." },
+  beta1: { label: "Memory of gradients", low: 0, high: 0.99, about: "β₁: how slowly Adam's mean of gradients changes." },
+  beta2: { label: "Memory of squares", low: 0, high: 0.9999, about: "β₂: how slowly Adam's mean of squares changes." },
+  eps: { label: "ε", low: 0, high: 1, about: "Above 0, Adam turns into gradient descent in the end." },
+};
+
+const SLIDER_POSITIONS = 200;
+
+/** The value at a share of a slider, with three digits. */
+export function valueAt({ low, high, isLog }, share) {
+  return Number((isLog ? low * (high / low) ** share : low + (high - low) * share).toPrecision(3));
+}
+
+/** The share of a slider at a value, within [0, 1]. */
+export function shareOf({ low, high, isLog }, value) {
+  const share = isLog ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
+  return Math.min(1, Math.max(0, share));
+}
+
+/** The optimizer of a problem with all its settings. */
+export function optimizerOf(problem) {
+  const given = problem.optimizer ?? { name: "NormalizedGD", size: problem.train === "both" ? 0.1 : 1 };
+  return { ...structuredClone(OPTIMIZERS[given.name]), ...given };
+}
+
+/** The settings of an optimizer as single numbers: Adam's betas apart. */
+export function settingsOf({ name, betas, ...settings }) {
+  return betas === undefined ? settings : { size: settings.size, decay: settings.decay, beta1: betas[0], beta2: betas[1], eps: settings.eps };
+}
+
+/** The state with one setting of its optimizer changed. */
+export function withSetting(state, name, value) {
+  const optimizer = optimizerOf(state.problem);
+  if (name === "beta1") return withOptimizer(state, { ...optimizer, betas: [value, optimizer.betas[1]] });
+  if (name === "beta2") return withOptimizer(state, { ...optimizer, betas: [optimizer.betas[0], value] });
+  return withOptimizer(state, { ...optimizer, [name]: value });
+}
+
+/** The state with another optimizer, which takes over the step size and other settings that it has too. */
+export function withOptimizerNamed(state, name) {
+  const before = optimizerOf(state.problem);
+  const settings = structuredClone(OPTIMIZERS[name]);
+  for (const key of Object.keys(settings)) if (key in before) settings[key] = before[key];
+  return withOptimizer(state, { name, ...settings });
+}
+
+/** The norm whose margin an optimizer's limit has, in words. */
+export function normText(power) {
+  return power === 2 ? "Euclidean (ℓ2)" : power === Infinity ? "largest-entry (ℓ∞)" : `ℓ${short(power)}`;
+}
+
+/** Which margin the runs head for, in a sentence; papers prove it for fewer optimizers than it is seen with. */
+export function marginSentence(optimizer) {
+  const power = normOfOptimizer(optimizer);
+  const early = optimizer.name === "Adam" && optimizer.eps > 0 ? ", after a long time near the largest-entry (ℓ∞) one" : "";
+  return `Among all weights that select the same tokens, runs head for the widest margin in the ${normText(power)} norm${early}.`;
+}
+
+/** A slider with a number field beside it: { node, show(value) }; onchange(value, gesture). */
+function numberField(name, field, onchange) {
+  const id = `setting-${name}`;
+  let pull = 0;
+  const slider = element("input", { type: "range", min: 0, max: SLIDER_POSITIONS, step: 1, "aria-label": `${field.label}, slider` });
+  const box = element("input", { type: "number", id, step: "any", "aria-describedby": `${id}-about` });
+  slider.addEventListener("pointerdown", () => pull++);
+  slider.addEventListener("input", () => onchange(field.whole(valueAt(field, Number(slider.value) / SLIDER_POSITIONS)), `${id}-${pull}`));
+  box.addEventListener("change", () => {
+    if (box.value.trim() === "" || !onchange(Number(box.value), null)) box.value = box.dataset.shown;
+  });
+  const node = element(
+    "div",
+    { class: "field setting" },
+    element("label", { for: id }, field.label),
+    element("div", { class: "row" }, slider, box),
+    field.about ? element("p", { class: "small", id: `${id}-about` }, field.about) : null,
+  );
+  const show = (value) => {
+    box.dataset.shown = value;
+    if (document.activeElement !== box) box.value = value;
+    if (document.activeElement !== slider || Math.abs(valueAt(field, Number(slider.value) / SLIDER_POSITIONS) - value) > 0.02 * Math.abs(value))
+      slider.value = Math.round(SLIDER_POSITIONS * shareOf(field, value));
+    slider.setAttribute("aria-valuetext", String(value));
+  };
+  return { node, show };
+}
+
+function choice(id, label, words, onchange) {
+  const select = element("select", { id }, Object.entries(words).map(([name, [text]]) => element("option", { value: name }, text)));
+  select.addEventListener("change", () => onchange(select.value));
+  const about = element("p", { class: "small" });
+  const node = element("div", { class: "field setting" }, element("label", { for: id }, label), select, about);
+  return { node, select, about };
+}
+
+export function mountSettings(root, store) {
+  const optimizer = choice("setting-optimizer", "Optimizer", OPTIMIZER_WORDS, (name) =>
+    store.apply(`train with ${OPTIMIZER_WORDS[name][0]}`, (state) => withOptimizerNamed(state, name)),
+  );
+  const margin = element("p", { class: "small" });
+  optimizer.node.append(margin);
+  const fields = Object.fromEntries(
+    Object.entries(FIELDS).map(([name, field]) => [
+      name,
+      numberField(name, { whole: (value) => value, ...field }, (value, gesture) =>
+        store.apply(`set ${field.label.toLowerCase()}`, (state) => withSetting(state, name, value), { gesture }),
+      ),
+    ]),
+  );
+  const loss = choice("setting-loss", "Loss", LOSS_WORDS, (name) =>
+    store.apply(`use the ${LOSS_WORDS[name][0].toLowerCase()} loss`, (state) => withLoss(state, name)),
+  );
+  const stepsField = { label: "Number of steps", low: 10, high: MAX_STEPS, isLog: true, whole: Math.round, about: "Where a run ends." };
+  const steps = numberField("steps", stepsField, (value, gesture) =>
+    store.apply("set the number of steps", (state) => withSteps(state, value), { gesture }),
+  );
+  const radio = (group, value, text, onchange) => {
+    const input = element("input", { type: "radio", name: group, value, onchange });
+    return { input, label: element("label", { class: "check" }, input, text) };
+  };
+  const train = {
+    attention: radio("train", "attention", "Attention", () => store.apply("train the attention alone", (state) => withTrain(state, "attention"))),
+    both: radio("train", "both", "Head and attention", () => store.apply("train head and attention", (state) => withTrain(state, "both"))),
+  };
+  const trainAbout = element("p", { class: "small" });
+  let dragged = [1, 0.5]; // the last start that was not zero
+  const place = () => store.state.chosen.start ?? 0;
+  const start = {
+    zero: radio("start", "zero", "at zero", () => store.apply("start at zero", (state) => withStart(state, place(), [0, 0]))),
+    dragged: radio("start", "dragged", "where it is dragged", () => store.apply("start where it was dragged", (state) => withStart(state, place(), dragged))),
+  };
+  const startLegend = element("legend", {}, "Start");
+  root.replaceChildren(
+    element(
+      "div",
+      { class: "settings" },
+      element("fieldset", { class: "setting" }, element("legend", {}, "Train"), train.attention.label, train.both.label, trainAbout),
+      optimizer.node,
+      Object.values(fields).map(({ node }) => node),
+      loss.node,
+      steps.node,
+      element("fieldset", { class: "setting" }, startLegend, start.zero.label, start.dragged.label),
+    ),
+  );
+  return {
+    update(state) {
+      const { problem, starts } = state;
+      const isJoint = problem.train === "both";
+      const chosen = optimizerOf(problem);
+      const settings = settingsOf(chosen);
+      optimizer.select.value = chosen.name;
+      for (const option of optimizer.select.options) option.disabled = isJoint && option.value !== "GradientDescent" && option.value !== "NormalizedGD";
+      setText(optimizer.about, OPTIMIZER_WORDS[chosen.name][1]);
+      setText(margin, isJoint ? "" : marginSentence(chosen));
+      for (const [name, { node, show }] of Object.entries(fields)) {
+        node.hidden = !(name in settings);
+        if (name in settings) show(settings[name]);
+      }
+      loss.select.value = problem.loss ?? "Logistic";
+      setText(loss.about, LOSS_WORDS[problem.loss ?? "Logistic"][1]);
+      steps.show(problem.steps ?? DEFAULT_STEPS);
+      train[isJoint ? "both" : "attention"].input.checked = true;
+      setText(trainAbout, TRAIN_WORDS[isJoint ? "both" : "attention"]);
+      const at = starts[place()];
+      const isZero = at.every((entry) => entry === 0);
+      if (!isZero) dragged = at;
+      start[isZero ? "zero" : "dragged"].input.checked = true;
+      setText(startLegend, starts.length > 1 ? `Start ${place() + 1}` : "Start");
+    },
+  };
 }

@@ -10,7 +10,7 @@ const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "st
 
 export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
 export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true };
-export const START_PLAYBACK = { step: 0, speed: 1 };
+export const START_PLAYBACK = { step: 0, speed: 100 };
 export const START_TEXT = {
   source: "the cat sat on the mat. the dog sat on the rug. the cat saw the dog, and the dog saw the cat.",
   unit: "characters",
@@ -293,16 +293,21 @@ export function withLoss(state, loss) {
   return withProblem(state, { loss });
 }
 
-/** What is trained: "attention", or "both" head and attention, where tokens are needed and a head or scores are left out. */
+/**
+ * What is trained: "attention", or "both" head and attention. Then scores that were given outright are left out, and the head stays for
+ * the way back; without one, the attention alone is trained with the head that joint training starts from.
+ */
 export function withTrain(state, train) {
-  if (train !== "both") return withProblem(state, { train });
-  const { tokens, keys, optimizer } = state.problem;
+  const { tokens, keys, optimizer, head, scores, start_head: startHead } = state.problem;
+  if (train !== "both") {
+    const isGiven = head !== undefined || scores !== undefined;
+    return withProblem(state, { train, head: isGiven ? head : startHead?.some((entry) => entry !== 0) ? startHead : [1, 0] });
+  }
   const isJoint = !optimizer || optimizer.name === "GradientDescent" || optimizer.name === "NormalizedGD";
   return withProblem(state, {
     train,
     tokens: tokens ?? keys,
     keys: tokens ? keys : undefined,
-    head: undefined,
     scores: undefined,
     optimizer: isJoint ? optimizer : undefined,
   });

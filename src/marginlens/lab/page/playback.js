@@ -1,0 +1,132 @@
+// The playback: buttons, a bar over all steps, the speed, and in words where the runs are.
+
+import { norm } from "../kernels/linalg.js";
+import { stepScale } from "./curve_scale.js";
+import { element, setAttributes, setText } from "./dom.js";
+import { short } from "./numbers.js";
+import { endOf, FASTEST, MIN_SPEED } from "./run.js";
+import { withPlayback } from "./state.js";
+
+const BAR_POSITIONS = 1000;
+const SPEED_POSITIONS = 60; // ten while the speed grows tenfold
+
+/** The speed at a position of its slider, of two digits. */
+export function speedAt(position) {
+  return Number((MIN_SPEED * (FASTEST / MIN_SPEED) ** (position / SPEED_POSITIONS)).toPrecision(2));
+}
+
+/** The position of the slider at a speed. */
+export function speedPosition(speed) {
+  const share = Math.log(speed / MIN_SPEED) / Math.log(FASTEST / MIN_SPEED);
+  return Math.round(SPEED_POSITIONS * Math.min(1, Math.max(0, share)));
+}
+
+/** A speed in words. */
+export function speedText(speed) {
+  if (speed >= FASTEST) return "as fast as possible";
+  return speed === 1 ? "1 step per second" : `${speed.toLocaleString("en")} steps per second`;
+}
+
+/** Where the runs are, in words: the step, the norm of p at the chosen start, and which paths have ended. */
+export function runsText(runs, chosen) {
+  if (runs.paths.length === 0) return "Nothing can be run.";
+  const path = runs.paths[Math.min(chosen ?? 0, runs.paths.length - 1)];
+  const { point, head } = path.now;
+  const many = runs.paths.length > 1;
+  const sizes = `‖p‖ = ${short(norm(point))}${head === null ? "" : `, ‖v‖ = ${short(norm(head))}`}`;
+  const start = many ? ` from start ${runs.paths.indexOf(path) + 1}` : "";
+  const ended = runs.paths
+    .map((one, k) => ({ words: endOf(one), name: many ? `The run from start ${k + 1}` : "The run", isShown: runs.step >= one.taken }))
+    .filter(({ words, isShown }) => words && isShown)
+    .map(({ words, name }) => ` ${name} ${words}.`);
+  const computing = runs.isComputing ? " Computing…" : "";
+  return `Step ${runs.step.toLocaleString("en")} of ${runs.end.toLocaleString("en")}${start}: ${sizes}.${ended.join("")}${computing}`;
+}
+
+/** What a key does to the runs: "toggle", "back", "on", or null where it is meant for what has the focus. */
+export function keyAction({ key, target, ctrlKey, metaKey, altKey, defaultPrevented }) {
+  if (ctrlKey || metaKey || altKey || defaultPrevented) return null;
+  const tag = target?.tagName?.toLowerCase() ?? "";
+  const isText = tag === "textarea" || target?.isContentEditable || (tag === "input" && !["range", "checkbox", "radio", "button"].includes(target.type));
+  if (isText) return null;
+  if (key === ",") return "back";
+  if (key === ".") return "on";
+  const takesSpace = ["button", "input", "select", "summary", "a"].includes(tag) || target?.getAttribute?.("role");
+  return key === " " && !takesSpace ? "toggle" : null;
+}
+
+function button(label, sign, onclick) {
+  return element("button", { type: "button", class: "icon", "aria-label": label, title: label, onclick }, sign);
+}
+
+export function mountPlayback(root, store, runs) {
+  const play = element("button", { type: "button", class: "primary play", onclick: () => runs.toggle() }, "Play");
+  const bar = element("input", { type: "range", id: "playback-bar", min: 0, max: BAR_POSITIONS, step: "any" });
+  const stepField = element("input", { type: "number", id: "playback-step", min: 0, step: 1, inputmode: "numeric", "aria-label": "Step shown" });
+  const speed = element("input", { type: "range", id: "playback-speed", min: 0, max: SPEED_POSITIONS, step: 1 });
+  const speedLabel = element("output", { for: "playback-speed" });
+  const words = element("p", { class: "playback-words" });
+  const scale = () => stepScale(runs.end, true);
+  const barStep = () => scale().step(Number(bar.value) / BAR_POSITIONS);
+  bar.addEventListener("input", () => runs.scrubTo(barStep(), { save: false }));
+  bar.addEventListener("change", () => runs.scrubTo(barStep()));
+  bar.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10 }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    const { at } = scale();
+    const far = Math.round(runs.step * (event.shiftKey || Math.abs(by) > 1 ? 0.1 : 0.02)); // a fiftieth, or a tenth
+    runs.scrubTo(at(runs.step) < 1 || by < 0 ? runs.step + Math.sign(by) * Math.max(1, far) : runs.step);
+  });
+  stepField.addEventListener("change", () => {
+    const step = Number(stepField.value);
+    if (Number.isFinite(step)) runs.scrubTo(step);
+    else drawn();
+  });
+  speed.addEventListener("input", () => {
+    store.apply("set the speed", (state) => withPlayback(state, { speed: speedAt(Number(speed.value)) }), { undoable: false });
+  });
+  root.replaceChildren(
+    element(
+      "div",
+      { class: "playback-buttons", role: "group", "aria-label": "Playback" },
+      button("Back to the start", "|◂", () => runs.toStart()),
+      button("One step back (,)", "◂", () => runs.stepBy(-1)),
+      play,
+      button("One step on (.)", "▸", () => runs.stepBy(1)),
+      button("To the end", "▸|", () => runs.toEnd()),
+    ),
+    element("div", { class: "playback-line" }, element("label", { for: "playback-bar" }, "Step"), bar, stepField),
+    element("div", { class: "playback-line" }, element("label", { for: "playback-speed" }, "Speed"), speed, speedLabel),
+    words,
+  );
+  document.addEventListener("keydown", (event) => {
+    if (store.state.tab !== "plane") return;
+    const action = keyAction(event);
+    if (action === null) return;
+    event.preventDefault();
+    if (action === "toggle") runs.toggle();
+    else runs.stepBy(action === "on" ? 1 : -1);
+  });
+  let announced = "";
+  const drawn = () => {
+    const { state } = store;
+    setText(play, runs.isPlaying ? "Pause" : "Play");
+    play.title = runs.isPlaying ? "Pause (space)" : "Play (space)";
+    const text = runsText(runs, state.chosen.start);
+    setText(words, text);
+    if (document.activeElement !== bar || Math.abs(barStep() - runs.step) > 0) bar.value = scale().at(runs.step) * BAR_POSITIONS;
+    setAttributes(bar, { "aria-valuetext": `step ${runs.step.toLocaleString("en")} of ${runs.end.toLocaleString("en")}` });
+    if (document.activeElement !== stepField) stepField.value = runs.step;
+    stepField.max = runs.end;
+    if (document.activeElement !== speed) speed.value = speedPosition(state.playback.speed);
+    setText(speedLabel, speedText(state.playback.speed));
+    speed.setAttribute("aria-valuetext", speedText(state.playback.speed));
+    const endings = runs.paths.map((path) => (runs.step >= path.taken ? endOf(path) : "")).join("");
+    if (endings !== announced && endings && !runs.isPlaying) store.say(text);
+    announced = endings;
+  };
+  runs.subscribe(drawn);
+  drawn();
+  return { update: drawn };
+}

@@ -1,0 +1,23 @@
+"""The page's logic without a browser: every file *.test.mjs of this folder, run by node."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab_kernels import needs_node
+
+pytestmark = needs_node
+
+FILES = sorted(Path(__file__).parent.glob("*.test.mjs"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
+def test_page_logic(path: Path) -> None:
+    node = shutil.which("node")
+    assert node is not None
+    done = subprocess.run([node, "--test", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
