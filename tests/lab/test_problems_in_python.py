@@ -28,6 +28,8 @@ OPTIMIZERS = (
     ml.CoordinateDescent(0.1),
     ml.SteepestDescent(ml.Lp(1.75), 0.1),
     ml.Adam(PowerDecay(0.1, 0.3), (0.5, 0.9), 1e-8),
+    ml.SignDescent(0.1, momentum=0.9),
+    ml.SteepestDescent(ml.Lp(3.0), PowerDecay(0.2, 0.5), momentum=0.5),
 )
 
 
@@ -107,6 +109,10 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "an unknown optimizer": ({**GOOD, "optimizer": {"name": "SGD"}}, "'optimizer'"),
     "an unknown setting": ({**GOOD, "optimizer": {"name": "Adam", "rho": 1}}, "'optimizer.rho'"),
     "a step of zero": ({**GOOD, "optimizer": {"name": "NormalizedGD", "size": 0}}, "'optimizer.size'"),
+    "a momentum of one": (
+        {**GOOD, "optimizer": {"name": "SignDescent", "momentum": 1}},
+        "'optimizer.momentum'",
+    ),
     "betas of one": ({**GOOD, "optimizer": {"name": "Adam", "betas": [0.9, 1]}}, "'optimizer.betas'"),
     "p of one": ({**GOOD, "optimizer": {"name": "SteepestDescent", "p": 1}}, "'optimizer.p'"),
     "an unknown loss": ({**GOOD, "loss": "hinge"}, "'loss'"),
@@ -130,7 +136,7 @@ def test_faults_are_refused_in_one_sentence_with_the_file_and_the_entry(name: st
     ("rule", "joint"),
     [
         (ml.Muon(0.1), False),
-        (ml.SignDescent(0.1, momentum=0.9), False),
+        (ml.SignDescent(0.1, momentum=0.9, nesterov=True), False),
         (ml.SignDescent(lambda t: 0.1), False),
         (ml.SteepestDescent(ml.L1(), 0.1), False),
         (ml.NormalizedGD(0.1), True),

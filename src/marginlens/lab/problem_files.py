@@ -36,9 +36,9 @@ LOSSES: dict[str, type[Any]] = {"Logistic": Logistic, "Exponential": Exponential
 OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {  # of each optimizer, with their defaults
     "GradientDescent": {"size": 1.0},
     "NormalizedGD": {"size": 1.0},
-    "SignDescent": {"size": 0.1, "decay": 0.0},
-    "CoordinateDescent": {"size": 0.1, "decay": 0.0},
-    "SteepestDescent": {"size": 0.1, "decay": 0.0, "p": 3.0},
+    "SignDescent": {"size": 0.1, "decay": 0.0, "momentum": 0.0},
+    "CoordinateDescent": {"size": 0.1, "decay": 0.0, "momentum": 0.0},
+    "SteepestDescent": {"size": 0.1, "decay": 0.0, "momentum": 0.0, "p": 3.0},
     "Adam": {"size": 0.1, "decay": 0.0, "betas": [0.9, 0.999], "eps": 0.0},
 }
 _JOINT = ("GradientDescent", "NormalizedGD")
@@ -200,8 +200,8 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
     name = type(optimizer).__name__
     if name not in OPTIMIZER_SETTINGS:
         raise reject("optimizer", f"one that the lab knows, {', '.join(OPTIMIZER_SETTINGS)}", repr(optimizer))
-    if getattr(optimizer, "momentum", 0.0):
-        raise reject("optimizer", "without momentum, which the lab does not have", repr(optimizer))
+    if getattr(optimizer, "nesterov", False) and optimizer.momentum:
+        raise reject("optimizer", "without Nesterov's momentum, which the lab does not have", repr(optimizer))
     schedule = optimizer.size
     if callable(schedule) and not isinstance(schedule, PowerDecay):
         raise reject("optimizer", "with a constant step size or PowerDecay", repr(optimizer))
@@ -209,6 +209,8 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
     settings: dict[str, Any] = {"name": name, "size": size}
     if "decay" in OPTIMIZER_SETTINGS[name]:
         settings["decay"] = decay
+    if "momentum" in OPTIMIZER_SETTINGS[name]:
+        settings["momentum"] = optimizer.momentum
     if isinstance(optimizer, SteepestDescent) and name == "SteepestDescent":
         norm = optimizer.norm
         if not isinstance(norm, Lp | L2):
@@ -240,10 +242,11 @@ def optimizer_of(given: Any, source: str, *, trains_head: bool = False) -> Optim
     if name == "Adam":
         return Adam(size, settings["betas"], settings["eps"])
     if name == "SteepestDescent":
-        return SteepestDescent(Lp(settings["p"]), size)
-    plain = {"SignDescent": SignDescent, "CoordinateDescent": CoordinateDescent, "GradientDescent": GradientDescent}
-    if name in plain:
-        return plain[name](size)
+        return SteepestDescent(Lp(settings["p"]), size, settings["momentum"])
+    if name in ("SignDescent", "CoordinateDescent"):
+        return (SignDescent if name == "SignDescent" else CoordinateDescent)(size, settings["momentum"])
+    if name == "GradientDescent":
+        return GradientDescent(size)
     return Blockwise(NormalizedGD(size)) if trains_head else NormalizedGD(size)
 
 
@@ -255,6 +258,11 @@ def _setting(value: Any, key: str, source: str) -> Any:
         if not np.all((pair >= 0.0) & (pair < 1.0)):
             raise refuse(place, "two numbers of at least 0 and below 1", value, source)
         return float(pair[0]), float(pair[1])
+    if key == "momentum":
+        share = number(value, place, source, "a number of at least 0 and below 1")
+        if not 0.0 <= share < 1.0:
+            raise refuse(place, "a number of at least 0 and below 1", value, source)
+        return share
     low, expected = {"size": (0.0, "a number above 0"), "p": (1.0, "a number above 1")}.get(
         key, (None, "a number of at least 0")
     )
