@@ -1,5 +1,391 @@
-// The editor of inputs and tokens.
+// The editor: inputs with their labels, tokens and scores as tables, the head, the starts, pasted tables and random problems.
 
-export function mountEditor() {
-  return { update() {} };
+import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_TOKENS, ProblemError } from "../kernels/problem.js";
+import { copyText } from "./clipboard.js";
+import { element, replace, setAttributes, setText } from "./dom.js";
+import { short } from "./numbers.js";
+import { parseTable, tableText } from "./problem_table.js";
+import { randomProblem } from "./random_problem.js";
+import {
+  addInput, addStart, addToken, keysOf, labelsOf, MAX_STARTS, removeInput, removeStart, removeToken, withChosen, withHead, withKey, withLabel,
+  withScore, withScores, withStart, withToken,
+} from "./state.js";
+
+const SLIDER_REACH = 3; // of scores, unless a score lies beyond
+const SHOWN_DIGITS = 6; // of a number in a field
+const OPEN_INPUTS = 3; // so many inputs are unfolded at first
+const GOLDEN_ANGLE = Math.PI * (3 - Math.sqrt(5)); // turns new tokens and starts away from those before
+const DEFAULT_HEAD = [0, 1];
+
+// ---- changes: state → state
+
+function withParts(state, parts) {
+  const problem = { ...state.problem, ...parts };
+  for (const key of Object.keys(problem)) if (problem[key] === undefined) delete problem[key];
+  return { ...state, problem };
+}
+
+/** Scores by a head: what was given by keys and scores alone becomes tokens. */
+export function withScoresByHead(state, head) {
+  const { tokens, keys } = state.problem;
+  return withHead(withParts(state, tokens ? {} : { tokens: keys, keys: undefined }), head);
+}
+
+/** Keys apart from the values, at first as copies of them, or together again: then attention's keys stay where scores are given. */
+export function withKeysApart(state, isApart) {
+  const { tokens, keys, scores } = state.problem;
+  if (isApart) return withParts(state, { tokens: tokens ?? keys, keys: keys ?? tokens });
+  return withParts(state, { tokens: scores ? (keys ?? tokens) : (tokens ?? keys), keys: undefined });
+}
+
+/** The problem of a table; where it has no scores they come from the head. */
+export function withTable(state, table, head) {
+  const { tokens, labels, keys, scores } = table;
+  const isJoint = state.problem.train === "both";
+  const parts = { tokens, labels, keys, scores, head: scores || isJoint ? undefined : head, train: scores ? undefined : state.problem.train };
+  return { ...withParts(state, parts), preset: null, chosen: { ...state.chosen, input: null, token: null, limit: null } };
+}
+
+/** Where the next of several points goes: around a centre, in no place that is taken. */
+function nextPoint(count, radius = 1) {
+  const angle = GOLDEN_ANGLE * (count + 1);
+  return [radius * Math.cos(angle), radius * Math.sin(angle)].map((entry) => Number(entry.toFixed(2)));
+}
+
+// ---- fields
+
+let gestures = 0;
+
+/** A number field: change(state, value) follows each valid entry, one undo step for each visit of the field. */
+function numberField(store, { name, key, largest = MAX_ENTRY, change }) {
+  let gesture = "";
+  const field = element("input", { type: "number", step: "0.1", "aria-label": name, dataset: { key } });
+  const entered = () => (field.value === "" ? NaN : Number(field.value));
+  field.addEventListener("focus", () => (gesture = `field ${++gestures}`));
+  field.addEventListener("input", () => {
+    const value = entered();
+    if (Math.abs(value) <= largest) store.apply(`change ${name}`, (state) => change(state, value), { gesture });
+  });
+  field.addEventListener("change", () => {
+    const value = entered();
+    if (Math.abs(value) <= largest) return;
+    store.say(`${name} must be a number between −${largest} and ${largest}.`, "refusal");
+    field.value = field.dataset.shown;
+  });
+  return {
+    node: field,
+    fill(value) {
+      const text = String(Number(value.toPrecision(SHOWN_DIGITS)));
+      field.dataset.shown = text;
+      if (document.activeElement === field && entered() === value) return;
+      if (field.value !== text) field.value = text;
+    },
+  };
+}
+
+function pointFields(store, { name, key, largest, letters, change, read }) {
+  return [0, 1].map((k) =>
+    numberField(store, {
+      name: `${letters[k]} of ${name}`,
+      key: `${key}-${k}`,
+      largest,
+      change: (state, value) => change(state, read(state).map((entry, j) => (j === k ? value : entry))),
+    }),
+  );
+}
+
+function iconButton(text, label, key, onclick) {
+  return element("button", { type: "button", class: "icon", "aria-label": label, title: label, dataset: { key }, onclick }, text);
+}
+
+// ---- an input's table
+
+/** How tokens are given: { byHand, isApart, isJoint, lengths }, and a text that changes with it. */
+function formOf(problem) {
+  const form = {
+    byHand: problem.scores !== undefined,
+    isApart: problem.tokens !== undefined && problem.keys !== undefined,
+    isJoint: problem.train === "both",
+    lengths: keysOf(problem).map((input) => input.length),
+  };
+  return { ...form, text: JSON.stringify(form) };
+}
+
+function tokenRow(store, form, i, t) {
+  const name = `token ${t + 1} of input ${i + 1}`;
+  const key = `${i}-${t}`;
+  const places = (state) => state.problem.tokens ?? state.problem.keys;
+  const fields = pointFields(store, {
+    name, key: `x-${key}`, letters: ["x₁", "x₂"], read: (state) => places(state)[i][t], change: (state, point) => withToken(state, i, t, point),
+  });
+  const keyFields = form.isApart
+    ? pointFields(store, {
+        name: `the key of ${name}`, key: `k-${key}`, letters: ["k₁", "k₂"], read: (state) => state.problem.keys[i][t],
+        change: (state, point) => withKey(state, i, t, point),
+      })
+    : [];
+  const changeScore = (state, value) => withScore(state, i, t, value);
+  const score = form.byHand ? numberField(store, { name: `the score of ${name}`, key: `s-${key}`, change: changeScore }) : null;
+  const shownScore = element("output");
+  const slider = form.byHand ? element("input", { type: "range", step: "0.01", "aria-label": `Score of ${name}`, dataset: { key: `r-${key}` } }) : null;
+  slider?.addEventListener("input", () => {
+    store.apply(`change the score of ${name}`, (state) => changeScore(state, Number(slider.value)), { gesture: slider.dataset.gesture });
+  });
+  const begin = () => (slider.dataset.gesture = `slider ${++gestures}`);
+  slider?.addEventListener("pointerdown", begin);
+  slider?.addEventListener("focus", begin);
+  const remove = iconButton("×", `Remove ${name}`, `d-${key}`, () => store.apply(`remove ${name}`, (state) => removeToken(state, i, t)));
+  const cell = (field) => element("td", {}, field.node);
+  const node = element(
+    "tr",
+    {},
+    element("th", { scope: "row" }, String(t + 1)),
+    fields.map(cell),
+    keyFields.map(cell),
+    element("td", { class: "score" }, score?.node, slider, form.byHand ? null : shownScore),
+    element("td", {}, form.lengths[i] > 1 ? remove : null),
+  );
+  node.addEventListener("focusin", () => {
+    const { input, token } = store.state.chosen;
+    if (input !== i || token !== t) store.apply(`look at ${name}`, (state) => withChosen(state, { input: i, token: t }), { undoable: false });
+  });
+  return {
+    fill(state, problem) {
+      places(state)[i][t].forEach((entry, k) => fields[k].fill(entry));
+      if (form.isApart) state.problem.keys[i][t].forEach((entry, k) => keyFields[k].fill(entry));
+      if (form.byHand) {
+        const value = state.problem.scores[i][t];
+        const reach = Math.max(SLIDER_REACH, Math.ceil(Math.abs(value)));
+        setAttributes(slider, { min: -reach, max: reach });
+        if (Number(slider.value) !== value) slider.value = String(value);
+        score.fill(value);
+      } else setText(shownScore, problem === null || problem.head === null ? "–" : short(problem.scores[i * problem.T + t]));
+      const isChosen = state.chosen.input === i && state.chosen.token === t;
+      node.classList.toggle("chosen", isChosen);
+      setAttributes(node, { "aria-current": isChosen ? "true" : null });
+    },
+    node,
+  };
+}
+
+function inputView(store, form, i, isOpen, focusOn) {
+  const rows = form.lengths[i];
+  const made = Array.from({ length: rows }, (_, t) => tokenRow(store, form, i, t));
+  const summary = element("summary", {}, `Input ${i + 1} `, element("small", {}, `${rows} ${rows === 1 ? "token" : "tokens"}`));
+  const label = element("button", { type: "button", class: "label", dataset: { key: `y-${i}` } });
+  label.addEventListener("click", () => {
+    store.apply(`change the label of input ${i + 1}`, (state) => withLabel(state, i, -labelsOf(state.problem)[i]));
+  });
+  const add = element("button", { type: "button", dataset: { key: `a-${i}` } }, "Add token");
+  add.addEventListener("click", () => {
+    const point = nextPoint(rows);
+    if (store.apply(`add a token to input ${i + 1}`, (state) => addToken(state, i, point))) focusOn(`x-${i}-${rows}-0`);
+  });
+  const remove = element("button", { type: "button", dataset: { key: `e-${i}` } }, "Remove input");
+  setAttributes(remove, { "aria-label": `Remove input ${i + 1}`, disabled: form.lengths.length === 1 });
+  setAttributes(add, { "aria-label": `Add a token to input ${i + 1}`, disabled: rows >= MAX_TOKENS });
+  remove.addEventListener("click", () => store.apply(`remove input ${i + 1}`, (state) => removeInput(state, i)));
+  const columns = ["Token", "x₁", "x₂", ...(form.isApart ? ["k₁", "k₂"] : []), "Score"];
+  const table = element(
+    "table",
+    {},
+    element("thead", {}, element("tr", {}, columns.map((text) => element("th", { scope: "col" }, text)), element("td"))),
+    element("tbody", {}, made.map(({ node }) => node)),
+  );
+  const node = element("details", { open: isOpen, class: "input" }, summary, element("div", { class: "scroll" }, table), element("div", { class: "row" }, label, add, remove));
+  return {
+    node,
+    fill(state, problem) {
+      const y = labelsOf(state.problem)[i];
+      setText(label, `Label ${y > 0 ? "+1" : "−1"}`);
+      setAttributes(label, { "aria-label": `Label of input ${i + 1}: ${y > 0 ? "plus" : "minus"} one; press to change it` });
+      if (state.chosen.input === i && state.chosen.token !== null && !node.open) node.open = true;
+      for (const row of made) row.fill(state, problem);
+    },
+  };
+}
+
+// ---- head and starts
+
+/** Where scores come from, whether keys are apart from values, and the head. */
+function mountForm(store, remembered) {
+  const choice = (value, text, onchange) => {
+    const box = element("input", { type: "radio", name: "scores", value, onchange });
+    return { box, node: element("label", { class: "check" }, box, text) };
+  };
+  const byHead = choice("head", "by the head", () => store.apply("take scores from the head", (state) => withScoresByHead(state, remembered.head)));
+  const byHand = choice("hand", "by hand", () => store.apply("set scores by hand", (state) => withScores(state, remembered.scores)));
+  const apart = element("input", { type: "checkbox" });
+  apart.addEventListener("change", () => {
+    store.apply(apart.checked ? "set keys apart" : "put keys and values together", (state) => withKeysApart(state, apart.checked));
+  });
+  const head = pointFields(store, {
+    name: "the head", key: "v", letters: ["v₁", "v₂"], read: (state) => state.problem.head ?? remembered.head, change: withHead,
+  });
+  const startHead = pointFields(store, {
+    name: "the head at the start", key: "w", letters: ["v₁", "v₂"], largest: MAX_START, read: (state) => state.problem.start_head ?? [0, 0],
+    change: (state, point) => withParts(state, { start_head: point }),
+  });
+  const scores = element("div", { class: "row", role: "radiogroup", "aria-label": "Scores" }, element("span", {}, "Scores"), byHead.node, byHand.node);
+  const headRow = element("div", { class: "row" }, element("span", {}, "Head"), head.map(({ node }) => node));
+  const jointRow = element("div", { class: "row" }, element("span", {}, "Head at the start"), startHead.map(({ node }) => node));
+  return {
+    node: element("div", { class: "form" }, scores, headRow, jointRow, element("label", { class: "check" }, apart, "keys apart from values")),
+    fill(state, form) {
+      scores.hidden = form.isJoint;
+      byHead.box.checked = !form.byHand;
+      byHand.box.checked = form.byHand;
+      apart.checked = form.isApart;
+      headRow.hidden = form.isJoint || form.byHand;
+      jointRow.hidden = !form.isJoint;
+      if (!headRow.hidden) state.problem.head.forEach((entry, k) => head[k].fill(entry));
+      if (form.isJoint) (state.problem.start_head ?? [0, 0]).forEach((entry, k) => startHead[k].fill(entry));
+    },
+  };
+}
+
+function mountStarts(store, focusOn) {
+  const list = element("ul", { class: "starts", "aria-label": "Starts" });
+  const add = element("button", { type: "button" }, "Add start");
+  add.addEventListener("click", () => {
+    const count = store.state.starts.length;
+    if (store.apply(`add start ${count + 1}`, (state) => addStart(state, nextPoint(count, 2)))) focusOn(`p-${count}-0`);
+  });
+  let rows = [];
+  const startRow = (k, count) => {
+    const choose = element("input", { type: "radio", name: "start", dataset: { key: `c-${k}` } });
+    choose.addEventListener("change", () => store.apply(`choose start ${k + 1}`, (state) => withChosen(state, { start: k }), { undoable: false }));
+    const fields = pointFields(store, {
+      name: `start ${k + 1}`, key: `p-${k}`, largest: MAX_START, letters: ["p₁", "p₂"], read: (state) => state.starts[k],
+      change: (state, point) => withStart(state, k, point),
+    });
+    const remove = iconButton("×", `Remove start ${k + 1}`, `q-${k}`, () => store.apply(`remove start ${k + 1}`, (state) => removeStart(state, k)));
+    const node = element("li", { class: "row" }, element("label", { class: "check" }, choose, `Start ${k + 1}`), fields.map((field) => field.node), count > 1 ? remove : null);
+    return {
+      node,
+      fill(state) {
+        choose.checked = (state.chosen.start ?? 0) === k;
+        state.starts[k].forEach((entry, j) => fields[j].fill(entry));
+      },
+    };
+  };
+  return {
+    node: element("div", { class: "form" }, element("h3", {}, "Starts"), list, element("div", { class: "row" }, add)),
+    fill(state) {
+      const { length } = state.starts;
+      if (rows.length !== length) {
+        rows = Array.from({ length }, (_, k) => startRow(k, length));
+        replace(list, rows.map(({ node }) => node));
+      }
+      for (const row of rows) row.fill(state);
+      add.disabled = length >= MAX_STARTS;
+    },
+  };
+}
+
+// ---- tables and random problems
+
+function mountTable(store, remembered) {
+  const area = element("textarea", { rows: "7", spellcheck: "false", "aria-label": "Table of tokens", class: "mono" });
+  const complaint = element("p", { class: "fails", role: "alert" });
+  const use = element("button", { type: "button", class: "primary" }, "Use this table");
+  const copy = element("button", { type: "button" }, "Copy the table");
+  const node = element(
+    "details",
+    {},
+    element("summary", {}, "Paste or copy a table"),
+    element("p", { class: "small" }, "A line for each token: input, label, x1, x2, and where wanted score, k1, k2. Commas, semicolons or tabs; decimal commas with semicolons or tabs. The line of names may be left out."),
+    area,
+    complaint,
+    element("div", { class: "row" }, use, copy),
+  );
+  node.addEventListener("toggle", () => {
+    if (node.open) area.value = tableText(store.state.problem);
+  });
+  area.addEventListener("input", () => setText(complaint, ""));
+  use.addEventListener("click", () => {
+    setText(complaint, "");
+    try {
+      const table = parseTable(area.value);
+      if (store.apply("use a pasted table", (state) => withTable(state, table, remembered.head)))
+        store.say(`The table is in use: ${table.tokens.length} ${table.tokens.length === 1 ? "input" : "inputs"}.`);
+    } catch (error) {
+      if (!(error instanceof ProblemError)) throw error;
+      setText(complaint, error.message);
+    }
+  });
+  copy.addEventListener("click", async () => {
+    const isCopied = await copyText(tableText(store.state.problem));
+    store.say(isCopied ? "The table is copied." : "The browser does not let the page copy; the table stands in the box.");
+  });
+  return node;
+}
+
+function mountRandom(store) {
+  const field = (text, value, max) => {
+    const box = element("input", { type: "number", min: text === "Seed" ? "0" : "1", max: String(max), step: "1", value: String(value) });
+    return { box, node: element("label", { class: "field" }, element("span", {}, text), box) };
+  };
+  const [inputs, tokens, seed] = [field("Inputs", 3, MAX_INPUTS), field("Tokens", 4, MAX_TOKENS), field("Seed", 1, 2 ** 32 - 1)];
+  let drawn = null; // the seed of the last problem
+  const draw = element("button", { type: "button" }, "Draw");
+  draw.addEventListener("click", () => {
+    const [n, T] = [Number(inputs.box.value), Number(tokens.box.value)];
+    if (seed.box.value === drawn) seed.box.value = String((Number(seed.box.value) + 1) % 2 ** 32);
+    const start = Number(seed.box.value);
+    const isWhole = (value, low, high) => Number.isInteger(value) && value >= low && value <= high;
+    if (!isWhole(n, 1, MAX_INPUTS) || !isWhole(T, 1, MAX_TOKENS) || !isWhole(start, 0, 2 ** 32 - 1)) {
+      store.say(`A random problem has 1 to ${MAX_INPUTS} inputs, 1 to ${MAX_TOKENS} tokens in each, and a whole number as its seed.`, "refusal");
+      return;
+    }
+    drawn = seed.box.value;
+    const { head, ...table } = randomProblem(n, T, start);
+    store.apply(`draw random problem ${start}`, (state) => withTable(state, table, head));
+  });
+  return element(
+    "details",
+    {},
+    element("summary", {}, "Random problem"),
+    element("p", { class: "small" }, "Tokens and head uniform on the unit circle; the same seed gives the same problem."),
+    element("div", { class: "row bottom" }, inputs.node, tokens.node, seed.node, draw),
+  );
+}
+
+/** The problem as tables that can be edited; the row in focus is the chosen token. */
+export function mountEditor(root, store) {
+  const remembered = { head: DEFAULT_HEAD, scores: null }; // what the other way of giving scores begins with
+  let wanted = null; // the key of the field that gets the focus once it stands
+  const focusOn = (key) => (wanted = key);
+  const form = mountForm(store, remembered);
+  const inputs = element("div", { class: "inputs" });
+  const more = element("button", { type: "button" }, "Add input");
+  more.addEventListener("click", () => {
+    const count = keysOf(store.state.problem).length;
+    if (store.apply("add an input", (state) => addInput(state, [0, 1, 2].map((k) => nextPoint(count + k))))) focusOn(`x-${count}-0-0`);
+  });
+  const starts = mountStarts(store, focusOn);
+  replace(root, form.node, inputs, element("div", { class: "row" }, more), starts.node, mountTable(store, remembered), mountRandom(store));
+  let shown = "";
+  let views = [];
+  return {
+    update(state, { problem }) {
+      const given = formOf(state.problem);
+      if (state.problem.head) remembered.head = state.problem.head;
+      if (problem?.head) remembered.scores = given.lengths.map((length, i) => Array.from(problem.scores.subarray(i * problem.T, i * problem.T + length)));
+      const focused = root.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+      if (given.text !== shown) {
+        const wereOpen = views.map(({ node }) => node.open);
+        views = given.lengths.map((_, i) => inputView(store, given, i, wereOpen[i] ?? (i < OPEN_INPUTS || i === state.chosen.input), focusOn));
+        replace(inputs, views.map(({ node }) => node));
+        shown = given.text;
+      }
+      form.fill(state, given);
+      for (const view of views) view.fill(state, problem);
+      more.disabled = given.lengths.length >= MAX_INPUTS;
+      starts.fill(state);
+      const key = wanted ?? focused;
+      if (key !== undefined && document.activeElement?.dataset?.key !== key) root.querySelector(`[data-key="${key}"]`)?.focus();
+      wanted = null;
+    },
+  };
 }

@@ -71,12 +71,12 @@ export function angleOf(direction) {
 // ---- conditions
 
 /**
- * Every condition by its name: its title, what the papers call it, and its sentence by code and by whether it holds. A sentence is text
+ * Every condition by its name: what it asks, what the papers call it, and its sentence by code and by whether it holds. A sentence is text
  * or a function of the condition's numbers.
  */
 export const CONDITIONS = {
   "A Assumption A": {
-    title: "The loss always falls",
+    question: "Does the loss always fall?",
     label: "Assumption A",
     sentences: {
       "": {
@@ -88,7 +88,7 @@ export const CONDITIONS = {
     },
   },
   "strict optimum": {
-    title: "Every input has one best token",
+    question: "Does every input have one best token?",
     label: "Theorem 1's optimal tokens",
     sentences: {
       "": {
@@ -101,7 +101,7 @@ export const CONDITIONS = {
     },
   },
   "A Assumption B": {
-    title: "All other tokens score alike",
+    question: "Do all other tokens score alike?",
     label: "Assumption B",
     sentences: {
       "": {
@@ -117,7 +117,7 @@ export const CONDITIONS = {
     },
   },
   "separable optimum": {
-    title: "One direction selects every best token",
+    question: "Does one direction select every best token?",
     label: "Definition 1",
     sentences: {
       [OPTIMAL]: {
@@ -130,7 +130,7 @@ export const CONDITIONS = {
     },
   },
   "step size": {
-    title: "Small steps along the slope",
+    question: "Are the steps small, and along the slope?",
     label: "Lemma 6",
     sentences: {
       GradientDescent: {
@@ -150,7 +150,7 @@ export const CONDITIONS = {
     },
   },
   "start in a cone": {
-    title: "The start points close to a limit",
+    question: "Does the start point close to a limit?",
     label: "Equation 32",
     sentences: {
       zero: { fails: "The start is zero: it favours no token, so it is close to no limit." },
@@ -158,7 +158,7 @@ export const CONDITIONS = {
     },
   },
   "locally optimal start": {
-    title: "The start favours tokens that beat their rivals",
+    question: "Do the tokens that the start favours beat their rivals?",
     label: "Definition 2",
     sentences: {
       "": {
@@ -176,7 +176,7 @@ export const CONDITIONS = {
     },
   },
   "start in cone_μ": {
-    title: "The start points close to the limit",
+    question: "Does the start point close to the limit?",
     label: "Equation 32",
     sentences: {
       "": {
@@ -187,7 +187,7 @@ export const CONDITIONS = {
     },
   },
   "start beyond R": {
-    title: "The start is long enough",
+    question: "Is the start long enough?",
     label: "Equation 46",
     sentences: {
       "": {
@@ -198,7 +198,7 @@ export const CONDITIONS = {
     },
   },
   "A Assumption D": {
-    title: "Attention on lesser tokens costs in proportion",
+    question: "Does attention on lesser tokens cost in proportion?",
     label: "Assumption D, by Lemma 14",
     sentences: {
       "": {
@@ -209,7 +209,7 @@ export const CONDITIONS = {
     },
   },
   "separable sets": {
-    title: "One direction selects a best token everywhere",
+    question: "Does one direction select a best token everywhere?",
     label: "the margin problem of sets",
     sentences: {
       [OPTIMAL]: {

@@ -11,17 +11,17 @@ function sourceOf(citation) {
 }
 
 function conditionItem() {
+  const question = element("span", { class: "condition-question" });
   const mark = element("b");
-  const title = element("span", { class: "condition-title" });
   const sentence = element("span");
   const label = element("small");
   return {
-    node: element("li", {}, mark, " ", title, " ", sentence, " ", label),
+    node: element("li", {}, question, " ", mark, " ", sentence, " ", label),
     fill(condition) {
-      const { title: name = condition.name, label: source = "" } = CONDITIONS[condition.name] ?? {};
-      setText(mark, condition.holds ? "✓ Holds:" : "✗ Fails:");
+      const { question: asked = condition.name, label: source = "" } = CONDITIONS[condition.name] ?? {};
+      setText(mark, condition.holds ? "✓ Yes." : "✗ No.");
       mark.className = condition.holds ? "holds" : "fails";
-      setText(title, `${name}.`);
+      setText(question, asked);
       setText(sentence, conditionSentence(condition) ?? "");
       setText(label, source && `(${source})`);
     },
