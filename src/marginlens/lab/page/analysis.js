@@ -1,35 +1,56 @@
 // What the kernels say of a state: the problem, its prediction and its limits, computed once for each problem and start.
 
+import { jointLimits } from "../kernels/joint.js";
+import { correlation } from "../kernels/linalg.js";
 import { attSvm, directionOf, marginOf } from "../kernels/margin.js";
 import { normOfOptimizer, planeNormSvm } from "../kernels/norms.js";
-import { ProblemError, readProblem } from "../kernels/problem.js";
+import { ProblemError, readProblem, takeInputs } from "../kernels/problem.js";
 import { predict } from "../kernels/theorems.js";
 import { keysOf, problemOf } from "./state.js";
 
 export const LIMIT_COLOURS = 8;
 const MAX_STARTS_REMEMBERED = 16; // of each problem
 
+const SAME_DIRECTION_RTOL = 1e-12; // one less the cosine of two directions that count as one
+
 const known = new WeakMap(); // problem of a state → Map of start → analysis
+
+function colourOf(index) {
+  return `var(--limit-${index % LIMIT_COLOURS})`;
+}
 
 /** Limits: what the run can settle on, the global ones first, then by their selected tokens; `solution` certifies direction and margin. */
 function limitsOf(problem, prediction) {
   const power = normOfOptimizer(problem.optimizer);
-  const limits = prediction.candidates.map(({ label, selected, direction, margin, optimality }) => {
-    const isGlobal = label !== "LMM";
-    if (power === 2) {
-      const solution = optimality?.solution ?? attSvm(problem, selected);
-      return { label, selected, direction: Array.from(direction), margin, isGlobal, solution, optimality, power };
-    }
-    const solution = planeNormSvm(problem, selected, power);
-    const found = { direction: Array.from(directionOf(solution)), margin: solution.margin ?? marginOf(solution) };
-    return { label, selected, ...found, isGlobal, solution, optimality, power };
+  const { dependent, candidates } = prediction;
+  const isPart = dependent.length > 0 && dependent.length < problem.n;
+  const part = isPart ? takeInputs(problem, dependent) : problem;
+  const limits = candidates.map(({ label, selected, direction, margin, optimality }) => {
+    const shared = { label, selected, isGlobal: label !== "LMM", optimality, power };
+    const chosen = isPart ? dependent.map((i) => selected[i]) : selected;
+    if (power === 2) return { ...shared, direction: Array.from(direction), margin, solution: optimality?.solution ?? attSvm(part, chosen) };
+    const solution = planeNormSvm(part, chosen, power);
+    return { ...shared, direction: Array.from(directionOf(solution)), margin: solution.margin ?? marginOf(solution), solution };
   });
   const before = (a, b) => {
     if (a.isGlobal !== b.isGlobal) return a.isGlobal ? -1 : 1;
     const i = a.selected.findIndex((t, k) => t !== b.selected[k]);
     return i < 0 ? 0 : a.selected[i] - b.selected[i];
   };
-  return limits.sort(before).map((limit, index) => ({ ...limit, index, colour: `var(--limit-${index % LIMIT_COLOURS})` }));
+  return limits.sort(before).map((limit, index) => ({ ...limit, index, colour: colourOf(index) }));
+}
+
+/** Limits of joint training: of every best selection p^mm and, where it differs, p^relax, which wins in the end. */
+function jointLimitsOf(joint) {
+  const limits = joint.found.flatMap(({ selected, strict, relaxed }) => {
+    const entry = (label, solution, isGlobal) => {
+      const found = { direction: Array.from(directionOf(solution)), margin: marginOf(solution) };
+      return { label, selected, ...found, isGlobal, solution, power: 2 };
+    };
+    const isRelaxed = relaxed !== null && correlation(strict.x, relaxed.x) < 1 - SAME_DIRECTION_RTOL;
+    return isRelaxed ? [entry("p^relax", relaxed, true), entry("p^mm", strict, false)] : [entry("p^mm", strict, true)];
+  });
+  return limits.map((limit, index) => ({ ...limit, index, colour: colourOf(index) }));
 }
 
 /** Sentences about what is odd in a problem that can be shown all the same. */
@@ -60,7 +81,10 @@ function computed(state) {
   try {
     const problem = readProblem(problemOf(state));
     const remarks = remarksOf(state, problem);
-    if (problem.joint) return { problem, prediction: null, limits: [], remarks, refusal: null };
+    if (problem.joint) {
+      const joint = jointLimits(problem);
+      return { problem, prediction: { joint, verdicts: [], candidates: [] }, limits: jointLimitsOf(joint), remarks, refusal: null };
+    }
     const prediction = predict(problem);
     return { problem, prediction, limits: limitsOf(problem, prediction), remarks, refusal: null };
   } catch (error) {
@@ -72,7 +96,7 @@ function computed(state) {
 /**
  * { problem, prediction, limits, remarks, refusal } of a state with its chosen start.
  *
- * problem is the kernels', prediction what `predict` gives (null where head and attention are trained together), limits every locally
+ * problem is the kernels', prediction what `predict` gives ({ joint } where head and attention are trained together), limits every locally
  * optimal direction { index, label, selected, direction, margin, isGlobal, solution, optimality, power, colour }; in another norm than the
  * Euclidean, which `power` names, direction and margin are those of that norm. remarks are sentences, refusal is one where nothing holds.
  */

@@ -278,7 +278,7 @@ function openSentence({ complete }, limits) {
 export function headline(analysis) {
   const { problem, prediction, limits, refusal } = analysis;
   if (refusal) return { sentence: refusal, kind: "refusal" };
-  if (problem.joint) return jointHeadline(prediction);
+  if (problem.joint) return jointHeadline(prediction, limits);
   if (prediction.dependent.length === 0)
     return { sentence: "Training changes nothing here: no input has two places and two scores to choose between.", kind: "nothing" };
   const limit = expectedLimit(analysis);
@@ -315,11 +315,15 @@ export function headline(analysis) {
   };
 }
 
-function jointHeadline(prediction) {
-  const applying = (prediction?.verdicts ?? []).filter((verdict) => verdict.applies).map((verdict) => verdict.citation.replace("A Thm", "Theorem"));
-  if (applying.length === 0) return { sentence: "Head and attention are trained together; no theorem decides where they go.", kind: "open" };
+function jointHeadline({ joint }, limits) {
+  const sentence = (what) => `Head and attention are trained together; ${what}`;
+  if (!joint.complete) return { sentence: sentence("there are too many ways to choose tokens to try them all for a limit."), kind: "open" };
+  if (!(joint.margin > 0)) return { sentence: sentence("no choice of tokens lets a head tell the labels apart, so no limit is known."), kind: "open" };
+  if (limits.length === 0)
+    return { sentence: sentence("no direction selects the tokens that a head tells apart best, so no limit is known."), kind: "open" };
+  const tokens = selectionWords(limits[0].selected);
   return {
-    sentence: `Head and attention are trained together; ${listed(applying)} ${applying.length === 1 ? "says" : "say"} where the best pairs of growing length go.`,
+    sentence: sentence(`expect the attention on ${tokens}, which a head tells apart best (Theorems 5 and 6, for the best pairs of growing length).`),
     kind: "expected",
   };
 }
