@@ -12,14 +12,9 @@ import { mountCertificate, mountLimits } from "./findings.js";
 import { mountHelp } from "./help.js";
 import { hashOf, stateOfHash } from "./permalink.js";
 import { mountPlane } from "./plane.js";
-import { mountPriorityPicture } from "./priority_picture.js";
-<<<<<<< HEAD
-import { mountPlayback, Runs } from "./run.js";
-=======
-import { pythonScript } from "./python_script.js";
 import { mountPlayback } from "./playback.js";
+import { mountPriorityPicture } from "./priority_picture.js";
 import { Runs } from "./run.js";
->>>>>>> f876233 (Play, scrub and measure runs on the page, with settings of the training)
 import { mountSettings } from "./settings.js";
 import { shareItems, shownScript } from "./share_menu.js";
 import { startState, stateOfProblem, Store } from "./state.js";
