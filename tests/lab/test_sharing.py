@@ -1,0 +1,207 @@
+"""Problem files, pictures and the tour: what is saved comes back, faults are one sentence, and every step of the tour holds what it says."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lab_kernels import needs_node, run_in_page
+from marginlens.lab.problem_files import read_problem
+
+pytestmark = needs_node
+
+KEYS = [[[-0.1, 1.0], [1.0, 0.0], [0.0, 0.0]], [[0.3, 0.1 + 0.2], [7.0, -2.5]]]
+PROBLEMS: dict[str, dict[str, Any]] = {
+    "scores": {"keys": KEYS, "scores": [[1, 0.9, 0], [0.25, -1]], "labels": [1, -1], "steps": 70},
+    "head": {"tokens": KEYS, "head": [0.5, -1e-7], "optimizer": {"name": "Adam", "size": 0.2}, "loss": "Exponential"},
+    "keys apart": {"tokens": KEYS, "keys": [[[1, 2], [3, 4], [5, 6]], [[0, 1], [1, 0]]], "head": [1, 1]},
+    "joint": {"tokens": KEYS, "train": "both", "start_head": [0.1, 0.2]},
+}
+PAGE_PART = {
+    "tab": "plane",
+    "preset": "A-F1b",
+    "starts": [[0.5, -1.5], [1e6, 0.1]],
+    "chosen": {"input": 1, "token": 0, "start": 1, "limit": None},
+    "view": {"map": "disc", "far": 1e5, "basins": True, "cones": True},
+    "playback": {"step": 40, "speed": 8},
+    "text": {"source": "a b a b", "unit": "words", "window": 2},
+}
+
+
+def test_a_saved_problem_comes_back_as_the_same_state() -> None:
+    code = """
+    import { completeState } from "./state.js";
+    import { problemFile, stateOfFile } from "./problem_transfer.js";
+    answer(given.map((one) => {
+      const state = completeState(one);
+      return [state, stateOfFile(problemFile(state), completeState({ problem: one.problem }))];
+    }));
+    """
+    for saved, loaded in run_in_page(code, [{**PAGE_PART, "problem": problem} for problem in PROBLEMS.values()]):
+        assert loaded == saved
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_python_reads_what_the_page_saves(name: str, tmp_path: Path) -> None:
+    code = """
+    import { completeState } from "./state.js";
+    import { problemFile } from "./problem_transfer.js";
+    answer(problemFile(completeState(given)));
+    """
+    path = tmp_path / "problem.json"
+    path.write_text(run_in_page(code, {**PAGE_PART, "problem": PROBLEMS[name]}), encoding="utf-8")
+    problem = read_problem(path)
+    assert problem.start.tolist() == PAGE_PART["starts"][1]
+    assert problem.trains_head == (name == "joint")
+    rows = np.asarray(KEYS[1]) if "keys" not in PROBLEMS[name] else np.asarray(PROBLEMS[name]["keys"][1])
+    assert problem.data.K[1, :2].tolist() == rows.tolist()
+
+
+FAULTS = {
+    "": "The file is empty.",
+    "x, y\n1, 2\n": "not JSON",
+    "[1, 2]": "holds no problem",
+    '{"name": "package"}': "holds no problem",
+    '{"format": "png"}': "The format must be marginlens-problem; got png.",
+    '{"tokens": [[[1, 2]]], "head": [1, 1], "version": 7}': "got version 7",
+    '{"tokens": [[[1, 2], [3]]], "head": [1, 1]}': "token 1 of input 0 has 1",
+    '{"tokens": [[[1, 2, 3]]], "head": [1, 1, 1]}': "draws the plane",
+    '{"tokens": [[[1, "a"]]], "head": [1, 1]}': "must be a number",
+    '{"tokens": [[[1, 2]]], "head": [1, 1], "page": {"starts": []}}': "at least one start",
+}
+
+
+def test_wrong_files_are_one_sentence_and_the_state_stays() -> None:
+    code = """
+    import { completeState, Store } from "./state.js";
+    import { loadFile, MAX_FILE_BYTES } from "./problem_transfer.js";
+    const answers = [];
+    const files = given.faults.map((text) => ({ name: "a.json", size: text.length, text: async () => text }));
+    files.push({ name: "big.json", size: MAX_FILE_BYTES + 1, text: async () => "{}" });
+    files.push({ name: "gone.json", size: 1, text: async () => { throw new TypeError("gone"); } });
+    for (const file of files) {
+      const store = new Store(completeState({ problem: given.problem }));
+      const [before, said] = [store.state, []];
+      store.subscribeMessages((message) => said.push(message));
+      const isLoaded = await loadFile(store, file);
+      answers.push({ isLoaded, stays: store.state === before, said });
+    }
+    answer(answers);
+    """
+    expected = [*FAULTS.values(), "too large", "cannot be read"]
+    for answer, part in zip(
+        run_in_page(code, {"faults": list(FAULTS), "problem": PROBLEMS["head"]}), expected, strict=True
+    ):
+        assert not answer["isLoaded"]
+        assert answer["stays"]
+        (message,) = answer["said"]
+        assert message["kind"] == "refusal"
+        assert part in message["sentence"]
+        assert message["sentence"].endswith(".")
+        assert "\n" not in message["sentence"]
+
+
+def test_a_problem_without_the_pages_part_is_shown_whole() -> None:
+    code = """
+    import { completeState } from "./state.js";
+    import { stateOfFile } from "./problem_transfer.js";
+    const current = completeState({ problem: given, text: { source: "mine" } });
+    answer(stateOfFile(JSON.stringify({ ...given, start: [3, 4] }), current));
+    """
+    state = run_in_page(code, PROBLEMS["scores"])
+    assert state["starts"] == [[3, 4]]
+    assert state["view"]["half"] >= 7.0
+    assert state["text"]["source"] == "mine"
+
+
+def test_files_are_called_by_example_and_step() -> None:
+    code = """
+    import { completeState } from "./state.js";
+    import { fileName } from "./problem_transfer.js";
+    answer(given.map((one) => fileName(completeState(one), "png")));
+    """
+    base = {"problem": PROBLEMS["head"]}
+    states = [
+        {**base, "preset": "A-F1b", "playback": {"step": 300}},
+        base,
+        {**base, "tab": "text", "text": {"last": " /é"}},
+    ]
+    assert run_in_page(code, states) == [
+        "marginlens-A-F1b-step-300.png",
+        "marginlens-problem.png",
+        "marginlens-text-after-_é.png",
+    ]
+
+
+def test_pictures_are_joined_into_one_file_that_is_well_formed() -> None:
+    code = """
+    import { joined } from "./picture_files.js";
+    answer(joined(given.parts, given.caption, { ground: "#123456", ink: "#ffffff" }));
+    """
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg" width="200" height="100" viewBox="0 0 200 100"><circle r="3"/></svg>',
+        '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 50 300">'
+        '<text style="font-family:system-ui, &quot;Segoe UI&quot;, sans-serif;fill:red">a</text>'
+        '<text font-family="Menlo, monospace">b</text></svg>',
+    ]
+    svg = ET.fromstring(run_in_page(code, {"parts": parts, "caption": 'after "<a> & b"'}))
+    width, height = (float(svg.attrib[name]) for name in ("width", "height"))
+    first, second = svg.findall("{*}svg")
+    assert float(second.attrib["x"]) >= float(first.attrib["x"]) + 200
+    assert width >= float(second.attrib["x"]) + 50
+    assert height > 300
+    (ground,) = svg.findall("{*}rect")
+    assert (ground.attrib["fill"], float(ground.attrib["width"])) == ("#123456", width)
+    plain, mono = second.findall("{*}text")
+    assert plain.attrib["style"] == "font-family:sans-serif;fill:red"
+    assert mono.attrib["font-family"] == "monospace"
+    assert [text.text for text in svg.findall("{*}text")] == ['after "<a> & b"']
+
+
+def test_every_step_of_the_tour_shows_what_it_says() -> None:
+    code = """
+    import { Descent, loopOf } from "../kernels/descent.js";
+    import { correlation } from "../kernels/linalg.js";
+    import { readProblem } from "../kernels/problem.js";
+    import { analyse } from "./analysis.js";
+    import { completeState, deepFrozen, checkState, problemOf, withToken } from "./state.js";
+    import { TOUR_STEPS } from "./tour.js";
+    const before = completeState({ problem: given, tab: "text" });
+    const states = TOUR_STEPS.map(({ prepare }) => deepFrozen(checkState(prepare(before))));
+    const ends = (state) => state.starts.map((_, k) => {
+      const problem = readProblem(problemOf(state, k));
+      const run = new Descent(loopOf(problem));
+      run.advance(problem.steps);
+      return analyse(state).limits.map(({ direction }) => correlation(run.point, direction));
+    });
+    const runs = { step: 0 };
+    const moved = deepFrozen(withToken(states[0], 0, 1, [0.5, 0.9]));
+    const isDone = (k, state) => TOUR_STEPS[k].done({ state, first: states[k], runs, analysis: analyse(state) }) !== null;
+    answer({
+      tabs: states.map(({ tab }) => tab),
+      limits: states.map((state) => analyse(state).limits.map(({ selected }) => selected)),
+      after: analyse(moved).limits.map(({ selected }) => selected),
+      done: [isDone(0, states[0]), isDone(0, moved), isDone(1, states[1]), isDone(2, states[2])],
+      ends: states.map(ends),
+      applying: analyse(states[3]).prediction.verdicts.filter(({ applies }) => applies).map(({ citation }) => citation),
+      certain: analyse(states[3]).prediction.direction !== null,
+      untouched: states.every((state) => JSON.stringify(state.text) === JSON.stringify(before.text)),
+    });
+    """
+    found = run_in_page(code, PROBLEMS["head"])
+    assert found["tabs"] == ["plane"] * 4
+    assert found["limits"][:3] == [[[0], [1]]] * 3
+    assert found["after"] == [[0]]  # the prediction jumps
+    assert found["done"] == [False, True, False, False]
+    assert all(max(end) > 0.99 for step in found["ends"][:3] for end in step)
+    reached = [int(np.argmax(end)) for end in found["ends"][2]]
+    assert sorted(reached) == [0, 1]  # the starts end in different basins
+    assert found["limits"][3] == [[0]]
+    assert "A Thm 2" in found["applying"]
+    assert found["certain"]
+    assert all(end[0] > 0.9 for end in found["ends"][3])
+    assert found["untouched"]
