@@ -26,6 +26,7 @@ OPTIMIZERS: tuple[dict[str, Any], ...] = (
     {"name": "Adam", "size": 0.05, "betas": [0.9, 0.999], "eps": 0.0},
     {"name": "CoordinateDescent", "size": 0.1, "decay": 0.25},
     {"name": "SteepestDescent", "size": 0.1, "p": 3.0},
+    {"name": "SignDescent", "size": 0.05, "momentum": 0.9},
     {"name": "Adam", "size": 0.1, "betas": [0.8, 0.95], "eps": 1e-8, "decay": 0.5},
 )
 LOSSES = ("Logistic", "Exponential", "CorrelationLoss")

@@ -1,4 +1,4 @@
-"""Problem files, pictures and the tour: what is saved comes back, faults are one sentence, and every step of the tour holds what it says."""
+"""Problem files, pictures and the tour: what is saved comes back, faults are one sentence, and the tour shows what it says."""
 
 from __future__ import annotations
 

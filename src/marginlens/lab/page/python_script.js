@@ -64,10 +64,11 @@ export function pythonOptimizer(optimizer) {
   const size = optimizer.decay
     ? `ml.optimizers.PowerDecay(${pythonNumber(optimizer.size)}, ${pythonNumber(optimizer.decay)})`
     : pythonNumber(optimizer.size);
-  if (optimizer.name === "SteepestDescent") return `ml.SteepestDescent(ml.Lp(${pythonNumber(optimizer.p)}), ${size})`;
+  const momentum = optimizer.momentum ? `, momentum=${pythonNumber(optimizer.momentum)}` : "";
+  if (optimizer.name === "SteepestDescent") return `ml.SteepestDescent(ml.Lp(${pythonNumber(optimizer.p)}), ${size}${momentum})`;
   if (optimizer.name === "Adam")
     return `ml.Adam(${size}, betas=(${optimizer.betas.map(pythonNumber).join(", ")}), eps=${pythonNumber(optimizer.eps)})`;
-  return `ml.${optimizer.name}(${size})`;
+  return `ml.${optimizer.name}(${size}${momentum})`;
 }
 
 function pythonNorm(power) {
