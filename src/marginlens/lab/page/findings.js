@@ -89,17 +89,9 @@ function limitRow(store, place) {
       setText(tokens, selected.length === 1 ? `token ${selected[0] + 1}` : selected.map((t, i) => `${i + 1}: token ${t + 1}`).join(" · "));
       const gap = optimality && Number.isFinite(optimality.scoreGap) ? `, score gap ${short(optimality.scoreGap)}` : "";
       const basin = share === null ? "" : `, ${percent(share)} of the starts shown`;
-<<<<<<< HEAD
-      setText(numbers, `${short(angleOf(direction))}°, margin ${short(margin)}${gap}${basin}`);
+      setText(numbers, `${short(angleOf(direction))}°, margin ${short(margin, 4)}${gap}${basin}`);
       setText(name, `Limit ${place + 1}${isGlobal ? ", the global one" : ""}${selected.length === 1 ? "" : ", input by input"}: `);
       setAttributes(button, { "aria-pressed": String(isChosen) });
-=======
-      setText(numbers, `${short(angleOf(direction))}°, margin ${short(margin, 4)}${gap}${basin}`);
-      setAttributes(button, {
-        "aria-pressed": String(isChosen),
-        "aria-label": `Limit ${place + 1}${isGlobal ? ", the global one" : ""}: ${selectionWords(selected)}; angle ${numbers.textContent}`,
-      });
->>>>>>> 07e2339 (Edit the lab's problem as tables: tokens, labels, scores, keys, head, starts, pasted tables and random problems)
       button.classList.toggle("shown", isShown);
     },
   };
