@@ -210,7 +210,7 @@ function inputView(store, form, i, isOpen, focusOn) {
 /** Where scores come from, whether keys are apart from values, and the head. */
 function mountForm(store, remembered) {
   const choice = (value, text, onchange) => {
-    const box = element("input", { type: "radio", name: "scores", value, onchange });
+    const box = element("input", { type: "radio", name: "scores-from", value, onchange });
     return { box, node: element("label", { class: "check" }, box, text) };
   };
   const byHead = choice("head", "by the head", () => store.apply("take scores from the head", (state) => withScoresByHead(state, remembered.head)));
@@ -253,7 +253,7 @@ function mountStarts(store, focusOn) {
   });
   let rows = [];
   const startRow = (k, count) => {
-    const choose = element("input", { type: "radio", name: "start", dataset: { key: `c-${k}` } });
+    const choose = element("input", { type: "radio", name: "chosen-start", dataset: { key: `c-${k}` } });
     choose.addEventListener("change", () => store.apply(`choose start ${k + 1}`, (state) => withChosen(state, { start: k }), { undoable: false }));
     const fields = pointFields(store, {
       name: `start ${k + 1}`, key: `p-${k}`, largest: MAX_START, letters: ["p₁", "p₂"], read: (state) => state.starts[k],
