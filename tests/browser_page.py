@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from marginlens.lab.problem_files import Problem
+
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
     from selenium.webdriver.remote.webelement import WebElement
@@ -131,3 +133,14 @@ def predicted_limits(browser: WebDriver) -> list[dict[str, Any]]:
           ({ selected: Array.from(selected), direction: Array.from(direction), margin, isGlobal }));
         """
     )
+
+
+def problem_of(state: dict[str, Any]) -> Problem:
+    """The problem that the lab shows, as Python reads it, with the chosen start."""
+    start = state["starts"][state["chosen"]["start"] or 0]
+    return Problem.from_dict({"format": "marginlens-problem", "version": 1, **state["problem"], "start": start})
+
+
+def handle(browser: WebDriver, name: str) -> WebElement:
+    """What can be moved in the lab's plane, e.g. "token:0:2" for the third token of the first input, "start:0" or "head"."""
+    return browser.find_element("css selector", f"[data-handle='{name}']")

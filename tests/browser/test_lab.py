@@ -9,15 +9,19 @@ from browser_page import (
     accessibility_violations,
     background_brightness,
     console_errors,
+    drag,
+    handle,
     lab_link,
     lab_state,
     open_lab,
     overflowing,
     predicted_limits,
     prefer,
+    problem_of,
     resize,
     settle,
 )
+from marginlens.theory import locally_optimal_directions
 
 TABS = ("plane", "text")
 PROJECTOR, NARROWEST = (2560, 1440), (340, 700)
@@ -73,6 +77,101 @@ def test_neither_page_nor_workers_may_ask_the_network(lab):
         address,
     )
     console_errors(lab)
+
+
+# ---- moving things
+
+
+def test_a_token_follows_the_mouse_and_the_prediction_follows_the_token(lab):
+    before, limits = lab_state(lab), predicted_limits(lab)
+    said = lab.find_element("id", "limits").text
+    drag(lab, handle(lab, "token:0:1"), (40, 60))
+    after = lab_state(lab)
+    (x, y), (old_x, old_y) = after["problem"]["keys"][0][1], before["problem"]["keys"][0][1]
+    assert x > old_x
+    assert y < old_y  # down the screen
+    assert after["problem"]["keys"][0][0] == before["problem"]["keys"][0][0]
+    assert predicted_limits(lab) != limits
+    assert lab.find_element("id", "limits").text != said
+    agrees_with_python(lab)
+    button(lab, "Undo: move token 2 of input 1").click()  # the whole drag at once
+    settle(lab)
+    assert lab_state(lab)["problem"] == before["problem"]
+    assert predicted_limits(lab) == limits
+    button(lab, "Redo").click()
+    settle(lab)
+    assert lab_state(lab)["problem"] == after["problem"]
+
+
+def agrees_with_python(browser):
+    """The limits on the page are those of the library."""
+    problem = problem_of(lab_state(browser))
+    theirs = locally_optimal_directions(problem.data, problem.head)
+    mine = {tuple(limit["selected"]): limit for limit in predicted_limits(browser)}
+    assert set(mine) == set(map(tuple, theirs.selections.tolist()))
+    for selection, direction, margin in zip(theirs.selections, theirs.directions, theirs.margins, strict=True):
+        limit = mine[tuple(selection.tolist())]
+        assert limit["direction"] == pytest.approx(direction, rel=1e-9, abs=1e-9)
+        assert limit["margin"] == pytest.approx(margin, rel=1e-9)
+
+
+def test_a_finger_moves_a_start(browser, lab_file):
+    resize(browser, PHONE)
+    open_lab(browser, lab_file)
+    before = lab_state(browser)
+    browser.execute_script("arguments[0].scrollIntoView({ block: 'center' })", handle(browser, "start:0"))
+    settle(browser)
+    box = handle(browser, "start:0").rect
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 - browser.execute_script("return scrollY")
+    for kind, place in (("touchStart", (x, y)), ("touchMove", (x + 30, y - 20)), ("touchEnd", None)):
+        points = [] if place is None else [{"x": place[0], "y": place[1]}]
+        browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    settle(browser)
+    after = lab_state(browser)
+    assert after["starts"][0][0] > before["starts"][0][0]
+    assert after["starts"][0][1] > before["starts"][0][1]
+    assert after["starts"][1:] == before["starts"][1:]
+
+
+def test_keys_reach_and_move_a_token_and_take_it_back(lab):
+    from selenium.webdriver.common.keys import Keys
+
+    before = lab_state(lab)
+    tab_to(lab, "[data-handle]")
+    while not focus_is(lab, "[data-handle='token:0:1']"):
+        press(lab, "]")
+    press(lab, Keys.ARROW_LEFT)
+    press(lab, Keys.ARROW_UP)
+    settle(lab)
+    x, y = lab_state(lab)["problem"]["keys"][0][1]
+    assert x < before["problem"]["keys"][0][1][0]
+    assert y > before["problem"]["keys"][0][1][1]
+    assert focus_is(lab, "[data-handle='token:0:1']")
+    agrees_with_python(lab)
+    press(lab, Keys.CONTROL, "z")
+    settle(lab)
+    assert lab_state(lab)["problem"] == before["problem"]
+    assert focus_is(lab, "[data-handle='token:0:1']")
+
+
+def press(browser, *keys):
+    browser.switch_to.active_element.send_keys(*keys)
+
+
+def focus_is(browser, selector):
+    return browser.execute_script("return document.activeElement.matches(arguments[0])", selector)
+
+
+def tab_to(browser, selector, n_stops=60):
+    """Press Tab until the focus is where a selector says; the focus is seen at every stop."""
+    from selenium.webdriver.common.keys import Keys
+
+    for _ in range(n_stops):
+        press(browser, Keys.TAB)
+        assert focus_is(browser, ":focus-visible")
+        if focus_is(browser, selector):
+            return
+    pytest.fail(f"Tab does not reach {selector}")
 
 
 # ---- the state and its address

@@ -280,7 +280,7 @@ export function mountBasins(canvas, store, legend) {
   }
 
   return {
-    /** { share, first, total } of the present picture, the times in ms. */
+    /** { share, first, total, labels } of the present picture, the times in ms and the labels row by row from the smallest second coordinate on. */
     progress: () => ({ share: painting?.share ?? 0, first, total: painting?.milliseconds ?? null, labels: painting?.labels ?? null }),
     pause(value) {
       isPaused = value;

@@ -189,8 +189,8 @@ function remarkView(store) {
 
 /**
  * Start the page and offer `window.lab` to tests and lecturers: state(), analysis(), runs(), link() and pythonScript() (promises), frames()
- * ({ intervals, costs } in ms of the last drag), store, ready (a promise) and firstPrediction (ms from the end of loading to the first
- * prediction on the page).
+ * ({ intervals, costs } in ms of the last drag), basins() ({ share, first, total, labels } of their picture, times in ms), store, ready
+ * (a promise) and firstPrediction (ms from the end of loading to the first prediction on the page).
  */
 export function startPage() {
   const ready = openPage();
@@ -211,7 +211,7 @@ async function openPage() {
     { view: mountTabs(byId("tabs"), store) },
     { view: mountToolbar(byId("toolbar"), store, { presets, items, startTour: tour.start, help }) },
     { view: runs, tab: "plane" },
-    ...VIEWS.map(({ id, tab, mount }) => ({ tab, view: mount(byId(id), store, runs) ?? {} })),
+    ...VIEWS.map(({ id, tab, mount }) => ({ id, tab, view: mount(byId(id), store, runs) ?? {} })),
     { view: tour },
     { view: remarkView(store), tab: "plane" },
   ];
@@ -225,6 +225,7 @@ async function openPage() {
     link: () => linkOf(store.state),
     pythonScript: () => shownScript(store, runs, linkOf),
     frames: () => ({ intervals: frames.intervals, costs: frames.costs }),
+    basins: () => views.find(({ id }) => id === "plane").view.basinProgress(),
     firstPrediction: performance.now() - performance.getEntriesByName("lab")[0].startTime,
   });
   followAddress(store);

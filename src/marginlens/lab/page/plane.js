@@ -655,6 +655,7 @@ export function mountPlane(root, store, runs = null) {
   }).observe(square);
   runs?.subscribe(drawPaths);
   return {
+    basinProgress: basins.progress,
     update(state, analysis, previous) {
       const hadFocus = svg.contains(document.activeElement);
       shown = { state, analysis };
@@ -679,7 +680,7 @@ function planeControls(store) {
   const removes = button("− start", "Remove the chosen start", () =>
     store.apply("remove a start", (before) => removeStart(before, before.chosen.start ?? before.starts.length - 1)),
   );
-  const fits = button("fit", "Show all tokens and starts", () =>
+  const fits = button("fit", "Fit: show all tokens and starts", () =>
     change("fit the view", ({ problem, starts }) => {
       const { tokens, keys } = pointsOf(problem);
       return { map: "window", half: fittingHalf([...tokens.flat(), ...(keys ?? []).flat(), ...starts, ...(problem.head?.length === 2 ? [problem.head] : [])]) };
