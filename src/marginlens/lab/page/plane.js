@@ -234,8 +234,8 @@ export function mountPlane(root, store, runs = null) {
     };
     line("axis-x", { x1: 0, y1: centre, x2: side, y2: centre });
     line("axis-y", { x1: centre, y1: 0, x2: centre, y2: side });
-    text("name-x", side - 6, centre - 8, "p₁", "end");
-    text("name-y", centre + 8, 14, "p₂", "start");
+    text("name-x", side - 8, side - 8, "p₁ →", "end");
+    text("name-y", 8, 16, "↑ p₂", "start");
     if (view.map === "window")
       axisTicks(view.half).forEach((value) => {
         const [x, y] = scale.toPixel([value, value]);
@@ -300,7 +300,7 @@ export function mountPlane(root, store, runs = null) {
         const label = scale.toPixel(at(middle).map((entry, k) => entry + shift * along[k]));
         put(text, "x", Math.min(side - 30, Math.max(30, label[0])).toFixed(1));
         put(text, "y", Math.min(side - 8, Math.max(14, label[1] + 4)).toFixed(1));
-        setText(text, isFaint || top <= next ? "" : short(top - next));
+        setText(text, isFaint || top <= next ? "" : `gap ${short(top - next)}`);
       });
     }
     nodes.bands.sweep();
@@ -405,8 +405,8 @@ export function mountPlane(root, store, runs = null) {
         column = taken.filter((other) => Math.abs(other[0] - x) + Math.abs(other[1] - y) < SAME_PLACE_PIXELS).length;
         taken.push(handle.pixel);
       }
-      put(text, "x", (handle.radius + 5 + 16 * column).toFixed(1));
-      put(text, "y", handle.kind === "head" ? -8 : 4);
+      put(text, "x", ((handle.kind === "start" ? -7 : handle.radius + 5) + 16 * column).toFixed(1));
+      put(text, "y", { head: -8, start: 20 }[handle.kind] ?? 4);
       const sign = isSigned ? (labels[handle.i] === -1 ? "⁻" : "⁺") : "";
       setText(text, { token: `${(handle.t ?? 0) + 1}${sign}`, key: "", head: "v", start: `s${(handle.k ?? 0) + 1}` }[handle.kind]);
     }
