@@ -1,6 +1,7 @@
 // Basins under the plane: painted coarse to fine by workers, by turns on the page itself where workers are refused.
 
 import { basinRefusal, basinTasks, labelPixels, OUTSIDE, UNSETTLED } from "../kernels/basins.js";
+import { newWorker } from "./background.js";
 import { requestedField } from "./basin_worker.js";
 import { element, replace, setText } from "./dom.js";
 import { percent, short } from "./numbers.js";
@@ -116,23 +117,18 @@ class Crew {
   #generation = 0;
   #painting = null;
   #onPiece = null;
+  #request = null;
 
   #hire() {
-    try {
-      const source = document.getElementById("bundle").textContent;
-      const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
-      const count = Math.min(MOST_WORKERS, Math.max(FEWEST_WORKERS, navigator.hardwareConcurrency ?? FEWEST_WORKERS));
-      this.#workers = Array.from({ length: count }, () => {
-        const worker = new Worker(address);
-        worker.onmessage = ({ data }) => this.#answer(worker, data);
-        worker.onerror = (event) => {
-          event.preventDefault();
-          this.#refuse();
-        };
-        return worker;
-      });
-    } catch {
-      this.#refuse();
+    const count = Math.min(MOST_WORKERS, Math.max(FEWEST_WORKERS, navigator.hardwareConcurrency ?? FEWEST_WORKERS));
+    this.#workers = Array.from({ length: count }, newWorker).filter((worker) => worker !== null);
+    if (this.#workers.length === 0) this.#refuse();
+    for (const worker of this.#workers) {
+      worker.onmessage = ({ data }) => this.#answer(worker, data);
+      worker.onerror = (event) => {
+        event.preventDefault();
+        this.#refuse();
+      };
     }
   }
 
@@ -142,16 +138,16 @@ class Crew {
     this.#isRefused = true;
     this.#workers?.forEach((worker) => worker.terminate());
     this.#workers = [];
-    if (this.#painting) this.start(this.request, this.#painting, this.#onPiece);
+    if (this.#painting) this.start(this.#request, this.#painting, this.#onPiece);
   }
 
   /** Begin a picture; onPiece() is called after every piece. What older pictures still send is dropped. */
   start(request, painting, onPiece) {
-    this.request = request;
+    if (!this.#workers && !this.#isRefused) this.#hire();
+    this.#request = request;
     this.#painting = painting;
     this.#onPiece = onPiece;
     const generation = ++this.#generation;
-    if (!this.#workers && !this.#isRefused) this.#hire();
     if (this.#isRefused) {
       painting.next = 0;
       painting.painted = 0;
@@ -290,7 +286,7 @@ export function mountBasins(canvas, store, legend) {
       }
     },
     resize() {
-      if (shown) canvas.style.inset = shown.state.view.map === "disc" ? `${discInset()}px` : "0";
+      if (shown) canvas.style.setProperty("--inset", `${shown.state.view.map === "disc" ? discInset() : 0}px`);
     },
     update(state, analysis) {
       const theme = document.documentElement.dataset.theme;

@@ -4,7 +4,7 @@ import { optimalTokens } from "../kernels/optimality.js";
 import { basinCone } from "../kernels/theorems.js";
 import { mountBasins } from "./basin_picture.js";
 import { element, replace, setText, shape } from "./dom.js";
-import { pointText, short } from "./numbers.js";
+import { exponent, pointText, short } from "./numbers.js";
 import {
   axisTicks, drawnPath, fittingHalf, linePixels, markerPath, moved, pathThrough, pathUpTo, planeScale, rayEnd, ringNorms, rounded,
   sectorPixels, zoomed,
@@ -253,7 +253,7 @@ export function mountPlane(root, store, runs = null) {
         put(node, "r", radius.toFixed(1));
         put(node, "class", k === all.length - 1 ? "rim" : "tick");
         const isDoubled = k === all.length - 2 && all[k + 1] < 3 * norm;
-        if (!isDoubled) text(`tr${norm}`, centre + radius - 3, centre + 14, short(norm), "end");
+        if (!isDoubled) text(`tr${norm}`, centre + radius - 3, centre + 14, norm >= 1000 ? exponent(norm) : short(norm), "end");
       });
     grid.sweep();
   }
@@ -390,7 +390,8 @@ export function mountPlane(root, store, runs = null) {
       const isOut = x < -20 || y < -20 || x > side + 20 || y > side + 20;
       const { chosen } = state;
       const isChosen = handle.kind === "start" ? chosen.start === handle.k : handle.kind === "token" && chosen.input === handle.i && chosen.token === handle.t;
-      put(node, "class", `${handle.kind}${isChosen ? " chosen" : ""}${isOut ? " out" : ""}`);
+      const isCrowded = scale.map === "disc" && handle.kind === "token" && !isChosen;
+      put(node, "class", `${handle.kind}${isChosen ? " chosen" : ""}${isOut ? " out" : ""}${isCrowded ? " crowded" : ""}`);
       put(node, "aria-label", `${handle.name}, ${handle.value}; arrow keys move it`);
       put(node, "aria-valuetext", handle.value);
       put(node, "aria-valuenow", Number(handle.point[0].toPrecision(4)));
@@ -724,7 +725,10 @@ export function planePicture(root = document.getElementById("plane")) {
   copy.querySelectorAll("circle[r='0']").forEach((node) => node.remove());
   const side = svg.viewBox.baseVal.width;
   const background = shape("rect", { width: side, height: side, fill: getComputedStyle(root.querySelector(".plane-square")).backgroundColor });
-  const image = canvas && !canvas.hidden && canvas.width > 0 ? [shape("image", { width: side, height: side, href: canvas.toDataURL("image/png"), opacity: getComputedStyle(canvas).opacity })] : [];
+  const image =
+    canvas.hidden || canvas.clientWidth === 0
+      ? []
+      : [shape("image", { x: canvas.offsetLeft, y: canvas.offsetTop, width: canvas.clientWidth, height: canvas.clientHeight, href: canvas.toDataURL("image/png"), style: "image-rendering:pixelated" })];
   copy.prepend(background, ...image);
   copy.removeAttribute("class");
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");

@@ -1,0 +1,204 @@
+"""The plane in a real browser: mouse, fingers and keys move what is drawn, predictions follow, and basins are painted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from browser_page import DESKTOP, PHONE, drag, lab_state, open_lab, predicted_limits, resize, settle
+
+WHOLE_PICTURE_SECONDS = 60
+
+
+def handle(browser, name):
+    """The point of the plane with this name: token:0:1, start:0, limit:1, …"""
+    return browser.find_element("css selector", f'#plane [data-handle="{name}"]')
+
+
+def focused(browser):
+    """The name of the point that has the focus."""
+    return browser.execute_script("return document.activeElement.dataset.handle ?? null")
+
+
+def press(browser, *keys):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser).send_keys(*keys).perform()
+    settle(browser)
+
+
+def tokens(browser):
+    problem = lab_state(browser)["problem"]
+    return np.array(problem["tokens"] if "tokens" in problem else problem["keys"])
+
+
+def enter_by_tab(browser):
+    """Press Tab from the box before the plane until a point of it has the focus."""
+    from selenium.webdriver.common.keys import Keys
+
+    browser.find_element("css selector", "#plane .plane-controls button").click()
+    for _ in range(15):
+        press(browser, Keys.TAB)
+        if focused(browser) is not None:
+            return
+    pytest.fail("Tab does not reach the plane")
+
+
+# ---- moving
+
+
+def test_a_token_dragged_by_the_mouse_changes_the_prediction(lab):
+    before, limits = tokens(lab), predicted_limits(lab)
+    drag(lab, handle(lab, "token:0:1"), (60, -90), n_moves=9)
+    after = tokens(lab)
+    moved = after[0, 1] - before[0, 1]
+    assert moved[0] > 0
+    assert moved[1] > 0
+    assert np.array_equal(np.delete(after, 1, axis=1), np.delete(before, 1, axis=1))
+    assert predicted_limits(lab) != limits
+    lab.execute_script("lab.store.undo()")  # one drag is one step
+    assert np.array_equal(tokens(lab), before)
+
+
+def test_a_start_is_dragged_in_the_whole_plane_by_log_radius(lab):
+    lab.find_element("css selector", "#plane [data-map=disc]").click()
+    settle(lab)
+    drag(lab, handle(lab, "start:0"), (100, 60))
+    assert np.linalg.norm(lab_state(lab)["starts"][0]) > 30
+
+
+def test_fingers_drag_a_token_on_a_phone(browser, lab_file):
+    resize(browser, PHONE)
+    open_lab(browser, lab_file)
+    before, limits = tokens(browser), predicted_limits(browser)
+    node = handle(browser, "token:0:1")
+    browser.execute_script("arguments[0].scrollIntoView({ block: 'center' })", node)
+    box = browser.execute_script(
+        "const box = arguments[0].querySelector('.hit').getBoundingClientRect(); return [box.left + box.width / 2, box.top + box.height / 2, box.width]",
+        node,
+    )
+    x, y, width = box
+    assert width >= 44  # what a finger hits
+    for kind, at in [("touchStart", (x, y)), *[("touchMove", (x, y - 8 * k)) for k in range(1, 8)], ("touchEnd", None)]:
+        points = [] if at is None else [{"x": at[0], "y": at[1]}]
+        browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    settle(browser)
+    assert tokens(browser)[0, 1, 1] > before[0, 1, 1] + 0.3
+    assert predicted_limits(browser) != limits
+    resize(browser, DESKTOP)
+
+
+def test_keys_alone_enter_move_choose_and_remove(lab):
+    from selenium.webdriver.common.keys import Keys
+
+    enter_by_tab(lab)
+    assert focused(lab) == "token:0:0"
+    press(lab, "]")
+    assert focused(lab) == "token:0:1"
+    before, half = tokens(lab), lab_state(lab)["view"]["half"]
+    press(lab, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_UP)
+    step = 2 * half / 100
+    assert tokens(lab)[0, 1] == pytest.approx(before[0, 1] + [2 * step, step], abs=0.3 * step)
+    press(lab, Keys.SHIFT, Keys.ARROW_UP)
+    assert tokens(lab)[0, 1, 1] == pytest.approx(before[0, 1, 1] + 11 * step, abs=0.3 * step)
+    press(lab, Keys.NULL, Keys.ENTER)
+    assert (lab_state(lab)["chosen"]["input"], lab_state(lab)["chosen"]["token"]) == (0, 1)
+    press(lab, Keys.END, Keys.ENTER)
+    assert focused(lab) == "limit:0" or focused(lab) == f"limit:{len(predicted_limits(lab)) - 1}"
+    assert lab_state(lab)["chosen"]["limit"] == len(predicted_limits(lab)) - 1
+    count = len(tokens(lab)[0])
+    press(lab, Keys.HOME, Keys.DELETE)
+    assert len(tokens(lab)[0]) == count - 1
+    assert focused(lab) == "token:0:0"
+
+
+def test_tab_stops_once_in_the_plane(lab):
+    from selenium.webdriver.common.keys import Keys
+
+    enter_by_tab(lab)
+    press(lab, Keys.TAB)
+    assert focused(lab) is None
+
+
+def test_every_point_says_where_it_is(lab):
+    names = lab.execute_script(
+        "return [...document.querySelectorAll('#plane [data-handle]')].map((node) => node.getAttribute('aria-label'))"
+    )
+    assert names
+    assert all(names)
+    assert any("token 2 of input 1, score 0.9, at (1, 0)" in name for name in names)
+
+
+# ---- starts, view, basins
+
+
+def test_a_double_click_adds_a_start_and_eight_are_the_most(lab):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    picture = lab.find_element("css selector", "#plane .plane-picture")
+    before = len(lab_state(lab)["starts"])
+    ActionChains(lab).move_to_element_with_offset(picture, -120, 150).double_click().perform()
+    settle(lab)
+    starts = lab_state(lab)["starts"]
+    assert len(starts) == before + 1
+    assert starts[-1][0] < 0
+    assert starts[-1][1] < 0
+    for _ in range(9):
+        lab.find_element("css selector", "#plane button[aria-label='Add a start of descent']").click()
+        settle(lab)
+        if not lab.find_element("css selector", "#plane button[aria-label='Add a start of descent']").is_enabled():
+            break
+    assert len(lab_state(lab)["starts"]) == 8
+
+
+def test_the_wheel_zooms_once_the_plane_has_the_focus(lab):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+
+    half = lab_state(lab)["view"]["half"]
+    handle(lab, "token:0:1").click()
+    origin = ScrollOrigin.from_element(lab.find_element("css selector", "#plane .plane-picture"))
+    ActionChains(lab).scroll_from_origin(origin, 0, -300).perform()
+    settle(lab)
+    assert lab_state(lab)["view"]["half"] < half
+
+
+def basins_painted(browser):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    status = browser.find_element("css selector", "#plane .basin-status")
+    WebDriverWait(browser, WHOLE_PICTURE_SECONDS).until(lambda _: "painted in" in status.text)
+    return [entry.text for entry in browser.find_elements("css selector", "#plane .basin-shares li")]
+
+
+@pytest.mark.parametrize("with_workers", [True, False], ids=["in workers", "without workers"])
+def test_basins_are_painted_with_their_shares(browser, lab_file, with_workers):
+    open_lab(browser, lab_file)
+    if not with_workers:
+        browser.execute_script("window.Worker = undefined")
+    browser.find_element("css selector", "#plane input[name=basins]").click()
+    shares = basins_painted(browser)
+    assert len(shares) == 2
+    assert "limit 1 ★: 67 %" in shares[0]
+    assert "limit 2: 33 %" in shares[1]
+    corner, right = browser.execute_script(
+        """
+        const context = document.getElementById("basins").getContext("2d");
+        return [[2, 2], [120, 125]].map(([x, y]) => Array.from(context.getImageData(x, y, 1, 1).data));
+        """
+    )
+    assert corner[2] > corner[0]  # blue above, orange below
+    assert right[0] > right[2]
+
+
+def test_basins_follow_the_problem_and_say_where_there_are_none(lab):
+    lab.find_element("css selector", "#plane input[name=basins]").click()
+    before = basins_painted(lab)
+    drag(lab, handle(lab, "token:0:1"), (0, -60))
+    after = basins_painted(lab)
+    assert after != before
+    lab.execute_script(
+        "lab.store.apply('Adam', (state) => ({ ...state, problem: { ...state.problem, optimizer: { name: 'Adam' } } }))"
+    )
+    settle(lab)
+    assert "Adam" in lab.find_element("css selector", "#plane .basin-status").text
