@@ -55,18 +55,16 @@ def test_arrow_keys_move_by_a_share_of_the_view() -> None:
 
 
 def test_dragged_points_have_few_digits_and_stay_within_a_pixel() -> None:
-    points = scaled(
-        "answer([1.23456789, 0.00123456, -3.9].map((x) => plane.rounded(scale, [x, -x])));", WINDOW
-    )
+    points = scaled("answer([1.23456789, 0.00123456, -3.9].map((x) => plane.rounded(scale, [x, -x])));", WINDOW)
     assert [len(str(x)) <= 6 for x, _ in points] == [True] * 3
     assert [x for x, _ in points] == pytest.approx([1.23456789, 0.00123456, -3.9], abs=4 / 500)
 
 
 def test_zooming_in_and_out_ends_where_it_began_and_stops_at_bounds() -> None:
     code = """
-    const inOut = (view) => { const near = { ...view, ...plane.zoomed(view, 1.5) }; return [near, { ...near, ...plane.zoomed(near, 1 / 1.5) }]; };
-    const end = (factor) => { let view = given.view; for (let k = 0; k < 200; k++) view = { ...view, ...plane.zoomed(view, factor) }; return view; };
-    answer({ pair: inOut(given.view), ends: [end(2), end(0.5)] });
+    const zoom = (view, factor, times) => (times === 0 ? view : zoom({ ...view, ...plane.zoomed(view, factor) }, factor, times - 1));
+    const near = zoom(given.view, 1.5, 1);
+    answer({ pair: [near, zoom(near, 1 / 1.5, 1)], ends: [zoom(given.view, 2, 200), zoom(given.view, 0.5, 200)] });
     """
     for view, name in ((WINDOW, "half"), (DISC, "far")):
         found = scaled(code, view)
@@ -79,9 +77,7 @@ def test_zooming_in_and_out_ends_where_it_began_and_stops_at_bounds() -> None:
 
 @pytest.mark.parametrize("half", [0.05, 0.8, 1, 3, 4, 7.3, 60, 1e6])
 def test_ticks_are_few_round_and_inside(half: float) -> None:
-    ticks = run_in_page(
-        'import { axisTicks } from "./plane_scale.js"; answer(axisTicks(given));', half
-    )
+    ticks = run_in_page('import { axisTicks } from "./plane_scale.js"; answer(axisTicks(given));', half)
     assert 4 <= len(ticks) <= 12
     assert all(abs(tick) < half for tick in ticks)
     assert sorted(ticks) == ticks
@@ -168,6 +164,9 @@ PAINTING = """
 import { Painting, basinSentence } from "./basin_picture.js";
 const painting = new Painting(32);
 const labelOf = (pixel) => (pixel % 32 < 16 ? 0 : 1);
+const paintAll = (label) => {
+  for (let pixels = painting.take(); pixels !== null; pixels = painting.take()) painting.add(pixels, pixels.map(label));
+};
 """
 
 
@@ -176,7 +175,7 @@ def test_coarse_labels_fill_their_squares_until_finer_ones_come() -> None:
     const first = painting.take();
     painting.add(first, first.map(labelOf));
     const coarse = Array.from(painting.labels);
-    for (let pixels = painting.take(); pixels !== null; pixels = painting.take()) painting.add(pixels, pixels.map((pixel) => labelOf(pixel + 4)));
+    paintAll((pixel) => labelOf(pixel + 4));
     answer({ first, coarse, fine: Array.from(painting.labels), isDone: painting.isDone, shares: painting.shares() });
     """
     found = run_in_page(PAINTING + code)
@@ -193,7 +192,7 @@ def test_coarse_labels_fill_their_squares_until_finer_ones_come() -> None:
 
 def test_every_pixel_has_the_colour_of_its_limit_and_the_top_row_the_largest_second_coordinate() -> None:
     code = """
-    for (let pixels = painting.take(); pixels !== null; pixels = painting.take()) painting.add(pixels, pixels.map((pixel) => (pixel >= 512 ? 0 : pixel % 32 === 0 ? -2 : 1)));
+    paintAll((pixel) => (pixel >= 512 ? 0 : pixel % 32 === 0 ? -2 : 1));
     answer(Array.from(painting.colours([[200, 0, 0], [0, 0, 200]])));
     """
     pixels = np.array(run_in_page(PAINTING + code)).reshape(32, 32, 4)
@@ -209,7 +208,8 @@ def test_workers_answer_for_the_present_picture_alone() -> None:
     const said = [];
     const scope = { postMessage: (message) => said.push(message) };
     startWorker(scope);
-    const request = { problem: given, optima: [{ direction: [0, 1], selected: [0] }, { direction: [1, 0], selected: [1] }], settings: { side: 8, half: 4, steps: 300 } };
+    const optima = [{ direction: [0, 1], selected: [0] }, { direction: [1, 0], selected: [1] }];
+    const request = { problem: given, optima, settings: { side: 8, half: 4, steps: 300 } };
     scope.onmessage({ data: { generation: 1, request } });
     scope.onmessage({ data: { generation: 1, pixels: [0, 60] } });
     scope.onmessage({ data: { generation: 2, request } });

@@ -649,8 +649,8 @@ export function mountPlane(root, store, runs = null) {
 
   // ---- size and updates
 
-  new ResizeObserver(() => {
-    side = Math.round(square.clientWidth);
+  new ResizeObserver(([{ contentRect }]) => {
+    side = Math.floor(contentRect.width);
     draw();
     basins.resize();
   }).observe(square);
