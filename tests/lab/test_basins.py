@@ -35,7 +35,7 @@ def compared(mine: Any, theirs: Any, optima: Any, selections: Any) -> None:
 
 @pytest.mark.parametrize("name", ["figure_1b", "random"])
 def test_basins_in_a_window_agree_with_the_claim(name: str) -> None:
-    data, v = ml.data.figure_1b() if name == "figure_1b" else claim.random_problem(claim.SEED)
+    data, v = ml.data.figure_1b() if name == "figure_1b" else ml.data.basin_example()
     side, half, steps = (20, claim.NEAR_1B, 1500) if name == "figure_1b" else (16, claim.NEAR_RANDOM, 800)
     answer = ask([{"call": "basins", "problem": as_json(data, v), "side": side, "half": half, "steps": steps}])[0]
     theirs = claim._basins(data, v, claim._square(side, half), claim.STEP, steps)

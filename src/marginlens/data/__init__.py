@@ -14,6 +14,8 @@ from marginlens.data.files import (
 )
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
 from marginlens.data.paper_examples import (
+    basin_example,
+    cone_example,
     figure_1a,
     figure_1b,
     figure_1c,
@@ -22,6 +24,8 @@ from marginlens.data.paper_examples import (
     figure_3b,
     figure_5,
     figure_8,
+    norm_example,
+    norm_selection_example,
 )
 from marginlens.data.random_tokens import (
     MonotoneNetwork,
@@ -69,7 +73,9 @@ __all__ = [
     "acyclic_sequences",
     "acyclic_sequences_as_coded",
     "balanced_sequences",
+    "basin_example",
     "class_clusters",
+    "cone_example",
     "cyclic_sequences",
     "cyclic_sequences_as_coded",
     "embedding_tokens",
@@ -87,6 +93,8 @@ __all__ = [
     "level_sequences",
     "load",
     "monotone_mixing",
+    "norm_example",
+    "norm_selection_example",
     "ordered_sequences",
     "random_sequences",
     "random_start",

@@ -1,4 +1,4 @@
-"""The datasets of the papers' figures, by name."""
+"""The datasets of the papers' figures, and of the claims' own problems in the plane, by name."""
 
 from __future__ import annotations
 
@@ -107,3 +107,31 @@ def figure_2() -> SequenceDataset:
     sequences = [[2, 4, 1], [3, 2, 1], [1, 3, 1], [3, 1, 2], [1, 4, 2], [2, 3, 2], [1, 4, 2]]
     labels = [4, 2, 3, 3, 1, 2, 2]
     return SequenceDataset(np.array(sequences) - 1, np.array(labels) - 1, np.eye(4))
+
+
+# ---- our own problems in the plane
+
+
+@implements("A", "Fig 2")
+def cone_example() -> Example:
+    """One input with three tokens: (1, 0) is locally optimal beside the optimal (-1, .8), with a cone wide enough to be drawn to scale."""
+    return scored_tokens([[(1.0, 0.0), (0.0, 0.0), (-1.0, 0.8)]], [[0.6, 0.0, 1.0]])
+
+
+def basin_example() -> Example:
+    """Two inputs with four tokens each: the GMM, two further locally optimal directions and a finite minimum attract starts."""
+    keys = [
+        [(0.94, -0.81), (-0.56, 0.26), (-0.5, 0.76), (1.31, -0.84)],
+        [(-1.39, -1.17), (-1.99, -1.97), (0.0, -1.17), (-2.11, 0.17)],
+    ]
+    return scored_tokens(keys, [[0.16, 0.13, 0.59, 0.26], [0.59, 0.61, 0.85, 0.27]])
+
+
+def norm_example() -> Example:
+    """One input whose max-margin directions are told at a glance: (1, 0) in ℓ1, (2, 1) in ℓ2 and (1, 1) in ℓ∞."""
+    return scored_tokens([[(2.0, 1.0), (0.0, 0.0), (-1.0, 0.0)]], [[1.0, 0.0, 0.5]])
+
+
+def norm_selection_example() -> Example:
+    """One input on which descents from zero part: normalised and coordinate descent select the optimal token, sign descent another one."""
+    return scored_tokens([[(-1.5, -1.0), (1.0, 1.0), (1.5, 0.5)]], [[0.8, 0.2, 1.0]])

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 import marginlens as ml
 from marginlens import plotting
-from marginlens.data import TokenDataset, figure_1b, scored_tokens, sphere_tokens
+from marginlens.data import TokenDataset, cone_example, figure_1b, sphere_tokens
 from marginlens.directions import angle, correlation, unit
 from marginlens.dynamics import Record, UntilLength, UntilNorm, descend
 from marginlens.optimizers import GradientDescent, NormalizedGD
@@ -205,8 +205,7 @@ def _widest(
 
 def _planar() -> dict[str, Any]:
     """A problem in the plane: its tokens, its locally optimal direction with its cone, and paths from inside and outside it."""
-    keys, scores = [[(1.0, 0.0), (0.0, 0.0), (-1.0, 0.8)]], [[0.6, 0.0, 1.0]]
-    data, v = scored_tokens(keys, scores)
+    data, v = cone_example()
     cone = basin_cone(data, v, [0])
     other = locally_optimal_directions(data, v)
     angles = np.radians([-178, -150, -120, -80, -40, 0, 40, 80, 120, 150, 165])
@@ -216,8 +215,8 @@ def _planar() -> dict[str, Any]:
     step = NormalizedGD(cone.radius / 40)
     run = descend(data.repeat(len(points)), v, optimizer=step, n_steps=150, start=points, record=Record(1))
     return {
-        "keys": np.array(keys[0]),
-        "scores": np.array(scores[0]),
+        "keys": data.K[0],
+        "scores": data.scores(v)[0],
         "p": cone.p,
         "mu": cone.mu,
         "radius": cone.radius,

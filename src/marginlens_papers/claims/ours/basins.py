@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from scipy.ndimage import gaussian_filter
 
 from marginlens import plotting
-from marginlens.data import TokenDataset, figure_1b
+from marginlens.data import TokenDataset, basin_example, figure_1b
 from marginlens.data.random_tokens import scored_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, Trajectory, descend
@@ -67,7 +67,7 @@ class X_B(Claim):
         paper = effort is Effort.PAPER
         side, n_steps, rings = (100, 5000, (100, 50)) if paper else (24, 2000, (24, 12))
         progress.expect(5)
-        (data, v), (other, w) = figure_1b(), random_problem(SEED)
+        (data, v), (other, w) = figure_1b(), basin_example()
         progress.advance()
         seconds, first = _timed(data, v, side, NEAR_1B, n_steps)
         progress.advance()
@@ -123,7 +123,10 @@ def _sentence(numbers: dict[str, float], shown: dict[str, Any]) -> str:
 
 
 def random_problem(seed: int) -> tuple[TokenDataset, FloatArray]:
-    """The first problem from `seed` on in which the GMM, two LMM directions and a finite minimum all attract starts."""
+    """The first problem from `seed` on in which the GMM, two LMM directions and a finite minimum all attract starts.
+
+    From `SEED` on it is `data.basin_example()`.
+    """
     grid = _square(10, 6.0).reshape(-1, 2)
     while True:
         rng = np.random.default_rng([seed, 2, 4])
