@@ -7,6 +7,7 @@ from marginlens import (
     engines as engines,
     errors as errors,
     graphs as graphs,
+    lab as lab,
     losses as losses,
     nexttoken as nexttoken,
     norms as norms,

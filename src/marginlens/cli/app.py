@@ -1,4 +1,4 @@
-"""The command line: solve, train and sweep problems, rank tokens, classify texts, probe models, reproduce the papers' claims, time them."""
+"""The command line: solve, train and sweep problems, the lab, graphs of tokens, texts, probes of models, the papers' claims, benchmarks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from marginlens.cli import papers_module
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli.bench import app as bench
 from marginlens.cli.graph import graph
+from marginlens.cli.lab import lab
 from marginlens.cli.probe import probe
 from marginlens.cli.solve import solve
 from marginlens.cli.statement import statement
@@ -32,6 +33,7 @@ app.command()(solve)
 app.command()(train)
 app.command()(graph)
 app.command()(probe)
+app.command()(lab)
 app.command()(statement)
 if (papers := papers_module("commands")) is not None:
     app.command()(papers.reproduce)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from marginlens.data import TokenDataset
 from marginlens.errors import reject
+from marginlens.lab.permalink import Shown, state_of
+from marginlens.lab.presets import presets as known_presets
+from marginlens.lab.problem_files import Problem
 from marginlens.pages import render
+from marginlens.runtime.files import as_path, check_place, write_whole
 
 ENTRY = "page/main.js"
 WORKER = "page/worker.js"
@@ -218,53 +224,56 @@ def _style() -> Markup:
     return Markup(re.sub(r"\n\s*", "\n", text).strip())
 
 
-def lab_page(problem: Mapping[str, Any] | None = None, presets: Sequence[Mapping[str, Any]] | None = None) -> str:
+def lab_page(problem: Shown | None = None, presets: Sequence[Mapping[str, Any]] | None = None) -> str:
     """The text of the lab's page, which needs no other file and no network.
 
     Args:
-        problem: a problem in its JSON form that the page opens with; the first preset by default.
-        presets: entries `{name, title, problem, starts, view}`; those of the library by default.
+        problem: what the page opens with: a `Problem` in the plane, a problem in its JSON form, a preset or its name, or a state; the
+            preset A-F1b by default.
+        presets: entries `{name, title, caption, group, problem, starts, view}`; those of the library by default.
     """
+    listed = [entry.to_dict() for entry in known_presets()] if presets is None else list(presets)
     return render(
         "marginlens.lab",
         "page/page.html",
         style=_style(),
         bundle=_inside_script(bundle()),
-        presets=_json_inside(list(_provisional_presets() if presets is None else presets)),
-        problem=_json_inside(None if problem is None else dict(problem)),
+        presets=_json_inside(listed),
+        problem=_json_inside(None if problem is None else _opening(problem)),
     )
 
 
 def write_lab(
-    path: str | Path,
-    problem: Mapping[str, Any] | None = None,
+    path: str | os.PathLike[str],
+    problem: Shown | TokenDataset | None = None,
+    head: Any = None,
+    *,
     presets: Sequence[Mapping[str, Any]] | None = None,
+    **run: Any,
 ) -> Path:
-    """Write the lab's page to a file and return its path; the arguments are those of `lab_page`."""
-    target = Path(path)
-    target.write_text(lab_page(problem, presets), encoding="utf-8")
-    return target
+    """Write the lab's page to a file, whole or not at all, and return its path.
+
+    Args:
+        path: a name that ends in `.html`.
+        problem: what the page opens with, as for `lab_page`; or a dataset with keys in the plane, with `head` and what else `Problem`
+            takes: start, optimizer, loss, n_steps, trains_head, start_head.
+        presets: as for `lab_page`.
+    """
+    place = as_path(path, "path", "the path of a file")
+    check_place(place, "path", (".html", ".htm"))
+    if isinstance(problem, TokenDataset):
+        problem = Problem(problem, head, **run)
+    elif head is not None or run:
+        raise reject("problem", "a TokenDataset where a head or a run is given", type(problem).__name__)
+    write_whole(place, lab_page(problem, presets).encode(), "path")
+    return place
 
 
-def _provisional_presets() -> list[dict[str, Any]]:
-    form = {"format": "marginlens-problem", "version": 1}
-    keys = [[[-0.1, 1.0], [1.0, 0.0], [0.0, 0.0]]]
-    return [
-        {
-            "name": "A-F1b",
-            "title": "One input, two limits",
-            "problem": {**form, "keys": keys, "scores": [[1.0, 0.9, 0.0]], "steps": 1000},
-            "starts": [[0.5, -1.5], [-0.5, 1.0]],
-            "view": {},
-        },
-        {
-            "name": "A-F1a",
-            "title": "One input, one limit",
-            "problem": {**form, "keys": keys, "scores": [[1.0, 0.9, 0.9]], "steps": 1000},
-            "starts": [[0.5, -1.5]],
-            "view": {},
-        },
-    ]
+def _opening(shown: Shown) -> dict[str, Any]:
+    """A state, or a problem's JSON form, that the page opens with."""
+    if isinstance(shown, Mapping) and "problem" not in shown:
+        return dict(shown)
+    return state_of(shown)
 
 
 if __name__ == "__main__":

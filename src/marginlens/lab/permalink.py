@@ -10,13 +10,14 @@ from typing import Any
 
 from marginlens.errors import reject
 from marginlens.lab.presets import Preset, preset
-from marginlens.lab.problem_files import Problem
+from marginlens.lab.problem_files import Problem, page_problem
 
+Shown = str | Preset | Problem | Mapping[str, Any]  # what the page can open with
 VERSION = "1"
 _RAW_DEFLATE = -15  # window bits of a stream without header
 
 
-def permalink(shown: str | Preset | Problem | Mapping[str, Any]) -> str:
+def permalink(shown: Shown) -> str:
     """The hash, "#" included, that opens the lab with a preset, a problem or a state.
 
     Args:
@@ -31,14 +32,14 @@ def permalink(shown: str | Preset | Problem | Mapping[str, Any]) -> str:
     return f"#{VERSION}.{base64.urlsafe_b64encode(packed).decode().rstrip('=')}"
 
 
-def state_of(shown: str | Preset | Problem | Mapping[str, Any]) -> dict[str, Any]:
+def state_of(shown: Shown) -> dict[str, Any]:
     """The state of the page that shows a preset, a problem or a state, without what is as at the page's start."""
     if isinstance(shown, str):
         return preset(shown).state()
     if isinstance(shown, Preset):
         return shown.state()
     if isinstance(shown, Problem):
-        entries = shown.to_dict()
+        entries = page_problem(shown).to_dict()
         start = entries.pop("start")
         del entries["format"], entries["version"]
         return {"problem": entries, "starts": [start]}

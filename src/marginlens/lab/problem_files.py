@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,45 @@ def as_problem(problem: Any, head: Any = None, **run: Any) -> Problem:
     given = [name for name, value in {"head": head, **run}.items() if value is not None]
     if given:
         raise reject(given[0], "left out where a Problem is given, which has it", "both")
+    return problem
+
+
+# ---- what the page takes
+
+MAX_INPUTS, MAX_TOKENS = 8, 12
+MAX_ENTRY, MAX_START = 1e6, 1e12  # in modulus, of tokens, keys, scores and heads, and of starts
+MAX_STEPS = 10_000_000
+
+
+def page_problem(problem: Problem) -> Problem:
+    """The problem as the page shows it, or the sentence that says what the page takes.
+
+    Keys must lie in the plane. Tokens of another width are told apart by their scores alone, so they are given by these.
+    """
+    data, takes = problem.data, "a problem that the page takes"
+    longest = int(data.lengths.max())
+    if data.d_key != 2:
+        raise reject("problem", f"{takes}, with keys in the plane", f"keys with {data.d_key} coordinates")
+    if data.n_inputs > MAX_INPUTS or longest > MAX_TOKENS:
+        size = f"{data.n_inputs} inputs of up to {longest} tokens"
+        raise reject("problem", f"{takes}, at most {MAX_INPUTS} inputs of at most {MAX_TOKENS} tokens", size)
+    if data.d_model != 2 and problem.trains_head:
+        raise reject("problem", f"{takes}, with tokens in the plane", f"tokens with {data.d_model} coordinates")
+    if data.d_model != 2:
+        scores = data.scores(problem.head)
+        listed = [np.column_stack([data.K[i, :n], data.y[i] * scores[i, :n]]) for i, n in enumerate(data.lengths)]
+        keys = [data.K[i, :n] for i, n in enumerate(data.lengths)]
+        data = TokenDataset(listed, data.y, K=keys)
+        problem = replace(problem, data=data, head=[0.0, 0.0, 1.0], start_head=None)
+    heads = [] if problem.head is None else [problem.head]
+    largest = max(float(np.abs(array).max()) for array in (data.X, data.K, *heads))
+    if largest > MAX_ENTRY:
+        raise reject("problem", f"{takes}, with numbers up to {MAX_ENTRY:g}", f"{largest:g}")
+    furthest = float(max(np.abs(problem.start).max(), np.abs(problem.start_head).max()))
+    if furthest > MAX_START:
+        raise reject("start", f"at most {MAX_START:g} in modulus for the page", f"{furthest:g}")
+    if problem.n_steps > MAX_STEPS:
+        raise reject("n_steps", f"at most {MAX_STEPS} for the page", problem.n_steps)
     return problem
 
 

@@ -17,7 +17,7 @@ import { mountPriorityPicture } from "./priority_picture.js";
 import { Runs } from "./run.js";
 import { mountSettings } from "./settings.js";
 import { shareItems, shownScript } from "./share_menu.js";
-import { startState, stateOfProblem, Store } from "./state.js";
+import { completeState, startState, stateOfProblem, Store } from "./state.js";
 import { mountContinuation, mountTextInput } from "./text_panel.js";
 import { mountTheorems } from "./theorems_panel.js";
 import { mountTabs, mountToolbar } from "./toolbar.js";
@@ -63,7 +63,7 @@ async function openingState(presets) {
   const problem = embedded("problem");
   const state =
     (location.hash.length > 1 ? await attempt(() => stateOfHash(location.hash)) : null) ??
-    (problem === null ? null : await attempt(() => stateOfProblem(problem))) ??
+    (problem === null ? null : await attempt(() => (problem.problem ? completeState(problem) : stateOfProblem(problem)))) ??
     startState(presets);
   return { state, complaint };
 }

@@ -131,13 +131,19 @@ export function mountToolbar(root, store, { presets, items, startTour, help }) {
   const undo = element("button", { type: "button", class: "icon", onclick: () => store.undo() }, "↶");
   const redo = element("button", { type: "button", class: "icon", onclick: () => store.redo() }, "↷");
   const reset = element("button", { type: "button", title: "Back to how this example began", onclick: () => store.reset() }, "Reset");
-  const options = presets.map(({ name, title }) => element("option", { value: name }, `${name} – ${title}`));
+  const option = ({ name, title }) => element("option", { value: name }, title);
+  const groups = [...new Set(presets.map(({ group }) => group))].map((group) => {
+    const options = presets.filter((preset) => preset.group === group).map(option);
+    return group ? element("optgroup", { label: group }, options) : options;
+  });
   const changed = element("option", { value: "", hidden: true }, "Your own problem");
-  const select = element("select", { id: "preset" }, changed, options);
+  const select = element("select", { id: "preset" }, changed, groups);
   select.addEventListener("change", () => {
     const preset = presets.find(({ name }) => name === select.value);
-    if (preset && store.load({ ...stateOfPreset(preset), text: store.state.text }, `open example ${preset.name}`))
-      store.say(`Example ${preset.name}: ${preset.title}.`);
+    if (!preset) return;
+    const opened = stateOfPreset(preset);
+    const state = preset.text ? opened : { ...opened, text: store.state.text };
+    if (store.load(state, `open example ${preset.name}`)) store.say(preset.caption ?? `Example ${preset.name}: ${preset.title}.`);
   });
   replace(
     root,

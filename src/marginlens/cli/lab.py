@@ -1,0 +1,74 @@
+"""`marginlens lab`: the interactive page as one file, with a problem of the user's or an example, opened in the browser."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marginlens.cli._exit import errors_as_sentences
+from marginlens.cli._options import refuse_options
+from marginlens.errors import reject
+from marginlens.runtime.files import check_place
+
+PAGE = Path("lab.html")
+_MARK = b"<title>marginlens lab"  # in every file that the command wrote
+_MARK_WITHIN = 2000  # bytes from the beginning
+
+
+def lab(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="A problem in the plane to begin with: a .npz or JSON file as solve and train read it, or one that the page saved.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="LAB.html", help="Where the page goes.")] = PAGE,
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME", help="The example to begin with.", show_default="A-F1b")
+    ] = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Write the page without opening it.")] = False,
+) -> None:
+    """Open the lab: drag tokens in the plane and see at once what attention will select, and why.
+
+    The page is one file without network: send it, host it anywhere, or open it again later.
+    """
+    with errors_as_sentences("Nothing was written."):
+        from marginlens.lab import Preset, Problem, read_problem, write_lab
+        from marginlens.lab import preset as preset_named
+
+        _check_place(out)
+        shown: Problem | Preset | None = None
+        if file is not None:
+            refuse_options("beside a file, which the page begins with", preset=preset)
+            _refuse_sequences(file)
+            shown = read_problem(file)
+        elif preset is not None:
+            shown = preset_named(preset)
+        write_lab(out, shown)
+        typer.echo(f"The lab is at {out}")
+        if not no_open and not webbrowser.open(out.resolve().as_uri()):
+            typer.echo("No browser could be started: open the file in one.")
+
+
+def _check_place(out: Path) -> None:
+    """Refuse to write over a file that is no page of the lab."""
+    check_place(out, "out", (".html", ".htm"))
+    if out.exists():
+        with out.open("rb") as file:
+            if _MARK not in file.read(_MARK_WITHIN):
+                raise reject(
+                    "out", "a new file, or a page that the lab wrote", f"{str(out)!r}, which is something else"
+                )
+
+
+def _refuse_sequences(file: Path) -> None:
+    from marginlens.data.files import holds_sequences
+
+    if holds_sequences(file):
+        advice = "The page's text tab takes a text by paste."
+        raise reject("file", "a problem of token selection in the plane", f"{str(file)!r}, a file of sequences", advice)

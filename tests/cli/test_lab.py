@@ -1,0 +1,98 @@
+"""`marginlens lab`: where the page goes, what it begins with, how it is opened, and how it refuses."""
+
+import json
+import webbrowser
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens.data import TokenDataset, figure_8, write_problem, write_sequences
+from marginlens.lab import preset
+from marginlens.lab import write_problem as write_lab_problem
+from one_command import command
+
+lab, _ = command("lab")
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The addresses that a browser is asked to open."""
+    addresses = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: addresses.append(address) or True)
+    return addresses
+
+
+def beginning(path):
+    """What the page begins with."""
+    return json.loads(path.read_text(encoding="utf-8").split('id="problem">')[1].split("</script>")[0])
+
+
+def test_it_writes_the_page_and_opens_it(here, opened):
+    result = lab()
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "The lab is at lab.html\n"
+    assert opened == [(here / "lab.html").as_uri()]
+    assert beginning(here / "lab.html") is None
+    assert len((here / "lab.html").read_bytes()) <= 400_000
+    assert lab("--no-open").exit_code == 0  # over the earlier page
+    assert len(opened) == 1
+
+
+def test_a_file_is_what_the_page_begins_with(here, opened):
+    data, head = figure_8()
+    write_problem("p.npz", data, head)
+    write_lab_problem("p.json", data, head, start=[1, -1], optimizer=ml.SignDescent(0.2), n_steps=9)
+    for file in ("p.npz", "p.json"):
+        result = lab(file, "--out", "own.html", "--no-open")
+        assert result.exit_code == 0, result.output
+        begin = beginning(here / "own.html")
+        assert begin["problem"]["keys"] == data.K.tolist()
+    assert begin["starts"] == [[1.0, -1.0]]
+    assert begin["problem"]["optimizer"] == {"name": "SignDescent", "size": 0.2, "decay": 0.0}
+    assert opened == []
+
+
+def test_a_preset_is_chosen_by_its_name(here, opened):
+    assert lab("--preset", "a-f3B").exit_code == 0
+    assert beginning(here / "lab.html") == preset("A-F3b").state()
+    result = lab("--preset", "A-F99")
+    assert result.exit_code == 2
+    assert "A-F1a" in result.stderr
+
+
+def test_without_a_browser_it_says_what_to_do(here, monkeypatch):
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    result = lab()
+    assert result.exit_code == 0
+    assert "open the file in one" in result.stdout
+
+
+def test_what_the_page_cannot_show_is_refused(here, opened):
+    rng = np.random.default_rng(0)
+    write_problem("wide.npz", TokenDataset(rng.standard_normal((2, 3, 3)), [1, -1]), [1, 0, 0])
+    write_problem("long.json", TokenDataset(rng.standard_normal((1, 13, 2)), [1]), [1, 0])
+    write_problem("batch.npz", TokenDataset(rng.standard_normal((2, 1, 3, 2)), [[1], [1]]), [1, 0])
+    write_sequences("text.json", ml.data.figure_2())
+    (here / "bad.json").write_text('{"format": "marginlens-problem", "tokens": [[[1, "x"]]], "head": [1, 0]}')
+    (here / "notes.html").write_text("<title>notes</title>")
+    cases = {
+        ("wide.npz",): "keys in the plane",
+        ("long.json",): "at most 8 inputs of at most 12 tokens",
+        ("batch.npz",): "batch of 2",
+        ("text.json",): "a file of sequences",
+        ("bad.json",): "'tokens[0][0][1]'",
+        ("nowhere.npz",): "No such file",
+        ("long.json", "--preset", "A-F8"): "beside a file",
+        ("--out", "notes.html"): "which is something else",
+        ("--out", "lab.txt"): ".html",
+        ("--out", "nowhere/lab.html"): "folder that exists",
+    }
+    for arguments, words in cases.items():
+        result = lab(*arguments)
+        assert result.exit_code == 2, arguments
+        assert words in result.stderr, (arguments, result.stderr)
+        assert result.stderr.count("\n") == 1
+    assert opened == []
+    assert not (here / "lab.html").exists()
+    assert (here / "notes.html").read_text() == "<title>notes</title>"

@@ -1,0 +1,128 @@
+"""The lab's presets and links in Python: the page opens each of them as it is meant, and every plane claim has one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from lab_kernels import ask, needs_node, run_in_page
+from marginlens.errors import InputError
+from marginlens.lab import permalink, preset, presets, write_lab
+from marginlens.lab.permalink import state_of
+from marginlens.lab.problem_files import MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_STEPS, MAX_TOKENS, Problem, page_problem
+
+NAMES = [entry.name for entry in presets()]
+PLANE_CLAIMS = {"A-F1a", "A-F1b", "A-F1c", "A-F2", "A-F3", "A-F5", "A-F8", "X-B", "X-N2", "X-N4", "X-N5"}
+
+
+def test_every_claim_in_the_plane_has_a_preset() -> None:
+    assert {entry.claim for entry in presets()} - {""} == PLANE_CLAIMS
+    assert len(set(NAMES)) == len(NAMES)
+    assert all(entry.title and entry.caption.endswith(".") for entry in presets())
+
+
+@needs_node
+def test_the_page_opens_presets_and_links_with_the_same_state() -> None:
+    code = """
+    import { stateOfPreset } from "./state.js";
+    import { hashOf, stateOfHash } from "./permalink.js";
+    const states = [];
+    for (const { entry, hash } of given) {
+      const opened = stateOfPreset(entry);
+      states.push([opened, await stateOfHash(hash), await stateOfHash(await hashOf(opened))]);
+    }
+    answer(states);
+    """
+    given = [{"entry": entry.to_dict(), "hash": permalink(entry)} for entry in presets()]
+    for entry, (opened, linked, again) in zip(presets(), run_in_page(code, given), strict=True):
+        assert opened == linked == again
+        assert opened["preset"] == entry.name
+        assert Problem.from_dict({**opened["problem"], "start": opened["starts"][0]}) == Problem.from_dict(
+            {**entry.problem.to_dict(), "start": list(entry.starts[0])}
+        )
+        assert opened["tab"] == ("text" if entry.text else "plane")
+        assert {**opened["view"], **entry.view} == opened["view"]
+        assert {**opened["text"], **entry.text} == opened["text"]
+
+
+@needs_node
+def test_links_of_problems_and_states_give_them_back() -> None:
+    rng = np.random.default_rng(0)
+    wide = ml.TokenDataset(rng.standard_normal((2, 3, 5)), [1, -1], K=rng.standard_normal((2, 3, 2)))
+    head = rng.standard_normal(5)
+    states: list[Any] = [
+        Problem(wide, head, start=[1 / 3, -1e-17], optimizer=ml.SignDescent(0.1), n_steps=3),
+        {**state_of("A-F1c"), "tab": "text", "text": {"source": "é 😀", "window": 3}, "playback": {"step": 7}},
+    ]
+    code = """
+    import { problemOf } from "./state.js";
+    import { stateOfHash } from "./permalink.js";
+    const states = await Promise.all(given.map(stateOfHash));
+    answer(states.map((state) => ({ state, problem: problemOf(state) })));
+    """
+    found = run_in_page(code, [permalink(state) for state in states])
+    shown = Problem.from_dict(found[0]["problem"])
+    assert shown.start.tolist() == [1 / 3, -1e-17]
+    assert np.array_equal(shown.data.scores(shown.head), wide.scores(head))
+    assert np.array_equal(shown.data.K, wide.K)
+    assert found[1]["state"]["text"]["source"] == "é 😀"
+    assert found[1]["state"]["playback"]["step"] == 7
+
+
+def test_names_are_found_in_any_letters_and_others_refused() -> None:
+    assert preset("a-f1B").name == "A-F1b"
+    with pytest.raises(InputError, match="Did you mean A-F1b"):
+        preset("A-F1-b")
+    with pytest.raises(InputError, match="'shown'"):
+        permalink(3)  # type: ignore[arg-type]
+
+
+def test_what_the_page_does_not_take_is_refused_in_one_sentence() -> None:
+    tokens = np.random.default_rng(1).standard_normal
+    flat = ml.TokenDataset(tokens((2, 3, 2)), [1, -1])
+    refused = {
+        "keys with 3 coordinates": Problem(ml.TokenDataset(tokens((1, 2, 3)), [1]), [1, 0, 0]),
+        "9 inputs": Problem(ml.TokenDataset(tokens((9, 2, 2)), [1] * 9), [1, 0]),
+        "up to 13 tokens": Problem(ml.TokenDataset(tokens((1, 13, 2)), [1]), [1, 0]),
+        "numbers up to": Problem(ml.TokenDataset(1e7 * tokens((1, 2, 2)), [1]), [1, 0]),
+        "1e\\+13": Problem(flat, [1, 0], start=[1e13, 0]),
+        "n_steps": Problem(flat, [1, 0], n_steps=MAX_STEPS + 1),
+        "tokens with 3": Problem(ml.TokenDataset(tokens((1, 2, 3)), [1], K=tokens((1, 2, 2))), trains_head=True),
+    }
+    for words, problem in refused.items():
+        with pytest.raises(InputError, match=words) as caught:
+            page_problem(problem)
+        assert str(caught.value).count(". ") == 0
+    assert page_problem(Problem(flat, [1, 0])).data == flat
+
+
+@needs_node
+def test_the_page_takes_what_python_says_it_does() -> None:
+    code = """
+    import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_STEPS, MAX_TOKENS } from "../kernels/problem.js";
+    answer([MAX_INPUTS, MAX_TOKENS, MAX_ENTRY, MAX_START, MAX_STEPS]);
+    """
+    assert run_in_page(code) == [MAX_INPUTS, MAX_TOKENS, MAX_ENTRY, MAX_START, MAX_STEPS]
+    data = ml.TokenDataset(np.full((MAX_INPUTS, MAX_TOKENS, 2), MAX_ENTRY), [1] * MAX_INPUTS)
+    largest = page_problem(Problem(data, [MAX_ENTRY, 0], start=[MAX_START, 0], n_steps=MAX_STEPS))
+    assert ask([{"call": "refusal", "problem": largest.to_dict()}]) == [None]
+
+
+def test_write_lab_takes_datasets_problems_and_names(tmp_path: Path) -> None:
+    data, head = ml.data.figure_8()
+    path = write_lab(tmp_path / "lab.html", data, head, start=[1, 2], n_steps=5)
+    begin = path.read_text(encoding="utf-8").split('id="problem">')[1]
+    opened = json.loads(begin.split("</script>")[0])
+    assert opened == {**opened, "starts": [[1.0, 2.0]]}
+    assert opened["problem"]["steps"] == 5
+    assert write_lab(path, "A-F8").read_text(encoding="utf-8").count('"preset":"A-F8"') == 2
+    with pytest.raises(InputError, match=r"\.html"):
+        write_lab(tmp_path / "lab.txt")
+    with pytest.raises(InputError, match="TokenDataset"):
+        write_lab(path, "A-F8", head)
+    assert [file.name for file in tmp_path.iterdir()] == ["lab.html"]
