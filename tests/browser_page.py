@@ -144,3 +144,14 @@ def problem_of(state: dict[str, Any]) -> Problem:
 def handle(browser: WebDriver, name: str) -> WebElement:
     """What can be moved in the lab's plane, e.g. "token:0:2" for the third token of the first input, "start:0" or "head"."""
     return browser.find_element("css selector", f"[data-handle='{name}']")
+
+
+def path_ends(browser: WebDriver) -> list[list[float]]:
+    """Where the lab's runs stand at the step that is shown, start by start."""
+    return browser.execute_script("return window.lab.runs().paths.map((path) => Array.from(path.now.point))")
+
+
+def wait_for(browser: WebDriver, condition: str) -> None:
+    """Wait, frame by frame, until a JavaScript expression holds."""
+    script = f"const done = arguments[0], look = () => {condition} ? done() : requestAnimationFrame(look); look();"
+    browser.execute_async_script(script)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+
+import numpy as np
 import pytest
 
 from browser_page import (
@@ -15,12 +19,16 @@ from browser_page import (
     lab_state,
     open_lab,
     overflowing,
+    path_ends,
     predicted_limits,
     prefer,
     problem_of,
     resize,
     settle,
+    wait_for,
 )
+from marginlens.directions import correlation
+from marginlens.dynamics import descend
 from marginlens.theory import locally_optimal_directions
 
 TABS = ("plane", "text")
@@ -152,6 +160,95 @@ def test_keys_reach_and_move_a_token_and_take_it_back(lab):
     settle(lab)
     assert lab_state(lab)["problem"] == before["problem"]
     assert focus_is(lab, "[data-handle='token:0:1']")
+
+
+# ---- runs
+
+
+def play_to_the_end(browser):
+    """Press Play at the greatest speed, by keys."""
+    from selenium.webdriver.common.keys import Keys
+
+    browser.find_element("id", "playback-speed").send_keys(Keys.END)
+    browser.find_element("css selector", "#playback .play").send_keys(Keys.ENTER)
+    wait_for(browser, "lab.runs().step > 0 && !lab.runs().isPlaying && lab.runs().step === lab.runs().end")
+    settle(browser)
+
+
+def ends_in_python(state):
+    """Where descent from each start ends by the library, and its limit: the nearest locally optimal direction."""
+    problem = problem_of(state)
+    settings = {"optimizer": problem.optimizer, "n_steps": problem.n_steps}
+    ends = [descend(problem.risk, start=np.array(start), **settings).final for start in state["starts"]]
+    optima = locally_optimal_directions(problem.data, problem.head)
+    near = [np.argmax([correlation(end, direction) for direction in optima.directions]) for end in ends]
+    return ends, [optima.selections[k].tolist() for k in near]
+
+
+def test_paths_play_to_the_end_that_python_finds(lab):
+    limits = {tuple(limit["selected"]): limit["direction"] for limit in predicted_limits(lab)}
+    play_to_the_end(lab)
+    mine, (theirs, selections) = path_ends(lab), ends_in_python(lab_state(lab))
+    assert lab_state(lab)["playback"]["step"] == problem_of(lab_state(lab)).n_steps
+    for end, exact, selection in zip(mine, theirs, selections, strict=True):
+        assert end == pytest.approx(exact, rel=1e-9)
+        assert correlation(np.array(end), np.array(limits[tuple(selection)])) > 0.99
+    assert len({tuple(selection) for selection in selections}) == 2  # each start has a limit of its own
+    assert "Step 1,000 of 1,000" in lab.find_element("id", "playback").text
+
+
+def test_the_step_of_a_run_is_in_the_address(lab, lab_file):
+    field = lab.find_element("id", "playback-step")
+    field.clear()
+    field.send_keys("37\n")
+    settle(lab)
+    ends = path_ends(lab)
+    open_lab(lab, lab_file, lab_link(lab).removeprefix(lab_file.as_uri()))
+    wait_for(lab, "lab.runs().step === 37")
+    assert path_ends(lab) == ends
+
+
+def test_the_copied_script_computes_what_the_page_shows(lab):
+    drag(lab, handle(lab, "token:0:1"), (-20, 30))
+    play_to_the_end(lab)
+    button(lab, "Share").click()
+    button(lab, "Copy as Python").click()
+    wait_for(lab, "document.getElementById('message').textContent.includes('copied')")
+    lab.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite"]})
+    script = lab.execute_script("return navigator.clipboard.readText()")
+    assert script == lab.execute_script("return lab.pythonScript()")
+    names = {"__name__": "__main__"}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(script, "script", "exec"), names)
+    for run, end in zip(names["runs"], path_ends(lab), strict=True):
+        assert run.final == pytest.approx(np.array(end), rel=1e-9)
+
+
+# ---- keys
+
+
+def test_keys_play_scrub_and_undo(lab):
+    from selenium.webdriver.common.keys import Keys
+
+    tab_to(lab, "[data-handle]")
+    press(lab, Keys.ARROW_UP)
+    moved = lab_state(lab)
+    tab_to(lab, "#playback .play")
+    press(lab, Keys.ENTER)
+    wait_for(lab, "lab.runs().step > 3")
+    press(lab, Keys.SPACE)
+    assert not lab.execute_script("return lab.runs().isPlaying")
+    step = lab.execute_script("return lab.runs().step")
+    press(lab, ".")
+    press(lab, ".")
+    press(lab, ",")
+    assert lab.execute_script("return lab.runs().step") == step + 1
+    tab_to(lab, "#playback-bar")
+    press(lab, Keys.ARROW_LEFT)
+    assert lab.execute_script("return lab.runs().step") <= step
+    press(lab, Keys.CONTROL, "z")
+    settle(lab)
+    assert lab_state(lab)["problem"] != moved["problem"] or lab_state(lab)["starts"] != moved["starts"]
 
 
 def press(browser, *keys):

@@ -183,7 +183,7 @@ function inputView(store, form, i, isOpen, focusOn) {
   });
   const remove = element("button", { type: "button", dataset: { key: `e-${i}` } }, "Remove input");
   setAttributes(remove, { "aria-label": `Remove input ${i + 1}`, disabled: form.lengths.length === 1 });
-  setAttributes(add, { "aria-label": `Add a token to input ${i + 1}`, disabled: rows >= MAX_TOKENS });
+  setAttributes(add, { "aria-label": `Add token to input ${i + 1}`, disabled: rows >= MAX_TOKENS });
   remove.addEventListener("click", () => store.apply(`remove input ${i + 1}`, (state) => removeInput(state, i)));
   const columns = ["Token", "x₁", "x₂", ...(form.isApart ? ["k₁", "k₂"] : []), "Score"];
   const table = element(
@@ -198,7 +198,7 @@ function inputView(store, form, i, isOpen, focusOn) {
     fill(state, problem) {
       const y = labelsOf(state.problem)[i];
       setText(label, `Label ${y > 0 ? "+1" : "−1"}`);
-      setAttributes(label, { "aria-label": `Label of input ${i + 1}: ${y > 0 ? "plus" : "minus"} one; press to change it` });
+      setAttributes(label, { "aria-label": `Label ${y > 0 ? "+1" : "−1"} of input ${i + 1}; press to change it` });
       if (state.chosen.input === i && state.chosen.token !== null && !node.open) node.open = true;
       for (const row of made) row.fill(state, problem);
     },
