@@ -235,8 +235,8 @@ export function sufficientPairs(graph) {
 }
 
 /** How many sequences that end in the graph's last token hold j and are followed by i, and the first of them, for each strict i ⇒ j. */
-export function rankingEvidence(data, graph) {
-  const evidence = new Map(graph.strict.map(([i, j]) => [`${i},${j}`, { label: i, other: j, samples: 0, first: -1 }]));
+export function rankingEvidence(data, graph, edges = graph.strict) {
+  const evidence = new Map(edges.map(([i, j]) => [`${i},${j}`, { label: i, other: j, samples: 0, first: -1 }]));
   for (let i = 0; i < data.labels.length; i++) {
     if (lastToken(data, i) !== graph.last) continue;
     for (const token of new Set(data.tokens.subarray(data.offsets[i], data.offsets[i + 1]))) {

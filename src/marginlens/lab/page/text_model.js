@@ -1,0 +1,310 @@
+// A text of the next-token tab, read once, and the answers about it: counts, priority graphs, evidence, continuation, training.
+//
+// Nothing of the document is used, so that all of it can run in a worker. Every request takes at most a little longer than its `budget`
+// in milliseconds where it has one, and then says how far it came.
+
+import {
+  columnOf,
+  continueSequence,
+  entryShares,
+  explainNext,
+  makeAutomaton,
+  nextProbabilities,
+  pairHeights,
+  TIE_UNKNOWN,
+} from "../kernels/automaton.js";
+import { Descent, RAN_ALL } from "../kernels/descent.js";
+import { indexCharacters, indexWords, lastToken, rankingEvidence, samplesBehind, sequences, splitWords, textWindows } from "../kernels/graphs.js";
+import { correlation, norm } from "../kernels/linalg.js";
+import { layerLoss, layerProbabilities, nextTokenLoop, reduceSequences, totalVariation } from "../kernels/nexttoken.js";
+import { ProblemError } from "../kernels/problem.js";
+
+export const MAX_VOCABULARY = 400; // different tokens that the page takes
+export const MAX_WINDOW = 32;
+const STEP_PER_PROBLEM = 0.01; // length of a normalised step for each last token, which has a problem of its own
+const MAX_EVIDENCE = 30; // windows shown of all those behind a ranking
+const CONTEXT = 12; // tokens of the text shown on either side of a window
+const CURVE_POINTS = 160; // measured along a run, evenly on a logarithmic scale
+const TRAIN_PIECE = 4; // steps between looks at the clock
+const SIGNS = { " ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍" };
+
+function refuse(sentence) {
+  throw new ProblemError(sentence);
+}
+
+/** A token's name with signs for what would not be seen. */
+export function shownName(name) {
+  return Array.from(name, (letter) => SIGNS[letter] ?? letter).join("");
+}
+
+// ---- reading
+
+/**
+ * The model of `state.text`: { names, unknown, ids, data, automaton, window, unit }; ids is null for sequences given outright. A
+ * `ProblemError` says in one sentence why a text cannot be read.
+ */
+export function readText({ source, unit, window, sequences: listed = null }) {
+  if (listed) return modelOf({ unit: "listed", ids: null, ...readSequences(listed) });
+  if (source.trim() === "") refuse("There is no text yet: type or paste one, or take an example.");
+  const { names, ids, unknown } = unit === "words" ? indexWords(source, MAX_VOCABULARY) : indexCharacters(source);
+  const count = ids.length.toLocaleString("en");
+  if (ids.length === 0) refuse("The text has no words: take characters instead.");
+  if (unit === "characters" && names.length > MAX_VOCABULARY)
+    refuse(`The page takes up to ${MAX_VOCABULARY} different characters; this text has ${names.length}: take words, of which the frequent ones count.`);
+  if (window >= ids.length) refuse(`The window must be shorter than the text, which has ${count} ${unit}; got ${window}.`);
+  const data = textWindows(ids, window, names.length);
+  if (data.labels.length === 0)
+    refuse(`No window of ${window} ${unit} holds what follows it: take a longer window or a text that repeats itself.`);
+  return modelOf({ names, unknown, ids, data, window, unit });
+}
+
+/** Sequences { samples, labels, names } of ids given outright; samples that lack their label play no part. */
+function readSequences({ samples, labels, names }) {
+  const isList = Array.isArray(samples) && Array.isArray(labels) && Array.isArray(names);
+  if (!isList || samples.length !== labels.length || samples.length === 0) refuse("Sequences need samples, a label for each, and names.");
+  if (names.length > MAX_VOCABULARY) refuse(`The page takes up to ${MAX_VOCABULARY} different tokens; got ${names.length}.`);
+  const isId = (id) => Number.isInteger(id) && id >= 0 && id < names.length;
+  samples.forEach((sample, i) => {
+    if (!Array.isArray(sample) || sample.length === 0 || !sample.every(isId) || !isId(labels[i]))
+      refuse(`Sequence ${i + 1} and its label must be ids from 0 to ${names.length - 1}.`);
+  });
+  const usable = samples.map((_, i) => i).filter((i) => samples[i].includes(labels[i]));
+  if (usable.length === 0) refuse("No sequence holds its label, so that attention cannot answer any of them.");
+  const data = sequences(usable.map((i) => samples[i]), usable.map((i) => labels[i]), names.length);
+  const window = Math.max(...samples.map((sample) => sample.length));
+  return { names: names.map(String), unknown: null, data: { ...data, dropped: samples.length - usable.length }, window };
+}
+
+function modelOf(parts) {
+  const place = new Map(parts.names.map((name, id) => [name, id]));
+  return { ...parts, place, automaton: makeAutomaton(parts.data), evidence: new Map(), training: null };
+}
+
+/** The length of a step of normalised gradient descent on W, to two digits. */
+function stepSize({ automaton }) {
+  return Number((STEP_PER_PROBLEM * Math.sqrt(automaton.graphs.size)).toPrecision(2));
+}
+
+/**
+ * What the page says of a text: { unit, window, names, tokens, windows, dropped, rare, stepSize, lasts: [{ token, windows, nodes,
+ * components }] }, the most frequent last token first.
+ */
+export function summaryOf(model) {
+  const { unit, names, unknown, ids, data, automaton, window } = model;
+  const counts = new Map();
+  for (let i = 0; i < data.labels.length; i++) counts.set(lastToken(data, i), (counts.get(lastToken(data, i)) ?? 0) + 1);
+  const lasts = [...automaton.graphs.values()].map(({ last, nodes, components }) => {
+    return { token: last, windows: counts.get(last), nodes: nodes.length, components: components.length };
+  });
+  lasts.sort((a, b) => b.windows - a.windows || a.token - b.token);
+  const rare = unknown === null || ids === null ? 0 : ids.reduce((sum, id) => sum + (id === unknown), 0);
+  const counted = { tokens: ids?.length ?? null, windows: data.labels.length, dropped: data.dropped, rare };
+  return { unit, window, names, ...counted, stepSize: stepSize(model), lasts };
+}
+
+/** The ids of a prompt; a `ProblemError` names the first token that the text does not have. */
+export function promptIds({ unit, place, unknown }, prompt) {
+  const split = { characters: (text) => Array.from(text), words: splitWords, listed: (text) => text.split(/\s+/).filter(Boolean) };
+  const tokens = split[unit](prompt);
+  if (tokens.length === 0) refuse("There is no beginning to continue: type one.");
+  return tokens.map((token) => {
+    const id = place.get(token) ?? unknown;
+    if (id === null) refuse(`The beginning holds “${shownName(token)}”, which the text does not: use tokens of the text.`);
+    return id;
+  });
+}
+
+// ---- graphs and evidence
+
+/** How many windows stand behind each edge of a graph: a Map from "label,other". */
+function evidenceOf(model, graph) {
+  if (!model.evidence.has(graph.last)) {
+    const found = rankingEvidence(model.data, graph, graph.edges);
+    model.evidence.set(graph.last, new Map(found.map(({ label, other, samples }) => [`${label},${other}`, samples])));
+  }
+  return model.evidence.get(graph.last);
+}
+
+/**
+ * The priority graph of a last token for the picture and the list: { last, windows, nodes, components, edges: [{ label, other, count,
+ * windows, isStrict, multiplier }], heights (of each component, or null where Graph-SVM was not solved), isAcyclic }.
+ */
+export function graphAnswer(model, last) {
+  const graph = model.automaton.graphs.get(last);
+  if (!graph) return null;
+  const { height, multipliers, isSolved } = columnOf(model.automaton, last);
+  const weightOf = new Map(multipliers.map(({ pair, multiplier }) => [pair.join(), multiplier]));
+  const windows = evidenceOf(model, graph);
+  const partOf = (token) => graph.componentOf[graph.place.get(token)];
+  return {
+    last,
+    windows: samplesBehind(model.data, last).length,
+    nodes: graph.nodes,
+    components: graph.components,
+    isAcyclic: graph.isAcyclic,
+    heights: isSolved ? graph.components.map(([token]) => height[token]) : null,
+    edges: graph.edges.map(([label, other], e) => ({
+      label,
+      other,
+      count: graph.counts[e],
+      windows: windows.get(`${label},${other}`),
+      isStrict: partOf(label) !== partOf(other),
+      multiplier: weightOf.get(`${label},${other}`) ?? 0,
+    })),
+  };
+}
+
+/** Windows that end in `last`, are followed by `label` and hold `other` (null: any): { total, windows: [{ before, window, next, after }] }. */
+export function evidenceAnswer({ data, ids, window }, last, label, other) {
+  const found = samplesBehind(data, last, label, other);
+  const windows = found.slice(0, MAX_EVIDENCE).map((i) => {
+    const tokens = Array.from(data.tokens.subarray(data.offsets[i], data.offsets[i + 1]));
+    if (ids === null) return { before: [], window: tokens, next: data.labels[i], after: [] };
+    const [start, end] = [data.starts[i], data.starts[i] + window];
+    const before = Array.from(ids.subarray(Math.max(0, start - CONTEXT), start));
+    return { before, window: tokens, next: data.labels[i], after: Array.from(ids.subarray(end + 1, end + 1 + CONTEXT)) };
+  });
+  return { total: found.length, windows };
+}
+
+// ---- continuation
+
+/** Numbers from 0 up to below 1, the same for the same seed: the 32-bit generator mulberry32. */
+export function drawsOf(seed) {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+function withEvidence(model, explanation) {
+  const graph = model.automaton.graphs.get(explanation.last);
+  const windows = graph ? evidenceOf(model, graph) : new Map();
+  const reasons = explanation.reasons.map((pair) => ({ ...pair, windows: windows.get(`${pair.winner},${pair.loser}`) ?? 0 }));
+  return { ...explanation, reasons };
+}
+
+/**
+ * How a prompt goes on: { ids, steps: [{ token, … as of explainNext, reasons with the windows behind each }], end }; end explains where the
+ * shares are unknown, and is null where all tokens were found.
+ */
+export function continuationAnswer(model, { prompt, count, draw, seed }) {
+  const ids = promptIds(model, prompt);
+  const { automaton, window } = model;
+  const steps = continueSequence(automaton, ids, count, window, draw === "random" ? drawsOf(seed) : null);
+  const all = [...ids, ...steps.map(({ token }) => token)];
+  const end = steps.length < count ? withEvidence(model, explainNext(automaton, all.slice(-window))) : null;
+  return { ids, steps: steps.map((step) => withEvidence(model, step)), end: end?.tie === TIE_UNKNOWN ? end : null };
+}
+
+// ---- training
+
+/** The steps at which a run is measured. */
+export function curveSteps(steps) {
+  const all = Array.from({ length: CURVE_POINTS + 1 }, (_, k) => Math.round((steps + 1) ** (k / CURVE_POINTS) - 1));
+  return [...new Set(all)];
+}
+
+/** The training of a model, begun when it is first asked for; `waiting` are the last tokens that Graph-SVM has not been solved for. */
+function trainingOf(model) {
+  model.training ??= { reduced: null, run: null, waiting: [...model.automaton.graphs.keys()], shares: null, heights: null, curve: [] };
+  return model.training;
+}
+
+/** Solve for the automaton that the training is compared with: { solved, all } last tokens. */
+function prepare(model, until) {
+  const training = trainingOf(model);
+  const all = model.automaton.graphs.size;
+  while (training.waiting.length > 0 && performance.now() < until) columnOf(model.automaton, training.waiting.pop());
+  const solved = all - training.waiting.length;
+  if (solved === all && training.run === null && performance.now() < until) {
+    training.reduced = reduceSequences(model.data);
+    training.shares = entryShares(model.automaton, training.reduced);
+    training.heights = pairHeights(model.automaton, training.reduced);
+    training.run = new Descent(nextTokenLoop(training.reduced, { normalized: true, size: stepSize(model) }));
+    measure(training);
+  }
+  return { solved, all };
+}
+
+/** Note norm, loss, total variation and correlation at the present step. */
+function measure({ reduced, run, shares, heights, curve }) {
+  const W = run.point;
+  const isRanked = norm(heights) > 0;
+  curve.push({
+    step: run.steps,
+    norm: norm(W),
+    loss: layerLoss(reduced, W),
+    distance: totalVariation(reduced, W, shares),
+    correlation: isRanked && norm(W) > 0 ? correlation(W, heights) : null,
+  });
+}
+
+/**
+ * Train W towards step `to` for about `budget` ms: { solved, all, step, isRunning, curve, pairs, merged }; curve are the points measured
+ * since the run had `measured` of them.
+ */
+export function trainingAnswer(model, { to, budget, measured = 0, grid }) {
+  const until = performance.now() + budget;
+  const progress = prepare(model, until);
+  const training = trainingOf(model);
+  const { run, curve } = training;
+  if (run === null) return { ...progress, step: 0, isRunning: true, curve: [] };
+  let next = grid.find((step) => step > run.steps) ?? to;
+  while (run.status === RAN_ALL && run.steps < to && performance.now() < until) {
+    run.advance(Math.min(TRAIN_PIECE, Math.min(next, to) - run.steps));
+    if (run.steps >= next || run.status !== RAN_ALL) {
+      measure(training);
+      next = grid.find((step) => step > run.steps) ?? to;
+    }
+  }
+  const size = { pairs: training.reduced.pairs.length, merged: training.reduced.shares.length };
+  return { ...progress, ...size, step: run.steps, isRunning: run.status === RAN_ALL, curve: curve.slice(measured) };
+}
+
+/** What automaton and layer after `step` steps expect after ids: { step, rivals: [{ token, automaton, layer }] }; layer null untrained. */
+export function comparisonAnswer(model, { ids, step }) {
+  const seen = ids.slice(-model.window);
+  const rule = nextProbabilities(model.automaton, seen);
+  const { run, reduced } = trainingOf(model);
+  const layer = run ? layerProbabilities(reduced, run.at(step), seen) : null;
+  const rivals = [...new Set(seen)].map((token) => ({ token, automaton: rule[token], layer: layer ? layer[token] : null }));
+  const size = ({ automaton, layer: share }) => Math.max(automaton || 0, share ?? 0);
+  rivals.sort((a, b) => size(b) - size(a) || a.token - b.token);
+  return { step, rivals };
+}
+
+// ---- requests
+
+/** The answers to requests about a text at a time: call it with { ask, … }; a `ProblemError` comes back as { refusal }. */
+export function textAnswers() {
+  let model = null;
+  const answers = {
+    read: ({ text }) => {
+      model = null;
+      model = readText(text);
+      return summaryOf(model);
+    },
+    graph: ({ last }) => graphAnswer(model, last),
+    evidence: ({ last, label, other }) => evidenceAnswer(model, last, label, other),
+    continue: (request) => continuationAnswer(model, request),
+    train: (request) => trainingAnswer(model, request),
+    restart: () => {
+      model.training = null;
+      return {};
+    },
+    compare: (request) => comparisonAnswer(model, request),
+  };
+  return (request) => {
+    if (model === null && request.ask !== "read") return { refusal: "There is no text." };
+    try {
+      return { answer: answers[request.ask](request) };
+    } catch (error) {
+      if (!(error instanceof ProblemError)) throw error;
+      return { refusal: error.message };
+    }
+  };
+}
