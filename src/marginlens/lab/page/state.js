@@ -1,6 +1,8 @@
 // The state of the page: plain frozen JSON, its check with one sentence for each fault, its changes, and the history behind undo.
 
 import { FORMAT, FORMAT_VERSION, MAX_INPUTS, MAX_START, MAX_TOKENS, ProblemError, readProblem } from "../kernels/problem.js";
+import { TEXT_EXAMPLES } from "./text_examples.js";
+import { checkSequences, MAX_WINDOW } from "./text_model.js";
 
 export const MAX_STARTS = 8;
 export const MAX_SOURCE = 200_000; // characters of a text
@@ -11,17 +13,7 @@ const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "st
 export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
 export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true };
 export const START_PLAYBACK = { step: 0, speed: 100 };
-export const START_TEXT = {
-  source: "the cat sat on the mat. the dog sat on the rug. the cat saw the dog, and the dog saw the cat.",
-  unit: "characters",
-  window: 8,
-  last: null,
-  prompt: "the ",
-  count: 20,
-  draw: "likely",
-  seed: 1,
-  steps: 4000,
-};
+export const START_TEXT = { ...TEXT_EXAMPLES[0].text, steps: 4000 };
 
 // ---- states and problems
 
@@ -147,7 +139,8 @@ export function checkState(state) {
   if (typeof text.source !== "string" || text.source.length > MAX_SOURCE)
     refuse(`The text must be at most ${MAX_SOURCE.toLocaleString("en")} characters long.`);
   checkChoice(text.unit, "The unit of the text", ["characters", "words"]);
-  checkNumber(text.window, "The window's length", 1, 64, true);
+  checkNumber(text.window, "The window's length", 1, MAX_WINDOW, true);
+  if (text.sequences) checkSequences(text.sequences);
   if (text.last !== null && typeof text.last !== "string") refuse("The last token must be a text.");
   if (typeof text.prompt !== "string" || text.prompt.length > MAX_SOURCE) refuse("The beginning that is continued must be a text.");
   checkNumber(text.count, "The number of tokens to add", 0, 1000, true);

@@ -58,8 +58,12 @@ export function readText({ source, unit, window, sequences: listed = null }) {
   return modelOf({ names, unknown, ids, data, window, unit });
 }
 
-/** Sequences { samples, labels, names } of ids given outright; samples that lack their label play no part. */
-function readSequences({ samples, labels, names }) {
+const checkedSequences = new WeakSet(); // frozen ones that have passed
+
+/** Refuse what is not { samples, labels, names } with ids of the names. */
+export function checkSequences(listed) {
+  if (checkedSequences.has(listed)) return;
+  const { samples, labels, names } = listed;
   const isList = Array.isArray(samples) && Array.isArray(labels) && Array.isArray(names);
   if (!isList || samples.length !== labels.length || samples.length === 0) refuse("Sequences need samples, a label for each, and names.");
   if (names.length > MAX_VOCABULARY) refuse(`The page takes up to ${MAX_VOCABULARY} different tokens; got ${names.length}.`);
@@ -68,6 +72,13 @@ function readSequences({ samples, labels, names }) {
     if (!Array.isArray(sample) || sample.length === 0 || !sample.every(isId) || !isId(labels[i]))
       refuse(`Sequence ${i + 1} and its label must be ids from 0 to ${names.length - 1}.`);
   });
+  if (Object.isFrozen(listed)) checkedSequences.add(listed);
+}
+
+/** Sequences given outright; those that lack their label play no part. */
+function readSequences(listed) {
+  checkSequences(listed);
+  const { samples, labels, names } = listed;
   const usable = samples.map((_, i) => i).filter((i) => samples[i].includes(labels[i]));
   if (usable.length === 0) refuse("No sequence holds its label, so that attention cannot answer any of them.");
   const data = sequences(usable.map((i) => samples[i]), usable.map((i) => labels[i]), names.length);

@@ -12,8 +12,3 @@ export function shownTokens(ids, names, unit, isSigned = false) {
   }
   return ids.map((id) => (unit === "words" && CLOSE_MARKS.test(names[id]) ? names[id] : ` ${names[id]}`)).join("");
 }
-
-/** The text of tokens as a prompt could be typed. */
-export function joinedTokens(ids, names, unit) {
-  return shownTokens(ids, names, unit).replaceAll("↵\n", "\n").trimStart();
-}

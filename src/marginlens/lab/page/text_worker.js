@@ -27,6 +27,7 @@ export class TextWork {
   #listeners = [];
   summary = null;
   refusal = null;
+  seen = null; // the tokens before the one that the panels speak of
 
   get budget() {
     return this.#answer ? PAGE_BUDGET : WORKER_BUDGET;
@@ -41,12 +42,18 @@ export class TextWork {
     if (this.#text !== null && Object.keys(text).every((part) => text[part] === this.#text[part])) return;
     this.#text = text;
     this.#restart();
-    this.summary = this.refusal = null;
+    this.summary = this.refusal = this.seen = null;
     this.#tell();
     const reply = await this.ask({ ask: "read", text });
     if (reply === null) return;
     this.summary = reply.answer ?? null;
     this.refusal = reply.refusal ?? null;
+    this.#tell();
+  }
+
+  /** Speak of what follows these tokens, or of none. */
+  look(ids) {
+    this.seen = ids;
     this.#tell();
   }
 

@@ -1,5 +1,195 @@
-// Training of next tokens.
+// Training of W beside the automaton: normalised gradient descent in pieces, curves along it, and both predictions side by side.
 
-export function mountTraining() {
-  return { update() {} };
+import { element, replace, setText, shape } from "./dom.js";
+import { percent, short } from "./numbers.js";
+import { withText } from "./state.js";
+import { curveSteps } from "./text_model.js";
+import { counted, quoted } from "./text_reasons.js";
+import { shownTokens } from "./text_tokens.js";
+import { textWork } from "./text_worker.js";
+
+const STEP_CHOICES = [400, 1000, 4000, 20_000, 100_000];
+const MAX_BARS = 10;
+const CHART = { width: 172, height: 120, left: 40, right: 8, top: 10, bottom: 22 };
+const CURVES = [
+  { name: "distance", title: "Distance from the rule", about: "total variation: 0 where both give the same shares", low: 0 },
+  { name: "loss", title: "Training loss", about: "log-loss of the windows", low: 0 },
+  { name: "correlation", title: "Correlation with Graph-SVM", about: "cosine of W with its limit direction", high: 1 },
+];
+
+/** The chart of a quantity along the steps, on a logarithmic scale, up to the point that is shown. */
+function chart({ name, title, about, low = null, high = null }, curve, shown, steps) {
+  const points = curve.filter((point) => Number.isFinite(point[name]));
+  const values = points.map((point) => point[name]);
+  const bottom = low ?? Math.min(0, ...values);
+  const top = high ?? Math.max(bottom + 1e-6, ...values);
+  const { width, height, left, right } = CHART;
+  const x = (step) => left + ((width - left - right) * Math.log(1 + step)) / Math.log(1 + steps);
+  const y = (value) => CHART.top + ((height - CHART.top - CHART.bottom) * (top - value)) / (top - bottom);
+  const line = points.map((point) => `${x(point.step).toFixed(1)},${y(point[name]).toFixed(1)}`).join(" ");
+  const now = shown && Number.isFinite(shown[name]) ? shown : null;
+  const label = (value, place, anchor, at) => shape("text", { x: place, y: at, "text-anchor": anchor }, value);
+  const picture = shape("svg", { class: "curve", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${now ? short(now[name]) : "not measured yet"}` },
+    shape("path", { class: "frame", d: `M${left} ${CHART.top}V${height - CHART.bottom}H${width - right}` }),
+    label(short(top), left - 4, "end", CHART.top + 6),
+    label(short(bottom), left - 4, "end", height - CHART.bottom),
+    label("0", left, "start", height - 6),
+    label(`${steps.toLocaleString("en")} steps`, width - right, "end", height - 6),
+    shape("polyline", { class: "trace", points: line }),
+    now ? shape("circle", { class: "now", cx: x(now.step), cy: y(now[name]), r: 4 }) : null);
+  return element("figure", {}, element("figcaption", {}, element("b", {}, title), " ", element("span", { class: "value" }, now ? short(now[name]) : "")), picture, element("p", { class: "small" }, about));
+}
+
+/** A share as a bar with its number. */
+function bar(share, kind) {
+  const isKnown = share !== null && Number.isFinite(share);
+  return element("td", {}, element("div", { class: `bar ${kind}` }, element("i", { style: { width: `${isKnown ? 100 * share : 0}%` } }), element("span", {}, isKnown ? percent(share) : "–")));
+}
+
+/** What rule and layer expect, side by side. */
+function comparison({ rivals }, names) {
+  const rows = rivals.slice(0, MAX_BARS).map(({ token, automaton, layer }) =>
+    element("tr", {}, element("th", { scope: "row", class: "mono" }, quoted(names[token])), bar(automaton, "rule"), bar(layer, "layer")));
+  const heading = ["Next token", "The rule", "Trained W"].map((name) => element("th", { scope: "col" }, name));
+  const rest = rivals.length > MAX_BARS ? element("p", { class: "small" }, `${counted(rivals.length - MAX_BARS, "token")} with smaller shares not shown.`) : null;
+  return [element("table", { class: "shares" }, element("thead", {}, element("tr", {}, heading)), element("tbody", {}, rows)), rest];
+}
+
+export function mountTraining(root, store) {
+  const work = textWork(store);
+  const play = element("button", { type: "button", class: "primary", onclick: () => (isPlaying ? pause() : start()) }, "Train");
+  const again = element("button", { type: "button", onclick: () => restart() }, "Start again");
+  const steps = element("select", { id: "text-steps" }, STEP_CHOICES.map((count) => element("option", { value: count }, count.toLocaleString("en"))));
+  steps.addEventListener("change", () => {
+    store.apply(`train ${steps.value} steps`, (state) => withText(state, { steps: Number(steps.value) }));
+  });
+  const scrub = element("input", { type: "range", id: "text-scrub", min: 0, max: 0, step: 1, "aria-label": "Step of the training that is shown" });
+  scrub.addEventListener("input", () => {
+    isFollowing = Number(scrub.value) === curve.length - 1;
+    place = Number(scrub.value);
+    show();
+  });
+  const status = element("p", { class: "status" });
+  const agreement = element("p", { class: "lead", "aria-live": "polite" });
+  const charts = element("div", { class: "charts" });
+  const shares = element("div", {});
+  const small = element("p", { class: "small" });
+  const content = element("div", { class: "text-training" },
+    element("p", {}, "The rule needs no training. Train the weights W by gradient descent and watch the two agree."),
+    element("div", { class: "row" }, play, again, element("div", { class: "field" }, element("label", { for: "text-steps" }, "Steps"), steps)),
+    scrub, status, charts, shares, agreement, small);
+  replace(root, content);
+  let curve = [];
+  let reached = null; // the newest answer of the training
+  let place = 0; // of the curve, whose point is shown
+  let isFollowing = true;
+  let isPlaying = false;
+  let run = 0; // grows when training begins anew
+  let begun = null; // summary and steps of the training
+  let compared = null;
+  let spent = { ms: 0, steps: 0 };
+
+  const nextFrame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+
+  const pause = () => {
+    isPlaying = false;
+    show();
+  };
+
+  const start = async () => {
+    if (reached !== null && (reached.step >= store.state.text.steps || !reached.isRunning)) await restart();
+    isPlaying = isFollowing = true;
+    const present = run;
+    const goal = store.state.text.steps;
+    const grid = curveSteps(goal);
+    show();
+    while (isPlaying && present === run) {
+      const to = grid.find((step) => step > (reached?.step ?? 0)) ?? goal;
+      const before = reached?.step ?? 0;
+      const clock = performance.now();
+      const reply = await work.ask({ ask: "train", to, budget: work.budget, measured: curve.length, grid });
+      if (present !== run || !reply?.answer) break;
+      if (reply.answer.step > before) spent = { ms: spent.ms + performance.now() - clock, steps: spent.steps + reply.answer.step - before };
+      reached = reply.answer;
+      curve = [...curve, ...reached.curve];
+      if (isFollowing) place = Math.max(0, curve.length - 1);
+      if (reached.step >= goal || !reached.isRunning) isPlaying = false;
+      await nextFrame();
+      if (present === run) show();
+    }
+  };
+
+  const restart = async () => {
+    run++;
+    isPlaying = false;
+    isFollowing = true;
+    curve = [];
+    reached = compared = null;
+    place = 0;
+    spent = { ms: 0, steps: 0 };
+    if (work.summary !== null) await work.ask({ ask: "restart" });
+    show();
+  };
+
+  /** What the numbers at the shown step mean. */
+  const agreementOf = ({ distance }) => {
+    if (!Number.isFinite(distance)) return "";
+    const words = distance < 0.01 ? "The trained layer and the rule agree" : distance < 0.1 ? "The trained layer is close to the rule" : "The trained layer is still on its way to the rule";
+    return `${words}: over the text their shares differ by ${percent(distance)} on average.`;
+  };
+
+  const showComparison = async () => {
+    const { summary, seen } = work;
+    if (summary === null || seen === null) return replace(shares);
+    const step = curve[place]?.step ?? 0;
+    const key = `${seen.join()}:${step}:${curve.length > 0}`;
+    if (compared === key) return null;
+    compared = key;
+    const reply = await work.ask({ ask: "compare", ids: seen, step });
+    if (reply?.answer && work.summary === summary) {
+      replace(shares, element("p", {}, "After ", element("span", { class: "window" }, shownTokens(seen, summary.names, summary.unit)), ":"), comparison(reply.answer, summary.names));
+    }
+    return null;
+  };
+
+  const show = () => {
+    const goal = store.state.text.steps;
+    const point = curve[place] ?? null;
+    scrub.max = String(Math.max(0, curve.length - 1));
+    scrub.value = String(place);
+    scrub.disabled = curve.length < 2;
+    scrub.setAttribute("aria-valuetext", `step ${point?.step ?? 0} of ${goal}`);
+    setText(play, isPlaying ? "Pause" : reached === null ? "Train" : reached.step < goal && reached.isRunning ? "Go on" : "Train again");
+    again.disabled = reached === null;
+    const solving = reached !== null && reached.solved < reached.all ? `Solving for the rule: ${reached.solved} of ${reached.all} last tokens.` : null;
+    setText(status, solving ?? (point === null ? "Not trained yet." : `Step ${point.step.toLocaleString("en")} of ${goal.toLocaleString("en")}, norm of W ${short(point.norm)}.`));
+    setText(agreement, point === null || isPlaying ? "" : agreementOf(point));
+    const size = reached?.pairs ? ` It moves ${counted(reached.pairs, "weight")} over ${counted(reached.merged, "different window")}${spent.steps > 50 ? `, ${short(spent.ms / spent.steps)} ms a step` : ""}.` : "";
+    setText(small, `Normalised gradient descent with steps of ${work.summary?.stepSize ?? "–"} from W = 0, log-loss, one-hot embeddings.${size} In the limit W follows Graph-SVM (C, Thm 2) and its finite part sets the shares.`);
+    replace(charts, CURVES.map((entry) => chart(entry, curve, point, goal)));
+    root.dataset.step = String(reached?.step ?? 0);
+    root.dataset.distance = String(curve.at(-1)?.distance ?? "");
+    root.dataset.playing = String(isPlaying);
+    showComparison();
+  };
+
+  const follow = () => {
+    content.hidden = work.summary === null;
+    if (work.summary === null) {
+      begun = null;
+      return;
+    }
+    const isOther = begun === null || begun.summary !== work.summary || begun.steps !== store.state.text.steps;
+    if (!isOther) return showComparison();
+    begun = { summary: work.summary, steps: store.state.text.steps };
+    return restart();
+  };
+  work.subscribe(follow);
+  return {
+    update({ text }) {
+      if (![...steps.options].some((option) => Number(option.value) === text.steps)) steps.append(element("option", { value: text.steps }, text.steps.toLocaleString("en")));
+      steps.value = String(text.steps);
+      follow();
+    },
+  };
 }
