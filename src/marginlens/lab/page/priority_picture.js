@@ -40,7 +40,7 @@ export function graphSentence(graph, names) {
   const top = graph.components.filter((_, c) => graph.heights === null || graph.heights[c] >= Math.max(...graph.heights) - 1e-6);
   const winners = listed(top.flat().map((token) => quoted(names[token])));
   const groups = graph.components.filter((members) => members.length > 1).length;
-  const ties = groups === 0 ? "" : ` ${counted(groups, "group")} of tokens win over each other in turn and share.`;
+  const ties = groups === 0 ? "" : ` In ${counted(groups, "group")} tokens win over each other in turn and share.`;
   const what = graph.edges.length === 0 ? "nothing is compared" : `on top ${top.flat().length === 1 ? "stands" : "stand"} ${winners}`;
   return `${counted(graph.windows, "window")} of the text ${graph.windows === 1 ? "ends" : "end"} in ${quoted(names[graph.last])} and hold what follows: ${what}.${ties}`;
 }
