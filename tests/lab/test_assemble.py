@@ -148,13 +148,10 @@ const c = `  // none
   end`;
 const f = /[/"'`]\/\/"/g.test(g) / 2; // one
 const h = 8 / 4 / 2; /* in between */ const i = 1;
+const j = i - -1 + +i++ + (k - 1) * -2;
 """
-    expected = r"""const a = "// no comment";
-const b = 'it\'s /* none */';
-const c = `  // none
-    ${d ? `  {${e}}` : "}"} // none either
-  end`;
-const f = /[/"'`]\/\/"/g.test(g) / 2;
-const h = 8 / 4 / 2;  const i = 1;
+    expected = r"""const a="// no comment";const b='it\'s /* none */';const c=`  // none
+    ${d?`  {${e}}`:"}"} // none either
+  end`;const f=/[/"'`]\/\/"/g.test(g)/2;const h=8/4/2;const i=1;const j=i- -1+ +i++ +(k-1)*-2;
 """
     assert compact(source) == expected

@@ -27,7 +27,7 @@ from marginlens.runtime.files import as_path, check_place, write_whole
 ENTRY = "page/main.js"
 WORKER = "page/worker.js"
 
-_IMPORT = re.compile(r'^import \{([^{}]*)\} from "(\.{1,2}/[\w./-]+\.js)";\n', re.MULTILINE)
+_IMPORT = re.compile(r'^import ?\{([^{}]*)\} ?from ?"(\.{1,2}/[\w./-]+\.js)";\n?', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function\*?|class|const) ([A-Za-z_$][\w$]*))", re.MULTILINE)
 _IMPORTED_NAME = re.compile(r"([A-Za-z_$][\w$]*)(?: as ([A-Za-z_$][\w$]*))?")
 _OTHER_FORM = re.compile(r"^(?:import|export)\b[^\n]*|\bimport\s*\([^\n]*", re.MULTILINE)
@@ -35,6 +35,8 @@ _QUOTED = re.compile(r"""'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*\"""")
 _PATTERN = re.compile(r"/(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\[\n])+/[a-z]*")
 _BEFORE_PATTERN = re.compile(r"(?:[(,=:\[!&|?{};+\-*%~^<>]|\b(?:return|typeof|case|of|in)|^)\s*\Z")
 _SPACE = re.compile(r"\n\s*|[^\S\n]+(?=\n)")
+_NEEDLESS_LINE_END = re.compile(r"(?<=[{;,(\[])\n(?!import|export)|\n(?=[})\]])")  # no statement ends there
+_SPACE_AT_SIGN = re.compile(r" *([=*/%<>!&|?:;,(){}\[\]^]) *| *(?<![+-])(?<![+-] )([+-]) *(?![+-])")
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def _resolved(name: str, source: str) -> str:
 
 
 def compact(source: str) -> str:
-    """The code without comments, indentation and empty lines; strings, templates and patterns stay as they are."""
+    """The code without comments, indentation and the spaces and line ends that it does not need; all texts stay as they are."""
     pieces: list[str] = []  # code and literals in turn: code at even places
     code: list[str] = []
     braces: list[int] = []  # open braces inside each template's ${…}
@@ -151,8 +153,13 @@ def compact(source: str) -> str:
             code.append(letter)
             at += 1
     pieces.append("".join(code))
-    pieces[::2] = [_SPACE.sub(lambda space: "\n" if "\n" in space[0] else "", part) for part in pieces[::2]]
+    pieces[::2] = [_without_spaces(part) for part in pieces[::2]]
     return "".join(pieces).strip() + "\n"
+
+
+def _without_spaces(code: str) -> str:
+    lines = _SPACE.sub(lambda space: "\n" if "\n" in space[0] else "", code)
+    return _NEEDLESS_LINE_END.sub("", _SPACE_AT_SIGN.sub(lambda sign: sign[1] or sign[2], lines))
 
 
 def _template_end(source: str, at: int) -> int:
