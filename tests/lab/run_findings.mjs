@@ -8,6 +8,7 @@ const load = (path) => import(new URL(path, folder));
 const { OPTIMIZERS, ProblemError, readProblem, tokenProblem } = await load("kernels/problem.js");
 const { bracketOf, certificateResidual, INACCURATE, INFEASIBLE, kktResidual, OPTIMAL, TRIVIAL } = await load("kernels/margin.js");
 const { tokenOptimality } = await load("kernels/optimality.js");
+const { jointLimits } = await load("kernels/joint.js");
 const { predict } = await load("kernels/theorems.js");
 const { parseTable, tableText } = await load("page/problem_table.js");
 const { randomProblem } = await load("page/random_problem.js");
@@ -15,6 +16,7 @@ const words = await load("page/sentences.js");
 
 function analysisOf(json, maxProblems) {
   const problem = readProblem(json);
+  if (problem.joint) return { problem, prediction: { joint: jointLimits(problem), verdicts: [], candidates: [] }, limits: [], refusal: null };
   const prediction = predict(problem, maxProblems);
   return { problem, prediction, limits: prediction.candidates, refusal: null };
 }
@@ -45,7 +47,7 @@ const calls = {
     const found = tokenOptimality(read, selected);
     const isInfeasible = found.solution.status === INFEASIBLE;
     const proof = { residual: isInfeasible ? certificateResidual(found.solution) : kktResidual(found.solution), gap: bracketOf(found.solution).gap };
-    return { ...words.selectionVerdict(read, found), proof: words.certificateSentence(found.solution, selected, proof) };
+    return { ...words.selectionVerdict(read, found), proof: words.certificateSentence(found.solution, words.selectionWords(selected), proof) };
   },
   /** Every entry of the table of sentences, and the codes that conditions can have. */
   entries: () =>

@@ -224,6 +224,19 @@ def test_a_start_far_out_in_a_cone_is_certain_by_theorem_3(figure: str) -> None:
     assert answer["sentence"] == f"From this start the attention settles on {named}. Theorem 3 makes this certain."
 
 
+def test_headlines_of_head_and_attention_together() -> None:
+    tokens = [[(2.0, 1.0), (0.5, -1.0)], [(-2.0, 1.0), (-0.5, -1.0)]]
+    told, tied, many = ask(
+        {"call": "headline", "problem": {"tokens": tokens, "labels": [1, -1], "train": "both"}},
+        {"call": "headline", "problem": {"tokens": [[(1.0, 0.0)], [(1.0, 0.0)]], "labels": [1, -1], "train": "both"}},
+        {"call": "headline", "problem": {"tokens": [TRIANGLE * 3] * 5, "labels": [1] * 5, "train": "both"}},
+    )
+    assert "token 1 of input 1 and token 1 of input 2" in told["sentence"]
+    assert [told["kind"], tied["kind"], many["kind"]] == ["expected", "open", "open"]
+    assert "tell the labels apart" in tied["sentence"]
+    assert "too many" in many["sentence"]
+
+
 def test_inputs_without_a_choice_are_named() -> None:
     answers = ask(
         {"call": "leftOut", "problem": scored([TRIANGLE, TRIANGLE], [[1, 2, 3], [1, 2, 3]])},

@@ -25,11 +25,16 @@ function limitsOf(problem, prediction) {
   const { dependent, candidates } = prediction;
   const isPart = dependent.length > 0 && dependent.length < problem.n;
   const part = isPart ? takeInputs(problem, dependent) : problem;
+  const ofWhole = (solution) =>
+    isPart ? { ...solution, pairs: solution.pairs.map((pair) => ({ ...pair, input: dependent[pair.input] })) } : solution;
   const limits = candidates.map(({ label, selected, direction, margin, optimality }) => {
     const shared = { label, selected, isGlobal: label !== "LMM", optimality, power };
     const chosen = isPart ? dependent.map((i) => selected[i]) : selected;
-    if (power === 2) return { ...shared, direction: Array.from(direction), margin, solution: optimality?.solution ?? attSvm(part, chosen) };
-    const solution = planeNormSvm(part, chosen, power);
+    if (power === 2) {
+      const solution = ofWhole(optimality?.solution ?? attSvm(part, chosen));
+      return { ...shared, direction: Array.from(direction), margin, solution };
+    }
+    const solution = ofWhole(planeNormSvm(part, chosen, power));
     return { ...shared, direction: Array.from(directionOf(solution)), margin: solution.margin ?? marginOf(solution), solution };
   });
   const before = (a, b) => {

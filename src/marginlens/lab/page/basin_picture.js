@@ -221,6 +221,11 @@ export function mountBasins(canvas, store, legend) {
   let isPaused = false;
   let isFrameWaiting = false;
 
+  /** Tell the page the share of each direction among the starts of a finished picture, by its label; null where none is finished. */
+  function announce(shares) {
+    canvas.dispatchEvent(new CustomEvent("basinshares", { bubbles: true, detail: shares && new Map(shares) }));
+  }
+
   function paint() {
     isFrameWaiting = false;
     if (!painting || !shown) return;
@@ -238,6 +243,7 @@ export function mountBasins(canvas, store, legend) {
           ` ${label >= 0 && label < limits.length ? "start here → " : "starts here "}${basinSentence(label, limits)}: ${percent(share)}`),
       ),
     );
+    if (painting.isDone) announce(painting.shares());
     const seconds = `${short((performance.now() - begun) / 1000, 2)} s`;
     const steps = isDisc ? "" : ` of ${BASIN_STEPS.toLocaleString("en")} steps`;
     setText(
@@ -273,6 +279,7 @@ export function mountBasins(canvas, store, legend) {
     canvas.hidden = true;
     replace(list);
     setText(status, sentence);
+    announce(null);
   }
 
   return {
@@ -305,6 +312,7 @@ export function mountBasins(canvas, store, legend) {
       wanted = key;
       crew.stop();
       painting = null;
+      announce(null);
       canvas.classList.add("stale");
       setText(status, "Basins: painted when nothing moves.");
       clearTimeout(timer);

@@ -4,7 +4,7 @@ import { bracketOf, certificateResidual, INFEASIBLE, kktResidual, marginOf, OPTI
 import { tokenOptimality } from "../kernels/optimality.js";
 import { element, replace, setAttributes, setText } from "./dom.js";
 import { exponent, percent, short } from "./numbers.js";
-import { angleOf, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, selectionVerdict } from "./sentences.js";
+import { angleOf, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, selectionVerdict, selectionWords } from "./sentences.js";
 import { withChosen } from "./state.js";
 
 const SAME_MARGIN_RTOL = 1e-9; // relative difference of two margins that are the same
@@ -97,10 +97,14 @@ function limitRow(store, place) {
   };
 }
 
-/**
- * The headline, the list of limits and the support tokens of the shown one. The view also has `showShares(shares)`: the part of the
- * painted starts that goes to each limit, or null.
- */
+function legendOf(problem) {
+  const several = problem?.n > 1 ? "“1: token 3” means token 3 of input 1. " : "";
+  const star = problem?.joint ? "★ has the lowest loss in the end." : "★ selects the best token of every input.";
+  const gap = problem?.joint ? "" : " Score gap: the lead in score over the support tokens.";
+  return `${several}${star} Margin: the lead per unit of length.${gap}`;
+}
+
+/** The headline, the list of limits and the support tokens of the shown one; `basinshares` of the painted basins say how many starts go where. */
 export function mountLimits(root, store) {
   const sentence = element("p", { class: "headline", id: "headline" });
   const remarks = element("ul", { class: "remarks small" });
@@ -128,13 +132,12 @@ export function mountLimits(root, store) {
         limit,
         isChosen: state.chosen.limit === k,
         isShown: limit === shown,
-        share: shares?.length === limits.length ? shares[k] : null,
+        share: shares === null ? null : (shares.get(k) ?? 0),
       })),
     );
     list.hidden = limits.length === 0;
     legend.hidden = limits.length === 0;
-    const several = analysis.problem?.n > 1 ? "“1: token 3” means token 3 of input 1. " : "";
-    setText(legend, `${several}★ selects the best token of every input. Margin: the lead per unit of length. Score gap: the lead in score over the support tokens.`);
+    setText(legend, legendOf(analysis.problem));
     const solution = shown?.solution;
     const hasSupport = solution !== undefined && solution.status === OPTIMAL;
     support.node.hidden = !hasSupport;
@@ -145,13 +148,12 @@ export function mountLimits(root, store) {
       weighted(solution, solution.multipliers, named),
     );
   };
-  return {
-    update: show,
-    showShares(found) {
-      shares = found;
-      if (last !== null) show(last.state, last.analysis);
-    },
-  };
+  document.addEventListener("basinshares", ({ detail }) => {
+    if (shares === detail) return;
+    shares = detail;
+    if (last !== null) show(last.state, last.analysis);
+  });
+  return { update: show };
 }
 
 // ---- certificates
@@ -184,7 +186,8 @@ function proofView() {
   });
   return {
     node: element("div", { class: "proof" }, element("table", {}, body), proves),
-    fill(solution, selected, power = 2) {
+    /** words: how the selected tokens are called; isRelaxed: whether some inputs need no lead of one. */
+    fill(solution, words, { power = 2, isRelaxed = false } = {}) {
       const proof = proofOf(solution, power);
       const { residual, lower, upper, gap } = proof;
       if (solution.status === INFEASIBLE) {
@@ -198,7 +201,7 @@ function proofView() {
           { holds: null, text: "Upper bound, the length found", number: short(upper, 8) },
         ]);
       } else rows.fill([]);
-      setText(proves, certificateSentence(solution, selected, proof));
+      setText(proves, certificateSentence(solution, words, proof, isRelaxed));
     },
   };
 }
@@ -248,7 +251,7 @@ function mountQuestion(store) {
     boxes.querySelectorAll("select").forEach((box, i) => (box.value = String(selected[i])));
     const found = tokenOptimality(problem, selected);
     setText(answer, selectionVerdict(problem, found).sentence);
-    proof.fill(found.solution, selected);
+    proof.fill(found.solution, selectionWords(selected));
     const isInfeasible = found.solution.status === INFEASIBLE;
     demands.node.hidden = !isInfeasible;
     if (!isInfeasible) return;
@@ -273,6 +276,11 @@ function mountQuestion(store) {
   };
 }
 
+/** The inputs that a limit of the analysis is about. */
+function dependentInputs({ problem, prediction }) {
+  return prediction.dependent?.length > 0 ? prediction.dependent : Array.from(problem.lengths, (_, i) => i);
+}
+
 /** The certificate of the shown limit, and answers about any selection. */
 export function mountCertificate(root, store) {
   const about = element("p");
@@ -285,10 +293,12 @@ export function mountCertificate(root, store) {
       const isSet = limit !== null && Math.abs(marginOf(limit.solution) - limit.margin) > SAME_MARGIN_RTOL * limit.margin && limit.power === 2;
       proof.node.hidden = limit === null || isSet;
       if (limit === null) setText(about, "There is no limit whose margin could be proved.");
-      else if (isSet) setText(about, `Limit ${limit.index + 1} selects any of the tokens that tie; its margin of ${short(limit.margin)} has no certificate on this page.`);
+      else if (isSet)
+        setText(about, `Limit ${limit.index + 1} selects any of the tokens that tie; its margin of ${short(limit.margin)} has no certificate on this page.`);
       else {
         setText(about, `Limit ${limit.index + 1}, margin ${short(limit.margin, 6)}:`);
-        proof.fill(limit.solution, limit.selected, limit.power);
+        const words = selectionWords(limit.selected, dependentInputs(analysis));
+        proof.fill(limit.solution, words, { power: limit.power, isRelaxed: limit.label === "p^relax" });
       }
       question.update(state, analysis, previous);
     },

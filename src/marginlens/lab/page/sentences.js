@@ -315,17 +315,31 @@ export function headline(analysis) {
   };
 }
 
-function jointHeadline({ joint }, limits) {
-  const sentence = (what) => `Head and attention are trained together; ${what}`;
-  if (!joint.complete) return { sentence: sentence("there are too many ways to choose tokens to try them all for a limit."), kind: "open" };
-  if (!(joint.margin > 0)) return { sentence: sentence("no choice of tokens lets a head tell the labels apart, so no limit is known."), kind: "open" };
-  if (limits.length === 0)
-    return { sentence: sentence("no direction selects the tokens that a head tells apart best, so no limit is known."), kind: "open" };
-  const tokens = selectionWords(limits[0].selected);
+/** What is known where head and attention are trained together, of which the theorems say only where the best pairs go. */
+function jointHeadline({ joint }) {
+  const { complete, margin, found } = joint;
+  if (!complete) return { sentence: "Head and attention are trained together; there are too many selections to try them all.", kind: "open" };
+  if (!(margin > 0)) return { sentence: "Head and attention are trained together; no choice of tokens lets a head tell the labels apart.", kind: "open" };
+  if (found.length === 0)
+    return { sentence: "Head and attention are trained together; no direction selects the tokens that a head tells apart best.", kind: "open" };
+  const choices = found.map(({ selected }) => selectionWords(selected));
+  const best = choices.length === 1 ? choices[0] : `${choices[0]}, or ${counted(choices.length - 1, "other choice")} as good`;
   return {
-    sentence: sentence(`expect the attention on ${tokens}, which a head tells apart best (Theorems 5 and 6, for the best pairs of growing length).`),
+    sentence: `Together head and attention do best on ${best}: there the labels are told apart with the widest margin, ${short(margin)}.`,
     kind: "expected",
   };
+}
+
+/** What the theorems on head and attention speak of, and what the page does not check of them. */
+export function jointTheorems(problem) {
+  const loss =
+    problem.loss === "Logistic"
+      ? "the loss here is the logistic one, as they ask"
+      : "they ask for the logistic loss, which is another one here, so the step that turns a low loss into a wide margin is missing";
+  return (
+    "Theorems 5 and 6 are about the best pairs of head and attention of a given length, not about training: as the length grows these pairs turn " +
+    `to the limits above, if mixing in other tokens always costs margin, which is not checked here; ${loss}.`
+  );
 }
 
 /** A sentence on the inputs that the theorems leave out, or null. */
@@ -379,9 +393,8 @@ export function selectionVerdict(problem, found) {
   };
 }
 
-/** What the certificate of a solution proves, in one sentence. */
-export function certificateSentence(solution, selected, { residual, gap }) {
-  const tokens = selectionWords(selected);
+/** What the certificate of a solution proves, in one sentence; isRelaxed: some inputs need no lead of one. */
+export function certificateSentence(solution, tokens, { residual, gap }, isRelaxed = false) {
   if (solution.status === INFEASIBLE) {
     return isCertified(residual)
       ? `This proves that no direction selects ${tokens}: each demand asks for a positive lead, and the demands, added with these weights, cancel to zero.`
@@ -389,7 +402,7 @@ export function certificateSentence(solution, selected, { residual, gap }) {
   }
   if (solution.status !== OPTIMAL) return "There is nothing to prove.";
   return isCertified(residual) && isCertified(gap)
-    ? `This proves that no shorter vector puts ${tokens} ahead of all others by one, so no direction has a wider margin.`
+    ? `This proves that no shorter vector puts ${tokens} ahead of all others by one${isRelaxed ? " in the inputs that support the head" : ""}, so no direction has a wider margin.`
     : "The two bounds do not meet to rounding, so this proves the margin only to their gap.";
 }
 

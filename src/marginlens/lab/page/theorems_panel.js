@@ -1,7 +1,7 @@
 // Which theorem applies: each as a disclosure, with a plain sentence for every condition.
 
 import { element, replace, setAttributes, setText } from "./dom.js";
-import { biasSentence, CONDITIONS, conditionSentence, THEOREMS } from "./sentences.js";
+import { biasSentence, CONDITIONS, conditionSentence, jointTheorems, THEOREMS } from "./sentences.js";
 
 const FIRST_OPEN = "A Thm 3"; // the theorem about the start, which changes under the pointer
 
@@ -58,7 +58,7 @@ function theoremView(isOpen) {
 export function mountTheorems(root) {
   const theorems = element("div", { class: "theorems" });
   const bias = element("p", { class: "small" });
-  const nothing = element("p", {}, "No theorem speaks of this problem.");
+  const nothing = element("p");
   replace(root, theorems, bias, nothing);
   const made = new Map(); // citation → view
   let shown = "";
@@ -71,6 +71,7 @@ export function mountTheorems(root) {
       shown = citations;
       for (const verdict of verdicts) made.get(verdict.citation).fill(verdict, prediction.dependent?.length ?? problem.n);
       setAttributes(nothing, { hidden: verdicts.length > 0 });
+      setText(nothing, problem?.joint ? jointTheorems(problem) : "No theorem speaks of this problem.");
       setText(bias, problem === null || problem.joint ? "" : biasSentence(problem.optimizer));
     },
   };

@@ -1,0 +1,223 @@
+"""The lab's table of a problem and what its page says, by keyboard and pointer in a real browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from browser_page import PHONE, accessibility_violations, lab_state, overflowing, predicted_limits, resize, settle
+
+if TYPE_CHECKING:
+    from selenium.webdriver.chrome.webdriver import WebDriver
+    from selenium.webdriver.remote.webelement import WebElement
+
+TWO_INPUTS = "input,label,x1,x2,score\n1,1,2,0,1\n1,1,0,2,0.9\n1,1,0.1,0,0\n2,-1,1,1,0\n2,-1,-1,0,1\n"
+INNER_TOKEN = "1,1,0,1\n1,-1,0,0\n1,0,1,0\n1,0,-1,0\n1,0,0,3\n"  # the last token lies between the others
+
+
+def field(lab: WebDriver, name: str) -> WebElement:
+    return lab.find_element("css selector", f'#editor [aria-label="{name}"]')
+
+
+def text_of(lab: WebDriver, selector: str) -> str:
+    return lab.find_element("css selector", selector).text
+
+
+def type_number(lab: WebDriver, name: str, value: str) -> None:
+    """Put a number into a field and leave the field."""
+    from selenium.webdriver.common.keys import Keys
+
+    field(lab, name).send_keys(Keys.CONTROL + "a" + Keys.NULL + value + Keys.TAB)
+    settle(lab)
+
+
+def press(lab: WebDriver, text: str, region: str = "#editor") -> None:
+    """Press the button with this text, by the keyboard."""
+    buttons = lab.find_elements("css selector", f"{region} button")
+    next(button for button in buttons if button.text == text).send_keys(" ")
+    settle(lab)
+
+
+def unfold(lab: WebDriver, text: str, region: str = "#editor") -> None:
+    summaries = lab.find_elements("css selector", f"{region} summary")
+    next(summary for summary in summaries if text in summary.text).send_keys(" ")
+    settle(lab)
+
+
+def paste(lab: WebDriver, table: str) -> None:
+    """Use a table in place of the problem."""
+    area = field(lab, "Table of tokens")
+    if not area.is_displayed():
+        unfold(lab, "Paste or copy a table")
+    lab.execute_script("arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))", area, table)
+    press(lab, "Use this table")
+
+
+def problem_of(lab: WebDriver) -> dict[str, Any]:
+    return lab_state(lab)["problem"]
+
+
+def test_a_field_moves_a_token_and_its_visit_is_undone_as_one_step(lab: WebDriver) -> None:
+    before, limits = lab_state(lab), predicted_limits(lab)
+    type_number(lab, "x₁ of token 1 of input 1", "-1.25")
+    after = lab_state(lab)
+    assert after["problem"]["keys"][0][0] == [-1.25, 1]
+    assert after["chosen"]["token"] == 0
+    assert predicted_limits(lab) != limits
+    lab.execute_script("window.lab.store.undo()")
+    settle(lab)
+    assert problem_of(lab) == before["problem"]
+    assert field(lab, "x₁ of token 1 of input 1").get_attribute("value") == "-0.1"
+
+
+def test_a_field_that_holds_no_number_says_so_and_leaves_the_problem(lab: WebDriver) -> None:
+    before = problem_of(lab)
+    type_number(lab, "x₁ of token 1 of input 1", "2e9")
+    assert "must be a number between" in text_of(lab, "#message")
+    assert problem_of(lab)["keys"][0][0][1] == before["keys"][0][0][1]
+    assert abs(problem_of(lab)["keys"][0][0][0]) <= 1e6
+
+
+def test_scores_by_slider_by_hand_and_by_head(lab: WebDriver) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    scores = problem_of(lab)["scores"]
+    field(lab, "Score of token 2 of input 1").send_keys(Keys.ARROW_RIGHT * 3)
+    settle(lab)
+    assert problem_of(lab)["scores"][0][1] == pytest.approx(scores[0][1] + 0.03)
+    lab.execute_script("window.lab.store.undo()")
+    settle(lab)
+    assert problem_of(lab)["scores"] == scores
+    by_head, by_hand = lab.find_elements("css selector", '#editor [name="scores-from"]')
+    by_head.send_keys(" ")
+    settle(lab)
+    assert "scores" not in problem_of(lab)
+    type_number(lab, "v₁ of the head", "2")
+    shown = [output.text for output in lab.find_elements("css selector", "#editor .score output")]
+    assert shown == ["0.8", "2", "0"]  # (2, 1)·x of the tokens (-0.1, 1), (1, 0) and (0, 0)
+    by_hand.send_keys(" ")
+    settle(lab)
+    assert problem_of(lab)["scores"] == [pytest.approx([0.8, 2, 0])]
+
+
+def test_tokens_inputs_starts_and_keys_come_and_go(lab: WebDriver) -> None:
+    before = lab_state(lab)
+    press(lab, "Add token")
+    assert len(problem_of(lab)["keys"][0]) == 4
+    assert lab.execute_script("return document.activeElement.ariaLabel") == "x₁ of token 4 of input 1"
+    press(lab, "Add input")
+    press(lab, "Add start")
+    press(lab, "Label +1")
+    state = lab_state(lab)
+    assert [len(state["problem"]["keys"]), len(state["starts"])] == [2, len(before["starts"]) + 1]
+    assert state["problem"]["labels"] == [-1, 1]
+    apart = lab.find_element("css selector", '#editor input[type="checkbox"]')
+    apart.send_keys(" ")
+    settle(lab)
+    type_number(lab, "k₂ of the key of token 2 of input 2", "-3")
+    assert problem_of(lab)["keys"][1][1][1] == -3
+    assert problem_of(lab)["tokens"][1][1][1] != -3
+    field(lab, "Remove token 4 of input 1").send_keys(" ")
+    settle(lab)
+    field(lab, "Remove input 2").send_keys(" ")
+    settle(lab)
+    apart = lab.find_element("css selector", '#editor input[type="checkbox"]')
+    apart.send_keys(" ")
+    settle(lab)
+    assert problem_of(lab)["tokens"] == before["problem"]["keys"]
+    assert "keys" not in problem_of(lab)
+
+
+def test_a_pasted_table_becomes_the_problem(lab: WebDriver) -> None:
+    paste(lab, TWO_INPUTS)
+    problem = problem_of(lab)
+    assert problem["tokens"] == [[[2, 0], [0, 2], [0.1, 0]], [[1, 1], [-1, 0]]]
+    assert problem["labels"] == [1, -1]
+    assert problem["scores"] == [[1, 0.9, 0], [0, 1]]
+    assert len(predicted_limits(lab)) == len(lab.find_elements("css selector", "#limits button.limit"))
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ("1,0,1\n1,a,0", "Line 2: x1 must be a number; got “a”."),
+        ("1,0,1\n1,0", "Line 2 has 2 columns, the first line has 3."),
+        ("\n".join(f"1,{t},0" for t in range(20)), "Line 13: the page takes up to 12 tokens in an input; this is one more."),
+    ],
+    ids=["letters", "unequal", "too-many"],
+)
+def test_a_bad_table_is_answered_by_one_sentence_and_changes_nothing(lab: WebDriver, table: str, sentence: str) -> None:
+    before = lab_state(lab)
+    paste(lab, table)
+    assert text_of(lab, '#editor [role="alert"]') == sentence
+    assert lab_state(lab) == before
+
+
+def test_odd_problems_are_shown_with_a_sentence(lab: WebDriver) -> None:
+    paste(lab, "1,1,0,1\n1,1,0,0\n1,0,1,2")
+    assert "Tokens 1 and 2 of input 1" in text_of(lab, "#limits .remarks")
+    paste(lab, "1,1,0,2\n1,0,1,2\n1,-1,0,2")
+    assert text_of(lab, "#headline").startswith("Training changes nothing here")
+
+
+def test_a_selection_that_no_direction_makes_is_refuted_by_a_certificate(lab: WebDriver) -> None:
+    from selenium.webdriver.support.select import Select
+
+    paste(lab, INNER_TOKEN)
+    unfold(lab, "Ask about a selection", "#certificate")
+    Select(lab.find_element("css selector", "#certificate select")).select_by_visible_text("token 5")
+    settle(lab)
+    said = text_of(lab, "#certificate .question")
+    assert "No direction selects token 5" in said
+    assert "This proves that no direction selects token 5" in said
+    assert "✓ holds" in said
+    weights = lab.find_elements("css selector", "#certificate .question .weights tbody tr")
+    assert len(weights) >= 2
+
+
+def test_choosing_a_limit_shows_its_support_and_its_proof(lab: WebDriver) -> None:
+    second = lab.find_elements("css selector", "#limits button.limit")[1]
+    second.send_keys(" ")
+    settle(lab)
+    assert lab_state(lab)["chosen"]["limit"] == 1
+    assert lab.execute_script("return document.activeElement === arguments[0]", second)
+    assert "limit 2" in text_of(lab, "#limits .weights caption")
+    assert text_of(lab, "#certificate .proof").count("✓ holds") == 2
+    second.send_keys(" ")
+    settle(lab)
+    assert lab_state(lab)["chosen"]["limit"] is None
+
+
+def test_a_start_far_out_in_a_cone_makes_the_headline_certain(lab: WebDriver) -> None:
+    lab.execute_script(
+        """
+        const { store } = window.lab;
+        store.apply("plain descent", (state) => ({
+          ...state, problem: { ...state.problem, optimizer: { name: "GradientDescent", size: 0.1 } }, starts: [[1e9, 0]],
+          chosen: { ...state.chosen, start: 0 } }));
+        """
+    )
+    settle(lab)
+    assert text_of(lab, "#headline") == "From this start the attention settles on token 2. Theorem 3 makes this certain."
+    marks = [mark.text for mark in lab.find_elements("css selector", "#theorems .theorem-mark")]
+    assert "✓ applies" in marks
+
+
+def test_random_problems_are_drawn_by_seed(lab: WebDriver) -> None:
+    unfold(lab, "Random problem")
+    press(lab, "Draw")
+    first = problem_of(lab)
+    press(lab, "Draw")
+    assert problem_of(lab) != first
+    assert [len(tokens) for tokens in first["tokens"]] == [4, 4, 4]
+
+
+def test_a_full_table_fits_a_phone_and_its_names_are_accessible(lab: WebDriver, axe: object) -> None:
+    table = "input,x1,x2,score,k1,k2\n" + "\n".join(f"{i},{t},{i},{t / 7},{-t},{i + 1}" for i in range(8) for t in range(12))
+    paste(lab, table)
+    assert [len(tokens) for tokens in problem_of(lab)["tokens"]] == [12] * 8
+    assert accessibility_violations(lab) == []
+    resize(lab, PHONE)
+    settle(lab)
+    assert overflowing(lab) == []
