@@ -143,7 +143,10 @@ def test_a_pasted_table_becomes_the_problem(lab: WebDriver) -> None:
     [
         ("1,0,1\n1,a,0", "Line 2: x1 must be a number; got “a”."),
         ("1,0,1\n1,0", "Line 2 has 2 columns, the first line has 3."),
-        ("\n".join(f"1,{t},0" for t in range(20)), "Line 13: the page takes up to 12 tokens in an input; this is one more."),
+        (
+            "\n".join(f"1,{t},0" for t in range(20)),
+            "Line 13: the page takes up to 12 tokens in an input; this is one more.",
+        ),
     ],
     ids=["letters", "unequal", "too-many"],
 )
@@ -199,7 +202,9 @@ def test_a_start_far_out_in_a_cone_makes_the_headline_certain(lab: WebDriver) ->
         """
     )
     settle(lab)
-    assert text_of(lab, "#headline") == "From this start the attention settles on token 2. Theorem 3 makes this certain."
+    assert (
+        text_of(lab, "#headline") == "From this start the attention settles on token 2. Theorem 3 makes this certain."
+    )
     marks = [mark.text for mark in lab.find_elements("css selector", "#theorems .theorem-mark")]
     assert "✓ applies" in marks
 
@@ -214,7 +219,9 @@ def test_random_problems_are_drawn_by_seed(lab: WebDriver) -> None:
 
 
 def test_a_full_table_fits_a_phone_and_its_names_are_accessible(lab: WebDriver, axe: object) -> None:
-    table = "input,x1,x2,score,k1,k2\n" + "\n".join(f"{i},{t},{i},{t / 7},{-t},{i + 1}" for i in range(8) for t in range(12))
+    table = "input,x1,x2,score,k1,k2\n" + "\n".join(
+        f"{i},{t},{i},{t / 7},{-t},{i + 1}" for i in range(8) for t in range(12)
+    )
     paste(lab, table)
     assert [len(tokens) for tokens in problem_of(lab)["tokens"]] == [12] * 8
     assert accessibility_violations(lab) == []
