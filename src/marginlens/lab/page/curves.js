@@ -13,6 +13,7 @@ const TOP = 8;
 const BOTTOM = 20;
 const MIN_PLOT_HEIGHT = 64;
 const WIDTH = 340; // of a chart before it is laid out, and in pictures
+const MIN_WIDTH = 200;
 const TABLE_ROWS = 12;
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 4", "12 3 3 3"];
 
@@ -219,6 +220,7 @@ export function mountCurves(root, store, runs) {
   root.replaceChildren(element("div", { class: "curves-top" }, heading, toggle), grid, details);
   let figures = [];
   let analysis = null;
+  let width = 0; // of a chart, measured again when the panel's width changes
   const figureOf = (place) => {
     if (figures[place] === undefined) {
       const [title, about, picture] = [element("h3"), element("span", { class: "small" }), element("div", { role: "img" })];
@@ -236,7 +238,7 @@ export function mountCurves(root, store, runs) {
     setText(heading, runs.paths.length > 1 ? `The run from start ${place + 1}, against its steps` : "The run, against its steps");
     const shown = charts.map((_, k) => figureOf(k));
     if (grid.childElementCount !== shown.length) grid.replaceChildren(...shown.map(({ node }) => node));
-    const width = Math.max(220, Math.floor(shown[0].picture.clientWidth || WIDTH));
+    if (width === 0) width = Math.max(MIN_WIDTH, Math.floor(shown[0].picture.clientWidth || WIDTH));
     const settings = { end: runs.end, step: runs.step, isLog: !scaleBox.checked, width };
     charts.forEach((chart, k) => {
       setText(shown[k].title, chart.title);
@@ -262,6 +264,7 @@ export function mountCurves(root, store, runs) {
   new ResizeObserver(() => {
     if (root.clientWidth === lastWidth) return;
     lastWidth = root.clientWidth;
+    width = 0;
     drawn();
   }).observe(root);
   return {

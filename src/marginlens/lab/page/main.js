@@ -24,11 +24,11 @@ import { mountTabs, mountToolbar } from "./toolbar.js";
 import { mountTour } from "./tour.js";
 import { mountTraining } from "./training_panel.js";
 
+const PREDICTION = { id: "limits", tab: "plane", mount: mountLimits }; // what is shown first of all
 const VIEWS = [
   { id: "plane", tab: "plane", mount: mountPlane },
   { id: "playback", tab: "plane", mount: mountPlayback },
   { id: "curves", tab: "plane", mount: mountCurves },
-  { id: "limits", tab: "plane", mount: mountLimits },
   { id: "theorems", tab: "plane", mount: mountTheorems },
   { id: "certificate", tab: "plane", mount: mountCertificate },
   { id: "editor", tab: "plane", mount: mountEditor },
@@ -41,6 +41,7 @@ const VIEWS = [
 
 const HASH_DELAY = 300; // ms after the last change until the address follows
 const MESSAGE_TIME = 6000; // ms that a notice is shown
+const HIDDEN_PAGE_WAIT = 60; // ms after which a page that is not painted goes on
 const GESTURE_REST = 120; // ms without a change after which a gesture's frames are no longer counted
 
 /** The JSON that the file holds in the script element with this id. */
@@ -115,7 +116,7 @@ async function linkOf(state) {
 
 /** One update of all visible views per animation frame, with the times of frames while something is dragged. */
 class Frames {
-  #views;
+  #views = [];
   #store;
   #waiting = 0;
   #gesture = null;
@@ -125,10 +126,15 @@ class Frames {
   intervals = [];
   costs = [];
 
-  constructor(store, views) {
+  constructor(store) {
     this.#store = store;
-    this.#views = views.map((view) => ({ ...view, previous: null }));
     store.subscribe(() => this.#changed());
+  }
+
+  /** Views { view, tab } that are updated from now on, after those that were added before; without a tab they are always shown. */
+  add(...views) {
+    this.#views.push(...views.map((view) => ({ ...view, previous: null })));
+    this.update();
   }
 
   #changed() {
@@ -187,14 +193,22 @@ function remarkView(store) {
   };
 }
 
+/** When the browser has painted, or would have in a page that it does not show. */
+function painted() {
+  return new Promise((resolve) => {
+    requestAnimationFrame(() => setTimeout(resolve));
+    setTimeout(resolve, HIDDEN_PAGE_WAIT);
+  });
+}
+
 /**
  * Start the page and offer `window.lab` to tests and lecturers: state(), analysis(), runs(), link() and pythonScript() (promises), frames()
- * ({ intervals, costs } in ms of the last drag), basins() ({ share, first, total, labels } of their picture, times in ms), store, ready
- * (a promise) and firstPrediction (ms from the end of loading to the first prediction on the page).
+ * ({ intervals, costs } in ms of the last drag), store, ready (a promise) and firstPrediction (ms from the end of loading to the first
+ * prediction on the page).
  */
 export function startPage() {
-  const ready = openPage();
-  window.lab = { ready, firstPrediction: null };
+  window.lab = { firstPrediction: null };
+  window.lab.ready = openPage();
 }
 
 async function openPage() {
@@ -202,21 +216,17 @@ async function openPage() {
   const { state, complaint } = await openingState(presets);
   const store = new Store(state);
   const runs = new Runs(store);
-  const byId = (id) => document.getElementById(id);
-  mountMessage(byId("message"), store);
-  const tour = mountTour(byId("tour"), store, runs);
-  const items = shareItems(store, runs, linkOf);
+  const frames = new Frames(store);
+  const mounted = ({ id, tab, mount }) => ({ tab, view: mount(document.getElementById(id), store, runs) ?? {} });
+  frames.add(mounted({ id: "tabs", mount: mountTabs }), mounted(PREDICTION));
+  const firstPrediction = performance.now() - performance.getEntriesByName("lab")[0].startTime;
+  mountMessage(document.getElementById("message"), store);
+  const tour = mountTour(document.getElementById("tour"), store, runs);
   const help = mountHelp();
-  const views = [
-    { view: mountTabs(byId("tabs"), store) },
-    { view: mountToolbar(byId("toolbar"), store, { presets, items, startTour: tour.start, help }) },
-    { view: runs, tab: "plane" },
-    ...VIEWS.map(({ id, tab, mount }) => ({ id, tab, view: mount(byId(id), store, runs) ?? {} })),
-    { view: tour },
-    { view: remarkView(store), tab: "plane" },
-  ];
-  const frames = new Frames(store, views);
-  frames.update();
+  const bar = { presets, items: shareItems(store, runs, linkOf), startTour: tour.start, help };
+  frames.add({ view: mountToolbar(document.getElementById("toolbar"), store, bar) });
+  await painted();
+  frames.add({ view: runs, tab: "plane" }, ...VIEWS.map(mounted), { view: tour }, { view: remarkView(store), tab: "plane" });
   Object.assign(window.lab, {
     store,
     state: () => store.state,
@@ -225,8 +235,7 @@ async function openPage() {
     link: () => linkOf(store.state),
     pythonScript: () => shownScript(store, runs, linkOf),
     frames: () => ({ intervals: frames.intervals, costs: frames.costs }),
-    basins: () => views.find(({ id }) => id === "plane").view.basinProgress(),
-    firstPrediction: performance.now() - performance.getEntriesByName("lab")[0].startTime,
+    firstPrediction,
   });
   followAddress(store);
   if (complaint !== null) store.say(complaint, "refusal");

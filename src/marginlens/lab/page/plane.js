@@ -200,8 +200,8 @@ export function mountPlane(root, store, runs = null) {
     legend,
     basinLegend,
     note,
-    element("p", { class: "print", id: "plane-print" }, "Tokens and attention weights p share this plane: p gives token k the logit p·k. Axes: p₁ to the right, p₂ upwards."),
-    element("details", { class: "plane-help" }, element("summary", {}, "Keys and gestures"),
+    element("details", { class: "plane-help" }, element("summary", {}, "How to read and move it"),
+      element("p", { class: "print", id: "plane-print" }, "Tokens and attention weights p share this plane: p gives token k the logit p·k. Axes: p₁ to the right, p₂ upwards."),
       element("dl", {}, HELP.map(([key, does]) => element("div", {}, element("dt", {}, key), element("dd", {}, does))))),
   );
   const basins = mountBasins(canvas, store, basinLegend);
@@ -671,17 +671,17 @@ export function mountPlane(root, store, runs = null) {
 function planeControls(store) {
   const change = (label, part) => store.apply(label, (before) => withView(before, typeof part === "function" ? part(before) : part), { undoable: false });
   const button = (text, label, onclick, attributes = {}) => element("button", { type: "button", "aria-label": label, title: label, onclick, ...attributes }, text);
-  const maps = { window: "near the origin", disc: "whole plane" };
-  const mapButtons = Object.entries(maps).map(([map, text]) => button(text, text, () => change(`show ${text}`, { map }), { dataset: { map } }));
-  const boxes = Object.entries({ lines: "lines", cones: "cones", basins: "basins", paths: "paths" }).map(([name, text]) => {
-    const box = element("input", { type: "checkbox", name, onchange: () => change(`${box.checked ? "show" : "hide"} ${text}`, { [name]: box.checked }) });
+  const maps = { window: "Near the origin", disc: "Whole plane" };
+  const mapButtons = Object.entries(maps).map(([map, text]) => button(text, text, () => change(`show ${text.toLowerCase()}`, { map }), { dataset: { map } }));
+  const boxes = Object.entries({ lines: "Lines", cones: "Cones", basins: "Basins", paths: "Paths" }).map(([name, text]) => {
+    const box = element("input", { type: "checkbox", name, onchange: () => change(`${box.checked ? "show" : "hide"} ${text.toLowerCase()}`, { [name]: box.checked }) });
     return { name, box, node: element("label", { class: "plane-box" }, box, ` ${text}`) };
   });
-  const adds = button("+ start", "Add a start of descent", () => store.apply("add a start", (before) => addStart(before, freeStart(before))));
-  const removes = button("− start", "Remove the chosen start", () =>
+  const adds = button("+ Start", "Add a start of descent", () => store.apply("add a start", (before) => addStart(before, freeStart(before))));
+  const removes = button("− Start", "Remove the chosen start", () =>
     store.apply("remove a start", (before) => removeStart(before, before.chosen.start ?? before.starts.length - 1)),
   );
-  const fits = button("fit", "Fit: show all tokens and starts", () =>
+  const fits = button("Fit", "Fit: show all tokens and starts", () =>
     change("fit the view", ({ problem, starts }) => {
       const { tokens, keys } = pointsOf(problem);
       return { map: "window", half: fittingHalf([...tokens.flat(), ...(keys ?? []).flat(), ...starts, ...(problem.head?.length === 2 ? [problem.head] : [])]) };
