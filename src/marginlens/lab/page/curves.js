@@ -14,6 +14,7 @@ const BOTTOM = 20;
 const MIN_PLOT_HEIGHT = 64;
 const WIDTH = 340; // of a chart before it is laid out, and in pictures
 const MIN_WIDTH = 200;
+const LETTER_WIDTH = 7; // of a tick's label, in px
 const TABLE_ROWS = 12;
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 4", "12 3 3 3"];
 
@@ -64,14 +65,14 @@ export function chartsOf(path, analysis, chosenInput) {
   const charts = [
     {
       title: "Norm ‖p‖",
-      about: "how far the weights have gone",
+      about: "how far p has gone",
       range: null,
       format: short,
       lines: [{ label: "‖p‖", colour: accent, value: (k) => norm(sampleOf(path, k).point) }],
     },
     {
       title: "Correlation with the predicted limits",
-      about: "cosine of the angle between p and each limit; 1 is the same direction",
+      about: "cosine; 1 is the same direction",
       range: [-1, 1],
       format: (x) => (x > 0.9995 && x < 1 ? `1 − ${short(1 - x, 1)}` : short(x)),
       lines: limits.map(({ label, colour, direction }) => ({ label, colour, value: (k) => cosine(sampleOf(path, k).point, direction) })),
@@ -108,7 +109,7 @@ export function chartsOf(path, analysis, chosenInput) {
   if (head !== null)
     charts.push({
       title: "Correlation of the head",
-      about: "cosine of the angle between v and its predicted limit",
+      about: "cosine; 1 is the same direction",
       range: [-1, 1],
       format: short,
       lines: [{ label: "v limit", colour: head.colour, value: (k) => cosine(sampleOf(path, k).head, head.direction) }],
@@ -125,6 +126,15 @@ export function chartSentence(chart, path, step) {
   });
   const until = last < 0 || step === 0 ? "at the start" : `from step 0 to step ${step.toLocaleString("en")}`;
   return `${chart.title}, ${chart.about}, ${until}: ${parts.length > 0 ? parts.join("; ") : "there is no predicted limit"}.`;
+}
+
+/** The first and the last tick and those between whose labels have room. */
+function spacedTicks(ticks, plotWidth) {
+  const shown = ticks.slice(0, 1);
+  const last = ticks.at(-1);
+  const isFree = (a, b) => (b.at - a.at) * plotWidth > LETTER_WIDTH * (a.label.length + b.label.length + 1) * (b === last ? 0.75 : 0.5);
+  for (const tick of ticks.slice(1, -1)) if (isFree(shown.at(-1), tick) && isFree(tick, last)) shown.push(tick);
+  return ticks.length > 1 ? [...shown, last] : shown;
 }
 
 /** The SVG of a chart: axes, lines up to the last step taken, the cursor at the step shown, and names with values at the right. */
@@ -148,7 +158,7 @@ function drawnChart(chart, path, { end, step, isLog, width }) {
       shape("text", { x: AXIS_WIDTH - 4, y: place + 4, "text-anchor": "end" }, label),
     );
   }
-  horizontal.ticks.forEach(({ at, label }, k) => {
+  spacedTicks(horizontal.ticks, plotWidth).forEach(({ at, label }, k) => {
     const anchor = k === 0 ? "start" : at > 0.95 ? "end" : "middle";
     svg.append(
       shape("line", { x1: x(at), x2: x(at), y1: TOP + plotHeight, y2: TOP + plotHeight + 4, ...ink }),
