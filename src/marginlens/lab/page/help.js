@@ -5,24 +5,26 @@ import { element } from "./dom.js";
 /** What there is to press, by place: [[keys, what they do], …]. */
 export const HELP = {
   "In the picture": [
-    ["Drag", "move a token, a key, the head v or a start"],
-    ["Tab, then [ and ]", "go from mark to mark"],
-    ["Arrow keys", "move the chosen mark; with Shift in larger steps"],
-    ["Enter", "choose a mark, so that the panels speak of it"],
-    ["Delete", "remove a token or a start"],
-    ["+ and −", "zoom in and out; so do a pinch and Ctrl with the wheel"],
+    ["Drag", "moves a token, a key, the head v or a start"],
+    ["Tab", "enters the picture; ] and [ or the Page keys go from point to point, Home and End to the first and last"],
+    ["Arrow keys", "move the point, with Shift in larger steps"],
+    ["Enter", "chooses the point or the limit for the panels beside"],
+    ["Delete", "removes a token or a start"],
+    ["Double click", "adds a start"],
+    ["+ and −", "zoom; so do the wheel once the picture is clicked, and two fingers"],
   ],
   "The run": [
-    ["Space", "play and pause"],
-    [", and .", "one step back, one step on"],
-    ["← and → on the bar", "move along the path; Page keys go farther"],
+    ["Space", "plays and pauses"],
+    [", and .", "go one step back, one step on"],
+    ["← and → on the bar", "move along the path, with Shift or the Page keys farther"],
   ],
   "The page": [
-    ["Ctrl+Z, Ctrl+Y", "undo, redo"],
-    ["← and → on the tabs", "token selection, next tokens"],
-    ["Esc", "close a menu, a dialog or the tour"],
-    ["?", "this help"],
-    ["Drop a file", "load a problem"],
+    ["Ctrl+Z, Ctrl+Y", "undo and redo"],
+    ["← and → on the tabs", "change between token selection and next tokens"],
+    ["F6", "goes between the tour and the page"],
+    ["Esc", "closes a menu, a dialog or the tour"],
+    ["?", "shows this help"],
+    ["Dropping a file", "loads a problem"],
   ],
 };
 

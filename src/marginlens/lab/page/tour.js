@@ -88,6 +88,7 @@ export function mountTour(root, store, runs) {
   const count = element("p", { class: "small" });
   const words = element("div", { id: "tour-words" });
   const said = element("p", { class: "tour-done", role: "status" });
+  const hint = element("p", { class: "small tour-hint" }, "F6 goes from here into the page and back, Esc closes.");
   const buttons = element("div", { class: "row" });
   const close = element("button", { type: "button", class: "icon plain", "aria-label": "Close the tour", title: "Close (Esc)", onclick: () => finish() }, "✕");
   const panel = element(
@@ -97,6 +98,7 @@ export function mountTour(root, store, runs) {
     words,
     said,
     buttons,
+    hint,
   );
   replace(root, panel);
 
@@ -176,10 +178,12 @@ export function mountTour(root, store, runs) {
   };
 
   document.addEventListener("keydown", (event) => {
-    if (place < 0 || event.key !== "Escape" || event.defaultPrevented) return;
+    if (place < 0 || event.defaultPrevented || (event.key !== "Escape" && event.key !== "F6")) return;
     if (document.querySelector('dialog[open], [role="menu"]:not([hidden])')) return;
     event.preventDefault();
-    finish();
+    if (event.key === "Escape") finish();
+    else if (panel.contains(document.activeElement) && TOUR_STEPS[place]) visit(TOUR_STEPS[place]);
+    else title.focus({ preventScroll: true });
   });
   runs?.subscribe?.(() => {
     if (place >= 0 && TOUR_STEPS[place]?.speed) check({ limits: [] });
