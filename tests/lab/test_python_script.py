@@ -171,6 +171,37 @@ def test_limits_certificates_and_verdicts_are_those_of_the_page() -> None:
         assert theirs == verdicts, name
 
 
+def test_limits_of_joint_training_are_those_of_the_page() -> None:
+    code = """
+    import { analyse } from "./analysis.js";
+    import { completeState } from "./state.js";
+    answer(given.map((state) => analyse(completeState(state)).limits.map(({ label, selected, direction, margin }) => [label, selected, direction, margin])));
+    """
+    joint = {name: state for name, state in states().items() if state["problem"].get("train") == "both"}
+    answers = run_in_page(code, list(joint.values()))
+    assert sum(map(len, answers)) > len(joint) // 2
+    for name, answer in zip(joint, answers, strict=True):
+        mine = outcomes()[name].names["limits"]
+        assert [(label, selected) for label, selected, _, _ in mine] == [(one[0], one[1]) for one in answer], name
+        for (_, _, direction, margin), one in zip(mine, answer, strict=True):
+            assert close(direction, one[2]), name
+            assert close(margin, one[3]), name
+
+
+def test_limits_stand_in_the_order_of_the_page() -> None:
+    code = """
+    import { analyse } from "./analysis.js";
+    import { completeState } from "./state.js";
+    answer(given.map((state) => analyse(completeState(state)).limits.map(({ selected, margin }) => [selected, margin])));
+    """
+    for name, answer in zip(states(), run_in_page(code, list(states().values())), strict=True):
+        found = outcomes()[name].names
+        assert [limit[1] for limit in found["limits"]] == [selected for selected, _ in answer], name
+        if "norm" in found:  # where margins are those of the optimizer's norm
+            margins = [float(solution.margin) for solution in found["solutions"]]
+            assert margins == pytest.approx([margin for _, margin in answer], rel=RTOL), name
+
+
 def carried_rounding(found: dict[str, Any], k: int) -> float:
     """How far starts that rounding could have made end from the run of a script."""
     run, spread = found["runs"][k], 0.0

@@ -6,6 +6,7 @@ import { readProblem } from "../kernels/problem.js";
 
 const LINE_WIDTH = 110;
 const FEW_TOKENS = 48; // in all inputs together: up to so many, listing the limits solves fewer problems than Python's default limit
+const MAX_JOINT_SELECTIONS = 4096; // choices of a token per input up to which the page tries them all
 const BASIN_SIDE = 128; // pixels of the page's picture of basins in each direction
 const BASIN_STEPS = 5000;
 const UNITS = { characters: "ml.data.Characters()", words: "ml.data.Words()" };
@@ -192,19 +193,43 @@ function descentLines(problem, state) {
     '    print(f"  from {start}: p = {p}, norm {np.linalg.norm(p):.6g}, selects {run.selected.tolist()}, risk {risk.value(run.final):.6g}")',
   ];
   if (problem.joint) lines.push('    print(f"    v = {run.split().v}")');
-  else {
-    lines.push(
-      "    for label, selected, direction, _ in limits:",
-      '        print(f"    correlation with {label} {selected}: {ml.correlation(p, direction):.6f}")',
-    );
-  }
+  lines.push(
+    "    for label, selected, direction, _ in limits:",
+    '        print(f"    correlation with {label} {selected}: {ml.correlation(p, direction):.6f}")',
+  );
   return lines;
 }
 
-function jointPredictionLines() {
+/** Where head and attention go together: the selections that a head tells apart best, with p^mm and p^relax. */
+function jointLimitLines(problem) {
+  const count = problem.lengths.reduce((total, length) => total * length, 1);
+  const lines = ["", "# ---- the predicted limits: the tokens that let a head tell the labels apart best", "# (inputs and tokens are counted from 0)"];
+  if (count > MAX_JOINT_SELECTIONS) {
+    return [...lines, "limits = []", `print("No predicted limits: ${count} ways to choose tokens are too many to try")`];
+  }
+  return [
+    ...lines,
+    "best = ml.theory.best_selections(data)",
+    "limits = []",
+    "for selected in best.selections.tolist() if best.margin > 0 else []:",
+    "    strict = ml.att_svm(data, selected)",
+    "    if strict.status is not ml.Status.OPTIMAL:",
+    "        continue",
+    "    relaxed = ml.relaxed_svm(data, selected, ml.theory.label_margin(data, selected).support)",
+    "    selects = relaxed.status is ml.Status.OPTIMAL and (relaxed.rows @ relaxed.x > 0).all()",
+    "    if selects and ml.correlation(strict.x, relaxed.x) < 1 - 1e-12:",
+    '        limits.append(("p^relax", selected, relaxed.direction, relaxed.margin))',
+    '    limits.append(("p^mm", selected, strict.direction, strict.margin))',
+    'print(f"Predicted limits, label margin {best.margin:.6g}")',
+    "for label, selected, direction, margin in limits:",
+    '    print(f"  {label} selects {selected}: direction {direction}, margin {margin:.6g}")',
+  ];
+}
+
+function jointTheoremLines() {
   return [
     "",
-    "# ---- what the theorems say of head and attention trained together, which the page leaves to Python",
+    "# ---- what the theorems say of head and attention trained together",
     "prediction = ml.predict(risk)",
     'print("Theorems")',
     "for verdict in prediction.verdicts:",
@@ -274,8 +299,8 @@ function planeScript(state, link) {
     `starts = [${state.starts.map(vector).join(", ")}]`,
   ];
   if (problem.joint) {
-    lines.push(`start_head = ${vector(problem.startHead)}`, ...descentLines(problem, state), ...jointPredictionLines());
-    return lines;
+    const start = `start_head = ${vector(problem.startHead)}`;
+    return [...lines, start, ...jointLimitLines(problem), ...descentLines(problem, state), ...jointTheoremLines()];
   }
   lines.push(`chosen = ${chosen}  # the start that the theorems are asked about`);
   lines.push(...predictionLines(problem), ...descentLines(problem, state));

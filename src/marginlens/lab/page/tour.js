@@ -4,8 +4,8 @@ import { element, replace, setText } from "./dom.js";
 import { START_VIEW, withPlayback, withTab } from "./state.js";
 
 const KEYS = [[[-0.1, 1], [1, 0], [0, 0]]];
-const TWO_LIMITS = { keys: KEYS, scores: [[1, 0.9, 0]], optimizer: { name: "NormalizedGD", size: 0.1 }, steps: 400 };
-const PROMISED = { keys: KEYS, scores: [[1, 0.9, 0.9]], optimizer: { name: "GradientDescent", size: 0.4 }, steps: 4000 };
+const TWO_LIMITS = { keys: KEYS, scores: [[1, 0.9, 0]], optimizer: { name: "NormalizedGD", size: 0.1 }, steps: 200 };
+const PROMISED = { keys: KEYS, scores: [[1, 0.9, 0.9]], optimizer: { name: "GradientDescent", size: 0.4 }, steps: 20_000 };
 
 /** A problem and starts of the tour in the window of the plane, at the first step; everything else stays. */
 function withExample(state, preset, problem, starts, view = {}) {
@@ -22,7 +22,7 @@ export const TOUR_STEPS = [
     title: "Move a token",
     words: [
       "Three tokens lie in the plane. Token 1 has the best score, token 2 almost as good a one. The rays show where training will end, and nothing has been trained yet.",
-      "Drag token 2 up towards token 1 – or choose it with the Tab and arrow keys – and watch the prediction jump.",
+      "Drag token 2 up towards token 1 – or go to it with Tab and ], and press the arrow keys – and watch the prediction jump.",
     ],
     regions: ["plane", "limits"],
     prepare: (state) => withExample(state, "A-F1b", TWO_LIMITS, [[2, -1.5]]),
@@ -39,8 +39,8 @@ export const TOUR_STEPS = [
       "Press Play below the picture, or the space bar. Every path bends towards one of the rays, and the correlation with it climbs to 1.",
     ],
     regions: ["playback", "curves"],
-    prepare: (state) => withExample(state, "A-F1b", TWO_LIMITS, [[2, -1.5], [-1, -0.5], [0.5, 0.2]]),
-    speed: 60,
+    prepare: (state) => withExample(state, "A-F1b", TWO_LIMITS, [[2, -1.5], [-1, -0.5], [0.5, 0.2]], { half: 6 }),
+    speed: 40,
     done: ({ runs }) => (runs.step > 0 ? "It runs: the paths go where the rays point." : null),
   },
   {
@@ -50,7 +50,7 @@ export const TOUR_STEPS = [
       "Drag a start across the border, or move it with the arrow keys, and its path ends in the other place.",
     ],
     regions: ["plane"],
-    prepare: (state) => withPlayback(withExample(state, "A-F1b", TWO_LIMITS, [[2, -1.5], [-1, -0.5]], { basins: true }), { step: 400 }),
+    prepare: (state) => withPlayback(withExample(state, "A-F1b", TWO_LIMITS, [[2, -1.5], [-1, -0.5]], { basins: true }), { step: 200 }),
     done: ({ state, first }) => (state.starts === first.starts ? null : "Its path has followed."),
   },
   {
@@ -60,7 +60,7 @@ export const TOUR_STEPS = [
       "In this example both losing tokens have the same score. Then a theorem promises the limit from every start: read its conditions, one tick for each.",
     ],
     regions: ["certificate", "theorems"],
-    prepare: (state) => withPlayback(withExample(state, "A-F1a", PROMISED, [[2, -1.5], [-1, -0.5]]), { step: 4000 }),
+    prepare: (state) => withPlayback(withExample(state, "A-F1a", PROMISED, [[2, -1.5], [-1, -0.5]]), { step: 20_000 }),
     done: () => null,
   },
 ];
