@@ -175,7 +175,8 @@ def test_limits_of_joint_training_are_those_of_the_page() -> None:
     code = """
     import { analyse } from "./analysis.js";
     import { completeState } from "./state.js";
-    answer(given.map((state) => analyse(completeState(state)).limits.map(({ label, selected, direction, margin }) => [label, selected, direction, margin])));
+    const listed = ({ label, selected, direction, margin }) => [label, selected, direction, margin];
+    answer(given.map((state) => analyse(completeState(state)).limits.map(listed)));
     """
     joint = {name: state for name, state in states().items() if state["problem"].get("train") == "both"}
     answers = run_in_page(code, list(joint.values()))

@@ -14,7 +14,7 @@ function withExample(state, preset, problem, starts, view = {}) {
 }
 
 /**
- * The steps: title, words for mouse and keyboard, the regions that are marked, what is shown, and what counts as done:
+ * The steps: title, words for mouse and keyboard, the regions that are marked, the control to go to, what is shown, and what counts as done:
  * done({ state, first, runs, analysis }), first being the state that the step began with, gives a sentence or null.
  */
 export const TOUR_STEPS = [
@@ -25,6 +25,7 @@ export const TOUR_STEPS = [
       "Drag token 2 up towards token 1 – or go to it with Tab and ], and press the arrow keys – and watch the prediction jump.",
     ],
     regions: ["plane", "limits"],
+    control: '#plane svg [tabindex="0"]',
     prepare: (state) => withExample(state, "A-F1b", TWO_LIMITS, [[2, -1.5]]),
     done: ({ state, first, analysis }) => {
       if (state.problem === first.problem) return null;
@@ -39,6 +40,7 @@ export const TOUR_STEPS = [
       "Press Play below the picture, or the space bar. Every path bends towards one of the rays, and the correlation with it climbs to 1.",
     ],
     regions: ["playback", "curves"],
+    control: "#playback .play",
     prepare: (state) => withExample(state, "A-F1b", TWO_LIMITS, [[2, -1.5], [-1, -0.5], [0.5, 0.2]], { half: 6 }),
     speed: 40,
     done: ({ runs }) => (runs.step > 0 ? "It runs: the paths go where the rays point." : null),
@@ -50,6 +52,7 @@ export const TOUR_STEPS = [
       "Drag a start across the border, or move it with the arrow keys, and its path ends in the other place.",
     ],
     regions: ["plane"],
+    control: '#plane svg [tabindex="0"]',
     prepare: (state) => withPlayback(withExample(state, "A-F1b", TWO_LIMITS, [[2, -1.5], [-1, -0.5]], { basins: true }), { step: 200 }),
     done: ({ state, first }) => (state.starts === first.starts ? null : "Its path has followed."),
   },
@@ -59,7 +62,8 @@ export const TOUR_STEPS = [
       "A prediction is worth what proves it. The numbers with a tick certify the direction: no other one has a wider margin.",
       "In this example both losing tokens have the same score. Then a theorem promises the limit from every start: read its conditions, one tick for each.",
     ],
-    regions: ["certificate", "theorems"],
+    regions: ["theorems", "certificate"],
+    control: "#theorems summary",
     prepare: (state) => withPlayback(withExample(state, "A-F1a", PROMISED, [[2, -1.5], [-1, -0.5]]), { step: 20_000 }),
     done: () => null,
   },
@@ -133,10 +137,9 @@ export function mountTour(root, store, runs) {
 
   const button = (text, onclick, attributes = {}) => element("button", { type: "button", onclick, ...attributes }, text);
 
-  /** Into the region: its first control, so that the keyboard gets there in a single press. */
+  /** Into the page: the control that the step is about, or else the marked section. */
   const visit = (step) => {
-    const region = document.getElementById(step.regions[0]);
-    const control = region?.querySelector('[tabindex="0"], button:not(:disabled), a[href], input, select') ?? sectionOf(step.regions[0]);
+    const control = document.querySelector(step.control) ?? marked[0];
     if (control && control.tabIndex < 0) control.setAttribute("tabindex", "-1");
     control?.focus();
   };

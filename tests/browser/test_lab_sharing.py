@@ -1,0 +1,271 @@
+"""Sharing from the lab in a real browser: the copied script runs, files come back as saved, pictures open, the tour needs no mouse."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import struct
+import time
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from browser_page import (
+    PHONE,
+    accessibility_violations,
+    lab_state,
+    open_lab,
+    overflowing,
+    predicted_limits,
+    resize,
+    settle,
+)
+
+DOWNLOAD_SECONDS = 20.0
+
+
+def press(browser, *keys):
+    """Press keys one after the other, wherever the focus is."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    chain = ActionChains(browser)
+    for key in keys:
+        chain = chain.send_keys(key)
+    chain.perform()
+    settle(browser)
+
+
+def share(browser, label):
+    """Choose an entry of the share menu."""
+    browser.find_element("xpath", "//button[.='Share']").click()
+    browser.find_element("xpath", f"//*[@role='menuitem'][starts-with(., '{label}')]").click()
+    settle(browser)
+
+
+def message(browser):
+    return browser.find_element("id", "message").text
+
+
+def focused(browser):
+    return browser.execute_script("return document.activeElement.textContent.trim()")
+
+
+def apply(browser, change):
+    """Change the state by the text of a function of the state."""
+    browser.execute_script(f"lab.store.apply('test', {change})")
+    settle(browser)
+
+
+@pytest.fixture
+def downloads(lab, tmp_path):
+    """The folder that the lab's files are saved into, and a way to wait for one of them."""
+    lab.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+
+    def wait_for(ending):
+        end = time.monotonic() + DOWNLOAD_SECONDS
+        while time.monotonic() < end:
+            found = [path for path in tmp_path.glob(f"*.{ending}") if path.stat().st_size > 0]
+            if found:
+                return found[0]
+            time.sleep(0.05)
+        raise AssertionError(f"no file *.{ending} in {[path.name for path in tmp_path.iterdir()]}")
+
+    return wait_for
+
+
+# ---- the script
+
+
+def test_the_copied_script_computes_what_the_page_shows(lab):
+    permissions = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    lab.execute_cdp_cmd("Browser.grantPermissions", permissions)
+    apply(lab, "(state) => ({ ...state, starts: [[0.5, -1.5], [-0.5, 1]], problem: { ...state.problem, steps: 300 } })")
+    lab.execute_script("lab.runs().scrubTo(200)")
+    settle(lab)
+    share(lab, "Copy as Python")
+    assert message(lab) == "The Python script is copied."
+    script = lab.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
+    names, printed = {"__name__": "__main__"}, io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(script, "script", "exec"), names)
+    limits = predicted_limits(lab)
+    assert [limit[1] for limit in names["limits"]] == [limit["selected"] for limit in limits]
+    for mine, shown in zip(names["limits"], limits, strict=True):
+        assert mine[2] == pytest.approx(shown["direction"], abs=1e-9)
+    ends = lab.execute_script("return lab.runs().paths.map((path) => Array.from(path.now.point))")
+    for run, end in zip(names["runs"], ends, strict=True):
+        assert int(run.steps_taken) == 200
+        assert run.final == pytest.approx(np.array(end), rel=1e-9)
+        assert f"selects {run.selected.tolist()}" in printed.getvalue()
+
+
+def test_what_cannot_be_copied_is_shown_selected(lab):
+    lab.execute_script(
+        "navigator.clipboard.writeText = () => Promise.reject(new Error('no')); document.execCommand = () => false;"
+    )
+    share(lab, "Copy link")
+    field = lab.find_element("css selector", "dialog textarea")
+    assert field.get_property("value") == lab.execute_async_script("lab.link().then(arguments[0])")
+    assert lab.execute_script("return arguments[0].selectionEnd - arguments[0].selectionStart", field) > 20
+    assert accessible_name_of_dialog(lab) == "The link"
+    press(lab, "\ue00c")
+    assert lab.find_elements("css selector", "dialog") == []
+
+
+def accessible_name_of_dialog(browser):
+    return browser.find_element("css selector", "dialog[open]").accessible_name
+
+
+# ---- files
+
+
+def test_a_saved_problem_is_loaded_as_the_same_state(lab, downloads):
+    apply(
+        lab,
+        "(state) => ({ ...state, starts: [[0.1 + 0.2, -1.5], [7, 1e-9]], view: { ...state.view, map: 'disc', cones: true } })",
+    )
+    saved = lab_state(lab)
+    share(lab, "Save problem")
+    path = downloads("json")
+    assert json.loads(path.read_text(encoding="utf-8"))["format"] == "marginlens-problem"
+    apply(lab, "(state) => ({ ...state, starts: [[0, 0]], preset: null, view: { ...state.view, map: 'window' } })")
+    assert lab_state(lab) != saved
+    lab.find_element("id", "problem-file").send_keys(str(path))
+    lab.execute_async_script("setTimeout(arguments[0], 100)")
+    settle(lab)
+    assert lab_state(lab) == saved
+    assert message(lab) == f"Loaded {path.name}."
+
+
+def test_a_dropped_file_is_loaded_and_a_wrong_one_refused(lab):
+    drop = """
+      const [text, done] = arguments;
+      const data = new DataTransfer();
+      data.items.add(new File([text], "dropped.json", { type: "application/json" }));
+      document.body.dispatchEvent(new DragEvent("dragover", { dataTransfer: data, bubbles: true, cancelable: true }));
+      document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+      setTimeout(done, 100);
+    """
+    before = lab_state(lab)
+    lab.execute_async_script(drop, '{"tokens": [[[1, "a"]]], "head": [1, 1]}')
+    settle(lab)
+    assert lab_state(lab) == before
+    assert "must be a number" in message(lab)
+    assert "refusal" in lab.find_element("id", "message").get_attribute("class")
+    problem = {"format": "marginlens-problem", "version": 1, "tokens": [[[1, 0], [0, 1]]], "head": [1, 0.5]}
+    lab.execute_async_script(drop, json.dumps(problem))
+    settle(lab)
+    assert lab_state(lab)["problem"] == {"tokens": problem["tokens"], "head": problem["head"]}
+    assert message(lab) == "Loaded dropped.json."
+
+
+def test_pictures_are_saved_as_they_are_seen(lab, downloads):
+    lab.execute_script("lab.runs().scrubTo(150)")
+    settle(lab)
+    share(lab, "Save picture (SVG)")
+    path = downloads("svg")
+    assert path.name == "marginlens-A-F1b-step-150.svg"
+    text = path.read_text(encoding="utf-8")
+    svg = ET.fromstring(text)
+    assert len(svg.findall("{*}svg")) == 2  # the plane and the curves
+    assert "var(--" not in text
+    assert "system-ui" not in text
+    share(lab, "Save picture (PNG)")
+    content = downloads("png").read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", content[16:24])
+    assert (width, height) == (
+        round(2 * float(svg.attrib["width"])),
+        round(2 * float(svg.attrib["height"])),
+    )
+
+
+# ---- the tour and the help
+
+
+def start_tour(browser):
+    browser.find_element("xpath", "//button[.='Tour']").click()
+    settle(browser)
+
+
+def panel_button(browser, label):
+    return browser.find_element("xpath", f"//*[@id='tour']//button[.='{label}']")
+
+
+def test_the_tour_needs_no_mouse(lab):
+    enter, tab, escape, f6, right = "\ue007", "\ue004", "\ue00c", "\ue036", "\ue014"
+    before = lab_state(lab)
+    for _ in range(30):
+        press(lab, tab)
+        if focused(lab) == "Tour":
+            break
+    press(lab, enter)
+    assert focused(lab) == "Move a token"
+    done = lab.find_element("css selector", "#tour [role=status]")
+    press(lab, f6)
+    assert not lab.execute_script("return document.getElementById('tour').contains(document.activeElement)")
+    press(lab, "]", right, right)
+    assert "attention can now settle" in done.text
+    press(lab, f6)
+    assert focused(lab) == "Move a token"
+    for title in ("Press play", "The start decides", "The proof", "That was the tour"):
+        label = "Finish" if title == "That was the tour" else "Next"
+        for _ in range(6):
+            press(lab, tab)
+            if focused(lab) == label:
+                break
+        press(lab, enter)
+        assert focused(lab) == title
+    press(lab, tab, tab, tab)
+    assert focused(lab) == "Back to where I was"
+    press(lab, enter)
+    assert {**lab_state(lab), "chosen": None, "playback": None} == {**before, "chosen": None, "playback": None}
+    assert focused(lab) == "Tour"
+    press(lab, enter)
+    assert focused(lab) == "Move a token"
+    press(lab, escape)
+    assert lab.find_element("css selector", "#tour > *").is_displayed() is False
+    assert focused(lab) == "Tour"
+
+
+def test_the_tour_follows_what_the_reader_does(lab):
+    start_tour(lab)
+    panel_button(lab, "Next").click()
+    settle(lab)
+    status = lab.find_element("css selector", "#tour [role=status]")
+    assert status.text == ""
+    lab.find_element("css selector", "#playback button.play").click()
+    lab.execute_async_script("setTimeout(arguments[0], 300)")
+    assert "It runs" in status.text
+    panel_button(lab, "Next").click()
+    settle(lab)
+    assert lab_state(lab)["view"]["basins"] is True
+    panel_button(lab, "Next").click()
+    settle(lab)
+    applying = "return lab.analysis().prediction.verdicts.filter((one) => one.applies).map((one) => one.citation)"
+    assert "A Thm 2" in lab.execute_script(applying)
+    marked = [node.get_attribute("aria-labelledby") for node in lab.find_elements("css selector", ".tour-marked")]
+    assert sorted(marked) == ["heading-certificate", "heading-theorems"]
+
+
+@pytest.mark.parametrize("size", [PHONE, (340, 700)], ids=["phone", "narrowest"])
+def test_the_tour_leaves_most_of_a_phone_free(browser, lab_file, size):
+    resize(browser, size)
+    open_lab(browser, lab_file)
+    start_tour(browser)
+    panel = browser.find_element("css selector", "#tour > *")
+    assert panel.rect["height"] <= 0.45 * size[1]
+    assert overflowing(browser) == []
+
+
+def test_tour_and_help_are_accessible(lab, axe):
+    start_tour(lab)
+    assert accessibility_violations(lab) == []
+    press(lab, "\ue00c")
+    press(lab, "?")
+    assert lab.find_element("id", "help").is_displayed()
+    assert accessibility_violations(lab) == []
+    press(lab, "\ue00c")
+    assert lab.find_elements("id", "help") == []
