@@ -176,7 +176,10 @@ function inputView(store, form, i, isOpen, focusOn) {
   label.addEventListener("click", () => {
     store.apply(`change the label of input ${i + 1}`, (state) => withLabel(state, i, -labelsOf(state.problem)[i]));
   });
-  const add = element("button", { type: "button", dataset: { key: `a-${i}` } }, "Add token");
+  const hidden = (text) => element("span", { class: "visually-hidden" }, text);
+  const labelText = element("span");
+  label.append(labelText, hidden(` of input ${i + 1}; press to change it`));
+  const add = element("button", { type: "button", dataset: { key: `a-${i}` } }, "Add token", hidden(` to input ${i + 1}`));
   add.addEventListener("click", () => {
     const point = nextPoint(rows);
     if (store.apply(`add a token to input ${i + 1}`, (state) => addToken(state, i, point))) focusOn(`x-${i}-${rows}-0`);
