@@ -191,7 +191,7 @@ function inputView(store, form, i, isOpen, focusOn) {
   const columns = ["Token", "x₁", "x₂", ...(form.isApart ? ["k₁", "k₂"] : []), "Score"];
   const table = element(
     "table",
-    {},
+    { class: form.isApart ? "apart" : "" },
     element("thead", {}, element("tr", {}, columns.map((text) => element("th", { scope: "col" }, text)), element("td"))),
     element("tbody", {}, made.map(({ node }) => node)),
   );

@@ -42,7 +42,7 @@ function weightTable(weightName) {
     const name = element("th", { scope: "row" });
     const bar = element("span");
     const number = element("td", { class: "number" });
-    const node = element("tr", {}, name, element("td", { class: "bar", "aria-hidden": "true" }, bar), number);
+    const node = element("tr", {}, name, element("td", { class: "weight-bar", "aria-hidden": "true" }, bar), number);
     return {
       node,
       fill({ text, weight, largest }) {
