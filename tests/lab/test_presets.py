@@ -14,7 +14,15 @@ from lab_kernels import ask, needs_node, run_in_page
 from marginlens.errors import InputError
 from marginlens.lab import permalink, preset, presets, write_lab
 from marginlens.lab.permalink import state_of
-from marginlens.lab.problem_files import MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_STEPS, MAX_TOKENS, Problem, page_problem
+from marginlens.lab.problem_files import (
+    MAX_ENTRY,
+    MAX_INPUTS,
+    MAX_START,
+    MAX_STEPS,
+    MAX_TOKENS,
+    LabProblem,
+    page_problem,
+)
 
 NAMES = [entry.name for entry in presets()]
 PLANE_CLAIMS = {"A-F1a", "A-F1b", "A-F1c", "A-F2", "A-F3", "A-F5", "A-F8", "X-B", "X-N2", "X-N4", "X-N5"}
@@ -42,7 +50,7 @@ def test_the_page_opens_presets_and_links_with_the_same_state() -> None:
     for entry, (opened, linked, again) in zip(presets(), run_in_page(code, given), strict=True):
         assert opened == linked == again
         assert opened["preset"] == entry.name
-        assert Problem.from_dict({**opened["problem"], "start": opened["starts"][0]}) == Problem.from_dict(
+        assert LabProblem.from_dict({**opened["problem"], "start": opened["starts"][0]}) == LabProblem.from_dict(
             {**entry.problem.to_dict(), "start": list(entry.starts[0])}
         )
         assert opened["tab"] == ("text" if entry.text else "plane")
@@ -56,7 +64,7 @@ def test_links_of_problems_and_states_give_them_back() -> None:
     wide = ml.TokenDataset(rng.standard_normal((2, 3, 5)), [1, -1], K=rng.standard_normal((2, 3, 2)))
     head = rng.standard_normal(5)
     states: list[Any] = [
-        Problem(wide, head, start=[1 / 3, -1e-17], optimizer=ml.SignDescent(0.1), n_steps=3),
+        LabProblem(wide, head, start=[1 / 3, -1e-17], optimizer=ml.SignDescent(0.1), n_steps=3),
         {**state_of("A-F1c"), "tab": "text", "text": {"source": "é 😀", "window": 3}, "playback": {"step": 7}},
     ]
     code = """
@@ -66,7 +74,7 @@ def test_links_of_problems_and_states_give_them_back() -> None:
     answer(states.map((state) => ({ state, problem: problemOf(state) })));
     """
     found = run_in_page(code, [permalink(state) for state in states])
-    shown = Problem.from_dict(found[0]["problem"])
+    shown = LabProblem.from_dict(found[0]["problem"])
     assert shown.start.tolist() == [1 / 3, -1e-17]
     assert np.array_equal(shown.data.scores(shown.head), wide.scores(head))
     assert np.array_equal(shown.data.K, wide.K)
@@ -86,19 +94,19 @@ def test_what_the_page_does_not_take_is_refused_in_one_sentence() -> None:
     tokens = np.random.default_rng(1).standard_normal
     flat = ml.TokenDataset(tokens((2, 3, 2)), [1, -1])
     refused = {
-        "keys with 3 coordinates": Problem(ml.TokenDataset(tokens((1, 2, 3)), [1]), [1, 0, 0]),
-        "9 inputs": Problem(ml.TokenDataset(tokens((9, 2, 2)), [1] * 9), [1, 0]),
-        "up to 13 tokens": Problem(ml.TokenDataset(tokens((1, 13, 2)), [1]), [1, 0]),
-        "numbers up to": Problem(ml.TokenDataset(1e7 * tokens((1, 2, 2)), [1]), [1, 0]),
-        "1e\\+13": Problem(flat, [1, 0], start=[1e13, 0]),
-        "n_steps": Problem(flat, [1, 0], n_steps=MAX_STEPS + 1),
-        "tokens with 3": Problem(ml.TokenDataset(tokens((1, 2, 3)), [1], K=tokens((1, 2, 2))), trains_head=True),
+        "keys with 3 coordinates": LabProblem(ml.TokenDataset(tokens((1, 2, 3)), [1]), [1, 0, 0]),
+        "9 inputs": LabProblem(ml.TokenDataset(tokens((9, 2, 2)), [1] * 9), [1, 0]),
+        "up to 13 tokens": LabProblem(ml.TokenDataset(tokens((1, 13, 2)), [1]), [1, 0]),
+        "numbers up to": LabProblem(ml.TokenDataset(1e7 * tokens((1, 2, 2)), [1]), [1, 0]),
+        "1e\\+13": LabProblem(flat, [1, 0], start=[1e13, 0]),
+        "n_steps": LabProblem(flat, [1, 0], n_steps=MAX_STEPS + 1),
+        "tokens with 3": LabProblem(ml.TokenDataset(tokens((1, 2, 3)), [1], K=tokens((1, 2, 2))), trains_head=True),
     }
     for words, problem in refused.items():
         with pytest.raises(InputError, match=words) as caught:
             page_problem(problem)
         assert str(caught.value).count(". ") == 0
-    assert page_problem(Problem(flat, [1, 0])).data == flat
+    assert page_problem(LabProblem(flat, [1, 0])).data == flat
 
 
 @needs_node
@@ -109,7 +117,7 @@ def test_the_page_takes_what_python_says_it_does() -> None:
     """
     assert run_in_page(code) == [MAX_INPUTS, MAX_TOKENS, MAX_ENTRY, MAX_START, MAX_STEPS]
     data = ml.TokenDataset(np.full((MAX_INPUTS, MAX_TOKENS, 2), MAX_ENTRY), [1] * MAX_INPUTS)
-    largest = page_problem(Problem(data, [MAX_ENTRY, 0], start=[MAX_START, 0], n_steps=MAX_STEPS))
+    largest = page_problem(LabProblem(data, [MAX_ENTRY, 0], start=[MAX_START, 0], n_steps=MAX_STEPS))
     assert ask([{"call": "refusal", "problem": largest.to_dict()}]) == [None]
 
 

@@ -15,7 +15,7 @@ import marginlens as ml
 from lab_kernels import ask, needs_node
 from marginlens.data.random_tokens import scored_tokens
 from marginlens.errors import InputError
-from marginlens.lab.problem_files import Problem, read_problem, write_problem
+from marginlens.lab.problem_files import LabProblem, read_problem, write_problem
 from marginlens.optimizers import Blockwise
 from marginlens.optimizers.schedules import PowerDecay
 from random_problems import ragged_problem
@@ -33,16 +33,16 @@ OPTIMIZERS = (
 )
 
 
-def problems() -> list[Problem]:
+def problems() -> list[LabProblem]:
     rng = np.random.default_rng(3)
     data, head = ragged_problem(rng, 3, 5, 4, d_key=3)
     wide = ml.TokenDataset(rng.standard_normal((20, 15, 9)), rng.choice([-1.0, 1.0], 20), W=rng.standard_normal((4, 9)))
     shown = [
-        Problem(data, head, start=rng.standard_normal(data.d_key), optimizer=rule, n_steps=7) for rule in OPTIMIZERS
+        LabProblem(data, head, start=rng.standard_normal(data.d_key), optimizer=rule, n_steps=7) for rule in OPTIMIZERS
     ]
-    scored = Problem(*scored_tokens(rng.standard_normal((2, 3, 2)), rng.standard_normal((2, 3)), [1, -1]))
-    joint = Problem(ml.data.figure_3a(), trains_head=True, start=[0, -1], start_head=[-1, 0], loss=ml.Exponential())
-    return [*shown, scored, joint, Problem(wide, rng.standard_normal(9), loss=ml.CorrelationLoss())]
+    scored = LabProblem(*scored_tokens(rng.standard_normal((2, 3, 2)), rng.standard_normal((2, 3)), [1, -1]))
+    joint = LabProblem(ml.data.figure_3a(), trains_head=True, start=[0, -1], start_head=[-1, 0], loss=ml.Exponential())
+    return [*shown, scored, joint, LabProblem(wide, rng.standard_normal(9), loss=ml.CorrelationLoss())]
 
 
 def test_files_give_back_what_was_written(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_files_give_back_what_was_written(tmp_path: Path) -> None:
 @settings(max_examples=50, deadline=None)
 def test_every_number_keeps_all_its_digits(values: list[float]) -> None:
     data = ml.TokenDataset([[values[:2], values[2:4]]], [1.0])
-    problem = Problem(data, values[4:], start=values[:2])
-    again = Problem.from_dict(json.loads(json.dumps(problem.to_dict())))
+    problem = LabProblem(data, values[4:], start=values[:2])
+    again = LabProblem.from_dict(json.loads(json.dumps(problem.to_dict())))
     assert again.data == data
     assert again.head.tolist() == values[4:]
     assert again.start.tolist() == values[:2]
@@ -71,8 +71,8 @@ def test_every_number_keeps_all_its_digits(values: list[float]) -> None:
 def test_what_a_file_leaves_out_is_what_the_page_takes(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps({"format": "marginlens-problem", **GOOD, "keys": None}))
     problem = read_problem(tmp_path / "p.json")
-    assert problem == Problem(problem.data, [1, 0.5], optimizer=ml.NormalizedGD(1.0), n_steps=1000)
-    joint = Problem.from_dict({"tokens": GOOD["tokens"], "train": "both"})
+    assert problem == LabProblem(problem.data, [1, 0.5], optimizer=ml.NormalizedGD(1.0), n_steps=1000)
+    joint = LabProblem.from_dict({"tokens": GOOD["tokens"], "train": "both"})
     assert joint.optimizer == Blockwise(ml.NormalizedGD(0.1))
     ml.data.write_problem(tmp_path / "p.npz", problem.data, [1, 0.5])
     assert read_problem(tmp_path / "p.npz") == problem
@@ -84,7 +84,7 @@ def test_the_page_reads_them_and_writes_the_same() -> None:
     answers = ask([{"call": "problem", "problem": problem.to_dict()} for problem in small])
     assert len(small) > 6
     for problem, answer in zip(small, answers, strict=True):
-        assert Problem.from_dict(answer) == problem
+        assert LabProblem.from_dict(answer) == problem
         assert answer == problem.to_dict()
 
 
@@ -127,7 +127,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
 def test_faults_are_refused_in_one_sentence_with_the_file_and_the_entry(name: str) -> None:
     entries, expected = FAULTS[name]
     with pytest.raises(InputError, match=expected) as caught:
-        Problem.from_dict(entries, "'p.json'")
+        LabProblem.from_dict(entries, "'p.json'")
     assert "in 'p.json'" in str(caught.value)
     assert str(caught.value).count(". ") == 0
 
@@ -145,7 +145,7 @@ def test_faults_are_refused_in_one_sentence_with_the_file_and_the_entry(name: st
 )
 def test_what_the_lab_does_not_have_is_refused(rule: Any, joint: bool) -> None:
     with pytest.raises(InputError, match="'optimizer'"):
-        Problem(ml.data.figure_3a(), [1.0, 0.0], optimizer=rule, trains_head=joint)
+        LabProblem(ml.data.figure_3a(), [1.0, 0.0], optimizer=rule, trains_head=joint)
 
 
 def test_batches_and_other_names_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import marginlens as ml
 
-PACKAGES = "data dynamics embeddings engines errors graphs losses nexttoken norms optimizers plotting probe risk svm sweeps text theory"
+PACKAGES = "data dynamics embeddings engines errors graphs lab losses nexttoken norms optimizers plotting probe risk svm sweeps text theory"
 NAMES = """
 AttentionRisk AttentionTextClassifier Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L1 L2
 LInf Lp MaxRow Nuclear Spectral Adam CoordinateDescent MirrorDescent Muon PolyakStep SignDescent SteepestDescent

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from marginlens.errors import reject
+
+if TYPE_CHECKING:
+    from marginlens.data.tokens import FloatArray, TokenDataset
+    from marginlens.lab.problem_files import LabProblem
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
 ProblemFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="A .npz or JSON file with X, y, v and optionally K or W; or with sequences, labels and optionally vocabulary, E and C.",
+        help="A .npz or JSON file with X, y, v and optionally K or W; a problem that the lab saved; or a file with sequences, labels and "
+        "optionally vocabulary, E and C.",
         show_default=False,
     ),
 ]
@@ -24,6 +29,28 @@ DropUnrealizable = Annotated[
 PlotPlace = Annotated[
     Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw it there, when keys have two coordinates.")
 ]
+
+
+class TokenProblem(NamedTuple):
+    """A problem of token selection, or a batch, its head, and the run that its file describes; None where it is no file of the lab's."""
+
+    data: TokenDataset
+    head: FloatArray
+    run: LabProblem | None
+
+
+def read_token_problem(file: Path) -> TokenProblem | LabProblem:
+    """The problem of a file, whether the lab saved it or not; as the lab has it where head and attention are trained together."""
+    from marginlens.data.files import read_entries, read_problem
+    from marginlens.data.problem_json import is_problem
+    from marginlens.lab.problem_files import LabProblem
+
+    entries = read_entries(file)
+    if is_problem(entries):
+        problem = LabProblem.from_dict(entries, repr(str(file)))
+        return problem if problem.trains_head else TokenProblem(problem.data, problem.head, problem)
+    data, head = read_problem(file)
+    return TokenProblem(data, head, None)
 
 
 def refuse_options(kind: str, **options: Any) -> None:

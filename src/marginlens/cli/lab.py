@@ -38,11 +38,11 @@ def lab(
     The page is one file without network: send it, host it anywhere, or open it again later.
     """
     with errors_as_sentences("Nothing was written."):
-        from marginlens.lab import Preset, Problem, read_problem, write_lab
+        from marginlens.lab import LabProblem, Preset, read_problem, write_lab
         from marginlens.lab import preset as preset_named
 
         _check_place(out)
-        shown: Problem | Preset | None = None
+        shown: LabProblem | Preset | None = None
         if file is not None:
             refuse_options("beside a file, which the page begins with", preset=preset)
             _refuse_sequences(file)

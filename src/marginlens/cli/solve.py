@@ -10,7 +10,17 @@ import typer
 import marginlens as ml
 from marginlens.cli import _rows
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, DropUnrealizable, PlotPlace, ProblemFile, numbers, refuse_options
+from marginlens.cli._joint import show_joint, solve_joint
+from marginlens.cli._options import (
+    AsJson,
+    DropUnrealizable,
+    PlotPlace,
+    ProblemFile,
+    TokenProblem,
+    numbers,
+    read_token_problem,
+    refuse_options,
+)
 from marginlens.cli._terminal import Bars, console, rows_table
 from marginlens.errors import reject
 
@@ -51,6 +61,8 @@ def solve(
 
     Descent in another norm, such as sign descent in linf, heads for that norm's margin: --norm solves it, with bounds that prove it.
 
+    A problem that the lab saved is predicted for its own start, loss and optimizer; where its head is trained too, by A Thms 5 and 6.
+
     A file of sequences is a next-token problem: its Graph-SVM, its cyclic correction, and what C Thms 1 to 3 say.
     """
     with errors_as_sentences():
@@ -65,7 +77,16 @@ def solve(
                 _show_sequences(row)
             return
         refuse_options("unless the file holds sequences", drop=drop)
-        data, v = ml.data.read_problem(file)
+        problem = read_token_problem(file)
+        if not isinstance(problem, TokenProblem):
+            refuse_options("where the head is trained too", selected=selected, start=start, norm=norm, plot=plot)
+            row = solve_joint(file, problem)
+            if as_json:
+                typer.echo(_rows.as_json(row))
+            else:
+                show_joint(row)
+            return
+        data, v = problem.data, problem.head
         if plot is not None:
             from marginlens.plotting.files import write_figure
             from marginlens.plotting.plane import check_plot, problem_figure
@@ -74,7 +95,7 @@ def solve(
         if norm is not None:
             problems = _in_norm(data, v, selected, start, ml.norms.norm_named(norm))
         else:
-            problems = _predicted(data, v, start) if selected is None else _selected(data, v, selected, start)
+            problems = _predicted(problem, start) if selected is None else _selected(data, v, selected, start)
         if plot is not None:
             write_figure(plot, problem_figure(data, v, [problem["solutions"] for problem in problems]))
         if as_json:
@@ -103,16 +124,20 @@ def _in_norm(
     return [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
 
 
-def _predicted(data: ml.TokenDataset, v: Any, start: str | None) -> list[dict[str, Any]]:
-    """The prediction and every max-margin direction of each problem, the global ones first."""
-    batch = data.as_batch()
-    head = batch.head(v)
+def _predicted(problem: TokenProblem, start: str | None) -> list[dict[str, Any]]:
+    """The prediction and every max-margin direction of each problem, the global ones first; for the run of a file where it has one."""
+    batch = problem.data.as_batch()
+    head = batch.head(problem.head)
     begin = None if start is None else batch.point(numbers(start, "start"), "start")
+    options: dict[str, Any] = {}
+    if problem.run is not None:
+        options = {"loss": problem.run.loss, "optimizer": problem.run.optimizer}
+        begin = batch.point(problem.run.start) if begin is None else begin
     problems: list[dict[str, Any]] = []
     with Bars() as bars:
         bar = bars.bar("Solving")
         for j in range(len(batch)):
-            prediction = ml.predict_limit(batch[j], head[j], start=None if begin is None else begin[j])
+            prediction = ml.predict_limit(batch[j], head[j], start=None if begin is None else begin[j], **options)
             row = {**_rows.prediction_row(prediction), "every_direction_listed": prediction.candidates.complete}
             solutions = _rows.candidate_rows(batch[j], head[j], prediction)
             problems.append({"problem": j, "prediction": row, "solutions": solutions})

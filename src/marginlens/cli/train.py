@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -13,7 +13,17 @@ import typer
 import marginlens as ml
 from marginlens.cli import _rows
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, DropUnrealizable, PlotPlace, ProblemFile, numbers, refuse_options
+from marginlens.cli._joint import show_joint, train_joint
+from marginlens.cli._options import (
+    AsJson,
+    DropUnrealizable,
+    PlotPlace,
+    ProblemFile,
+    TokenProblem,
+    numbers,
+    read_token_problem,
+    refuse_options,
+)
 from marginlens.cli._terminal import Bars, console, facts_table, rows_table
 from marginlens.errors import positive_number, reject, whole_number
 
@@ -22,6 +32,7 @@ if TYPE_CHECKING:
 
     from marginlens.data.files import SequenceProblem
     from marginlens.data.tokens import FloatArray
+    from marginlens.lab.problem_files import LabProblem
     from marginlens.theory import Prediction
 
 N_STEPS, STEP_SIZE = 1000, 1.0  # of a normalised descent on p unless said otherwise
@@ -35,6 +46,15 @@ SEQUENCE_LOSSES = {
     "squared-probability": "SquaredProbability",
 }
 OPTIMIZERS = ("ngd", "gd", "sign", "coordinate", "steepest", "muon", "adam", "mirror", "polyak")
+OPTIMIZER_WORDS = {
+    "NormalizedGD": "ngd",
+    "GradientDescent": "gd",
+    "SignDescent": "sign",
+    "CoordinateDescent": "coordinate",
+    "SteepestDescent": "steepest",
+    "Adam": "adam",
+}  # what files of the lab call them, and the command line
+ADAM_BETAS = (0.9, 0.999)
 NEEDS_NORM = {"steepest": "linf, l3 or, for sequences, spectral", "mirror": "l1.75 or l3"}  # and examples of norms
 
 
@@ -93,7 +113,8 @@ def train(
     """Train the attention weights, and compare where they went with the max-margin theory.
 
     Steps are normalised (every step has the same length) unless --constant or --optimizer is given; then the margin is reported in the
-    norm that the optimizer heads for. A file of sequences is a next-token problem: W is
+    norm that the optimizer heads for. A problem that the lab saved has its own steps, optimizer, loss and start; what is given in the
+    command line goes before them. A file of sequences is a next-token problem: W is
     trained and compared with its Graph-SVM, its cyclic correction and its automaton.
     """
     with errors_as_sentences():
@@ -102,16 +123,30 @@ def train(
         rule = Rule(optimizer, norm, momentum, eps, decay, constant)
         if holds_sequences(file):
             refuse_options("for a file of sequences", plot=plot)
-            problem = _rows.read_sequence_problem(file, drop=drop)
-            choices = _sequence_choices(problem.named.data, steps, step_size, rule, loss, start)
-            row = _train_sequences(file, choices, problem)
+            sequences = _rows.read_sequence_problem(file, drop=drop)
+            choices = _sequence_choices(sequences.named.data, steps, step_size, rule, loss, start)
+            row = _train_sequences(file, choices, sequences)
             if as_json:
                 typer.echo(_rows.as_json(row))
             else:
                 _show_sequences(row, choices)
             return
         refuse_options("unless the file holds sequences", drop=drop)
-        data, v = ml.data.read_problem(file)
+        problem = read_token_problem(file)
+        if not isinstance(problem, TokenProblem):
+            refuse_options("where the head is trained too", plot=plot)
+            joint = train_joint(file, _joint_run(problem, steps, step_size, rule, loss, start))
+            if as_json:
+                typer.echo(_rows.as_json(joint))
+            else:
+                show_joint(joint)
+            return
+        data, v = problem.data, problem.head
+        if problem.run is not None:
+            steps = problem.run.n_steps if steps is None else steps
+            loss = _loss_word(problem.run.loss) if loss is None else loss
+            start = ",".join(map(repr, problem.run.start.tolist())) if start is None else start
+            rule, step_size = rule.beside(problem.run.optimizer, step_size)
         if plot is not None:
             from marginlens.plotting.files import write_figure
             from marginlens.plotting.plane import check_plot, problem_figure
@@ -140,6 +175,26 @@ class Rule(NamedTuple):
     eps: float | None
     decay: float | None
     constant: bool
+    betas: tuple[float, float] | None = None
+
+    def beside(self, given: Any, size: float | None) -> tuple[Rule, float | None]:
+        """The rule and the step size with what a file gives where the command line does not; another optimizer's settings are no part."""
+        if self.name is not None or self.constant:
+            return self, size
+        from marginlens.lab.problem_files import optimizer_json
+
+        entries = optimizer_json(given)
+        norm = f"l{entries['p']!r}".removesuffix(".0") if "p" in entries else None
+        found = Rule(
+            OPTIMIZER_WORDS[entries["name"]],
+            self.norm or norm,
+            (entries.get("momentum") or None) if self.momentum is None else self.momentum,
+            entries.get("eps") if self.eps is None else self.eps,
+            (entries.get("decay") or None) if self.decay is None else self.decay,
+            constant=False,
+            betas=tuple(entries["betas"]) if "betas" in entries else None,
+        )
+        return found, entries["size"] if size is None else size
 
     @property
     def is_plain(self) -> bool:
@@ -177,7 +232,7 @@ class Rule(NamedTuple):
             "sign": lambda: ml.SignDescent(schedule, **momentum),
             "coordinate": lambda: ml.CoordinateDescent(schedule, **momentum),
             "muon": lambda: ml.Muon(schedule, **momentum),
-            "adam": lambda: ml.Adam(schedule, eps=0.0 if self.eps is None else self.eps),
+            "adam": lambda: ml.Adam(schedule, self.betas or ADAM_BETAS, 0.0 if self.eps is None else self.eps),
         }
         return made[name]()
 
@@ -235,6 +290,35 @@ def _loss(word: str | None, names: dict[str, str], kind: str = "") -> tuple[str,
     if name not in names:
         raise reject("loss", f"one of {', '.join(names)}{kind}", repr(word))
     return name, getattr(ml.nexttoken if names is SEQUENCE_LOSSES else ml, names[name])()
+
+
+def _loss_word(loss: Any) -> str:
+    """What the command line calls a loss of a file."""
+    return next(word for word, name in LOSSES.items() if name == type(loss).__name__)
+
+
+def _joint_run(
+    run: LabProblem, steps: int | None, size: float | None, rule: Rule, loss_word: str | None, start: str | None
+) -> LabProblem:
+    """The run of a file in which the head is trained too, with what the command line changes."""
+    from marginlens.lab.problem_files import optimizer_json
+
+    refuse_options(
+        "where the head is trained too", norm=rule.norm, momentum=rule.momentum, eps=rule.eps, decay=rule.decay
+    )
+    word = "gd" if rule.constant else rule.name
+    given = optimizer_json(run.optimizer, trains_head=True)
+    name = OPTIMIZER_WORDS[given["name"]] if word is None else word.lower()
+    if name not in ("ngd", "gd"):
+        raise reject("optimizer", "ngd or gd where the head is trained too", repr(rule.name))
+    length = given["size"] if size is None else positive_number(size, "step_size")
+    return replace(
+        run,
+        n_steps=run.n_steps if steps is None else whole_number(steps, "steps", at_least=1),
+        optimizer=ml.GradientDescent(length) if name == "gd" else ml.optimizers.Blockwise(ml.NormalizedGD(length)),
+        loss=run.loss if loss_word is None else _loss(loss_word, LOSSES)[1],
+        start=run.start if start is None else numbers(start, "start"),
+    )
 
 
 def _token_choices(

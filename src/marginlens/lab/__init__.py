@@ -6,11 +6,11 @@ The page's kernels are plain ES modules in `kernels/`, which the tests compare w
 from marginlens.lab.assemble import lab_page, write_lab
 from marginlens.lab.permalink import permalink
 from marginlens.lab.presets import Preset, preset, presets
-from marginlens.lab.problem_files import Problem, read_problem, write_problem
+from marginlens.lab.problem_files import LabProblem, read_problem, write_problem
 
 __all__ = [
+    "LabProblem",
     "Preset",
-    "Problem",
     "lab_page",
     "permalink",
     "preset",

@@ -20,7 +20,7 @@ from marginlens.data import TokenDataset
 from marginlens.errors import reject
 from marginlens.lab.permalink import Shown, state_of
 from marginlens.lab.presets import presets as known_presets
-from marginlens.lab.problem_files import Problem
+from marginlens.lab.problem_files import LabProblem
 from marginlens.pages import render
 from marginlens.runtime.files import as_path, check_place, write_whole
 
@@ -235,7 +235,7 @@ def lab_page(problem: Shown | None = None, presets: Sequence[Mapping[str, Any]] 
     """The text of the lab's page, which needs no other file and no network.
 
     Args:
-        problem: what the page opens with: a `Problem` in the plane, a problem in its JSON form, a preset or its name, or a state; the
+        problem: what the page opens with: a `LabProblem` in the plane, a problem in its JSON form, a preset or its name, or a state; the
             preset A-F1b by default.
         presets: entries `{name, title, caption, group, problem, starts, view}`; those of the library by default.
     """
@@ -262,14 +262,14 @@ def write_lab(
 
     Args:
         path: a name that ends in `.html`.
-        problem: what the page opens with, as for `lab_page`; or a dataset with keys in the plane, with `head` and what else `Problem`
+        problem: what the page opens with, as for `lab_page`; or a dataset with keys in the plane, with `head` and what else `LabProblem`
             takes: start, optimizer, loss, n_steps, trains_head, start_head.
         presets: as for `lab_page`.
     """
     place = as_path(path, "path", "the path of a file")
     check_place(place, "path", (".html", ".htm"))
     if isinstance(problem, TokenDataset):
-        problem = Problem(problem, head, **run)
+        problem = LabProblem(problem, head, **run)
     elif head is not None or run:
         raise reject("problem", "a TokenDataset where a head or a run is given", type(problem).__name__)
     write_whole(place, lab_page(problem, presets).encode(), "path")

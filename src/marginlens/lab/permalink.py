@@ -10,9 +10,9 @@ from typing import Any
 
 from marginlens.errors import reject
 from marginlens.lab.presets import Preset, preset
-from marginlens.lab.problem_files import Problem, page_problem
+from marginlens.lab.problem_files import LabProblem, page_problem
 
-Shown = str | Preset | Problem | Mapping[str, Any]  # what the page can open with
+Shown = str | Preset | LabProblem | Mapping[str, Any]  # what the page can open with
 VERSION = "1"
 _RAW_DEFLATE = -15  # window bits of a stream without header
 
@@ -21,7 +21,7 @@ def permalink(shown: Shown) -> str:
     """The hash, "#" included, that opens the lab with a preset, a problem or a state.
 
     Args:
-        shown: the name of a preset or the preset, a `Problem` in the plane, or a state as JSON values; what a state leaves out is as at
+        shown: the name of a preset or the preset, a `LabProblem` in the plane, or a state as JSON values; what a state leaves out is as at
             the page's start.
     Returns:
         A hash such as "#1.q1bK…", to be put behind the address of a file that `write_lab` wrote. The same in every process.
@@ -38,11 +38,11 @@ def state_of(shown: Shown) -> dict[str, Any]:
         return preset(shown).state()
     if isinstance(shown, Preset):
         return shown.state()
-    if isinstance(shown, Problem):
+    if isinstance(shown, LabProblem):
         entries = page_problem(shown).to_dict()
         start = entries.pop("start")
         del entries["format"], entries["version"]
         return {"problem": entries, "starts": [start]}
     if isinstance(shown, Mapping) and "problem" in shown:
         return dict(shown)
-    raise reject("shown", "the name of a preset, a Preset, a Problem or a state with a problem", repr(shown)[:60])
+    raise reject("shown", "the name of a preset, a Preset, a LabProblem or a state with a problem", repr(shown)[:60])

@@ -25,7 +25,7 @@ from marginlens.data import (
     scored_tokens,
 )
 from marginlens.errors import reject
-from marginlens.lab.problem_files import Problem
+from marginlens.lab.problem_files import LabProblem
 from marginlens.losses.margin import CorrelationLoss, Logistic
 from marginlens.optimizers import Adam, Blockwise, CoordinateDescent, NormalizedGD, Optimizer, SignDescent
 from marginlens.theory import basin_cone
@@ -62,7 +62,7 @@ class Preset:
     title: str
     caption: str
     group: str
-    problem: Problem
+    problem: LabProblem
     starts: tuple[tuple[float, float], ...]
     view: Mapping[str, Any] = field(default_factory=dict)
     text: Mapping[str, Any] = field(default_factory=dict)
@@ -103,9 +103,9 @@ def preset(name: str) -> Preset:
     return known[name.lower()]
 
 
-def _selection(example: tuple[Any, Any], optimizer: Optimizer, n_steps: int, **run: Any) -> Problem:
+def _selection(example: tuple[Any, Any], optimizer: Optimizer, n_steps: int, **run: Any) -> LabProblem:
     data, head = example
-    return Problem(data, head, optimizer=optimizer, n_steps=n_steps, **run)
+    return LabProblem(data, head, optimizer=optimizer, n_steps=n_steps, **run)
 
 
 # ---- for class
@@ -185,7 +185,7 @@ def _figures() -> Iterator[Preset]:
             title,
             "The head is trained too. Attention keeps a margin where the head has a support vector, and else merely selects (A Thm 6).",
             PAPER_A,
-            Problem(data, None, optimizer=rule, n_steps=n_steps, trains_head=True, start_head=(-1.0, 0.0)),
+            LabProblem(data, None, optimizer=rule, n_steps=n_steps, trains_head=True, start_head=(-1.0, 0.0)),
             ((0.0, -1.0),),
             claim="A-F3",
         )
@@ -222,7 +222,7 @@ def _cone_preset() -> Preset:
         "A cone from which every start ends at its direction",
         "Starts at the norm R of the theorem. All that lie in the shaded cone stay with the token (1, 0), although (-1, .8) scores higher.",
         PAPER_A,
-        Problem(data, head, optimizer=NormalizedGD(cone.radius / 40.0), n_steps=150),
+        LabProblem(data, head, optimizer=NormalizedGD(cone.radius / 40.0), n_steps=150),
         tuple((float(x), float(y)) for x, y in starts),
         {"half": 3.0 * cone.radius, "cones": True},
         claim="A-F2",

@@ -45,7 +45,7 @@ _JOINT = ("GradientDescent", "NormalizedGD")
 
 
 @dataclass(frozen=True)
-class Problem:
+class LabProblem:
     """A problem of token selection together with one run on it.
 
     Args:
@@ -85,13 +85,15 @@ class Problem:
             object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Problem) and self.data == other.data and self.to_dict() == other.to_dict()
+        return isinstance(other, LabProblem) and self.data == other.data and self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         trained = "head and attention" if self.trains_head else "attention"
-        return f"Problem({self.data!r}, {trained} by {self.optimizer!r}, {loss_name(self.loss)}, {self.n_steps} steps)"
+        return (
+            f"LabProblem({self.data!r}, {trained} by {self.optimizer!r}, {loss_name(self.loss)}, {self.n_steps} steps)"
+        )
 
     @property
     def risk(self) -> AttentionRisk | JointRisk:
@@ -113,7 +115,7 @@ class Problem:
         return {**entries, "optimizer": optimizer, "loss": loss_name(self.loss), "steps": self.n_steps}
 
     @classmethod
-    def from_dict(cls, entries: Mapping[str, Any], source: str = "the problem") -> Problem:
+    def from_dict(cls, entries: Mapping[str, Any], source: str = "the problem") -> LabProblem:
         """The problem of JSON values in the lab's format, such as `to_dict` gives; `source` names them in refusals."""
         if not isinstance(entries, Mapping):
             raise refuse("problem", "a JSON object", entries, source)
@@ -137,26 +139,26 @@ class Problem:
         )
 
 
-def read_problem(path: PathLike) -> Problem:
+def read_problem(path: PathLike) -> LabProblem:
     """The problem in a file: JSON that the lab or `write_problem` wrote, or any file that `marginlens.data.read_problem` reads.
 
     What a file leaves out has the lab's defaults: start zero, normalised descent with steps of length 1, the logistic loss, 1,000 steps.
     """
     entries = read_entries(path)
     if is_problem(entries):
-        return Problem.from_dict(entries, repr(str(path)))
+        return LabProblem.from_dict(entries, repr(str(path)))
     data, head = read_arrays(path)
     if data.is_batch:
         raise reject("path", "a file with one problem", f"{str(path)!r}, which holds a batch of {len(data)}")
-    return Problem(data, head)
+    return LabProblem(data, head)
 
 
-def write_problem(path: PathLike, problem: Problem | TokenDataset, head: Any = None, **run: Any) -> None:
+def write_problem(path: PathLike, problem: LabProblem | TokenDataset, head: Any = None, **run: Any) -> None:
     """Write a problem so that `read_problem`, the lab, `marginlens solve` and `marginlens train` read it, to the last digit.
 
     Args:
         path: a name that ends in `.json`; an existing file stays whole until the new one is.
-        problem: a `Problem`; or a dataset, with `head` and what else `Problem` takes: start, optimizer, loss, n_steps, trains_head,
+        problem: a `LabProblem`; or a dataset, with `head` and what else `LabProblem` takes: start, optimizer, loss, n_steps, trains_head,
             start_head.
     """
     place = as_path(path, "path", "the path of a file")
@@ -164,13 +166,13 @@ def write_problem(path: PathLike, problem: Problem | TokenDataset, head: Any = N
     write_whole(Path(place), json_by_line(as_problem(problem, head, **run).to_dict()), "path")
 
 
-def as_problem(problem: Any, head: Any = None, **run: Any) -> Problem:
+def as_problem(problem: Any, head: Any = None, **run: Any) -> LabProblem:
     """A problem as it is, or that of a dataset with its head and its run."""
-    if not isinstance(problem, Problem):
-        return Problem(problem, head, **run)
+    if not isinstance(problem, LabProblem):
+        return LabProblem(problem, head, **run)
     given = [name for name, value in {"head": head, **run}.items() if value is not None]
     if given:
-        raise reject(given[0], "left out where a Problem is given, which has it", "both")
+        raise reject(given[0], "left out where a LabProblem is given, which has it", "both")
     return problem
 
 
@@ -181,7 +183,7 @@ MAX_ENTRY, MAX_START = 1e6, 1e12  # in modulus, of tokens, keys, scores and head
 MAX_STEPS = 10_000_000
 
 
-def page_problem(problem: Problem) -> Problem:
+def page_problem(problem: LabProblem) -> LabProblem:
     """The problem as the page shows it, or the sentence that says what the page takes.
 
     Keys must lie in the plane. Tokens of another width are told apart by their scores alone, so they are given by these.

@@ -1,0 +1,91 @@
+"""Problems in which head and attention are trained together, as the lab saves them: what solve and train say of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import marginlens as ml
+from marginlens.cli import _rows
+from marginlens.cli._terminal import Bars, console, facts_table
+
+if TYPE_CHECKING:
+    from marginlens.lab import LabProblem
+
+
+def solve_joint(file: Path, problem: LabProblem) -> dict[str, Any]:
+    """What A Theorems 5 and 6 say of a problem, and the directions of head and attention."""
+    prediction = ml.predict(problem.risk)
+    details = prediction.details
+    limits = {
+        "selected": details.selected,
+        "support": details.support,
+        "head_direction": details.v_direction,
+        "relaxed_direction": details.p_relax.direction,
+        "margin_direction": details.p_mm.direction,
+    }
+    size = _rows.size_of(problem.data)
+    return {"file": str(file), "size": size, "prediction": _rows.prediction_row(prediction), "limits": limits}
+
+
+def train_joint(file: Path, problem: LabProblem) -> dict[str, Any]:
+    """The prediction of `solve_joint` with the run of the problem beside it."""
+    row = solve_joint(file, problem)
+    risk: Any = problem.risk
+    with Bars() as bars:
+        run = ml.descend(
+            risk,
+            optimizer=problem.optimizer,
+            n_steps=problem.n_steps,
+            start=problem.first_point,
+            progress=bars.bar("Training"),
+        )
+    head, p = risk.split(run.final)
+    limits = row["limits"]
+    trained = {
+        "status": run.status.name,
+        "steps_taken": int(run.steps_taken),
+        "head": head,
+        "p": p,
+        "selected": run.selected,
+        "correlation_of_head": ml.correlation(head, limits["head_direction"]),
+        "correlation_of_p": ml.correlation(p, limits["relaxed_direction"]),
+        "correlation_of_p_with_the_margin": ml.correlation(p, limits["margin_direction"]),
+    }
+    training = {
+        "steps": problem.n_steps,
+        "optimizer": repr(problem.optimizer),
+        "loss": type(problem.loss).__name__,
+        "start": problem.start,
+        "start_head": problem.start_head,
+    }
+    return {**row, "training": training, "trained": trained}
+
+
+def show_joint(row: dict[str, Any]) -> None:
+    """Print what `solve_joint` or `train_joint` gave."""
+    out, limits = console(), row["limits"]
+    out.print(f"{row['file']}: {row['size']}; head and attention are trained together", markup=False)
+    supporting = [str(i) for i, supports in enumerate(limits["support"]) if supports]
+    facts = {
+        "tokens with the largest label margin": _rows.selection(limits["selected"]),
+        "inputs that support the head": ", ".join(supporting) or "none",
+        "direction of the head, v^mm": _rows.vector(limits["head_direction"]),
+        "direction of p, p^relax": _rows.vector(limits["relaxed_direction"]),
+        "with a margin for every input, p^mm": _rows.vector(limits["margin_direction"]),
+    }
+    out.print(facts_table("Where the joint path goes", facts))
+    if "trained" in row:
+        trained = row["trained"]
+        ended = {
+            "v": _rows.vector(trained["head"]),
+            "p": _rows.vector(trained["p"]),
+            "selects": _rows.selection(trained["selected"]),
+            "cosine of v with v^mm": f"{trained['correlation_of_head']:.8f}",
+            "cosine of p with p^relax": f"{trained['correlation_of_p']:.8f}",
+            "ended": f"{ml.Status[trained['status']].value} ({trained['steps_taken']:,} steps)",
+        }
+        out.print(facts_table(f"Trained by {row['training']['optimizer']}", ended))
+    else:
+        _rows.show_theorems(out, row["prediction"])
+    out.print(row["prediction"]["why"], markup=False, style="bold")
