@@ -16,7 +16,10 @@ const words = await load("page/sentences.js");
 
 function analysisOf(json, maxProblems) {
   const problem = readProblem(json);
-  if (problem.joint) return { problem, prediction: { joint: jointLimits(problem), verdicts: [], candidates: [] }, limits: [], refusal: null };
+  if (problem.joint) {
+    const joint = jointLimits(problem);
+    return { problem, prediction: { joint, verdicts: joint.verdicts, candidates: [] }, limits: [], refusal: null };
+  }
   const prediction = predict(problem, maxProblems);
   return { problem, prediction, limits: prediction.candidates, refusal: null };
 }

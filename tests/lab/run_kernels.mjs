@@ -13,7 +13,7 @@ const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
 const { normOfOptimizer, planeNormSvm } = await load("norms");
 const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
 const { basinCone, predict } = await load("theorems");
-const { predictJoint } = await load("joint");
+const { bestSelections, predictJoint } = await load("joint");
 const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, samplesBehind, sequences, textWindows } = await load("graphs");
 const { columnOf, continueSequence, entryShares, explainNext, laterTerms, makeAutomaton, nextProbabilities, pairHeights } = await load("automaton");
 const { correlation } = await load("linalg");
@@ -43,7 +43,10 @@ const calls = {
     const found = predict(readProblem(problem), maxProblems);
     return { ...found, cone: null, candidates: found.candidates.map((one) => ({ ...one, optimality: null })) };
   },
-  joint: ({ problem, maxProblems }) => predictJoint(readProblem(problem), maxProblems),
+  joint({ problem, maxProblems }) {
+    const read = readProblem(problem);
+    return predictJoint(read, bestSelections(read, maxProblems));
+  },
   cone: ({ problem, selected }) => basinCone(readProblem(problem), selected),
   /** Labels of all pixels in the order of the picture, the start of each, and the pixels of the first piece of work. */
   basins({ problem, ...settings }) {

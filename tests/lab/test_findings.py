@@ -143,6 +143,7 @@ def provoking_problems() -> list[dict[str, Any]]:
         {**scored([[(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 0, 0]])},  # the best token stands between the others
         {**scored([[(0.0, 0.0), (0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 1, 0, 0]])},
     ]
+    asked += [{**problem, "train": "both"} for problem in JOINT]
     return [
         {"call": "conditions", "problem": {k: v for k, v in problem.items() if k != "maxProblems"}}
         | ({"maxProblems": problem["maxProblems"]} if "maxProblems" in problem else {})
@@ -150,12 +151,25 @@ def provoking_problems() -> list[dict[str, Any]]:
     ]
 
 
+JOINT: list[dict[str, Any]] = [  # head and attention trained together
+    {"tokens": [[[0, 1], [0, 2]], [[1, 0], [-2, 1]]], "labels": [1, -1]},  # Theorem 5
+    {"tokens": [[[0, 1], [0, 2]], [[1, 0], [-2, 1]]], "labels": [1, -1], "loss": "Exponential"},
+    {"tokens": [[[0, 1], [0, 2]], [[1, 0], [-2, 1]]], "labels": [1, -1], "loss": "CorrelationLoss"},
+    {"tokens": [[[-2, 0], [2, 2]], [[0, -1], [1, -1]], [[1, 1], [0, -1]]], "labels": [1, -1, 1]},
+    {"tokens": [[[1, 2], [0, 0]], [[1, -2], [-2, 0]], [[1, -2], [0, -2]]], "labels": [1, -1, 1]},
+    {"tokens": [[[-2, -1], [1, 0]], [[0, -1], [-2, 1]]], "labels": [1, -1]},  # mixing gains
+    {"tokens": [[[-1, 0], [1, 0]], [[-1, -1], [-1, -1]], [[0, 2], [2, -2]]], "labels": [1, -1, 1]},  # no direction
+    {"tokens": [[[0, 0], [-1, -1]], [[0, 0], [0, 0]], [[-1, -2], [-1, -1]]], "labels": [1, -1, 1]},  # no head
+    {"tokens": [[[1, 0]], [[-1, 0]]], "labels": [1, -1]},  # single tokens
+]
 BY_ROUNDING = {  # ways that only rounding brings about, or that no start of the page has
     ("separable optimum", "INACCURATE", False),
     ("separable sets", "INACCURATE", False),
     ("separable sets", "TRIVIAL", False),
     ("A Assumption D", "rounding", False),
     ("start in a cone", "none", False),
+    ("separable tokens", "INACCURATE", False),
+    ("selected in the limit", "INACCURATE", False),
 }
 
 
@@ -175,12 +189,12 @@ def test_every_condition_has_a_sentence_each_way_and_no_sentence_is_dead() -> No
 
 def test_conditions_are_those_that_the_kernels_name() -> None:
     entries, known = ask({"call": "entries"}, {"call": "known"})
-    source = (KERNELS / "theorems.js").read_text(encoding="utf-8")
+    source = "".join((KERNELS / name).read_text(encoding="utf-8") for name in ("theorems.js", "joint.js"))
     assert {entry["name"] for entry in entries} == set(re.findall(r'\bcheck\("([^"]+)"', source))
     assert set(known["theorems"]) == set(re.findall(r'verdict\("([^"]+)"', source))
     codes = {name: {entry["code"] for entry in entries if entry["name"] == name} for name in ("step size",)}
     assert codes["step size"] == set(known["optimizers"])
-    for name in ("separable optimum", "separable sets"):
+    for name in ("separable optimum", "separable sets", "separable tokens"):
         assert {entry["code"] for entry in entries if entry["name"] == name} - {"MAX_PROBLEMS"} == set(
             known["statuses"]
         )

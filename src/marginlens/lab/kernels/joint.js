@@ -4,6 +4,7 @@ import { dot, matvec, norm } from "./linalg.js";
 import { attSvm, directionOf, INFEASIBLE, leastDistance, marginOf, OPTIMAL, TRIVIAL } from "./margin.js";
 import { centredKeys } from "./problem.js";
 import { attention, LOGISTIC } from "./softmax.js";
+import { check, verdict } from "./theorems.js";
 
 const SAME_LABEL_MARGIN_RTOL = 1e-10; // label margins that agree to this share are the same
 const NO_COST_RTOL = 1e-7; // a cost of mixing below this share of the label margin is no cost
@@ -16,6 +17,8 @@ const PARALLEL_RTOL = 1e-12; // of a row, that is rounding where a projection sh
 const SAME_POINT_RTOL = 1e-8; // residual of multipliers that solve their equations
 const MAX_CANDIDATES = 32; // selections with the same label margin that are looked at one by one
 const THOROUGH = { samples: 2000, rounds: 12, outright: 1000, isThorough: true };
+const QUICK = { samples: 40, rounds: 2, outright: 60, isThorough: false };
+const MAX_SELECTIONS = 4096; // that may be tried one by one while something is dragged
 const MAX_PROOF_SELECTIONS = 20_000; // up to which a bound on the cost of mixing is looked for
 const CLIMBS = 64; // random selections from which single tokens are exchanged where there are too many selections
 
@@ -322,9 +325,12 @@ function hasFreeRay(problem, selected, inputs, head) {
  * `outright`; where it is not `isThorough` nothing is looked for once a bound is proved, and nu is nan.
  */
 export function checkAssumptionC(problem, selected, inputs = allInputs(problem), search = THOROUGH) {
-  const name = inputs.length === problem.n ? "A Assumption C" : "A Assumption C over S";
   const head = labelSvm(signedTokens(problem, selected, inputs), inputs.length, problem.dModel);
-  const found = (holds, numbers, proved) => ({ name, holds, numbers, code: "", proved });
+  const isEverywhere = inputs.length === problem.n;
+  const found = (holds, numbers, proved) => ({
+    ...(isEverywhere ? check("A Assumption C", holds, numbers) : check("A Assumption C over S", holds, numbers)),
+    proved,
+  });
   if (head.status !== OPTIMAL) return found(false, { margin: 0, nu: 0, proved_nu: 0 }, false);
   const { margin } = head;
   if (inputs.every((i) => problem.lengths[i] === 1)) return found(true, { margin, nu: Infinity, proved_nu: Infinity }, true);
@@ -340,8 +346,7 @@ export function checkAssumptionC(problem, selected, inputs = allInputs(problem),
 
 /** Whether p^relax selects α outside the support set too, with room to spare. */
 function selectedInTheLimit(problem, head, relaxed) {
-  const name = "selected in the limit";
-  if (relaxed.status !== OPTIMAL) return { name, holds: false, numbers: { room: 0 }, code: relaxed.status };
+  if (relaxed.status !== OPTIMAL) return check("selected in the limit", false, { room: 0 }, relaxed.status);
   const { A, d, pairs } = relaxed;
   const direction = directionOf(relaxed);
   let room = Infinity;
@@ -351,7 +356,7 @@ function selectedInTheLimit(problem, head, relaxed) {
     size = Math.max(size, norm(row));
     if (!head.support[input]) room = Math.min(room, dot(row, direction));
   });
-  return { name, holds: room > SELECTED_RTOL * size, numbers: { room }, code: room === Infinity ? "all support" : "" };
+  return check("selected in the limit", room > SELECTED_RTOL * size, { room }, room === Infinity ? "all support" : "");
 }
 
 /** The smallest r/R at which no input outside S holds the path back from p^relax. */
@@ -405,15 +410,14 @@ function aboutSelection(problem, best, selected, search) {
   const strict = attSvm(problem, selected);
   const relaxed = relaxedSvm(problem, selected, head.support);
   const shared = [
-    { name: "logistic loss", holds: problem.code === LOGISTIC, numbers: {}, code: problem.loss },
-    { name: "labels separable", holds: head.margin > 0, numbers: { margin: head.margin, runner_up: best.runnerUp }, code: "" },
-    { name: "separable tokens", holds: strict.status === OPTIMAL, numbers: { margin: marginOf(strict) }, code: strict.status },
+    check("logistic loss", problem.code === LOGISTIC, {}, problem.loss),
+    check("labels separable", head.margin > 0, { margin: head.margin, runner_up: best.runnerUp }),
+    check("separable tokens", strict.status === OPTIMAL, { margin: marginOf(strict) }, strict.status),
   ];
   const support = allInputs(problem).filter((i) => head.support[i]);
   const everywhere = checkAssumptionC(problem, selected, allInputs(problem), search);
   const onSupport =
     support.length === 0 || support.length === problem.n ? everywhere : checkAssumptionC(problem, selected, support, search);
-  const verdict = (citation, conditions) => ({ citation, conditions, applies: conditions.every(({ holds }) => holds) });
   const five = verdict("A Thm 5", [...shared, everywhere]);
   const six = verdict("A Thm 6", [...shared, selectedInTheLimit(problem, head, relaxed), onSupport]);
   const applying = five.applies ? five : six.applies ? six : null;
@@ -443,14 +447,40 @@ function aboutSelection(problem, best, selected, search) {
  * { verdicts, best, selected, support, labelMargin, head, strict, relaxed, applies, isProved, headDirection, direction, growth, headRadius }:
  * the selection with the largest label margin to which a theorem applies, else the last one looked at; head solves the head's SVM, strict
  * and relaxed are p^mm and p^relax; `direction` is p^mm under A Thm 5 and p^relax under A Thm 6 once r ≥ growth R, null where neither
- * applies; isProved says whether Assumption C is proved. `search` is how hard mixtures are looked for, as in `checkAssumptionC`.
+ * applies; isProved says whether Assumption C is proved. best: of `bestSelections`; search: how hard mixtures are looked for, as in
+ * `checkAssumptionC`.
  */
-export function predictJoint(problem, maxProblems = 10_000, search = THOROUGH) {
-  const best = bestSelections(problem, maxProblems);
+export function predictJoint(problem, best = bestSelections(problem), search = THOROUGH) {
   let found = aboutSelection(problem, best, best.selections[0], search);
   for (const selected of best.selections.slice(1, MAX_CANDIDATES)) {
     if (found.direction !== null || best.margin === 0) break;
     found = aboutSelection(problem, best, selected, search);
   }
   return found;
+}
+
+/**
+ * What a page shows of joint training at once: { margin, complete, found: [{ selected, support, head, strict, relaxed }], verdicts }, for
+ * each of the selections with the largest label margin that some p makes; not complete where there are too many selections to try.
+ *
+ * head is the direction of v; strict solves ATT-SVM (A Thm 5), and relaxed A Eq. (10), which selects outside of the support without a
+ * margin (A Thm 6); relaxed is null where that is not strict selecting. Those to which a theorem applies come first.
+ */
+export function jointLimits(problem) {
+  if (countOf(problem, allInputs(problem)) > MAX_SELECTIONS) return { margin: NaN, complete: false, found: [], verdicts: [] };
+  const best = bestSelections(problem, MAX_SELECTIONS);
+  const { verdicts, applies, selected: certain } = predictJoint(problem, best, QUICK);
+  const found = [];
+  for (const selected of best.margin > 0 ? best.selections : []) {
+    const { head, support } = labelMargin(problem, selected);
+    const strict = attSvm(problem, selected);
+    if (strict.status !== OPTIMAL) continue;
+    const relaxed = relaxedSvm(problem, selected, support);
+    const isSelecting =
+      relaxed.status === OPTIMAL &&
+      relaxed.pairs.every((_, r) => dot(relaxed.A.subarray(r * problem.d, (r + 1) * problem.d), relaxed.x) > 0);
+    found.push({ selected, support, head: directionOf(head), strict, relaxed: isSelecting ? relaxed : null });
+  }
+  if (applies !== null) found.sort((a, b) => (b.selected.join() === certain.join()) - (a.selected.join() === certain.join()));
+  return { margin: best.margin, complete: true, found, verdicts };
 }

@@ -157,7 +157,8 @@ export function basinCone(problem, selected) {
 
 // ---- conditions: { name, holds, numbers }, named as in Python
 
-function check(name, holds, numbers = {}, code = "") {
+/** A condition with its numbers; code tells apart the ways in which it holds or fails. */
+export function check(name, holds, numbers = {}, code = "") {
   return { name, holds, numbers, code };
 }
 
@@ -322,7 +323,8 @@ function checkLinearMixing(problem, sets) {
 
 // ---- the prediction
 
-function verdict(citation, conditions) {
+/** A theorem, by its citation, with its conditions and whether all of them hold. */
+export function verdict(citation, conditions) {
   return { citation, conditions, applies: conditions.every((condition) => condition.holds) };
 }
 

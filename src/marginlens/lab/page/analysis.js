@@ -34,8 +34,9 @@ function limitsOf(problem, prediction) {
       const solution = ofWhole(optimality?.solution ?? attSvm(part, chosen));
       return { ...shared, direction: Array.from(direction), margin, solution };
     }
+    const euclidean = { direction: Array.from(direction), margin };
     const solution = ofWhole(planeNormSvm(part, chosen, power));
-    return { ...shared, direction: Array.from(directionOf(solution)), margin: solution.margin ?? marginOf(solution), solution };
+    return { ...shared, direction: Array.from(directionOf(solution)), margin: solution.margin ?? marginOf(solution), solution, euclidean };
   });
   const before = (a, b) => {
     if (a.isGlobal !== b.isGlobal) return a.isGlobal ? -1 : 1;
@@ -43,6 +44,13 @@ function limitsOf(problem, prediction) {
     return i < 0 ? 0 : a.selected[i] - b.selected[i];
   };
   return limits.sort(before).map((limit, index) => ({ ...limit, index, colour: colourOf(index) }));
+}
+
+/** Where the optimizer's norm is not the Euclidean, the limits in it, with whether no other direction has so wide a margin. */
+function normLimitsOf(limits) {
+  return limits
+    .filter(({ euclidean }) => euclidean !== undefined)
+    .map(({ index, direction, margin, solution, power }) => ({ limitIndex: index, direction, margin, isUnique: solution.isUnique, power }));
 }
 
 /** Limits of joint training: of every best selection p^mm and, where it differs, p^relax, which wins in the end. */
@@ -56,6 +64,11 @@ function jointLimitsOf(joint) {
     return isRelaxed ? [entry("p^relax", relaxed, true), entry("p^mm", strict, false)] : [entry("p^mm", strict, true)];
   });
   return limits.map((limit, index) => ({ ...limit, index, colour: colourOf(index) }));
+}
+
+/** Where the head of the first limit goes: { direction, colour }, or null. */
+function jointHead({ found }) {
+  return found.length > 0 ? { direction: Array.from(found[0].head), colour: colourOf(0) } : null;
 }
 
 /** Sentences about what is odd in a problem that can be shown all the same. */
@@ -79,7 +92,7 @@ function remarksOf(state, problem) {
 
 /** The analysis that is given where a state has none. */
 function refused(sentence) {
-  return { problem: null, prediction: null, limits: [], remarks: [], refusal: sentence };
+  return { problem: null, prediction: null, limits: [], normLimits: [], remarks: [], refusal: sentence };
 }
 
 function computed(state) {
@@ -88,10 +101,12 @@ function computed(state) {
     const remarks = remarksOf(state, problem);
     if (problem.joint) {
       const joint = jointLimits(problem);
-      return { problem, prediction: { joint, verdicts: [], candidates: [] }, limits: jointLimitsOf(joint), remarks, refusal: null };
+      const { verdicts } = joint;
+      return { problem, prediction: { joint, verdicts, candidates: [] }, limits: jointLimitsOf(joint), head: jointHead(joint), remarks, refusal: null };
     }
     const prediction = predict(problem);
-    return { problem, prediction, limits: limitsOf(problem, prediction), remarks, refusal: null };
+    const limits = limitsOf(problem, prediction);
+    return { problem, prediction, limits, normLimits: normLimitsOf(limits), remarks, refusal: null };
   } catch (error) {
     if (error instanceof ProblemError) return refused(error.message);
     throw error;
@@ -103,7 +118,9 @@ function computed(state) {
  *
  * problem is the kernels', prediction what `predict` gives ({ joint } where head and attention are trained together), limits every locally
  * optimal direction { index, label, selected, direction, margin, isGlobal, solution, optimality, power, colour }; in another norm than the
- * Euclidean, which `power` names, direction and margin are those of that norm. remarks are sentences, refusal is one where nothing holds.
+ * Euclidean, which `power` names, direction and margin are those of that norm, `euclidean` has those of the Euclidean, and normLimits says
+ * of each { limitIndex, direction, margin, isUnique, power }. head is { direction, colour } of the head that is trained too. remarks are
+ * sentences, refusal is one where nothing holds.
  */
 export function analyse(state) {
   const start = state.starts[state.chosen.start ?? 0].join();

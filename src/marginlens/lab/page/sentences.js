@@ -70,6 +70,22 @@ export function angleOf(direction) {
 
 // ---- conditions
 
+/** What mixing in other tokens costs: a bound where there is a proof, else the least that was found. */
+const MIXING_COST = {
+  holds: ({ nu, proved_nu: least }) =>
+    least === Infinity
+      ? "No input has a second token to mix in."
+      : least > 0
+        ? `Each unit of attention on other tokens costs at least ${short(least)} of the label margin; this is proved.`
+        : `No mixture of tokens was found that costs less than ${short(nu)} of the label margin per unit of attention; this is not proved.`,
+  fails: ({ margin, nu }) =>
+    margin === 0
+      ? "Without a label margin there is nothing that mixing could cost."
+      : nu < 0
+        ? `Some attention on other tokens even widens the label margin, by ${short(-nu)} per unit.`
+        : "Some attention on other tokens costs no label margin.",
+};
+
 /**
  * Every condition by its name: what it asks, what the papers call it, and its sentence by code and by whether it holds. A sentence is text
  * or a function of the condition's numbers.
@@ -222,6 +238,60 @@ export const CONDITIONS = {
       MAX_PROBLEMS: { fails: "So many tokens tie that not all ways to choose among them were tried." },
     },
   },
+  "logistic loss": {
+    question: "Is the loss the logistic one?",
+    label: "Theorems 5 and 6",
+    sentences: {
+      Logistic: { holds: "The loss is the logistic one." },
+      Exponential: { fails: "The theorem speaks of the logistic loss, not of the exponential one." },
+      CorrelationLoss: { fails: "The theorem speaks of the logistic loss, not of the correlation." },
+    },
+  },
+  "labels separable": {
+    question: "Can a head tell the labels apart?",
+    label: "label margin Γ",
+    sentences: {
+      "": {
+        holds: ({ margin, runner_up: next }) =>
+          `On the chosen tokens a head tells the labels apart with a margin of ${short(margin)}; the next best choice of tokens has ${short(next)}.`,
+        fails: "No choice of tokens lets a head tell the labels apart.",
+      },
+    },
+  },
+  "separable tokens": {
+    question: "Does one direction select these tokens?",
+    label: "Definition 1",
+    sentences: {
+      [OPTIMAL]: { holds: ({ margin }) => `One direction puts the chosen token of every input ahead of the others, with margin ${short(margin)}.` },
+      [INFEASIBLE]: { fails: "No direction puts the chosen token of every input ahead of the others at the same time." },
+      [TRIVIAL]: { fails: "No input has two tokens, so there is nothing to select." },
+      [INACCURATE]: { fails: "Rounding hides whether a direction puts the chosen tokens ahead of the others." },
+    },
+  },
+  "selected in the limit": {
+    question: "Does the direction select the other inputs' tokens too?",
+    label: "Equation 10",
+    sentences: {
+      "": {
+        holds: ({ room }) => `Made for the inputs that hold the head back, the direction selects the tokens of the others too, by ${short(room)} per unit of length.`,
+        fails: "Made for the inputs that hold the head back, the direction does not select the tokens of the others.",
+      },
+      "all support": { holds: "Every input with several tokens holds the head back, so none is left over." },
+      [TRIVIAL]: { fails: "The inputs that hold the head back have one token each, which leaves the direction open." },
+      [INFEASIBLE]: { fails: "No direction selects the chosen tokens." },
+      [INACCURATE]: { fails: "Rounding hides whether the direction selects the tokens of the other inputs." },
+    },
+  },
+  "A Assumption C": {
+    question: "Does attention on other tokens cost label margin?",
+    label: "Assumption C",
+    sentences: { "": MIXING_COST },
+  },
+  "A Assumption C over S": {
+    question: "Does attention on other tokens cost label margin where it counts?",
+    label: "Assumption C over the support set",
+    sentences: { "": MIXING_COST },
+  },
 };
 
 /** The sentence of a condition; undefined where there is none, which a test rules out. */
@@ -246,6 +316,16 @@ export const THEOREMS = {
   "A Thm 3": {
     title: "Training from a start close to a limit",
     conclusion: () => "From this start the attention vector turns to the limit of the tokens that the start favours.",
+  },
+  "A Thm 5": {
+    title: "Head and attention together, every input close",
+    conclusion: () =>
+      "Among all pairs of head and attention of given lengths the best one turns to the head's limit and to the limit marked ★, as both lengths grow.",
+  },
+  "A Thm 6": {
+    title: "Head and attention together, some inputs with room",
+    conclusion: () =>
+      "As both lengths grow, the head's fast enough, the best pair turns to the head's limit and to the limit marked ★, made for the inputs that hold the head back.",
   },
   "A Thm 8": {
     title: "The best direction where best tokens tie",
