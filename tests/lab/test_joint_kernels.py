@@ -76,7 +76,9 @@ def problems() -> dict[str, ml.TokenDataset]:
     for number in range(10):
         rng = np.random.default_rng([1818, number])
         n, T, d = int(rng.integers(1, 4)), int(rng.integers(2, 4)), int(rng.integers(2, 5))
-        tokens: Any = [rng.standard_normal((int(rng.integers(1, T + 1)) if number % 3 == 0 else T, d)) for _ in range(n)]
+        tokens: Any = [
+            rng.standard_normal((int(rng.integers(1, T + 1)) if number % 3 == 0 else T, d)) for _ in range(n)
+        ]
         found[f"random {number}"] = ml.TokenDataset(tokens, rng.choice([-1.0, 1.0], n))
     for number in range(6):  # each input has a clear token along its label and others near zero, as in Figure 3
         rng = np.random.default_rng([1819, number])
@@ -121,9 +123,7 @@ def differences(mine: dict[str, Any], theirs: Any) -> list[str]:
 
 
 def test_joint_predictions_agree_condition_by_condition() -> None:
-    asked = [
-        {"call": "joint", "problem": as_json(data, None), "maxProblems": 10_000} for data in problems().values()
-    ]
+    asked = [{"call": "joint", "problem": as_json(data, None), "maxProblems": 10_000} for data in problems().values()]
     theirs = [ml.predict_limit(data) for data in problems().values()]
     found = {name: differences(a, b) for name, a, b in zip(problems(), ask(asked), theirs, strict=True)}
     wrong = {name: listed for name, listed in found.items() if listed}
