@@ -15,6 +15,7 @@ import pytest
 
 import marginlens as ml
 from lab_kernels import as_json, ask, needs_node, run_in_page
+from marginlens.lab.presets import presets
 
 pytestmark = needs_node
 
@@ -108,9 +109,18 @@ def random_state(number: int) -> dict[str, Any]:
     return state_of({**problem, **settings}, starts, step=int(rng.integers(0, 150)), chosen=len(starts) - 1)
 
 
+def preset_states() -> dict[str, dict[str, Any]]:
+    """Every preset of the page in the plane, at a step that takes little time."""
+    plane = [preset.state() for preset in presets() if not preset.text]
+    return {
+        state["preset"]: {**state_of(state["problem"], state["starts"], step=400), "preset": state["preset"]}
+        for state in plane
+    }
+
+
 @cache
 def states() -> dict[str, dict[str, Any]]:
-    return {**figure_states(), **{f"random {number}": random_state(number) for number in range(30)}}
+    return {**preset_states(), **figure_states(), **{f"random {number}": random_state(number) for number in range(30)}}
 
 
 def scripts_of(given: list[dict[str, Any]], link: str | None = None) -> list[str]:
@@ -266,6 +276,82 @@ def test_basins_are_those_of_the_page(map_name: str) -> None:
     answer = ask([{"call": "basins", "problem": as_json(data, head), "side": 12, **request}])[0]
     labels = np.array(answer["labels"])
     assert found["basins"].tolist() == labels[labels != -2].tolist()
+
+
+# ---- next tokens
+
+SOURCES = {
+    "characters": TEXT,
+    "words": {
+        **TEXT,
+        "unit": "words",
+        "source": "How much wood would a woodchuck chuck if a woodchuck could chuck wood? He would chuck, he would, as much as he "
+        "could, and chuck as much wood as a woodchuck would if a woodchuck could chuck wood. Don't ask: “naïve”.",
+        "last": "a",
+        "prompt": "if a woodchuck would",
+    },
+    "random": {**TEXT, "draw": "random", "seed": 4_000_000_000, "window": 9, "last": None, "prompt": "the mat"},
+    "sequences": {
+        **TEXT,
+        "sequences": {
+            "samples": [[1, 3, 0], [2, 1, 0], [0, 2, 0], [2, 0, 1], [0, 3, 1], [1, 2, 1], [0, 3, 1]],
+            "labels": [3, 1, 2, 2, 0, 1, 1],
+            "names": ["e1", "e2", "e3", "e4"],
+        },
+        "last": "e1",
+        "prompt": "e4 e2 e3 e1",
+    },
+    "a prompt with letters of its own": {**TEXT, "prompt": "xyz"},
+}
+
+
+def text_state(text: dict[str, Any]) -> dict[str, Any]:
+    return {**state_of({"tokens": [[[1, 0]]], "head": [1, 0]}, [[0, 0]]), "tab": "text", "text": text}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_texts_are_read_continued_and_trained_as_on_the_page(name: str) -> None:
+    code = """
+    import { textAnswers } from "./text_model.js";
+    const ask = textAnswers();
+    const { text } = given;
+    const summary = ask({ ask: "read", text }).answer;
+    const last = summary.lasts.find(({ token }) => summary.names[token] === text.last) ?? summary.lasts[0];
+    const training = ask({ ask: "train", to: text.steps, budget: 60_000, grid: [text.steps] }).answer;
+    answer({
+      summary, training,
+      graph: ask({ ask: "graph", last: last.token }).answer,
+      continuation: ask({ ask: "continue", ...text }).answer ?? null,
+    });
+    """
+    state = text_state(SOURCES[name])
+    page = run_in_page(code, state)
+    found, printed = run_script(scripts_of([state])[0])
+    assert list(found["names"]) == page["summary"]["names"]
+    assert (len(found["data"]), len(found["data"].dropped)) == (page["summary"]["windows"], page["summary"]["dropped"])
+    graph = found["graphs"][found["last"]]
+    assert found["last"] == page["graph"]["last"]
+    assert [members.tolist() for members in graph.components] == page["graph"]["components"]
+    heights = [found["heights"][members[0]] for members in graph.components]
+    assert heights == pytest.approx(page["graph"]["heights"], abs=RTOL)
+    if page["continuation"] is None:
+        assert "continuation" not in found
+    else:
+        steps = page["continuation"]["steps"]
+        assert found["continuation"] == [step["token"] for step in steps]
+        assert len(steps) == SOURCES[name]["count"]
+        assert printed.count("with probability") == len(steps)
+    end = page["training"]["curve"][-1]
+    assert end["step"] == int(found["run"].steps_taken)
+    assert float(found["run"].norm) == pytest.approx(end["norm"], rel=RTOL)
+    assert float(found["loss"]) == pytest.approx(end["loss"], rel=RTOL)
+    assert float(found["distance"]) == pytest.approx(end["distance"], abs=RTOL)
+    assert f"{end['correlation']:.6f}" in printed
+
+
+def test_a_text_that_the_page_refuses_says_so() -> None:
+    printed = run_script(scripts_of([text_state({**TEXT, "source": "  "})])[0]).printed
+    assert printed == "There is no text yet: type or paste one, or take an example.\n"
 
 
 def test_numbers_come_back_as_the_same_doubles() -> None:

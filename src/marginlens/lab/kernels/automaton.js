@@ -20,6 +20,7 @@ export const TIE_NONE = "NONE";
 export const TIE_OFFSET = "OFFSET";
 export const TIE_SLOW = "SLOW";
 export const TIE_UNKNOWN = "UNKNOWN";
+export const SHARE_ATOL = 1e-9; // probabilities closer than that are equal
 export const HEIGHT_ATOL = 1e-7; // heights closer than that, where 1 is the gap of a strict pair, are equal
 
 const ACTIVE_GAP = 1e-7; // logit gap beyond one at which a strict pair no longer counts as active
@@ -510,7 +511,8 @@ export function continueSequence(automaton, ids, count, window, draw = null) {
     const explanation = explainNext(automaton, all.slice(-window));
     if (explanation.tie === TIE_UNKNOWN) break;
     const ordered = [...explanation.rivals].sort((a, b) => a.token - b.token);
-    let token = ordered.reduce((best, rival) => (rival.probability > best.probability ? rival : best)).token;
+    const most = Math.max(...ordered.map(({ probability }) => probability));
+    let { token } = ordered.find(({ probability }) => probability >= most - SHARE_ATOL);
     if (draw !== null) {
       let rest = draw();
       token = (ordered.find(({ probability }) => (rest -= probability) < 0) ?? ordered[ordered.length - 1]).token;

@@ -2,14 +2,14 @@
 
 import { normOfOptimizer } from "../kernels/norms.js";
 import { dependentInputs, strictOptimum } from "../kernels/optimality.js";
-import { readProblem } from "../kernels/problem.js";
+import { ProblemError, readProblem } from "../kernels/problem.js";
+import { MAX_COUNT, MAX_VOCABULARY, promptIds, readText, summaryOf } from "./text_model.js";
 
 const LINE_WIDTH = 110;
 const FEW_TOKENS = 48; // in all inputs together: up to so many, listing the limits solves fewer problems than Python's default limit
 const MAX_JOINT_SELECTIONS = 4096; // choices of a token per input up to which the page tries them all
 const BASIN_SIDE = 128; // pixels of the page's picture of basins in each direction
 const BASIN_STEPS = 5000;
-const UNITS = { characters: "ml.data.Characters()", words: "ml.data.Words()" };
 
 /** A number as Python writes it, which reads back as the same double. */
 export function pythonNumber(x) {
@@ -51,7 +51,8 @@ function longText(name, text) {
   for (let piece = ""; letters.length > 0 || piece !== ""; ) {
     const letter = letters.shift() ?? "";
     piece += letter;
-    if (letters.length === 0 || letter === "\n" || pythonString(piece).length >= LINE_WIDTH - 10) {
+    const width = pythonString(piece).length;
+    if (letters.length === 0 || letter === "\n" || width >= LINE_WIDTH - 5 || (letter === " " && width >= LINE_WIDTH - 20)) {
       pieces.push(pythonString(piece));
       piece = "";
     }
@@ -310,53 +311,120 @@ function planeScript(state, link) {
 
 // ---- next tokens
 
-function textScript(state, link) {
-  const { source, unit, window, last, prompt, count, draw, seed, steps } = state.text;
-  const lines = [
-    ...opening(state, link),
-    "# ---- the text: every window of it with the token that follows",
-    ...longText("text", source),
-    `window = ${window}`,
-    `named = ml.data.text_windows(text, window, ${UNITS[unit]})`,
-    "data, names = named.data, named.vocabulary.names",
-    'print(f"{len(data)} windows, {len(names)} different tokens")',
-    "",
-    "# ---- priorities after a last token: tokens of a higher component win over those below",
-    "graphs = ml.priority_graphs(data)",
-  ];
-  lines.push(last === null || last === undefined ? "last = min(graphs)" : `last = names.index(${pythonString(last)})`);
-  lines.push(
-    'print(f"After {names[last]!r}")',
-    "graph = graphs.get(last)",
-    "for k, members in enumerate(() if graph is None else graph.components):",
-    '    print(f"  {k}: {[names[token] for token in members]}")',
-    "",
-    "# ---- the automaton continues the prompt",
-    "automaton = ml.NextTokenAutomaton.fit(data)",
-    `ids = named.vocabulary.encode(${pythonString(prompt)}).tolist()`,
-    "continuation = []",
-    `while ids and len(continuation) < ${count}:`,
-  );
-  if (draw === "random") {
-    lines.push(
-      "    probability = automaton.predict_proba(ids[-window:])",
-      "    token = 0",
-    );
-  } else {
-    lines.push("    probability = automaton.predict_proba(ids[-window:])", "    if np.isnan(probability).any():", "        break");
-    lines.push("    token = int(np.argmax(probability))");
+/** names, data and window of a text, or of sequences given outright. */
+function textLines({ text }, model) {
+  const reading = ["# ---- the text: every window of it that holds the token which follows"];
+  if (text.sequences) {
+    const { samples, labels, names } = text.sequences;
+    return [
+      "# ---- the sequences, each with the token that follows",
+      ...inputs("sequences", samples, String),
+      `labels = [${labels.join(", ")}]`,
+      `names = [${names.map((name) => pythonString(String(name))).join(", ")}]`,
+      'data = ml.SequenceDataset(sequences, labels, np.eye(len(names)), unrealizable="drop")',
+      `window = ${model.window}`,
+    ];
   }
-  lines.push(
+  const unit = text.unit === "words" ? `ml.data.Words(max_vocabulary=${MAX_VOCABULARY})` : "ml.data.Characters()";
+  return [
+    ...reading,
+    ...longText("text", text.source),
+    `window = ${text.window}`,
+    `named = ml.data.text_windows(text, window, ${unit})`,
+    "data, names = named.data, named.vocabulary.names",
+  ];
+}
+
+function graphLines(last) {
+  return [
+    'print(f"{len(data)} windows, {len(data.dropped)} others left out, {len(names)} different tokens")',
+    "",
+    "# ---- what wins over what after a last token: tokens of a component share, and win over those below",
+    "graphs = ml.priority_graphs(data)",
+    "automaton = ml.NextTokenAutomaton.fit(data, graphs=graphs)",
+    `last = ${last}`,
+    "heights = automaton.heights(last)",
+    'print(f"After {names[last]!r}")',
+    "for members in graphs[last].components:",
+    '    print(f"  height {heights[members[0]]:.6g}: {[names[token] for token in members]}")',
+  ];
+}
+
+function continuationLines({ text }, model) {
+  try {
+    promptIds(model, text.prompt);
+  } catch (error) {
+    if (!(error instanceof ProblemError)) throw error;
+    return ["", `# ---- nothing is continued. ${error.message}`];
+  }
+  const encoded = text.sequences ? "[names.index(token) for token in prompt.split()]" : "named.vocabulary.encode(prompt).tolist()";
+  const isRandom = text.draw === "random";
+  const generator = [
+    "",
+    "",
+    "def draws(state):",
+    "    # numbers from 0 up to below 1: the page's generator, mulberry32",
+    "    while True:",
+    "        state = (state + 0x6D2B79F5) % 2**32",
+    "        mixed = (state ^ state >> 15) * (state | 1) % 2**32",
+    "        mixed ^= (mixed + (mixed ^ mixed >> 7) * (mixed | 61)) % 2**32",
+    "        yield (mixed ^ mixed >> 14) / 2**32",
+    "",
+    "",
+    `draw = draws(${text.seed})`,
+  ];
+  return [
+    "",
+    "# ---- the automaton continues",
+    `prompt = ${pythonString(text.prompt)}`,
+    `ids = ${encoded}`,
+    "continuation = []",
+    ...(isRandom ? generator : []),
+    `for _ in range(${Math.min(text.count, MAX_COUNT)}):`,
+    "    probability = automaton.predict_proba(ids[-window:])",
+    "    if np.isnan(probability).any():  # the shares of tokens of equal height are not known",
+    "        break",
+    ...(isRandom
+      ? ["    rest = next(draw)", "    for token in sorted(set(ids[-window:])):", "        rest -= probability[token]", "        if rest < 0:", "            break"]
+      : ["    token = int(np.flatnonzero(probability >= probability.max() - 1e-9)[0])"]),
     '    print(f"  {names[token]!r} with probability {probability[token]:.6g}")',
     "    ids.append(token)",
     "    continuation.append(token)",
+  ];
+}
+
+function trainingLines({ text }, size) {
+  return [
     "",
-    "# ---- training W beside it",
-    `run = ml.descend(data, n_steps=${steps})`,
+    "# ---- the same from training: W by normalised gradient descent from zero",
+    `run = ml.descend(data, optimizer=ml.NormalizedGD(${pythonNumber(size)}), n_steps=${text.steps})`,
     "distance = automaton.total_variation(data, run.final).mean()",
-    'print(f"After {run.steps_taken} steps the layer and the automaton differ by {distance:.6g} in total variation")',
-  );
-  return lines;
+    "loss = run.risk.value(run.final)",
+    'print(f"After {run.steps_taken} steps: norm {run.norm:.6g}, loss {loss:.6g}")',
+    'print(f"  total variation between the layer and the automaton {distance:.6g}")',
+    'print(f"  correlation with the Graph-SVM {ml.correlation(run.final.ravel(), automaton.priority.x.ravel()):.6f}")',
+  ];
+}
+
+function textScript(state, link) {
+  let model;
+  try {
+    model = readText(state.text);
+  } catch (error) {
+    if (!(error instanceof ProblemError)) throw error;
+    return [...opening(state, link), `print(${pythonString(error.message)})`];
+  }
+  const { lasts, stepSize } = summaryOf(model);
+  const wanted = state.text.last === null ? undefined : model.place.get(state.text.last);
+  const { token } = lasts.find((entry) => entry.token === wanted) ?? lasts[0];
+  const last = `names.index(${pythonString(model.names[token])})`;
+  return [
+    ...opening(state, link),
+    ...textLines(state, model),
+    ...graphLines(last),
+    ...continuationLines(state, model),
+    ...trainingLines(state, stepSize),
+  ];
 }
 
 /** A Python script that computes and prints what the page shows of a state; link: the state's own, to be named at the top. */

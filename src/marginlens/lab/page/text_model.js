@@ -21,6 +21,7 @@ import { ProblemError } from "../kernels/problem.js";
 
 export const MAX_VOCABULARY = 400; // different tokens that the page takes
 export const MAX_WINDOW = 32;
+export const MAX_COUNT = 200; // tokens of a continuation
 const STEP_PER_PROBLEM = 0.01; // length of a normalised step for each last token, which has a problem of its own
 const MAX_EVIDENCE = 30; // windows shown of all those behind a ranking
 const CONTEXT = 12; // tokens of the text shown on either side of a window

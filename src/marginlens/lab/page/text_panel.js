@@ -4,13 +4,12 @@ import { element, replace, setText } from "./dom.js";
 import { percent } from "./numbers.js";
 import { MAX_SOURCE, withText } from "./state.js";
 import { TEXT_EXAMPLES } from "./text_examples.js";
-import { MAX_VOCABULARY, MAX_WINDOW } from "./text_model.js";
+import { MAX_COUNT, MAX_VOCABULARY, MAX_WINDOW } from "./text_model.js";
 import { counted, endSentence, quoted, reasonSentence } from "./text_reasons.js";
 import { shownTokens } from "./text_tokens.js";
 import { textWork } from "./text_worker.js";
 
 const TYPING_REST = 200; // ms without a key after which the text is read
-const MAX_COUNT = 200; // tokens of a continuation
 const MAX_SHOWN_SEQUENCES = 50;
 
 /** What is known of a text, in words. */
