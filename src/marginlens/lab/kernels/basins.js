@@ -125,7 +125,7 @@ export function labelPixels(field, pixels) {
     else if (norm(end) <= NEAR_NORM) caught = runner.descend(end, BASIN_STEP, NEAR_STEPS);
     else {
       caught = runner.descend(end, norm(end) * FAR_STEP_SHARE, FAR_STEPS);
-      if (caught === UNSETTLED) caught = runner.descend(end, BASIN_STEP, SETTLING_STEPS);
+      if (caught === UNSETTLED || caught === field.directions.length) caught = runner.descend(end, BASIN_STEP, SETTLING_STEPS);
     }
     labels[k] = caught === UNSETTLED ? reachedDirection(field, end, runner.logits(end)) : caught;
   }
@@ -144,7 +144,7 @@ function reachedDirection(field, end, a) {
 }
 
 /**
- * Give unsettled runs the label of a finite minimum, the number of directions, where a circle around one of their last points is proved
+ * Give unsettled runs the label of a finite minimum, the number of directions, as runs have that repeat themselves, where a circle around one of their last points is proved
  * higher than it: descent that never raises the risk cannot leave. Fences are remembered in the field.
  */
 export function settle(field, labels, ends) {
@@ -332,7 +332,7 @@ function scoreBounds({ n, T, lengths, scores }) {
 
 /**
  * Descent with steps of one length in the plane, without allocation: descend(p, eta, steps) moves p and returns the direction whose sector
- * has caught it, else UNSETTLED; logits(p) and risk(p) evaluate at p.
+ * has caught it, the number of directions where it has come back to where it was, else UNSETTLED; logits(p) and risk(p) evaluate at p.
  */
 function planeRunner(field) {
   const { n, T, lengths, scores, code, optimizer } = field.problem;
@@ -394,7 +394,10 @@ function planeRunner(field) {
       x -= dx;
       y -= dy;
       if ((step + 1) % RESYNC_STEPS_PLANE === 0) {
-        if (Math.abs(x - lastX) + Math.abs(y - lastY) <= RETURN_RTOL * (Math.abs(x) + Math.abs(y))) break; // and so on for ever
+        if (Math.abs(x - lastX) + Math.abs(y - lastY) <= RETURN_RTOL * (Math.abs(x) + Math.abs(y))) {
+          caught = sectors.length; // and so on for ever
+          break;
+        }
         lastX = x;
         lastY = y;
         for (let k = 0; k < m; k++) a[k] = rows[2 * k] * x + rows[2 * k + 1] * y;

@@ -206,7 +206,10 @@ function rgbAt(node, colour) {
   return parts;
 }
 
-/** The basins on their canvas, with shares and progress in `legend`; pause(true) while something is dragged. */
+/**
+ * The basins on their canvas, with shares and progress in `legend`; pause(true) while something is dragged. The canvas says in
+ * `data-first-ms` and `data-total-ms` how long its first piece and the whole took.
+ */
 export function mountBasins(canvas, store, legend) {
   const status = element("p", { class: "basin-status" });
   const list = element("ul", { class: "basin-shares", "aria-label": "Where starts end" });
@@ -216,7 +219,6 @@ export function mountBasins(canvas, store, legend) {
   let wanted = ""; // the request that the canvas shows or will show
   let painting = null;
   let begun = 0;
-  let first = null; // ms until the first picture
   let timer = 0;
   let isPaused = false;
   let isFrameWaiting = false;
@@ -244,19 +246,18 @@ export function mountBasins(canvas, store, legend) {
       ),
     );
     if (painting.isDone) announce(painting.shares());
-    const seconds = `${short((performance.now() - begun) / 1000, 2)} s`;
-    const steps = isDisc ? "" : ` of ${BASIN_STEPS.toLocaleString("en")} steps`;
+    const steps = isDisc ? "steps of length 0.1, longer far out" : `up to ${BASIN_STEPS.toLocaleString("en")} steps of length 0.1`;
     setText(
       status,
       painting.isDone
-        ? `Basins painted in ${painting.seconds ?? (painting.seconds = seconds)}: ${BASIN_SIDE} × ${BASIN_SIDE} starts${steps}, each of length 0.1${isDisc ? " near the origin" : ""}; shares are of this picture.`
+        ? `Basins painted in ${short(canvas.dataset.totalMs / 1000, 2)} s: ${BASIN_SIDE} × ${BASIN_SIDE} starts, ${steps}; shares are of this picture.`
         : `Basins: ${Math.floor(100 * painting.share)} % painted.`,
     );
   }
 
   function requestPaint() {
-    if (first === null && painting.share > 0) first = performance.now() - begun;
-    if (painting.isDone) painting.milliseconds = performance.now() - begun;
+    canvas.dataset.firstMs ??= Math.round(performance.now() - begun);
+    if (painting.isDone) canvas.dataset.totalMs ??= Math.round(performance.now() - begun);
     if (isFrameWaiting) return;
     isFrameWaiting = true;
     requestAnimationFrame(paint);
@@ -267,7 +268,8 @@ export function mountBasins(canvas, store, legend) {
     const request = requestOf(shown.state, shown.analysis);
     painting = new Painting(BASIN_SIDE);
     begun = performance.now();
-    first = null;
+    delete canvas.dataset.firstMs;
+    delete canvas.dataset.totalMs;
     crew.start(request, painting, requestPaint);
   }
 

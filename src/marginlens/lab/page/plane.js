@@ -164,11 +164,21 @@ function handlesOf(state, analysis) {
   return found;
 }
 
-/** Marker radii of an input's tokens, by score. */
-function markerRadius(handles, handle, share) {
-  const scores = handles.filter((other) => other.kind === "token" && other.i === handle.i).map((other) => other.score);
-  const [low, high] = [Math.min(...scores), Math.max(...scores)];
-  const height = handle.score === null ? 0.5 : high > low ? (handle.score - low) / (high - low) : 1;
+/** The lowest and the highest score of every input, by its number. */
+function scoreRanges(handles) {
+  const ranges = new Map();
+  for (const { kind, i, score } of handles) {
+    if (kind !== "token" || score === null) continue;
+    const [low, high] = ranges.get(i) ?? [Infinity, -Infinity];
+    ranges.set(i, [Math.min(low, score), Math.max(high, score)]);
+  }
+  return ranges;
+}
+
+/** A token's marker radius in pixels, by its score between the lowest and the highest. */
+function markerRadius(score, range, share) {
+  let height = 0.5;
+  if (score !== null) height = range[1] > range[0] ? (score - range[0]) / (range[1] - range[0]) : 1;
   return share * (SMALLEST_MARKER + height * (LARGEST_MARKER - SMALLEST_MARKER));
 }
 
@@ -214,6 +224,8 @@ export function mountPlane(root, store, runs = null) {
   let cones = null; // of the last analysis
   let drawn = new Map(); // drawn paths by start
   let gestures = 0;
+  let dragged = null; // the handle that a pointer holds
+  const looks = new WeakMap(); // what the nodes of handles show
   let lastKey = { id: null, time: -Infinity, gesture: null };
 
   // ---- drawing
@@ -365,7 +377,8 @@ export function mountPlane(root, store, runs = null) {
   function handleNode(handle) {
     return nodes.handles.get(handle.id, () => {
       const drawing = handle.kind === "head" ? shape("path", { d: "M-9 -6L5 0L-9 6L-6 0Z" }) : handle.kind === "start" ? shape("circle", { r: 6.5 }) : shape("path");
-      return shape("g", { class: handle.kind, "data-handle": handle.id, role: "slider", "aria-roledescription": "point of the plane" },
+      const style = { "--colour": `var(--input-${handle.i ?? 0})` };
+      return shape("g", { class: handle.kind, "data-handle": handle.id, role: "slider", "aria-roledescription": "point of the plane", style },
         shape("circle", { class: "hit" }), drawing, shape("text", { class: "handle-text" }));
     });
   }
@@ -373,42 +386,45 @@ export function mountPlane(root, store, runs = null) {
   function drawHandles(state, limit) {
     const share = scale.map === "disc" ? DISC_MARKER_SHARE : 1;
     const taken = [];
+    const ranges = scoreRanges(handles);
+    const hitRadius = isCoarse.matches ? COARSE_HIT : FINE_HIT;
     const labels = state.problem.labels ?? [];
     const isSigned = labels.some((label) => label === -1);
     for (const handle of handles) {
       if (handle.kind === "limit") continue;
       handle.pixel = scale.toPixel(handle.point);
-      handle.radius = handle.kind === "token" ? markerRadius(handles, handle, share) : 7;
-      const node = handleNode(handle);
-      const [hit, drawing, text] = node.children;
+      handle.radius = handle.kind === "token" ? markerRadius(handle.score, ranges.get(handle.i), share) : 7;
       const [x, y] = handle.pixel;
-      put(hit, "r", isCoarse.matches ? COARSE_HIT : FINE_HIT);
-      let turn = "";
-      if (handle.kind === "head") turn = ` rotate(${((-Math.atan2(handle.point[1], handle.point[0]) * 180) / Math.PI).toFixed(1)})`;
-      put(node, "transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
-      if (turn) put(drawing, "transform", turn.trim());
-      const isOut = x < -20 || y < -20 || x > side + 20 || y > side + 20;
       const { chosen } = state;
+      const isOut = x < -20 || y < -20 || x > side + 20 || y > side + 20;
       const isChosen = handle.kind === "start" ? chosen.start === handle.k : handle.kind === "token" && chosen.input === handle.i && chosen.token === handle.t;
       const isCrowded = scale.map === "disc" && handle.kind === "token" && !isChosen;
-      put(node, "class", `${handle.kind}${isChosen ? " chosen" : ""}${isOut ? " out" : ""}${isCrowded ? " crowded" : ""}`);
-      put(node, "aria-label", `${handle.name}, ${handle.value}; arrow keys move it`);
-      put(node, "aria-valuetext", handle.value);
-      put(node, "aria-valuenow", Number(handle.point[0].toPrecision(4)));
-      put(node, "aria-valuemin", -scale.far);
-      put(node, "aria-valuemax", scale.far);
-      if (handle.kind === "token" || handle.kind === "key") {
-        put(drawing, "d", markerPath(handle.i, handle.kind === "key" ? 6 * share : handle.radius));
-        node.style.setProperty("--colour", `var(--input-${handle.i})`);
-      }
+      const classes = [handle.kind, isChosen && "chosen", isOut && "out", isCrowded && "crowded", handle.id === dragged && "dragged"].filter(Boolean).join(" ");
       let column = 0;
       if (handle.kind === "token" || handle.kind === "start") {
         column = taken.filter((other) => Math.abs(other[0] - x) + Math.abs(other[1] - y) < SAME_PLACE_PIXELS).length;
         taken.push(handle.pixel);
       }
+      const sign = isSigned ? (labels[handle.i] === -1 ? "⁻" : "⁺") : "";
+      const size = (handle.kind === "key" ? 6 * share : handle.radius).toFixed(1);
+      const node = handleNode(handle);
+      const look = `${classes} ${column} ${sign} ${size} ${hitRadius} ${handle.value}`;
+      const last = looks.get(node);
+      if (last?.look === look && last.scale === scale && last.point === handle.point) continue;
+      looks.set(node, { look, scale, point: handle.point });
+      const [hit, drawing, text] = node.children;
+      put(hit, "r", hitRadius);
+      put(node, "transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
+      put(node, "class", classes);
+      put(node, "aria-label", `${handle.name}, ${handle.value}; arrow keys move it`);
+      put(node, "aria-valuetext", handle.value);
+      put(node, "aria-valuenow", Number(handle.point[0].toPrecision(4)));
+      put(node, "aria-valuemin", -scale.far);
+      put(node, "aria-valuemax", scale.far);
+      if (handle.kind === "head") put(drawing, "transform", `rotate(${((-Math.atan2(handle.point[1], handle.point[0]) * 180) / Math.PI).toFixed(1)})`);
+      if (handle.kind === "token" || handle.kind === "key") put(drawing, "d", markerPath(handle.i, Number(size)));
       put(text, "x", ((handle.kind === "start" ? -7 : handle.radius + 5) + 16 * column).toFixed(1));
       put(text, "y", { head: -8, start: 20 }[handle.kind] ?? 4);
-      const sign = isSigned ? (labels[handle.i] === -1 ? "⁻" : "⁺") : "";
       setText(text, { token: `${(handle.t ?? 0) + 1}${sign}`, key: "", head: "v", start: `s${(handle.k ?? 0) + 1}` }[handle.kind]);
     }
     nodes.handles.sweep();
@@ -552,9 +568,8 @@ export function mountPlane(root, store, runs = null) {
     if (!handle.move) return;
     const gesture = `drag-${++gestures}`;
     const offset = [handle.pixel[0] - pixel[0], handle.pixel[1] - pixel[1]];
-    const node = nodeOf(handle.id);
     svg.setPointerCapture(event.pointerId);
-    node.classList.add("dragged");
+    dragged = handle.id;
     basins.pause(true);
     const onMove = (move) => {
       if (move.pointerId !== event.pointerId) return;
@@ -566,7 +581,8 @@ export function mountPlane(root, store, runs = null) {
       svg.removeEventListener("pointermove", onMove);
       svg.removeEventListener("pointerup", onEnd);
       svg.removeEventListener("pointercancel", onEnd);
-      node.classList.remove("dragged");
+      dragged = null;
+      draw();
       basins.pause(false);
     };
     svg.addEventListener("pointermove", onMove);
@@ -675,7 +691,7 @@ function planeControls(store) {
   const mapButtons = Object.entries(maps).map(([map, text]) => button(text, text, () => change(`show ${text.toLowerCase()}`, { map }), { dataset: { map } }));
   const boxes = Object.entries({ lines: "Lines", cones: "Cones", basins: "Basins", paths: "Paths" }).map(([name, text]) => {
     const box = element("input", { type: "checkbox", name, onchange: () => change(`${box.checked ? "show" : "hide"} ${text.toLowerCase()}`, { [name]: box.checked }) });
-    return { name, box, node: element("label", { class: "plane-box" }, box, ` ${text}`) };
+    return { name, box, node: element("label", { class: "check" }, box, ` ${text}`) };
   });
   const adds = button("+ Start", "Add a start of descent", () => store.apply("add a start", (before) => addStart(before, freeStart(before))));
   const removes = button("− Start", "Remove the chosen start", () =>
