@@ -15,6 +15,11 @@ def handle(browser, name):
     return browser.find_element("css selector", f'#plane [data-handle="{name}"]')
 
 
+def grip(browser, name):
+    """The circle in which a pointer holds a point, without its label."""
+    return handle(browser, name).find_element("css selector", ".hit")
+
+
 def focused(browser):
     """The name of the point that has the focus."""
     return browser.execute_script("return document.activeElement.dataset.handle ?? null")
@@ -51,7 +56,7 @@ def enter_by_tab(browser):
 
 def test_a_token_dragged_by_the_mouse_changes_the_prediction(lab):
     before, limits = tokens(lab), predicted_limits(lab)
-    drag(lab, handle(lab, "token:0:1"), (60, -90), n_moves=9)
+    drag(lab, grip(lab, "token:0:1"), (60, -90), n_moves=9)
     after = tokens(lab)
     moved = after[0, 1] - before[0, 1]
     assert moved[0] > 0
@@ -65,7 +70,7 @@ def test_a_token_dragged_by_the_mouse_changes_the_prediction(lab):
 def test_a_start_is_dragged_in_the_whole_plane_by_log_radius(lab):
     lab.find_element("css selector", "#plane [data-map=disc]").click()
     settle(lab)
-    drag(lab, handle(lab, "start:0"), (100, 60))
+    drag(lab, grip(lab, "start:0"), (100, 60))
     assert np.linalg.norm(lab_state(lab)["starts"][0]) > 30
 
 
@@ -162,7 +167,7 @@ def test_the_wheel_zooms_once_the_plane_has_the_focus(lab):
     from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
 
     half = lab_state(lab)["view"]["half"]
-    handle(lab, "token:0:1").click()
+    grip(lab, "token:0:1").click()
     origin = ScrollOrigin.from_element(lab.find_element("css selector", "#plane .plane-picture"))
     ActionChains(lab).scroll_from_origin(origin, 0, -300).perform()
     settle(lab)
@@ -200,7 +205,7 @@ def test_basins_are_painted_with_their_shares(browser, lab_file, with_workers):
 def test_basins_follow_the_problem_and_say_where_there_are_none(lab):
     lab.find_element("css selector", "#plane input[name=basins]").click()
     before = basins_painted(lab)
-    drag(lab, handle(lab, "token:0:1"), (0, -60))
+    drag(lab, grip(lab, "token:0:1"), (0, -60))
     after = basins_painted(lab)
     assert after != before
     lab.execute_script(

@@ -206,10 +206,7 @@ function rgbAt(node, colour) {
   return parts;
 }
 
-/**
- * The basins on their canvas, with shares and progress in `legend`; pause(true) while something is dragged. The canvas says in
- * `data-first-ms` and `data-total-ms` how long its first piece and the whole took.
- */
+/** The basins on their canvas, with shares and progress in `legend`; pause(true) while something is dragged. */
 export function mountBasins(canvas, store, legend) {
   const status = element("p", { class: "basin-status" });
   const list = element("ul", { class: "basin-shares", "aria-label": "Where starts end" });
@@ -219,6 +216,7 @@ export function mountBasins(canvas, store, legend) {
   let wanted = ""; // the request that the canvas shows or will show
   let painting = null;
   let begun = 0;
+  let times = { first: null, total: null }; // ms until the first piece and the whole were there
   let timer = 0;
   let isPaused = false;
   let isFrameWaiting = false;
@@ -250,14 +248,14 @@ export function mountBasins(canvas, store, legend) {
     setText(
       status,
       painting.isDone
-        ? `Basins painted in ${short(canvas.dataset.totalMs / 1000, 2)} s: ${BASIN_SIDE} × ${BASIN_SIDE} starts, ${steps}; shares are of this picture.`
+        ? `Basins painted in ${short(times.total / 1000, 2)} s: ${BASIN_SIDE} × ${BASIN_SIDE} starts, ${steps}; shares are of this picture.`
         : `Basins: ${Math.floor(100 * painting.share)} % painted.`,
     );
   }
 
   function requestPaint() {
-    canvas.dataset.firstMs ??= Math.round(performance.now() - begun);
-    if (painting.isDone) canvas.dataset.totalMs ??= Math.round(performance.now() - begun);
+    times.first ??= performance.now() - begun;
+    if (painting.isDone) times.total ??= performance.now() - begun;
     if (isFrameWaiting) return;
     isFrameWaiting = true;
     requestAnimationFrame(paint);
@@ -268,8 +266,7 @@ export function mountBasins(canvas, store, legend) {
     const request = requestOf(shown.state, shown.analysis);
     painting = new Painting(BASIN_SIDE);
     begun = performance.now();
-    delete canvas.dataset.firstMs;
-    delete canvas.dataset.totalMs;
+    times = { first: null, total: null };
     crew.start(request, painting, requestPaint);
   }
 
@@ -287,6 +284,8 @@ export function mountBasins(canvas, store, legend) {
   return {
     /** { share, first, total, labels } of the present picture, the times in ms and the labels row by row from the smallest second coordinate on. */
     progress: () => ({ share: painting?.share ?? 0, first, total: painting?.milliseconds ?? null, labels: painting?.labels ?? null }),
+    /** { share, first, total, labels } of the present picture, the times in ms and the labels row by row from the smallest second coordinate on. */
+    progress: () => ({ ...times, share: painting?.share ?? 0, labels: painting?.labels ?? null }),
     pause(value) {
       isPaused = value;
       if (!value && painting === null && wanted !== "") {

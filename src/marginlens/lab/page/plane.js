@@ -537,13 +537,14 @@ export function mountPlane(root, store, runs = null) {
     if (isFocused) nodeOf(id)?.focus({ preventScroll: true });
   }
 
-  /** The movable handle nearest to a pixel, within what a pointer can hold. */
+  /** The movable handle nearest to a pixel, within what a pointer can hold; of close ones that with the focus, else a start. */
   function nearest(pixel, reach) {
     let found = null;
     let least = reach;
     for (const handle of handles) {
       if (!handle.move) continue;
-      const distance = Math.hypot(handle.pixel[0] - pixel[0], handle.pixel[1] - pixel[1]) - (handle.id === current ? 0.5 : 0);
+      const preference = nodeOf(handle.id) === document.activeElement ? 4 : handle.kind === "start" ? 2 : 0;
+      const distance = Math.hypot(handle.pixel[0] - pixel[0], handle.pixel[1] - pixel[1]) - preference;
       if (distance <= least) [found, least] = [handle, distance];
     }
     return found;
