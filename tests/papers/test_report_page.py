@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+import marginlens as ml
 from fake_claims import changed, fake_claim, finding, raising
+from marginlens.lab import permalink, presets
 from marginlens.plotting.files import LARGEST_SVG, svg
 from marginlens_papers.claim import Bound, Verdict
 from marginlens_papers.report import reproduce
@@ -84,3 +86,18 @@ def test_a_bound_of_the_papers_letter_is_told_apart_and_kept(tmp_path):
     assert report.entries[0].result.verdict is Verdict.PARTLY_REPRODUCED
     assert "✗ not as the paper states" in report.page.read_text(encoding="utf-8")
     assert [check.as_stated for check in read_ledger(tmp_path / "report")[0].result.checks] == [False, True]
+
+
+# ---- the lab
+
+
+def test_claims_in_the_plane_open_in_the_lab_beside_the_report(tmp_path):
+    report = reproduce((fake_claim("A-F1b"), fake_claim("A-F3"), fake_claim("A-F9")), tmp_path / "report")
+    links = [link for link in Outline(report.page.read_text(encoding="utf-8")).attributes("a", "href") if "lab" in link]
+    assert links == ["lab.html", *("lab.html" + permalink(name) for name in ("A-F1b", "A-F3a", "A-F3b"))]
+    assert (report.folder / "lab.html").stat().st_size > 100_000
+    assert {preset.claim for preset in presets()} - {""} <= {claim.id for claim in ml.ledger()}
+
+
+def test_a_report_without_such_claims_has_no_lab(report):
+    assert not (report.folder / "lab.html").exists()

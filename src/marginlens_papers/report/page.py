@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from marginlens.cli._terminal import duration
+from marginlens.lab import permalink, presets, write_lab
 from marginlens.pages import data_address, render
 from marginlens.papers import SOURCES
 from marginlens.plotting.files import DOTS_PER_INCH
@@ -15,12 +16,14 @@ from marginlens_papers.claim import Bound, Effort, Verdict
 from marginlens_papers.report.ledger import MARKS, BoundCheck, ClaimResult, Entry, Picture, resume_command, tally
 from marginlens_papers.report.model_page import ModelSection
 
-PAGE = "index.html"
+PAGE, LAB = "index.html", "lab.html"
 _SCREEN_DOTS = 112  # a figure's inch on the screen: its letters then match the page's small print
 
 
 def write_page(entries: Sequence[Entry], folder: Path) -> None:
-    """Write the page of the entries that have a result into `folder`, with the figures found there inside it."""
+    """Write the page of the entries that have a result into `folder`, with the figures found there inside it, and the lab beside it."""
+    if shown_in_lab(entries):
+        write_lab(folder / LAB)
     (folder / PAGE).write_text(page(entries, folder), encoding="utf-8")
 
 
@@ -48,6 +51,7 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         "checked": _checked,
         "made": lambda result: _made(result, versions),
         "image": lambda picture: _image(picture, folder),
+        "lab_links": lambda entry: lab_links(entry.id),
     }
     return render(
         "marginlens_papers.report",
@@ -60,9 +64,28 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         unfinished=unfinished,
         entries=entries,
         model=ModelSection.of(folder),
+        lab=LAB if shown_in_lab(entries) else "",
         papers=[paper for paper in SOURCES.values() if paper.key in cited],
         versions=versions,
     )
+
+
+class LabLink(NamedTuple):
+    """What a preset of the lab shows, and its address beside the report's page."""
+
+    title: str
+    address: str
+
+
+def lab_links(claim_id: str) -> list[LabLink]:
+    """The presets of the lab that show a claim's problems in the plane."""
+    return [LabLink(preset.title, LAB + permalink(preset)) for preset in presets() if preset.claim == claim_id]
+
+
+def shown_in_lab(entries: Sequence[Entry]) -> bool:
+    """Whether the lab shows a problem of some entry with a result."""
+    known = {preset.claim for preset in presets()}
+    return any(entry.result is not None and entry.id in known for entry in entries)
 
 
 class _Image(NamedTuple):
