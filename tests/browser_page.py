@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marginlens.lab.problem_files import Problem
+from marginlens.lab.problem_files import LabProblem
 
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
@@ -135,10 +135,10 @@ def predicted_limits(browser: WebDriver) -> list[dict[str, Any]]:
     )
 
 
-def problem_of(state: dict[str, Any]) -> Problem:
+def problem_of(state: dict[str, Any]) -> LabProblem:
     """The problem that the lab shows, as Python reads it, with the chosen start."""
     start = state["starts"][state["chosen"]["start"] or 0]
-    return Problem.from_dict({"format": "marginlens-problem", "version": 1, **state["problem"], "start": start})
+    return LabProblem.from_dict({"format": "marginlens-problem", "version": 1, **state["problem"], "start": start})
 
 
 def handle(browser: WebDriver, name: str) -> WebElement:

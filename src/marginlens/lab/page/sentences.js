@@ -410,18 +410,6 @@ function jointHeadline({ joint }) {
   };
 }
 
-/** What the theorems on head and attention speak of, and what the page does not check of them. */
-export function jointTheorems(problem) {
-  const loss =
-    problem.loss === "Logistic"
-      ? "the loss here is the logistic one, as they ask"
-      : "they ask for the logistic loss, which is another one here, so the step that turns a low loss into a wide margin is missing";
-  return (
-    "Theorems 5 and 6 are about the best pairs of head and attention of a given length, not about training: as the length grows these pairs turn " +
-    `to the limits above, if mixing in other tokens always costs margin, which is not checked here; ${loss}.`
-  );
-}
-
 /** A sentence on the inputs that the theorems leave out, or null. */
 export function leftOut({ problem, prediction }) {
   const left = Array.from(problem?.lengths ?? [], (_, i) => i).filter((i) => prediction?.dependent && !prediction.dependent.includes(i));
@@ -494,7 +482,8 @@ export function normWords(power) {
 }
 
 /** In which sense the direction that an optimizer heads for is the best, and who knows it. */
-export function biasSentence(optimizer) {
+export function biasSentence({ optimizer, joint }) {
+  if (joint) return "These theorems speak of the best pairs of head and attention of given lengths; that training finds them is the step that is not proved.";
   const power = normOfOptimizer(optimizer);
   const name = capital(OPTIMIZER_WORDS[optimizer.name]);
   const among = `among vectors that select the same tokens by a lead of one it heads for the one that is shortest by ${normWords(power)}`;

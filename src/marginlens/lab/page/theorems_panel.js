@@ -1,7 +1,7 @@
 // Which theorem applies: each as a disclosure, with a plain sentence for every condition.
 
 import { element, replace, setAttributes, setText } from "./dom.js";
-import { biasSentence, CONDITIONS, conditionSentence, jointTheorems, THEOREMS } from "./sentences.js";
+import { biasSentence, CONDITIONS, conditionSentence, THEOREMS } from "./sentences.js";
 
 const FIRST_OPEN = "A Thm 3"; // the theorem about the start, which changes under the pointer
 
@@ -71,8 +71,8 @@ export function mountTheorems(root) {
       shown = citations;
       for (const verdict of verdicts) made.get(verdict.citation).fill(verdict, prediction.dependent?.length ?? problem.n);
       setAttributes(nothing, { hidden: verdicts.length > 0 });
-      setText(nothing, problem?.joint ? jointTheorems(problem) : "No theorem speaks of this problem.");
-      setText(bias, problem === null || problem.joint ? "" : biasSentence(problem.optimizer));
+      setText(nothing, "No theorem speaks of this problem, or it has too many selections to try them all.");
+      setText(bias, problem === null ? "" : biasSentence(problem));
     },
   };
 }
