@@ -48,11 +48,11 @@ export function readText({ source, unit, window, sequences: listed = null }) {
   if (listed) return modelOf({ unit: "listed", ids: null, ...readSequences(listed) });
   if (source.trim() === "") refuse("There is no text yet: type or paste one, or take an example.");
   const { names, ids, unknown } = unit === "words" ? indexWords(source, MAX_VOCABULARY) : indexCharacters(source);
-  const count = ids.length.toLocaleString("en");
+  const count = `${ids.length.toLocaleString("en")} ${ids.length === 1 ? unit.slice(0, -1) : unit}`;
   if (ids.length === 0) refuse("The text has no words: take characters instead.");
   if (unit === "characters" && names.length > MAX_VOCABULARY)
     refuse(`The page takes up to ${MAX_VOCABULARY} different characters; this text has ${names.length}: take words, of which the frequent ones count.`);
-  if (window >= ids.length) refuse(`The window must be shorter than the text, which has ${count} ${unit}; got ${window}.`);
+  if (window >= ids.length) refuse(`The window must be shorter than the text, which has ${count}; got ${window}.`);
   const data = textWindows(ids, window, names.length);
   if (data.labels.length === 0)
     refuse(`No window of ${window} ${unit} holds what follows it: take a longer window or a text that repeats itself.`);

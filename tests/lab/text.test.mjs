@@ -1,0 +1,204 @@
+// The next-token tab without a browser: reading, layout, evidence, reasons, training in pieces and requests.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+const load = (name) => import(new URL(`../../src/marginlens/lab/page/${name}.js`, import.meta.url));
+const { layoutGraph, MAX_DRAWN_TOKENS } = await load("priority_layout");
+const { TEXT_EXAMPLES } = await load("text_examples");
+const { comparisonAnswer, continuationAnswer, curveSteps, drawsOf, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf, trainingAnswer } =
+  await load("text_model");
+const { endSentence, listed, reasonSentence } = await load("text_reasons");
+const { TextWork } = await load("text_worker");
+
+const START = { unit: "characters", window: 8 };
+const draws = drawsOf(7);
+const words = Array.from({ length: 90 }, (_, k) => `w${k}`);
+const manyWords = Array.from({ length: 4000 }, () => words[Math.floor(words.length * draws() ** 2)]).join(" ");
+const TEXTS = [...TEXT_EXAMPLES.map(({ text }) => text), { source: manyWords, unit: "words", window: 12 }, { source: "日本日語語本日語 naïve 日語".repeat(3), ...START }];
+
+/** Every graph of every text, with the names of its tokens. */
+function* graphs() {
+  for (const text of TEXTS) {
+    const model = readText({ ...START, ...text });
+    for (const last of model.automaton.graphs.keys()) yield { model, graph: graphAnswer(model, last) };
+  }
+}
+
+const overlap = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
+
+test("boxes of a graph do not overlap, chips lie in their box, and winners stand above", () => {
+  let summarised = 0;
+  let drawnLines = 0;
+  for (const { model, graph } of graphs()) {
+    for (const width of [320, 680]) {
+      const layout = layoutGraph(graph, model.names, width);
+      const { boxes, chips, lines, bands } = layout;
+      boxes.forEach((box, k) => boxes.slice(0, k).forEach((other) => assert.ok(!overlap(box, other))));
+      chips.forEach((chip, k) => {
+        const box = boxes.find(({ component }) => component === chip.component);
+        assert.ok(chip.x >= box.x && chip.x + chip.width <= box.x + box.width + 1e-9);
+        assert.ok(chip.y >= box.y && chip.y + chip.height <= box.y + box.height + 1e-9);
+        chips.slice(0, k).forEach((other) => assert.ok(!overlap(chip, other)));
+      });
+      for (const box of boxes) {
+        assert.ok(box.x + box.width <= layout.width && box.y + box.height <= layout.height);
+        const band = bands.find(({ height }) => Math.abs(height - graph.heights[box.component]) < 1e-5);
+        assert.ok(box.y >= band.y && box.y + box.height <= band.bottom);
+      }
+      bands.slice(1).forEach((band, k) => assert.ok(bands[k].height > band.height && bands[k].bottom < band.y));
+      for (const { upper, lower, points } of lines) {
+        assert.ok(graph.heights[upper] >= graph.heights[lower] + 1 - 1e-6);
+        assert.ok(points[0][1] < points[3][1]);
+      }
+      const drawn = chips.map(({ token }) => token).filter((token) => token !== null);
+      assert.equal(new Set(drawn).size, drawn.length);
+      assert.equal(drawn.length + layout.hiddenTokens, graph.nodes.length);
+      assert.equal(layout.isSummary, graph.nodes.length > MAX_DRAWN_TOKENS);
+      assert.ok(boxes.length <= 40);
+      summarised += layout.isSummary;
+      drawnLines += lines.length;
+    }
+  }
+  assert.ok(summarised > 10 && drawnLines > 1000);
+});
+
+test("a graph is laid out alike each time, whatever the order of its edges", () => {
+  for (const { model, graph } of graphs()) {
+    const turned = { ...graph, edges: [...graph.edges].reverse() };
+    const plain = (layout) => ({ ...layout, lines: layout.lines.map(({ upper, lower, windows, points }) => ({ upper, lower, windows, points })) });
+    assert.deepEqual(plain(layoutGraph(graph, model.names)), plain(layoutGraph(turned, model.names)));
+  }
+});
+
+test("bands are chains of wins where the heights are not known", () => {
+  const model = readText(TEXT_EXAMPLES.at(-1).text);
+  const layout = layoutGraph({ ...graphAnswer(model, 0), heights: null }, model.names);
+  assert.deepEqual(layout.chips.map(({ token }) => token), [3, 1, 2, 0]);
+  assert.deepEqual(layout.bands.map(({ height }) => height), [null, null, null, null]);
+});
+
+test("the windows behind a ranking end in the last token, hold the loser and are followed by the winner", () => {
+  const model = readText(TEXT_EXAMPLES[0].text);
+  for (const last of model.automaton.graphs.keys()) {
+    const graph = graphAnswer(model, last);
+    for (const { label, other, windows } of graph.edges) {
+      const evidence = evidenceAnswer(model, last, label, other);
+      assert.equal(evidence.total, windows);
+      for (const { before, window, next, after } of evidence.windows) {
+        assert.ok(window.at(-1) === last && window.includes(other) && window.includes(label) && next === label);
+        const all = [...before, ...window, next, ...after].join();
+        assert.ok(`,${Array.from(model.ids).join()},`.includes(`,${all},`));
+      }
+    }
+    assert.equal(evidenceAnswer(model, last, null, null).total, graph.windows);
+  }
+});
+
+test("texts that cannot be read are refused in a sentence", () => {
+  const letters = String.fromCodePoint(...Array.from({ length: 500 }, (_, k) => 0x4e00 + k));
+  const refused = [
+    [{ ...START, source: "  " }, /^There is no text yet/],
+    [{ ...START, source: " \n—", unit: "words", window: 1 }, /^The window must be shorter than the text, which has 1 word; got 1\.$/],
+    [{ ...START, source: "abc" }, /^The window must be shorter than the text, which has 3 characters; got 8\.$/],
+    [{ ...START, source: "abcdefghijklmnop" }, /^No window of 8 characters holds what follows it/],
+    [{ ...START, source: letters }, /^The page takes up to 400 different characters; this text has 500/],
+    [{ sequences: { samples: [[0, 2]], labels: [0], names: ["a", "b"] } }, /^Sequence 1 and its label must be ids from 0 to 1\.$/],
+    [{ sequences: { samples: [[0]], labels: [1], names: ["a", "b"] } }, /^No sequence holds its label/],
+    [{ sequences: { samples: [] } }, /^Sequences need samples/],
+  ];
+  for (const [text, sentence] of refused) assert.throws(() => readText(text), { message: sentence });
+  const model = readText({ ...START, source: "abcabcabcabc" });
+  assert.throws(() => promptIds(model, "abz"), { message: /^The beginning holds “z”/ });
+  assert.throws(() => promptIds(model, ""), { message: /^There is no beginning/ });
+});
+
+test("rare words are one token, and counts say so", () => {
+  const model = readText({ source: `${Array.from({ length: 600 }, (_, k) => `v${k}`).join(" ")} a b a b a b`, unit: "words", window: 4 });
+  const summary = summaryOf(model);
+  assert.equal(summary.names.length, 401);
+  assert.equal(summary.rare, 602 - 400);
+  assert.deepEqual(promptIds(model, "a zebra"), [0, 400]);
+});
+
+test("reasons name the rivals, the windows behind them, ties and shares", () => {
+  const { text } = TEXT_EXAMPLES.at(-1);
+  const model = readText(text);
+  const [step] = continuationAnswer(model, { prompt: "e2 e4 e1", count: 1, draw: "likely", seed: 1 }).steps;
+  assert.equal(reasonSentence(step, model.names), "After “e1” comes “e4”: windows ending in “e1” put it above “e1” (1 window) and “e2” (1 window).");
+  const [mixed] = continuationAnswer(model, { prompt: "e1 e3 e4 e2", count: 1, draw: "random", seed: 2 }).steps;
+  assert.match(reasonSentence(mixed, model.names, true), /^After “e2” comes “e\d”, drawn of 2: each of them wins over another in some window, so they share: “e3” 65 % and “e2” 35 %; .* above “e4” \(1 window\)\.$/);
+  const [new_] = continuationAnswer(model, { prompt: "e1 e2 e4", count: 1, draw: "likely", seed: 1 }).steps;
+  assert.match(reasonSentence(new_, model.names), /^After “e4” the text says nothing, as no training window ends in it/);
+  const [single] = continuationAnswer(model, { prompt: "e1", count: 1, draw: "likely", seed: 1 }).steps;
+  assert.equal(reasonSentence(single, model.names), "After “e1” comes “e1”: the window holds nothing else.");
+  const end = { last: 0, rivals: [{ token: 1, probability: NaN }, { token: 2, probability: NaN }], reason: "the expansion has too many terms" };
+  assert.match(endSentence(end, model.names), /“e2” and “e3” are equally high and their shares are not known: the expansion/);
+  assert.equal(listed(["a", "b", "c", "d", "e", "f"]), "a, b, c, d and 2 more");
+});
+
+test("every reason is a sentence without undefined, and ties of every kind are met", () => {
+  const ties = new Set();
+  for (const text of TEXTS.slice(0, 5)) {
+    const model = readText({ ...START, ...text });
+    const ids = model.ids ?? model.data.tokens;
+    for (let k = 0; k < 12; k++) {
+      const tokens = Array.from({ length: 7 }, () => ids[Math.floor(ids.length * draws())]);
+      const prompt = tokens.map((id) => model.names[id]).join(model.unit === "characters" ? "" : " ");
+      for (const step of continuationAnswer(model, { prompt, count: 5, draw: "random", seed: k }).steps) {
+        ties.add(step.tie);
+        const sentence = reasonSentence(step, model.names, true);
+        assert.match(sentence, /^After .*\.$/s);
+        assert.doesNotMatch(sentence, /undefined|NaN|null/);
+      }
+    }
+  }
+  assert.ok(ties.has("NONE") && ties.has("OFFSET"), [...ties].join());
+});
+
+test("the same seed draws the same tokens, and another seed others", () => {
+  const model = readText(TEXT_EXAMPLES[0].text);
+  const tokens = (seed) => continuationAnswer(model, { ...TEXT_EXAMPLES[0].text, seed }).steps.map(({ token }) => token);
+  assert.deepEqual(tokens(1), tokens(1));
+  assert.notDeepEqual(tokens(1), tokens(2));
+});
+
+test("training in pieces ends where it does in a single piece, and agrees with the rule", () => {
+  const text = TEXT_EXAMPLES[0].text;
+  const steps = 2000;
+  const grid = curveSteps(steps);
+  const trained = (budget) => {
+    const model = readText(text);
+    const curve = [];
+    let answer = { step: 0 };
+    while (answer.step < steps) {
+      answer = trainingAnswer(model, { to: grid.find((step) => step > answer.step), budget, measured: curve.length, grid });
+      curve.push(...answer.curve);
+    }
+    return { curve, rivals: comparisonAnswer(model, { ids: promptIds(model, text.prompt), step: steps }).rivals };
+  };
+  const [small, large] = [trained(0.2), trained(1e9)];
+  assert.deepEqual(small.curve, large.curve);
+  assert.deepEqual(large.curve.map(({ step }) => step), grid);
+  const last = large.curve.at(-1);
+  assert.ok(last.distance < 0.01 && last.distance < 0.05 * large.curve[0].distance);
+  assert.ok(last.correlation > 0.95 && last.loss < large.curve[0].loss);
+  for (const { automaton, layer } of large.rivals) assert.ok(Math.abs(automaton - layer) < 0.02);
+});
+
+test("a newer request of a kind, and another text, come before older ones", async () => {
+  const work = new TextWork();
+  const told = [];
+  work.subscribe(() => told.push(work.summary?.names.length ?? work.refusal));
+  const first = work.read({ ...START, source: "abababababab" });
+  const second = work.read({ ...START, source: "abcabcabcabcabc" });
+  await Promise.all([first, second]);
+  assert.deepEqual(told, [null, null, 3]);
+  const running = work.ask({ ask: "graph", last: 0 });
+  const [older, newer] = [work.ask({ ask: "graph", last: 1 }), work.ask({ ask: "graph", last: 2 })];
+  assert.equal(await older, null);
+  assert.deepEqual([(await running).answer.last, (await newer).answer.last], [0, 2]);
+  await work.read({ ...START, source: "" });
+  assert.match(work.refusal, /^There is no text yet/);
+  assert.match((await work.ask({ ask: "graph", last: 0 })).refusal, /no text/);
+});
