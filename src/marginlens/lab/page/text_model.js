@@ -98,8 +98,8 @@ function stepSize({ automaton }) {
 }
 
 /**
- * What the page says of a text: { unit, window, names, tokens, windows, dropped, rare, stepSize, lasts: [{ token, windows, nodes,
- * components }] }, the most frequent last token first.
+ * What the page says of a text: { unit, window, names, opening, tokens, windows, dropped, rare, stepSize, lasts: [{ token, windows, nodes,
+ * components }] }, the most frequent last token first; opening is its first window.
  */
 export function summaryOf(model) {
   const { unit, names, unknown, ids, data, automaton, window } = model;
@@ -110,8 +110,10 @@ export function summaryOf(model) {
   });
   lasts.sort((a, b) => b.windows - a.windows || a.token - b.token);
   const rare = unknown === null || ids === null ? 0 : ids.reduce((sum, id) => sum + (id === unknown), 0);
+  const first = Array.from((ids ?? data.tokens).subarray(0, ids ? window : data.offsets[1]), (id) => names[id]);
+  const opening = first.join(unit === "characters" ? "" : " ");
   const counted = { tokens: ids?.length ?? null, windows: data.labels.length, dropped: data.dropped, rare };
-  return { unit, window, names, ...counted, stepSize: stepSize(model), lasts };
+  return { unit, window, names, opening, ...counted, stepSize: stepSize(model), lasts };
 }
 
 /** The ids of a prompt; a `ProblemError` names the first token that the text does not have. */

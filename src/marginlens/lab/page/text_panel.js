@@ -23,6 +23,12 @@ export function countSentences({ unit, window, names, tokens, windows, dropped, 
   return `${begin}${names.length.toLocaleString("en")} different. ${counted(windows, what)}${size} ${use}, ending in ${counted(lasts.length, "different token")}${left}.${unknown}`;
 }
 
+/** The state with another text, or other sequences, and what belongs to them. */
+function withSource(state, { sequences = null, ...part }) {
+  const { sequences: old, ...text } = state.text;
+  return { ...state, text: { ...text, ...part, ...(sequences ? { sequences } : {}) } };
+}
+
 /** A labelled field. */
 function field(label, input) {
   return element("div", { class: "field" }, element("label", { for: input.id }, label), input);
@@ -88,11 +94,11 @@ export function mountTextInput(root, store) {
   const work = textWork(store);
   const source = typedField(store, "source", "edit the text", { rows: 7 }, (state, value) => {
     if (value.length > MAX_SOURCE) store.say(`The page takes texts of up to ${MAX_SOURCE.toLocaleString("en")} characters; this has ${value.length.toLocaleString("en")}.`, "refusal");
-    return value.length > MAX_SOURCE ? state : withText(state, { source: value, sequences: undefined });
+    return value.length > MAX_SOURCE ? state : withSource(state, { source: value });
   });
   const typed = element("div", { class: "field" }, element("label", { for: source.input.id }, "Type or paste a text"), source.input);
   const lines = element("ol", { class: "sequences mono" });
-  const leave = () => store.apply("type a text", (state) => withText(state, { ...TEXT_EXAMPLES[0].text, sequences: undefined }));
+  const leave = () => store.apply("type a text", (state) => withSource(state, TEXT_EXAMPLES[0].text));
   const given = element("div", {}, element("p", {}, "Sequences and what follows each:"), lines, element("button", { type: "button", onclick: leave }, "Take a text instead"));
   const unit = choices(store, "unit", "A token is", [["characters", "a character"], ["words", "a word"]]);
   const length = element("output", { for: "text-window" });
@@ -106,7 +112,7 @@ export function mountTextInput(root, store) {
     if (example.value === "") return;
     const { name, text } = TEXT_EXAMPLES[Number(example.value)];
     example.value = "";
-    store.apply(`example: ${name}`, (state) => withText(state, { sequences: undefined, ...text }));
+    store.apply(`example: ${name}`, (state) => withSource(state, text));
   });
   const file = element("input", { type: "file", id: "text-file", accept: ".txt,.md,.csv,text/*", hidden: true });
   file.addEventListener("change", async () => {
@@ -118,7 +124,7 @@ export function mountTextInput(root, store) {
       return;
     }
     const text = (await chosen.text()).replaceAll("\r\n", "\n");
-    const isTaken = store.apply(`load ${chosen.name}`, (state) => withText(state, { source: text, sequences: undefined }));
+    const isTaken = store.apply(`load ${chosen.name}`, (state) => withSource(state, { source: text }));
     if (isTaken) store.say(`Loaded ${chosen.name}.`);
   });
   const open = element("button", { type: "button", onclick: () => file.click() }, "Load a text file …");
@@ -161,6 +167,7 @@ export function mountTextInput(root, store) {
 export function mountContinuation(root, store) {
   const work = textWork(store);
   const prompt = typedField(store, "prompt", "edit the beginning", { rows: 2 }, (state, value) => withText(state, { prompt: value }));
+  const open = () => store.apply("begin as the text does", (state) => withText(state, { prompt: work.summary.opening }));
   const count = numberField(store, "count", "Tokens to add", "The number of tokens to add", 0, MAX_COUNT);
   const draw = choices(store, "draw", "Each token is", [["likely", "the likeliest"], ["random", "drawn by its share"]]);
   const seed = numberField(store, "seed", "Seed", "The seed", 0, 2 ** 32 - 1);
@@ -170,7 +177,7 @@ export function mountContinuation(root, store) {
   const refusal = element("p", { class: "fails", role: "status" });
   replace(root, element("div", { class: "text-continuation" },
     element("div", { class: "field" }, element("label", { for: "text-prompt" }, "Beginning"), prompt.input),
-    element("div", { class: "row" }, count.node, draw.node, seed.node),
+    element("div", { class: "row" }, count.node, draw.node, seed.node, element("button", { type: "button", onclick: open }, "Begin as the text does")),
     refusal, text, reason, rivals,
     element("p", { class: "small" }, "Choose a token to see why it came. The rule is the limit of training (the automaton of C): the highest tokens of the window take all, and mix in fixed shares.")));
   let answer = null;
