@@ -38,7 +38,7 @@ def test_basins_in_a_window_agree_with_the_claim(name: str) -> None:
     data, v = ml.data.figure_1b() if name == "figure_1b" else ml.data.basin_example()
     side, half, steps = (20, claim.NEAR_1B, 1500) if name == "figure_1b" else (16, claim.NEAR_RANDOM, 800)
     answer = ask([{"call": "basins", "problem": as_json(data, v), "side": side, "half": half, "steps": steps}])[0]
-    theirs = claim._basins(data, v, claim._square(side, half), claim.STEP, steps)
+    theirs = claim.basins_of(data, v, claim.square_of_starts(side, half), claim.STEP, steps)
     assert np.array(answer["starts"]).reshape(side, side, 2) == pytest.approx(theirs.starts)
     optima = locally_optimal_directions(data, v)
     labels = np.array(answer["labels"]).reshape(side, side)
@@ -61,8 +61,8 @@ def test_basins_of_the_whole_plane_agree_with_the_claim() -> None:
     assert norms.max() > 0.5 * far
     assert 0.7 < inside.mean() < 0.85  # a disc in a square
     near, theirs = norms <= 20.0, np.empty(len(starts), dtype=np.int64)
-    theirs[near] = claim._basins(data, v, starts[near], claim.STEP, 2000).ends
-    theirs[~near] = claim._basins(data, v, starts[~near], far / 200.0, 2500).ends
+    theirs[near] = claim.basins_of(data, v, starts[near], claim.STEP, 2000).ends
+    theirs[~near] = claim.basins_of(data, v, starts[~near], far / 200.0, 2500).ends
     whole = labels.copy()
     whole[inside] = theirs
     compared(labels.reshape(side, side), whole.reshape(side, side), optima, answer["selections"])

@@ -38,6 +38,7 @@ BENCHMARKS = {  # name -> title of its table, what it does
     "engines": ("Engines", "Run tasks without work, to see what each engine costs."),
     "sweep": ("Sweeps", "Sweep a million problems beside a bare loop over them, and ten million for their memory."),
     "embeddings": ("Trained embeddings", "Take training steps on embeddings."),
+    "lab": ("The lab in a browser", "Open the lab in a browser, drag a token and paint basins."),
 }
 SUMMARY, NOTE = (
     "summary",

@@ -127,7 +127,7 @@ def random_problem(seed: int) -> tuple[TokenDataset, FloatArray]:
 
     From `SEED` on it is `data.basin_example()`.
     """
-    grid = _square(10, 6.0).reshape(-1, 2)
+    grid = square_of_starts(10, 6.0).reshape(-1, 2)
     while True:
         rng = np.random.default_rng([seed, 2, 4])
         keys, scores = rng.standard_normal((2, 4, 2)).round(2), rng.uniform(0.0, 1.0, (2, 4)).round(2)
@@ -142,21 +142,22 @@ def random_problem(seed: int) -> tuple[TokenDataset, FloatArray]:
 
 
 # ---- where starts end
-def _square(side: int, half: float) -> FloatArray:
+def square_of_starts(side: int, half: float) -> FloatArray:
     """Starts (side, side, 2) at the centres of a grid over [-half, half]²."""
     line = (np.arange(side) + 0.5) / side * 2.0 * half - half
     return np.stack(np.meshgrid(line, line), axis=-1)
 
 
 def _timed(data: TokenDataset, v: Any, side: int, half: float, n_steps: int) -> tuple[float, Basins]:
-    starts = _square(side, half)
+    starts = square_of_starts(side, half)
     descend(data.repeat(1), v, n_steps=1)  # compiled by now
     begin = perf_counter()
-    found = _basins(data, v, starts, STEP, n_steps)
+    found = basins_of(data, v, starts, STEP, n_steps)
     return perf_counter() - begin, found
 
 
-def _basins(data: TokenDataset, v: Any, starts: FloatArray, step: float, n_steps: int) -> Basins:
+def basins_of(data: TokenDataset, v: Any, starts: FloatArray, step: float, n_steps: int) -> Basins:
+    """Where normalised descent from starts (…, 2) ends: by short steps, or by long ones and 200 short ones after them."""
     flat = starts.reshape(-1, 2)
     run = descend(data.repeat(len(flat)), v, optimizer=NormalizedGD(step), n_steps=n_steps, start=flat)
     if step > STEP:  # long steps to cover the distance, short ones to settle
@@ -215,10 +216,10 @@ def _surroundings(data: TokenDataset, v: Any, plane: Basins, rings: tuple[int, i
     grid = norms[:, None, None] * np.stack([np.cos(angles), np.sin(angles)], axis=-1)  # (n_norms, n_angles, 2)
     near = norms <= 20.0
     parts = [
-        _basins(data, v, grid[near], STEP, 2000).ends,
-        _basins(data, v, grid[~near], far / 200.0, 2500).ends,
+        basins_of(data, v, grid[near], STEP, 2000).ends,
+        basins_of(data, v, grid[~near], far / 200.0, 2500).ends,
     ]
-    fine = _square(240, float(np.max(np.abs(plane.starts))))
+    fine = square_of_starts(240, float(np.max(np.abs(plane.starts))))
     heights = AttentionRisk(data.repeat(240**2), v).value(fine.reshape(-1, 2)).reshape(240, 240)
     picked = _paths(plane)
     run = descend(
