@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.browser import open_browser
 from marginlens.data import figure_1b, figure_1c
 from marginlens.lab.assemble import write_lab
-from marginlens.lab.problem_files import Problem
+from marginlens.lab.problem_files import LabProblem
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.typing import IntArray
 from marginlens_papers.claims.ours.basins import NEAR_1B, STEP, basins_of, square_of_starts
@@ -69,8 +69,8 @@ def bench_lab(progress: ProgressCallback | None = None, *, repeats: int = REPEAT
     data, head = figure_1b()
     with TemporaryDirectory() as folder:
         file = write_lab(Path(folder) / "lab.html")
-        dragged = write_lab(Path(folder) / "dragged.html", problem=Problem(*figure_1c()).to_dict())
-        painted = write_lab(Path(folder) / "painted.html", problem=Problem(data, head).to_dict())
+        dragged = write_lab(Path(folder) / "dragged.html", problem=LabProblem(*figure_1c()).to_dict())
+        painted = write_lab(Path(folder) / "painted.html", problem=LabProblem(data, head).to_dict())
         profile = Path(folder) / "profile"
         for _ in range(repeats):
             with open_browser(profile) as browser:

@@ -26,7 +26,9 @@ def test_every_measure_has_a_number(monkeypatch):
     assert [row["measure"] for row in rows if row["bound"] is not None] == list(numbers)[:7]
     assert min(value for name, value in numbers.items() if not name.startswith("basins")) > 0.0
     assert 0.0 < numbers["basins, coarse picture, s"] <= numbers["basins, full picture, s"]
-    assert 0.1 < numbers["basins, pixels as in Python"] < 0.9  # Figure 1(b) has two limits, and every start got the first
+    assert (
+        0.1 < numbers["basins, pixels as in Python"] < 0.9
+    )  # Figure 1(b) has two limits, and every start got the first
     assert summary["repeats"] == 1
 
 
