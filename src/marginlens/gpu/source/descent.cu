@@ -490,10 +490,10 @@ DEVICE double prepare(
             length = narrow(load(lengths, input));
 #endif
             lanes<double> mean = 0.0;
-            ROLLED for (int t = 0; t < N_TOKENS; ++t) mean = mean + select(t < length, load(tile, place + t), 0.0);
+            ROLLED for (int t = 0; t < N_TOKENS; ++t) mean = mean + select(t < length, load_if(inside, tile, place + t, 0.0), 0.0);
             mean = mean / real(length);
             ROLLED for (int t = 0; t < N_TOKENS; ++t) {
-                const lanes<double> key = select(t < length, load(tile, place + t) - mean, 0.0);
+                const lanes<double> key = select(t < length, load_if(inside, tile, place + t, 0.0) - mean, 0.0);
                 store_if(inside, tile, place + t, key);
                 largest = fmax(largest, fabs(key));
             }
