@@ -35,27 +35,31 @@ function measureOf(path, k) {
   return (known[k] ??= whole());
 }
 
-/** Tokens whose attention is drawn: all of the chosen input, or of every input the one it attends to most: { input, token, label, isTop }. */
+/** Tokens whose attention is drawn: all of the chosen input, or of every input the one it attends to most: { input, token, label, sign, isTop }. */
 export function attentionTokens(chosenInput, selected, lengths) {
-  if (chosenInput === null) return selected.map((token, input) => ({ input, token, label: `in ${input + 1}, tok ${token + 1}`, isTop: true }));
+  if (chosenInput === null) {
+    const signs = (input, token) => (selected.length === 1 ? `token ${token + 1}` : `in ${input + 1}, tok ${token + 1}`);
+    return selected.map((token, input) => ({ input, token, label: `input ${input + 1}, token ${token + 1}`, sign: signs(input, token), isTop: true }));
+  }
   const tokens = Array.from({ length: lengths[chosenInput] }, (_, token) => token);
   return tokens.map((token) => ({ input: chosenInput, token, label: `token ${token + 1}`, isTop: token === selected[chosenInput] }));
 }
 
-/** Directions that p is compared with: { label, colour, direction }, in the optimizer's norm where that is not the Euclidean. */
-export function comparedLimits(analysis) {
-  return analysis.limits.map((limit) => {
-    const other = (analysis.normLimits ?? []).find(({ limitIndex }) => limitIndex === limit.index);
-    const label = `limit ${limit.index + 1}${limit.isGlobal ? " ★" : ""}`;
-    return { label, colour: limit.colour, direction: (other ?? limit).direction };
+/** Directions that p is compared with: { label, sign, colour, direction }, sign being how the plane marks the limit. */
+export function comparedLimits({ limits }) {
+  return limits.map(({ index, isGlobal, colour, direction }) => {
+    const sign = `${index + 1}${isGlobal ? "★" : ""}`;
+    return { label: `limit ${sign}`, sign: `${sign}:`, colour, direction };
   });
 }
+
+const shareText = (x) => (x < 1e-4 ? "< 0.01 %" : percent(x));
 
 const cosine = (point, direction) => (norm(point) > 0 ? correlation(point, direction) : NaN);
 
 /**
- * The charts of a path: [{ title, about, range, format, lines: [{ label, colour, isThin, value(k) }] }], value(k) being that of sample k, or
- * of the point shown where k is null.
+ * The charts of a path: [{ title, about, range, format, lines: [{ label, sign, colour, isThin, value(k) }] }], sign being the label where
+ * there is little room, value(k) that of sample k, or of the point shown where k is null.
  */
 export function chartsOf(path, analysis, chosenInput) {
   const { T, lengths, joint } = path.problem;
@@ -68,22 +72,23 @@ export function chartsOf(path, analysis, chosenInput) {
       about: "how far p has gone",
       range: null,
       format: short,
-      lines: [{ label: "‖p‖", colour: accent, value: (k) => norm(sampleOf(path, k).point) }],
+      lines: [{ label: "‖p‖", sign: "", colour: accent, value: (k) => norm(sampleOf(path, k).point) }],
     },
     {
       title: "Correlation with the predicted limits",
       about: "cosine; 1 is the same direction",
       range: [-1, 1],
       format: (x) => (x > 0.9995 && x < 1 ? `1 − ${short(1 - x, 1)}` : short(x)),
-      lines: limits.map(({ label, colour, direction }) => ({ label, colour, value: (k) => cosine(sampleOf(path, k).point, direction) })),
+      lines: limits.map(({ label, sign, colour, direction }) => ({ label, sign, colour, value: (k) => cosine(sampleOf(path, k).point, direction) })),
     },
     {
       title: chosenInput === null ? "Attention to the selected tokens" : `Attention within input ${chosenInput + 1}`,
       about: "share of the softmax",
       range: [0, 1],
-      format: percent,
-      lines: attentionTokens(chosenInput, selected, lengths).map(({ input, token, label, isTop }) => ({
+      format: shareText,
+      lines: attentionTokens(chosenInput, selected, lengths).map(({ input, token, label, sign, isTop }) => ({
         label,
+        sign,
         colour: isTop ? accent : "var(--muted)",
         isThin: !isTop,
         value: (k) => measureOf(path, k).attention[input * T + token],
@@ -94,7 +99,7 @@ export function chartsOf(path, analysis, chosenInput) {
       about: `mean ${path.problem.loss === "CorrelationLoss" ? "correlation" : path.problem.loss.toLowerCase()} loss over the inputs`,
       range: null,
       format: short,
-      lines: [{ label: "risk", colour: accent, value: (k) => measureOf(path, k).risk }],
+      lines: [{ label: "risk", sign: "", colour: accent, value: (k) => measureOf(path, k).risk }],
     },
   ];
   if (!joint) return charts;
@@ -104,7 +109,7 @@ export function chartsOf(path, analysis, chosenInput) {
     about: "how far the head has gone",
     range: null,
     format: short,
-    lines: [{ label: "‖v‖", colour: accent, value: (k) => norm(sampleOf(path, k).head) }],
+    lines: [{ label: "‖v‖", sign: "", colour: accent, value: (k) => norm(sampleOf(path, k).head) }],
   });
   if (head !== null)
     charts.push({
@@ -112,7 +117,7 @@ export function chartsOf(path, analysis, chosenInput) {
       about: "cosine; 1 is the same direction",
       range: [-1, 1],
       format: short,
-      lines: [{ label: "v limit", colour: head.colour, value: (k) => cosine(sampleOf(path, k).head, head.direction) }],
+      lines: [{ label: "limit of v", sign: "v:", colour: head.colour, value: (k) => cosine(sampleOf(path, k).head, head.direction) }],
     });
   return charts;
 }
@@ -177,11 +182,11 @@ function drawnChart(chart, path, { end, step, isLog, width }) {
   });
   const heights = shown.map((value) => (Number.isFinite(value) ? y(value) : TOP + plotHeight / 2));
   const labels = pushedApart(heights, LABEL_HEIGHT, TOP + 4, TOP + plotHeight);
-  chart.lines.forEach(({ label, colour }, line) => {
+  chart.lines.forEach(({ label, sign = label, colour }, line) => {
     const place = labels[line];
     svg.append(
       shape("line", { x1: x(1) + 4, x2: x(1) + 12, y1: place, y2: place, style: `stroke:${colour}`, "stroke-width": 3 }),
-      shape("text", { x: x(1) + 15, y: place + 4 }, label.startsWith("‖") || label === "risk" ? "" : `${label} `, shape("tspan", { "font-weight": 600 }, chart.format(shown[line]))),
+      shape("text", { x: x(1) + 15, y: place + 4 }, sign === "" ? "" : `${sign} `, shape("tspan", { "font-weight": 600 }, chart.format(shown[line]))),
     );
   });
   return svg;
@@ -192,7 +197,7 @@ export function valueTable(charts, path) {
   const places = decimated(path.steps, path.taken, stepScale(path.taken, true).at, TABLE_ROWS);
   const lines = charts.flatMap((chart) => chart.lines.map((line) => ({ ...line, format: chart.format, title: chart.title })));
   return {
-    head: ["step", ...lines.map(({ title, label }) => (label.startsWith("‖") || label === "risk" ? title : `${title}: ${label}`))],
+    head: ["step", ...lines.map(({ title, label, sign }) => (sign === "" ? title : `${title}: ${label}`))],
     rows: places.map((k) => [stepText(path.steps[k]), ...lines.map(({ value, format }) => format(value(k)))]),
   };
 }
@@ -223,7 +228,7 @@ export function curvesPicture() {
 export function mountCurves(root, store, runs) {
   const heading = element("p", { class: "small" });
   const scaleBox = element("input", { type: "checkbox", onchange: () => drawn() });
-  const grid = element("div", { class: "charts" });
+  const grid = element("div", { class: "run-charts" });
   const table = element("div", { class: "chart-table", tabindex: 0, role: "region", "aria-label": "Values of the curves" });
   const details = element("details", { ontoggle: () => drawn() }, element("summary", {}, "Values as a table"), table);
   const toggle = element("label", { class: "check small" }, scaleBox, "steps evenly spaced");

@@ -1,13 +1,13 @@
 // Settings of the training: optimizer, step size, loss, number of steps, what is trained and where it starts.
 
-import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../kernels/problem.js";
 import { normOfOptimizer } from "../kernels/norms.js";
+import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../kernels/problem.js";
 import { element, setText } from "./dom.js";
-import { short } from "./numbers.js";
+import { normWords } from "./sentences.js";
 import { withLoss, withOptimizer, withStart, withSteps, withTrain } from "./state.js";
 
-/** What an optimizer is called, and in a sentence what its steps do. */
-export const OPTIMIZER_WORDS = {
+/** What an optimizer is called in the list, and in a sentence what its steps do. */
+export const OPTIMIZER_CHOICES = {
   GradientDescent: ["Gradient descent", "Steps along the gradient, which shrinks as attention settles: slower and slower."],
   NormalizedGD: ["Normalised gradient descent", "Every step has the same length, so that the weights go far."],
   SignDescent: ["Sign descent", "Every weight moves by the same amount, up or down."],
@@ -16,8 +16,8 @@ export const OPTIMIZER_WORDS = {
   Adam: ["Adam", "Running means of the gradient and of its square decide how far each weight moves."],
 };
 
-/** What a loss is called, and in a sentence what it does. */
-export const LOSS_WORDS = {
+/** What a loss is called in the list, and in a sentence what it does. */
+export const LOSS_CHOICES = {
   Logistic: ["Logistic", "log(1 + e⁻ᵘ): inputs that are well classified count less and less."],
   Exponential: ["Exponential", "e⁻ᵘ: like the logistic loss where inputs are well classified, far stronger where they are not."],
   CorrelationLoss: ["Correlation", "−u: every input counts the same, however well it is classified."],
@@ -79,16 +79,11 @@ export function withOptimizerNamed(state, name) {
   return withOptimizer(state, { name, ...settings });
 }
 
-/** The norm whose margin an optimizer's limit has, in words. */
-export function normText(power) {
-  return power === 2 ? "Euclidean (ℓ2)" : power === Infinity ? "largest-entry (ℓ∞)" : `ℓ${short(power)}`;
-}
-
-/** Which margin the runs head for, in a sentence; papers prove it for fewer optimizers than it is seen with. */
-export function marginSentence(optimizer) {
-  const power = normOfOptimizer(optimizer);
-  const early = optimizer.name === "Adam" && optimizer.eps > 0 ? ", after a long time near the largest-entry (ℓ∞) one" : "";
-  return `Among all weights that select the same tokens, runs head for the widest margin in the ${normText(power)} norm${early}.`;
+/** Which direction the runs head for among those that select the same tokens, in a sentence, and whether there are others as good. */
+export function marginSentence(optimizer, normLimits) {
+  const several = normLimits.filter(({ isUnique }) => isUnique === false).map(({ limitIndex }) => limitIndex + 1);
+  const open = several.length === 0 ? "" : ` For limit ${several.join(", ")} several directions are equally short, so the run may end in any of them.`;
+  return `Of all vectors that select the same tokens by a lead of one, its limit is the shortest by ${normWords(normOfOptimizer(optimizer))}.${open}`;
 }
 
 /** A slider with a number field beside it: { node, show(value) }; onchange(value, gesture). */
@@ -128,8 +123,8 @@ function choice(id, label, words, onchange) {
 }
 
 export function mountSettings(root, store) {
-  const optimizer = choice("setting-optimizer", "Optimizer", OPTIMIZER_WORDS, (name) =>
-    store.apply(`train with ${OPTIMIZER_WORDS[name][0]}`, (state) => withOptimizerNamed(state, name)),
+  const optimizer = choice("setting-optimizer", "Optimizer", OPTIMIZER_CHOICES, (name) =>
+    store.apply(`train with ${OPTIMIZER_CHOICES[name][0]}`, (state) => withOptimizerNamed(state, name)),
   );
   const margin = element("p", { class: "small" });
   optimizer.node.append(margin);
@@ -141,8 +136,8 @@ export function mountSettings(root, store) {
       ),
     ]),
   );
-  const loss = choice("setting-loss", "Loss", LOSS_WORDS, (name) =>
-    store.apply(`use the ${LOSS_WORDS[name][0].toLowerCase()} loss`, (state) => withLoss(state, name)),
+  const loss = choice("setting-loss", "Loss", LOSS_CHOICES, (name) =>
+    store.apply(`use the ${LOSS_CHOICES[name][0].toLowerCase()} loss`, (state) => withLoss(state, name)),
   );
   const stepsField = { label: "Number of steps", low: 10, high: MAX_STEPS, isLog: true, whole: Math.round, about: "Where a run ends." };
   const steps = numberField("steps", stepsField, (value, gesture) =>
@@ -177,21 +172,21 @@ export function mountSettings(root, store) {
     ),
   );
   return {
-    update(state) {
+    update(state, analysis) {
       const { problem, starts } = state;
       const isJoint = problem.train === "both";
       const chosen = optimizerOf(problem);
       const settings = settingsOf(chosen);
       optimizer.select.value = chosen.name;
       for (const option of optimizer.select.options) option.disabled = isJoint && option.value !== "GradientDescent" && option.value !== "NormalizedGD";
-      setText(optimizer.about, OPTIMIZER_WORDS[chosen.name][1]);
-      setText(margin, isJoint ? "" : marginSentence(chosen));
+      setText(optimizer.about, OPTIMIZER_CHOICES[chosen.name][1]);
+      setText(margin, isJoint ? "" : marginSentence(chosen, analysis.normLimits ?? []));
       for (const [name, { node, show }] of Object.entries(fields)) {
         node.hidden = !(name in settings);
         if (name in settings) show(settings[name]);
       }
       loss.select.value = problem.loss ?? "Logistic";
-      setText(loss.about, LOSS_WORDS[problem.loss ?? "Logistic"][1]);
+      setText(loss.about, LOSS_CHOICES[problem.loss ?? "Logistic"][1]);
       steps.show(problem.steps ?? DEFAULT_STEPS);
       train[isJoint ? "both" : "attention"].input.checked = true;
       setText(trainAbout, TRAIN_WORDS[isJoint ? "both" : "attention"]);

@@ -1,0 +1,92 @@
+// Changes of the settings: optimizers and their numbers, what is trained, and the words beside them.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+const page = new URL("../../src/marginlens/lab/page/", import.meta.url);
+const load = (name) => import(new URL(name, page));
+const { LOSS_CHOICES, marginSentence, OPTIMIZER_CHOICES, optimizerOf, settingsOf, shareOf, valueAt, withOptimizerNamed, withSetting } =
+  await load("settings.js");
+const { analyse } = await load("analysis.js");
+const { checkState, completeState, problemOf, withTrain } = await load("state.js");
+const { OPTIMIZERS, readProblem } = await import(new URL("../kernels/problem.js", page));
+const { LOSS_CODES } = await import(new URL("../kernels/softmax.js", page));
+
+const STATE = completeState({ problem: { keys: [[[1, 0], [0, 1], [-1, -1]]], scores: [[1, 0, 0]] }, starts: [[0, 0]] });
+const TOKENS = completeState({ problem: { tokens: [[[1, 0], [0, 1]], [[-1, 0.2], [0, 1]]], labels: [1, -1], head: [1, 0.5] } });
+
+test("every optimizer and loss of the kernels has a name and a sentence", () => {
+  assert.deepEqual(Object.keys(OPTIMIZER_CHOICES), Object.keys(OPTIMIZERS));
+  assert.deepEqual(Object.keys(LOSS_CHOICES), Object.keys(LOSS_CODES));
+  for (const [name, about] of [...Object.values(OPTIMIZER_CHOICES), ...Object.values(LOSS_CHOICES)]) assert.ok(name && about.endsWith("."));
+});
+
+test("another optimizer takes over the settings that it shares, and is read by the kernels", () => {
+  const sign = withSetting(withSetting(withOptimizerNamed(STATE, "SignDescent"), "size", 0.3), "momentum", 0.9);
+  assert.deepEqual(sign.problem.optimizer, { name: "SignDescent", size: 0.3, decay: 0, momentum: 0.9 });
+  const adam = withOptimizerNamed(sign, "Adam");
+  assert.deepEqual(adam.problem.optimizer, { name: "Adam", size: 0.3, decay: 0, betas: [0.9, 0.999], eps: 0 });
+  const slower = withSetting(withSetting(adam, "beta1", 0.5), "beta2", 0.9);
+  assert.deepEqual(slower.problem.optimizer.betas, [0.5, 0.9]);
+  assert.deepEqual(settingsOf(slower.problem.optimizer), { size: 0.3, decay: 0, beta1: 0.5, beta2: 0.9, eps: 0 });
+  assert.deepEqual(OPTIMIZERS.Adam.betas, [0.9, 0.999], "the defaults stay");
+  for (const name of Object.keys(OPTIMIZERS)) checkState(withOptimizerNamed(STATE, name));
+});
+
+test("a problem without an optimizer has the one that the kernels take", () => {
+  for (const state of [STATE, withTrain(TOKENS, "both")]) {
+    const { optimizer } = readProblem(problemOf(state, 0));
+    const { name, size } = optimizerOf(state.problem);
+    assert.deepEqual({ name, size }, { name: optimizer.name, size: optimizer.size });
+  }
+});
+
+test("a value out of range is refused", () => {
+  for (const [name, value] of [["size", 0], ["size", NaN], ["size", 1e9]]) {
+    assert.throws(() => checkState(withSetting(STATE, name, value)), /step size/);
+  }
+  assert.throws(() => checkState(withSetting(withOptimizerNamed(STATE, "SignDescent"), "momentum", 1)), /momentum/);
+});
+
+test("sliders reach both ends and come back to a value of three digits", () => {
+  for (const field of [{ low: 1e-4, high: 1e3, isLog: true }, { low: 0, high: 1 }]) {
+    assert.equal(valueAt(field, 0), field.low);
+    assert.equal(valueAt(field, 1), field.high);
+    for (const share of [0.1, 0.5, 0.9]) assert.ok(Math.abs(shareOf(field, valueAt(field, share)) - share) < 1e-3);
+    assert.equal(shareOf(field, 1e9), 1);
+    assert.equal(shareOf(field, -1) > 0, false);
+  }
+});
+
+test("the head comes back after joint training", () => {
+  const both = withTrain(TOKENS, "both");
+  checkState(both);
+  assert.equal(readProblem(problemOf(both, 0)).joint, true);
+  assert.deepEqual(withTrain(both, "attention").problem.head, [1, 0.5]);
+  const outright = withTrain(STATE, "both");
+  checkState(outright);
+  assert.equal(outright.problem.scores, undefined, "scores that were given outright cannot be trained");
+  checkState(withTrain(outright, "attention"));
+  const started = { ...outright, problem: { ...outright.problem, start_head: [0.5, -1] } };
+  assert.deepEqual(withTrain(started, "attention").problem.head, [0.5, -1]);
+  const adam = withTrain(withOptimizerNamed(TOKENS, "Adam"), "both");
+  checkState(adam);
+  assert.equal(optimizerOf(adam.problem).name, "NormalizedGD", "Adam does not train both");
+});
+
+test("limits in the optimizer's norm stand beside the Euclidean ones", () => {
+  const sentence = (state) => marginSentence(optimizerOf(state.problem), analyse(state).normLimits);
+  assert.deepEqual(analyse(STATE).normLimits, []);
+  assert.match(sentence(STATE), /ordinary length/);
+  const sign = withOptimizerNamed(STATE, "SignDescent");
+  const { limits, normLimits } = analyse(sign);
+  assert.equal(normLimits.length, limits.length);
+  const [{ power, direction, margin, limitIndex, isUnique }] = normLimits;
+  assert.equal(power, Infinity);
+  assert.deepEqual(direction, limits[limitIndex].direction);
+  assert.ok(margin >= limits[limitIndex].euclidean.margin * (1 - 1e-12), "the largest entry is no longer than the vector");
+  assert.notDeepEqual(direction, limits[limitIndex].euclidean.direction);
+  assert.equal(typeof isUnique, "boolean");
+  assert.match(sentence(sign), /largest entry/);
+  assert.match(marginSentence(optimizerOf(sign.problem), [{ limitIndex: 1, isUnique: false }]), /limit 2 several directions/);
+});
