@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from lab_kernels import needs_node, run_in_page
+from marginlens.cli.app import app
 from marginlens.lab.problem_files import read_problem
 
 pytestmark = needs_node
@@ -59,6 +61,21 @@ def test_python_reads_what_the_page_saves(name: str, tmp_path: Path) -> None:
     assert problem.trains_head == (name == "joint")
     rows = np.asarray(KEYS[1]) if "keys" not in PROBLEMS[name] else np.asarray(PROBLEMS[name]["keys"][1])
     assert problem.data.K[1, :2].tolist() == rows.tolist()
+
+
+@pytest.mark.parametrize("name", ["scores", "joint"])
+def test_the_command_line_solves_and_trains_what_the_page_saves(name: str, tmp_path: Path) -> None:
+    code = """
+    import { completeState } from "./state.js";
+    import { problemFile } from "./problem_transfer.js";
+    answer(problemFile(completeState(given)));
+    """
+    path = tmp_path / "problem.json"
+    path.write_text(run_in_page(code, {**PAGE_PART, "problem": PROBLEMS[name]}), encoding="utf-8")
+    for verb in ("solve", "train"):
+        result = CliRunner().invoke(app, [verb, str(path)])
+        assert result.exit_code == 0, result.output
+        assert "2 inputs" in result.output
 
 
 FAULTS = {

@@ -11,7 +11,7 @@ import { textWork } from "./text_worker.js";
 const FIRST_PAIRS = 30; // of the list, until all are asked for
 const MAX_LABELLED_LINES = 24; // lines that carry their counts in the picture
 const MAX_PICTURE_WIDTH = 900;
-const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
+const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "paint-order", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
 
 let picture = null; // the SVG element that is shown
 

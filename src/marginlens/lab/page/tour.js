@@ -5,6 +5,7 @@ import { START_VIEW, withPlayback, withTab } from "./state.js";
 
 const KEYS = [[[-0.1, 1], [1, 0], [0, 0]]];
 const TWO_LIMITS = { keys: KEYS, scores: [[1, 0.9, 0]], optimizer: { name: "NormalizedGD", size: 0.1 }, steps: 200 };
+const NARROW_WIDTH = 760; // px below which the page has a single column
 const PROMISED = { keys: KEYS, scores: [[1, 0.9, 0.9]], optimizer: { name: "GradientDescent", size: 0.4 }, steps: 20_000 };
 
 /** A problem and starts of the tour in the window of the plane, at the first step; everything else stays. */
@@ -60,7 +61,7 @@ export const TOUR_STEPS = [
     title: "The proof",
     words: [
       "A prediction is worth what proves it. The numbers with a tick certify the direction: no other one has a wider margin.",
-      "In this example both losing tokens have the same score. Then a theorem promises the limit from every start: read its conditions, one tick for each.",
+      "In this example both losing tokens have the same score. Then a theorem promises the limit from every start: open “Training from any start” and read its conditions.",
     ],
     regions: ["theorems", "certificate"],
     control: "#theorems summary",
@@ -130,7 +131,8 @@ export function mountTour(root, store, runs) {
     if (step) {
       marked = step.regions.map(sectionOf).filter(Boolean);
       for (const node of marked) node.classList.add("tour-marked");
-      marked[0]?.scrollIntoView?.({ block: "nearest", behavior: isCalm() ? "auto" : "smooth" });
+      const block = innerWidth < NARROW_WIDTH ? "start" : "nearest"; // on a phone the panel covers the lower part
+      marked[0]?.scrollIntoView?.({ block, behavior: isCalm() ? "auto" : "smooth" });
     }
     title.focus({ preventScroll: true });
   };
