@@ -203,8 +203,8 @@ function painted() {
 
 /**
  * Start the page and offer `window.lab` to tests and lecturers: state(), analysis(), runs(), link() and pythonScript() (promises), frames()
- * ({ intervals, costs } in ms of the last drag), store, ready (a promise) and firstPrediction (ms from the end of loading to the first
- * prediction on the page).
+ * ({ intervals, costs } in ms of the last drag), basins() ({ share, first, total, labels } of their picture, times in ms), store, ready
+ * (a promise) and firstPrediction (ms from the end of loading to the first prediction on the page).
  */
 export function startPage() {
   window.lab = { firstPrediction: null };
@@ -217,7 +217,7 @@ async function openPage() {
   const store = new Store(state);
   const runs = new Runs(store);
   const frames = new Frames(store);
-  const mounted = ({ id, tab, mount }) => ({ tab, view: mount(document.getElementById(id), store, runs) ?? {} });
+  const mounted = ({ id, tab, mount }) => ({ id, tab, view: mount(document.getElementById(id), store, runs) ?? {} });
   frames.add(mounted({ id: "tabs", mount: mountTabs }), mounted(PREDICTION));
   const firstPrediction = performance.now() - performance.getEntriesByName("lab")[0].startTime;
   mountMessage(document.getElementById("message"), store);
@@ -226,7 +226,8 @@ async function openPage() {
   const bar = { presets, items: shareItems(store, runs, linkOf), startTour: tour.start, help };
   frames.add({ view: mountToolbar(document.getElementById("toolbar"), store, bar) });
   await painted();
-  frames.add({ view: runs, tab: "plane" }, ...VIEWS.map(mounted), { view: tour }, { view: remarkView(store), tab: "plane" });
+  const views = VIEWS.map(mounted);
+  frames.add({ view: runs, tab: "plane" }, ...views, { view: tour }, { view: remarkView(store), tab: "plane" });
   Object.assign(window.lab, {
     store,
     state: () => store.state,
@@ -235,6 +236,7 @@ async function openPage() {
     link: () => linkOf(store.state),
     pythonScript: () => shownScript(store, runs, linkOf),
     frames: () => ({ intervals: frames.intervals, costs: frames.costs }),
+    basins: () => views.find(({ id }) => id === "plane").view.basinProgress(),
     firstPrediction,
   });
   followAddress(store);
