@@ -142,7 +142,7 @@ function tokenRow(store, form, i, t) {
     element("th", { scope: "row" }, String(t + 1)),
     fields.map(cell),
     keyFields.map(cell),
-    element("td", { class: "score" }, score?.node, slider, form.byHand ? null : shownScore),
+    form.isJoint ? null : element("td", { class: "score" }, score?.node, slider, form.byHand ? null : shownScore),
     element("td", {}, form.lengths[i] > 1 ? remove : null),
   );
   node.addEventListener("focusin", () => {
@@ -159,7 +159,7 @@ function tokenRow(store, form, i, t) {
         setAttributes(slider, { min: -reach, max: reach });
         if (Number(slider.value) !== value) slider.value = String(value);
         score.fill(value);
-      } else setText(shownScore, problem === null || problem.head === null ? "–" : short(problem.scores[i * problem.T + t]));
+      } else if (problem?.head) setText(shownScore, short(problem.scores[i * problem.T + t]));
       const isChosen = state.chosen.input === i && state.chosen.token === t;
       node.classList.toggle("chosen", isChosen);
       setAttributes(node, { "aria-current": isChosen ? "true" : null });
@@ -188,7 +188,7 @@ function inputView(store, form, i, isOpen, focusOn) {
   setAttributes(remove, { "aria-label": `Remove input ${i + 1}`, disabled: form.lengths.length === 1 });
   setAttributes(add, { "aria-label": `Add token to input ${i + 1}`, disabled: rows >= MAX_TOKENS });
   remove.addEventListener("click", () => store.apply(`remove input ${i + 1}`, (state) => removeInput(state, i)));
-  const columns = ["Token", "x₁", "x₂", ...(form.isApart ? ["k₁", "k₂"] : []), "Score"];
+  const columns = ["Token", "x₁", "x₂", ...(form.isApart ? ["k₁", "k₂"] : []), ...(form.isJoint ? [] : ["Score"])];
   const table = element(
     "table",
     { class: form.isApart ? "apart" : "" },
@@ -230,8 +230,8 @@ function mountForm(store, remembered) {
     change: (state, point) => withParts(state, { start_head: point }),
   });
   const scores = element("div", { class: "row", role: "radiogroup", "aria-label": "Scores" }, element("span", {}, "Scores"), byHead.node, byHand.node);
-  const headRow = element("div", { class: "row" }, element("span", {}, "Head"), head.map(({ node }) => node));
-  const jointRow = element("div", { class: "row" }, element("span", {}, "Head at the start"), startHead.map(({ node }) => node));
+  const headRow = element("div", { class: "row fields" }, element("span", {}, "Head"), head.map(({ node }) => node));
+  const jointRow = element("div", { class: "row fields" }, element("span", {}, "Head at the start"), startHead.map(({ node }) => node));
   return {
     node: element("div", { class: "form" }, scores, headRow, jointRow, element("label", { class: "check" }, apart, "keys apart from values")),
     fill(state, form) {

@@ -7,6 +7,7 @@ import { exponent, percent, short } from "./numbers.js";
 import { angleOf, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, selectionVerdict, selectionWords } from "./sentences.js";
 import { withChosen } from "./state.js";
 
+const QUIET_MS = 700; // without a change after which the headline is read aloud
 const SAME_MARGIN_RTOL = 1e-9; // relative difference of two margins that are the same
 
 /** The limit whose lines, support tokens and proof are shown: the chosen one, else the expected one, else the first; null where none is. */
@@ -107,11 +108,12 @@ function legendOf(problem) {
 /** The headline, the list of limits and the support tokens of the shown one; `basinshares` of the painted basins say how many starts go where. */
 export function mountLimits(root, store) {
   const sentence = element("p", { class: "headline", id: "headline" });
+  const aloud = element("p", { class: "visually-hidden", role: "status" });
   const remarks = element("ul", { class: "remarks small" });
   const list = element("ol", { class: "limits", "aria-label": "Limits: directions in which attention can settle" });
   const legend = element("p", { class: "small" });
   const support = weightTable("Multiplier");
-  replace(root, sentence, remarks, list, legend, support.node);
+  replace(root, sentence, aloud, remarks, list, legend, support.node);
   const rows = new Rows(list, (place) => limitRow(store, place));
   const remarkRows = new Rows(remarks, () => {
     const node = element("li");
@@ -119,10 +121,16 @@ export function mountLimits(root, store) {
   });
   let shares = null;
   let last = null;
+  let timer = 0;
   const show = (state, analysis) => {
+    const isFirst = last === null;
     last = { state, analysis };
     const { limits } = analysis;
     const said = headline(analysis);
+    if (!isFirst && sentence.textContent !== said.sentence) {
+      clearTimeout(timer);
+      timer = setTimeout(() => setText(aloud, sentence.textContent), QUIET_MS);
+    }
     setText(sentence, said.sentence);
     sentence.dataset.kind = said.kind;
     remarkRows.fill([...(analysis.remarks ?? []), leftOut(analysis)].filter(Boolean));
