@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -71,6 +71,7 @@ class Preset:
     def to_dict(self) -> dict[str, Any]:
         """The preset as the page takes it."""
         facts = {"name": self.name, "title": self.title, "caption": self.caption, "group": self.group}
+        facts |= {"claim": self.claim} if self.claim else {}
         return {**facts, **self.state()}
 
     def state(self) -> dict[str, Any]:
@@ -83,8 +84,18 @@ class Preset:
             "problem": problem,
             "starts": [list(start) for start in self.starts],
         }
-        shown |= {"view": dict(self.view)} if self.view else {}
+        shown["view"] = {"half": _fitting_half(self.problem, self.starts), **self.view}
         return shown | ({"tab": "text", "text": dict(self.text)} if self.text else {})
+
+
+def _fitting_half(problem: Problem, starts: Iterable[tuple[float, float]]) -> float:
+    """Half the width of a window that shows all tokens and starts, as a round number."""
+    data = problem.data
+    points = [data.X[..., :2], data.K, np.array(list(starts))]
+    largest = 1.15 * max(float(np.max(np.abs(values), initial=0.0)) for values in points)
+    power = 10.0 ** np.floor(np.log10(largest)) if largest > 0.0 else 1.0
+    front = next(entry for entry in (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, np.inf) if entry * power >= largest)
+    return float(front * power)
 
 
 @cache
@@ -240,7 +251,7 @@ def _beyond() -> Iterator[Preset]:
         BEYOND,
         _selection(figure_1b(), NormalizedGD(0.1), 5000),
         ((0.0, -1.0), (0.0, 1.0)),
-        {"basins": True},
+        {"basins": True, "half": 4.0},
         claim="X-B",
     )
     yield Preset(

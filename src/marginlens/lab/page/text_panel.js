@@ -132,7 +132,7 @@ export function mountTextInput(root, store) {
   const settings = element("div", { class: "row text-settings" }, unit.node,
     element("div", { class: "field" }, element("label", { for: "text-window" }, "Window: the tokens that are looked at"), element("div", { class: "row" }, window, length)));
   replace(root, element("div", { class: "text-input" },
-    element("div", { class: "row" }, field("Example", example), open, file), typed, given, settings, counts,
+    element("div", { class: "row" }, field("Sample text", example), open, file), typed, given, settings, counts,
     element("p", { class: "small" }, `Up to ${MAX_SOURCE.toLocaleString("en")} characters and ${MAX_VOCABULARY} different tokens. Attention can only repeat what its window holds, so windows without the token that follows are left out (C, Assumption 2). Nothing leaves this page.`)));
 
   const show = () => {

@@ -131,11 +131,12 @@ export function mountToolbar(root, store, { presets, items, startTour, help }) {
   const undo = element("button", { type: "button", class: "icon", onclick: () => store.undo() }, "↶");
   const redo = element("button", { type: "button", class: "icon", onclick: () => store.redo() }, "↷");
   const reset = element("button", { type: "button", title: "Back to how this example began", onclick: () => store.reset() }, "Reset");
-  const option = ({ name, title }) => element("option", { value: name }, title);
+  const option = ({ name, title, claim }) => element("option", { value: name }, claim ? `${name} · ${title}` : title);
   const groups = [...new Set(presets.map(({ group }) => group))].map((group) => {
     const options = presets.filter((preset) => preset.group === group).map(option);
     return group ? element("optgroup", { label: group }, options) : options;
   });
+  const caption = document.getElementById("caption");
   const changed = element("option", { value: "", hidden: true }, "Your own problem");
   const select = element("select", { id: "preset" }, changed, groups);
   select.addEventListener("change", () => {
@@ -170,7 +171,10 @@ export function mountToolbar(root, store, { presets, items, startTour, help }) {
     update(state) {
       name(undo, "Undo", store.undoLabel);
       name(redo, "Redo", store.redoLabel);
-      select.value = presets.some((preset) => preset.name === state.preset) ? state.preset : "";
+      const preset = presets.find(({ name }) => name === state.preset);
+      setText(caption, preset?.caption ?? "");
+      caption.hidden = !preset?.caption;
+      select.value = preset?.name ?? "";
     },
   };
 }
