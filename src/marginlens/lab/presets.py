@@ -88,7 +88,7 @@ class Preset:
         return shown | ({"tab": "text", "text": dict(self.text)} if self.text else {})
 
 
-def _fitting_half(problem: Problem, starts: Iterable[tuple[float, float]]) -> float:
+def _fitting_half(problem: LabProblem, starts: Iterable[tuple[float, float]]) -> float:
     """Half the width of a window that shows all tokens and starts, as a round number."""
     data = problem.data
     points = [data.X[..., :2], data.K, np.array(list(starts))]
