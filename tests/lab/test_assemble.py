@@ -139,6 +139,15 @@ def test_other_forms_are_refused_in_one_sentence(source: str) -> None:
 
 
 def test_a_cycle_is_refused() -> None:
-    modules = {f"page/{a}.js": Module(f"page/{a}.js", ((f"page/{b}.js", "x"),), (), "") for a, b in ("xy", "yx")}
+    modules = {f"page/{a}.js": Module(f"page/{a}.js", ((f"page/{b}.js", "x"),), ("x",), "") for a, b in ("xy", "yx")}
     with pytest.raises(InputError, match=r"free of cycles; got page/\w\.js → page/\w\.js → page/\w\.js instead"):
+        ordered(modules)
+
+
+def test_an_import_of_what_is_not_exported_is_refused() -> None:
+    modules = {
+        "page/x.js": read_module("page/x.js", 'import { a as b, c } from "./y.js";\n'),
+        "page/y.js": read_module("page/y.js", "export const c = 1;\n"),
+    }
+    with pytest.raises(InputError, match=r"'page/x.js' argument must be importing what page/y.js exports; got a instead"):
         ordered(modules)

@@ -125,6 +125,11 @@ def modules_of(*entries: str) -> Mapping[str, Module]:
 
 def ordered(modules: Mapping[str, Module]) -> dict[str, Module]:
     """The modules in an order in which each comes after those that it imports, the same in every process."""
+    for module in modules.values():
+        for source, names in module.imports:
+            missing = {entry.split(":")[0] for entry in names.split(", ")} - set(modules[source].exports)
+            if missing:
+                raise reject(module.name, f"importing what {source} exports", min(missing))
     needed = {name: [source for source, _ in modules[name].imports] for name in sorted(modules)}
     try:
         return {name: modules[name] for name in TopologicalSorter(needed).static_order()}
