@@ -149,5 +149,7 @@ def test_an_import_of_what_is_not_exported_is_refused() -> None:
         "page/x.js": read_module("page/x.js", 'import { a as b, c } from "./y.js";\n'),
         "page/y.js": read_module("page/y.js", "export const c = 1;\n"),
     }
-    with pytest.raises(InputError, match=r"'page/x.js' argument must be importing what page/y.js exports; got a instead"):
+    with pytest.raises(
+        InputError, match=r"'page/x.js' argument must be importing what page/y.js exports; got a instead"
+    ):
         ordered(modules)
