@@ -11,7 +11,9 @@ const { tokenOptimality } = await load("kernels/optimality.js");
 const { jointLimits } = await load("kernels/joint.js");
 const { predict } = await load("kernels/theorems.js");
 const { parseTable, tableText } = await load("page/problem_table.js");
+const { checkState, stateOfProblem } = await load("page/state.js");
 const { randomProblem } = await load("page/random_problem.js");
+const editor = await load("page/editor.js");
 const words = await load("page/sentences.js");
 
 function analysisOf(json, maxProblems) {
@@ -37,6 +39,11 @@ const calls = {
   parse: ({ text }) => parseTable(text),
   table: ({ problem }) => tableText(problem),
   random: ({ inputs, tokens, seed }) => randomProblem(inputs, tokens, seed),
+  /** The problem after one of the editor's changes, which the page can show. */
+  change({ problem, name, parts }) {
+    const changed = editor[name](stateOfProblem(problem), ...parts);
+    return checkState(changed).problem;
+  },
   headline: ({ problem }) => words.headline(analysisOf(problem)),
   leftOut: ({ problem }) => words.leftOut(analysisOf(problem)),
   conditions: ({ problem, maxProblems }) => conditionsOf(analysisOf(problem, maxProblems).prediction),

@@ -118,6 +118,42 @@ def test_random_problems_are_the_same_for_the_same_seed_and_lie_on_the_circle() 
     np.testing.assert_allclose(np.mean([label for found in many for label in found["labels"]]), 0, atol=0.3)
 
 
+# ---- changes
+
+
+def changed(problem: dict[str, Any], name: str, *parts: Any) -> dict[str, Any]:
+    (answer,) = ask({"call": "change", "problem": problem, "name": name, "parts": parts})
+    return answer
+
+
+def test_scores_by_head_turn_keys_without_tokens_into_tokens() -> None:
+    assert changed(scored([TRIANGLE], [[1, 2, 3]]), "withScoresByHead", [0, 1]) == {
+        "tokens": [TRIANGLE],
+        "head": [0, 1],
+    }
+    apart = {"tokens": [TRIANGLE], "keys": [TRIANGLE[::-1]], "scores": [[1, 2, 3]]}
+    without_scores = {"tokens": [TRIANGLE], "keys": [TRIANGLE[::-1]], "head": [0, 1]}
+    assert changed(apart, "withScoresByHead", [0, 1]) == without_scores
+
+
+def test_keys_come_apart_as_copies_and_join_without_changing_what_attention_selects_by_hand() -> None:
+    together = {"tokens": [TRIANGLE], "head": [0, 1]}
+    apart = {"tokens": [TRIANGLE], "keys": [TRIANGLE], "head": [0, 1]}
+    assert changed(together, "withKeysApart", True) == apart
+    assert changed({**apart, "keys": [TRIANGLE[::-1]]}, "withKeysApart", False) == together
+    by_hand = {"tokens": [TRIANGLE], "keys": [TRIANGLE[::-1]], "scores": [[1, 2, 3]]}
+    assert changed(by_hand, "withKeysApart", False) == {"tokens": [TRIANGLE[::-1]], "scores": [[1, 2, 3]]}
+
+
+def test_a_table_replaces_what_it_names_and_leaves_the_training() -> None:
+    before = {"keys": [TRIANGLE], "scores": [[1, 2, 3]], "loss": "Exponential", "steps": 50}
+    table = {"tokens": [TRIANGLE[:2]], "labels": [-1]}
+    assert changed(before, "withTable", table, [2, 1]) == {**table, "head": [2, 1], "loss": "Exponential", "steps": 50}
+    joint = {"tokens": [TRIANGLE], "train": "both"}
+    assert changed(joint, "withTable", table, [2, 1]) == {**table, "train": "both"}
+    assert changed(joint, "withTable", {**table, "scores": [[1, 2]]}, [2, 1]) == {**table, "scores": [[1, 2]]}
+
+
 # ---- conditions
 
 
@@ -203,6 +239,40 @@ def test_conditions_are_those_that_the_kernels_name() -> None:
 # ---- headlines, remarks, selections
 
 
+def test_no_sentence_of_random_and_degenerate_problems_has_a_hole() -> None:
+    rng = np.random.default_rng(7)
+
+    def values(on_grid: bool, *shape: int) -> Any:
+        """Random numbers; on the grid tokens coincide, scores tie and starts are level."""
+        return (rng.integers(-1, 2, size=shape).astype(float) if on_grid else rng.normal(size=shape)).tolist()
+
+    problems = []
+    for case in range(60):
+        on_grid, lengths = case % 2 == 0, rng.integers(1, 5, size=rng.integers(1, 4)).tolist()
+        problem = {
+            "keys": [values(on_grid, length, 2) for length in lengths],
+            "scores": [values(on_grid, length) for length in lengths],
+            "start": [10.0 ** rng.integers(-1, 8) * entry for entry in values(on_grid, 2)],
+            "optimizer": {"name": OPTIMIZERS[case % len(OPTIMIZERS)]},
+            "loss": ["Logistic", "Exponential", "CorrelationLoss"][case % 3],
+        }
+        problems.append(problem)
+    selections = [[int(rng.integers(len(scores))) for scores in problem["scores"]] for problem in problems]
+    asked = [
+        request
+        for problem, selected in zip(problems, selections, strict=True)
+        for request in (
+            {"call": "headline", "problem": problem},
+            {"call": "conditions", "problem": problem},
+            {"call": "selection", "problem": problem, "selected": selected},
+        )
+    ]
+    said = json.dumps(ask(*asked), ensure_ascii=False)
+    assert '"sentence": null' not in said
+    for hole in ("undefined", "NaN", "∞", "–"):
+        assert hole not in said
+
+
 def test_headlines_say_before_training_what_will_happen() -> None:
     keys = [[(2.0, 0.0), (0.0, 1.0), (0.0, -1.0)], [(0.0, 3.0), (1.0, 1.0)]]
     scores = [[1, 0, 0.5], [0, 1]]
@@ -222,6 +292,8 @@ def test_headlines_say_before_training_what_will_happen() -> None:
     assert [answer["kind"] for answer in answers] == ["certain", "observed", "expected", "expected", "open", "nothing"]
     assert answers[0]["sentence"] == "From this start the attention settles on token 1. Theorem 2 makes this certain."
     assert "possible" in answers[4]["sentence"]
+    (favoured,) = ask({"call": "headline", "problem": {**two, "start": [0, 1]}})
+    assert favoured["sentence"].endswith("At the start most attention is on token 2 of input 1 and token 1 of input 2.")
 
 
 @pytest.mark.parametrize("figure", ["figure_1b", "figure_1c"])

@@ -2,6 +2,7 @@
 
 import { INACCURATE, INFEASIBLE, OPTIMAL, TRIVIAL } from "../kernels/margin.js";
 import { normOfOptimizer } from "../kernels/norms.js";
+import { selectionAt } from "../kernels/optimality.js";
 import { powerOfTen, short } from "./numbers.js";
 
 const MAX_LOG = 700; // of a number that a double holds
@@ -346,10 +347,16 @@ export function expectedLimit({ prediction, limits }) {
   return limits.find(({ selected, label }) => found && label === found.label && selected.join() === found.selected.join()) ?? null;
 }
 
-function openSentence({ complete }, limits) {
+/** Where most attention is at the start, or nothing where tokens are level. */
+function startSentence(problem, inputs) {
+  const { selected, unique } = selectionAt(problem, problem.start);
+  return unique ? ` At the start most attention is on ${selectionWords(selected, inputs)}.` : "";
+}
+
+function openSentence(problem, { complete, dependent }, limits) {
   if (limits.length === 0) return "No theorem decides: no direction selects tokens that all beat their rivals in score, so no limit is known.";
   const possible = `${counted(limits.length, "limit")} ${limits.length === 1 ? "is" : "are"} ${complete ? "possible" : "known"}`;
-  return `No theorem decides from this start; ${possible}.`;
+  return `No theorem decides from this start; ${possible}.${startSentence(problem, dependent)}`;
 }
 
 /**
@@ -362,7 +369,7 @@ export function headline(analysis) {
   if (prediction.dependent.length === 0)
     return { sentence: "Training changes nothing here: no input has two places and two scores to choose between.", kind: "nothing" };
   const limit = expectedLimit(analysis);
-  if (limit === null) return { sentence: openSentence(prediction, limits), kind: "open" };
+  if (limit === null) return { sentence: openSentence(problem, prediction, limits), kind: "open" };
   const tokens = selectionWords(limit.selected, prediction.dependent);
   const settles = `From this start the attention settles on ${tokens}.`;
   const { promise, step } = prediction;

@@ -46,7 +46,8 @@ function theoremView(isOpen) {
       setText(mark, applies ? "✓ applies" : "✗ does not apply");
       mark.className = `theorem-mark ${applies ? "holds" : "fails"}`;
       setText(count, `${held} of ${conditions.length} conditions hold · ${sourceOf(verdict.citation)}`);
-      setText(conclusion, `${applies ? "So: " : "If all conditions held: "}${concluded(inputs)}`);
+      const said = concluded(inputs);
+      setText(conclusion, applies ? said : `If all were so: ${said.charAt(0).toLowerCase()}${said.slice(1)}`);
       while (items.length < conditions.length) items.push(conditionItem());
       if (list.childElementCount !== conditions.length) replace(list, items.slice(0, conditions.length).map((item) => item.node));
       conditions.forEach((condition, k) => items[k].fill(condition));
