@@ -4,7 +4,7 @@ import { steepest } from "./descent.js";
 import { correlation, norm } from "./linalg.js";
 import { normOfOptimizer } from "./norms.js";
 import { centredKeys } from "./problem.js";
-import { largestOf, lossConstants, lossValue, pairWeights } from "./softmax.js";
+import { largestOf, lossConstants, lossValue, pairWeights, slope } from "./softmax.js";
 
 export const UNSETTLED = -1; // a run that is near no direction and not fenced in
 export const OUTSIDE = -2; // a pixel outside the disc
@@ -17,6 +17,7 @@ const FAR_STEP_SHARE = BASIN_STEP / NEAR_NORM;
 const SETTLING_STEPS = 200; // short ones after them
 const REACHED_COSINE = 0.99;
 const RESYNC_STEPS_PLANE = 64; // after which accumulated logits are computed afresh
+const SATURATED_GAP = 40; // of logits: tokens that far behind the largest have a share below rounding
 const LOOK_STEPS = 8; // between two looks whether a run is caught in a sector
 const RETURN_RTOL = 1e-12; // of a run that comes back to where it was, up to rounding
 const FENCE_POINTS = 720;
@@ -340,12 +341,37 @@ function planeRunner(field) {
   const m = n * T;
   const a = new Float64Array(m);
   const w = new Float64Array(m);
+  const best = new Int32Array(n);
+  const slopes = scores.map((score) => slope(code, score));
   const gradient = new Float64Array(2);
   const S = new Float64Array(2);
   const euclidean = isEuclidean(field.problem);
   const logits = (p) => {
     for (let k = 0; k < m; k++) a[k] = rows[2 * k] * p[0] + rows[2 * k + 1] * p[1];
     return a;
+  };
+  /** Weights of the gradient up to a factor where all attention is on one token of each input but for rounding; whether that is so. */
+  const saturatedWeights = () => {
+    let nearest = -Infinity; // among tokens whose score differs
+    for (let i = 0, base = 0; i < n; i++, base += T) {
+      best[i] = base + largestOf(a, base, lengths[i]);
+      for (let at = base; at < base + lengths[i]; at++) {
+        const behind = a[at] - a[best[i]];
+        if (behind > nearest && scores[at] !== scores[best[i]]) nearest = behind;
+      }
+    }
+    if (!(nearest < -SATURATED_GAP && nearest > -Infinity)) return false;
+    for (let i = 0, base = 0; i < n; i++, base += T) {
+      const top = best[i];
+      let total = 0;
+      for (let at = base; at < base + T; at++) {
+        const gap = at < base + lengths[i] ? scores[top] - scores[at] : 0;
+        w[at] = gap === 0 ? 0 : slopes[top] * gap * Math.exp(a[at] - a[top] - nearest);
+        total += w[at];
+      }
+      w[top] = -total;
+    }
+    return true;
   };
   const caughtBy = (x, y, eta) => {
     const square = x * x + y * y;
@@ -364,9 +390,11 @@ function planeRunner(field) {
     let [x, y] = p;
     let [lastX, lastY] = p;
     let caught = UNSETTLED;
+    let isSaturated = false;
     for (let step = 0; step < steps; step++) {
       if (step % LOOK_STEPS === 0 && (caught = caughtBy(x, y, eta)) !== UNSETTLED) break;
-      pairWeights(a, scores, lengths, T, code, w);
+      if (isSaturated || step % LOOK_STEPS === 0) isSaturated = saturatedWeights();
+      if (!isSaturated) pairWeights(a, scores, lengths, T, code, w);
       let gx = 0;
       let gy = 0;
       for (let k = 0; k < m; k++) {
@@ -411,16 +439,16 @@ function planeRunner(field) {
     logits(p);
     let total = 0;
     for (let base = 0, i = 0; i < n; i++, base += T) {
-      const best = base + largestOf(a, base, lengths[i]);
+      const top = base + largestOf(a, base, lengths[i]);
       let rest = 0;
       let delta = 0;
       for (let at = base; at < base + lengths[i]; at++) {
-        if (at === best) continue;
-        const e = Math.exp(a[at] - a[best]);
+        if (at === top) continue;
+        const e = Math.exp(a[at] - a[top]);
         rest += e;
-        delta += e * (scores[best] - scores[at]);
+        delta += e * (scores[top] - scores[at]);
       }
-      total += lossValue(code, scores[best] - delta / (1 + rest));
+      total += lossValue(code, scores[top] - delta / (1 + rest));
     }
     return total / n;
   };

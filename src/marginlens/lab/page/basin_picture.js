@@ -14,6 +14,7 @@ const UNPAINTED = -3;
 const PIECE_PIXELS = 64; // that a worker labels before it answers
 const QUIET_MS = 220; // without a change before painting begins
 const SLICE_MS = 8; // of labelling on the page itself between two frames
+const SLICE_PIXELS = 4;
 const [FEWEST_WORKERS, MOST_WORKERS] = [2, 4];
 const BASIN_ALPHA = 78; // of 255
 const [UNSETTLED_GREY, MINIMUM_GREY] = [120, 95];
@@ -27,6 +28,7 @@ export class Painting {
     this.labels = new Int8Array(side * side).fill(UNPAINTED);
     this.#fineness = new Uint8Array(side * side).fill(255);
     this.tasks = basinTasks(side, PIECE_PIXELS);
+    this.coarse = this.tasks.filter(({ stride }) => stride === this.tasks[0].stride).reduce((count, { pixels }) => count + pixels.length, 0);
     this.strides = new Map(this.tasks.flatMap(({ stride, pixels }) => pixels.map((pixel) => [pixel, stride])));
     this.next = 0;
     this.painted = 0;
@@ -118,6 +120,7 @@ class Crew {
   #painting = null;
   #onPiece = null;
   #request = null;
+  #isWarm = false; // whether a worker has answered
 
   #hire() {
     const count = Math.min(MOST_WORKERS, Math.max(FEWEST_WORKERS, navigator.hardwareConcurrency ?? FEWEST_WORKERS));
@@ -152,9 +155,10 @@ class Crew {
       painting.next = 0;
       painting.painted = 0;
       painting.counts.clear();
-      this.#byTurns(generation, requestedField(request));
+      this.#byTurns(generation, requestedField(request), Infinity);
       return;
     }
+    if (!this.#isWarm) this.#byTurns(generation, requestedField(request), 1); // the first piece, while workers start
     for (const worker of this.#workers) {
       worker.postMessage({ generation, request });
       this.#give(worker);
@@ -172,26 +176,32 @@ class Crew {
   }
 
   #answer(worker, { generation, pixels, labels }) {
+    this.#isWarm = true;
     if (generation !== this.#generation || !this.#painting) return;
     this.#give(worker);
     this.#painting.add(pixels, labels);
     this.#onPiece();
   }
 
-  #byTurns(generation, field) {
+  /** Label up to `count` pieces on the page itself, in slices between which it stays responsive. */
+  #byTurns(generation, field, count) {
+    let pixels = [];
+    const next = () => {
+      if (pixels.length === 0 && count-- > 0) pixels = this.#painting.take() ?? [];
+      const piece = pixels.slice(0, SLICE_PIXELS);
+      pixels = pixels.slice(SLICE_PIXELS);
+      return piece;
+    };
     const turn = () => {
       if (generation !== this.#generation) return;
       const end = performance.now() + SLICE_MS;
-      while (performance.now() < end) {
-        const pixels = this.#painting.take();
-        if (!pixels) break;
-        for (let first = 0; first < pixels.length; first += 8) {
-          const piece = pixels.slice(first, first + 8);
-          this.#painting.add(piece, labelPixels(field, piece).labels);
-        }
-      }
+      let piece;
+      do {
+        piece = next();
+        this.#painting.add(piece, labelPixels(field, piece).labels);
+      } while (piece.length > 0 && performance.now() < end);
       this.#onPiece();
-      if (!this.#painting.isDone) setTimeout(turn);
+      if (piece.length > 0) setTimeout(turn);
     };
     turn();
   }
@@ -216,7 +226,7 @@ export function mountBasins(canvas, store, legend) {
   let wanted = ""; // the request that the canvas shows or will show
   let painting = null;
   let begun = 0;
-  let times = { first: null, total: null }; // ms until the first piece and the whole were there
+  let times = { first: null, total: null }; // ms until the coarsest and the finest picture were there
   let timer = 0;
   let isPaused = false;
   let isFrameWaiting = false;
@@ -254,7 +264,7 @@ export function mountBasins(canvas, store, legend) {
   }
 
   function requestPaint() {
-    times.first ??= performance.now() - begun;
+    if (painting.painted >= painting.coarse) times.first ??= performance.now() - begun;
     if (painting.isDone) times.total ??= performance.now() - begun;
     if (isFrameWaiting) return;
     isFrameWaiting = true;
@@ -294,7 +304,9 @@ export function mountBasins(canvas, store, legend) {
       }
     },
     resize() {
-      if (shown) canvas.style.setProperty("--inset", `${shown.state.view.map === "disc" ? discInset() : 0}px`);
+      const isDisc = shown?.state.view.map === "disc";
+      canvas.style.setProperty("--inset", `${isDisc ? discInset() : 0}px`);
+      canvas.classList.toggle("disc", isDisc);
     },
     update(state, analysis) {
       const theme = document.documentElement.dataset.theme;

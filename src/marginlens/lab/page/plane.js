@@ -18,6 +18,7 @@ const [SMALLEST_MARKER, LARGEST_MARKER] = [5.5, 10]; // pixels: radii of the low
 const DISC_MARKER_SHARE = 0.7;
 const [FINE_HIT, COARSE_HIT] = [12, 22]; // pixels: radii at which mouse and fingers hold a handle
 const SAME_PLACE_PIXELS = 5; // tokens closer than this have their labels side by side
+const CROWDED_PIXELS = 50; // from the disc's centre: up to there only what is chosen has a label
 const WHEEL_ZOOM = 1.0015; // for each pixel of the wheel
 const BUTTON_ZOOM = 1.5;
 const KEY_OF_ARROW = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
@@ -361,12 +362,14 @@ export function mountPlane(root, store, runs = null) {
         if (share === 0 && !isSelected && !isOptimal) continue;
         const node = nodes.rings.get(handle.id, () => shape("g", { class: "ring" }, shape("circle", { class: "selected" }), shape("circle", { class: "support" }), shape("text", { class: "optimal" })));
         const [selected, support, text] = node.children;
-        put(node, "transform", `translate(${handle.pixel[0].toFixed(1)} ${handle.pixel[1].toFixed(1)})`);
+        const [x, y] = handles.find((other) => other.id === `key:${i}:${t}`)?.pixel ?? handle.pixel; // attention reads keys
+        put(node, "transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
         if (limit) node.style.setProperty("--colour", limit.colour);
         put(selected, "r", isSelected ? (handle.radius + 4).toFixed(1) : 0);
         put(support, "r", share > 0 ? (handle.radius + 7).toFixed(1) : 0);
         put(support, "stroke-width", (1 + 4 * share).toFixed(1));
-        put(text, "y", (-handle.radius - 6).toFixed(1));
+        put(text, "x", (handle.pixel[0] - x).toFixed(1));
+        put(text, "y", (handle.pixel[1] - y - handle.radius - 6).toFixed(1));
         setText(text, isOptimal ? "▲" : "");
       }
     }
@@ -398,7 +401,7 @@ export function mountPlane(root, store, runs = null) {
       const { chosen } = state;
       const isOut = x < -20 || y < -20 || x > side + 20 || y > side + 20;
       const isChosen = handle.kind === "start" ? chosen.start === handle.k : handle.kind === "token" && chosen.input === handle.i && chosen.token === handle.t;
-      const isCrowded = scale.map === "disc" && handle.kind === "token" && !isChosen;
+      const isCrowded = scale.map === "disc" && !isChosen && Math.hypot(x - side / 2, y - side / 2) < CROWDED_PIXELS;
       const classes = [handle.kind, isChosen && "chosen", isOut && "out", isCrowded && "crowded", handle.id === dragged && "dragged"].filter(Boolean).join(" ");
       let column = 0;
       if (handle.kind === "token" || handle.kind === "start") {
