@@ -37,7 +37,7 @@ export function openHelp() {
     element("h3", {}, place),
     element("dl", {}, rows.map(([keys, does]) => element("div", {}, element("dt", {}, keys), element("dd", {}, does)))),
   ]);
-  const heading = element("h2", { id: "help-title" }, "Keyboard and mouse");
+  const heading = element("h2", { id: "help-title", tabindex: "-1", autofocus: true }, "Keyboard and mouse");
   const dialog = element("dialog", { id: "help", class: "help", "aria-labelledby": "help-title" }, heading, parts, close);
   dialog.addEventListener("close", () => {
     dialog.remove();

@@ -1,5 +1,6 @@
 // "Copy as Python": a script with marginlens that computes and prints what the page shows of a state.
 
+import { basinRefusal } from "../kernels/basins.js";
 import { normOfOptimizer } from "../kernels/norms.js";
 import { dependentInputs, strictOptimum } from "../kernels/optimality.js";
 import { ProblemError, readProblem } from "../kernels/problem.js";
@@ -11,8 +12,9 @@ const MAX_JOINT_SELECTIONS = 4096; // choices of a token per input up to which t
 const BASIN_SIDE = 128; // pixels of the page's picture of basins in each direction
 const BASIN_STEPS = 5000;
 
-/** A number as Python writes it, which reads back as the same double. */
+/** A number as Python writes it, which reads back as the same double; a name stays as it is. */
 export function pythonNumber(x) {
+  if (typeof x === "string") return x;
   if (Object.is(x, -0)) return "-0.0";
   return Number.isInteger(x) && Math.abs(x) < 1e16 ? `${x}.0` : String(x);
 }
@@ -138,10 +140,24 @@ function predictionLines(problem) {
       "part = data.take_inputs(inputs)",
     );
   }
-  if (!isEuclidean) lines.push(`# ${problem.optimizer.name} heads for the largest margin in this norm:`, `norm = ${pythonNorm(power)}`);
-  lines.push("solutions = []", 'print("Predicted limits")', "for label, selected, direction, margin in limits:");
+  if (isEuclidean) lines.push("solutions = []");
+  else {
+    lines.push(
+      `# ${problem.optimizer.name} heads for the largest margin in this norm:`,
+      `norm = ${pythonNorm(power)}`,
+      `solutions = [ml.att_svm(${tokens}, norm=norm) for _, selected, _, _ in limits]`,
+      "limits = [",
+      "    (label, selected, solution.x / np.linalg.norm(solution.x), solution.margin)",
+      "    for (label, selected, _, _), solution in zip(limits, solutions)",
+      "]",
+    );
+  }
+  lines.push(
+    'print("Predicted limits")',
+    isEuclidean ? "for label, selected, direction, margin in limits:" : "for (label, selected, direction, margin), solution in zip(limits, solutions):",
+    '    print(f"  {label} selects {selected}: direction {direction}, margin {margin:.6g}")',
+  );
   if (isEuclidean) {
-    lines.push('    print(f"  {label} selects {selected}: direction {direction}, margin {margin:.6g}")');
     if (!strictOptimum(problem).isStrict) {
       lines.push(
         '    if label == "G^mm":  # several tokens share the highest score, and any of them will do',
@@ -150,19 +166,16 @@ function predictionLines(problem) {
     }
     lines.push(
       `    solution = ml.att_svm(${tokens})`,
+      "    solutions.append(solution)",
       '    print(f"    certificate: residual {solution.kkt_residual():.1e}, gap {solution.bracket().gap:.1e}")',
     );
   } else {
     lines.push(
-      `    solution = ml.att_svm(${tokens}, norm=norm)`,
-      "    direction = solution.x / np.linalg.norm(solution.x)",
-      '    print(f"  {label} selects {selected}: direction {direction}, margin {solution.margin:.6g}")',
       "    low, high = solution.bracket()",
       '    print(f"    certificate: the smallest norm lies between {low:.9g} and {high:.9g}")',
     );
   }
   lines.push(
-    "    solutions.append(solution)",
     "    for (i, token, other), multiplier in zip(solution.pairs.tolist(), solution.multipliers):",
     "        if multiplier > 0:",
     `            print(f"    input {${isWhole ? "i" : "inputs[i]"}}: token {token} beats {other} with multiplier {multiplier:.6g}")`,
@@ -239,37 +252,45 @@ function jointTheoremLines() {
   ];
 }
 
-function basinLines(view) {
-  const lines = ["", "# ---- basins: where normalised descent from every pixel of the picture ends"];
-  const reach = view.map === "disc" ? "rim" : "half";
-  lines.push(`side = ${BASIN_SIDE}`);
-  lines.push(view.map === "disc" ? `far = ${pythonNumber(view.far)}\nrim = np.log10(1.0 + far)` : `half = ${pythonNumber(view.half)}`);
-  lines.push(
+function basinLines(view, problem) {
+  const refusal = basinRefusal(problem);
+  if (refusal !== "") return ["", `# ---- ${refusal}`];
+  const isDisc = view.map === "disc";
+  const reach = isDisc ? "rim" : "half";
+  const isEuclidean = normOfOptimizer(problem.optimizer) === 2;
+  const { name, p } = problem.optimizer;
+  const rule = isEuclidean ? "ml.NormalizedGD(size)" : pythonOptimizer({ name, p, size: "size" });
+  const lines = [
+    "",
+    `# ---- basins: where ${isEuclidean ? "normalised descent" : "descent with constant steps"} from every pixel of the picture ends`,
+    `side = ${BASIN_SIDE}`,
+    ...(isDisc ? [`far = ${pythonNumber(view.far)}`, "rim = np.log10(1.0 + far)"] : [`half = ${pythonNumber(view.half)}`]),
     `line = (np.arange(side) + 0.5) / side * 2.0 * ${reach} - ${reach}`,
-    "grid = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)",
+    "pixels = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)",
     "",
     "",
     "def ends(start, size, n_steps):",
-    "    return ml.descend(data.repeat(len(start)), head, loss=loss, optimizer=ml.NormalizedGD(size), n_steps=n_steps, start=start)",
+    `    return ml.descend(data.repeat(len(start)), head, loss=loss, optimizer=${rule}, n_steps=n_steps, start=start)`,
     "",
     "",
-  );
-  if (view.map === "disc") {
+  ];
+  if (isDisc) {
     lines.push(
       "# the whole plane: a pixel at the radius r stands for a start of the norm 10^r - 1, and far starts take long steps first",
-      "radius = np.linalg.norm(grid, axis=1)",
-      "grid, radius = grid[radius <= rim], radius[radius <= rim]",
-      "pixels = grid * (np.expm1(radius * np.log(10.0)) / radius)[:, None]",
-      "near = np.linalg.norm(pixels, axis=1) <= 20.0",
-      "final = np.empty_like(pixels)",
+      "radius = np.linalg.norm(pixels, axis=1)",
+      "pixels, radius = pixels[radius <= rim], radius[radius <= rim]",
+      "norms = np.expm1(radius * np.log(10.0))",
+      "final = pixels * (norms / radius)[:, None]",
+      "near = norms <= 20.0",
       "if near.any():",
-      "    final[near] = ends(pixels[near], 0.1, 2000).final",
+      "    final[near] = ends(final[near], 0.1, 2000).final",
+      "for size in np.unique(norms[~near]):",
+      "    final[norms == size] = ends(final[norms == size], size * 0.005, 2500).final",
       "if not near.all():",
-      "    final[~near] = ends(pixels[~near], far / 200.0, 2500).final",
-      ...(view.far / 200 > 0.1 ? ["    final[~near] = ends(final[~near], 0.1, 200).final"] : []),
+      "    final[~near] = ends(final[~near], 0.1, 200).final",
       "last = ends(final, 0.1, 0)",
     );
-  } else lines.push(`last = ends(grid, 0.1, ${BASIN_STEPS})`);
+  } else lines.push(`last = ends(pixels, 0.1, ${BASIN_STEPS})`);
   lines.push(
     "basins = np.full(len(last.final), -1)",
     "for k, (_, selected, direction, _) in enumerate(limits):",
@@ -305,7 +326,7 @@ function planeScript(state, link) {
   }
   lines.push(`chosen = ${chosen}  # the start that the theorems are asked about`);
   lines.push(...predictionLines(problem), ...descentLines(problem, state));
-  if (state.view?.basins) lines.push(...basinLines(state.view));
+  if (state.view?.basins) lines.push(...basinLines(state.view, problem));
   return lines;
 }
 
