@@ -210,7 +210,9 @@ def test_limits_are_shown_as_on_the_page() -> None:
     for name, answer in zip(states(), run_in_page(code, list(states().values())), strict=True):
         found = outcomes()[name].names
         assert [limit[1] for limit in found["limits"]] == [one[0] for one in answer], name
-        rtol = 1e-4 if isinstance(found.get("norm"), ml.Lp) else RTOL  # a bracket of 1e-9 leaves its square root to the point
+        rtol = (
+            1e-4 if isinstance(found.get("norm"), ml.Lp) else RTOL
+        )  # a bracket of 1e-9 leaves its square root to the point
         for (_, _, direction, margin), one in zip(found["limits"], answer, strict=True):
             assert close(margin, one[2]), name
             if one[3]:
