@@ -3,7 +3,7 @@
 import { measurePoint } from "../kernels/descent.js";
 import { correlation, norm } from "../kernels/linalg.js";
 import { decimated, linePath, pushedApart, stepScale, stepText, valueScale } from "./curve_scale.js";
-import { element, replace, setText, shape } from "./dom.js";
+import { element, replace, setAttributes, setText, shape } from "./dom.js";
 import { percent, short } from "./numbers.js";
 
 const LABEL_HEIGHT = 15; // pixels of a line of text
@@ -15,6 +15,7 @@ const MIN_PLOT_HEIGHT = 64;
 const WIDTH = 340; // of a chart before it is laid out, and in pictures
 const MIN_WIDTH = 200;
 const LETTER_WIDTH = 7; // of a tick's label, in px
+const REBUILD_MS = 100; // between two drawings of the lines, while a run plays or something is dragged
 const TABLE_ROWS = 12;
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 4", "12 3 3 3"];
 
@@ -23,16 +24,17 @@ function sampleOf(path, k) {
   return k === null ? path.now : { step: path.steps[k], point: path.points[k], head: path.heads === null ? null : path.heads[k] };
 }
 
-const measured = new WeakMap(); // path → what was measured of its samples
+const measured = new WeakMap(); // p → what was measured there
 
 /** `measurePoint` at a sample, computed once. */
 function measureOf(path, k) {
   const { point, head } = sampleOf(path, k);
-  const whole = () => measurePoint(path.problem, head === null ? point : Float64Array.from([...head, ...point]));
-  if (k === null) return whole();
-  let known = measured.get(path);
-  if (known === undefined) measured.set(path, (known = []));
-  return (known[k] ??= whole());
+  let known = measured.get(point);
+  if (known === undefined) {
+    known = measurePoint(path.problem, head === null ? point : Float64Array.from([...head, ...point]));
+    measured.set(point, known);
+  }
+  return known;
 }
 
 /** Tokens whose attention is drawn: all of the chosen input, or of every input the one it attends to most: { input, token, label, sign, isTop }. */
@@ -142,18 +144,17 @@ function spacedTicks(ticks, plotWidth) {
   return ticks.length > 1 ? [...shown, last] : shown;
 }
 
-/** The SVG of a chart: axes, lines up to the last step taken, the cursor at the step shown, and names with values at the right. */
-function drawnChart(chart, path, { end, step, isLog, width }) {
+/** The SVG of a chart, axes and lines up to the last step taken, and what puts the cursor, with names and values, at a step: { svg, move }. */
+function drawnChart(chart, path, { end, isLog, width }) {
   const plotWidth = Math.max(60, width - AXIS_WIDTH - LABEL_WIDTH);
   const plotHeight = Math.max(MIN_PLOT_HEIGHT, LABEL_HEIGHT * chart.lines.length);
   const height = plotHeight + TOP + BOTTOM;
   const horizontal = stepScale(end, isLog);
   const places = decimated(path.steps, end, horizontal.at, plotWidth);
   const values = chart.lines.map(({ value }) => places.map(value));
-  const shown = chart.lines.map(({ value }) => value(null));
-  const vertical = valueScale([...values.flat(), ...shown], chart.range);
+  const vertical = valueScale(values.flat(), chart.range);
   const x = (at) => AXIS_WIDTH + at * plotWidth;
-  const y = (value) => TOP + (1 - vertical.at(value)) * plotHeight;
+  const y = (value) => TOP + (1 - Math.min(1, Math.max(0, vertical.at(value)))) * plotHeight;
   const ink = { stroke: "var(--line)", "stroke-width": 1 };
   const svg = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "chart" });
   for (const { at, label } of vertical.ticks) {
@@ -170,26 +171,39 @@ function drawnChart(chart, path, { end, step, isLog, width }) {
       shape("text", { x: x(at), y: height - 4, "text-anchor": anchor }, label),
     );
   });
-  svg.append(shape("line", { x1: x(0), x2: x(1), y1: TOP + plotHeight, y2: TOP + plotHeight, ...ink }));
-  const cursor = x(horizontal.at(Math.min(step, end)));
-  svg.append(shape("line", { class: "cursor", x1: cursor, x2: cursor, y1: TOP, y2: TOP + plotHeight, stroke: "var(--ink)", "stroke-dasharray": "2 2" }));
+  svg.append(shape("text", { x: x(1) + 8, y: height - 4, style: "fill:var(--muted)" }, "step"));
+  const cursor = shape("line", { class: "cursor", y1: TOP, y2: TOP + plotHeight, stroke: "var(--ink)", "stroke-dasharray": "2 2" });
+  svg.append(shape("line", { x1: x(0), x2: x(1), y1: TOP + plotHeight, y2: TOP + plotHeight, ...ink }), cursor);
   chart.lines.forEach(({ colour, isThin }, line) => {
     const points = places.map((k, place) => [x(horizontal.at(path.steps[k])), y(values[line][place])]);
     const dash = chart.lines.length > 1 ? DASHES[line % DASHES.length] : "";
     const style = { fill: "none", style: `stroke:${colour}`, "stroke-width": isThin ? 1.25 : 2, "stroke-linejoin": "round" };
     svg.append(shape("path", { d: linePath(points), ...style, "stroke-dasharray": dash || null }));
-    if (Number.isFinite(shown[line])) svg.append(shape("circle", { cx: cursor, cy: y(shown[line]), r: 3, style: `fill:${colour}` }));
   });
-  const heights = shown.map((value) => (Number.isFinite(value) ? y(value) : TOP + plotHeight / 2));
-  const labels = pushedApart(heights, LABEL_HEIGHT, TOP + 4, TOP + plotHeight);
-  chart.lines.forEach(({ label, sign = label, colour }, line) => {
-    const place = labels[line];
-    svg.append(
-      shape("line", { x1: x(1) + 4, x2: x(1) + 12, y1: place, y2: place, style: `stroke:${colour}`, "stroke-width": 3 }),
-      shape("text", { x: x(1) + 15, y: place + 4 }, sign === "" ? "" : `${sign} `, shape("tspan", { "font-weight": 600 }, chart.format(shown[line]))),
-    );
+  const marks = chart.lines.map(({ label, sign = label, colour }) => {
+    const number = shape("tspan", { "font-weight": 600 });
+    const mark = {
+      dot: shape("circle", { r: 3, style: `fill:${colour}` }),
+      rule: shape("line", { x1: x(1) + 4, x2: x(1) + 12, style: `stroke:${colour}`, "stroke-width": 3 }),
+      text: shape("text", { x: x(1) + 15 }, sign === "" ? "" : `${sign} `, number),
+    };
+    svg.append(mark.dot, mark.rule, mark.text);
+    return { ...mark, number };
   });
-  return svg;
+  const move = (step) => {
+    const at = x(horizontal.at(Math.min(step, end)));
+    setAttributes(cursor, { x1: at, x2: at });
+    const shown = chart.lines.map(({ value }) => value(null));
+    const heights = shown.map((value) => (Number.isFinite(value) ? y(value) : TOP + plotHeight / 2));
+    const apart = pushedApart(heights, LABEL_HEIGHT, TOP + 4, TOP + plotHeight);
+    marks.forEach(({ dot, rule, text, number }, line) => {
+      setAttributes(dot, { cx: at, cy: heights[line], visibility: Number.isFinite(shown[line]) ? null : "hidden" });
+      setAttributes(rule, { y1: apart[line], y2: apart[line] });
+      text.setAttribute("y", apart[line] + 4);
+      setText(number, chart.format(shown[line]));
+    });
+  };
+  return { svg, move };
 }
 
 /** Values of all lines at steps spread over the run: { head, rows }. */
@@ -209,7 +223,11 @@ export function curvesPicture() {
   if (latest === null) return null;
   const { charts, path, settings } = latest;
   const columns = 2;
-  const drawn = charts.map((chart) => drawnChart(chart, path, { ...settings, width: WIDTH }));
+  const drawn = charts.map((chart) => {
+    const { svg, move } = drawnChart(chart, path, { ...settings, width: WIDTH });
+    move(path.now.step);
+    return svg;
+  });
   const rowHeight = Math.max(...drawn.map((svg) => Number(svg.getAttribute("height")))) + 28;
   const [width, height] = [columns * WIDTH, Math.ceil(drawn.length / columns) * rowHeight];
   const text = { "font-family": "system-ui, sans-serif", "font-size": 12, style: "fill:var(--ink)" };
@@ -227,7 +245,7 @@ export function curvesPicture() {
 
 export function mountCurves(root, store, runs) {
   const heading = element("p", { class: "small" });
-  const scaleBox = element("input", { type: "checkbox", onchange: () => drawn() });
+  const scaleBox = element("input", { type: "checkbox", onchange: () => ((lastBuilt = -Infinity), drawn()) });
   const grid = element("div", { class: "run-charts" });
   const table = element("div", { class: "chart-table", tabindex: 0, role: "region", "aria-label": "Values of the curves" });
   const details = element("details", { ontoggle: () => drawn() }, element("summary", {}, "Values as a table"), table);
@@ -244,26 +262,54 @@ export function mountCurves(root, store, runs) {
     }
     return figures[place];
   };
+  let shownKey = [];
+  let moves = [];
+  let lastBuilt = -Infinity;
+  let timer = 0;
   const drawn = () => {
     const { state } = store;
     const place = Math.min(state.chosen.start ?? 0, runs.paths.length - 1);
     const path = runs.paths[place];
     if (path === undefined || analysis === null || analysis.problem === null) return;
-    const charts = chartsOf(path, analysis, state.chosen.input !== null && state.chosen.input < path.problem.n ? state.chosen.input : null);
+    const input = state.chosen.input !== null && state.chosen.input < path.problem.n ? state.chosen.input : null;
+    if (width === 0) width = Math.max(MIN_WIDTH, Math.floor(figures[0]?.picture.clientWidth || WIDTH));
+    const key = [path, analysis, input, runs.end, scaleBox.checked, width, place];
+    const isOther = key.some((entry, k) => entry !== shownKey[k]);
+    const hasGrown = path.steps.length !== shownKey[key.length];
+    const rest = lastBuilt + REBUILD_MS - performance.now();
+    clearTimeout(timer);
+    if (isOther || hasGrown) {
+      if (rest > 0) timer = setTimeout(drawn, rest);
+      if (rest > 0 && isOther) return;
+    }
+    if ((isOther || hasGrown) && rest <= 0) {
+      shownKey = [...key, path.steps.length];
+      rebuild(path, place, input);
+      lastBuilt = performance.now();
+    }
+    for (const move of moves) move(runs.step);
+    if (runs.isPlaying) return;
+    latest.charts.forEach((chart, k) => figures[k].picture.setAttribute("aria-label", chartSentence(chart, path, runs.step)));
+    fillTable(path);
+  };
+  const rebuild = (path, place, input) => {
+    const charts = chartsOf(path, analysis, input);
     setText(heading, runs.paths.length > 1 ? `The run from start ${place + 1}, against its steps` : "The run, against its steps");
     const shown = charts.map((_, k) => figureOf(k));
     if (grid.childElementCount !== shown.length) grid.replaceChildren(...shown.map(({ node }) => node));
-    if (width === 0) width = Math.max(MIN_WIDTH, Math.floor(shown[0].picture.clientWidth || WIDTH));
-    const settings = { end: runs.end, step: runs.step, isLog: !scaleBox.checked, width };
-    charts.forEach((chart, k) => {
+    const settings = { end: runs.end, isLog: !scaleBox.checked, width };
+    moves = charts.map((chart, k) => {
       setText(shown[k].title, chart.title);
       setText(shown[k].about, chart.about);
-      replace(shown[k].picture, drawnChart(chart, path, settings));
-      shown[k].picture.setAttribute("aria-label", chartSentence(chart, path, runs.step));
+      const { svg, move } = drawnChart(chart, path, settings);
+      replace(shown[k].picture, svg);
+      return move;
     });
     latest = { charts, path, settings };
+  };
+  const fillTable = (path) => {
     if (!details.open) return;
-    const { head, rows } = valueTable(charts, path);
+    const { head, rows } = valueTable(latest.charts, path);
     replace(
       table,
       element(
@@ -280,6 +326,7 @@ export function mountCurves(root, store, runs) {
     if (root.clientWidth === lastWidth) return;
     lastWidth = root.clientWidth;
     width = 0;
+    lastBuilt = -Infinity;
     drawn();
   }).observe(root);
   return {
