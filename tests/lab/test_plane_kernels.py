@@ -1,6 +1,8 @@
-"""The page's descent, margins, optimality and verdicts against the library, on the figures' problems and on random ones.
+"""The page's descent, margins, optimality and verdicts against the library, on all presets and on random problems.
 
-MARGINLENS_LAB_PROBLEMS=500 compares so many random problems instead of a few.
+MARGINLENS_LAB_PROBLEMS=500 compares so many random problems instead of a few. Directions agree to 1e-9; selections and verdicts are the
+same. Paths agree to 1e-9 up to the step at which the library's own paths part by more than that when inputs and tokens are listed in
+another order, which changes nothing but the order of additions; from there on they are no further from the library than it is from itself.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from lab_kernels import as_json, ask, needs_node
 from marginlens.data.random_tokens import scored_tokens
 from marginlens.dynamics import Record
 from marginlens.errors import InputError
+from marginlens.lab import presets
+from marginlens.lab.problem_files import optimizer_json
 from marginlens.optimizers import Blockwise
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.theory import basin_cone, locally_optimal_directions, token_optimality
@@ -28,6 +32,8 @@ pytestmark = needs_node
 N_RANDOM = int(os.environ.get("MARGINLENS_LAB_PROBLEMS", "14"))
 RTOL = 1e-9  # of directions and paths
 SAVED = (0, 1, 2, 3, 10, 63, 64, 65, 200, 400)  # steps at which paths are compared
+N_ORDERS = 4  # of inputs and tokens in which the library is held against itself
+PARTED_FACTOR = 10.0  # of that spread, within which the page stays once the library has parted from itself
 MAX_PROBLEMS = 10_000
 LOSSES = {"Logistic": ml.Logistic(), "Exponential": ml.Exponential(), "CorrelationLoss": ml.CorrelationLoss()}
 
@@ -41,10 +47,11 @@ class Case(NamedTuple):
     start: Any
     optimizer: dict[str, Any]
     loss: str
+    saved: tuple[int, ...] = SAVED
 
     @property
     def json(self) -> dict[str, Any]:
-        settings = {"optimizer": self.optimizer, "loss": self.loss, "steps": SAVED[-1]}
+        settings = {"optimizer": self.optimizer, "loss": self.loss, "steps": self.saved[-1]}
         return as_json(self.data, self.head, start=np.asarray(self.start).tolist(), **settings)
 
     @property
@@ -76,6 +83,18 @@ WITH_MOMENTUM = (
     {"name": "SteepestDescent", "size": 0.1, "p": 3.0, "momentum": 0.95},
     {"name": "SteepestDescent", "size": 0.2, "p": 1.5, "momentum": 0.8, "decay": 0.4},
 )
+
+
+def preset_cases() -> Iterator[Case]:
+    """Every preset of the plane from each of its starts, by its own optimizer for its own number of steps."""
+    for entry in presets():
+        problem = entry.problem
+        if not problem.trains_head and not entry.text:
+            optimizer, n_steps = optimizer_json(problem.optimizer), problem.n_steps
+            saved = (*(step for step in (*SAVED, 1000) if step < n_steps), n_steps)
+            for start in entry.starts:
+                loss = type(problem.loss).__name__
+                yield Case(f"{entry.name} from {start}", problem.data, problem.head, start, optimizer, loss, saved)
 
 
 def plane_cases() -> Iterator[Case]:
@@ -154,7 +173,7 @@ def random_case(number: int) -> Case:
 
 @cache
 def cases() -> tuple[Case, ...]:
-    return (*plane_cases(), *tied_cases(), *map(random_case, range(N_RANDOM)))
+    return (*preset_cases(), *plane_cases(), *tied_cases(), *map(random_case, range(N_RANDOM)))
 
 
 def close(mine: Any, theirs: Any, rtol: float = RTOL) -> bool:
@@ -171,32 +190,42 @@ def close(mine: Any, theirs: Any, rtol: float = RTOL) -> bool:
 # ---- paths
 
 
-def path_of(case: Case, start: Any = None) -> Any:
+def path_of(case: Case) -> Any:
     return ml.descend(
         case.data,
         case.head,
         loss=LOSSES[case.loss],
         optimizer=case.rule,
-        n_steps=SAVED[-1],
-        start=case.start if start is None else start,
-        record=Record(SAVED),
+        n_steps=case.saved[-1],
+        start=case.start,
+        record=Record(case.saved),
     )
 
 
-def sensitivity(case: Case, run: Any) -> Any:
-    """How far a start that rounding could have made is carried from the run, at each saved step."""
-    rng = np.random.default_rng(0)
-    spread = np.zeros(len(SAVED))
-    for _ in range(3):
-        nudged = np.asarray(case.start) * (1.0 + 2.0**-51 * rng.choice([-1.0, 1.0], len(case.start)))
-        nudged = nudged + 2.0**-51 * rng.choice([-1.0, 1.0], len(case.start))
-        other = path_of(case, nudged).saved["x"]
+def reordered(case: Case, rng: np.random.Generator) -> Case:
+    """The same problem with its inputs, and the tokens of each, in another order."""
+    data, X, K = case.data, [], []
+    inputs = rng.permutation(data.n_inputs)
+    for i in inputs:
+        tokens = rng.permutation(int(data.lengths[i]))
+        X.append(data.X[i, tokens])
+        K.append(data.K[i, tokens])
+    return case._replace(data=ml.TokenDataset(X, data.y[inputs], K=K))
+
+
+def own_spread(case: Case, run: Any) -> Any:
+    """How far the library is from itself at each saved step, when inputs and tokens come in another order."""
+    rng, spread = np.random.default_rng(0), np.zeros(len(case.saved))
+    for _ in range(N_ORDERS):
+        other = path_of(reordered(case, rng)).saved["x"]
         spread = np.maximum(spread, np.linalg.norm(other - run.saved["x"], axis=-1))
     return spread
 
 
 def test_paths_agree_at_the_same_steps() -> None:
-    assert_paths_agree(cases())
+    parting = assert_paths_agree(cases())
+    print(f"{len(cases())} paths agree; on {len(parting)} of them the library parts from itself: {', '.join(parting)}")
+    assert len(parting) <= 0.05 * len(cases()), parting
 
 
 def test_paths_with_momentum_agree_at_the_same_steps() -> None:
@@ -204,19 +233,38 @@ def test_paths_with_momentum_agree_at_the_same_steps() -> None:
     assert_paths_agree([case._replace(optimizer=WITH_MOMENTUM[k % 4]) for k, case in enumerate(chosen)])
 
 
-def assert_paths_agree(chosen: Sequence[Case]) -> None:
-    answers = ask([{"call": "descent", "problem": case.json, "steps": SAVED} for case in chosen])
-    wrong = []
+def assert_paths_agree(chosen: Sequence[Case]) -> list[str]:
+    """Compare paths up to where the library parts from itself, and return the names of those on which it does before their end."""
+    answers = ask([{"call": "descent", "problem": case.json, "steps": case.saved} for case in chosen])
+    wrong, parting = [], []
     for case, answer in zip(chosen, answers, strict=True):
         run = path_of(case)
         saved = run.saved["x"]
         distance = np.linalg.norm(np.array(answer["points"]) - saved, axis=-1)
         allowed = RTOL * np.maximum(1.0, np.linalg.norm(saved, axis=-1))
-        if np.any(distance > allowed):  # only where rounding of the start itself is carried as far
-            allowed = np.maximum(allowed, 100.0 * sensitivity(case, run))
+        if np.any(distance > allowed):
+            spread = own_spread(case, run)
+            is_parted = np.logical_or.accumulate(spread > allowed)
+            allowed = np.where(is_parted, np.maximum(allowed, PARTED_FACTOR * spread), allowed)
+            parting.append(case.name)
         if np.any(~(distance <= allowed)) or answer["steps"] != int(run.steps_taken):
             wrong.append((case.name, case.optimizer, distance.tolist(), answer["steps"], int(run.steps_taken)))
     assert not wrong, f"{len(wrong)} of {len(answers)}: {wrong[:3]}"
+    return parting
+
+
+class MovedCase(Case):
+    """A case that the page is asked for from a start 1e-8 away."""
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return {**super().json, "start": (np.asarray(self.start) + 1e-8).tolist()}
+
+
+def test_a_path_from_another_start_is_found() -> None:
+    case = next(case for case in cases() if case.name.startswith("A-F1b from"))
+    with pytest.raises(AssertionError, match="1 of 1"):
+        assert_paths_agree([MovedCase(*case)])
 
 
 def test_curves_agree_at_the_same_points() -> None:
@@ -455,8 +503,10 @@ def test_joint_training_agrees(name: str) -> None:
         n, T, d = (int(rng.integers(low, high)) for low, high in ((1, 8), (2, 12), (2, 6)))
         problems.append(ml.TokenDataset(rng.standard_normal((n, T, d)), rng.choice([-1.0, 1.0], n)))
     asked, runs = [], []
-    for data in problems:
+    for k, data in enumerate(problems):
         v, p = rng.standard_normal(data.d_model), rng.standard_normal(data.d_key)
+        if k < 2:  # as the presets begin
+            v, p = np.array([-1.0, 0.0]), np.array([0.0, -1.0])
         optimizer = getattr(ml, name)(0.1)
         rule = Blockwise(optimizer) if name == "NormalizedGD" else optimizer
         settings = {"optimizer": {"name": name, "size": 0.1}, "start": p.tolist(), "start_head": v.tolist()}
