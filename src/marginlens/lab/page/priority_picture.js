@@ -11,6 +11,7 @@ import { textWork } from "./text_worker.js";
 const FIRST_PAIRS = 30; // of the list, until all are asked for
 const MAX_LABELLED_LINES = 24; // lines that carry their counts in the picture
 const MAX_PICTURE_WIDTH = 900;
+const LAYOUT_FONT_SIZE = 15; // px of the page's letters for which the layout is made; the picture grows with them
 const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "paint-order", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
 
 let picture = null; // the SVG element that is shown
@@ -31,6 +32,7 @@ export function graphPicture() {
     for (const name of STYLES) if (style.getPropertyValue(name)) node.setAttribute(name, style.getPropertyValue(name));
     for (const name of ["class", "tabindex", "role", "aria-label", "aria-pressed", "data-token"]) node.removeAttribute(name);
   });
+  copy.removeAttribute("style");
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   return new XMLSerializer().serializeToString(copy);
 }
@@ -177,7 +179,7 @@ export function mountPriorityPicture(root, store) {
   const summaryLine = element("summary", {}, "The same as a list");
   const list = element("details", {}, summaryLine, pairs, more);
   const small = element("p", { class: "small" },
-    "Higher wins: of the tokens in a window, those in the highest band keep all the attention. Numbers at the left are heights, the shortest that put each winner at least 1 above (C, Graph-SVM); tokens in one group are a strongly connected component (C, Def 2). Tokens have one-hot embeddings here.");
+    "Higher wins: of the tokens in a window, those in the highest band keep all the attention. Numbers at the left are heights, the shortest that put each winner at least 1 above (C, Graph-SVM); tokens in one group are a strongly connected component (C, Figure 2). Tokens have one-hot embeddings here.");
   const content = element("div", { class: "text-graph" }, sentence, frame, note, evidence, list, small);
   const picker = element("div", { class: "last-picker" },
     element("div", { class: "field" }, element("label", { for: "last-search" }, "Find a last token"), search),
@@ -250,9 +252,12 @@ export function mountPriorityPicture(root, store) {
 
   const showGraph = () => {
     const { names } = work.summary;
-    const room = Math.max(300, Math.min(MAX_PICTURE_WIDTH, frame.clientWidth || 600));
+    const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / LAYOUT_FONT_SIZE;
+    const room = Math.max(300, Math.min(MAX_PICTURE_WIDTH, (frame.clientWidth || 600) / scale));
     const layout = layoutGraph(graph, names, room);
     picture = drawing(layout, graph, names, focus, choose);
+    picture.style.setProperty("width", `${layout.width * scale}px`);
+    picture.style.setProperty("height", "auto");
     replace(frame, picture);
     setText(sentence, graphSentence(graph, names));
     const notes = [];

@@ -224,7 +224,7 @@ export function curveSteps(steps) {
 
 /** The training of a model, begun when it is first asked for; `waiting` are the last tokens that Graph-SVM has not been solved for. */
 function trainingOf(model) {
-  model.training ??= { reduced: null, run: null, waiting: [...model.automaton.graphs.keys()], shares: null, heights: null, curve: [] };
+  model.training ??= { reduced: null, run: null, waiting: [...model.automaton.graphs.keys()], shares: null, heights: null, curve: [], ms: 0 };
   return model.training;
 }
 
@@ -258,8 +258,8 @@ function measure({ reduced, run, shares, heights, curve }) {
 }
 
 /**
- * Train W towards step `to` for about `budget` ms: { solved, all, step, isRunning, curve, pairs, merged }; curve are the points measured
- * since the run had `measured` of them.
+ * Train W towards step `to` for about `budget` ms: { solved, all, step, isRunning, curve, pairs, merged, ms }; curve are the points
+ * measured since the run had `measured` of them, ms the time that all steps took.
  */
 export function trainingAnswer(model, { to, budget, measured = 0, grid }) {
   const until = performance.now() + budget;
@@ -269,13 +269,15 @@ export function trainingAnswer(model, { to, budget, measured = 0, grid }) {
   if (run === null) return { ...progress, step: 0, isRunning: true, curve: [] };
   let next = grid.find((step) => step > run.steps) ?? to;
   while (run.status === RAN_ALL && run.steps < to && performance.now() < until) {
+    const clock = performance.now();
     run.advance(Math.min(TRAIN_PIECE, Math.min(next, to) - run.steps));
+    training.ms += performance.now() - clock;
     if (run.steps >= next || run.status !== RAN_ALL) {
       measure(training);
       next = grid.find((step) => step > run.steps) ?? to;
     }
   }
-  const size = { pairs: training.reduced.pairs.length, merged: training.reduced.shares.length };
+  const size = { pairs: training.reduced.pairs.length, merged: training.reduced.shares.length, ms: training.ms };
   return { ...progress, ...size, step: run.steps, isRunning: run.status === RAN_ALL, curve: curve.slice(measured) };
 }
 

@@ -6,7 +6,7 @@ import { MAX_SOURCE, withText } from "./state.js";
 import { TEXT_EXAMPLES } from "./text_examples.js";
 import { MAX_COUNT, MAX_VOCABULARY, MAX_WINDOW } from "./text_model.js";
 import { counted, endSentence, quoted, reasonSentence } from "./text_reasons.js";
-import { shownTokens } from "./text_tokens.js";
+import { runningText, shownTokens } from "./text_tokens.js";
 import { textWork } from "./text_worker.js";
 
 const TYPING_REST = 200; // ms without a key after which the text is read
@@ -214,7 +214,7 @@ export function mountContinuation(root, store) {
     const buttons = answer.steps.map(({ token }, place) =>
       element("button", { type: "button", class: "token", "aria-pressed": "false", "aria-label": `${quoted(names[token])}: why?`, dataset: { place, token }, onclick: () => pick(place) },
         shownTokens([token], names, unit, true).trim() || shownTokens([token], names, unit)));
-    replace(text, element("span", { class: "prompt" }, shownTokens(answer.ids, names, unit)), " ", buttons);
+    replace(text, element("span", { class: "prompt" }, runningText(answer.ids, names, unit)), " ", buttons);
     setText(refusal, answer.end === null ? "" : endSentence(answer.end, names));
     chosen = null;
     showReason();
@@ -227,8 +227,8 @@ export function mountContinuation(root, store) {
       asked = answer = null;
       return;
     }
-    const { prompt: beginning, count: number, draw: how, seed: number2 } = store.state.text;
-    const request = { prompt: beginning, count: Math.min(number, MAX_COUNT), draw: how, seed: number2 };
+    const { prompt: beginning, count: wanted, draw: way, seed: number } = store.state.text;
+    const request = { prompt: beginning, count: Math.min(wanted, MAX_COUNT), draw: way, seed: number };
     const key = JSON.stringify(request);
     if (asked?.summary === summary && asked.key === key) return;
     asked = { summary, key };

@@ -12,3 +12,9 @@ export function shownTokens(ids, names, unit, isSigned = false) {
   }
   return ids.map((id) => (unit === "words" && CLOSE_MARKS.test(names[id]) ? names[id] : ` ${names[id]}`)).join("");
 }
+
+/** Tokens from the beginning of a line. */
+export function runningText(ids, names, unit) {
+  const text = shownTokens(ids, names, unit);
+  return unit === "characters" ? text : text.trimStart();
+}

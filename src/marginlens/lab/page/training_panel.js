@@ -5,12 +5,12 @@ import { percent, short } from "./numbers.js";
 import { withText } from "./state.js";
 import { curveSteps } from "./text_model.js";
 import { counted, quoted } from "./text_reasons.js";
-import { shownTokens } from "./text_tokens.js";
+import { runningText } from "./text_tokens.js";
 import { textWork } from "./text_worker.js";
 
 const STEP_CHOICES = [400, 1000, 4000, 20_000, 100_000];
 const MAX_BARS = 10;
-const CHART = { width: 172, height: 120, left: 40, right: 8, top: 10, bottom: 22 };
+const CHART = { width: 160, height: 116, left: 40, right: 8, top: 10, bottom: 22 };
 const CURVES = [
   { name: "distance", title: "Distance from the rule", about: "total variation: 0 where both give the same shares", low: 0 },
   { name: "loss", title: "Training loss", about: "log-loss of the windows", low: 0 },
@@ -87,7 +87,6 @@ export function mountTraining(root, store) {
   let run = 0; // grows when training begins anew
   let begun = null; // summary and steps of the training
   let compared = null;
-  let spent = { ms: 0, steps: 0 };
 
   const nextFrame = () => new Promise((resolve) => requestAnimationFrame(resolve));
 
@@ -105,11 +104,8 @@ export function mountTraining(root, store) {
     show();
     while (isPlaying && present === run) {
       const to = grid.find((step) => step > (reached?.step ?? 0)) ?? goal;
-      const before = reached?.step ?? 0;
-      const clock = performance.now();
       const reply = await work.ask({ ask: "train", to, budget: work.budget, measured: curve.length, grid });
       if (present !== run || !reply?.answer) break;
-      if (reply.answer.step > before) spent = { ms: spent.ms + performance.now() - clock, steps: spent.steps + reply.answer.step - before };
       reached = reply.answer;
       curve = [...curve, ...reached.curve];
       if (isFollowing) place = Math.max(0, curve.length - 1);
@@ -126,7 +122,6 @@ export function mountTraining(root, store) {
     curve = [];
     reached = compared = null;
     place = 0;
-    spent = { ms: 0, steps: 0 };
     if (work.summary !== null) await work.ask({ ask: "restart" });
     show();
   };
@@ -147,7 +142,7 @@ export function mountTraining(root, store) {
     compared = key;
     const reply = await work.ask({ ask: "compare", ids: seen, step });
     if (reply?.answer && work.summary === summary) {
-      replace(shares, element("p", {}, "After ", element("span", { class: "window" }, shownTokens(seen, summary.names, summary.unit)), ":"), comparison(reply.answer, summary.names));
+      replace(shares, element("p", {}, "After ", element("span", { class: "window" }, runningText(seen, summary.names, summary.unit)), ":"), comparison(reply.answer, summary.names));
     }
     return null;
   };
@@ -164,8 +159,8 @@ export function mountTraining(root, store) {
     const solving = reached !== null && reached.solved < reached.all ? `Solving for the rule: ${reached.solved} of ${reached.all} last tokens.` : null;
     setText(status, solving ?? (point === null ? "Not trained yet." : `Step ${point.step.toLocaleString("en")} of ${goal.toLocaleString("en")}, norm of W ${short(point.norm)}.`));
     setText(agreement, point === null || isPlaying ? "" : agreementOf(point));
-    const size = reached?.pairs ? ` It moves ${counted(reached.pairs, "weight")} over ${counted(reached.merged, "different window")}${spent.steps > 50 ? `, ${short(spent.ms / spent.steps)} ms a step` : ""}.` : "";
-    setText(small, `Normalised gradient descent with steps of ${work.summary?.stepSize ?? "–"} from W = 0, log-loss, one-hot embeddings.${size} In the limit W follows Graph-SVM (C, Thm 2) and its finite part sets the shares.`);
+    const size = reached?.pairs ? ` It moves ${counted(reached.pairs, "weight")} over ${counted(reached.merged, "different window")}${reached.step > 50 ? `, ${short(reached.ms / reached.step)} ms a step` : ""}.` : "";
+    setText(small, `Normalised gradient descent with steps of ${work.summary?.stepSize ?? "–"} from W = 0, log-loss, one-hot embeddings.${size} In the limit W follows Graph-SVM, and its finite part sets the shares (C, Thm 3).`);
     replace(charts, CURVES.map((entry) => chart(entry, curve, point, goal)));
     root.dataset.step = String(reached?.step ?? 0);
     root.dataset.distance = String(curve.at(-1)?.distance ?? "");
