@@ -79,6 +79,18 @@ def test_a_field_that_holds_no_number_says_so_and_leaves_the_problem(lab: WebDri
     assert abs(problem_of(lab)["keys"][0][0][0]) <= 1e6
 
 
+def test_a_number_that_is_not_finished_is_left_to_its_writer(lab: WebDriver) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    x = field(lab, "x₁ of token 2 of input 1")
+    x.send_keys(Keys.CONTROL + "a" + Keys.NULL + "-")
+    lab.execute_script("window.lab.store.apply('a step', (s) => ({ ...s, playback: { ...s.playback, step: 1 } }))")
+    settle(lab)
+    x.send_keys("0.5")
+    settle(lab)
+    assert problem_of(lab)["keys"][0][1] == [-0.5, 0]
+
+
 def test_scores_by_slider_by_hand_and_by_head(lab: WebDriver) -> None:
     from selenium.webdriver.common.keys import Keys
 

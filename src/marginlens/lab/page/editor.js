@@ -59,16 +59,18 @@ let gestures = 0;
 /** A number field: change(state, value) follows each valid entry, one undo step for each visit of the field. */
 function numberField(store, { name, key, largest = MAX_ENTRY, change }) {
   let gesture = "";
+  let isUnfinished = false; // what is typed is no number yet, such as a minus sign
   const field = element("input", { type: "number", step: "0.1", "aria-label": name, dataset: { key } });
   const entered = () => (field.value === "" ? NaN : Number(field.value));
   field.addEventListener("focus", () => (gesture = `field ${++gestures}`));
   field.addEventListener("input", () => {
     const value = entered();
-    if (Math.abs(value) <= largest) store.apply(`change ${name}`, (state) => change(state, value), { gesture });
+    isUnfinished = !(Math.abs(value) <= largest);
+    if (!isUnfinished) store.apply(`change ${name}`, (state) => change(state, value), { gesture });
   });
-  field.addEventListener("change", () => {
-    const value = entered();
-    if (Math.abs(value) <= largest) return;
+  field.addEventListener("blur", () => {
+    if (!isUnfinished) return;
+    isUnfinished = false;
     store.say(`${name} must be a number between −${largest} and ${largest}.`, "refusal");
     field.value = field.dataset.shown;
   });
@@ -77,7 +79,7 @@ function numberField(store, { name, key, largest = MAX_ENTRY, change }) {
     fill(value) {
       const text = String(Number(value.toPrecision(SHOWN_DIGITS)));
       field.dataset.shown = text;
-      if (document.activeElement === field && entered() === value) return;
+      if (isUnfinished || (document.activeElement === field && entered() === value)) return;
       if (field.value !== text) field.value = text;
     },
   };
