@@ -39,8 +39,14 @@ def prefer(browser: WebDriver, **media: str) -> None:
 
 
 def settle(browser: WebDriver) -> None:
-    """Wait until the page has drawn what it was asked to draw: two animation frames."""
-    browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    """Wait until the page has drawn what it was asked to draw: two animation frames, and in the lab until every view has followed."""
+    browser.execute_async_script(
+        """
+        const done = arguments[0];
+        const look = () => (window.lab?.frames?.().isBehind ? requestAnimationFrame(look) : done());
+        requestAnimationFrame(() => requestAnimationFrame(look));
+        """
+    )
 
 
 def drag(browser: WebDriver, element: WebElement, by: tuple[int, int], n_moves: int = 5) -> None:

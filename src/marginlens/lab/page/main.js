@@ -27,12 +27,12 @@ import { mountTraining } from "./training_panel.js";
 const PREDICTION = { id: "limits", tab: "plane", mount: mountLimits }; // what is shown first of all
 const VIEWS = [
   { id: "plane", tab: "plane", mount: mountPlane },
-  { id: "playback", tab: "plane", mount: mountPlayback },
-  { id: "curves", tab: "plane", mount: mountCurves },
-  { id: "theorems", tab: "plane", mount: mountTheorems },
-  { id: "certificate", tab: "plane", mount: mountCertificate },
-  { id: "editor", tab: "plane", mount: mountEditor },
-  { id: "settings", tab: "plane", mount: mountSettings },
+  { id: "playback", tab: "plane", mount: mountPlayback, isPatient: true },
+  { id: "curves", tab: "plane", mount: mountCurves, isPatient: true },
+  { id: "theorems", tab: "plane", mount: mountTheorems, isPatient: true },
+  { id: "certificate", tab: "plane", mount: mountCertificate, isPatient: true },
+  { id: "editor", tab: "plane", mount: mountEditor, isPatient: true },
+  { id: "settings", tab: "plane", mount: mountSettings, isPatient: true },
   { id: "text-input", tab: "text", mount: mountTextInput },
   { id: "text-graph", tab: "text", mount: mountPriorityPicture },
   { id: "text-continuation", tab: "text", mount: mountContinuation },
@@ -123,6 +123,8 @@ class Frames {
   #lastChange = 0;
   #lastFrame = 0;
   #isDirty = true;
+  #turn = 0;
+  isBehind = false; // whether a view shows an older state, for a moment while something is dragged
   intervals = [];
   costs = [];
 
@@ -133,7 +135,7 @@ class Frames {
 
   /** Views { view, tab } that are updated from now on, after those that were added before; without a tab they are always shown. */
   add(...views) {
-    this.#views.push(...views.map((view) => ({ ...view, previous: null })));
+    this.#views.push(...views.map((view) => ({ ...view, previous: null, turn: 0 })));
     this.update();
   }
 
@@ -160,22 +162,27 @@ class Frames {
     const isDragging = this.#gesture !== null && begin - this.#lastChange < GESTURE_REST;
     if (isDragging && this.#lastFrame > 0) this.intervals.push(time - this.#lastFrame);
     this.#lastFrame = isDragging ? time : 0;
-    if (this.#isDirty) {
-      this.update();
+    if (this.#isDirty || this.isBehind) {
+      this.update(isDragging);
       if (isDragging) this.costs.push(performance.now() - begin);
     }
     if (isDragging) this.request();
   }
 
-  /** Bring every visible view up to the present state. */
-  update() {
+  /** Bring visible views up to the present state; while something is dragged, of the patient ones the one that has waited longest. */
+  update(isDragging = false) {
     this.#isDirty = false;
     const { state } = this.#store;
     const analysis = analyse(state);
-    for (const entry of this.#views) {
-      if ((entry.tab && entry.tab !== state.tab) || entry.previous === state) continue;
+    const older = this.#views.filter(({ tab, previous }) => (!tab || tab === state.tab) && previous !== state);
+    const patient = isDragging ? older.filter(({ isPatient }) => isPatient).sort((a, b) => a.turn - b.turn) : [];
+    const waiting = new Set(patient.slice(1));
+    this.isBehind = waiting.size > 0;
+    for (const entry of older) {
+      if (waiting.has(entry)) continue;
       const { previous } = entry;
       entry.previous = state;
+      entry.turn = ++this.#turn;
       entry.view.update?.(state, analysis, previous);
     }
   }
@@ -217,7 +224,7 @@ async function openPage() {
   const store = new Store(state);
   const runs = new Runs(store);
   const frames = new Frames(store);
-  const mounted = ({ id, tab, mount }) => ({ id, tab, view: mount(document.getElementById(id), store, runs) ?? {} });
+  const mounted = ({ mount, ...entry }) => ({ ...entry, view: mount(document.getElementById(entry.id), store, runs) ?? {} });
   frames.add(mounted({ id: "tabs", mount: mountTabs }), mounted(PREDICTION));
   const firstPrediction = performance.now() - performance.getEntriesByName("lab")[0].startTime;
   mountMessage(document.getElementById("message"), store);
@@ -235,7 +242,7 @@ async function openPage() {
     runs: () => runs,
     link: () => linkOf(store.state),
     pythonScript: () => shownScript(store, runs, linkOf),
-    frames: () => ({ intervals: frames.intervals, costs: frames.costs }),
+    frames: () => ({ intervals: frames.intervals, costs: frames.costs, isBehind: frames.isBehind }),
     basins: () => views.find(({ id }) => id === "plane").view.basinProgress(),
     firstPrediction,
   });
