@@ -323,9 +323,10 @@ export function mountPlane(root, store, runs = null) {
     for (const one of analysis.limits) {
       const node = nodes.limits.get(one.index, () =>
         shape("g", { class: "limit", "data-handle": `limit:${one.index}`, role: "button" },
-          shape("path", { class: "limit-hit" }), shape("path", { class: "limit-ray" }), shape("circle", { class: "limit-mark" }), shape("text", { class: "limit-text" })),
+          shape("path", { class: "limit-hit" }), shape("path", { class: "limit-ray" }), shape("circle", { class: "limit-mark" }), shape("text", { class: "limit-text" }),
+          shape("path", { class: "limit-euclidean" })),
       );
-      const [hit, ray, circle, text] = node.children;
+      const [hit, ray, circle, text, euclidean] = node.children;
       const isFlat = !(Math.hypot(...one.direction) > 0);
       node.style.setProperty("--colour", one.colour);
       put(node, "class", `limit${one === limit ? " chosen" : ""}${one.isGlobal ? " global" : ""}`);
@@ -336,6 +337,7 @@ export function mountPlane(root, store, runs = null) {
       const d = pathThrough([[centre, centre], end]);
       put(hit, "d", d);
       put(ray, "d", d);
+      put(euclidean, "d", one.euclidean ? pathThrough([[centre, centre], scale.toPixel(rayEnd(scale, one.euclidean.direction))]) : "");
       const back = scale.map === "disc" ? -13 / Math.hypot(end[0] - centre, end[1] - centre) : 16 / Math.hypot(end[0] - centre, end[1] - centre);
       const place = end.map((entry) => entry - back * (entry - centre));
       put(circle, "r", one.isGlobal ? 13 : 11);
