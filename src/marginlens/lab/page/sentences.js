@@ -6,6 +6,7 @@ import { selectionAt } from "../kernels/optimality.js";
 import { powerOfTen, short } from "./numbers.js";
 
 const MAX_LOG = 700; // of a number that a double holds
+const ROUNDED_DEGREES = 1e-9;
 const DEGREES = 180 / Math.PI;
 const CERTIFIED_RTOL = 1e-9; // residual or gap up to which a certificate gets its tick
 
@@ -64,9 +65,10 @@ function degreesOf(deviation) {
   return `${short(2 * DEGREES * Math.asin(Math.sqrt(Math.min(deviation, 2) / 2)))}°`;
 }
 
-/** The angle of a direction of the plane in degrees, from -180 to 180. */
+/** The angle of a direction of the plane in degrees, from -180 to 180; zero where only rounding is left of it. */
 export function angleOf(direction) {
-  return DEGREES * Math.atan2(direction[1], direction[0]);
+  const degrees = DEGREES * Math.atan2(direction[1], direction[0]);
+  return Math.abs(degrees) < ROUNDED_DEGREES ? 0 : degrees;
 }
 
 // ---- conditions

@@ -144,7 +144,7 @@ export function mountToolbar(root, store, { presets, items, startTour, help }) {
     if (!preset) return;
     const opened = stateOfPreset(preset);
     const state = preset.text ? opened : { ...opened, text: store.state.text };
-    if (store.load(state, `open example ${preset.name}`)) store.say(preset.caption ?? `Example ${preset.name}: ${preset.title}.`);
+    if (store.load(state, `open example ${preset.name}`) && !preset.caption) store.say(`Example ${preset.name}: ${preset.title}.`);
   });
   replace(
     root,
