@@ -8,6 +8,7 @@ import pytest
 from browser_page import DESKTOP, PHONE, drag, lab_state, open_lab, predicted_limits, resize, settle
 
 WHOLE_PICTURE_SECONDS = 60
+JOINT = {"tokens": [[[0, 0], [1, 1]], [[0, 0], [1, -1]]], "labels": [1, -1], "train": "both"}
 
 
 def handle(browser, name):
@@ -18,6 +19,11 @@ def handle(browser, name):
 def grip(browser, name):
     """The circle in which a pointer holds a point, without its label."""
     return handle(browser, name).find_element("css selector", ".hit")
+
+
+def square_side(browser):
+    """The width of the plane's square in pixels."""
+    return browser.execute_script("return document.querySelector('#plane .plane-picture').getBoundingClientRect().width")
 
 
 def focused(browser):
@@ -93,7 +99,8 @@ def test_fingers_drag_a_token_on_a_phone(browser, lab_file):
         points = [] if at is None else [{"x": at[0], "y": at[1]}]
         browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
     settle(browser)
-    assert tokens(browser)[0, 1, 1] > before[0, 1, 1] + 0.3
+    half, side = lab_state(browser)["view"]["half"], square_side(browser)
+    assert tokens(browser)[0, 1, 1] == pytest.approx(before[0, 1, 1] + 56 * 2 * half / side, abs=0.05)
     assert predicted_limits(browser) != limits
     resize(browser, DESKTOP)
 
@@ -121,6 +128,17 @@ def test_keys_alone_enter_move_choose_and_remove(lab):
     press(lab, Keys.HOME, Keys.DELETE)
     assert len(tokens(lab)[0]) == count - 1
     assert focused(lab) == "token:0:0"
+
+
+def test_the_head_at_the_start_is_moved_where_both_are_trained(lab):
+    from selenium.webdriver.common.keys import Keys
+
+    lab.execute_script("lab.store.apply('both', (state) => ({ ...state, problem: arguments[0] }))", JOINT)
+    settle(lab)
+    lab.execute_script("arguments[0].focus()", handle(lab, "head"))
+    press(lab, Keys.ARROW_RIGHT, modifier=Keys.SHIFT)
+    view = lab_state(lab)["view"]
+    assert lab_state(lab)["problem"]["start_head"] == pytest.approx([0.2 * view["half"], 0], abs=0.02)
 
 
 def test_tab_stops_once_in_the_plane(lab):
@@ -187,6 +205,9 @@ def test_basins_are_painted_with_their_shares(browser, lab_file, with_workers):
     open_lab(browser, lab_file)
     if not with_workers:
         browser.execute_script("window.Worker = undefined")
+    browser.execute_script(
+        "lab.store.apply('wider', (state) => ({ ...state, view: { ...state.view, map: 'window', half: 4 } }))"
+    )
     browser.find_element("css selector", "#plane input[name=basins]").click()
     shares = basins_painted(browser)
     assert len(shares) == 2
@@ -211,5 +232,5 @@ def test_basins_follow_the_problem_and_say_where_there_are_none(lab):
     lab.execute_script(
         "lab.store.apply('Adam', (state) => ({ ...state, problem: { ...state.problem, optimizer: { name: 'Adam' } } }))"
     )
-    settle(lab)
+    settle(lab)  # every view has followed, and the sentence stands
     assert "Adam" in lab.find_element("css selector", "#plane .basin-status").text

@@ -73,7 +73,9 @@ function isEuclidean(problem) {
 /** Why basins of a problem are not painted, in one sentence; empty where they are. */
 export function basinRefusal(problem) {
   if (problem.joint) return "Where head and attention are trained together, a start is more than a point of this plane, so basins are not painted.";
-  if (problem.optimizer.name === "Adam") return "Adam's steps depend on all gradients before, so basins are not painted for it.";
+  const { name, momentum } = problem.optimizer;
+  if (name === "Adam" || momentum > 0)
+    return `${name === "Adam" ? "Adam's steps" : "Steps with momentum"} depend on all gradients before, so basins are not painted for them.`;
   return "";
 }
 

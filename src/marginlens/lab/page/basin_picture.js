@@ -249,7 +249,7 @@ export function mountBasins(canvas, store, legend) {
       list,
       painting.shares().map(([label, share]) =>
         element("li", {},
-          element("span", { class: label >= 0 && label < limits.length ? "basin-swatch" : "basin-swatch grey", style: { "--colour": limits[label]?.colour ?? "var(--muted)" } }),
+          element("span", { class: `basin-swatch${limits[label] ? "" : label === UNSETTLED ? " hatched" : " dotted"}`, style: { "--colour": limits[label]?.colour ?? "var(--muted)" } }),
           ` ${label >= 0 && label < limits.length ? "start here → " : "starts here "}${basinSentence(label, limits)}: ${percent(share)}`),
       ),
     );

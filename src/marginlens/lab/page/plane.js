@@ -37,6 +37,11 @@ function put(node, name, value) {
   if (node.getAttribute(name) !== text) node.setAttribute(name, text);
 }
 
+/** A pixel no further out than pictures can be drawn. */
+function clipped(pixel) {
+  return pixel.map((entry) => Math.min(1e5, Math.max(-1e5, entry)));
+}
+
 /** SVG nodes of a layer by name, made when first asked for and taken out when an update has not asked for them. */
 class Nodes {
   #made = new Map();
@@ -142,7 +147,13 @@ function handlesOf(state, analysis) {
       });
     }),
   );
-  if (problem.head?.length === 2)
+  if (problem.train === "both") {
+    const point = problem.start_head ?? [0, 0];
+    found.push({
+      id: "head", kind: "head", point, name: "head v at the start", value: `at ${pointText(point)}`,
+      move: (at) => (before) => ({ ...before, problem: { ...before.problem, start_head: at } }), choose: {},
+    });
+  } else if (problem.head?.length === 2)
     found.push({
       id: "head", kind: "head", point: problem.head, name: "head v", value: `at ${pointText(problem.head)}`,
       move: (at) => (before) => withHead(before, at), choose: {},
@@ -466,16 +477,21 @@ export function mountPlane(root, store, runs = null) {
         }
         const node = nodes.paths.get(k, () => shape("path", { class: "path" }));
         const point = path.now ? path.now.point : path.points[path.points.length - 1];
-        const pixel = scale.toPixel([point[point.length - 2], point[point.length - 1]]).map((entry_) => Math.min(1e5, Math.max(-1e5, entry_)).toFixed(1));
+        const pixel = clipped(scale.toPixel(point)).map((entry) => entry.toFixed(1));
         const line = pathUpTo(entry.line, runs.step);
         put(node, "d", line === "" ? "" : `${line}L${pixel[0]} ${pixel[1]}`);
         put(node, "class", state.chosen.start === k ? "path chosen" : "path");
+        if (path.now?.head && (state.chosen.start ?? 0) === k) {
+          const arrow = nodes.heads.get("now", () => shape("path", { class: "head-now" }));
+          put(arrow, "d", pathThrough([[side / 2, side / 2], clipped(scale.toPixel(path.now.head))]));
+        }
         const dot = nodes.points.get(k, () => shape("circle", { class: "path-point", r: 4.5 }));
         put(dot, "cx", pixel[0]);
         put(dot, "cy", pixel[1]);
       });
     nodes.paths.sweep();
     nodes.points.sweep();
+    nodes.heads.sweep();
   }
 
   function drawLegend(state, limit) {
@@ -554,6 +570,14 @@ export function mountPlane(root, store, runs = null) {
     }
     return found;
   }
+
+  svg.addEventListener(
+    "touchstart",
+    (event) => {
+      if (event.touches.length === 1 && nearest(pixelOf(event.touches[0]), COARSE_HIT)) event.preventDefault(); // it drags and does not scroll
+    },
+    { passive: false },
+  );
 
   const fingers = new Map(); // touches on the background, for pinching
   let pinch = null;
