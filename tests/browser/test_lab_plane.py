@@ -23,7 +23,9 @@ def grip(browser, name):
 
 def square_side(browser):
     """The width of the plane's square in pixels."""
-    return browser.execute_script("return document.querySelector('#plane .plane-picture').getBoundingClientRect().width")
+    return browser.execute_script(
+        "return document.querySelector('#plane .plane-picture').getBoundingClientRect().width"
+    )
 
 
 def focused(browser):
