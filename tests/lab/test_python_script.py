@@ -182,22 +182,33 @@ def test_limits_certificates_and_verdicts_are_those_of_the_page() -> None:
         assert theirs == verdicts, name
 
 
-def test_limits_of_joint_training_are_those_of_the_page() -> None:
+def test_limits_and_verdicts_of_joint_training_are_those_of_the_page() -> None:
     code = """
     import { analyse } from "./analysis.js";
     import { completeState } from "./state.js";
-    const listed = ({ label, selected, direction, margin }) => [label, selected, direction, margin];
-    answer(given.map((state) => analyse(completeState(state)).limits.map(listed)));
+    const holding = ({ citation, conditions }) => [citation, conditions.map(({ name, holds }) => [name, holds])];
+    answer(given.map((state) => {
+      const { limits, prediction } = analyse(completeState(state));
+      const listed = limits.map(({ label, selected, direction, margin }) => [label, selected, direction, margin]);
+      return { limits: listed, verdicts: prediction.verdicts.map(holding) };
+    }));
     """
     joint = {name: state for name, state in states().items() if state["problem"].get("train") == "both"}
     answers = run_in_page(code, list(joint.values()))
-    assert sum(map(len, answers)) > len(joint) // 2
+    assert sum(len(answer["limits"]) for answer in answers) > len(joint) // 2
     for name, answer in zip(joint, answers, strict=True):
-        mine = outcomes()[name].names["limits"]
-        assert [(label, selected) for label, selected, _, _ in mine] == [(one[0], one[1]) for one in answer], name
-        for (_, _, direction, margin), one in zip(mine, answer, strict=True):
+        found = outcomes()[name].names
+        assert [[label, selected] for label, selected, _, _ in found["limits"]] == [
+            one[:2] for one in answer["limits"]
+        ], name
+        for (_, _, direction, margin), one in zip(found["limits"], answer["limits"], strict=True):
             assert close(direction, one[2]), name
             assert close(margin, one[3]), name
+        theirs = [
+            [one.citation, [[check.name, check.holds] for check in one.conditions]]
+            for one in found["prediction"].verdicts
+        ]
+        assert theirs == answer["verdicts"], name
 
 
 def test_limits_are_shown_as_on_the_page() -> None:

@@ -254,18 +254,17 @@ function twoTokenMixtures(problem, selected, inputs) {
 }
 
 /** The smallest cost of mixing found: at mixtures of two tokens, outright selections, random points, and around the best of them. */
-function searchedCost(problem, selected, inputs, gamma, { samples, rounds, outright }) {
+function searchedCost(problem, selected, inputs, gamma, { samples, rounds, outright, rivals = [] }) {
   const { T, d, lengths, K } = problem;
   const costAt = mixingCost(problem, selected, inputs, gamma);
   const uniform = uniforms(1);
   const gaussian = gaussians(uniform);
   const points = twoTokenMixtures(problem, selected, inputs);
-  if (countOf(problem, allInputs(problem)) <= outright) {
-    for (const other of selectionsOf(problem, allInputs(problem))) {
-      if (other.every((t, i) => t === selected[i])) continue;
-      const solution = attSvm(problem, other);
-      if (solution.status === OPTIMAL) points.push(solution.x.map((entry) => SETTLED_LOGIT_MARGIN * entry));
-    }
+  const isFew = countOf(problem, allInputs(problem)) <= outright;
+  for (const other of isFew ? selectionsOf(problem, allInputs(problem)) : rivals) {
+    if (other.every((t, i) => t === selected[i])) continue;
+    const solution = attSvm(problem, other);
+    if (solution.status === OPTIMAL) points.push(solution.x.map((entry) => SETTLED_LOGIT_MARGIN * entry));
   }
   let spread = 0;
   lengths.forEach((length, i) => {
@@ -322,7 +321,7 @@ function hasFreeRay(problem, selected, inputs, head) {
  * mixing found, proved_nu a lower bound on it.
  *
  * search: how hard to look for mixtures: random `samples`, `rounds` around the best of them, and all selections where there are at most
- * `outright`; where it is not `isThorough` nothing is looked for once a bound is proved, and nu is nan.
+ * `outright`, else the `rivals` that are named; where it is not `isThorough` nothing is looked for once a bound is proved, and nu is nan.
  */
 export function checkAssumptionC(problem, selected, inputs = allInputs(problem), search = THOROUGH) {
   const head = labelSvm(signedTokens(problem, selected, inputs), inputs.length, problem.dModel);
@@ -405,7 +404,8 @@ function fixedHeadRadius(problem, head, nu) {
   return high;
 }
 
-function aboutSelection(problem, best, selected, search) {
+function aboutSelection(problem, best, selected, effort) {
+  const search = { ...effort, rivals: best.selections.slice(0, MAX_CANDIDATES) }; // as good a margin elsewhere makes mixing free
   const head = labelMargin(problem, selected);
   const strict = attSvm(problem, selected);
   const relaxed = relaxedSvm(problem, selected, head.support);

@@ -199,7 +199,7 @@ function descentLines(problem, state) {
     "",
     `# ---- descent from every start, ${step > 0 && step < problem.steps ? `up to step ${all} of ${problem.steps}` : `all ${all} steps`}`,
     `n_steps = ${all}`,
-    problem.joint ? "risk = ml.JointRisk(data, loss)" : "risk = ml.AttentionRisk(data, head, loss)",
+    ...(problem.joint ? [] : ["risk = ml.AttentionRisk(data, head, loss)"]),
     `runs = [${run} for start in starts]`,
     'print(f"After {n_steps} steps")',
     "for start, run in zip(starts, runs):",
@@ -214,18 +214,31 @@ function descentLines(problem, state) {
   return lines;
 }
 
-/** Where head and attention go together: the selections that a head tells apart best, with p^mm and p^relax. */
-function jointLimitLines(problem) {
+/** Where head and attention go together: the selections that a head tells apart best, with p^mm and p^relax, and the theorems. */
+function jointLines(problem) {
   const count = problem.lengths.reduce((total, length) => total * length, 1);
-  const lines = ["", "# ---- the predicted limits: the tokens that let a head tell the labels apart best", "# (inputs and tokens are counted from 0)"];
+  const asked = ["", "risk = ml.JointRisk(data, loss)", "prediction = ml.predict(risk)"];
+  const theorems = [
+    "",
+    "# ---- which theorem applies, condition by condition",
+    'print("Theorems")',
+    "for verdict in prediction.verdicts:",
+    "    print(verdict)",
+    "print(prediction.why)",
+  ];
   if (count > MAX_JOINT_SELECTIONS) {
-    return [...lines, "limits = []", `print("No predicted limits: ${count} ways to choose tokens are too many to try")`];
+    const sentence = `No predicted limits: ${count} ways to choose tokens are too many for the page to try`;
+    return [...asked, "limits = []", `print("${sentence}")`, ...theorems];
   }
   return [
-    ...lines,
-    "best = ml.theory.best_selections(data)",
+    ...asked,
+    "",
+    "# ---- the predicted limits: the tokens that let a head tell the labels apart best, those of a theorem first",
+    "# (inputs and tokens are counted from 0)",
+    "best = prediction.details.best",
+    "certain = None if prediction.path_direction is None else prediction.details.selected.tolist()",
     "limits = []",
-    "for selected in best.selections.tolist() if best.margin > 0 else []:",
+    "for selected in sorted(best.selections.tolist(), key=lambda selected: selected != certain) if best.margin > 0 else []:",
     "    strict = ml.att_svm(data, selected)",
     "    if strict.status is not ml.Status.OPTIMAL:",
     "        continue",
@@ -237,18 +250,7 @@ function jointLimitLines(problem) {
     'print(f"Predicted limits, label margin {best.margin:.6g}")',
     "for label, selected, direction, margin in limits:",
     '    print(f"  {label} selects {selected}: direction {direction}, margin {margin:.6g}")',
-  ];
-}
-
-function jointTheoremLines() {
-  return [
-    "",
-    "# ---- what the theorems say of head and attention trained together",
-    "prediction = ml.predict(risk)",
-    'print("Theorems")',
-    "for verdict in prediction.verdicts:",
-    "    print(verdict)",
-    "print(prediction.why)",
+    ...theorems,
   ];
 }
 
@@ -322,7 +324,7 @@ function planeScript(state, link) {
   ];
   if (problem.joint) {
     const start = `start_head = ${vector(problem.startHead)}`;
-    return [...lines, start, ...jointLimitLines(problem), ...descentLines(problem, state), ...jointTheoremLines()];
+    return [...lines, start, ...jointLines(problem), ...descentLines(problem, state)];
   }
   lines.push(`chosen = ${chosen}  # the start that the theorems are asked about`);
   lines.push(...predictionLines(problem), ...descentLines(problem, state));
