@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from browser_page import lab_link, lab_state, open_lab, settle, wait_for
+from browser_page import accessibility_violations, lab_link, lab_state, open_lab, prefer, settle, wait_for
 from marginlens.data import text_windows
 from marginlens.data.vocabulary import Characters, Words
 
@@ -179,6 +179,23 @@ def test_a_token_of_the_picture_shows_its_windows(text_tab):
     picture = text_tab.find_element("css selector", "#text-graph svg").get_attribute("outerHTML")
     assert "undefined" not in picture
     assert "NaN" not in picture
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_a_reader_opens_is_accessible(text_tab, axe, scheme):
+    prefer(text_tab, color_scheme=scheme)
+    change(text_tab, "text-steps", 400)
+    script = """
+      document.querySelector(".continued .token").click();
+      document.querySelector("#text-graph .pair").click();
+      document.querySelector("#text-training .primary").click();
+      document.querySelectorAll("#tab-text details").forEach((details) => (details.open = true));
+    """
+    text_tab.execute_script(script)
+    training = "document.querySelector('#text-training').dataset"
+    wait_for(text_tab, f"{training}.step === '400' && {training}.playing === 'false'")
+    wait_for(text_tab, "document.querySelector('.evidence mark.loser')")
+    assert accessibility_violations(text_tab) == []
 
 
 def test_a_text_is_undone_and_travels_by_link(text_tab, lab_file):

@@ -202,3 +202,27 @@ test("a newer request of a kind, and another text, come before older ones", asyn
   assert.match(work.refusal, /^There is no text yet/);
   assert.match((await work.ask({ ask: "graph", last: 0 })).refusal, /no text/);
 });
+
+test("where the browser lets no worker run, the page does the work", async (context) => {
+  const before = { Worker: globalThis.Worker, document: globalThis.document };
+  context.after(() => Object.assign(globalThis, before));
+  globalThis.document = { getElementById: () => ({ textContent: "" }) };
+  globalThis.Worker = class {
+    postMessage() {
+      setTimeout(() => this.onerror({ message: "blocked" }));
+    }
+  };
+  const work = new TextWork();
+  await work.read({ ...START, source: "abcabcabcabcabc" });
+  assert.equal(work.summary.names.length, 3);
+  assert.equal(work.budget, 8);
+});
+
+test("a text that compares nothing is read, laid out and has nothing to train", () => {
+  const model = readText({ ...START, source: "aaaaaaaaaaaaaaaa" });
+  const graph = graphAnswer(model, 0);
+  assert.deepEqual([graph.edges, graph.heights], [[], [0]]);
+  assert.equal(layoutGraph(graph, model.names).chips.length, 1);
+  const answer = trainingAnswer(model, { to: 100, budget: 1e9, grid: curveSteps(100) });
+  assert.deepEqual([answer.step, answer.isRunning, answer.curve[0].distance, answer.curve[0].correlation], [0, false, 0, null]);
+});

@@ -21,7 +21,8 @@ export class TextWork {
   #worker = null;
   #answer = null; // where there is no worker
   #number = 0;
-  #running = null; // { id, resolve }
+  #running = null; // { id, request, resolve }
+  #hasAnswered = false; // whether a worker ever has
   #waiting = new Map(); // by what is asked
   #text = null;
   #listeners = [];
@@ -84,8 +85,13 @@ export class TextWork {
     const [kind, { request, resolve }] = this.#waiting.entries().next().value;
     this.#waiting.delete(kind);
     const id = ++this.#number;
-    this.#running = { id, resolve };
+    this.#running = { id, request, resolve };
     this.#start();
+    this.#send();
+  }
+
+  #send() {
+    const { id, request } = this.#running;
     if (this.#answer) setTimeout(() => this.#done({ id, ...this.#answer(request) }));
     else this.#worker.postMessage({ role: "text", id, ...request });
   }
@@ -97,8 +103,21 @@ export class TextWork {
       this.#answer = textAnswers();
       return;
     }
-    this.#worker.onmessage = ({ data }) => this.#done(data);
-    this.#worker.onerror = (event) => this.#done({ id: this.#running?.id, refusal: `The work on the text broke off: ${event.message}` });
+    this.#worker.onmessage = ({ data }) => {
+      this.#hasAnswered = true;
+      this.#done(data);
+    };
+    this.#worker.onerror = (event) => this.#failed(event.message);
+  }
+
+  /** Say that a worker broke off; where none ever answered, go on without. */
+  #failed(message) {
+    if (this.#hasAnswered) {
+      this.#done({ id: this.#running?.id, refusal: `The work on the text broke off: ${message}` });
+      return;
+    }
+    this.#answer = textAnswers();
+    if (this.#running !== null) this.#send();
   }
 
   #done({ id, ...reply }) {

@@ -24,7 +24,7 @@ function chart({ name, title, about, low = null, high = null }, curve, shown, st
   const bottom = low ?? Math.min(0, ...values);
   const top = high ?? Math.max(bottom + 1e-6, ...values);
   const { width, height, left, right } = CHART;
-  const x = (step) => left + ((width - left - right) * Math.log(1 + step)) / Math.log(1 + steps);
+  const x = (step) => left + ((width - left - right) * Math.log(1 + step)) / Math.log(1 + Math.max(1, steps));
   const y = (value) => CHART.top + ((height - CHART.top - CHART.bottom) * (top - value)) / (top - bottom);
   const line = points.map((point) => `${x(point.step).toFixed(1)},${y(point[name]).toFixed(1)}`).join(" ");
   const now = shown && Number.isFinite(shown[name]) ? shown : null;
@@ -156,8 +156,9 @@ export function mountTraining(root, store) {
     scrub.setAttribute("aria-valuetext", `step ${point?.step ?? 0} of ${goal}`);
     setText(play, isPlaying ? "Pause" : reached === null ? "Train" : reached.step < goal && reached.isRunning ? "Go on" : "Train again");
     again.disabled = reached === null;
+    const isStill = reached !== null && !reached.isRunning ? " There the gradient is zero: nothing more is learnt." : "";
     const solving = reached !== null && reached.solved < reached.all ? `Solving for the rule: ${reached.solved} of ${reached.all} last tokens.` : null;
-    setText(status, solving ?? (point === null ? "Not trained yet." : `Step ${point.step.toLocaleString("en")} of ${goal.toLocaleString("en")}, norm of W ${short(point.norm)}.`));
+    setText(status, solving ?? (point === null ? "Not trained yet." : `Step ${point.step.toLocaleString("en")} of ${goal.toLocaleString("en")}, norm of W ${short(point.norm)}.${isStill}`));
     setText(agreement, point === null || isPlaying ? "" : agreementOf(point));
     const size = reached?.pairs ? ` It moves ${counted(reached.pairs, "weight")} over ${counted(reached.merged, "different window")}${reached.step > 50 ? `, ${short(reached.ms / reached.step)} ms a step` : ""}.` : "";
     setText(small, `Normalised gradient descent with steps of ${work.summary?.stepSize ?? "–"} from W = 0, log-loss, one-hot embeddings.${size} In the limit W follows Graph-SVM, and its finite part sets the shares (C, Thm 3).`);
