@@ -14,7 +14,6 @@ const BOTTOM = 20;
 const MIN_PLOT_HEIGHT = 64;
 const WIDTH = 340; // of a chart before it is laid out, and in pictures
 const MIN_WIDTH = 200;
-const DRAG_INTERVAL = 90; // ms between drawings while something is dragged, so that frames are left to the plane
 const LETTER_WIDTH = 7; // of a tick's label, in px
 const REBUILD_MS = 100; // between two drawings of the lines, while a run plays or something is dragged
 const TABLE_ROWS = 12;
@@ -321,20 +320,7 @@ export function mountCurves(root, store, runs) {
       ),
     );
   };
-  let timer = 0;
-  let lastDrawn = -Infinity;
-  const drawSoon = () => {
-    if (timer !== 0) return;
-    const wait = store.gesture === null || runs.isPlaying ? 0 : lastDrawn + DRAG_INTERVAL - performance.now();
-    const draw = () => {
-      timer = 0;
-      drawn();
-      lastDrawn = performance.now();
-    };
-    if (wait > 0) timer = setTimeout(draw, wait);
-    else draw();
-  };
-  runs.subscribe(drawSoon);
+  runs.subscribe(drawn);
   let lastWidth = 0;
   new ResizeObserver(() => {
     if (root.clientWidth === lastWidth) return;
@@ -346,7 +332,7 @@ export function mountCurves(root, store, runs) {
   return {
     update(state, found) {
       analysis = found;
-      drawSoon();
+      drawn();
     },
   };
 }
