@@ -29,6 +29,7 @@ from browser_page import (
 )
 from marginlens.directions import correlation
 from marginlens.dynamics import descend
+from marginlens.lab import permalink, presets
 from marginlens.theory import locally_optimal_directions
 
 TABS = ("plane", "text")
@@ -298,6 +299,17 @@ def test_the_address_brings_back_the_state(lab, lab_file):
     assert lab_state(lab) == state
     open_lab(lab, lab_file)
     assert lab_state(lab) != state
+
+
+def test_every_example_opens_by_its_link_and_predicts_what_python_does(browser, lab_file):
+    for preset in presets():
+        open_lab(browser, lab_file, permalink(preset))
+        state = lab_state(browser)
+        assert state["preset"] == preset.name
+        assert "refusal" not in browser.find_element("id", "message").get_attribute("class")
+        euclidean = state["problem"]["optimizer"]["name"] in ("NormalizedGD", "GradientDescent")
+        if state["tab"] == "plane" and state["problem"].get("train") != "both" and euclidean:
+            agrees_with_python(browser)
 
 
 @pytest.mark.parametrize(("fragment", "sentence"), [("#7.abc", "another version"), ("#1.abc", "damaged")])

@@ -205,6 +205,7 @@ def basins_painted(browser):
 @pytest.mark.parametrize("with_workers", [True, False], ids=["in workers", "without workers"])
 def test_basins_are_painted_with_their_shares(browser, lab_file, with_workers):
     open_lab(browser, lab_file)
+    browser.execute_script("lab.store.apply('zoom', (state) => ({ ...state, view: { ...state.view, half: 4 } }))")
     if not with_workers:
         browser.execute_script("window.Worker = undefined")
     browser.execute_script(

@@ -11,8 +11,10 @@ from browser_page import (
     PHONE,
     accessibility_violations,
     background_brightness,
+    lab_state,
     open_page,
     overflowing,
+    predicted_limits,
     prefer,
     resize,
     settle,
@@ -131,6 +133,15 @@ def test_every_figure_is_decoded(browser, pages):
     widths = browser.execute_script("return [...document.images].map((image) => image.naturalWidth)")
     assert len(widths) == 3  # the claim that failed has none
     assert min(widths) > 0
+
+
+def test_a_claim_in_the_plane_leads_to_its_problem_in_the_lab(browser, tmp_path):
+    open_page(browser, reproduce((fake_claim("A-F1b"),), tmp_path / "report").page)
+    browser.find_element("css selector", "#A-F1b .lab a").click()
+    browser.execute_script("return window.lab.ready")
+    assert browser.current_url.startswith((tmp_path / "report" / "lab.html").as_uri())
+    assert lab_state(browser)["preset"] == "A-F1b"
+    assert len(predicted_limits(browser)) == 2
 
 
 # ---- a probe
