@@ -22,7 +22,7 @@ def lab(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]",
+            metavar="FILE",
             help="A problem in the plane to begin with: a .npz or JSON file as solve and train read it, or one that the page saved.",
             show_default=False,
         ),
