@@ -1,10 +1,11 @@
 // Where attention can settle: the headline before training, the limits to choose from with their support tokens, and the proof in numbers.
 
 import { bracketOf, certificateResidual, INFEASIBLE, kktResidual, marginOf, OPTIMAL } from "../kernels/margin.js";
+import { normOfOptimizer } from "../kernels/norms.js";
 import { tokenOptimality } from "../kernels/optimality.js";
 import { element, replace, setAttributes, setText } from "./dom.js";
 import { exponent, percent, short } from "./numbers.js";
-import { angleOf, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, selectionVerdict, selectionWords } from "./sentences.js";
+import { angleWords, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, OPTIMIZER_WORDS, selectionVerdict, selectionWords } from "./sentences.js";
 import { withChosen } from "./state.js";
 
 const QUIET_MS = 700; // without a change after which the headline is read aloud
@@ -90,7 +91,7 @@ function limitRow(store, place) {
       setText(tokens, selected.length === 1 ? `token ${selected[0] + 1}` : selected.map((t, i) => `${i + 1}: token ${t + 1}`).join(" · "));
       const gap = optimality && Number.isFinite(optimality.scoreGap) ? `, score gap ${short(optimality.scoreGap)}` : "";
       const basin = share === null ? "" : `, ${percent(share)} of the starts shown`;
-      setText(numbers, `${short(angleOf(direction))}°, margin ${short(margin, 4)}${gap}${basin}`);
+      setText(numbers, `${angleWords(direction)}, margin ${short(margin, 4)}${gap}${basin}`);
       setText(name, `Limit ${place + 1}${isGlobal ? ", the global one" : ""}${selected.length === 1 ? "" : ", input by input"}: `);
       setAttributes(button, { "aria-pressed": String(isChosen) });
       button.classList.toggle("shown", isShown);
@@ -99,10 +100,12 @@ function limitRow(store, place) {
 }
 
 function legendOf(problem) {
+  const power = problem ? normOfOptimizer(problem.optimizer) : 2;
+  const length = power === 2 ? "" : `, measured by ${normWords(power)} as ${OPTIMIZER_WORDS[problem.optimizer.name]} does`;
   const several = problem?.n > 1 ? "“1: token 3” means token 3 of input 1. " : "";
   const star = problem?.joint ? "★ has the lowest loss in the end." : "★ selects the best token of every input.";
   const gap = problem?.joint ? "" : " Score gap: the lead in score over the support tokens.";
-  return `${several}${star} Margin: the lead per unit of length.${gap}`;
+  return `${several}${star} Margin: the lead per unit of length${length}.${gap}`;
 }
 
 /** The headline, the list of limits and the support tokens of the shown one; `basinshares` of the painted basins say how many starts go where. */
@@ -304,7 +307,8 @@ export function mountCertificate(root, store) {
       else if (isSet)
         setText(about, `Limit ${limit.index + 1} selects any of the tokens that tie; its margin of ${short(limit.margin)} has no certificate on this page.`);
       else {
-        setText(about, `Limit ${limit.index + 1}, margin ${short(limit.margin, 6)}:`);
+        const others = limit.solution.isUnique === false ? ", which other directions have too" : "";
+        setText(about, `Limit ${limit.index + 1}, margin ${short(limit.margin, 6)}${others}:`);
         const words = selectionWords(limit.selected, dependentInputs(analysis));
         proof.fill(limit.solution, words, { power: limit.power, isRelaxed: limit.label === "p^relax" });
       }

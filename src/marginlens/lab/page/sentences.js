@@ -6,7 +6,6 @@ import { selectionAt } from "../kernels/optimality.js";
 import { powerOfTen, short } from "./numbers.js";
 
 const MAX_LOG = 700; // of a number that a double holds
-const ROUNDED_DEGREES = 1e-9;
 const DEGREES = 180 / Math.PI;
 const CERTIFIED_RTOL = 1e-9; // residual or gap up to which a certificate gets its tick
 
@@ -65,10 +64,9 @@ function degreesOf(deviation) {
   return `${short(2 * DEGREES * Math.asin(Math.sqrt(Math.min(deviation, 2) / 2)))}°`;
 }
 
-/** The angle of a direction of the plane in degrees, from -180 to 180; zero where only rounding is left of it. */
-export function angleOf(direction) {
-  const degrees = DEGREES * Math.atan2(direction[1], direction[0]);
-  return Math.abs(degrees) < ROUNDED_DEGREES ? 0 : degrees;
+/** The angle of a direction of the plane in degrees, from −180 to 180, without the rounding of its last digits. */
+export function angleWords(direction) {
+  return `${short(Number((DEGREES * Math.atan2(direction[1], direction[0])).toFixed(2)))}°`;
 }
 
 // ---- conditions
@@ -373,7 +371,6 @@ export function headline(analysis) {
   const limit = expectedLimit(analysis);
   if (limit === null) return { sentence: openSentence(problem, prediction, limits), kind: "open" };
   const tokens = selectionWords(limit.selected, prediction.dependent);
-  const settles = `From this start the attention settles on ${tokens}.`;
   const { promise, step } = prediction;
   if (!promise) {
     return {
@@ -382,7 +379,7 @@ export function headline(analysis) {
     };
   }
   const theorem = promise.citation.replace("A Thm", "Theorem");
-  if (step.holds) return { sentence: `${settles} ${theorem} makes this certain.`, kind: "certain" };
+  if (step.holds) return { sentence: `From this start the attention settles on ${tokens}. ${theorem} makes this certain.`, kind: "certain" };
   const { name } = problem.optimizer;
   const largest = fromLog(-step.numbers.log_L_p);
   if (name === "GradientDescent") {
@@ -392,9 +389,9 @@ export function headline(analysis) {
     };
   }
   if (normOfOptimizer(problem.optimizer) === 2) {
-    const observed = name === "NormalizedGD" ? "normalised steps went the same way in experiments, without a proof" : `${OPTIMIZER_WORDS[name]} has no such proof`;
+    const others = name === "NormalizedGD" ? "; normalised steps went the same way in experiments" : "";
     return {
-      sentence: `${settles} ${theorem} proves it for plain gradient descent with steps up to ${largest}; ${observed}.`,
+      sentence: `From this start the attention should settle on ${tokens}. ${theorem} proves it for plain gradient descent with steps up to ${largest}, not for ${OPTIMIZER_WORDS[name]}${others}.`,
       kind: "observed",
     };
   }
@@ -479,7 +476,7 @@ export function certificateSentence(solution, tokens, { residual, gap }, isRelax
   }
   if (solution.status !== OPTIMAL) return "There is nothing to prove.";
   return isCertified(residual) && isCertified(gap)
-    ? `This proves that no shorter vector puts ${tokens} ahead of all others by one${isRelaxed ? " in the inputs that support the head" : ""}, so no direction has a wider margin.`
+    ? `This proves that no shorter vector puts ${tokens} ahead of all others by one${isRelaxed ? " in the inputs that support the head, and at all in the rest" : ""}: no direction that does so has a wider margin.`
     : "The two bounds do not meet to rounding, so this proves the margin only to their gap.";
 }
 
