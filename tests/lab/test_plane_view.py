@@ -250,3 +250,53 @@ def test_basins_of_other_norms_have_the_tokens_that_their_descent_selects(optimi
     assert len(settled) >= 23
     assert all(pixel["painted"] == pixel["run"] for pixel in settled)
     assert len({tuple(pixel["run"]) for pixel in settled}) == n_basins
+
+
+def test_sectors_that_catch_runs_change_no_label() -> None:
+    rng = np.random.default_rng(11)
+    problems = [
+        {"keys": rng.standard_normal((n, 4, 2)).tolist(), "scores": rng.standard_normal((n, 4)).tolist(), "loss": loss}
+        for n, loss in ((1, "Logistic"), (2, "Exponential"), (3, "CorrelationLoss"), (2, "Logistic"))
+    ]
+    code = """
+    import { basinField, labelPixels } from "../kernels/basins.js";
+    import { locallyOptimalDirections } from "../kernels/optimality.js";
+    import { readProblem } from "../kernels/problem.js";
+    const pixels = Array.from({ length: 64 }, (_, k) => k);
+    answer(given.flatMap((json) => {
+      const problem = readProblem(json);
+      const optima = locallyOptimalDirections(problem);
+      return [{ side: 8, half: 5, steps: 1500 }, { side: 8, far: 1e5 }].map((settings) => {
+        const field = basinField(problem, optima, settings);
+        const plain = { ...basinField(problem, optima, settings), sectors: optima.map(() => null) };
+        const labelled = (one) => Array.from(labelPixels(one, pixels).labels);
+        return { proved: field.sectors.filter((sector) => sector !== null).length, quick: labelled(field), slow: labelled(plain) };
+      });
+    }));
+    """
+    found = run_in_page(code, problems)
+    assert sum(picture["proved"] for picture in found) > 0
+    for picture in found:
+        assert picture["quick"] == picture["slow"]
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"optimizer": {"name": "Adam"}}, "Adam"),
+        ({"optimizer": {"name": "SignDescent", "momentum": 0.9}}, "momentum"),
+        ({"optimizer": {"name": "SignDescent"}}, ""),
+        ({"optimizer": {"name": "GradientDescent"}}, ""),
+    ],
+    ids=["Adam", "momentum", "sign", "gradient descent"],
+)
+def test_where_basins_cannot_be_painted_a_sentence_says_so(change: dict[str, Any], word: str) -> None:
+    data, v = ml.data.figure_1b()
+    code = """
+    import { basinRefusal } from "../kernels/basins.js";
+    import { readProblem } from "../kernels/problem.js";
+    answer(basinRefusal(readProblem(given)));
+    """
+    sentence = run_in_page(code, {**as_json(data, v), **change})
+    assert (sentence == "") == (word == "")
+    assert word in sentence
