@@ -93,7 +93,7 @@ function numberField(name, field, onchange) {
   let pull = 0;
   const slider = element("input", { type: "range", min: 0, max: SLIDER_POSITIONS, step: 1, "aria-label": `${field.label}, slider` });
   const box = element("input", { type: "number", id, step: "any", "aria-describedby": `${id}-about` });
-  slider.addEventListener("pointerdown", () => pull++);
+  for (const type of ["pointerdown", "focus"]) slider.addEventListener(type, () => pull++);
   slider.addEventListener("input", () => onchange(field.whole(valueAt(field, Number(slider.value) / SLIDER_POSITIONS)), `${id}-${pull}`));
   box.addEventListener("change", () => {
     if (box.value.trim() === "" || !onchange(Number(box.value), null)) box.value = box.dataset.shown;

@@ -1,0 +1,191 @@
+"""Runs of the lab in a real browser: every optimizer against Python, joint training, the curves, settings and reduced motion."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from browser_page import (
+    accessibility_violations,
+    lab_state,
+    open_lab,
+    overflowing,
+    path_ends,
+    prefer,
+    problem_of,
+    resize,
+    settle,
+    wait_for,
+)
+from marginlens.dynamics import descend
+
+OPTIMIZERS = ("GradientDescent", "NormalizedGD", "SignDescent", "CoordinateDescent", "SteepestDescent", "Adam")
+N_STEPS = 300
+
+
+def choose(browser, select, value):
+    browser.find_element("css selector", f"#{select} option[value='{value}']").click()
+    settle(browser)
+
+
+def type_in(browser, field, value):
+    """Write a number into a field and leave it, as a person does."""
+    from selenium.webdriver.common.keys import Keys
+
+    box = browser.find_element("id", field)
+    box.send_keys(Keys.CONTROL, "a")
+    box.send_keys(f"{value}{Keys.TAB}")
+    settle(browser)
+
+
+def go_to(browser, step):
+    type_in(browser, "playback-step", step)
+    wait_for(browser, f"lab.runs().step === {step}")
+    settle(browser)
+
+
+def train_both(browser):
+    browser.find_element("css selector", "input[name='train'][value='both']").click()
+    settle(browser)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_takes_the_steps_that_python_takes(lab, name):
+    choose(lab, "setting-optimizer", name)
+    type_in(lab, "setting-size", 0.25)
+    if name in ("SignDescent", "CoordinateDescent", "SteepestDescent"):
+        type_in(lab, "setting-momentum", 0.5)
+        type_in(lab, "setting-decay", 0.3)
+    choose(lab, "setting-loss", "Exponential")
+    lab.execute_script("lab.store.apply('move', (state) => ({ ...state, starts: [[0.4, -0.3], [-0.5, 1.2]] }))")
+    go_to(lab, N_STEPS)
+    state = lab_state(lab)
+    problem = problem_of(state)
+    assert state["problem"]["optimizer"]["name"] == name
+    assert state["problem"]["optimizer"]["size"] == 0.25
+    for start, end in zip(state["starts"], path_ends(lab), strict=True):
+        run = descend(problem.risk, optimizer=problem.optimizer, n_steps=N_STEPS, start=np.array(start))
+        assert end == pytest.approx(run.final, rel=1e-9)
+
+
+def test_head_and_attention_are_trained_together_and_apart_again(lab):
+    before = lab_state(lab)["problem"]
+    train_both(lab)
+    type_in(lab, "setting-size", 0.2)
+    go_to(lab, N_STEPS)
+    state = lab_state(lab)
+    problem = problem_of(state)
+    assert problem.trains_head
+    start = (problem.start_head, problem.start)
+    run = descend(problem.risk, optimizer=problem.optimizer, n_steps=N_STEPS, start=start).split()
+    head = lab.execute_script("return Array.from(lab.runs().paths[0].now.head)")
+    assert path_ends(lab)[0] == pytest.approx(run.p, rel=1e-9)
+    assert head == pytest.approx(run.v, rel=1e-9)
+    shown = lab.find_element("id", "curves").text
+    assert "Norm of the head" in shown
+    assert "Correlation of the head" in shown
+    theorems = lab.find_element("id", "theorems").text
+    assert "Theorem 5" in theorems
+    assert "Theorem 6" in theorems
+    lab.find_element("css selector", "input[name='train'][value='attention']").click()
+    settle(lab)
+    assert lab_state(lab)["problem"]["train"] == "attention"
+    assert "Norm of the head" not in lab.find_element("id", "curves").text
+    for _ in range(3):
+        lab.execute_script("lab.store.undo()")
+    settle(lab)
+    assert lab_state(lab)["problem"] == before
+
+
+def test_a_setting_out_of_range_is_refused_and_stays(lab):
+    before = lab_state(lab)["problem"]
+    type_in(lab, "setting-size", -1)
+    assert lab_state(lab)["problem"] == before
+    assert "step size" in lab.find_element("id", "message").text
+    size = before.get("optimizer", {}).get("size", 1)
+    assert float(lab.find_element("id", "setting-size").get_attribute("value")) == size
+
+
+def test_curves_follow_the_step_and_say_what_they_show(lab):
+    go_to(lab, 40)
+    charts = "return [...document.querySelectorAll('#curves [role=img]')].map((one) => one.getAttribute('aria-label'))"
+    wait_for(lab, "document.querySelector('#curves [role=img]').getAttribute('aria-label').includes('step 40')")
+    norm, correlation, attention, risk = lab.execute_script(charts)
+    assert norm.startswith("Norm")
+    assert correlation.count("limit") >= len(lab.execute_script("return lab.analysis().limits"))
+    assert "token" in attention
+    assert risk.startswith("Risk")
+    lab.find_element("css selector", "#curves details summary").click()
+    wait_for(lab, "document.querySelectorAll('#curves tbody tr').length > 5")
+    first = lab.find_elements("css selector", "#curves tbody tr")[0].text.split()
+    assert first[0] == "0"
+    place = "return document.querySelector('#curves .cursor').getAttribute('x1')"
+    before = float(lab.execute_script(place))
+    lab.find_element("css selector", "#curves input[type=checkbox]").click()
+    settle(lab)
+    assert float(lab.execute_script(place)) < before  # step 40 stands further left on an even axis
+
+
+def test_the_bar_scrubs_and_the_path_is_as_it_was(lab):
+    go_to(lab, 20)
+    there = path_ends(lab)
+    go_to(lab, 500)
+    bar = lab.find_element("id", "playback-bar")
+    script = """
+      const bar = arguments[0];
+      bar.value = 1000 * Math.log1p(20) / Math.log1p(lab.runs().end);
+      bar.dispatchEvent(new Event("input")); bar.dispatchEvent(new Event("change"));
+    """
+    lab.execute_script(script, bar)
+    settle(lab)
+    assert lab.execute_script("return lab.runs().step") == 20
+    assert path_ends(lab) == there
+    assert bar.get_attribute("aria-valuetext").startswith("step 20 of")
+
+
+def test_runs_that_cannot_move_say_so(lab):
+    lab.execute_script(
+        "lab.store.apply('flat', (state) => ({ ...state, problem: { ...state.problem, scores: [[1, 1, 1]] } }))"
+    )
+    settle(lab)
+    lab.find_element("css selector", "#playback button[aria-label='To the end']").click()
+    settle(lab)
+    assert "the gradient is exactly zero" in lab.find_element("id", "playback").text
+
+
+def test_reduced_motion_plays_in_few_jumps_to_the_same_end(browser, lab_file):
+    prefer(browser, reduced_motion="reduce")
+    open_lab(browser, lab_file)
+    script = """
+      const done = arguments[0], steps = new Set();
+      lab.store.apply("speed", (state) => ({ ...state, problem: { ...state.problem, steps: 400 }, playback: { step: 0, speed: 400 } }));
+      requestAnimationFrame(() => {
+        const runs = lab.runs();
+        runs.subscribe(() => { steps.add(runs.step); if (!runs.isPlaying && runs.step > 0) done([...steps]); });
+        runs.play();
+      });
+    """
+    steps = browser.execute_async_script(script)
+    assert steps[-1] == 400
+    assert len(steps) <= 6
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_joint_training_with_open_tables_is_accessible(browser, lab_file, axe, scheme):
+    prefer(browser, color_scheme=scheme)
+    open_lab(browser, lab_file)
+    train_both(browser)
+    go_to(browser, 100)
+    browser.find_element("css selector", "#curves details summary").click()
+    for summary in browser.find_elements("css selector", "#theorems summary"):
+        summary.click()
+    settle(browser)
+    assert accessibility_violations(browser) == []
+
+
+def test_settings_and_curves_fit_the_narrowest_phone(browser, lab_file):
+    resize(browser, (340, 700))
+    open_lab(browser, lab_file)
+    choose(browser, "setting-optimizer", "Adam")
+    go_to(browser, 100)
+    assert overflowing(browser) == []
