@@ -2,22 +2,25 @@
 
 import { element } from "./dom.js";
 
-/** What there is to press, by place: [[keys, what they do], …]. */
-export const HELP = {
-  "In the picture": [
-    ["Drag", "moves a token, a key, the head v or a start"],
-    ["Tab", "enters the picture; ] and [ or the Page keys go from point to point, Home and End to the first and last"],
-    ["Arrow keys", "move the point, with Shift in larger steps"],
-    ["Enter", "chooses the point or the limit for the panels beside"],
-    ["Delete", "removes a token or a start"],
-    ["Double click", "adds a start"],
-    ["+ and −", "zoom; so do the wheel once the picture is clicked, and two fingers"],
-  ],
+/** What keys, mouse and fingers do in the plane: [[keys, what they do], …]. */
+export const PLANE_KEYS = [
+  ["Drag", "moves a token, a key, the head v or a start"],
+  ["Tab", "enters the plane; ] or Page Down goes to the next point, [ or Page Up to the one before, Home and End to the first and last"],
+  ["Arrow keys", "move the point by a hundredth of the view, with Shift by a tenth"],
+  ["Enter", "chooses the point or the limit for the panels beside"],
+  ["Delete", "removes a token or a start"],
+  ["Double click", "adds a start"],
+  ["+ and −", "zoom; so do the wheel once the plane is clicked, and two fingers"],
+];
+
+const HELP = {
+  "In the plane": PLANE_KEYS,
   "The run": [
     ["Space", "plays and pauses"],
     [", and .", "go one step back, one step on"],
     ["← and → on the bar", "move along the path, with Shift or the Page keys farther"],
   ],
+  "The graph of a text": [["Tab, then arrow keys", "go from token to token; Enter chooses one, to see what it wins over"]],
   "The page": [
     ["Ctrl+Z, Ctrl+Y", "undo and redo"],
     ["← and → on the tabs", "change between token selection and next tokens"],

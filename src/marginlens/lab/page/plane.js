@@ -4,6 +4,7 @@ import { optimalTokens } from "../kernels/optimality.js";
 import { basinCone } from "../kernels/theorems.js";
 import { mountBasins } from "./basin_picture.js";
 import { element, replace, setText, shape } from "./dom.js";
+import { PLANE_KEYS } from "./help.js";
 import { exponent, pointText, short } from "./numbers.js";
 import {
   axisTicks, drawnPath, fittingHalf, linePixels, markerPath, moved, pathThrough, pathUpTo, planeScale, rayEnd, ringNorms, rounded,
@@ -22,14 +23,6 @@ const CROWDED_PIXELS = 50; // from the disc's centre: up to there only what is c
 const WHEEL_ZOOM = 1.0015; // for each pixel of the wheel
 const BUTTON_ZOOM = 1.5;
 const KEY_OF_ARROW = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
-const HELP = [
-  ["Tab", "enters the plane; ] or Page Down goes to the next point, [ or Page Up to the one before, Home and End to the first and last"],
-  ["Arrow keys", "move the point by a hundredth of the view, with Shift by a tenth"],
-  ["Enter", "chooses the point or the limit for the panels beside"],
-  ["Delete", "removes a token or a start"],
-  ["+ and −", "zoom; so do the wheel once the plane is clicked, and two fingers"],
-  ["Double click", "adds a start"],
-];
 
 /** Write an attribute where it differs. */
 function put(node, name, value) {
@@ -224,7 +217,7 @@ export function mountPlane(root, store, runs = null) {
     note,
     element("details", { class: "plane-help" }, element("summary", {}, "How to read and move it"),
       element("p", { class: "print", id: "plane-print" }, "Tokens and attention weights p share this plane: p gives token k the logit p·k. Axes: p₁ to the right, p₂ upwards."),
-      element("dl", {}, HELP.map(([key, does]) => element("div", {}, element("dt", {}, key), element("dd", {}, does))))),
+      element("dl", {}, PLANE_KEYS.map(([key, does]) => element("div", {}, element("dt", {}, key), element("dd", {}, does))))),
   );
   const basins = mountBasins(canvas, store, basinLegend);
   const isCoarse = matchMedia("(pointer: coarse)");
