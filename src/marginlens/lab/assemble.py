@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -218,6 +217,3 @@ def _opening(shown: Shown) -> dict[str, Any]:
         return dict(shown)
     return state_of(shown)
 
-
-if __name__ == "__main__":
-    print(write_lab(sys.argv[1] if len(sys.argv) > 1 else "lab.html"))
