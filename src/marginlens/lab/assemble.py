@@ -216,4 +216,3 @@ def _opening(shown: Shown) -> dict[str, Any]:
     if isinstance(shown, Mapping) and "problem" not in shown:
         return dict(shown)
     return state_of(shown)
-
