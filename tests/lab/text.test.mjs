@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const load = (name) => import(new URL(`../../src/marginlens/lab/page/${name}.js`, import.meta.url));
-const { layoutGraph, MAX_DRAWN_TOKENS } = await load("priority_layout");
+const { componentLinks, layoutGraph, MAX_DRAWN_TOKENS } = await load("priority_layout");
 const { TEXT_EXAMPLES } = await load("text_examples");
 const { comparisonAnswer, continuationAnswer, curveSteps, drawsOf, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf, trainingAnswer } =
   await load("text_model");
@@ -83,7 +83,7 @@ test("the windows behind a ranking end in the last token, hold the loser and are
   for (const last of model.automaton.graphs.keys()) {
     const graph = graphAnswer(model, last);
     for (const { label, other, windows } of graph.edges) {
-      const evidence = evidenceAnswer(model, last, label, other);
+      const evidence = evidenceAnswer(model, last, [[label, other]]);
       assert.equal(evidence.total, windows);
       for (const { before, window, next, after } of evidence.windows) {
         assert.ok(window.at(-1) === last && window.includes(other) && window.includes(label) && next === label);
@@ -91,7 +91,11 @@ test("the windows behind a ranking end in the last token, hold the loser and are
         assert.ok(`,${Array.from(model.ids).join()},`.includes(`,${all},`));
       }
     }
-    assert.equal(evidenceAnswer(model, last, null, null).total, graph.windows);
+    assert.equal(evidenceAnswer(model, last, [[null, null]]).total, graph.windows);
+    for (const { pairs, windows } of componentLinks(graph)) {
+      const { total } = evidenceAnswer(model, last, pairs);
+      assert.ok(total <= windows && total >= Math.max(...pairs.map((pair) => evidenceAnswer(model, last, [pair]).total)));
+    }
   }
 });
 

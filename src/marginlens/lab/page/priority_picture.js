@@ -58,11 +58,11 @@ function along(points, t) {
   return [0, 1].map((axis) => points.reduce((sum, point, k) => sum + weight[k] * point[axis], 0));
 }
 
-/** The SVG of a layout; choose({ token }) and choose({ label, other }) are called for what is clicked. */
+/** The SVG of a layout; choose({ token }) and choose({ pairs: [[label, other]] }) are called for what is clicked. */
 function drawing(layout, graph, names, focus, choose) {
   const isLit = ({ upper, lower, pairs }) => {
     if (focus === null) return false;
-    if (focus.token === undefined) return pairs.some(([label, other]) => label === focus.label && other === focus.other);
+    if (focus.pairs) return pairs.some((pair) => focus.pairs.some((chosen) => chosen.join() === pair.join()));
     return graph.components[upper].includes(focus.token) || graph.components[lower].includes(focus.token);
   };
   const bands = layout.bands.flatMap(({ height, y, bottom }, k) => [
@@ -78,7 +78,7 @@ function drawing(layout, graph, names, focus, choose) {
     const isLabelled = layout.lines.length <= MAX_LABELLED_LINES || isLit(line);
     return shape(
       "g",
-      { class: isLit(line) ? "line lit" : "line", "data-upper": upper, "data-lower": lower, onclick: () => choose({ label, other }) },
+      { class: isLit(line) ? "line lit" : "line", "data-upper": upper, "data-lower": lower, onclick: () => choose({ pairs }) },
       shape("title", {}, words),
       shape("path", { class: "reach", d }),
       shape("path", { class: "stroke", d, "stroke-width": Math.min(5, 1 + Math.log2(windows) / 2), "marker-end": "url(#priority-arrow)" }),
@@ -94,7 +94,7 @@ function drawing(layout, graph, names, focus, choose) {
     const middle = { x: x + width / 2, y: y + height / 2 + 5, "text-anchor": "middle" };
     if (token === null) return shape("text", { class: "more", ...middle }, text);
     const isTop = (graph.heights?.[chip.component] ?? -Infinity) >= best - 1e-6;
-    const isFocused = focus !== null && [focus.token, focus.label, focus.other].includes(token);
+    const isFocused = focus !== null && [focus.token, ...(focus.pairs ?? []).flat()].includes(token);
     const pick = () => choose({ token });
     const node = shape(
       "g",
@@ -157,9 +157,9 @@ function moveFocus(event, pick) {
 function pairButtons(graph, names, focus, all, choose) {
   const pairs = [...graph.edges].sort((a, b) => b.isStrict - a.isStrict || b.windows - a.windows || a.label - b.label || a.other - b.other);
   return (all ? pairs : pairs.slice(0, FIRST_PAIRS)).map(({ label, other, windows, isStrict }) => {
-    const isFocused = focus !== null && focus.label === label && focus.other === other;
+    const isFocused = focus?.pairs?.some((pair) => pair[0] === label && pair[1] === other) ?? false;
     const verb = isStrict ? "wins over" : "wins in turn with";
-    const press = { "aria-pressed": String(isFocused), onclick: () => choose({ label, other }), dataset: { pair: `${label},${other}` } };
+    const press = { "aria-pressed": String(isFocused), onclick: () => choose({ pairs: [[label, other]] }), dataset: { pair: `${label},${other}` } };
     return element("li", {}, element("button", { type: "button", class: "pair", ...press },
       element("b", {}, quoted(names[label])), ` ${verb} `, element("b", {}, quoted(names[other])),
       element("span", { class: "small" }, ` ${counted(windows, "window")}`)));
@@ -179,7 +179,7 @@ export function mountPriorityPicture(root, store) {
   const summaryLine = element("summary", {}, "The same as a list");
   const list = element("details", {}, summaryLine, pairs, more);
   const small = element("p", { class: "small" },
-    "Higher wins: of the tokens in a window, those in the highest band keep all the attention. Numbers at the left are heights, the shortest that put each winner at least 1 above (C, Graph-SVM); tokens in one group are a strongly connected component (C, Figure 2). Tokens have one-hot embeddings here.");
+    "Higher wins: of the tokens in a window, those in the highest band keep all the attention. Numbers at the left are heights, the shortest that put each winner at least 1 above (C, Graph-SVM); numbers on lines count windows, once for each pair of tokens; tokens in one group are a strongly connected component (C, Figure 2). Tokens have one-hot embeddings here.");
   const content = element("div", { class: "text-graph" }, sentence, frame, note, evidence, list, small);
   const picker = element("div", { class: "last-picker" },
     element("div", { class: "field" }, element("label", { for: "last-search" }, "Find a last token"), search),
@@ -209,32 +209,35 @@ export function mountPriorityPicture(root, store) {
   };
 
   const choose = async (wanted) => {
-    const isSame = focus !== null && ["token", "label", "other"].every((part) => focus[part] === wanted[part]);
+    const isSame = JSON.stringify(focus) === JSON.stringify(wanted);
     const active = document.activeElement?.dataset?.token;
     focus = isSame ? null : wanted;
     showGraph();
     if (active !== undefined) frame.querySelector(`[data-token="${active}"]`)?.focus();
     if (focus === null) return replace(evidence);
-    const { token, label = token, other = null } = focus;
     const shown = focus;
-    const reply = await work.ask({ ask: "evidence", last: graph.last, label, other });
-    if (reply?.answer && focus === shown) showEvidence(reply.answer, label, other);
+    const reply = await work.ask({ ask: "evidence", last: graph.last, pairs: focus.pairs ?? [[focus.token, null]] });
+    if (reply?.answer && focus === shown) showEvidence(reply.answer, focus);
     return null;
   };
 
-  const showEvidence = ({ total, windows }, label, other) => {
+  const showEvidence = ({ total, windows }, { token, pairs: ranked = [] }) => {
     const { names, unit } = work.summary;
+    const named = (tokens) => listed([...new Set(tokens)].map((id) => quoted(names[id])));
     const last = quoted(names[graph.last]);
-    const wins = graph.edges.filter((edge) => edge.label === label).map((edge) => quoted(names[edge.other]));
-    const losses = graph.edges.filter((edge) => edge.other === label).map((edge) => quoted(names[edge.label]));
-    const about = other !== null
-      ? `${quoted(names[label])} follows ${counted(total, "window")} that end in ${last} and hold ${quoted(names[other])}: so it wins over it.`
-      : `After ${last}, ${quoted(names[label])} wins over ${listed(wins) || "nothing"} and loses to ${listed(losses) || "nothing"}; it follows ${counted(total, "window")}.`;
+    const winners = new Set(token === undefined ? ranked.map(([label]) => label) : [token]);
+    const losers = new Set(ranked.map(([, other]) => other));
+    const isPlural = winners.size > 1;
+    const wins = graph.edges.filter((edge) => edge.label === token).map((edge) => edge.other);
+    const losses = graph.edges.filter((edge) => edge.other === token).map((edge) => edge.label);
+    const about = token === undefined
+      ? `${named(winners)} ${isPlural ? "follow" : "follows"} ${counted(total, "window")} that end in ${last} and hold ${named(losers)}: so ${isPlural ? "they win" : "it wins"}.`
+      : `After ${last}, ${quoted(names[token])} wins over ${named(wins) || "nothing"} and loses to ${named(losses) || "nothing"}; it follows ${counted(total, "window")}.`;
     const lines = windows.map(({ before, window, next, after }) => element("li", {},
       before.length > 0 ? element("span", { class: "context" }, "… ", shownTokens(before, names, unit)) : null,
-      element("span", { class: "window" }, window.map((token, k) => {
-        const kind = token === other ? "loser" : token === label ? "winner" : k === window.length - 1 ? "last" : null;
-        return kind === null ? shownTokens([token], names, unit) : element("mark", { class: kind }, shownTokens([token], names, unit, true));
+      element("span", { class: "window" }, window.map((id, k) => {
+        const kind = id === next && winners.has(id) ? "winner" : losers.has(id) ? "loser" : k === window.length - 1 ? "last" : null;
+        return kind === null ? shownTokens([id], names, unit) : element("mark", { class: kind }, shownTokens([id], names, unit, true));
       })),
       element("mark", { class: "next" }, shownTokens([next], names, unit, true)),
       after.length > 0 ? element("span", { class: "context" }, shownTokens(after, names, unit), " …") : null));

@@ -168,9 +168,13 @@ export function graphAnswer(model, last) {
   };
 }
 
-/** Windows that end in `last`, are followed by `label` and hold `other` (null: any): { total, windows: [{ before, window, next, after }] }. */
-export function evidenceAnswer({ data, ids, window }, last, label, other) {
-  const found = samplesBehind(data, last, label, other);
+/**
+ * Windows that end in `last`, are followed by the label of a pair [label, other] and hold its other token (null: any): { total, windows:
+ * [{ before, window, next, after }] }.
+ */
+export function evidenceAnswer({ data, ids, window }, last, pairs) {
+  const all = new Set(pairs.flatMap(([label, other]) => samplesBehind(data, last, label, other)));
+  const found = [...all].sort((a, b) => a - b);
   const windows = found.slice(0, MAX_EVIDENCE).map((i) => {
     const tokens = Array.from(data.tokens.subarray(data.offsets[i], data.offsets[i + 1]));
     if (ids === null) return { before: [], window: tokens, next: data.labels[i], after: [] };
@@ -305,7 +309,7 @@ export function textAnswers() {
       return summaryOf(model);
     },
     graph: ({ last }) => graphAnswer(model, last),
-    evidence: ({ last, label, other }) => evidenceAnswer(model, last, label, other),
+    evidence: ({ last, pairs }) => evidenceAnswer(model, last, pairs),
     continue: (request) => continuationAnswer(model, request),
     train: (request) => trainingAnswer(model, request),
     restart: () => {
