@@ -12,7 +12,6 @@ import {
 } from "./state.js";
 
 const SLIDER_REACH = 3; // of scores, unless a score lies beyond
-const SHOWN_DIGITS = 6; // of a number in a field
 const OPEN_INPUTS = 3; // so many inputs are unfolded at first
 const GOLDEN_ANGLE = Math.PI * (3 - Math.sqrt(5)); // turns new tokens and starts away from those before
 const DEFAULT_HEAD = [0, 1];
@@ -56,6 +55,13 @@ function nextPoint(count, radius = 1) {
 
 let gestures = 0;
 
+/** A number as a narrow field shows it: four decimals, or few digits where that says too little or too much. */
+function fieldText(value) {
+  const size = Math.abs(value);
+  if (size >= 1000) return String(Number(value.toPrecision(6)));
+  return String(Number(size < 1e-3 ? value.toPrecision(3) : value.toFixed(4)));
+}
+
 /** A number field: change(state, value) follows each valid entry, one undo step for each visit of the field. */
 function numberField(store, { name, key, largest = MAX_ENTRY, change }) {
   let gesture = "";
@@ -77,7 +83,7 @@ function numberField(store, { name, key, largest = MAX_ENTRY, change }) {
   return {
     node: field,
     fill(value) {
-      const text = String(Number(value.toPrecision(SHOWN_DIGITS)));
+      const text = fieldText(value);
       field.dataset.shown = text;
       if (isUnfinished || (document.activeElement === field && entered() === value)) return;
       if (field.value !== text) field.value = text;
