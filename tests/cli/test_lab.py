@@ -53,6 +53,16 @@ def test_a_file_is_what_the_page_begins_with(here, opened):
     assert opened == []
 
 
+def test_sequences_begin_on_the_text_tab(here, opened):
+    write_sequences("text.json", ml.data.figure_2(), names=["a", "b", "c", "d"])
+    assert lab("text.json").exit_code == 0
+    begin = beginning(here / "lab.html")
+    assert begin["tab"] == "text"
+    assert begin["text"]["sequences"]["names"] == ["a", "b", "c", "d"]
+    assert begin["text"]["sequences"]["labels"] == [3, 1, 2, 2, 0, 1, 1]
+    assert begin["text"]["sequences"]["samples"][0] == [1, 3, 0]
+
+
 def test_a_preset_is_chosen_by_its_name(here, opened):
     assert lab("--preset", "a-f3B").exit_code == 0
     assert beginning(here / "lab.html") == preset("A-F3b").state()
@@ -73,14 +83,17 @@ def test_what_the_page_cannot_show_is_refused(here, opened):
     write_problem("wide.npz", TokenDataset(rng.standard_normal((2, 3, 3)), [1, -1]), [1, 0, 0])
     write_problem("long.json", TokenDataset(rng.standard_normal((1, 13, 2)), [1]), [1, 0])
     write_problem("batch.npz", TokenDataset(rng.standard_normal((2, 1, 3, 2)), [[1], [1]]), [1, 0])
-    write_sequences("text.json", ml.data.figure_2())
+    sequences = ml.data.figure_2()
+    write_sequences("head.json", sequences, head=np.eye(4))
+    write_sequences("wide.json", ml.SequenceDataset([[0, 1]], [1], rng.standard_normal((2, 2))))
     (here / "bad.json").write_text('{"format": "marginlens-problem", "tokens": [[[1, "x"]]], "head": [1, 0]}')
     (here / "notes.html").write_text("<title>notes</title>")
     cases = {
         ("wide.npz",): "keys in the plane",
         ("long.json",): "at most 8 inputs of at most 12 tokens",
         ("batch.npz",): "batch of 2",
-        ("text.json",): "a file of sequences",
+        ("head.json",): "without a head C",
+        ("wide.json",): "one-hot embeddings",
         ("bad.json",): "'tokens[0][0][1]'",
         ("nowhere.npz",): "No such file",
         ("long.json", "--preset", "A-F8"): "beside a file",

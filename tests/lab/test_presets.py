@@ -14,6 +14,7 @@ from lab_kernels import ask, needs_node, run_in_page
 from marginlens.errors import InputError
 from marginlens.lab import permalink, preset, presets, write_lab
 from marginlens.lab.permalink import state_of
+from marginlens.lab.presets import MAX_VOCABULARY
 from marginlens.lab.problem_files import (
     MAX_ENTRY,
     MAX_INPUTS,
@@ -56,6 +57,15 @@ def test_the_page_opens_presets_and_links_with_the_same_state() -> None:
         assert opened["tab"] == ("text" if entry.text else "plane")
         assert {**opened["view"], **entry.view} == opened["view"]
         assert {**opened["text"], **entry.text} == opened["text"]
+
+
+@needs_node
+def test_the_text_tab_has_the_sequences_of_the_figure() -> None:
+    code = """
+    import { TEXT_EXAMPLES } from "./text_examples.js";
+    answer(TEXT_EXAMPLES.map(({ text }) => text.sequences ?? null));
+    """
+    assert preset("C-F2").text["sequences"] in run_in_page(code)
 
 
 @needs_node
@@ -113,9 +123,10 @@ def test_what_the_page_does_not_take_is_refused_in_one_sentence() -> None:
 def test_the_page_takes_what_python_says_it_does() -> None:
     code = """
     import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_STEPS, MAX_TOKENS } from "../kernels/problem.js";
-    answer([MAX_INPUTS, MAX_TOKENS, MAX_ENTRY, MAX_START, MAX_STEPS]);
+    import { MAX_VOCABULARY } from "./text_model.js";
+    answer([MAX_INPUTS, MAX_TOKENS, MAX_ENTRY, MAX_START, MAX_STEPS, MAX_VOCABULARY]);
     """
-    assert run_in_page(code) == [MAX_INPUTS, MAX_TOKENS, MAX_ENTRY, MAX_START, MAX_STEPS]
+    assert run_in_page(code) == [MAX_INPUTS, MAX_TOKENS, MAX_ENTRY, MAX_START, MAX_STEPS, MAX_VOCABULARY]
     data = ml.TokenDataset(np.full((MAX_INPUTS, MAX_TOKENS, 2), MAX_ENTRY), [1] * MAX_INPUTS)
     largest = page_problem(LabProblem(data, [MAX_ENTRY, 0], start=[MAX_START, 0], n_steps=MAX_STEPS))
     assert ask([{"call": "refusal", "problem": largest.to_dict()}]) == [None]

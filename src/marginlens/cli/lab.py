@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,8 @@ def lab(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A problem in the plane to begin with: a .npz or JSON file as solve and train read it, or one that the page saved.",
+            help="What to begin with: a problem in the plane, or sequences, in a .npz or JSON file as solve and train read it, or a "
+            "problem that the page saved.",
             show_default=False,
         ),
     ] = None,
@@ -38,15 +39,15 @@ def lab(
     The page is one file without network: send it, host it anywhere, or open it again later.
     """
     with errors_as_sentences("Nothing was written."):
+        from marginlens.data.files import holds_sequences
         from marginlens.lab import LabProblem, Preset, read_problem, write_lab
         from marginlens.lab import preset as preset_named
 
         _check_place(out)
-        shown: LabProblem | Preset | None = None
+        shown: LabProblem | Preset | dict[str, Any] | None = None
         if file is not None:
             refuse_options("beside a file, which the page begins with", preset=preset)
-            _refuse_sequences(file)
-            shown = read_problem(file)
+            shown = _text_state(file) if holds_sequences(file) else read_problem(file)
         elif preset is not None:
             shown = preset_named(preset)
         write_lab(out, shown)
@@ -66,9 +67,14 @@ def _check_place(out: Path) -> None:
                 )
 
 
-def _refuse_sequences(file: Path) -> None:
-    from marginlens.data.files import holds_sequences
+def _text_state(file: Path) -> dict[str, Any]:
+    """The state that shows the sequences of a file on the text tab."""
+    from marginlens.data.files import read_sequence_problem
+    from marginlens.lab import preset
+    from marginlens.lab.presets import sequences_text
 
-    if holds_sequences(file):
-        advice = "The page's text tab takes a text by paste."
-        raise reject("file", "a problem of token selection in the plane", f"{str(file)!r}, a file of sequences", advice)
+    problem = read_sequence_problem(file, unrealizable="keep")
+    if problem.head is not None:
+        raise reject("file", "a file of sequences without a head C for the page", repr(str(file)))
+    text = sequences_text(problem.named.data, problem.named.vocabulary.names)
+    return {**preset("text").state(), "preset": None, "text": {**text, "last": None, "prompt": ""}}

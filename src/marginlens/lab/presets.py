@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from marginlens.data import (
+    SequenceDataset,
     basin_example,
     cone_example,
     figure_1a,
     figure_1b,
     figure_1c,
+    figure_2,
     figure_3a,
     figure_3b,
     figure_5,
@@ -41,6 +43,7 @@ CONE_ANGLES = (
     80.0,
     150.0,
 )  # degrees from the axis of A Fig 2's cone, beside its two borders
+MAX_VOCABULARY = 400  # tokens of the text tab
 TEXT = (
     "the cat sat on the mat. the dog sat on the rug. the cat saw the dog. the dog saw the cat. "
     "the bird sat on the cat. the cat sat on the dog."
@@ -310,12 +313,40 @@ def _beyond() -> Iterator[Preset]:
 
 
 def _texts() -> Iterator[Preset]:
+    behind = _selection(figure_1b(), NormalizedGD(0.1), 10_000)  # on the other tab
+    starts = tuple((0.0, y) for y in HEIGHTS)
     yield Preset(
         "text",
         "What follows what in a short text",
         "Every word is predicted from the words before it. The graph of a last word says which words win over which.",
         NEXT_TOKENS,
-        _selection(figure_1b(), NormalizedGD(0.1), 10_000),  # behind the other tab
-        tuple((0.0, y) for y in HEIGHTS),
+        behind,
+        starts,
         text={"source": TEXT, "unit": "words", "window": 6, "last": "the", "prompt": "the cat sat", "count": 12},
     )
+    names = [f"e{k + 1}" for k in range(figure_2().n_vocabulary)]
+    yield Preset(
+        "C-F2",
+        "Seven sequences over four tokens",
+        "After e1 the four tokens are ranked strictly; after e2 three of them are equal, above the fourth (C Fig 2).",
+        NEXT_TOKENS,
+        behind,
+        starts,
+        text={**sequences_text(figure_2(), names), "last": "e2", "prompt": "e3 e1 e2", "draw": "random"},
+    )
+
+
+def sequences_text(data: SequenceDataset, names: Sequence[str]) -> dict[str, Any]:
+    """Settings of the text tab with sequences given outright.
+
+    Args:
+        data: sequences over one-hot tokens. names: (n_vocabulary,) what the tokens are called.
+    """
+    if data.n_vocabulary > MAX_VOCABULARY:
+        raise reject(
+            "data", f"sequences over at most {MAX_VOCABULARY} tokens for the page", f"{data.n_vocabulary} tokens"
+        )
+    if not np.array_equal(data.E, np.eye(data.n_vocabulary)):
+        raise reject("data", "sequences with one-hot embeddings for the page", "embeddings E of their own")
+    samples = [data[i][0].tolist() for i in range(len(data))]
+    return {"source": "", "sequences": {"names": list(names), "samples": samples, "labels": data.labels.tolist()}}
