@@ -394,7 +394,7 @@ export function mountPlane(root, store, runs = null) {
 
   function drawHandles(state, limit) {
     const share = scale.map === "disc" ? DISC_MARKER_SHARE : 1;
-    const taken = [];
+    const taken = { token: [], start: [] }; // where labels stand
     const ranges = scoreRanges(handles);
     const hitRadius = isCoarse.matches ? COARSE_HIT : FINE_HIT;
     const labels = state.problem.labels ?? [];
@@ -410,9 +410,9 @@ export function mountPlane(root, store, runs = null) {
       const isCrowded = scale.map === "disc" && !isChosen && Math.hypot(x - side / 2, y - side / 2) < CROWDED_PIXELS;
       const classes = [handle.kind, isChosen && "chosen", isOut && "out", isCrowded && "crowded", handle.id === dragged && "dragged"].filter(Boolean).join(" ");
       let column = 0;
-      if (handle.kind === "token" || handle.kind === "start") {
-        column = taken.filter((other) => Math.abs(other[0] - x) + Math.abs(other[1] - y) < SAME_PLACE_PIXELS).length;
-        taken.push(handle.pixel);
+      if (handle.kind in taken && !isCrowded) {
+        column = taken[handle.kind].filter((other) => Math.abs(other[0] - x) + Math.abs(other[1] - y) < SAME_PLACE_PIXELS).length;
+        taken[handle.kind].push(handle.pixel);
       }
       const sign = isSigned ? (labels[handle.i] === -1 ? "⁻" : "⁺") : "";
       const size = (handle.kind === "key" ? 6 * share : handle.radius).toFixed(1);
