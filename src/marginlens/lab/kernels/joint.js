@@ -9,6 +9,7 @@ import { check, verdict } from "./theorems.js";
 const SAME_LABEL_MARGIN_RTOL = 1e-10; // label margins that agree to this share are the same
 const NO_COST_RTOL = 1e-7; // a cost of mixing below this share of the label margin is no cost
 const SELECTED_RTOL = 1e-9; // logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
+const NEAREST_RTOL = 1e-13; // of a distance, by which rounding may let a row fall short of it
 const FADING_RTOL = 1e-6; // how much slower a token must fade to count as the last
 const MIN_VISIBLE_SHARE = 1e-5; // shares above which a cost per share is not rounding
 const SETTLED_LOGIT_MARGIN = 40; // at which the other inputs of a counter-example are settled
@@ -41,6 +42,31 @@ function gaussians(uniform) {
 function labelSvm(rows, m, d) {
   const solution = leastDistance(rows, m, d, new Float64Array(m).fill(1));
   return { ...solution, margin: marginOf(solution) };
+}
+
+/**
+ * The margin of `labelSvm`. In the plane it is the distance of the origin from the convex hull of the rows: the point of a segment between
+ * two rows that all rows lie beyond; where rounding leaves none, the problem is solved.
+ */
+function labelMarginOf(rows, m, d) {
+  if (d !== 2) return labelSvm(rows, m, d).margin;
+  for (let i = 0; i < m; i++) {
+    for (let j = i; j < m; j++) {
+      const [ax, ay, bx, by] = [rows[2 * i], rows[2 * i + 1], rows[2 * j], rows[2 * j + 1]];
+      const [x, y] = [bx - ax, by - ay];
+      const length = x * x + y * y;
+      const share = length > 0 ? Math.min(1, Math.max(0, -(ax * x + ay * y) / length)) : 0;
+      const [px, py] = [ax + share * x, ay + share * y];
+      const size = Math.sqrt(px * px + py * py);
+      let isNearest = size > 0;
+      for (let r = 0; isNearest && r < m; r++) {
+        const beyond = (rows[2 * r] * px + rows[2 * r + 1] * py) / size - size;
+        isNearest = beyond >= -NEAREST_RTOL * size;
+      }
+      if (isNearest) return size;
+    }
+  }
+  return labelSvm(rows, m, d).margin;
 }
 
 /** Rows Y_i x_iα of some inputs. */
@@ -92,7 +118,7 @@ export function relaxedSvm(problem, selected, support) {
 export function bestSelections(problem, maxProblems = 10_000) {
   const inputs = allInputs(problem);
   const { dModel, n } = problem;
-  const marginAt = (selected) => labelSvm(signedTokens(problem, selected, inputs), n, dModel).margin;
+  const marginAt = (selected) => labelMarginOf(signedTokens(problem, selected, inputs), n, dModel);
   const tried = new Map();
   const tryOne = (selected) => {
     const name = selected.join();
@@ -100,7 +126,8 @@ export function bestSelections(problem, maxProblems = 10_000) {
     return tried.get(name).margin;
   };
   const complete = countOf(problem, inputs) <= maxProblems;
-  if (complete) for (const selected of selectionsOf(problem, inputs)) tryOne(selected);
+  const all = [];
+  if (complete) for (const selected of selectionsOf(problem, inputs)) all.push({ selected: selected.slice(), margin: marginAt(selected) });
   else {
     const uniform = uniforms(0);
     for (let climb = 0; climb < CLIMBS && tried.size < maxProblems; climb++) {
@@ -119,13 +146,13 @@ export function bestSelections(problem, maxProblems = 10_000) {
       }
     }
   }
-  const all = [...tried.values()];
-  const top = Math.max(...all.map(({ margin }) => margin));
+  all.push(...tried.values());
+  const top = all.reduce((largest, { margin }) => Math.max(largest, margin), 0);
   const isBest = ({ margin }) => margin >= top * (1 - SAME_LABEL_MARGIN_RTOL);
   return {
     selections: all.filter(isBest).map(({ selected }) => selected),
     margin: top,
-    runnerUp: Math.max(0, ...all.filter((entry) => !isBest(entry)).map(({ margin }) => margin)),
+    runnerUp: all.reduce((next, entry) => (isBest(entry) ? next : Math.max(next, entry.margin)), 0),
     complete,
   };
 }
@@ -224,7 +251,7 @@ function mixingCost(problem, selected, inputs, gamma) {
       mixed = Math.max(mixed, others);
     });
     if (!(mixed > MIN_VISIBLE_SHARE)) return Infinity;
-    return (gamma - labelSvm(rows, inputs.length, dModel).margin) / mixed;
+    return (gamma - labelMarginOf(rows, inputs.length, dModel)) / mixed;
   };
 }
 
