@@ -12,12 +12,12 @@ import pytest
 
 from benchmarks.browser import missing_browser, open_browser
 from browser_page import AXE, DESKTOP, console_errors, network_requests, open_lab, prefer, resize
+from tolerances import HANGING
 
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
 
 REQUIRED = os.environ.get("MARGINLENS_BROWSER") == "required"
-SCRIPT_TIMEOUT_SECONDS = 60
 
 
 def leave_out(reason: str, fail: bool) -> None:
@@ -33,7 +33,7 @@ def session_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDri
     if missing := missing_browser():
         leave_out(f"pages were not opened: {missing}", REQUIRED)
     with open_browser(tmp_path_factory.mktemp("browser-profile"), with_requests=True) as driver:
-        driver.set_script_timeout(SCRIPT_TIMEOUT_SECONDS)
+        driver.set_script_timeout(HANGING)
         yield driver
 
 
