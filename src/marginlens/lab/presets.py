@@ -177,6 +177,7 @@ def _figures() -> Iterator[Preset]:
         PAPER_A,
         _selection(figure_1b(), step, n_steps),
         up,
+        {"basins": True},
         claim="A-F1b",
     )
     yield Preset(
@@ -296,7 +297,7 @@ def _beyond() -> Iterator[Preset]:
         )
     for name, eps, words in (
         ("0", 0.0, "ε = 0: sign descent for ever"),
-        ("1e-4", 1e-4, "ε = 1e-4: gradient descent in the end"),
+        ("1e-4", 1e-4, "ε = 1e-4: bends towards gradient descent"),
     ):
         yield Preset(
             f"X-N5-{name}",
