@@ -63,16 +63,16 @@ def axe() -> Path:
 
 @pytest.fixture(scope="session")
 def lab_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lab as one file, assembled once."""
-    from marginlens.lab.assemble import write_lab
+    """The lab as one file, assembled once: its first example, without the basins that would be painted beside every test."""
+    from marginlens.lab import preset, write_lab
 
     path = tmp_path_factory.mktemp("lab") / "lab.html"
-    write_lab(path)
-    return path
+    state = preset("A-F1b").state()
+    return write_lab(path, {**state, "view": {**state["view"], "basins": False}})
 
 
 @pytest.fixture
 def lab(browser: WebDriver, lab_file: Path) -> WebDriver:
-    """The browser with the lab open as a visitor first sees it."""
+    """The browser with the lab open as a visitor first sees it, but for the basins."""
     open_lab(browser, lab_file)
     return browser
