@@ -5,11 +5,11 @@ import test from "node:test";
 
 const page = new URL("../../src/marginlens/lab/page/", import.meta.url);
 const load = (name) => import(new URL(name, page));
-const { decimated, linearTicks, linePath, pushedApart, stepScale, valueScale } = await load("curve_scale.js");
-const { attentionTokens, chartsOf, chartSentence, valueTable } = await load("curves.js");
+const { decimated, linearTicks, linePath, pushedApart, stepScale, valueScale } = await load("run/curve_scale.js");
+const { attentionTokens, chartsOf, chartSentence, valueTable } = await load("run/curves.js");
 const { analyse } = await load("analysis.js");
-const { keyAction, runsText, speedAt, speedPosition, speedText } = await load("playback.js");
-const { FASTEST, nextSample, Path, Runs } = await load("run.js");
+const { keyAction, runsText, speedAt, speedPosition, speedText } = await load("run/playback.js");
+const { FASTEST, nextSample, Path, Runs } = await load("run/run.js");
 const { completeState, problemOf, withTrain } = await load("state.js");
 const { readProblem } = await import(new URL("../kernels/problem.js", page));
 

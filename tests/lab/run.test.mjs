@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 const page = new URL("../../src/marginlens/lab/page/", import.meta.url);
-const { endOf, FASTEST, nextSample, Runs } = await import(new URL("run.js", page));
+const { endOf, FASTEST, nextSample, Runs } = await import(new URL("run/run.js", page));
 
 const PROBLEM = {
   tokens: [[[1, 0.2], [-0.4, 1], [0.3, -1]], [[0.9, -0.5], [-1, 0.1], [0.2, 1.1]]],

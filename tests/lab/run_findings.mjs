@@ -10,11 +10,11 @@ const { bracketOf, certificateResidual, INACCURATE, INFEASIBLE, kktResidual, OPT
 const { tokenOptimality } = await load("kernels/optimality.js");
 const { jointLimits } = await load("kernels/joint.js");
 const { predict } = await load("kernels/theorems.js");
-const { parseTable, tableText } = await load("page/problem_table.js");
+const { parseTable, tableText } = await load("page/problem/problem_table.js");
 const { checkState, stateOfProblem } = await load("page/state.js");
-const { randomProblem } = await load("page/random_problem.js");
-const editor = await load("page/editor.js");
-const words = await load("page/sentences.js");
+const { randomProblem } = await load("page/problem/random_problem.js");
+const editor = await load("page/problem/editor.js");
+const words = await load("page/findings/sentences.js");
 
 function analysisOf(json, maxProblems) {
   const problem = readProblem(json);

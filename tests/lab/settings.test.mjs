@@ -6,7 +6,7 @@ import test from "node:test";
 const page = new URL("../../src/marginlens/lab/page/", import.meta.url);
 const load = (name) => import(new URL(name, page));
 const { LOSS_CHOICES, marginSentence, OPTIMIZER_CHOICES, optimizerOf, settingsOf, shareOf, valueAt, withOptimizerNamed, withSetting } =
-  await load("settings.js");
+  await load("run/settings.js");
 const { analyse } = await load("analysis.js");
 const { checkState, completeState, problemOf, withTrain } = await load("state.js");
 const { OPTIMIZERS, readProblem } = await import(new URL("../kernels/problem.js", page));

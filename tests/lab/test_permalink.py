@@ -49,7 +49,7 @@ ODD_STATES: dict[str, dict[str, Any]] = {
 }
 ROUND_TRIP = """
 import { completeState, stateOfPreset } from "./state.js";
-import { hashOf, stateOfHash } from "./permalink.js";
+import { hashOf, stateOfHash } from "./sharing/permalink.js";
 const found = [];
 for (const { preset, state: parts } of given.states) {
   const state = preset ? stateOfPreset(preset) : completeState(parts);
@@ -92,7 +92,7 @@ def test_odd_states_come_back(name: str, without_streams: bool) -> None:
 
 
 def test_python_can_write_a_link() -> None:
-    code = 'import { stateOfHash } from "./permalink.js";\nanswer(await stateOfHash(given));'
+    code = 'import { stateOfHash } from "./sharing/permalink.js";\nanswer(await stateOfHash(given));'
     given = {"preset": "A-F1b", "problem": PROBLEM, "starts": [[1, 2]]}
     for version in "01":
         state = run_in_page(code, _hash(json.dumps(given).encode(), version))
@@ -123,7 +123,7 @@ def test_python_can_write_a_link() -> None:
 def test_what_cannot_be_read_is_refused(hash_text: str, sentence: str) -> None:
     code = """
     import { ProblemError } from "../kernels/problem.js";
-    import { stateOfHash } from "./permalink.js";
+    import { stateOfHash } from "./sharing/permalink.js";
     try { answer({ state: await stateOfHash(given) }); }
     catch (error) { answer({ isProblem: error instanceof ProblemError, sentence: error.message }); }
     """
@@ -134,5 +134,5 @@ def test_what_cannot_be_read_is_refused(hash_text: str, sentence: str) -> None:
 
 @pytest.mark.parametrize("hash_text", ["", "#", "#content"])
 def test_a_place_on_the_page_is_no_link(hash_text: str) -> None:
-    code = 'import { stateOfHash } from "./permalink.js";\nanswer(await stateOfHash(given));'
+    code = 'import { stateOfHash } from "./sharing/permalink.js";\nanswer(await stateOfHash(given));'
     assert run_in_page(code, hash_text) is None

@@ -20,7 +20,7 @@ POINTS = [[0.0, 0.0], [1.0, -2.0], [-3.5, 0.25], [0.0, 3.999]]
 
 def scaled(code: str, view: dict[str, Any], **given: Any) -> Any:
     """What the code answers about `scale`, the map of a view onto 500 × 500 pixels."""
-    opening = 'import * as plane from "./plane_scale.js";\nconst scale = plane.planeScale(given.view, 500);\n'
+    opening = 'import * as plane from "./plane/plane_scale.js";\nconst scale = plane.planeScale(given.view, 500);\n'
     return run_in_page(opening + code, {"view": view, **given})
 
 
@@ -77,7 +77,7 @@ def test_zooming_in_and_out_ends_where_it_began_and_stops_at_bounds() -> None:
 
 @pytest.mark.parametrize("half", [0.05, 0.8, 1, 3, 4, 7.3, 60, 1e6])
 def test_ticks_are_few_round_and_inside(half: float) -> None:
-    ticks = run_in_page('import { axisTicks } from "./plane_scale.js"; answer(axisTicks(given));', half)
+    ticks = run_in_page('import { axisTicks } from "./plane/plane_scale.js"; answer(axisTicks(given));', half)
     assert 4 <= len(ticks) <= 12
     assert all(abs(tick) < half for tick in ticks)
     assert sorted(ticks) == ticks
@@ -86,7 +86,7 @@ def test_ticks_are_few_round_and_inside(half: float) -> None:
 
 
 def test_a_window_that_fits_shows_all_points() -> None:
-    ask = 'import { fittingHalf } from "./plane_scale.js"; answer(given.map(fittingHalf));'
+    ask = 'import { fittingHalf } from "./plane/plane_scale.js"; answer(given.map(fittingHalf));'
     points = [[[0.3, -0.2]], [[5, 1], [-9.5, 0]], [[0, 0]], [[123.4, 77]]]
     halves = run_in_page(ask, points)
     for half, inside in zip(halves, points, strict=True):
@@ -136,7 +136,7 @@ def test_lines_stand_through_the_selected_and_the_closest_other_token() -> None:
     code = """
     import { readProblem } from "../kernels/problem.js";
     import { locallyOptimalDirections } from "../kernels/optimality.js";
-    import { separations, supportShares } from "./plane.js";
+    import { separations, supportShares } from "./plane/plane.js";
     const problem = readProblem(given);
     const limits = locallyOptimalDirections(problem);
     answer(limits.map((limit) => ({
@@ -161,7 +161,7 @@ def test_lines_stand_through_the_selected_and_the_closest_other_token() -> None:
 # ---- the painting of basins
 
 PAINTING = """
-import { Painting, basinSentence } from "./basin_picture.js";
+import { Painting, basinSentence } from "./plane/basin_picture.js";
 const painting = new Painting(32);
 const labelOf = (pixel) => (pixel % 32 < 16 ? 0 : 1);
 const paintAll = (label) => {
@@ -204,7 +204,7 @@ def test_every_pixel_has_the_colour_of_its_limit_and_the_top_row_the_largest_sec
 def test_workers_answer_for_the_present_picture_alone() -> None:
     data, v = ml.data.figure_1b()
     code = """
-    import { startWorker } from "./basin_worker.js";
+    import { startWorker } from "./plane/basin_worker.js";
     const said = [];
     const scope = { postMessage: (message) => said.push(message) };
     startWorker(scope);
@@ -230,7 +230,7 @@ def test_basins_of_other_norms_have_the_tokens_that_their_descent_selects(optimi
     data, v = ml.data.figure_1b()
     code = """
     import { analyse } from "./analysis.js";
-    import { requestedField } from "./basin_worker.js";
+    import { requestedField } from "./plane/basin_worker.js";
     import { stateOfProblem } from "./state.js";
     import { labelPixels, pixelStart } from "../kernels/basins.js";
     import { Descent, loopOf, measurePoint } from "../kernels/descent.js";

@@ -39,7 +39,7 @@ def test_every_claim_in_the_plane_has_a_preset() -> None:
 def test_the_page_opens_presets_and_links_with_the_same_state() -> None:
     code = """
     import { stateOfPreset } from "./state.js";
-    import { hashOf, stateOfHash } from "./permalink.js";
+    import { hashOf, stateOfHash } from "./sharing/permalink.js";
     const states = [];
     for (const { entry, hash } of given) {
       const opened = stateOfPreset(entry);
@@ -62,7 +62,7 @@ def test_the_page_opens_presets_and_links_with_the_same_state() -> None:
 @needs_node
 def test_the_text_tab_has_the_sequences_of_the_figure() -> None:
     code = """
-    import { TEXT_EXAMPLES } from "./text_examples.js";
+    import { TEXT_EXAMPLES } from "./text/text_examples.js";
     answer(TEXT_EXAMPLES.map(({ text }) => text.sequences ?? null));
     """
     assert preset("C-F2").text["sequences"] in run_in_page(code)
@@ -79,7 +79,7 @@ def test_links_of_problems_and_states_give_them_back() -> None:
     ]
     code = """
     import { problemOf } from "./state.js";
-    import { stateOfHash } from "./permalink.js";
+    import { stateOfHash } from "./sharing/permalink.js";
     const states = await Promise.all(given.map(stateOfHash));
     answer(states.map((state) => ({ state, problem: problemOf(state) })));
     """
@@ -123,7 +123,7 @@ def test_what_the_page_does_not_take_is_refused_in_one_sentence() -> None:
 def test_the_page_takes_what_python_says_it_does() -> None:
     code = """
     import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_STEPS, MAX_TOKENS } from "../kernels/problem.js";
-    import { MAX_VOCABULARY } from "./text_model.js";
+    import { MAX_VOCABULARY } from "./text/text_model.js";
     answer([MAX_INPUTS, MAX_TOKENS, MAX_ENTRY, MAX_START, MAX_STEPS, MAX_VOCABULARY]);
     """
     assert run_in_page(code) == [MAX_INPUTS, MAX_TOKENS, MAX_ENTRY, MAX_START, MAX_STEPS, MAX_VOCABULARY]

@@ -124,7 +124,7 @@ def states() -> dict[str, dict[str, Any]]:
 
 
 def scripts_of(given: list[dict[str, Any]], link: str | None = None) -> list[str]:
-    code = 'import { pythonScript } from "./python_script.js"; answer(given.map(({ state, link }) => pythonScript(state, link)));'
+    code = 'import { pythonScript } from "./sharing/python_script.js"; answer(given.map(({ state, link }) => pythonScript(state, link)));'
     scripts: list[str] = run_in_page(code, [{"state": state, "link": link} for state in given])
     return scripts
 
@@ -349,7 +349,7 @@ def text_state(text: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SOURCES)
 def test_texts_are_read_continued_and_trained_as_on_the_page(name: str) -> None:
     code = """
-    import { textAnswers } from "./text_model.js";
+    import { textAnswers } from "./text/text_model.js";
     const ask = textAnswers();
     const { text } = given;
     const summary = ask({ ask: "read", text }).answer;

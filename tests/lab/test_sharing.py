@@ -37,7 +37,7 @@ PAGE_PART = {
 def test_a_saved_problem_comes_back_as_the_same_state() -> None:
     code = """
     import { completeState } from "./state.js";
-    import { problemFile, stateOfFile } from "./problem_transfer.js";
+    import { problemFile, stateOfFile } from "./sharing/problem_transfer.js";
     answer(given.map((one) => {
       const state = completeState(one);
       return [state, stateOfFile(problemFile(state), completeState({ problem: one.problem }))];
@@ -51,7 +51,7 @@ def test_a_saved_problem_comes_back_as_the_same_state() -> None:
 def test_python_reads_what_the_page_saves(name: str, tmp_path: Path) -> None:
     code = """
     import { completeState } from "./state.js";
-    import { problemFile } from "./problem_transfer.js";
+    import { problemFile } from "./sharing/problem_transfer.js";
     answer(problemFile(completeState(given)));
     """
     path = tmp_path / "problem.json"
@@ -67,7 +67,7 @@ def test_python_reads_what_the_page_saves(name: str, tmp_path: Path) -> None:
 def test_the_command_line_solves_and_trains_what_the_page_saves(name: str, tmp_path: Path) -> None:
     code = """
     import { completeState } from "./state.js";
-    import { problemFile } from "./problem_transfer.js";
+    import { problemFile } from "./sharing/problem_transfer.js";
     answer(problemFile(completeState(given)));
     """
     path = tmp_path / "problem.json"
@@ -95,7 +95,7 @@ FAULTS = {
 def test_wrong_files_are_one_sentence_and_the_state_stays() -> None:
     code = """
     import { completeState, Store } from "./state.js";
-    import { loadFile, MAX_FILE_BYTES } from "./problem_transfer.js";
+    import { loadFile, MAX_FILE_BYTES } from "./sharing/problem_transfer.js";
     const answers = [];
     const files = given.faults.map((text) => ({ name: "a.json", size: text.length, text: async () => text }));
     files.push({ name: "big.json", size: MAX_FILE_BYTES + 1, text: async () => "{}" });
@@ -125,7 +125,7 @@ def test_wrong_files_are_one_sentence_and_the_state_stays() -> None:
 def test_a_problem_without_the_pages_part_is_shown_whole() -> None:
     code = """
     import { completeState } from "./state.js";
-    import { stateOfFile } from "./problem_transfer.js";
+    import { stateOfFile } from "./sharing/problem_transfer.js";
     const current = completeState({ problem: given, text: { source: "mine" } });
     answer(stateOfFile(JSON.stringify({ ...given, start: [3, 4] }), current));
     """
@@ -138,7 +138,7 @@ def test_a_problem_without_the_pages_part_is_shown_whole() -> None:
 def test_files_are_called_by_example_and_step() -> None:
     code = """
     import { completeState } from "./state.js";
-    import { fileName } from "./problem_transfer.js";
+    import { fileName } from "./sharing/problem_transfer.js";
     answer(given.map((one) => fileName(completeState(one), "png")));
     """
     base = {"problem": PROBLEMS["head"]}
@@ -156,7 +156,7 @@ def test_files_are_called_by_example_and_step() -> None:
 
 def test_pictures_are_joined_into_one_file_that_is_well_formed() -> None:
     code = """
-    import { joined } from "./picture_files.js";
+    import { joined } from "./sharing/picture_files.js";
     answer(joined(given.parts, given.caption, { ground: "#123456", ink: "#ffffff" }));
     """
     parts = [
@@ -186,7 +186,7 @@ def test_every_step_of_the_tour_shows_what_it_says() -> None:
     import { readProblem } from "../kernels/problem.js";
     import { analyse } from "./analysis.js";
     import { completeState, deepFrozen, checkState, problemOf, withToken } from "./state.js";
-    import { TOUR_STEPS } from "./tour.js";
+    import { TOUR_STEPS } from "./guide/tour.js";
     const before = completeState({ problem: given, tab: "text" });
     const states = TOUR_STEPS.map(({ prepare }) => deepFrozen(checkState(prepare(before))));
     const ends = (state) => state.starts.map((_, k) => {

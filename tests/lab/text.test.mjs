@@ -4,12 +4,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const load = (name) => import(new URL(`../../src/marginlens/lab/page/${name}.js`, import.meta.url));
-const { componentLinks, layoutGraph, MAX_DRAWN_TOKENS } = await load("priority_layout");
-const { TEXT_EXAMPLES } = await load("text_examples");
+const { componentLinks, layoutGraph, MAX_DRAWN_TOKENS } = await load("text/priority_layout");
+const { TEXT_EXAMPLES } = await load("text/text_examples");
 const { comparisonAnswer, continuationAnswer, curveSteps, drawsOf, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf, trainingAnswer } =
-  await load("text_model");
-const { endSentence, listed, reasonSentence } = await load("text_reasons");
-const { TextWork } = await load("text_worker");
+  await load("text/text_model");
+const { endSentence, listed, reasonSentence } = await load("text/text_reasons");
+const { TextWork } = await load("text/text_worker");
 
 const START = { unit: "characters", window: 8 };
 const draws = drawsOf(7);

@@ -348,15 +348,6 @@ export function directionOf(solution) {
   return size === 0 ? solution.x.slice() : solution.x.map((entry) => entry / size);
 }
 
-/** ε Σ λ_r ‖a_r‖ / ‖x‖: what rounding alone may leave of the KKT residual; nan where the problem is infeasible. */
-export function roundingFloor(solution) {
-  const { A, m, d, x, multipliers } = solution;
-  let total = 0;
-  for (let r = 0; r < m; r++) total += multipliers[r] * norm(A.subarray(r * d, (r + 1) * d));
-  const size = norm(x);
-  return (EPS * total) / (size === 0 ? 1 : size);
-}
-
 /**
  * The largest optimality residual, recomputed from the stored problem; nan where it is infeasible. Every term is dimensionless: distance
  * to a halfspace over ‖x‖, ‖x - Aᵀλ‖/‖x‖, negative multipliers, |λ_r slack_r|/‖x‖², and the duality gap over ‖x‖².

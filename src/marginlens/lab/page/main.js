@@ -6,23 +6,23 @@
 
 import { ProblemError } from "../kernels/problem.js";
 import { analyse } from "./analysis.js";
-import { mountCurves } from "./curves.js";
-import { mountEditor } from "./editor.js";
-import { mountCertificate, mountLimits } from "./findings.js";
-import { mountHelp } from "./help.js";
-import { hashOf, stateOfHash } from "./permalink.js";
-import { mountPlane } from "./plane.js";
-import { mountPlayback } from "./playback.js";
-import { mountPriorityPicture } from "./priority_picture.js";
-import { Runs } from "./run.js";
-import { mountSettings } from "./settings.js";
-import { shareItems, shownScript } from "./share_menu.js";
+import { mountCurves } from "./run/curves.js";
+import { mountEditor } from "./problem/editor.js";
+import { mountCertificate, mountLimits } from "./findings/findings.js";
+import { mountHelp } from "./guide/help.js";
+import { hashOf, stateOfHash } from "./sharing/permalink.js";
+import { mountPlane } from "./plane/plane.js";
+import { mountPlayback } from "./run/playback.js";
+import { mountPriorityPicture } from "./text/priority_picture.js";
+import { Runs } from "./run/run.js";
+import { mountSettings } from "./run/settings.js";
+import { shareItems, shownScript } from "./sharing/share_menu.js";
 import { completeState, startState, stateOfProblem, Store } from "./state.js";
-import { mountContinuation, mountTextInput } from "./text_panel.js";
-import { mountTheorems } from "./theorems_panel.js";
+import { mountContinuation, mountTextInput } from "./text/text_panel.js";
+import { mountTheorems } from "./findings/theorems_panel.js";
 import { mountTabs, mountToolbar } from "./toolbar.js";
-import { mountTour } from "./tour.js";
-import { mountTraining } from "./training_panel.js";
+import { mountTour } from "./guide/tour.js";
+import { mountTraining } from "./text/training_panel.js";
 
 const PREDICTION = { id: "limits", tab: "plane", mount: mountLimits }; // what is shown first of all
 const VIEWS = [

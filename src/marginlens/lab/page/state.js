@@ -1,8 +1,8 @@
 // The state of the page: plain frozen JSON, its check with one sentence for each fault, its changes, and the history behind undo.
 
 import { FORMAT, FORMAT_VERSION, MAX_INPUTS, MAX_START, MAX_TOKENS, ProblemError, readProblem } from "../kernels/problem.js";
-import { TEXT_EXAMPLES } from "./text_examples.js";
-import { checkSequences, MAX_WINDOW } from "./text_model.js";
+import { TEXT_EXAMPLES } from "./text/text_examples.js";
+import { checkSequences, MAX_WINDOW } from "./text/text_model.js";
 
 export const MAX_STARTS = 8;
 export const MAX_SOURCE = 200_000; // characters of a text

@@ -1,7 +1,7 @@
 // The entry of workers: the first message says by its `role` whose work it is, and goes on to that module with all that follow.
 
-import { startWorker as startBasinWorker } from "./basin_worker.js";
-import { startTextWorker } from "./text_worker.js";
+import { startWorker as startBasinWorker } from "./plane/basin_worker.js";
+import { startTextWorker } from "./text/text_worker.js";
 
 const STARTS = { text: startTextWorker };
 

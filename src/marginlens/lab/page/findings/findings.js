@@ -1,12 +1,12 @@
 // Where attention can settle: the headline before training, the limits to choose from with their support tokens, and the proof in numbers.
 
-import { bracketOf, certificateResidual, INFEASIBLE, kktResidual, marginOf, OPTIMAL } from "../kernels/margin.js";
-import { normOfOptimizer } from "../kernels/norms.js";
-import { tokenOptimality } from "../kernels/optimality.js";
-import { element, replace, setAttributes, setText } from "./dom.js";
-import { exponent, percent, short } from "./numbers.js";
+import { bracketOf, certificateResidual, INFEASIBLE, kktResidual, marginOf, OPTIMAL } from "../../kernels/margin.js";
+import { normOfOptimizer } from "../../kernels/norms.js";
+import { tokenOptimality } from "../../kernels/optimality.js";
+import { element, replace, setAttributes, setText } from "../dom.js";
+import { exponent, percent, short } from "../numbers.js";
 import { angleWords, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, OPTIMIZER_WORDS, selectionVerdict, selectionWords } from "./sentences.js";
-import { withChosen } from "./state.js";
+import { withChosen } from "../state.js";
 
 const QUIET_MS = 700; // without a change after which the headline is read aloud
 const SAME_MARGIN_RTOL = 1e-9; // relative difference of two margins that are the same

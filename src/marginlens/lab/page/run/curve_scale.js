@@ -1,6 +1,6 @@
 // Scales of the curves: steps and values to shares of an axis, their ticks, which samples are drawn, and labels pushed apart.
 
-import { powerOfTen, short } from "./numbers.js";
+import { powerOfTen, short } from "../numbers.js";
 
 const LOG_RATIO = 30; // of the largest to the smallest value, from which on their axis is logarithmic
 const TICK_STEPS = [1, 2, 5, 10];

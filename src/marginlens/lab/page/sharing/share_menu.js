@@ -1,11 +1,11 @@
 // The share menu: link, Python script, problem files and pictures.
 
 import { copyText } from "./clipboard.js";
-import { curvesPicture } from "./curves.js";
-import { element } from "./dom.js";
+import { curvesPicture } from "../run/curves.js";
+import { element } from "../dom.js";
 import { captionOf, joined, pngOf } from "./picture_files.js";
-import { planePicture } from "./plane.js";
-import { graphPicture } from "./priority_picture.js";
+import { planePicture } from "../plane/plane.js";
+import { graphPicture } from "../text/priority_picture.js";
 import { download, fileName, mountDrop, mountFileField, problemFile } from "./problem_transfer.js";
 import { pythonScript } from "./python_script.js";
 

@@ -1,6 +1,6 @@
 // Which theorem applies: each as a disclosure, with a plain sentence for every condition.
 
-import { element, replace, setAttributes, setText } from "./dom.js";
+import { element, replace, setAttributes, setText } from "../dom.js";
 import { biasSentence, CONDITIONS, conditionSentence, THEOREMS } from "./sentences.js";
 
 const FIRST_OPEN = "A Thm 3"; // the theorem about the start, which changes under the pointer

@@ -1,11 +1,11 @@
 // The playback: buttons, a bar over all steps, the speed, and in words where the runs are.
 
-import { norm } from "../kernels/linalg.js";
+import { norm } from "../../kernels/linalg.js";
 import { stepScale } from "./curve_scale.js";
-import { element, setAttributes, setText } from "./dom.js";
-import { short } from "./numbers.js";
+import { element, setAttributes, setText } from "../dom.js";
+import { short } from "../numbers.js";
 import { endOf, FASTEST, MIN_SPEED } from "./run.js";
-import { withPlayback } from "./state.js";
+import { withPlayback } from "../state.js";
 
 const BAR_POSITIONS = 1000;
 const SPEED_POSITIONS = 60; // ten while the speed grows tenfold

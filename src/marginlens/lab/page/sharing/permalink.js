@@ -1,7 +1,7 @@
 // Permalinks: the state as a URL hash, "#1." and its deflated JSON, or "#0." and the JSON itself where the browser cannot deflate.
 
-import { ProblemError } from "../kernels/problem.js";
-import { completeState, START_CHOSEN, START_PLAYBACK, START_TEXT, START_VIEW } from "./state.js";
+import { ProblemError } from "../../kernels/problem.js";
+import { completeState, START_CHOSEN, START_PLAYBACK, START_TEXT, START_VIEW } from "../state.js";
 
 const DEFLATED = "1";
 const PLAIN = "0";

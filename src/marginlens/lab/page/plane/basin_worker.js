@@ -1,7 +1,7 @@
 // The worker that labels basins: it is given a picture of starts once, then pixels of it piece by piece.
 
-import { basinField, labelPixels } from "../kernels/basins.js";
-import { readProblem } from "../kernels/problem.js";
+import { basinField, labelPixels } from "../../kernels/basins.js";
+import { readProblem } from "../../kernels/problem.js";
 
 /** The picture of a request { problem, optima, settings }, the problem in its JSON form; see `basinField`. */
 export function requestedField({ problem, optima, settings }) {

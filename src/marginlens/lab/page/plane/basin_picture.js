@@ -1,12 +1,12 @@
 // Basins under the plane: painted coarse to fine by workers, by turns on the page itself where workers are refused.
 
-import { basinRefusal, basinTasks, labelPixels, OUTSIDE, UNSETTLED } from "../kernels/basins.js";
-import { newWorker } from "./background.js";
+import { basinRefusal, basinTasks, labelPixels, OUTSIDE, UNSETTLED } from "../../kernels/basins.js";
+import { newWorker } from "../background.js";
 import { requestedField } from "./basin_worker.js";
-import { element, replace, setText } from "./dom.js";
-import { percent, short } from "./numbers.js";
+import { element, replace, setText } from "../dom.js";
+import { percent, short } from "../numbers.js";
 import { discInset } from "./plane_scale.js";
-import { problemOf } from "./state.js";
+import { problemOf } from "../state.js";
 
 export const BASIN_SIDE = 128; // pixels
 export const BASIN_STEPS = 5000; // of descent from each pixel of a window

@@ -1,9 +1,9 @@
 // Runs: a descent from every start in step with the others, played, paused, scrubbed and computed in slices that leave the page smooth.
 
-import { Descent, loopOf, NON_FINITE, RAN_ALL, STATIONARY } from "../kernels/descent.js";
-import { norm } from "../kernels/linalg.js";
-import { DEFAULT_STEPS, ProblemError, readProblem } from "../kernels/problem.js";
-import { withPlayback } from "./state.js";
+import { Descent, loopOf, NON_FINITE, RAN_ALL, STATIONARY } from "../../kernels/descent.js";
+import { norm } from "../../kernels/linalg.js";
+import { DEFAULT_STEPS, ProblemError, readProblem } from "../../kernels/problem.js";
+import { withPlayback } from "../state.js";
 
 export const MIN_SPEED = 1; // steps per second
 export const FASTEST = 1e6; // a speed from here on means as fast as possible

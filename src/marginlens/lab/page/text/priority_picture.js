@@ -1,9 +1,9 @@
 // The priority graph of a last token: choosing the token, the picture, the same as a list, and the windows of the text behind it.
 
-import { element, replace, setText, shape } from "./dom.js";
-import { short } from "./numbers.js";
+import { element, replace, setText, shape } from "../dom.js";
+import { short } from "../numbers.js";
 import { layoutGraph } from "./priority_layout.js";
-import { withText } from "./state.js";
+import { withText } from "../state.js";
 import { counted, listed, quoted } from "./text_reasons.js";
 import { shownTokens } from "./text_tokens.js";
 import { textWork } from "./text_worker.js";

@@ -1,9 +1,9 @@
 // What the page says in words: the headline before training, each condition of each theorem, selections and certificates.
 
-import { INACCURATE, INFEASIBLE, OPTIMAL, TRIVIAL } from "../kernels/margin.js";
-import { normOfOptimizer } from "../kernels/norms.js";
-import { selectionAt } from "../kernels/optimality.js";
-import { powerOfTen, short } from "./numbers.js";
+import { INACCURATE, INFEASIBLE, OPTIMAL, TRIVIAL } from "../../kernels/margin.js";
+import { normOfOptimizer } from "../../kernels/norms.js";
+import { selectionAt } from "../../kernels/optimality.js";
+import { powerOfTen, short } from "../numbers.js";
 
 const MAX_LOG = 700; // of a number that a double holds
 const DEGREES = 180 / Math.PI;

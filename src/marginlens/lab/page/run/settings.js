@@ -1,10 +1,10 @@
 // Settings of the training: optimizer, step size, loss, number of steps, what is trained and where it starts.
 
-import { normOfOptimizer } from "../kernels/norms.js";
-import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../kernels/problem.js";
-import { element, setText } from "./dom.js";
-import { normWords } from "./sentences.js";
-import { withLoss, withOptimizer, withStart, withSteps, withTrain } from "./state.js";
+import { normOfOptimizer } from "../../kernels/norms.js";
+import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../../kernels/problem.js";
+import { element, setText } from "../dom.js";
+import { normWords } from "../findings/sentences.js";
+import { withLoss, withOptimizer, withStart, withSteps, withTrain } from "../state.js";
 
 /** What an optimizer is called in the list, and in a sentence what its steps do. */
 export const OPTIMIZER_CHOICES = {

@@ -1,15 +1,15 @@
 // The editor: inputs with their labels, tokens and scores as tables, the head, the starts, pasted tables and random problems.
 
-import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_TOKENS, ProblemError } from "../kernels/problem.js";
-import { copyText } from "./clipboard.js";
-import { element, replace, setAttributes, setText } from "./dom.js";
-import { short } from "./numbers.js";
+import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_TOKENS, ProblemError } from "../../kernels/problem.js";
+import { copyText } from "../sharing/clipboard.js";
+import { element, replace, setAttributes, setText } from "../dom.js";
+import { short } from "../numbers.js";
 import { parseTable, tableText } from "./problem_table.js";
 import { randomProblem } from "./random_problem.js";
 import {
   addInput, addStart, addToken, keysOf, labelsOf, MAX_STARTS, removeInput, removeStart, removeToken, withChosen, withHead, withKey, withLabel,
   withScore, withScores, withStart, withToken,
-} from "./state.js";
+} from "../state.js";
 
 const SLIDER_REACH = 3; // of scores, unless a score lies beyond
 const OPEN_INPUTS = 3; // so many inputs are unfolded at first

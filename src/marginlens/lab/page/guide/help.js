@@ -1,6 +1,6 @@
 // Help: what keys, mouse and fingers do.
 
-import { element } from "./dom.js";
+import { element } from "../dom.js";
 
 /** What keys, mouse and fingers do in the plane: [[keys, what they do], …]. */
 export const PLANE_KEYS = [

@@ -1,7 +1,7 @@
 // The guided tour: four steps for a class, in a panel that leaves the page free to use.
 
-import { element, replace, setText } from "./dom.js";
-import { START_VIEW, withPlayback, withTab } from "./state.js";
+import { element, replace, setText } from "../dom.js";
+import { START_VIEW, withPlayback, withTab } from "../state.js";
 
 const KEYS = [[[-0.1, 1], [1, 0], [0, 0]]];
 const TWO_LIMITS = { keys: KEYS, scores: [[1, 0.9, 0]], optimizer: { name: "NormalizedGD", size: 0.1 }, steps: 200 };

@@ -1,10 +1,10 @@
 // "Copy as Python": a script with marginlens that computes and prints what the page shows of a state.
 
-import { basinRefusal } from "../kernels/basins.js";
-import { normOfOptimizer } from "../kernels/norms.js";
-import { dependentInputs, strictOptimum } from "../kernels/optimality.js";
-import { ProblemError, readProblem } from "../kernels/problem.js";
-import { MAX_COUNT, MAX_VOCABULARY, promptIds, readText, summaryOf } from "./text_model.js";
+import { basinRefusal } from "../../kernels/basins.js";
+import { normOfOptimizer } from "../../kernels/norms.js";
+import { dependentInputs, strictOptimum } from "../../kernels/optimality.js";
+import { ProblemError, readProblem } from "../../kernels/problem.js";
+import { MAX_COUNT, MAX_VOCABULARY, promptIds, readText, summaryOf } from "../text/text_model.js";
 
 const LINE_WIDTH = 110;
 const FEW_TOKENS = 48; // in all inputs together: up to so many, listing the limits solves fewer problems than Python's default limit

@@ -1,6 +1,6 @@
 // The worker of the next-token tab, and the page's side of it: requests that are answered in order, the newest of each kind alone.
 
-import { newWorker } from "./background.js";
+import { newWorker } from "../background.js";
 import { textAnswers } from "./text_model.js";
 
 export const WORKER_BUDGET = 60; // ms of work at a time beside the page

@@ -1,6 +1,6 @@
 // Maps between the plane and the pixels of its square: a window around the origin, or the whole plane as a disc by log-radius.
 
-import { fromLogRadius, toLogRadius } from "../kernels/basins.js";
+import { fromLogRadius, toLogRadius } from "../../kernels/basins.js";
 
 export const MIN_HALF = 0.05;
 export const MAX_HALF = 1e6;

@@ -1,10 +1,10 @@
 // Curves beside the plane: norm, correlation with the predicted limits, attention and risk along the chosen start's run.
 
-import { measurePoint } from "../kernels/descent.js";
-import { correlation, norm } from "../kernels/linalg.js";
+import { measurePoint } from "../../kernels/descent.js";
+import { correlation, norm } from "../../kernels/linalg.js";
 import { decimated, linePath, pushedApart, stepScale, stepText, valueScale } from "./curve_scale.js";
-import { element, replace, setAttributes, setText, shape } from "./dom.js";
-import { percent, short } from "./numbers.js";
+import { element, replace, setAttributes, setText, shape } from "../dom.js";
+import { percent, short } from "../numbers.js";
 
 const LABEL_HEIGHT = 15; // pixels of a line of text
 const LABEL_WIDTH = 132; // at the right, where lines have their names

@@ -1,8 +1,8 @@
 // Training of W beside the automaton: normalised gradient descent in pieces, curves along it, and both predictions side by side.
 
-import { element, replace, setText, shape } from "./dom.js";
-import { percent, short } from "./numbers.js";
-import { withText } from "./state.js";
+import { element, replace, setText, shape } from "../dom.js";
+import { percent, short } from "../numbers.js";
+import { withText } from "../state.js";
 import { curveSteps } from "./text_model.js";
 import { counted, quoted } from "./text_reasons.js";
 import { runningText } from "./text_tokens.js";

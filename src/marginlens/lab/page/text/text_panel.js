@@ -1,8 +1,8 @@
 // The text of the next-token tab, and how it goes on: every token that the automaton adds can be asked for its reason.
 
-import { element, replace, setText } from "./dom.js";
-import { percent } from "./numbers.js";
-import { MAX_SOURCE, withText } from "./state.js";
+import { element, replace, setText } from "../dom.js";
+import { percent } from "../numbers.js";
+import { MAX_SOURCE, withText } from "../state.js";
 import { TEXT_EXAMPLES } from "./text_examples.js";
 import { MAX_COUNT, MAX_VOCABULARY, MAX_WINDOW } from "./text_model.js";
 import { counted, endSentence, quoted, reasonSentence } from "./text_reasons.js";

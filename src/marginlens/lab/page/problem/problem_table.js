@@ -1,6 +1,6 @@
 // Problems as tables of text: a line for each token, read from what people paste and written as CSV.
 
-import { MAX_ENTRY, MAX_INPUTS, MAX_TOKENS, ProblemError } from "../kernels/problem.js";
+import { MAX_ENTRY, MAX_INPUTS, MAX_TOKENS, ProblemError } from "../../kernels/problem.js";
 
 const COLUMNS = ["input", "label", "x1", "x2", "score", "k1", "k2"];
 const OTHER_NAMES = { "x₁": "x1", "x₂": "x2", "k₁": "k1", "k₂": "k2", x: "x1", y: "x2", inputs: "input", labels: "label", scores: "score", key1: "k1", key2: "k2" };

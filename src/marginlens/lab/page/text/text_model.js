@@ -12,12 +12,12 @@ import {
   nextProbabilities,
   pairHeights,
   TIE_UNKNOWN,
-} from "../kernels/automaton.js";
-import { Descent, RAN_ALL } from "../kernels/descent.js";
-import { indexCharacters, indexWords, lastToken, rankingEvidence, samplesBehind, sequences, splitWords, textWindows } from "../kernels/graphs.js";
-import { correlation, norm } from "../kernels/linalg.js";
-import { layerLoss, layerProbabilities, nextTokenLoop, reduceSequences, totalVariation } from "../kernels/nexttoken.js";
-import { ProblemError } from "../kernels/problem.js";
+} from "../../kernels/automaton.js";
+import { Descent, RAN_ALL } from "../../kernels/descent.js";
+import { indexCharacters, indexWords, lastToken, rankingEvidence, samplesBehind, sequences, splitWords, textWindows } from "../../kernels/graphs.js";
+import { correlation, norm } from "../../kernels/linalg.js";
+import { layerLoss, layerProbabilities, nextTokenLoop, reduceSequences, totalVariation } from "../../kernels/nexttoken.js";
+import { ProblemError } from "../../kernels/problem.js";
 
 export const MAX_VOCABULARY = 400; // different tokens that the page takes
 export const MAX_WINDOW = 32;

@@ -1,6 +1,6 @@
 // Why a text goes on as it does: an explanation of the automaton as plain sentences.
 
-import { percent } from "./numbers.js";
+import { percent } from "../numbers.js";
 import { shownName } from "./text_model.js";
 
 const MAX_NAMED = 4; // tokens named in a list before it says how many more there are

@@ -1,7 +1,7 @@
 // Problems as files: saved with all that the page shows of them, loaded by a button or dropped onto the page.
 
-import { ProblemError } from "../kernels/problem.js";
-import { completeState, keysOf, problemOf, START_VIEW, stateOfProblem } from "./state.js";
+import { ProblemError } from "../../kernels/problem.js";
+import { completeState, keysOf, problemOf, START_VIEW, stateOfProblem } from "../state.js";
 
 export const MAX_FILE_BYTES = 4_000_000;
 const ROOM = 1.25; // of the window around the farthest point of a problem that comes without a view

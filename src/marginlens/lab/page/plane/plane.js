@@ -1,16 +1,16 @@
 // The plane: tokens, head, starts, predicted limits, separating lines, cones and descent paths, moved by pointer, touch and keyboard.
 
-import { optimalTokens } from "../kernels/optimality.js";
-import { basinCone } from "../kernels/theorems.js";
+import { optimalTokens } from "../../kernels/optimality.js";
+import { basinCone } from "../../kernels/theorems.js";
 import { mountBasins } from "./basin_picture.js";
-import { element, replace, setText, shape } from "./dom.js";
-import { PLANE_KEYS } from "./help.js";
-import { exponent, pointText, short } from "./numbers.js";
+import { element, replace, setText, shape } from "../dom.js";
+import { PLANE_KEYS } from "../guide/help.js";
+import { exponent, pointText, short } from "../numbers.js";
 import {
   axisTicks, drawnPath, fittingHalf, linePixels, markerPath, moved, pathThrough, pathUpTo, planeScale, rayEnd, ringNorms, rounded,
   sectorPixels, zoomed,
 } from "./plane_scale.js";
-import { addStart, MAX_STARTS, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView } from "./state.js";
+import { addStart, MAX_STARTS, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView } from "../state.js";
 
 const SMALL_STEP = 1 / 100; // of the view's width, for an arrow key
 const LARGE_STEP = 1 / 10; // with Shift
