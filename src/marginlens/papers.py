@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -184,7 +185,8 @@ def registered() -> tuple[Implementation, ...]:
     """Every statement that any module of the library implements or uses inside a function; imports them all."""
     package = import_module("marginlens")
     for module in pkgutil.walk_packages(package.__path__, "marginlens."):
-        import_module(module.name)
+        with suppress(MissingExtra):  # parts that need an optional package implement no statement
+            import_module(module.name)
     return implementations() + used_inside()
 
 

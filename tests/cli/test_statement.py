@@ -1,5 +1,6 @@
 """`marginlens statement`: every label leads to something that can be imported, however it is written."""
 
+import sys
 from importlib import import_module
 
 import pytest
@@ -104,3 +105,9 @@ def test_an_unknown_label_is_one_sentence_with_what_is_near(label, near):
     assert "The 'label' argument must be" in result.stderr
     assert near in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_statements_are_found_without_optional_packages(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.delitem(sys.modules, "marginlens.engines.dask", raising=False)
+    assert any(record.citation == "A Thm 3" for record in registered())

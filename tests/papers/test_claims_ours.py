@@ -50,7 +50,7 @@ def test_the_bound_on_the_slope_holds_and_is_not_idle(trapped):
 
 def test_starts_that_went_nowhere_are_not_accounted_for():
     data, v = figure_1b()
-    starts = x_b._square(6, 4.0).reshape(-1, 2)
+    starts = x_b.square_of_starts(6, 4.0).reshape(-1, 2)
     optima = locally_optimal_directions(data, v)
     step = NormalizedGD(x_b.STEP)
     ends = [
