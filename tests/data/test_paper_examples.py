@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from marginlens.data import figure_1a, figure_1b, figure_1c, figure_2, figure_5, figure_8
+from marginlens.data import cone_example, figure_1a, figure_1b, figure_1c, figure_2, figure_5, figure_8
 from marginlens.graphs import cyclic_subset, is_acyclic, priority_graphs, tied_positions
 from marginlens.theory import check_assumption_b, locally_optimal_directions, token_optimality
 from tolerances import ROUNDING
@@ -37,6 +37,16 @@ def test_figure_1c_separates_the_first_tokens_of_three_inputs():
     assert data.scores(v)[:, 0].tolist() == [1.0] * 3
     assert np.all(data.scores(v)[:, 1:] == 0.5)
     assert token_optimality(data, v, [0, 0, 0]).solution.x == pytest.approx([0.8446, 0.1711], abs=5e-5)
+
+
+@pytest.mark.statement("A Fig 2")
+def test_the_cone_example_has_a_local_limit_beside_the_global_one():
+    data, v = cone_example()
+    assert sorted(locally_optimal_directions(data, v).selections[:, 0].tolist()) == [0, 2]
+    local, best = (token_optimality(data, v, [token]) for token in (0, 2))
+    assert local.direction == pytest.approx([1.0, 0.0], abs=ROUNDING)
+    assert best.is_globally_optimal
+    assert not local.is_globally_optimal
 
 
 @pytest.mark.statement("A Fig 5")
