@@ -6,12 +6,13 @@ import { test } from "node:test";
 const load = (name) => import(new URL(`../../src/marginlens/lab/page/${name}.js`, import.meta.url));
 const { componentLinks, layoutGraph, MAX_DRAWN_TOKENS } = await load("text/priority_layout");
 const { TEXT_EXAMPLES } = await load("text/text_examples");
-const { comparisonAnswer, continuationAnswer, curveSteps, drawsOf, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf, trainingAnswer } =
+const { comparisonAnswer, continuationAnswer, curveSteps, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf, trainingAnswer } =
   await load("text/text_model");
 const { endSentence, listed, reasonSentence } = await load("text/text_reasons");
 const { TextWork } = await load("text/text_worker");
 
 const START = { unit: "characters", window: 8 };
+const { drawsOf } = await load("draws");
 const draws = drawsOf(7);
 const words = Array.from({ length: 90 }, (_, k) => `w${k}`);
 const manyWords = Array.from({ length: 4000 }, () => words[Math.floor(words.length * draws() ** 2)]).join(" ");

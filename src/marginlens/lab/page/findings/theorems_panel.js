@@ -41,11 +41,11 @@ function theoremView(isOpen) {
     fill(verdict, inputs) {
       const { title: name = verdict.citation, conclusion: concluded = () => "" } = THEOREMS[verdict.citation] ?? {};
       const { conditions, applies } = verdict;
-      const held = conditions.filter((condition) => condition.holds).length;
+      const fulfilled = conditions.filter((condition) => condition.holds).length;
       setText(title, name);
       setText(mark, applies ? "✓ applies" : "✗ does not apply");
       mark.className = `theorem-mark ${applies ? "holds" : "fails"}`;
-      setText(count, `${held} of ${conditions.length} conditions hold · ${sourceOf(verdict.citation)}`);
+      setText(count, `${fulfilled} of ${conditions.length} conditions hold · ${sourceOf(verdict.citation)}`);
       const said = concluded(inputs);
       setText(conclusion, applies ? said : `If all were so: ${said.charAt(0).toLowerCase()}${said.slice(1)}`);
       while (items.length < conditions.length) items.push(conditionItem());

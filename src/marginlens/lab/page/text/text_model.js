@@ -18,6 +18,7 @@ import { indexCharacters, indexWords, lastToken, rankingEvidence, samplesBehind,
 import { correlation, norm } from "../../kernels/linalg.js";
 import { layerLoss, layerProbabilities, nextTokenLoop, reduceSequences, totalVariation } from "../../kernels/nexttoken.js";
 import { ProblemError } from "../../kernels/problem.js";
+import { drawsOf } from "../draws.js";
 
 export const MAX_VOCABULARY = 400; // different tokens that the page takes
 export const MAX_WINDOW = 32;
@@ -186,17 +187,6 @@ export function evidenceAnswer({ data, ids, window }, last, pairs) {
 }
 
 // ---- continuation
-
-/** Numbers from 0 up to below 1, the same for the same seed: the 32-bit generator mulberry32. */
-export function drawsOf(seed) {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 function withEvidence(model, explanation) {
   const graph = model.automaton.graphs.get(explanation.last);
