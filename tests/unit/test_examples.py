@@ -13,6 +13,8 @@ import pytest
 from tolerances import ALIGNED, CONDITIONED, DIRECTION_ON_RANDOM_DATA
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+GROUPS = ("selection", "optimizers", "next_tokens", "texts", "real_models")
+SCRIPTS = sorted(path for group in GROUPS for path in (EXAMPLES / group).glob("*.py"))
 LONGEST = 60
 
 
@@ -22,7 +24,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run_example(name, *arguments):
-        path = str(EXAMPLES / f"{name}.py")
+        (path,) = (str(path) for path in SCRIPTS if path.stem == name)
         monkeypatch.setattr(sys, "argv", [path, *arguments])
         runpy.run_path(path, run_name="__main__")
         printed = capsys.readouterr()
@@ -86,7 +88,7 @@ def test_your_own_loss_has_the_same_limit(run):
 
 def test_your_own_loss_runs_without_torch(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
-    code = f"import sys, runpy; sys.path.insert(0, '.'); runpy.run_path({str(EXAMPLES / 'your_own_loss.py')!r})"
+    code = f"import sys, runpy; sys.path.insert(0, '.'); runpy.run_path({str(EXAMPLES / 'selection' / 'your_own_loss.py')!r})"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "The nonlinear head is left out: it needs pip install 'marginlens[torch]'." in done.stdout
@@ -165,7 +167,7 @@ def test_training_the_factors_goes_to_the_nuclear_and_the_spectral_norm(run):
     assert spectral[1] > 0.93 > spectral[0]
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_an_example_is_short_cites_its_statement_and_goes_the_same_way(path):
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= LONGEST
@@ -175,7 +177,7 @@ def test_an_example_is_short_cites_its_statement_and_goes_the_same_way(path):
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_an_example_imports_only_what_users_import(path):
     imported = re.findall(
         r"^\s*(?:from|import) (marginlens[\w.]*)", path.read_text(encoding="utf-8"), flags=re.MULTILINE
@@ -186,5 +188,5 @@ def test_an_example_imports_only_what_users_import(path):
 
 def test_every_example_is_run_here():
     tested = set(re.findall(r'run\("(\w+)"', Path(__file__).read_text(encoding="utf-8")))
-    assert tested == {path.stem for path in EXAMPLES.glob("*.py")}
+    assert tested == {path.stem for path in SCRIPTS}
     assert len(tested) >= 6

@@ -1,6 +1,6 @@
 """A Fig 1(b) and Fig 8: a problem can have several locally optimal directions, and the start decides which one descent takes.
 
-Usage: python examples/two_starts_two_limits.py [PICTURE.png]
+Usage: python examples/selection/two_starts_two_limits.py [PICTURE.png]
 """
 
 import sys

@@ -1,6 +1,6 @@
 """B Thm 5 and Eq. (1): attention with trained embeddings finds the tokens that decide, and its softmax shows them text by text.
 
-Usage: python examples/explain_a_review.py [PAGE.html]
+Usage: python examples/texts/explain_a_review.py [PAGE.html]
 """
 
 import sys

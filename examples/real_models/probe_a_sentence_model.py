@@ -1,6 +1,6 @@
 """A Figs 6, 7 and ATT-SVM: how sparsely the heads of a real model attend, what they select, and how max-margin that is.
 
-Usage: python examples/probe_a_sentence_model.py [PAGE.html]
+Usage: python examples/real_models/probe_a_sentence_model.py [PAGE.html]
 """
 
 import sys

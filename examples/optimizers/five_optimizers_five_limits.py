@@ -1,6 +1,6 @@
 """F Thm 1, on attention: one problem of the plane, five optimizers, and five limits, each the largest margin in a norm of its own.
 
-Usage: python examples/five_optimizers_five_limits.py [PICTURE.png]
+Usage: python examples/optimizers/five_optimizers_five_limits.py [PICTURE.png]
 """
 
 import sys
