@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 import marginlens as ml
 from fake_claims import changed, fake_claim, finding, raising
 from marginlens.lab import permalink, presets
-from marginlens.plotting.files import LARGEST_SVG, svg
+from marginlens.plotting.files import MAX_VECTOR_BYTES, svg
 from marginlens_papers.claim import Bound, Verdict
 from marginlens_papers.report import reproduce
 from marginlens_papers.report.ledger import read_ledger
@@ -71,7 +71,7 @@ def cloud(n_points: int) -> Figure:
 def test_a_heavy_svg_is_drawn_as_an_image_and_the_figure_left_as_it_was():
     heavy = cloud(60_000)
     drawing = svg(heavy)
-    assert len(drawing) < LARGEST_SVG
+    assert len(drawing) < MAX_VECTOR_BYTES
     assert b"<image" in drawing
     assert b"<image" not in svg(cloud(50))
     assert not heavy.axes[0].lines[0].get_rasterized()

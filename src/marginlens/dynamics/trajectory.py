@@ -15,7 +15,8 @@ from marginlens.dynamics.brackets import run_bracket
 from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
 from marginlens.norms import Norm
-from marginlens.result import MAX_LINES, Result, axes_for, draw_matrix
+from marginlens.result import Result, axes_for, draw_matrix
+from marginlens.result.drawing import MAX_LINES
 from marginlens.risk.attention import ExcessRisk
 from marginlens.runtime.files import as_path, check_place, unusable, write_whole
 from marginlens.runtime.progress import ProgressCallback, as_progress

@@ -1,4 +1,4 @@
-"""Figures as files: PNG for the page, SVG beside it, both small enough to mail and the same for the same figure."""
+"""Figures as files: PNG, SVG and PDF, small enough to mail and the same for the same figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from marginlens.runtime.files import write_whole
 
 DOTS_PER_INCH = 150
 WIDEST_PIXELS = 2000
-LARGEST_SVG = 1_000_000
+MAX_VECTOR_BYTES = 1_000_000
+FIGURE_SUFFIXES = (".png", ".svg", ".pdf")  # of the files that `write_figure` writes
 
 
 def png(figure: Figure) -> bytes:
@@ -24,22 +25,31 @@ def png(figure: Figure) -> bytes:
 
 def svg(figure: Figure) -> bytes:
     """The figure as an SVG; one of more than a megabyte has its curves and points drawn as an image inside it."""
-    drawing = _saved(figure, "svg", DOTS_PER_INCH, {"Date": None})
-    if len(drawing) <= LARGEST_SVG:
+    return _vector(figure, "svg", {"Date": None})
+
+
+def pdf(figure: Figure) -> bytes:
+    """The figure as a PDF with its fonts inside; one of more than a megabyte has its curves and points drawn as an image inside it."""
+    return _vector(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
+
+
+def _vector(figure: Figure, form: str, metadata: dict[str, str | None]) -> bytes:
+    drawing = _saved(figure, form, DOTS_PER_INCH, metadata)
+    if len(drawing) <= MAX_VECTOR_BYTES:
         return drawing
     heavy = [artist for axes in figure.axes for artist in _marks(axes) if not artist.get_rasterized()]
     for artist in heavy:
         artist.set_rasterized(True)
     try:
-        return _saved(figure, "svg", DOTS_PER_INCH, {"Date": None})
+        return _saved(figure, form, DOTS_PER_INCH, metadata)
     finally:
         for artist in heavy:
             artist.set_rasterized(False)
 
 
 def write_figure(place: Path, figure: Figure, argument: str = "plot") -> None:
-    """Write the figure to a file that appears whole or not at all: an SVG where its name says so, a PNG otherwise."""
-    write_whole(place, (svg if place.suffix.lower() == ".svg" else png)(figure), argument)
+    """Write the figure to a file that appears whole or not at all: SVG or PDF where its name says so, a PNG otherwise."""
+    write_whole(place, {".svg": svg, ".pdf": pdf}.get(place.suffix.lower(), png)(figure), argument)
 
 
 def _marks(axes: mpl.axes.Axes) -> list[Artist]:
@@ -49,6 +59,6 @@ def _marks(axes: mpl.axes.Axes) -> list[Artist]:
 def _saved(figure: Figure, form: str, dots: float, metadata: dict[str, str | None]) -> bytes:
     """The figure's bytes; its canvas is left as it was, so that a figure shown on a screen stays there."""
     stream = BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "marginlens", "svg.fonttype": "path"}):
+    with mpl.rc_context({"svg.hashsalt": "marginlens", "svg.fonttype": "path", "pdf.fonttype": 42}):
         figure.savefig(stream, format=form, dpi=dots, metadata=metadata, facecolor="white")
     return stream.getvalue()

@@ -24,7 +24,7 @@ from matplotlib.path import Path
 
 from marginlens.errors import reject
 from marginlens.graphs.priority import PriorityGraph, component_levels, reduced_order
-from marginlens.plotting.style import ACCENTS, INK, LOCAL, NEITHER, PATH, STYLE, TINTS
+from marginlens.plotting.style import ACCENTS, INK, LOCAL, NEITHER, PATH, TINTS, house_style
 from marginlens.typing import FloatArray
 
 MIN_ALIKE = 5  # so many single tokens above and below the same parts share a box
@@ -370,7 +370,7 @@ def draw_graphs(
         filled += panel.width
     width = max(0.1 * len(title) + 2.0 * _MARGIN, *(sum(panel.width for panel in row) for row in rows))
     heights = [max(panel.height for panel in row) + _ABOVE_PANEL + _MARGIN for row in rows]
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(house_style()):
         fig = Figure(figsize=(width, sum(heights)))
         bottom, head = sum(heights) + _legend(fig, panels), 0.4 if title else 0.0
         fig.set_size_inches(width, bottom + head)

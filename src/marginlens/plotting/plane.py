@@ -19,7 +19,8 @@ from marginlens.dynamics import descend
 from marginlens.errors import InputError, reject
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import NormalizedGD
-from marginlens.plotting.style import GLOBAL, INK, INPUTS, LOCAL, PATH, STYLE, TINTS, in_style, note_at, shades
+from marginlens.plotting.files import FIGURE_SUFFIXES
+from marginlens.plotting.style import GLOBAL, INK, INPUTS, LOCAL, PATH, TINTS, house_style, in_style, note_at, shades
 from marginlens.runtime.files import check_place
 from marginlens.theory import LocalOptima, locally_optimal_directions
 from marginlens.typing import FloatArray, IntArray
@@ -156,7 +157,7 @@ def check_plot(data: TokenDataset, place: Path) -> None:
         raise reject("plot", "left out unless keys have two coordinates", f"keys with d_key = {data.d_key}")
     if len(data) > _MAX_PANELS:
         raise reject("plot", f"left out for files with more than {_MAX_PANELS} problems", f"{len(data)} problems")
-    check_place(place, "plot", (".png", ".svg"))
+    check_place(place, "plot", FIGURE_SUFFIXES)
 
 
 def problem_figure(
@@ -173,7 +174,7 @@ def problem_figure(
     """
     n_problems = len(data)
     is_wide = n_problems == 1
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(house_style()):
         fig = Figure(figsize=(11.4, 7.4) if is_wide else (4.9 * n_problems, 10.8), layout="constrained")
         grid = np.reshape(fig.subplots(1, 2) if is_wide else fig.subplots(2, n_problems), (2, n_problems))
     batch = data.as_batch()
@@ -185,7 +186,7 @@ def problem_figure(
         _draw_tokens(grid[0, j], batch[j], scores[j], solutions[j], f"{title}tokens" if title else "Tokens")
         handles |= _draw_disc(grid[1, j], _Limits.of(batch[j], heads[j], path, loss), path, title)
         handles = dict(zip(*reversed(grid[0, j].get_legend_handles_labels()), strict=True)) | handles
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(house_style()):
         columns = 4 if is_wide else max(2, 2 * n_problems - 1)
         fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
     return fig

@@ -1,26 +1,32 @@
-"""The style of every figure: one palette that survives colour-blindness, one type size, and empty figures in it."""
+"""The style of every figure: one palette that survives colour-blindness, one type size, and styles for papers and slides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from functools import wraps
-from typing import Any
+from typing import Any, Self
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Meanings, not decorations: the same thing has the same colour in every figure.
-GLOBAL = "#C4420F"  # the globally optimal max-margin direction (vermilion)
-LOCAL = "#0F6FB4"  # a locally optimal max-margin direction (blue)
-NEITHER = "#B9BDC2"  # neither, or not saturated (grey)
-PATH = "#5B6168"  # a trajectory
-ACCENTS = ("#C4420F", "#0F6FB4", "#0B8A64", "#C58A00", "#8A4F9E", "#4D4D4D")  # unordered series
-INPUTS = ("#0B8A64", "#C58A00", "#8A4F9E")  # the tokens of the first, second and third input
-INK, FAINT = "#23272B", "#D9DCDF"
-TINTS = {GLOBAL: "#FBE6DD", LOCAL: "#DFECF7"}  # the starts that lead to a direction
-SEQUENCE = "viridis"  # ordered series
+# ruff: noqa: F401  the palette is part of the style
+from marginlens.errors import positive_number, reject
+from marginlens.result.drawing import (
+    ACCENTS,
+    FAINT,
+    GLOBAL,
+    INK,
+    INPUTS,
+    LOCAL,
+    NEITHER,
+    PATH,
+    SEQUENCE,
+    TINTS,
+)
 
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
@@ -48,9 +54,151 @@ STYLE: dict[str, Any] = {
 }
 
 
+WIDTHS = {"column": 3.25, "double": 6.75}  # inches of one column of a two-column paper, and of both
+GOLDEN_RATIO = 1.618  # of a figure's width to its height, unless the height is given
+
+
+class PlotStyle(dict[str, Any]):
+    """Matplotlib parameters that are used in a `with` block, on top of a function, or for the rest of a session.
+
+    It is a dictionary of rcParams, so `plt.style.use(style)` and `mpl.rc_context(style)` take it too:
+
+        with ml.plotting.paper():        # figures made in the block
+            run.plot()
+
+        @ml.plotting.paper("double")     # figures made by the function
+        def draw(): ...
+
+        ml.plotting.slides().use()       # figures made from now on
+
+    Pictures of the library that bring a style of their own take over what it says.
+    """
+
+    _entered: list[AbstractContextManager[None]]
+
+    def __enter__(self) -> Self:
+        active = self._active()
+        active.__enter__()
+        self.__dict__.setdefault("_entered", []).append(active)
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        self._entered.pop().__exit__(*problem)
+
+    def __call__(self, draw: Callable[..., Any]) -> Callable[..., Any]:
+        """`draw` with this style in force while it runs."""
+        if not callable(draw):
+            raise reject("draw", "a function that draws", repr(draw))
+
+        @wraps(draw)
+        def styled(*arguments: Any, **options: Any) -> Any:
+            with self._active():
+                return draw(*arguments, **options)
+
+        return styled
+
+    def use(self) -> None:
+        """Use the style from now on."""
+        mpl.rcParams.update(self)
+        _ACTIVE.set(self)
+
+    @contextmanager
+    def _active(self) -> Iterator[None]:
+        token = _ACTIVE.set(self)
+        try:
+            with mpl.rc_context(self):
+                yield
+        finally:
+            _ACTIVE.reset(token)
+
+    def __repr__(self) -> str:
+        width, height = self["figure.figsize"]
+        return f"PlotStyle({width:.4g} × {height:.4g} inches, {self['font.size']:g} pt, savefig as {self['savefig.format']})"
+
+
+_ACTIVE: ContextVar[PlotStyle | None] = ContextVar("marginlens_plot_style", default=None)
+
+
+def house_style() -> dict[str, Any]:
+    """The parameters that the library's figures are drawn with: `STYLE`, and what a `PlotStyle` in force says instead."""
+    return {**STYLE, **(_ACTIVE.get() or {})}
+
+
+def paper(width: float | str = "column", height: float | None = None, *, font_size: float = 8.0) -> PlotStyle:
+    """A style for figures in a paper: as wide as a column, small type, and vector files with their fonts inside.
+
+    `savefig("name")` writes a PDF, whose TrueType fonts are embedded (`pdf.fonttype` 42: publishers refuse Type 3), and an SVG holds its
+    letters as outlines (`svg.fonttype` "path": it looks the same without the font; set "none" to have texts that can be edited).
+
+    Args:
+        width: "column" (3.25 inches), "double" (6.75 inches), or inches; `\\the\\columnwidth` over 72.27 is that of a LaTeX page.
+        height: inches; the golden section of the width by default.
+        font_size: points of labels and of the legend, which ticks stay one below.
+    """
+    wide = WIDTHS.get(width) if isinstance(width, str) else positive_number(width, "width")
+    if wide is None:
+        raise reject("width", f"{' or '.join(map(repr, WIDTHS))}, or a number of inches", repr(width))
+    size = positive_number(font_size, "font_size")
+    high = wide / GOLDEN_RATIO if height is None else positive_number(height, "height")
+    return PlotStyle(
+        {
+            **_lettering(size, size - 1.0),
+            **_VECTOR,
+            "figure.figsize": (wide, high),
+            "figure.constrained_layout.use": True,
+            "axes.linewidth": 0.6,
+            "grid.linewidth": 0.4,
+            "lines.linewidth": 1.2,
+            "lines.markersize": 3.5,
+            "xtick.major.width": 0.6,
+            "ytick.major.width": 0.6,
+            "xtick.major.size": 2.5,
+            "ytick.major.size": 2.5,
+            "legend.handlelength": 1.4,
+        }
+    )
+
+
+def slides(width: float = 10.0, height: float = 5.6) -> PlotStyle:
+    """A style for slides of 16 : 9: type and lines that can be read from the last row. Files are vectors, as those of `paper`.
+
+    Args:
+        width, height: inches of the figure.
+    """
+    size = (positive_number(width, "width"), positive_number(height, "height"))
+    return PlotStyle(
+        {
+            **_lettering(18.0, 16.0),
+            **_VECTOR,
+            "figure.figsize": size,
+            "figure.constrained_layout.use": True,
+            "axes.linewidth": 1.2,
+            "grid.linewidth": 0.8,
+            "lines.linewidth": 3.0,
+            "lines.markersize": 9.0,
+        }
+    )
+
+
+_VECTOR: dict[str, Any] = {
+    "savefig.format": "pdf",
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    "svg.fonttype": "path",
+    "savefig.bbox": None,  # the figure is as wide as it says
+}
+
+
+def _lettering(size: float, tick_size: float) -> dict[str, Any]:
+    """The house style with letters of this size, in points."""
+    large = dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "figure.titlesize"), size)
+    small = dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), tick_size)
+    return {**STYLE, **large, **small}
+
+
 def figure(n_panels: int = 1, *, width: float = 4.6, height: float = 4.0) -> tuple[Figure, list[Axes]]:
     """A figure with `n_panels` axes side by side, each `width` × `height` inches, in the house style."""
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(house_style()):
         fig = Figure(figsize=(width * n_panels, height), layout="constrained")
         axes = [fig.add_subplot(1, n_panels, k + 1) for k in range(n_panels)]
     return fig, axes
@@ -61,7 +209,7 @@ def in_style(draw: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(draw)
     def styled(*arguments: Any, **options: Any) -> Any:
-        with mpl.rc_context(STYLE):
+        with mpl.rc_context(house_style()):
             return draw(*arguments, **options)
 
     return styled

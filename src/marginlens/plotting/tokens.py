@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from marginlens.errors import real_array, reject
-from marginlens.plotting.style import GLOBAL, INK, LOCAL, NEITHER, STYLE
+from marginlens.plotting.style import GLOBAL, INK, LOCAL, NEITHER, house_style
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 FREQUENT_COUNT = 200  # occurrences from which a token may be named by default, or
@@ -93,7 +93,7 @@ def draw_tokens(
     Returns:
         The figure.
     """
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(house_style()):
         if axes is None:
             fig = Figure(figsize=(11.5, 5.4), layout="constrained")
             left, right = fig.subplots(1, 2)

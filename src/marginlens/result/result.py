@@ -1,24 +1,22 @@
-"""What every result can do: become a dict, be drawn, and show itself in a notebook."""
+"""The base of results: their fields as a dict and on one line, equality, and a picture."""
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import math
 from collections.abc import Mapping
 from enum import Enum
-from html import escape
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from marginlens.result.drawing import LOCAL, axes_for, draw_matrix
+from marginlens.result.notebook import MAX_SHOWN, Displayed, tally
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_SHOWN = 8  # entries of an array up to which a table shows them all
 MAX_REPR = 150  # characters of the fields that a repr shows
-MAX_LINES = 100  # runs of a batch that are drawn as lines
 
 
 def jsonable(value: Any) -> Any:
@@ -48,16 +46,7 @@ def _public(value: Any) -> list[Any]:
     return [field for field in dataclasses.fields(value) if field.repr and not field.name.startswith("_")]
 
 
-def axes_for(ax: Axes | None) -> Axes:
-    """`ax`, or new axes of a figure of their own."""
-    if ax is not None:
-        return ax
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(layout="constrained")[1]
-
-
-class Result:
+class Result(Displayed):
     """The base of what functions give back.
 
     A subclass is a frozen dataclass. Fields declared with `repr=False`, and private ones, stay out of `to_dict` and of the table.
@@ -77,7 +66,7 @@ class Result:
         ax = axes_for(ax)
         x = np.asarray(getattr(self, "x"))  # noqa: B009
         if x.ndim == 1:
-            ax.bar(np.arange(len(x)), x, color="#0072B2")
+            ax.bar(np.arange(len(x)), x, color=LOCAL)
             ax.axhline(0.0, color="0.4", linewidth=0.8)
             ax.set(xlabel="entry", ylabel="x")
             return ax
@@ -101,41 +90,14 @@ class Result:
         )
         return hash((type(self), *shapes))
 
-    def _repr_html_(self) -> str:
-        cells = {field.name: getattr(self, field.name) for field in _public(self)}
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(_shown(value))}</td></tr>"
-            for name, value in cells.items()
-            if value is not None
-        )
-        return f"<div><code>{escape(repr(self))}</code><table>{rows}</table>{self._picture()}</div>"
-
-    def _picture(self) -> str:
-        """A small picture of `plot` as an image element; nothing where there is nothing to draw."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(4.2, 2.6), dpi=96, layout="constrained")
-        try:
-            self.plot(figure.add_subplot())
-        except (AttributeError, TypeError, ValueError):
-            return ""
-        stream = BytesIO()
-        figure.savefig(stream, format="png")
-        encoded = base64.b64encode(stream.getvalue()).decode()
-        return f"<img alt='{escape(type(self).__name__)}' src='data:image/png;base64,{encoded}'>"
+    def _facts(self) -> Mapping[str, Any]:
+        """The fields, those of one or a few numbers first; the status stands above them."""
+        fields = {field.name: getattr(self, field.name) for field in _public(self) if field.name != "status"}
+        return dict(sorted(fields.items(), key=lambda named: _is_long(named[1])))
 
 
-def draw_matrix(ax: Axes, matrix: Any, colours: str = "RdBu_r", smallest: float | None = None) -> None:
-    """A matrix by colour with its scale beside it: blue below zero, white at zero and red above, unless another map is named."""
-    from matplotlib.ticker import MaxNLocator
-
-    finite = np.abs(matrix[np.isfinite(matrix)])
-    largest = float(finite.max()) if finite.size and finite.max() > 0.0 else 1.0
-    low = -largest if smallest is None else smallest
-    image = ax.imshow(matrix, cmap=colours, vmin=low, vmax=largest, aspect="auto", interpolation="nearest")
-    ax.figure.colorbar(image, ax=ax)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
+def _is_long(value: Any) -> bool:
+    return np.size(value) > MAX_SHOWN if isinstance(value, np.ndarray) else isinstance(value, Mapping | tuple | Result)
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -145,13 +107,12 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A value as a cell of a table: short arrays entry by entry, long ones by shape and range, statuses with their sentence."""
+    """A value on the line of a repr: short arrays entry by entry, long ones by shape and range, statuses with their sentence."""
     if isinstance(value, Enum):
         return f"{value.name}: {value.value}"
     if isinstance(value, np.ndarray):
         if value.dtype == object:
-            names = [getattr(entry, "name", str(entry)) for entry in value.ravel()]
-            return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+            return tally(value.ravel())
         if value.size <= MAX_SHOWN:
             return np.array2string(value, precision=4, separator=", ").replace("\n", "")
         spread = (

@@ -1,0 +1,180 @@
+"""Parts of pictures that results share: the palette, axes, labelled bars, fans of curves, checklists, rays, heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from marginlens.typing import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Meanings, not decorations: the same thing has the same colour in every figure.
+GLOBAL = "#C4420F"  # the globally optimal max-margin direction (vermilion)
+LOCAL = "#0F6FB4"  # a locally optimal max-margin direction (blue)
+NEITHER = "#B9BDC2"  # neither, or not saturated (grey)
+PATH = "#5B6168"  # a trajectory
+ACCENTS = ("#C4420F", "#0F6FB4", "#0B8A64", "#C58A00", "#8A4F9E", "#4D4D4D")  # unordered series
+INPUTS = ("#0B8A64", "#C58A00", "#8A4F9E")  # the tokens of the first, second and third input
+HOLDS, FAILS = "#0B8A64", "#C4420F"  # a condition that holds, and one that does not
+INK, FAINT = "#23272B", "#D9DCDF"
+GROUND = "#FFFFFF"
+TINTS = {GLOBAL: "#FBE6DD", LOCAL: "#DFECF7"}  # the starts that lead to a direction
+SEQUENCE = "viridis"  # ordered series
+
+MAX_LINES = 100  # runs of a batch that are drawn as lines
+MAX_BARS = 14  # labelled bars of one picture; the largest of more
+_BAND = (5.0, 95.0)  # percentiles of a batch that its band spans
+_BAND_FROM = 5  # runs from which on a batch has a band
+
+
+def axes_for(ax: Axes | None) -> Axes:
+    """`ax`, or new axes of a figure of their own."""
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(layout="constrained")[1]
+
+
+def draw_matrix(ax: Axes, matrix: Any, colours: str = "RdBu_r", smallest: float | None = None) -> None:
+    """A matrix by colour with its scale beside it: blue below zero, white at zero and red above, unless another map is named."""
+    from matplotlib.ticker import MaxNLocator
+
+    finite = np.abs(matrix[np.isfinite(matrix)])
+    largest = float(finite.max()) if finite.size and finite.max() > 0.0 else 1.0
+    low = -largest if smallest is None else smallest
+    image = ax.imshow(matrix, cmap=colours, vmin=low, vmax=largest, aspect="auto", interpolation="nearest")
+    ax.figure.colorbar(image, ax=ax)
+    ax.grid(visible=False)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def draw_bars(
+    ax: Axes,
+    names: Sequence[str],
+    values: Any,
+    xlabel: str,
+    *,
+    colours: Any = LOCAL,
+    ylabel: str = "row",
+    log: bool = False,
+) -> None:
+    """Horizontal bars with their names, first on top; of many only those of largest modulus, in their order, and how many there are."""
+    sizes = np.nan_to_num(np.asarray(values, dtype=float), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    shown = np.sort(np.argsort(-np.abs(sizes), kind="stable")[:MAX_BARS])
+    finite = np.abs(sizes[np.isfinite(sizes)])
+    limit = 1.1 * float(finite.max(initial=0.0)) or 1.0
+    colour = (
+        [colours[k] for k in shown]
+        if isinstance(colours, Sequence | np.ndarray) and not isinstance(colours, str)
+        else colours
+    )
+    ax.barh(np.arange(len(shown)), np.clip(sizes[shown], -limit, limit), color=colour, height=0.7)
+    ax.set_yticks(np.arange(len(shown)), [names[k] for k in shown])
+    ax.set_ylim(len(shown) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(visible=False, axis="y")
+    if log:
+        ax.set_xscale("symlog", linthresh=max(float(finite[finite > 0.0].min(initial=1.0)), 1e-12))
+    if (sizes[shown] < 0.0).any():
+        ax.axvline(0.0, color=INK, linewidth=0.8)
+    more = f" (the {len(shown)} largest of {len(sizes)})" if len(sizes) > len(shown) else ""
+    ax.set(xlabel=xlabel, ylabel=ylabel + more)
+
+
+def draw_fan(ax: Axes, x: Any, curves: FloatArray, *, colour: str = LOCAL) -> None:
+    """Curves (n_curves, n_points): one as a line; several as thin lines, their median, and the band of their middle 90%."""
+    if len(curves) == 1:
+        ax.plot(x, curves[0], color=colour)
+        return
+    ax.plot(x, curves[:MAX_LINES].T, color=colour, linewidth=0.7, alpha=max(0.12, min(0.6, 6.0 / len(curves))))
+    known = np.isfinite(curves).any(axis=0)
+    middle, low, high = np.full((3, curves.shape[1]), np.nan)
+    if known.any():
+        rows = np.where(np.isfinite(curves), curves, np.nan)[:, known]
+        low[known], middle[known], high[known] = np.nanpercentile(rows, (_BAND[0], 50.0, _BAND[1]), axis=0)
+    if len(curves) >= _BAND_FROM:
+        ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0.0, label="middle 90%")
+    ax.plot(x, middle, color=GLOBAL, linewidth=2.0, label=f"median of {len(curves)} runs")
+    ax.legend()
+
+
+def draw_checklist(ax: Axes, conditions: Sequence[tuple[str, str, bool]]) -> None:
+    """Conditions (group, name, whether it holds), one below the other: a disc for one that holds, a cross for one that does not."""
+    groups = list(dict.fromkeys(group for group, _, _ in conditions))
+    for k, (_, _, holds) in enumerate(conditions):
+        look: dict[str, Any] = {"markersize": 8.0, "linestyle": "", "markeredgewidth": 2.2}
+        ax.plot([0.5], [k], marker="o" if holds else "x", color=HOLDS if holds else FAILS, **look)
+    labels = [f"{group}: {name}" if len(groups) > 1 and group else name for group, name, _ in conditions]
+    ax.set_yticks(np.arange(len(labels)), labels)
+    ax.tick_params(axis="y", length=0)
+    ax.set(xlim=(0.0, 1.0), ylim=(len(labels) - 0.4, -0.6), xticks=[])
+    ax.grid(visible=False)
+    n_held = sum(holds for _, _, holds in conditions)
+    ax.set(
+        xlabel=f"{n_held} of {len(labels)} conditions hold",
+        ylabel=(groups[0] if len(groups) == 1 else "") or "condition",
+    )
+    for k in range(1, len(conditions)):
+        if conditions[k][0] != conditions[k - 1][0]:
+            ax.axhline(k - 0.5, color=FAINT, linewidth=0.8)
+
+
+def draw_rays(ax: Axes, directions: FloatArray, names: Sequence[str], colours: Sequence[str]) -> None:
+    """Directions of the plane (n, 2) as rays to the unit circle, with their names at the rim."""
+    angle = np.linspace(0.0, 2.0 * np.pi, 200)
+    ax.plot(np.cos(angle), np.sin(angle), color=FAINT, linewidth=1.0)
+    for direction, name, colour in zip(directions, names, colours, strict=True):
+        ax.annotate("", xy=direction, xytext=(0.0, 0.0), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 1.8})
+        x, y = 1.08 * direction
+        side = "center" if abs(direction[0]) < 0.3 else "left" if direction[0] > 0.0 else "right"
+        ax.text(x, y, name, color=colour, ha=side, va="center" if side != "center" else "bottom" if y > 0.0 else "top")
+    ax.set(xlim=(-1.9, 1.9), ylim=(-1.35, 1.35), xticks=[-1, 0, 1], yticks=[-1, 0, 1], aspect="equal")
+    ax.set(xlabel="first coordinate", ylabel="second coordinate")
+
+
+def draw_interval(
+    ax: Axes, marks: Sequence[tuple[str, float]], xlabel: str, *, band: tuple[float, float] | None = None
+) -> None:
+    """Named numbers, each on a line of its own over one axis, which is logarithmic where they are positive and far apart."""
+    values = np.array([value for _, value in marks], dtype=float)
+    finite = values[np.isfinite(values)]
+    ax.scatter(values, np.arange(len(marks)), color=LOCAL, s=36, zorder=3)
+    ax.hlines(np.arange(len(marks)), *_ends(finite), color=FAINT, linewidth=1.0, zorder=1)
+    if band is not None and np.isfinite(band).all():
+        ax.axvspan(*band, color=GLOBAL, alpha=0.15, linewidth=0.0)
+    words = [f"{name}: {value:.4g}" for name, value in marks]
+    ax.set_yticks(np.arange(len(marks)), words)
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(len(marks) - 0.4, -0.6)
+    ax.grid(visible=False, axis="y")
+    if len(finite) and finite.min() > 0.0 and finite.max() > 30.0 * finite.min():
+        ax.set_xscale("log")
+    ax.set(xlabel=xlabel, ylabel="quantity")
+
+
+def _ends(finite: FloatArray) -> tuple[float, float]:
+    if not len(finite):
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    spread = (high - low) or abs(high) or 1.0
+    return (low - 0.05 * spread if low - 0.05 * spread > 0.0 or low <= 0.0 else low), high + 0.05 * spread
+
+
+def nothing_to_draw(ax: Axes, sentence: str) -> Axes:
+    """Axes that say why they are empty."""
+    ax.text(0.5, 0.5, sentence, ha="center", va="center", wrap=True, transform=ax.transAxes)
+    ax.set(xticks=[], yticks=[], xlabel="nothing to draw", ylabel="nothing to draw")
+    return ax
+
+
+def pair_names(pairs: Any, n_rows: int) -> list[str]:
+    """What the rows of a margin problem are called: "2: 0 over 3" for input 2, selected token 0 and other token 3; else their numbers."""
+    if pairs is None:
+        return [f"row {r}" for r in range(n_rows)]
+    return [f"{i}: {a} over {t}" for i, a, t in np.asarray(pairs).tolist()]

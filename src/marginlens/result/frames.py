@@ -1,0 +1,88 @@
+"""Tables as data frames: of pandas where it is installed, else of polars, else of pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from marginlens.errors import missing_extra, reject
+
+LIBRARIES = ("pandas", "polars", "pyarrow")  # in the order in which they are tried
+
+
+class Tabular:
+    """Results that are tables: `to_frame` makes a data frame of them, whose rows and columns the docstring of the class describes."""
+
+    def _columns(self) -> Mapping[str, Any]:
+        """Name → what its column holds, arrays or lists of one length; a two-dimensional array is a column of lists."""
+        raise NotImplementedError
+
+    def to_frame(self, library: str | None = None) -> Any:
+        """The table as a data frame: of pandas if it is installed, else of polars, else a `pyarrow.Table`.
+
+        Args:
+            library: "pandas", "polars" or "pyarrow", to ask for one of them.
+        """
+        return frame(self._columns(), library)
+
+
+def frame(columns: Mapping[str, Any], library: str | None = None) -> Any:
+    """Columns of one length as a data frame of the first library that is installed, or of the one that is named."""
+    if library is not None and library not in LIBRARIES:
+        raise reject("library", f"one of {', '.join(LIBRARIES)}", repr(library))
+    plain = {name: plain_column(values) for name, values in columns.items()}
+    for name in LIBRARIES if library is None else (library,):
+        try:
+            import_module(name)
+        except ImportError:
+            continue
+        return _MAKERS[name](plain)
+    named = library or "pandas"
+    raise missing_extra(
+        named, {"pyarrow": "sweep"}.get(named, named), f"A data frame{f' of {library}' * bool(library)}"
+    )
+
+
+def plain_column(values: Any) -> Any:
+    """A column as a flat array of numbers, booleans or texts, or as a list; statuses and other enumerations by name."""
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biufU":
+        return values
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biufU":
+        return values.tolist()
+    return [_plain(value) for value in values]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.name
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _pandas(columns: dict[str, Any]) -> Any:
+    import pandas
+
+    return pandas.DataFrame({name: pandas.Series(values, dtype=_kind(values)) for name, values in columns.items()})
+
+
+def _kind(values: Any) -> Any:
+    """The dtype of a pandas column: pandas' choice, but object for lists, also where there are none of them."""
+    return object if isinstance(values, list) and (not values or isinstance(values[0], list)) else None
+
+
+def _polars(columns: dict[str, Any]) -> Any:
+    import polars
+
+    return polars.DataFrame(columns)
+
+
+def _pyarrow(columns: dict[str, Any]) -> Any:
+    import pyarrow
+
+    return pyarrow.table(columns)
+
+
+_MAKERS: dict[str, Callable[[dict[str, Any]], Any]] = {"pandas": _pandas, "polars": _polars, "pyarrow": _pyarrow}

@@ -1,0 +1,272 @@
+"""How results show themselves in a notebook: how it ended, the numbers, a picture, and closed details; on light and dark grounds."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from html import escape
+from io import StringIO
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from marginlens.result.drawing import FAINT, GROUND, INK
+from marginlens.result.frames import Tabular, plain_column
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_SHOWN = 8  # entries of an array up to which a cell shows them all
+MAX_FACTS = 8  # rows of the table of numbers; further fields stand in the details
+MAX_ROWS = 10  # rows of a table that the details show
+MAX_COLUMNS = 12  # columns of such a table
+MAX_CELL = 160  # characters of a cell
+PICTURE_INCHES = (4.4, 2.7)
+MAX_SVG = 120_000  # characters of a picture beyond which its curves and points are drawn as an image inside it
+
+# Every colour follows the notebook: the ink is the text's, the ground that of Jupyter, VS Code or a page in Furo's theme.
+_LINE = "var(--jp-border-color2,var(--vscode-editorWidget-border,rgba(128,128,128,.4)))"
+_GROUND = "var(--jp-layout-color0,var(--vscode-editor-background,var(--color-background-primary,Canvas)))"
+_STYLE = f"""<style>
+.marginlens{{line-height:1.4;max-width:60em;overflow-wrap:anywhere}}
+.marginlens p{{margin:.2em 0 .5em}}
+.marginlens .ml-body{{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}}
+.marginlens .ml-scroll{{overflow-x:auto;max-width:100%}}
+.marginlens table{{border-collapse:collapse;border:0;margin:0 0 .4em;table-layout:auto;font-variant-numeric:tabular-nums}}
+.marginlens th,.marginlens td{{text-align:left;vertical-align:top;padding:.15em .9em .15em 0;border:0;border-bottom:1px solid {_LINE};\
+background:none;color:inherit;max-width:34em;white-space:normal}}
+.marginlens th{{font-weight:600;white-space:nowrap}}
+.marginlens td.ml-number{{text-align:right}}
+.marginlens summary{{cursor:pointer}}
+.marginlens .ml-mark{{display:inline-block;width:.7em;height:.7em;margin-right:.35em;border-radius:50%;background:#7a7f85}}
+.marginlens .ml-ok{{background:#1f9d63}}
+.marginlens .ml-not{{background:#d1541f;border-radius:0}}
+.marginlens svg{{max-width:100%;height:auto;color:inherit}}
+</style>"""
+
+
+class Headline(NamedTuple):
+    """What stands on top: a word or two, the sentence behind them, and whether that is good; None where nothing is good or bad."""
+
+    word: str
+    sentence: str = ""
+    ok: bool | None = None
+
+
+class Displayed:
+    """What shows itself in Jupyter and VS Code as one short element: a headline, numbers, a picture, and details that are closed."""
+
+    def _headline(self) -> Headline:
+        """How it ended: by its status, else by what it says of itself."""
+        return headline_of(self)
+
+    def _facts(self) -> Mapping[str, Any]:
+        """The numbers to show, the most asked for first; the first few stand open."""
+        return {}
+
+    def _repr_html_(self) -> str:
+        return element(self)
+
+
+# ---- the element
+
+
+def element(shown: Any) -> str:
+    """The HTML of anything `Displayed`: without script, with every colour taken from the page around it."""
+    head = shown._headline()
+    mark = {True: "ml-mark ml-ok", False: "ml-mark ml-not", None: "ml-mark"}[head.ok]
+    word = f" <b>{escape(head.word)}</b>" if head.word else ""
+    colon = ": " if head.word and head.sentence else " " if head.sentence else ""
+    top = f"<p><span class='{mark}'></span><code>{escape(type(shown).__name__)}</code>{word}{colon}{escape(head.sentence)}</p>"
+    facts = [(name, value) for name, value in shown._facts().items() if value is not None]
+    parts = [_facts_table(facts[:MAX_FACTS]), _picture(shown)]
+    body = "".join(f"<div class='ml-scroll'>{part}</div>" for part in parts if part)
+    details = _rows_details(shown._columns()) if isinstance(shown, Tabular) else ""
+    if facts[MAX_FACTS:]:
+        more = len(facts) - MAX_FACTS
+        table = _facts_table(facts[MAX_FACTS:])
+        details += f"<details><summary>{more} more field{'s' * (more > 1)}</summary><div class='ml-scroll'>{table}</div></details>"
+    return f"<div class='marginlens'>{_STYLE}{top}<div class='ml-body'>{body}</div>{details}</div>"
+
+
+def _facts_table(facts: Sequence[tuple[str, Any]]) -> str:
+    rows = "".join(f"<tr><th>{escape(str(name))}</th><td>{escape(cell(value))}</td></tr>" for name, value in facts)
+    return f"<table><tbody>{rows}</tbody></table>" if rows else ""
+
+
+def _rows_details(columns: Mapping[str, Any]) -> str:
+    """The first rows of a table behind a closed line that says how many there are."""
+    plain = {name: plain_column(values) for name, values in list(columns.items())[:MAX_COLUMNS]}
+    n_rows = max((len(values) for values in plain.values()), default=0)
+    if not n_rows:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in plain)
+    body = "".join(
+        "<tr>" + "".join(_table_cell(values[k]) for values in plain.values()) + "</tr>"
+        for k in range(min(n_rows, MAX_ROWS))
+    )
+    of = f"the first {MAX_ROWS} of {n_rows:,} rows" if n_rows > MAX_ROWS else f"{n_rows} row{'s' * (n_rows > 1)}"
+    wide = f", {MAX_COLUMNS} of {len(columns)} columns" if len(columns) > MAX_COLUMNS else ""
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<details><summary>{of} of <code>to_frame()</code>{wide}</summary><div class='ml-scroll'>{table}</div></details>"
+
+
+def _table_cell(value: Any) -> str:
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool | np.bool_)
+    return f"<td class='ml-number'>{escape(cell(value))}</td>" if is_number else f"<td>{escape(cell(value))}</td>"
+
+
+def cell(value: Any) -> str:
+    """A value in few characters: short arrays entry by entry, long ones by shape, range and first entries, statuses with their sentence."""
+    if isinstance(value, Enum):
+        return f"{value.name}: {value.value}" if isinstance(value.value, str) else value.name
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, float | np.floating):
+        return f"{value:.6g}".replace("-", "−")
+    if isinstance(value, str):
+        return _cut(value)
+    if isinstance(value, np.ndarray):
+        return _array_cell(value)
+    if isinstance(value, Mapping):
+        return _cut(", ".join(f"{name}: {cell(entry)}" for name, entry in value.items()))
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return _cut("[" + ", ".join(cell(entry) for entry in value) + "]" if value else "none")
+    return _cut(repr(value))
+
+
+def _array_cell(value: Any) -> str:
+    if value.dtype == object:
+        return _cut(tally(value.ravel()))
+    if value.ndim == 0:
+        return cell(value.item())
+    if value.size <= MAX_SHOWN:
+        return np.array2string(value, precision=4, separator=", ").replace("\n", "").replace("-", "−")
+    first = ", ".join(cell(entry) for entry in value.ravel()[:3].tolist())
+    shape = " × ".join(map(str, value.shape))
+    if value.dtype.kind in "iuf" and np.isfinite(value).any():
+        finite = value[np.isfinite(value)]
+        return f"{shape}, {cell(finite.min().item())} to {cell(finite.max().item())}: {first}, …"
+    return f"{shape}: {int(value.sum())} yes" if value.dtype.kind == "b" else f"{shape}: {first}, …"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+
+
+def tally(values: Any) -> str:
+    """How often each of some names or statuses occurs: "3 OPTIMAL, 1 INFEASIBLE"."""
+    counts = Counter(str(getattr(value, "name", value)) for value in values)
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def headline_of(shown: Any) -> Headline:
+    """By a status, a verdict (`holds`, `applies`) or a sentence (`why`, `sentence`), whichever there is."""
+    status = getattr(shown, "status", None)
+    if isinstance(status, Enum):
+        return Headline(status.name, str(status.value), getattr(status, "ok", None))
+    if isinstance(status, np.ndarray) and status.size:
+        worst = next((entry for entry in status if not getattr(entry, "ok", True)), status[0])
+        return Headline(tally(status), str(worst.value), bool(all(getattr(entry, "ok", True) for entry in status)))
+    sentence = next((text for name in ("why", "sentence") if isinstance(text := getattr(shown, name, None), str)), "")
+    for name, yes, no in (("holds", "holds", "does not hold"), ("applies", "applies", "does not apply")):
+        verdict = getattr(shown, name, None)
+        if isinstance(verdict, bool | np.bool_):
+            return Headline(yes if verdict else no, sentence, bool(verdict))
+        if isinstance(verdict, np.ndarray) and verdict.dtype == bool and verdict.ndim == 1:
+            return Headline(f"{yes} in {int(verdict.sum())} of {len(verdict)}", sentence, bool(verdict.all()))
+    inside = re.fullmatch(r"\w+\((.*)\)", repr(shown), re.DOTALL)
+    return Headline("", sentence or _cut(inside[1] if inside else repr(shown)))
+
+
+# ---- the picture
+
+
+def _picture(shown: Any) -> str:
+    """`plot` as inline SVG; a sentence in its place where drawing fails."""
+    if not hasattr(shown, "plot"):
+        return ""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=PICTURE_INCHES, layout="constrained")
+    try:
+        with mpl.rc_context(_picture_style()):
+            ax = figure.add_subplot()
+            shown.plot(ax)
+            words = " against ".join(text for text in (ax.get_ylabel(), ax.get_xlabel()) if text)
+            return inline_svg(figure, f"{type(shown).__name__}: {words}")
+    except Exception as problem:  # the numbers are worth showing without their picture
+        return f"<p>There is no picture: {escape(_cut(f'{type(problem).__name__}: {problem}'))}</p>"
+
+
+def _picture_style() -> dict[str, Any]:
+    colours = dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK)
+    return {
+        **colours,
+        "font.size": 9,
+        "axes.titlesize": 9,
+        "axes.labelsize": 9,
+        "xtick.labelsize": 8,
+        "ytick.labelsize": 8,
+        "legend.fontsize": 8,
+        "legend.frameon": False,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.facecolor": "none",
+        "grid.color": FAINT,
+    }
+
+
+def inline_svg(figure: Figure, description: str) -> str:
+    """A figure as an SVG element for a page whose ink and ground it takes over; its texts are texts, in the page's font."""
+    drawing = _svg(figure)
+    if len(drawing) > MAX_SVG:
+        marks = [mark for ax in figure.axes for mark in (*ax.lines, *ax.collections, *ax.patches)]
+        for mark in marks:
+            mark.set_rasterized(True)
+        drawing = _svg(figure)
+    drawing = drawing[drawing.index("<svg") :]
+    drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
+    drawing = re.sub(
+        r"<defs>\s*<style.*?</style>\s*</defs>", "", drawing, count=1, flags=re.DOTALL
+    )  # would rule the whole page
+    drawing = re.sub(r"\s*\n\s*", " ", _themed(_with_unique_ids(drawing)))
+    label = escape(description, quote=True)
+    return drawing.replace(
+        "<svg ", f'<svg role="img" aria-label="{label}" style="stroke-linejoin:round;stroke-linecap:butt" ', 1
+    ).strip()
+
+
+def _svg(figure: Figure) -> str:
+    import matplotlib as mpl
+
+    stream = StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "marginlens", "savefig.transparent": True}):
+        figure.savefig(stream, format="svg", transparent=True, dpi=150, metadata={"Date": None})
+    return stream.getvalue()
+
+
+def _with_unique_ids(drawing: str) -> str:
+    """The drawing with ids that no other on the page has, and only those that are referred to."""
+    referred = set(re.findall(r"#([A-Za-z][\w.-]*)", drawing)) & set(re.findall(r'id="([^"]+)"', drawing))
+    salt = hashlib.sha256(drawing.encode()).hexdigest()[:8]
+    drawing = re.sub(
+        r' id="([^"]+)"', lambda found: f' id="ml{salt}{found[1]}"' if found[1] in referred else "", drawing
+    )
+    return re.sub(
+        r"#([A-Za-z][\w.-]*)", lambda found: f"#ml{salt}{found[1]}" if found[1] in referred else found[0], drawing
+    )
+
+
+def _themed(drawing: str) -> str:
+    """Ink, grid and ground in the page's colours, and its font."""
+    drawing = re.sub(r"(fill|stroke): (#000000|black)\b", r"\1: currentColor", drawing)
+    drawing = re.sub(rf"(fill|stroke): {INK}\b", r"\1: currentColor", drawing, flags=re.IGNORECASE)
+    drawing = re.sub(rf"(fill|stroke): {FAINT}\b", r"\1: currentColor; \1-opacity: 0.2", drawing, flags=re.IGNORECASE)
+    drawing = re.sub(rf"(fill|stroke): {GROUND}\b", rf"\1: {_GROUND}", drawing, flags=re.IGNORECASE)
+    drawing = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1; font-family: inherit", drawing)
+    return re.sub(r"<text (?![^>]*fill)", '<text fill="currentColor" ', drawing)

@@ -1,0 +1,94 @@
+"""Styles for papers and slides, and figures as files."""
+
+import re
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+
+import marginlens as ml
+from marginlens.plotting.files import FIGURE_SUFFIXES, write_figure
+
+
+def drawn(ax=None):
+    figure, ax = plt.subplots()
+    ax.plot([0.0, 1.0], [0.0, 1.0], label="a line")
+    ax.set(xlabel="steps", ylabel="norm")
+    plt.close(figure)
+    return figure
+
+
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.25), ("double", 6.75), (5.5, 5.5)])
+def test_a_figure_for_a_paper_is_as_wide_as_it_says(width, inches):
+    with ml.plotting.paper(width):
+        figure = drawn()
+    assert figure.get_size_inches()[0] == inches
+    assert figure.axes[0].xaxis.label.get_size() == 8.0
+    assert 6.0 <= figure.axes[0].get_xticklabels()[0].get_size() <= 8.0
+
+
+def test_a_style_holds_in_a_block_and_on_a_function_and_no_longer():
+    before = dict(mpl.rcParams)
+    with ml.plotting.paper() as outer, ml.plotting.slides():
+        assert mpl.rcParams["font.size"] > outer["font.size"]
+    sizes = ml.plotting.paper(font_size=9)(lambda: mpl.rcParams["font.size"])()
+    assert sizes == 9.0
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_style_is_a_dictionary_of_parameters():
+    with plt.style.context(ml.plotting.paper(height=1.5)):
+        assert tuple(mpl.rcParams["figure.figsize"]) == (3.25, 1.5)
+
+
+def test_a_used_style_stays():
+    with mpl.rc_context():
+        ml.plotting.paper().use()
+        try:
+            assert ml.plotting.figure()[0].axes[0].xaxis.label.get_size() == 8.0
+        finally:
+            ml.plotting.style._ACTIVE.set(None)
+
+
+def test_pictures_with_a_style_of_their_own_take_over_that_of_a_paper():
+    with ml.plotting.paper():
+        small = ml.plotting.figure()[1][0].xaxis.label.get_size()
+    assert small == 8.0 < ml.plotting.figure()[1][0].xaxis.label.get_size()
+
+
+def test_savefig_writes_a_vector_file_with_its_fonts_inside(tmp_path):
+    with ml.plotting.paper():
+        drawn().savefig(tmp_path / "figure")
+    content = (tmp_path / "figure.pdf").read_bytes()
+    assert b"/FontFile2" in content  # TrueType, embedded
+    assert b"/Type3" not in content.replace(b" ", b"")
+
+
+def test_an_svg_for_a_paper_needs_no_font(tmp_path):
+    with ml.plotting.paper():
+        drawn().savefig(tmp_path / "figure.svg")
+    assert not re.search("<text", (tmp_path / "figure.svg").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("suffix", FIGURE_SUFFIXES)
+def test_every_kind_of_file_is_written_and_is_the_same_each_time(suffix, tmp_path):
+    for name in ("first", "second"):
+        write_figure(tmp_path / f"{name}{suffix}", drawn())
+    first, second = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("first", "second"))
+    assert first == second
+    assert first.startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix])
+
+
+def test_a_heavy_pdf_has_its_points_as_an_image(tmp_path):
+    import numpy as np
+
+    figure, ax = plt.subplots()
+    ax.scatter(*np.random.default_rng(0).standard_normal((2, 60_000)), s=1)
+    plt.close(figure)
+    assert len(ml.plotting.pdf(figure)) < ml.plotting.files.MAX_VECTOR_BYTES
+
+
+@pytest.mark.parametrize("options", [{"width": "triple"}, {"width": -1.0}, {"height": 0.0}, {"font_size": "small"}])
+def test_a_size_that_is_none_is_refused(options):
+    with pytest.raises(ml.InputError, match=next(iter(options))):
+        ml.plotting.paper(**options)
