@@ -22,9 +22,8 @@ d = [3, 5]
 n_steps = [5, 10]
 n_problems = 500
 chunk = 20
-record = ["selection", "norm", "final", "optimality"]
-"""  # 100 chunks of a few milliseconds, so that much of the time is spent on writing them; without margins, whose last bits differ in the
-# process that compiles the solvers (docs/sweeps.md)
+record = ["selection", "norm", "final", "margin", "optimality"]
+"""  # 100 chunks of a few milliseconds, so that much of the time is spent on writing them
 
 
 def start(plan, folder):

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.kernels.linalg import COMPILED, SUMMING
+from marginlens.kernels.linalg import COMPILED, dot, products_of_two
 from marginlens.runtime.compilation import njit
 
 DEPENDENT_RTOL = 1e-12  # of a vector's length: what Gram–Schmidt leaves of a vector that depends on others
@@ -101,17 +101,14 @@ def polar_factor(left: Any, right: Any, log_scale: Any, out: Any) -> int:
     return polar_factor_in(work, left, right, log_scale, False, out)
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def polar_factor_in(work: Any, left: Any, right: Any, log_scale: Any, same_left: bool, out: Any) -> int:
     """`polar_factor` in memory that a loop makes once, and faster where `left` is what it was in the call before."""
     n_left, rank = graded_svd(work, left, right, log_scale, same_left)
     Q, V, B, J = work.Q, work.V, work.B, work.J
     core, rows = work.T, work.Z
     for j in range(rank):
-        total = 0.0
-        for i in range(n_left):
-            total += B[j, i] * B[j, i]
-        size = 1.0 / math.sqrt(total)
+        size = 1.0 / math.sqrt(dot(B[j, :n_left], B[j, :n_left]))
         for i in range(n_left):
             B[j, i] *= size
     _products(J, B, rank, core, rank, n_left)
@@ -120,7 +117,7 @@ def polar_factor_in(work: Any, left: Any, right: Any, log_scale: Any, same_left:
     return rank
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def _products(X: Any, Y: Any, n: int, out: Any, height: int, width: int) -> None:
     """out[:height, :width] = Σ_{k<n} X[k] Y[k]ᵀ, three terms at a time."""
     for a in range(height):
@@ -131,7 +128,7 @@ def _products(X: Any, Y: Any, n: int, out: Any, height: int, width: int) -> None
         for a in range(height):
             x, y, z = X[k, a], X[k + 1, a], X[k + 2, a]
             for b in range(width):
-                out[a, b] += x * Y[k, b] + y * Y[k + 1, b] + z * Y[k + 2, b]
+                out[a, b] = ((out[a, b] + x * Y[k, b]) + y * Y[k + 1, b]) + z * Y[k + 2, b]
     for k in range(whole, n):
         for a in range(height):
             x = X[k, a]
@@ -149,7 +146,7 @@ def leading_pair(left: Any, right: Any, log_scale: Any, u: Any, v: Any) -> float
     return leading_pair_in(work, left, right, log_scale, False, u, v)
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def leading_pair_in(work: Any, left: Any, right: Any, log_scale: Any, same_left: bool, u: Any, v: Any) -> float:
     """`leading_pair` in memory that a loop makes once, and faster where `left` is what it was in the call before."""
     n_left, rank = graded_svd(work, left, right, log_scale, same_left)
@@ -162,10 +159,7 @@ def leading_pair_in(work: Any, left: Any, right: Any, log_scale: Any, same_left:
     for j in range(1, rank):
         if log_values[j] > log_values[best] + EQUAL_VALUES_RTOL:
             best = j
-    total = 0.0
-    for i in range(n_left):
-        total += B[best, i] * B[best, i]
-    size = math.sqrt(total)
+    size = math.sqrt(dot(B[best, :n_left], B[best, :n_left]))
     for i in range(n_left):
         for a in range(u.shape[0]):
             u[a] += B[best, i] / size * work.Q[i, a]
@@ -183,11 +177,9 @@ def singular_triplets(left: Any, right: Any, log_scale: Any) -> tuple[Any, Any, 
     U, V = np.empty((rank, left.shape[1])), np.empty((rank, right.shape[1]))
     weights = np.empty((max(n_left, rank), rank))
     for j in range(rank):
-        total = 0.0
+        size = math.sqrt(dot(work.B[j, :n_left], work.B[j, :n_left]))
         for i in range(n_left):
-            total += work.B[j, i] * work.B[j, i]
-        for i in range(n_left):
-            weights[i, j] = work.B[j, i] / math.sqrt(total)
+            weights[i, j] = work.B[j, i] / size
     _products(weights, work.Q, n_left, U, rank, U.shape[1])
     for j in range(rank):
         for k in range(rank):
@@ -274,13 +266,11 @@ def _same_order(work: Any, m: int) -> bool:
     return True
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def _normalized(vectors: Any, out: Any, j: int) -> float:
     """out[j] = x/‖x‖ of x = vectors[j], and log ‖x‖; zero and -inf for zero."""
     d = vectors.shape[1]
-    total = 0.0
-    for a in range(d):
-        total += vectors[j, a] * vectors[j, a]
+    total = dot(vectors[j], vectors[j])
     if total > SQUARES_RANGE[0] and total < SQUARES_RANGE[1]:
         inverse = 1.0 / math.sqrt(total)
         for a in range(d):
@@ -293,17 +283,15 @@ def _normalized(vectors: Any, out: Any, j: int) -> float:
         for a in range(d):
             out[j, a] = 0.0
         return -math.inf
-    total = 0.0
     for a in range(d):
         out[j, a] = vectors[j, a] / largest
-        total += out[j, a] * out[j, a]
-    size = math.sqrt(total)
+    size = math.sqrt(dot(out[j, :d], out[j, :d]))
     for a in range(d):
         out[j, a] /= size
     return math.log(largest) + math.log(size)
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def pivoted_basis(
     vectors: Any, m: int, logs: Any, weighted: Any, basis: Any, coefficients: Any, residuals: Any, pivots: Any
 ) -> int:
@@ -324,20 +312,14 @@ def pivoted_basis(
                 pivot = j
         if not weighted[pivot] > -math.inf:
             break
-        total = 0.0
-        for a in range(d):
-            total += vectors[pivot, a] * vectors[pivot, a]
+        total = dot(vectors[pivot], vectors[pivot])
         if total < RESIDUAL_SQUARE:
             for k in range(n):  # once more: rounding has left something of the basis vectors
-                rest = 0.0
-                for a in range(d):
-                    rest += vectors[pivot, a] * basis[k, a]
+                rest = dot(vectors[pivot], basis[k])
                 coefficients[k, pivot] += rest
                 for a in range(d):
                     vectors[pivot, a] -= rest * basis[k, a]
-            total = 0.0
-            for a in range(d):
-                total += vectors[pivot, a] * vectors[pivot, a]
+            total = dot(vectors[pivot], vectors[pivot])
             if total <= DEPENDENT_RTOL * DEPENDENT_RTOL:
                 residuals[n, pivot] = -math.inf
                 continue
@@ -350,12 +332,10 @@ def pivoted_basis(
             coefficients[n, j] = 0.0
             residuals[n + 1, j] = -math.inf
             if j != pivot and residuals[n, j] > -math.inf:
-                along, rest = 0.0, 0.0
-                for a in range(d):
-                    along += vectors[j, a] * basis[n, a]
+                along = dot(vectors[j], basis[n])
                 for a in range(d):
                     vectors[j, a] -= along * basis[n, a]
-                    rest += vectors[j, a] * vectors[j, a]
+                rest = dot(vectors[j], vectors[j])
                 coefficients[n, j] = along
                 if rest > DEPENDENT_RTOL * DEPENDENT_RTOL:
                     residuals[n + 1, j] = 0.5 * math.log(rest)
@@ -366,7 +346,7 @@ def pivoted_basis(
     return n
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def rotate_columns(B: Any, J: Any, log_d: Any, n: int, n_rows: int) -> None:
     """One-sided Jacobi: rotate the n vectors e^{log_d[j]} B[j, :n_rows], and J[j, :n] alike, until they are orthogonal; log_d stays."""
     for _ in range(MAX_SWEEPS):
@@ -374,11 +354,7 @@ def rotate_columns(B: Any, J: Any, log_d: Any, n: int, n_rows: int) -> None:
         for i in range(n - 1):
             for j in range(i + 1, n):
                 p, q = (i, j) if log_d[i] >= log_d[j] else (j, i)
-                alpha, beta, gamma = 0.0, 0.0, 0.0
-                for k in range(n_rows):
-                    alpha += B[p, k] * B[p, k]
-                    beta += B[q, k] * B[q, k]
-                    gamma += B[p, k] * B[q, k]
+                alpha, beta, gamma = products_of_two(B, p, q, n_rows)
                 cosine = abs(gamma) / math.sqrt(alpha * beta)
                 if not cosine > ORTHOGONAL_COSINE:
                     continue

@@ -12,6 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
 N_LANES = 4
@@ -127,6 +128,42 @@ def store(typing_context: Any, start: Any, k: Any, x: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(_POINTER, types.intp, lanes), generate
+
+
+def _four_entries(context: Any, builder: Any, kind: Any, array: Any, indices: list[Any]) -> Any:
+    """Four neighbours along the last axis: one load where that axis is contiguous, four elsewhere."""
+    array = context.make_array(kind)(context, builder, array)
+    if kind.layout == "C":
+        place = cgutils.get_item_pointer(context, builder, kind, array, indices, wraparound=False, boundscheck=False)
+        value = builder.load(builder.bitcast(place, _VECTOR.as_pointer()))
+        value.align = 8
+        return value
+    vector, last = ir.Constant(_VECTOR, ir.Undefined), indices[-1]
+    for k in range(N_LANES):
+        entry = [*indices[:-1], builder.add(last, ir.Constant(last.type, k))]
+        place = cgutils.get_item_pointer(context, builder, kind, array, entry, wraparound=False, boundscheck=False)
+        vector = builder.insert_element(vector, builder.load(place), ir.Constant(ir.IntType(32), k))
+    return vector
+
+
+@intrinsic
+def four_entries(typing_context: Any, x: Any, k: Any) -> Any:
+    """The entries k, …, k + 3 of an array of one axis, contiguous or not."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _four_entries(context, builder, signature.args[0], arguments[0], [arguments[1]])
+
+    return lanes(x, types.intp), generate
+
+
+@intrinsic
+def four_in_row(typing_context: Any, A: Any, row: Any, k: Any) -> Any:
+    """The entries k, …, k + 3 of a row of a matrix, contiguous or not."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _four_entries(context, builder, signature.args[0], arguments[0], list(arguments[1:]))
+
+    return lanes(A, types.intp, types.intp), generate
 
 
 @intrinsic

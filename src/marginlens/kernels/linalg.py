@@ -1,7 +1,9 @@
 """Linear algebra for small dense problems: compiled products, norms, Gram matrices and Cholesky factors; sums without rounding.
 
-Sums may be added up in any order ("reassoc"), so that the compiler vectorises them; rows are taken four at a time so that each load of a
-shared vector serves four sums.
+Sums are added up in the order that is written, four partial sums at a time in vector registers, and rows are taken four at a time so that
+each load of a shared vector serves four sums. No product has a choice of the sum that it is fused with. So every copy of these functions
+that the compiler makes, in whichever function, gives the same bits. `SUMMING` leaves the order to the compiler, for functions that are
+called from Python alone, of which there is one copy.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.kernels.lanes import N_LANES, four_entries, four_in_row, lane_sum, spread
 from marginlens.runtime.compilation import njit
 
 EPS = 2.0**-52  # spacing of doubles at one
@@ -20,40 +23,64 @@ COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"
 SUMMING: dict[str, Any] = {**COMPILED, "fastmath": {"contract", "reassoc"}}
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def dot(x: Any, y: Any) -> float:
     """x · y."""
-    total = 0.0
-    for k in range(x.shape[0]):
+    n = x.shape[0]
+    whole = n - n % 8
+    even, odd = spread(0.0), spread(0.0)
+    for k in range(0, whole, 8):
+        even += four_entries(x, k) * four_entries(y, k)
+        odd += four_entries(x, k + 4) * four_entries(y, k + 4)
+    if whole + 4 <= n:
+        even += four_entries(x, whole) * four_entries(y, whole)
+        whole += 4
+    total = lane_sum(even + odd)
+    for k in range(whole, n):
         total += x[k] * y[k]
     return total
 
 
-@njit(**SUMMING)
-def dot_and_size(x: Any, y: Any) -> tuple[float, float]:
-    """Σ x y and Σ |x y|; their ratio shows how much cancelled."""
-    total, size = 0.0, 0.0
-    for k in range(x.shape[0]):
-        total += x[k] * y[k]
-        size += abs(x[k] * y[k])
-    return total, size
+@njit(**COMPILED)
+def products_of_two(B: Any, p: int, q: int, n: int) -> tuple[float, float, float]:
+    """‖x‖², ‖y‖² and x · y of x = B[p, :n] and y = B[q, :n]."""
+    whole = n - n % N_LANES
+    xx, yy, xy = spread(0.0), spread(0.0), spread(0.0)
+    for k in range(0, whole, N_LANES):
+        x, y = four_in_row(B, p, k), four_in_row(B, q, k)
+        xx += x * x
+        yy += y * y
+        xy += x * y
+    alpha, beta, gamma = lane_sum(xx), lane_sum(yy), lane_sum(xy)
+    for k in range(whole, n):
+        alpha += B[p, k] * B[p, k]
+        beta += B[q, k] * B[q, k]
+        gamma += B[p, k] * B[q, k]
+    return alpha, beta, gamma
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def dot_4(A: Any, rows: tuple[int, int, int, int], x: Any, length: int) -> tuple[float, float, float, float]:
     """The inner products of four rows of A with x, over their first `length` entries."""
     r0, r1, r2, r3 = rows
-    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-    for k in range(length):
-        y = x[k]
-        s0 += A[r0, k] * y
-        s1 += A[r1, k] * y
-        s2 += A[r2, k] * y
-        s3 += A[r3, k] * y
+    whole = length - length % N_LANES
+    a, b, c, e = spread(0.0), spread(0.0), spread(0.0), spread(0.0)
+    for k in range(0, whole, N_LANES):
+        y = four_entries(x, k)
+        a += four_in_row(A, r0, k) * y
+        b += four_in_row(A, r1, k) * y
+        c += four_in_row(A, r2, k) * y
+        e += four_in_row(A, r3, k) * y
+    s0, s1, s2, s3 = lane_sum(a), lane_sum(b), lane_sum(c), lane_sum(e)
+    for k in range(whole, length):
+        s0 += A[r0, k] * x[k]
+        s1 += A[r1, k] * x[k]
+        s2 += A[r2, k] * x[k]
+        s3 += A[r3, k] * x[k]
     return s0, s1, s2, s3
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def matvec(A: Any, x: Any, out: Any) -> None:
     """out = A x."""
     n, d = A.shape
@@ -64,7 +91,7 @@ def matvec(A: Any, x: Any, out: Any) -> None:
         out[i] = dot(A[i], x)
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def matvec_rows(A: Any, rows: Any, x: Any, out: Any) -> None:
     """out = A[rows] x, without forming A[rows]."""
     n, d = rows.shape[0], A.shape[1]
@@ -75,7 +102,7 @@ def matvec_rows(A: Any, rows: Any, x: Any, out: Any) -> None:
         out[i] = dot(A[rows[i]], x)
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def vecmat(weights: Any, A: Any, out: Any) -> None:
     """out = Aᵀ weights."""
     out[:] = 0.0
@@ -85,10 +112,10 @@ def vecmat(weights: Any, A: Any, out: Any) -> None:
         w0, w1, w2, w3 = _four_weights(weights, i, last)
         if w0 != 0.0 or w1 != 0.0 or w2 != 0.0 or w3 != 0.0:
             for k in range(A.shape[1]):
-                out[k] += (w0 * A[i, k] + w1 * A[i1, k]) + (w2 * A[i2, k] + w3 * A[i3, k])
+                out[k] = (((out[k] + w0 * A[i, k]) + w1 * A[i1, k]) + w2 * A[i2, k]) + w3 * A[i3, k]
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def vecmat_rows(weights: Any, A: Any, rows: Any, out: Any) -> None:
     """out = A[rows]ᵀ weights, without forming A[rows]."""
     out[:] = 0.0
@@ -97,7 +124,7 @@ def vecmat_rows(weights: Any, A: Any, rows: Any, out: Any) -> None:
         r0, r1, r2, r3 = rows[i], rows[min(i + 1, last)], rows[min(i + 2, last)], rows[min(i + 3, last)]
         w0, w1, w2, w3 = _four_weights(weights, i, last)
         for k in range(A.shape[1]):
-            out[k] += (w0 * A[r0, k] + w1 * A[r1, k]) + (w2 * A[r2, k] + w3 * A[r3, k])
+            out[k] = (((out[k] + w0 * A[r0, k]) + w1 * A[r1, k]) + w2 * A[r2, k]) + w3 * A[r3, k]
 
 
 @njit(**COMPILED)
@@ -109,65 +136,54 @@ def _four_weights(weights: Any, i: int, last: int) -> tuple[float, float, float,
     return weights[i], w1, w2, w3
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def squared_row_norms(A: Any, out: Any) -> None:
     """out[r] = ‖A[r]‖²."""
     for i in range(A.shape[0]):
         out[i] = dot(A[i], A[i])
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def gram(A: Any, rows: Any, known: int, G: Any) -> None:
-    """Lower triangle of the Gram matrix of A[rows], from row `known` on, written into the leading block of G, in blocks of 4 × 4."""
+    """Lower triangle of the Gram matrix of A[rows], from row `known` on, written into the leading block of G, in blocks of 4 × 2."""
     n, d = len(rows), A.shape[1]
+    whole = d - d % N_LANES
     for i in range(known, n, 4):
         i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
         r0, r1, r2, r3 = rows[i], rows[i1], rows[i2], rows[i3]
-        for j in range(0, i, 4):
-            j1, j2, j3 = min(j + 1, i - 1), min(j + 2, i - 1), min(j + 3, i - 1)
-            c0, c1, c2, c3 = rows[j], rows[j1], rows[j2], rows[j3]
-            s00, s01, s02, s03, s10, s11, s12, s13 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-            s20, s21, s22, s23, s30, s31, s32, s33 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-            for k in range(d):
-                a, b, c, e = A[c0, k], A[c1, k], A[c2, k], A[c3, k]
-                x, y, z, w = A[r0, k], A[r1, k], A[r2, k], A[r3, k]
-                s00 += x * a
-                s01 += x * b
-                s02 += x * c
-                s03 += x * e
-                s10 += y * a
-                s11 += y * b
-                s12 += y * c
-                s13 += y * e
-                s20 += z * a
-                s21 += z * b
-                s22 += z * c
-                s23 += z * e
-                s30 += w * a
-                s31 += w * b
-                s32 += w * c
-                s33 += w * e
-            G[i, j], G[i, j1], G[i, j2], G[i, j3] = s00, s01, s02, s03
-            G[i1, j], G[i1, j1], G[i1, j2], G[i1, j3] = s10, s11, s12, s13
-            G[i2, j], G[i2, j1], G[i2, j2], G[i2, j3] = s20, s21, s22, s23
-            G[i3, j], G[i3, j1], G[i3, j2], G[i3, j3] = s30, s31, s32, s33
-        s00, s10, s11, s20, s21, s22, s30, s31, s32, s33 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-        for k in range(d):
-            x, y, z, w = A[r0, k], A[r1, k], A[r2, k], A[r3, k]
-            s00 += x * x
-            s10 += y * x
-            s11 += y * y
-            s20 += z * x
-            s21 += z * y
-            s22 += z * z
-            s30 += w * x
-            s31 += w * y
-            s32 += w * z
-            s33 += w * w
-        G[i3, i], G[i3, i1], G[i3, i2], G[i3, i3] = s30, s31, s32, s33
-        G[i2, i], G[i2, i1], G[i2, i2] = s20, s21, s22
-        G[i1, i], G[i1, i1] = s10, s11
-        G[i, i] = s00
+        for j in range(0, min(i + 4, n), 2):  # up to the diagonal, and a little above it, where nothing is read
+            j1 = min(j + 1, n - 1)
+            c0, c1 = rows[j], rows[j1]
+            a, b, c, e = spread(0.0), spread(0.0), spread(0.0), spread(0.0)
+            p, q, u, v = spread(0.0), spread(0.0), spread(0.0), spread(0.0)
+            for k in range(0, whole, N_LANES):
+                x, y = four_in_row(A, c0, k), four_in_row(A, c1, k)
+                z = four_in_row(A, r0, k)
+                a += z * x
+                p += z * y
+                z = four_in_row(A, r1, k)
+                b += z * x
+                q += z * y
+                z = four_in_row(A, r2, k)
+                c += z * x
+                u += z * y
+                z = four_in_row(A, r3, k)
+                e += z * x
+                v += z * y
+            s00, s10, s20, s30 = lane_sum(a), lane_sum(b), lane_sum(c), lane_sum(e)
+            s01, s11, s21, s31 = lane_sum(p), lane_sum(q), lane_sum(u), lane_sum(v)
+            for k in range(whole, d):
+                left, right = A[c0, k], A[c1, k]
+                s00 += A[r0, k] * left
+                s01 += A[r0, k] * right
+                s10 += A[r1, k] * left
+                s11 += A[r1, k] * right
+                s20 += A[r2, k] * left
+                s21 += A[r2, k] * right
+                s30 += A[r3, k] * left
+                s31 += A[r3, k] * right
+            G[i, j], G[i, j1], G[i1, j], G[i1, j1] = s00, s01, s10, s11
+            G[i2, j], G[i2, j1], G[i3, j], G[i3, j1] = s20, s21, s30, s31
 
 
 @njit(**COMPILED)
@@ -196,13 +212,17 @@ def norm(x: Any) -> float:
     return scale * math.sqrt(dot(x / scale, x / scale))
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def all_finite(x: Any) -> bool:
     """Whether no entry is nan or infinite."""
-    total = 0.0
-    for k in range(x.shape[0]):
-        total += x[k] * 0.0  # nan as soon as one entry is not finite
-    return total == 0.0
+    n = x.shape[0]
+    whole = n - n % N_LANES
+    sums, total = spread(0.0), 0.0
+    for k in range(0, whole, N_LANES):
+        sums += four_entries(x, k) * 0.0  # nan as soon as one entry is not finite
+    for k in range(whole, n):
+        total += x[k] * 0.0
+    return lane_sum(sums) + total == 0.0
 
 
 @njit(**COMPILED)

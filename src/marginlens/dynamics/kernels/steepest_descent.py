@@ -17,7 +17,7 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.kernels.graded_svd import leading_pair_in, polar_factor_in, workspace
-from marginlens.kernels.linalg import COMPILED, SUMMING, all_finite, centred, matvec, max_abs
+from marginlens.kernels.linalg import COMPILED, all_finite, centred, matvec, max_abs
 from marginlens.norms.kernels import steepest_entries, steepest_rows
 from marginlens.optimizers.schedules import StepSize, sizes_of
 from marginlens.risk.kernels.gradient_coefficients import pair_weights
@@ -188,7 +188,7 @@ def _term_gradients(
             logs[m] = -math.inf
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def _collect(w: Any, logs: Any, size: float, residuals: Any) -> None:
     """Add the weights of this step, scaled to a sum of `size` over the tokens that are not selected, to the present window."""
     n_terms, largest = logs.shape[0], logs[0]

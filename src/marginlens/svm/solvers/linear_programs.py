@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import linprog
 
-from marginlens.kernels.linalg import COMPILED, EPS, SUMMING
+from marginlens.kernels.linalg import COMPILED, EPS, dot
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.threads import over_problems
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -91,7 +91,7 @@ def _build(A: Any, b: Any, members: Any, basis: Basis, is_box: bool, tableau: Ta
     _evaluate(A, b, basis, is_box, tableau)
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def _evaluate(A: Any, b: Any, basis: Basis, is_box: bool, tableau: Tableau) -> None:
     """The values of the basic variables, λ refined once by the rows themselves."""
     T, _, _, value, basic, nonbasic = tableau
@@ -106,8 +106,7 @@ def _evaluate(A: Any, b: Any, basis: Basis, is_box: bool, tableau: Tableau) -> N
     for _ in range(2):
         for i in range(len(basic)):
             if basic[i] < n:
-                for c in range(len(nonbasic)):
-                    value[i] += T[i, c] * rest[c]
+                value[i] += dot(T[i], rest)
         for c in range(len(nonbasic)):
             j = nonbasic[c] - n
             if j >= 0:
@@ -274,7 +273,7 @@ def _pivot(n: int, basis: Basis, is_box: bool, tableau: Tableau) -> int:
     return _MAX_PIVOTS
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def _read_off(A: Any, b: Any, basis: Basis, is_box: bool, tableau: Tableau, x: Any, multipliers: Any) -> None:
     """x, refined once by the basic rows, and λ."""
     T, cost, _, value, basic, nonbasic = tableau
@@ -293,10 +292,7 @@ def _read_off(A: Any, b: Any, basis: Basis, is_box: bool, tableau: Tableau, x: A
     for i in range(len(basic)):
         r = basic[i]
         if r < n:
-            total = b[r] if is_box else -b[r] * points[d]
-            for j in range(d):
-                total -= A[r, j] * points[j]
-            residual[i] = total
+            residual[i] = (b[r] if is_box else -b[r] * points[d]) - dot(A[r], points[:d])
     for i in range(len(basic)):
         if residual[i] != 0.0:
             for c in range(len(nonbasic)):

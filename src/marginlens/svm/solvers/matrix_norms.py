@@ -19,7 +19,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.kernels.linalg import COMPILED, SUMMING, cholesky, dot, gram, matvec, solve_lower, solve_upper, vecmat
+from marginlens.kernels.lanes import N_LANES, four_in_row, lane_sum, spread
+from marginlens.kernels.linalg import (
+    COMPILED,
+    cholesky,
+    dot,
+    gram,
+    matvec,
+    products_of_two,
+    solve_lower,
+    solve_upper,
+    vecmat,
+)
 from marginlens.norms import MaxRow, Nuclear
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.threads import n_threads
@@ -97,7 +108,7 @@ def _factor(blocks: FloatArray, step: FloatArray, share: float, L: FloatArray) -
     return True
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def _invert(factors: FloatArray, inverse: FloatArray) -> None:
     """(L Lᵀ)⁻¹ of every block; L⁻¹ is written over L as the columns of its upper triangle."""
     n_all, n = factors.shape
@@ -106,17 +117,12 @@ def _invert(factors: FloatArray, inverse: FloatArray) -> None:
         for j in range(n):
             first = 1.0 / L[j, j]
             for i in range(j + 1, n):
-                total = L[i, j] * first
-                for k in range(j + 1, i):
-                    total += L[i, k] * L[j, k]
-                L[j, i] = -total / L[i, i]
+                L[j, i] = -(L[i, j] * first + dot(L[i, j + 1 : i], L[j, j + 1 : i])) / L[i, i]
         for i in range(n):
             L[i, i] = 1.0 / L[i, i]
         for i in range(n):
             for j in range(i + 1):
-                total = 0.0
-                for k in range(i, n):
-                    total += L[i, k] * L[j, k]
+                total = dot(L[i, i:], L[j, i:])
                 out[i, j] = total
                 out[j, i] = total
 
@@ -146,7 +152,7 @@ def _longest_positive_step(x: FloatArray, step: FloatArray, n: int) -> float:
     return share
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def _symmetric_product(S: FloatArray, Y: FloatArray, T: FloatArray, out: FloatArray) -> None:
     """out = (S Y T + T Y S)/2 of symmetric blocks."""
     n_all, n = S.shape
@@ -191,14 +197,18 @@ def _set_arrow(blocks: FloatArray, height: int, diagonal: float, corner: FloatAr
                 place += 1
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def _inner(S: FloatArray, S_step: FloatArray, a: float, Y: FloatArray, Y_step: FloatArray, b: float) -> float:
     """⟨S + a S_step, Y + b Y_step⟩ of blocks."""
-    total = 0.0
+    whole = S.shape[1] - S.shape[1] % N_LANES
+    sums, total = spread(0.0), 0.0
     for i in range(S.shape[0]):
-        for j in range(S.shape[1]):
+        for j in range(0, whole, N_LANES):
+            s = four_in_row(S, i, j) + a * four_in_row(S_step, i, j)
+            sums += s * (four_in_row(Y, i, j) + b * four_in_row(Y_step, i, j))
+        for j in range(whole, S.shape[1]):
             total += (S[i, j] + a * S_step[i, j]) * (Y[i, j] + b * Y_step[i, j])
-    return total
+    return lane_sum(sums) + total
 
 
 @njit(**COMPILED)
@@ -226,7 +236,7 @@ def _fill_kronecker(S: FloatArray, T: FloatArray, height: int, K: FloatArray) ->
             K[j, i] = K[i, j]
 
 
-@njit(**SUMMING)
+@njit(**COMPILED)
 def _norms_of_blocks(C: FloatArray, height: int, width: int) -> tuple[float, float]:
     """The largest spectral norm and the sum of the nuclear norms of the blocks of C (n_unknowns,), by Jacobi's rotations of rows."""
     largest, total = 0.0, 0.0
@@ -238,11 +248,7 @@ def _norms_of_blocks(C: FloatArray, height: int, width: int) -> tuple[float, flo
             rotated = False
             for i in range(first, first + height):
                 for j in range(first, i):
-                    a, b, c = 0.0, 0.0, 0.0
-                    for k in range(width):
-                        a += rows[i, k] * rows[i, k]
-                        b += rows[j, k] * rows[j, k]
-                        c += rows[i, k] * rows[j, k]
+                    a, b, c = products_of_two(rows, i, j, width)
                     if abs(c) > _ORTHOGONAL_COSINE * np.sqrt(a * b):
                         rotated = True
                         ratio = (b - a) / (2.0 * c)
