@@ -1,5 +1,7 @@
 """Real models: what the attention heads of Hugging Face models select, how sparsely and with which margin."""
 
+from typing import TYPE_CHECKING, Any
+
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.probe.heads.max_margin import (
     HeadMargin,
@@ -26,12 +28,19 @@ from marginlens.probe.models.inputs import (
 )
 from marginlens.probe.models.loading import LoadedModel, load_model
 from marginlens.probe.models.reading import read_attention
+from marginlens.probe.monitor.alarms import Alarm, find_alarms
+from marginlens.probe.monitor.record import read_run
 from marginlens.probe.page import probe_page
 from marginlens.probe.result import CheckpointCurves, ProbeResult, ProbeSettings
 from marginlens.probe.run import probe_checkpoints, probe_model
 
+if TYPE_CHECKING:
+    from marginlens.probe.monitor.callback import AttentionMonitor
+
 __all__ = [
     "Adapter",
+    "Alarm",
+    "AttentionMonitor",
     "CheckpointCurves",
     "HeadMargin",
     "ImageInputs",
@@ -49,6 +58,7 @@ __all__ = [
     "encode_texts",
     "entropy",
     "example_sentences",
+    "find_alarms",
     "head_margin",
     "layer_margins",
     "load_model",
@@ -58,6 +68,7 @@ __all__ = [
     "probe_page",
     "read_attention",
     "read_images",
+    "read_run",
     "read_texts",
     "relative_sparsity",
     "sample_queries",
@@ -66,3 +77,11 @@ __all__ = [
     "supported_families",
     "top_probability",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "AttentionMonitor":  # it is a callback of transformers, which takes seconds to import
+        from marginlens.probe.monitor.callback import AttentionMonitor
+
+        return AttentionMonitor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,9 +25,10 @@ class MeasureSums:
 
     _MAPS = ("nnz", "relative_nnz", "entropy", "top_probability")
     _SHARES = ("decisive_share", "self_share", "first_share", "last_share", "tied_share")
+    _SINK = "sink_share"
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        self.sums = {name: np.zeros((n_layers, n_heads)) for name in (*self._MAPS, *self._SHARES)}
+        self.sums = {name: np.zeros((n_layers, n_heads)) for name in (*self._MAPS, *self._SHARES, self._SINK)}
         self.first = {name: np.zeros((n_layers, n_heads)) for name in self._MAPS}
         self.margins = MarginCounts.empty(n_layers, n_heads)
         self.n_queries, self.n_first, self.n_visible = np.zeros((3, n_layers), dtype=np.int64)
@@ -56,6 +57,10 @@ class MeasureSums:
         hits = (top > 0.5, selected == query, selected == first, selected == last, selected < 0)
         for name, hit in zip(self._SHARES, hits, strict=True):
             self.sums[name][layer] += hit.sum(axis=1)
+        attended = np.where((visible & counted[..., None])[:, None], attention, 0.0)
+        self.sums[self._SINK][layer] += (
+            attended.sum(axis=2).max(axis=-1).sum(axis=0)
+        )  # of the most attended token of each input
         self.margins.add(layer, np.moveaxis(selection.margin, 1, 0)[:, counted])
         self.n_queries[layer] += len(query)
         self.n_first[layer] += int((query == 0).sum())
@@ -68,7 +73,7 @@ class MeasureSums:
 
     def measures(self) -> dict[str, FloatArray]:
         """The averages (n_layers, n_heads) by name."""
-        for name in self._SHARES:  # a head without finite attention has no selections either
+        for name in (*self._SHARES, self._SINK):  # a head without finite attention has no selections either
             self.sums[name][~self.is_finite] = np.nan
         with np.errstate(invalid="ignore", divide="ignore"):
             means = {name: total / self.n_queries[:, None] for name, total in self.sums.items()}

@@ -81,6 +81,7 @@ _BY_GROUP = {
         ("self_share", "selects itself", "The share of queries that select their own token."),
         ("first_share", "selects the first", "The share of queries that select the first token."),
         ("last_share", "selects the last", "The share of queries that select the last token they see."),
+        ("sink_share", "sink", "The share of all attention that goes to the most attended token of an input."),
         ("tied_share", "tied",
          "The share of queries whose largest logit belongs to several tokens, up to rounding: they select none of them."),
     ),
@@ -389,7 +390,10 @@ class CheckpointCurves(_Measured):
 
     def trends(self, name: str) -> list[RankTest]:
         """For each layer the rank correlation of its mean with the order of training, and how often chance gives as strong a one."""
-        return [rank_test(self.steps, curve) for curve in self.by_layer(name).T]
+        known = np.isfinite(self[name]).any(
+            axis=(1, 2)
+        )  # a measure that was not due at some steps has a trend over the others
+        return [rank_test(self.steps[known], curve[known]) for curve in self.by_layer(name).T]
 
     def relative_change(self, name: str) -> FloatArray:
         """(n_layers,) last over first mean of each layer, minus 1; nan where the first is zero or unknown."""
@@ -428,16 +432,20 @@ class CheckpointCurves(_Measured):
         from marginlens.plotting.style import ACCENTS, PATH, shades
 
         axes = axes_for(ax)
-        for layer, (curve, colour) in enumerate(zip(self.by_layer(measure).T, shades(self.n_layers), strict=True)):
-            axes.plot(self.steps, curve, label=f"layer {layer}", color=colour, marker="o", markersize=3.5)
+        known = np.isfinite(self[measure]).any(axis=(1, 2))
+        steps = self.steps[known]
+        for layer, (curve, colour) in enumerate(
+            zip(self.by_layer(measure)[known].T, shades(self.n_layers), strict=True)
+        ):
+            axes.plot(steps, curve, label=f"layer {layer}", color=colour, marker="o", markersize=3.5)
         if measure in MEASURE_TITLES:
             looks = zip(
                 list(BASELINES)[1:], (ACCENTS[0], ACCENTS[3], PATH), ((4, 2), (1, 1.5), (6, 2, 1, 2)), strict=True
             )
             for ending, colour, dashes in list(looks)[0 if measure == "correlation" else -1 :]:
-                means = finite_mean(self[measure + ending].reshape(len(self.names), -1))
+                means = finite_mean(self[measure + ending][known].reshape(len(steps), -1))
                 label = f"baseline: {BASELINES[ending][0]}"
-                axes.plot(self.steps, means, label=label, color=colour, linestyle=(0, dashes), linewidth=1.6)
+                axes.plot(steps, means, label=label, color=colour, linestyle=(0, dashes), linewidth=1.6)
         trend = self.trends(measure)[-1].correlation
         suffix = f" · last layer: rank correlation {trend:.2f}".replace("-", "−")
         axes.set(

@@ -36,7 +36,7 @@ from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.status import Status
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
-_NORMS = ("frobenius", "spectral", "nuclear")
+NORMS = ("frobenius", "spectral", "nuclear")
 _SINGLE_PRECISION_RTOL = 1e-4  # deviation of a measured W from what a module computes that rounding explains
 _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")  # of a name: epoch-012, checkpoint-500
 _WHY_NO_SOLUTION = {  # why a head has no correlation, by what its SVM ended with
@@ -102,7 +102,7 @@ def probe_model(
     separated: dict[str, FloatArray] = {}
     if options.max_margin:
         heads_done = lambda count: report(done + count, total)  # noqa: E731
-        separated, more = _max_margin(adapter, data, options, sums.is_finite, heads_done)
+        separated, more = max_margin_measures(adapter, data, options, sums.is_finite, heads_done)
         notes += more
     if data.n_truncated:
         cut = "1 text was" if data.n_truncated == 1 else f"{data.n_truncated} texts were"
@@ -132,7 +132,7 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
     (n_layers, n_heads).
     """
     is_finite = np.ones((adapter.n_layers, adapter.n_heads), dtype=bool)
-    norms = {name: np.full(is_finite.shape, np.nan) for name in _NORMS}
+    norms = {name: np.full(is_finite.shape, np.nan) for name in NORMS}
     if adapter.rotary and offset is None:
         return norms, [
             "W has no norms here: rotary positions give this model a key-query matrix for every offset of query and key, but none "
@@ -150,7 +150,7 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
         for layer in range(adapter.n_layers):
             maps = adapter.layer_maps(layer, offset)
             is_finite[layer] = [head is not None for head in maps.heads]
-            for name in _NORMS:
+            for name in NORMS:
                 norms[name][layer] = [np.nan if head is None else getattr(head, name) for head in maps.heads]
             deviations += [] if maps.deviation is None else [maps.deviation]
     if deviations:
@@ -207,8 +207,12 @@ def _selection(reading: LayerReading) -> Selection:
 # ---- how max-margin the heads are
 
 
-def _max_margin(
-    adapter: Adapter, inputs: Inputs, settings: ProbeSettings, is_finite: BoolArray, progress: Callable[[int], None]
+def max_margin_measures(
+    adapter: Adapter,
+    inputs: Inputs,
+    settings: ProbeSettings,
+    is_finite: BoolArray,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[dict[str, FloatArray], list[str]]:
     """The max-margin measures of all heads on `settings.max_margin_inputs` of the inputs, and what there is to say about them.
 

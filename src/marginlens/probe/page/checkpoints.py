@@ -36,8 +36,12 @@ _TITLES = {measure.name: f"{measure.group}: {measure.label}" for measure in MEAS
 _TITLES |= {"low_ratio": "5% margin over the best", **MAIN}
 
 
-def checkpoint_page(curves: CheckpointCurves) -> str:
-    """The page's text."""
+def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[str] = ()) -> str:
+    """The page's text.
+
+    Args:
+        alarms: sentences on what deserves a look, which stand on top.
+    """
     main = [name for name in MAIN if name in _drawn(curves)]
     others = [name for name in _drawn(curves) if name not in MAIN]
     paper = BIBLIOGRAPHY["A"]
@@ -52,6 +56,7 @@ def checkpoint_page(curves: CheckpointCurves) -> str:
         ],
         back="",
         introduction=(),
+        alarms=alarms,
         findings=training_findings(curves),
         notes=curves.notes,
         about=[

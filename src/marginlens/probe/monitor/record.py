@@ -1,0 +1,167 @@
+"""The measurements of a run, in memory and as a Parquet file with one row for each step, layer and head."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marginlens.errors import InputError, missing_extra, reject
+from marginlens.probe.result import MEASURES, CheckpointCurves
+from marginlens.runtime.files import as_path, check_place, resolved, written_aside
+from marginlens.typing import FloatArray
+
+KEYS = ("step", "layer", "head")
+SUFFIX = ".parquet"
+METADATA = b"marginlens.monitor"
+EXPECTED_FILE = "a Parquet file that a monitor wrote"
+_REWRITE_SHARE = (
+    0.01  # of all measurements: the file is written again when so many are new, so that long runs do not write all day
+)
+_KNOWN = tuple(measure.name for measure in MEASURES)
+
+
+@dataclass(eq=False)
+class RunRecord:
+    """Measurements by step, in the order of training.
+
+    Attributes:
+        facts: what belongs to the run: model, n_inputs, and whatever else JSON can hold.
+        rows: step → name → (n_layers, n_heads).
+    """
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    rows: dict[int, dict[str, FloatArray]] = field(default_factory=dict)
+    n_written: int = 0  # measurements that are in the file
+
+    def add(self, step: int, measures: dict[str, FloatArray]) -> None:
+        """Record a measurement; one at this step is replaced."""
+        shape = next(iter(measures.values())).shape
+        if self.rows and next(iter(self.rows.values()))["relative_nnz"].shape != shape:
+            before = next(iter(self.rows.values()))["relative_nnz"].shape
+            expected = f"the model of this run, with {before[0]} layers of {before[1]} heads"
+            raise reject("model", expected, f"{shape[0]} layers of {shape[1]} heads")
+        self.rows[step] = measures
+
+    def drop_after(self, step: int) -> None:
+        """Forget what was measured after a step, which a resumed run will measure again."""
+        self.rows = {known: values for known, values in self.rows.items() if known <= step}
+        self.n_written = min(self.n_written, len(self.rows))
+
+    def curves(self) -> CheckpointCurves:
+        """The measurements as curves over training."""
+        if not self.rows:
+            raise InputError("Nothing has been measured yet: the monitor has no curves.")
+        steps = sorted(self.rows)
+        first = self.rows[steps[0]]["relative_nnz"]
+        names = [
+            name
+            for name in (*_KNOWN, "n_constraints", "n_tied", "residual")
+            if any(name in self.rows[k] for k in steps)
+        ]
+        missing = np.full(first.shape, np.nan)
+        return CheckpointCurves(
+            model=str(self.facts.get("model", "model")),
+            names=tuple(f"step {step}" for step in steps),
+            steps=np.array(steps, dtype=float),
+            measures={name: np.stack([self.rows[step].get(name, missing) for step in steps]) for name in names},
+            n_inputs=int(self.facts.get("n_inputs", 0)),
+            notes=tuple(self.facts.get("notes", ())),
+        )
+
+    # ---- the file
+
+    def is_due(self) -> bool:
+        """Whether enough is new to write the file again: every measurement of a short run, each hundredth part of a long one."""
+        return len(self.rows) - self.n_written >= max(1.0, _REWRITE_SHARE * len(self.rows))
+
+    def write(self, path: Path) -> None:
+        """Write all rows aside, and rename the file into its place: a kill leaves the file before, or the one after."""
+        pa = _arrow()
+        steps = sorted(self.rows)
+        n_layers, n_heads = self.rows[steps[0]]["relative_nnz"].shape
+        size = n_layers * n_heads
+        names = sorted({name for row in self.rows.values() for name in row}, key=_order)
+        columns: dict[str, Any] = {
+            "step": np.repeat(np.array(steps, dtype=np.int64), size),
+            "layer": np.tile(np.repeat(np.arange(n_layers, dtype=np.int32), n_heads), len(steps)),
+            "head": np.tile(np.arange(n_heads, dtype=np.int32), len(steps) * n_layers),
+        }
+        missing = np.full((n_layers, n_heads), np.nan)
+        for name in names:
+            values = np.stack([self.rows[step].get(name, missing) for step in steps]).astype(np.float32).ravel()
+            columns[name] = pa.array(values, from_pandas=True)  # nan is null
+        table = pa.table(columns).replace_schema_metadata({METADATA: json.dumps(self.facts).encode()})
+        with written_aside(path, "path") as aside:
+            pa.parquet.write_table(table, aside, compression="zstd", use_dictionary=list(KEYS), write_statistics=False)
+            with aside.open("rb") as stream:
+                os.fsync(stream.fileno())
+        self.n_written = len(self.rows)
+
+
+def read_record(path: str | os.PathLike[str]) -> RunRecord:
+    """The measurements in a file that a monitor wrote."""
+    place = as_path(path, "path", EXPECTED_FILE)
+    pa = _arrow()
+    if not place.is_file():
+        raise reject("path", EXPECTED_FILE, f"{str(path)!r}, which is not there")
+    try:
+        table = pa.parquet.read_table(place)
+    except (pa.ArrowException, OSError) as problem:
+        raise reject("path", EXPECTED_FILE, f"{str(path)!r}, which cannot be read as one") from problem
+    facts = (table.schema.metadata or {}).get(METADATA)
+    if facts is None or not set(KEYS) <= set(table.column_names) or not table.num_rows:
+        raise reject("path", EXPECTED_FILE, f"{str(path)!r}, which holds something else")
+    step, layer, head = (table[name].to_numpy() for name in KEYS)
+    shape = (int(layer.max()) + 1, int(head.max()) + 1)
+    steps, place_of = np.unique(step, return_inverse=True)
+    rows: dict[int, dict[str, FloatArray]] = {int(k): {} for k in steps}
+    for name in table.column_names[len(KEYS) :]:
+        stacked = np.full((len(steps), *shape), np.nan)
+        stacked[place_of, layer, head] = table[name].to_numpy().astype(float)
+        for k, values in zip(steps.tolist(), stacked, strict=True):
+            if np.isfinite(values).any() or name == "relative_nnz":
+                rows[k][name] = values
+    return RunRecord(json.loads(facts), rows, len(rows))
+
+
+def read_run(path: str | os.PathLike[str]) -> CheckpointCurves:
+    """The curves of a monitored run, from the Parquet file that `AttentionMonitor` wrote.
+
+    Returns:
+        Curves of shape (n_measurements, n_layers, n_heads), one for each measure; `find_alarms` says what in them deserves a look.
+    """
+    return read_record(path).curves()
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """The place of a file that can be written, before a run begins."""
+    place = resolved(as_path(path, "path", "a name that ends in .parquet"))
+    check_place(place, "path", (SUFFIX,))
+    _arrow()
+    return place
+
+
+def set_aside(path: Path) -> Path:
+    """Rename the file of an earlier run to the first free name with a number: attention.parquet becomes attention-1.parquet."""
+    number = 1
+    while (other := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
+        number += 1
+    return path.rename(other)
+
+
+def _order(name: str) -> tuple[int, str]:
+    return (_KNOWN.index(name) if name in _KNOWN else len(_KNOWN)), name
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as problem:
+        raise missing_extra("pyarrow", "monitor", "The file of a monitored run") from problem
+    return pyarrow

@@ -1,0 +1,407 @@
+"""The monitor beside the probe, beside training without it, over resumed runs, and in loops of several kinds."""
+
+import copy
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from marginlens.errors import InputError
+from marginlens.probe import AttentionMonitor, ProbeSettings, probe_model, read_run
+from tiny_transformers import encoded, tiny_bert, tiny_gpt2, tiny_llama
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+transformers = pytest.importorskip("transformers")
+
+HALF_OF_THE_DIGITS = 1e-7  # norms from Gram matrices; all other numbers agree to rounding
+ROUNDING = 1e-9
+N_WORDS, N_TOKENS = 20, 12
+
+
+def padded(model):
+    """The texts of `encoded` as one batch in their order."""
+    ids = encoded(model).ids
+    longest = max(map(len, ids))
+    rows = [list(row) + [0] * (longest - len(row)) for row in ids]
+    masks = [[1] * len(row) + [0] * (longest - len(row)) for row in ids]
+    return {"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(masks)}
+
+
+def language_model(attention="sdpa", seed=0, **options):
+    """A GPT-2 of two layers of two heads that trains in milliseconds, with dropout."""
+    torch.manual_seed(seed)
+    sizes = {"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 32, "vocab_size": N_WORDS}
+    config = transformers.GPT2Config(
+        **sizes, bos_token_id=0, eos_token_id=0, attn_implementation=attention, loss_type="ForCausalLM", **options
+    )
+    return transformers.GPT2LMHeadModel(config).train()
+
+
+def token_batches(count, seed=5):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, N_WORDS, (4, N_TOKENS), generator=generator) for _ in range(count)]
+
+
+def train(model, monitor=None, *, n_steps=6, first=1, batches=None):
+    """Plain training; the optimizer's steps are numbered from `first`."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    data = token_batches(n_steps) if batches is None else batches
+    for step, ids in enumerate(data[:n_steps], first):
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        if monitor is not None:
+            monitor.step(model, {"input_ids": ids}, step=step)
+        optimizer.zero_grad()
+    return model
+
+
+def same_weights(first, second):
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+# ---- the numbers
+
+
+@pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama])
+def test_numbers_are_those_of_the_probe_on_the_same_inputs(make):
+    model, offset = make(), 2 if make is tiny_llama else None
+    found = probe_model(model, encoded(model), ProbeSettings(max_margin=True, offset=offset))
+    monitor = AttentionMonitor(padded(model), offset=offset)
+    monitor.step(model)
+    curves = monitor.curves
+    expected = {"relative_nnz", "entropy", "top_probability", "decisive_share", "sink_share", "margin_median"}
+    expected |= {"frobenius", "spectral", "nuclear", "correlation", "correlation_random_head", "margin_ratio"}
+    assert expected <= set(curves.measures)
+    for name, values in curves.measures.items():
+        rtol = HALF_OF_THE_DIGITS if name in ("frobenius", "spectral", "nuclear") else ROUNDING
+        np.testing.assert_allclose(values[0], found[name], rtol=rtol, atol=ROUNDING, err_msg=name)
+
+
+def test_the_sink_share_is_the_attention_of_the_most_attended_token():
+    model = tiny_gpt2()
+    found = probe_model(model, encoded(model))["sink_share"]
+    received, n_queries = 0.0, 0
+    for ids in encoded(model).ids:
+        with torch.no_grad():
+            maps = model(input_ids=torch.tensor([ids]), output_attentions=True).attentions[0][0].numpy()
+        maps = maps[:, 1:]  # the first query sees one token
+        received = received + maps.sum(axis=1).max(axis=-1)
+        n_queries += maps.shape[1]
+    np.testing.assert_allclose(found[0], received / n_queries, rtol=ROUNDING)
+
+
+def test_half_precision_weights_are_measured_in_single_and_stay_what_they_are():
+    model = language_model("sdpa").bfloat16()
+    single = copy.deepcopy(model).float()
+    batch = {"input_ids": token_batches(1)[0]}
+    weights = dict(model.named_parameters())
+    half, whole = (AttentionMonitor(batch, max_margin_every=0) for _ in range(2))
+    half.step(model)
+    whole.step(single)
+    for name, values in half.curves.measures.items():
+        np.testing.assert_allclose(values, whole.curves[name], rtol=1e-6, atol=1e-9, err_msg=name)
+    assert all(weights[name] is weight for name, weight in model.named_parameters())
+    assert model.dtype == torch.bfloat16
+
+
+# ---- training is not touched
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_training_gives_the_same_weights_bit_for_bit(attention):
+    alone = train(language_model(attention))
+    model = language_model(attention)
+    watched = train(model, AttentionMonitor(every=2))
+    assert same_weights(alone, watched)
+    assert model.config._attn_implementation == attention
+    assert all(module.training for module in model.modules())
+
+
+def test_gradients_random_numbers_modes_and_autocast_are_left_alone():
+    model = language_model()
+    model.transformer.drop.eval()  # a part that somebody froze
+    model(input_ids=token_batches(1)[0], labels=token_batches(1)[0]).loss.backward()
+    gradients = [weight.grad.clone() for weight in model.parameters()]
+    monitor, state = AttentionMonitor({"input_ids": token_batches(1)[0]}), torch.get_rng_state()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        monitor.step(model)
+        assert torch.is_autocast_enabled("cpu")
+    plain = AttentionMonitor({"input_ids": token_batches(1)[0]})
+    plain.step(model)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(weight.grad, before) for weight, before in zip(model.parameters(), gradients, strict=True))
+    assert model.training
+    assert not model.transformer.drop.training
+    np.testing.assert_array_equal(monitor.curves["entropy"], plain.curves["entropy"])  # in float32 both times
+
+
+# ---- loops
+
+
+def test_the_first_batch_is_the_fixed_one_and_later_ones_are_not_looked_at():
+    model, batches = language_model(), token_batches(2)
+    monitor = AttentionMonitor(every=1)
+    monitor.step(model, {"input_ids": batches[0]})
+    monitor.step(model, {"input_ids": batches[1]})
+    np.testing.assert_array_equal(*monitor.curves["entropy"])
+
+
+def test_a_long_batch_of_the_loop_is_cut_and_a_chosen_one_is_not():
+    model = language_model(n_ctx=200)
+    model.config.n_positions = 32
+    ids = torch.randint(0, N_WORDS, (20, 30))
+    cut, chosen = AttentionMonitor(max_margin_every=0), AttentionMonitor({"input_ids": ids}, max_margin_every=0)
+    cut.step(model, {"input_ids": ids})
+    chosen.step(model)
+    assert (cut.curves.n_inputs, chosen.curves.n_inputs) == (8, 20)
+
+
+def test_a_module_with_a_model_inside_is_watched_as_lightning_has_it():
+    class Module(torch.nn.Module):
+        """What a LightningModule looks like: the model is an attribute, and the loop calls `training_step`."""
+
+        def __init__(self):
+            super().__init__()
+            self.model = language_model()
+            self.logged = {}
+
+        def training_step(self, ids):
+            return self.model(input_ids=ids, labels=ids).loss
+
+    module, monitor = Module(), AttentionMonitor(every=2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for ids in token_batches(4):
+        optimizer.zero_grad()
+        module.training_step(ids).backward()
+        optimizer.step()
+        module.logged |= monitor.step(module, {"input_ids": ids})  # on_train_batch_end
+    assert monitor.curves.steps.tolist() == [1, 2, 4]
+    means = monitor.curves.by_layer("entropy")[-1]
+    assert [module.logged[f"attention/entropy/layer_{layer}"] for layer in range(2)] == means.tolist()
+
+
+def trainer(folder, model, monitor=None, **options):
+    pytest.importorskip("accelerate")
+    rows = [{"input_ids": row, "labels": row} for batch in token_batches(10) for row in batch]
+    usual = {
+        "max_steps": 6,
+        "per_device_train_batch_size": 4,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "seed": 3,
+        "use_cpu": True,
+        "dataloader_pin_memory": False,
+        "logging_strategy": "no",
+    }
+    arguments = transformers.TrainingArguments(str(folder), **(usual | options))
+    callbacks = None if monitor is None else [monitor]
+    return transformers.Trainer(model, arguments, train_dataset=rows, callbacks=callbacks)
+
+
+def test_in_the_trainer_optimizer_steps_are_counted_and_weights_are_the_same(tmp_path):
+    alone, watched = language_model(), language_model()
+    monitor = AttentionMonitor(path=tmp_path / "run.parquet", every=2)
+    assert isinstance(monitor, transformers.TrainerCallback)
+    trainer(tmp_path, alone, gradient_accumulation_steps=2, max_steps=5).train()
+    trainer(tmp_path, watched, monitor, gradient_accumulation_steps=2, max_steps=5).train()
+    assert same_weights(alone, watched)
+    assert monitor.curves.steps.tolist() == [0, 2, 4, 5]
+    written = read_run(tmp_path / "run.parquet")
+    assert written.steps.tolist() == [0, 2, 4, 5]
+    np.testing.assert_allclose(written["nuclear"], monitor.curves["nuclear"], rtol=1e-6)
+    assert np.isfinite(written["correlation"]).any(axis=(1, 2)).tolist() == [True, False, False, False]
+
+
+def test_the_trainer_reports_means_of_layers_to_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monitor = AttentionMonitor(every=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
+        trainer(tmp_path, language_model(), monitor, report_to=["tensorboard"]).train()
+    (events,) = (tmp_path / "logs").glob("events*")
+    found = EventAccumulator(str(events))
+    found.Reload()
+    points = found.Scalars("train/attention/entropy/layer_1")
+    assert [point.step for point in points] == [0, 3, 6]
+    np.testing.assert_allclose([point.value for point in points], monitor.curves.by_layer("entropy")[:, 1], rtol=1e-6)
+
+
+def test_a_process_that_is_not_the_first_does_nothing(tmp_path):
+    monitor, other = AttentionMonitor(path=tmp_path / "run.parquet"), SimpleNamespace(is_world_process_zero=False)
+    for event in (monitor.on_train_begin, monitor.on_step_end, monitor.on_save, monitor.on_train_end):
+        event(None, other, None, model=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- the file
+
+
+def rows_of(path):
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(path)
+    return list(zip(*(table[name].to_pylist() for name in ("step", "layer", "head")), strict=True))
+
+
+def test_a_resumed_run_goes_on_in_its_file_without_double_rows(tmp_path):
+    path, batches = tmp_path / "run.parquet", token_batches(12)
+    fixed = {"input_ids": batches[0]}
+    whole = AttentionMonitor(fixed, every=2, max_margin_every=3)
+    model = train(language_model(dropout=0.0), None, batches=batches, n_steps=0)
+    for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
+        setattr(model.config, name, 0.0)
+    model.eval()
+    optimizer, saved = torch.optim.SGD(model.parameters(), lr=0.1), {}
+    killed = AttentionMonitor(fixed, path, every=2, max_margin_every=3)
+    for step, ids in enumerate(batches, 1):
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        whole.step(model, step=step)
+        if step <= 9:
+            killed.step(model, step=step)  # and then it is killed, with nothing more written
+        saved[step] = copy.deepcopy(model)
+    assert {step for step, _, _ in rows_of(path)} == {1, 2, 4, 6, 8}
+    resumed = AttentionMonitor(fixed, path, every=2, max_margin_every=3)
+    for step in range(6, 13):  # from the checkpoint of step 5
+        resumed.step(saved[step], step=step)
+    resumed.finish()
+    rows = rows_of(path)
+    assert len(rows) == len(set(rows)) == 7 * 2 * 2
+    curves = read_run(path)
+    assert curves.steps.tolist() == whole.curves.steps.tolist()
+    for name, values in whole.curves.measures.items():
+        np.testing.assert_allclose(curves[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert not any("another batch" in note for note in curves.notes)
+
+
+def test_the_trainer_resumes_from_a_checkpoint(tmp_path):
+    path = tmp_path / "run.parquet"
+    options = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
+    trainer(tmp_path, language_model(), AttentionMonitor(path=path, every=2), **options).train()
+    before = read_run(path)
+    again = AttentionMonitor(path=path, every=2)
+    trainer(tmp_path, language_model(), again, **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert read_run(path).steps.tolist() == before.steps.tolist() == [0, 2, 4, 6]
+    assert len(rows_of(path)) == len(set(rows_of(path)))
+    np.testing.assert_allclose(read_run(path)["entropy"], before["entropy"], rtol=1e-5)
+
+
+def test_a_new_run_renames_the_file_of_an_earlier_one(tmp_path):
+    path = tmp_path / "run.parquet"
+    train(language_model(), AttentionMonitor(path=path, every=2))
+    first = path.read_bytes()
+    AttentionMonitor({"input_ids": token_batches(1)[0]}, path).step(language_model())
+    assert (tmp_path / "run-1.parquet").read_bytes() == first
+    assert {step for step, _, _ in rows_of(path)} == {1}
+
+
+def test_another_batch_after_a_resume_is_noted(tmp_path):
+    path = tmp_path / "run.parquet"
+    AttentionMonitor({"input_ids": token_batches(1)[0]}, path, every=2).step(language_model(), step=2)
+    AttentionMonitor({"input_ids": token_batches(1, seed=6)[0]}, path, every=2).step(language_model(), step=4)
+    assert any("another batch" in note for note in read_run(path).notes)
+
+
+def test_a_write_that_fails_leaves_the_file_before(tmp_path, monkeypatch):
+    import pyarrow.parquet
+
+    path = tmp_path / "run.parquet"
+    monitor = AttentionMonitor({"input_ids": token_batches(1)[0]}, path, every=1)
+    monitor.step(language_model())
+    before = path.read_bytes()
+
+    def full(table, place, **options):
+        place.write_bytes(b"PAR1 and then the disk was full")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pyarrow.parquet, "write_table", full)
+    with pytest.raises(InputError, match="No space left"):
+        monitor.step(language_model())
+    assert path.read_bytes() == before
+    assert [place.name for place in tmp_path.iterdir()] == ["run.parquet"]
+
+
+# ---- bad input, one sentence each
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ({"input_ids": [[1, 2, N_WORDS]]}, "token ids from 0 to 19"),
+        ({"input_ids": [[1, 2, -3]]}, "got the id -3"),
+        ({"input_ids": [[1] * 40]}, "at most 32 tokens"),
+        ({"input_ids": [[1.0, 2.0]]}, "whole numbers"),
+        ({"input_ids": [[1, 2], [3]]}, "numbers of one shape"),
+        ({"input_ids": [[1], [2]]}, "at least two tokens"),
+        ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 1]]}, "a batch that this model reads"),
+        ({"words": [[1, 2]]}, "one with words"),
+        (["a text"], "a mapping with input_ids or pixel_values"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused_in_one_sentence(batch, words):
+    with pytest.raises(InputError, match="'batch'") as caught:
+        AttentionMonitor(batch).step(language_model())
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_that_cannot_be_used_are_refused(tmp_path):
+    for name, options in {
+        "every": {"every": 0},
+        "report": {"report": "all"},
+        "path": {"path": tmp_path / "a.csv"},
+    }.items():
+        with pytest.raises(InputError, match=f"'{name}'"):
+            AttentionMonitor(**options)
+    with pytest.raises(InputError, match="'batch'"):
+        AttentionMonitor().step(language_model())
+    with pytest.raises(InputError, match="'model'"):
+        AttentionMonitor({"input_ids": [[1, 2]]}).step(torch.nn.Linear(2, 2))
+    (tmp_path / "other.parquet").write_bytes(b"something else")
+    with pytest.raises(InputError, match="cannot be read as one"):
+        read_run(tmp_path / "other.parquet")
+
+
+def test_a_model_with_fixed_fused_attention_is_refused_with_how_to_load_it(monkeypatch):
+    model = language_model("sdpa")
+    monkeypatch.setattr(type(model), "_can_set_attn_implementation", classmethod(lambda cls: False))
+    with pytest.raises(InputError, match='attn_implementation="eager"'):
+        AttentionMonitor({"input_ids": token_batches(1)[0]}).step(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_weights_spread_over_processes_are_refused():
+    model = language_model()
+    next(model.parameters()).ds_id = 0  # as DeepSpeed ZeRO-3 marks them
+    with pytest.raises(InputError, match="ZeRO-3"):
+        AttentionMonitor({"input_ids": token_batches(1)[0]}).step(model)
+
+
+def test_a_problem_in_the_middle_of_training_is_noted_and_training_goes_on(caplog):
+    model = language_model()
+    monitor = AttentionMonitor({"input_ids": token_batches(1)[0]}, every=1)
+    monitor.step(model)
+    model.config.vocab_size = 3  # a change that the batch does not fit
+    with caplog.at_level(logging.WARNING, "marginlens"):
+        assert monitor.step(model) == {}
+    assert "could not be measured" in caplog.text
+    assert any("At step 2" in note for note in monitor.curves.notes)
+
+
+def test_weights_that_are_not_finite_raise_an_alarm_and_not_an_error(caplog):
+    model = language_model()
+    monitor = AttentionMonitor({"input_ids": token_batches(1)[0]}, every=1)
+    monitor.step(model)
+    with torch.no_grad():
+        model.transformer.h[1].attn.c_attn.weight.fill_(float("nan"))
+    with caplog.at_level(logging.WARNING, "marginlens"):
+        monitor.step(model)
+    assert {(alarm.layer, alarm.head) for alarm in monitor.alarms} == {(1, 0), (1, 1)}
+    assert "not finite from step 2 on" in caplog.text
