@@ -1,6 +1,7 @@
 """The monitor beside the probe, beside training without it, over resumed runs, and in loops of several kinds."""
 
 import copy
+import json
 import logging
 from types import SimpleNamespace
 
@@ -405,3 +406,18 @@ def test_weights_that_are_not_finite_raise_an_alarm_and_not_an_error(caplog):
         monitor.step(model)
     assert {(alarm.layer, alarm.head) for alarm in monitor.alarms} == {(1, 0), (1, 1)}
     assert "not finite from step 2 on" in caplog.text
+
+
+# ---- the page
+
+
+def test_the_page_names_the_run_and_shows_every_head(tmp_path):
+    monitor = AttentionMonitor(every=1)
+    train(language_model(), monitor, n_steps=8)
+    text = monitor.write_page(tmp_path / "run.html").read_text(encoding="utf-8")
+    assert "8 measurements" in text
+    assert "What deserves a look" not in text
+    data = json.loads(text.split('id="curves">')[1].split("</script>")[0])
+    (entropy,) = (measure for measure in data["measures"] if measure["name"] == "entropy")
+    np.testing.assert_allclose(np.array(entropy["values"]), monitor.curves["entropy"], rtol=1e-3)
+    assert entropy["steps"] == list(range(1, 9))

@@ -17,7 +17,7 @@ import numpy as np
 
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.probe.models.adapters.base import device_of
-from marginlens.probe.monitor.alarms import Alarm, alarm_summary, find_alarms
+from marginlens.probe.monitor.alarms import Alarm, find_alarms
 from marginlens.probe.monitor.measuring import (
     MAX_INPUTS,
     Measured,
@@ -132,7 +132,7 @@ class AttentionMonitor(_Callback):
         from marginlens.probe.page.checkpoints import checkpoint_page
 
         place = as_path(path, "path", "the place of an HTML file")
-        write_whole(place, checkpoint_page(self.curves, alarm_summary(self.alarms)).encode(), "path")
+        write_whole(place, checkpoint_page(self.curves, self.alarms).encode(), "path")
         return place
 
     # ---- any loop

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
+import numpy as np
+from jinja2.utils import htmlsafe_json_dumps
 from matplotlib.figure import Figure
 
 from marginlens.pages import data_address, render
 from marginlens.papers import BIBLIOGRAPHY
 from marginlens.plotting.files import svg
 from marginlens.plotting.style import STYLE
+from marginlens.probe.monitor.alarms import Alarm, alarm_summary
 from marginlens.probe.page.findings import change, training_findings
-from marginlens.probe.result import MEASURE_TITLES, MEASURES, CheckpointCurves
+from marginlens.probe.result import MEASURE_TITLES, MEASURES, CheckpointCurves, Measure, rounded
+
+_MAX_POINTS = 120  # of a head's curve on the page: more cannot be told apart, and 144 heads have many
 
 _MEANS = (
     "Every line is the mean over the heads of one layer. nnz/T is the soft count of attended tokens over the number of visible "
@@ -36,27 +42,28 @@ _TITLES = {measure.name: f"{measure.group}: {measure.label}" for measure in MEAS
 _TITLES |= {"low_ratio": "5% margin over the best", **MAIN}
 
 
-def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[str] = ()) -> str:
+def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = None) -> str:
     """The page's text.
 
     Args:
-        alarms: sentences on what deserves a look, which stand on top.
+        alarms: of a run that a monitor watched; they stand on top, and their heads are framed.
     """
     main = [name for name in MAIN if name in _drawn(curves)]
     others = [name for name in _drawn(curves) if name not in MAIN]
     paper = BIBLIOGRAPHY["A"]
+    kind = "checkpoints" if alarms is None else "measurements"
     return render(
         "marginlens.probe.page",
         "checkpoints.html",
         title="What attention heads select over training",
         facts=[
             curves.model,
-            f"{len(curves.names)} checkpoints, {curves.names[0]} to {curves.names[-1]}",
+            f"{len(curves.names)} {kind}, {curves.names[0]} to {curves.names[-1]}",
             f"{curves.n_inputs:,} inputs",
         ],
         back="",
-        introduction=(),
-        alarms=alarms,
+        introduction=() if alarms is None or alarms else ("No alarm was raised.",),
+        alarms=alarm_summary(alarms or ()),
         findings=training_findings(curves),
         notes=curves.notes,
         about=[
@@ -68,7 +75,37 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[str] = ()) -> str
         has_trend=curves.can_have_trend,
         columns=[MAIN[name] for name in main],
         rows=[[change(curves, name, layer) for name in main] for layer in range(curves.n_layers)],
+        data=htmlsafe_json_dumps(_page_data(curves, alarms or ()), ensure_ascii=True, allow_nan=False),
     )
+
+
+def _page_data(curves: CheckpointCurves, alarms: Sequence[Alarm]) -> dict[str, Any]:
+    """The curves of every head as plain values, and which heads have an alarm."""
+    return {
+        "layers": curves.n_layers,
+        "heads": curves.n_heads,
+        "measures": [_measure_data(curves, measure) for measure in curves.shown],
+        "alarms": [[alarm.layer, alarm.head] for alarm in alarms],
+    }
+
+
+def _measure_data(curves: CheckpointCurves, measure: Measure) -> dict[str, Any]:
+    """One measure at the steps that have it, of which a long run shows some, evenly spread."""
+    values = curves[measure.name]
+    known = np.flatnonzero(np.isfinite(values).any(axis=(1, 2)))
+    spread = np.linspace(0, len(known) - 1, min(_MAX_POINTS, len(known))).round().astype(int)
+    places = known[np.unique(spread)]
+    low, high = float(np.nanmin(values[places])), float(np.nanmax(values[places]))
+    if 0.0 <= low < 0.5 * high:  # a scale from zero, unless the numbers are far from it
+        low = 0.0
+    return {
+        **measure._asdict(),
+        "label": measure.label,
+        "percent": measure.name.endswith("_share"),
+        "steps": rounded(curves.steps[places], 9),
+        "range": rounded(np.array([low, high]), 4),
+        "values": rounded(values[places], 4),
+    }
 
 
 def _drawn(curves: CheckpointCurves) -> list[str]:
