@@ -9,7 +9,6 @@ from functools import singledispatch
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.random_tokens import as_generator
@@ -20,7 +19,7 @@ from marginlens.papers import implements
 from marginlens.result import Result, axes_for
 from marginlens.risk.build import as_risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
-from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray, ObjectArray
 
 
 class Binding(Enum):
@@ -53,7 +52,7 @@ class PathPoints(NamedTuple):
     selected: IntArray
     log_excess: FloatArray
     excess_sign: FloatArray
-    binding: npt.NDArray[np.object_]
+    binding: ObjectArray
 
 
 class PathSearch(Protocol):
@@ -106,7 +105,7 @@ class Path(Result):
     selected: IntArray
     log_excess: FloatArray
     excess_sign: FloatArray
-    binding: npt.NDArray[np.object_]
+    binding: ObjectArray
     risk: Any = field(repr=False)
     _search: Any
     _state: SearchState
@@ -259,7 +258,7 @@ def _extended(
         return Path(state.radii, *search.finish(state), risk, search, state)
 
 
-def ball_bindings(binds: npt.NDArray[np.bool_]) -> npt.NDArray[np.object_]:
+def ball_bindings(binds: BoolArray) -> ObjectArray:
     """Which points a ball binds, as an array of `Binding`."""
     return np.array([Binding.NONE, Binding.BALL], dtype=object)[binds.astype(int)]
 

@@ -1,12 +1,7 @@
-"""The pages that are written from the code: theorem → function → test → claim, and the README's table and picture.
-
-They belong to a checkout, because tests are among what they list: `python -m marginlens_papers.documentation` in its root (or `make docs`)
-writes the pages, `python -m marginlens_papers.documentation picture` (or `make picture`) draws the README's picture.
-"""
+"""The pages that are written from the registry of statements: theorem → function → test → claim, and the README's table and picture."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
@@ -210,17 +205,3 @@ def write_picture(root: Path) -> None:
     figure = next(iter(claim.draw(claim.compute(Effort.PAPER, Progress())).values()))
     (root / PICTURE).parent.mkdir(parents=True, exist_ok=True)
     (root / PICTURE).write_bytes(png(figure))
-
-
-def main() -> None:
-    """Write the pages or the picture of the checkout in the current folder."""
-    parser = argparse.ArgumentParser(description="Write the pages of this checkout that come from the code.")
-    parser.add_argument("what", nargs="?", choices=("pages", "picture"), default="pages")
-    try:
-        (write_picture if parser.parse_args().what == "picture" else write_pages)(Path.cwd())
-    except InputError as problem:
-        sys.exit(f"marginlens: {problem}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,235 @@
+"""What the site adds to Sphinx: formulas as MathML, names in backticks as links, pages of source, and links from examples into the lab."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from docutils import nodes
+from docutils.parsers.rst import roles
+from latex2mathml.converter import convert
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_for_filename
+from sphinx.addnodes import desc_signature, pending_xref
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+
+from marginlens_papers.documentation.api_pages import FOLDER as API
+from marginlens_papers.documentation.api_pages import escaped_docstring, statement_anchor
+from marginlens_papers.documentation.public_names import public_names
+from marginlens_papers.documentation.site import GROUPS
+
+SOURCE_FOLDER = "source"  # pages of the repository's files
+_MATHML = "http://www.w3.org/1998/Math/MathML"
+ElementTree.register_namespace("", _MATHML)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """What Sphinx calls when it loads this extension."""
+    app.add_html_math_renderer("mathml", (visit_inline_formula, None), (visit_formula, None))
+    app.add_transform(LinkNames)
+    app.connect("autodoc-skip-member", skip_member)
+    roles.register_local_role("statement", statement_role)
+    app.connect("autodoc-process-docstring", escape_docstring, priority=400)  # before napoleon
+    app.connect("source-read", add_lab_links)
+    app.connect("html-collect-pages", source_pages)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def group_order(folder: str) -> str:
+    """The key by which the gallery sorts its groups."""
+    name = Path(folder).name
+    return f"{GROUPS.index(name) if name in GROUPS else len(GROUPS)} {name}"
+
+
+# ---- formulas
+
+
+def mathml(formula: str, display: str) -> str:
+    """A formula in LaTeX as MathML that browsers show without a script or a font of ours.
+
+    Letters of another alphabet become characters of their own: browsers do not draw the attribute that LaTeX converters set for them.
+    """
+    root = ElementTree.fromstring(convert(formula.strip(), display=display))
+    for element in root.iter():
+        variant = element.attrib.pop("mathvariant", None)
+        if variant and element.text:
+            element.text = "".join(_styled(letter, variant) for letter in element.text)
+            if variant == "normal":
+                element.set("mathvariant", "normal")  # the only one that browsers know
+    root.set("alttext", " ".join(formula.split()))
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+_VARIANTS = {
+    "script": "MATHEMATICAL SCRIPT", "bold-script": "MATHEMATICAL BOLD SCRIPT", "double-struck": "MATHEMATICAL DOUBLE-STRUCK",
+    "bold": "MATHEMATICAL BOLD", "fraktur": "MATHEMATICAL FRAKTUR", "sans-serif": "MATHEMATICAL SANS-SERIF",
+    "monospace": "MATHEMATICAL MONOSPACE",
+}  # fmt: skip
+_LETTERLIKE = {"MATHEMATICAL SCRIPT": "SCRIPT", "MATHEMATICAL DOUBLE-STRUCK": "DOUBLE-STRUCK", "MATHEMATICAL FRAKTUR": "BLACK-LETTER"}
+
+
+def _styled(letter: str, variant: str) -> str:
+    alphabet = _VARIANTS.get(variant)
+    if alphabet is None or not (letter.isascii() and letter.isalpha()):
+        return letter
+    case = "CAPITAL" if letter.isupper() else "SMALL"
+    for prefix in filter(None, (alphabet, _LETTERLIKE.get(alphabet))):
+        try:
+            return unicodedata.lookup(f"{prefix} {case} {letter.upper()}")
+        except KeyError:
+            continue
+    return letter
+
+
+def visit_inline_formula(translator: Any, node: nodes.math) -> None:
+    """Write a formula inside a sentence."""
+    translator.body.append(mathml(node.astext(), "inline"))
+    raise nodes.SkipNode
+
+
+def visit_formula(translator: Any, node: nodes.math_block) -> None:
+    """Write a formula on a line of its own, which scrolls where the page is narrow."""
+    translator.body.append(f'<div class="formula">{mathml(node.astext(), "block")}</div>')
+    raise nodes.SkipNode
+
+
+# ---- words
+
+
+class LinkNames(SphinxTransform):
+    """Code that is a public name becomes a link to its page: `ml.descend(data, v)` anywhere, and `predict_limit` without a prefix."""
+
+    default_priority = 700
+
+    def apply(self, **_: Any) -> None:
+        """Wrap each such piece of code in a link."""
+        for node in list(self.document.findall(nodes.literal)):
+            page = page_of(node.astext())
+            inside = node.parent
+            while inside is not None and not isinstance(inside, nodes.reference | pending_xref | desc_signature | nodes.title):
+                inside = inside.parent
+            if page is None or inside is not None or self.env.docname == f"{API}/{page}":
+                continue
+            link = pending_xref("", refdomain="std", reftype="doc", reftarget=f"/{API}/{page}", refdoc=self.env.docname)
+            link["refexplicit"], link["refwarn"] = True, True
+            node.replace_self(link)
+            link += node
+
+
+@cache
+def _pages() -> dict[str, str]:
+    """Public names with their pages: by every path, and without a path where only one thing has the name and it reads like no plain word."""
+    names = public_names()
+    pages = {path: entry.page for entry in names for path in (entry.path, *entry.aliases)}
+    times = Counter(entry.name for entry in names)
+    return pages | {entry.name: entry.page for entry in names if times[entry.name] == 1 and re.search(r"_|[A-Z]", entry.name[1:])}
+
+
+def page_of(code: str) -> str | None:
+    """The page of the API for a piece of code such as `ml.descend(data, v)`, `Trajectory.final` or `att_svm`."""
+    match = re.fullmatch(r"(ml\.)?([A-Za-z_][\w.]*)(\(.*\))?", code, flags=re.DOTALL)
+    if match is None:
+        return None
+    name = f"marginlens.{match[2]}" if match[1] else match[2]
+    return _pages().get(name) or _pages().get(name.rpartition(".")[0])
+
+
+def statement_role(role, rawtext, text, lineno, inliner, options=None, content=None):  # noqa: PLR0917  the signature of a role
+    """A statement's label as a link to its row on the page of statements."""
+    return [nodes.reference(rawtext, text, refuri=f"../theorems.html#{statement_anchor(text)}", internal=True)], []
+
+
+def escape_docstring(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Leave stars, bars and underscores of sentences as they are written; what is inherited from Python itself is left out."""
+    lines[:] = escaped_docstring(lines)
+
+
+def skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out what other packages put into a class, such as scikit-learn's `set_fit_request`."""
+    return True if name.startswith("set_") and name.endswith("_request") else None
+
+
+# ---- examples in the plane
+
+
+LAB_PRESETS = {
+    "figure_1a": ("A-F1a",),
+    "figure_1b": ("A-F1b",),
+    "figure_1c": ("A-F1c",),
+    "figure_2": ("A-F2",),
+    "figure_3a": ("A-F3a",),
+    "figure_3b": ("A-F3b",),
+    "figure_5": ("A-F5-correlation-10", "A-F5-logistic-10"),
+    "figure_8": ("A-F8",),
+    "basin_example": ("X-B-random",),
+    "norm_example": ("X-N2-l2", "X-N2-linf", "X-N2-l1"),
+    "norm_selection_example": ("X-N4-l2", "X-N4-linf"),
+}  # the function of `marginlens.data` that makes a problem of the plane → the presets of the lab that show it
+
+
+@cache
+def _lab_link(name: str) -> tuple[str, str]:
+    """The title of a preset, and the hash that opens the lab with it."""
+    from marginlens.lab import permalink, preset
+
+    found = preset(name)
+    return found.title, permalink(found)
+
+
+def add_lab_links(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Let the page of an example whose problem lies in the plane lead to the same problem in the lab."""
+    parts = docname.split("/")
+    if parts[0] != "gallery" or parts[-1] == "index":
+        return
+    used = [maker for maker in LAB_PRESETS if re.search(rf"\bdata\.{maker}\(", source[0])]
+    if used:
+        up = "../" * (len(parts) - 1)
+        found = [_lab_link(name) for maker in used for name in LAB_PRESETS[maker]]
+        links = [f'<a href="{up}lab.html{place}">{title}</a>' for title, place in found]
+        source[0] += (
+            "\n\n.. raw:: html\n\n"
+            f'    <p class="lab-link">Move its tokens and watch it train in the lab: {", ".join(links)}.</p>\n'
+        )
+
+
+# ---- source
+
+
+def source_address(module: str, name: str) -> str | None:
+    """Where the definition of a name stands on the pages of source, seen from a page of the API."""
+    value: Any = import_module(module)
+    for part in name.split("."):
+        value = getattr(value, part, None)
+        value = inspect.unwrap(value) if callable(value) else value
+    if isinstance(value, property):
+        value = value.fget
+    try:
+        file, (_, line) = Path(inspect.getsourcefile(value) or ""), inspect.getsourcelines(value)
+    except (OSError, TypeError):
+        return None
+    root = Path(import_module("marginlens").__path__[0]).parents[1]
+    if not file.is_relative_to(root):
+        return None
+    return f"../{SOURCE_FOLDER}/{file.relative_to(root).as_posix()}.html#line-{max(line, 1)}"
+
+
+def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """A page for each file of the repository that another page leads to: the modules of the library, and the tests that are named."""
+    listed = json.loads((Path(app.srcdir) / "source_files.json").read_text(encoding="utf-8"))
+    root = Path(listed["root"])
+    formatter = HtmlFormatter(linespans="line", cssclass="highlight", wrapcode=True)
+    for name in listed["files"]:
+        text = (root / name).read_text(encoding="utf-8")
+        body = highlight(text, get_lexer_for_filename(name), formatter)
+        yield f"{SOURCE_FOLDER}/{name}", {"title": name, "body": f"<h1>{name}</h1>{body}"}, "page.html"

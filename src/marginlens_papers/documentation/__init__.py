@@ -1,0 +1,75 @@
+"""What is written from the code: the table of statements, the README's table and picture, and the site.
+
+They belong to a checkout, because tests and examples are among what they list. In its root, `python -m marginlens_papers.documentation`
+(or `make docs`) writes the tables, `… picture` (or `make picture`) draws the README's picture, and `… site` (or `make site`) builds the site.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from marginlens.errors import InputError
+from marginlens.papers import registered
+from marginlens_papers.documentation.public_names import PublicName, Room, public_names, public_rooms
+from marginlens_papers.documentation.site import SiteSettings, build_site, stage_source
+from marginlens_papers.documentation.statements import (
+    PICTURE,
+    PICTURED_CLAIM,
+    README,
+    THEOREMS,
+    TestCitation,
+    cited_by_tests,
+    gaps,
+    implemented_table,
+    pages,
+    readme_with,
+    theorems_page,
+    write_pages,
+    write_picture,
+)
+
+__all__ = [
+    "PICTURE",
+    "PICTURED_CLAIM",
+    "README",
+    "THEOREMS",
+    "PublicName",
+    "Room",
+    "SiteSettings",
+    "TestCitation",
+    "build_site",
+    "cited_by_tests",
+    "gaps",
+    "implemented_table",
+    "main",
+    "pages",
+    "public_names",
+    "public_rooms",
+    "readme_with",
+    "registered",
+    "stage_source",
+    "theorems_page",
+    "write_pages",
+    "write_picture",
+]
+
+
+def main() -> None:
+    """Write the pages, the picture or the site of the checkout in the current folder."""
+    parser = argparse.ArgumentParser(description="Write the pages of this checkout that come from the code.")
+    parser.add_argument("what", nargs="?", choices=("pages", "picture", "site"), default="pages")
+    parser.add_argument("--no-run", action="store_true", help="site: do not run the examples; their pages have no pictures")
+    parser.add_argument("--report", choices=("found", "quick", "none"), default="found", help="site: which report it holds")
+    parser.add_argument("--check-links", action="store_true", help="site: ask the network whether links to other sites work")
+    options = parser.parse_args()
+    root = Path.cwd()
+    try:
+        if options.what == "site":
+            settings = SiteSettings(runs_examples=not options.no_run, report=options.report)
+            print(build_site(root, root / "build" / "site", settings, checks_links=options.check_links))
+        else:
+            (write_picture if options.what == "picture" else write_pages)(root)
+    except InputError as problem:
+        sys.exit(f"marginlens: {problem}")

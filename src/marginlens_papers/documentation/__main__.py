@@ -1,0 +1,5 @@
+"""`python -m marginlens_papers.documentation`."""
+
+from marginlens_papers.documentation import main
+
+main()

@@ -1,0 +1,155 @@
+"""The pages of the API: one for each public name and each module, in reStructuredText for Sphinx's autodoc."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+
+from marginlens.papers import Implementation
+from marginlens_papers.documentation.public_names import PublicName, Room
+
+FOLDER = "api"
+STATEMENTS = "theorems"  # the page that has a row for each statement
+
+
+def api_pages(
+    names: Sequence[PublicName], rooms: Sequence[Room], registered: Sequence[Implementation], examples: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Every page of the API: its path inside the site's source, and its text.
+
+    Args:
+        names, rooms: what is public. registered: the statements with their functions.
+        examples: the public path of a name → the examples that use it.
+    """
+    pages = {f"{FOLDER}/index.rst": _index(rooms)}
+    for room in rooms:
+        pages[f"{FOLDER}/{room.path}.module.rst"] = _room_page(room)
+    for entry in names:
+        pages[f"{FOLDER}/{entry.page}.rst"] = name_page(entry, registered, examples.get(entry.path, ()))
+    return pages
+
+
+def name_page(entry: PublicName, registered: Sequence[Implementation], examples: Sequence[str]) -> str:
+    """The page of one name: signature and docstring, then the statements, the backends and the examples."""
+    title = entry.name
+    lines = [":orphan:", "", title, "=" * len(title), ""]
+    lines += [f":doc:`API <index>` › :doc:`{entry.room} <{entry.room}.module>`", ""]
+    lines += [f".. currentmodule:: {entry.room}", "", *_directive(entry), ""]
+    if entry.aliases:
+        lines += [f"Also importable as {', '.join(f'``{path}``' for path in entry.aliases)}.", ""]
+    lines += [*_heading("Runs on"), *_backends(entry), "", *_heading("Statements of the papers"), *_statements(entry, registered), ""]
+    lines += _heading("Examples")
+    if examples:
+        lines += [f".. minigallery:: {' '.join((entry.path, *entry.aliases))}", ""]
+    else:
+        lines += ["No example of the :doc:`gallery </gallery/index>` calls it by name.", ""]
+    return "\n".join(lines)
+
+
+def statement_anchor(citation: str) -> str:
+    """The place of a statement's row on the page of statements, e.g. "a-thm-3" for A Thm 3."""
+    return re.sub(r"[^a-z0-9]+", "-", citation.lower().replace("'", "-earlier")).strip("-")
+
+
+def _heading(text: str) -> list[str]:
+    return [text, "-" * len(text), ""]
+
+
+def _directive(entry: PublicName) -> list[str]:
+    if not entry.is_class:
+        is_plain = inspect.isroutine(entry.value) or hasattr(entry.value, "__wrapped__")
+        return [f".. autofunction:: {entry.name}"] if is_plain else [f".. autodata:: {entry.name}", "   :no-value:"]
+    return [f".. autoclass:: {entry.name}", "   :members:", "   :undoc-members:", "   :show-inheritance:"]
+
+
+def _backends(entry: PublicName) -> list[str]:
+    return [f"- **{name}**{f': {remark}' if remark else ''}" for name, remark in _as_rst(entry.backends).items()]
+
+
+def _as_rst(remarks: Mapping[str, str]) -> dict[str, str]:
+    return {name: remark.replace("`", "``") for name, remark in remarks.items()}
+
+
+def _statements(entry: PublicName, registered: Sequence[Implementation]) -> list[str]:
+    found = entry.statements(registered)
+    if not found:
+        return ["None: it serves all of them."]
+    lines = []
+    for statement in found:
+        link = f":statement:`{statement.citation}`"
+        method = statement.name.removeprefix(entry.defined_in[1]).lstrip(".")
+        place = f" (``{method}``)" if method else ""
+        lines.append(f"- {link}{place}{f', inside: {escaped(statement.summary)}' if statement.inside else ''}")
+    return lines
+
+
+def _room_page(room: Room) -> str:
+    lines = [f"``{room.path}``", "=" * (len(room.path) + 4), "", ":doc:`API <index>`", "", escaped(room.summary), ""]
+    for title, wanted in (("Functions", False), ("Classes", True)):
+        mine = [entry for entry in room.names if entry.is_class == wanted]
+        if mine:
+            lines += [*_heading(title), ".. list-table::", "   :widths: 35 65", "   :class: names", ""]
+            for entry in mine:
+                lines += [f"   * - :doc:`{entry.name} <{entry.page}>`", f"     - {escaped(entry.summary)}"]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _index(rooms: Sequence[Room]) -> str:
+    title = "API"
+    lines = [title, "=" * len(title), ""]
+    lines += [
+        "Find a function by its module, or type its name into the search. ``import marginlens as ml`` gives the names that are used most; the",
+        "others are imported from their module, such as ``ml.theory.smoothness``. Each page has the signature, the problem that is",
+        "solved, the statements of the papers, what it runs on, and the examples that call it.",
+        "",
+        ".. list-table::",
+        "   :widths: 30 10 60",
+        "   :header-rows: 1",
+        "",
+        "   * - module",
+        "     - names",
+        "     - what",
+    ]
+    for room in rooms:
+        lines += [f"   * - :doc:`{room.path} <{room.path}.module>`", f"     - {len(room.names)}", f"     - {escaped(room.summary)}"]
+    lines += ["", ".. toctree::", "   :hidden:", ""]
+    lines += [f"   {room.path} <{room.path}.module>" for room in rooms]
+    return "\n".join([*lines, ""])
+
+
+# ---- sentences of docstrings
+
+_KEPT = re.compile(r":[\w:+-]+:`[^`]*`|``[^`]*``|`[^`]*`")  # roles, code, and names in single backticks
+_SPECIAL = re.compile(r"[*|\\]|_(?=\W|$)")
+_FIELD = re.compile(r"\s*\*{0,2}\w+(?: \([^)]*\))?: ")
+
+
+def escaped(text: str) -> str:
+    """A sentence as it is read, with nothing in it that reStructuredText takes for markup: stars, bars and trailing underscores."""
+    parts, end = [], 0
+    for match in _KEPT.finditer(text):
+        parts += [_SPECIAL.sub(r"\\\g<0>", text[end : match.start()]), match[0]]
+        end = match.end()
+    return "".join([*parts, _SPECIAL.sub(r"\\\g<0>", text[end:])])
+
+
+def escaped_docstring(lines: Sequence[str]) -> list[str]:
+    """A docstring with its sentences escaped and its formulas, code blocks and directives left as they are."""
+    done: list[str] = []
+    block: int | None = None  # the indent of the directive or literal block that is open
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if block is not None and line.strip() and indent <= block:
+            block = None
+        if block is None:
+            is_directive = re.match(r"\s*\.\. \w+::", line) is not None
+            head = _FIELD.match(line)  # the name of an argument, which napoleon escapes itself
+            first = head.end() if head else 0
+            done.append(line if is_directive or line.lstrip().startswith(">>>") else line[:first] + escaped(line[first:]))
+            if is_directive or line.rstrip().endswith("::"):
+                block = indent
+        else:
+            done.append(line)
+    return done

@@ -1,0 +1,346 @@
+"""Building the site: its source is put together beside the checkout's pages, built by Sphinx, and moved into place when it is whole."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from posixpath import normpath, relpath
+
+from marginlens.errors import InputError, MissingExtra
+from marginlens.papers import registered
+from marginlens_papers.claims import catalogue
+from marginlens_papers.documentation.api_pages import FOLDER as API
+from marginlens_papers.documentation.api_pages import api_pages, statement_anchor
+from marginlens_papers.documentation.public_names import PublicName, public_names, public_rooms
+
+SOURCE = "source"  # pages of the repository's files, which the extension in docs/extensions writes
+ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "CITATION.cff": None}
+LEFT_OUT = ("README.md",)  # of docs: for readers of the folder
+GALLERY_TITLE = "Gallery"
+GROUPS = ("selection", "optimizers", "next_tokens", "texts", "real_models")  # folders of examples, in the gallery's order
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What a build does.
+
+    Attributes:
+        runs_examples: whether the gallery's scripts are run; otherwise their pages have code and no pictures.
+        report: "found" takes the folder `report` of the checkout where there is one, "quick" runs the claims at reduced sizes first, and
+            "none" leaves the report out.
+    """
+
+    runs_examples: bool = True
+    report: str = "found"
+
+
+def build_site(root: Path, place: Path, settings: SiteSettings = SiteSettings(), *, checks_links: bool = False) -> Path:
+    """Build the site of a checkout into a folder, and return its home page. An earlier site is replaced when the new one is whole.
+
+    Args:
+        root: of the checkout. place: the folder of the site; what later builds can reuse is kept beside it, in a folder with `-work` behind.
+        settings: what it does. checks_links: ask the network whether links to other sites work, instead of building.
+    """
+    started = time.monotonic()
+    work = place.with_name(f"{place.name}-work")
+    _say("Putting the pages together.")
+    source = stage_source(root, work / "source", settings)
+    if settings.report == "quick":
+        _say("Running the papers' claims at reduced sizes.")
+        _run([sys.executable, "-m", "marginlens", "reproduce", "--quick", "--out", str(work / "report")], (0, 1))
+    _copy_report(_report_folder(root, work, settings), source / "extra" / "report")
+    _write(source / "ledger.md", ledger_page(source / "extra" / "report", settings))
+    builder = "linkcheck" if checks_links else "html"
+    output = work / builder
+    run_sphinx(source, output, work / "doctrees", settings, builder=builder)
+    if checks_links:
+        return output / "output.txt"
+    _replace(output, place)
+    _say(f"The site is whole after {time.monotonic() - started:.0f} s. Open its home page:")
+    return place / "index.html"
+
+
+def run_sphinx(source: Path, output: Path, doctrees: Path, settings: SiteSettings, builder: str = "html") -> None:
+    """Run Sphinx in a process of its own; a warning fails the build."""
+    try:
+        import furo  # type: ignore[import-not-found]  # noqa: F401
+        import sphinx  # noqa: F401
+    except ImportError:
+        raise MissingExtra("The site needs Sphinx and its theme: pip install '.[site]' in the checkout.") from None
+    variables = {"MARGINLENS_SITE_RUNS_EXAMPLES": "1" if settings.runs_examples else "0", "MPLBACKEND": "agg"}
+    arguments = ["-b", builder, "-W", "--keep-going", "-j", "2", "-d", str(doctrees), str(source), str(output)]
+    _run([sys.executable, "-m", "sphinx", *arguments], (0,), variables)
+
+
+# ---- the source
+
+
+def stage_source(root: Path, folder: Path, settings: SiteSettings = SiteSettings()) -> Path:
+    """Put the source of the site into a folder: the pages of docs with links that hold in the site, the API, the examples and the lab.
+
+    Files that are as they were are not touched, so that Sphinx and the gallery do again only what changed.
+    """
+    if not (root / "docs" / "conf.py").is_file():
+        raise InputError(f"{root} is no checkout of marginlens: it has no docs/conf.py.")
+    names = public_names()
+    catalogue.claims()  # which import what they show
+    statements = registered()
+    links = _Links(root, {f"{entry.defined_in[0]}.{entry.defined_in[1]}": entry for entry in names})
+    contents = contents_of(root / "docs")
+    written: set[Path] = set()
+
+    def write(path: str, content: str | bytes) -> None:
+        written.add(folder / path)
+        _write(folder / path, content)
+
+    for file in sorted((root / "docs").rglob("*")):
+        name = file.relative_to(root / "docs").as_posix()
+        if file.is_dir() or name in LEFT_OUT or "__pycache__" in name:
+            continue
+        if file.suffix != ".md":
+            write(name, file.read_bytes())
+            continue
+        write(name, links.rewritten(f"docs/{name}", file.read_text(encoding="utf-8")) + contents.get(name, ""))
+    for origin, name in ROOT_PAGES.items():
+        if name:
+            write(name, links.rewritten(origin, (root / origin).read_text(encoding="utf-8")))
+    write("citation.md", citation_page((root / "CITATION.cff").read_text(encoding="utf-8"), (root / "docs" / "citation.md")))
+    examples = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in _example_files(root)}
+    for name, text in examples.items():
+        write(name, text)
+    for name, text in gallery_headers(root).items():
+        write(name, text)
+    for name, text in api_pages(names, public_rooms(names), statements, uses_in(examples, names)).items():
+        write(name, text)
+    from marginlens.lab import lab_page
+
+    write("extra/lab.html", lab_page())
+    modules = [path.relative_to(root).as_posix() for path in sorted((root / "src").rglob("*.py"))]
+    listed = sorted({*links.files, *modules})
+    write("source_files.json", json.dumps({"root": str(root), "files": listed}))
+    for stale in {*folder.glob("*.md"), *(folder / API).glob("*"), *(folder / "examples").rglob("*.py")} - written:
+        if stale.name != "ledger.md":
+            stale.unlink()
+    return folder
+
+
+_LINK_OR_CODE = re.compile(
+    r"^```.*?^```|(?P<link>(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)#\s]*)(?P<place>#[^)\s]*)?\))|`[^`\n]+`",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def contents_of(docs: Path) -> dict[str, str]:
+    """The hidden tables of contents, by the page that gets them: the home page's as docs/navigation.toml says, a folder's of its pages."""
+    parts = tomllib.loads((docs / "navigation.toml").read_text(encoding="utf-8"))["part"]
+    contents = {"index.md": "".join(_toctree(part["pages"], part["caption"]) for part in parts)}
+    for readme in sorted(docs.glob("*/README.md")):
+        pages = [path.stem for path in sorted(readme.parent.glob("*.md")) if path != readme]
+        contents[readme.relative_to(docs).as_posix()] = _toctree(pages)
+    return contents
+
+
+def _toctree(pages: Sequence[str], caption: str = "") -> str:
+    options = [":hidden:", *([f":caption: {caption}"] if caption else [])]
+    return "\n".join(["", "```{toctree}", *options, "", *pages, "```", ""])
+
+
+class _Links:
+    """Links of the checkout's Markdown as they hold in the site: between pages, to examples in the gallery, to functions and to source.
+
+    Attributes:
+        files: the files of the repository that a page leads to and that need a page of source.
+    """
+
+    def __init__(self, root: Path, names: Mapping[str, PublicName]) -> None:
+        self.root, self.names, self.files = root, names, set[str]()
+
+    def rewritten(self, origin: str, text: str) -> str:
+        """The text of a page of the checkout, with its links changed; code is left as it is."""
+        page = _staged(origin)
+        if origin == "docs/theorems.md":
+            text = _with_anchors(text)
+        return _LINK_OR_CODE.sub(lambda match: self._link(origin, page, match) if match["link"] else match[0], text)
+
+    def _link(self, origin: str, page: str, match: re.Match[str]) -> str:
+        text, target, place = match["text"], match["target"], match["place"] or ""
+        if not target or "://" in target or match["image"]:
+            return match[0]
+        path = normpath(str(PurePosixPath(origin).parent / target))
+        up = "../" * page.count("/")
+        staged = _staged(path)
+        if path in ("README.md", "docs/README.md", "docs"):
+            staged = "index.md"
+        elif path == "examples":
+            return f"[{text}]({up}gallery/index.rst)"
+        elif _is_in_gallery(PurePosixPath(path)):
+            return f"[{text}]({up}{path.replace('examples/', 'gallery/', 1).removesuffix('.py')}.rst)"
+        if staged and (staged == "index.md" or (self.root / path).is_file()):
+            return f"[{text}]({relpath(staged, str(PurePosixPath(page).parent))}{place})"
+        if not (self.root / path).is_file():
+            return match[0]
+        address = self._function(text, path) or self._source(path)
+        shown = re.sub(r"`([^`]*)`", r"<code>\1</code>", text)
+        return f'<a href="{up}{address}">{shown}</a>'
+
+    def _function(self, text: str, path: str) -> str | None:
+        """The page of the API for a function that is named in a link to its file."""
+        module = path.removeprefix("src/").removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        name = text.strip("`")
+        entry = self.names.get(f"{module}.{name}") or self.names.get(f"{module}.{name.partition('.')[0]}")
+        return f"{API}/{entry.page}.html" if entry else None
+
+    def _source(self, path: str) -> str:
+        self.files.add(path)
+        return f"{SOURCE}/{path}.html"
+
+
+def _staged(origin: str) -> str | None:
+    """Where a page of the checkout stands in the site's source."""
+    if origin in ROOT_PAGES:
+        return ROOT_PAGES[origin]
+    return origin.removeprefix("docs/") if origin.startswith("docs/") and origin.endswith(".md") else None
+
+
+def _with_anchors(text: str) -> str:
+    """The page of statements with a place for each of its rows that a link can name."""
+    done, paper = [], ""
+    for line in text.splitlines():
+        if heading := re.match(r"## (\S+): ", line):
+            paper = heading[1]
+        row = re.match(r"\| ([^|]+?) \|", line)
+        if paper and row and row[1] not in ("statement", "---"):
+            line = f'| <span id="{statement_anchor(f"{paper} {row[1]}")}"></span>{line[2:]}'
+        done.append(line)
+    return "\n".join(done) + "\n"
+
+
+# ---- examples
+
+
+def _example_files(root: Path) -> Iterator[Path]:
+    """The scripts of the gallery."""
+    for path in sorted((root / "examples").glob("*/*.py")):
+        if _is_in_gallery(PurePosixPath(path.relative_to(root).as_posix())):
+            yield path
+
+
+def _is_in_gallery(path: PurePosixPath) -> bool:
+    """Whether a file of the repository is a script in one of the gallery's groups."""
+    return len(path.parts) == 3 and path.parts[0] == "examples" and path.parts[1] in GROUPS and path.suffix == ".py"
+
+
+def gallery_headers(root: Path) -> dict[str, str]:
+    """The headers of the gallery and of its groups: as the checkout has them, or a title where it has none."""
+    folders = [root / "examples", *sorted({path.parent for path in _example_files(root)} - {root / "examples"})]
+    headers = {}
+    for folder in folders:
+        found = [path for name in ("GALLERY_HEADER", "README") for path in sorted(folder.glob(f"{name}.*"))]
+        name = folder.relative_to(root).as_posix()
+        title = GALLERY_TITLE if folder == folders[0] else folder.name.replace("_", " ").capitalize()
+        text = found[0].read_text(encoding="utf-8") if found else f"{title}\n{'=' * len(title)}\n"
+        headers[f"{name}/GALLERY_HEADER.rst"] = text
+    return headers
+
+
+def uses_in(examples: Mapping[str, str], names: Sequence[PublicName]) -> dict[str, list[str]]:
+    """For each public name the examples that mention it, by the way it is imported: `ml.descend`, `ml.data.figure_8`, `from … import …`."""
+    paths = {path: entry.path for entry in names for path in (entry.path, *entry.aliases)}
+    found: dict[str, list[str]] = {}
+    for name, text in examples.items():
+        for used in sorted({paths[path] for path in _dotted_names(ast.parse(text)) if path in paths}):
+            found.setdefault(used, []).append(name)
+    return found
+
+
+def _dotted_names(tree: ast.Module) -> Iterator[str]:
+    imported: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.asname or alias.name.partition(".")[0]: alias.asname and alias.name or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            first, dot, rest = ast.unparse(node).partition(".")
+            if first in imported:
+                yield f"{imported[first]}{dot}{rest}"
+
+
+# ---- the ledger and the citation
+
+
+def ledger_page(report: Path, settings: SiteSettings) -> str:
+    """The page of the ledger: what is checked, and the report with its numbers and figures where there is one."""
+    lines = ["# The ledger", "", "See what the papers claim, what this library measures, and whether they agree.", ""]
+    if (report / "index.html").is_file():
+        made = "at reduced sizes" if settings.report == "quick" else "by `make reproduce`"
+        lines += [f'<p><a href="report/index.html"><strong>Open the report</strong></a>: every claim with its numbers and figures, made {made}.</p>', ""]
+    else:
+        lines += ["This copy of the site was built without a report. `make reproduce` writes one, and `make site` then takes it in; ", "`make site REPORT=quick` makes one at reduced sizes.", ""]
+    lines += ["A claim has a protocol, a number that the paper states or draws, and bounds that decide the verdict. `marginlens reproduce --only A-F9`", "reruns one, and `ml.ledger()` lists them in Python.", ""]
+    lines += ["| claim | about | what is checked |", "| --- | --- | --- |"]
+    for claim in catalogue.claims():
+        cell = " ".join(claim.title.split()).replace("|", "\\|")
+        lines.append(f"| {claim.id} | {', '.join(claim.labels)} | {cell} |")
+    return "\n".join(lines) + "\n"
+
+
+def citation_page(citation: str, written: Path) -> str:
+    """How to cite the library and the papers: the words of docs/citation.md and the file CITATION.cff."""
+    return f"{written.read_text(encoding='utf-8').rstrip()}\n\n```yaml\n{citation.rstrip()}\n```\n"
+
+
+def _report_folder(root: Path, work: Path, settings: SiteSettings) -> Path | None:
+    folder = {"found": root / "report", "quick": work / "report"}.get(settings.report)
+    return folder if folder and (folder / "index.html").is_file() else None
+
+
+def _copy_report(found: Path | None, place: Path) -> None:
+    """Put the pages and figures of a report into the site; its data stay where they are."""
+    shutil.rmtree(place, ignore_errors=True)
+    if found is not None:
+        shutil.copytree(found, place, ignore=shutil.ignore_patterns("*.npz", "*.pdf", "*.parquet"))
+
+
+# ---- files and processes
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    """Write a file unless it holds this already."""
+    content = content.encode() if isinstance(content, str) else content
+    if not (path.is_file() and path.read_bytes() == content):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def _replace(built: Path, place: Path) -> None:
+    """Put a copy of what was built into its place by renaming, so that the site is never half there."""
+    new, old = place.with_name(f"{place.name}.new"), place.with_name(f"{place.name}.old")
+    shutil.rmtree(new, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+    shutil.copytree(built, new, ignore=shutil.ignore_patterns(".doctrees", ".buildinfo*", "objects.inv"))
+    if place.exists():
+        place.rename(old)
+    new.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _run(command: Sequence[str], accepted: Sequence[int], variables: Mapping[str, str] | None = None) -> None:
+    done = subprocess.run(command, env={**os.environ, **(variables or {})})
+    if done.returncode not in accepted:
+        raise InputError(f"The site was not built: {' '.join(command[1:4])} ended with {done.returncode}. Its messages are above.")
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
