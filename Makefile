@@ -3,10 +3,11 @@
 #                  pages are opened in Chromium where it and its driver are found; MARGINLENS_BROWSER=required fails where they are not
 # make test-gpu    tests that need a CUDA device, which make test leaves out; with the packages of the interpreter that PYTHON names
 # make numerics    tests whose numbers can move, under several kinds of arithmetic
-# Both prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
+# make site        build the site of the documentation into build/site   (REPORT=quick, REPORT=none; make site-links asks whether links to other sites work)
+# All prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test test-gpu numerics lint docs picture clean
+.PHONY: help setup reproduce test test-gpu numerics lint docs picture site site-links clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -19,6 +20,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11
 AXE := build/browser/node_modules/axe-core/axe.min.js
 PYTEST_ARGS ?= -n 2 --dist loadfile
 ARGS ?=
+REPORT ?= found
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -58,8 +60,8 @@ numerics: $(READY)
 	@$(BIN)/python tests/numerics/run.py
 
 lint: $(READY)
-	@$(BIN)/ruff check src benchmarks tests examples
-	@$(BIN)/ruff format --quiet --check src benchmarks tests examples
+	@$(BIN)/ruff check src benchmarks tests examples docs
+	@$(BIN)/ruff format --quiet --check src benchmarks tests examples docs/conf.py docs/extensions
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --no-logo
 
@@ -68,6 +70,12 @@ docs: $(READY)
 
 picture: $(READY)
 	@$(BIN)/python -m marginlens_papers.documentation picture
+
+site: $(READY)
+	@$(BIN)/python -m marginlens_papers.documentation site --report $(REPORT) $(ARGS)
+
+site-links: $(READY)
+	@$(BIN)/python -m marginlens_papers.documentation site --no-run --check-links
 
 clean:
 	rm -rf $(VENV) report build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,14 +12,28 @@ runs_examples = os.environ.get("MARGINLENS_SITE_RUNS_EXAMPLES", "1") == "1"
 
 project = "marginlens"
 author = "The marginlens authors"
-copyright = "The marginlens authors. Licence: Apache-2.0"  # noqa: A001  the name that Sphinx asks for
+copyright = "The marginlens authors. Licence: Apache-2.0"
 release = version = marginlens.__version__
 language = "en"
 needs_sphinx = "8.0"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.linkcode", "sphinx_gallery.gen_gallery"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.linkcode",
+    "sphinx_gallery.gen_gallery",
+]
 extensions += ["marginlens_site"]
-exclude_patterns = ["extensions", "examples", "gallery/**/*.ipynb", "gallery/backreferences", "**/sg_execution_times.rst", "sg_execution_times.rst", "**/*.py.md5"]
+exclude_patterns = [
+    "extensions",
+    "examples",
+    "gallery/**/*.ipynb",
+    "gallery/backreferences",
+    "**/sg_execution_times.rst",
+    "sg_execution_times.rst",
+    "**/*.py.md5",
+]
 suppress_warnings = ["config.cache"]  # the gallery's settings hold functions
 
 # ---- Markdown: as a code host shows it
@@ -59,7 +73,11 @@ html_show_sphinx = False
 html_permalinks_icon = "#"
 html_theme_options = {
     "navigation_with_keys": False,
-    "light_css_variables": {"color-brand-primary": "#0b5c97", "color-brand-content": "#0b5c97", "font-stack": "system-ui, sans-serif"},
+    "light_css_variables": {
+        "color-brand-primary": "#0b5c97",
+        "color-brand-content": "#0b5c97",
+        "font-stack": "system-ui, sans-serif",
+    },
     "dark_css_variables": {"color-brand-primary": "#7cc0f2", "color-brand-content": "#7cc0f2"},
 }
 

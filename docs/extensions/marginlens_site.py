@@ -29,6 +29,7 @@ from marginlens_papers.documentation.api_pages import escaped_docstring, stateme
 from marginlens_papers.documentation.public_names import public_names
 from marginlens_papers.documentation.site import GROUPS
 
+BEFORE_OTHERS, AFTER_OTHERS = 400, 600  # priorities of handlers: napoleon and the theme have 500
 SOURCE_FOLDER = "source"  # pages of the repository's files
 _MATHML = "http://www.w3.org/1998/Math/MathML"
 ElementTree.register_namespace("", _MATHML)
@@ -40,7 +41,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(LinkNames)
     app.connect("autodoc-skip-member", skip_member)
     roles.register_local_role("statement", statement_role)
-    app.connect("autodoc-process-docstring", escape_docstring, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", escape_docstring, priority=BEFORE_OTHERS)
+    app.connect("autodoc-process-docstring", restore_sentence, priority=AFTER_OTHERS)
+    app.connect("html-page-context", reuse_menu, priority=BEFORE_OTHERS)
     app.connect("source-read", add_lab_links)
     app.connect("html-collect-pages", source_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -76,7 +79,11 @@ _VARIANTS = {
     "bold": "MATHEMATICAL BOLD", "fraktur": "MATHEMATICAL FRAKTUR", "sans-serif": "MATHEMATICAL SANS-SERIF",
     "monospace": "MATHEMATICAL MONOSPACE",
 }  # fmt: skip
-_LETTERLIKE = {"MATHEMATICAL SCRIPT": "SCRIPT", "MATHEMATICAL DOUBLE-STRUCK": "DOUBLE-STRUCK", "MATHEMATICAL FRAKTUR": "BLACK-LETTER"}
+_LETTERLIKE = {
+    "MATHEMATICAL SCRIPT": "SCRIPT",
+    "MATHEMATICAL DOUBLE-STRUCK": "DOUBLE-STRUCK",
+    "MATHEMATICAL FRAKTUR": "BLACK-LETTER",
+}
 
 
 def _styled(letter: str, variant: str) -> str:
@@ -117,7 +124,9 @@ class LinkNames(SphinxTransform):
         for node in list(self.document.findall(nodes.literal)):
             page = page_of(node.astext())
             inside = node.parent
-            while inside is not None and not isinstance(inside, nodes.reference | pending_xref | desc_signature | nodes.title):
+            while inside is not None and not isinstance(
+                inside, nodes.reference | pending_xref | desc_signature | nodes.title
+            ):
                 inside = inside.parent
             if page is None or inside is not None or self.env.docname == f"{API}/{page}":
                 continue
@@ -129,11 +138,13 @@ class LinkNames(SphinxTransform):
 
 @cache
 def _pages() -> dict[str, str]:
-    """Public names with their pages: by every path, and without a path where only one thing has the name and it reads like no plain word."""
+    """Public names with their pages: by every path, and by the bare name where it is one thing's alone and no plain word."""
     names = public_names()
     pages = {path: entry.page for entry in names for path in (entry.path, *entry.aliases)}
     times = Counter(entry.name for entry in names)
-    return pages | {entry.name: entry.page for entry in names if times[entry.name] == 1 and re.search(r"_|[A-Z]", entry.name[1:])}
+    return pages | {
+        entry.name: entry.page for entry in names if times[entry.name] == 1 and re.search(r"_|[A-Z]", entry.name[1:])
+    }
 
 
 def page_of(code: str) -> str | None:
@@ -145,14 +156,25 @@ def page_of(code: str) -> str | None:
     return _pages().get(name) or _pages().get(name.rpartition(".")[0])
 
 
-def statement_role(role, rawtext, text, lineno, inliner, options=None, content=None):  # noqa: PLR0917  the signature of a role
+def statement_role(role, rawtext, text, lineno, inliner, options=None, content=None):
     """A statement's label as a link to its row on the page of statements."""
     return [nodes.reference(rawtext, text, refuri=f"../theorems.html#{statement_anchor(text)}", internal=True)], []
 
 
+_sentences: dict[str, list[str]] = {}  # docstrings of attributes and properties, which napoleon would split at a colon
+
+
 def escape_docstring(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """Leave stars, bars and underscores of sentences as they are written; what is inherited from Python itself is left out."""
+    """Leave stars, bars and underscores of sentences as they are written."""
     lines[:] = escaped_docstring(lines)
+    if what in ("attribute", "property", "data"):
+        _sentences[name] = list(lines)
+
+
+def restore_sentence(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Give attributes and properties back what napoleon took for a type: the words before a colon."""
+    if name in _sentences:
+        lines[:] = _sentences.pop(name)
 
 
 def skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
@@ -201,6 +223,27 @@ def add_lab_links(app: Sphinx, docname: str, source: list[str]) -> None:
             "\n\n.. raw:: html\n\n"
             f'    <p class="lab-link">Move its tokens and watch it train in the lab: {", ".join(links)}.</p>\n'
         )
+
+
+# ---- the menu
+
+_menus: dict[tuple[int, tuple[tuple[str, Any], ...]], str] = {}
+
+
+def reuse_menu(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Let the pages of names and of source, which are not in the menu, share one: making it takes as long as the rest of the page."""
+    depth = pagename.count("/")
+    if not pagename.startswith((f"{API}/", f"{SOURCE_FOLDER}/")) or pagename.endswith((".module", "/index")):
+        return
+    make = context["toctree"]
+
+    def toctree(**options: Any) -> str:
+        key = depth, tuple(sorted(options.items()))
+        if key not in _menus:
+            _menus[key] = make(**options)
+        return _menus[key]
+
+    context["toctree"] = toctree
 
 
 # ---- source

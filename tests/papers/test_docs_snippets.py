@@ -84,11 +84,11 @@ def test_every_link_leads_to_a_file_and_a_heading():
             assert not place or place in anchors(leads_to), f"{page.name} links to {target}#{place}"
 
 
-def test_functions_that_the_index_names_exist():
+def test_functions_that_the_page_of_papers_names_exist():
     import marginlens
     from marginlens import data, dynamics, graphs, nexttoken, risk, svm, theory
 
-    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    index = (DOCS / "papers.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`(?:ml\.)?([a-z]+(?:_[a-z0-9]+)+)(?:\([a-z, ]*\))?`", index))
     assert {"predict_limit", "closed_form_candidate"} <= names
     for name in names:

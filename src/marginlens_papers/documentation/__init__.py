@@ -1,7 +1,7 @@
 """What is written from the code: the table of statements, the README's table and picture, and the site.
 
-They belong to a checkout, because tests and examples are among what they list. In its root, `python -m marginlens_papers.documentation`
-(or `make docs`) writes the tables, `… picture` (or `make picture`) draws the README's picture, and `… site` (or `make site`) builds the site.
+They belong to a checkout, because tests and examples are among what they list. `python -m marginlens_papers.documentation` in its root
+(or `make docs`) writes the tables; with `picture` (`make picture`) it draws the README's picture, with `site` (`make site`) it builds the site.
 """
 
 from __future__ import annotations
@@ -60,9 +60,15 @@ def main() -> None:
     """Write the pages, the picture or the site of the checkout in the current folder."""
     parser = argparse.ArgumentParser(description="Write the pages of this checkout that come from the code.")
     parser.add_argument("what", nargs="?", choices=("pages", "picture", "site"), default="pages")
-    parser.add_argument("--no-run", action="store_true", help="site: do not run the examples; their pages have no pictures")
-    parser.add_argument("--report", choices=("found", "quick", "none"), default="found", help="site: which report it holds")
-    parser.add_argument("--check-links", action="store_true", help="site: ask the network whether links to other sites work")
+    parser.add_argument(
+        "--no-run", action="store_true", help="site: do not run the examples; their pages have no pictures"
+    )
+    parser.add_argument(
+        "--report", choices=("found", "quick", "none"), default="found", help="site: which report it holds"
+    )
+    parser.add_argument(
+        "--check-links", action="store_true", help="site: ask the network whether links to other sites work"
+    )
     options = parser.parse_args()
     root = Path.cwd()
     try:

@@ -14,7 +14,10 @@ STATEMENTS = "theorems"  # the page that has a row for each statement
 
 
 def api_pages(
-    names: Sequence[PublicName], rooms: Sequence[Room], registered: Sequence[Implementation], examples: Mapping[str, Sequence[str]]
+    names: Sequence[PublicName],
+    rooms: Sequence[Room],
+    registered: Sequence[Implementation],
+    examples: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:
     """Every page of the API: its path inside the site's source, and its text.
 
@@ -38,7 +41,14 @@ def name_page(entry: PublicName, registered: Sequence[Implementation], examples:
     lines += [f".. currentmodule:: {entry.room}", "", *_directive(entry), ""]
     if entry.aliases:
         lines += [f"Also importable as {', '.join(f'``{path}``' for path in entry.aliases)}.", ""]
-    lines += [*_heading("Runs on"), *_backends(entry), "", *_heading("Statements of the papers"), *_statements(entry, registered), ""]
+    lines += [
+        *_heading("Runs on"),
+        *_backends(entry),
+        "",
+        *_heading("Statements of the papers"),
+        *_statements(entry, registered),
+        "",
+    ]
     lines += _heading("Examples")
     if examples:
         lines += [f".. minigallery:: {' '.join((entry.path, *entry.aliases))}", ""]
@@ -100,9 +110,9 @@ def _index(rooms: Sequence[Room]) -> str:
     title = "API"
     lines = [title, "=" * len(title), ""]
     lines += [
-        "Find a function by its module, or type its name into the search. ``import marginlens as ml`` gives the names that are used most; the",
-        "others are imported from their module, such as ``ml.theory.smoothness``. Each page has the signature, the problem that is",
-        "solved, the statements of the papers, what it runs on, and the examples that call it.",
+        "Find a function by its module, or type its name into the search. ``import marginlens as ml`` gives the names that are used",
+        "most; the others are imported from their module, such as ``ml.theory.smoothness``. Each page has the signature, the problem",
+        "that is solved, the statements of the papers, what it runs on, and the examples that call it.",
         "",
         ".. list-table::",
         "   :widths: 30 10 60",
@@ -113,7 +123,11 @@ def _index(rooms: Sequence[Room]) -> str:
         "     - what",
     ]
     for room in rooms:
-        lines += [f"   * - :doc:`{room.path} <{room.path}.module>`", f"     - {len(room.names)}", f"     - {escaped(room.summary)}"]
+        lines += [
+            f"   * - :doc:`{room.path} <{room.path}.module>`",
+            f"     - {len(room.names)}",
+            f"     - {escaped(room.summary)}",
+        ]
     lines += ["", ".. toctree::", "   :hidden:", ""]
     lines += [f"   {room.path} <{room.path}.module>" for room in rooms]
     return "\n".join([*lines, ""])
@@ -147,7 +161,9 @@ def escaped_docstring(lines: Sequence[str]) -> list[str]:
             is_directive = re.match(r"\s*\.\. \w+::", line) is not None
             head = _FIELD.match(line)  # the name of an argument, which napoleon escapes itself
             first = head.end() if head else 0
-            done.append(line if is_directive or line.lstrip().startswith(">>>") else line[:first] + escaped(line[first:]))
+            done.append(
+                line if is_directive or line.lstrip().startswith(">>>") else line[:first] + escaped(line[first:])
+            )
             if is_directive or line.rstrip().endswith("::"):
                 block = indent
         else:

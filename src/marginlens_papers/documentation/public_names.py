@@ -30,7 +30,10 @@ BACKENDS: Mapping[str, Mapping[str, str]] = {
     "marginlens.theory.device_optimality": {GPU: "of data that are on it"},
     "marginlens.AttentionRisk": {CPU: "", TORCH: "for a nonlinear head that is a torch module"},
     "marginlens.data.MonotoneNetwork": {CPU: "", TORCH: "the network itself"},
-    "marginlens.embeddings.train_embeddings": {CPU: "", TORCH: "on its device, for models that the compiled loops do not cover"},
+    "marginlens.embeddings.train_embeddings": {
+        CPU: "",
+        TORCH: "on its device, for models that the compiled loops do not cover",
+    },
 }
 TORCH_ROOMS = {"marginlens.probe": "the model's own device; what is measured is then computed on the CPU"}
 
@@ -120,7 +123,9 @@ def public_names() -> list[PublicName]:
             value = getattr(module, name)
             found.setdefault(id(value), (value, []))[1].append(f"{module.__name__}.{name}")
     paths = [sorted(paths, key=lambda path: path.count(".")) for _, paths in found.values()]
-    times = Counter(path.lower() for path, *_ in paths)  # `marginlens.Path` and `marginlens.path` are one file on some disks
+    times = Counter(
+        path.lower() for path, *_ in paths
+    )  # `marginlens.Path` and `marginlens.path` are one file on some disks
     names = []
     for (value, _), (path, *aliases) in zip(found.values(), paths, strict=True):
         page = f"{path}-class" if inspect.isclass(value) and times[path.lower()] > 1 else path
@@ -144,7 +149,8 @@ def public_rooms(names: Sequence[PublicName]) -> list[Room]:
 
 
 def _modules() -> list[Any]:
-    packages = [name for name, home in marginlens._HOMES.items() if home == "marginlens"]
+    homes: Mapping[str, str] = vars(marginlens)["_HOMES"]  # name → the module that defines it
+    packages = [name for name, home in homes.items() if home == "marginlens"]
     return [marginlens, *(import_module(f"marginlens.{name}") for name in sorted([*packages, *FURTHER_ROOMS]))]
 
 

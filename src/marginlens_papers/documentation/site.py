@@ -24,10 +24,16 @@ from marginlens_papers.documentation.api_pages import api_pages, statement_ancho
 from marginlens_papers.documentation.public_names import PublicName, public_names, public_rooms
 
 SOURCE = "source"  # pages of the repository's files, which the extension in docs/extensions writes
-ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "CITATION.cff": None}
+ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LEFT_OUT = ("README.md",)  # of docs: for readers of the folder
 GALLERY_TITLE = "Gallery"
-GROUPS = ("selection", "optimizers", "next_tokens", "texts", "real_models")  # folders of examples, in the gallery's order
+GROUPS = (
+    "selection",
+    "optimizers",
+    "next_tokens",
+    "texts",
+    "real_models",
+)  # folders of examples, in the gallery's order
 
 
 @dataclass(frozen=True)
@@ -44,17 +50,17 @@ class SiteSettings:
     report: str = "found"
 
 
-def build_site(root: Path, place: Path, settings: SiteSettings = SiteSettings(), *, checks_links: bool = False) -> Path:
+def build_site(root: Path, place: Path, settings: SiteSettings, *, checks_links: bool = False) -> Path:
     """Build the site of a checkout into a folder, and return its home page. An earlier site is replaced when the new one is whole.
 
     Args:
-        root: of the checkout. place: the folder of the site; what later builds can reuse is kept beside it, in a folder with `-work` behind.
+        root: of the checkout. place: the folder of the site; what later builds reuse is kept in a folder beside it.
         settings: what it does. checks_links: ask the network whether links to other sites work, instead of building.
     """
     started = time.monotonic()
     work = place.with_name(f"{place.name}-work")
     _say("Putting the pages together.")
-    source = stage_source(root, work / "source", settings)
+    source = stage_source(root, work / "source")
     if settings.report == "quick":
         _say("Running the papers' claims at reduced sizes.")
         _run([sys.executable, "-m", "marginlens", "reproduce", "--quick", "--out", str(work / "report")], (0, 1))
@@ -73,7 +79,7 @@ def build_site(root: Path, place: Path, settings: SiteSettings = SiteSettings(),
 def run_sphinx(source: Path, output: Path, doctrees: Path, settings: SiteSettings, builder: str = "html") -> None:
     """Run Sphinx in a process of its own; a warning fails the build."""
     try:
-        import furo  # type: ignore[import-not-found]  # noqa: F401
+        import furo  # noqa: F401
         import sphinx  # noqa: F401
     except ImportError:
         raise MissingExtra("The site needs Sphinx and its theme: pip install '.[site]' in the checkout.") from None
@@ -85,7 +91,7 @@ def run_sphinx(source: Path, output: Path, doctrees: Path, settings: SiteSetting
 # ---- the source
 
 
-def stage_source(root: Path, folder: Path, settings: SiteSettings = SiteSettings()) -> Path:
+def stage_source(root: Path, folder: Path) -> Path:
     """Put the source of the site into a folder: the pages of docs with links that hold in the site, the API, the examples and the lab.
 
     Files that are as they were are not touched, so that Sphinx and the gallery do again only what changed.
@@ -112,9 +118,11 @@ def stage_source(root: Path, folder: Path, settings: SiteSettings = SiteSettings
             continue
         write(name, links.rewritten(f"docs/{name}", file.read_text(encoding="utf-8")) + contents.get(name, ""))
     for origin, name in ROOT_PAGES.items():
-        if name:
-            write(name, links.rewritten(origin, (root / origin).read_text(encoding="utf-8")))
-    write("citation.md", citation_page((root / "CITATION.cff").read_text(encoding="utf-8"), (root / "docs" / "citation.md")))
+        write(name, links.rewritten(origin, (root / origin).read_text(encoding="utf-8")))
+    write(
+        "citation.md",
+        citation_page((root / "CITATION.cff").read_text(encoding="utf-8"), (root / "docs" / "citation.md")),
+    )
     examples = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in _example_files(root)}
     for name, text in examples.items():
         write(name, text)
@@ -131,6 +139,11 @@ def stage_source(root: Path, folder: Path, settings: SiteSettings = SiteSettings
     for stale in {*folder.glob("*.md"), *(folder / API).glob("*"), *(folder / "examples").rglob("*.py")} - written:
         if stale.name != "ledger.md":
             stale.unlink()
+    for page in (folder / "gallery").glob("*/*.rst"):  # of scripts that are gone
+        group, stem = page.parent.name, page.stem
+        if stem not in ("index", "sg_execution_times") and f"examples/{group}/{stem}.py" not in examples:
+            for made in page.parent.glob(f"{stem}.*"):
+                made.unlink()
     return folder
 
 
@@ -167,7 +180,7 @@ class _Links:
 
     def rewritten(self, origin: str, text: str) -> str:
         """The text of a page of the checkout, with its links changed; code is left as it is."""
-        page = _staged(origin)
+        page = _staged(origin) or origin
         if origin == "docs/theorems.md":
             text = _with_anchors(text)
         return _LINK_OR_CODE.sub(lambda match: self._link(origin, page, match) if match["link"] else match[0], text)
@@ -183,7 +196,7 @@ class _Links:
             staged = "index.md"
         elif path == "examples":
             return f"[{text}]({up}gallery/index.rst)"
-        elif _is_in_gallery(PurePosixPath(path)):
+        elif (self.root / path).is_file() and _is_in_gallery(self.root, PurePosixPath(path)):
             return f"[{text}]({up}{path.replace('examples/', 'gallery/', 1).removesuffix('.py')}.rst)"
         if staged and (staged == "index.md" or (self.root / path).is_file()):
             return f"[{text}]({relpath(staged, str(PurePosixPath(page).parent))}{place})"
@@ -229,15 +242,16 @@ def _with_anchors(text: str) -> str:
 
 
 def _example_files(root: Path) -> Iterator[Path]:
-    """The scripts of the gallery."""
+    """The scripts of the gallery: those of its groups whose docstring opens with a title."""
     for path in sorted((root / "examples").glob("*/*.py")):
-        if _is_in_gallery(PurePosixPath(path.relative_to(root).as_posix())):
+        if _is_in_gallery(root, PurePosixPath(path.relative_to(root).as_posix())):
             yield path
 
 
-def _is_in_gallery(path: PurePosixPath) -> bool:
-    """Whether a file of the repository is a script in one of the gallery's groups."""
-    return len(path.parts) == 3 and path.parts[0] == "examples" and path.parts[1] in GROUPS and path.suffix == ".py"
+def _is_in_gallery(root: Path, path: PurePosixPath) -> bool:
+    """Whether a file of the repository is a script of the gallery: in one of its groups, and with a title over a line of = signs."""
+    in_group = len(path.parts) == 3 and path.parts[0] == "examples" and path.parts[1] in GROUPS and path.suffix == ".py"
+    return in_group and re.match(r'r?"""\n?.+\n={3,}\n', (root / path).read_text(encoding="utf-8")) is not None
 
 
 def gallery_headers(root: Path) -> dict[str, str]:
@@ -267,7 +281,9 @@ def _dotted_names(tree: ast.Module) -> Iterator[str]:
     imported: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            imported |= {alias.asname or alias.name.partition(".")[0]: alias.asname and alias.name or alias.name.partition(".")[0] for alias in node.names}
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                imported[alias.asname or first] = alias.name if alias.asname else first
         elif isinstance(node, ast.ImportFrom):
             imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     for node in ast.walk(tree):
@@ -285,10 +301,19 @@ def ledger_page(report: Path, settings: SiteSettings) -> str:
     lines = ["# The ledger", "", "See what the papers claim, what this library measures, and whether they agree.", ""]
     if (report / "index.html").is_file():
         made = "at reduced sizes" if settings.report == "quick" else "by `make reproduce`"
-        lines += [f'<p><a href="report/index.html"><strong>Open the report</strong></a>: every claim with its numbers and figures, made {made}.</p>', ""]
+        link = '<a href="report/index.html"><strong>Open the report</strong></a>'
+        lines += [f"{link}: every claim with its numbers and figures, made {made}.", ""]
     else:
-        lines += ["This copy of the site was built without a report. `make reproduce` writes one, and `make site` then takes it in; ", "`make site REPORT=quick` makes one at reduced sizes.", ""]
-    lines += ["A claim has a protocol, a number that the paper states or draws, and bounds that decide the verdict. `marginlens reproduce --only A-F9`", "reruns one, and `ml.ledger()` lists them in Python.", ""]
+        lines += [
+            "This copy of the site was built without a report. `make reproduce` writes one, and `make site` then takes it in;",
+            "`make site REPORT=quick` makes one at reduced sizes.",
+            "",
+        ]
+    lines += [
+        "A claim has a protocol, a number that the paper states or draws, and bounds that decide the verdict.",
+        "`marginlens reproduce --only A-F9` reruns one, and `ml.ledger()` lists them in Python.",
+        "",
+    ]
     lines += ["| claim | about | what is checked |", "| --- | --- | --- |"]
     for claim in catalogue.claims():
         cell = " ".join(claim.title.split()).replace("|", "\\|")
@@ -339,7 +364,9 @@ def _replace(built: Path, place: Path) -> None:
 def _run(command: Sequence[str], accepted: Sequence[int], variables: Mapping[str, str] | None = None) -> None:
     done = subprocess.run(command, env={**os.environ, **(variables or {})})
     if done.returncode not in accepted:
-        raise InputError(f"The site was not built: {' '.join(command[1:4])} ended with {done.returncode}. Its messages are above.")
+        raise InputError(
+            f"The site was not built: {' '.join(command[1:4])} ended with {done.returncode}. Its messages are above."
+        )
 
 
 def _say(sentence: str) -> None:
