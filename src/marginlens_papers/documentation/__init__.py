@@ -1,7 +1,7 @@
 """What is written from the code: the table of statements, the README's table and picture, and the site.
 
 They belong to a checkout, because tests and examples are among what they list. `python -m marginlens_papers.documentation` in its root
-(or `make docs`) writes the tables; with `picture` (`make picture`) it draws the README's picture, with `site` (`make site`) it builds the site.
+(`make docs`) writes the tables, with `picture` (`make picture`) the README's picture, and with `site` (`make site`) the site.
 """
 
 from __future__ import annotations
