@@ -8,7 +8,7 @@ from copy import copy
 import numpy as np
 from matplotlib.figure import Figure
 
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
 
 Computation = Callable[[Effort, Progress], Finding]
 
@@ -21,6 +21,13 @@ class FakeClaim(Claim):
     protocol = "n = 4, T = 6, d = 10; 20 draws."
     paper_value = "average correlation .997"
     expected = {"mean_corr": Bound(low=0.999)}  # noqa: RUF012
+    words = {"mean_corr": Words("Mean correlation of $p$ with $p^mm$")}  # noqa: RUF012
+    paper_number = "$.997$"
+    figures = {  # noqa: RUF012
+        "correlation": FigureText(
+            "The correlation with $p^mm$ over the steps.", "One line that rises from 0 to almost 1."
+        )
+    }
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         return finding(0.9996)(effort, progress)

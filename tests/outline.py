@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-_VOID = {"meta", "img", "br", "link", "hr", "wbr"}
+_VOID = {"meta", "img", "br", "link", "hr", "wbr", "input"}
 
 
 class Outline(HTMLParser):

@@ -52,6 +52,31 @@ class Bound:
         return f"{self.low:g} … {self.high:g}"
 
 
+class Unit(Enum):
+    """How a checked number is shown to a reader."""
+
+    NUMBER = "number"
+    COUNT = "count"
+    SHARE = "share"
+    TRUTH = "yes or no"
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a checked number is, in one sentence or the name of a quantity; formulas stand between dollar signs."""
+
+    sentence: str
+    unit: Unit = Unit.NUMBER
+
+
+@dataclass(frozen=True)
+class FigureText:
+    """What a figure shows, as its caption, and what is seen in it, for those who cannot see it."""
+
+    caption: str
+    alt: str
+
+
 @dataclass(frozen=True)
 class Finding:
     """What a computation found.
@@ -61,6 +86,7 @@ class Finding:
         numbers: the numbers that the claim's bounds are held against, and others worth reporting, by name.
         arrays: plain arrays and tables from which `draw` makes the figures.
         note: where the result differs from the paper or needs a word; a non-empty note makes "reproduced with a note".
+            Its first sentence is short and says what matters; the page shows the others on demand.
         assumption_met: False when the data at hand do not satisfy what the statement supposes.
     """
 
@@ -78,6 +104,9 @@ class Claim(ABC):
         labels: the papers' statements, such as "A Thm 3". title, statement, protocol, paper_value: sentences of the report.
         expected: what must hold for the claim to be reproduced at all, by the name of the number.
         as_stated: what the paper's words and figures say beyond that; a miss makes the claim partly reproduced.
+        words: what each of these numbers is. headline: the number that stands in the ledger, the first where it is empty;
+            paper_number: what the paper has in its place, where it has a number.
+        figures: caption and alternative text of each figure that `draw` makes.
     """
 
     id: str
@@ -88,6 +117,10 @@ class Claim(ABC):
     paper_value: str
     expected: Mapping[str, Bound]
     as_stated: Mapping[str, Bound] = {}
+    words: Mapping[str, Words] = {}
+    headline: str = ""
+    paper_number: str = ""
+    figures: Mapping[str, FigureText] = {}
 
     def __init_subclass__(cls) -> None:
         cls.id = cls.__name__.replace("_", "-")
@@ -122,4 +155,4 @@ class Claim(ABC):
         return Verdict.REPRODUCED_WITH_NOTE if finding.note else Verdict.REPRODUCED
 
 
-__all__ = ["Bound", "Claim", "Effort", "Finding", "Progress", "Verdict"]
+__all__ = ["Bound", "Claim", "Effort", "FigureText", "Finding", "Progress", "Unit", "Verdict", "Words"]

@@ -79,6 +79,17 @@ def texts(browser, selector):
     )
 
 
+def shown(browser, selector):
+    """How many elements of this kind are visible."""
+    script = "return [...document.querySelectorAll(arguments[0])].filter((node) => node.checkVisibility()).length"
+    return browser.execute_script(script, selector)
+
+
+def click(browser, selector):
+    """Click an element wherever it is, without waiting for the page to scroll there smoothly."""
+    browser.execute_script("document.querySelector(arguments[0]).click()", selector)
+
+
 def press(browser, *keys):
     browser.switch_to.active_element.send_keys(*keys)
 
@@ -122,21 +133,71 @@ def test_the_page_is_accessible_on_a_phone(browser, page, axe):
 
 def test_the_ledger_leads_to_each_claim(browser, pages):
     open_page(browser, pages["report"])
-    browser.find_element("css selector", "a[href='#A-3']").click()
+    click(browser, "a[href='#A-3']")
     settle(browser)
     assert browser.current_url.endswith("#A-3")
-    assert browser.execute_script("return document.querySelector(':target h2').textContent").endswith("(A-3)")
+    assert browser.execute_script("return document.querySelector(':target h3').textContent").endswith("(A-3)")
+    assert shown(browser, "article .statement") == 1  # of the claim that was asked for
 
 
 def test_every_figure_is_decoded(browser, pages):
     open_page(browser, pages["report"])
+    assert (
+        browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    )  # all claims are closed
+    click(browser, "button.all")
+    settle(browser)
+    loaded = "[...document.images].map((image) => { image.loading = 'eager'; return image.decode(); })"
+    browser.execute_async_script(f"Promise.all({loaded}).then(arguments[0])")
     widths = browser.execute_script("return [...document.images].map((image) => image.naturalWidth)")
     assert len(widths) == 3  # the claim that failed has none
     assert min(widths) > 0
 
 
+def test_the_ledger_is_filtered_by_paper_verdict_and_words(browser, tmp_path):
+    claims = (fake_claim("A-1"), fake_claim("B-1"), fake_claim("B-2", finding(0.5)), fake_claim("C-1"))
+    open_page(browser, reproduce(claims, tmp_path / "report").page)
+
+    def after(script):
+        browser.execute_script(
+            f"{script}; document.querySelector('.filters').dispatchEvent(new Event('input', {{ bubbles: true }}))"
+        )
+        rows = [row.text.split()[0] for row in browser.find_elements("css selector", ".ledger tbody tr") if row.text]
+        assert shown(browser, "article") == len(rows)
+        return rows, browser.find_element("css selector", ".filters output").text
+
+    form = "document.querySelector('.filters')"
+    assert after("") == (["A-1", "B-1", "B-2", "C-1"], "4 claims")
+    assert after(f"{form}.paper.value = 'B'") == (["B-1", "B-2"], "2 of 4 claims")
+    assert after(f"{form}.verdict.value = 'not-reproduced'") == (["B-2"], "1 of 4 claims")
+    assert after(f"{form}.reset(); {form}.words.value = '(c-1) RANDOM'") == (["C-1"], "1 of 4 claims")
+    browser.execute_script("location.hash = '#A-1'")  # a link to a claim that the filter hides shows it
+    settle(browser)
+    assert shown(browser, "#A-1 .statement") == 1
+    assert after("")[1] == "4 claims"
+
+
+def test_the_ledger_is_a_plain_table_without_script(browser, pages):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        open_page(browser, pages["report"])
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert shown(browser, ".ledger tbody tr") == 4
+    assert shown(browser, ".filters") + shown(browser, "button.all") == 0
+
+
+def test_every_claim_is_accessible_when_it_is_open(browser, pages, axe):
+    open_page(browser, pages["report"])
+    click(browser, "button.all")
+    assert accessibility_violations(browser) == []
+    resize(browser, PHONE)
+    settle(browser)
+    assert overflowing(browser) == []
+
+
 def test_a_claim_in_the_plane_leads_to_its_problem_in_the_lab(browser, tmp_path):
-    open_page(browser, reproduce((fake_claim("A-F1b"),), tmp_path / "report").page)
+    open_page(browser, reproduce((fake_claim("A-F1b"),), tmp_path / "report").page, "#A-F1b")
     browser.find_element("css selector", "#A-F1b .lab a").click()
     browser.execute_script("return window.lab.ready")
     assert browser.current_url.startswith((tmp_path / "report" / "lab.html").as_uri())

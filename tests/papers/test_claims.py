@@ -1,5 +1,6 @@
 """Every claim at quick effort: its bounds hold, they can fail, and its figures can be drawn."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from marginlens_papers.claims.a import theorem_2 as a_t2
 from marginlens_papers.claims.b import first_step as b_i
 from marginlens_papers.claims.b import selections as b_l6
 from marginlens_papers.claims.catalogue import claim, claims
+from marginlens_papers.report.formulas import rendered
 from quick_claims import quick_run
 
 
@@ -47,9 +49,36 @@ def test_a_claim_at_quick_effort(claim_id):
     assert "nan" not in finding.measured + finding.note
     figures = claim.draw(finding)
     assert figures
+    assert set(figures) == set(claim.figures)
     for figure in figures.values():
         figure.draw_without_rendering()
         assert all(ax.get_xlabel() or ax.get_ylabel() for ax in figure.axes)
+
+
+@pytest.mark.parametrize("claim", claims(), ids=lambda claim: claim.id)
+def test_every_number_and_figure_of_a_claim_has_its_words(claim):
+    checked = {**claim.expected, **claim.as_stated}
+    assert set(claim.words) == set(checked)
+    assert claim.headline in checked
+    sentences = [words.sentence for words in claim.words.values()]
+    assert len(set(sentences)) == len(sentences)
+    for name, sentence in zip(claim.words, sentences, strict=True):
+        assert " " in sentence
+        assert "_" not in plain_words(sentence), f"{name} is shown by an identifier"
+    for text in claim.figures.values():
+        assert len(text.caption) > 40
+        assert len(text.alt) > 100, "an alternative text says what is seen"
+        assert text.alt not in (claim.title, text.caption)
+        assert "$" not in text.alt
+    texts = [claim.title, claim.statement, claim.protocol, claim.paper_value, claim.paper_number, *sentences]
+    for text in [*texts, *(text.caption for text in claim.figures.values())]:
+        assert text.count("$") % 2 == 0
+        assert rendered(text).count("<math>") == text.count("$") // 2
+
+
+def plain_words(text):
+    """A text without its formulas."""
+    return re.sub(r"\$[^$]*\$", "", text)
 
 
 def test_catalogue_is_complete_and_in_order():

@@ -1,4 +1,6 @@
-"""The page: every claim in it, well-formed, self-contained; and figures of a reasonable size."""
+"""The page: every claim in it, well-formed, in words, small; and figures of a reasonable size."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,10 +10,11 @@ import marginlens as ml
 from fake_claims import changed, fake_claim, finding, raising
 from marginlens.lab import permalink, presets
 from marginlens.plotting.files import MAX_VECTOR_BYTES, svg
-from marginlens_papers.claim import Bound, Verdict
-from marginlens_papers.report import reproduce
+from marginlens_papers.claim import Bound, Effort, Verdict
+from marginlens_papers.claims.catalogue import claims
+from marginlens_papers.report import BoundCheck, ClaimResult, Entry, Picture, reproduce
 from marginlens_papers.report.ledger import read_ledger
-from marginlens_papers.report.page import page
+from marginlens_papers.report.page import in_two, page, papers
 from outline import Outline
 
 
@@ -33,28 +36,96 @@ def test_the_page_holds_every_claim_with_all_that_was_said_and_measured(report):
     for entry in report.entries:
         for part in (entry.title, entry.statement, entry.protocol, entry.paper_value, entry.command):
             assert part in outline.text
-        for part in (entry.result.measured, entry.result.note, entry.result.verdict.value):
+        for part in (entry.result.measured, entry.result.verdict.value):
             assert part in outline.text
+    assert "Higher than the paper's & for a reason." in outline.text
+    assert "no <luck>" in outline.text
     assert "≥\N{NO-BREAK SPACE}0.999" in outline.text
     assert "✗ does not hold" in outline.text
 
 
-def test_the_summary_links_to_the_real_model_where_there_is_its_page(report):
+def test_checks_are_said_in_words_and_formulas_are_drawn(report):
+    text = report.page.read_text(encoding="utf-8")
+    assert "mean_corr" not in text
+    assert "$" not in Outline(text).text
+    assert (
+        "Mean correlation of <math><mi>p</mi></math> with <math><msup><mi>p</mi><mtext>mm</mtext></msup></math>" in text
+    )
+
+
+def test_every_figure_is_a_file_beside_the_page_that_is_loaded_when_it_is_looked_at(report):
+    images = [
+        attributes for tag, attributes in Outline(report.page.read_text(encoding="utf-8")).elements if tag == "img"
+    ]
+    assert len(images) == 3  # the claim that failed has none
+    for image in images:
+        assert image["loading"] == "lazy"
+        assert image["alt"] == "One line that rises from 0 to almost 1."
+        assert image["src"].endswith(".svg")
+        assert (report.folder / image["src"]).is_file()
+        assert int(image["width"]) == pytest.approx(2 * int(image["height"]), abs=2)  # six inches by three
+
+
+def test_each_paper_says_what_it_is_and_how_many_of_its_claims_hold(report):
+    text = Outline(report.page.read_text(encoding="utf-8")).text
+    assert "Max-Margin Token Selection in Attention Mechanism" in text
+    assert "picks one token of every input" in text
+    assert "4 claims: 1 reproduced, 1 reproduced with a note, 1 not reproduced, 1 assumption not met." in text
+    assert [paper.key for paper in papers(report.entries)] == ["A"]
+
+
+def test_the_top_links_to_the_real_model_and_the_site_where_they_are(report):
     (report.folder / "minilm.json").write_text('{"findings": ["Heads are sparse."]}', encoding="utf-8")
     entries = read_ledger(report.folder)
-    assert len(Outline(page(entries, report.folder)).attributes("a", "href")) == 4
+    before = Outline(page(entries, report.folder)).attributes("a", "href")
+    assert not {"minilm.html", "../index.html"} & set(before)
     (report.folder / "minilm.html").write_text("a page", encoding="utf-8")
+    for name in ("index.html", "objects.inv"):
+        (report.folder.parent / name).write_text("of a site", encoding="utf-8")
     outline = Outline(page(entries, report.folder))
     links = outline.attributes("a", "href")
-    assert links == ["#A-1", "#A-2", "#A-3", "#A-4", "#real-model", "minilm.html"]
+    assert links[:5] == ["#ledger", "#papers", "minilm.html", "../index.html", "ledger.json"]
     assert "real-model" in outline.attributes("section", "id")
     assert "Heads are sparse." in outline.text
 
 
 def test_a_figure_file_that_vanished_is_said_to_be_missing(report):
-    (report.folder / "figures" / "A-1-correlation.png").unlink()
+    (report.folder / "figures" / "A-1-correlation.svg").unlink()
     text = page(read_ledger(report.folder), report.folder)
-    assert "The file figures/A-1-correlation.png is missing: run the claim again." in Outline(text).text
+    assert "The file figures/A-1-correlation.svg is missing: run the claim again." in Outline(text).text
+
+
+def test_a_page_with_all_claims_is_small(tmp_path):
+    """Every word of the catalogue, with long sentences in place of what runs find."""
+    found = ClaimResult(
+        verdict=Verdict.REPRODUCED_WITH_NOTE,
+        measured="A number with $W^mm$ in it. " * 30,
+        note="A sentence. " * 150,
+        seconds=1.0,
+        effort=Effort.QUICK,
+        checks=(),
+        numbers={},
+        pictures=(),
+        finished="2026-01-01T00:00:00+00:00",
+        versions={},
+    )
+    entries = []
+    for claim in claims():
+        checks = tuple(
+            BoundCheck(name, bound, 1.2345e-11, False, claim.words[name].sentence, claim.words[name].unit)
+            for name, bound in {**claim.expected, **claim.as_stated}.items()
+        )
+        pictures = []
+        for name, text in claim.figures.items():
+            stem = f"{claim.id}-{name}"
+            (tmp_path / f"{stem}.svg").write_text('<svg width="720pt" height="360pt">', encoding="utf-8")
+            pictures.append(Picture(name, f"{stem}.png", f"{stem}.svg", text.caption, text.alt))
+        entries.append(Entry.of(claim, replace(found, checks=checks, pictures=tuple(pictures))))
+    text = page(entries, tmp_path)
+    assert len(text.encode()) < 1_000_000
+    outline = Outline(text)
+    assert len(outline.attributes("img", "alt")) == sum(len(claim.figures) for claim in claims())
+    assert "$" not in outline.text
 
 
 # ---- figures
@@ -78,6 +149,14 @@ def test_a_heavy_svg_is_drawn_as_an_image_and_the_figure_left_as_it_was():
 
 
 # ---- words
+
+
+def test_a_note_is_its_first_sentence_with_the_others_behind_it():
+    assert in_two("The norm, see Eq. (3), is .5 higher. Rounding is why. It grows.") == (
+        "The norm, see Eq. (3), is .5 higher.",
+        "Rounding is why. It grows.",
+    )
+    assert in_two("Only one.") == ("Only one.", "")
 
 
 def test_a_bound_of_the_papers_letter_is_told_apart_and_kept(tmp_path):

@@ -10,6 +10,7 @@ from marginlens_papers.claim import Bound, Effort, Verdict
 from marginlens_papers.claims import catalogue
 from marginlens_papers.report import Entry, Interrupted, ledger, reproduce
 from marginlens_papers.report.ledger import read_ledger
+from marginlens_papers.report.page import page
 
 
 def snapshot(folder):
@@ -91,15 +92,28 @@ def test_the_ledger_is_strict_json_with_the_promised_keys(tmp_path):
     more = {"title", "protocol", "expected", "numbers", "effort", "figures", "command", "versions", "finished"}
     for row in rows:
         assert promised | more <= set(row)
-    assert rows[0]["expected"] == [
-        {"name": "mean_corr", "low": 0.999, "high": None, "number": 0.9996, "holds": True, "as_stated": False}
-    ]
+    decided = {"name": "mean_corr", "low": 0.999, "high": None, "number": 0.9996, "holds": True, "as_stated": False}
+    assert rows[0]["expected"] == [{**decided, "sentence": "Mean correlation of $p$ with $p^mm$", "unit": "number"}]
     assert rows[1]["expected"][0]["number"] is None
     assert rows[0]["label"] == "A Fig 9(a), A Thm 4"
     assert rows[0]["versions"]["marginlens"]
     for figure in rows[0]["figures"]:
         assert (tmp_path / "report" / figure["png"]).read_bytes().startswith(b"\x89PNG")
         assert b"<svg" in (tmp_path / "report" / figure["svg"]).read_bytes()
+
+
+def test_a_ledger_of_an_earlier_version_is_read(tmp_path):
+    """Without what was added since: sentences and units of the checks, captions, the number of the table."""
+    reproduce((fake_claim("A-1"),), tmp_path / "report")
+    path = tmp_path / "report" / "ledger.json"
+    (row,) = json.loads(path.read_text(encoding="utf-8"))
+    del row["headline"], row["paper_number"], row["expected"][0]["sentence"], row["expected"][0]["unit"]
+    del row["figures"][0]["caption"], row["figures"][0]["alt"]
+    path.write_text(json.dumps([row]), encoding="utf-8")
+    (entry,) = read_ledger(tmp_path / "report")
+    assert entry.key_check.name == "mean_corr"
+    assert entry.result.pictures[0].alt == ""
+    assert "mean corr" in page([entry], tmp_path / "report")
 
 
 def test_an_entry_comes_back_from_json_as_it_was(tmp_path):

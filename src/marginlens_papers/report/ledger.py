@@ -7,13 +7,13 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, overload
 
 from marginlens.errors import InputError, reject
-from marginlens_papers.claim import Bound, Claim, Effort, Verdict
+from marginlens_papers.claim import Bound, Claim, Effort, Unit, Verdict
 from marginlens_papers.claims import catalogue
+from marginlens_papers.report.formulas import rendered
 
 LEDGER = "ledger.json"
 FOLDER = "report"
@@ -31,12 +31,15 @@ class BoundCheck:
     """One number that decided a verdict, and its bound; `number` is nan when it was never found.
 
     `as_stated` marks a bound that holds the claim to the paper's letter: missing it makes the claim partly reproduced.
+    `sentence` says what the number is, and `unit` how it is shown.
     """
 
     name: str
     bound: Bound
     number: float
     as_stated: bool = False
+    sentence: str = ""
+    unit: Unit = Unit.NUMBER
 
     @property
     def holds(self) -> bool:
@@ -46,11 +49,13 @@ class BoundCheck:
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure of a claim: its name and its two files, relative to the report's folder."""
+    """One figure of a claim: its name, its two files, relative to the report's folder, and its words."""
 
     name: str
     png: str
     svg: str
+    caption: str = ""
+    alt: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,8 @@ class ClaimResult:
                 "number": _finite(check.number),
                 "holds": check.holds,
                 "as_stated": check.as_stated,
+                "sentence": check.sentence,
+                "unit": check.unit.value,
             }
             for check in self.checks
         ]
@@ -111,6 +118,8 @@ class ClaimResult:
                 Bound(_number(check["low"], -math.inf), _number(check["high"], math.inf)),
                 _number(check["number"], math.nan),
                 bool(check.get("as_stated", False)),
+                check.get("sentence", ""),
+                Unit(check.get("unit", Unit.NUMBER.value)),
             )
             for check in row["expected"]
         )
@@ -143,17 +152,30 @@ class Entry:
     paper_value: str
     result: ClaimResult | None = None
     unfinished: Effort | None = None
+    headline: str = ""
+    paper_number: str = ""
 
     @classmethod
     def of(cls, claim: Claim, result: ClaimResult | None = None, unfinished: Effort | None = None) -> Entry:
         """The row of `claim`."""
         texts = (claim.id, claim.labels, claim.title, claim.statement, claim.protocol, claim.paper_value)
-        return cls(*texts, result, unfinished)
+        return cls(*texts, result, unfinished, claim.headline, claim.paper_number)
 
     @property
     def label(self) -> str:
         """The papers' statements in one line."""
         return ", ".join(self.labels)
+
+    @property
+    def paper(self) -> str:
+        """The letter of the paper whose claim this is, as its id begins; X for our own."""
+        return self.id.split("-")[0]
+
+    @property
+    def key_check(self) -> BoundCheck | None:
+        """The checked number that stands in the ledger: the `headline`, or the first; None where nothing was checked."""
+        checks = self.result.checks if self.result else ()
+        return next((check for check in checks if check.name == self.headline), checks[0] if checks else None)
 
     @property
     def verdict(self) -> str:
@@ -179,6 +201,8 @@ class Entry:
             "statement": self.statement,
             "protocol": self.protocol,
             "paper_value": self.paper_value,
+            "headline": self.headline,
+            "paper_number": self.paper_number,
             "command": self.command,
         }
         row |= self.result.to_dict() if self.result else {}
@@ -191,7 +215,8 @@ class Entry:
             texts = (row["title"], row["statement"], row["protocol"], row["paper_value"])
             result = ClaimResult.from_dict(row) if "verdict" in row else None
             unfinished = Effort[row["unfinished"].upper()] if "unfinished" in row else None
-            return cls(row["id"], tuple(row["labels"]), *texts, result, unfinished)
+            ledger_cells = (row.get("headline", ""), row.get("paper_number", ""))  # earlier versions wrote none
+            return cls(row["id"], tuple(row["labels"]), *texts, result, unfinished, *ledger_cells)
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise InputError(f"A row of the ledger cannot be read: {problem!r} is missing or malformed.") from problem
 
@@ -233,7 +258,7 @@ class Ledger(Sequence[Entry]):
             for entry in self._entries
         ]
         head = "".join(f"<th>{name}</th>" for name in ("claim", "statement", "what it says", "verdict", "measured"))
-        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        body = "".join("<tr>" + "".join(f"<td>{rendered(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

@@ -1,33 +1,55 @@
-"""The report as one HTML page that needs nothing else: no script, no network, no other file."""
+"""The report's page: the papers, the ledger, and every claim with its numbers; figures, lab and other pages lie beside it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
 from marginlens.cli._terminal import duration
 from marginlens.lab import permalink, presets, write_lab
-from marginlens.pages import data_address, render
+from marginlens.pages import render
 from marginlens.papers import SOURCES
-from marginlens.plotting.files import DOTS_PER_INCH
-from marginlens_papers.claim import Bound, Effort, Verdict
-from marginlens_papers.report.ledger import MARKS, BoundCheck, ClaimResult, Entry, Picture, resume_command, tally
+from marginlens_papers.claim import Effort, Verdict
+from marginlens_papers.report.formulas import plain, rendered
+from marginlens_papers.report.ledger import MARKS, ClaimResult, Entry, Picture, resume_command, tally
 from marginlens_papers.report.model_page import ModelSection
+from marginlens_papers.report.numbers import shown_bound, shown_number
 
 PAGE, LAB = "index.html", "lab.html"
-_SCREEN_DOTS = 112  # a figure's inch on the screen: its letters then match the page's small print
+_SCREEN_DOTS_PER_POINT = 112 / 72  # a figure's letters then match the page's small print
+_ABOUT = {
+    "A": "One layer of softmax attention, trained by gradient descent: the attention weights $p$ grow without bound, while their "
+    "direction converges to a max-margin separator that picks one token of every input and suppresses the others.",
+    "B": "The embeddings are trained too. One gradient step writes into them how much more often a token occurs under one label "
+    "than under the other; attention trained on them then selects the tokens that decide the label.",
+    "C": "One self-attention layer that predicts the next token: training makes it an automaton which retrieves the tokens of "
+    "highest priority exactly (Graph-SVM) and mixes those of equal priority in fixed proportions.",
+    "D": "The same for the key-query matrix: trained as $W$ it goes to the margin in the Frobenius norm, trained through its "
+    "factors $K Qᵀ$ to that in the nuclear norm, also where several tokens are selected.",
+    "E": "Mirror descent with the potential $‖·‖_p^p$ in place of gradient descent: attention then goes to the margin in the "
+    "$ℓ_p$ norm.",
+    "F": "Classifiers of several classes, trained by descent that is steepest in a norm (signs, spectral steps, Muon): each goes "
+    "to the margin in its own norm.",
+    "X": "What this project found on the way: checked here by the same rules, published nowhere else.",
+}
 
 
-def write_page(entries: Sequence[Entry], folder: Path) -> None:
-    """Write the page of the entries that have a result into `folder`, with the figures found there inside it, and the lab beside it."""
+def write_page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> None:
+    """Write the page of the entries that have a result into `folder`, whose figures it shows, and the lab beside it.
+
+    `place` is where the folder will be when it is published, if not where it is: a site around it is then linked.
+    """
     if shown_in_lab(entries):
         write_lab(folder / LAB)
-    (folder / PAGE).write_text(page(entries, folder), encoding="utf-8")
+    (folder / PAGE).write_text(page(entries, folder, place), encoding="utf-8")
 
 
-def page(entries: Sequence[Entry], folder: Path) -> str:
+def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> str:
     """The page's text."""
     results = [entry.result for entry in entries if entry.result is not None]
     verdicts = [result.verdict for result in results]
@@ -41,16 +63,19 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         for effort in Effort
         if (ids := [entry.id for entry in entries if entry.unfinished is effort])
     }
-    cited = {label.split()[0] for entry in entries for label in entry.labels}
     filters: dict[str, Callable[..., Any]] = {
         "kind": lambda verdict: verdict.name.lower().replace("_", "-"),
         "anchor": lambda entry: entry.id.replace(" ", "-"),
-        "duration": duration,
-        "number": _number,
-        "bound": _bound,
-        "checked": _checked,
+        "rendered": rendered,
+        "number": shown_number,
+        "bound": shown_bound,
+        "sentence": lambda check: rendered(check.sentence) if check.sentence else check.name.replace("_", " "),
+        "checked": lambda check: _CHECKED[check.as_stated, check.holds],
+        "in_two": in_two,
         "made": lambda result: _made(result, versions),
         "image": lambda picture: _image(picture, folder),
+        "alt": _alt,
+        "caption": _caption,
         "lab_links": lambda entry: lab_links(entry.id),
     }
     return render(
@@ -65,21 +90,45 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         entries=entries,
         model=ModelSection.of(folder),
         lab=LAB if shown_in_lab(entries) else "",
-        papers=[paper for paper in SOURCES.values() if paper.key in cited],
+        site=_site_links(place or folder),
+        papers=papers(entries),
+        keys=list(dict.fromkeys(entry.paper for entry in entries if entry.result or entry.unfinished)),
         versions=versions,
     )
 
 
-class LabLink(NamedTuple):
-    """What a preset of the lab shows, and its address beside the report's page."""
+class PaperSummary(NamedTuple):
+    """A paper of the report: what it is, and how many of its claims have which verdict."""
+
+    key: str
+    title: str
+    authors: str
+    year: int
+    about: str
+    tally: str
+
+
+def papers(entries: Sequence[Entry]) -> list[PaperSummary]:
+    """The papers whose claims the entries are, in the order of the bibliography."""
+    found = []
+    for paper in SOURCES.values():
+        verdicts = [entry.result.verdict for entry in entries if entry.result and entry.paper == paper.key]
+        if verdicts:
+            about, words = _ABOUT.get(paper.key, ""), f"{tally(verdicts)}."
+            found.append(PaperSummary(paper.key, paper.title, paper.authors, paper.year, about, words))
+    return found
+
+
+class Link(NamedTuple):
+    """What an address shows, and the address, relative to the report's page."""
 
     title: str
     address: str
 
 
-def lab_links(claim_id: str) -> list[LabLink]:
+def lab_links(claim_id: str) -> list[Link]:
     """The presets of the lab that show a claim's problems in the plane."""
-    return [LabLink(preset.title, LAB + permalink(preset)) for preset in presets() if preset.claim == claim_id]
+    return [Link(preset.title, LAB + permalink(preset)) for preset in presets() if preset.claim == claim_id]
 
 
 def shown_in_lab(entries: Sequence[Entry]) -> bool:
@@ -88,19 +137,67 @@ def shown_in_lab(entries: Sequence[Entry]) -> bool:
     return any(entry.result is not None and entry.id in known for entry in entries)
 
 
+def _site_links(place: Path) -> list[Link]:
+    """The home page of the site that the report lies in, if it does: a folder with Sphinx's list of objects."""
+    above = place.resolve().parent
+    is_site = (above / "objects.inv").is_file() and (above / "index.html").is_file()
+    return [Link("marginlens: the documentation", "../index.html")] if is_site else []
+
+
+# ---- words
+
+
+class Note(NamedTuple):
+    """A note's first sentence, and the others."""
+
+    short: str
+    details: str
+
+
+_ABBREVIATIONS = ("Eq", "Eqs", "Fig", "Figs", "App", "Thm", "cf", "e.g", "i.e")
+
+
+def in_two(note: str) -> Note:
+    """A note as its first sentence, which the page shows, and what stands behind it."""
+    for end in re.finditer(r"\.\s+(?=\S)", note):
+        if not note[: end.start()].endswith(_ABBREVIATIONS):
+            return Note(note[: end.start() + 1], note[end.end() :])
+    return Note(note, "")
+
+
+def _alt(picture: Picture, entry: Entry) -> str:
+    """What is seen in a figure; of a claim that does not say it, which figure it is."""
+    return plain(picture.alt or f"{entry.id}, {entry.title}: {picture.name.replace('_', ' ')}")
+
+
+def _caption(picture: Picture) -> Markup:
+    return rendered(picture.caption or picture.name.replace("_", " "))
+
+
+_CHECKED = {  # by (as_stated, holds)
+    (False, True): "✓ holds",
+    (False, False): "✗ does not hold",
+    (True, True): "✓ as the paper states",
+    (True, False): "✗ not as the paper states",
+}
+
+
 class _Image(NamedTuple):
-    address: str
     width: int
+    height: int
 
 
 def _image(picture: Picture, folder: Path) -> _Image | None:
-    """The figure inside an address, and its width on the screen; None where its file is missing."""
+    """The size of a figure on the screen in pixels; None where its file is missing or no drawing."""
     try:
-        image = (folder / picture.png).read_bytes()
-    except FileNotFoundError:
+        with (folder / picture.svg).open(encoding="utf-8") as file:
+            head = file.read(2000)
+    except (FileNotFoundError, UnicodeDecodeError):
         return None
-    width = round(int.from_bytes(image[16:20], "big") * _SCREEN_DOTS / DOTS_PER_INCH)  # a PNG's header starts so
-    return _Image(data_address(image, "image/png"), width)
+    sides = re.search(r'<svg (?=[^>]*\bwidth="([\d.]+)pt")(?=[^>]*\bheight="([\d.]+)pt")', head)
+    if sides is None:
+        return None
+    return _Image(*(round(float(side) * _SCREEN_DOTS_PER_POINT) for side in sides.groups()))
 
 
 def _made(result: ClaimResult, versions: Mapping[str, str]) -> str:
@@ -110,24 +207,9 @@ def _made(result: ClaimResult, versions: Mapping[str, str]) -> str:
     return ", ".join([f"{duration(result.seconds)}{size}", _moment(result.finished), *others])
 
 
-def _checked(check: BoundCheck) -> str:
-    if check.as_stated:
-        return "✓ as the paper states" if check.holds else "✗ not as the paper states"
-    return "✓ holds" if check.holds else "✗ does not hold"
-
-
-def _bound(bound: Bound) -> str:
-    return str(bound).replace("-", "−").replace(" ", "\N{NO-BREAK SPACE}", 1)  # its sign stays with its number
-
-
 def _moment(iso: str) -> str:
     moment = datetime.fromisoformat(iso)
     return f"{moment.day} {moment:%B %Y, %H:%M} UTC"
-
-
-def _number(value: float) -> str:
-    """A number with six significant digits and a true minus sign; "not found" when it is nan."""
-    return "not found" if value != value else f"{value:.6g}".replace("-", "−")
 
 
 def _sizes(efforts: set[Effort]) -> str:

@@ -26,7 +26,7 @@ from marginlens.runtime.interrupts import deferred_interrupts, interrupts_blocke
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.runtime.threads import n_threads
 from marginlens.runtime.versions import versions
-from marginlens_papers.claim import Claim, Effort, Progress, Verdict
+from marginlens_papers.claim import Claim, Effort, FigureText, Progress, Verdict, Words
 from marginlens_papers.report.folder import Draft, draft
 from marginlens_papers.report.ledger import FOLDER, BoundCheck, ClaimResult, Entry, Picture, read_ledger, write_ledger
 from marginlens_papers.report.page import PAGE, write_page
@@ -154,7 +154,7 @@ def _published(
     entries = tuple(known[name] for name in order if name in known)
     new.carry_over(superseded=_files(earlier) - _files(entries))
     write_ledger(entries, new.folder)
-    write_page(entries, new.folder)
+    write_page(entries, new.folder, new.place)
     new.publish()
     return entries
 
@@ -164,7 +164,8 @@ def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Cla
     pictures = []
     for name, (dots, curves) in outcome.drawings.items():
         stem = "figures/" + re.sub(r"[^A-Za-z0-9_-]+", "-", f"{claim.id}-{name}")
-        picture = Picture(name, f"{stem}.png", f"{stem}.svg")
+        text = claim.figures.get(name, FigureText("", ""))
+        picture = Picture(name, f"{stem}.png", f"{stem}.svg", text.caption, text.alt)
         (folder / "figures").mkdir(exist_ok=True)
         (folder / picture.png).write_bytes(dots)
         (folder / picture.svg).write_bytes(curves)
@@ -176,9 +177,10 @@ def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Cla
         seconds=round(outcome.seconds, 3),
         effort=effort,
         checks=tuple(
-            BoundCheck(name, bound, outcome.numbers.get(name, math.nan), as_stated)
+            BoundCheck(name, bound, outcome.numbers.get(name, math.nan), as_stated, words.sentence, words.unit)
             for bounds, as_stated in ((claim.expected, False), (claim.as_stated, True))
             for name, bound in bounds.items()
+            for words in (claim.words.get(name, Words("")),)
         ),
         numbers=outcome.numbers,
         pictures=tuple(pictures),

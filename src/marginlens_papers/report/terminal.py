@@ -11,6 +11,7 @@ from rich.text import Text
 from marginlens.cli._terminal import Bar, Bars, duration
 from marginlens.runtime.progress import ProgressCallback
 from marginlens_papers.claim import Claim, Verdict
+from marginlens_papers.report.formulas import plain
 from marginlens_papers.report.ledger import MARKS, Entry
 from marginlens_papers.report.run import Watcher
 
@@ -33,7 +34,7 @@ class ClaimBars(Bars, Watcher):
 
     def begin(self, claim: Claim) -> ProgressCallback:
         """Show the bar of a claim that starts."""
-        self._running[claim.id] = self.bar(f"{claim.id}  {claim.title}")
+        self._running[claim.id] = self.bar(f"{claim.id}  {plain(claim.title)}")
         return self._running[claim.id]
 
     def finish(self, entry: Entry) -> None:
@@ -41,9 +42,11 @@ class ClaimBars(Bars, Watcher):
         self._running.pop(entry.id).remove()
         if entry.result is not None:
             time = duration(entry.result.seconds)
-            self.console.print(f"{_verdict(entry)}  [bold]{escape(entry.id)}[/]  {escape(entry.title)}  [dim]{time}[/]")
+            self.console.print(
+                f"{_verdict(entry)}  [bold]{escape(entry.id)}[/]  {escape(plain(entry.title))}  [dim]{time}[/]"
+            )
             if entry.result.verdict in (Verdict.NOT_REPRODUCED, Verdict.PARTLY_REPRODUCED) and entry.result.note:
-                self.console.print(f"   {escape(entry.result.note)}")
+                self.console.print(f"   {escape(plain(entry.result.note))}")
 
 
 def ledger_table(entries: Iterable[Entry]) -> Table:
@@ -55,9 +58,9 @@ def ledger_table(entries: Iterable[Entry]) -> Table:
     for entry in entries:
         table.add_row(
             f"[bold]{escape(entry.id)}[/]\n[dim]{escape(entry.label)}[/]",
-            Text(entry.title),
-            Text(entry.paper_value),
-            Text(_shortened(entry.result.measured)) if entry.result else "",
+            Text(plain(entry.title)),
+            Text(plain(entry.paper_value)),
+            Text(_shortened(plain(entry.result.measured))) if entry.result else "",
             _verdict(entry),
             duration(entry.result.seconds) if entry.result else "",
         )

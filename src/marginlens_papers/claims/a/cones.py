@@ -18,7 +18,7 @@ from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
 from marginlens.typing import FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
 
@@ -56,6 +56,32 @@ class A_F2(Claim):
         "starts": Bound(low=100),
         "problems": Bound(low=8),
     }
+    words = {
+        "share_of_starts_that_converge": Words(
+            "Starts in the cone beyond $R$ of Eq. (46) from which descent converges to its axis",
+            Unit.SHARE,
+        ),
+        "share_converged_before_the_first_step": Words(
+            "Starts that were that near to the axis already, so that they show nothing",
+            Unit.SHARE,
+        ),
+        "share_that_converge_from_proven_radius": Words(
+            "Starts beyond our explicit radius from which descent converges",
+            Unit.SHARE,
+        ),
+        "share_that_stay_from_proven_radius": Words(
+            "Starts beyond our explicit radius that stay inside the cone all the way",
+            Unit.SHARE,
+        ),
+        "starts_without_descent_towards_it": Words(
+            "Starts at which the risk does not fall towards $p^mm$",
+            Unit.COUNT,
+        ),
+        "starts": Words("Starts tried", Unit.COUNT),
+        "problems": Words("Random problems tried", Unit.COUNT),
+    }
+    headline = "share_of_starts_that_converge"
+    paper_number = "every start"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend from inside every cone, then from wider and wider ones."""
@@ -114,6 +140,19 @@ class A_F2(Claim):
             "which the paper's proof passes over and our radius includes."
         )
         return Finding(measured, numbers, {"mu": mu, "factor": factor, "planar": _planar()}, note=note)
+
+    figures = {
+        "cone": FigureText(
+            "Left: in the plane of Figure 1(b)'s tokens, the theorem's cone around the LMM drawn to scale, with "
+            "paths from starts on a circle. Right: how much wider than the theorem's $μ$ the cone of each random "
+            "problem can be with every start still converging.",
+            "Left: sixteen starts on a circle; those at the right, in a narrow blue cone and somewhat around it, "
+            "run straight right along the LMM ray, those at the left turn to the GMM ray at the upper left. "
+            "Right: dots, one for each problem, of the largest working width over the theorem's width on "
+            "logarithmic axes; nearly all lie above the dashed diagonal, some by several orders of magnitude, two "
+            "at the top line, where every direction works.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The cone to scale in the plane with paths from everywhere, and how much wider it could be."""
@@ -279,6 +318,29 @@ class A_T3(Claim):
         "share_converged_before_the_first_step": Bound(high=0.1),
         "outside_corr": Bound(high=0.5),
     }
+    words = {
+        "rises_of_the_risk": Words("Times the risk rises between recorded plain steps", Unit.COUNT),
+        "falls_of_the_norm": Words("Times the norm falls between recorded plain steps", Unit.COUNT),
+        "share_with_the_same_tokens": Words(
+            "Starts from which steps and flow select the cone's tokens",
+            Unit.SHARE,
+        ),
+        "largest_angle_to_the_flow": Words(
+            "Largest angle between the way of the plain steps and that of the flow, in radians"
+        ),
+        "smallest_move": Words("Smallest distance that the plain steps cover"),
+        "share_of_flows_that_converge": Words(
+            "Starts in the cone whose flow converges to its axis",
+            Unit.SHARE,
+        ),
+        "share_converged_before_the_first_step": Words(
+            "Starts that were that near to the axis already",
+            Unit.SHARE,
+        ),
+        "outside_corr": Words("Control from outside the cone: correlation with its axis at the end"),
+    }
+    headline = "share_of_flows_that_converge"
+    paper_number = "every start"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Take plain steps and follow the flow from inside every cone; then start outside one."""
@@ -317,6 +379,16 @@ class A_T3(Claim):
             f"at {numbers['outside_corr']:.3f}."
         )
         return Finding(measured, numbers, {"found": found})
+
+    figures = {
+        "flow": FigureText(
+            "How much of the cone's width $μ$ the direction still lacks along the gradient flow, over the "
+            "logarithm of the time.",
+            "Falling lines, a colour for each problem, on logarithmic axes whose horizontal one is itself log₁₀ "
+            "of the time, from about 5 to several hundred. Every line starts below one and crosses the dashed "
+            "level of a hundredth.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How much of μ the direction still lacks along every flow, over the logarithm of the time."""

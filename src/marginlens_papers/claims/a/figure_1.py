@@ -15,7 +15,7 @@ from marginlens.dynamics import Record, descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory import token_optimality
 from marginlens.typing import FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 from marginlens_papers.claims.drawing import (
@@ -55,6 +55,15 @@ class A_F1a(Claim):
         "smallest_rise_of_norm": Bound(low=0.0),
         "largest_late_fall": Bound(high=1e-12),
     }
+    words = {
+        "globally_optimal": Words("The SVM direction is certified as globally optimal", Unit.TRUTH),
+        "corr_1000": Words("Lowest correlation with the GMM direction after 1,000 steps, over the six starts"),
+        "corr_end": Words("Lowest correlation with the GMM direction after the last step, over the six starts"),
+        "norm_growth": Words("Slowest growth of the norm from step 1,000 on, relative to the length of the steps"),
+        "smallest_rise_of_norm": Words("Smallest change of the norm between recorded steps from step 100 on"),
+        "largest_late_fall": Words("Largest fall of the correlation between recorded steps from step 100 on"),
+    }
+    headline = "corr_end"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend from the six starts and compare direction and norm with the SVM solution along the way."""
@@ -110,6 +119,17 @@ class A_F1a(Claim):
         }
         return Finding(measured, numbers, arrays, note)
 
+    figures = {
+        "paths": FigureText(
+            "Left: first steps of normalised descent from six starts, among the three tokens; the star is the "
+            "optimal one. Right: how far each direction is from the globally optimal one (GMM), and the norm.",
+            "Six paths start on the vertical axis between heights −1.5 and 1 and all bend up and to the left, "
+            "alongside the dashed GMM ray through the optimal token. At the right, one minus the correlation with "
+            "the GMM falls along one straight line for all six on logarithmic axes, while the norms rise along "
+            "another.",
+        ),
+    }
+
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths among the tokens; distance from the predicted direction; norm."""
         at = finding.arrays
@@ -153,6 +173,24 @@ class A_F1b(Claim):
         "corr_1000": Bound(low=0.999),
         "corr_end": Bound(low=0.99999),
     }
+    words = {
+        "globally_optimal": Words(
+            "The direction of the token with score 1 is certified as globally optimal",
+            Unit.TRUTH,
+        ),
+        "locally_but_not_globally_optimal": Words(
+            "The direction (1, 0) is certified as locally optimal and not globally",
+            Unit.TRUTH,
+        ),
+        "split_at_1000": Words(
+            "After 1,000 steps the first four starts are nearer to the GMM and the last two to the LMM",
+            Unit.TRUTH,
+        ),
+        "split_at_end": Words("The same holds at every recorded step from there to the end", Unit.TRUTH),
+        "corr_1000": Words("Lowest correlation of a start with its limit after 1,000 steps"),
+        "corr_end": Words("Lowest correlation of a start with its limit after the last step"),
+    }
+    headline = "corr_end"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Certify both directions, descend from the six starts and from a grid of starts, and repeat two runs with rounding."""
@@ -224,6 +262,19 @@ class A_F1b(Claim):
         }
         return Finding(measured, numbers, arrays, note)
 
+    figures = {
+        "paths": FigureText(
+            "Left: starts shaded by the limit they lead to, over the window $[−2.4, 2.8] × [−1.8, 3.2]$, with the "
+            "paths from the paper's six starts. Right: distance from the limit and norm; dotted, the two LMM "
+            "starts with the textbook gradient in single precision.",
+            "A plane, mostly shaded pale red for starts that lead to the GMM direction, which points up through "
+            "the token with score 1; a pale blue region at the lower right leads to the LMM direction along the "
+            "horizontal axis. Four of six paths bend upwards, the lowest two to the right. At the right, exact "
+            "runs approach their limits for ever, while the dotted single-precision runs turn away and their norm "
+            "stalls near 20.",
+        ),
+    }
+
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths over the shaded starts of each limit; distance from each run's limit and norm, exact and rounded."""
         at = finding.arrays
@@ -272,6 +323,18 @@ class A_F1c(Claim):
         "corr_end": Bound(low=0.99999),
         "corr_end_with_best_angle": Bound(low=0.99999),
     }
+    words = {
+        "globally_optimal": Words("The SVM direction is certified as globally optimal", Unit.TRUTH),
+        "distance_to_best_angle": Words(
+            "Largest difference of the SVM solution from the best of all angles in the plane"
+        ),
+        "corr_1000": Words("Lowest correlation with the SVM direction after 1,000 steps, over the six starts"),
+        "corr_end": Words("Lowest correlation with the SVM direction after the last step"),
+        "corr_end_with_best_angle": Words(
+            "Lowest correlation with the best angle, found without a solver, after the last step"
+        ),
+    }
+    headline = "corr_end"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Solve the ATT-SVM of the optimal tokens and descend towards it from six starts."""
@@ -315,6 +378,18 @@ class A_F1c(Claim):
             "attention": run.attention,
         }
         return Finding(measured, numbers, arrays)
+
+    figures = {
+        "paths": FigureText(
+            "Left: first steps of normalised descent from six starts among the tokens of three inputs; stars are "
+            "the optimal tokens. Right: distance from the max-margin direction (GMM), and the norm.",
+            "Tokens of three inputs: the optimal ones lie together at the right of the origin, the others in two "
+            "groups at the left, parted by a dotted line. Six paths start on the horizontal axis and go to the "
+            "right, at first below the dashed GMM ray. At the right, one minus the correlation dips to zero near "
+            "step 300, where the paths cross the limit, rises and then falls steadily for all six, while the "
+            "norms grow in proportion to the steps.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths among the tokens of the three inputs; distance from the predicted direction; norm."""

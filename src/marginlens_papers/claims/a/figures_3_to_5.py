@@ -22,7 +22,7 @@ from marginlens.risk import JointRisk, softmax
 from marginlens.svm import att_svm, relaxed_svm
 from marginlens.theory import predict_limit
 from marginlens.typing import FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 
@@ -76,6 +76,44 @@ class A_F3(Claim):
         "largest_path_residual": Bound(high=1e-8),
         "fixed_head_corr_p_mm": Bound(low=0.999),
     }
+    words = {
+        "descent_corr_p_a": Words("Panel (a): correlation of trained $p$ with $p^mm$"),
+        "descent_corr_p_b": Words("Panel (b): correlation of trained $p$ with $p^relax$"),
+        "descent_corr_v_a": Words("Panel (a): correlation of trained $v$ with $v^mm$"),
+        "descent_corr_v_b": Words("Panel (b): correlation of trained $v$ with $v^mm$"),
+        "path_corr_p_a": Words("Panel (a): correlation of $p$ with $p^mm$ at the end of the joint path"),
+        "path_corr_p_b": Words("Panel (b): correlation of $p$ with $p^relax$ at the end of the joint path"),
+        "path_corr_v_a": Words("Panel (a): correlation of $v$ with $v^mm$ at the end of the joint path"),
+        "path_corr_v_b": Words("Panel (b): correlation of $v$ with $v^mm$ at the end of the joint path"),
+        "descent_lead_a": Words(
+            "Panel (a): by how much trained $p$ correlates more with its limit than with the direction of panel "
+            "(b)'s rule"
+        ),
+        "descent_lead_b": Words(
+            "Panel (b): by how much trained $p$ correlates more with its limit than with the direction of panel "
+            "(a)'s rule"
+        ),
+        "path_lead_a": Words("Panel (a): the same lead at the end of the joint path"),
+        "path_lead_b": Words("Panel (b): the same lead at the end of the joint path"),
+        "smallest_corr_from_step_1000": Words("Lowest of these correlations at any recorded step from 1,000 on"),
+        "support_vectors_a": Words("Panel (a): inputs that are support vectors of the head", Unit.COUNT),
+        "support_vectors_b": Words("Panel (b): inputs that are support vectors of the head", Unit.COUNT),
+        "thm_5_applies_a": Words("Panel (a) satisfies the conditions of Theorem 5", Unit.TRUTH),
+        "thm_5_applies_b": Words("Panel (b) satisfies the conditions of Theorem 5", Unit.TRUTH),
+        "thm_6_applies_b": Words("Panel (b) satisfies the conditions of Theorem 6", Unit.TRUTH),
+        "distance_from_vectors_by_hand": Words(
+            "Largest distance of the solvers' vectors from those worked out by hand"
+        ),
+        "largest_probability": Words("Panel (c): mean largest softmax probability at the end"),
+        "probability_of_optimal_tokens": Words("Panel (c): mean softmax probability of the optimal tokens at the end"),
+        "logistic_probability": Words("Panel (c): mean logistic probability of the labels at the end"),
+        "probabilities_agree_from_step": Words(
+            "Step from which on the largest probability is that of the optimal token"
+        ),
+        "largest_path_residual": Words("Largest KKT residual along the joint paths"),
+        "fixed_head_corr_p_mm": Words("Panel (b) with the head's norm fixed at 10: correlation of $p$ with $p^mm$"),
+    }
+    headline = "descent_corr_p_b"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Predict both panels from the data, then let descent and the joint path go there."""
@@ -102,6 +140,31 @@ class A_F3(Claim):
         return Finding(_words(numbers, n_steps), numbers, {**plain, "R": R, "orders": orders}, _note(numbers))
 
     # ---- figures
+    figures = {
+        "planes": FigureText(
+            "Head $v$ and attention $p$ trained together. In (a) all three selected tokens are support vectors of "
+            "the head and $p$ follows $p^mm$; in (b) one is not, and $p$ follows $p^relax$ instead.",
+            "Two planes. In both, v (black) climbs from (−1, 0) to the vertical dashed v^mm, and p (red) sets out "
+            "from (0, −1), dips and turns right. In (a) it joins the dashed ray p^mm, which slopes up; in (b) it "
+            "flattens along the horizontal axis, p^relax, clearly below the grey dashed ray of p^mm.",
+        ),
+        "curves": FigureText(
+            "Left: probabilities over the steps in (a): the softmax's largest, that of the optimal tokens, and "
+            "the logistic one. Right: distance of $p$ and $v$ from their predicted directions.",
+            "Left: three probabilities rise to one within about 75 steps; the largest softmax probability first "
+            "peaks and dips, and coincides with that of the optimal tokens from about step 30 on. Right: on "
+            "logarithmic axes, one minus the correlation falls steadily for p in both panels and for v in (a), "
+            "and drops to rounding by step 300 for v in (b).",
+        ),
+        "growth": FigureText(
+            "Panel (b): direction of $p$ along joint paths whose limit $r$ on $‖v‖$ grows with the limit $R$ on "
+            "$‖p‖$ at different rates.",
+            "Angle of p over R for four growth rules, between dashed lines for p^relax at 0 and p^mm at 11 "
+            "degrees. With r = 2R and r = R the angle falls to p^relax; with r = R/2 it stays at about 6 degrees; "
+            "with r fixed at 10 it rises to p^mm.",
+        ),
+    }
+
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Both panels in the plane; probabilities and distances over the steps; how the growth of r decides in (b)."""
         at = finding.arrays
@@ -308,6 +371,26 @@ class A_F4(Claim):
         "second_half_over_first_ngd": Bound(low=0.95),
         "second_half_over_first_gd": Bound(high=0.25),
     }
+    words = {
+        "probability_ngd": Words("Mean largest probability after 200 normalised steps"),
+        "probability_gd": Words("Mean largest probability after 200 constant steps"),
+        "norm_ngd_single_precision": Words(
+            "Norm after 200 normalised steps with the textbook gradient in single precision"
+        ),
+        "norm_ngd": Words("Norm after 200 normalised steps with the exact gradient"),
+        "gd_steps_over_ngd_steps_to_95": Words(
+            "How many times more constant than normalised steps it takes to reach probability .95"
+        ),
+        "norm_gd": Words("Norm after 200 constant steps"),
+        "second_half_over_first_ngd": Words(
+            "Growth of the norm in the second hundred normalised steps, relative to the first hundred"
+        ),
+        "second_half_over_first_gd": Words(
+            "Growth of the norm in the second hundred constant steps, relative to the first hundred"
+        ),
+    }
+    headline = "probability_gd"
+    paper_number = ".972 in the authors' notebook"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Run both step rules and the rounded run for 200 steps, keeping probability and norm at every step."""
@@ -348,6 +431,17 @@ class A_F4(Claim):
             else ""
         )
         return Finding(measured, numbers, {"norm": norm, "shortfall": shortfall}, note)
+
+    figures = {
+        "curves": FigureText(
+            "Mean largest attention probability, what it lacks to one, and the norm over 200 steps: normalised "
+            "against constant steps. Diamonds are the numbers of the authors' notebook.",
+            "Three panels. With normalised steps the probability reaches one by step 50, its shortfall falls on a "
+            "straight line to 1e-9 on a logarithmic axis, and the norm rises in proportion to the steps to about "
+            "20. With constant steps the probability creeps to .97, its shortfall flattens above 1e-2, and the "
+            "norm levels off near 4. Diamonds at step 200 lie on the curves.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Largest probability, what it lacks to one on a logarithmic axis, and norm, over the steps."""
@@ -435,6 +529,31 @@ class A_F5(Claim):
         "corr_logistic_100_at_5000": Bound(low=0.99),
         "largest_error_of_height": Bound(high=1e-3),
     }
+    words = {
+        "largest_error_of_svm_direction": Words("Largest difference of the SVM direction from (1, 0), over all $C$"),
+        "smallest_height_correlation": Words(
+            "Correlation loss: lowest second coordinate of $p$ after the start, over all $C > 1$ (above 0 leans "
+            "to the high score)"
+        ),
+        "largest_height_logistic": Words(
+            "Logistic loss: highest second coordinate of $p$ once settled, over all $C > 1$ (below 0 leans to the "
+            "low score)"
+        ),
+        "lean_grows_with_C_correlation": Words(
+            "Correlation loss: the larger $C$, the larger the lean to the high score",
+            Unit.TRUTH,
+        ),
+        "lean_grows_with_C_logistic": Words(
+            "Logistic loss: the larger $C$, the larger the lean to the low score",
+            Unit.TRUTH,
+        ),
+        "corr_end": Words("Lowest correlation with (1, 0) after the last step, over both losses and all $C$"),
+        "corr_logistic_100_at_5000": Words(
+            "Slowest run (logistic loss, $C = 100$): correlation with (1, 0) after 5,000 steps"
+        ),
+        "largest_error_of_height": Words("Largest difference of the settled height from $½ log(C |ℓ'(C)| / |ℓ'(1)|)$"),
+    }
+    headline = "corr_end"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend for every score and both losses; measure side, order, limit and settled height."""
@@ -453,6 +572,17 @@ class A_F5(Claim):
                 progress.advance()
             points[name] = np.stack(paths)  # (n_scores, n_kept, 2)
         return _finding(np.array(steps), points, np.array(directions))
+
+    figures = {
+        "paths": FigureText(
+            "Paths from the origin under the correlation loss and the logistic loss, coloured by the score $C$ of "
+            "the token (1, 1); right: the heights at which they settle, on the predicted curves.",
+            "Left, correlation loss: paths fan out above the horizontal GMM ray, higher for larger C. Middle, "
+            "logistic loss: they fan out below it, lower for larger C, and for C = 100 almost straight down to "
+            "the right. Right: settled heights, dots above zero and squares below, lie on the two predicted "
+            "curves over C.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths under either loss, coloured by C, and the heights at which they settle against the prediction."""

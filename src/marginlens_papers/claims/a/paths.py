@@ -24,7 +24,7 @@ from marginlens.theory import (
     locally_optimal_directions,
     token_optimality,
 )
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 
 GLOBAL_SEED = 5
@@ -54,6 +54,17 @@ class A_T1(Claim):
         "largest_kkt_residual": Bound(high=1e-7),
         "problems": Bound(low=4),
     }
+    words = {
+        "smallest_corr_at_largest_radius": Words(
+            "Lowest correlation with the GMM at the largest radius, over all problems"
+        ),
+        "slowest_slope": Words("Slowest fall of the distance: exponent of $R$"),
+        "median_slope": Words("Median exponent of $R$ with which the distance falls"),
+        "distance_grows": Words("Times the distance grows from one radius to the next", Unit.COUNT),
+        "largest_kkt_residual": Words("Largest KKT residual along the paths"),
+        "problems": Words("Random problems followed", Unit.COUNT),
+    }
+    headline = "smallest_corr_at_largest_radius"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow the path of every problem and measure its distance to the GMM direction."""
@@ -96,6 +107,16 @@ class A_T1(Claim):
         )
         arrays = {"d": widths, "distance": distances, "slopes": slopes, "margins": np.array(margins), "planar": planar}
         return Finding(measured, numbers, arrays)
+
+    figures = {
+        "path": FigureText(
+            "Left: distance of the regularisation path's direction from the GMM over the radius, for problems of "
+            "all widths. Right: the path of Figure 1(b)'s problem, from the origin on.",
+            "Left: lines on logarithmic axes, coloured by dimension, all falling with slope −1 parallel to the "
+            "dashed guide. Right: a path of dots leaves the origin along the dotted direction of steepest descent "
+            "to the upper right, bends up and left, and joins the dashed GMM ray.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The distance to the GMM direction over the radius for every problem, and one path that bends into it."""
@@ -197,6 +218,18 @@ class A_T4(Claim):
         "lmm": Bound(low=3),
         "others": Bound(low=6),
     }
+    words = {
+        "share_of_lmm_kept": Words("Locally optimal directions that the local path keeps", Unit.SHARE),
+        "share_of_others_left": Words("Other directions that the local path leaves", Unit.SHARE),
+        "share_in_general_position": Words(
+            "Problems with distinct scores and keys in general position",
+            Unit.SHARE,
+        ),
+        "largest_kkt_residual": Words("Largest KKT residual along the paths"),
+        "lmm": Words("Locally optimal directions tried", Unit.COUNT),
+        "others": Words("Other directions tried", Unit.COUNT),
+    }
+    headline = "share_of_others_left"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow a local path around every direction of every problem."""
@@ -254,6 +287,16 @@ class A_T4(Claim):
             "minimum just beyond it can win."
         )
         return Finding(measured, numbers, {"planar": planar}, note=note)
+
+    figures = {
+        "cones": FigureText(
+            "Local regularisation paths in Figure 1(b)'s plane, in cones around its two locally optimal "
+            "directions and around four others; norms on a logarithmic scale.",
+            "A disc with rings at norms from 5 to 5,000 and six cones. In the red cone (GMM) and the blue one "
+            "(LMM) the black path runs to the rim along the dashed axis. In three grey cones it runs to the rim "
+            "along the cone's edge, away from the axis; in the fourth it stops at once, marked by a cross.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Cones around directions of one problem in the plane, norms on a logarithmic scale, and where each local path goes."""

@@ -24,7 +24,7 @@ from marginlens.theory import (
     token_optimality,
 )
 from marginlens.typing import FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import Limit, Note, gaps_and_norms, paths_in_plane, starts_that_select
 
@@ -70,6 +70,48 @@ class A_F8(Claim):
         "share_reached": Bound(low=0.95),
         "share_reached_with_a_lead": Bound(1.0, 1.0),
     }
+    words = {
+        "assumption_b": Words("The data satisfy Assumption B", Unit.TRUTH),
+        "n_locally_optimal": Words("Selections that are locally optimal, of four", Unit.COUNT),
+        "gmm_is_global": Words(
+            "The direction of the optimal tokens is certified as globally optimal",
+            Unit.TRUTH,
+        ),
+        "lmm_is_local_only": Words(
+            "The other direction is certified as locally optimal and not globally",
+            Unit.TRUTH,
+        ),
+        "neighbours_of_lower_token": Words(
+            "SVM-neighbours of the lower token that the LMM selects",
+            Unit.COUNT,
+        ),
+        "kkt_residual": Words("Largest KKT residual of the two SVM solutions"),
+        "corr_gmm": Words("From (0, −1): correlation with the GMM at the end of normalised descent"),
+        "corr_lmm": Words("From (1, −1): correlation with the LMM at the end of normalised descent"),
+        "corr_gd": Words("Lower of the two correlations with the theorem's own step $1/L_p$"),
+        "found_with_two_inputs": Words(
+            "Locally optimal directions beside the GMM found in random problems with $n = T = 2$",
+            Unit.COUNT,
+        ),
+        "kept_without_local_optimality": Words(
+            "Control: directions that are not locally optimal and that descent keeps all the same",
+            Unit.COUNT,
+        ),
+        "share_to_the_gmm_with_one_input": Words(
+            "Control with one input: starts along another token's direction that end at the GMM",
+            Unit.SHARE,
+        ),
+        "share_reached": Words(
+            "Found locally optimal directions that descent reaches from far out along them",
+            Unit.SHARE,
+        ),
+        "share_reached_with_a_lead": Words(
+            "The same where the lower token is well ahead at the start",
+            Unit.SHARE,
+        ),
+    }
+    headline = "corr_lmm"
+    paper_number = "two limits"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Certify the two directions of the named data, descend to both, shade the starts, and search for more such data."""
@@ -145,6 +187,17 @@ class A_F8(Claim):
             "basins": reaches_local,
         }
         return Finding(measured, numbers, arrays)
+
+    figures = {
+        "paths": FigureText(
+            "Left: two inputs with two tokens each; starts shaded by their limit, and the paths from (0, −1) to "
+            "the GMM and from (1, −1) to the LMM. Right: distance of each from its limit, and the norms.",
+            "A plane split by a slanted boundary: pale red above and left, where starts lead to the dashed GMM "
+            "ray that points up and right, pale blue at the lower right, where they lead to the LMM ray along the "
+            "horizontal axis. One path curls up from (0, −1), the other runs right from (1, −1). At the right "
+            "both distances fall to below 1e-7 and both norms grow alike.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Both paths over the shaded starts; distance from each run's limit; norm."""
@@ -252,6 +305,29 @@ class A_T2(Claim):
         "corr_without_assumption_b": Bound(high=0.5),
         "corr_with_two_inputs": Bound(high=0.5),
     }
+    words = {
+        "assumption_b": Words("All problems satisfy Assumption B", Unit.TRUTH),
+        "rises_of_the_risk": Words("Times the risk rises between recorded steps", Unit.COUNT),
+        "largest_share_of_the_bound_on_squared_gradients": Words(
+            "Largest share of its bound that the sum of squared gradients uses"
+        ),
+        "smallest_growth_over_predicted": Words(
+            "Slowest growth of the norm in the last decade of steps, over the predicted $log 10$ / margin"
+        ),
+        "largest_growth_over_predicted": Words(
+            "Fastest growth of the norm in the last decade of steps, over the predicted"
+        ),
+        "largest_growth_across_over_along": Words("Largest growth across the limit, over the growth along it"),
+        "falls_of_the_correlation_in_the_last_decade": Words(
+            "Times the correlation falls in the last decade of steps",
+            Unit.COUNT,
+        ),
+        "smallest_corr": Words("Lowest correlation with the GMM at the end (it rises like $1 − 1/(log t)²$)"),
+        "corr_without_assumption_b": Words("Control without Assumption B: correlation with the GMM at the end"),
+        "corr_with_two_inputs": Words("Control with two inputs: correlation with the GMM at the end"),
+    }
+    headline = "smallest_corr"
+    paper_number = "→ 1"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend with steps 1/L_p on random problems and hold risk, norm and direction against the theorem; then break its conditions."""
@@ -289,6 +365,15 @@ class A_T2(Claim):
             "with two inputs."
         )
         return Finding(measured, numbers, {"runs": runs, "steps": steps})
+
+    figures = {
+        "curves": FigureText(
+            "Norm and distance of the direction from the GMM over the steps, on problems with one input; a colour "
+            "for each problem, a line for each start.",
+            "Left: norms on a logarithmic step axis, flat at first and then rising in straight lines. Right: one "
+            "minus the correlation on logarithmic axes, falling for every start, ever more slowly, to about 1e-2.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Norm and distance of the direction from its limit over the steps, on a logarithmic axis."""

@@ -17,7 +17,7 @@ from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 from marginlens.theory import check_mixing, distance_to_set
 from marginlens.typing import FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 
 DISAGREE = 1e-8  # relative difference of norms, or of points, that counts as another solution
@@ -48,6 +48,29 @@ class A_T8(Claim):
         "largest_final_distance": Bound(high=1e-3),
         "shallowest_slope": Bound(high=-0.9),
     }
+    words = {
+        "line_error": Words("The example on the line: largest difference of its solutions from {−1, 1}"),
+        "brute_force_disagreements": Words(
+            "Random sets where branch and bound and trying every choice differ",
+            Unit.COUNT,
+        ),
+        "assumption_d_failures": Words(
+            "Problems on which Assumption D fails with the right sets",
+            Unit.COUNT,
+        ),
+        "small_sets_refuted": Words(
+            "Control: sets with an optimal token left out for which Assumption D fails",
+            Unit.SHARE,
+        ),
+        "large_sets_refuted": Words(
+            "Control: sets with a token too many for which Assumption D fails",
+            Unit.SHARE,
+        ),
+        "largest_final_distance": Words("Largest distance of a path's end from the solution set, relative to its norm"),
+        "shallowest_slope": Words("Slowest fall of that distance: exponent of $R$"),
+    }
+    headline = "largest_final_distance"
+    paper_number = "→ 0"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """The example, the solver against brute force, the assumption, and paths under both kinds of head."""
@@ -105,6 +128,18 @@ class A_T8(Claim):
         note = "" if has_torch else "Without torch the nonlinear head was left out."
         arrays = {"radii": radii, "distances": distances, "is_network": is_network, "planar": planar}
         return Finding(measured, numbers, arrays, note=note)
+
+    figures = {
+        "sets": FigureText(
+            "Left: a problem in the plane with two solutions, where the constraints hold, and the path, which "
+            "takes one of them. Right: distance of paths from the solution set over the radius, with linear heads "
+            "and with a network.",
+            "Left: two blue regions at the upper and lower right, where the constraints hold; their corners "
+            "nearest to the origin, circled in red, lie on a dotted circle. The path's dots, coloured by radius, "
+            "run from the middle of that circle's right side into one of the corners. Right: distances fall on "
+            "logarithmic axes with both kinds of head, below the dashed line 3/(ΞR).",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """A nonconvex feasible set with the path bending into one of its two nearest points, and the distance against the radius."""

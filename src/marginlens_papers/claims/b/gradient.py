@@ -13,7 +13,7 @@ from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
 from marginlens.embeddings.one_step import directional_slope
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.drawing import level
 
 SEED, D, STEP, DIGITS = 23, 5, 1e-30, 160
@@ -42,6 +42,19 @@ class B_L7(Claim):
         "largest_difference_of_lemma_8": Bound(high=1e-10),
         "problems": Bound(low=10),
     }
+    words = {
+        "largest_difference_to_other_derivatives": Words(
+            "Lemma 7: largest relative difference from derivatives taken by complex steps (and by autograd in the "
+            "full run)"
+        ),
+        "largest_difference_of_p_to_160_digits": Words(
+            "Lemma 7: largest relative difference of the gradient by $p$ from 160-digit arithmetic"
+        ),
+        "largest_difference_of_lemma_8": Words("Lemma 8: largest relative difference from the gradient by $p$"),
+        "problems": Words("Random problems compared", Unit.COUNT),
+    }
+    headline = "largest_difference_to_other_derivatives"
+    paper_number = "exact"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Compare closed forms with derivatives taken by other means, problem by problem."""
@@ -84,6 +97,16 @@ class B_L7(Claim):
         if autograd:
             arrays["autograd"] = np.array(by_graph)
         return Finding(measured, numbers, arrays)
+
+    figures = {
+        "difference": FigureText(
+            "Relative difference of the closed-form gradients from derivatives taken by other means, over the "
+            "size of the gradient by $p$.",
+            "Scatter plot on logarithmic axes. All markers, for complex steps, 160 digits and Lemma 8, lie "
+            "between about 1e-17 and 1e-13, far below the dashed bar at 1e-10, even where the gradient by p is as "
+            "small as 1e-11.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Differences over how small the gradient by p has become."""

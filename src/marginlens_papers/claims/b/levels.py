@@ -14,7 +14,7 @@ from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.train import TrainingRun, train_embeddings
 from marginlens.typing import FloatArray
 from marginlens_papers.archive import LEVELS, ArchivedRun, archived_runs
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.b.text_runs import Ranks, panels, ranks_of, spearman
 
 SEED = 2
@@ -56,6 +56,26 @@ class B_F2(Claim):
         "live_p": Bound(low=0.5),
         "live_levels_out_of_order": Bound(high=0),
     }
+    words = {
+        "full_v": Words("Full size: rank correlation of $⟨E_s, v⟩$ with the posterior difference"),
+        "full_p": Words("Full size: rank correlation of $⟨E_s, p⟩$ with its modulus"),
+        "full_levels_out_of_order": Words(
+            "Full size: levels whose mean $⟨E_s, p⟩$ is not above that of the level below",
+            Unit.COUNT,
+        ),
+        "full_right_signs": Words("Full size: relevant tokens with the right sign of $⟨E_s, v⟩$", Unit.SHARE),
+        "live_right_signs": Words(
+            "Reduced size: relevant tokens with the right sign of $⟨E_s, v⟩$",
+            Unit.SHARE,
+        ),
+        "live_v": Words("Reduced size: rank correlation of $⟨E_s, v⟩$ with the posterior difference"),
+        "live_p": Words("Reduced size: rank correlation of $⟨E_s, p⟩$ with its modulus"),
+        "live_levels_out_of_order": Words(
+            "Reduced size: levels whose mean $⟨E_s, p⟩$ is not above that of the level below",
+            Unit.COUNT,
+        ),
+    }
+    headline = "full_v"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train the reduced model, and measure it and the kept one alike."""
@@ -114,6 +134,29 @@ class B_F2(Claim):
             )
         arrays: dict[str, Any] = {"full": full, "live": live, "reduced": f"d = {d}, {n:,} sequences, {epochs} epochs"}
         return Finding(measured, numbers, arrays, note + ".")
+
+    figures = {
+        "full": FigureText(
+            "Full size, archived run: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ of every token over its "
+            "posterior difference.",
+            "Two scatter plots over the posterior difference from −1 to 1. Selection makes a V: lowest for the "
+            "irrelevant tokens at zero, rising to both sides. Prediction rises from lower left to upper right; "
+            "the clump of irrelevant tokens at zero lies somewhat above zero.",
+        ),
+        "reduced": FigureText(
+            "Reduced size, trained in this run: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ of every token "
+            "over its posterior difference.",
+            "The same two scatter plots: a V with its lowest point at the irrelevant tokens for the selection, "
+            "and a rising band for the prediction, with the irrelevant tokens spread vertically at zero.",
+        ),
+        "levels": FigureText(
+            "Mean and middle 80% of $⟨E_s, p⟩$ and of $⟨E_s, v⟩$ times the token's sign, by level of importance, "
+            "for both runs.",
+            "Two panels with bars over nine levels, from irrelevant tokens to those with a posterior difference "
+            "of .96. In both runs the mean selection rises from level to level; the mean prediction does too, "
+            "steeply in the full-size run and gently in the reduced one.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The paper's two panels for both runs, and what each level has on average."""

@@ -25,7 +25,7 @@ from marginlens.theory.embedding_limits import (
 )
 from marginlens.theory.vocabulary_selections import FeasibleSelections, feasible_selections, selected_tokens
 from marginlens.typing import BoolArray, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 
 SOLUTION_SEED, RATE, SAME = 24, 10.0, 1e-7
@@ -61,6 +61,36 @@ class B_L3(Claim):
         "eq_18_differs_without_ties": Bound(high=0),
     }
     as_stated = {"closed_form_failure_rate": Bound(high=0), "eq_18_differs_with_ties": Bound(high=0)}
+    words = {
+        "selections_without_a_proved_solution": Words(
+            "Selections without a proved max-margin solution",
+            Unit.COUNT,
+        ),
+        "largest_kkt_residual": Words("Largest KKT residual of a solution"),
+        "largest_distance_to_nnls": Words("Largest distance from the solution by nonnegative least squares"),
+        "closed_form_misjudged": Words(
+            "Selections where the sign of its multipliers misjudges the closed form",
+            Unit.COUNT,
+        ),
+        "infeasible_without_proof": Words(
+            "Contradictory selections that are not proved infeasible",
+            Unit.COUNT,
+        ),
+        "infeasible_selections": Words("Contradictory selections tried", Unit.COUNT),
+        "selections": Words("Selections solved", Unit.COUNT),
+        "longest_of_eq_18_over_eq_9": Words("Longest solution of Eq. (18), relative to that of Eq. (9)"),
+        "eq_18_differs_without_ties": Words(
+            "Selections without ties where Eqs (18) and (9) differ",
+            Unit.COUNT,
+        ),
+        "closed_form_failure_rate": Words("Selections whose solution is not $p̂ = M⁺1$", Unit.SHARE),
+        "eq_18_differs_with_ties": Words(
+            "Selections with ties where Eq. (18) has another solution than Eq. (9)",
+            Unit.SHARE,
+        ),
+    }
+    headline = "selections_without_a_proved_solution"
+    paper_number = "$0$"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Solve random selections, prove them, and ask whether the closed form would have done."""
@@ -121,6 +151,16 @@ class B_L3(Claim):
             f"{table['untied_over'].min():.2f} of that of Eq. (9), and selects other tokens."
         )
         return Finding(measured, numbers, {"table": table, "trials": trials}, note)
+
+    figures = {
+        "closed_form": FigureText(
+            "How often the closed form $M⁺1$ is not the solution, for three kinds of selections: over the width, "
+            "and over the number of sequences.",
+            "Two panels with error bars. Left: the share of failures falls with the width, to near zero for "
+            "decisive tokens, and stays high with one token each. Right: it rises with the number of sequences, "
+            "from zero with one or two to most of them with sixteen, least for decisive tokens.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How often the closed form fails, over the width and over the number of sequences."""
@@ -262,6 +302,36 @@ class B_L6(Claim):
     as_stated = {
         "lead_from_the_papers_start": Bound(low=0.5)
     }  # "we expect this to be the case", where all α_s are alike
+    words = {
+        "limits_that_select_everything": Words("Lemma 6: limits that select every token", Unit.COUNT),
+        "largest_drift_where_all_tie": Words(
+            "Lemma 6: largest move of the flow along directions that would select everything, relative to $‖p‖$"
+        ),
+        "largest_difference_of_leads": Words("Largest difference between two computations of the lead in margin"),
+        "elsewhere_with_the_lead_at_the_smallest_size": Words(
+            "Smallest size, margin widest at the decisive tokens: flows that go elsewhere",
+            Unit.SHARE,
+        ),
+        "elsewhere_with_the_lead_at_the_largest_size": Words(
+            "Largest size, margin widest at the decisive tokens: flows that go elsewhere",
+            Unit.SHARE,
+        ),
+        "largest_slack_of_the_tightest_constraint": Words(
+            "Lemma 20: largest slack of a solution's tightest constraint"
+        ),
+        "largest_norm_over_4n": Words("Lemma 21: largest norm of the decisive tokens' solution, over $4n$"),
+        "limits_not_among_the_selections": Words(
+            "Limits of the flow that are not among the listed selections",
+            Unit.COUNT,
+        ),
+        "selections": Words("Selections listed", Unit.COUNT),
+        "lead_from_the_papers_start": Words(
+            "From the paper's embeddings: datasets with all $α_s$ alike whose decisive tokens have the widest margin",
+            Unit.SHARE,
+        ),
+    }
+    headline = "limits_that_select_everything"
+    paper_number = "$0$"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """List the selections of every dataset and follow its flow."""
@@ -331,6 +401,18 @@ class B_L6(Claim):
         )
         arrays = {**table, "ratios": [row["ratios"] for row in rows], "flows": rates, "sizes": sizes}
         return Finding(measured, numbers, arrays, note)
+
+    figures = {
+        "margins": FigureText(
+            "Left: length of every selection's solution beside that of the decisive tokens, and where the flow "
+            "goes. Middle: Lemma 21's bound. Right: share of flows that go elsewhere, by width and step.",
+            "Left: columns of grey dots, one column for each dataset; with the paper's embeddings (c = 0) many "
+            "lie below the dashed line at 1, with widened ones above it; a red ring marks the flow's limit, "
+            "mostly on the line. Middle: norms over 4n between .01 and .1, far below the dashed bound. Right: "
+            "with a small width and step most flows go elsewhere, with a large one next to none, with and without "
+            "the lead in margin.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The length of every selection's solution beside that of the decisive tokens, its norm beside 4n, and flows by size."""

@@ -13,7 +13,7 @@ from marginlens.norms import Frobenius, Nuclear
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.drawing import level
 
 SEED = 12
@@ -49,6 +49,25 @@ class D_2(Claim):
         "share_of_nuclear_solutions_proved": Bound(low=0.99),
     }
     as_stated = {"mean_nuclear_rank_n15_d15": Bound(13.4, 14.4)}
+    words = {
+        "share_of_frobenius_ranks_min_n_d": Words("Frobenius solutions of rank $min(n, d)$", Unit.SHARE),
+        "largest_frobenius_rank_over_min_n_d": Words(
+            "Most ranks by which a Frobenius solution exceeds $min(n, d)$",
+            Unit.COUNT,
+        ),
+        "largest_nuclear_rank_over_frobenius": Words(
+            "Most ranks by which a nuclear solution exceeds the Frobenius one",
+            Unit.COUNT,
+        ),
+        "share_of_nuclear_ranks_within_face": Words(
+            "Nuclear solutions whose rank is within what their multipliers allow",
+            Unit.SHARE,
+        ),
+        "share_of_nuclear_solutions_proved": Words("Nuclear solutions that are proved optimal", Unit.SHARE),
+        "mean_nuclear_rank_n15_d15": Words("Mean rank of the nuclear solutions at $n = d = 15$"),
+    }
+    headline = "mean_nuclear_rank_n15_d15"
+    paper_number = "13.9"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Solve all problems of all settings in both norms and count."""
@@ -65,6 +84,22 @@ class D_2(Claim):
         return Finding(_sentence(numbers), numbers, {"rows": rows}, note=_note(numbers))
 
     # ---- figures
+    figures = {
+        "rank": FigureText(
+            "Mean rank of the Frobenius (solid) and the nuclear (dashed) solution over the dimension, for several "
+            "numbers of inputs $n$ at the left and of tokens $T$ at the right.",
+            "Two panels of rank over dimension. Solid Frobenius lines rise with d and level off at n; dashed "
+            "nuclear lines stay far lower, nearly flat from d = 4 on.",
+        ),
+        "singular": FigureText(
+            "Singular values of the nuclear solutions at $n = d = 15$, relative to the largest; those above the "
+            "dashed line are counted.",
+            "A bundle of lines over the number of the singular value, on a logarithmic axis: four to six values "
+            "lie above a tenth, then every line drops by more than eight orders of magnitude, far below the "
+            "dashed threshold at 1e-5.",
+        ),
+    }
+
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Mean ranks against d, as in the paper, and the singular values of the nuclear solutions at n = d = 15."""
         return {"rank": _draw_ranks(finding), "singular": _draw_singular_values(finding)}

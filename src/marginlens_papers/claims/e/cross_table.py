@@ -15,7 +15,7 @@ from marginlens.optimizers import Blockwise, MirrorDescent
 from marginlens.risk import AttentionRisk, JointRisk
 from marginlens.svm import att_svm, label_svm, relaxed_svm
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
 from marginlens_papers.claims import drawing
 
 SEED = 17
@@ -53,6 +53,23 @@ class E_1(Claim):
         "mean_divergence_3_3": Bound(high=0.005),
         "largest_mean_off_diagonal_of_other_runs": Bound(0.1, 0.3),
     }
+    words = {
+        "largest_mean_on_diagonal": Words("Largest mean divergence from the margin of the run's own $p$"),
+        "largest_ratio_of_diagonal_to_others": Words(
+            "That divergence over the smallest one in its row and column, at most"
+        ),
+        "largest_bracket_gap": Words("Largest gap between the proved bounds on a margin"),
+        "largest_joint_divergence_of_v": Words("Head trained too: largest divergence of $v$ from its $ℓ_p$ margin"),
+        "largest_joint_divergence_of_W": Words(
+            "Head trained too: largest divergence of $W$ from its relaxed $ℓ_p$ margin"
+        ),
+        "mean_divergence_3_3": Words("Mean divergence at $p = 3$ after 20,000 steps from the $ℓ_3$ margin"),
+        "largest_mean_off_diagonal_of_other_runs": Words(
+            "Largest mean divergence from another $p'$, with the tokens of its run (.2 in the paper's figure)"
+        ),
+    }
+    headline = "mean_divergence_3_3"
+    paper_number = "about 0"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train with each p, solve for each p', and measure."""
@@ -93,6 +110,23 @@ class E_1(Claim):
         return Finding(_sentence(numbers), numbers, arrays, note=_note(numbers))
 
     # ---- figures
+    figures = {
+        "table": FigureText(
+            "Mean Bregman divergence of the trained $W$ from the max-margin solution: rows, the $p$ of mirror "
+            "descent; columns, the $p'$ of margin and divergence. Left: for the tokens of the run itself; right: "
+            "for those of the run with $p'$.",
+            "Two heat maps of three by three cells with numbers, for p = 1.75, 2 and 3. In both the diagonal is "
+            "smallest, a few thousandths at most; off the diagonal values grow with the difference of the powers, "
+            "to about .1.",
+        ),
+        "curves": FigureText(
+            "Divergence from the margin of the run's own $p$ over the steps: mean over seeds with the 10th to "
+            "90th percentile.",
+            "Three lines with bands falling on logarithmic axes: p = 1.75 and 2 reach about 1e-3 within 2,000 "
+            "steps, p = 3 stays near .1 for thousands of steps and then falls to a few thousandths at 20,000.",
+        ),
+    }
+
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Both cross tables, and the divergence on the diagonal over the steps."""
         return {"table": _draw_tables(finding), "curves": _draw_curves(finding)}

@@ -16,7 +16,7 @@ from marginlens.optimizers import Adam, PowerDecay
 from marginlens.risk import AttentionRisk
 from marginlens.svm import att_svm
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.norm_runs import norms_of, smallest_lead
 
 SEED = 65
@@ -83,6 +83,20 @@ class X_N5(Claim):
         "gradient_likeness_after": Bound(low=0.9),
         "linf_share_without_eps": Bound(low=0.95),
     }
+    words = {
+        "slope_times_1_minus_a_0": Words("Constant steps ($a = 0$): slope of the crossing times, times $1 − a$"),
+        "slope_times_1_minus_a_0.4": Words("$a = .4$: slope of the crossing times, times $1 − a$"),
+        "slope_times_1_minus_a_0.5": Words("$a = .5$: slope of the crossing times, times $1 − a$"),
+        "slope_times_1_minus_a_0.7": Words("$a = .7$: slope of the crossing times, times $1 − a$"),
+        "crossings_seen": Words("Runs whose gradients fall below $ε$ within the steps taken", Unit.SHARE),
+        "crossings_of_updates_over_those_of_gradients": Words(
+            "Median step at which updates shrink, over that at which gradients reach $ε$"
+        ),
+        "sign_likeness_before": Words("Median cosine of updates with the gradient's signs, before the crossing"),
+        "gradient_likeness_after": Words("Median cosine of updates with the gradient, after the crossing"),
+        "linf_share_without_eps": Words("Without $ε$: mean share of the $ℓ_∞$ margin at the end"),
+    }
+    headline = "slope_times_1_minus_a_0.5"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow Adam with every ε and every schedule, and find the crossings."""
@@ -104,6 +118,22 @@ class X_N5(Claim):
         arrays["slow_epsilons"] = np.array(slow_epsilons)
         numbers = _numbers(arrays)
         return Finding(_sentence(numbers, arrays), numbers, arrays, note=_note(numbers))
+
+    figures = {
+        "crossings": FigureText(
+            "Left: step at which gradients reach $ε$, over $log(1/ε)$, for four step schedules, with lines of "
+            "slope $1/(1 − a)$. Right: the same to the power $1 − a$.",
+            "Left: markers with narrow bands lie on four straight lines on logarithmic axes, steeper for larger "
+            "a. Right: all markers lie along one dashed diagonal from the origin.",
+        ),
+        "faces": FigureText(
+            "Adam with four values of $ε$: mean cosine of $p$ with the $ℓ_∞$ and with the Euclidean max-margin "
+            "solution over the steps.",
+            "Two panels over the steps on a logarithmic axis. Left: with ε = 0 and 1e-20 the cosine with the ℓ∞ "
+            "solution rises to one; with larger ε it levels off lower, lowest for 1e-2. Right: with the Euclidean "
+            "solution the larger ε end highest.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Crossing times against log(1/ε); and the direction of runs with several ε."""

@@ -25,7 +25,7 @@ from marginlens.risk import AttentionRisk
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
 from marginlens.theory.optimality import log_slopes
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 
 SEED = 6076  # where the search over seeds begins
@@ -61,6 +61,33 @@ class X_B(Claim):
         "finite_minimum_figure_1b": Bound(0.0, 0.0),
         "finite_minimum_random": Bound(low=0.05),
     }
+    words = {
+        "share_accounted_figure_1b": Words(
+            "Figure 1(b)'s data: starts whose end is a locally optimal direction or a finite minimum",
+            Unit.SHARE,
+        ),
+        "share_accounted_random": Words(
+            "Random problem: starts whose end is a locally optimal direction or a finite minimum",
+            Unit.SHARE,
+        ),
+        "directions_with_starts_figure_1b": Words(
+            "Figure 1(b)'s data: locally optimal directions that attract starts",
+            Unit.COUNT,
+        ),
+        "directions_with_starts_random": Words(
+            "Random problem: locally optimal directions that attract starts",
+            Unit.COUNT,
+        ),
+        "finite_minimum_figure_1b": Words(
+            "Figure 1(b)'s data: starts in $[−4, 4]²$ that end at a finite minimum",
+            Unit.SHARE,
+        ),
+        "finite_minimum_random": Words(
+            "Random problem: starts in $[−6, 6]²$ that end at a finite minimum",
+            Unit.SHARE,
+        ),
+    }
+    headline = "share_accounted_random"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend from grids of starts on both problems and say where each start ends."""
@@ -90,6 +117,25 @@ class X_B(Claim):
         return Finding(_sentence(numbers, shown), numbers, {"shown": shown})
 
     # ---- the picture
+    figures = {
+        "figure_1b": FigureText(
+            "Figure 1(b)'s data, in the window $[−4, 4]²$ (claim A-F1b has another) and in the whole plane: the "
+            "risk with paths and the border between basins, and the basins with the cones of Theorem 3.",
+            "Left: a map of the risk, highest at the lower left and lowest at the upper right, with a few paths; "
+            "a white border sets off the lower right, whose paths bend to the LMM ray, from the rest, whose paths "
+            "bend to the GMM ray. Right: the whole plane as a disc; about two thirds are red and lead to the GMM, "
+            "the hatched blue rest, at the right and below, to the LMM.",
+        ),
+        "random": FigureText(
+            "A random problem with three locally optimal directions and a finite minimum: the risk with paths and "
+            "borders in $[−6, 6]²$, and the basins of the whole plane with the cones of Theorem 3.",
+            "Left: a map of the risk with paths and white borders; some paths end at a cross at the middle left, "
+            "a finite minimum. Right: the plane as a disc with four regions: blue hatched at the top, a narrow "
+            "red one, green at the right and below, and a grey one around the finite minimum that does not reach "
+            "the rim.",
+        ),
+    }
+
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """For each problem the risk near the origin with paths, and the whole plane with basins and cones."""
         titles = {"figure_1b": "Figure 1(b)'s problem", "random": "A random problem, n = 2, T = 4"}

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from marginlens import plotting
 from marginlens.sweeps import sweep
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.scale_runs import (
     FIRST,
@@ -50,6 +50,27 @@ class X_S(Claim):
         "largest_share_below_099": Bound(high=0.01),
         "same_outcome_on_this_machine": Bound(low=0.998),
     }
+    words = {
+        "largest_share_negative_from_d5": Words(
+            "Problems that end with a negative score gap, at the width from 5 on where they are most frequent",
+            Unit.SHARE,
+        ),
+        "share_negative_falls": Words(
+            "That share falls from every width to the next, beyond the intervals",
+            Unit.TRUTH,
+        ),
+        "half_width_from_d100": Words("Largest half width of its 95% interval, for $d ≥ 100$"),
+        "largest_share_below_099": Words(
+            "Saturated runs with a correlation below .99, at the width where they are most frequent",
+            Unit.SHARE,
+        ),
+        "same_outcome_on_this_machine": Words(
+            "Problems trained again on this machine that have the same outcome",
+            Unit.SHARE,
+        ),
+    }
+    headline = "largest_share_negative_from_d5"
+    paper_number = "< 1%"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Read the counts of the large sweep, and train the first problems of each width again."""
@@ -79,6 +100,17 @@ class X_S(Claim):
         }
         arrays = {"runs": runs, "low": low, "high": high, "half": half}
         return Finding(_sentence(runs, numbers, half), numbers, arrays, note=_note(runs, facts, numbers, half, n_again))
+
+    figures = {
+        "rare": FigureText(
+            "Ten million problems of each width. Left: share that ends with a negative score gap. Middle: tail of "
+            "the correlation with the max-margin direction. Right: distribution of score gaps.",
+            "Left: dots with small error bars on a logarithmic axis fall from above 1% at d = 2 to about 1e-5 at "
+            "d = 500. Middle: curves of the share of runs beyond each distance from correlation 1, dropping "
+            "steeply after 1e-4. Right: on a logarithmic axis score gaps peak at zero and fall off to both sides, "
+            "to the left far more steeply.",
+        ),
+    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Shares of negative gaps by width with intervals, the tail of the correlation, and the score gaps around zero."""

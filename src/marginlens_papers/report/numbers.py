@@ -1,0 +1,53 @@
+"""Checked numbers and their bounds as a reader sees them: yes or no, counts, percentages, and powers of ten with raised digits."""
+
+from __future__ import annotations
+
+import math
+
+from marginlens_papers.claim import Unit
+from marginlens_papers.report.ledger import BoundCheck
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+NEAR_ONE = 1e-5
+_SPACE = "\N{NO-BREAK SPACE}"
+
+
+def shown_number(check: BoundCheck) -> str:
+    """The number that was measured; "not found" where there is none."""
+    return "not found" if math.isnan(check.number) else _shown(check.number, check.unit)
+
+
+def shown_bound(check: BoundCheck) -> str:
+    """What the number must be: "yes", "none", "at least 50", "≥ 99.5%", "between 0.95 and 1.05"."""
+    low, high = (_shown(limit, check.unit) for limit in (check.bound.low, check.bound.high))
+    if check.unit is Unit.COUNT and check.bound.high == 0:
+        return "none"
+    if check.bound.low == check.bound.high:
+        return low
+    if check.bound.high == math.inf:
+        return f"{'at least' if check.unit is Unit.COUNT else '≥'}{_SPACE}{low}"
+    if check.bound.low == -math.inf:
+        return f"{'at most' if check.unit is Unit.COUNT else '≤'}{_SPACE}{high}"
+    return f"{low} to {high}"
+
+
+def _shown(value: float, unit: Unit) -> str:
+    if unit is Unit.TRUTH and value in (0.0, 1.0):
+        return "yes" if value else "no"
+    if unit is Unit.COUNT and math.isfinite(value):
+        return f"{value:,.0f}".replace("-", "−")
+    if unit is Unit.SHARE:
+        return f"{100 * value:.5g}%".replace("-", "−")
+    if 0.0 < abs(1.0 - value) < NEAR_ONE:  # six digits would show a one
+        return f"1{_SPACE}{'−' if value < 1.0 else '+'}{_SPACE}{_power_of_ten(f'{abs(1.0 - value):.1e}')}"
+    return _power_of_ten(f"{value:.6g}")
+
+
+def _power_of_ten(number: str) -> str:
+    """A number such as "2.5e-11" as "2.5 · 10⁻¹¹", and any minus sign as it is printed."""
+    digits, _, exponent = number.replace("-", "−").partition("e")
+    if not exponent:
+        return digits
+    digits, exponent = digits.removesuffix(".0"), exponent.replace("−", "-")
+    power = f"10{str(int(exponent)).translate(_RAISED)}"
+    return power if digits == "1" else f"{digits}{_SPACE}·{_SPACE}{power}"
