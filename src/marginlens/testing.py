@@ -1,11 +1,12 @@
-"""Contract suites: what every norm, optimizer and risk must do, for the built-in ones and for a user's own.
+"""Contract suites: what every norm, optimizer, risk and model adapter must do, for the built-in ones and for a user's own.
 
 Each function raises `AssertionError` with the broken promise in words, and returns None where all of them are kept.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +18,13 @@ from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.protocol import Risk
 from marginlens.typing import FloatArray
 
+if TYPE_CHECKING:
+    from marginlens.probe.models.adapters.base import Adapter, LayerReading
+
 ROUNDING_RTOL = 1e-10
 DIFFERENCE_RTOL = 1e-5  # of central differences
+ATTENTION_ATOL = 1e-5  # of a probability, that an adapter may miss
+KEY_QUERY_RTOL = 1e-5  # of the largest logit: families turn or normalise queries in single precision also in float64 models
 SCALES = (1e-200, 1.0, 1e200)
 
 
@@ -117,6 +123,135 @@ def check_risk(risk: Risk, *, n_points: int = 5, scale: float = 1.0, rng: Any = 
                 change <= bound * (1.0 + ROUNDING_RTOL) + 1e-15, "gradients change no faster than the smoothness allows"
             )
         previous = (x, gradient.value())
+
+
+def check_adapter(model: Any, batch: Mapping[str, Any], *, atol: float = ATTENTION_ATOL, rng: Any = 0) -> None:
+    r"""Whether the adapter of a model reads what the model computes, and its W is the one behind it.
+
+    For every layer that the batch reaches: its attention is the model's own, at every query; what is hidden gets no attention; a batch is
+    its inputs one by one. Where the family's W is read, with the factors, the bias and the cap that a `LayerReading` states,
+
+    .. math:: \mathrm{cap}^{-1}(\text{logit}(x, z)) - b(x, z) = r_z r_x (x^\top W z + x^\top w_0 + c_z)
+
+    for tokens x that stand in the place of one another, at several offsets where positions are rotary.
+
+    Args:
+        model: a loaded model of the adapter's family with attn_implementation="eager"; a small random one in float64 will do. Weights
+            far from zero make the comparison sharp.
+        batch: what it is called with, of at least two inputs and six tokens.
+        atol: of attention, as the largest difference of two probabilities.
+    """
+    from marginlens.probe.models.adapters import adapter_for
+    from marginlens.probe.models.reading import read_attention
+
+    adapter = adapter_for(model)
+    readings = {reading.layer: reading for reading in read_attention(model, batch)}
+    _promise(bool(readings), "a batch reaches at least one layer")
+    n_inputs = len(next(iter(batch.values())))
+    for layer, own in _own_attention(adapter, batch, set(readings)).items():
+        reading, name = readings[layer], f"layer {layer}"
+        _promise(own.shape == reading.attention.shape, f"the attention of {name} has the shape {tuple(own.shape)} of the model's own")
+        rows = reading.visible.any(dim=-1)  # (B, T)
+        apart = (reading.attention - own).abs().transpose(1, 2)[rows]
+        worst = float("inf") if bool(apart.isnan().any()) else float(apart.max())
+        _promise(worst <= atol, f"the attention of {name} is the model's own to {atol:g}, not to {worst:.2g}")
+        hidden = ~reading.visible & rows[:, :, None]
+        outside = own.abs().amax(dim=1)[hidden]
+        _promise(not outside.numel() or float(outside.max()) <= atol, f"the model gives no attention to what {name} hides")
+        finite = reading.logits.isfinite() == reading.visible[:, None]
+        _promise(bool((finite | ~rows[:, None, :, None]).all()), f"the logits of {name} are finite where it sees a token, and only there")
+    singles = ({key: value[k : k + 1] for key, value in batch.items()} for k in range(n_inputs))
+    for k, single in enumerate(singles):
+        for reading in read_attention(model, single):
+            size = len(reading.logits)  # one input, or its windows
+            whole, lone = readings[reading.layer].attention[k * size : (k + 1) * size], reading.attention
+            far = float((whole - lone).abs().masked_fill(~reading.visible[:, None], 0.0).max())
+            _promise(far <= 10 * atol, f"a batch is its inputs one by one in layer {reading.layer}, to {far:.2g}")
+    if adapter.reads_weights:
+        _check_key_query(adapter, batch, sorted(readings), as_generator(rng))
+
+
+def _own_attention(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[int, Any]:
+    """What the attention modules themselves hand out, by layer: (B, H, T, S)."""
+    import torch
+
+    from marginlens.probe.models.reading import model_inputs
+
+    calls: dict[int, list[Any]] = {}
+    modules = {id(module): module for module in map(adapter.attention_module, range(adapter.n_layers))}
+
+    def note(module: Any, args: Any, output: Any) -> None:
+        calls.setdefault(id(module), []).append(output[adapter.attention_output])
+
+    hooks = [module.register_forward_hook(note) for module in modules.values()]
+    try:
+        with torch.no_grad():
+            adapter.run(adapter.complete(model_inputs(adapter.model, batch)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {
+        layer: calls[id(adapter.attention_module(layer))].pop(0)
+        for layer in range(adapter.n_layers)
+        if layer in layers
+    }
+
+
+def _check_key_query(adapter: Adapter, batch: Mapping[str, Any], layers: list[int], rng: np.random.Generator) -> None:
+    """Replace some tokens of what a layer reads: the logits of the others change as W says."""
+    from dataclasses import replace
+
+    import torch
+
+    from marginlens.probe.models.reading import record_layers
+
+    with torch.no_grad():
+        record = record_layers(adapter, batch, set(layers))
+    for layer, captured in record.captured.items():
+        is_cross = captured.memory is not None
+        keys = captured.memory if is_cross else captured.inputs
+        place = np.arange(keys.shape[1])
+        changed = place if is_cross else place[place % 4 >= 2]  # queries stay, so that offsets of 1, 2 and 3 occur
+        asked = np.arange(captured.inputs.shape[1]) if is_cross else place[place % 4 < 2]
+        others = keys.clone()
+        noise = torch.as_tensor(rng.standard_normal((len(keys), len(changed), keys.shape[2])))
+        others[:, changed] = noise.to(keys) * keys.std()
+        with torch.no_grad():
+            before = adapter.read(layer, captured)
+            after = adapter.read(layer, replace(captured, **{"memory" if is_cross else "inputs": others}))
+        first, second = (_bilinear(reading)[:, :, asked][..., changed] for reading in (before, after))
+        seen = before.visible.cpu().numpy()[:, asked][..., changed]
+        z, apart = captured.inputs[:, asked].double().cpu().numpy(), (keys - others)[:, changed].double().cpu().numpy()
+        _promise(bool(seen.any()), f"the batch of layer {layer} is long enough to compare tokens")
+        offsets = asked[:, None] - changed[None, :]
+        for head in range(adapter.shape(layer).n_heads):
+            own = np.where(seen, first[:, head], 0.0) - np.where(seen, second[:, head], 0.0)
+            for offset in np.unique(offsets).tolist() if adapter.rotary else [None]:
+                map_ = adapter.key_query(layer, head, offset)
+                ours = np.einsum("btd,bsd->bts", z @ map_.matrix.T + map_.bias_column, apart)
+                compared = seen if offset is None else seen & (offsets == offset)
+                largest = float(np.abs(np.where(seen, first[:, head], 0.0)).max())
+                worst = float(np.abs(np.where(compared, own - ours, 0.0)).max()) / max(largest, 1e-300)
+                at = "" if offset is None else f" at offset {offset}"
+                _promise(
+                    worst <= KEY_QUERY_RTOL,
+                    f"W of layer {layer}, head {head}{at} gives the logits up to a constant of the query to {KEY_QUERY_RTOL:g}, "
+                    f"not to {worst:.2g}",
+                )
+
+
+def _bilinear(reading: LayerReading) -> FloatArray:
+    """(B, H, T, S) the logits without cap, bias and factors."""
+    import torch
+
+    logits = reading.logits.double()
+    if reading.cap is not None:
+        logits = reading.cap * torch.atanh(logits / reading.cap)
+    if reading.bias is not None:
+        logits = logits - reading.bias
+    if reading.query_factor is not None:
+        logits = logits / (reading.query_factor[..., :, None] * reading.key_factor[..., None, :])
+    return np.asarray(logits.cpu().numpy())
 
 
 def _moves(optimizer: Optimizer, x0: FloatArray, gradients: list[LogScaled]) -> list[FloatArray]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from marginlens.probe.models.adapters.families import ViTAdapter
+from marginlens.probe.models.adapters.vision import ViTAdapter
 from marginlens_papers.vision.images import LabelledImages
 from marginlens_papers.vision.measure import cls_attention, key_query_norms
 from marginlens_papers.vision.model import vision_transformer

@@ -13,8 +13,8 @@ from marginlens.probe.heads.max_margin import (
     sample_queries,
 )
 from marginlens.probe.heads.selection import select_tokens
-from marginlens.probe.heads.sparsity import entropy, relative_sparsity, soft_sparsity, top_probability
-from marginlens.probe.models.adapters import Adapter, adapter_for, supported_families
+from marginlens.probe.heads.sparsity import entropy, negligible_share, relative_sparsity, soft_sparsity, top_probability
+from marginlens.probe.models.adapters import Adapter, adapter_for, register_adapter, supported_families
 from marginlens.probe.models.adapters.base import LayerReading
 from marginlens.probe.models.inputs import (
     ImageInputs,
@@ -62,6 +62,7 @@ __all__ = [
     "head_margin",
     "layer_margins",
     "load_model",
+    "negligible_share",
     "prepare_images",
     "probe_checkpoints",
     "probe_model",
@@ -70,6 +71,7 @@ __all__ = [
     "read_images",
     "read_run",
     "read_texts",
+    "register_adapter",
     "relative_sparsity",
     "sample_queries",
     "select_tokens",

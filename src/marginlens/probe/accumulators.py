@@ -8,7 +8,8 @@ import numpy as np
 
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph, head_preferences, visible_types
 from marginlens.probe.heads.selection import Selection
-from marginlens.probe.heads.sparsity import entropy, relative_sparsity, soft_sparsity, top_probability
+from marginlens.probe.heads.sparsity import entropy, negligible_share, relative_sparsity, soft_sparsity, top_probability
+from marginlens.probe.models.adapters.base import LayerKind
 from marginlens.probe.models.inputs import InputBatch, Inputs
 from marginlens.probe.result import Example, MarginCounts, ProbeSettings
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -24,22 +25,35 @@ class MeasureSums:
     """Sums over all queries so far, from which the measures of every head are made: their size does not grow with the inputs."""
 
     _MAPS = ("nnz", "relative_nnz", "entropy", "top_probability")
-    _SHARES = ("decisive_share", "self_share", "first_share", "last_share", "tied_share")
+    _SHARES = ("decisive_share", "self_share", "first_share", "last_share", "tied_share", "negligible_share")
     _SINK = "sink_share"
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        self.sums = {name: np.zeros((n_layers, n_heads)) for name in (*self._MAPS, *self._SHARES, self._SINK)}
-        self.first = {name: np.zeros((n_layers, n_heads)) for name in self._MAPS}
+        names = (*self._MAPS, *self._SHARES, self._SINK)
+        self.sums = {name: np.full((n_layers, n_heads), np.nan) for name in names}
+        self.first = {name: np.full((n_layers, n_heads), np.nan) for name in self._MAPS}
         self.margins = MarginCounts.empty(n_layers, n_heads)
         self.n_queries, self.n_first, self.n_visible = np.zeros((3, n_layers), dtype=np.int64)
 
-    def add(self, layer: int, attention: FloatArray, visible: BoolArray, selection: Selection) -> None:
+    def add(
+        self,
+        layer: int,
+        attention: FloatArray,
+        visible: BoolArray,
+        selection: Selection,
+        kind: LayerKind = LayerKind.SELF,
+    ) -> None:
         """Add the queries of one batch that see at least two tokens.
 
         Args:
-            attention: (n_inputs, n_heads, n_tokens, n_tokens). visible: (n_inputs, n_tokens, n_tokens).
-            selection: of every query, (n_inputs, n_heads, n_tokens).
+            attention: (n_inputs, n_heads, n_queries, n_tokens), of a layer that may have fewer heads than others: these have no numbers.
+            visible: (n_inputs, n_queries, n_tokens). selection: of every query, (n_inputs, n_heads, n_queries).
+            kind: in cross-attention no query can select itself, and in windows none is that of the first token.
         """
+        heads = slice(0, attention.shape[1])
+        if not self.n_queries[layer]:
+            for sums in (*self.sums.values(), *self.first.values()):
+                sums[layer, heads] = 0.0
         n_visible = visible.sum(axis=-1)  # (n_inputs, n_tokens)
         counted = n_visible >= 2
         query = np.nonzero(counted)[1]  # (n_queries,) its position
@@ -49,21 +63,22 @@ class MeasureSums:
         top = top_probability(maps)
         values = (soft_sparsity(maps), relative_sparsity(maps, n_visible[counted]), entropy(maps), top)
         for name, numbers in zip(self._MAPS, values, strict=True):
-            self.sums[name][layer] += numbers.sum(axis=1)
-            self.first[name][layer] += numbers[:, query == 0].sum(axis=1)
+            self.sums[name][layer, heads] += numbers.sum(axis=1)
+            self.first[name][layer, heads] += numbers[:, query == 0].sum(axis=1)
         selected = np.moveaxis(selection.unique, 1, 0)[:, counted]  # (n_heads, n_queries)
         sees = visible[counted]
         first, last = np.argmax(sees, axis=-1), sees.shape[-1] - 1 - np.argmax(sees[:, ::-1], axis=-1)
-        hits = (top > 0.5, selected == query, selected == first, selected == last, selected < 0)
+        itself = selected == query if kind is not LayerKind.CROSS else np.full(selected.shape, np.nan)
+        negligible = negligible_share(maps, n_visible[counted])
+        hits = (top > 0.5, itself, selected == first, selected == last, selected < 0, negligible)
         for name, hit in zip(self._SHARES, hits, strict=True):
-            self.sums[name][layer] += hit.sum(axis=1)
+            self.sums[name][layer, heads] += hit.sum(axis=1)
         attended = np.where((visible & counted[..., None])[:, None], attention, 0.0)
-        self.sums[self._SINK][layer] += (
-            attended.sum(axis=2).max(axis=-1).sum(axis=0)
-        )  # of the most attended token of each input
+        most = attended.sum(axis=2).max(axis=-1).sum(axis=0)  # of the most attended token of each input
+        self.sums[self._SINK][layer, heads] += most
         self.margins.add(layer, np.moveaxis(selection.margin, 1, 0)[:, counted])
         self.n_queries[layer] += len(query)
-        self.n_first[layer] += int((query == 0).sum())
+        self.n_first[layer] += 0 if kind is LayerKind.WINDOW else int((query == 0).sum())
         self.n_visible[layer] += int(n_visible[counted].sum())
 
     @property

@@ -26,11 +26,12 @@ from marginlens.probe.heads.max_margin import (
     selected_tokens,
 )
 from marginlens.probe.heads.selection import Selection, select_tokens
-from marginlens.probe.models.adapters import Adapter, adapter_for
-from marginlens.probe.models.adapters.base import LayerReading, logit_rounding
+from marginlens.probe.models.adapters import GUIDE, Adapter
+from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
+from marginlens.probe.models.adapters.base import LayerKind, LayerReading, logit_rounding
 from marginlens.probe.models.inputs import Inputs, check_memory
-from marginlens.probe.models.loading import as_inputs, as_loaded, load_model
-from marginlens.probe.models.reading import finite_heads, read_attention
+from marginlens.probe.models.loading import as_inputs, as_loaded, load_model, tower_for
+from marginlens.probe.models.reading import adapter_of_batch, finite_heads, read_attention
 from marginlens.probe.result import BASELINES, MEASURE_TITLES, CheckpointCurves, ProbeResult, ProbeSettings
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.status import Status
@@ -44,6 +45,10 @@ _WHY_NO_SOLUTION = {  # why a head has no correlation, by what its SVM ended wit
     Status.INACCURATE: "there is no max-margin solution that is proved: no W makes all their selections, or it was not found.",
     Status.TRIVIAL: "there is no max-margin solution: all their queries are tied, and select nothing.",
 }
+_WITHOUT_MAPS = (
+    "Examples and preferences are left out: the layers of this model do not all attend to the tokens of one input (it has a decoder, "
+    "windows, or tokens that it makes itself)."
+)
 _TIES_LEFT_OUT = "are tied: different tokens share their largest logit, up to rounding, and they are left out."
 
 
@@ -65,9 +70,14 @@ def probe_model(
     """
     options, began = settings or ProbeSettings(), time.perf_counter()
     loaded = as_loaded(model)
-    adapter, data = adapter_for(loaded.model), as_inputs(loaded, inputs)
+    data = as_inputs(loaded, inputs)
+    network = tower_for(loaded.model, data)
+    shortest = data.subset([int(np.argmin(data.lengths))])
+    adapter = adapter_of_batch(network, next(shortest.batches()).inputs)
     check_memory(data, adapter.n_heads)
     size = (adapter.n_layers, adapter.n_heads)
+    exists = np.arange(size[1]) < np.array([[adapter.shape(layer).n_heads] for layer in range(size[0])])
+    has_maps = all(adapter.kind(layer) is LayerKind.SELF and not adapter.tower(layer) for layer in range(size[0]))
     total = len(data) + (size[0] * size[1] if options.max_margin else 0)
     report = as_progress(progress) or (lambda done, total: None)
     norms, notes, has_finite_weights = head_norms(adapter, options.offset)
@@ -75,15 +85,18 @@ def probe_model(
     selections, done = SelectionRecorder(data, *size), 0
     report(done, total)
     for batch in data.batches():
-        for reading in read_attention(loaded.model, batch.inputs, allow_nan=True):
+        for reading in read_attention(network, batch.inputs, allow_nan=True):
             visible, selection = reading.visible.cpu().numpy(), _selection(reading)
             attention = reading.attention.detach().cpu().double().numpy()
             is_finite = finite_heads(reading)
             if not is_finite.all():
                 attention = np.where(is_finite[:, None, None], attention, 0.0)
-            sums.add(reading.layer, attention, visible, selection)
-            examples.add(reading.layer, batch, attention, selection)
-            selections.add(reading.layer, batch, visible, selection)
+            sums.add(reading.layer, attention, visible, selection, reading.kind)
+            if has_maps and reading.layer == 0:
+                has_maps = attention.shape[-1] == max(map(len, batch.tokens))  # else layers see other tokens than the input's
+            if has_maps:
+                examples.add(reading.layer, batch, attention, selection)
+                selections.add(reading.layer, batch, visible, selection)
         done += len(batch.index)
         report(done, total)
     if not sums.n_queries.any():
@@ -93,9 +106,11 @@ def probe_model(
             "No head can be measured: the model's attention is not finite in any layer. Its weights are not finite, or overflow in half "
             "precision (give it float32 weights)."
         )
-    notes += _notes_on_missing_heads(sums.is_finite, has_finite_weights)
-    preferences, graphs, shares = selections.preferences(options.preferences, sums.is_finite)
-    if preferences and selections.count < len(data):
+    notes += _notes_on_missing_heads(sums.is_finite | ~exists, has_finite_weights)
+    preferences, graphs, shares = selections.preferences(options.preferences if has_maps else 0, sums.is_finite)
+    if not has_maps:
+        notes += [_WITHOUT_MAPS]
+    elif preferences and selections.count < len(data):
         notes += [f"What heads prefer over what is counted on the first {selections.count} inputs."]
     elif options.preferences and not preferences:
         notes += ["What heads prefer over what is left out: it takes two inputs, and they must not be very long."]
@@ -109,7 +124,7 @@ def probe_model(
         notes += [f"{cut} cut to the {data.max_tokens} tokens that the model can read."]
     return ProbeResult(
         model=loaded.name,
-        family=str(loaded.model.config.model_type),
+        family=str(network.config.model_type),
         n_inputs=len(data),
         n_queries=int(sums.n_queries[0]),
         mean_tokens=float(sums.n_visible.sum() / sums.n_queries.sum()),
@@ -117,10 +132,12 @@ def probe_model(
         margins=sums.margins,
         settings=options,
         w_offset=options.offset if adapter.rotary else None,
-        examples=examples.examples(),
+        examples=examples.examples() if has_maps else (),
         preferences=preferences,
         graphs=graphs,
         notes=tuple(notes),
+        layer_names=adapter.layer_names,
+        weights_missing=adapter.reason if isinstance(adapter, AttentionOnlyAdapter) else "",
         seconds=time.perf_counter() - began,
     )
 
@@ -133,6 +150,11 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
     """
     is_finite = np.ones((adapter.n_layers, adapter.n_heads), dtype=bool)
     norms = {name: np.full(is_finite.shape, np.nan) for name in NORMS}
+    if isinstance(adapter, AttentionOnlyAdapter):
+        return norms, [
+            f"W is not read, so that it has no norms and there is no max-margin part: {adapter.reason}. All other measures are those of "
+            f"the model's attention as it hands it out. {GUIDE} says in five steps how to add a family."
+        ], is_finite  # fmt: skip
     if adapter.rotary and offset is None:
         return norms, [
             "W has no norms here: rotary positions give this model a key-query matrix for every offset of query and key, but none "
@@ -145,13 +167,16 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
         notes = [
             f"The offset {offset} is without effect: this model has no rotary positions, and one W for all offsets."
         ]
+    if adapter.beyond_w:
+        notes.append(f"W and its norms leave out what else the logits of this family have: {adapter.beyond_w}.")
     deviations = []
     with threadpool_limits(1, user_api="blas"):  # factors of this size are not worth a second thread
         for layer in range(adapter.n_layers):
             maps = adapter.layer_maps(layer, offset)
-            is_finite[layer] = [head is not None for head in maps.heads]
+            heads = slice(0, len(maps.heads))
+            is_finite[layer, heads] = [head is not None for head in maps.heads]
             for name in NORMS:
-                norms[name][layer] = [np.nan if head is None else getattr(head, name) for head in maps.heads]
+                norms[name][layer, heads] = [np.nan if head is None else getattr(head, name) for head in maps.heads]
             deviations += [] if maps.deviation is None else [maps.deviation]
     if deviations:
         worst = max(deviations)
@@ -217,10 +242,14 @@ def max_margin_measures(
     """The max-margin measures of all heads on `settings.max_margin_inputs` of the inputs, and what there is to say about them.
 
     With rotary positions no one W gives all the logits of a query: none without an offset; with one, the selections in question are
-    those that W at this offset makes among the tokens that a query sees, and a note says how often the model makes the same.
+    those that W at this offset makes among the tokens that a query sees, and a note says how often the model makes the same. So it is
+    where logits have more than W, as a bias by distance. Cross-attention is left out: its tokens are not its queries'.
     Heads that are not finite, (n_layers, n_heads), get nan. Only one layer's tokens are in memory at a time.
     """
     n_layers, n_heads = is_finite.shape
+    if not adapter.reads_weights:
+        progress(n_layers * n_heads)
+        return {}, []
     if adapter.rotary and settings.offset is None:
         progress(n_layers * n_heads)
         return {}, [
@@ -236,7 +265,7 @@ def max_margin_measures(
     unsolved: Counter[Status] = Counter()
     n_queries, agreement = 0, np.full(is_finite.shape, np.nan)
     for layer in range(n_layers):
-        maps = adapter.layer_maps(layer, settings.offset).heads
+        maps = () if adapter.kind(layer) is LayerKind.CROSS else adapter.layer_maps(layer, settings.offset).heads
         heads = {k: head for k, head in enumerate(maps) if head is not None and is_finite[layer, k]}
         if heads:
             sample, model_selected = _layer_sample(adapter.model, used, layer, options)
@@ -245,7 +274,7 @@ def max_margin_measures(
                     arrays[name][layer, k] = number
                 if np.isnan(margin.own.correlation):
                     unsolved[margin.own.status] += 1
-            for k, head in heads.items() if adapter.rotary else ():
+            for k, head in heads.items() if not adapter.gives_logits else ():
                 selected = selected_tokens(sample, head, rounding)
                 is_unique = (selected >= 0) & (model_selected[k] >= 0)
                 if is_unique.any():
@@ -264,17 +293,22 @@ def max_margin_measures(
     tied = arrays["n_tied"][arrays["n_tied"] > 0]
     if tied.size:
         notes.append(f"In {_count_heads(tied.size)} some of these queries, {int(tied.max())} at most, {_TIES_LEFT_OUT}")
-    if adapter.rotary:
+    if any(adapter.kind(layer) is LayerKind.CROSS for layer in range(n_layers)):
+        notes.append("The max-margin part leaves out cross-attention, whose queries are not among the tokens they select.")
+    if not adapter.gives_logits:
         known = agreement[np.isfinite(agreement)]
         same = "in none of these queries, which are all tied"
         if known.size:
             same = (
                 f"in {known.mean():.0%} of these queries (mean over heads, from {known.min():.0%} to {known.max():.0%})"
             )
+        about, made = "W alone", "as if logits had nothing else"
+        if adapter.rotary:
+            about = f"W at offset {settings.offset}, not about the heads at all offsets"
+            made = f"as if each stood {settings.offset} positions before the query"
         notes.append(
-            f"The max-margin part is about W at offset {settings.offset}, not about the heads at all offsets: its selections are those "
-            f"that this W makes among the tokens that a query sees, as if each stood {settings.offset} positions before the query. They "
-            f"are the selections of the model itself {same}."
+            f"The max-margin part is about {about}: its selections are those that this W makes among the tokens that a query sees, {made}. "
+            f"They are the selections of the model itself {same}."
         )
     return arrays, notes
 
@@ -288,14 +322,15 @@ def _layer_sample(model: Any, inputs: Inputs, layer: int, settings: MaxMarginSet
 
     The latter is (n_heads, n_queries), indices into `sample.tokens` with all tokens at their own positions; -1 in a tie.
     """
-    read: dict[
-        int, tuple[FloatArray, BoolArray, IntArray]
-    ] = {}  # tokens, mask and selections of each input, without padding
+    # tokens, mask and selections of each input, or of each of its windows, without padding
+    read: dict[tuple[int, int], tuple[FloatArray, BoolArray, IntArray]] = {}
     for batch in inputs.batches():
         (reading,) = read_attention(model, batch.inputs, layers=[layer], allow_nan=True)
         tokens, visible = reading.inputs.detach().cpu().double().numpy(), reading.visible.cpu().numpy()
         selected = _selection(reading).unique
-        for row, place in enumerate(batch.index.tolist()):
+        n_windows = len(tokens) // len(batch.index)
+        for row in range(len(tokens)):
+            place = int(batch.index[row // n_windows]), row % n_windows
             real = visible[row].any(axis=1)
             among = selected[row][:, real]
             among = np.where(among >= 0, (np.cumsum(real) - 1)[among], -1)

@@ -12,7 +12,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 
 from marginlens.papers import implements
 from marginlens.probe.heads.sparsity import relative_sparsity
-from marginlens.probe.models.adapters.families import ViTAdapter
+from marginlens.probe.models.adapters.vision import ViTAdapter
 from marginlens.probe.models.reading import read_attention
 from marginlens.typing import FloatArray
 

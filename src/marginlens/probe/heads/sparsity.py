@@ -1,4 +1,4 @@
-"""How sparse an attention map is: soft count of attended tokens, entropy and largest probability."""
+"""How sparse an attention map is: soft count of attended tokens, entropy, largest probability, and how many tokens it can do without."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from marginlens.errors import reject
 from marginlens.papers import implements
 from marginlens.typing import FloatArray
+
+TOTAL_VARIATION = 1e-3  # between attention and what is left of it, at which tokens count as negligible
 
 
 @implements("A", "Fig 6", "Fig 7")
@@ -63,6 +65,32 @@ def top_probability(s: Any) -> FloatArray:
     """The largest probability of an attention map (…, n_tokens) along the last axis; nan where the map is zero throughout."""
     largest = _checked_maps(s).max(axis=-1)
     return np.asarray(np.where(largest > 0.0, largest, np.nan))
+
+
+def negligible_share(s: Any, n_visible: Any = None, *, tolerance: float = TOTAL_VARIATION) -> FloatArray:
+    r"""The largest share of tokens that can be left out of an attention map at a total variation of at most `tolerance`.
+
+    Attention to the tokens of a set A alone is the map s scaled to sum 1 on A, and
+
+    .. math:: \tfrac12 \Big\|s - \frac{s_A}{s(A)}\Big\|_1 = 1 - s(A),
+
+    so that the tokens of least attention are left out while their sum stays within the tolerance.
+
+    Args:
+        s: (…, n_tokens) attention probabilities, zero where a token is not visible.
+        n_visible: T, how many tokens each query sees: a number or an array (…); all n_tokens where left out.
+        tolerance: of the total variation, from 0 (what has no attention) to below 1.
+    Returns:
+        (…) between 0 and 1 - 1/T; nan where nothing is visible.
+    """
+    if not 0.0 <= tolerance < 1.0:
+        raise reject("tolerance", "from 0 to below 1", tolerance)
+    maps = _checked_maps(s)
+    counts = np.asarray(maps.shape[-1] if n_visible is None else n_visible, dtype=np.float64)
+    n_hidden = maps.shape[-1] - counts
+    below = np.cumsum(np.sort(maps, axis=-1), axis=-1) <= tolerance  # hidden tokens come first, and are no gain
+    n_left_out = below.sum(axis=-1) - n_hidden
+    return np.asarray(np.where(maps.any(axis=-1) & (counts > 0.0), n_left_out / np.maximum(counts, 1.0), np.nan))
 
 
 def _checked_maps(s: Any) -> FloatArray:

@@ -189,13 +189,14 @@ class ImageSettings:
     mean: tuple[float, ...] = (0.5,)  # one per channel, or one for all
     std: tuple[float, ...] = (0.5,)
     rescale: float = 1 / 255  # a byte times this, minus the mean, over std
+    n_registers: int = 0  # how many of the tokens before the patches are registers, the last of them
 
     @classmethod
     def of(cls, config: Any, preprocessor: Mapping[str, Any] | None = None) -> ImageSettings:
         """From a model's configuration and the contents of its preprocessor_config.json, where it has one."""
         stated = {name: value for name, value in (preprocessor or {}).items() if value is not None}
         height, width = _sides(config.image_size, "image_size")
-        if config.model_type == "dinov2" and stated.get("do_center_crop", True):  # it reads any size
+        if config.model_type.startswith("dinov2") and stated.get("do_center_crop", True):  # it reads any size
             height, width = _sides(stated.get("crop_size", (height, width)), "crop_size")
         channels = int(config.num_channels)
         mean: tuple[float, ...] = (0.0,)
@@ -208,9 +209,10 @@ class ImageSettings:
             if smallest <= 0:
                 raise reject(name, "above zero", smallest)
         rescale = rescale if stated.get("do_rescale", True) else 1.0
-        n_special = 2 if config.model_type == "deit" else 1
+        n_special = 0 if config.model_type == "swin" else 2 if config.model_type == "deit" else 1
+        n_registers = int(getattr(config, "num_register_tokens", 0))
         patch = _sides(config.patch_size, "patch_size")
-        return cls(channels, height, width, patch, n_special, mean, std, rescale)
+        return cls(channels, height, width, patch, n_special + n_registers, mean, std, rescale, n_registers)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -223,10 +225,11 @@ class ImageSettings:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """A name for every token: [CLS], [DIST] where there is one, then the row and column of each patch."""
+        """A name for every token: [CLS], [DIST] and [REG 0] … where there are such, then the row and column of each patch."""
         rows, columns = self.grid
         patches = tuple(f"{row},{column}" for row in range(rows) for column in range(columns))
-        return ("[CLS]", "[DIST]")[: self.n_special] + patches
+        registers = tuple(f"[REG {k}]" for k in range(self.n_registers))
+        return ("[CLS]", "[DIST]")[: self.n_special - self.n_registers] + registers + patches
 
 
 @dataclass(frozen=True, repr=False, eq=False)

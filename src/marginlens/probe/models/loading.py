@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from marginlens.errors import InputError, missing_extra, reject
-from marginlens.probe.models.adapters import adapter_for, check_family
+from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.inputs import ImageInputs, ImageSettings, Inputs, TextInputs, encode_texts, prepare_images
 
 MINILM = "minilm"  # short name of the model in the package below
@@ -64,7 +64,6 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
     safe = None if trust_pickle and not local.is_dir() else not pickled
     with _quiet(transformers):
         config = _attempt(path, lambda: transformers.AutoConfig.from_pretrained(place, **options))
-        check_family(config)
         _check_code(path, config)
         loading = {"attn_implementation": "eager", "use_safetensors": safe, "output_loading_info": True}
         model, info = _attempt(path, lambda: transformers.AutoModel.from_pretrained(place, **options, **loading))
@@ -104,6 +103,13 @@ def as_loaded(model: Any) -> LoadedModel:
     adapter_for(model)
     name = str(getattr(model.config, "name_or_path", "") or type(model).__name__)
     return LoadedModel(model, None, None, name.rstrip("/").rsplit("/", 1)[-1])
+
+
+def tower_for(model: Any, inputs: Inputs) -> Any:
+    """The part of a model that reads such inputs: of CLIP, the tower of texts or that of images; else the model."""
+    if getattr(model.config, "model_type", "") != "clip":
+        return model
+    return model.base_model.text_model if isinstance(inputs, TextInputs) else model.base_model.vision_model
 
 
 def as_inputs(loaded: LoadedModel, inputs: Any) -> Inputs:

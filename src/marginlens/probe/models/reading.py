@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from threading import Lock, get_ident
@@ -13,7 +13,8 @@ import numpy as np
 
 from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters import Adapter, adapter_for
-from marginlens.probe.models.adapters.base import Captured, LayerReading, device_of, evaluating, hidden_by
+from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
+from marginlens.probe.models.adapters.base import Captured, LayerReading, device_of, evaluating
 from marginlens.typing import BoolArray
 
 _IGNORED = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
@@ -21,7 +22,9 @@ _AXES = {  # of what a model reads
     "input_ids": ("n_inputs", "n_tokens"),
     "inputs_embeds": ("n_inputs", "n_tokens", "d_model"),
     "pixel_values": ("n_inputs", "channels", "height", "width"),
+    "input_features": ("n_inputs", "bands", "frames"),
 }
+_NUMBERS = ("pixel_values", "inputs_embeds", "input_features")  # brought to the model's precision
 _HOOK_LOCK = Lock()  # torch numbers its hooks by a counter that two threads may read at once
 _N_COMPARED = (
     16  # queries of each input, evenly spread, at which both attentions are compared: a small part of all maps
@@ -50,9 +53,11 @@ def read_attention(
     import torch
 
     adapter = adapter_for(model)
+    if isinstance(adapter, AttentionOnlyAdapter):
+        return _whole_readings(adapter, batch, layers, allow_nan)
     wanted = range(adapter.n_layers) if layers is None else [adapter.check_layer(layer) for layer in layers]
     with torch.no_grad():
-        record = _run(adapter, batch, set(wanted))
+        record = record_layers(adapter, batch, set(wanted))
     for layer in [] if allow_nan else sorted(record.captured):
         if not bool(record.captured[layer].inputs.isfinite().all()):
             raise InputError(
@@ -60,7 +65,37 @@ def read_attention(
                 "weights are not finite, or overflow in half precision, or it is a float64 model whose padded tokens see "
                 "nothing, where its mask overflows (give it inputs without padding, or float32 weights)."
             )
-    return _readings(adapter, record, wanted, allow_nan)
+    reached = [layer for layer in wanted if layer in record.captured]
+    if layers is not None and len(reached) < len(wanted):
+        missing = sorted(set(wanted) - set(reached))
+        raise reject("layers", "layers that this batch reaches", f"{missing}", "Give the inputs of that part of the model too.")
+    return _readings(adapter, record, reached, allow_nan)
+
+
+def adapter_of_batch(model: Any, batch: Mapping[str, Any]) -> Adapter:
+    """The adapter of a model; one that reads attention alone runs the batch to learn its layers, which others know beforehand."""
+    adapter = adapter_for(model)
+    if isinstance(adapter, AttentionOnlyAdapter):
+        adapter.observe(model_inputs(model, batch))
+    return adapter
+
+
+def _whole_readings(
+    adapter: AttentionOnlyAdapter, batch: Mapping[str, Any], layers: Sequence[int] | None, allow_nan: bool
+) -> Iterator[LayerReading]:
+    """The readings of a model without an adapter, of which all layers are in memory at once."""
+    for reading in adapter.readings(model_inputs(adapter.model, batch), layers):
+        if not allow_nan:
+            _check_finite(reading)
+        yield reading
+
+
+def _check_finite(reading: LayerReading) -> None:
+    if not finite_heads(reading).all():
+        raise InputError(
+            f"The model itself computes attention that is not finite in its layer {reading.layer} on this batch: its weights are not "
+            "finite, or its logits overflow in half precision (give it float32 weights)."
+        )
 
 
 def finite_heads(reading: LayerReading) -> BoolArray:
@@ -70,15 +105,15 @@ def finite_heads(reading: LayerReading) -> BoolArray:
 
 
 @dataclass(frozen=True, eq=False)
-class _Record:
-    """What a run of the model leaves of each layer."""
+class LayerRecord:
+    """What a run of the model leaves of each layer that it reached."""
 
     captured: dict[int, Captured]
     autocast: dict[int, Any]  # in which the layer ran, to be entered again
     attention: dict[int, Any]  # the layer's own, at a few queries
 
 
-def _readings(adapter: Adapter, record: _Record, layers: Sequence[int], allow_nan: bool) -> Iterator[LayerReading]:
+def _readings(adapter: Adapter, record: LayerRecord, layers: Sequence[int], allow_nan: bool) -> Iterator[LayerReading]:
     import torch
 
     for k, layer in enumerate(layers):
@@ -86,11 +121,8 @@ def _readings(adapter: Adapter, record: _Record, layers: Sequence[int], allow_na
         with torch.no_grad(), evaluating(adapter.attention_module(layer)), record.autocast[layer]:
             # all entered anew for each layer: what the caller does between two readings is its own
             reading = adapter.read(layer, record.captured[layer] if again else record.captured.pop(layer))
-        if not allow_nan and not finite_heads(reading).all():
-            raise InputError(
-                f"The model itself computes attention that is not finite in its layer {layer} on this batch: its weights are not "
-                "finite, or its logits overflow in half precision (give it float32 weights)."
-            )
+        if not allow_nan:
+            _check_finite(reading)
         _check_attention(reading, record.attention[layer], adapter.module_name(layer))
         yield reading
 
@@ -99,52 +131,56 @@ class _Stop(Exception):
     """The last layer that was asked for has attended; what the model would compute from there on is not needed."""
 
 
-def _run(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> _Record:
+def record_layers(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> LayerRecord:
     """Run the model once, up to the last of the layers, and record what enters each of them."""
-    inputs = _as_model_inputs(adapter.model, batch)
-    record = _Record({}, {}, {})
+    inputs = adapter.complete(model_inputs(adapter.model, batch))
+    record = LayerRecord({}, {}, {})
     thread, last = get_ident(), max(layers, default=-1)
+    layers_of: dict[int, list[int]] = {}  # id of a module → the layers that it serves, in the order of its calls
+    for layer in range(adapter.n_layers):
+        layers_of.setdefault(id(adapter.attention_module(layer)), []).append(layer)
+    n_calls = dict.fromkeys(layers_of, 0)
 
-    def before(layer: int) -> Callable[..., None]:
-        def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-            if get_ident() != thread:  # another batch, which may find this hook half registered or removed
-                return
-            # the first argument is the tokens, also where another forward calls it otherwise
-            names = inspect.signature(module.forward).parameters
-            named = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-            tokens = named["hidden_states"] if "hidden_states" in named else args[0]
-            real = _real_tokens(inputs.get("attention_mask"), tokens)
-            mask, rotation = named.get("attention_mask"), named.get("position_embeddings")
-            record.captured[layer] = Captured(tokens, mask, real, rotation)
-            record.autocast[layer] = _autocast(tokens.device.type)
+    def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        if get_ident() != thread:  # another batch, which may find this hook half registered or removed
+            return
+        layer = layers_of[id(module)][n_calls[id(module)]]
+        if layer not in layers:
+            return
+        # the first argument is the tokens, also where another forward calls it otherwise
+        names = inspect.signature(module.forward).parameters
+        arguments = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+        arguments.setdefault("hidden_states", args[0] if args else None)
+        record.captured[layer] = adapter.capture(layer, arguments, inputs)
+        record.autocast[layer] = _autocast(arguments["hidden_states"].device.type)
 
-        return hook
-
-    def after(layer: int) -> Callable[..., None]:
-        def hook(module: Any, args: tuple[Any, ...], output: Any) -> None:
-            if get_ident() != thread:
-                return
-            attention: Any = output[1] if isinstance(output, tuple) and len(output) > 1 else None
-            if getattr(attention, "ndim", 0) != 4:
-                raise InputError(
-                    f"The module {adapter.module_name(layer)} does not hand out its attention, so that what is read of it cannot be "
-                    'compared with the model\'s own; the model needs the attention of attn_implementation="eager".'
-                )
-            record.attention[layer] = attention[:, :, _compared_queries(attention)]
-            if layer == last:
-                raise _Stop
-
-        return hook
+    def after(module: Any, args: tuple[Any, ...], output: Any) -> None:
+        if get_ident() != thread:
+            return
+        layer = layers_of[id(module)][n_calls[id(module)]]
+        n_calls[id(module)] += 1
+        if layer not in layers:
+            return
+        place = adapter.attention_output
+        attention: Any = output[place] if isinstance(output, tuple) and len(output) > place else None
+        if getattr(attention, "ndim", 0) != 4:
+            raise InputError(
+                f"The module {adapter.module_name(layer)} does not hand out its attention, so that what is read of it cannot be "
+                'compared with the model\'s own; the model needs the attention of attn_implementation="eager".'
+            )
+        record.attention[layer] = attention[:, :, _compared_queries(attention)]
+        if layer == last:
+            raise _Stop
 
     hooks = []
     try:
-        for layer in sorted(layers):
+        modules = {id(module): module for module in map(adapter.attention_module, sorted(layers))}
+        for module in modules.values():
             with _HOOK_LOCK:
-                module = adapter.attention_module(layer)
-                hooks.append(module.register_forward_pre_hook(before(layer), with_kwargs=True))
-                hooks.append(module.register_forward_hook(after(layer), prepend=True))  # before what others change
+                hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
+                hooks.append(module.register_forward_hook(after, prepend=True))  # before what others change
         with evaluating(adapter.model), suppress(_Stop):
-            adapter.model(**inputs, **adapter.call_options)
+            adapter.run(inputs)
     finally:
         for hook in hooks:
             hook.remove()
@@ -155,8 +191,8 @@ def _compared_queries(attention: Any) -> Any:
     """Which queries of attention (B, H, T, T) are compared."""
     import torch
 
-    n_tokens = attention.shape[-1]
-    return torch.linspace(0, n_tokens - 1, min(n_tokens, _N_COMPARED), device=attention.device).round().long()
+    n_queries = attention.shape[-2]
+    return torch.linspace(0, n_queries - 1, min(n_queries, _N_COMPARED), device=attention.device).round().long()
 
 
 def _check_attention(reading: LayerReading, theirs: Any, name: str) -> None:
@@ -190,12 +226,12 @@ def _autocast(device: str) -> Any:
     return torch.autocast(device, dtype=torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device))
 
 
-def _as_model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     """The batch as tensors where the model is, images in its precision."""
     import torch
 
     if not isinstance(batch, Mapping) or not any(name in batch for name in _AXES):
-        raise reject("batch", "a mapping with input_ids, inputs_embeds or pixel_values", type(batch).__name__)
+        raise reject("batch", "a mapping with input_ids, inputs_embeds, pixel_values or input_features", type(batch).__name__)
     if batch.get("past_key_values") is not None:
         raise reject("batch", "whole inputs", "past_key_values", "Pass the tokens that made the cache as input_ids.")
     inputs, device = {}, device_of(model)
@@ -213,17 +249,5 @@ def _as_model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
             raise reject(
                 "batch", f"{name} of shape ({', '.join(axes)}), none of them 0", f"shape {tuple(tensor.shape)}"
             )
-        inputs[name] = tensor.to(model.dtype) if name in ("pixel_values", "inputs_embeds") else tensor
+        inputs[name] = tensor.to(model.dtype) if name in _NUMBERS else tensor
     return inputs
-
-
-def _real_tokens(attention_mask: Any, tokens: Any) -> Any:
-    """(B, T) bool: which tokens are not padding: the batch's mask says so, or that a token sees itself; else all."""
-    import torch
-
-    if attention_mask is not None and attention_mask.ndim == 2:
-        return attention_mask.to(device=tokens.device, dtype=torch.bool)
-    if attention_mask is not None and attention_mask.ndim == 4:  # (B, 1, T, T), added to logits as it is
-        itself = ~hidden_by(attention_mask).all(dim=1).diagonal(dim1=1, dim2=2)
-        return itself.to(tokens.device).expand(tokens.shape[:2])
-    return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)

@@ -392,12 +392,12 @@ def weight_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str,
             if weights.deviation is not None:  # measured, not stored
                 found, notes, _ = head_norms(adapter, offset)
                 return found, notes
-            d_model, d_head = weights.W_Q.shape[0], adapter.d_head
+            d_model, d_head = weights.W_Q.shape[0], adapter.shape(layer).d_head
             queries, keys = (
                 W.detach().reshape(d_model, -1, d_head).permute(1, 0, 2) for W in (weights.W_Q, weights.W_K)
             )
             n_heads = queries.shape[0]
-            keys = keys[[adapter.key_head(head) for head in range(n_heads)]]
+            keys = keys[[adapter.key_head(head, layer) for head in range(n_heads)]]
             for name, values in factor_norms(keys, queries, adapter.scale(layer)).items():
                 norms[name][layer, :n_heads] = values
     return norms, []

@@ -2,55 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import reject
+from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import Adapter
-from marginlens.probe.models.adapters.families import (
-    BertAdapter,
-    Dinov2Adapter,
-    DistilBertAdapter,
-    Gpt2Adapter,
+from marginlens.probe.models.adapters.decoders import BloomAdapter, Gpt2Adapter, OptAdapter
+from marginlens.probe.models.adapters.encoder_decoder import BartAdapter, T5Adapter
+from marginlens.probe.models.adapters.encoders import AlbertAdapter, BertAdapter, DebertaAdapter, DistilBertAdapter
+from marginlens.probe.models.adapters.rotary import (
+    CappedAdapter,
+    GptNeoXAdapter,
     LlamaAdapter,
-    ViTAdapter,
+    ModernBertAdapter,
+    NormalisedAdapter,
+    Phi3Adapter,
 )
+from marginlens.probe.models.adapters.vision import ClipAdapter, Dinov2Adapter, SwinAdapter, ViTAdapter
 
 ADAPTERS: tuple[type[Adapter], ...] = (
     BertAdapter,
     DistilBertAdapter,
+    AlbertAdapter,
+    DebertaAdapter,
+    ModernBertAdapter,
     ViTAdapter,
     Dinov2Adapter,
+    SwinAdapter,
+    ClipAdapter,
     Gpt2Adapter,
+    OptAdapter,
+    BloomAdapter,
     LlamaAdapter,
+    NormalisedAdapter,
+    CappedAdapter,
+    Phi3Adapter,
+    GptNeoXAdapter,
+    BartAdapter,
+    T5Adapter,
 )
 GUIDE = "docs/adapters.md"
 
-_NORMALISED = "it normalises queries and keys, so a logit is not linear in the token"
-_CAPPED = "it caps its logits, so a logit is not linear in the token"
-_WITH_NORMS = ("qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmo3", "olmoe", "exaone4")
-_REFUSED = {**dict.fromkeys(_WITH_NORMS, _NORMALISED), "gemma2": _CAPPED}
+Kind = TypeVar("Kind", bound=type[Adapter])
+_REGISTERED: list[type[Adapter]] = []  # by others, the last first: a family may be taken over
+
+
+def register_adapter(adapter: Kind) -> Kind:
+    """Add the adapter of a family that this library does not know, or put another in the place of its own; also a class decorator.
+
+    Args:
+        adapter: a subclass of `Adapter` whose `families` name at least one value of config.model_type. `marginlens.testing.check_adapter`
+            compares it with a model's own attention.
+    """
+    if not (isinstance(adapter, type) and issubclass(adapter, Adapter)):
+        raise reject("adapter", "a subclass of marginlens.probe.Adapter", repr(adapter))
+    families = adapter.families
+    if not families or isinstance(families, str) or not all(isinstance(name, str) for name in families):
+        raise reject("adapter", "a class whose 'families' is a tuple of model types", f"families = {families!r}")
+    if adapter not in _REGISTERED:
+        _REGISTERED.insert(0, adapter)
+    return adapter
 
 
 def supported_families() -> tuple[str, ...]:
     """The values of config.model_type that have an adapter."""
-    return tuple(family for adapter in ADAPTERS for family in adapter.families)
+    known = (family for adapter in (*ADAPTERS, *reversed(_REGISTERED)) for family in adapter.families)
+    return tuple(dict.fromkeys(known))
 
 
-def check_family(config: Any) -> type[Adapter]:
-    """The adapter of the family that a model's configuration names."""
+def check_family(config: Any) -> type[Adapter] | None:
+    """The adapter of the family that a model's configuration names; None where there is none, and attention alone is read."""
     family = getattr(config, "model_type", None)
-    adapter = next((kind for kind in ADAPTERS if family in kind.families), None)
-    if adapter is None:
-        why = f" ({_REFUSED[family]})" if family in _REFUSED else ""
-        raise InputError(
-            f"The model family {family!r} has no adapter{why}: there is one for {', '.join(supported_families())}, "
-            f"and {GUIDE} says in five steps how to add another."
-        )
-    return adapter
+    return next((kind for kind in (*_REGISTERED, *ADAPTERS) if family in kind.families), None)
 
 
 def adapter_for(model: Any) -> Adapter:
-    """The adapter of an already loaded Hugging Face model.
+    """The adapter of an already loaded Hugging Face model; `AttentionOnlyAdapter` where its family has none.
 
     Args:
         model: a model whose attention can be seen, i.e. loaded with attn_implementation="eager".
@@ -72,7 +99,7 @@ def adapter_for(model: Any) -> Adapter:
     offloaded = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate loads weights when used
     if not offloaded and all(weight.device.type == "meta" for weight in model.parameters()):
         raise reject("model", "a model with weights", "one on the meta device, which has none")
-    return adapter(model)
+    return AttentionOnlyAdapter(model) if adapter is None else adapter(model)
 
 
 def _check_tuning(model: Any) -> None:
@@ -86,4 +113,4 @@ def _check_tuning(model: Any) -> None:
         raise reject("model", "a model whose projections are the same for all tokens", got)
 
 
-__all__ = ["ADAPTERS", "GUIDE", "Adapter", "adapter_for", "check_family", "supported_families"]
+__all__ = ["ADAPTERS", "GUIDE", "Adapter", "adapter_for", "check_family", "register_adapter", "supported_families"]

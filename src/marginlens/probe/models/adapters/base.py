@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -29,28 +30,65 @@ Factors = tuple[FloatArray, FloatArray, FloatArray]  # W_Q (d, d_h), b_Q (d_h,) 
 class Captured:
     """What went into one attention layer on one batch, as torch tensors."""
 
-    inputs: Any  # (B, T, d): what the query and key maps read
-    mask: Any  # (1 or B, 1 or H, T, T) that the model adds to the logits, or None
+    inputs: Any  # (B, T, d): what the query map reads, and the key map too where there is no memory
+    mask: Any  # (1 or B, 1 or H, T, S) that the model adds to the logits, or None
     real: Any  # (B, T) bool: the token is not padding
     rotation: Any = None  # (cos, sin), each (1 or B, T, d_h), where the family has rotary positions
+    memory: Any = None  # (B, S, d): what the key map of cross-attention reads
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # all that the module was called with, by name
+
+
+class LayerKind(Enum):
+    """What the queries of a layer attend to."""
+
+    SELF = "self"  # the tokens of their own input
+    CROSS = "cross"  # the tokens of another: a decoder's queries those of the encoder
+    WINDOW = "window"  # those of their own window, a part of the input: B counts windows
+
+
+class LayerShape(NamedTuple):
+    """The sizes of one attention layer."""
+
+    n_heads: int
+    n_key_heads: int  # fewer than heads where queries are grouped
+    d_head: int
+    d_model: int
+
+
+class HeadInputs(NamedTuple):
+    """Queries (B, T, H d_h) and keys (B, S, G d_h) before positions act on them, and the factors of a norm where there is one."""
+
+    queries: Any
+    keys: Any
+    query_factor: Any = None  # (B, H, T)
+    key_factor: Any = None  # (B, G, S)
 
 
 @dataclass(frozen=True)
 class LayerReading:
-    """What one attention layer computed on one batch, as torch tensors in the model's own precision.
+    r"""What one attention layer computed on one batch, as torch tensors in the model's own precision.
 
-    B inputs, H query heads, T tokens, width d, head width d_h. Rows of `logits` and `attention` that belong to padded
-    queries are to be ignored; `visible` is False there.
+    B inputs, H query heads, T queries, S tokens that they attend to (T of them but in cross-attention), width d, head width d_h. Rows of
+    `logits` and `attention` that belong to padded queries are to be ignored; `visible` is False there. Where the layers of a family do
+    more to logits than W does, the last fields say what; with W of the head and, where positions are rotary, of the offset,
+
+    .. math:: \text{logit}(x, z) = \mathrm{cap}\big(r_z r_x (x^\top W z + x^\top w_0 + c_z) + b(x, z)\big)
     """
 
     layer: int
     inputs: Any  # (B, T, d): what the layer's query and key maps read, after the layer's own norm where there is one
     queries: Any  # (B, H, T, d_h) as they enter the logits, rotary applied where the family has it
-    keys: Any  # (B, H, T, d_h) alike, grouped keys repeated to the query heads
-    logits: Any  # (B, H, T, T) scaled; -inf where the model hides a token from a query
-    attention: Any  # (B, H, T, T) softmax of the logits over the last axis; zeros where a query sees nothing
-    visible: Any  # (B, T, T) bool: query i sees token j, and i is itself a real token
+    keys: Any  # (B, H, S, d_h) alike, grouped keys repeated to the query heads
+    logits: Any  # (B, H, T, S) scaled; -inf where the model hides a token from a query
+    attention: Any  # (B, H, T, S) softmax of the logits over the last axis; zeros where a query sees nothing
+    visible: Any  # (B, T, S) bool: query i sees token j, and i is itself a real token
     rounding: Any  # (B, H, T) by how much rounding alone may part two logits of a query
+    kind: LayerKind = LayerKind.SELF
+    memory: Any = None  # (B, S, d) what the keys of cross-attention are made from
+    bias: Any = None  # (1 or B, 1 or H, T or 1, S) the term b of the logits, which W does not give: positions relative to each other
+    query_factor: Any = None  # (B, H, T) the factors r_z and
+    key_factor: Any = None  # (B, H, S) r_x that normalising queries and keys puts on a logit; all above zero
+    cap: float | None = None  # c where the model's logits are c tanh(l/c)
 
     def __repr__(self) -> str:
         n_inputs, n_heads, n_tokens, _ = self.attention.shape
@@ -102,22 +140,31 @@ class Adapter(ABC):
 
     families: ClassVar[tuple[str, ...]] = ()  # values of config.model_type
     projections: tuple[str, ...] = ()  # children that make a module an attention layer
+    reads_weights: ClassVar[bool] = True  # whether there is a W; `layer_maps` gives it
     rotary: ClassVar[bool] = False  # W depends on the offset of query and key
+    beyond_w: str = ""  # what the family's logits have beside W and positions that turn, as the end of a sentence
     softmax_in_single: ClassVar[bool] = False  # the family's own code takes the softmax in float32, whatever the dtype
+    attention_output: ClassVar[int] = 1  # which of a module's outputs is its attention
     call_options: ClassVar[dict[str, Any]] = {}  # passed to the model beside the batch
 
     def __init__(self, model: Any) -> None:
         self.model = model.base_model
         self.config = self.model.config
-        layers = {
-            name: module
-            for name, module in self.model.named_modules()
-            if "crossattention" not in name and all(hasattr(module, child) for child in self.projections)
-        }
-        self.module_names, self._modules = tuple(layers), list(layers.values())
+        layers = self.find_layers()
+        self.module_names, self._modules = tuple(name for name, _ in layers), [module for _, module in layers]
         if not self._modules:
             family = getattr(self.config, "model_type", "?")
             raise reject("model", f"a model with attention layers of the {family} family", type(model).__name__)
+
+    def find_layers(self) -> list[tuple[str, Any]]:
+        """The attention modules by name, in the order in which they are called; twice where one serves two layers."""
+        return [
+            (name, module)
+            for name, module in self.model.named_modules()
+            if "crossattention" not in name and all(hasattr(module, child) for child in self.projections)
+        ]
+
+    # ---- sizes
 
     @property
     def n_layers(self) -> int:
@@ -125,6 +172,7 @@ class Adapter(ABC):
 
     @property
     def n_heads(self) -> int:
+        """Heads of the layer that has most."""
         return int(self.config.num_attention_heads)
 
     @property
@@ -140,9 +188,32 @@ class Adapter(ABC):
     def d_head(self) -> int:
         return self.d_model // self.n_heads
 
-    def key_head(self, head: int) -> int:
+    def shape(self, layer: int) -> LayerShape:
+        """The sizes of one layer, which are those of all in most families."""
+        return LayerShape(self.n_heads, self.n_key_heads, self.d_head, self.d_model)
+
+    def key_head(self, head: int, layer: int = 0) -> int:
         """The key head that a query head reads: with grouped queries, neighbours share one."""
-        return head // (self.n_heads // self.n_key_heads)
+        shape = self.shape(layer)
+        return head // (shape.n_heads // shape.n_key_heads)
+
+    # ---- where the layers are
+
+    def tower(self, layer: int) -> str:
+        """Which part of the model a layer belongs to, where there are several: encoder, decoder, cross; text, vision."""
+        return ""
+
+    def kind(self, layer: int) -> LayerKind:
+        """What the queries of a layer attend to."""
+        return LayerKind.CROSS if self.tower(layer) == "cross" else LayerKind.SELF
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """(n_layers) what the layers are called: their number, after the part of the model where there are several."""
+        towers = [self.tower(layer) for layer in range(self.n_layers)]
+        return tuple(
+            f"{tower} {towers[:layer].count(tower)}" if tower else str(layer) for layer, tower in enumerate(towers)
+        )
 
     def attention_module(self, layer: int) -> Any:
         """The module of layer `layer` whose inputs are read."""
@@ -157,6 +228,30 @@ class Adapter(ABC):
             raise reject("layer", f"a layer from 0 to {self.n_layers - 1}", layer)
         return int(layer)
 
+    # ---- running the model
+
+    def complete(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The batch with what the model needs beside what was given, as a decoder's tokens."""
+        return inputs
+
+    def run(self, inputs: dict[str, Any]) -> Any:
+        """Call the model on a batch."""
+        return self.model(**inputs, **self.call_options)
+
+    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, Any]) -> Captured:
+        """What a layer's module was called with.
+
+        Args:
+            arguments: of the module's forward, by name; the tokens are `hidden_states`.
+            inputs: what the model was called with.
+        """
+        tokens = arguments["hidden_states"]
+        real = real_tokens(inputs.get("attention_mask"), tokens)
+        rotation = arguments.get("position_embeddings")
+        return Captured(tokens, arguments.get("attention_mask"), real, rotation, arguments=arguments)
+
+    # ---- what a layer computes
+
     @abstractmethod
     def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
         """Queries (B, T, H d_h) and keys (B, T, G d_h) of the inputs (B, T, d), by the model's own modules."""
@@ -165,32 +260,58 @@ class Adapter(ABC):
     def projection(self, layer: int) -> Projection:
         """The weights behind `project`."""
 
+    def normalise(self, layer: int, queries: Any, keys: Any) -> HeadInputs:
+        """What the layer does to its queries (B, T, H d_h) and keys (B, S, G d_h) before positions act on them: mostly nothing."""
+        return HeadInputs(queries, keys)
+
     def scale(self, layer: int) -> float:
         """What the products of queries and keys are multiplied with."""
-        return 1.0 / math.sqrt(self.d_head)
+        return 1.0 / math.sqrt(self.shape(layer).d_head)
 
     def products(self, layer: int, queries: Any, keys: Any) -> Any:
-        """Logits (B, H, T, T) before the mask."""
+        """Logits (B, H, T, S) before the mask."""
         return queries @ keys.transpose(2, 3) * self.scale(layer)
 
     def rotate(self, heads: Any, rotation: Any) -> Any:
         """Queries or keys (B, H, T, d_h) at their positions; unchanged where positions are part of the inputs."""
         return heads
 
+    def bias(self, layer: int, captured: Captured, queries: Any, keys: Any) -> Any:
+        """What the layer adds to the products, (1 or B, 1 or H, T or 1, S), beside its mask; None where it adds nothing."""
+        return None
+
+    def cap(self, layer: int) -> float | None:
+        """c where the layer's logits are c tanh(l/c)."""
+        return None
+
     def read(self, layer: int, captured: Captured) -> LayerReading:
         """Queries, keys, logits and attention of a layer, computed from what went into it."""
         import torch
 
-        n_inputs, n_tokens, _ = captured.inputs.shape
+        shape = self.shape(layer)
+        flat_queries, flat_keys = self.project(layer, captured.inputs)
+        if captured.memory is not None:
+            flat_keys = self.project(layer, captured.memory)[1]
+        made = self.normalise(layer, flat_queries, flat_keys)
         queries, keys = (
-            self.rotate(flat.view(n_inputs, n_tokens, -1, self.d_head).transpose(1, 2), captured.rotation)
-            for flat in self.project(layer, captured.inputs)
+            self.rotate(flat.view(*flat.shape[:2], -1, shape.d_head).transpose(1, 2), captured.rotation)
+            for flat in made[:2]
         )
-        if self.n_key_heads != self.n_heads:
-            keys = keys[:, [self.key_head(head) for head in range(self.n_heads)]]
+        key_factor = made.key_factor
+        if shape.n_key_heads != shape.n_heads:
+            repeated = [self.key_head(head, layer) for head in range(shape.n_heads)]
+            keys = keys[:, repeated]
+            key_factor = None if key_factor is None else key_factor[:, repeated]
         logits = self.products(layer, queries, keys)
-        rounding = self.scale(layer) * _rounding(queries, keys, captured.real, logits.dtype)
-        sees = captured.real.new_ones((n_inputs, n_tokens, n_tokens))
+        real_keys = captured.real if captured.memory is None else captured.real.new_ones(captured.memory.shape[:2])
+        rounding = self.scale(layer) * _rounding(queries, keys, real_keys, logits.dtype)
+        bias, cap = self.bias(layer, captured, queries, keys), self.cap(layer)
+        if bias is not None:
+            logits = logits + bias
+            rounding = rounding + logit_rounding(logits.dtype) * bias.abs().amax(dim=-1)
+        if cap is not None:
+            logits = torch.tanh(logits / cap) * cap
+        sees = captured.real.new_ones((logits.shape[0], *logits.shape[2:]))
         if captured.mask is not None:
             hidden = hidden_by(captured.mask)
             logits = (logits + captured.mask).masked_fill_(hidden, -math.inf)
@@ -201,7 +322,12 @@ class Adapter(ABC):
         if captured.mask is not None:
             attention.masked_fill_(hidden, 0.0)  # a query that sees nothing: 0 rather than 0/0
         visible = sees & captured.real[:, :, None]
-        return LayerReading(layer, captured.inputs, queries, keys, logits, attention, visible, rounding)
+        return LayerReading(
+            layer, captured.inputs, queries, keys, logits, attention, visible, rounding,
+            self.kind(layer), captured.memory, bias, made.query_factor, key_factor, cap,
+        )  # fmt: skip
+
+    # ---- the weights behind it
 
     def key_query(self, layer: int, head: int, offset: int | None = None) -> KeyQueryMap:
         r"""The key-query map of one head: a token x has, for a query z, the logit
@@ -211,9 +337,10 @@ class Adapter(ABC):
             offset: position of the query minus position of the token; only models with rotary positions need it,
                 and for the others it changes nothing.
         """
-        if whole_number(head, "head", at_least=0) >= self.n_heads:
-            raise reject("head", f"a head from 0 to {self.n_heads - 1}", head)
-        factors = self._of_head(self.projection(self.check_layer(layer)), head)
+        n_heads = self.shape(self.check_layer(layer)).n_heads
+        if whole_number(head, "head", at_least=0) >= n_heads:
+            raise reject("head", f"a head from 0 to {n_heads - 1}", head)
+        factors = self._of_head(layer, self.projection(layer), head)
         if not _all_finite(factors):
             raise InputError(
                 f"Head {head} of layer {layer} has no key-query map: its query or key weights are not finite."
@@ -223,18 +350,23 @@ class Adapter(ABC):
     def layer_maps(self, layer: int, offset: int | None = None) -> LayerMaps:
         """`key_query` of all heads of a layer, whose projections are read or measured once."""
         weights = self.projection(self.check_layer(layer))
-        factors = [self._of_head(weights, head) for head in range(self.n_heads)]
+        factors = [self._of_head(layer, weights, head) for head in range(self.shape(layer).n_heads)]
         heads = [self._map(layer, head, offset) if _all_finite(head) else None for head in factors]
         return LayerMaps(tuple(heads), weights.deviation)
+
+    @property
+    def gives_logits(self) -> bool:
+        """Whether a head's logits are those of one W, up to a constant of the query."""
+        return self.reads_weights and not self.rotary and not self.beyond_w
 
     def _map(self, layer: int, factors: Factors, offset: int | None) -> KeyQueryMap:
         W_Q, b_Q, W_K = factors
         return KeyQueryMap(W_K=W_K, W_Q=W_Q, b_Q=b_Q, scale=self.scale(layer))
 
-    def _of_head(self, weights: Projection, head: int) -> Factors:
-        query = slice(head * self.d_head, (head + 1) * self.d_head)
-        key = slice(self.key_head(head) * self.d_head, (self.key_head(head) + 1) * self.d_head)
-        b_Q = np.zeros(self.d_head) if weights.b_Q is None else _numpy(weights.b_Q[query])
+    def _of_head(self, layer: int, weights: Projection, head: int) -> Factors:
+        width, group = self.shape(layer).d_head, self.key_head(head, layer)
+        query, key = slice(head * width, (head + 1) * width), slice(group * width, (group + 1) * width)
+        b_Q = np.zeros(width) if weights.b_Q is None else _numpy(weights.b_Q[query])
         return _numpy(weights.W_Q[:, query]), b_Q, _numpy(weights.W_K[:, key])
 
     def _affine(self, layer: int, child: str, used: int | None = None) -> AffineMap:
@@ -244,7 +376,7 @@ class Adapter(ABC):
         attention = self.attention_module(layer)
         module = getattr(attention, child)
         like = torch.empty(0, device=device_of(module, attention, self.model), dtype=self.model.dtype)
-        return affine_map(module, self.d_model, f"{self.module_names[layer]}.{child}", like, used)
+        return affine_map(module, self.shape(layer).d_model, f"{self.module_names[layer]}.{child}", like, used)
 
 
 class LinearAdapter(Adapter):
@@ -259,6 +391,39 @@ class LinearAdapter(Adapter):
         query, key = (self._affine(layer, name) for name in self.projections)
         deviations = [part.deviation for part in (query, key) if part.deviation is not None]
         return Projection(query.W, query.b, key.W, max(deviations, default=None))
+
+
+class FusedAdapter(Adapter):
+    """A family whose layers make queries, keys and values by one linear map, named in `projections`."""
+
+    def columns(self, layer: int) -> tuple[Any, Any]:
+        """Which outputs of the map are the queries (H d_h) and which the keys (G d_h), each as a slice or a list of indices.
+
+        Most families have all queries first, then all keys, then all values.
+        """
+        shape = self.shape(layer)
+        n_query = shape.n_heads * shape.d_head
+        return slice(0, n_query), slice(n_query, n_query + shape.n_key_heads * shape.d_head)
+
+    def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
+        joint = getattr(self.attention_module(layer), self.projections[0])(inputs)
+        queries, keys = (joint[..., columns] for columns in self.columns(layer))
+        return queries, keys
+
+    def projection(self, layer: int) -> Projection:
+        query, key = self.columns(layer)
+        used = key.stop if isinstance(key, slice) else None  # queries and keys first: values are not measured
+        joint = self._affine(layer, self.projections[0], used)
+        return Projection(joint.W[:, query], None if joint.b is None else joint.b[query], joint.W[:, key], joint.deviation)
+
+
+def interleaved_columns(shape: LayerShape) -> tuple[list[int], list[int]]:
+    """Columns of queries and of keys where each head has its own queries, keys and values side by side."""
+    width = shape.d_head
+    query, key = (
+        [3 * width * head + part * width + k for head in range(shape.n_heads) for k in range(width)] for part in (0, 1)
+    )
+    return query, key
 
 
 def affine_map(module: Any, d_in: int, name: str, like: Any, used: int | None = None) -> AffineMap:
@@ -383,6 +548,18 @@ def hidden_by(mask: Any) -> Any:
     if not mask.is_floating_point():
         raise reject("batch", "given a mask (B, T) of ones and zeros, or one that is added to logits", f"{mask.dtype}")
     return mask <= max(torch.finfo(mask.dtype).min, torch.finfo(torch.float32).min) / 2
+
+
+def real_tokens(attention_mask: Any, tokens: Any) -> Any:
+    """(B, T) bool: which tokens (B, T, d) are not padding: the batch's mask says so, or that a token sees itself; else all."""
+    import torch
+
+    if attention_mask is not None and attention_mask.ndim == 2:
+        return attention_mask.to(device=tokens.device, dtype=torch.bool)
+    if attention_mask is not None and attention_mask.ndim == 4:  # (B, 1, T, T), added to logits as it is
+        itself = ~hidden_by(attention_mask).all(dim=1).diagonal(dim1=1, dim2=2)
+        return itself.to(tokens.device).expand(tokens.shape[:2])
+    return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
 
 
 def _all_finite(factors: Factors) -> bool:

@@ -1,0 +1,140 @@
+"""Any model that hands out its attention: what can be measured without its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from marginlens.errors import InputError, reject
+from marginlens.probe.models.adapters.base import (
+    Adapter,
+    LayerKind,
+    LayerReading,
+    LayerShape,
+    Projection,
+    evaluating,
+    real_tokens,
+)
+from marginlens.probe.models.adapters.encoder_decoder import with_decoder_inputs
+
+_OUTPUTS = {  # of a model's output, in the order of layers → the part of the model they belong to
+    "encoder_attentions": "encoder",
+    "attentions": "",
+    "decoder_attentions": "decoder",
+    "cross_attentions": "cross",
+}
+_SUM_ATOL = 1e-2  # by which the attention of a query may miss the sum 1, in half precision
+
+
+class AttentionOnlyAdapter(Adapter):
+    """A model of any family, whose own attention is taken as it is.
+
+    Logits are the logarithms of the attention, which differ from the model's by a constant of the query, so that selections and margins are
+    the same as far as probabilities do not underflow; a token without attention in any head of a layer counts as hidden. There is
+    no W, and a reading has no inputs, queries and keys.
+
+    Args:
+        model: a loaded Hugging Face model with attn_implementation="eager".
+        reason: why W is not read, as a clause.
+    """
+
+    reads_weights: ClassVar[bool] = False
+
+    def __init__(self, model: Any, reason: str = "") -> None:
+        self.model = model.base_model
+        self.config = self.model.config
+        self.reason = reason or f"the model family {self.config.model_type!r} has no adapter"
+        self.module_names: tuple[str, ...] = ()
+        self._modules: list[Any] = []
+        self._layers: list[tuple[str, LayerKind, int]] | None = None  # tower, kind and heads of each layer, once it has run
+
+    def observe(self, inputs: Mapping[str, Any]) -> AttentionOnlyAdapter:
+        """Run a batch to learn how many layers and heads there are."""
+        if self._layers is None:
+            for _ in self.readings(dict(inputs)):
+                pass
+        return self
+
+    @property
+    def layers(self) -> list[tuple[str, LayerKind, int]]:
+        """Tower, kind and number of heads of each layer."""
+        if self._layers is None:
+            raise InputError("A model without an adapter shows its layers when it runs: read a batch first.")
+        return self._layers
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def n_heads(self) -> int:
+        return max(n_heads for _, _, n_heads in self.layers)
+
+    def shape(self, layer: int) -> LayerShape:
+        n_heads = self.layers[self.check_layer(layer)][2]
+        return LayerShape(n_heads, n_heads, 0, 0)
+
+    def tower(self, layer: int) -> str:
+        return self.layers[layer][0]
+
+    def kind(self, layer: int) -> LayerKind:
+        return self.layers[layer][1]
+
+    def readings(self, inputs: dict[str, Any], layers: Any = None) -> Iterator[LayerReading]:
+        """The attention of the layers, all of them by default, on a batch of tensors."""
+        import torch
+
+        completed = with_decoder_inputs(self.config, inputs) if hasattr(self.model, "decoder") else inputs
+        with torch.no_grad(), evaluating(self.model):
+            output = self.model(**completed, output_attentions=True, return_dict=True)
+        found = [
+            (tower, maps) for name, tower in _OUTPUTS.items() for maps in (getattr(output, name, None) or ()) if maps is not None
+        ]
+        n_inputs = len(next(value for value in completed.values() if hasattr(value, "shape")))
+        described, kept = [], []
+        for tower, maps in found:
+            self._check(maps, n_inputs)
+            kind = LayerKind.WINDOW if len(maps) != n_inputs else LayerKind.CROSS if tower == "cross" else LayerKind.SELF
+            described.append((tower, kind, int(maps.shape[1])))
+            kept.append(maps)
+        if not described:
+            raise reject(
+                "model",
+                "a model that hands out its attention",
+                f"{type(self.model).__name__}, whose output has none",
+                'Load it with attn_implementation="eager".',
+            )
+        self._layers = described
+        for layer in range(len(kept)) if layers is None else layers:
+            yield self._reading(self.check_layer(layer), kept[layer], completed)
+
+    def _check(self, maps: Any, n_inputs: int) -> None:
+        is_map = getattr(maps, "ndim", 0) == 4 and len(maps) % n_inputs == 0
+        sums = maps.sum(dim=-1) if is_map else None
+        if sums is None or bool(((sums - 1.0).abs() > _SUM_ATOL).logical_and(sums.abs() > _SUM_ATOL).any()):
+            raise reject(
+                "model",
+                "a model whose attention is (n_inputs, n_heads, n_queries, n_tokens) and sums to 1 over tokens",
+                f"{type(self.model).__name__}, whose attention is something else, of shape {tuple(maps.shape)}",
+            )
+
+    def _reading(self, layer: int, maps: Any, inputs: Mapping[str, Any]) -> LayerReading:
+        import torch
+
+        tower, kind, _ = self.layers[layer]
+        name = "decoder_attention_mask" if tower in ("decoder", "cross") else "attention_mask"
+        stated = inputs.get(name)
+        if stated is None or stated.ndim != 2 or tuple(stated.shape) != (len(maps), maps.shape[2]):
+            stated = None
+        real = real_tokens(stated, maps[:, 0])
+        visible = (maps > 0).any(dim=1) & real[:, :, None]
+        logits = maps.log().masked_fill(~visible[:, None], float("-inf"))
+        eps = torch.finfo(maps.dtype).eps
+        finite = torch.where(torch.isfinite(logits), logits.abs(), 0.0).amax(dim=-1)
+        return LayerReading(layer, None, None, None, logits, maps, visible, 4.0 * eps * (1.0 + finite), kind)
+
+    def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
+        raise InputError(f"W is not read: {self.reason}.")
+
+    def projection(self, layer: int) -> Projection:
+        raise InputError(f"W is not read: {self.reason}.")

@@ -1,0 +1,54 @@
+"""Decoders of text without rotary positions: GPT-2 and OPT, whose positions are part of the inputs, and BLOOM, which adds them to logits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from marginlens.probe.models.adapters.base import Captured, FusedAdapter, LinearAdapter, interleaved_columns
+
+
+class Gpt2Adapter(FusedAdapter):
+    """GPT-2, with its options: no scale, a scale that falls with the layer, products in float32."""
+
+    families: ClassVar[tuple[str, ...]] = ("gpt2",)
+    projections: tuple[str, ...] = ("c_attn",)
+    call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
+
+    def scale(self, layer: int) -> float:
+        scale = 1.0 / math.sqrt(self.d_head) if self.config.scale_attn_weights else 1.0
+        return scale / (layer + 1) if self.config.scale_attn_by_inverse_layer_idx else scale
+
+    def products(self, layer: int, queries: Any, keys: Any) -> Any:
+        import torch
+
+        if not self.config.reorder_and_upcast_attn:
+            return super().products(layer, queries, keys)
+        with torch.autocast(queries.device.type, enabled=False):
+            return super().products(layer, queries.float(), keys.float())
+
+
+class OptAdapter(LinearAdapter):
+    """OPT."""
+
+    families: ClassVar[tuple[str, ...]] = ("opt",)
+    projections: tuple[str, ...] = ("q_proj", "k_proj")
+    softmax_in_single: ClassVar[bool] = True
+    call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
+
+
+class BloomAdapter(FusedAdapter):
+    """BLOOM, which adds to a logit the token's position times a slope of the head (ALiBi): the reading's `bias`."""
+
+    families: ClassVar[tuple[str, ...]] = ("bloom",)
+    projections: tuple[str, ...] = ("query_key_value",)
+    beyond_w: str = "a slope of the head times how far a token is from the query"
+    softmax_in_single: ClassVar[bool] = True
+    call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
+
+    def columns(self, layer: int) -> tuple[list[int], list[int]]:
+        return interleaved_columns(self.shape(layer))
+
+    def bias(self, layer: int, captured: Captured, queries: Any, keys: Any) -> Any:
+        alibi = captured.arguments["alibi"]  # (B H, 1, T)
+        return alibi.view(queries.shape[0], -1, *alibi.shape[1:])

@@ -1,0 +1,101 @@
+"""Encoders with a decoder that attends to them: T5, BART and Whisper. Layers are those of the encoder, then the decoder's in turn with the cross-attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from marginlens.errors import InputError
+from marginlens.probe.models.adapters.base import Captured, LayerShape, LinearAdapter, real_tokens
+
+_CROSS = ("EncDecAttention", "encoder_attn")  # what families call the attention of decoder to encoder
+
+
+class EncoderDecoderAdapter(LinearAdapter):
+    """What T5, BART and Whisper have in common.
+
+    Where a batch has no decoder_input_ids, the decoder reads the encoder's text moved by one token, as while it writes that text down;
+    behind an encoder of sound it reads its start token alone.
+    """
+
+    call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
+
+    @property
+    def n_heads(self) -> int:
+        return max(self.shape(layer).n_heads for layer in range(self.n_layers))
+
+    def tower(self, layer: int) -> str:
+        name = self.module_names[layer]
+        if any(part in name for part in _CROSS):
+            return "cross"
+        return "decoder" if name.startswith("decoder") else "encoder"
+
+    def shape(self, layer: int) -> LayerShape:
+        module = self.attention_module(layer)
+        return LayerShape(module.num_heads, module.num_heads, module.head_dim, module.embed_dim)
+
+    def complete(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        has_decoder = any(name.startswith("decoder") for name in self.module_names)
+        return with_decoder_inputs(self.config, inputs) if has_decoder else inputs
+
+    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, Any]) -> Captured:
+        tokens, is_encoder = arguments["hidden_states"], self.tower(layer) == "encoder"
+        stated = inputs.get("attention_mask" if is_encoder else "decoder_attention_mask")
+        if stated is not None and tuple(stated.shape) != tuple(tokens.shape[:2]):
+            stated = None  # of frames of sound, which the encoder shortens and does not hide
+        mask = arguments.get("attention_mask", arguments.get("mask"))
+        memory = arguments.get("key_value_states")
+        return Captured(tokens, mask, real_tokens(stated, tokens), memory=memory, arguments=arguments)
+
+
+class BartAdapter(EncoderDecoderAdapter):
+    """BART and Whisper, whose positions are part of the inputs; Whisper's encoder reads sound."""
+
+    families: ClassVar[tuple[str, ...]] = ("bart", "whisper")
+    projections: tuple[str, ...] = ("q_proj", "k_proj")
+
+
+class T5Adapter(EncoderDecoderAdapter):
+    """T5, whose logits are not scaled; the first layer of a stack learns a bias by distance, which all layers of it add: the reading's `bias`.
+
+    The cross-attention has no bias.
+    """
+
+    families: ClassVar[tuple[str, ...]] = ("t5",)
+    projections: tuple[str, ...] = ("q", "k")
+    beyond_w: str = "a bias for each distance of query and token"
+    attention_output: ClassVar[int] = 2
+
+    def shape(self, layer: int) -> LayerShape:
+        module = self.attention_module(layer)
+        return LayerShape(module.n_heads, module.n_heads, module.key_value_proj_dim, module.d_model)
+
+    def scale(self, layer: int) -> float:
+        return 1.0
+
+    def bias(self, layer: int, captured: Captured, queries: Any, keys: Any) -> Any:
+        given, module = captured.arguments.get("position_bias"), self.attention_module(layer)
+        if given is not None or not module.has_relative_attention_bias:
+            return given
+        return module.compute_bias(queries.shape[2], keys.shape[2], device=queries.device)
+
+
+def with_decoder_inputs(config: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """A batch of tensors with decoder_input_ids: those given, or the encoder's moved by one behind the start token, or that token alone."""
+    import torch
+
+    if "decoder_input_ids" in inputs or "decoder_inputs_embeds" in inputs:
+        return inputs
+    start = getattr(config, "decoder_start_token_id", None)
+    start = getattr(config, "pad_token_id", None) if start is None else start
+    if start is None:
+        raise InputError("The decoder of this model names no start token: give decoder_input_ids in the batch.")
+    ids = inputs.get("input_ids")
+    if ids is None:
+        first = next(iter(inputs.values()))
+        return {**inputs, "decoder_input_ids": torch.full((len(first), 1), int(start), device=first.device)}
+    moved = torch.cat((torch.full_like(ids[:, :1], int(start)), ids[:, :-1]), dim=1)
+    completed = {**inputs, "decoder_input_ids": moved}
+    if "attention_mask" in inputs and inputs["attention_mask"].ndim == 2:
+        completed["decoder_attention_mask"] = inputs["attention_mask"]
+    return completed

@@ -1,0 +1,208 @@
+"""Models that turn queries and keys by their positions: Llama and its kin, with fused maps, normalised queries or capped logits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from marginlens.errors import reject
+from marginlens.probe.heads.key_query import KeyQueryMap
+from marginlens.probe.models.adapters.base import (
+    Adapter,
+    Factors,
+    FusedAdapter,
+    HeadInputs,
+    LinearAdapter,
+    Projection,
+    interleaved_columns,
+)
+from marginlens.typing import FloatArray
+
+_CHANGING_FREQUENCIES = ("dynamic", "longrope")  # rotary types whose frequencies depend on how long the text is
+
+
+class RotaryAdapter(Adapter):
+    r"""What families with rotary positions have in common; a sliding window reaches the reading through the model's own mask.
+
+    A query at position m and a key at position n are turned by R(m) and R(n) before their product, so that the logit
+    is :math:`x^\top W_K R(m-n) W_Q^\top z` times the scale: it has no matrix of its own, only one for each offset m - n.
+    Where only the first coordinates of a head are turned, R is the identity on the others.
+    """
+
+    rotary: ClassVar[bool] = True
+    softmax_in_single: ClassVar[bool] = True
+    call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
+
+    @property
+    def n_key_heads(self) -> int:
+        return int(getattr(self.config, "num_key_value_heads", None) or self.n_heads)
+
+    @property
+    def d_head(self) -> int:
+        return int(getattr(self.config, "head_dim", None) or self.d_model // self.n_heads)
+
+    def rotate(self, heads: Any, rotation: Any) -> Any:
+        import torch
+
+        cos, sin = (table[:, None] for table in rotation)  # (1 or B, 1, T, width that is turned)
+        turned, rest = heads[..., : cos.shape[-1]], heads[..., cos.shape[-1] :]
+        first, second = turned.chunk(2, dim=-1)
+        turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
+        return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
+
+    def _map(self, layer: int, factors: Factors, offset: int | None) -> KeyQueryMap:
+        """The effective map of one head at one offset, R(offset) taken into W_K.
+
+        Among tokens at that offset a key bias adds the same to every logit of a query; between offsets it does not.
+        """
+        if offset is None or isinstance(offset, bool) or not isinstance(offset, int | np.integer):
+            raise reject(
+                "offset",
+                "a whole number of positions (of the query minus of the token)",
+                repr(offset),
+                "Rotary positions turn queries and keys, so this model has a key-query matrix for each offset "
+                "but none that is free of positions.",
+            )
+        W_Q, b_Q, W_K = factors
+        return KeyQueryMap(W_K=W_K @ self.rotation(layer, int(offset)), W_Q=W_Q, b_Q=b_Q, scale=self.scale(layer))
+
+    def rotation(self, layer: int, offset: int) -> FloatArray:
+        """R(offset), (d_h, d_h), as it acts on a column, with the factor that some rotary types put on what they turn."""
+        rotary = next(module.rotary_emb for module in self.model.modules() if hasattr(module, "rotary_emb"))
+        kind, frequencies, scaling = rotary.rope_type, "inv_freq", "attention_scaling"
+        if isinstance(kind, dict):  # layers of several kinds, each with its own frequencies
+            of_layer = self.config.layer_types[layer]
+            kind, frequencies, scaling = kind[of_layer], f"{of_layer}_{frequencies}", f"{of_layer}_{scaling}"
+        if kind in _CHANGING_FREQUENCIES:
+            raise reject("model", "one whose rotary frequencies stay the same", f"the rotary type {kind!r}")
+        angle = offset * getattr(rotary, frequencies).detach().cpu().double().numpy()  # (width that is turned / 2,)
+        cos, sin = np.diag(np.cos(angle)), np.diag(np.sin(angle))
+        turned = float(getattr(rotary, scaling)) ** 2 * np.block([[cos, -sin], [sin, cos]])
+        matrix = np.eye(self.shape(layer).d_head)
+        matrix[: len(turned), : len(turned)] = turned
+        return matrix
+
+
+class LlamaAdapter(RotaryAdapter, LinearAdapter):
+    """Llama, Mistral, Mixtral, Qwen2, Gemma, StarCoder2 and Phi, which turns a part of each head only."""
+
+    families: ClassVar[tuple[str, ...]] = ("llama", "mistral", "mixtral", "qwen2", "gemma", "starcoder2", "phi")
+    projections: tuple[str, ...] = ("q_proj", "k_proj")
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        norms = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")
+        if any(hasattr(module, name) for module in self._modules for name in norms):
+            raise reject("model", "a model whose queries are linear in its inputs", "one that normalises its queries")
+
+
+class NormalisedAdapter(RotaryAdapter, LinearAdapter):
+    r"""Qwen3, Gemma 3 and OLMo 2 and 3, which bring queries and keys to length before they turn them.
+
+    With :math:`\rho` the root mean square of a head's (or, in OLMo, of all heads') queries or keys and g the gain of the norm, the query is
+    :math:`g_Q \odot W_Q^\top z/\rho_Q(z)` and the key :math:`g_K \odot W_K^\top x/\rho_K(x)`. The gains belong to W; the factors
+    :math:`1/\rho` of query and token do not, and are the reading's `query_factor` and `key_factor`. The first changes how decisive a
+    query is but not what it selects; the second can change the selection.
+    """
+
+    families: ClassVar[tuple[str, ...]] = ("qwen3", "qwen3_moe", "gemma3_text", "olmo2", "olmo3")
+    projections: tuple[str, ...] = ("q_proj", "k_proj", "q_norm", "k_norm")
+    beyond_w: str = "the lengths of query and key, which are normalised"
+
+    def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
+        module = self.attention_module(layer)
+        return module.q_proj(inputs), module.k_proj(inputs)
+
+    def projection(self, layer: int) -> Projection:
+        module, shape = self.attention_module(layer), self.shape(layer)
+        query, key = self._affine(layer, "q_proj"), self._affine(layer, "k_proj")
+        g_Q, g_K = (
+            _gain(norm, like).repeat(n * shape.d_head // len(_gain(norm, like)))
+            for norm, like, n in (
+                (module.q_norm, query.W, shape.n_heads),
+                (module.k_norm, key.W, shape.n_key_heads),
+            )
+        )
+        deviations = [part.deviation for part in (query, key) if part.deviation is not None]
+        b_Q = None if query.b is None else query.b * g_Q
+        return Projection(query.W * g_Q, b_Q, key.W * g_K, max(deviations, default=None))
+
+    def normalise(self, layer: int, queries: Any, keys: Any) -> HeadInputs:
+        module, shape = self.attention_module(layer), self.shape(layer)
+        made, factors = [], []
+        for flat, norm, n_heads in (
+            (queries, module.q_norm, shape.n_heads),
+            (keys, module.k_norm, shape.n_key_heads),
+        ):
+            by_head = len(norm.weight) == shape.d_head
+            read = flat.view(*flat.shape[:2], n_heads, -1) if by_head else flat
+            made.append(norm(read).reshape(flat.shape))
+            factor = (read.double().square().mean(dim=-1) + _norm_eps(norm)).rsqrt().to(flat.dtype)
+            factors.append((factor if by_head else factor[..., None].expand(-1, -1, n_heads)).transpose(1, 2))
+        return HeadInputs(*made, *factors)
+
+    def scale(self, layer: int) -> float:
+        return float(self.attention_module(layer).scaling)
+
+
+class CappedAdapter(RotaryAdapter, LinearAdapter):
+    r"""Gemma 2, whose logits are :math:`c \tanh(l/c)` of l: the order of tokens is that of l, and so is the selection; margins shrink."""
+
+    families: ClassVar[tuple[str, ...]] = ("gemma2",)
+    projections: tuple[str, ...] = ("q_proj", "k_proj")
+    beyond_w: str = "the cap c tanh(l/c), which keeps the order of logits but not their differences"
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        if all(self.cap(layer) is None for layer in range(self.n_layers)):
+            self.beyond_w = ""
+
+    def scale(self, layer: int) -> float:
+        return float(self.attention_module(layer).scaling)
+
+    def cap(self, layer: int) -> float | None:
+        cap = self.attention_module(layer).attn_logit_softcapping
+        return None if cap is None else float(cap)
+
+
+class Phi3Adapter(RotaryAdapter, FusedAdapter):
+    """Phi-3: Llama's layers with one map for queries, keys and values."""
+
+    families: ClassVar[tuple[str, ...]] = ("phi3",)
+    projections: tuple[str, ...] = ("qkv_proj",)
+
+
+class GptNeoXAdapter(RotaryAdapter, FusedAdapter):
+    """GPT-NeoX and Pythia: one map with the parts of each head side by side, of which a part is turned."""
+
+    families: ClassVar[tuple[str, ...]] = ("gpt_neox",)
+    projections: tuple[str, ...] = ("query_key_value",)
+
+    def columns(self, layer: int) -> tuple[list[int], list[int]]:
+        return interleaved_columns(self.shape(layer))
+
+
+class ModernBertAdapter(RotaryAdapter, FusedAdapter):
+    """ModernBERT: an encoder with rotary positions, which most layers use inside a window around the query."""
+
+    families: ClassVar[tuple[str, ...]] = ("modernbert",)
+    projections: tuple[str, ...] = ("Wqkv",)
+    call_options: ClassVar[dict[str, Any]] = {}
+
+    def rotate(self, heads: Any, rotation: Any) -> Any:
+        return super().rotate(heads.float(), rotation).to(heads.dtype)  # in single precision, as the family's own code
+
+
+def _norm_eps(norm: Any) -> float:
+    return float(getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", None) or 0.0)
+
+
+def _gain(norm: Any, like: Any) -> Any:
+    """(width,) what a norm multiplies coordinates with: it says so at ones, whose root mean square is 1."""
+    import torch
+
+    with torch.no_grad():
+        ones = torch.ones(len(norm.weight), device=norm.weight.device, dtype=norm.weight.dtype)
+        return (norm(ones) * math.sqrt(1.0 + _norm_eps(norm))).to(like)

@@ -1,0 +1,86 @@
+"""Models without an adapter: the measures of their attention are those that an adapter reads, and the result says why W is missing."""
+
+import numpy as np
+import pytest
+
+from marginlens.errors import InputError
+from marginlens.probe import ProbeSettings, probe_model, probe_page, read_attention, register_adapter, select_tokens
+from marginlens.probe.models.adapters import _REGISTERED, adapter_for
+from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
+from marginlens.probe.models.adapters.encoders import BertAdapter
+from tiny_families import batch_for, small_model
+from tiny_transformers import WORDS, encoded
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SAME = 1e-9  # of logits and their logarithms, in float64
+
+
+@pytest.fixture(scope="module")
+def ernie():
+    """A model whose family has no adapter; its layers are BERT's."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = transformers.ErnieConfig(
+            vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+            max_position_embeddings=16, initializer_range=0.3, attn_implementation="eager",
+        )  # fmt: skip
+        return transformers.ErnieModel(config).double().eval()
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "t5", "swin"])
+def test_it_reads_what_an_adapter_reads(name):
+    dtype = torch.float32 if name == "swin" else torch.float64
+    model, batch = small_model(name, dtype), batch_for(name, dtype, "right")
+    plain = AttentionOnlyAdapter(model)
+    found = list(plain.readings(dict(batch)))
+    read = {adapter_for(model).layer_names[one.layer]: one for one in read_attention(model, batch)}
+    if name == "swin":  # whose output has the last map of each stage
+        assert [len(one.attention) for one in found] == [3 * 4, 3]
+        return
+    assert len(found) == len(read)
+    for reading in found:
+        theirs = read[plain.layer_names[reading.layer]]
+        assert torch.equal(reading.visible, theirs.visible)
+        assert reading.kind is theirs.kind
+        visible = theirs.visible.numpy()
+        ours, expected = (select_tokens(one.logits.double().numpy(), visible) for one in (reading, theirs))
+        assert np.array_equal(ours.selected, expected.selected)
+        known = np.isfinite(expected.margin)
+        tolerance = SAME if name in ("bert", "t5") else 1e-3  # a softmax in float32 rounds small probabilities
+        assert np.abs(ours.margin - expected.margin)[known].max() <= tolerance * np.abs(expected.margin[known]).max()
+
+
+def test_a_probe_measures_attention_and_says_why_there_is_no_W(ernie):
+    result = probe_model(ernie, encoded(ernie), ProbeSettings(max_margin=True))
+    assert result.weights_missing == "the model family 'ernie' has no adapter"
+    assert any("W is not read" in note and "docs/adapters.md" in note for note in result.notes)
+    assert np.isnan(result["frobenius"]).all()
+    assert not result.has_max_margin
+    for name in ("nnz", "entropy", "top_probability", "negligible_share", "sink_share", "decisive_share", "margin_median"):
+        assert np.isfinite(result[name]).all(), name
+    assert len(result.examples) > 0
+    assert "W is not read" in probe_page(result)
+
+
+def test_an_adapter_of_ones_own_takes_over(ernie):
+    class ErnieAdapter(BertAdapter):
+        families = ("ernie",)
+
+    without = probe_model(ernie, encoded(ernie))
+    try:
+        assert register_adapter(ErnieAdapter) is ErnieAdapter
+        result = probe_model(ernie, encoded(ernie))
+    finally:
+        _REGISTERED.remove(ErnieAdapter)
+    assert np.isfinite(result["frobenius"]).all()
+    assert result.weights_missing == ""
+    for name in ("nnz", "negligible_share", "margin_median", "self_share"):
+        assert np.allclose(result[name], without[name], rtol=0.01 if name == "margin_median" else 1e-9), name
+
+
+@pytest.mark.parametrize("given", [BertAdapter.families, type("Nameless", (BertAdapter,), {"families": ()})])
+def test_what_is_no_adapter_is_refused(given):
+    with pytest.raises(InputError, match="'adapter' argument"):
+        register_adapter(given)
