@@ -10,7 +10,15 @@ GROUPED = {"num_key_value_heads": 2}
 WIDE = {**GROUPED, "head_dim": 8}
 IMAGE = {"image_size": 8, "patch_size": 2, "num_channels": 3}
 DINOV2 = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "mlp_ratio": 2}
-GPT2 = {"n_embd": 24, "n_layer": 3, "n_head": 4, "vocab_size": 40, "n_positions": 32, "bos_token_id": 0, "eos_token_id": 0}
+GPT2 = {
+    "n_embd": 24,
+    "n_layer": 3,
+    "n_head": 4,
+    "vocab_size": 40,
+    "n_positions": 32,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0, "original_max_position_embeddings": 8}
 LOCAL = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 BERT_IDS = {**IDS, "cls_token_id": 0, "sep_token_id": 0}
@@ -113,7 +121,9 @@ def small_model(name, dtype):
     with torch.random.fork_rng():
         torch.manual_seed(sum(map(ord, name)))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # DeBERTa's module compiles functions as torch no longer wishes
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # DeBERTa's module compiles functions as torch no longer wishes
             cls = getattr(transformers, kind)
         model = cls(cls.config_class(**options, attn_implementation="eager")).to(dtype).eval()
         with torch.no_grad():

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 ROUNDING_RTOL = 1e-10
 DIFFERENCE_RTOL = 1e-5  # of central differences
 ATTENTION_ATOL = 1e-5  # of a probability, that an adapter may miss
-KEY_QUERY_RTOL = 1e-5  # of the largest logit: families turn or normalise queries in single precision also in float64 models
+KEY_QUERY_RTOL = (
+    1e-5  # of the largest logit: families turn or normalise queries in single precision also in float64 models
+)
 SCALES = (1e-200, 1.0, 1e200)
 
 
@@ -150,16 +152,24 @@ def check_adapter(model: Any, batch: Mapping[str, Any], *, atol: float = ATTENTI
     n_inputs = len(next(iter(batch.values())))
     for layer, own in _own_attention(adapter, batch, set(readings)).items():
         reading, name = readings[layer], f"layer {layer}"
-        _promise(own.shape == reading.attention.shape, f"the attention of {name} has the shape {tuple(own.shape)} of the model's own")
+        _promise(
+            own.shape == reading.attention.shape,
+            f"the attention of {name} has the shape {tuple(own.shape)} of the model's own",
+        )
         rows = reading.visible.any(dim=-1)  # (B, T)
         apart = (reading.attention - own).abs().transpose(1, 2)[rows]
         worst = float("inf") if bool(apart.isnan().any()) else float(apart.max())
         _promise(worst <= atol, f"the attention of {name} is the model's own to {atol:g}, not to {worst:.2g}")
         hidden = ~reading.visible & rows[:, :, None]
         outside = own.abs().amax(dim=1)[hidden]
-        _promise(not outside.numel() or float(outside.max()) <= atol, f"the model gives no attention to what {name} hides")
+        _promise(
+            not outside.numel() or float(outside.max()) <= atol, f"the model gives no attention to what {name} hides"
+        )
         finite = reading.logits.isfinite() == reading.visible[:, None]
-        _promise(bool((finite | ~rows[:, None, :, None]).all()), f"the logits of {name} are finite where it sees a token, and only there")
+        _promise(
+            bool((finite | ~rows[:, None, :, None]).all()),
+            f"the logits of {name} are finite where it sees a token, and only there",
+        )
     singles = ({key: value[k : k + 1] for key, value in batch.items()} for k in range(n_inputs))
     for k, single in enumerate(singles):
         for reading in read_attention(model, single):
@@ -191,9 +201,7 @@ def _own_attention(adapter: Adapter, batch: Mapping[str, Any], layers: set[int])
         for hook in hooks:
             hook.remove()
     return {
-        layer: calls[id(adapter.attention_module(layer))].pop(0)
-        for layer in range(adapter.n_layers)
-        if layer in layers
+        layer: calls[id(adapter.attention_module(layer))].pop(0) for layer in range(adapter.n_layers) if layer in layers
     }
 
 

@@ -37,7 +37,14 @@ ROTARY = [
     )
 ]
 PLAIN_ROTARY = ["llama", "llama yarn, wide heads", "mistral", "gemma", "starcoder2", "qwen2", "gemma2 uncapped"]
-CAUSAL = [*ROTARY, *(name for name in MODELS if name.startswith("gpt2")), "bert decoder", "opt", "bloom", "clip_text_model"]
+CAUSAL = [
+    *ROTARY,
+    *(name for name in MODELS if name.startswith("gpt2")),
+    "bert decoder",
+    "opt",
+    "bloom",
+    "clip_text_model",
+]
 CAUSAL.remove("modernbert")
 LOCAL_LAYERS = ("gemma2", "gemma2 uncapped", "gemma3_text", "olmo3")  # all but the second
 NAN_IN_DOUBLE = ("opt", "bloom", "clip", "clip_text_model")
@@ -92,7 +99,13 @@ def test_attention_is_the_models_own_in_float32(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "padding"),
-    [(name, padding) for name in DOUBLES if name in WITH_ALL_MAPS for padding in PADDINGS if padding == "none" or name in TEXTUAL],
+    [
+        (name, padding)
+        for name in DOUBLES
+        if name in WITH_ALL_MAPS
+        for padding in PADDINGS
+        if padding == "none" or name in TEXTUAL
+    ],
 )
 def test_attention_is_the_models_own_in_float64(name: str, padding: str) -> None:
     model, batch = small_model(name, torch.float64), batch_for(name, torch.float64, padding)

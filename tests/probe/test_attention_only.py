@@ -49,7 +49,10 @@ def test_it_reads_what_an_adapter_reads(name):
         assert np.array_equal(ours.selected, expected.selected)
         known = np.isfinite(expected.margin)
         tolerance = SAME if name in ("bert", "t5") else 1e-3  # a softmax in float32 rounds small probabilities
-        assert np.abs(ours.margin - expected.margin)[known].max() <= tolerance * np.abs(expected.margin[known]).max()
+        assert (
+            np.abs(ours.margin[known] - expected.margin[known]).max()
+            <= tolerance * np.abs(expected.margin[known]).max()
+        )
 
 
 def test_a_probe_measures_attention_and_says_why_there_is_no_W(ernie):
@@ -58,7 +61,15 @@ def test_a_probe_measures_attention_and_says_why_there_is_no_W(ernie):
     assert any("W is not read" in note and "docs/adapters.md" in note for note in result.notes)
     assert np.isnan(result["frobenius"]).all()
     assert not result.has_max_margin
-    for name in ("nnz", "entropy", "top_probability", "negligible_share", "sink_share", "decisive_share", "margin_median"):
+    for name in (
+        "nnz",
+        "entropy",
+        "top_probability",
+        "negligible_share",
+        "sink_share",
+        "decisive_share",
+        "margin_median",
+    ):
         assert np.isfinite(result[name]).all(), name
     assert len(result.examples) > 0
     assert "W is not read" in probe_page(result)

@@ -93,7 +93,9 @@ def probe_model(
                 attention = np.where(is_finite[:, None, None], attention, 0.0)
             sums.add(reading.layer, attention, visible, selection, reading.kind)
             if has_maps and reading.layer == 0:
-                has_maps = attention.shape[-1] == max(map(len, batch.tokens))  # else layers see other tokens than the input's
+                has_maps = attention.shape[-1] == max(
+                    map(len, batch.tokens)
+                )  # else layers see other tokens than the input's
             if has_maps:
                 examples.add(reading.layer, batch, attention, selection)
                 selections.add(reading.layer, batch, visible, selection)
@@ -294,7 +296,9 @@ def max_margin_measures(
     if tied.size:
         notes.append(f"In {_count_heads(tied.size)} some of these queries, {int(tied.max())} at most, {_TIES_LEFT_OUT}")
     if any(adapter.kind(layer) is LayerKind.CROSS for layer in range(n_layers)):
-        notes.append("The max-margin part leaves out cross-attention, whose queries are not among the tokens they select.")
+        notes.append(
+            "The max-margin part leaves out cross-attention, whose queries are not among the tokens they select."
+        )
     if not adapter.gives_logits:
         known = agreement[np.isfinite(agreement)]
         same = "in none of these queries, which are all tied"

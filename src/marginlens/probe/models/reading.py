@@ -68,7 +68,9 @@ def read_attention(
     reached = [layer for layer in wanted if layer in record.captured]
     if layers is not None and len(reached) < len(wanted):
         missing = sorted(set(wanted) - set(reached))
-        raise reject("layers", "layers that this batch reaches", f"{missing}", "Give the inputs of that part of the model too.")
+        raise reject(
+            "layers", "layers that this batch reaches", f"{missing}", "Give the inputs of that part of the model too."
+        )
     return _readings(adapter, record, reached, allow_nan)
 
 
@@ -231,7 +233,9 @@ def model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     if not isinstance(batch, Mapping) or not any(name in batch for name in _AXES):
-        raise reject("batch", "a mapping with input_ids, inputs_embeds, pixel_values or input_features", type(batch).__name__)
+        raise reject(
+            "batch", "a mapping with input_ids, inputs_embeds, pixel_values or input_features", type(batch).__name__
+        )
     if batch.get("past_key_values") is not None:
         raise reject("batch", "whole inputs", "past_key_values", "Pass the tokens that made the cache as input_ids.")
     inputs, device = {}, device_of(model)

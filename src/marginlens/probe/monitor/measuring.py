@@ -15,10 +15,10 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.errors import InputError, reject
 from marginlens.probe.heads.key_query import factor_norms
-from marginlens.probe.models.adapters import Adapter, adapter_for
+from marginlens.probe.models.adapters import Adapter
 from marginlens.probe.models.adapters.base import LayerReading, device_of
 from marginlens.probe.models.inputs import InputBatch
-from marginlens.probe.models.reading import read_attention
+from marginlens.probe.models.reading import adapter_of_batch, read_attention
 from marginlens.probe.result import MarginCounts, ProbeSettings
 from marginlens.probe.run import NORMS, head_norms, max_margin_measures
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -287,7 +287,7 @@ def measure_heads(
     """
     batch.check(model)
     with untouched(model):
-        adapter = adapter_for(model)
+        adapter = adapter_of_batch(model, batch.inputs)
         sums = _LayerSums(adapter.n_layers, adapter.n_heads)
         try:
             for reading in read_attention(model, batch.inputs, allow_nan=True):

@@ -46,7 +46,9 @@ class AttentionOnlyAdapter(Adapter):
         self.reason = reason or f"the model family {self.config.model_type!r} has no adapter"
         self.module_names: tuple[str, ...] = ()
         self._modules: list[Any] = []
-        self._layers: list[tuple[str, LayerKind, int]] | None = None  # tower, kind and heads of each layer, once it has run
+        self._layers: list[tuple[str, LayerKind, int]] | None = (
+            None  # tower, kind and heads of each layer, once it has run
+        )
 
     def observe(self, inputs: Mapping[str, Any]) -> AttentionOnlyAdapter:
         """Run a batch to learn how many layers and heads there are."""
@@ -88,13 +90,18 @@ class AttentionOnlyAdapter(Adapter):
         with torch.no_grad(), evaluating(self.model):
             output = self.model(**completed, output_attentions=True, return_dict=True)
         found = [
-            (tower, maps) for name, tower in _OUTPUTS.items() for maps in (getattr(output, name, None) or ()) if maps is not None
+            (tower, maps)
+            for name, tower in _OUTPUTS.items()
+            for maps in (getattr(output, name, None) or ())
+            if maps is not None
         ]
         n_inputs = len(next(value for value in completed.values() if hasattr(value, "shape")))
         described, kept = [], []
         for tower, maps in found:
             self._check(maps, n_inputs)
-            kind = LayerKind.WINDOW if len(maps) != n_inputs else LayerKind.CROSS if tower == "cross" else LayerKind.SELF
+            kind = (
+                LayerKind.WINDOW if len(maps) != n_inputs else LayerKind.CROSS if tower == "cross" else LayerKind.SELF
+            )
             described.append((tower, kind, int(maps.shape[1])))
             kept.append(maps)
         if not described:

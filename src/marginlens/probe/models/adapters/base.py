@@ -414,7 +414,9 @@ class FusedAdapter(Adapter):
         query, key = self.columns(layer)
         used = key.stop if isinstance(key, slice) else None  # queries and keys first: values are not measured
         joint = self._affine(layer, self.projections[0], used)
-        return Projection(joint.W[:, query], None if joint.b is None else joint.b[query], joint.W[:, key], joint.deviation)
+        return Projection(
+            joint.W[:, query], None if joint.b is None else joint.b[query], joint.W[:, key], joint.deviation
+        )
 
 
 def interleaved_columns(shape: LayerShape) -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""Decoders of text without rotary positions: GPT-2 and OPT, whose positions are part of the inputs, and BLOOM, which adds them to logits."""
+"""Decoders of text without rotary positions: GPT-2 and OPT, which have them in the inputs, and BLOOM, which adds them to logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders with a decoder that attends to them: T5, BART and Whisper. Layers are those of the encoder, then the decoder's in turn with the cross-attention."""
+"""Encoders with a decoder that attends to them: T5, BART and Whisper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CROSS = ("EncDecAttention", "encoder_attn")  # what families call the attention
 
 
 class EncoderDecoderAdapter(LinearAdapter):
-    """What T5, BART and Whisper have in common.
+    """What T5, BART and Whisper have in common: the layers of the encoder, then the decoder's own and its cross-attention in turn.
 
     Where a batch has no decoder_input_ids, the decoder reads the encoder's text moved by one token, as while it writes that text down;
     behind an encoder of sound it reads its start token alone.
@@ -56,7 +56,7 @@ class BartAdapter(EncoderDecoderAdapter):
 
 
 class T5Adapter(EncoderDecoderAdapter):
-    """T5, whose logits are not scaled; the first layer of a stack learns a bias by distance, which all layers of it add: the reading's `bias`.
+    """T5, whose logits are not scaled; all layers of a stack add the bias by distance that its first one learns.
 
     The cross-attention has no bias.
     """

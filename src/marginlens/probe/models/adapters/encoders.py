@@ -38,7 +38,11 @@ class AlbertAdapter(LinearAdapter):
     projections: tuple[str, ...] = ("query", "key")
 
     def find_layers(self) -> list[tuple[str, Any]]:
-        modules, n_layers, n_groups = super().find_layers(), self.config.num_hidden_layers, self.config.num_hidden_groups
+        modules, n_layers, n_groups = (
+            super().find_layers(),
+            self.config.num_hidden_layers,
+            self.config.num_hidden_groups,
+        )
         in_group = len(modules) // n_groups
         groups = (int(layer / (n_layers / n_groups)) for layer in range(n_layers))  # as the family's own code counts
         return [module for group in groups for module in modules[group * in_group : (group + 1) * in_group]]

@@ -96,7 +96,10 @@ class SwinAdapter(LinearAdapter):
     def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, Any]) -> Captured:
         import torch
 
-        tokens, mask = arguments["hidden_states"], arguments.get("attention_mask")  # (B n_windows, w², d), (n_windows, w², w²)
+        tokens, mask = (
+            arguments["hidden_states"],
+            arguments.get("attention_mask"),
+        )  # (B n_windows, w², d), (n_windows, w², w²)
         if mask is not None:
             mask = mask.masked_fill(mask <= _SWIN_HIDES, torch.finfo(mask.dtype).min)
             mask = mask[:, None].repeat(len(tokens) // len(mask), 1, 1, 1)
