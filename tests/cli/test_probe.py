@@ -146,3 +146,21 @@ def test_what_a_user_put_beside_an_earlier_probe_is_not_lost(bert, text):
     Path("probe-report/notes.txt").write_text("mine")
     assert "which holds something else (notes.txt)" in refused(bert, "--text", text, "--no-max-margin")
     assert Path("probe-report/notes.txt").read_text() == "mine"
+
+
+def test_the_file_of_a_monitored_run_gives_its_page(tmp_path):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("pyarrow")
+    from marginlens.probe import AttentionMonitor
+    from tiny_transformers import tiny_gpt2
+
+    monitor = AttentionMonitor({"input_ids": torch.tensor([[1, 2, 3, 4]])}, tmp_path / "run.parquet", every=1)
+    for seed in range(2):
+        monitor.step(tiny_gpt2(seed))
+    result = run(tmp_path / "run.parquet", "--out", tmp_path / "page")
+    assert result.exit_code == 0, result.output
+    assert "No alarm was raised." in result.output
+    found = json.loads((tmp_path / "page" / "checkpoints.json").read_text(encoding="utf-8"))
+    assert found["steps"] == [1, 2]
+    assert found["alarms"] == []
+    assert "2 measurements" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")

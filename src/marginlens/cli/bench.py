@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -35,11 +35,13 @@ BENCHMARKS = {  # name -> title of its table, what it does
     "stream": ("Priority graphs of a stream", "Rank the tokens of a corpus of a hundred million, chunk by chunk."),
     "nexttoken": ("Next-token descent", "Descend on next-token weights."),
     "probe": ("Probe of all-MiniLM-L6-v2", "Probe every head of a real model."),
+    "monitor": ("A monitored training run", "Train a small GPT-2, and see what watching its heads costs."),
     "engines": ("Engines", "Run tasks without work, to see what each engine costs."),
     "sweep": ("Sweeps", "Sweep a million problems beside a bare loop over them, and ten million for their memory."),
     "embeddings": ("Trained embeddings", "Take training steps on embeddings."),
     "lab": ("The lab in a browser", "Open the lab in a browser, drag a token and paint basins."),
 }
+WITH_DEVICE = ("monitor",)  # whose functions take the device to run on
 SUMMARY, NOTE = (
     "summary",
     "note",
@@ -49,11 +51,11 @@ _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 0.0))
 app = typer.Typer(help="Time the library against the best alternatives on this machine.", no_args_is_help=True)
 
 
-def _command(name: str) -> Callable[[bool], None]:
+def _command(name: str) -> Callable[..., None]:
     """The command that runs `benchmarks.<name>.bench_<name>` and prints its rows."""
     title, what = BENCHMARKS[name]
 
-    def measure(as_json: AsJson = False) -> None:
+    def measure(as_json: bool, **options: Any) -> None:
         with errors_as_sentences():
             if not (CHECKOUT / "benchmarks" / "__init__.py").is_file():
                 raise InputError(
@@ -63,14 +65,24 @@ def _command(name: str) -> Callable[[bool], None]:
                 sys.path.insert(0, str(CHECKOUT))
             run = getattr(import_module(f"benchmarks.{name}"), f"bench_{name}")
             with Bars() as bars:
-                rows = run(progress=bars.bar(title))
+                rows = run(progress=bars.bar(title), **options)
             if as_json:
                 typer.echo(json.dumps(rows, indent=2))
             else:
                 console().print(timings_table(title, rows))
 
-    measure.__doc__ = what
-    return measure
+    def plain(as_json: AsJson = False) -> None:
+        measure(as_json)
+
+    def measure_on(
+        device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda or cuda:1.")] = "cpu",
+        as_json: AsJson = False,
+    ) -> None:
+        measure(as_json, device=device)
+
+    command = measure_on if name in WITH_DEVICE else plain
+    command.__doc__ = what
+    return command
 
 
 for _name in BENCHMARKS:

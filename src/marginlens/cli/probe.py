@@ -26,6 +26,7 @@ FOLDER = Path("probe-report")
 PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"
 CURVES_PNG, CURVES_SVG = "curves.png", "curves.svg"
 _HEADS = 6  # heads that each table of the terminal names
+_ROWS = 30  # of a long run that the terminal shows, evenly spread
 _LAYER_COLUMNS = ("relative_nnz", "nnz", "entropy", "top_probability", "frobenius", "margin_median", "decisive_share")
 _CURVE_COLUMNS = (
     "checkpoint",
@@ -44,7 +45,7 @@ def probe(
         str,
         typer.Argument(
             metavar="MODEL_OR_PATH",
-            help="A folder that save_pretrained wrote, or minilm for the packaged all-MiniLM-L6-v2.",
+            help="A folder that save_pretrained wrote, minilm for the packaged all-MiniLM-L6-v2, or the .parquet file of a monitored run.",
             show_default=False,
         ),
     ],
@@ -111,6 +112,10 @@ def probe(
         folder = out if out is not None or as_json else FOLDER
         if folder is not None:
             _check_folder(folder)
+        if model.endswith(".parquet"):
+            refuse_options("with the file of a monitored run", text=text, images=images, limit=limit, offset=offset)
+            _show_run(model, folder, as_json)
+            return
         result: ProbeResult | CheckpointCurves
         with Bars() as bars:
             bar = bars.bar("Probing")
@@ -129,6 +134,29 @@ def probe(
         show(console(), result)
         if folder is not None:
             console().print(f"The page is at {folder / PAGE}", markup=False, soft_wrap=True)
+
+
+def _show_run(path: str, folder: Path | None, as_json: bool) -> None:
+    """The curves and the alarms of a run that a monitor watched, as a page and on the terminal."""
+    from marginlens.probe.monitor.alarms import alarm_summary, find_alarms
+    from marginlens.probe.monitor.record import read_run
+
+    curves = read_run(path)
+    alarms = find_alarms(curves)
+    numbers = {**curves.to_dict(), "alarms": [alarm.sentence for alarm in alarms]}
+    if folder is not None:
+        from marginlens.probe.page.checkpoints import checkpoint_page
+
+        content = json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1).encode()
+        write_folder(folder, {PAGE: checkpoint_page(curves, alarms).encode(), CURVES: content}, "out")
+    if as_json:
+        typer.echo(_rows.as_json(numbers))
+        return
+    show(console(), curves)
+    for sentence in alarm_summary(alarms) or ("No alarm was raised.",):
+        console().print(sentence, markup=False)
+    if folder is not None:
+        console().print(f"The page is at {folder / PAGE}", markup=False, soft_wrap=True)
 
 
 def _inputs(loaded: LoadedModel, text: Path | None, images: Path | None, limit: int | None) -> Inputs:
@@ -222,12 +250,14 @@ def _show_heads(out: Console, result: ProbeResult) -> None:
 def _show_curves(out: Console, result: CheckpointCurves) -> None:
     out.print(f"{result.model}: {len(result.names)} checkpoints; {result.n_inputs:,} inputs", markup=False)
     rows = [{name: row[name] for name in row if name in _CURVE_COLUMNS} for row in result.rows()]
+    rows = [rows[k] for k in np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).round().astype(int))]
     out.print(rows_table("The last layer, means over heads", rows))
     if "correlation" in result.measures:
         columns = {title: result.by_layer(name)[:, -1] for title, name in _max_margin_columns().items()}
         rows = [
             {"checkpoint": checkpoint, **{title: _mean(values[k]) for title, values in columns.items()}}
             for k, checkpoint in enumerate(result.names)
+            if np.isfinite(result["correlation"][k]).any()
         ]
         out.print(rows_table("Correlation with the max-margin W, means over the heads of the last layer", rows))
     trends = {"nnz/T": result.trends("relative_nnz")[-1], "norm of W": result.trends("frobenius")[-1]}

@@ -75,17 +75,18 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
         has_trend=curves.can_have_trend,
         columns=[MAIN[name] for name in main],
         rows=[[change(curves, name, layer) for name in main] for layer in range(curves.n_layers)],
-        data=htmlsafe_json_dumps(_page_data(curves, alarms or ()), ensure_ascii=True, allow_nan=False),
+        data=htmlsafe_json_dumps(_page_data(curves, alarms), ensure_ascii=True, allow_nan=False),
     )
 
 
-def _page_data(curves: CheckpointCurves, alarms: Sequence[Alarm]) -> dict[str, Any]:
+def _page_data(curves: CheckpointCurves, alarms: Sequence[Alarm] | None) -> dict[str, Any]:
     """The curves of every head as plain values, and which heads have an alarm."""
     return {
         "layers": curves.n_layers,
         "heads": curves.n_heads,
         "measures": [_measure_data(curves, measure) for measure in curves.shown],
-        "alarms": [[alarm.layer, alarm.head] for alarm in alarms],
+        "axis": "checkpoint" if alarms is None else "optimizer step",
+        "alarms": [[alarm.layer, alarm.head] for alarm in alarms or ()],
     }
 
 

@@ -112,6 +112,7 @@
     Object.assign(state, { layer, head });
     showHeads();
     showHead();
+    letKeysScroll();
     byId(`curve-${layer}-${head}`).focus();
   }
 
@@ -139,7 +140,7 @@
       const anchor = ["start", "middle", "end"][k];
       picture.append(draw("text", { x: x(step), y: bottom + 18, "text-anchor": anchor }, Math.round(step).toLocaleString("en")));
     });
-    picture.append(draw("text", { x: box.left + box.width / 2, y: bottom + 36, "text-anchor": "middle" }, "optimizer step"));
+    picture.append(draw("text", { x: box.left + box.width / 2, y: bottom + 36, "text-anchor": "middle" }, data.axis));
     for (let head = 0; head < data.heads; head += 1) {
       if (head !== state.head) picture.append(draw("path", { d: path(measure, curve(measure, state.layer, head), box), class: "other" }));
     }
@@ -150,7 +151,7 @@
       point.append(draw("title", {}, `step ${measure.steps[k].toLocaleString("en")}: ${shown(value)}`));
       picture.append(point);
     });
-    byId("one").replaceChildren(make("h3", {}, `Layer ${state.layer}, head ${state.head}: ${measure.title} ${ends(values)}`), picture,
+    byId("one").replaceChildren(make("h3", {}, `Layer ${state.layer}, head ${state.head}: ${measure.title} ${ends(values)}`), make("div", { class: "scroll" }, picture),
       make("p", { class: "under" }, "Grey are the other heads of the layer."));
   }
 

@@ -236,6 +236,10 @@ def _sparser(curves: CheckpointCurves, name: str, whose: str) -> str:
 
 
 def _percents(shares: FloatArray) -> str:
+    """Changes in percent; beyond ten times as whole multiples."""
+    if shares.min() >= 10.0:
+        low, high = f"{shares.min() + 1.0:.0f}", f"{shares.max() + 1.0:.0f}"
+        return f"a factor of {low}" if low == high else f"a factor of {low} to {high}"
     low, high = f"{shares.min():.0%}", f"{shares.max():.0%}"
     return low if low == high else f"{low} to {high}"
 
