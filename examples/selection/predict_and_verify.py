@@ -1,38 +1,60 @@
-"""A Thm 3: from a start inside the cone around a locally optimal direction, gradient descent converges to that direction.
+"""
+Predict the limit, then train
+=============================
 
-Everything is known before training: the theorem's conditions are checked one by one, and its conclusion names the limit.
+Softmax attention trained by gradient descent ends at a max-margin direction, but a problem can have several.
+From a start inside the cone around a locally optimal direction the limit is certain (A Thm 3): every condition is checked before
+the first step, and the answer is a direction that proves itself.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import marginlens as ml
 
-# Data: two inputs of two tokens in the plane; token 0 of each scores 1, token 1 scores 0.
-data, v = ml.data.figure_8()
+plt.rcParams.update(ml.plotting.STYLE)
+N_STEPS = 200_000
 
-# Solve: the locally optimal directions, and the cone of starts around the one that misses the best token of input 1.
-optima = ml.locally_optimal_directions(data, v)
-for selection, direction, is_global in zip(optima.selections, optima.directions, optima.is_global, strict=True):
-    print(f"{'GMM' if is_global else 'LMM'} selects {selection} along {np.round(direction, 4)}")
+# %%
+# Two inputs of two tokens in the plane. Token 0 of each scores 1, token 1 scores 0.
+# Two directions are locally optimal: the global one, and one that misses the best token of the second input.
+data, v = ml.data.figure_8()
+ml.locally_optimal_directions(data, v)
+
+# %%
+# Around the second one lies a cone. We start near its edge, beyond the radius from which the proof holds.
 local = ml.token_optimality(data, v, [0, 1])
 cone = ml.basin_cone(data, v, local.selected)
-
-# A start near the edge of the cone, beyond the radius at which nothing of the proof is implicit.
 tilt = np.arccos(1.0 - 0.9 * cone.mu)
 across = np.array([-local.direction[1], local.direction[0]])
 start = 1.1 * cone.proven_radius * (np.cos(tilt) * local.direction + np.sin(tilt) * across)
+
+# %%
+# Which theorem applies from there?
 prediction = ml.predict_limit(data, v, start=start)
 print(prediction.verdicts[2])
 print(prediction.why)
 
-# Look: so far out a plain step has the length e^(-margin × norm), so normalised steps show the same descent at a visible speed.
-run = ml.descend(data, v, optimizer=ml.NormalizedGD(1.0), n_steps=200_000, start=start)
-print(f"selected tokens {run.selected}, norm {np.linalg.norm(start):.0f} -> {run.norm:.0f}")
-before, after = (ml.angle(p, prediction.direction) for p in (start, run.final))
-print(
-    f"angle to the predicted direction {before:.4f} -> {after:.6f}, cosine {ml.correlation(run.final, local.direction):.6f}"
-)
+# %%
+# So far out a plain step has the length :math:`e^{-\text{margin}\cdot\|p\|}`; normalised steps show the same descent at a visible speed.
+record = ml.Record(ml.plotting.recorded_steps(N_STEPS))
+run = ml.descend(data, v, optimizer=ml.NormalizedGD(1.0), n_steps=N_STEPS, start=start, record=record)
+cosine = ml.correlation(run.final, prediction.direction)
+print(f"selects {run.selected}, cosine with the prediction {cosine:.6f}")
 
-# What to notice: the limit of plain descent was certain before the first step, though it is not the best direction; normalised steps
-# went there too, which is observed and not proved; and the direction proves itself.
-print(f"residual of its optimality conditions {local.solution.kkt_residual():.1e}")
+# %%
+# The angle to the predicted direction falls over the whole run, while the other locally optimal direction stays far away.
+other = ml.locally_optimal_directions(data, v).directions
+other = other[np.argmin(ml.correlation(other, prediction.direction))]
+steps = run.saved.steps + 1
+fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+ax.plot(steps, np.degrees(ml.angle(run.saved["x"], other)), color=ml.plotting.GLOBAL, label="to the global direction")
+ax.plot(
+    steps,
+    np.degrees(ml.angle(run.saved["x"], prediction.direction)),
+    color=ml.plotting.LOCAL,
+    label="to the predicted, local direction",
+)
+ax.set(xscale="log", yscale="log", xlabel="step", ylabel="angle in degrees", title="Descent goes where the theorem says")
+ax.legend(loc="center left")
+plt.show()

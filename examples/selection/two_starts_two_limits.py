@@ -1,47 +1,55 @@
-"""A Fig 1(b) and Fig 8: a problem can have several locally optimal directions, and the start decides which one descent takes.
+"""
+Two starts, two limits
+======================
 
-Usage: python examples/selection/two_starts_two_limits.py [PICTURE.png]
+A problem can have several locally optimal directions (A Fig 1b). The start decides which one descent takes, and a token with the second
+best score can win for ever. Here the plane of starts is coloured by where each start ends.
 """
 
-import sys
-import tempfile
-from pathlib import Path
-
+import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
 
 import marginlens as ml
 
-# Data: the tokens of Figure 1(b), (-.1, 1), (1, 0) and (0, 0), with scores 1, .9 and 0.
+plt.rcParams.update(ml.plotting.STYLE)
+N_STEPS = 10_000
+GRID = 61
+
+# %%
+# Three tokens: (-.1, 1) with score 1, (1, 0) with score .9 and (0, 0) with score 0.
 data, v = ml.data.figure_1b()
-
-# Solve: both locally optimal directions, and descent from six starts at once, every iterate kept.
 optima = ml.locally_optimal_directions(data, v)
-starts = np.array([(0.0, y) for y in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
-run = ml.descend(
-    data.repeat(len(starts)), v, optimizer=ml.NormalizedGD(0.1), n_steps=10_000, start=starts, record=ml.Record(1)
-)
+print(optima)
 
-# Look: which direction each run ends at.
-for start, selected, final in zip(starts, run.selected, run.final, strict=True):
-    row = int(np.flatnonzero((optima.selections == selected).all(axis=1))[0])
-    kind = "GMM" if optima.is_global[row] else "LMM"
-    cosine = ml.correlation(final, optima.directions[row])
-    print(f"start (0, {start[1]:4.1f}) ends at the {kind} {np.round(optima.directions[row], 2)}, cosine {cosine:.6f}")
+# %%
+# Descent from a whole grid of starts is one call: a batch of the same problem. It is enough to ask which token a run selects.
+x, y = np.meshgrid(np.linspace(-2.0, 3.0, GRID), np.linspace(-2.0, 2.0, GRID))
+grid = np.stack([x.ravel(), y.ravel()], axis=-1)
+ends = ml.descend(data.repeat(len(grid)), v, optimizer=ml.NormalizedGD(0.1), n_steps=500, start=grid).selected[:, 0]
 
-figure = Figure(figsize=(5, 5), layout="constrained")
-axes = figure.add_subplot()
-for path, selected in zip(run.saved["x"], run.selected, strict=True):
-    axes.plot(*path[:40].T, color="#C4420F" if selected == 0 else "#0F6FB4")
-for direction, is_global in zip(optima.directions, optima.is_global, strict=True):
-    name = "GMM direction" if is_global else "LMM direction"
-    axes.plot(*np.outer([0, 4], direction).T, "--", color="#C4420F" if is_global else "#0F6FB4", label=name)
-axes.scatter(*starts.T, color="white", edgecolor="black", zorder=3, label="start")
-axes.scatter(*data.K[0].T, marker="*", color="#5B6168", s=120, zorder=3, label="token")
-axes.set(xlabel="first coordinate of p", ylabel="second coordinate", title="Two limits", aspect="equal")
-axes.legend()
-place = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp()) / "two_limits.png"
-figure.savefig(place)
-print(f"The picture is at {place}")
+# %%
+# Six starts on a line are followed to the end.
+starts = np.array([(0.0, height) for height in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
+many = data.repeat(len(starts))
+run = ml.descend(many, v, optimizer=ml.NormalizedGD(0.1), n_steps=N_STEPS, start=starts, record=ml.Record(1))
+limits = ml.att_svm(many, run.selected).x
+print("cosines with the max-margin directions:", np.round(ml.correlation(run.final, limits), 4))
 
-# What to notice: the lower starts end at the token with score .9 although another scores 1: it beats its neighbours, which is enough.
+# %%
+# The lower starts end at the token with score .9: it beats its neighbours, which is enough.
+colours = np.where(optima.is_global, ml.plotting.GLOBAL, ml.plotting.LOCAL)
+fig, ax = plt.subplots(figsize=(6.4, 4.8), layout="constrained")
+tints = [ml.plotting.TINTS[ml.plotting.GLOBAL], ml.plotting.TINTS[ml.plotting.LOCAL]]
+ax.contourf(x, y, ends.reshape(x.shape), levels=[-0.5, 0.5, 1.5], colors=tints)
+for direction, is_global, colour in zip(optima.directions, optima.is_global, colours, strict=True):
+    ml.plotting.ray(ax, direction, 4.0, color=colour, label="global limit" if is_global else "local limit")
+for path in run.saved["x"]:
+    ml.plotting.arrowed_path(ax, path[:40])
+ml.plotting.starts(ax, starts)
+ml.plotting.scatter_input_tokens(ax, data.K[0], data.scores(v)[0], ml.plotting.INK, 50.0)
+ax.set(xlim=(-2.0, 3.0), ylim=(-2.0, 2.0), aspect="equal", title="The start decides which token wins")
+ax.set(xlabel="first coordinate of p", ylabel="second coordinate of p")
+ax.text(-1.9, 0.2, "from here to the token\nwith score 1", color=ml.plotting.GLOBAL)
+ax.text(0.9, -1.8, "from here to the token\nwith score .9", color=ml.plotting.LOCAL)
+ax.legend(loc="upper right", frameon=True)
+plt.show()
