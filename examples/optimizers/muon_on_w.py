@@ -1,29 +1,51 @@
-"""F Thm 2, on attention: Muon on the key-query matrix ends at the largest margin in the spectral norm."""
+"""
+Muon on the key-query matrix
+============================
 
+Muon moves W along the polar factor of its gradient. On attention it ends at the largest margin in the spectral norm (F Thm 2): all
+singular values grow together, where gradient descent leaves most of them small.
+"""
+
+import matplotlib.pyplot as plt
 import numpy as np
 
 import marginlens as ml
 
-# Data: six inputs of eight tokens in ten dimensions, each with a query of its own.
+plt.rcParams.update(ml.plotting.STYLE)
+N_STEPS = 4000
+
+# %%
+# Six inputs of eight tokens in ten dimensions, each with a query of its own.
 rng = np.random.default_rng(0)
 data, v = ml.data.sphere_tokens(1, 6, 8, 10, rng=0)
 risk = ml.AttentionRisk(data[0], v[0]).as_matrix(rng.standard_normal((6, 10)))
 
-# Solve: normalised gradient descent, Muon without and with momentum.
-size = 0.05
+# %%
+# Normalised gradient descent, and Muon without and with momentum.
 rules = {
-    "gradient": ml.NormalizedGD(size),
-    "Muon, no momentum": ml.Muon(size, momentum=0.0, nesterov=False),
-    "Muon": ml.Muon(size),
+    "gradient descent": ml.NormalizedGD(0.05),
+    "Muon, no momentum": ml.Muon(0.05, momentum=0.0, nesterov=False),
+    "Muon": ml.Muon(0.05),
 }
-runs = {name: ml.descend(risk, optimizer=rule, n_steps=10_000) for name, rule in rules.items()}
+runs = {name: ml.descend(risk, optimizer=rule, n_steps=N_STEPS) for name, rule in rules.items()}
 
-# Look: shares of the best spectral margin for the tokens that each run selects, and the singular values of its W.
+# %%
+# The share of the best spectral margin that each run attains, for the tokens that it selects.
 for name, run in runs.items():
     best = ml.theory.implicit_bias(rules["Muon"], risk, selected=run.selected).solution
     rows, _ = risk.margin_rows(run.selected)
     share = np.min(np.einsum("rqd,qd->r", rows, run.final)) / ml.Spectral().value(run.final) / best.margin
-    values = np.linalg.svd(run.final, compute_uv=False)
-    print(f"{name:17s} {share:.3f} of the best spectral margin, singular values {np.round(values[:6] / values[0], 2)}")
+    print(f"{name:17s} {share:.3f} of the best spectral margin")
 
-# What to notice: Muon moves all singular directions alike, and its W has no small singular values where gradient descent's has.
+# %%
+# Six queries make a W of rank six. Muon has no small singular values among them.
+fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+for (name, run), colour in zip(
+    runs.items(), (ml.plotting.LOCAL, ml.plotting.GLOBAL, ml.plotting.ACCENTS[3]), strict=True
+):
+    values = np.linalg.svd(run.final, compute_uv=False)[:6]
+    ax.plot(np.arange(1, 7), values / values[0], "o-", color=colour, label=name)
+ax.set(xlabel="singular value of W", ylabel="size, relative to the largest", ylim=(0.0, 1.05), xticks=range(1, 7))
+ax.set_title("Muon grows all singular directions alike")
+ax.legend(loc="lower left")
+plt.show()

@@ -1,29 +1,50 @@
-"""F Thm 1, on attention: sign descent ends at the largest margin in ℓ∞, not in the Euclidean norm."""
+"""
+Sign descent has another margin
+===============================
 
-import numpy as np
+Sign descent ends at the largest margin in ℓ∞, not in the Euclidean norm (F Thm 1, on attention). Two runs on one problem, judged in both
+norms: each wins in its own and loses in the other.
+"""
+
+import matplotlib.pyplot as plt
 
 import marginlens as ml
 
-# Data: six inputs of eight tokens in ten dimensions.
+plt.rcParams.update(ml.plotting.STYLE)
+N_STEPS = 20_000
+
+# %%
+# Six inputs of eight tokens in ten dimensions; two rules with steps of the same size.
 data, v = ml.data.sphere_tokens(1, 6, 8, 10, rng=3)
 risk = ml.AttentionRisk(data[0], v[0])
+rules = {"gradient": ml.NormalizedGD(0.02), "sign": ml.SignDescent(0.02)}
+print(ml.theory.implicit_bias(rules["sign"], risk, selected=[0] * 6).norm)
 
-# Solve: normalised gradient descent and sign descent with steps of the same length.
-size = 0.02
-rules = {"gradient": ml.NormalizedGD(size), "sign": ml.SignDescent(size)}
-runs = {name: ml.descend(risk, optimizer=rule, n_steps=20_000) for name, rule in rules.items()}
+# %%
+# Train, and keep the iterates.
+record = ml.Record(ml.plotting.recorded_steps(N_STEPS))
+runs = {name: ml.descend(risk, optimizer=rule, n_steps=N_STEPS, record=record) for name, rule in rules.items()}
 
-# Look: the margin that each run attains in either norm, as a share of the best for the tokens that it selects.
-for name, run in runs.items():
+
+# %%
+# The share of the best margin in a norm, for the tokens that the run selects.
+def shares(run, norm):
     rows, _ = risk.margin_rows(run.selected)
-    margin = np.min(rows @ run.final)
-    shares = [
-        margin / norm.value(run.final) / ml.att_svm(risk.data, run.selected, norm=norm).margin
-        for norm in (ml.L2(), ml.LInf())
-    ]
-    print(
-        f"{name:8s} selects {run.selected}: {shares[0]:.3f} of the best ℓ2 margin, {shares[1]:.3f} of the best ℓ∞ margin"
-    )
-print(ml.theory.implicit_bias(rules["sign"], risk, selected=runs["sign"].selected))
+    best = ml.att_svm(risk.data, run.selected, norm=norm).margin
+    return [(rows @ p).min() / norm.value(p) / best for p in run.saved["x"][1:]]
 
-# What to notice: each run wins in the norm of its own steps and loses in the other.
+
+# %%
+# Solid lines are judged in ℓ2, dashed ones in ℓ∞. A share of one is the limit.
+norms = {"ℓ2": (ml.L2(), "-"), "ℓ∞": (ml.LInf(), "--")}
+fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+for (name, run), colour in zip(runs.items(), (ml.plotting.LOCAL, ml.plotting.GLOBAL), strict=True):
+    for in_norm, (norm, dashes) in norms.items():
+        ax.plot(
+            run.saved.steps[1:], shares(run, norm), dashes, color=colour, label=f"{name} descent, margin in {in_norm}"
+        )
+ax.axhline(1.0, color=ml.plotting.INK, lw=0.8)
+ax.set(xscale="log", xlabel="step", ylabel="share of the best margin", ylim=(0.0, 1.05))
+ax.set_title("Each rule attains the margin of its own norm")
+ax.legend()
+plt.show()

@@ -1,34 +1,61 @@
-"""X-N3: gradient descent on the factors of W = Q Kᵀ ends at the largest margin in the nuclear norm, Muon on them in the spectral one."""
+"""
+Training the factors of W
+=========================
 
+Transformers train W = Q Kᵀ through its factors, and that changes the limit (claim X-N3): gradient descent on the factors ends at the
+largest margin in the nuclear norm, Muon on them in the spectral one. The singular values of W show it.
+"""
+
+import matplotlib.pyplot as plt
 import numpy as np
 
 import marginlens as ml
 
-# Data: six inputs of eight tokens in ten dimensions, each with a query of its own.
+plt.rcParams.update(ml.plotting.STYLE)
+N_STEPS = 800
+
+# %%
+# Six inputs of eight tokens in ten dimensions, each with a query of its own.
 rng = np.random.default_rng(2)
 data, v = ml.data.sphere_tokens(1, 6, 8, 10, rng=2)
 of_p = ml.AttentionRisk(data[0], v[0])
-risk = of_p.as_factors(rng.standard_normal((6, 10)), width=10)
+queries = rng.standard_normal((6, 10))
+of_W, of_factors = of_p.as_matrix(queries), of_p.as_factors(queries, width=10)
 
-# Solve: normalised gradient descent on both factors, and Muon on each, from a small random start.
-start = 0.01 * rng.standard_normal(risk.shape)
-rules = {
-    "gradient": ml.NormalizedGD(0.1),
-    "Muon": ml.optimizers.Blockwise(ml.Muon(0.02, momentum=0.0, nesterov=False)),
+# %%
+# The same risk, reached by steps on W and by steps on its factors.
+start = 0.01 * rng.standard_normal(of_factors.shape)
+muon = ml.Muon(0.02, momentum=0.0, nesterov=False)
+matrices = {
+    "gradient descent on W": ml.descend(of_W, optimizer=ml.NormalizedGD(0.1), n_steps=N_STEPS).final,
+    "gradient descent on Q and K": of_factors.matrix(
+        ml.descend(of_factors, optimizer=ml.NormalizedGD(0.1), n_steps=N_STEPS, start=start).final
+    ),
+    "Muon on Q and K": of_factors.matrix(
+        ml.descend(of_factors, optimizer=ml.optimizers.Blockwise(muon), n_steps=N_STEPS, start=start).final
+    ),
 }
-runs = {name: ml.descend(risk, optimizer=rule, n_steps=800, start=start) for name, rule in rules.items()}
 
-# Look: shares of the best nuclear and spectral margins for the tokens that a run selects, and the singular values of its W.
-of_W = of_p.as_matrix(risk.query)
-for name, run in runs.items():
-    W, shares = risk.matrix(run.final), {}
-    rows, _ = of_W.margin_rows(run.selected)
-    for word, norm in (("nuclear", ml.Nuclear()), ("spectral", ml.Spectral())):
-        best = ml.theory.implicit_bias(ml.SteepestDescent(norm, 1.0), of_W, selected=run.selected).solution
-        shares[word] = np.min(np.einsum("rqd,qd->r", rows, W)) / norm.value(W) / best.margin
-    values = np.linalg.svd(W, compute_uv=False)
-    print(
-        f"{name:8s} nuclear {shares['nuclear']:.3f}, spectral {shares['spectral']:.3f}, values {np.round(values[:7] / values[0], 2)}"
-    )
 
-# What to notice: the same risk of the same W, but steps on its factors prefer few singular values, Muon's prefer equal ones.
+# %%
+# How much of the best margin each W attains, in two norms, for the tokens that it selects.
+def share(W, norm):
+    selected = np.einsum("ntd,qd,nq->nt", data[0].K, W, queries).argmax(axis=-1)
+    rows, _ = of_W.margin_rows(selected)
+    best = ml.theory.implicit_bias(ml.SteepestDescent(norm, 1.0), of_W, selected=selected).solution.margin
+    return np.min(np.einsum("rqd,qd->r", rows, W)) / norm.value(W) / best
+
+
+for name, W in matrices.items():
+    print(f"{name:27s} nuclear {share(W, ml.Nuclear()):.3f}, spectral {share(W, ml.Spectral()):.3f}")
+
+# %%
+# Steps on the factors prefer few singular values, Muon's prefer equal ones.
+fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+for (name, W), colour in zip(matrices.items(), (ml.plotting.PATH, ml.plotting.LOCAL, ml.plotting.GLOBAL), strict=True):
+    values = np.linalg.svd(W, compute_uv=False)[:6]
+    ax.plot(np.arange(1, 7), values / values[0], "o-", color=colour, label=name)
+ax.set(xlabel="singular value of W", ylabel="size, relative to the largest", ylim=(0.0, 1.05), xticks=range(1, 7))
+ax.set_title("Training the factors makes W low-rank")
+ax.legend()
+plt.show()

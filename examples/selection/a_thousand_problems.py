@@ -56,7 +56,9 @@ fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
 for (name, miss), colour in zip(misses.items(), (ml.plotting.LOCAL, ml.plotting.GLOBAL), strict=True):
     miss = np.sort(np.maximum(miss, 1e-9))
     ax.plot(miss, np.arange(1, len(miss) + 1) / len(miss), color=colour, label=name, drawstyle="steps-post")
-ax.set(xscale="log", xlabel="1 - cosine with the max-margin direction", ylabel="share of problems below", ylim=(0, 1.02))
+ax.set(
+    xscale="log", xlabel="1 - cosine with the max-margin direction", ylabel="share of problems below", ylim=(0, 1.02)
+)
 ax.set_title("Saturated softmax needs exact gradients")
 ax.legend()
 plt.show()

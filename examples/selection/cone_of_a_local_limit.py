@@ -2,8 +2,8 @@
 The cone of a local limit
 =========================
 
-Around every locally optimal direction lies a cone in which descent cannot leave that direction (A Thm 3). `basin_cone` computes its width and
-the radius from which on it holds; starts outside it may go either way.
+Around every locally optimal direction lies a cone in which descent cannot leave that direction (A Thm 3). `basin_cone` computes
+its width and the radius from which on it holds; starts outside it may go either way.
 """
 
 import matplotlib.pyplot as plt
@@ -51,7 +51,9 @@ ax.scatter(*starts[reached].T, s=22, color=ml.plotting.LOCAL, label="starts that
 ax.scatter(*starts[~reached].T, s=22, color=ml.plotting.GLOBAL, label="at the global limit", zorder=3)
 for direction, is_global in zip(optima.directions, optima.is_global, strict=True):
     ml.plotting.ray(ax, direction, 4.0 * rim, color=ml.plotting.GLOBAL if is_global else ml.plotting.LOCAL)
-ax.set(xlim=(-1.7 * rim, 1.7 * rim), ylim=(-rim, 1.35 * rim), aspect="equal", title="Inside the cone the limit is certain")
+ax.set(
+    xlim=(-1.7 * rim, 1.7 * rim), ylim=(-rim, 1.35 * rim), aspect="equal", title="Inside the cone the limit is certain"
+)
 ax.set(xlabel="first coordinate of p", ylabel="second coordinate of p")
 ax.legend(loc="upper right", frameon=True)
 plt.show()

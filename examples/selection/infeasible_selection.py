@@ -46,7 +46,9 @@ for (_, _, other), weight in zip(inside.pairs, weights, strict=True):
     ml.plotting.note_at(ax, f"weight {weight:.2f}", X[0, other], (0, 16 if X[0, other, 1] > 0 else -16), ha="center")
 ax.scatter(*X[0, :4].T, s=70, color=ml.plotting.LOCAL, zorder=3, label="can be selected")
 ax.scatter(*X[0, 4], s=260, marker="*", color=ml.plotting.GLOBAL, zorder=4, label="best score, never selected")
-ax.set(xlim=(-2.2, 2.2), ylim=(-1.4, 1.4), aspect="equal", xlabel="first coordinate of the key", ylabel="second coordinate")
+ax.set(
+    xlim=(-2.2, 2.2), ylim=(-1.4, 1.4), aspect="equal", xlabel="first coordinate of the key", ylabel="second coordinate"
+)
 ax.set_title("The certificate: the best token is a mixture of the others")
 fig.legend(loc="outside lower center", ncols=3, columnspacing=1.0)
 plt.show()

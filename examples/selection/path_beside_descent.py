@@ -27,12 +27,12 @@ path = ml.path(data, radii, head=v)
 print(path)
 
 # %%
-# Descent, normalised, and the gradient flow, which takes the same way as infinitely small steps.
+# Normalised descent, recorded densely at first and sparsely later.
 steps = ml.plotting.recorded_steps(N_STEPS)
 run = ml.descend(data, v, optimizer=ml.NormalizedGD(0.5), n_steps=N_STEPS, record=ml.Record(steps, ("x", "norm")))
 
 # %%
-# At equal length both approach the max-margin direction at the rate 1/‖p‖.
+# In the end both approach the max-margin direction at the rate 1/‖p‖. The dips are where a curve crosses it on the way.
 curves = {
     "regularisation path": (radii, path.points, ml.plotting.LOCAL),
     "normalised descent": (run.saved["norm"][1:], run.saved["x"][1:], ml.plotting.GLOBAL),

@@ -55,6 +55,8 @@ ax.plot(
     color=ml.plotting.LOCAL,
     label="to the predicted, local direction",
 )
-ax.set(xscale="log", yscale="log", xlabel="step", ylabel="angle in degrees", title="Descent goes where the theorem says")
+ax.set(
+    xscale="log", yscale="log", xlabel="step", ylabel="angle in degrees", title="Descent goes where the theorem says"
+)
 ax.legend(loc="center left")
 plt.show()

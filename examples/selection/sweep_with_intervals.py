@@ -27,5 +27,13 @@ plan["record"] = ["correlation", "optimality"]
 with tempfile.TemporaryDirectory() as folder:
     sweep = ml.sweep(plan, out=folder)
     summary = sweep.summary()
-print(summary)
+for row in summary.rows():
+    print(f"d = {row['d']:2d}: {row['optimality']}")
+
+# %%
+# Every share has its exact 95% interval. In few dimensions descent often ends at a direction that is only locally optimal; with width the
+# best tokens can be separated from everything else, and descent finds them.
+fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+summary.plot(ax)
+ax.set(xlabel="dimension d", ylabel="share of problems", title="In wide models descent finds the global direction")
 plt.show()

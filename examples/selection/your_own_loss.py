@@ -38,10 +38,16 @@ print(prediction.why)
 
 # %%
 # Plain gradient descent with it, beside the losses that come with the library.
-losses = {"-arctan, yours": HeavyTail(), "logistic": ml.Logistic(), "exponential": ml.Exponential(), "-u": ml.CorrelationLoss()}
+losses = {
+    "-arctan, yours": HeavyTail(),
+    "logistic": ml.Logistic(),
+    "exponential": ml.Exponential(),
+    "-u": ml.CorrelationLoss(),
+}
 step, record = ml.GradientDescent(1.0), ml.Record(1)
 runs = {
-    name: ml.descend(data, v, loss=loss, optimizer=step, n_steps=N_STEPS, record=record) for name, loss in losses.items()
+    name: ml.descend(data, v, loss=loss, optimizer=step, n_steps=N_STEPS, record=record)
+    for name, loss in losses.items()
 }
 
 # %%

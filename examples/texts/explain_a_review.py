@@ -1,17 +1,21 @@
-"""B Thm 5 and Eq. (1): attention with trained embeddings finds the tokens that decide, and its softmax shows them text by text.
+"""
+Explain a review
+================
 
-Usage: python examples/texts/explain_a_review.py [PAGE.html]
+A classifier of texts whose attention can be read: every word has a score that says how much it counts and a vote, and a text's decision is
+the sum of attention times vote, exactly (B Eq. 1). Pairs of neighbouring words are tokens too, so "not dull" has its own vote.
 """
 
-import sys
-import tempfile
-from pathlib import Path
-
+import matplotlib.pyplot as plt
 import numpy as np
 
 import marginlens as ml
 
-# Data: made-up reviews of six filler words and one word that decides, which a "not" before it turns around.
+plt.rcParams.update(ml.plotting.STYLE)
+N_TEXTS = 600
+
+# %%
+# Made-up reviews: six filler words and one word that decides, which a "not" before it turns around.
 rng = np.random.default_rng(0)
 good, bad = ("wonderful", "superb", "moving"), ("dull", "awful", "boring")
 filler = ("the", "film", "plot", "scene", "music", "was", "with", "a")
@@ -25,24 +29,30 @@ def review(liked):
     return " ".join(words)
 
 
-labels = ["liked" if i % 2 else "disliked" for i in range(600)]
+labels = ["liked" if i % 2 else "disliked" for i in range(N_TEXTS)]
 texts = [review(label == "liked") for label in labels]
 
-# Solve: train on the first 400; words and pairs of neighbouring words are the tokens.
-model = ml.AttentionTextClassifier().fit(texts[:400], labels[:400])
-print(f"{model.score(texts[400:], labels[400:]):.1%} of 200 other reviews are classified rightly, with {model.tokens_}")
+# %%
+# It is a scikit-learn estimator.
+n_training = 2 * N_TEXTS // 3
+model = ml.AttentionTextClassifier().fit(texts[:n_training], labels[:n_training])
+accuracy = model.score(texts[n_training:], labels[n_training:])
+print(f"{accuracy:.1%} of the other reviews are classified rightly")
 
-# Look: the tokens that most reviews select, then one review, as a table and as a page.
-table = model.token_importance_
-for row in table[np.argsort(-table["selected"], kind="stable")][:6]:
-    votes = f"<E,p> = {row['a']:+.2f}, <E,v> = {row['b']:+.2f}, posterior difference {row['posterior_difference']:+.2f}"
-    print(f"selected in {row['selected']:3d} reviews: {row['token']:14s} {votes}")
-text = "The music was not dull, with a superb scene."
-explanation = model.explain(text)
+# %%
+# One review, word by word. `to_html()` of the same object is a page with the words highlighted.
+explanation = model.explain("The music was not dull, with a superb scene.")
 print(explanation)
-print(f"selection margin {model.selection_margin(text):.3f}")
-place = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp()) / "review.html"
-place.write_text(explanation.to_html(), encoding="utf-8")
-print(f"The highlighted review is at {place}")
 
-# What to notice: "dull" alone speaks against the film; "not dull" outweighs it, because it has the larger product with p.
+# %%
+# Contributions add up to the decision: "dull" speaks against the film, and "not dull" outweighs it.
+rows = sorted(explanation.rows, key=lambda row: row.contribution)
+rows = [row for row in rows if abs(row.contribution) > 0.01 * max(abs(other.contribution) for other in rows)]
+colours = [ml.plotting.GLOBAL if row.contribution < 0 else ml.plotting.LOCAL for row in rows]
+fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+ax.barh([row.token for row in rows], [row.contribution for row in rows], color=colours)
+ax.axvline(0.0, color=ml.plotting.INK, lw=0.8)
+ax.set(xlabel="contribution: attention × vote (left: disliked, right: liked)", ylabel="token")
+ax.set_title("Why this review counts as liked")
+ax.grid(visible=False, axis="y")
+plt.show()

@@ -37,3 +37,4 @@ from marginlens.plotting.style import (
     shades,
     slides,
 )
+from marginlens.plotting.tokens import TokenPoints, draw_tokens
