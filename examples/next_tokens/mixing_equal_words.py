@@ -41,6 +41,6 @@ ax.plot(run.saved.steps[1:], np.linalg.norm(rest, axis=(1, 2)), color=ml.plottin
 ax.plot(run.saved.steps[1:], np.linalg.norm(cyclic, axis=(1, 2)), color=ml.plotting.GLOBAL, label="part that mixes")
 size = np.linalg.norm(correction.x)
 ax.axhline(size, color=ml.plotting.GLOBAL, ls="--", lw=1.2, label="norm of the cyclic correction")
-ax.set(xscale="log", xlabel="step", ylabel="norm", title="Ranks grow, mixtures settle")
+ax.set(xscale="log", yscale="log", xlabel="step", ylabel="norm", title="Ranks grow, mixtures settle")
 ax.legend()
 plt.show()

@@ -24,15 +24,15 @@ settings = ProbeSettings(max_margin=True, max_margin_inputs=N_QUERIES)
 result = probe_model(model, example_sentences()[:N_SENTENCES], settings)
 
 # %%
-# Each point is a head. Right of the line it is more max-margin than chance.
+# Each point is a head; the grey bars are random heads of the same layer.
 trained, chance = result["correlation"], result["correlation_random_head"]
 print(f"median {np.nanmedian(trained):.3f}, of random heads {np.nanmedian(chance):.3f}")
 fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-for layer, colour in enumerate(ml.plotting.shades(result.n_layers)):
-    ax.scatter(trained[layer], chance[layer], s=40, color=colour, label=f"layer {layer}")
-ends = [0.0, float(np.nanmax([trained, chance])) * 1.05]
-ax.plot(ends, ends, color=ml.plotting.INK, lw=1.0)
-ax.set(xlabel="cosine of a head's W with its max-margin W", ylabel="the same for random heads")
+layers = np.repeat(np.arange(result.n_layers), result.n_heads)
+shift = np.tile(np.linspace(-0.2, 0.2, result.n_heads), result.n_layers)
+ax.scatter(layers + shift, chance.ravel(), marker="_", s=60, color=ml.plotting.NEITHER, label="random heads")
+ax.scatter(layers + shift, trained.ravel(), s=28, color=ml.plotting.LOCAL, label="heads of the model")
+ax.set(xlabel="layer", ylabel="cosine of W with its max-margin W", ylim=(0.0, None))
 ax.set_title("Heads lean towards their margin more than chance")
-ax.legend(loc="lower right", fontsize=9)
+ax.legend(loc="upper right")
 plt.show()

@@ -22,14 +22,14 @@ layer, head = np.unravel_index(np.argmin(result["relative_nnz"]), (result.n_laye
 example = result.examples[0]
 
 # %%
-# The sparsest head looks at a neighbour of each word.
+# The sparsest head looks at the token before each query.
 attention, chosen = example.attention[layer, head], example.selected[layer, head]
 fig, ax = plt.subplots(figsize=(6.4, 5.6), layout="constrained")
 image = ax.imshow(attention, cmap="Blues", vmin=0.0, vmax=1.0)
 ax.scatter(chosen, np.arange(len(chosen)), s=70, facecolor="none", edgecolor=ml.plotting.GLOBAL, linewidth=1.5)
 ax.set_xticks(range(len(example.tokens)), example.tokens, rotation=60, ha="right")
 ax.set_yticks(range(len(example.tokens)), example.tokens)
-ax.set(xlabel="token", ylabel="query", title=f"Head {head} of layer {layer} selects a neighbour")
+ax.set(xlabel="token", ylabel="query", title=f"Head {head} of layer {layer} selects the token before")
 ax.grid(visible=False)
 fig.colorbar(image, label="attention", shrink=0.8)
 plt.show()
