@@ -11,16 +11,20 @@ import numpy as np
 
 from marginlens.errors import InputError, array_of_any, batch_index, real_array, reject
 from marginlens.papers import implements
+from marginlens.result import Displayed, Tabular, axes_for
+from marginlens.result.drawing import draw_bars
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _MAX_LISTED = 5  # offenders that an error names
 
 
-class FlatSequences:
+class FlatSequences(Displayed, Tabular):
     """Token-id sequences of different lengths in one array: `tokens` (n_positions,) with sample i at `offsets[i]:offsets[i + 1]`.
 
     `len(data)` is the number of samples, `data[i]` a pair (ids, label), and `data[:4]`, `data[mask]` or `data[[2, 0]]` a dataset of these
     samples. Two datasets are equal when all that they hold is.
+
+    `to_frame()` has one row per sequence: sequence, tokens, length, label.
     """
 
     LABELS: ClassVar[str]  # the attribute with the label of each sample
@@ -76,6 +80,30 @@ class FlatSequences:
         from marginlens.data.files import save
 
         save(path, self)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw how often the most frequent tokens occur. Returns the axes."""
+        ax = axes_for(ax)
+        ids, counts = np.unique(self.tokens, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        draw_bars(ax, [str(token) for token in ids[order].tolist()], counts[order], "occurrences", ylabel="token")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        rows = [self.tokens[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
+        return {
+            "sequence": np.arange(len(self)),
+            "tokens": rows,
+            "length": self.lengths,
+            "label": getattr(self, self.LABELS),
+        }
+
+    def _preview(self, n_rows: int) -> tuple[int, dict[str, Any]]:
+        return len(self), self.take(np.arange(min(n_rows, len(self))))._columns()
+
+    def _facts(self) -> dict[str, Any]:
+        sizes = {"sequences": len(self), "positions": len(self.tokens), "different tokens": len(np.unique(self.tokens))}
+        return sizes | {"lengths": self.lengths, "labels": getattr(self, self.LABELS)}
 
 
 @implements("C", "Eq. (1)", "Assumption 2")

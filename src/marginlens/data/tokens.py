@@ -19,6 +19,8 @@ from marginlens.errors import (
     whole_number,
 )
 from marginlens.papers import implements
+from marginlens.result import Displayed, Tabular, axes_for
+from marginlens.result.drawing import INPUTS, LOCAL
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _POWER = 520  # entries times 2^-520 have products whose sums stay in range
@@ -27,7 +29,7 @@ _ARRAYS = ("X", "K", "y", "lengths", "mask")
 
 
 @implements("A", "Eq. (5)")
-class TokenDataset:
+class TokenDataset(Displayed, Tabular):
     r"""Labels, tokens and keys of one problem, or of a batch of independent problems.
 
     .. math:: (Y_i, X_i, K_i)_{i=1}^n, \quad Y_i \in \{-1, 1\},\ X_i \in \mathbb R^{T_i \times d},\ K_i = X_i W^\top
@@ -42,6 +44,8 @@ class TokenDataset:
     Shorter inputs are padded: `lengths` (…, n_inputs) counts the real tokens and `mask` (…, n_inputs, n_tokens) marks them; padded
     rows of X and K are zero. `len(data)` is the number of problems, `data[j]` the j-th as a dataset of its own, and `data[:4]`,
     `data[mask]` or `data[[2, 0]]` a batch of these problems. Two datasets are equal when all that they hold is.
+
+    `to_frame()` has one row per token: problem (of a batch), input, label, token (its place in the input), x, key.
     """
 
     def __init__(self, X: Any, y: Any, K: Any = None, W: Any = None) -> None:
@@ -118,6 +122,55 @@ class TokenDataset:
             f"TokenDataset({batch}{self.n_inputs} inputs × {ragged}{self.n_tokens} tokens, "
             f"d_model={self.d_model}, d_key={self.d_key})"
         )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the keys of the inputs, each in its colour: the plane where they have two coordinates, else their first two principal
+        components; of a batch the first problem. Returns the axes.
+        """
+        ax, data = axes_for(ax), self[0] if self.is_batch else self
+        points, names = data.K, ("first coordinate of the keys", "second coordinate")
+        if data.d_key != 2:
+            real = data.K[data.mask]
+            centred = real - real.mean(axis=0)
+            axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
+            points = (data.K - real.mean(axis=0)) @ np.pad(axes, ((0, 2 - len(axes)), (0, 0))).T
+            names = ("first principal component of the keys", "second")
+        few = data.n_inputs <= len(INPUTS)
+        for i in range(data.n_inputs):
+            x, y = points[i][data.mask[i]].T
+            ax.plot(
+                x,
+                y,
+                "o",
+                markersize=5,
+                color=INPUTS[i] if few else LOCAL,
+                alpha=0.85,
+                label=f"input {i}" if few else None,
+            )
+        if few and data.n_inputs > 1:
+            ax.legend()
+        ax.set(xlabel=names[0], ylabel=names[1])
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        at = np.argwhere(self.mask)
+        place = tuple(at.T)
+        columns: dict[str, Any] = {"problem": at[:, 0]} if self.is_batch else {}
+        columns |= {"input": at[:, -2], "label": self.y[place[:-1]], "token": at[:, -1]}
+        return columns | {"x": self.X[place], "key": self.K[place]}
+
+    def _preview(self, n_rows: int) -> tuple[int, dict[str, Any]]:
+        return int(self.mask.sum()), self[:n_rows]._columns() if self.is_batch else self._columns()
+
+    def _facts(self) -> dict[str, Any]:
+        sizes = {"problems": len(self) if self.is_batch else None, "inputs": self.n_inputs, "tokens": self.lengths}
+        return sizes | {
+            "d_model": self.d_model,
+            "d_key": self.d_key,
+            "labels": self.y,
+            "X": self.X,
+            "K": None if self.K is self.X else self.K,
+        }
 
     def as_batch(self) -> TokenDataset:
         """The same data with a leading batch axis: itself for a batch, a batch of one for a single problem."""

@@ -15,8 +15,8 @@ from marginlens.dynamics.brackets import run_bracket
 from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
 from marginlens.norms import Norm
-from marginlens.result import Result, axes_for, draw_matrix
-from marginlens.result.drawing import MAX_LINES
+from marginlens.result import Result, Tabular, axes_for, draw_matrix
+from marginlens.result.drawing import GLOBAL, LOCAL, draw_fan
 from marginlens.risk.attention import ExcessRisk
 from marginlens.runtime.files import as_path, check_place, unusable, write_whole
 from marginlens.runtime.progress import ProgressCallback, as_progress
@@ -30,7 +30,7 @@ ENDINGS = (Status.COMPLETED, Status.STATIONARY, Status.NON_FINITE, Status.TIED)
 
 
 @dataclass(frozen=True, eq=False)
-class Trajectory(Result):
+class Trajectory(Result, Tabular):
     """A finished descent or flow.
 
     Attributes:
@@ -40,6 +40,10 @@ class Trajectory(Result):
         status: a Status, or an array (batch,) of them. steps_taken: how many steps each run took, (…).
         saved: what `record` asked to keep. risk: what was trained. continuation: what `resume` goes on from.
         witness: what the run has summed up for `bracket`, None for a loop that sums up nothing.
+
+    `to_frame()` has one row per saved step, of each run of a batch: problem (of a batch), step, and every quantity that was kept; margins,
+    selections, attention and iterates as lists, the excess risk as log_excess_risk (natural logarithm) and excess_sign. Of a run without
+    a record it has the end alone: step, status, norm, selected.
 
     There is no "converged": the norm diverges while the direction settles. Compare `final` with a prediction and judge.
     """
@@ -189,27 +193,65 @@ class Trajectory(Result):
         return Bracket(*(np.array(bounds) for bounds in zip(*brackets, strict=True)))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw what was kept along the way over the steps, the first quantity of `record` that is a number; without any, the final
-        attention of one run (inputs by tokens), or how the norms of a batch are spread. Returns the axes.
+        """Draw the run. Returns the axes.
+
+        What was kept, over the steps: the excess risk, else the risk, else the norm; a batch as a fan of curves with their median. Else,
+        where iterates of the plane were kept, their paths. Without any of these the final attention of one run, inputs by tokens, and of
+        a batch how much attention the selected tokens have in the input where they have least.
         """
         ax = axes_for(ax)
         name = next((name for name in ("excess_risk", "risk", "norm") if name in self.saved), None)
-        if name is not None:
+        if name is not None and len(self.saved.steps):
             values = self.saved[name]
-            curves = np.atleast_2d(values.log if name == "excess_risk" else values)[:MAX_LINES]
-            ax.plot(self.saved.steps, curves.T, color="#0072B2", linewidth=1.2, alpha=1.0 if len(curves) == 1 else 0.4)
-            ax.set(
-                xlabel="steps", ylabel={"excess_risk": "log of the excess risk", "risk": "risk", "norm": "norm"}[name]
-            )
-        elif self.is_batch:
-            ax.hist(self.norm, bins="auto", color="#0072B2")
-            ax.set(xlabel="norm of the weights", ylabel="runs")
+            curves = np.atleast_2d(values.log if name == "excess_risk" else values)
+            draw_fan(ax, self.saved.steps, np.where(np.isfinite(curves), curves, np.nan))
+            words = {"excess_risk": "log of the excess risk", "risk": "risk", "norm": "norm of the weights"}
+            ax.set(xlabel="steps", ylabel=words[name])
+        elif "x" in self.saved and self.final.shape[-1:] == (2,) and self.final.ndim == 1 + self.is_batch:
+            for path in self.saved["x"] if self.is_batch else self.saved["x"][None]:
+                ax.plot(*path.T, color=LOCAL, linewidth=1.2, alpha=0.8)
+                ax.plot(*path[-1], marker="o", markersize=4, color=GLOBAL)
+            ax.set(xlabel="first weight", ylabel="second weight")
         elif self.attention is None:
             return super().plot(ax)
+        elif self.is_batch:
+            ax.hist(np.min(np.max(self.attention, axis=-1), axis=-1), bins=20, range=(0.0, 1.0), color=LOCAL)
+            ax.set(xlabel="attention of a selected token, in the input where it has least", ylabel="runs")
         else:
             draw_matrix(ax, np.atleast_2d(self.attention), "Blues", 0.0)
             ax.set(xlabel="token", ylabel="input")
         return ax
+
+    def _columns(self) -> dict[str, Any]:
+        n_saved, n_runs = len(self.saved.steps), len(self)
+        if not n_saved:
+            ends = {"step": self.steps_taken, "status": self.status, "norm": self.norm, "selected": self.selected}
+            single = {name: value if self.is_batch else [value] for name, value in ends.items()}
+            return ({"problem": np.arange(n_runs)} if self.is_batch else {}) | single
+        columns: dict[str, Any] = {"problem": np.repeat(np.arange(n_runs), n_saved)} if self.is_batch else {}
+        columns["step"] = np.tile(self.saved.steps, n_runs)
+        for name, value in self.saved.items():
+            parts = {name: value}
+            if isinstance(value, ExcessRisk):
+                parts = {"log_excess_risk": value.log, "excess_sign": value.sign}
+            for part, array in parts.items():
+                columns[part] = np.reshape(array, (n_runs * n_saved, *array.shape[1 + self.is_batch :]))
+        return columns
+
+    def _preview(self, n_rows: int) -> tuple[int, dict[str, Any]]:
+        total = len(self) * max(len(self.saved.steps), 1)
+        return total, self[:n_rows]._columns() if self.is_batch else self._columns()
+
+    def _facts(self) -> dict[str, Any]:
+        names = {"steps taken": self.steps_taken, "norm": self.norm, "selected": self.selected}
+        least = None if self.attention is None else np.min(np.max(self.attention, axis=-1), axis=-1)
+        kept = ", ".join(self.saved) and f"{', '.join(self.saved)} at {len(self.saved.steps)} steps"
+        return names | {
+            "least attention of a selected token": least,
+            "final": self.final,
+            "saved": kept or None,
+            "attention": self.attention,
+        }
 
     def __repr__(self) -> str:
         shape = self.norm.shape

@@ -10,6 +10,8 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.papers import implements
+from marginlens.result import Displayed, Tabular, axes_for
+from marginlens.result.drawing import LOCAL
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _NAMED = 5  # offending sequences that a sentence names
@@ -27,10 +29,12 @@ class TokenKind(IntEnum):
 
 
 @dataclass(frozen=True, repr=False)
-class TokenStatistics:
+class TokenStatistics(Displayed, Tabular):
     """Counts of every token by label; arrays of shape (n_vocabulary,), indexed by token id.
 
     `in_positive` and `in_negative` are the occurrences in sequences with label +1 and -1, `n_positions` the length of all sequences.
+
+    `to_frame()` has one row per token: token, count, in_positive, in_negative, alpha, posterior_difference, kind.
     """
 
     in_positive: IntArray
@@ -69,6 +73,35 @@ class TokenStatistics:
         )
         return f"TokenStatistics({len(self.in_positive)} tokens, {self.n_positions} positions: {listed})"
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the posterior difference of every token over how often it occurs: what lies far from zero at the right decides. Returns
+        the axes.
+        """
+        ax, occurs = axes_for(ax), self.count > 0
+        ax.semilogx(self.count[occurs], self.posterior_difference[occurs], ".", color=LOCAL, alpha=0.4)
+        ax.set(xlabel="occurrences", ylabel="posterior difference", ylim=(-1.08, 1.08))
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        numbers = {
+            "count": self.count,
+            "in_positive": self.in_positive,
+            "in_negative": self.in_negative,
+            "alpha": self.alpha,
+        }
+        kinds = [TokenKind(kind).name.lower().replace("_", " ") for kind in self.kind]
+        return {
+            "token": np.arange(len(self.count)),
+            **numbers,
+            "posterior_difference": self.posterior_difference,
+            "kind": kinds,
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        kinds, counts = np.unique(self.kind, return_counts=True)
+        named = {TokenKind(kind).name.lower().replace("_", " "): int(n) for kind, n in zip(kinds, counts, strict=True)}
+        return {"tokens": len(self.count), "positions": self.n_positions, **named}
+
 
 def token_statistics(sequences: Any, y: ArrayLike | None = None) -> TokenStatistics:
     r"""How often each token occurs under each label, in one pass over the positions.
@@ -89,12 +122,14 @@ def token_statistics(sequences: Any, y: ArrayLike | None = None) -> TokenStatist
 
 
 @dataclass(frozen=True, repr=False)
-class SingleDecisiveToken:
+class SingleDecisiveToken(Displayed, Tabular):
     """Whether every sequence holds one token that decides its label, all its other tokens being irrelevant.
 
     `decisive` (n_samples,) counts the positions of each sequence with a completely positive or completely negative token, `misleading`
     those with a token that is relevant but not completely so. Both labels are respected by themselves: a completely positive token
     occurs under the label +1 only.
+
+    `to_frame()` has one row per sequence: sequence, decisive, misleading, holds.
     """
 
     decisive: IntArray
@@ -129,6 +164,20 @@ class SingleDecisiveToken:
 
     def __repr__(self) -> str:
         return f"SingleDecisiveToken({self.why})"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw how many sequences have how many decisive positions, and which of them obey the assumption. Returns the axes."""
+        ax = axes_for(ax)
+        for label, part, alpha in (("obeys", self.fulfilled, 1.0), ("breaks it", ~self.fulfilled, 0.35)):
+            sizes, counts = np.unique(self.decisive[part], return_counts=True)
+            ax.bar(sizes, counts, color=LOCAL, alpha=alpha, label=label)
+        ax.legend()
+        ax.set(xlabel="decisive positions", ylabel="sequences")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        columns = {"decisive": self.decisive, "misleading": self.misleading, "holds": self.fulfilled}
+        return {"sequence": np.arange(len(self.decisive)), **columns}
 
 
 @implements("B", "Assumption 4")

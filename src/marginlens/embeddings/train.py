@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import json
 import math
@@ -29,6 +30,8 @@ from marginlens.embeddings.models import (
 )
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import reject, whole_number
+from marginlens.result import Displayed, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL
 from marginlens.runtime.files import write_whole
 from marginlens.training.checkpoint import checkpoint_path
 from marginlens.training.loop import Callback, Ending, Schedule, TrainingLoop
@@ -63,11 +66,13 @@ class EpochRecord:
 
 
 @dataclass(frozen=True, repr=False)
-class TrainingRun:
+class TrainingRun(Displayed, Tabular):
     """A trained model: `a` = ⟨E_s, p⟩ and `b` = ⟨E_s, v⟩ (n_vocabulary,), its parameters, and how it got there.
 
     `loss` and `accuracy` are those of all training sequences at the final parameters, `held_out_loss` and `held_out_accuracy` those of
     the held-out ones (NaN without any); `history` has the mean loss of each epoch.
+
+    `to_frame()` has one row per epoch: epoch, loss, correlation_v, correlation_p, seconds, held_out_loss, held_out_accuracy.
     """
 
     settings: TrainingSettings
@@ -134,6 +139,29 @@ class TrainingRun:
             **(facts or {}),
         }
         write_whole(folder / FACTS, json.dumps(_json_values(summary), indent=1).encode(), "folder")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the loss over the epochs, and that of held-out sequences where it was measured. Returns the axes."""
+        ax, table = axes_for(ax), self._columns()
+        ax.plot(table["epoch"], table["loss"], color=LOCAL, label="training")
+        if np.isfinite(table["held_out_loss"]).any():
+            ax.plot(table["epoch"], table["held_out_loss"], color=GLOBAL, label="held out")
+            ax.legend()
+        ax.set(xlabel="epoch", ylabel="mean loss")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        names = [column.name for column in dataclasses.fields(EpochRecord)]
+        return {name: np.array([getattr(record, name) for record in self.history]) for name in names}
+
+    def _facts(self) -> dict[str, Any]:
+        facts = {"ending": self.ending, "loss": self.loss, "accuracy": self.accuracy}
+        return facts | {
+            "held-out loss": self.held_out_loss,
+            "held-out accuracy": self.held_out_accuracy,
+            "a": self.a,
+            "b": self.b,
+        }
 
 
 def close_look(epoch: int) -> bool:

@@ -17,7 +17,9 @@ from marginlens.data.text_stream import TextStream
 from marginlens.data.token_stream import TokenStream
 from marginlens.errors import index_array, real_array, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Result, axes_for
+from marginlens.result import Displayed, Result, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL, PATH, draw_bars, nothing_to_draw
+from marginlens.result.notebook import Headline
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.typing import BoolArray, IntArray
 
@@ -26,12 +28,14 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
 _PAIRS_PER_COMPONENT = 4  # strict pairs from which on it pays to look for implied ones
+_MAX_DRAWN_COMPONENTS = 20  # of a graph that `plot` draws as one; of more it draws their sizes
+_MAX_NAMED = 4  # tokens of a component that a box names
 _MAX_COUNT_TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
 
 
 @implements("C", "§3.1")
 @dataclass(frozen=True, repr=False, eq=False)
-class PriorityGraph:
+class PriorityGraph(Displayed, Tabular):
     r"""The priorities among tokens when the last token is `last`.
 
     An edge :math:`i \to j` says that some sequence ending in `last` holds j and is followed by i. Tokens that reach each other are
@@ -44,6 +48,8 @@ class PriorityGraph:
             positions each occurs.
         component_of: (n_nodes,) the component of each node; components are numbered so that every edge leads to the same or a
             higher number, so 0 has the highest priority.
+
+    `to_frame()` has one row per edge: last, above, below, count, strict.
     """
 
     last: int
@@ -110,6 +116,63 @@ class PriorityGraph:
         """(n_edges,) whether an edge stays inside its component."""
         ends = self.component_of[np.searchsorted(self.nodes, self.edges)]
         return ends[:, 0] == ends[:, 1]
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the tokens level by level, highest priority on top, with strict edges as arrows; tokens of one component side by side in
+        one box. `marginlens.plotting.draw_graphs` draws larger pictures with names. Returns the axes.
+        """
+        ax = axes_for(ax)
+        if self.n_components > _MAX_DRAWN_COMPONENTS:
+            sizes = [len(members) for members in self.components]
+            names = [f"{part}: {_shown(members)}" for part, members in enumerate(self.components)]
+            draw_bars(ax, names, sizes, "tokens", ylabel="component, highest priority first")
+            return ax
+        if not len(self.nodes):
+            return nothing_to_draw(ax, "The graph has no tokens.")
+        levels = component_levels(self)
+        places = {}
+        for level in range(int(levels.max()) + 1):
+            parts = np.flatnonzero(levels == level)
+            for k, part in enumerate(parts.tolist()):
+                places[part] = (k - 0.5 * (len(parts) - 1), -level)
+        box = {"boxstyle": "round,pad=0.3", "facecolor": "none"}
+        for upper, lower in np.argwhere(reduced_order(self)).tolist():
+            arrow = {"arrowstyle": "-|>", "color": PATH, "shrinkA": 13, "shrinkB": 13}
+            ax.annotate("", xy=places[lower], xytext=places[upper], arrowprops=arrow)
+        for part, members in enumerate(self.components):
+            look = {**box, "edgecolor": LOCAL if len(members) == 1 else GLOBAL}
+            ax.text(*places[part], _shown(members), ha="center", va="center", bbox=look)
+        x, y = np.array(list(places.values())).T
+        ax.set(xlim=(x.min() - 0.7, x.max() + 0.7), ylim=(y.min() - 0.6, y.max() + 0.6), xticks=[], yticks=[])
+        ax.grid(visible=False)
+        ax.set(xlabel=f"tokens after {self.last}; boxes of several are equal", ylabel="priority, highest on top")
+        return ax
+
+    def to_dict(self) -> dict[str, Any]:
+        """The graph in types that `json.dumps` takes."""
+        arrays = {name: getattr(self, name).tolist() for name in ("nodes", "edges", "counts", "component_of")}
+        return {"last": int(self.last), **arrays}
+
+    def _columns(self) -> dict[str, Any]:
+        edges = self.edges.reshape(-1, 2)
+        return {
+            "last": np.full(len(edges), self.last),
+            "above": edges[:, 0],
+            "below": edges[:, 1],
+            "count": self.counts,
+            "strict": ~self._inside,
+        }
+
+    def _headline(self) -> Headline:
+        kind = "no two tokens are equal" if self.is_acyclic else "tokens of one component are equal"
+        return Headline(
+            f"after token {self.last}", f"{kind}; {len(self.strict)} of {len(self.edges)} edges are strict."
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        sizes = {"tokens": len(self.nodes), "edges": len(self.edges), "components": self.n_components}
+        first = [_shown(members) for members in self.components[:3]]
+        return sizes | {"highest priority": "; ".join(first) + ("; …" if self.n_components > 3 else "")}
 
 
 @overload
@@ -278,6 +341,13 @@ def as_graphs(graphs: Any, n_vocabulary: int | None = None) -> Mapping[int, Prio
     return graphs
 
 
+def _shown(members: IntArray) -> str:
+    """A few tokens of a component."""
+    return " ".join(map(str, members[:_MAX_NAMED].tolist())) + (
+        f" … ({len(members)})" if len(members) > _MAX_NAMED else ""
+    )
+
+
 def _ids(ids: Any, argument: str, n_vocabulary: int) -> IntArray:
     expected = f"a list of ids from 0 to {n_vocabulary - 1}"
     array = index_array(ids, argument, expected, (-1,))
@@ -402,7 +472,7 @@ def _ends(graph: PriorityGraph) -> IntArray:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Evidence(Result):
+class Evidence(Result, Tabular):
     """The sequences behind the strict pairs i ⇒ j of one graph.
 
     Attributes:
@@ -410,6 +480,8 @@ class Evidence(Result):
             and are followed by i. first: (n_strict,) the index of the first of them.
         components: (n_ordered, 2) the components with a strict pair between them. component_samples: (n_ordered,) how many sequences
             have their label in the first and hold a token of the second, each counted once.
+
+    `to_frame()` has one row per strict pair: above, below, sequences, first (the index of the first of them).
     """
 
     pairs: IntArray
@@ -421,9 +493,13 @@ class Evidence(Result):
     def plot(self, ax: Any = None) -> Any:
         """Draw how many sequences stand behind each strict pair, as bars. Returns the axes."""
         ax = axes_for(ax)
-        ax.bar(np.arange(len(self.samples)), self.samples, color="#0072B2")
-        ax.set(xlabel="strict pair", ylabel="sequences")
+        names = [f"{i} over {j}" for i, j in self.pairs.tolist()]
+        draw_bars(ax, names, self.samples, "sequences", ylabel="strict pair")
         return ax
+
+    def _columns(self) -> dict[str, Any]:
+        pairs = self.pairs.reshape(-1, 2)
+        return {"above": pairs[:, 0], "below": pairs[:, 1], "sequences": self.samples, "first": self.first}
 
 
 def ranking_evidence(data: SequenceDataset, graph: PriorityGraph) -> Evidence:

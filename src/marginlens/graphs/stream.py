@@ -21,7 +21,9 @@ from marginlens.data.token_stream import Chunk, TokenStream
 from marginlens.engines import Threads, as_engine
 from marginlens.errors import reject
 from marginlens.graphs.priority import MAX_TOKENS, GraphArrays, PriorityGraph, graph_arrays
-from marginlens.result import Result, axes_for
+from marginlens.result import Displayed, Result, Tabular, axes_for
+from marginlens.result.drawing import LOCAL
+from marginlens.result.notebook import Headline
 from marginlens.runtime.array_file import ArrayFile, DamagedFile, read_arrays, write_arrays
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.files import as_path, resolved, unusable, write_whole
@@ -409,6 +411,7 @@ class _Store:
         write_arrays(self.folder / INDEX, facts, arrays, "out")
 
 
+_COLUMNS = ("windows", "tokens", "edges", "components")  # of a summary
 _SIZES = ("tokens", "edges", "components", "windows")  # of each graph, in the index
 
 
@@ -426,13 +429,15 @@ def _smallest(n_values: int) -> type[np.unsignedinteger[Any]]:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class GraphSummary(Result):
+class GraphSummary(Result, Tabular):
     """The sizes of many priority graphs.
 
     Attributes:
         n_windows: windows of the stream. n_dropped: those that lack the token which follows them. n_graphs: last tokens of the others.
         n_edges, n_components, n_acyclic: of all graphs together. share_acyclic: n_acyclic / n_graphs.
         last, windows, tokens, edges, components: (n_graphs,) of each graph.
+
+    `to_frame()` has one row per graph: last, windows, tokens, edges, components.
     """
 
     n_windows: int
@@ -451,12 +456,15 @@ class GraphSummary(Result):
     def plot(self, ax: Any = None) -> Any:
         """Draw the components of each graph over its tokens; graphs without ties lie on the diagonal. Returns the axes."""
         ax = axes_for(ax)
-        ax.loglog(self.tokens, self.components, ".", color="#0072B2", alpha=0.3)
+        ax.loglog(self.tokens, self.components, ".", color=LOCAL, alpha=0.3)
         ax.set(xlabel="tokens", ylabel="components")
         return ax
 
+    def _columns(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("last", *_COLUMNS)}
 
-class StoredGraphs(Mapping[int, PriorityGraph]):
+
+class StoredGraphs(Mapping[int, PriorityGraph], Displayed, Tabular):
     """The priority graphs in the folder of a stream, from last token to `PriorityGraph`; each is read when it is asked for.
 
     Args:
@@ -464,6 +472,8 @@ class StoredGraphs(Mapping[int, PriorityGraph]):
 
     Attributes:
         names: (n_vocabulary,) what the tokens are called, where the stream knows it. facts: n_windows, n_dropped, window and others.
+
+    `to_frame()` has one row per graph, as that of `summary()`.
     """
 
     folder: Path
@@ -532,6 +542,19 @@ class StoredGraphs(Mapping[int, PriorityGraph]):
         tokens = self._arrays["last"]
         place = int(np.searchsorted(tokens, last))
         return place if place < len(tokens) and tokens[place] == last else -1
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the components of each graph over its tokens. Returns the axes."""
+        return self.summary().plot(ax)
+
+    def _columns(self) -> dict[str, Any]:
+        return self.summary()._columns()
+
+    def _headline(self) -> Headline:
+        return Headline(f"{len(self):,} priority graphs", f"in {str(self.folder)!r}.")
+
+    def _facts(self) -> Mapping[str, Any]:
+        return self.summary()._facts()
 
     def summary(self) -> GraphSummary:
         """The sizes of all graphs, from the index alone."""

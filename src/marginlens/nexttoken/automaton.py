@@ -20,6 +20,9 @@ from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.path_expansion import PathExpansion, expand_path, strict_entries
 from marginlens.nexttoken.scores import PredictionScore, score_shares
 from marginlens.papers import implements
+from marginlens.result import Displayed, Tabular, axes_for, frame
+from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars
+from marginlens.result.notebook import Headline
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
 from marginlens.svm.solvers.independent_parts import is_orthonormal
@@ -30,7 +33,7 @@ _THIN = 0.1  # embeddings with at most this share of nonzero entries are multipl
 
 @implements("C", "Abstract")
 @dataclass(frozen=True, repr=False, eq=False)
-class NextTokenAutomaton:
+class NextTokenAutomaton(Displayed):
     r"""The limit of the trained layer, in closed form from the data: no training.
 
     .. math:: \lim_{R \to \infty} \mathbb S(X \bar W_R\, \bar x), \qquad
@@ -94,6 +97,39 @@ class NextTokenAutomaton:
         return len(self.E)
 
     # ---- the rule
+
+    def to_frame(self, library: str | None = None) -> Any:
+        """One row per last token and token of its graph: last, token, component (0 has the highest priority), height; as a data frame, see
+        `Tabular.to_frame`.
+        """
+        graphs = self.graphs.items()
+        return frame(
+            {
+                "last": np.concatenate([np.full(len(graph.nodes), last) for last, graph in graphs]),
+                "token": np.concatenate([graph.nodes for _, graph in graphs]),
+                "component": np.concatenate([graph.component_of for _, graph in graphs]),
+                "height": np.concatenate([self.heights(last)[graph.nodes] for last, graph in graphs]),
+            },
+            library,
+        )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw after how many last tokens each number of tokens is equal at the top: 1 is hard retrieval. Returns the axes."""
+        ax = axes_for(ax)
+        sizes = [len(graph.components[0]) for graph in self.graphs.values()]
+        counted = np.unique(sizes, return_counts=True)
+        draw_bars(
+            ax, [str(size) for size in counted[0]], counted[1], "last tokens", ylabel="tokens of highest priority"
+        )
+        return ax
+
+    def _headline(self) -> Headline:
+        n_mixing = sum(not graph.is_acyclic for graph in self.graphs.values())
+        return Headline("", f"{len(self.graphs)} last tokens; after {n_mixing} of them some tokens are equal and mix.")
+
+    def _facts(self) -> dict[str, Any]:
+        sizes = {"tokens": self.n_vocabulary, "last tokens": len(self.graphs), "margin": self.priority.margin}
+        return sizes | {"priority": self.priority, "mix": self.mix, "sequences": self.data}
 
     def heights(self, last: int) -> FloatArray:
         """(n_vocabulary,) the priority e_xᵀ W^mm e_last of every token; exactly equal within a component of the graph of `last`."""
@@ -384,7 +420,7 @@ class Rival:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation:
+class Explanation(Displayed, Tabular):
     """The automaton's reasons on one sequence.
 
     Attributes:
@@ -394,6 +430,8 @@ class Explanation:
         names: what to call each token.
         tie: what decided where the highest tokens are not one component. reason: why their shares are unknown, where they are.
         implied: the tokens present that the data rank below the winners, directly or through ties and chains of rankings.
+
+    `to_frame()` has one row per token of the sequence, highest priority first: token, name, count, height, component, probability.
     """
 
     last: int
@@ -473,3 +511,25 @@ class Explanation:
         return (
             f"Explanation(last={self.names[self.last]}, {{{mix}}}, over {len(self.rivals) - len(self.winners)} others)"
         )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the probability of every token of the sequence, highest priority first. Returns the axes."""
+        ax = axes_for(ax)
+        names = [self.names[rival.token] for rival in self.rivals]
+        colours = [GLOBAL if rival.probability != 0.0 else LOCAL for rival in self.rivals]
+        shares = [rival.probability for rival in self.rivals]
+        draw_bars(ax, names, shares, "probability", colours=colours, ylabel="token, highest priority first")
+        ax.set_xlim(0.0, 1.0)
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        columns = {
+            name: [getattr(rival, name) for rival in self.rivals]
+            for name in ("count", "height", "component", "probability")
+        }
+        tokens = [rival.token for rival in self.rivals]
+        return {"token": tokens, "name": [self.names[token] for token in tokens], **columns}
+
+    def _headline(self) -> Headline:
+        first, *rest = str(self).splitlines()
+        return Headline("", " ".join([first, *rest]), self.tie is not TieBreak.UNKNOWN)

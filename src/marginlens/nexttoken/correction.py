@@ -27,6 +27,8 @@ from marginlens.losses.next_token import LogLoss, NextTokenLoss, as_nexttoken_lo
 from marginlens.nexttoken.cyclic_minimum import minimise, runaway
 from marginlens.nexttoken.cyclic_risk import CyclicRisk
 from marginlens.papers import implements
+from marginlens.result import Displayed, axes_for, draw_matrix
+from marginlens.result.drawing import nothing_to_draw
 from marginlens.risk.next_token_heads import as_head
 from marginlens.status import Status
 from marginlens.typing import ArrayLike, FloatArray
@@ -244,7 +246,7 @@ def _found(
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CyclicCorrection:
+class CyclicCorrection(Displayed):
     r"""W^cyc with what checks it.
 
     Attributes:
@@ -312,3 +314,17 @@ class CyclicCorrection:
             gains = (slope if scores is None else slope @ scores)[ids]
             gradient += np.outer((s * (gains - s @ gains)) @ data.E[ids], data.E[data.last[i]])
         return float(length(gradient.ravel() / len(data)))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw W^cyc by colour; where embeddings are one-hot, entry (x, k) is the mixing logit of token x after k. Returns the axes."""
+        ax = axes_for(ax)
+        if not np.isfinite(self.x).all():
+            return nothing_to_draw(ax, self.reason)
+        draw_matrix(ax, self.x)
+        ax.set(xlabel="coordinate of the last token", ylabel="coordinate of the token")
+        return ax
+
+    def _facts(self) -> dict[str, Any]:
+        facts = {"norm": float(length(self.x.ravel())), "risk": self.risk, "gradient norm": self.gradient_norm}
+        facts |= {"components": self.subspace.n_groups, "flat directions": self.flat, "unique": self.is_unique}
+        return facts | {"why": self.uniqueness or None, "x": self.x, "reason": self.reason}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -18,6 +18,8 @@ from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
 from marginlens.graphs.subspace import cyclic_subspace, scale_to_unit
 from marginlens.papers import implements
+from marginlens.result import Displayed, axes_for, draw_matrix
+from marginlens.result.drawing import nothing_to_draw
 from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import MarginSolution, Status
@@ -86,7 +88,7 @@ def strict_entries(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], W
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class PathExpansion:
+class PathExpansion(Displayed):
     r"""The terms of the path :math:`\bar W_R = C_R W^{mm} + \sum_l s_l(R)\, W_l + W^{cyc} + O + o(1)`.
 
     Attributes:
@@ -104,6 +106,22 @@ class PathExpansion:
 
     def __repr__(self) -> str:
         return f"PathExpansion({self.status.name}, {len(self.slow)} slow directions, offset of norm {np.linalg.norm(self.offset):.4g})"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the constant term O by colour. Returns the axes."""
+        ax = axes_for(ax)
+        if not np.isfinite(self.offset).all():
+            return nothing_to_draw(ax, self.reason)
+        draw_matrix(ax, self.offset)
+        ax.set(xlabel="coordinate of the last token", ylabel="coordinate of the token")
+        return ax
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "slow directions": len(self.slow),
+            "norm of the offset": float(np.linalg.norm(self.offset)),
+            "offset": self.offset,
+        }
 
 
 @implements("X", "O")

@@ -9,12 +9,14 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
 from marginlens.errors import array_of_any, reject, whole_number
+from marginlens.result import Displayed, axes_for
+from marginlens.result.drawing import draw_bars
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class PredictionScore:
+class PredictionScore(Displayed):
     r"""How predicted probabilities P_i agree with the tokens y_i that follow n sequences.
 
     .. math:: \text{accuracy} = \frac1n \sum_i [\arg\max_x P_i(x) = y_i], \qquad \text{log-loss} = -\frac1n \sum_i \log P_i(y_i)
@@ -44,6 +46,17 @@ class PredictionScore:
             "impossible": self.impossible,
             "unknown": self.unknown,
         }
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw which shares of the sequences are predicted right, impossible and unknown. Returns the axes."""
+        ax = axes_for(ax)
+        shares = {"predicted right": self.accuracy, "impossible": self.impossible, "unknown": self.unknown}
+        draw_bars(ax, list(shares), list(shares.values()), "share of the sequences", ylabel="next token")
+        ax.set_xlim(0.0, 1.0)
+        return ax
+
+    def _facts(self) -> dict[str, Any]:
+        return self.to_dict()
 
 
 def score_shares(problem: ReducedProblem, shares: FloatArray) -> PredictionScore:

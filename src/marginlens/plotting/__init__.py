@@ -2,6 +2,7 @@
 
 # ruff: noqa: F401  the names that figures use, under one roof: `plotting.figure`, `plotting.INK`, `plotting.ray`
 
+from marginlens.plotting.animation import animate
 from marginlens.plotting.files import FIGURE_SUFFIXES, pdf, png, svg, write_figure
 from marginlens.plotting.graphs import draw_graphs
 from marginlens.plotting.plane import (

@@ -15,7 +15,8 @@ from scipy.stats import rankdata
 
 from marginlens.errors import reject, whole_number
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
-from marginlens.result import Result, axes_for, draw_matrix
+from marginlens.result import Displayed, Result, Tabular, axes_for, draw_matrix
+from marginlens.result.notebook import Headline
 from marginlens.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class MarginCounts:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Example:
+class Example(Displayed, Tabular):
     """One input as every head saw it.
 
     Attributes:
@@ -215,6 +216,8 @@ class Example:
             for a query that sees only one token, -1 and the margin, zero up to rounding, for one whose selection is tied.
         grid: rows and columns of patches where the tokens after the first are an image's.
         image: (height, width, channels) that image in bytes, at the size that the model reads.
+
+    `to_frame()` has one row per layer, head and query: layer, head, query, token, selected, selected_token, margin (of the logits).
     """
 
     name: str
@@ -237,6 +240,37 @@ class Example:
             "queries": self.queries.tolist(),
             "selected": self.selected.tolist(),
             "margins": rounded(self.margins),
+        }
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw which tokens the queries attend to, over all heads: queries downward, tokens across. Returns the axes."""
+        axes = axes_for(ax)
+        draw_matrix(axes, np.mean(self.attention, axis=(0, 1)), "Blues", 0.0)
+        axes.set_xticks(np.arange(len(self.tokens)), self.tokens, rotation=90)
+        axes.set_yticks(np.arange(len(self.queries)), [self.tokens[query] for query in self.queries.tolist()])
+        axes.set(xlabel="attention to, mean of all heads", ylabel="query")
+        return axes
+
+    def _columns(self) -> dict[str, Any]:
+        layer, head, query = np.indices(self.selected.shape).reshape(3, -1)
+        chosen, places = self.selected.ravel(), self.queries[query]
+        names = {"token": [self.tokens[k] for k in places.tolist()], "selected": chosen}
+        tokens = [self.tokens[k] if k >= 0 else "" for k in chosen.tolist()]
+        return {
+            "layer": layer,
+            "head": head,
+            "query": places,
+            **names,
+            "selected_token": tokens,
+            "margin": self.margins.ravel(),
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "input": self.name,
+            "tokens": list(self.tokens),
+            "layers": self.selected.shape[0],
+            "heads": self.selected.shape[1],
         }
 
 
@@ -270,7 +304,7 @@ class _Measured(Result):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ProbeResult(_Measured):
+class ProbeResult(_Measured, Tabular):
     """What a probe found in a model's heads, on one set of inputs; layers and heads are counted from 0.
 
     `result["nnz"]` is the measure of that name, an array (n_layers, n_heads); `result.shown` lists the measures with what each says. Every
@@ -291,6 +325,8 @@ class ProbeResult(_Measured):
         notes: sentences on what could not be measured, each said once.
         layer_names: (n_layers) what the layers are called: their number, after encoder, decoder or cross where there are several stacks.
         weights_missing: why W is not read, which leaves its norms nan and the max-margin part out; empty where it is.
+
+    `to_frame()` has one row per head: layer, head, and every measure by its name.
     """
 
     model: str
@@ -356,18 +392,33 @@ class ProbeResult(_Measured):
         }
 
     def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
-        """A heat map of one measure over layers and heads."""
+        """Draw one measure of every head by colour: layers downward, heads across. Returns the axes."""
         axes = axes_for(ax)
         draw_matrix(axes, self[measure], "viridis", float(np.nanmin(self[measure])))
         axes.set(xlabel="head", ylabel="layer", title=f"{self.model}: {_title(measure)}")
         return axes
+
+    def _columns(self) -> dict[str, Any]:
+        layer, head = np.indices((self.n_layers, self.n_heads)).reshape(2, -1)
+        return {"layer": layer, "head": head, **{name: np.ravel(values) for name, values in self.measures.items()}}
+
+    def _headline(self) -> Headline:
+        where = f"{self.n_layers} layers of {self.n_heads} heads on {self.n_inputs} inputs"
+        return Headline(self.model, f"{where}; mean nnz/T {np.nanmean(self['relative_nnz']):.3f}.")
+
+    def _facts(self) -> dict[str, Any]:
+        sizes = {"family": self.family, "queries": self.n_queries, "mean tokens": self.mean_tokens}
+        means = {measure.title: float(np.nanmean(self[measure.name])) for measure in self.shown}
+        return (
+            sizes | {f"mean {name}": value for name, value in means.items()} | {"notes": " ".join(self.notes) or None}
+        )
 
 
 # ---- the checkpoints of a training run
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CheckpointCurves(_Measured):
+class CheckpointCurves(_Measured, Tabular):
     """Measures of every checkpoint, in the order of training.
 
     Attributes:
@@ -375,6 +426,8 @@ class CheckpointCurves(_Measured):
         steps: (n_checkpoints,) the numbers in these names, or 0, 1, 2, … where they have none.
         measures: name → (n_checkpoints, n_layers, n_heads), those of the max-margin part among them where it was asked for.
         n_inputs: on how many inputs. notes: sentences on what could not be measured, each said once.
+
+    `to_frame()` has one row per checkpoint and head: checkpoint, step, layer, head, and every measure by its name.
     """
 
     model: str
@@ -386,6 +439,29 @@ class CheckpointCurves(_Measured):
 
     def __repr__(self) -> str:
         return f"CheckpointCurves({self.model}: {len(self.names)} checkpoints, {self.n_inputs} inputs)"
+
+    def _columns(self) -> dict[str, Any]:
+        place, layer, head = np.indices((len(self.names), self.n_layers, self.n_heads)).reshape(3, -1)
+        columns = {"checkpoint": [self.names[k] for k in place.tolist()], "step": self.steps[place]}
+        return {
+            **columns,
+            "layer": layer,
+            "head": head,
+            **{name: np.ravel(values) for name, values in self.measures.items()},
+        }
+
+    def _headline(self) -> Headline:
+        return Headline(self.model, f"{len(self.names)} checkpoints, {self.n_layers} layers of {self.n_heads} heads.")
+
+    def _facts(self) -> dict[str, Any]:
+        ends = {
+            f"{measure.title}, first to last": (
+                float(np.nanmean(self[measure.name][0])),
+                float(np.nanmean(self[measure.name][-1])),
+            )
+            for measure in self.shown
+        }
+        return {"checkpoints": list(self.names), "inputs": self.n_inputs, **ends, "notes": " ".join(self.notes) or None}
 
     @property
     def can_have_trend(self) -> bool:
@@ -457,7 +533,9 @@ class CheckpointCurves(_Measured):
         trend = self.trends(measure)[-1].correlation
         suffix = f" · last layer: rank correlation {trend:.2f}".replace("-", "−")
         axes.set(
-            xlabel=f"checkpoint{suffix if np.isfinite(trend) and self.can_have_trend else ''}", title=_title(measure)
+            xlabel=f"checkpoint{suffix if np.isfinite(trend) and self.can_have_trend else ''}",
+            ylabel=f"{_title(measure)}, mean of a layer",
+            title=_title(measure),
         )
         axes.locator_params(axis="x", integer=True)
         values = np.concatenate([line.get_ydata() for line in axes.lines])

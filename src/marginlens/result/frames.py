@@ -21,6 +21,11 @@ class Tabular:
         """Name → what its column holds, arrays or lists of one length; a two-dimensional array is a column of lists."""
         raise NotImplementedError
 
+    def _preview(self, n_rows: int) -> tuple[int, Mapping[str, Any]]:
+        """How many rows there are, and the columns of at least the first `n_rows` of them, for a display."""
+        columns = self._columns()
+        return max((len(values) for values in columns.values()), default=0), columns
+
     def to_frame(self, library: str | None = None) -> Any:
         """The table as a data frame: of pandas if it is installed, else of polars, else a `pyarrow.Table`.
 
@@ -32,19 +37,30 @@ class Tabular:
 
 def frame(columns: Mapping[str, Any], library: str | None = None) -> Any:
     """Columns of one length as a data frame of the first library that is installed, or of the one that is named."""
+    return _MAKERS[_installed(library)]({name: plain_column(values) for name, values in columns.items()})
+
+
+def frame_of_arrow(table: Any, library: str | None = None) -> Any:
+    """A `pyarrow.Table` as a data frame, by the same choice."""
+    name = _installed(library)
+    if name == "polars":
+        import polars
+
+        return polars.from_arrow(table)
+    return table.to_pandas() if name == "pandas" else table
+
+
+def _installed(library: str | None) -> str:
+    """The library to use: the one that is named, else the first that is installed."""
     if library is not None and library not in LIBRARIES:
         raise reject("library", f"one of {', '.join(LIBRARIES)}", repr(library))
-    plain = {name: plain_column(values) for name, values in columns.items()}
     for name in LIBRARIES if library is None else (library,):
-        try:
+        with suppress(ImportError):
             import_module(name)
-        except ImportError:
-            continue
-        return _MAKERS[name](plain)
+            return name
     named = library or "pandas"
-    raise missing_extra(
-        named, {"pyarrow": "sweep"}.get(named, named), f"A data frame{f' of {library}' * bool(library)}"
-    )
+    feature = "A data frame" if library is None else f"A data frame of {library}"
+    raise missing_extra(named, {"pyarrow": "sweep"}.get(named, named), feature)
 
 
 def plain_column(values: Any) -> Any:

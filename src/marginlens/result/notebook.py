@@ -84,7 +84,7 @@ def element(shown: Any) -> str:
     facts = [(name, value) for name, value in shown._facts().items() if value is not None]
     parts = [_facts_table(facts[:MAX_FACTS]), _picture(shown)]
     body = "".join(f"<div class='ml-scroll'>{part}</div>" for part in parts if part)
-    details = _rows_details(shown._columns()) if isinstance(shown, Tabular) else ""
+    details = _rows_details(*shown._preview(MAX_ROWS)) if isinstance(shown, Tabular) else ""
     if facts[MAX_FACTS:]:
         more = len(facts) - MAX_FACTS
         table = _facts_table(facts[MAX_FACTS:])
@@ -97,10 +97,9 @@ def _facts_table(facts: Sequence[tuple[str, Any]]) -> str:
     return f"<table><tbody>{rows}</tbody></table>" if rows else ""
 
 
-def _rows_details(columns: Mapping[str, Any]) -> str:
+def _rows_details(n_rows: int, columns: Mapping[str, Any]) -> str:
     """The first rows of a table behind a closed line that says how many there are."""
-    plain = {name: plain_column(values) for name, values in list(columns.items())[:MAX_COLUMNS]}
-    n_rows = max((len(values) for values in plain.values()), default=0)
+    plain = {name: plain_column(values[:MAX_ROWS]) for name, values in list(columns.items())[:MAX_COLUMNS]}
     if not n_rows:
         return ""
     head = "".join(f"<th>{escape(name)}</th>" for name in plain)

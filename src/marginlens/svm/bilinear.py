@@ -30,6 +30,9 @@ class BilinearSolution(MarginSolution):
         shape = f"{len(self.lower)} rows, {self.x.shape[0]} by {self.x.shape[1]}{self._norm_words()}"
         return f"BilinearSolution({self.status.name}, margin={self.margin:.6g}, {shape})"
 
+    def _pair_columns(self) -> tuple[str, str, str]:
+        return ("query", "above", "below")
+
 
 def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: Any, *, norm: Norm = Frobenius()) -> BilinearSolution:
     r"""Shortest W that ranks token i above token j by at least one for query k, for all triples (k, i, j).

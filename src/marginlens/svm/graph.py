@@ -15,7 +15,9 @@ from marginlens.errors import real_array, reject
 from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs, sufficient_pairs
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.papers import implements
-from marginlens.result import Result, axes_for
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars
+from marginlens.result.notebook import Headline
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_groups, solve_orthonormal
@@ -43,6 +45,9 @@ class GraphSolution(MarginSolution):
     def __repr__(self) -> str:
         size = f"{len(self.lower)} strict, {len(self.tied)} tied, d={self.x.shape[-1]}{self._norm_words()}"
         return f"GraphSolution({self.status.name}, margin={self.margin:.6g}, {size})"
+
+    def _pair_columns(self) -> tuple[str, str, str]:
+        return ("last", "above", "below")
 
 
 @implements("C", "Graph-SVM", "Acyc-SVM")
@@ -116,7 +121,7 @@ def _spanning_ties(graph: PriorityGraph) -> IntArray:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class GraphConflict(Result):
+class GraphConflict(Result, Tabular):
     r"""Rows of a Graph-SVM that contradict each other: their weighted sum is zero, and every strict one asks for at least one.
 
     .. math:: \sum_r y_r (e_{i_r} - e_{j_r})\,e_{k_r}^\top + \sum_s \mu_s (e_{i_s} - e_{j_s})\,e_{k_s}^\top = 0, \quad y > 0
@@ -128,6 +133,8 @@ class GraphConflict(Result):
             component_sizes: of the components that tie them, for the last token of the conflict; both 0 and empty where several are needed.
         residual: as `MarginSolution.certificate_residual` of these rows alone.
         vanishing: the last tokens among them whose embedding is zero, after which every logit is zero.
+
+    `to_frame()` has one row per ranking or tie: kind, last, above, below, and its weight in the proof, where a ranking's add up to one.
     """
 
     pairs: IntArray
@@ -170,14 +177,23 @@ class GraphConflict(Result):
         }
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the weights of the rankings as bars, and those of the ties beside them. Returns the axes."""
+        """Draw which rankings and ties contradict each other, by their weights in the proof. Returns the axes."""
         ax = axes_for(ax)
+        names = [f"{k}: {i} over {j}" for k, i, j in self.pairs.tolist()]
+        names += [f"{k}: {i} ties {j}" for k, i, j in self.tied.tolist()]
+        colours = np.repeat([GLOBAL, LOCAL], [len(self.pairs), len(self.tied)])
         weights = np.concatenate([self.weights, self.tie_weights])
-        ax.bar(
-            np.arange(len(weights)), weights, color=np.repeat(["#D55E00", "#0072B2"], [len(self.pairs), len(self.tied)])
-        )
-        ax.set(xlabel="ranking (orange) or tie", ylabel="weight in the proof")
+        draw_bars(ax, names, weights, "weight in the proof", colours=colours, ylabel="last: ranking or tie")
         return ax
+
+    def _columns(self) -> dict[str, Any]:
+        rows = np.concatenate([self.pairs.reshape(-1, 3), self.tied.reshape(-1, 3)])
+        kinds = ["ranking"] * len(self.pairs) + ["tie"] * len(self.tied)
+        columns = dict(zip(("last", "above", "below"), rows.T, strict=True))
+        return {"kind": kinds, **columns, "weight": np.concatenate([self.weights, self.tie_weights])}
+
+    def _headline(self) -> Headline:
+        return Headline("", self.describe(), False)
 
     def describe(self, names: Sequence[str] | None = None, *, most: int = 5) -> str:
         """The conflict in words.

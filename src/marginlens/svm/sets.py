@@ -16,7 +16,8 @@ from scipy.spatial import cKDTree
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import index_array, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Result, axes_for, draw_matrix
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars, draw_rays, nothing_to_draw
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.branch_and_bound import Alternatives, Search, branch_and_bound
 from marginlens.svm.solvers.least_distance import least_distance
@@ -27,7 +28,7 @@ SAME_MINIMUM_RTOL = 1e-6  # distance, relative to the norm, up to which two mini
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SetSolution(Result):
+class SetSolution(Result, Tabular):
     r"""All global minima of ATT-SVM', and why there are no others.
 
     Every choice of one token per set is accounted for: by a proof that no p makes it, by a lower bound above the optimum, or by a
@@ -41,6 +42,8 @@ class SetSolution(Result):
         lower_bound: no feasible p is shorter. runner_up: the smallest bound of what was discarded, inf where nothing
             was; a choice that agrees with a solution on those few inputs may be shorter, though longer than the solution.
         explored: convex problems solved. n_choices: complete choices there are. n_covered: how many are accounted for.
+
+    `to_frame()` has one row per global minimum: solution, choice (the token of each input), margin, x.
     """
 
     solutions: tuple[MarginSolution, ...]
@@ -71,11 +74,36 @@ class SetSolution(Result):
         return np.array([solution.x for solution in self.solutions]).reshape(len(self.solutions), width)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the set G^mm by colour, one row per solution. Returns the axes."""
+        """Draw the directions of the set G^mm as rays where there are two coordinates; else how the bounds on ‖p‖ compare. Returns the
+        axes.
+        """
         ax = axes_for(ax)
-        draw_matrix(ax, self.points)
-        ax.set(xlabel="entry", ylabel="solution")
+        if not self.solutions:
+            return nothing_to_draw(ax, self.status.value)
+        if self.points.shape[1] == 2 and self.status is not Status.TRIVIAL:
+            names = ["selects " + " ".join(map(str, choice)) for choice in self.choices.tolist()]
+            draw_rays(ax, np.stack([solution.direction for solution in self.solutions]), names, [GLOBAL] * len(names))
+            return ax
+        sizes = {
+            "no p is shorter than": self.lower_bound,
+            "solution": 1.0 / self.margin,
+            "next best that was discarded": self.runner_up,
+        }
+        draw_bars(ax, list(sizes), list(sizes.values()), "norm of p", colours=[LOCAL, GLOBAL, LOCAL], ylabel="bound")
         return ax
+
+    def _columns(self) -> dict[str, Any]:
+        margins = [float(solution.margin) for solution in self.solutions]
+        return {"solution": np.arange(len(margins)), "choice": self.choices, "margin": margins, "x": self.points}
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "margin": self.margin,
+            "gap": self.gap,
+            "solutions": len(self.solutions),
+            "choices": self.choices,
+            **super()._facts(),
+        }
 
     def __repr__(self) -> str:
         count = f"{len(self.solutions)} solution{'' if len(self.solutions) == 1 else 's'}"

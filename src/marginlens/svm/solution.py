@@ -12,7 +12,9 @@ from marginlens.directions import length
 from marginlens.errors import batch_index, reject
 from marginlens.kernels.linalg import EPS, exact_products
 from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
-from marginlens.result import Result, axes_for
+from marginlens.result import Result, Tabular, axes_for, frame
+from marginlens.result.drawing import GLOBAL, LOCAL, NEITHER, draw_bars, draw_interval, pair_names
+from marginlens.result.notebook import Headline, element
 from marginlens.status import Status
 from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_in_l1, is_only_in_linf
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -49,9 +51,43 @@ class Bracket(NamedTuple):
             gap = np.where(lower == upper, 0.0, (upper - lower) / lower)
         return gap if gap.ndim else float(gap)
 
+    def to_frame(self, library: str | None = None) -> Any:
+        """One row per problem: problem, lower, upper, gap; as a data frame, see `Tabular.to_frame`."""
+        return frame(self._columns(), library)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the interval between the bounds; for a batch every problem's, relative to its lower bound. Returns the axes."""
+        ax = axes_for(ax)
+        if np.ndim(self.lower) == 0:
+            lower, upper = float(self.lower), float(self.upper)
+            draw_interval(ax, [("lower", lower), ("upper", upper)], "norm", band=(lower, upper))
+            return ax
+        gaps = np.asarray(self.gap)
+        ax.vlines(np.arange(len(gaps)), 0.0, np.where(np.isfinite(gaps), gaps, np.nan), color=LOCAL)
+        ax.plot(np.arange(len(gaps)), gaps, "o", color=LOCAL, markersize=4)
+        ax.set(xlabel="problem", ylabel="(upper − lower)/lower")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        lower = np.atleast_1d(self.lower)
+        bounds = {"lower": lower, "upper": np.atleast_1d(self.upper), "gap": np.atleast_1d(self.gap)}
+        return {"problem": np.arange(len(lower)), **bounds}
+
+    def _headline(self) -> Headline:
+        return Headline(
+            "",
+            f"the smallest norm lies between these bounds, at most {np.max(self.gap):.2g} apart, relative to the lower one.",
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        return {"lower": self.lower, "upper": self.upper, "gap": self.gap}
+
+    def _repr_html_(self) -> str:
+        return element(self)
+
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MarginSolution(Result):
+class MarginSolution(Result, Tabular):
     r"""The solution of one least-distance problem, or of a batch with a leading batch axis, with its proof.
 
     .. math:: \min_x \|x\| \ \text{s.t.}\ A x \ge b,\ C x = 0
@@ -73,6 +109,10 @@ class MarginSolution(Result):
         certificate: (…, n_rows) the Farkas vector y where infeasible, nan elsewhere; None for one feasible problem.
         pairs: (…, n_rows, 3) the input, selected token and other token behind each row (-1 for padding), or None.
         norm: the norm ‖·‖ of the problem.
+
+    `to_frame()` has one row per constraint: problem (of a batch), row, what stands behind the row (input, selected, other; where x is a
+    matrix query, above, below), lower = b_r, value = a_r·x, slack = value - lower, multiplier = λ_r, active, and of an infeasible problem
+    certificate = y_r. Values and slacks are in units of the logits.
     """
 
     rows: FloatArray
@@ -163,24 +203,71 @@ class MarginSolution(Result):
         return {**super().to_dict(), "norm": repr(self.norm)}
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw how hard each row holds x, λ_r ‖a_r‖/‖x‖, or for an infeasible problem the weights of its certificate; for a batch how
-        its margins are spread. Returns the axes.
+        """Draw which constraints hold x in place, by λ_r ‖a_r‖/‖x‖, or for an infeasible problem which contradict each other, by their
+        weights in the proof; for a batch how its margins are spread. Returns the axes.
         """
         ax = axes_for(ax)
         if self.is_batch:
             margins = np.asarray(self.margin)
-            ax.hist(margins[np.isfinite(margins)], bins="auto", color="#0072B2")
+            ax.hist(margins[np.isfinite(margins)], bins="auto", color=LOCAL)
             ax.set(xlabel="margin", ylabel="problems")
             return ax
         infeasible = self.status is Status.INFEASIBLE
         weights = self.certificate if infeasible else self.multipliers
         weights = np.asarray(weights) * _row_norms(self.rows) * (1.0 if infeasible else float(self.margin))
-        ax.bar(np.arange(len(weights)), np.nan_to_num(weights), color=np.where(self.active, "#D55E00", "#0072B2"))
-        ax.set(
-            xlabel="row (active ones in orange)",
-            ylabel="weight in the proof" if infeasible else "multiplier × row norm / ‖x‖",
+        carries = np.nan_to_num(weights) > 0.0
+        names = pair_names(self.pairs, len(weights))
+        colours = np.where(carries | self.active, GLOBAL, NEITHER)
+        what = "weight in the proof that none exists" if infeasible else "multiplier × row norm / ‖x‖"
+        behind = self._pair_columns()
+        draw_bars(
+            ax,
+            names,
+            weights,
+            what,
+            colours=colours,
+            ylabel=f"{behind[0]}: {behind[1]} over {behind[2]}" if self.pairs is not None else "constraint",
         )
         return ax
+
+    def _pair_columns(self) -> tuple[str, str, str]:
+        """What the three numbers of a pair are called."""
+        return ("input", "selected", "other")
+
+    def _columns(self) -> dict[str, Any]:
+        n_rows = self.lower.shape[-1]
+        with np.errstate(invalid="ignore"):
+            value = _apply(self.rows, self._flat)
+        columns: dict[str, Any] = {}
+        if self.is_batch:
+            columns["problem"] = np.repeat(np.arange(len(self)), n_rows)
+        columns["row"] = np.tile(np.arange(n_rows), len(self) if self.is_batch else 1)
+        if self.pairs is not None:
+            columns |= dict(zip(self._pair_columns(), self.pairs.reshape(-1, 3).T, strict=True))
+        columns |= {"lower": self.lower.ravel(), "value": value.ravel(), "slack": (value - self.lower).ravel()}
+        columns |= {"multiplier": self.multipliers.ravel(), "active": self.active.ravel()}
+        if self.certificate is not None:
+            columns["certificate"] = self.certificate.ravel()
+        return columns
+
+    def _facts(self) -> dict[str, Any]:
+        residual = self.certificate_residual() if self.status is Status.INFEASIBLE else self.kkt_residual()
+        name = "certificate residual" if self.status is Status.INFEASIBLE else "KKT residual"
+        active = np.sum(self.active, axis=-1)
+        facts = {
+            "margin": self.margin,
+            "norm": repr(self.norm),
+            "x": self.x,
+            name: residual,
+            "constraints": self.lower.shape[-1],
+        }
+        return facts | {
+            "active": active,
+            "lower": self.lower,
+            "multipliers": self.multipliers,
+            "certificate": self.certificate,
+            "pairs": self.pairs,
+        }
 
     # ---- the check
 

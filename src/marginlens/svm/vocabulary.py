@@ -14,7 +14,9 @@ from marginlens.data.sequences import flat_sequences
 from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
-from marginlens.result import Result
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import draw_bars
+from marginlens.result.notebook import Headline
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.typing import ArrayLike, FloatArray, IntArray
@@ -74,7 +76,7 @@ def untied_vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> 
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ClosedForm(Result):
+class ClosedForm(Result, Tabular):
     r"""The candidate :math:`p = M^\dagger 1` for a selection's max-margin solution, and whether it is one.
 
     Attributes:
@@ -82,12 +84,27 @@ class ClosedForm(Result):
         multipliers: (n_rows,) λ >= 0 that come closest to making up x, for the rows of `vocabulary_svm`.
         equation_residual: ‖M p - 1‖ over the root of the number of rows: 0 where all constraints can hold with equality.
         multiplier_residual: ‖p - Mᵀλ - Cᵀμ‖ / ‖p‖ for the best λ >= 0 and any μ of the ties C: 0 where the candidate is optimal.
+
+    `to_frame()` has one row per constraint: row, multiplier.
     """
 
     x: FloatArray
     multipliers: FloatArray
     equation_residual: float
     multiplier_residual: float
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the multipliers, which would have to make up x. Returns the axes."""
+        ax = axes_for(ax)
+        names = [f"row {r}" for r in range(len(self.multipliers))]
+        draw_bars(ax, names, self.multipliers, "multiplier", ylabel="constraint")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        return {"row": np.arange(len(self.multipliers)), "multiplier": self.multipliers}
+
+    def _headline(self) -> Headline:
+        return Headline("certified" if self.certified else "refused", self.why, self.certified)
 
     @property
     def certified(self) -> bool:

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marginlens.engines import Engine, as_engine
 from marginlens.errors import reject
-from marginlens.result import Result
+from marginlens.result import Displayed, Result, axes_for
+from marginlens.result.drawing import draw_bars
+from marginlens.result.frames import frame_of_arrow
+from marginlens.result.notebook import Headline
 from marginlens.runtime.interrupts import deferred_interrupts
 from marginlens.runtime.progress import Progress, ProgressCallback, as_progress
 from marginlens.sweeps.choices import function_record, imported, working_folder
@@ -58,6 +61,16 @@ class SweepStatus(Result):
         """Whether every chunk is there."""
         return self.chunks_done == self.n_chunks
 
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw how many problems are done and how many are left. Returns the axes."""
+        axes = axes_for(ax)
+        counts = [self.problems_done, self.n_problems - self.problems_done]
+        draw_bars(axes, ["done", "left"], counts, "problems", ylabel="state")
+        return axes
+
+    def _headline(self) -> Headline:
+        return Headline("finished" if self.is_finished else "not finished", str(self), self.is_finished or None)
+
     def __str__(self) -> str:
         share = (
             f"{self.chunks_done:,} of {self.n_chunks:,} chunks ({self.problems_done:,} of {self.n_problems:,} problems)"
@@ -69,7 +82,7 @@ class SweepStatus(Result):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Sweep:
+class Sweep(Displayed):
     """The folder of a sweep, finished or not: what it has recorded, as a table, summed up by cell, drawn, or problem by problem."""
 
     store: Store
@@ -112,6 +125,24 @@ class Sweep:
         wanted = None if columns is None else ["cell", "problem", *dict.fromkeys(columns)]
         return whole_table(self.store, wanted, format=format, partial=partial)
 
+    def to_frame(self, library: str | None = None) -> Any:
+        """The table as a data frame, one row a problem: of pandas if it is installed, else of polars, else a `pyarrow.Table`.
+
+        Args:
+            library: "pandas", "polars" or "pyarrow", to ask for one of them.
+        """
+        return frame_of_arrow(self.table(), library)
+
+    def _headline(self) -> Headline:
+        status = self.status()
+        return Headline("finished" if status.is_finished else "not finished", str(status), status.is_finished or None)
+
+    def _facts(self) -> dict[str, Any]:
+        grid = self.store.grid
+        recorded = ", ".join([*self.store.plan["record"], *self.store.plan["measures"]])
+        axes = {f"axis {name}": list(values) for name, values in grid.axes.items()}
+        return {"cells": len(grid.cells), "problems a cell": grid.n_problems, **axes, "recorded": recorded}
+
     def write_table(self, path: Any, *, partial: bool = False) -> int:
         """Write the table to a .parquet or .csv file, chunk by chunk, and return how many rows it has."""
         return write_table(self.store, path, partial=partial)
@@ -125,8 +156,9 @@ class Sweep:
         return summarize(self.store, quantiles=quantiles, partial=partial)
 
     def plot(self, ax: Axes | None = None, *, column: str | None = None, axis: str | None = None) -> Axes:
-        """Draw one column over one axis of the grid, as `Summary.plot` does."""
-        return self.summary().plot(ax, column=column, axis=axis)
+        """Draw one column over one axis of the grid, as `Summary.plot` does; of a sweep that is not finished how far it is."""
+        status = self.status()
+        return self.summary().plot(ax, column=column, axis=axis) if status.is_finished else status.plot(ax)
 
     def digest(self) -> str:
         """SHA-256 of the table's content, the same whoever computed it in whatever order."""

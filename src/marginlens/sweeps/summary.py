@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from marginlens.errors import InputError, real_array, reject
-from marginlens.result import Result, axes_for
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import draw_bars, draw_interval
+from marginlens.result.notebook import Headline
 from marginlens.sweeps.chunk import arrow
 from marginlens.sweeps.grid import Cell
 from marginlens.sweeps.store import Store
@@ -27,11 +29,13 @@ _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Shares(Result):
+class Shares(Result, Tabular):
     """How often each word occurs in a column, or how often it is true.
 
     Attributes:
         counts: word → problems. intervals: word → the exact (Clopper–Pearson) 95% interval of its probability.
+
+    `to_frame()` has one row per word: word, count, share, low, high (of the interval).
     """
 
     counts: Mapping[str, int]
@@ -50,6 +54,28 @@ class Shares(Result):
     def intervals(self) -> dict[str, tuple[float, float]]:
         """Word → the interval of its probability."""
         return {word: share_interval(count, self.n) for word, count in self.counts.items()}
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the share of each word with its interval. Returns the axes."""
+        axes = axes_for(ax)
+        draw_bars(
+            axes,
+            list(self.counts),
+            list(self.shares.values()),
+            "share of the problems, with 95% intervals",
+            ylabel="word",
+        )
+        for k, (low, high) in enumerate(self.intervals.values()):
+            axes.plot([low, high], [k, k], color="0.5", linewidth=1.5)
+        return axes
+
+    def _columns(self) -> dict[str, Any]:
+        ends = np.array(list(self.intervals.values())).reshape(-1, 2)
+        counts = {"word": list(self.counts), "count": list(self.counts.values()), "share": list(self.shares.values())}
+        return {**counts, "low": ends[:, 0], "high": ends[:, 1]}
+
+    def _headline(self) -> Headline:
+        return Headline("", str(self))
 
     def __str__(self) -> str:
         return ", ".join(f"{word} {100 * share:.4g}%" for word, share in self.shares.items())
@@ -73,6 +99,16 @@ class Numbers(Result):
     largest: float
     quantiles: Mapping[float, float]
 
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the mean and the quantiles. Returns the axes."""
+        axes = axes_for(ax)
+        draw_interval(
+            axes,
+            [("mean", self.mean), *((f"{100 * level:g}%", of) for level, of in sorted(self.quantiles.items()))],
+            "value",
+        )
+        return axes
+
     def __str__(self) -> str:
         return f"{self.mean:.6g} ± {self.standard_error:.1g}"
 
@@ -85,10 +121,21 @@ class CellSummary(Result):
     n_problems: int
     columns: Mapping[str, Numbers | Shares]
 
+    def plot(self, ax: Axes | None = None, *, column: str | None = None) -> Axes:
+        """Draw one column, the first by default. Returns the axes."""
+        return self.columns[column or next(iter(self.columns))].plot(ax)
+
+    def _facts(self) -> dict[str, Any]:
+        return {**self.axes, "problems": self.n_problems, **{name: str(of) for name, of in self.columns.items()}}
+
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Summary(Result):
-    """A sweep summed up: its cells in order."""
+class Summary(Result, Tabular):
+    """A sweep summed up: its cells in order.
+
+    `to_frame()` has one row per cell: its axes, problems, and for each column of numbers NAME its NAME (mean), NAME_error (standard error)
+    and NAME_median; for each column of words NAME_WORD, the share of each word.
+    """
 
     cells: tuple[CellSummary, ...]
 
@@ -97,6 +144,26 @@ class Summary(Result):
 
     def __getitem__(self, index: int) -> CellSummary:
         return self.cells[index]
+
+    def _columns(self) -> dict[str, Any]:
+        rows: list[dict[str, Any]] = []
+        for cell in self.cells:
+            row: dict[str, Any] = {**cell.axes, "problems": cell.n_problems}
+            for name, of in cell.columns.items():
+                if isinstance(of, Shares):
+                    row |= {f"{name}_{word}": share for word, share in of.shares.items()}
+                else:
+                    row |= {
+                        name: of.mean,
+                        f"{name}_error": of.standard_error,
+                        f"{name}_median": of.quantiles.get(0.5, np.nan),
+                    }
+            rows.append(row)
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        return {name: [row.get(name, 0.0) for row in rows] for name in names}
+
+    def _facts(self) -> dict[str, Any]:
+        return {"cells": len(self), "columns": list(self.cells[0].columns) if self.cells else []}
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row a cell: its axes, the number of problems, and each column as a text."""

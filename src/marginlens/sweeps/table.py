@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marginlens.errors import InputError, missing_extra, reject
+from marginlens.errors import InputError, reject
+from marginlens.result.frames import frame_of_arrow
 from marginlens.runtime.files import as_path, check_place, written_aside
 from marginlens.sweeps.choices import nearest
 from marginlens.sweeps.chunk import arrow, column_digest
@@ -98,15 +99,7 @@ def whole_table(store: Store, columns: list[str] | None = None, *, format: str =
     if not pieces:
         raise InputError(f"The sweep in {str(store.folder)!r} has no finished chunk yet.")
     table = pa.concat_tables(pieces).unify_dictionaries()
-    if format == "arrow":
-        return table
-    try:
-        if format == "pandas":
-            return table.to_pandas()
-        import polars
-    except ImportError as problem:
-        raise missing_extra(format, format, f"A table as a frame of {format}") from problem
-    return polars.from_arrow(table)
+    return table if format == "arrow" else frame_of_arrow(table, format)
 
 
 def write_table(store: Store, path: Any, *, partial: bool = False) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice
 from math import comb
@@ -16,7 +16,9 @@ from marginlens.errors import reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
-from marginlens.result import Result
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import FAILS, HOLDS, draw_bars, draw_checklist
+from marginlens.result.notebook import Headline
 from marginlens.risk.smoothness import loss_on_scores, smoothness
 from marginlens.status import Status
 from marginlens.theory.optimality import (
@@ -36,8 +38,11 @@ _MATRICES_AT_ONCE = 4096  # that are decomposed together
 
 
 @dataclass(frozen=True, repr=False)
-class Check(Result):
-    """One condition of a theorem on one problem: what it is called, whether it holds, the numbers that decide it, a sentence."""
+class Check(Result, Tabular):
+    """One condition of a theorem on one problem: what it is called, whether it holds, the numbers that decide it, a sentence.
+
+    `to_frame()` has one row per number that decides: number, value.
+    """
 
     name: str
     holds: bool
@@ -54,10 +59,33 @@ class Check(Result):
     def __str__(self) -> str:
         return f"[{'x' if self.holds else ' '}] {self.name}: {self.sentence}"
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the numbers that decide, in green where the condition holds and in red where it does not. Returns the axes."""
+        ax = axes_for(ax)
+        if not self.numbers:
+            draw_checklist(ax, [("", self.name, self.holds)])
+            return ax
+        colour = HOLDS if self.holds else FAILS
+        names = [f"{name} = {value:.4g}" for name, value in self.numbers.items()]
+        draw_bars(ax, names, list(self.numbers.values()), self.name, colours=colour, ylabel="number", log=True)
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        return {"number": list(self.numbers), "value": [float(value) for value in self.numbers.values()]}
+
+    def _headline(self) -> Headline:
+        return Headline(f"{self.name} {'holds' if self.holds else 'fails'}", f"{self.sentence}.", self.holds)
+
+    def _facts(self) -> Mapping[str, Any]:
+        return self.numbers
+
 
 @dataclass(frozen=True, repr=False)
-class TheoremVerdict(Result):
-    """What one theorem says about one problem: its conditions one by one, and its conclusion where they all hold."""
+class TheoremVerdict(Result, Tabular):
+    """What one theorem says about one problem: its conditions one by one, and its conclusion where they all hold.
+
+    `to_frame()` has one row per condition: theorem, condition, holds, sentence.
+    """
 
     citation: str
     conditions: tuple[Check, ...]
@@ -79,6 +107,34 @@ class TheoremVerdict(Result):
     def __str__(self) -> str:
         outcome = f"applies: {self.conclusion}" if self.applies else "does not apply"
         return "\n".join([f"{self.citation} {outcome}.", *(f"  {check}." for check in self.conditions)])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the conditions as a checklist. Returns the axes."""
+        ax = axes_for(ax)
+        draw_checklist(ax, [(self.citation, check.name, check.holds) for check in self.conditions])
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        return condition_columns([self])
+
+    def _headline(self) -> Headline:
+        word = f"{self.citation} {'applies' if self.applies else 'does not apply'}"
+        failed = "; ".join(f"{check.name}: {check.sentence}" for check in self.failed)
+        return Headline(word, f"{self.conclusion if self.applies else failed}.", self.applies)
+
+    def _facts(self) -> Mapping[str, Any]:
+        return {check.name: f"{'yes' if check else 'no'}: {check.sentence}" for check in self.conditions}
+
+
+def condition_columns(verdicts: Sequence[TheoremVerdict]) -> dict[str, Any]:
+    """The table of the conditions of theorems: one row each."""
+    rows = [(verdict.citation, check) for verdict in verdicts for check in verdict.conditions]
+    return {
+        "theorem": [citation for citation, _ in rows],
+        "condition": [check.name for _, check in rows],
+        "holds": np.array([check.holds for _, check in rows], dtype=bool),
+        "sentence": [check.sentence for _, check in rows],
+    }
 
 
 def _each(data: TokenDataset, head: Any, ask: Callable[[TokenDataset, FloatArray], Any]) -> Any:
@@ -381,6 +437,13 @@ class Separator(Result):
     def applies(self) -> bool:
         """Whether the lemma's conditions all hold."""
         return all(self.conditions)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the conditions of the lemma as a checklist. Returns the axes."""
+        ax = axes_for(ax)
+        draw_checklist(ax, [("", check.name, check.holds) for check in self.conditions])
+        ax.set_title(f"smallest margin {self.margin:.4g}")
+        return ax
 
 
 @implements("A", "Lemma 2", "Lemma 11")

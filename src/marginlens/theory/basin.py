@@ -13,7 +13,9 @@ from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import float_array, positive_number, real_array, real_number, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses
-from marginlens.result import Result
+from marginlens.result import Result, axes_for
+from marginlens.result.drawing import draw_interval
+from marginlens.result.notebook import Headline
 from marginlens.risk.smoothness import smoothness
 from marginlens.status import Status
 from marginlens.theory.optimality import (
@@ -250,6 +252,29 @@ class BasinCone(Result):
             f"BasinCone({self.optimality.selected.tolist()}, mu={self.mu:.4g}, radius={self.radius:.4g}, "
             f"proven_radius={self.proven_radius:.4g})"
         )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw from which norm on each claim about the cone holds. Returns the axes."""
+        ax = axes_for(ax)
+        radii = {
+            "no stationary point": self.no_stationary_radius,
+            "the paper's R, Eq. (46)": self.radius,
+            "steps stay inside, Eq. (58)": self.invariance_radius,
+            "Lemma 7 (L3)": self.correlation_radius,
+            "limit proved": self.proven_radius,
+        }
+        draw_interval(ax, list(radii.items()), "norm of p")
+        ax.set_ylabel("claim")
+        return ax
+
+    def _headline(self) -> Headline:
+        angle = float(np.degrees(np.arccos(1.0 - self.mu)))
+        where = f"within {angle:.3g}° of p^mm, from norm {self.proven_radius:.4g} on, descent provably converges to it."
+        return Headline(f"selects {self.optimality.selected.tolist()}", where)
+
+    def _facts(self) -> dict[str, Any]:
+        radii = {"radius, Eq. (46)": self.radius, "proven radius": self.proven_radius, "mu": self.mu}
+        return radii | {"margin": self.theta, "delta": self.delta, **super()._facts()}
 
 
 @implements("A", "Eq. (32)", "Eq. (39)", "Eq. (46)", "Eq. (57)", "Eq. (58)", "Thm 3")

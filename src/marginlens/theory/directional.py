@@ -14,7 +14,9 @@ from marginlens.dynamics.paths.cone import Cone
 from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses
-from marginlens.result import Result
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL, NEITHER, draw_bars
+from marginlens.result.notebook import Headline
 from marginlens.risk import AttentionRisk
 from marginlens.risk.softmax import centred_keys
 from marginlens.theory.assumptions import (
@@ -38,7 +40,7 @@ _N_NORMS = 200  # norms at which the competitor's risk is looked at for its lowe
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class DirectionalMargin(Result):
+class DirectionalMargin(Result, Tabular):
     """What a direction q selects and how narrowly; for a batch every field has a leading batch axis.
 
     Attributes:
@@ -51,6 +53,8 @@ class DirectionalMargin(Result):
         margins: (…, n_inputs, n_tokens) every (k_α - k_t)·q; inf at α and where there is no token.
         blur: (…, n_inputs, n_tokens) how far rounding blurs each, `DIRECTION_RTOL` :math:`\\sum_j (|k_{αj}| + |k_{tj}|)\\,|q_j|`;
             a token far away blurs no margin but its own.
+
+    `to_frame()` has one row per token that is not selected: problem (of a batch), input, selected, other, margin, neighbour.
     """
 
     selected: IntArray
@@ -61,6 +65,29 @@ class DirectionalMargin(Result):
     neighbour_optimal: Any
     margins: FloatArray
     blur: FloatArray
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw by how much every other token is behind, neighbours in red; for a batch how the margins are spread. Returns the axes."""
+        ax = axes_for(ax)
+        if self.selected.ndim == 2:
+            margins = np.asarray(self.margin)
+            ax.hist(margins[np.isfinite(margins)], bins="auto", color=LOCAL)
+            ax.set(xlabel="margin", ylabel="problems")
+            return ax
+        at = np.argwhere(np.isfinite(self.margins))
+        names = [f"{i}: {self.selected[i]} over {t}" for i, t in at.tolist()]
+        colours = np.where(self.neighbours[tuple(at.T)], GLOBAL, NEITHER)
+        draw_bars(
+            ax, names, self.margins[tuple(at.T)], "logit margin", colours=colours, ylabel="input: selected over other"
+        )
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        at = np.argwhere(np.isfinite(self.margins))
+        place = tuple(at.T)
+        columns = {"problem": at[:, 0]} if self.selected.ndim == 2 else {}
+        columns |= {"input": at[:, -2], "selected": self.selected[place[:-1]], "other": at[:, -1]}
+        return columns | {"margin": self.margins[place], "neighbour": self.neighbours[place]}
 
 
 @implements("A", "Def 3", "Eq. (59)", "Eq. (60)", "Eq. (61)", "Eq. (65)")
@@ -109,7 +136,7 @@ def _margins(data: TokenDataset, q: FloatArray, selected: IntArray) -> FloatArra
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Dominance(Result):
+class Dominance(Result, Tabular):
     """Which of two directions has the lower risk at every large norm; for a batch every field is an array (batch,).
 
     Attributes:
@@ -117,6 +144,8 @@ class Dominance(Result):
         p_wins: whether L(R p) < L(R q) for all R beyond `radius`; the reverse holds where it is false and `case` is not 0.
         radius: a norm beyond which that is proven; inf where `case` is 0.
         margin_p, margin_q: the margins of the two unit directions.
+
+    `to_frame()` has one row per problem: problem, case, p_wins, radius, margin_p, margin_q.
     """
 
     case: Any
@@ -124,6 +153,23 @@ class Dominance(Result):
     radius: Any
     margin_p: Any
     margin_q: Any
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the margins of the two directions; for a batch one over the other, in red where p wins. Returns the axes."""
+        ax = axes_for(ax)
+        if np.ndim(self.case) == 0:
+            colours = [GLOBAL, LOCAL] if self.p_wins else [LOCAL, GLOBAL] if self.case else [NEITHER, NEITHER]
+            draw_bars(ax, ["p", "q"], [self.margin_p, self.margin_q], "margin", colours=colours, ylabel="direction")
+            return ax
+        colours = np.where(self.case == 0, NEITHER, np.where(self.p_wins, GLOBAL, LOCAL))
+        ax.scatter(self.margin_q, self.margin_p, c=colours, s=14)
+        ax.set(xlabel="margin of q", ylabel="margin of p (red where p wins)")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        names = ("case", "p_wins", "radius", "margin_p", "margin_q")
+        columns = {name: np.atleast_1d(getattr(self, name)) for name in names}
+        return {"problem": np.arange(len(columns["case"])), **columns}
 
 
 @implements("A", "Lemma 8")
@@ -338,6 +384,13 @@ class DirectionVerdict(Result):
                 "The proof's competitor cannot be built here: the key differences that it inverts are dependent."
             )
         return "\n".join(lines)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the conditions as a checklist. Returns the axes."""
+        return self.verdict.plot(ax)
+
+    def _headline(self) -> Headline:
+        return Headline(f"case {self.case.name}", self.case.value, self.is_locally_optimal)
 
 
 @implements("A", "Thm 4", "Thm 7", "Eq. (67)", "Eq. (68)")

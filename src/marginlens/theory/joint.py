@@ -14,7 +14,9 @@ from marginlens.dynamics.paths.joint import best_head, log_mean_loss
 from marginlens.errors import positive_number, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, compiled_code
 from marginlens.papers import implements, uses
-from marginlens.result import Result
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL, draw_interval
+from marginlens.result.notebook import Headline
 from marginlens.risk import JointRisk
 from marginlens.risk.softmax import probabilities
 from marginlens.status import Status
@@ -40,12 +42,14 @@ _N_HEAD_NORMS = 48  # values of r at which risks are compared before bisection
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Quadrant(Result):
+class Quadrant(Result, Tabular):
     """How firmly points select tokens α.
 
     Attributes:
         margin: (…) the smallest logit margin (k_α - k_t)·p over inputs and other tokens; inf where no input has two tokens.
         share: (…) the smallest probability of a selected token.
+
+    `to_frame()` has one row per point: point, margin, share, holds.
     """
 
     margin: Any
@@ -55,6 +59,19 @@ class Quadrant(Result):
     def holds(self) -> Any:
         """Eq. (77), (…): no other token has a larger logit."""
         return as_scalar(np.asarray(self.margin) >= 0.0)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the smallest logit margin of every point; above zero the point selects the tokens. Returns the axes."""
+        ax = axes_for(ax)
+        margins = np.atleast_1d(self.margin)
+        ax.plot(np.arange(len(margins)), margins, marker="o", markersize=4, color=LOCAL)
+        ax.axhline(0.0, color=GLOBAL, linewidth=1.0)
+        ax.set(xlabel="point", ylabel="smallest logit margin")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        margin, share = np.atleast_1d(self.margin), np.atleast_1d(self.share)
+        return {"point": np.arange(len(margin)), "margin": margin, "share": share, "holds": margin >= 0.0}
 
 
 @implements("A", "Lemma 12", "Eq. (77)")
@@ -113,6 +130,24 @@ class JointRiskBounds(Result):
     def competitor_wins(self) -> bool:
         """Whether the competitor has the lower risk for certain, so that no such pair is the optimum."""
         return self.log_upper < self.log_lower
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the two bounds on the logarithm of the risk: the competitor wins where its own is below the others'. Returns the axes."""
+        ax = axes_for(ax)
+        bounds = [("competitor, at most", self.log_upper), ("any other pair, at least", self.log_lower)]
+        draw_interval(ax, bounds, "log of the risk")
+        ax.set_ylabel("bound")
+        return ax
+
+    def _headline(self) -> Headline:
+        wins = self.competitor_wins
+        word = "the competitor wins" if wins else "undecided"
+        sentence = (
+            "its risk is below that of every pair of smaller margin."
+            if wins
+            else "the bounds do not contradict each other at these radii."
+        )
+        return Headline(word, sentence, wins)
 
 
 @implements("A", "Lemma 13")
@@ -386,6 +421,24 @@ class HeadRadius(Result):
     alignment: float
     refuted: float
     rival: IntArray | None
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw up to which limit on ‖v‖ another selection wins, and from which on this one does. Returns the axes."""
+        ax = axes_for(ax)
+        draw_interval(
+            ax,
+            [("another selection wins at", self.refuted), ("this one wins from", self.radius)],
+            "limit r on ‖v‖",
+            band=(self.refuted, self.radius),
+        )
+        ax.set_ylabel("between them nothing is known")
+        return ax
+
+    def _headline(self) -> Headline:
+        return Headline(
+            f"selects {self.selected.tolist()}",
+            f"for every fixed r from {self.radius:.4g} on{'' if self.proved else ', if the smallest ν found is right'}.",
+        )
 
 
 @implements("A", "Thm 5", "Thm 6")

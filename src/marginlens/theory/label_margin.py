@@ -13,7 +13,8 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Result
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL, NEITHER, draw_bars
 from marginlens.risk.softmax import logits, probabilities
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, label_svm, least_distance, token_pairs
@@ -31,13 +32,15 @@ _MIN_VISIBLE_SHARE = 1e-5  # shares above which a cost per share is not rounding
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LabelMargin(Result):
+class LabelMargin(Result, Tabular):
     """The head's SVM on selected tokens.
 
     Attributes:
         selected: (n_inputs,) the tokens α. head: the solution v^mm; its `active` marks the support set.
         margin: Γ = 1/‖v^mm‖, zero where the labels cannot be separated.
         support: (n_inputs,) whether an input is a support vector. slack: (n_inputs,) by how much its margin at unit v exceeds Γ.
+
+    `to_frame()` has one row per input: input, selected, support, slack.
     """
 
     selected: IntArray
@@ -50,6 +53,18 @@ class LabelMargin(Result):
     def support_or_all(self) -> BoolArray:
         """(n_inputs,) the support set; all inputs where the labels cannot be separated."""
         return self.support if self.support.any() else np.ones_like(self.support)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the label margin of every input at the unit head, support vectors in red. Returns the axes."""
+        ax = axes_for(ax)
+        names = [f"{i}: token {token}" for i, token in enumerate(self.selected.tolist())]
+        colours = np.where(self.support, GLOBAL, NEITHER)
+        draw_bars(ax, names, self.margin + self.slack, "label margin at ‖v‖ = 1", colours=colours, ylabel="input")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        columns = {"input": np.arange(len(self.selected)), "selected": self.selected, "support": self.support}
+        return {**columns, "slack": self.slack}
 
 
 @implements("A", "(SVM)")
@@ -71,18 +86,32 @@ def label_margin(data: TokenDataset, selected: ArrayLike) -> LabelMargin:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class BestSelections(Result):
+class BestSelections(Result, Tabular):
     """The selections with the largest label margin.
 
     Attributes:
         selections: (n_best, n_inputs). margin: their label margin Γ. runner_up: the next smaller one among all selections.
         complete: whether every selection was looked at; if not, a climb from many selections found these.
+
+    `to_frame()` has one row per best selection: selection, margin.
     """
 
     selections: IntArray
     margin: float
     runner_up: float
     complete: bool
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the largest label margin beside the next smaller one. Returns the axes."""
+        ax = axes_for(ax)
+        names = [f"best ({len(self.selections)} selection{'s' * (len(self.selections) != 1)})", "next"]
+        draw_bars(
+            ax, names, [self.margin, self.runner_up], "label margin", colours=[GLOBAL, LOCAL], ylabel="selections"
+        )
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        return {"selection": self.selections, "margin": np.full(len(self.selections), self.margin)}
 
 
 @implements("A", "Assumption C")

@@ -14,7 +14,8 @@ from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
-from marginlens.result import Result
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars
 from marginlens.risk.attention import AttentionRisk
 from marginlens.status import Status
 from marginlens.svm import att_svm
@@ -102,13 +103,15 @@ def nonoptimality_bounds(data: TokenDataset, p: ArrayLike, optimal_sets: Any) ->
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MixingConstants(Result):
+class MixingConstants(Result, Tabular):
     r"""The constants of Lemma 14 on one problem with a linear head.
 
     Attributes:
         nu: (n_inputs,) the score ν_i that the optimal tokens share. epsilon, C: the constants of Eq. (85), after the shift.
         shift: (n_inputs,) what was added to all scores of an input so that ν_i is positive: zero where it is already.
         log_C_plus, log_C_minus: logarithms of the constants in :math:`C_- q_{\max} \le L(p) - L_\star \le C_+ q_{\max}`, for every p.
+
+    `to_frame()` has one row per input: input, nu, shift.
     """
 
     nu: FloatArray
@@ -121,6 +124,15 @@ class MixingConstants(Result):
     def rho(self, delta: float) -> float:
         r""":math:`\rho(\Delta) = -2 (1 + 1/\Delta) \log\Theta`, with which Assumption D holds."""
         return -2.0 * (1.0 + 1.0 / positive_number(delta, "delta")) * (self.log_C_plus - self.log_C_minus)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the score that the optimal tokens of every input share. Returns the axes."""
+        ax = axes_for(ax)
+        draw_bars(ax, [str(i) for i in range(len(self.nu))], self.nu, "score ν of the optimal tokens", ylabel="input")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        return {"input": np.arange(len(self.nu)), "nu": self.nu, "shift": self.shift}
 
 
 @implements("A", "Lemma 14", "Eq. (85)")
@@ -161,7 +173,7 @@ def mixing_constants(data: TokenDataset, head: Any, optimal_sets: Any, loss: Los
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MixingPairs(Result):
+class MixingPairs(Result, Tabular):
     """What sampled pairs (p, p') say about Assumption D for one Δ.
 
     Attributes:
@@ -176,6 +188,8 @@ class MixingPairs(Result):
             is one, else the one with the smallest log q_max of p; None where there is none.
         deeper: (n_depths,) log q_max of p where the counter-example, scaled up, contradicts the assumption again; empty if it `holds`.
         points: (n_points, d_key) the sample. log_q, excess_order: (n_points,) log q_max and the rank of the risk, lowest first.
+
+    `to_frame()` has one row per sampled point: point, log_q, risk_rank, p.
     """
 
     delta: float
@@ -192,6 +206,27 @@ class MixingPairs(Result):
 
     def __bool__(self) -> bool:
         return self.holds
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the rank of every sampled point's risk over its attention to other tokens: under the assumption it falls to the left.
+        Returns the axes.
+        """
+        ax = axes_for(ax)
+        ax.plot(self.log_q, self.excess_order, ".", markersize=3, color=LOCAL)
+        if self.counterexample is not None:
+            same = np.all(self.points[:, None] == self.counterexample[None], axis=-1).any(axis=1)
+            ax.plot(self.log_q[same], self.excess_order[same], "o", color=GLOBAL, label="counter-example")
+            ax.legend()
+        ax.set(xlabel="log of the attention to other tokens, q_max", ylabel="rank of the risk, lowest first")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        return {
+            "point": np.arange(len(self.points)),
+            "log_q": self.log_q,
+            "risk_rank": self.excess_order,
+            "p": self.points,
+        }
 
 
 @implements("A", "Assumption D")

@@ -12,7 +12,8 @@ from marginlens.directions import correlation
 from marginlens.errors import n_axes, real_array, reject
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.papers import implements
-from marginlens.result import Result, axes_for
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import draw_bars
 from marginlens.svm import MarginSolution, least_distance
 from marginlens.svm.sets import as_optimal_sets
 from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
@@ -29,7 +30,7 @@ class MatrixParts(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MultiTokenLimit(Result):
+class MultiTokenLimit(Result, Tabular):
     r"""Where W goes when each input keeps a set of tokens: :math:`W \approx W^{fin} + R\, W^{dir}` with R growing.
 
     Attributes:
@@ -39,6 +40,8 @@ class MultiTokenLimit(Result):
         goals: (n_equations,) log(s_other/s_first).
         basis: (d_query · d_model, rank) orthonormal, of the span of z_i (x_other - x_first)ᵀ.
         residual: the largest |logit difference - goal| of W^fin: rounding, unless equations contradict each other.
+
+    `to_frame()` has one row per equation: input, first, other, log_attention_ratio = log(s_other/s_first).
     """
 
     finite: FloatArray
@@ -70,9 +73,13 @@ class MultiTokenLimit(Result):
     def plot(self, ax: Any = None) -> Any:
         """Draw the logit differences within the sets, one bar for each equation. Returns the axes."""
         ax = axes_for(ax)
-        ax.bar(np.arange(len(self.goals)), self.goals, color="#0072B2")
-        ax.set(xlabel="equation", ylabel="log ratio of attention within a set")
+        names = [f"{i}: {other} beside {first}" for i, first, other in self.equations.tolist()]
+        draw_bars(ax, names, self.goals, "log ratio of attention within a set", ylabel="input: token beside token")
         return ax
+
+    def _columns(self) -> dict[str, Any]:
+        columns = dict(zip(("input", "first", "other"), self.equations.T, strict=True))
+        return {**columns, "log_attention_ratio": self.goals}
 
 
 @implements("D", "SVMeq")

@@ -13,7 +13,9 @@ from marginlens.directions import as_scalar, length
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Loss, as_loss, rising_margin
 from marginlens.papers import implements
-from marginlens.result import Result
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL, NEITHER, draw_bars, draw_rays
+from marginlens.result.notebook import Headline
 from marginlens.risk.smoothness import loss_on_scores
 from marginlens.risk.softmax import logits
 from marginlens.status import Status
@@ -117,7 +119,7 @@ def power_text(logarithm: Any) -> str:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class TokenOptimality(Result):
+class TokenOptimality(Result, Tabular):
     """What a selection α amounts to; for a batch every field has a leading batch axis.
 
     Attributes:
@@ -128,6 +130,8 @@ class TokenOptimality(Result):
         is_locally_optimal: (…) whether α is feasible and scores above all its neighbours.
         is_globally_optimal: (…) whether α is feasible and attains the highest score of every input.
         optimum_is_unique: (…) whether the highest score of every input belongs to one token; a fact about data and head.
+
+    `to_frame()` has one row per problem: problem, selected, optimality, margin, score_gap.
     """
 
     solution: MarginSolution
@@ -156,6 +160,58 @@ class TokenOptimality(Result):
             return f"TokenOptimality({self.selected.tolist()}, {kind}, score_gap={self.score_gap:.4g}, margin={self.margin:.4g})"
         counts = [int(np.sum(x)) for x in (self.is_feasible, self.is_locally_optimal, self.is_globally_optimal)]
         return f"TokenOptimality({len(self.selected)} problems: {counts[0]} feasible, {counts[1]} locally, {counts[2]} globally optimal)"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw which constraints hold the margin of the selection; for a batch how many problems are how optimal. Returns the axes."""
+        if self.selected.ndim == 1:
+            return self.solution.plot(ax)
+        ax = axes_for(ax)
+        kinds = np.array(self._kinds())
+        names = ["globally optimal", "locally optimal", "not optimal", "infeasible"]
+        counts = [int(np.sum(kinds == name)) for name in names]
+        draw_bars(ax, names, counts, "problems", colours=[GLOBAL, LOCAL, NEITHER, NEITHER], ylabel="selection")
+        return ax
+
+    def _kinds(self) -> list[str]:
+        flags = zip(
+            *map(np.atleast_1d, (self.is_feasible, self.is_locally_optimal, self.is_globally_optimal)), strict=True
+        )
+        return [
+            "infeasible"
+            if not feasible
+            else "globally optimal"
+            if best
+            else "locally optimal"
+            if local
+            else "not optimal"
+            for feasible, local, best in flags
+        ]
+
+    def _columns(self) -> dict[str, Any]:
+        kinds = self._kinds()
+        numbers = {"margin": np.atleast_1d(self.margin), "score_gap": np.atleast_1d(self.score_gap)}
+        return {
+            "problem": np.arange(len(kinds)),
+            "selected": np.atleast_2d(self.selected),
+            "optimality": kinds,
+            **numbers,
+        }
+
+    def _headline(self) -> Headline:
+        kinds = self._kinds()
+        if len(kinds) > 1:
+            return Headline("", ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)))
+        return Headline(
+            kinds[0], f"the selection {self.selected.ravel().tolist()}.", bool(np.all(self.is_locally_optimal))
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "selected": self.selected,
+            "margin": self.margin,
+            "score gap to neighbours": self.score_gap,
+            **super()._facts(),
+        }
 
 
 @implements("A", "Def 2")
@@ -280,7 +336,7 @@ def _unique_optimum(data: TokenDataset, v: Any) -> Any:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LocalOptima(Result):
+class LocalOptima(Result, Tabular):
     """All locally optimal max-margin directions of one problem, widest margin first.
 
     Attributes:
@@ -289,6 +345,8 @@ class LocalOptima(Result):
         margins: (n_found,) 1/‖p^mm(α)‖. score_gaps: (n_found,) smallest γ_α - γ_t over the neighbours of α.
         is_global: (n_found,) whether α attains the highest score of every input.
         n_solved: hard-margin problems solved. n_brute_force: how many selections there are.
+
+    `to_frame()` has one row per direction: kind ("GMM" where it is globally optimal, else "LMM"), selection, margin, score_gap, direction.
     """
 
     selections: IntArray
@@ -307,6 +365,34 @@ class LocalOptima(Result):
             f"LocalOptima({len(self)} found, {int(self.is_global.sum())} global, "
             f"{self.n_solved} problems solved for {self.n_brute_force} selections)"
         )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the directions as rays where they have two coordinates, else their margins as bars; the global one in red. Returns the
+        axes.
+        """
+        ax = axes_for(ax)
+        names = [
+            f"{kind} {' '.join(map(str, row))}"
+            for kind, row in zip(self._kinds(), self.selections.tolist(), strict=True)
+        ]
+        colours = [GLOBAL if best else LOCAL for best in self.is_global]
+        if self.directions.shape[-1] == 2:
+            draw_rays(ax, self.directions, names, colours)
+        else:
+            draw_bars(ax, names, self.margins, "margin", colours=colours, ylabel="selected tokens")
+        return ax
+
+    def _kinds(self) -> list[str]:
+        return ["GMM" if best else "LMM" for best in self.is_global]
+
+    def _columns(self) -> dict[str, Any]:
+        numbers = {"margin": self.margins, "score_gap": self.score_gaps, "direction": self.directions}
+        return {"kind": self._kinds(), "selection": self.selections, **numbers}
+
+    def _headline(self) -> Headline:
+        n_global = int(self.is_global.sum())
+        word = f"{len(self)} locally optimal direction{'s' * (len(self) != 1)}"
+        return Headline(word, f"{n_global or 'none'} of them globally optimal.", bool(len(self)))
 
 
 @implements("A", "P^mm")

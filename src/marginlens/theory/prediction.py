@@ -14,7 +14,9 @@ from marginlens.errors import InputError, whole_number
 from marginlens.losses.margin import Logistic, Loss, rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
-from marginlens.result import Result
+from marginlens.result import Result, Tabular, axes_for, frame
+from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars, draw_checklist, draw_rays, nothing_to_draw
+from marginlens.result.notebook import Headline
 from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
 from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm
@@ -26,6 +28,7 @@ from marginlens.theory.assumptions import (
     check_separable,
     check_step,
     check_strict_optimum,
+    condition_columns,
 )
 from marginlens.theory.basin import BasinCone, basin_cone
 from marginlens.theory.directional import SAME_DIRECTION_ATOL, directional_margin
@@ -77,9 +80,27 @@ class Candidates(NamedTuple):
             lines.append(f"  and {len(self.labels) - _MAX_PRINTED} more")
         return "\n".join(lines)
 
+    def to_frame(self, library: str | None = None) -> Any:
+        """One row per candidate: kind, selection, margin, direction; as a data frame, see `Tabular.to_frame`."""
+        numbers = {"margin": self.margins, "direction": self.directions}
+        return frame({"kind": list(self.labels), "selection": self.selections, **numbers}, library)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the directions as rays where they have two coordinates, else their margins as bars. Returns the axes."""
+        ax = axes_for(ax)
+        names = [
+            f"{kind} {' '.join(map(str, row))}" for kind, row in zip(self.labels, self.selections.tolist(), strict=True)
+        ]
+        colours = [LOCAL if kind == "LMM" else GLOBAL for kind in self.labels]
+        if self.directions.shape[-1] == 2:
+            draw_rays(ax, self.directions, names, colours)
+        else:
+            draw_bars(ax, names, self.margins, "margin", colours=colours, ylabel="selected tokens")
+        return ax
+
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Prediction(Result):
+class Prediction(Result, Tabular):
     """What the theorems say about the limit of training on one problem; `str` of it is a readable account.
 
     Attributes:
@@ -94,6 +115,8 @@ class Prediction(Result):
         bias: in which norm the optimizer has the largest margin, and who proves or saw it; None where no optimizer is given or nothing is
             known of it.
         details: the quantities behind the verdicts: `AttentionDetails`, `JointDetails`, `NextTokenDetails` or `EmbeddingDetails`.
+
+    `to_frame()` has one row per condition of a theorem: theorem, condition, holds, sentence.
     """
 
     problem: str
@@ -124,6 +147,56 @@ class Prediction(Result):
         listed = () if self.candidates is None else (str(self.candidates),)
         bias = () if self.bias is None or self.bias.proved == (BY_A,) else (str(self.bias),)
         return "\n".join([*self.notes, *map(str, shown), *listed, self.why, *bias])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the directions that the limit may have: rays where they have two coordinates, else their margins as bars; without
+        candidates the conditions of the theorems as a checklist. Returns the axes.
+        """
+        ax = axes_for(ax)
+        if self.candidates is not None and self.candidates.labels:
+            self.candidates.plot(ax)
+            ax.set_title("limit certain" if self.direction is not None else "limit not certain")
+        elif self.verdicts:
+            draw_checklist(
+                ax,
+                [
+                    (verdict.citation, check.name, check.holds)
+                    for verdict in self.verdicts
+                    for check in verdict.conditions
+                ],
+            )
+        else:
+            return nothing_to_draw(ax, "No theorem speaks of this problem.")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        return condition_columns(self.verdicts)
+
+    def _headline(self) -> Headline:
+        certain = self.direction is not None or self.path_direction is not None
+        word = (
+            "limit certain"
+            if self.direction is not None
+            else "limit of the path certain"
+            if certain
+            else "limit not certain"
+        )
+        return Headline(word, self.why, True if certain else None)
+
+    def _facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"problem": self.problem}
+        for verdict in self.verdicts:
+            failed = ", ".join(check.name for check in verdict.failed)
+            facts[verdict.citation] = (
+                f"applies: {verdict.conclusion}" if verdict.applies else f"does not apply: {failed}"
+            )
+        facts |= {"direction": self.direction, "path direction": self.path_direction, "observed": self.observed}
+        if self.candidates is not None:
+            facts["candidates"] = str(self.candidates)
+        return facts | {
+            "optimizer": None if self.bias is None else str(self.bias),
+            "notes": " ".join(self.notes) or None,
+        }
 
 
 @implements("A", "Thm 1", "Thm 2", "Thm 3", "Thm 5", "Thm 6", "Thm 8")

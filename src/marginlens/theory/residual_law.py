@@ -14,7 +14,8 @@ from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import float_array, reject
 from marginlens.losses.margin import Logistic, Loss, slope_of
 from marginlens.papers import implements
-from marginlens.result import Result
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars, nothing_to_draw, pair_names
 from marginlens.risk.softmax import attend
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
@@ -29,7 +30,7 @@ _NEWTON_ATOL = 1e-13  # change of log λ at which Newton stops
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ResidualLaw(Result):
+class ResidualLaw(Result, Tabular):
     r"""The law of a saturated model's residual attention at one selection per problem; a batch has a leading axis everywhere.
 
     Attributes:
@@ -46,6 +47,8 @@ class ResidualLaw(Result):
         rate: (…) the slowest rate at which a deviation dies out, :math:`e^{-\text{rate} \cdot R}` at norm R: a run is in the asymptotic
             regime once rate · R is well above one. It is inf where nothing can deviate and zero where a constraint is weak.
         stiffness: (…) the fastest such rate. Normalised steps longer than `largest_step` = 2/stiffness overshoot for ever.
+
+    `to_frame()` has one row per constraint: problem (of a batch), input, selected, other, multiplier, log_ratio, carrying, weak.
     """
 
     data: TokenDataset
@@ -181,6 +184,43 @@ class ResidualLaw(Result):
         array = np.asarray(values)
         cut = array.ndim - axes
         return array.reshape((*array.shape[:cut], *[1] * extra, *array.shape[cut:]))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the shares of residual attention that the law predicts, λ_r over their sum; for a batch how slowly deviations die out.
+        Returns the axes.
+        """
+        ax = axes_for(ax)
+        if self.data.is_batch:
+            rates = np.asarray(self.rate, dtype=float)
+            ax.hist(rates[np.isfinite(rates)], bins="auto", color=LOCAL)
+            ax.set(xlabel="rate at which a deviation dies out, per unit of norm", ylabel="problems")
+            return ax
+        if not self.holds:
+            return nothing_to_draw(ax, "The law does not hold: the selection is not locally optimal.")
+        shares = self.multipliers / np.sum(self.multipliers)
+        names = pair_names(self.solution.pairs, len(shares))
+        colours = np.where(self.carrying, GLOBAL, LOCAL)
+        draw_bars(
+            ax, names, shares, "share of residual attention", colours=colours, ylabel="input: selected over other"
+        )
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        columns = self.solution._columns()
+        known = {name: columns[name] for name in ("problem", "input", "selected", "other") if name in columns}
+        law = {
+            "multiplier": self.multipliers,
+            "log_ratio": self.log_ratio,
+            "carrying": self.carrying,
+            "weak": self.weak,
+        }
+        return known | {name: value.ravel() for name, value in law.items()}
+
+    def _facts(self) -> dict[str, Any]:
+        facts = {
+            name: value for name, value in super()._facts().items() if name not in ("data", "loss", "scores", "holds")
+        }
+        return {"selected": self.selected, "rate": self.rate, "largest step": self.largest_step, **facts}
 
 
 @implements("X", "O")

@@ -14,7 +14,8 @@ from marginlens.directions import length
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens
 from marginlens.errors import array_of_any, real_array, real_number, reject, whole_number
 from marginlens.papers import implements, uses
-from marginlens.result import Result
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL, NEITHER, draw_bars, draw_interval
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, least_distance
 from marginlens.svm.vocabulary import selection_pairs, token_lists, vocabulary_svm
@@ -27,12 +28,35 @@ _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batc
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class TokenRanks(Result):
-    """The tokens of each sequence by their logits: the largest, the second largest, and those below; ids ascending."""
+class TokenRanks(Result, Tabular):
+    """The tokens of each sequence by their logits: the largest, the second largest, and those below; ids ascending.
+
+    `to_frame()` has one row per sequence: sequence, selected, secondary, below.
+    """
 
     selected: Selection
     secondary: Selection
     below: Selection
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw how many tokens of every sequence are selected, second, and below. Returns the axes."""
+        ax = axes_for(ax)
+        bottom = np.zeros(len(self.selected))
+        for name, parts, colour in (
+            ("selected", self.selected, GLOBAL),
+            ("second", self.secondary, LOCAL),
+            ("below", self.below, NEITHER),
+        ):
+            sizes = np.array([len(ids) for ids in parts])
+            ax.bar(np.arange(len(sizes)), sizes, bottom=bottom, color=colour, width=0.9, label=name)
+            bottom = bottom + sizes
+        ax.legend()
+        ax.set(xlabel="sequence", ylabel="different tokens")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        columns = {"selected": self.selected, "secondary": self.secondary, "below": self.below}
+        return {"sequence": np.arange(len(self.selected)), **columns}
 
 
 @implements("B", "Definition 15")
@@ -90,10 +114,12 @@ def equivalent_directions(E: ArrayLike, p: ArrayLike, q: Any, sequences: Any, *,
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LocalOptimality(Result):
+class LocalOptimality(Result, Tabular):
     """Whether a direction is locally optimal: `gaps` (n_samples,) the smallest sum of score differences in each sequence.
 
     A sequence without a secondary selection has the gap inf.
+
+    `to_frame()` has one row per sequence: sequence, gap.
     """
 
     gaps: FloatArray
@@ -107,6 +133,18 @@ class LocalOptimality(Result):
     def holds(self) -> bool:
         """Whether μ > 0."""
         return self.mu > 0.0
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the gaps of the sequences in order: the direction is locally optimal where all are above zero. Returns the axes."""
+        ax = axes_for(ax)
+        gaps = np.sort(self.gaps[np.isfinite(self.gaps)])
+        ax.plot(np.arange(len(gaps)), gaps, ".", color=LOCAL)
+        ax.axhline(0.0, color=GLOBAL, linewidth=1.0)
+        ax.set(xlabel="sequence, in order of its gap", ylabel="smallest sum of score differences")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        return {"sequence": np.arange(len(self.gaps)), "gap": self.gaps}
 
 
 @implements("B", "Definition 16")
@@ -138,7 +176,7 @@ def local_optimality(
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class FeasibleSelections(Result):
+class FeasibleSelections(Result, Tabular):
     """All selections that some p makes, widest margin first.
 
     Attributes:
@@ -147,6 +185,8 @@ class FeasibleSelections(Result):
         directions: (n_found, d_model) p̂/‖p̂‖, zero for the selection of everything.
         n_solved: max-margin problems solved.
         n_undecided: problems that double precision can neither solve nor prove infeasible; their selections are left out.
+
+    `to_frame()` has one row per selection: selection (ids of each sequence), margin, direction.
     """
 
     selections: tuple[Selection, ...]
@@ -185,6 +225,18 @@ class FeasibleSelections(Result):
         left_out = f", {self.n_undecided} undecided" if self.n_undecided else ""
         text = f"{len(self)} selections, widest margin {widest}, {self.n_solved} problems solved{left_out}"
         return f"FeasibleSelections({text})"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the margins of the selections. Returns the axes."""
+        ax = axes_for(ax)
+        known = np.flatnonzero(np.isfinite(self.margins))
+        names = [" | ".join(",".join(map(str, ids)) for ids in self.selections[k])[:24] for k in known]
+        draw_bars(ax, names, self.margins[known], "margin", ylabel="tokens selected in each sequence")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        listed = [[ids.tolist() for ids in selection] for selection in self.selections]
+        return {"selection": listed, "margin": self.margins, "direction": self.directions}
 
 
 @implements("B", "Lemma 19")
@@ -324,12 +376,32 @@ def _solve(E: FloatArray, lists: list[IntArray], found: list[Selection]) -> tupl
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class WeightBounds(Result):
-    """The softmax weight of every position between its bounds, as logarithms, each (n_positions,), sequence after sequence."""
+class WeightBounds(Result, Tabular):
+    """The softmax weight of every position between its bounds, as logarithms, each (n_positions,), sequence after sequence.
+
+    `to_frame()` has one row per position: position, log_lower, log_weight, log_upper.
+    """
 
     log_weight: FloatArray
     log_lower: FloatArray
     log_upper: FloatArray
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the weight of every position between its bounds, in logarithms and in order. Returns the axes."""
+        ax = axes_for(ax)
+        order = np.argsort(self.log_weight, kind="stable")
+        x = np.arange(len(order))
+        ax.fill_between(
+            x, self.log_lower[order], self.log_upper[order], color=LOCAL, alpha=0.2, label="between the bounds"
+        )
+        ax.plot(x, self.log_weight[order], color=GLOBAL, label="weight")
+        ax.legend()
+        ax.set(xlabel="position, in order of its weight", ylabel="log of the softmax weight")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        numbers = {"log_lower": self.log_lower, "log_weight": self.log_weight, "log_upper": self.log_upper}
+        return {"position": np.arange(len(self.log_weight)), **numbers}
 
 
 @implements("B", "Lemma 10")
@@ -390,6 +462,13 @@ class DominantSlope(Result):
     def holds(self) -> bool:
         """Whether the bound is true here."""
         return abs(self.ratio - 1.0) <= np.exp(min(self.log_bound, 700.0))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw how far the ratio is from one beside the bound of the lemma, in logarithms. Returns the axes."""
+        ax = axes_for(ax)
+        distance = float(np.log(max(abs(self.ratio - 1.0), 1e-300)))
+        draw_interval(ax, [("|ratio − 1|", distance), ("bound", self.log_bound)], "logarithm")
+        return ax
 
 
 @implements("B", "Lemma 17")
@@ -497,6 +576,12 @@ class OwnMaxMargin(Result):
     least: float
     C_5: float
     odds: float
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the ratio of the slopes beside what it is at least, far out. Returns the axes."""
+        ax = axes_for(ax)
+        draw_interval(ax, [("ratio of the slopes", self.ratio), ("at least, far out", self.least)], "ratio")
+        return ax
 
 
 @implements("B", "Lemma 18")

@@ -16,7 +16,9 @@ from marginlens.directions import correlation, length, unit
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.norms import L2, Norm
 from marginlens.papers import implements
-from marginlens.result import Result, axes_for
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import GLOBAL, LOCAL
+from marginlens.result.notebook import Headline
 from marginlens.risk.build import as_risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray, ObjectArray
@@ -87,7 +89,7 @@ def path_search(risk: Any, region: Any, restarts: int | None) -> PathSearch:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Path(Result):
+class Path(Result, Tabular):
     r"""A finished regularisation path.
 
     Attributes:
@@ -98,6 +100,9 @@ class Path(Result):
             last point's tokens outright for attention, the infimum for next tokens (nan where Graph-SVM is infeasible, which leaves it
             unknown), and zero otherwise.
         binding: (n_radii,) a `Binding` for each radius, (n_radii, 2) for a joint risk. risk: what was minimised.
+
+    `to_frame()` has one row per radius: radius (for a joint risk radius_v and radius_p), norm, log_excess (natural logarithm),
+    excess_sign, selected, binding, and cosine_with_last, that of the point with the last one.
     """
 
     radii: FloatArray
@@ -179,11 +184,40 @@ class Path(Result):
         return _extended(self.risk, self._search, self._state, further, as_progress(progress))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the logarithm of the excess risk over the radius (that of p for a joint risk). Returns the axes."""
+        """Draw the logarithm of the excess risk over the radius (that of p for a joint risk), and where the selection changes. Returns
+        the axes.
+        """
         ax = axes_for(ax)
-        ax.plot(self.radii if self.radii.ndim == 1 else self.radii[:, 1], self.log_excess, marker="o", color="#0072B2")
+        radii = self.radii if self.radii.ndim == 1 else self.radii[:, 1]
+        ax.plot(radii, self.log_excess, marker="o", markersize=4, color=LOCAL)
+        for k in np.flatnonzero(np.any(self.selected[1:] != self.selected[:-1], axis=-1)):
+            label = None if ax.get_legend_handles_labels()[1] else "the selection changes"
+            ax.axvline(
+                float(np.sqrt(radii[k] * radii[k + 1])), color=GLOBAL, linestyle="--", linewidth=1.0, label=label
+            )
+        if ax.get_legend_handles_labels()[1]:
+            ax.legend()
         ax.set(xscale="log", xlabel="radius", ylabel="log of the excess risk")
         return ax
+
+    def _columns(self) -> dict[str, Any]:
+        flat = self.points.reshape(len(self), -1)
+        columns: dict[str, Any] = {}
+        for name, values in (("radius", self.radii), ("norm", self.norm)):
+            columns |= {name: values} if values.ndim == 1 else {f"{name}_v": values[:, 0], f"{name}_p": values[:, 1]}
+        columns |= {"log_excess": self.log_excess, "excess_sign": self.excess_sign, "selected": self.selected}
+        joint = self.binding.ndim == 2
+        columns["binding"] = (
+            [" and ".join(part.name for part in row) for row in self.binding] if joint else self.binding
+        )
+        return columns | {"cosine_with_last": np.asarray(correlation(flat, flat[-1]))}
+
+    def _headline(self) -> Headline:
+        return Headline("", f"{len(self)} points of smallest risk, at radii {self.radii[0]} to {self.radii[-1]}.")
+
+    def _facts(self) -> dict[str, Any]:
+        last = {"selected at the last": self.selected[-1], "log excess risk at the last": self.log_excess[-1]}
+        return last | {"what holds the last": np.atleast_1d(self.binding[-1]), **super()._facts()}
 
     def __len__(self) -> int:
         return len(self.radii)
