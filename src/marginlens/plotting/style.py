@@ -216,8 +216,8 @@ def in_style(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shades(count: int) -> list[Any]:
-    """`count` colours of the ordered palette, without its palest end."""
-    return [mpl.colormaps[SEQUENCE](level) for level in np.linspace(0.0, 0.86, count)]
+    """`count` colours of the ordered palette, without the ends that are lost on a light or a dark ground."""
+    return [mpl.colormaps[SEQUENCE](level) for level in np.linspace(0.2, 0.86, count)]
 
 
 def note_at(ax: Axes, text: str, at: Any, offset: tuple[float, float], **style: Any) -> None:

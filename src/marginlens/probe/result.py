@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 from marginlens.errors import reject, whole_number
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
 from marginlens.result import Displayed, Result, Tabular, axes_for, draw_matrix
+from marginlens.result.drawing import short_name
 from marginlens.result.notebook import Headline
 from marginlens.typing import FloatArray, IntArray
 
@@ -246,8 +247,9 @@ class Example(Displayed, Tabular):
         """Draw which tokens the queries attend to, over all heads: queries downward, tokens across. Returns the axes."""
         axes = axes_for(ax)
         draw_matrix(axes, np.mean(self.attention, axis=(0, 1)), "Blues", 0.0)
-        axes.set_xticks(np.arange(len(self.tokens)), self.tokens, rotation=90)
-        axes.set_yticks(np.arange(len(self.queries)), [self.tokens[query] for query in self.queries.tolist()])
+        names = [short_name(token, 12) for token in self.tokens]
+        axes.set_xticks(np.arange(len(names)), names, rotation=90)
+        axes.set_yticks(np.arange(len(self.queries)), [names[query] for query in self.queries.tolist()])
         axes.set(xlabel="attention to, mean of all heads", ylabel="query")
         return axes
 

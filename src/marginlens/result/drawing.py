@@ -26,6 +26,7 @@ TINTS = {GLOBAL: "#FBE6DD", LOCAL: "#DFECF7"}  # the starts that lead to a direc
 SEQUENCE = "viridis"  # ordered series
 
 MAX_LINES = 100  # runs of a batch that are drawn as lines
+MAX_NAME = 32  # letters of a bar's name
 MAX_BARS = 14  # labelled bars of one picture; the largest of more
 _BAND = (5.0, 95.0)  # percentiles of a batch that its band spans
 _BAND_FROM = 5  # runs from which on a batch has a band
@@ -75,7 +76,7 @@ def draw_bars(
         else colours
     )
     ax.barh(np.arange(len(shown)), np.clip(sizes[shown], -limit, limit), color=colour, height=0.7)
-    ax.set_yticks(np.arange(len(shown)), [names[k] for k in shown])
+    ax.set_yticks(np.arange(len(shown)), [short_name(names[k]) for k in shown])
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False, axis="y")
@@ -164,6 +165,12 @@ def _ends(finite: FloatArray) -> tuple[float, float]:
     low, high = float(finite.min()), float(finite.max())
     spread = (high - low) or abs(high) or 1.0
     return (low - 0.05 * spread if low - 0.05 * spread > 0.0 or low <= 0.0 else low), high + 0.05 * spread
+
+
+def short_name(name: str, most: int = MAX_NAME) -> str:
+    """A name of at most so many letters, on one line, with nothing that matplotlib takes for a formula."""
+    text = " ".join(name.split()).replace("$", "\\$")
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def nothing_to_draw(ax: Axes, sentence: str) -> Axes:

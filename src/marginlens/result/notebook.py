@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -31,10 +32,11 @@ MAX_SVG = 120_000  # characters of a picture beyond which its curves and points 
 _LINE = "var(--jp-border-color2,var(--vscode-editorWidget-border,rgba(128,128,128,.4)))"
 _GROUND = "var(--jp-layout-color0,var(--vscode-editor-background,var(--color-background-primary,Canvas)))"
 _STYLE = f"""<style>
-.marginlens{{line-height:1.4;max-width:60em;overflow-wrap:anywhere}}
+.marginlens{{line-height:1.4;max-width:72em;overflow-wrap:anywhere}}
 .marginlens p{{margin:.2em 0 .5em}}
 .marginlens .ml-body{{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}}
 .marginlens .ml-scroll{{overflow-x:auto;max-width:100%}}
+.marginlens .ml-body>.ml-facts{{flex:1 1 20em;max-width:44em}}
 .marginlens table{{border-collapse:collapse;border:0;margin:0 0 .4em;table-layout:auto;font-variant-numeric:tabular-nums}}
 .marginlens th,.marginlens td{{text-align:left;vertical-align:top;padding:.15em .9em .15em 0;border:0;border-bottom:1px solid {_LINE};\
 background:none;color:inherit;max-width:34em;white-space:normal}}
@@ -82,8 +84,8 @@ def element(shown: Any) -> str:
     colon = ": " if head.word and head.sentence else " " if head.sentence else ""
     top = f"<p><span class='{mark}'></span><code>{escape(type(shown).__name__)}</code>{word}{colon}{escape(head.sentence)}</p>"
     facts = [(name, value) for name, value in shown._facts().items() if value is not None]
-    parts = [_facts_table(facts[:MAX_FACTS]), _picture(shown)]
-    body = "".join(f"<div class='ml-scroll'>{part}</div>" for part in parts if part)
+    parts = {"ml-scroll ml-facts": _facts_table(facts[:MAX_FACTS]), "ml-scroll": _picture(shown)}
+    body = "".join(f"<div class='{kind}'>{part}</div>" for kind, part in parts.items() if part)
     details = _rows_details(*shown._preview(MAX_ROWS)) if isinstance(shown, Tabular) else ""
     if facts[MAX_FACTS:]:
         more = len(facts) - MAX_FACTS
@@ -122,9 +124,11 @@ def cell(value: Any) -> str:
     """A value in few characters: short arrays entry by entry, long ones by shape, range and first entries, statuses with their sentence."""
     if isinstance(value, Enum):
         return f"{value.name}: {value.value}" if isinstance(value.value, str) else value.name
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float | np.floating):
+    if isinstance(value, float):
         return f"{value:.6g}".replace("-", "−")
     if isinstance(value, str):
         return _cut(value)
@@ -193,7 +197,10 @@ def _picture(shown: Any) -> str:
 
     figure = Figure(figsize=PICTURE_INCHES, layout="constrained")
     try:
-        with mpl.rc_context(_picture_style()):
+        with mpl.rc_context(_picture_style()), warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # of letters that the font lacks, and of names that leave little room
             ax = figure.add_subplot()
             shown.plot(ax)
             words = " against ".join(text for text in (ax.get_ylabel(), ax.get_xlabel()) if text)

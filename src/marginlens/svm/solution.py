@@ -68,6 +68,12 @@ class Bracket(NamedTuple):
         ax.set(xlabel="problem", ylabel="(upper − lower)/lower")
         return ax
 
+    def __repr__(self) -> str:
+        if np.ndim(self.lower) == 0:
+            return f"Bracket(lower={self.lower!r}, upper={self.upper!r})"
+        spread = f"{np.min(self.lower):.6g} … {np.max(self.upper):.6g}"
+        return f"Bracket({len(self.lower)} problems, {spread}, gaps up to {np.max(self.gap):.2g})"
+
     def _columns(self) -> dict[str, Any]:
         lower = np.atleast_1d(self.lower)
         bounds = {"lower": lower, "upper": np.atleast_1d(self.upper), "gap": np.atleast_1d(self.gap)}

@@ -16,7 +16,7 @@ from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for, frame
 from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars, draw_checklist, draw_rays, nothing_to_draw
-from marginlens.result.notebook import Headline
+from marginlens.result.notebook import Headline, element
 from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
 from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm
@@ -84,6 +84,25 @@ class Candidates(NamedTuple):
         """One row per candidate: kind, selection, margin, direction; as a data frame, see `Tabular.to_frame`."""
         numbers = {"margin": self.margins, "direction": self.directions}
         return frame({"kind": list(self.labels), "selection": self.selections, **numbers}, library)
+
+    def __repr__(self) -> str:
+        listed = ", ".join(self.labels[:_MAX_PRINTED]) or "none"
+        more = ", …" if len(self.labels) > _MAX_PRINTED else ""
+        return f"Candidates({listed}{more}, complete={self.complete})"
+
+    def _headline(self) -> Headline:
+        known = "all of P^mm" if self.complete else "P^mm is too large to list in full"
+        return Headline(
+            f"{len(self.labels)} direction{'s' * (len(self.labels) != 1)}", f"that a limit may have: {known}."
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        rows = zip(self.labels, self.selections.tolist(), self.margins, strict=True)
+        listed = [(f"{label} {' '.join(map(str, chosen))}", f"margin {margin:.4g}") for label, chosen, margin in rows]
+        return dict(listed[:_MAX_PRINTED])
+
+    def _repr_html_(self) -> str:
+        return element(self)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the directions as rays where they have two coordinates, else their margins as bars. Returns the axes."""
@@ -155,7 +174,6 @@ class Prediction(Result, Tabular):
         ax = axes_for(ax)
         if self.candidates is not None and self.candidates.labels:
             self.candidates.plot(ax)
-            ax.set_title("limit certain" if self.direction is not None else "limit not certain")
         elif self.verdicts:
             draw_checklist(
                 ax,
@@ -173,15 +191,7 @@ class Prediction(Result, Tabular):
         return condition_columns(self.verdicts)
 
     def _headline(self) -> Headline:
-        certain = self.direction is not None or self.path_direction is not None
-        word = (
-            "limit certain"
-            if self.direction is not None
-            else "limit of the path certain"
-            if certain
-            else "limit not certain"
-        )
-        return Headline(word, self.why, True if certain else None)
+        return Headline("", self.why, True if self.why.startswith("Certain") else None)
 
     def _facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"problem": self.problem}

@@ -1,0 +1,165 @@
+"""One or more samples of every result of the library, by name: small, and the same in every process."""
+
+from functools import cache
+
+import numpy as np
+
+import marginlens as ml
+from made_up_probe import made_up_curves, made_up_result
+from marginlens import theory
+from marginlens.data import figure_1b, gaussian_tokens, sphere_tokens
+from marginlens.data.labelled import LabelledSequences
+from marginlens.embeddings import check_assumption_4
+from marginlens.embeddings.models import TrainingSettings
+from marginlens.embeddings.train import train_embeddings
+from marginlens.graphs.priority import ranking_evidence
+from marginlens.graphs.stream import GraphSummary
+from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion
+from marginlens.svm.graph import GraphConflict
+from marginlens.svm.vocabulary import closed_form_candidate
+from marginlens.sweeps.run import SweepStatus
+from marginlens.sweeps.summary import CellSummary, Numbers, Shares, Summary
+
+SEQUENCES = [[0, 1, 2], [1, 2, 3], [0, 3, 2]]
+LABELS = [1, -1, 1]
+
+
+def attention():
+    data, head = sphere_tokens(12, 2, 4, 6, 0)
+    kept = ml.Record(steps=5, keep=("norm", "excess_risk", "selected", "margin"))
+    runs = ml.descend(data, head, n_steps=40, record=kept)
+    plane, v = figure_1b()
+    yield "runs with a record", runs
+    yield "runs", ml.descend(data, head, n_steps=5)
+    yield "one run", ml.descend(data[0], head[0], n_steps=5)
+    yield "one run with a record", ml.descend(data[0], head[0], n_steps=40, record=kept)
+    yield "a run in the plane", ml.descend(plane, v, n_steps=40, record=ml.Record(keep="x"))
+    yield "solutions", ml.att_svm(data, runs.selected)
+    yield "a solution", ml.att_svm(data[0], runs.selected[0])
+    yield "a solution in another norm", ml.att_svm(data[0], runs.selected[0], norm=ml.L1())
+    yield "an infeasible problem", ml.att_svm(ml.TokenDataset([[[1.0, 0.0], [1.0, 0.0]]], [1.0]), [0])
+    yield "a bracket", ml.att_svm(data[0], runs.selected[0]).bracket()
+    yield "brackets", runs.bracket(ml.L2())
+    yield "a set of solutions", ml.set_svm(plane, [[0, 1]])
+    yield "a set of solutions in six dimensions", ml.set_svm(data[0], [[0], [1, 2]])
+    yield "a path", ml.path(data[0], [1.0, 10.0, 100.0], head=head[0])
+    yield "a joint path", ml.path(ml.JointRisk(data[0]), [[1.0, 1.0], [10.0, 10.0]], restarts=2)
+    yield "a problem", data[0]
+    yield "a batch of problems", data
+    yield "a problem in the plane", plane
+
+
+def theorems():
+    data, v = figure_1b()
+    batch, heads = sphere_tokens(3, 2, 3, 3, 0)
+    plain, head = gaussian_tokens(1, 2, 3, 3, 0)
+    cone = theory.basin_cone(data, v, [1])
+    q, rng = np.ones(3), np.random.default_rng(0)
+    prediction = theory.predict_limit(data, v, start=[1.0, 0.0], optimizer=ml.GradientDescent(0.1))
+    yield "a prediction in the plane", prediction
+    yield "a prediction", theory.predict_limit(batch[0], heads[0])
+    yield "a prediction for both layers", theory.predict_limit(plain[0])
+    yield "a prediction without a theorem", theory.predict(ml.AttentionRisk(data, lambda x: x.sum(-1)))
+    yield "candidates", prediction.candidates
+    yield "a theorem", prediction.verdicts[0]
+    yield "a condition", theory.check_assumption_a(data, v)
+    yield "a selection", theory.token_optimality(data, v, [1])
+    yield "selections", theory.globally_optimal_direction(batch, heads)
+    yield "locally optimal directions", theory.locally_optimal_directions(batch[0], heads[0])
+    yield "locally optimal directions in the plane", theory.locally_optimal_directions(data, v)
+    yield "a cone", cone
+    yield "a margin of a direction", theory.directional_margin(data, [1.0, 0.0], v)
+    yield "margins of directions", theory.directional_margin(batch, q, heads)
+    yield "dominance", theory.dominance(data, v, [1.0, 0.0], [1.0, -0.1])
+    yield "dominance in a batch", theory.dominance(batch, heads, q, q)
+    yield "a verdict on a direction", theory.judge_direction(data, v, ml.Cone([1.0, 0.3], 0.01, 10.0))
+    yield "Lemma 3", theory.key_inequality(np.log(rng.dirichlet(q, 5)), rng.random((5, 3)), rng.random((5, 3)))
+    yield "bounds in a cone", theory.local_gradient_bounds(data, v, cone, cone.sample(9, 0))
+    yield "a budget of gradients", theory.gradient_budget(data, v, n_steps=20)
+    yield "a separator", theory.constructive_separator(plain[0], head[0])
+    yield "the law of residual attention", theory.residual_law(data, v, [1])
+    yield (
+        "laws of residual attention",
+        theory.residual_law(batch, heads, theory.globally_optimal_direction(batch, heads).selected),
+    )
+    yield "a label margin", theory.label_margin(plain[0], [0, 1])
+    yield "best selections", theory.best_selections(plain[0])
+    yield "a quadrant", theory.selection_quadrant(plain[0], rng.standard_normal((7, 3)), [0, 1])
+    best = theory.best_selections(plain[0]).selections[0]
+    yield "a radius of the head", theory.head_radius(plain[0], best)
+    yield "bounds on joint risks", theory.joint_risk_bounds(plain[0], best, 10.0, 10.0, gamma=0.5)
+    mixed, w, sets = ml.data.label_mixing(3, 5, 2, 6, 0)
+    yield "constants of mixing", theory.mixing_constants(mixed, w, sets)
+    yield "pairs that mix", theory.check_mixing(mixed, w, sets, n_points=40)
+    yield "pairs that contradict", theory.check_mixing(mixed, w, [chosen[:1] for chosen in sets], n_points=60)
+    shares = np.full((2, 3), 1.0 / 3.0)
+    yield "a limit on sets of tokens", theory.multi_token_limit(plain[0], [[0, 1], [2]], shares, np.ones(3))
+
+
+def vocabulary():
+    rng = np.random.default_rng(0)
+    E, p = rng.standard_normal((4, 5)), rng.standard_normal(5)
+    data = LabelledSequences(SEQUENCES, LABELS)
+    ranks = theory.token_ranks(E, p, data)
+    yield "ranks of tokens", ranks
+    yield "local optimality of a direction", theory.local_optimality(E, p, p, data)
+    yield "feasible selections", theory.feasible_selections(E, data)
+    yield "bounds on weights", theory.softmax_weight_bounds(E, p, data)
+    yield "a slope that dominates", theory.vocabulary_selections.DominantSlope(1.1, -1.0, 0.2, 0.3, 0.1, 2.0, 3.0)
+    yield (
+        "a selection's own margin",
+        theory.vocabulary_selections.OwnMaxMargin(ml.vocabulary_svm(E, data, ranks.selected), 1.2, 1.1, 3.0, 1.5),
+    )
+    yield "a closed form", closed_form_candidate(E, data, ranks.selected)
+    yield "labelled sequences", data
+    yield "statistics of tokens", ml.token_statistics(data)
+    yield "Assumption 4", check_assumption_4(data)
+    yield "a training of embeddings", train_embeddings(data, TrainingSettings(d_model=4, epochs=3, dtype="float64"))
+
+
+def next_tokens():
+    sequences = ml.data.cyclic_sequences(5, 6, 5, 4, 0)
+    graphs = ml.priority_graphs(sequences)
+    graph = max(graphs.values(), key=lambda graph: len(graph.edges))
+    automaton = ml.NextTokenAutomaton.fit(sequences)
+    yield "a matrix of a graph", ml.graph_svm(sequences)
+    yield "a run on matrices", ml.descend(sequences, n_steps=3)
+    yield "sequences", sequences
+    yield "a graph", graph
+    yield "a large graph", ml.graphs.graphs_of_edges(np.zeros(60, int), np.arange(60), np.arange(1, 61), 61)[0]
+    yield "evidence of a graph", ranking_evidence(sequences, graph)
+    yield "an automaton", automaton
+    yield "an explanation", automaton.explain(sequences[0][0])
+    yield "a score", automaton.score(sequences)
+    yield "a cyclic correction", ml.cyclic_correction(sequences)
+    yield "an expansion", automaton.expansion(int(sequences.last[0]))
+    yield "an unknown expansion", PathExpansion((), np.full((2, 2), np.nan), list(ExpansionKind)[-1], "it is not known")
+    pairs, ties = np.array([[0, 1, 2], [0, 2, 3]]), np.array([[0, 1, 3]])
+    yield "a conflict", GraphConflict(pairs, np.array([0.5, 0.5]), ties, np.array([1.0]), 3, 1, (2,), 1e-15)
+    sizes = (np.arange(3), np.array([5, 9, 30]), np.array([3, 4, 9]), np.array([2, 5, 20]), np.array([3, 2, 9]))
+    yield "sizes of graphs", GraphSummary(44, 1, 3, 27, 14, 2, 2 / 3, *sizes)
+
+
+def sweeps():
+    words = Shares({"GMM": 30, "LMM": 10})
+    numbers = Numbers(40, 0, 0, 0.9, 0.01, 0.5, 1.0, {0.05: 0.6, 0.5: 0.95, 0.95: 1.0})
+    cells = tuple(CellSummary({"d": d}, 40, {"optimality": words, "correlation": numbers}) for d in (2, 4))
+    yield "a summary", Summary(cells)
+    yield "a cell", cells[0]
+    yield "shares", words
+    yield "numbers", numbers
+    yield "how far a sweep is", SweepStatus("folder", 4, 400, 1, 100, 10_000, False)
+
+
+def probes():
+    result = made_up_result()
+    yield "a probe", result
+    yield "an example of a probe", result.examples[0]
+    yield "checkpoints", made_up_curves()
+
+
+@cache
+def samples():
+    """Name → result."""
+    groups = (attention, theorems, vocabulary, next_tokens, sweeps, probes)
+    return {name: result for group in groups for name, result in group()}

@@ -1,0 +1,244 @@
+"""What every result can do in a notebook: one line of repr, HTML for light and dark, a picture, a data frame."""
+
+import importlib
+import pkgutil
+import re
+import sys
+from html.parser import HTMLParser
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import marginlens
+import marginlens as ml
+from marginlens.result import Displayed, Result, Tabular
+from result_samples import samples
+
+SAMPLES = samples()
+TABLES = {name: result for name, result in SAMPLES.items() if hasattr(result, "to_frame")}
+MADE_BY_OTHER_TESTS = {  # their own tests show them: they need a folder, a fitted model, or a device
+    "StoredGraphs",
+    "Sweep",
+    "TextExplanation",
+    "BilinearSolution",
+    "MixingCheck",
+    "CyclicSubset",
+}
+VOID = {"br", "hr", "img", "input", "meta", "link"}
+
+
+class Tree(HTMLParser):
+    """Counts what an element holds, and notices tags that do not close."""
+
+    def __init__(self, page):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.attributes, self.wrong = [], [], [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+
+@pytest.fixture(autouse=True)
+def _closed_figures():
+    yield
+    plt.close("all")
+
+
+def displayed_classes():
+    """Every class of the library that shows itself."""
+    for module in pkgutil.walk_packages(marginlens.__path__, "marginlens."):
+        if not module.name.startswith(("marginlens.cli", "marginlens.gpu", "marginlens.__main__")):
+            importlib.import_module(module.name)
+    waiting, found = [Displayed], set()
+    while waiting:
+        for kind in waiting.pop().__subclasses__():
+            waiting.append(kind)
+            if kind.__module__.startswith("marginlens.") and not kind.__name__.startswith("_") and kind is not Result:
+                found.add(kind)
+    return found
+
+
+def test_every_class_that_shows_itself_is_among_the_samples():
+    shown = {type(result).__name__ for result in SAMPLES.values()}
+    known = {base.__name__ for result in SAMPLES.values() for base in type(result).__mro__}
+    names = {kind.__name__ for kind in displayed_classes()}
+    assert names - known - MADE_BY_OTHER_TESTS == set()
+    assert len(shown) > 50
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_repr_is_one_line(name):
+    text = repr(SAMPLES[name])
+    assert "\n" not in text
+    assert len(text) <= 260
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_html_is_whole_and_needs_nothing_else(name):
+    result = SAMPLES[name]
+    page = result._repr_html_()
+    tree = Tree(page)
+    assert not tree.open
+    assert not tree.wrong
+    assert type(result).__name__ in page
+    assert "svg" in tree.tags
+    assert "There is no picture" not in page
+    assert not {"script", "iframe", "link", "object", "foreignobject"} & set(tree.tags)
+    assert not [name for name, _ in tree.attributes if name.startswith("on")]
+    addresses = [value for name, value in tree.attributes if name in ("href", "src", "xlink:href")]
+    assert all(address.startswith(("#", "data:")) for address in addresses)
+    assert len(page) < 400_000
+    ids = [value for name, value in tree.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert all(address[1:] in ids for address in addresses if address.startswith("#"))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_html_has_no_ink_that_vanishes_on_a_dark_or_a_light_ground(name):
+    page = SAMPLES[name]._repr_html_()
+    for colour in re.findall(r"(?:fill|stroke|color|background)\s*[:=]\s*['\"]?(#[0-9a-fA-F]{6})\b", page):
+        light = relative_luminance(colour)
+        against = min(contrast(light, relative_luminance(ground)) for ground in ("#ffffff", "#1e1e1e"))
+        assert against > 1.15, colour  # marks may be faint, yet are seen on both
+    text_colours = re.findall(r"<text[^>]*?(?:style=\"[^\"]*fill: |fill=\")(#[0-9a-fA-F]{6})", page)
+    for colour in text_colours:
+        assert min(contrast(relative_luminance(colour), relative_luminance(g)) for g in ("#ffffff", "#1e1e1e")) > 2.5
+
+
+def relative_luminance(colour):
+    channels = np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255.0
+    linear = np.where(channels <= 0.03928, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(a, b):
+    return (max(a, b) + 0.05) / (min(a, b) + 0.05)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_picture_is_drawn_on_the_axes_that_are_given(name):
+    figure, ax = plt.subplots()
+    assert SAMPLES[name].plot(ax) is ax
+    assert ax.get_xlabel()
+    assert ax.get_ylabel()
+    assert ax.has_data() or ax.texts
+    assert plt.get_fignums() == [figure.number]
+    figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_picture_without_axes_has_a_figure_of_its_own(name):
+    ax = SAMPLES[name].plot()
+    assert ax.figure.number in plt.get_fignums()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_data_frame_is_the_same_in_every_library(name):
+    result = TABLES[name]
+    pandas, polars, arrow = (result.to_frame(library) for library in ("pandas", "polars", "pyarrow"))
+    assert list(pandas.columns) == list(polars.columns) == list(arrow.column_names)
+    assert len(pandas) == len(polars) == arrow.num_rows
+    assert len(pandas.columns) > 1
+    for column in pandas.columns:
+        first, second, third = pandas[column].tolist(), polars[column].to_list(), arrow[column].to_pylist()
+        assert same(first, second), column
+        assert same(second, third), column
+    assert type(result.to_frame()) is type(pandas)
+
+
+def same(a, b):
+    if isinstance(a, list | np.ndarray) or isinstance(b, list | np.ndarray):
+        return len(a) == len(b) and all(map(same, list(a), list(b)))
+    return a == b or (a != a and b != b)
+
+
+@pytest.mark.parametrize("name", [name for name, result in SAMPLES.items() if isinstance(result, Tabular)])
+def test_the_first_rows_stand_behind_a_closed_line(name):
+    result = SAMPLES[name]
+    page = result._repr_html_()
+    rows = len(result.to_frame())
+    assert ("<details>" in page) == (rows > 0) or "more field" in page
+    if rows > 10:
+        assert f"the first 10 of {rows:,} rows" in page
+    assert "<details open" not in page
+
+
+# ---- which library makes the frame
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Make only these libraries importable."""
+
+    def only(*names):
+        for name in {"pandas", "polars", "pyarrow"} - set(names):
+            monkeypatch.setitem(sys.modules, name, None)
+
+    return only
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [(("pandas", "polars", "pyarrow"), "pandas"), (("polars", "pyarrow"), "polars"), (("pyarrow",), "pyarrow")],
+)
+def test_the_frame_is_of_the_first_library_that_is_installed(installed, names, chosen):
+    installed(*names)
+    made = SAMPLES["a solution"].to_frame()
+    assert type(made).__module__.split(".")[0] == chosen
+
+
+def test_without_any_library_the_error_says_what_to_install(installed):
+    installed()
+    with pytest.raises(ml.errors.MissingExtra, match=r"pip install 'marginlens\[pandas\]'"):
+        SAMPLES["a solution"].to_frame()
+    assert "to_frame" in SAMPLES["a solution"]._repr_html_()  # the display needs none of them
+
+
+def test_a_library_that_is_missing_or_unknown_is_named(installed):
+    installed("pandas")
+    with pytest.raises(ml.errors.MissingExtra, match="polars"):
+        SAMPLES["a solution"].to_frame("polars")
+    with pytest.raises(ml.InputError, match="library"):
+        SAMPLES["a solution"].to_frame("excel")
+
+
+# ---- what stands on top
+
+
+def test_the_status_and_its_sentence_stand_on_top():
+    page = SAMPLES["an infeasible problem"]._repr_html_()
+    assert page.index("INFEASIBLE") < page.index("<table>")
+    assert "the certificate proves it" in page
+    assert "ml-not" in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+
+
+def test_texts_of_data_never_become_markup():
+    page = SAMPLES["a probe"]._repr_html_() + SAMPLES["an example of a probe"]._repr_html_()
+    assert "<script" not in page
+    assert "&lt;/script&gt;" in page
+
+
+def test_a_result_whose_picture_fails_still_shows_its_numbers(monkeypatch):
+    solution = SAMPLES["a solution"]
+
+    def broken(self, ax=None):
+        raise RuntimeError("no ink left")
+
+    monkeypatch.setattr(type(solution), "plot", broken)
+    page = solution._repr_html_()
+    assert "no ink left" in page
+    assert "OPTIMAL" in page
