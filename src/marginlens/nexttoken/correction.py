@@ -325,6 +325,10 @@ class CyclicCorrection(Displayed):
         return ax
 
     def _facts(self) -> dict[str, Any]:
-        facts = {"norm": float(length(self.x.ravel())), "risk": self.risk, "gradient norm": self.gradient_norm}
+        facts: dict[str, Any] = {
+            "norm": float(length(self.x.ravel())),
+            "risk": self.risk,
+            "gradient norm": self.gradient_norm,
+        }
         facts |= {"components": self.subspace.n_groups, "flat directions": self.flat, "unique": self.is_unique}
         return facts | {"why": self.uniqueness or None, "x": self.x, "reason": self.reason}

@@ -161,8 +161,8 @@ class Dominance(Result, Tabular):
             colours = [GLOBAL, LOCAL] if self.p_wins else [LOCAL, GLOBAL] if self.case else [NEITHER, NEITHER]
             draw_bars(ax, ["p", "q"], [self.margin_p, self.margin_q], "margin", colours=colours, ylabel="direction")
             return ax
-        colours = np.where(self.case == 0, NEITHER, np.where(self.p_wins, GLOBAL, LOCAL))
-        ax.scatter(self.margin_q, self.margin_p, c=colours, s=14)
+        shown = np.where(self.case == 0, NEITHER, np.where(self.p_wins, GLOBAL, LOCAL))
+        ax.scatter(self.margin_q, self.margin_p, c=shown, s=14)
         ax.set(xlabel="margin of q", ylabel="margin of p (red where p wins)")
         return ax
 
