@@ -14,7 +14,12 @@ NOT_NUMBERS = (TypeError, ValueError, OverflowError, RuntimeError)  # the last b
 
 
 class InputError(ValueError):
-    """An argument that cannot be used; the message names it."""
+    """An argument that cannot be used; the message names it. Where `reject` made it, its parts are attributes too."""
+
+    argument: str = ""
+    expected: str = ""
+    got: str = ""
+    remedy: str = ""
 
 
 class MissingExtra(ImportError):
@@ -30,12 +35,19 @@ def reject(argument: str, expected: str, got: object, remedy: str = "") -> Input
     received = str(got)
     received = " ".join(received.split()) if "\n" in received else received  # arrays print on several lines
     sentence = f"The '{argument}' argument must be {expected}; got {received} instead."
-    return InputError(f"{sentence} {remedy}".rstrip())
+    problem = InputError(f"{sentence} {remedy}".rstrip())
+    problem.argument, problem.expected, problem.got, problem.remedy = argument, expected, received, remedy
+    return problem
 
 
 def missing_extra(package: str, extra: str, feature: str) -> MissingExtra:
     """The error for an optional package that is not installed."""
-    return MissingExtra(f"{feature} needs the package {package}: install it with pip install 'marginlens[{extra}]'.")
+    return MissingExtra(f"{feature} needs the package {package}: install it with {install_command(extra)}.")
+
+
+def install_command(extras: str) -> str:
+    """What to type to install optional packages, `extras` as pyproject.toml names them, e.g. "probe,minilm"."""
+    return f"pip install '.[{extras}]' in a checkout of marginlens"
 
 
 def float_array(

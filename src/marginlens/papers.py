@@ -11,8 +11,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from marginlens.errors import MissingExtra
-
 
 @dataclass(frozen=True)
 class Paper:
@@ -183,6 +181,8 @@ def used_inside() -> tuple[Implementation, ...]:
 
 def registered() -> tuple[Implementation, ...]:
     """Every statement that any module of the library implements or uses inside a function; imports them all."""
+    from marginlens.errors import MissingExtra
+
     package = import_module("marginlens")
     for module in pkgutil.walk_packages(package.__path__, "marginlens."):
         with suppress(MissingExtra):  # parts that need an optional package implement no statement
@@ -202,6 +202,8 @@ def ledger(folder: str = "report") -> Any:
     They live in `marginlens_papers`, which comes in the same wheel and is imported when this is called.
     """
     if find_spec("marginlens_papers") is None:
+        from marginlens.errors import MissingExtra
+
         raise MissingExtra(
             "The ledger needs the package marginlens_papers, which is installed with marginlens: install both."
         )

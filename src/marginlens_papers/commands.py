@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from marginlens.cli._completions import claim_ids
+from marginlens.cli._deferred import errors, rows, terminal
 from marginlens.cli._exit import EXIT_NOT_REPRODUCED, errors_as_sentences
+from marginlens.cli._options import AsJson, Quiet
 
 if TYPE_CHECKING:
     from marginlens_papers.claim import Claim, Effort
@@ -21,21 +24,33 @@ _REPORT = Path("report")  # where the report is unless said otherwise
 def reproduce(
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="Run this claim alone; repeat it or separate ids by commas for several."),
+        typer.Option(
+            metavar="ID",
+            help="Run this claim alone; repeat it or separate ids by commas for several.",
+            autocompletion=claim_ids,
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Reduced sizes: a few seconds per claim.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Run the claims that an interrupted run left unfinished, at its sizes.")
     ] = False,
     out: Annotated[Path, typer.Option("--out", "--output", metavar="FOLDER", help="Where the report goes.")] = _REPORT,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run the claims, print the ledger and write the report.
 
     With --only and --resume, the other claims keep the results that the report already holds.
     An interrupted run writes the report with the claims that it finished. Exits with 1 when a claim that ran was not reproduced.
+    Claims draw their random numbers from seeds of their own, so that every run gives the same numbers.
+
+    Examples:
+        marginlens reproduce --quick
+        marginlens reproduce --only A-F9,C-T2 --out my-report
+        marginlens reproduce --resume
+        marginlens reproduce --quick --quiet && echo all reproduced
     """
     with errors_as_sentences("The earlier report, if there was one, is untouched."):
-        from marginlens.cli._terminal import console
         from marginlens.runtime.threads import n_threads
         from marginlens_papers import report
         from marginlens_papers.claim import Effort
@@ -69,11 +84,16 @@ def reproduce(
                 )
             except report.Interrupted as interruption:
                 raise KeyboardInterrupt(_after_interruption(interruption.report, effort, out)) from None
-    console().print(ledger_table(published.entries))
     verdicts = [entry.result.verdict for entry in published.entries if entry.result]
-    typer.echo(f"{tally(verdicts)}.\nThe report is at {_shown(published.page)}")
-    if published.beside:
-        typer.echo(published.beside)
+    if as_json:
+        answer = {"claims": [entry.to_dict() for entry in published.entries], "tally": f"{tally(verdicts)}."}
+        ran = {"ran": list(published.ran), "failed": [entry.id for entry in published.failures]}
+        typer.echo(rows.as_json({**answer, **ran, "report": _shown(published.page)}))
+    else:
+        terminal.console().print(ledger_table(published.entries))
+        terminal.say(f"{tally(verdicts)}.\nWritten to {_shown(published.page)}")
+        if published.beside:
+            terminal.say(published.beside)
     if missing := [entry.id for entry in published.unfinished]:
         typer.echo(f"The report is incomplete since an interrupted run: {_listed(missing)}.", err=True)
     if published.failures:
@@ -84,15 +104,26 @@ def claims(
     folder: Annotated[
         Path, typer.Option("--report", metavar="FOLDER", help="The report to take results from.")
     ] = _REPORT,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """List every claim with its last result."""
+    """List every claim with its last result.
+
+    Examples:
+        marginlens claims
+        marginlens claims --report my-report --json
+    """
     with errors_as_sentences():
-        from marginlens.cli._terminal import console
         from marginlens_papers import report
         from marginlens_papers.report.terminal import ledger_table
 
+        if folder.exists() and not folder.is_dir():
+            raise errors.reject("folder", "a folder with a report", f"the file {str(folder)!r}")
         entries = report.ledger(folder)
-        console().print(ledger_table(entries))
+        if as_json:
+            typer.echo(rows.as_json([entry.to_dict() for entry in entries]))
+            return
+        terminal.console().print(ledger_table(entries))
         if not any(entry.result for entry in entries):
             place = "" if folder == _REPORT else f" --out {shlex.quote(str(folder))}"
             typer.echo(f"There is no report in {folder} yet: marginlens reproduce{place} makes one.", err=True)
@@ -105,19 +136,18 @@ def claims(
 
 def _unfinished(out: Path, effort: Effort, only: list[str] | None) -> tuple[Claim, ...]:
     """The claims that an interrupted run of this effort left unfinished in the report at `out`."""
-    from marginlens.errors import reject
     from marginlens_papers import report
     from marginlens_papers.claims import catalogue
 
     if only:
-        raise reject("resume", "given without --only", "both", "Leave one of them out.")
+        raise errors.reject("resume", "given without --only", "both", "Leave one of them out.")
     efforts = {entry.id: entry.unfinished for entry in report.ledger(out)}
     found = tuple(claim for claim in catalogue.claims() if efforts[claim.id] is effort)
     if not found:
         other = next((other for other in efforts.values() if other), None)
         got = f"{str(out)!r}, which has none" if other is None else f"one of the other size in {str(out)!r}"
         remedy = "" if other is None else f"To go on with that one: {_resuming(other, out)}."
-        raise reject("resume", "given where a run was interrupted after it had finished a claim", got, remedy)
+        raise errors.reject("resume", "given where a run was interrupted after it had finished a claim", got, remedy)
     return found
 
 

@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from marginlens.errors import reject
+from marginlens.cli._commands import quiet_callback
+from marginlens.cli._deferred import errors
 
 if TYPE_CHECKING:
     from marginlens.data.tokens import FloatArray, TokenDataset
     from marginlens.lab.problem_files import LabProblem
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="Print no progress, tables or remarks: only what --json or --out asks for, and errors.",
+        callback=quiet_callback,
+        expose_value=False,
+    ),
+]
 ProblemFile = Annotated[
     Path,
     typer.Argument(
@@ -27,7 +38,10 @@ DropUnrealizable = Annotated[
     bool, typer.Option("--drop", help="Leave out sequences of the file that lack their label.")
 ]
 PlotPlace = Annotated[
-    Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw it there, when keys have two coordinates.")
+    Path | None,
+    typer.Option(
+        "--plot", metavar="OUT.png", help="Draw it there, as .png, .svg or .pdf, when keys have two coordinates."
+    ),
 ]
 
 
@@ -57,7 +71,7 @@ def refuse_options(kind: str, **options: Any) -> None:
     """Refuse options that belong to another kind of file: each must be None or False."""
     for name, value in options.items():
         if value is not None and value is not False:
-            raise reject(name, f"left out {kind}", repr(value if isinstance(value, bool) else str(value)))
+            raise errors.reject(name, f"left out {kind}", repr(value if isinstance(value, bool) else str(value)))
 
 
 def numbers(text: str, argument: str, kind: type = float) -> list[Any]:
@@ -67,4 +81,4 @@ def numbers(text: str, argument: str, kind: type = float) -> list[Any]:
     except ValueError:
         words = "token indices" if kind is int else "numbers"
         example = "0,1,2" if kind is int else "0.5,-1"
-        raise reject(argument, f"{words} separated by commas, such as {example}", repr(text)) from None
+        raise errors.reject(argument, f"{words} separated by commas, such as {example}", repr(text)) from None

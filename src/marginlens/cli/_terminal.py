@@ -6,18 +6,36 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Display
 from rich.table import Table
 from rich.text import Text
+
+from marginlens.cli._commands import is_quiet
 
 _MIN_WIDTH = 120  # of a table, where the output is no terminal
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal; where there is none, wide enough for a table."""
-    made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=max(_MIN_WIDTH, made.width))
+    """A console as wide as the terminal; where there is none, wide enough for a table. With --quiet it prints nothing."""
+    quiet = is_quiet()
+    made = Console(stderr=stderr, highlight=False, quiet=quiet)
+    if made.is_terminal:
+        return made
+    return Console(stderr=stderr, highlight=False, quiet=quiet, width=max(_MIN_WIDTH, made.width))
+
+
+def say(sentence: str) -> None:
+    """Print a sentence in one line, however long it is; nothing with --quiet."""
+    console().print(sentence, markup=False, soft_wrap=True)
 
 
 class Bar:
@@ -42,7 +60,7 @@ class Bars(Display):
         on = console(stderr=True)
         title = TextColumn("{task.description}", markup=False)
         columns = (SpinnerColumn(), title, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        super().__init__(*columns, console=on, transient=True, disable=not on.is_terminal)
+        super().__init__(*columns, console=on, transient=True, disable=not on.is_terminal or on.quiet)
 
     def stop(self) -> None:
         """Take all bars away."""
@@ -52,6 +70,36 @@ class Bars(Display):
     def bar(self, title: str) -> Bar:
         """A bar for one computation."""
         return Bar(self, title)
+
+
+class _Rate(ProgressColumn):
+    """Problems a second."""
+
+    def render(self, task: Any) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.0f} problems/s")
+
+
+class RateBar(Display):
+    """Problems done of all, their rate and the time left, on stderr where it is a terminal: a callback `bar(done, total)`."""
+
+    def __init__(self) -> None:
+        on = console(stderr=True)
+        count = TextColumn("{task.completed:,.0f} of {task.total:,.0f}", markup=False)
+        columns = (SpinnerColumn(), BarColumn(), count, _Rate(), TimeRemainingColumn())
+        super().__init__(
+            *columns, console=on, transient=True, disable=not on.is_terminal or on.quiet, speed_estimate_period=60.0
+        )
+        self._task: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._task is None:
+            self._task = self.add_task("", total=total, completed=done)
+        self.update(self._task, completed=done)
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if not self.disable:
+            super().stop()
 
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:

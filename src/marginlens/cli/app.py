@@ -1,57 +1,47 @@
-"""The command line: solve, train and sweep problems, the lab, graphs of tokens, texts, probes of models, the papers' claims, benchmarks."""
+"""The command line: which commands there are, what each does in one line, and how they are begun."""
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from marginlens import __version__
-from marginlens.cli import papers_module
+from marginlens.cli._commands import HELP_NAMES, Entry, group
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli.bench import app as bench
-from marginlens.cli.graph import graph
-from marginlens.cli.lab import lab
-from marginlens.cli.probe import probe
-from marginlens.cli.solve import solve
-from marginlens.cli.statement import statement
-from marginlens.cli.sweep import app as sweep
-from marginlens.cli.text import app as text
-from marginlens.cli.train import train
-from marginlens.training.script import print_every_sign
 
-app = typer.Typer(
+COMMANDS = {
+    "solve": Entry("marginlens.cli.solve", "solve", "Predict where training goes, with proofs."),
+    "train": Entry("marginlens.cli.train", "train", "Train attention weights and compare them with the theory."),
+    "graph": Entry("marginlens.cli.graph", "graph", "Rank tokens by what the data say follows."),
+    "probe": Entry("marginlens.cli.probe", "probe", "Measure what the attention heads of a model select."),
+    "text": Entry("marginlens.cli.text", "app", "Classify texts and see which tokens decide."),
+    "lab": Entry("marginlens.cli.lab", "lab", "Open the interactive page, with a problem of yours."),
+    "sweep": Entry("marginlens.cli.sweep", "app", "Run a grid of many small problems into a folder."),
+    "statement": Entry("marginlens.cli.statement", "statement", "Find the function behind a theorem of the papers."),
+}
+PAPERS = {  # of the package marginlens_papers, where it is installed
+    "reproduce": Entry("marginlens_papers.commands", "reproduce", "Run the papers' claims and write the report."),
+    "claims": Entry("marginlens_papers.commands", "claims", "List every claim with its last result."),
+}
+OTHERS = {
+    "bench": Entry("marginlens.cli.bench", "app", "Time the library against the best alternatives."),
+    "completion": Entry(
+        "marginlens.cli.completion", "completion", "Print the script that completes commands in a shell."
+    ),
+}
+
+app = group(
+    {**COMMANDS, **(PAPERS if find_spec("marginlens_papers") else {}), **OTHERS},
     help="Predict, train and verify what softmax attention selects.",
-    epilog="Exit codes: 0 done, 1 a claim was not reproduced, 2 something given is unusable, 130 interrupted.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
+    epilog="marginlens COMMAND --help explains a command and gives examples. "
+    "Exit codes: 0 done, 1 a claim was not reproduced, 2 something given is unusable, 130 interrupted.",
+    context_settings={"help_option_names": HELP_NAMES},
 )
-app.command()(solve)
-app.command()(train)
-app.command()(graph)
-app.command()(probe)
-app.command()(lab)
-app.command()(statement)
-if (papers := papers_module("commands")) is not None:
-    app.command()(papers.reproduce)
-    app.command()(papers.claims)
-app.add_typer(text, name="text")
-app.add_typer(sweep, name="sweep")
-app.add_typer(bench, name="bench")
-
-
-def main() -> None:
-    """The command line, once it is imported; `marginlens_command` is what the console calls."""
-    print_every_sign()
-    try:
-        with errors_as_sentences():  # also where the help or the last table cannot be printed
-            _interruptible()
-            app()
-    except typer.Exit as ending:
-        sys.exit(ending.exit_code)
 
 
 @app.callback(invoke_without_command=True)
@@ -59,6 +49,19 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
     if version:
         typer.echo(f"marginlens {__version__}")
         raise typer.Exit
+
+
+def main() -> None:
+    """The command line, once it is imported; `marginlens_command` is what the console calls."""
+    for stream in (sys.stdout, sys.stderr):  # signs that the terminal lacks are printed as their numbers
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        with errors_as_sentences():  # also where the help or the last table cannot be printed
+            _interruptible()
+            app(prog_name="marginlens")
+    except typer.Exit as ending:
+        sys.exit(ending.exit_code)
 
 
 def _interruptible() -> None:

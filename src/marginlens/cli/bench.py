@@ -7,19 +7,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 import marginlens
+from marginlens.cli._commands import group
+from marginlens.cli._deferred import errors, terminal
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson
-from marginlens.cli._terminal import Bars, console
-from marginlens.errors import InputError
+from marginlens.cli._options import AsJson, Quiet
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 CHECKOUT = Path(marginlens.__file__).resolve().parents[2]  # the folder of src/ in an editable installation
 BENCHMARKS = {  # name -> title of its table, what it does
@@ -48,8 +47,6 @@ SUMMARY, NOTE = (
 )  # the text that marks a row which sums up the others; the column of what is said below
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 0.0))
 
-app = typer.Typer(help="Time the library against the best alternatives on this machine.", no_args_is_help=True)
-
 
 def _command(name: str) -> Callable[..., None]:
     """The command that runs `benchmarks.<name>.bench_<name>` and prints its rows."""
@@ -58,39 +55,49 @@ def _command(name: str) -> Callable[..., None]:
     def measure(as_json: bool, **options: Any) -> None:
         with errors_as_sentences():
             if not (CHECKOUT / "benchmarks" / "__init__.py").is_file():
-                raise InputError(
+                raise errors.InputError(
                     "Benchmarks come with a checkout of the project, from which marginlens is installed with pip install --editable."
                 )
             if str(CHECKOUT) not in sys.path:
                 sys.path.insert(0, str(CHECKOUT))
             run = getattr(import_module(f"benchmarks.{name}"), f"bench_{name}")
-            with Bars() as bars:
+            with terminal.Bars() as bars:
                 rows = run(progress=bars.bar(title), **options)
             if as_json:
                 typer.echo(json.dumps(rows, indent=2))
             else:
-                console().print(timings_table(title, rows))
+                terminal.console().print(timings_table(title, rows))
 
-    def plain(as_json: AsJson = False) -> None:
+    def plain(as_json: AsJson = False, quiet: Quiet = False) -> None:
         measure(as_json)
 
     def measure_on(
         device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda or cuda:1.")] = "cpu",
         as_json: AsJson = False,
+        quiet: Quiet = False,
     ) -> None:
         measure(as_json, device=device)
 
     command = measure_on if name in WITH_DEVICE else plain
-    command.__doc__ = what
+    command.__doc__ = (
+        f"{what}\n\nExamples:\n    marginlens bench {name}\n    marginlens bench {name} --json > {name}.json\n"
+    )
     return command
 
 
-for _name in BENCHMARKS:
-    app.command(_name)(_command(_name))
+app = group(
+    {name: _command(name) for name in BENCHMARKS},
+    help="Time the library against the best alternatives on this machine.",
+)
 
 
 def timings_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Group:
     """The rows of a benchmark with a line between sizes, which come before the first text of a row; notes and sums below."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
     measured = [row for row in rows if SUMMARY not in row.values()]
     names = [name for name in dict.fromkeys(name for row in measured for name in row) if name != NOTE]
     first_text = next((k for k, name in enumerate(names) if any(isinstance(row.get(name), str) for row in rows)), 0)

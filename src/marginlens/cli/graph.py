@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from rich.console import Console
 
 import marginlens as ml
-from marginlens.cli import _rows
+from marginlens.cli._deferred import errors, np, terminal
+from marginlens.cli._deferred import files as places
+from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, refuse_options
-from marginlens.cli._terminal import Bar, Bars, console, rows_table
-from marginlens.errors import InputError, reject, whole_number
-from marginlens.runtime.files import check_place, write_whole
+from marginlens.cli._options import AsJson, Quiet, refuse_options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from marginlens.cli._terminal import Bar
     from marginlens.data.text_windows import SequenceSplit
     from marginlens.data.tokens import IntArray
     from marginlens.data.vocabulary import NamedSequences, Unit
@@ -96,7 +96,8 @@ def graph(
     ] = 0,
     as_json: AsJson = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="OUT.png", help="Draw the graphs of the shown last tokens there.")
+        Path | None,
+        typer.Option(metavar="OUT.png", help="Draw the graphs of the shown last tokens there, as .png, .svg or .pdf."),
     ] = None,
     save: Annotated[
         Path | None, typer.Option(metavar="OUT.json", help="Keep the edges of the shown last tokens there.")
@@ -132,20 +133,28 @@ def graph(
     scheduler: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers count the chunks of a stream.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Rank tokens by what the data say follows: priority graphs by last token, their separability, and the automaton they make.
 
     Windows of a text that do not hold the token which follows them are left out and counted: attention can only output what it reads.
+
+    Examples:
+        marginlens graph story.txt --window 16
+        marginlens graph story.txt --words --vocabulary 300 --last the --plot the.svg
+        marginlens graph sequences.json --drop --held-out 0.1
+        marginlens graph story.txt --prefix "Once upon" --tokens 80 --seed 1
+        marginlens graph --stream corpus.txt.gz more.txt --words --out graphs
     """
     with errors_as_sentences():
-        whole_number(seed, "seed", at_least=0)
+        errors.whole_number(seed, "seed", at_least=0)
         if tokens is not None and prefix is None:
-            raise reject("tokens", "left out unless a prefix is to be continued", tokens)
+            raise errors.reject("tokens", "left out unless a prefix is to be continued", tokens)
         if stream:
             from marginlens.cli._graph_stream import StreamOptions, rank_stream
 
-            places = {"plot": plot, "save": save, "sequences": sequences}
-            refuse_options("for a stream", d_model=d_model, drop=drop, held_out=held_out, prefix=prefix, **places)
+            drawn = {"plot": plot, "save": save, "sequences": sequences}
+            refuse_options("for a stream", d_model=d_model, drop=drop, held_out=held_out, prefix=prefix, **drawn)
             length = WINDOW if window is None else window
             texts = (words, vocabulary, tokenizer)
             rank_stream(StreamOptions(files, length, *texts, dtype, separator, last, out, scheduler), _WORDS, as_json)
@@ -153,19 +162,19 @@ def graph(
         given = {"out": out, "tokenizer": tokenizer, "dtype": dtype, "separator": separator, "scheduler": scheduler}
         refuse_options("unless --stream is given", **given)
         if len(files) != 1:
-            raise reject("file", "a single one unless --stream is given", f"{len(files)} files")
+            raise errors.reject("file", "a single one unless --stream is given", f"{len(files)} files")
         source = _source(files[0], window, words, vocabulary, d_model, drop, seed)
         for place, argument, suffixes in (
-            (plot, "plot", (".png", ".svg")),
+            (plot, "plot", (".png", ".svg", ".pdf")),
             (save, "save", (".json",)),
             (sequences, "sequences", (".npz", ".json")),
         ):
             if place is not None:
-                check_place(place, argument, suffixes)
-        screen = None if as_json else console()
+                places.check_place(place, argument, suffixes)
+        screen = None if as_json else terminal.console()
         with _stage("Ranking tokens"):
             ranking = Ranking.of(source, held_out, last)
-            n_tokens = whole_number(_CONTINUED if tokens is None else tokens, "tokens", at_least=0)
+            n_tokens = errors.whole_number(_CONTINUED if tokens is None else tokens, "tokens", at_least=0)
             ids = None if prefix is None else _prefix_ids(ranking.named, prefix)
             row = ranking.to_dict()
         if screen is not None:
@@ -224,7 +233,7 @@ def graph(
 @contextmanager
 def _stage(title: str) -> Iterator[Bar]:
     """A bar on stderr while one part of the work is done; it is gone before results are printed."""
-    with Bars() as bars:
+    with terminal.Bars() as bars:
         yield bars.bar(title)
 
 
@@ -308,7 +317,7 @@ def _source(
     if not words:
         refuse_options("unless words are the tokens", vocabulary=vocabulary)
         return TextSource(file, WINDOW if window is None else window, Characters(), d_model, seed)
-    most = whole_number(_WORDS if vocabulary is None else vocabulary, "vocabulary", at_least=1)
+    most = errors.whole_number(_WORDS if vocabulary is None else vocabulary, "vocabulary", at_least=1)
     return TextSource(file, WINDOW if window is None else window, Words(max_vocabulary=most), d_model, seed)
 
 
@@ -337,9 +346,9 @@ class Ranking:
         known |= {name: k for k, name in enumerate(named.vocabulary.names)}
         for name in last or ():
             if name not in known:
-                raise reject("last", f"one of the {len(named.vocabulary)} tokens of the vocabulary", repr(name))
+                raise errors.reject("last", f"one of the {len(named.vocabulary)} tokens of the vocabulary", repr(name))
             if known[name] not in graphs:
-                raise reject(
+                raise errors.reject(
                     "last", "the last token of some sequence that holds the token which follows it", repr(name)
                 )
         shown = list(dict.fromkeys(known[name] for name in last)) if last else frequent[:_SHOWN]
@@ -403,7 +412,7 @@ def _fitted(ranking: Ranking, solution: GraphSolution) -> tuple[ml.NextTokenAuto
         return None, "There is no automaton, because the Graph-SVM of the data has no solution."
     try:
         return ml.NextTokenAutomaton.fit(ranking.named.data, graphs=ranking.graphs, priority=solution), ""
-    except InputError as problem:
+    except errors.InputError as problem:
         return None, str(problem)
 
 
@@ -421,7 +430,7 @@ def _scores(split: SequenceSplit, automaton: ml.NextTokenAutomaton) -> list[dict
 def _prefix_ids(named: NamedSequences, text: str) -> IntArray:
     ids = named.vocabulary.encode(text, "prefix")
     if len(ids) == 0:
-        raise reject("prefix", "at least one token", repr(text))
+        raise errors.reject("prefix", "at least one token", repr(text))
     return ids
 
 
@@ -485,7 +494,7 @@ def _save(ranking: Ranking, place: Path, held_out: float | None) -> None:
     text = (
         "{\n" + ",\n".join([*entries, f'"graphs":[\n{graphs}]']) + "\n}\n"
     )  # one line for each entry and part of a graph
-    write_whole(place, text.encode(), "save")
+    places.write_whole(place, text.encode(), "save")
 
 
 # ---- the terminal
@@ -507,7 +516,7 @@ def _show_rankings(out: Console, row: dict[str, Any]) -> None:
     for graph in row["graphs"]:
         cells.append({**graph, "last": quoted(graph["last"]), "acyclic": "yes" if graph["acyclic"] else "no"})
         del cells[-1]["order"]
-    out.print(rows_table("Priorities by last token", cells))
+    out.print(terminal.rows_table("Priorities by last token", cells))
     for graph in row["graphs"]:
         _show_order(out, graph)
 
@@ -578,7 +587,7 @@ def _show_prediction(out: Console, scores: list[dict[str, Any]]) -> None:
         }
         for score in scores
     ]
-    out.print(rows_table("Prediction of the sequences held out", cells))
+    out.print(terminal.rows_table("Prediction of the sequences held out", cells))
     out.print(
         "impossible: the token that follows had probability zero; the log-loss is the mean over the others. Every rule chooses among "
         "the tokens of the sequence.",

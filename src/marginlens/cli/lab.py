@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from marginlens.cli._deferred import errors, files, terminal
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import refuse_options
-from marginlens.errors import reject
-from marginlens.runtime.files import check_place
+from marginlens.cli._options import Quiet, refuse_options
 
 PAGE = Path("lab.html")
 _MARK = b"<title>marginlens lab"  # in every file that the command wrote
@@ -33,10 +32,16 @@ def lab(
         str | None, typer.Option("--preset", metavar="NAME", help="The example to begin with.", show_default="A-F1b")
     ] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Write the page without opening it.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Open the lab: drag tokens in the plane and see at once what attention will select, and why.
 
     The page is one file without network: send it, host it anywhere, or open it again later.
+
+    Examples:
+        marginlens lab
+        marginlens lab problem.npz --out lecture.html
+        marginlens lab --preset A-F2 --no-open
     """
     with errors_as_sentences("Nothing was written."):
         from marginlens.data.files import holds_sequences
@@ -51,18 +56,18 @@ def lab(
         elif preset is not None:
             shown = preset_named(preset)
         write_lab(out, shown)
-        typer.echo(f"The lab is at {out}")
+        terminal.say(f"Written to {out}")
         if not no_open and not webbrowser.open(out.resolve().as_uri()):
-            typer.echo("No browser could be started: open the file in one.")
+            terminal.say("No browser could be started: open the file in one.")
 
 
 def _check_place(out: Path) -> None:
     """Refuse to write over a file that is no page of the lab."""
-    check_place(out, "out", (".html", ".htm"))
+    files.check_place(out, "out", (".html", ".htm"))
     if out.exists():
         with out.open("rb") as file:
             if _MARK not in file.read(_MARK_WITHIN):
-                raise reject(
+                raise errors.reject(
                     "out", "a new file, or a page that the lab wrote", f"{str(out)!r}, which is something else"
                 )
 
@@ -75,6 +80,6 @@ def _text_state(file: Path) -> dict[str, Any]:
 
     problem = read_sequence_problem(file, unrealizable="keep")
     if problem.head is not None:
-        raise reject("file", "a file of sequences without a head C for the page", repr(str(file)))
+        raise errors.reject("file", "a file of sequences without a head C for the page", repr(str(file)))
     text = sequences_text(problem.named.data, problem.named.vocabulary.names)
     return {**preset("text").state(), "preset": None, "text": {**text, "last": None, "prompt": ""}}

@@ -6,18 +6,16 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from rich.console import Console
 
-from marginlens.cli import _rows
+from marginlens.cli._deferred import errors, files, np, terminal
+from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, refuse_options
-from marginlens.cli._terminal import Bars, console, rows_table
-from marginlens.errors import reject
-from marginlens.runtime.files import resolved, write_folder
+from marginlens.cli._options import AsJson, Quiet, refuse_options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from marginlens.probe.models.inputs import Inputs
     from marginlens.probe.models.loading import LoadedModel
     from marginlens.probe.result import CheckpointCurves, ProbeResult
@@ -95,10 +93,16 @@ def probe(
         bool, typer.Option("--download", help="Fetch the model of this name from the Hugging Face Hub.")
     ] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Probe the attention heads of a model: how sparsely they attend, what they select and with which margin.
 
     The page shows a heat map over layers and heads for every measure; choose a head there to see its attention.
+
+    Examples:
+        marginlens probe minilm
+        marginlens probe my-model --text sentences.txt --limit 100 --out my-probe
+        marginlens probe training-run --checkpoints --json > curves.json
     """
     with errors_as_sentences("Nothing was written."):
         from marginlens.probe.models.loading import load_model
@@ -117,7 +121,7 @@ def probe(
             _show_run(model, folder, as_json)
             return
         result: ProbeResult | CheckpointCurves
-        with Bars() as bars:
+        with terminal.Bars() as bars:
             bar = bars.bar("Probing")
             if checkpoints:
                 folders = checkpoint_folders(model)
@@ -127,13 +131,13 @@ def probe(
                 loaded = load_model(model, trust_pickle=trust_pickle, download=download)
                 result = probe_model(loaded, _inputs(loaded, text, images, limit), settings, progress=bar)
             if folder is not None:
-                write_folder(folder, _files(result, checkpoints), "out")
+                files.write_folder(folder, _files(result, checkpoints), "out")
         if as_json:
             typer.echo(_rows.as_json(result.to_dict()))
             return
-        show(console(), result)
+        show(terminal.console(), result)
         if folder is not None:
-            console().print(f"The page is at {folder / PAGE}", markup=False, soft_wrap=True)
+            terminal.say(f"Written to {folder / PAGE}")
 
 
 def _show_run(path: str, folder: Path | None, as_json: bool) -> None:
@@ -148,15 +152,15 @@ def _show_run(path: str, folder: Path | None, as_json: bool) -> None:
         from marginlens.probe.page.checkpoints import checkpoint_page
 
         content = json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1).encode()
-        write_folder(folder, {PAGE: checkpoint_page(curves, alarms).encode(), CURVES: content}, "out")
+        files.write_folder(folder, {PAGE: checkpoint_page(curves, alarms).encode(), CURVES: content}, "out")
     if as_json:
         typer.echo(_rows.as_json(numbers))
         return
-    show(console(), curves)
+    show(terminal.console(), curves)
     for sentence in alarm_summary(alarms) or ("No alarm was raised.",):
-        console().print(sentence, markup=False)
+        terminal.console().print(sentence, markup=False)
     if folder is not None:
-        console().print(f"The page is at {folder / PAGE}", markup=False, soft_wrap=True)
+        terminal.say(f"Written to {folder / PAGE}")
 
 
 def _inputs(loaded: LoadedModel, text: Path | None, images: Path | None, limit: int | None) -> Inputs:
@@ -166,11 +170,11 @@ def _inputs(loaded: LoadedModel, text: Path | None, images: Path | None, limit: 
     if loaded.images is not None:
         if images is None:
             given = "nothing" if text is None else f"--text {text}"
-            raise reject("images", "a file of images for this model, which reads images", repr(given))
+            raise errors.reject("images", "a file of images for this model, which reads images", repr(given))
         found = read_images(images, loaded.images)
         return found.subset(range(len(found))[:limit])
     if images is not None:
-        raise reject("images", "left out for this model, which reads texts", repr(str(images)), "Use --text.")
+        raise errors.reject("images", "left out for this model, which reads texts", repr(str(images)), "Use --text.")
     texts = example_sentences() if text is None else read_texts(text)
     return encode_texts(list(texts)[:limit], loaded.tokenizer, loaded.model.config)
 
@@ -180,20 +184,20 @@ def _inputs(loaded: LoadedModel, text: Path | None, images: Path | None, limit: 
 
 def _check_folder(folder: Path) -> None:
     """Refuse a place where the page cannot be written: it must be new, or an earlier probe, in a folder that exists."""
-    final = resolved(folder)
+    final = files.resolved(folder)
     expected = "a new folder, or one that an earlier probe wrote"
     if final.exists() and not final.is_dir():
-        raise reject("out", expected, f"the file {str(folder)!r}")
+        raise errors.reject("out", expected, f"the file {str(folder)!r}")
     if final.is_dir():  # it is replaced whole, so nothing may be in it that a probe did not write
         names = {file.name for file in final.iterdir()}
         others = sorted(names - {PAGE, NUMBERS, CURVES, CURVES_PNG, CURVES_SVG})
         if others or (names and not names & {NUMBERS, CURVES}):
             first = (others or sorted(names))[0]
-            raise reject("out", expected, f"{str(folder)!r}, which holds something else ({first})")
+            raise errors.reject("out", expected, f"{str(folder)!r}, which holds something else ({first})")
         if Path.cwd().is_relative_to(final):
-            raise reject("out", expected, f"{str(folder)!r}, the folder that the command runs in")
+            raise errors.reject("out", expected, f"{str(folder)!r}, the folder that the command runs in")
     if not final.parent.is_dir():
-        raise reject("out", "a folder inside one that exists", repr(str(folder)))
+        raise errors.reject("out", "a folder inside one that exists", repr(str(folder)))
 
 
 def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:
@@ -232,9 +236,13 @@ def _show_heads(out: Console, result: ProbeResult) -> None:
         f"{result.n_layers} layers of {result.n_heads} heads; {result.n_inputs:,} inputs, {result.n_queries:,} queries"
     )
     out.print(f"{result.model}: {size}", markup=False)
-    out.print(rows_table("Layers, means over heads", [_layer(result, layer) for layer in range(result.n_layers)]))
+    out.print(
+        terminal.rows_table("Layers, means over heads", [_layer(result, layer) for layer in range(result.n_layers)])
+    )
     sparsest = _order(result["relative_nnz"], largest=False)
-    out.print(rows_table("The sparsest heads", [{"head": head_name(*at), **_head(result, at)} for at in sparsest]))
+    out.print(
+        terminal.rows_table("The sparsest heads", [{"head": head_name(*at), **_head(result, at)} for at in sparsest])
+    )
     if result.has_max_margin and np.isfinite(result["correlation"]).any():
         columns = _max_margin_columns()
 
@@ -242,16 +250,16 @@ def _show_heads(out: Console, result: ProbeResult) -> None:
             return {title: _mean(result[name][at]) for title, name in columns.items()}
 
         layers = [{"layer": k, **means(k)} for k in range(result.n_layers)]
-        out.print(rows_table("Correlation with the max-margin W, means over heads", layers))
+        out.print(terminal.rows_table("Correlation with the max-margin W, means over heads", layers))
         best = [{"head": head_name(*at), **means(at)} for at in _order(result["correlation"], largest=True)]
-        out.print(rows_table("The most max-margin heads", best))
+        out.print(terminal.rows_table("The most max-margin heads", best))
 
 
 def _show_curves(out: Console, result: CheckpointCurves) -> None:
     out.print(f"{result.model}: {len(result.names)} checkpoints; {result.n_inputs:,} inputs", markup=False)
     rows = [{name: row[name] for name in row if name in _CURVE_COLUMNS} for row in result.rows()]
     rows = [rows[k] for k in np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).round().astype(int))]
-    out.print(rows_table("The last layer, means over heads", rows))
+    out.print(terminal.rows_table("The last layer, means over heads", rows))
     if "correlation" in result.measures:
         columns = {title: result.by_layer(name)[:, -1] for title, name in _max_margin_columns().items()}
         rows = [
@@ -259,7 +267,9 @@ def _show_curves(out: Console, result: CheckpointCurves) -> None:
             for k, checkpoint in enumerate(result.names)
             if np.isfinite(result["correlation"][k]).any()
         ]
-        out.print(rows_table("Correlation with the max-margin W, means over the heads of the last layer", rows))
+        out.print(
+            terminal.rows_table("Correlation with the max-margin W, means over the heads of the last layer", rows)
+        )
     trends = {"nnz/T": result.trends("relative_nnz")[-1], "norm of W": result.trends("frobenius")[-1]}
     known = [f"{title} {rank:.3f}".replace("-", "−") for title, (rank, _) in trends.items() if np.isfinite(rank)]
     if known and result.can_have_trend:

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import marginlens as ml
-from marginlens.cli import _rows
+from marginlens.cli._completions import norm_names
+from marginlens.cli._deferred import errors, terminal
+from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._joint import show_joint, solve_joint
 from marginlens.cli._options import (
     AsJson,
     DropUnrealizable,
     PlotPlace,
     ProblemFile,
+    Quiet,
     TokenProblem,
     numbers,
     read_token_problem,
     refuse_options,
 )
-from marginlens.cli._terminal import Bars, console, rows_table
-from marginlens.errors import reject
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,6 +46,7 @@ def solve(
         str | None,
         typer.Option(
             "--norm",
+            autocompletion=norm_names,
             metavar="linf",
             help="Solve the ATT-SVM of the selected, or else the highest-scoring, tokens in this norm: l1, l2, linf, l3 and so on.",
         ),
@@ -53,6 +54,7 @@ def solve(
     drop: DropUnrealizable = False,
     as_json: AsJson = False,
     plot: PlotPlace = None,
+    quiet: Quiet = False,
 ) -> None:
     """Predict where training goes: which theorems apply, and the max-margin directions with their proofs.
 
@@ -64,6 +66,12 @@ def solve(
     A problem that the lab saved is predicted for its own start, loss and optimizer; where its head is trained too, by A Thms 5 and 6.
 
     A file of sequences is a next-token problem: its Graph-SVM, its cyclic correction, and what C Thms 1 to 3 say.
+
+    Examples:
+        marginlens solve problem.npz
+        marginlens solve problem.npz --start 0.5,-1 --plot directions.svg
+        marginlens solve problem.npz --selected 0,1,2 --norm linf
+        marginlens solve sequences.json --drop --json
     """
     with errors_as_sentences():
         from marginlens.data.files import holds_sequences
@@ -80,6 +88,8 @@ def solve(
         problem = read_token_problem(file)
         if not isinstance(problem, TokenProblem):
             refuse_options("where the head is trained too", selected=selected, start=start, norm=norm, plot=plot)
+            from marginlens.cli._joint import show_joint, solve_joint
+
             row = solve_joint(file, problem)
             if as_json:
                 typer.echo(_rows.as_json(row))
@@ -107,7 +117,7 @@ def solve(
 def _selected(data: ml.TokenDataset, v: Any, selected: str, start: str | None) -> list[dict[str, Any]]:
     """The ATT-SVM of the named tokens in each problem."""
     if start is not None:
-        raise reject("start", "left out when selected is given, which predicts nothing", repr(start))
+        raise errors.reject("start", "left out when selected is given, which predicts nothing", repr(start))
     batch = data.as_batch()
     rows = _rows.solution_rows(ml.token_optimality(batch, v, batch.selection(numbers(selected, "selected", int))))
     return [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
@@ -134,7 +144,7 @@ def _predicted(problem: TokenProblem, start: str | None) -> list[dict[str, Any]]
         options = {"loss": problem.run.loss, "optimizer": problem.run.optimizer}
         begin = batch.point(problem.run.start) if begin is None else begin
     problems: list[dict[str, Any]] = []
-    with Bars() as bars:
+    with terminal.Bars() as bars:
         bar = bars.bar("Solving")
         for j in range(len(batch)):
             prediction = ml.predict_limit(batch[j], head[j], start=None if begin is None else begin[j], **options)
@@ -148,7 +158,7 @@ def _predicted(problem: TokenProblem, start: str | None) -> list[dict[str, Any]]
 def _solve_sequences(file: Path, *, drop: bool) -> dict[str, Any]:
     """What paper C says about the sequences of a file."""
     problem = _rows.read_sequence_problem(file, drop=drop)
-    with Bars() as bars:
+    with terminal.Bars() as bars:
         bars.bar("Solving Graph-SVM and the cyclic correction")
         prediction = ml.predict_limit(problem.named.data, head=problem.head)
     return _rows.sequence_row(file, problem, prediction)
@@ -158,14 +168,14 @@ def _solve_sequences(file: Path, *, drop: bool) -> dict[str, Any]:
 
 
 def _show_sequences(row: dict[str, Any]) -> None:
-    out = console()
+    out = terminal.console()
     _rows.show_sequence_problem(out, row)
     _rows.show_theorems(out, row["prediction"])
     out.print(row["prediction"]["why"], markup=False, style="bold")
 
 
 def _show(file: Path, data: ml.TokenDataset, problems: list[dict[str, Any]], plot: Path | None) -> None:
-    out = console()
+    out = terminal.console()
     out.print(f"{file}: {_rows.size_of(data)}", markup=False)
     if data.is_batch:
         _show_batch(out, problems)
@@ -174,14 +184,14 @@ def _show(file: Path, data: ml.TokenDataset, problems: list[dict[str, Any]], plo
     else:
         _show_predicted(out, **problems[0])
     if plot is not None:
-        out.print(f"The picture is at {plot}", markup=False)
+        out.print(f"Written to {plot}", markup=False)
 
 
 def _show_selected(out: Console, row: dict[str, Any]) -> None:
     if "norm" in row and row["status"] != "INFEASIBLE":
         _show_norm(out, row)
         return
-    out.print(rows_table("The hard-margin problem of these tokens", [_direction_cells(row)]))
+    out.print(terminal.rows_table("The hard-margin problem of these tokens", [_direction_cells(row)]))
     out.print(ml.Status[row["status"]].value)
     if row["proof"]:
         meaning = (
@@ -190,14 +200,15 @@ def _show_selected(out: Console, row: dict[str, Any]) -> None:
             else "p is the sum of these multiples of k_selected - k_other, each of which it gives margin one."
         )
         out.print(f"Its proof: {meaning}")
-        out.print(rows_table("", row["proof"][:_MAX_ROWS]))
+        out.print(terminal.rows_table("", row["proof"][:_MAX_ROWS]))
     if len(row["proof"]) > _MAX_ROWS:
         out.print(f"and {len(row['proof']) - _MAX_ROWS} more; --json lists them all.")
 
 
 def _show_norm(out: Console, row: dict[str, Any]) -> None:
     out.print(
-        rows_table(f"The hard-margin problem of these tokens in {row['norm']}", [_direction_cells(row)]), markup=False
+        terminal.rows_table(f"The hard-margin problem of these tokens in {row['norm']}", [_direction_cells(row)]),
+        markup=False,
     )
     out.print(ml.Status[row["status"]].value)
     if row["status"] in ("OPTIMAL", "INACCURATE"):
@@ -212,7 +223,7 @@ def _show_norm(out: Console, row: dict[str, Any]) -> None:
 
 
 def _show_predicted(out: Console, problem: int, prediction: dict[str, Any], solutions: list[dict[str, Any]]) -> None:
-    out.print(rows_table("Max-margin directions", [_direction_cells(row) for row in solutions[:_MAX_ROWS]]))
+    out.print(terminal.rows_table("Max-margin directions", [_direction_cells(row) for row in solutions[:_MAX_ROWS]]))
     if len(solutions) > _MAX_ROWS:
         out.print(f"and {len(solutions) - _MAX_ROWS} more; --json lists them all.")
     tied = any(row["kind"] == "G^mm" for row in solutions)
@@ -260,4 +271,4 @@ def _show_batch(out: Console, problems: list[dict[str, Any]]) -> None:
             cells["certain"] = "no" if prediction["direction"] is None else "yes"
         rows.append(cells)
     predicted = all(problem["prediction"] for problem in problems)
-    out.print(rows_table("The GMM of each problem" if predicted else "The hard-margin problem of each", rows))
+    out.print(terminal.rows_table("The GMM of each problem" if predicted else "The hard-margin problem of each", rows))

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from marginlens.cli import _rows, papers_module
+from marginlens.cli import papers_module
+from marginlens.cli._completions import label_words
+from marginlens.cli._deferred import errors, terminal
+from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson
-from marginlens.cli._terminal import console, rows_table
-from marginlens.errors import reject
+from marginlens.cli._options import AsJson, Quiet
 from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation, natural, registered
 
 _LONG_WORDS = {
@@ -33,27 +34,35 @@ def statement(
         list[str] | None,
         typer.Argument(
             metavar="LABEL",
+            autocompletion=label_words,
             help="Such as A Thm 3 or A Eq 10; a paper's letter alone lists its statements.",
             show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Find the function behind a statement of the papers: how to import it, what it does, where it stands, which claims show it."""
+    """Find the function behind a statement of the papers: how to import it, what it does, where it stands, which claims show it.
+
+    Examples:
+        marginlens statement A Thm 3
+        marginlens statement C --json
+        marginlens statement
+    """
     with errors_as_sentences():
         label = " ".join(words) if words else None
         rows = [one.to_dict() for one in found(label)]
         if as_json:
             typer.echo(_rows.as_json(rows))
         elif label is None or label.strip().upper() in SOURCES:
-            console().print(
-                rows_table(
+            terminal.console().print(
+                terminal.rows_table(
                     "Statements", [{k: row[k] for k in ("statement", "functions", "claims")} for row in _listed(rows)]
                 )
             )
         else:
             for row in rows:
-                _show(console(), row)
+                _show(terminal.console(), row)
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,7 @@ def _wanted(label: str | None, labels: list[str]) -> list[str]:
     near = get_close_matches(key, [_plain(one) for one in labels], n=3, cutoff=0.5)
     close = [one for one in labels if _plain(one) in near]
     expected = f"a statement such as {', '.join(close)}" if close else "a paper's letter and label, such as 'A Thm 3'"
-    raise reject("label", expected, repr(label), "`marginlens statement` lists all.")
+    raise errors.reject("label", expected, repr(label), "`marginlens statement` lists all.")
 
 
 def _plain(label: str) -> str:

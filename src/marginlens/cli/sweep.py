@@ -3,48 +3,36 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Display
-from rich.text import Text
-from typer.core import TyperGroup
 
 import marginlens as ml
+from marginlens.cli._commands import HELP_NAMES, Group, group
+from marginlens.cli._deferred import errors, files, terminal
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson
-from marginlens.cli._terminal import console, rows_table
-from marginlens.engines import Engine, Gpus, Processes, Threads, as_engine
-from marginlens.errors import reject
-from marginlens.sweeps import Plan
+from marginlens.cli._options import AsJson, Quiet
+
+if TYPE_CHECKING:
+    from marginlens.engines import Engine
 
 TABLE_SUFFIXES = (".parquet", ".csv")
 
 
-class _PlanFirst(TyperGroup):
+class _PlanFirst(Group):
     """A group whose first word, where it is no command, is the plan to run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help":
+        if args and args[0] not in self.commands and args[0] not in HELP_NAMES:
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    cls=_PlanFirst,
-    help="Run a grid of many small problems into a folder that no crash can spoil: marginlens sweep PLAN.toml --out DIR.",
-    no_args_is_help=True,
-)
 SweepFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.", show_default=False)]
 Partial = Annotated[bool, typer.Option("--partial", help="Take what is there of a sweep that is not finished.")]
 
 
-@app.command("run")
 def run_plan(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A TOML file with the plan.", show_default=False)],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the results.", show_default=False)],
@@ -58,70 +46,104 @@ def run_plan(
     scheduler: Annotated[
         str | None, typer.Option(metavar="tcp://…", help="Compute them on the cluster of a Dask scheduler.")
     ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a plan, or go on with it: the word run may be left out.
 
     Chunks that are in the folder are not computed again, so running the same command again goes on from wherever it ended. Ctrl-C ends it
     after the chunks in hand, with everything kept; a second one ends it at once, and loses only those.
+
+    Examples:
+        marginlens sweep plan.toml --out results
+        marginlens sweep run plan.toml --out results --workers 8
+        marginlens sweep run plan.toml --out results --scheduler tcp://head:8786 --quiet
     """
-    with errors_as_sentences(), _told_warnings():
+    with errors_as_sentences():
+        from marginlens.sweeps import Plan
+
         made = Plan.from_file(plan)
         engine = _engine(workers, processes, gpus, scheduler)
-        with _Bar() as bar:
+        with terminal.RateBar() as bar:
             finished = ml.sweep(made, out, engine=engine, progress=bar)
-        console().print(str(finished.status()), markup=False)
+        status = finished.status()
+        if as_json:
+            typer.echo(json.dumps({**status.to_dict(), "is_finished": status.is_finished}, indent=2))
+            return
+        terminal.console().print(str(status), markup=False)
+        terminal.say(f"Written to {out}")
 
 
-@app.command("status")
 def status_of(
     folder: SweepFolder,
     check: Annotated[bool, typer.Option("--check", help="Read every file, and name damaged ones.")] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Say how far a sweep is."""
+    """Say how far a sweep is.
+
+    Examples:
+        marginlens sweep status results
+        marginlens sweep status results --check --json
+    """
     with errors_as_sentences():
         status = ml.sweep.status(folder, check=check)
         if as_json:
             typer.echo(json.dumps({**status.to_dict(), "is_finished": status.is_finished}, indent=2))
         else:
-            console().print(str(status), markup=False)
+            terminal.console().print(str(status), markup=False)
 
 
-@app.command("summary")
-def summary_of(folder: SweepFolder, partial: Partial = False, as_json: AsJson = False) -> None:
-    """Sum a sweep up by cell: shares of words, means with standard errors of numbers; with --json intervals and quantiles too."""
+def summary_of(folder: SweepFolder, partial: Partial = False, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """Sum a sweep up by cell: shares of words, means with standard errors of numbers; with --json intervals and quantiles too.
+
+    Examples:
+        marginlens sweep summary results
+        marginlens sweep summary results --partial --json
+    """
     with errors_as_sentences():
         summary = ml.sweep.summary(folder, partial=partial)
         if as_json:
             typer.echo(json.dumps(_as_rows(summary), indent=2))
         else:
-            console().print(rows_table(f"{folder}: mean ± standard error, and shares", summary.rows()))
+            terminal.console().print(
+                terminal.rows_table(f"{folder}: mean ± standard error, and shares", summary.rows())
+            )
 
 
-@app.command("table")
 def write_table(
     folder: SweepFolder,
     out: Annotated[Path, typer.Option(metavar="FILE", help="A .parquet or .csv file.", show_default=False)],
     partial: Partial = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Write the table of a sweep, one row a problem, to a file."""
-    with errors_as_sentences():
-        from marginlens.runtime.files import check_place
+    """Write the table of a sweep, one row a problem, to a file.
 
-        check_place(out, "out", TABLE_SUFFIXES)
+    Examples:
+        marginlens sweep table results --out results.parquet
+        marginlens sweep table results --out results.csv --partial
+    """
+    with errors_as_sentences():
+        files.check_place(out, "out", TABLE_SUFFIXES)
         n_rows = ml.sweep.write_table(folder, out, partial=partial)
-        console().print(f"{n_rows:,} rows are in {out}.", markup=False)
+        if as_json:
+            typer.echo(json.dumps({"rows": n_rows, "out": str(out)}))
+        else:
+            terminal.say(f"{n_rows:,} rows. Written to {out}")
 
 
 def _engine(workers: int | None, processes: bool, gpus: int | None, scheduler: str | None) -> Engine:
     """The engine that the options mean; two that exclude each other are refused."""
+    from marginlens.engines import Gpus, Processes, Threads, as_engine
+
     kinds = {"processes": processes, "gpus": gpus is not None, "scheduler": scheduler is not None}
     chosen = [name for name, given in kinds.items() if given]
     if len(chosen) > 1:
-        raise reject(chosen[1], f"left out beside --{chosen[0]}", "both")
+        raise errors.reject(chosen[1], f"left out beside --{chosen[0]}", "both")
     if scheduler is not None or gpus is not None:
         if workers is not None:
-            raise reject("workers", f"left out beside --{chosen[0]}", workers)
+            raise errors.reject("workers", f"left out beside --{chosen[0]}", workers)
         if scheduler is not None:
             return as_engine(scheduler)
         return Gpus(gpus)
@@ -138,38 +160,8 @@ def _as_rows(summary: Any) -> list[dict[str, Any]]:
     return rows
 
 
-@contextmanager
-def _told_warnings() -> Iterator[None]:
-    """Warnings as sentences of the command."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: typer.echo(f"marginlens: {message}", err=True)
-        yield
-
-
-class _Rate(ProgressColumn):
-    """Problems a second."""
-
-    def render(self, task: Any) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:,.0f} problems/s")
-
-
-class _Bar(Display):
-    """Problems done of all, their rate and the time left, on stderr where it is a terminal: a callback `bar(done, total)`."""
-
-    def __init__(self) -> None:
-        on = console(stderr=True)
-        count = TextColumn("{task.completed:,.0f} of {task.total:,.0f}", markup=False)
-        columns = (SpinnerColumn(), BarColumn(), count, _Rate(), TimeRemainingColumn())
-        super().__init__(*columns, console=on, transient=True, disable=not on.is_terminal, speed_estimate_period=60.0)
-        self._shown: Any = None
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._shown is None:
-            self._shown = self.add_task("", total=total, completed=done)
-        self.update(self._shown, completed=done)
-
-    def stop(self) -> None:
-        """Take the bar away."""
-        if not self.disable:
-            super().stop()
+app = group(
+    {"run": run_plan, "status": status_of, "summary": summary_of, "table": write_table},
+    _PlanFirst,
+    help="Run a grid of many small problems into a folder that no crash can spoil: marginlens sweep PLAN.toml --out DIR.",
+)

@@ -7,25 +7,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import numpy as np
 import typer
 
 import marginlens as ml
-from marginlens.cli import _rows
+from marginlens.cli._completions import norm_names, words_of
+from marginlens.cli._deferred import errors, np, terminal
+from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._joint import show_joint, train_joint
 from marginlens.cli._options import (
     AsJson,
     DropUnrealizable,
     PlotPlace,
     ProblemFile,
+    Quiet,
     TokenProblem,
     numbers,
     read_token_problem,
     refuse_options,
 )
-from marginlens.cli._terminal import Bars, console, facts_table, rows_table
-from marginlens.errors import positive_number, reject, whole_number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,11 +75,22 @@ def train(
     ] = False,
     optimizer: Annotated[
         str | None,
-        typer.Option("--optimizer", metavar="NAME", help=f"One of {', '.join(OPTIMIZERS)}.", show_default="ngd"),
+        typer.Option(
+            "--optimizer",
+            metavar="NAME",
+            help=f"One of {', '.join(OPTIMIZERS)}.",
+            show_default="ngd",
+            autocompletion=words_of(*OPTIMIZERS),
+        ),
     ] = None,
     norm: Annotated[
         str | None,
-        typer.Option("--norm", metavar="NORM", help="Norm of steepest steps; lP of mirror descent for its power P."),
+        typer.Option(
+            "--norm",
+            metavar="NORM",
+            help="Norm of steepest steps; lP of mirror descent for its power P.",
+            autocompletion=norm_names,
+        ),
     ] = None,
     momentum: Annotated[
         float | None, typer.Option(metavar="M", help="Momentum of sign, coordinate, steepest and muon, below 1.")
@@ -93,6 +103,7 @@ def train(
         str | None,
         typer.Option(
             "--loss",
+            autocompletion=words_of(*LOSSES, *SEQUENCE_LOSSES),
             metavar="LOSS",
             help=f"One of {', '.join(LOSSES)}; for sequences one of {', '.join(SEQUENCE_LOSSES)}.",
             show_default="logistic; log",
@@ -109,6 +120,7 @@ def train(
     drop: DropUnrealizable = False,
     as_json: AsJson = False,
     plot: PlotPlace = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train the attention weights, and compare where they went with the max-margin theory.
 
@@ -116,6 +128,13 @@ def train(
     norm that the optimizer heads for. A problem that the lab saved has its own steps, optimizer, loss and start; what is given in the
     command line goes before them. A file of sequences is a next-token problem: W is
     trained and compared with its Graph-SVM, its cyclic correction and its automaton.
+
+    Examples:
+        marginlens train problem.npz
+        marginlens train problem.npz --steps 10000 --step-size 0.1 --start 0.5,-1 --plot path.pdf
+        marginlens train problem.npz --constant --loss exponential
+        marginlens train problem.npz --optimizer sign --step-size 0.01 --decay 0.5 --json
+        marginlens train sequences.json --drop
     """
     with errors_as_sentences():
         from marginlens.data.files import holds_sequences
@@ -135,6 +154,8 @@ def train(
         problem = read_token_problem(file)
         if not isinstance(problem, TokenProblem):
             refuse_options("where the head is trained too", plot=plot)
+            from marginlens.cli._joint import show_joint, train_joint
+
             joint = train_joint(file, _joint_run(problem, steps, step_size, rule, loss, start))
             if as_json:
                 typer.echo(_rows.as_json(joint))
@@ -205,12 +226,12 @@ class Rule(NamedTuple):
         """The optimizer with steps of this size."""
         name = "ngd" if self.name is None else self.name.lower()
         if name not in OPTIMIZERS:
-            raise reject("optimizer", f"one of {', '.join(OPTIMIZERS)}", repr(self.name))
+            raise errors.reject("optimizer", f"one of {', '.join(OPTIMIZERS)}", repr(self.name))
         if self.constant:
             refuse_options("beside --constant, which is plain gradient descent", optimizer=self.name)
             name = "gd"
         if name in NEEDS_NORM and self.norm is None:
-            raise reject("norm", f"given for the optimizer {name}, such as {NEEDS_NORM[name]}", "none")
+            raise errors.reject("norm", f"given for the optimizer {name}, such as {NEEDS_NORM[name]}", "none")
         if name not in NEEDS_NORM:
             refuse_options(f"for the optimizer {name}, which has no norm to choose", norm=self.norm)
         if name not in ("sign", "coordinate", "steepest", "muon"):
@@ -242,7 +263,7 @@ def _power(name: str) -> float:
     found = ml.norms.norm_named(name)
     power = 2.0 if type(found) is ml.L2 else getattr(found, "power", None)
     if power is None or not 1.0 < power < np.inf:
-        raise reject("norm", "lP with a number P above 1 for mirror descent", repr(name))
+        raise errors.reject("norm", "lP with a number P above 1 for mirror descent", repr(name))
     return float(power)
 
 
@@ -288,7 +309,7 @@ def _loss(word: str | None, names: dict[str, str], kind: str = "") -> tuple[str,
     """The name of a loss, the first unless given, and the loss."""
     name = next(iter(names)) if word is None else word.lower()
     if name not in names:
-        raise reject("loss", f"one of {', '.join(names)}{kind}", repr(word))
+        raise errors.reject("loss", f"one of {', '.join(names)}{kind}", repr(word))
     return name, getattr(ml.nexttoken if names is SEQUENCE_LOSSES else ml, names[name])()
 
 
@@ -310,11 +331,11 @@ def _joint_run(
     given = optimizer_json(run.optimizer, trains_head=True)
     name = OPTIMIZER_WORDS[given["name"]] if word is None else word.lower()
     if name not in ("ngd", "gd"):
-        raise reject("optimizer", "ngd or gd where the head is trained too", repr(rule.name))
-    length = given["size"] if size is None else positive_number(size, "step_size")
+        raise errors.reject("optimizer", "ngd or gd where the head is trained too", repr(rule.name))
+    length = given["size"] if size is None else errors.positive_number(size, "step_size")
     return replace(
         run,
-        n_steps=run.n_steps if steps is None else whole_number(steps, "steps", at_least=1),
+        n_steps=run.n_steps if steps is None else errors.whole_number(steps, "steps", at_least=1),
         optimizer=ml.GradientDescent(length) if name == "gd" else ml.optimizers.Blockwise(ml.NormalizedGD(length)),
         loss=run.loss if loss_word is None else _loss(loss_word, LOSSES)[1],
         start=run.start if start is None else numbers(start, "start"),
@@ -331,19 +352,19 @@ def _token_choices(
     start: str | None,
 ) -> Choices:
     """How to train p; a constant step is 1/L_p unless given."""
-    n_steps = whole_number(N_STEPS if steps is None else steps, "steps", at_least=1)
+    n_steps = errors.whole_number(N_STEPS if steps is None else steps, "steps", at_least=1)
     name, loss = _loss(loss_name, LOSSES)
     begin = (
         np.zeros(data.d_key) if start is None else np.array(data.as_batch().point(numbers(start, "start"), "start")[0])
     )
     if size is not None:
-        positive_number(size, "step_size")
+        errors.positive_number(size, "step_size")
     elif rule.is_plain:
         largest = float(
             np.min(ml.theory.smoothness(data, v, loss).largest_step)
         )  # what the theorems allow for every problem
         if largest == 0.0:
-            raise reject("step_size", "given for keys so large that 1/L_p is below the range of numbers", "none")
+            raise errors.reject("step_size", "given for keys so large that 1/L_p is below the range of numbers", "none")
         size = largest if np.isfinite(largest) else STEP_SIZE
     default = STEP_SIZE if rule.name in (None, "ngd", "gd", "polyak") else STEEPEST_STEP_SIZE
     optimizer = rule.of_size(default if size is None else size)
@@ -359,17 +380,19 @@ def _sequence_choices(
     start: str | None,
 ) -> Choices:
     """How to train W; a constant step is 1/L unless given."""
-    n_steps = whole_number(SEQUENCE_STEPS if steps is None else steps, "steps", at_least=1)
+    n_steps = errors.whole_number(SEQUENCE_STEPS if steps is None else steps, "steps", at_least=1)
     name, loss = _loss(loss_name, SEQUENCE_LOSSES, " for sequences")
     if size is not None:
-        positive_number(size, "step_size")
+        errors.positive_number(size, "step_size")
     elif rule.is_plain:
         size = 1.0 / ml.NextTokenRisk(data).smoothness()
     begin = np.zeros((data.d_model, data.d_model))
     if start is not None:
         entries = np.array(numbers(start, "start"))
         if len(entries) != begin.size:
-            raise reject("start", f"the {begin.size} entries of W for sequences, row by row", f"{len(entries)} numbers")
+            raise errors.reject(
+                "start", f"the {begin.size} entries of W for sequences, row by row", f"{len(entries)} numbers"
+            )
         begin = data.weights(entries.reshape(begin.shape), "start")
     optimizer = rule.of_size(SEQUENCE_STEP_SIZE if size is None else size)
     return Choices(n_steps, optimizer, name, loss, begin)
@@ -382,7 +405,7 @@ def _descended(data: ml.TokenDataset, v: FloatArray, choices: Choices, *, record
     """The finished run of every problem, with the iterates where its path is to be drawn."""
     from marginlens.plotting import recorded_steps
 
-    with Bars() as bars:
+    with terminal.Bars() as bars:
         return ml.descend(
             data.as_batch(),
             v,
@@ -452,7 +475,7 @@ def _predicted(batch: ml.TokenDataset, head: FloatArray, choices: Choices) -> li
     """The prediction for each problem; the trained tokens are the only candidate that matters, so none is enumerated."""
     options: dict[str, Any] = {"loss": choices.loss, "start": choices.start, "optimizer": choices.optimizer}
     predictions = []
-    with Bars() as bars:
+    with terminal.Bars() as bars:
         bar = bars.bar("Predicting")
         for j in range(len(batch)):
             predictions.append(ml.predict_limit(batch[j], head[j], **options, max_problems=1))
@@ -502,7 +525,7 @@ def _train_sequences(file: Path, choices: Choices, problem: SequenceProblem) -> 
     """Descend on the sequences of a file, and put the trained W beside what paper C predicts."""
     data = problem.named.data
     options: dict[str, Any] = {"head": problem.head, "loss": choices.loss, "optimizer": choices.optimizer}
-    with Bars() as bars:
+    with terminal.Bars() as bars:
         run = ml.descend(data, n_steps=choices.n_steps, start=choices.start, progress=bars.bar("Training"), **options)
         bars.bar("Predicting")
         prediction = ml.predict_limit(data, **options)
@@ -553,18 +576,18 @@ def _compared_sequences(
 def _show(
     file: Path, data: ml.TokenDataset, choices: Choices, problems: list[dict[str, Any]], plot: Path | None
 ) -> None:
-    out = console()
+    out = terminal.console()
     out.print(f"{file}: {_rows.size_of(data)}", markup=False)
     out.print(str(choices), markup=False)
     if data.is_batch:
-        out.print(rows_table("Training beside the ATT-SVM of what it selects", _cells(problems)))
+        out.print(terminal.rows_table("Training beside the ATT-SVM of what it selects", _cells(problems)))
         cosines = np.array([row["correlation"] for row in problems])
         if np.isfinite(cosines).any():
             out.print(f"Cosine with the ATT-SVM: mean {np.nanmean(cosines):.6f}, smallest {np.nanmin(cosines):.6f}.")
     else:
         _show_problem(out, problems[0])
     if plot is not None:
-        out.print(f"The picture is at {plot}", markup=False)
+        out.print(f"Written to {plot}", markup=False)
 
 
 def _show_problem(out: Console, row: dict[str, Any]) -> None:
@@ -576,7 +599,7 @@ def _show_problem(out: Console, row: dict[str, Any]) -> None:
         "probability": f"at least {row['smallest_probability']:.6g} for every selected token",
         "ended": f"{ml.Status[row['status']].value} ({row['steps_taken']:,} steps)",
     }
-    out.print(facts_table("Trained", trained))
+    out.print(terminal.facts_table("Trained", trained))
     kinds = {"GMM": "globally optimal (GMM)", "LMM": "locally optimal (LMM)", "neither": "not locally optimal"}
     tied = ", tied with a neighbour" if solution["kind"] == "GMM" and solution["score_gap"] == 0.0 else ""
     cosine = f"{row['correlation']:.8f} with the trained direction, an angle of {row['angle']:.2e}"
@@ -588,7 +611,7 @@ def _show_problem(out: Console, row: dict[str, Any]) -> None:
         "status": f"{ml.Status[solution['status']].value} ({_rows.residual(solution)})",
         "cosine": "–" if np.isnan(row["correlation"]) else cosine,
     }
-    out.print(facts_table("The ATT-SVM of what it selects", margin))
+    out.print(terminal.facts_table("The ATT-SVM of what it selects", margin))
     if "norm_margin" in row:
         of_norm = row["norm_margin"]
         if of_norm["share"] is not None:
@@ -635,7 +658,7 @@ def _cells(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _show_sequences(row: dict[str, Any], choices: Choices) -> None:
-    out, trained = console(), row["trained"]
+    out, trained = terminal.console(), row["trained"]
     _rows.show_sequence_problem(out, row)
     out.print(str(choices), markup=False)
     limit = "" if trained["limit_risk"] is None else f", {trained['limit_risk']:.6g} in the limit"
@@ -646,7 +669,7 @@ def _show_sequences(row: dict[str, Any], choices: Choices) -> None:
         f"at least {_rows.number(trained['smallest_attention'])} on every label",
         "ended": f"{ml.Status[trained['status']].value} ({trained['steps_taken']:,} steps)",
     }
-    out.print(facts_table("Trained", facts))
+    out.print(terminal.facts_table("Trained", facts))
     beside: dict[str, str] = {}
     if trained["correlation"] is not None:
         beside["cosine with W^mm"] = f"{trained['correlation']:.6f}"
@@ -658,7 +681,7 @@ def _show_sequences(row: dict[str, Any], choices: Choices) -> None:
         mean, largest = (_rows.number(trained["total_variation"][name]) for name in ("mean", "largest"))
         beside["total variation to the automaton"] = f"{mean} on average, at most {largest}"
     if beside:
-        out.print(facts_table("Beside the prediction", beside))
+        out.print(terminal.facts_table("Beside the prediction", beside))
     else:
         out.print("There is no W^mm, W^cyc or automaton to compare with.", markup=False)
     out.print(row["prediction"]["why"], markup=False, style="bold")

@@ -1,0 +1,281 @@
+"""How commands are found, described and refused: imported when they are called, help with examples, usage errors in one sentence."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from textwrap import shorten
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+try:
+    from typer._click import exceptions as usage
+    from typer._click.globals import get_current_context
+except ImportError:  # earlier versions of typer stand on the package click
+    from click import exceptions as usage  # type: ignore[no-redef]
+    from click import get_current_context  # type: ignore[no-redef]
+
+EXIT_USAGE = 2
+HELP_NAMES = ["-h", "--help"]
+COMPLETE_VARIABLE = "_MARGINLENS_COMPLETE"  # set by a shell that asks for completions
+_EXAMPLES = "Examples:"
+_KINDS = {"int": "a whole number", "integer": "a whole number", "float": "a number", "number": "a number"}
+_SIMILAR = 0.7  # of two words, from 0 to 1, for a suggestion
+_COMPLETION_WIDTH = 60  # letters of what a shell shows beside a completion
+_QUIET = "marginlens.quiet"
+
+
+class Entry(NamedTuple):
+    """Where a command is: its module, its function or `typer.Typer` there, and what it does in one line."""
+
+    module: str
+    name: str
+    summary: str
+
+
+Entries = Mapping[str, Entry | Callable[..., Any]]  # commands by name: where they are, or their functions
+
+
+# ---- what was typed
+
+
+def quiet_callback(value: bool) -> bool:
+    """Remember that nothing but results asked for is to be printed."""
+    context = get_current_context(silent=True)
+    if context is not None and value:
+        context.meta[_QUIET] = True
+    return value
+
+
+def is_quiet() -> bool:
+    """Whether the command that runs was called with --quiet."""
+    context = get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_QUIET))
+
+
+def running() -> Any:
+    """The command that runs and what was typed to reach it, as a context; None where a function was called from Python."""
+    return get_current_context(silent=True)
+
+
+def typed_name(parameter: Any) -> str:
+    """What a person types for a parameter: its longest option, or the name of the argument."""
+    options = [name for name in parameter.opts if name.startswith("--")]
+    return options[0] if options else str(parameter.metavar or parameter.name.upper()).strip("[].")
+
+
+# ---- commands
+
+
+class Command(TyperCommand):
+    """A command whose docstring ends in examples, which its help lists last."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.rich_markup_mode = None
+        text = inspect.cleandoc(self.help or "")
+        self.help, _, examples = text.partition(f"\n{_EXAMPLES}\n")
+        self.examples = [line.strip() for line in examples.splitlines() if line.strip()]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples as they are typed."""
+        if self.examples:
+            with formatter.section(_EXAMPLES.rstrip(":")):
+                formatter.write("".join(f"  {line}\n" for line in self.examples))
+        super().format_epilog(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The options that begin so, each with what fits beside it."""
+        return _short_helps(super().shell_complete(ctx, incomplete))
+
+
+def _short_helps(items: Any) -> Any:
+    for item in items:
+        item.help = shorten(item.help or "", _COMPLETION_WIDTH, placeholder="…")
+    return items
+
+
+class Commands(MutableMapping[str, Any]):
+    """Commands by name, each built from its function when it is first asked for."""
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = dict(entries)
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            entry = self.entries[name]
+            target = getattr(import_module(entry.module), entry.name) if isinstance(entry, Entry) else entry
+            self._built[name] = build(name, target)
+        return self._built[name]
+
+    def summary(self, name: str) -> str:
+        """What a command does, in one line."""
+        entry = self.entries[name]
+        return entry.summary if isinstance(entry, Entry) else inspect.cleandoc(entry.__doc__ or "").partition("\n")[0]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._built[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self.entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+class Group(TyperGroup):
+    """A group whose commands are imported when they are called; its list and its completion need none of them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.rich_markup_mode = None
+
+    def hold(self, entries: Entries) -> None:
+        """Let the group have these commands."""
+        self.commands = self.found = Commands(entries)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """The option -h; that it is absent is a plain False, which typer need not import pydantic to check."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False
+        return option
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with what each does."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.found.summary(name)) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The commands that begin so, and the group's options."""
+        from typer.completion import shell_completion
+
+        named = [
+            shell_completion.CompletionItem(name, help=self.found.summary(name))
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return [*named, *_short_helps(super(TyperGroup, self).shell_complete(ctx, incomplete))]
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = COMPLETE_VARIABLE,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run what was typed; what cannot be understood ends in one sentence on stderr and exit code 2."""
+        if COMPLETE_VARIABLE in os.environ:
+            from typer.completion import completion_init
+
+            completion_init()
+        try:
+            ended = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except usage.ClickException as problem:
+            if not standalone_mode:
+                raise
+            typer.echo(refusal(problem), err=True)
+            sys.exit(EXIT_USAGE)
+        except typer.Abort:
+            typer.echo("marginlens: interrupted.", err=True)
+            sys.exit(130)
+        if standalone_mode:
+            sys.exit(ended if isinstance(ended, int) else 0)
+        return ended
+
+
+def group(entries: Entries, cls: type[Group] = Group, **settings: Any) -> typer.Typer:
+    """A group of commands that are imported when they are called.
+
+    Args:
+        entries: the commands by name. cls: the group's class. settings: of `typer.Typer`.
+    """
+
+    class Made(cls):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.hold(entries)
+
+    settings = {"no_args_is_help": True, "add_completion": False, "rich_markup_mode": None, **settings}
+    app = typer.Typer(cls=Made, pretty_exceptions_enable=False, **settings)
+    if not app.registered_callback:
+        app.callback()(lambda: None)
+    return app
+
+
+def build(name: str, target: typer.Typer | Callable[..., Any]) -> Any:
+    """The command of a function, or the group of a `typer.Typer`."""
+    if isinstance(target, typer.Typer):
+        made = get_command(target)
+    else:
+        single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        single.command(name, cls=Command)(target)
+        made = get_command(single)
+    made.name = name
+    return made
+
+
+# ---- what cannot be understood
+
+
+def refusal(problem: Any) -> str:
+    """The sentence for words that are no command, no option or no value of one; help itself where nothing was typed."""
+    if type(problem).__name__ == "NoArgsIsHelpError":  # a class that earlier versions lack
+        return str(problem.format_message())
+    context = getattr(problem, "ctx", None)
+    path = "marginlens" if context is None else " ".join(["marginlens", *context.command_path.split()[1:]])
+    return f"marginlens: {_what(problem)} {path} --help says what can be typed."
+
+
+def _what(problem: Any) -> str:
+    parameter = getattr(problem, "param", None)
+    name = "" if parameter is None else typed_name(parameter)
+    if isinstance(problem, usage.NoSuchOption):
+        near = get_close_matches(problem.option_name, problem.possibilities or (), n=2, cutoff=_SIMILAR)
+        return f"There is no option {problem.option_name}{'; did you mean ' if near else ''}{' or '.join(near)}."
+    if isinstance(problem, usage.MissingParameter) and parameter is not None:
+        return f"{name} is missing."
+    message = problem.format_message() if parameter is None else problem.message
+    message = re.sub(r"^No such command '(.*?)'", r"There is no command '\1'", message)
+    if parameter is not None:
+        message = _value(name, message, problem.__cause__ or problem.__context__)
+    return message.rstrip(".") + ("" if message.endswith("?") else ".")
+
+
+def _value(name: str, message: str, cause: BaseException | None) -> str:
+    """What is wrong with a value, in the words of every other refusal; versions of typer say it in two ways."""
+    kind = re.search(r"valid (\w+)", message)
+    bound = re.search(r"(greater|less) than( or equal to)? ([-\w.]+)", message)
+    interval = re.search(r"not in the range (.*?)\.?$", message)
+    if bound:
+        words = {"greater": ("above", "at least"), "less": ("below", "at most")}[bound[1]][bound[2] is not None]
+        expected = f"{words} {bound[3]}"
+    elif interval:
+        least, most = re.search(r"([-\w.]+)<=x|x>=([-\w.]+)", interval[1]), re.search(r"x<=([-\w.]+)", interval[1])
+        ends = [f"at least {least[1] or least[2]}"] if least else []
+        expected = " and ".join([*ends, *([f"at most {most[1]}"] if most else [])])
+    elif kind and kind[1] in _KINDS:
+        expected = _KINDS[kind[1]]
+    else:
+        return f"{name} cannot be used: {message}"
+    found = getattr(cause, "errors", None)
+    got = repr(found()[0]["input"]) if found is not None else message.split(" is not ", maxsplit=1)[0]
+    return f"{name} must be {expected}; got {got}"

@@ -1,0 +1,79 @@
+"""What the shell offers after TAB: claims, statements, norms and other words that options take.
+
+Claims and statements are read from the sources as text: importing them would take seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+from marginlens.papers import natural
+
+NORMS = ("l1", "l2", "linf", "l1.75", "l3", "frobenius", "spectral", "nuclear", "max-row")
+_QUOTED = r'"([^"]+)"'
+_IMPLEMENTED = re.compile(r"@implements\(\s*\"([A-Z]'?)\",\s*((?:\"[^\"]+\",?\s*)+)\)")
+_USED = re.compile(r"@uses\(\s*\"([A-Z]'?)\",\s*\{(.*?)\n?\s*\}[,\s]*\)\n", re.DOTALL)
+_LABEL = re.compile(r"\"([A-Z]'? [^\"]+)\"")
+_CLAIMED = re.compile(r"^    labels = \((.*?)\)$", re.DOTALL | re.MULTILINE)
+_CLAIM = re.compile(r'^    "([A-Z]-\w+)": "', re.MULTILINE)
+
+
+def words_of(*words: str) -> Callable[[str], list[str]]:
+    """The completion of an option that takes one of these words."""
+
+    def matching(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete.lower())]
+
+    return matching
+
+
+norm_names = words_of(*NORMS)
+
+
+def claim_ids(incomplete: str) -> list[str]:
+    """The claims whose ids begin so; after a comma another one."""
+    before, comma, last = incomplete.rpartition(",")
+    known = [name for source in _sources("marginlens_papers", "claims/catalogue.py") for name in _CLAIM.findall(source)]
+    return [f"{before}{comma}{name}" for name in known if name.lower().startswith(last.lower())]
+
+
+def label_words(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The next words of statements that begin with the words typed so far: A, then Thm, then 3."""
+    typed = [_plain(word) for word in ctx.params.get("words") or ()]
+    found: dict[str, None] = {}
+    for label in statement_labels():
+        words = [_plain(word) for word in label.split()]
+        if len(words) > len(typed) and [word.lower() for word in words[: len(typed)]] == [w.lower() for w in typed]:
+            found[words[len(typed)]] = None
+    return [word for word in found if word.lower().startswith(_plain(incomplete).lower())]
+
+
+def statement_labels() -> list[str]:
+    """The labels of all statements that the sources name, paper by paper."""
+    labels: dict[str, None] = {}
+    for source in (*_sources("marginlens", "**/*.py"), *_sources("marginlens_papers", "**/*.py")):
+        for paper, listed in _IMPLEMENTED.findall(source):
+            labels |= dict.fromkeys(f"{paper} {label}" for label in re.findall(_QUOTED, listed))
+        for paper, steps in _USED.findall(source):
+            labels |= dict.fromkeys(f"{paper} {label}" for label in re.findall(rf"{_QUOTED}\s*:", steps))
+    for source in _sources("marginlens_papers", "claims/**/*.py"):
+        labels |= dict.fromkeys(label for listed in _CLAIMED.findall(source) for label in _LABEL.findall(listed))
+    return sorted(labels, key=natural)
+
+
+def _plain(word: str) -> str:
+    """A word of a label without signs that a shell would ask to be quoted."""
+    return re.sub(r"[()'\u2019]", "", word).rstrip(".")
+
+
+def _sources(package: str, pattern: str) -> Iterator[str]:
+    """The texts of the files of a package, nothing where it is not installed."""
+    found = find_spec(package)
+    for place in (found.submodule_search_locations if found is not None else None) or ():
+        for file in sorted(Path(place).glob(pattern)):
+            yield file.read_text(encoding="utf-8")
