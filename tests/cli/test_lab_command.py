@@ -31,7 +31,7 @@ def beginning(path):
 def test_it_writes_the_page_and_opens_it(here, opened):
     result = lab()
     assert result.exit_code == 0, result.output
-    assert result.stdout == "The lab is at lab.html\n"
+    assert result.stdout == "Written to lab.html\n"
     assert opened == [(here / "lab.html").as_uri()]
     assert beginning(here / "lab.html") is None
     assert len((here / "lab.html").read_bytes()) <= 400_000

@@ -47,7 +47,7 @@ def test_tables_and_a_page(bert, text):
     assert result.stdout.startswith("bert: 2 layers of 2 heads; 6 inputs, ")
     for title in ("Layers, means over heads", "The sparsest heads", "The most max-margin heads"):
         assert title in result.stdout
-    assert "The page is at probe-report/index.html" in result.stdout
+    assert "Written to probe-report/index.html" in result.stdout
     assert sorted(path.name for path in Path("probe-report").iterdir()) == ["index.html", "probe.json"]
     page = Path("probe-report/index.html").read_text(encoding="utf-8")
     assert TEXTS[0] in page
@@ -101,7 +101,7 @@ def test_checkpoints_give_curves(text):
     assert "epoch-2" in result.stdout
     assert "Rank correlation with the order of training: nnz/T −1.000, norm of W 1.000" in result.stdout
     assert "max-margin" not in result.stdout
-    assert "The page is at curves/index.html" in result.stdout
+    assert "Written to curves/index.html" in result.stdout
     files = ["checkpoints.json", "curves.png", "curves.svg", "index.html"]
     assert sorted(path.name for path in Path("curves").iterdir()) == files
     assert "What attention heads select over training" in Path("curves/index.html").read_text(encoding="utf-8")

@@ -206,7 +206,7 @@ def test_plot_draws_problems_in_the_plane(here, maker, name):
     Path(name).write_text("an older file")
     result = solve("f.npz", "--plot", name)
     assert result.exit_code == 0, result.output
-    assert result.stdout.endswith(f"The picture is at {name}\n")
+    assert result.stdout.endswith(f"Written to {name}\n")
     magic = b"\x89PNG" if name.lower().endswith("png") else b"<?xml"
     assert Path(name).read_bytes().startswith(magic)
     assert sorted(path.name for path in here.iterdir()) == sorted(["f.npz", name])

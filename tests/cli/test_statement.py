@@ -102,7 +102,7 @@ def test_a_letter_lists_its_paper_and_nothing_lists_all():
 def test_an_unknown_label_is_one_sentence_with_what_is_near(label, near):
     result = statement(label)
     assert result.exit_code == 2
-    assert "The 'label' argument must be" in result.stderr
+    assert "LABEL must be" in result.stderr
     assert near in result.stderr
     assert result.stderr.count("\n") == 1
 

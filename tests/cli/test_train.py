@@ -144,7 +144,7 @@ def test_plot_draws_the_path(here, name, steps):
     write_problem("f.json", *figure_8())
     result = train("f.json", "--plot", name, "--start", "0,-1", "--steps", steps)
     assert result.exit_code == 0, result.output
-    assert result.stdout.endswith(f"The picture is at {name}\n")
+    assert result.stdout.endswith(f"Written to {name}\n")
     assert sorted(path.name for path in here.iterdir()) == ["f.json", name]
 
 
@@ -183,15 +183,15 @@ def test_other_optimizers_report_the_share_of_their_own_margin(here, case):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--optimizer", "lion"), "'optimizer' argument must be one of ngd, gd, sign"),
-        (("--optimizer", "steepest"), "'norm' argument must be given for the optimizer steepest"),
-        (("--optimizer", "mirror", "--norm", "linf"), "'norm' argument must be lP with a number P above 1"),
-        (("--optimizer", "sign", "--norm", "l1"), "'norm' argument must be left out for the optimizer sign"),
-        (("--optimizer", "muon"), "'norm' argument must be a norm of a vector"),
-        (("--optimizer", "sign", "--momentum", "1"), "'momentum' argument must be a number of at least 0 and below 1"),
-        (("--optimizer", "adam", "--eps", "-1"), "'eps' argument must be a number of at least 0"),
-        (("--optimizer", "sign", "--constant"), "'optimizer' argument must be left out beside --constant"),
-        (("--decay", "0.5"), "'decay' argument must be left out for the optimizer ngd"),
+        (("--optimizer", "lion"), "--optimizer must be one of ngd, gd, sign"),
+        (("--optimizer", "steepest"), "--norm must be given for the optimizer steepest"),
+        (("--optimizer", "mirror", "--norm", "linf"), "--norm must be lP with a number P above 1"),
+        (("--optimizer", "sign", "--norm", "l1"), "--norm must be left out for the optimizer sign"),
+        (("--optimizer", "muon"), "--norm must be a norm of a vector"),
+        (("--optimizer", "sign", "--momentum", "1"), "--momentum must be a number of at least 0 and below 1"),
+        (("--optimizer", "adam", "--eps", "-1"), "--eps must be a number of at least 0"),
+        (("--optimizer", "sign", "--constant"), "--optimizer must be left out beside --constant"),
+        (("--decay", "0.5"), "--decay must be left out for the optimizer ngd"),
     ],
 )
 def test_optimizers_that_make_no_sense_are_refused_in_one_sentence(here, words, message):

@@ -45,7 +45,7 @@ def test_reproduce_prints_the_ledger_and_says_where_the_report_is(run):
     assert "✓ reproduced" in result.stdout
     assert result.stdout.splitlines()[-3:] == [
         "2 claims: 2 reproduced.",
-        "The report is at report/index.html",
+        "Written to report/index.html",
         "No model.",
     ]
     assert "✓ reproduced  A-2" in result.stderr
@@ -68,7 +68,7 @@ def test_only_takes_several_ids_in_any_case_and_keeps_the_rest(run, only):
     result = run("reproduce", "--quick", *only, claims=claims)
     assert result.exit_code == 0, result.output
     assert ids() == ["A-1", "A-3"]
-    assert result.stdout.endswith("The report is at report/index.html\n")  # and no other page is made
+    assert result.stdout.endswith("Written to report/index.html\n")  # and no other page is made
     run("reproduce", "--only", "A-2", claims=claims)
     rows = json.loads(Path("report/ledger.json").read_text(encoding="utf-8"))
     assert [(row["id"], row["effort"]) for row in rows] == [("A-1", "quick"), ("A-2", "paper"), ("A-3", "quick")]
@@ -88,7 +88,7 @@ def test_claims_without_a_report_say_where_one_was_sought(run):
 def test_an_unknown_id_is_one_sentence_and_nothing_is_written(run, only):
     result = run("reproduce", "--only", only)
     assert result.exit_code == 2
-    assert result.stderr.startswith("marginlens: The 'only' argument must be the id of a claim (A-1, A-2); got '")
+    assert result.stderr.startswith("marginlens: --only must be the id of a claim (A-1, A-2); got '")
     assert result.stdout == ""
     assert list(Path().iterdir()) == []
 
@@ -100,7 +100,7 @@ def test_an_output_that_cannot_be_written_is_one_sentence_before_any_computing(r
     Path("full", "thesis.tex").write_text("years of work")
     result = run("reproduce", "--out", place, claims=(fake_claim(compute=raising(SystemExit("computed"))),))
     assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("marginlens: The 'out' argument must be a folder")
+    assert result.stderr.startswith("marginlens: --out must be a folder")
     assert len(result.stderr.splitlines()) == 1
     assert sorted(path.name for path in Path().rglob("*")) == ["full", "taken", "thesis.tex"]
 
@@ -128,7 +128,7 @@ def test_an_interrupted_run_says_what_it_kept_and_resumes_with_what_is_missing(r
     assert "A-1" not in resumed.stderr
     assert resumed.stdout.splitlines()[-3:] == [
         "3 claims: 3 reproduced.",
-        "The report is at report/index.html",
+        "Written to report/index.html",
         "No model.",
     ]
     assert ids() == ["A-1", "A-2", "A-3"]
@@ -138,14 +138,14 @@ def test_an_interrupted_run_says_what_it_kept_and_resumes_with_what_is_missing(r
 def test_resuming_asks_for_the_size_of_the_interrupted_run(run):
     nothing = run("reproduce", "--resume", claims=THREE)
     assert nothing.exit_code == 2
-    assert "got 'report', which has none instead." in nothing.stderr
+    assert "got 'report', which has none." in nothing.stderr
     run("reproduce", "--quick", "--out", "two words", claims=(THREE[0], stopping("A-2"), THREE[2]))
     other = run("reproduce", "--resume", "--out", "two words", claims=THREE)
     assert other.exit_code == 2
     assert "To go on with that one: marginlens reproduce --resume --quick --out 'two words'." in other.stderr
     both = run("reproduce", "--resume", "--only", "A-2", claims=THREE)
     assert both.exit_code == 2
-    assert "The 'resume' argument must be given without --only" in both.stderr
+    assert "--resume must be given without --only" in both.stderr
 
 
 _SLOW = """

@@ -125,11 +125,11 @@ def test_commands_run_a_plan_and_read_its_folder(plan, tmp_path):
     ("arguments", "sentence"),
     [
         (("missing.toml", "--out", "x"), "a file that can be read"),
-        (("PLAN", "--out", "OUT", "--workers", "0"), "'n_workers' argument must be a whole number of at least 1"),
-        (("PLAN", "--out", "OUT", "--processes", "--gpus", "1"), "'gpus' argument must be left out beside --processes"),
+        (("PLAN", "--out", "OUT", "--workers", "0"), "--workers must be a whole number of at least 1"),
+        (("PLAN", "--out", "OUT", "--processes", "--gpus", "1"), "--gpus must be left out beside --processes"),
         (
             ("PLAN", "--out", "OUT", "--gpus", "1", "--workers", "2"),
-            "'workers' argument must be left out beside --gpus",
+            "--workers must be left out beside --gpus",
         ),
         (("status", "OUT"), "which has no plan.json"),
         (("table", "OUT", "--out", "x.txt"), "a name that ends in .parquet or .csv"),

@@ -34,6 +34,7 @@ _EVERYWHERE = {
     "n_steps": "--steps",
     "size": "--step-size",
     "step": "--step-size",
+    "n_workers": "--workers",
     "rate": "--step-size",
 }
 _BY_COMMAND: Mapping[str, Mapping[str, str]] = {
@@ -67,6 +68,13 @@ _BY_COMMAND: Mapping[str, Mapping[str, str]] = {
     "marginlens text encode": _TEXT_FILE | {"hold_out": "--hold-out"},
 }
 
+_FILES = {
+    "marginlens sweep run": "PLAN",
+    "marginlens solve": "FILE",
+    "marginlens train": "FILE",
+    "marginlens lab": "FILE",
+}
+
 # Advice that names Python, and what to type instead.
 _ADVICE = (
     (
@@ -97,8 +105,9 @@ def in_words(problem: Any, context: Any) -> str:
     typed = {parameter.name: typed_name(parameter) for parameter in context.command.params}
     if not getattr(problem, "argument", ""):
         return _advice(str(problem), typed)
-    name = _name(problem.argument, context, typed)
-    if problem.expected.startswith(("left out", "given")):
+    in_file = re.search(r" in '[^']*'$", problem.got)  # entries of a file, though an option may have the same name
+    name = f"{problem.argument!r} in FILE" if in_file else _name(problem.argument, context, typed)
+    if problem.expected.startswith("left out") or problem.got in ("none", "both"):
         sentence = f"{name} must be {problem.expected}."
     else:
         sentence = f"{name} must be {problem.expected}; got {problem.got}."
@@ -121,11 +130,13 @@ def _name(argument: str, context: Any, typed: Mapping[str, str]) -> str:
     """What the person typed for an argument of the library."""
     path = " ".join(["marginlens", *context.command_path.split()[1:]])
     named = {**_EVERYWHERE, **_BY_COMMAND.get(path, {})}
-    if argument in typed and argument not in _BY_COMMAND.get(path, {}):
+    if argument in typed:
         return typed[argument]
     if argument in named:
         first = next((typed_name(one) for one in context.command.params if one.param_type_name == "argument"), "FILE")
         return _capital(named[argument].format(first))
+    if path in _FILES:
+        return f"{argument!r} in {_FILES[path]}"
     return f"The {argument.replace('_', ' ').strip()}"
 
 
