@@ -60,7 +60,7 @@ def test_training_prints_accuracies_beside_the_comparison(table):
     ):
         assert name in result.stdout
     assert "The tokens selected most often" in result.stdout
-    assert "The model is at m" in result.stdout
+    assert "Written to m" in result.stdout
     reviews = ReviewTable(table).read()
     test = [text for text, part in zip(reviews.texts, reviews.split, strict=True) if part == "test"]
     labels = np.array(["neg", "pos"])[(reviews.y[reviews.split == "test"] > 0).astype(int)]
@@ -142,7 +142,7 @@ def test_texts_without_a_token_are_refused_or_dropped(here):
     result = run("train", "r.csv", "--out", "m")
     assert result.exit_code == 2
     assert "none in the review at index 160" in result.stderr
-    assert "Use --drop to leave them out." in result.stderr
+    assert "--drop leaves them out." in result.stderr
     assert not Path("m").exists()
     assert numbers("train", "r.csv", "--drop")["left_out"] == {"no token left": 1}
 

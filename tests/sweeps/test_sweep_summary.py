@@ -113,7 +113,7 @@ def test_commands_run_a_plan_and_read_its_folder(plan, tmp_path):
     assert "optimality" in run("summary", out).output
     table = ml.sweep.table(out)
     for name in ("table.csv", "table.parquet"):
-        assert "12 rows are in" in " ".join(run("table", out, "--out", tmp_path / name).output.split())
+        assert "12 rows. Written to" in " ".join(run("table", out, "--out", tmp_path / name).output.split())
     import pyarrow.csv
     import pyarrow.parquet
 

@@ -90,6 +90,7 @@ _ADVICE = (
     (r"Call priority_graphs with the stream and this folder: it is made again\.", "Run the same command again."),
     (r"one for each sample of X", "one for each text"),
 )
+_REJECTION = re.compile(r"The '(.+?)' argument must be (.*); got (.*) instead\.(?: (.*))?", re.DOTALL)
 _CALLED = r"\b[a-z]+(?:_[a-z0-9]+)+\b(?!\.\w)"  # names with underscores, outside names of files
 
 
@@ -103,8 +104,11 @@ def in_words(problem: Any, context: Any) -> str:
     if context is None:
         return str(problem)
     typed = {parameter.name: typed_name(parameter) for parameter in context.command.params}
-    if not getattr(problem, "argument", ""):
-        return _advice(str(problem), typed)
+    if not problem.argument:
+        again = _REJECTION.fullmatch(str(problem))  # as a function of the library said it of another's argument
+        if again is None:
+            return _advice(str(problem), typed)
+        problem = errors.reject(*(part or "" for part in again.groups()))
     in_file = re.search(r" in '[^']*'$", problem.got)  # entries of a file, though an option may have the same name
     name = f"{problem.argument!r} in FILE" if in_file else _name(problem.argument, context, typed)
     if problem.expected.startswith("left out") or problem.got in ("none", "both"):
@@ -120,7 +124,7 @@ def naming(**names: str) -> Iterator[None]:
     try:
         yield
     except errors.InputError as problem:
-        if getattr(problem, "argument", "") not in names:
+        if problem.argument not in names:
             raise
         renamed = names[problem.argument]
         raise errors.reject(renamed, problem.expected, problem.got, problem.remedy) from problem

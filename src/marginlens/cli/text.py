@@ -5,39 +5,32 @@ from __future__ import annotations
 import csv
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import numpy as np
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from marginlens.cli import _rows, papers_module
+from marginlens.cli import papers_module
+from marginlens.cli._commands import group
+from marginlens.cli._deferred import errors, files, np, terminal
+from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson
-from marginlens.cli._terminal import Bars, console, rows_table
-from marginlens.errors import InputError, reject, whole_number
-from marginlens.runtime.files import check_place, write_whole
-from marginlens.runtime.progress import Progress, ProgressCallback
+from marginlens.cli._options import AsJson, Quiet
+from marginlens.cli._voice import naming
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from marginlens.data.tokens import BoolArray, IntArray
     from marginlens.plotting.tokens import TokenPoints
+    from marginlens.runtime.progress import ProgressCallback
     from marginlens.text import Reviews, ReviewSource
     from marginlens.text.classifier import AttentionTextClassifier
 
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0)  # C of logistic regression, from which the comparison chooses
 _VALIDATION_SHARE = 0.1  # of the training texts, by which it chooses
 _TOP_TOKENS = 12  # that are shown
-_DROP = 'Use empty="drop" to leave them out.'
-
-app = typer.Typer(
-    help="Classify texts and see which tokens decide.", no_args_is_help=True, pretty_exceptions_enable=False
-)
 
 ReviewFile = Annotated[
     Path,
@@ -57,7 +50,6 @@ Drop = Annotated[bool, typer.Option("--drop", help="Leave out texts without any 
 Seed = Annotated[int, typer.Option(metavar="N", help="Of everything random.")]
 
 
-@app.command()
 def train(
     file: ReviewFile,
     text: TextColumn = None,
@@ -82,20 +74,26 @@ def train(
     drop: Drop = False,
     seed: Seed = 0,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a classifier on labelled texts, and print how well it does and which tokens decide.
 
     Nothing is written before training is done; the model's folder appears whole or not at all.
+
+    Examples:
+        marginlens text train reviews.csv --test 0.2 --out model
+        marginlens text train reviews.csv --text body --label stars --drop --compare
+        marginlens text train train.csv --test test.csv --seed 1 --json
     """
     with errors_as_sentences("Nothing was written."):
         from marginlens.text.classifier import check_model_folder
 
         request = TrainingRequest(file, (text, label, split), part, test, drop, seed)
-        whole_number(seed, "seed", at_least=0)
+        errors.whole_number(seed, "seed", at_least=0)
         if out is not None:
             check_model_folder(out, "out")
         request.source()
-        with Bars() as bars:
+        with terminal.Bars() as bars:
             model, answer = _train(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
         if out is not None:
             kept = ("command", "file", "sha256", "versions", "size", "trained_on", "tested_on", "models")
@@ -103,10 +101,9 @@ def train(
         if as_json:
             typer.echo(_rows.as_json(answer))
         else:
-            _show_training(console(), answer, out)
+            _show_training(terminal.console(), answer, out)
 
 
-@app.command()
 def explain(
     model: ModelFolder,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts to explain.", show_default=False)],
@@ -114,32 +111,39 @@ def explain(
         Path | None, typer.Option(metavar="OUT.html", help="Write the texts with their words highlighted there.")
     ] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Classify texts, and show for each the tokens that decide."""
+    """Classify texts, and show for each the tokens that decide.
+
+    Examples:
+        marginlens text explain model "A wonderful film" "Dull and far too long"
+        marginlens text explain model "A wonderful film" --html why.html
+    """
     with errors_as_sentences():
         from marginlens.text.classifier import AttentionTextClassifier
         from marginlens.text.explanation import html_page
 
         if html is not None:
-            check_place(html, "html", (".html", ".htm"))
+            files.check_place(html, "html", (".html", ".htm"))
         classifier = AttentionTextClassifier.load(model)
         explanations = [classifier.explain(text) for text in texts]
         if html is not None:
-            write_whole(html, html_page(explanations).encode(), "html")
+            files.write_whole(html, html_page(explanations).encode(), "html")
         if as_json:
             typer.echo(_rows.as_json([explanation.to_dict() for explanation in explanations]))
             return
-        out = console()
+        out = terminal.console()
         for explanation in explanations:
             out.print(explanation.text, markup=False)
             out.print(
-                rows_table(explanation.verdict, explanation.table()) if explanation.rows else Text(explanation.verdict)
+                terminal.rows_table(explanation.verdict, explanation.table())
+                if explanation.rows
+                else explanation.verdict
             )
         if html is not None:
             out.print(f"Written to {html}", markup=False)
 
 
-@app.command()
 def figure(
     source: Annotated[
         Path,
@@ -149,22 +153,35 @@ def figure(
             show_default=False,
         ),
     ],
-    plot: Annotated[Path, typer.Option(metavar="OUT.png", help="Draw it there, as .png or .svg.", show_default=False)],
+    plot: Annotated[
+        Path, typer.Option(metavar="OUT.png", help="Draw it there, as .png, .svg or .pdf.", show_default=False)
+    ],
     names: Annotated[int, typer.Option(metavar="N", help="Tokens to name in each panel.", min=0)] = 12,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Draw every token's products with p and v against what its occurrences say about the label."""
+    """Draw every token's products with p and v against what its occurrences say about the label.
+
+    Examples:
+        marginlens text figure model --plot tokens.png
+        marginlens text figure model --plot tokens.pdf --names 20
+    """
     with errors_as_sentences():
-        from marginlens.plotting.files import write_figure
+        from marginlens.plotting.files import FIGURE_SUFFIXES, write_figure
         from marginlens.plotting.tokens import draw_tokens
 
-        check_place(plot, "plot", (".png", ".svg"))
+        files.check_place(plot, "plot", FIGURE_SUFFIXES)
         points, title = _read_points(source)
         fig = draw_tokens(points, title=title, n_names=names)
         write_figure(plot, fig)
-        typer.echo(f"The picture is at {plot}")
+        if as_json:
+            columns = zip(points.names or [""] * len(points.a), points.a, points.b, points.count, strict=True)
+            named = [{"token": name, "a": a, "b": b, "count": count} for name, a, b, count in columns]
+            typer.echo(_rows.as_json({"title": title, "tokens": named, "plot": str(plot)}))
+        else:
+            terminal.say(f"Written to {plot}")
 
 
-@app.command()
 def encode(
     file: ReviewFile,
     out: Annotated[Path, typer.Option(metavar="OUT.npz", help="Where the ids go.", show_default=False)],
@@ -200,20 +217,26 @@ def encode(
     drop: Drop = False,
     seed: Seed = 0,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Encode labelled texts as paper B does, for training by `python -m marginlens.embeddings.run`."""
+    """Encode labelled texts as paper B does, for training by `python -m marginlens.embeddings.run`.
+
+    Examples:
+        marginlens text encode reviews.csv --out ids.npz --pieces bert-vocabulary.txt --drop
+        marginlens text encode aclImdb --out imdb.npz --pieces bert-vocabulary.txt --part train --sample 10000 --seed 1
+    """
     with errors_as_sentences("Nothing was written."):
         from marginlens.data.files import write_labelled
-        from marginlens.text import ReviewPart, SubwordTokenizer, encode_reviews, paper_pipeline, review_source
+        from marginlens.text import ReviewPart, encode_reviews, paper_pipeline, review_source
         from marginlens.text.readers import TRAIN
 
-        check_place(out, "out", (".npz",))
+        files.check_place(out, "out", (".npz",))
         taken = ReviewPart(review_source(file, text, label, split), part, sample, hold_out, seed)
-        pipeline = paper_pipeline(SubwordTokenizer.from_file(pieces), empty="drop" if drop else "refuse")
+        pipeline = paper_pipeline(_pieces(pieces), empty="drop" if drop else "refuse")
         if count_in is None and hold_out is not None:
             count_in = TRAIN
         start = time.perf_counter()
-        with Bars() as bars, _option_for_empty_texts():
+        with terminal.Bars() as bars:
             encoded = encode_reviews(taken, pipeline, count_in=count_in, progress=bars.bar("Encoding"))
         seconds = time.perf_counter() - start
         write_labelled(out, encoded.data, encoded.names, encoded.split)
@@ -236,7 +259,7 @@ def encode(
             total = f"{answer['samples']:,} texts, {answer['positions']:,} positions, {answer['tokens']:,} tokens"
             total += "".join(f"; {n:,} in {name}" for name, n in answer["parts"].items())
             speed = f"{seconds:.1f} s, {answer['samples'] / seconds:,.0f} texts per second"
-            console().print(f"{total}{left_out}\n{speed}, reading included\nWritten to {out}", markup=False)
+            terminal.console().print(f"{total}{left_out}\n{speed}, reading included\nWritten to {out}", markup=False)
 
 
 # ---- training
@@ -292,7 +315,7 @@ def read_parts(request: TrainingRequest) -> Parts:
         other = request.source(Path(request.test)).read()
         if other.classes != reviews.classes:
             expected = f"a file with the classes {reviews.classes[0]!r} and {reviews.classes[1]!r}"
-            raise reject("test", expected, f"{other.classes[0]!r} and {other.classes[1]!r}")
+            raise errors.reject("test", expected, f"{other.classes[0]!r} and {other.classes[1]!r}")
         tested = (other.texts, np.array(other.classes)[(other.y > 0).astype(int)])
         tested_on = Path(request.test).name
     return Parts([reviews.texts[i] for i in np.flatnonzero(train)], labels[train], *tested, tested_on, reviews)
@@ -305,7 +328,7 @@ def _test_share(test: str | None) -> float | None:
     except ValueError:
         return None
     if share is not None and not 0.0 < share < 1.0:
-        raise reject("test", "a part, a file, or a share between 0 and 1", repr(test))
+        raise errors.reject("test", "a part, a file, or a share between 0 and 1", repr(test))
     return share
 
 
@@ -321,18 +344,20 @@ def _train_test_masks(
         candidates = np.flatnonzero(train)
         drawn = np.random.default_rng(request.seed).permutation(candidates)[: max(1, round(share * len(candidates)))]
         if len(drawn) == len(candidates):
-            raise reject("test", f"a share that leaves some of {len(drawn)} texts to train on", repr(request.test))
+            raise errors.reject(
+                "test", f"a share that leaves some of {len(drawn)} texts to train on", repr(request.test)
+            )
         test = np.isin(np.arange(n), drawn)
         return train & ~test, test, f"{share:g} of them, drawn at random"
     tested_part = "test" if request.test is None and "test" in parts and part != "test" else request.test
     if tested_part in parts:
         test = reviews.in_part(str(tested_part))
         if part == tested_part:
-            raise reject("test", "another part than the one to train on", repr(request.test))
+            raise errors.reject("test", "another part than the one to train on", repr(request.test))
         return train & ~test, test, tested_part
     if request.test is not None and not Path(request.test).exists():
         named = ", ".join(map(repr, parts)) or "there are none"
-        raise reject("test", f"a part ({named}), a file, or a share between 0 and 1", repr(request.test))
+        raise errors.reject("test", f"a part ({named}), a file, or a share between 0 and 1", repr(request.test))
     return train, np.zeros(n, dtype=bool), None
 
 
@@ -347,8 +372,7 @@ def _train(
     pipeline = default_pipeline("drop" if request.drop else "refuse")
     model = AttentionTextClassifier(pipeline, random_state=request.seed)
     start = (time.perf_counter(), time.process_time())
-    with _option_for_empty_texts():
-        model.fit(parts.texts, parts.labels, progress=training)
+    model.fit(parts.texts, parts.labels, progress=training)
     rows = [_row("attention over words and pairs", model, parts, start, len(model.a_))]
     if comparing is not None:
         rows += _baselines(parts, request.seed, comparing)
@@ -395,6 +419,7 @@ def _baselines(parts: Parts, seed: int, progress: ProgressCallback) -> list[dict
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
 
+    from marginlens.runtime.progress import Progress
     from marginlens.text.classifier import MIN_COUNT
 
     rows = []
@@ -431,13 +456,12 @@ def _validation_split(labels: Any, seed: int) -> tuple[IntArray, IntArray]:
     return np.sort(np.concatenate(fitted)), np.sort(np.concatenate(validation))
 
 
-@contextmanager
-def _option_for_empty_texts() -> Iterator[None]:
-    """Name the command's option where the library names its argument."""
-    try:
-        yield
-    except InputError as problem:
-        raise InputError(str(problem).replace(_DROP, "Use --drop to leave them out.")) from problem
+def _pieces(place: Path) -> Any:
+    """The tokenizer in a file."""
+    from marginlens.text import SubwordTokenizer
+
+    with naming(path="pieces"):
+        return SubwordTokenizer.from_file(place)
 
 
 # ---- figures
@@ -464,7 +488,7 @@ def _read_points(source: Path) -> tuple[TokenPoints, str]:
         known = run.statistics
         return TokenPoints.of(known.posterior_difference, run.a, run.b, known.count, run.names), run.summary
     got = f"{str(source)!r}, which is {'something else' if source.exists() else 'not there'}"
-    raise reject("source", "a model's folder, a folder of a training run, or a kept run (.json)", got)
+    raise errors.reject("source", "a model's folder, a folder of a training run, or a kept run (.json)", got)
 
 
 def _read_table(path: Path) -> TokenPoints:
@@ -477,7 +501,7 @@ def _read_table(path: Path) -> TokenPoints:
         count = np.array([int(row["count"]) for row in rows])
         names = [row["token"] for row in rows]
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as problem:
-        raise reject("source", "a folder of a training run", f"{str(path)!r}, which cannot be read") from problem
+        raise errors.reject("source", "a folder of a training run", f"{str(path)!r}, which cannot be read") from problem
     return TokenPoints.of(difference, a, b, count, names if any(names) else None)
 
 
@@ -489,13 +513,13 @@ def _show_training(out: Console, answer: dict[str, Any], folder: Path | None) ->
     out.print(f"{answer['file']}: {answer['size']}; {first!r} against {second!r}", markup=False)
     if answer["left_out"]:
         out.print("; ".join(f"{n} left out: {why}" for why, n in answer["left_out"].items()), markup=False)
-    out.print(rows_table("Accuracy", [_model_cells(row) for row in answer["models"]]))
+    out.print(terminal.rows_table("Accuracy", [_model_cells(row) for row in answer["models"]]))
     if answer["tested_on"] is None:
         out.print("There is no part to test on: --test 0.2 would hold out a fifth.", markup=False)
     rows = [{**row, "alpha": f"{row['alpha']:+.2e}"} for row in answer["tokens"]]
-    out.print(rows_table("The tokens selected most often", rows))
+    out.print(terminal.rows_table("The tokens selected most often", rows))
     if folder is not None:
-        out.print(f"The model is at {folder}", markup=False)
+        terminal.say(f"Written to {folder}")
 
 
 def _model_cells(row: dict[str, Any]) -> dict[str, Any]:
@@ -508,3 +532,9 @@ def _model_cells(row: dict[str, Any]) -> dict[str, Any]:
         "seconds": f"{row['seconds']:.1f}",
         "CPU seconds": f"{row['cpu_seconds']:.1f}",
     }
+
+
+app = group(
+    {"train": train, "explain": explain, "figure": figure, "encode": encode},
+    help="Classify texts and see which tokens decide.",
+)

@@ -1,0 +1,157 @@
+"""The entrance of the command line: what help and version import, examples of every command, completion, usage errors, --quiet."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from marginlens.cli import app as cli
+from marginlens.cli._completions import NORMS, statement_labels
+from marginlens.data import figure_8, write_problem
+
+HEAVY = ("numpy", "scipy", "numba", "sklearn", "matplotlib", "rich", "pydantic")
+LOADED = """
+import sys, marginlens_command
+sys.argv[0] = "marginlens"
+try:
+    marginlens_command.main()
+except SystemExit:
+    pass
+print(",".join(name for name in {heavy} if name in sys.modules))
+"""
+
+
+def invoke(*arguments, env=None):
+    return CliRunner().invoke(cli.app, list(arguments), env=env)
+
+
+def walk(group, path=()):
+    """Every command with the words that reach it."""
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        if hasattr(command, "list_commands"):
+            yield from walk(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(walk(get_command(cli.app)))
+
+
+@pytest.mark.parametrize("words", [("--version",), ("--help",), ("solve", "-h"), ("text", "train", "-h"), ("probe", "-h")])
+def test_help_and_version_import_nothing_heavy(words):
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED.format(heavy=HEAVY), *words], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == ""
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_has_a_help_page_with_examples_that_can_be_typed(path):
+    page = invoke(*path, "-h")
+    assert page.exit_code == 0
+    assert "\nExamples:\n" in page.stdout
+    examples = COMMANDS[path].examples
+    assert examples
+    for line in examples:
+        words = shlex.split(line.split(">")[0].split("&&")[0])
+        assert words[0] == "marginlens"
+        rest = words[len(path) + 1 :] if tuple(words[1 : len(path) + 1]) == path else words[2:]  # sweep PLAN is sweep run
+        COMMANDS[path].make_context(path[-1], rest)
+
+
+def test_the_list_of_commands_says_what_each_does():
+    page = invoke("--help").stdout
+    for name, entry in {**cli.COMMANDS, **cli.PAPERS, **cli.OTHERS}.items():
+        assert f"  {name} " in page
+        assert entry.summary in page
+
+
+USAGE = [
+    (("dance",), "There is no command 'dance'"),
+    (("bench", "dance"), "There is no command 'dance'"),
+    (("solv",), "Did you mean 'solve'?"),
+    (("solve",), "FILE is missing."),
+    (("solve", "a", "b"), "b"),
+    (("solve", "a", "--satrt", "1"), "There is no option --satrt; did you mean --start."),
+    (("train", "a", "--steps", "many"), "--steps must be a whole number; got 'many'."),
+    (("train", "a", "--step-size", "x"), "--step-size must be a number; got 'x'."),
+    (("train", "a", "--steps"), "--steps"),
+    (("probe", "m", "--limit", "0"), "--limit must be at least 1; got '0'."),
+    (("text", "figure", "m"), "--plot is missing."),
+    (("sweep", "table", "d"), "--out is missing."),
+    (("completion", "csh"), "SHELL must be one of bash, zsh, fish; got 'csh'."),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), USAGE, ids=[" ".join(words) for words, _ in USAGE])
+def test_what_cannot_be_understood_is_one_plain_sentence_and_2(words, sentence):
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("marginlens: ")
+    assert result.stderr.count("\n") == 1
+    assert sentence in result.stderr
+    assert not set(result.stderr) & set("╭│╰")
+
+
+COMPLETED = [
+    ("marginlens so", 1, {"solve"}),
+    ("marginlens text ", 2, {"train", "explain"}),
+    ("marginlens solve --no", 2, {"--norm"}),
+    ("marginlens solve x --norm l", 4, {name for name in NORMS if name.startswith("l")}),
+    ("marginlens train x --optimizer s", 4, {"sign", "steepest"}),
+    ("marginlens reproduce --only A-F1", 3, {"A-F1a", "A-F1b", "A-F1c"}),
+    ("marginlens reproduce --only A-F9,X-N", 3, {"A-F9,X-N1"}),
+    ("marginlens statement A Thm ", 4, {"1", "2", "3"}),
+    ("marginlens completion ", 2, {"bash", "zsh", "fish"}),
+]
+
+
+@pytest.mark.parametrize(("line", "place", "offered"), COMPLETED, ids=[line for line, _, _ in COMPLETED])
+def test_a_shell_that_asks_is_offered_what_can_be_typed(line, place, offered):
+    asking = {"_MARGINLENS_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(place)}
+    result = invoke(env=asking)
+    assert result.exit_code == 0
+    assert offered <= set(result.stdout.split("\n"))
+    last = "" if line.endswith(" ") else line.split()[-1].lower()
+    assert all(word.lower().startswith(last) for word in result.stdout.split())
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_are_offered_the_same_in_their_form(shell):
+    asking = {
+        "_MARGINLENS_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": "marginlens solve --n",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    result = invoke(env=asking)
+    assert "--norm" in result.stdout
+    assert "--plot" not in result.stdout
+    assert result.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_names_the_command_and_its_variable(shell):
+    script = invoke("completion", shell).stdout
+    assert "marginlens" in script
+    assert f"_MARGINLENS_COMPLETE=complete_{shell}" in script
+
+
+def test_every_statement_is_completed():
+    from marginlens.cli.statement import found
+
+    assert set(statement_labels()) == {one.label for one in found(None)}
+
+
+def test_quiet_prints_nothing_and_json_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_problem("f.npz", *figure_8())
+    result = invoke("solve", "f.npz", "--quiet", "--plot", "f.pdf")
+    assert (result.exit_code, result.output) == (0, "")
+    assert Path("f.pdf").read_bytes().startswith(b"%PDF")
+    assert invoke("solve", "f.npz", "-q", "--json").stdout == invoke("solve", "f.npz", "--json").stdout != ""
