@@ -42,7 +42,9 @@ def walk(group, path=()):
 COMMANDS = dict(walk(get_command(cli.app)))
 
 
-@pytest.mark.parametrize("words", [("--version",), ("--help",), ("solve", "-h"), ("text", "train", "-h"), ("probe", "-h")])
+@pytest.mark.parametrize(
+    "words", [("--version",), ("--help",), ("solve", "-h"), ("text", "train", "-h"), ("probe", "-h")]
+)
 def test_help_and_version_import_nothing_heavy(words):
     done = subprocess.run(
         [sys.executable, "-c", LOADED.format(heavy=HEAVY), *words], capture_output=True, text=True, check=True
@@ -60,7 +62,9 @@ def test_every_command_has_a_help_page_with_examples_that_can_be_typed(path):
     for line in examples:
         words = shlex.split(line.split(">")[0].split("&&")[0])
         assert words[0] == "marginlens"
-        rest = words[len(path) + 1 :] if tuple(words[1 : len(path) + 1]) == path else words[2:]  # sweep PLAN is sweep run
+        rest = (
+            words[len(path) + 1 :] if tuple(words[1 : len(path) + 1]) == path else words[2:]
+        )  # sweep PLAN is sweep run
         COMMANDS[path].make_context(path[-1], rest)
 
 
