@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, overload
 
 from marginlens.errors import InputError, reject
+from marginlens.result import axes_for, frame
+from marginlens.result.drawing import draw_bars
 from marginlens_papers.claim import Bound, Claim, Effort, Unit, Verdict
 from marginlens_papers.claims import catalogue
 from marginlens_papers.report.formulas import rendered
@@ -251,6 +253,26 @@ class Ledger(Sequence[Entry]):
     def to_dict(self) -> dict[str, Any]:
         """Every entry as JSON values, by the id of its claim."""
         return {entry.id: entry.to_dict() for entry in self._entries}
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw how many claims have which verdict. Returns the axes."""
+        ax, verdicts = axes_for(ax), [entry.verdict for entry in self._entries]
+        names = list(dict.fromkeys(verdicts))
+        draw_bars(ax, names, [verdicts.count(name) for name in names], "claims", ylabel="verdict")
+        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        return {
+            "claim": [entry.id for entry in self._entries],
+            "statement": [entry.label for entry in self._entries],
+            "title": [entry.title for entry in self._entries],
+            "verdict": [entry.verdict for entry in self._entries],
+            "measured": [entry.result.measured if entry.result else "" for entry in self._entries],
+        }
+
+    def to_frame(self, library: str | None = None) -> Any:
+        """One row per claim: claim, statement, title, verdict, measured; as a data frame, see `marginlens.result.Tabular`."""
+        return frame(self._columns(), library)
 
     def _repr_html_(self) -> str:
         rows = [
