@@ -171,3 +171,11 @@ def test_weights_of_another_attention_are_not_left_out_silently(tmp_path: Path, 
         InputError, match=rf"whose attention has weights that the bert family has not, .*{extra} among them"
     ):
         load_model(tmp_path)
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
+    saved_bert(tmp_path)
+    for device in ("abacus", "cuda:97"):
+        with pytest.raises(InputError, match=rf"'device' argument must be a device of this machine .* got '{device}'"):
+            load_model(tmp_path, device=device)
+    assert load_model(tmp_path, device="cpu").model.device.type == "cpu"

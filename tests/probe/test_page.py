@@ -17,7 +17,7 @@ from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS
 from marginlens.probe.page import graph_drawing, page_data
 from marginlens.probe.page.checkpoints import checkpoint_page
 from marginlens.probe.page.findings import change, findings, has_trend, training_findings
-from marginlens.probe.result import MEASURES, Example
+from marginlens.probe.result import MEASURES, Example, TokenShare
 
 
 def embedded(page):
@@ -78,7 +78,16 @@ def test_the_sentences_follow_the_numbers():
         chance = np.full((LAYERS, HEADS), level)
         return findings(made_up_result({**heads, "correlation_random_head": chance}, **changes))
 
-    sparsity, layers, weights, selections, preferences, correlation, _ = with_chance(0.5)
+    heads |= {"negligible_share": flat, "sink_share": flat[::-1, ::-1], "output_divergence": flat}
+    found = with_chance(0.5, sinks=(TokenShare("'.'", 0.4, 0.125),))
+    sparsity, layers, sparsifiable, sinks, ablation, weights, selections, preferences, correlation, _ = found
+    assert "50% of the tokens that a query sees can be left out" in sparsifiable
+    assert "90% in L2H3; in 6 of 12 heads" in sparsifiable
+    assert sinks.startswith(
+        "In 9 of 12 heads one token of an input gets 30% or more of all attention, most in L0H0, 90%."
+    )
+    assert sinks.endswith("the most attended tokens are '.' (40% of all attention, 12% of what is seen).")
+    assert "changes least without L0H0 (0.1 nats), L0H1 (0.17 nats), L0H2 (0.25 nats) and most without L2H3" in ablation
     assert "The sparsest head is L0H0 with nnz/T 0.10, the most even one L2H3 with 0.90." in sparsity
     assert layers.endswith("is 0.21, 0.50, 0.79.")
     assert "is −1.000: heads with larger key-query weights are on the whole sparser." in weights

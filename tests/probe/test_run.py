@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from marginlens.probe import (
     select_tokens,
 )
 from marginlens.probe.page.checkpoints import draw_curves
+from marginlens.probe.page.findings import findings
 from marginlens.probe.result import rank_test
 from tiny_transformers import TEXTS, encoded, save, tiny_bert, tiny_llama, tiny_vit
 
@@ -467,3 +469,25 @@ def test_every_order_is_counted_up_to_eight_points(n):
 def test_perfect_orders_of_few_points_are_common_by_chance():
     assert rank_test(np.arange(2.0), np.arange(2.0)) == (pytest.approx(1.0), 1.0)
     assert rank_test(np.arange(4.0), np.arange(4.0)).p_value == pytest.approx(2 / 24)
+
+
+def test_sinks_are_the_tokens_that_get_most_attention(bert):
+    data, result = encoded(bert), probe_model(bert, encoded(bert))
+    attention, seen = Counter(), Counter()
+    for batch in data.batches():
+        for reading in read_attention(bert, batch.inputs):
+            for row, tokens in enumerate(batch.tokens):
+                n = len(tokens)
+                for k, token in enumerate(tokens):
+                    for name in [repr(token)] + ["the first token"] * (k == 0):
+                        attention[name] += float(reading.attention[row, :, :n, k].sum())
+                        seen[name] += 2 * n
+    first = ("the first token",)
+    total, pairs = (sum(count for name, count in counts.items() if name not in first) for counts in (attention, seen))
+    expected = sorted(attention, key=lambda name: seen[name] / pairs - attention[name] / total)[:3]
+    assert {row.name for row in result.sinks} <= set(expected)
+    for row in result.sinks:
+        assert row.share == pytest.approx(attention[row.name] / total)
+        assert row.expected == pytest.approx(seen[row.name] / pairs)
+        assert row.share > row.expected
+    assert any(str(result.sinks[0].name) in sentence for sentence in findings(result))

@@ -52,7 +52,10 @@ def probe(
         typer.Option("--text", metavar="FILE", help="One input per line.", show_default="200 sentences of our own"),
     ] = None,
     images: Annotated[
-        Path | None, typer.Option("--images", metavar="FILE", help="Images in a .npz, .npy or .png file.")
+        Path | None,
+        typer.Option(
+            "--images", metavar="FILE", help="Images in a .npz, .npy, .png or .jpg file, or a folder of pictures."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -83,6 +86,15 @@ def probe(
             "--offset", metavar="N", help="Models with rotary positions: take W at this offset of query and key.", min=0
         ),
     ] = None,
+    ablate: Annotated[
+        bool,
+        typer.Option(
+            "--ablate", help="Silence every head in turn and measure the change of the output: a run for each head."
+        ),
+    ] = False,
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1, mps.")
+    ] = "cpu",
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="The folder holds the checkpoints of a training run: draw curves.")
     ] = False,
@@ -112,7 +124,7 @@ def probe(
         if text is not None:
             refuse_options("when --text is given", images=images)
         asked = not checkpoints if max_margin is None else max_margin
-        settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)
+        settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, ablation=ablate, seed=seed)
         folder = out if out is not None or as_json else FOLDER
         if folder is not None:
             _check_folder(folder)
@@ -125,10 +137,11 @@ def probe(
             bar = bars.bar("Probing")
             if checkpoints:
                 folders = checkpoint_folders(model)
-                inputs = _inputs(load_model(folders[0], trust_pickle=trust_pickle), text, images, limit)
-                result = probe_checkpoints(folders, inputs, settings, trust_pickle=trust_pickle, progress=bar)
+                inputs = _inputs(load_model(folders[0], trust_pickle=trust_pickle, device=device), text, images, limit)
+                options: dict[str, Any] = {"trust_pickle": trust_pickle, "device": device}
+                result = probe_checkpoints(folders, inputs, settings, **options, progress=bar)
             else:
-                loaded = load_model(model, trust_pickle=trust_pickle, download=download)
+                loaded = load_model(model, trust_pickle=trust_pickle, download=download, device=device)
                 result = probe_model(loaded, _inputs(loaded, text, images, limit), settings, progress=bar)
             if folder is not None:
                 files.write_folder(folder, _files(result, checkpoints), "out")
@@ -167,7 +180,7 @@ def _inputs(loaded: LoadedModel, text: Path | None, images: Path | None, limit: 
     """The first `limit` inputs as this model reads them."""
     from marginlens.probe.models.inputs import encode_texts, example_sentences, read_images, read_texts
 
-    if loaded.images is not None:
+    if loaded.images is not None and (loaded.tokenizer is None or images is not None):
         if images is None:
             given = "nothing" if text is None else f"--text {text}"
             raise errors.reject("images", "a file of images for this model, which reads images", repr(given))

@@ -11,7 +11,7 @@ from marginlens.probe.heads.selection import Selection
 from marginlens.probe.heads.sparsity import entropy, negligible_share, relative_sparsity, soft_sparsity, top_probability
 from marginlens.probe.models.adapters.base import LayerKind
 from marginlens.probe.models.inputs import InputBatch, Inputs
-from marginlens.probe.result import Example, MarginCounts, ProbeSettings
+from marginlens.probe.result import Example, MarginCounts, ProbeSettings, TokenShare
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_EXAMPLE_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small
@@ -147,6 +147,42 @@ class ExampleMaps:
                 )
             )
         return tuple(made)
+
+
+class SinkRecorder:
+    """The attention that each token gets, by its name and as the first of its input, summed over queries and heads."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        types = np.unique(np.concatenate([np.asarray(ids, dtype=np.int64) for ids in inputs.ids]))
+        self._types = types
+        self._attention, self._n_seen = np.zeros((2, len(types)))
+        self._first = np.zeros(2)  # attention to the first token of an input, and how often it is seen
+
+    def add(self, batch: InputBatch, attention: FloatArray, visible: BoolArray) -> None:
+        """Add maps (n_inputs, n_heads, n_tokens, n_tokens) of one layer, zero in heads that are not finite."""
+        counted = visible & (visible.sum(axis=-1, keepdims=True) >= 2)
+        received = np.einsum("bhqt,bqt->bt", attention, counted)
+        n_seen = attention.shape[1] * counted.sum(axis=1)
+        for row, place in enumerate(batch.index.tolist()):
+            ids = np.searchsorted(self._types, np.asarray(self._inputs.ids[place]))
+            np.add.at(self._attention, ids, received[row, : len(ids)])
+            np.add.at(self._n_seen, ids, n_seen[row, : len(ids)])
+        self._first += received[:, 0].sum(), n_seen[:, 0].sum()
+
+    def sinks(self, n_rows: int = 3) -> tuple[TokenShare, ...]:
+        """The tokens with most attention beyond what they would have if all that is seen had the same."""
+        attention, n_seen = self._attention.sum(), self._n_seen.sum()
+        if not attention > 0.0:
+            return ()
+        names = self._inputs.names()
+        rows = [
+            TokenShare(repr(names[int(token)]), float(mass / attention), float(seen / n_seen))
+            for token, mass, seen in zip(self._types, self._attention, self._n_seen, strict=True)
+        ]
+        rows.append(TokenShare("the first token", float(self._first[0] / attention), float(self._first[1] / n_seen)))
+        ordered = sorted(rows, key=lambda row: row.expected - row.share)[:n_rows]
+        return tuple(row for row in ordered if row.share > row.expected)
 
 
 class SelectionRecorder:

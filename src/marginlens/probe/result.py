@@ -89,6 +89,12 @@ _BY_GROUP = {
         ("tied_share", "tied",
          "The share of queries whose largest logit belongs to several tokens, up to rounding: they select none of them."),
     ),
+    "Without the head": (
+        ("output_change", "change of the output", "How far the model's last hidden states move when the head is silenced, relative to "
+         "their length: the mean over tokens."),
+        ("output_divergence", "divergence of the output", "The Kullback-Leibler divergence in nats of the model's output distribution "
+         "from that without the head: the mean over tokens."),
+    ),
     "Preferences": (
         ("contested_share", "contested",
          "Of all pairs of tokens that some query chose between, the share that was decided both ways."),
@@ -135,6 +141,8 @@ class ProbeSettings:
         examples: inputs whose attention maps are recorded.
         longest_example: tokens of such an input; of longer ones only the first query's map is recorded.
         preferences: rows of what each head prefers over what.
+        ablation: whether to silence every head in turn and measure the change of the model's output; costs a run for each head.
+        ablation_inputs: inputs that this uses, evenly spread over all.
         seed: of everything random, which is in the max-margin part alone: the sampled queries, the selections and the weights of the
             baselines.
     """
@@ -146,12 +154,23 @@ class ProbeSettings:
     examples: int = 6
     longest_example: int = 24
     preferences: int = 8
+    ablation: bool = False
+    ablation_inputs: int = 32
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.ablation, bool):
+            raise reject("ablation", "True or False", repr(self.ablation))
         if not isinstance(self.max_margin, bool):
             raise reject("max_margin", "True or False", repr(self.max_margin))
-        smallest = {"queries": 1, "max_margin_inputs": 1, "offset": 0, "examples": 0, "longest_example": 2}
+        smallest = {
+            "queries": 1,
+            "max_margin_inputs": 1,
+            "offset": 0,
+            "examples": 0,
+            "longest_example": 2,
+            "ablation_inputs": 1,
+        }
         for name, at_least in (smallest | {"preferences": 0, "seed": 0}).items():
             if name != "offset" or self.offset is not None:
                 whole_number(getattr(self, name), name, at_least=at_least)
@@ -203,6 +222,14 @@ class MarginCounts:
 
     def __repr__(self) -> str:
         return f"MarginCounts({int(self.counts.sum())} margins)"
+
+
+class TokenShare(NamedTuple):
+    """A token by name, the share of all attention that it gets over all heads, and its share among all pairs of query and visible token."""
+
+    name: str
+    share: float
+    expected: float
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -325,6 +352,7 @@ class ProbeResult(_Measured, Tabular):
         preferences: (layer, head) → what the head prefers over what, the best supported first.
         graphs: (layer, head) → the priority graph among the tokens of the strongest preferences.
         notes: sentences on what could not be measured, each said once.
+        sinks: the tokens, by name or as the first one, that get most attention beyond their number; where maps are those of tokens.
         layer_names: (n_layers) what the layers are called: their number, after encoder, decoder or cross where there are several stacks.
         weights_missing: why W is not read, which leaves its norms nan and the max-margin part out; empty where it is.
 
@@ -344,6 +372,7 @@ class ProbeResult(_Measured, Tabular):
     preferences: Mapping[tuple[int, int], tuple[Preference, ...]] = field(default_factory=dict, repr=False)
     graphs: Mapping[tuple[int, int], PreferenceGraph] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
+    sinks: tuple[TokenShare, ...] = ()
     layer_names: tuple[str, ...] = ()
     weights_missing: str = ""
     seconds: float = float("nan")
@@ -371,6 +400,9 @@ class ProbeResult(_Measured, Tabular):
             "layers": self.n_layers,
             "layer_names": list(self.layer_names),
             "weights_missing": self.weights_missing or None,
+            "sinks": [
+                {**row._asdict(), "share": rounded(row.share), "expected": rounded(row.expected)} for row in self.sinks
+            ],
             "heads": self.n_heads,
             "inputs": self.n_inputs,
             "queries": self.n_queries,

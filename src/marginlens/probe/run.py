@@ -15,7 +15,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.errors import InputError, reject
-from marginlens.probe.accumulators import ExampleMaps, MeasureSums, SelectionRecorder
+from marginlens.probe.ablation import ablate_heads
+from marginlens.probe.accumulators import ExampleMaps, MeasureSums, SelectionRecorder, SinkRecorder
 from marginlens.probe.heads.max_margin import (
     SAME_TOKEN_RTOL,
     HeadMargin,
@@ -82,7 +83,7 @@ def probe_model(
     report = as_progress(progress) or (lambda done, total: None)
     norms, notes, has_finite_weights = head_norms(adapter, options.offset)
     sums, examples = MeasureSums(*size), ExampleMaps(data, options, size[0] * size[1])
-    selections, done = SelectionRecorder(data, *size), 0
+    selections, sinks, done = SelectionRecorder(data, *size), SinkRecorder(data), 0
     report(done, total)
     for batch in data.batches():
         for reading in read_attention(network, batch.inputs, allow_nan=True):
@@ -98,6 +99,7 @@ def probe_model(
                 )  # else layers see other tokens than the input's
             if has_maps:
                 examples.add(reading.layer, batch, attention, selection)
+                sinks.add(batch, attention, visible)
                 selections.add(reading.layer, batch, visible, selection)
         done += len(batch.index)
         report(done, total)
@@ -121,6 +123,13 @@ def probe_model(
         heads_done = lambda count: report(done + count, total)  # noqa: E731
         separated, more = max_margin_measures(adapter, data, options, sums.is_finite, heads_done)
         notes += more
+    silenced: dict[str, FloatArray] = {}
+    if options.ablation and adapter.reads_weights:
+        found = ablate_heads(network, adapter, _evenly(data, options.ablation_inputs))
+        silenced = {"output_divergence": found.divergence, "output_change": found.change}
+        silenced = {name: values for name, values in silenced.items() if np.isfinite(values).any()}
+    elif options.ablation:
+        notes += ["No head is silenced: that takes an adapter for the model's family."]
     if data.n_truncated:
         cut = "1 text was" if data.n_truncated == 1 else f"{data.n_truncated} texts were"
         notes += [f"{cut} cut to the {data.max_tokens} tokens that the model can read."]
@@ -130,7 +139,7 @@ def probe_model(
         n_inputs=len(data),
         n_queries=int(sums.n_queries[0]),
         mean_tokens=float(sums.n_visible.sum() / sums.n_queries.sum()),
-        measures={**sums.measures(), **norms, **shares, **separated},
+        measures={**sums.measures(), **norms, **shares, **silenced, **separated},
         margins=sums.margins,
         settings=options,
         w_offset=options.offset if adapter.rotary else None,
@@ -138,6 +147,7 @@ def probe_model(
         preferences=preferences,
         graphs=graphs,
         notes=tuple(notes),
+        sinks=sinks.sinks() if has_maps else (),
         layer_names=adapter.layer_names,
         weights_missing=adapter.reason if isinstance(adapter, AttentionOnlyAdapter) else "",
         seconds=time.perf_counter() - began,
@@ -261,7 +271,7 @@ def max_margin_measures(
     rounding = max(SAME_TOKEN_RTOL, logit_rounding(adapter.model.dtype))
     options = MaxMarginSettings(queries_per_input=settings.queries, seed=settings.seed, rounding=rounding)
     count = min(settings.max_margin_inputs, len(inputs))
-    used = inputs.subset([k * len(inputs) // count for k in range(count)])  # evenly spread over all
+    used = _evenly(inputs, count)
     names = [name + ending for name in MEASURE_TITLES for ending in BASELINES]
     arrays = {name: np.full(is_finite.shape, np.nan) for name in (*names, "n_constraints", "n_tied", "residual")}
     unsolved: Counter[Status] = Counter()
@@ -315,6 +325,12 @@ def max_margin_measures(
             f"They are the selections of the model itself {same}."
         )
     return arrays, notes
+
+
+def _evenly(inputs: Inputs, count: int) -> Inputs:
+    """`count` of the inputs, evenly spread over all, or all where they are fewer."""
+    count = min(count, len(inputs))
+    return inputs.subset([k * len(inputs) // count for k in range(count)])
 
 
 def _count_heads(count: int) -> str:
@@ -371,6 +387,7 @@ def probe_checkpoints(
     settings: ProbeSettings | None = None,
     *,
     trust_pickle: bool = False,
+    device: str = "cpu",
     progress: ProgressCallback | None = None,
 ) -> CheckpointCurves:
     """The measures of a probe over training: sparsity, norms, margins and selections of every head at every checkpoint.
@@ -380,7 +397,7 @@ def probe_checkpoints(
         inputs: what `probe_model` takes, the same for all checkpoints; texts are read with the first checkpoint's tokenizer.
         settings: see `ProbeSettings`; no examples are kept. With `max_margin` the SVM of every head is solved at every checkpoint, on
             queries at the same places, so that each number stands beside its baselines there.
-        trust_pickle: as in `load_model`.
+        trust_pickle, device: as in `load_model`.
         progress: called with the work done and the work in all.
     Returns:
         Curves of shape (n_checkpoints, n_layers, n_heads), one for each measure.
@@ -390,7 +407,7 @@ def probe_checkpoints(
     data: Any = None
     results: list[ProbeResult] = []
     for k, folder in enumerate(checkpoints):
-        loaded = load_model(folder, trust_pickle=trust_pickle)
+        loaded = load_model(folder, trust_pickle=trust_pickle, device=device)
         data = as_inputs(loaded, inputs) if data is None else data
 
         def report(done: int, total: int, k: int = k) -> None:

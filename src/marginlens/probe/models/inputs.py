@@ -23,7 +23,8 @@ _MAX_STRETCH, _MAX_SLACK = 1.2, 4  # the longest text of a batch against its sho
 _OFFSET_POSITIONS = ("roberta", "camembert", "xlm-roberta")  # positions count from pad_token_id + 1
 _UNLIMITED = 10**9  # tokenizers without a limit name one far beyond this
 _TEXT_FILE = "a UTF-8 text file with one input per line"
-_IMAGE_FILE = "a .npz, .npy or .png file of images"
+_IMAGE_FILE = "a .npz, .npy, .png or .jpg file of images, or a folder of .png and .jpg files"
+_PICTURES = (".png", ".jpg", ".jpeg")
 _IMAGE_ARRAYS = ("images", "pixel_values", "x_test", "X", "x", "data")  # which array of a .npz holds the images
 _BYTES_PER_PAIR = 48  # of memory for each query and token of every head of a layer, while it is measured: 43 were seen
 
@@ -135,7 +136,8 @@ def encode_texts(texts: Sequence[str], tokenizer: Any, config: Any) -> TextInput
         raise reject("texts", "a list of at least one text", repr(texts)[:60])
     if tokenizer is None:
         raise reject("tokenizer", "the tokenizer of the model", "None", "Keep its files in the model's folder.")
-    max_tokens = int(getattr(config, "max_position_embeddings", _UNLIMITED))
+    config = getattr(config, "text_config", None) or config  # of a model with a tower of texts
+    max_tokens = int(getattr(config, "max_position_embeddings", None) or _UNLIMITED)
     if config.model_type in _OFFSET_POSITIONS:
         max_tokens -= int(config.pad_token_id) + 1
     max_tokens = int(min(max_tokens, getattr(tokenizer, "model_max_length", None) or _UNLIMITED))
@@ -189,6 +191,10 @@ class ImageSettings:
     mean: tuple[float, ...] = (0.5,)  # one per channel, or one for all
     std: tuple[float, ...] = (0.5,)
     rescale: float = 1 / 255  # a byte times this, minus the mean, over std
+    shortest_edge: int | None = (
+        None  # to which a picture's shorter side is brought before its middle is cut out; else it is stretched
+    )
+    resample: int = 2  # how pictures of other sizes are brought to it, as Pillow counts: 2 is bilinear, 3 bicubic
     n_registers: int = 0  # how many of the tokens before the patches are registers, the last of them
 
     @classmethod
@@ -212,7 +218,13 @@ class ImageSettings:
         n_special = 0 if config.model_type == "swin" else 2 if config.model_type == "deit" else 1
         n_registers = int(getattr(config, "num_register_tokens", 0))
         patch = _sides(config.patch_size, "patch_size")
-        return cls(channels, height, width, patch, n_special + n_registers, mean, std, rescale, n_registers)
+        size, shortest = stated.get("size"), None
+        if isinstance(size, Mapping) and size.get("shortest_edge") and stated.get("do_resize", True):
+            shortest = whole_number(size["shortest_edge"], "shortest_edge", at_least=1)
+        resample = whole_number(stated.get("resample", 2), "resample", at_least=0)
+        return cls(
+            channels, height, width, patch, n_special + n_registers, mean, std, rescale, shortest, resample, n_registers
+        )
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -296,16 +308,30 @@ def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageI
     """The images of a file, prepared for a model.
 
     Args:
-        path: a .npy array, a .npz with one array (or one of the names images, pixel_values, x_test, X, x, data), or one
-            .png. Pickled objects are never loaded.
+        path: a .npy array, a .npz with one array (or one of the names images, pixel_values, x_test, X, x, data), one .png or .jpg, or a
+            folder of such pictures, in the order of their names. Pickled objects are never loaded. Pictures of other sizes are brought to
+            the model's as its preprocessor_config.json says: the shorter side to `shortest_edge` and the middle cut out, or stretched.
     """
     from PIL import Image  # matplotlib needs it, so it is there
 
-    place = _file(path, "images", _IMAGE_FILE)
-    if place.suffix.lower() not in (".npz", ".npy", ".png"):
+    place = Path(path)
+    if place.is_dir():
+        pictures = sorted(file for file in place.iterdir() if file.suffix.lower() in _PICTURES)
+        if not pictures:
+            raise reject("images", _IMAGE_FILE, f"{str(path)!r}, a folder without such files")
+    else:
+        place = _file(path, "images", _IMAGE_FILE)
+        pictures = [place] if place.suffix.lower() in _PICTURES else []
+    if not pictures and place.suffix.lower() not in (".npz", ".npy"):
         raise reject("images", _IMAGE_FILE, repr(str(path)))
     try:
-        images = _read_png(place, settings) if place.suffix.lower() == ".png" else _read_array(place)
+        if pictures:
+            parts = []
+            for place in pictures:  # the name of one that fails is said below
+                parts.append(_read_picture(place, settings))
+            images: Any = np.concatenate(parts)
+        else:
+            images = _read_array(place)
     except InputError:
         raise
     except (OSError, ValueError, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile, zlib.error,
@@ -374,17 +400,28 @@ def _read_array(place: Path) -> npt.NDArray[Any]:
         return np.asarray(content[name])
 
 
-def _read_png(place: Path, settings: ImageSettings) -> npt.NDArray[np.uint8]:
-    from PIL import Image
+def _read_picture(place: Path, settings: ImageSettings) -> npt.NDArray[np.uint8]:
+    """(1, height, width, channels) a .png or .jpg as bytes, at the model's size."""
+    from PIL import Image, ImageOps
 
-    with Image.open(place, formats=["PNG"]) as image:
-        if image.size != (settings.width, settings.height):
-            expected = f"{settings.width} by {settings.height} pixels, as the model asks"
-            raise reject("images", expected, f"{str(place)!r} with {image.size[0]} by {image.size[1]}")
-        if image.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA"):  # PIL would cut 16 bits off at 255
-            raise reject("images", "a PNG with at most 8 bits per channel", f"{str(place)!r} with {image.mode}")
-        pixels = np.asarray(image.convert("L" if settings.channels == 1 else "RGB"), dtype=np.uint8)
-    return pixels.reshape(1, settings.height, settings.width, -1)
+    with Image.open(place, formats=["PNG", "JPEG"]) as opened:
+        if opened.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK"):  # PIL would cut 16 bits off at 255
+            raise reject("images", "pictures with at most 8 bits per channel", f"{str(place)!r} with {opened.mode}")
+        image = ImageOps.exif_transpose(opened).convert("L" if settings.channels == 1 else "RGB")
+    wanted = (settings.width, settings.height)
+    if image.size != wanted:
+        if settings.shortest_edge is not None:
+            ratio = max(
+                settings.shortest_edge / min(image.size),
+                *(w / side for w, side in zip(wanted, image.size, strict=True)),
+            )
+            sides = [max(w, int(ratio * side)) for w, side in zip(wanted, image.size, strict=True)]
+            image = image.resize((sides[0], sides[1]), settings.resample)
+            left, top = ((side - edge) // 2 for side, edge in zip(image.size, wanted, strict=True))
+            image = image.crop((left, top, left + wanted[0], top + wanted[1]))
+        else:
+            image = image.resize(wanted, settings.resample)
+    return np.asarray(image, dtype=np.uint8).reshape(1, settings.height, settings.width, -1)
 
 
 def _file(path: str | os.PathLike[str], argument: str, expected: str) -> Path:

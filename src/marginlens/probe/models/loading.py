@@ -43,7 +43,9 @@ class LoadedModel:
         return f"LoadedModel({self.name}: {type(self.model).__name__})"
 
 
-def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, download: bool = False) -> LoadedModel:
+def load_model(
+    path: str | os.PathLike[str], *, trust_pickle: bool = False, download: bool = False, device: str = "cpu"
+) -> LoadedModel:
     """A model from a folder, or the packaged MiniLM under the name `minilm`.
 
     Half-precision weights are read as float32: the same numbers, with logits that keep their digits. A quantised model stays as it is.
@@ -53,8 +55,10 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
         trust_pickle: also take weights in pickle form, which can run code; transformers then still restricts what they
             may hold to tensors.
         download: let transformers fetch a model of this name from the Hugging Face Hub.
+        device: where the model runs, as torch names it: cpu, cuda, cuda:1, mps.
     """
     transformers = _transformers()
+    _check_device(device)
     place, name = _place(path, download)
     local = Path(place)
     if local.is_dir():
@@ -67,9 +71,9 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
         _check_code(path, config)
         loading = {"attn_implementation": "eager", "use_safetensors": safe, "output_loading_info": True}
         model, info = _attempt(path, lambda: transformers.AutoModel.from_pretrained(place, **options, **loading))
-        images = hasattr(config, "image_size")
+        images = hasattr(config, "image_size") or hasattr(config, "vision_config")
         tokenizer = None
-        if not images and (not local.is_dir() or _has(local, _TOKENIZER_FILES)):
+        if not hasattr(config, "image_size") and (not local.is_dir() or _has(local, _TOKENIZER_FILES)):
             tokenizer = _attempt(path, lambda: transformers.AutoTokenizer.from_pretrained(place, **options))
     missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))  # heads save no pooler
     if missing:  # transformers would leave random numbers there
@@ -84,8 +88,20 @@ def load_model(path: str | os.PathLike[str], *, trust_pickle: bool = False, down
         raise reject("path", _MODEL_FOLDER, f"{str(path)!r}, which also holds an adapter that is not loaded", _MERGE)
     if model.dtype.itemsize < 4 and not getattr(model, "is_quantized", False):  # transformers refuses to convert those
         model = model.float()
-    settings = ImageSettings.of(config, _preprocessor(place)) if images else None
-    return LoadedModel(model.eval(), tokenizer, settings, name)
+    sizes = getattr(config, "vision_config", config)
+    settings = ImageSettings.of(sizes, _preprocessor(place)) if images else None
+    return LoadedModel(model.eval().to(device), tokenizer, settings, name)
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device that torch does not know or this machine does not have."""
+    import torch
+
+    expected = "a device of this machine as torch names it, such as cpu or cuda"
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, ValueError) as problem:
+        raise reject("device", expected, repr(device)) from problem
 
 
 def minilm_folder() -> Path | None:
@@ -121,9 +137,10 @@ def as_inputs(loaded: LoadedModel, inputs: Any) -> Inputs:
     """
     if isinstance(inputs, TextInputs | ImageInputs):
         return inputs
-    if loaded.images is not None:
+    is_texts = isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs)
+    if loaded.images is not None and not (is_texts and loaded.tokenizer is not None):
         return prepare_images(inputs, loaded.images)
-    if isinstance(inputs, list | tuple) and loaded.tokenizer is not None:
+    if is_texts and loaded.tokenizer is not None:
         return encode_texts(list(inputs), loaded.tokenizer, loaded.model.config)
     expected = "TextInputs, ImageInputs, or texts together with a model from load_model, which has a tokenizer"
     raise reject("inputs", expected, type(inputs).__name__)
