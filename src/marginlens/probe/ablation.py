@@ -83,7 +83,7 @@ def ablate_heads(
             for head in range(adapter.shape(layer).n_heads):
                 with without_head(adapter, layer, head):
                     after = [_output(model(**batch, **options)) for batch in batches]
-                parts = [_compare(*pair, batch) for *pair, batch in zip(before, after, batches, strict=True)]
+                parts = [_compare(p, q, batch) for p, q, batch in zip(before, after, batches, strict=True)]
                 values = divergence if before[0].is_distribution else change
                 values[layer, head] = float(np.concatenate(parts).mean())
                 done += 1
