@@ -71,10 +71,14 @@ class Words:
 
 @dataclass(frozen=True)
 class FigureText:
-    """What a figure shows, as its caption, and what is seen in it, for those who cannot see it."""
+    """What a figure shows, as its caption, and what is seen in it, for those who cannot see it.
+
+    `brightness_speaks` marks a figure whose light and dark are values, such as a photograph or a map: a dark page leaves it as drawn.
+    """
 
     caption: str
     alt: str
+    brightness_speaks: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from marginlens_papers.claims.b import first_step as b_i
 from marginlens_papers.claims.b import selections as b_l6
 from marginlens_papers.claims.catalogue import claim, claims
 from marginlens_papers.report.formulas import rendered
+from marginlens_papers.report.page import in_two
 from quick_claims import quick_run
 
 
@@ -47,6 +48,9 @@ def test_a_claim_at_quick_effort(claim_id):
 
     assert any(letter.isdigit() for letter in finding.measured)
     assert "nan" not in finding.measured + finding.note
+    for text in (finding.measured, finding.note):
+        assert rendered(text).count("<math>") == text.count("$") / 2
+    assert len(in_two(finding.note).short) <= 170, "a note opens with a short sentence"
     figures = claim.draw(finding)
     assert figures
     assert set(figures) == set(claim.figures)

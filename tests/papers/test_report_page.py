@@ -10,7 +10,7 @@ import marginlens as ml
 from fake_claims import changed, fake_claim, finding, raising
 from marginlens.lab import permalink, presets
 from marginlens.plotting.files import MAX_VECTOR_BYTES, svg
-from marginlens_papers.claim import Bound, Effort, Verdict
+from marginlens_papers.claim import Bound, Effort, FigureText, Verdict
 from marginlens_papers.claims.catalogue import claims
 from marginlens_papers.report import BoundCheck, ClaimResult, Entry, Picture, reproduce
 from marginlens_papers.report.ledger import read_ledger
@@ -64,6 +64,13 @@ def test_every_figure_is_a_file_beside_the_page_that_is_loaded_when_it_is_looked
         assert image["src"].endswith(".svg")
         assert (report.folder / image["src"]).is_file()
         assert int(image["width"]) == pytest.approx(2 * int(image["height"]), abs=2)  # six inches by three
+
+
+def test_a_figure_whose_brightness_speaks_is_left_as_drawn_on_a_dark_page(tmp_path):
+    text = FigureText("A map of attention over the patches of an image.", "Bright patches on dark ground.", True)
+    report = reproduce([changed(fake_claim("A-1"), figures={"correlation": text})], tmp_path / "report")
+    assert "picture as-drawn" in Outline(report.page.read_text(encoding="utf-8")).attributes("a", "class")
+    assert read_ledger(report.folder)[0].result.pictures[0].brightness_speaks
 
 
 def test_each_paper_says_what_it_is_and_how_many_of_its_claims_hold(report):

@@ -58,6 +58,7 @@ class Picture:
     svg: str
     caption: str = ""
     alt: str = ""
+    brightness_speaks: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from marginlens_papers.claim import Unit
 from marginlens_papers.report.ledger import BoundCheck
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-NEAR_ONE = 1e-5
+NEAR_ONE, ROUNDING = 1e-5, 1e-14
 _SPACE = "\N{NO-BREAK SPACE}"
 
 
@@ -38,9 +38,10 @@ def _shown(value: float, unit: Unit) -> str:
         return f"{value:,.0f}".replace("-", "−")
     if unit is Unit.SHARE:
         return f"{100 * value:.5g}%".replace("-", "−")
-    if 0.0 < abs(1.0 - value) < NEAR_ONE:  # six digits would show a one
+    if ROUNDING < abs(1.0 - value) < NEAR_ONE:  # six digits would show a one
         return f"1{_SPACE}{'−' if value < 1.0 else '+'}{_SPACE}{_power_of_ten(f'{abs(1.0 - value):.1e}')}"
-    return _power_of_ten(f"{value:.6g}")
+    shown = f"{value:.6g}"
+    return _power_of_ten(f"{value:.3g}" if "e" in shown else shown)
 
 
 def _power_of_ten(number: str) -> str:

@@ -66,6 +66,7 @@ def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> s
     filters: dict[str, Callable[..., Any]] = {
         "kind": lambda verdict: verdict.name.lower().replace("_", "-"),
         "anchor": lambda entry: entry.id.replace(" ", "-"),
+        "label": lambda entry: ", ".join(label.replace(" ", "\N{NO-BREAK SPACE}") for label in entry.labels),
         "rendered": rendered,
         "number": shown_number,
         "bound": shown_bound,

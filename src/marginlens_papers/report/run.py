@@ -165,7 +165,7 @@ def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Cla
     for name, (dots, curves) in outcome.drawings.items():
         stem = "figures/" + re.sub(r"[^A-Za-z0-9_-]+", "-", f"{claim.id}-{name}")
         text = claim.figures.get(name, FigureText("", ""))
-        picture = Picture(name, f"{stem}.png", f"{stem}.svg", text.caption, text.alt)
+        picture = Picture(name, f"{stem}.png", f"{stem}.svg", text.caption, text.alt, text.brightness_speaks)
         (folder / "figures").mkdir(exist_ok=True)
         (folder / picture.png).write_bytes(dots)
         (folder / picture.svg).write_bytes(curves)

@@ -42,7 +42,8 @@ class A_F2(Claim):
         "steps of a tenth of the cone's width, on the way of a third, until the norm has grown tenfold, and on up to a thousandfold "
         "where the direction needs it; then shorter ones to settle. Since every point of a narrow cone has a high correlation, a start "
         "counts when it ends with the same tokens and 1 - correlation has fallen to a hundredth of μ (and to .001 where a widened cone's "
-        "μ is large): a start on the boundary then is a hundred times nearer than it was. Stationarity: the slope towards p^mm at every "
+        "μ is large): a start on the boundary then is a hundred times nearer than it was. Stationarity: the slope "
+        "towards $p^mm$ at every "
         "start. Staying inside the cone is measured at R and at our explicit radius. Beyond the theorem: the cone is widened until some "
         "start fails."
     )
@@ -127,7 +128,8 @@ class A_F2(Claim):
             f"{int(np.sum(_converged(left, width)))} of {left.size} starts in {problems} problems converge; for the "
             f"{on_the_boundary.sum()} on the boundary of their cone 1 - correlation falls to a median "
             f"{np.median(fall[on_the_boundary]):.0e} and at most {np.max(fall[on_the_boundary]):.0e} of what it was (smallest final "
-            f"correlation {1.0 - left.max():.6f}); {numbers['starts_without_descent_towards_it']:.0f} have no slope towards p^mm. μ has "
+            f"correlation {1.0 - left.max():.6f}); {numbers['starts_without_descent_towards_it']:.0f} have no slope "
+            "towards $p^mm$. μ has "
             f"median {np.median(mu):.1e} (an angle of {np.degrees(np.arccos(1 - np.median(mu))):.1f}°); cones wider by a median factor "
             f"of {np.median(factor):.0f} ({factor.min():.0f} to {factor.max():.0f}) still work, up to a median μ of "
             f"{numbers['median_largest_mu']:.2f}."
@@ -293,21 +295,21 @@ GROWTH = 30.0
 
 class A_T3(Claim):
     labels = ("A Thm 3", "A Lemma 6", "A Eq. (6)", "A Eq. (46)")
-    title = "With the theorem's own step 1/L_p, descent from inside the cone goes to its locally optimal direction"
+    title = "With the theorem's own step $1/L_p$, descent from inside the cone goes to its locally optimal direction"
     statement = (
-        "From any start in the cone of a locally optimal direction beyond R, gradient descent with a constant step of at most 1/L_p "
+        "From any start in the cone of a locally optimal direction beyond R, gradient descent with a constant step of at most $1/L_p$ "
         "diverges in norm and converges in direction to it."
     )
     protocol = (
         "Random sphere problems with one locally optimal direction each (those of claim A-F2 whose margin at R is at most 18 logits, so "
-        "that plain steps can be seen in float64); starts over the cone beyond R of Eq. (46). Descent with the constant step 1/L_p for "
+        "that plain steps can be seen in float64); starts over the cone beyond R of Eq. (46). Descent with the constant step $1/L_p$ for "
         "1,000,000 steps (quick: 20,000): between all kept steps the risk must fall and the norm grow, and the same tokens stay "
         "selected. The direction needs a time that is exponential in the norm. It is followed to thirty times R along the gradient flow, "
-        "by arc length with the time ∫ ds/‖∇L‖ as a logarithm; steps this small follow the flow, which is measured: both go the same "
+        "by arc length with the time ∫ $ds/‖∇L‖$ as a logarithm; steps this small follow the flow, which is measured: both go the same "
         "way. A flow counts when 1 - correlation ends at a hundredth of μ or below. Control, outside the cone: from the GMM direction of "
         "Figure 1(b) at the LMM's R, the flow must not reach the LMM."
     )
-    paper_value = "‖p(t)‖ → ∞ and p(t)/‖p(t)‖ → p^mm/‖p^mm‖ from every start in the cone"
+    paper_value = "$‖p(t)‖$ → ∞ and $p(t)/‖p(t)‖ → p^mm/‖p^mm‖$ from every start in the cone"
     expected = {
         "rises_of_the_risk": Bound(0.0, 0.0),
         "falls_of_the_norm": Bound(0.0, 0.0),
@@ -371,11 +373,11 @@ class A_T3(Claim):
         }
         progress.advance()
         measured = (
-            f"{n_problems} cones × {n_starts} starts. In {n_steps:,} plain steps of 1/L_p: {numbers['rises_of_the_risk']:.0f} rises of "
+            f"{n_problems} cones × {n_starts} starts. In {n_steps:,} plain steps of $1/L_p$: {numbers['rises_of_the_risk']:.0f} rises of "
             f"the risk, {numbers['falls_of_the_norm']:.0f} falls of the norm; they move p by {numbers['smallest_move']:.0e} or more, "
             f"within {numbers['largest_angle_to_the_flow']:.0e} radians of the flow's way. Of the flows, "
             f"{100 * numbers['share_of_flows_that_converge']:.0f}% converge: 1 - correlation ends at {numbers['largest_remainder']:.0e} "
-            f"μ or below, after up to 10^{numbers['largest_log10_time']:.0f} units of time. From outside the cone the correlation ends "
+            f"μ or below, after up to $10^{numbers['largest_log10_time']:.0f}$ units of time. From outside the cone the correlation ends "
             f"at {numbers['outside_corr']:.3f}."
         )
         return Finding(measured, numbers, {"found": found})

@@ -101,7 +101,7 @@ class A_F1a(Claim):
             f"{norm[:, -1].min():,.0f} … {norm[:, -1].max():,.0f}."
         )
         note = (
-            f"The correlation does not rise from the first step everywhere: the {fallen.sum()} starts that already point near the GMM "
+            f"The correlation does not rise from the first step everywhere. The {fallen.sum()} starts that already point near the GMM "
             f"first lose up to {early_fall.max():.3f} (to {corr[fallen].min():.3f}, at step {steps[np.argmax(fall, axis=1)].max()} at "
             "the latest), because the token (1, 0), which is no neighbour, still pulls while the softmax is soft. From step 100 on it "
             "rises at every kept step for all starts."
@@ -362,7 +362,8 @@ class A_F1c(Claim):
             "n_neighbours": float(len(tight)),
         }
         measured = (
-            f"The ATT-SVM gives p^mm = ({solution[0]:.4f}, {solution[1]:.4f}), margin {best.margin:.4f}, held by {len(tight)} neighbours "
+            f"The ATT-SVM gives $p^mm$ = ({solution[0]:.4f}, {solution[1]:.4f}), margin {best.margin:.4f}, held by "
+            f"{len(tight)} neighbours "
             f"(KKT residual {numbers['kkt_residual']:.0e}). Smallest correlation over {len(STARTS)} starts: {numbers['corr_1000']:.5f} "
             f"at step 1,000, 1 - {gap[:, -1].max():.0e} at step {n_steps:,}; the norm there is {run.norm.min():,.0f} … "
             f"{run.norm.max():,.0f}."

@@ -53,8 +53,10 @@ class A_F9(Claim):
     protocol = (
         "n = 4 inputs, T = 6 tokens, d ∈ {2, 5, 10, 100, 300, 500}; tokens and head uniform on the sphere, labels ±1, W = I; NGD with "
         "step 1 for 1,000 steps from 0; 10,000 problems for each d, ten times the paper's. Saturated: mean selected probability at least "
-        "1 - 1e-5. The start is not stated; 0 is assumed. Controls: the first 1,000 of them with the textbook gradient in float64, divided "
-        "by its norm, and by its norm + ε with ε = 1e-9 and 1e-12, which the authors' notebooks for other figures use (those of Figs 9 and "
+        "1 - 1e-5. The start is not stated; 0 is assumed. Controls: the first 1,000 of them with the textbook gradient "
+        "in float64, divided "
+        "by its norm, and by its norm + ε with ε = 1e-9 and 1e-12, which the authors' notebooks for other figures use "
+        "(those of Figs 9 and "
         "10 are not published)."
     )
     paper_value = (
@@ -214,7 +216,7 @@ def _note(rows: list[dict[str, Any]], odd: FloatArray, controls: dict[float, dic
     epsilon = EPSILONS[-1]
     theirs = controls[epsilon]
     text = (
-        f"The paper's average of .997 is what dividing by ‖∇L‖ + {epsilon:g} gives in float64, {theirs['mean_corr']:.4f}: such runs "
+        f"The paper's average of .997 is what dividing by $‖∇L‖$ + {epsilon:g} gives in float64, {theirs['mean_corr']:.4f}: such runs "
         f"stall before their direction has settled. They have {_negative_gaps(theirs)} (paper: in less than 1%, above .99). "
     )
     if odd.size == 0:

@@ -40,7 +40,8 @@ class A_F3(Claim):
     title = "Head and attention trained together: tokens need a margin only where the head has support vectors"
     statement = (
         "When v and p are trained together, v converges in direction to the max-margin classifier of the selected tokens. p converges to "
-        "the max-margin direction p^mm that selects them if all of them are support vectors of v, and otherwise to p^relax, which keeps "
+        "the max-margin direction $p^mm$ that selects them if all of them are support vectors of v, and otherwise to "
+        "$p^relax$, which keeps "
         "a margin for the support vectors and merely selects the other tokens. Softmax and logistic probabilities tend to one."
     )
     protocol = (
@@ -51,8 +52,9 @@ class A_F3(Claim):
         "support set gives."
     )
     paper_value = (
-        "v^mm has direction (0, 1) in both; p^relax = p^mm in (a) and not in (b); both probabilities of (c) reach 1. Worked out by hand "
-        "from (ATT-SVM) and (10), not printed there: (a) p^mm = (4/3, 1/3); (b) p^relax = (1, 0), p^mm = (1.25, .25)"
+        "$v^mm$ has direction (0, 1) in both; $p^relax = p^mm$ in (a) and not in (b); both probabilities of (c) reach "
+        "1. Worked out by hand "
+        "from (ATT-SVM) and (10), not printed there: (a) $p^mm$ = (4/3, 1/3); (b) $p^relax$ = (1, 0), $p^mm$ = (1.25, .25)"
     )
     expected = {
         **{
@@ -217,7 +219,8 @@ def _words(numbers: dict[str, float], n_steps: int) -> str:
         f"Support sets of {numbers['support_vectors_a']:.0f} and {numbers['support_vectors_b']:.0f} inputs. After {n_steps:,} steps p "
         f"has correlation {close['descent_corr_p_a']} (a) and {close['descent_corr_p_b']} (b) with the right direction, ahead of the "
         f"wrong one by {numbers['descent_lead_a']:.3f} and {numbers['descent_lead_b']:.3f}, and v has {close['descent_corr_v_a']} and "
-        f"{close['descent_corr_v_b']} with v^mm; from step 1,000 on none is below {numbers['smallest_corr_from_step_1000']:.6f}. At the "
+        f"{close['descent_corr_v_b']} with $v^mm$; from step 1,000 on none is below "
+        f"{numbers['smallest_corr_from_step_1000']:.6f}. At the "
         f"end of the path p has {close['path_corr_p_a']} and {close['path_corr_p_b']}. Assumption C holds with ν ≥ {numbers['nu_a']:.3f} "
         f"in (a); in (b) it fails, but holds over the support set with ν ≥ {numbers['nu_b']:.3f}."
     )
@@ -235,13 +238,16 @@ def _agree_from(panel: dict[str, Any]) -> float:
 
 def _note(numbers: dict[str, float]) -> str:
     return (
-        "The curve of (c) is called the probability of optimal tokens in the text, whose formula is the mean of max_t S(K_i p)_t; the "
+        "Two points need a word: what (c) plots, and how $r$ and $R$ grow together. The curve of (c) is called the "
+        "probability of optimal "
+        "tokens in the text, whose formula is the mean of $max_t S(K_i p)_t$; the "
         f"authors' code plots the optimal tokens'. Both are shown: they begin at {numbers['first_largest_probability']:.3f} and "
         f"{numbers['first_probability_of_optimal_tokens']:.3f}, and are the same from step "
         f"{numbers['probabilities_agree_from_step']:.0f} on. Theorem 6 leaves open how r and R grow together, and it matters. In (b) the "
-        f"path goes to p^relax when r ≥ {numbers['growth_needed_b']:.3g} R, which descent with equal steps just meets. With r = R/2 it "
-        f"stays between (correlation {numbers['slow_head_corr_p_relax']:.4f} with p^relax), and with r = {FIXED_HEAD:g} and R growing "
-        f"alone it went to p^mm here (correlation {numbers['fixed_head_corr_p_mm']:.6f}): input 3 weighs e^(-r/2) less than the support "
+        f"path goes to $p^relax$ when r ≥ {numbers['growth_needed_b']:.3g} R, which descent with equal steps just meets. With r = R/2 it "
+        f"stays between (correlation {numbers['slow_head_corr_p_relax']:.4f} with $p^relax$), and with r = {FIXED_HEAD:g} and R growing "
+        f"alone it went to $p^mm$ here (correlation {numbers['fixed_head_corr_p_mm']:.6f}): input 3 weighs $e^(-r/2)$ "
+        "less than the support "
         "vectors, an advantage that is used up once R is large."
     )
 
@@ -633,7 +639,7 @@ def _finding(steps: npt.NDArray[np.int64], points: dict[str, FloatArray], direct
     )
     note = (
         f"With the logistic loss and C = {', '.join(map(str, turned))} the lean is first towards the high score, for at most {turn} "
-        "steps: while attention is still uniform the margins are half the scores and the slope of the loss has not yet fallen enough. "
+        "steps. While attention is still uniform the margins are half the scores and the slope of the loss has not yet fallen enough. "
         "From then on it is towards the low score, as stated."
         if turned
         else ""

@@ -293,8 +293,8 @@ class A_L8(Claim):
             f"{int(np.sum(hidden))} pairs of the first case some token that is no neighbour outscores the selected one."
         )
         note = (
-            "The paper's proof of the first case bounds all score gaps from below, but neighbour-optimality speaks only of the "
-            "neighbours; our radius includes the missing terms."
+            "Our radius includes terms that the paper's proof of the first case leaves out. The proof bounds all score gaps from below, "
+            "but neighbour-optimality speaks only of the neighbours."
         )
         return Finding(measured, numbers, {"case": found.case, "radius": found.radius, "settled": settled}, note=note)
 

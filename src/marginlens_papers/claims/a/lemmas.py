@@ -28,13 +28,13 @@ class A_L1(Claim):
     labels = ("A Lemma 1", "A Eq. (15b)")
     title = "Training W with a fixed query is training p"
     statement = (
-        "Started from W(0) = u p(0)ᵀ/‖u‖² and with steps scaled by 1/‖u‖², gradient descent on the key-query matrix W keeps W(t) = u "
-        "p(t)ᵀ/‖u‖² for ever, whatever the loss and the head."
+        "Started from W(0) = u $p(0)ᵀ/‖u‖²$ and with steps scaled by $1/‖u‖²$, gradient descent on the key-query matrix W keeps W(t) = u "
+        "$p(t)ᵀ/‖u‖²$ for ever, whatever the loss and the head."
     )
     protocol = (
         "Random problems with n = 4, T = 6, d = 8 and a random query u of width 5; random p(0); logistic, exponential and correlation "
         "loss; linear heads, and a random tanh network with the logistic loss; plain and normalised steps. Both sides are stepped "
-        "separately, W in all its entries, for 1,000 steps; the deviation is the largest entry of W(t) - u p(t)ᵀ/‖u‖² over the largest "
+        "separately, W in all its entries, for 1,000 steps; the deviation is the largest entry of W(t) - u $p(t)ᵀ/‖u‖²$ over the largest "
         "entry of W(t). Normalised steps are compared on the problems where p diverges: where it stays finite they hop about a minimum "
         "and amplify rounding."
     )
@@ -162,15 +162,16 @@ RISK_ROUNDING = 4e-15  # of a risk of order one
 
 class A_S(Claim):
     labels = ("A Eq. (6)", "A Lemma 6", "A Assumption A")
-    title = "The risk is L_p-smooth, so gradient descent with steps up to 1/L_p decreases it at every step"
+    title = "The risk is $L_p$-smooth, so gradient descent with steps up to $1/L_p$ decreases it at every step"
     statement = (
-        "Under Assumption A the gradient of the risk is Lipschitz with the constant L_p of Eq. (6), and a step of size η ≤ 1/L_p lowers "
+        "Under Assumption A the gradient of the risk is Lipschitz with the constant $L_p$ of Eq. (6), and a step of "
+        "size η ≤ $1/L_p$ lowers "
         "the risk by at least η/2 times the squared norm of the gradient."
     )
     protocol = (
         "Random Gaussian tokens, heads and key-query matrices of several sizes; three losses. Lipschitz: gradients at random pairs of "
         "points at distances from 1e-3 to 10, some pairs aligned with the direction of largest curvature. Descent: 200 steps of size "
-        "1/L_p from random starts, each held against the guaranteed decrease. Looseness: L_p over the largest curvature met."
+        "$1/L_p$ from random starts, each held against the guaranteed decrease. Looseness: $L_p$ over the largest curvature met."
     )
     paper_value = "–"
     expected = {
@@ -229,11 +230,11 @@ class A_S(Claim):
             "median_looseness_from_keys": float(np.median(tighter / share)),
         }
         measured = (
-            f"No violation among {share.size} problems × {pairs} pairs, nor among {steps:,} steps. L_p is a median "
+            f"No violation among {share.size} problems × {pairs} pairs, nor among {steps:,} steps. $L_p$ is a median "
             f"{numbers['median_looseness']:.0f} × (range {np.min(1 / share):.1f} to {np.max(1 / share):.0f}) the largest curvature "
             f"met; the sharper constant from key and score norms {numbers['median_looseness_from_keys']:.0f} ×."
             if numbers["lipschitz_violations"] + climbs == 0
-            else f"{int(numbers['lipschitz_violations'])} problems exceed L_p and {climbs} of {steps:,} steps decrease too little."
+            else f"{int(numbers['lipschitz_violations'])} problems exceed $L_p$ and {climbs} of {steps:,} steps decrease too little."
         )
         return Finding(measured, numbers, {"shares": {name: np.concatenate(values) for name, values in shares.items()}})
 
@@ -308,11 +309,11 @@ class A_K3(Claim):
     labels = ("A Lemma 3",)
     title = "The key inequality on the softmax covariance"
     statement = (
-        "For any probabilities s, scores γ and logits a, the covariance aᵀ(diag(s) - ssᵀ)γ differs from Σ_{t≥2} (a₁ - a_t) s_t (γ₁ - "
-        "γ_t) by at most 2ΓA(1 - s₁)², with Γ the spread of γ and A the largest |a_t|."
+        "For any probabilities s, scores γ and logits a, the covariance aᵀ(diag(s) - ssᵀ)γ differs from Σ_{t≥2} (a₁ - $a_t$) $s_t$ (γ₁ - "
+        "$γ_t$) by at most 2ΓA(1 - s₁)², with Γ the spread of γ and A the largest $|a_t|$."
     )
     protocol = (
-        "Random s (softmax of normal logits, scaled from .1 to 1,000 so that 1 - s₁ runs down to e^-thousands), γ and a normal, "
+        "Random s (softmax of normal logits, scaled from .1 to 1,000 so that 1 - s₁ runs down to e to minus thousands), γ and a normal, "
         "heavy-tailed, or two-valued at their extremes, where the bound is attained; T from 2 to 40. Both sides as logarithms. Where "
         "1 - s₁ is not small, the left side is also formed by the definition."
     )
@@ -359,7 +360,8 @@ class A_K3(Claim):
         every = {kind: np.concatenate(values) for kind, values in ratios.items()}
         largest = float(np.max([values.max() for values in every.values()]))
         measured = (
-            f"{violations} violations in {sum(map(len, every.values())):,} instances, with bounds down to e^{faintest:.0f}. The largest "
+            f"{violations} violations in {sum(map(len, every.values())):,} instances, with bounds down to "
+            f"$e^{faintest:.0f}$. The largest "
             f"ratio of the two sides is {largest:.4f} (two-valued γ and a), so the constant 2 cannot be made smaller; for normal γ and a "
             f"the median is {np.median(every['normal']):.3f}."
         )
@@ -426,7 +428,7 @@ class A_L2(Claim):
     )
     protocol = (
         "Random tokens, n from 1 to 12, T from 2 to 10, d from 2 to 20; W = I, random of full rank, random of rank about d/2 with v in "
-        "its range, and d_key ≠ d. The constructed point's smallest margin is recomputed and ATT-SVM solved. Controls break one "
+        "its range, and $d_key$ ≠ d. The constructed point's smallest margin is recomputed and ATT-SVM solved. Controls break one "
         "condition at a time: random labels, or a head outside the range of a low-rank W."
     )
     paper_value = "–"

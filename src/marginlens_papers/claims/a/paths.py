@@ -42,7 +42,7 @@ class A_T1(Claim):
     protocol = (
         "Random sphere problems (n = 3, T = 4) with d from 2 to 50 whose optimal tokens one direction selects; logistic loss; R from 1 "
         "to 1e5 over the margin. At each R all local minima found so far are followed and new starts added; candidates are compared by "
-        "the logarithm of the excess risk, which reaches e^-100000. The slope of log distance against log R is fitted from R = "
+        "the logarithm of the excess risk, which reaches $e^-100000$. The slope of log distance against log R is fitted from R = "
         "1e3/margin on. Every point is checked by its KKT residual."
     )
     paper_value = "–"
@@ -206,7 +206,8 @@ class A_T4(Claim):
         "Axes: every locally optimal direction, with the width and the smallest norm R₀ of A Eqs (32) and (46); and three kinds of "
         "others with cones of 1 - cosine ≤ .001 and R₀ = 10: max-margin directions of selections that are not locally optimal, "
         "directions beside a locally optimal one that select the same tokens and are neighbour-optimal, and random ones. Norms reach 1e3 "
-        "R₀ and 1e5/margin. An axis is kept if ‖p̄(R)/R - q‖ falls like 1/R over two decades, and left if it stays above a tenth of the "
+        "R₀ and 1e5/margin. An axis is kept if $‖p̄(R)/R - q‖$ falls like 1/R over two decades, and left if it stays "
+        "above a tenth of the "
         "cone's width or of the distance to the nearest locally optimal direction."
     )
     paper_value = "–"
@@ -282,7 +283,7 @@ class A_T4(Claim):
             "of their cone or to another direction in it."
         )
         note = (
-            "Theorem 4 promises that paths leave directions that are not locally optimal; that locally optimal ones are kept is "
+            "Theorem 4 promises that paths leave directions that are not locally optimal. That locally optimal ones are kept is "
             "Theorem 3's side of it, and holds for cones with the width and norm of Eqs (32) and (46). With a smaller norm a finite "
             "minimum just beyond it can win."
         )

@@ -46,7 +46,7 @@ class A_F8(Claim):
     )
     protocol = (
         "Keys (.5, 0), (-.5, 0) and (-1, .75), (1, -.75), the first of each input with score 1, the second with 0; logistic loss; starts "
-        "(0, -1) and (1, -1); NGD with step .1 for 100,000 steps, and GD with step 1/L_p as in the theorem. The paper gives no "
+        "(0, -1) and (1, -1); NGD with step .1 for 100,000 steps, and GD with step $1/L_p$ as in the theorem. The paper gives no "
         "coordinates: these data are ours and satisfy every sentence about the figure. All four selections are solved and certified. A "
         "search over random problems on the circle counts locally optimal directions beside the GMM for n = T = 2; each is descended to "
         "from 1,000 times itself. Controls: from 1,000 times the direction of a selection that is not locally optimal, descent must "
@@ -170,7 +170,7 @@ class A_F8(Claim):
             f"Of the {every.n_brute_force} selections {len(every)} are locally optimal: GMM ({best.solution.x[0]:g}, "
             f"{best.solution.x[1]:g}) and LMM ({local.solution.x[0]:g}, {local.solution.x[1]:g}). From (0, -1) the correlation with the "
             f"GMM ends at 1 - {gap[0, -1]:.0e}, from (1, -1) with the LMM at 1 - {gap[1, -1]:.0e} (NGD, {n_steps:,} steps); GD with step "
-            f"1/L_p = {step.size:.2f}: {plain_corr[0]:.4f} and {plain_corr[1]:.4f} after {10 * n_steps:,} steps. Of {n_problems:,} "
+            f"$1/L_p$ = {step.size:.2f}: {plain_corr[0]:.4f} and {plain_corr[1]:.4f} after {10 * n_steps:,} steps. Of {n_problems:,} "
             f"random problems with n = T = 2, {len(set(found.problem.tolist()))} have a second locally optimal direction; "
             f"{100 * numbers['share_reached']:.1f}% of these directions are reached, {100 * numbers['share_reached_with_a_lead']:.0f}% "
             f"where the lower token is ahead of the other input by {LEAD:.0f} logits or more at the start. Of {kept.size:,} directions "
@@ -278,21 +278,23 @@ DENSE = 200  # first steps, all of which are kept
 
 class A_T2(Claim):
     labels = ("A Thm 2", "A Lemma 6", "A Assumption B", "A Eq. (6)")
-    title = "With the theorem's own step 1/L_p, descent on one input diverges towards the globally optimal direction"
+    title = "With the theorem's own step $1/L_p$, descent on one input diverges towards the globally optimal direction"
     statement = (
-        "Under Assumption B, gradient descent with a constant step of at most 1/L_p from any start lowers the risk at every step and its "
+        "Under Assumption B, gradient descent with a constant step of at most $1/L_p$ from any start lowers the risk "
+        "at every step and its "
         "norm diverges; for n = 1 its direction converges to that of the globally optimal max-margin solution."
     )
     protocol = (
         "Random problems with n = 1, T ≤ 5 tokens on the sphere, d ≤ 4, scores 1 and 0, logistic loss, margins of at least .4; random "
-        "starts of norm up to 3; descent with the constant step η = 1/L_p for 1,000,000 steps (quick: 100,000). The norm grows like log "
+        "starts of norm up to 3; descent with the constant step η = $1/L_p$ for 1,000,000 steps (quick: 100,000). The "
+        "norm grows like log "
         "t over the margin, so that the angle to the limit falls like 1/log t only. What is held against theory is therefore that the "
-        "risk falls between all kept steps, that Σ‖∇L‖² over the first 200 steps is at most (2/η)(L(0) - L(200)), the sum of Eq. (25) "
+        "risk falls between all kept steps, that $Σ‖∇L‖²$ over the first 200 steps is at most (2/η)(L(0) - L(200)), the sum of Eq. (25) "
         "that gives (30), the norm's growth over the last decade against log 10 over the margin, and that what is across the limit "
         "hardly grows, so that the angle falls like one over the norm. Controls without the theorem's conditions, which must not reach "
         "the GMM: Figure 1(b), where Assumption B does not hold, from (0, -1.5), and Figure 8, with two inputs, from (1, -1)."
     )
-    paper_value = "‖p(t)‖ → ∞ and p(t)/‖p(t)‖ → p^mm*/‖p^mm*‖ from any start"
+    paper_value = "$‖p(t)‖$ → ∞ and $p(t)/‖p(t)‖ → p^mm*/‖p^mm*‖$ from any start"
     expected = {
         "assumption_b": Bound(1.0, 1.0),
         "rises_of_the_risk": Bound(0.0, 0.0),
@@ -356,7 +358,7 @@ class A_T2(Claim):
         progress.advance()
         norms = np.concatenate([run["norm"][:, -1] for run in runs])
         measured = (
-            f"{n_problems} problems × {n_starts} starts, {n_steps:,} steps of 1/L_p: {numbers['rises_of_the_risk']:.0f} rises of the "
+            f"{n_problems} problems × {n_starts} starts, {n_steps:,} steps of $1/L_p$: {numbers['rises_of_the_risk']:.0f} rises of the "
             f"risk; the squared gradients use at most {numbers['largest_share_of_the_bound_on_squared_gradients']:.2f} of their bound; "
             f"norms end at {norms.min():.1f} … {norms.max():.1f}, growing by {numbers['smallest_growth_over_predicted']:.3f} … "
             f"{numbers['largest_growth_over_predicted']:.3f} of log 10 over the margin in the last decade, and what is across the limit "

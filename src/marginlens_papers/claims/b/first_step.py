@@ -35,8 +35,9 @@ class B_L2(Claim):
     labels = ("B Lemma 2", "B Eq. (4)", "B Eq. (5)", "B Eq. (6)")
     title = "After one step embeddings have moved along v by their signed frequency"
     statement = (
-        "One gradient step on all embeddings from E_s, p ~ N(0, I/d) moves E_s by (η₀/2) α_s v and p not at all, up to errors of norm at "
-        "most 11 η₀ d^(-1/4), with probability at least 1 - δ for d beyond a polylogarithm of |S| and 1/δ."
+        "One gradient step on all embeddings from $E_s$, p ~ N(0, I/d) moves $E_s$ by (η₀/2) $α_s$ v and p not at all, "
+        "up to errors of norm at "
+        "most 11 η₀ $d^(-1/4)$, with probability at least 1 - δ for d beyond a polylogarithm of |S| and 1/δ."
     )
     protocol = (
         "Six kinds of data: uniform tokens and labels; K-level data; one decisive token per sequence (Assumption 4); lengths from 1 to "
@@ -44,7 +45,7 @@ class B_L2(Claim):
         "each; η₀ = 1, as both sides are proportional to it. The exponent of d is fitted to the mean over initialisations of the largest "
         "error."
     )
-    paper_value = "errors ≤ 11 η₀ d^(-1/4)"
+    paper_value = "errors ≤ 11 η₀ $d^(-1/4)$"
     expected = {
         "violations": Bound(high=0),
         "largest_ratio_to_bound": Bound(high=1),
@@ -100,10 +101,11 @@ class B_L2(Claim):
         }
         measured = (
             f"{numbers['violations']:.0f} of {steps:,} steps are above the bound; the largest error is "
-            f"{numbers['largest_ratio_to_bound']:.3f} of it. Errors fall like d^({numbers['median_exponent']:.3f}) (median over kinds of "
-            f"data; from {min(exponents.values()):.3f} to {max(exponents.values()):.3f}), where the bound has d^(-1/4). At d = "
+            f"{numbers['largest_ratio_to_bound']:.3f} of it. Errors fall like $d^({numbers['median_exponent']:.3f})$ "
+            "(median over kinds of "
+            f"data; from {min(exponents.values()):.3f} to {max(exponents.values()):.3f}), where the bound has $d^(-1/4)$. At d = "
             f"{widths[-1]:,} the largest error is at most {numbers['alignment_error_at_largest_d']:.3f} of the largest displacement "
-            "(η₀/2) max|α_s|. The bound is below the largest possible displacement η₀/2 only beyond d = 22⁴ = 234,256."
+            "(η₀/2) $max|α_s|$. The bound is below the largest possible displacement η₀/2 only beyond d = 22⁴ = 234,256."
         )
         arrays = {"d": widths, "errors": errors, "exponents": exponents}
         return Finding(measured, numbers, arrays)
@@ -177,8 +179,9 @@ class B_I(Claim):
     labels = ("B Eq. (14)", "B' Eq. (22)", "B Lemma 11", "B Lemma 12")
     title = "Initial embeddings concentrate, and the first step keeps norms and loss in bounds"
     statement = (
-        "With probability at least 1 - δ all inner products of E_s, p and v are at most √(2 log(|S|²/δ)/d) and all norms at most 2 at "
-        "the start; after the first step ‖E_s‖ ≤ 2(1 + 2η₀) and ‖p‖ ≤ 2 + 11η₀d^(-1/4), and for d ≥ (88η₀² + 111η₀ + 2)⁸ the loss is at "
+        "With probability at least 1 - δ all inner products of $E_s$, p and v are at most √(2 log(|S|²/δ)/d) and all norms at most 2 at "
+        "the start; after the first step $‖E_s‖$ ≤ 2(1 + 2η₀) and $‖p‖$ ≤ 2 + $11η₀d^(-1/4)$, and for d ≥ (88η₀² + "
+        "111η₀ + 2)⁸ the loss is at "
         "most the mean of log(1 + exp(-(η₀/2) mean yα + 1/(22η₀)))."
     )
     protocol = (
@@ -279,7 +282,7 @@ class B_I(Claim):
             f"its condition {np.sum(broken & ~promised)} break its inequality{where}."
         )
         note = (
-            "For a vocabulary of one token log|S|² vanishes and Eq. (14) is not true for large δ: at δ = .5 it fails with frequency "
+            "For a vocabulary of one token Eq. (14) is not true for large δ, as $log|S|²$ vanishes. At δ = .5 it fails with frequency "
             f"{frequency[0, -1]:.3f} (95% interval {low:.3f} to {high:.3f}). From two tokens on it holds at d = 256 with room to spare; "
             f"but it needs a width, of which the paper does not speak: {_examples(narrow)}. From the width on that initial_concentration "
             f"asks for it fails at most {_worst(narrow, promised=True):.2f} times as often as δ allows, B' Eq. (22) included."

@@ -24,7 +24,7 @@ class B_L7(Claim):
     labels = ("B Lemma 7", "B Lemma 8", "B Eq. (1)", "B Eq. (2)")
     title = "The gradients of the model with trained embeddings in closed form"
     statement = (
-        "The gradients of the logistic loss by E_s and by p are the sums of Lemma 7, and the slope along any direction of p is the sum "
+        "The gradients of the logistic loss by $E_s$ and by p are the sums of Lemma 7, and the slope along any direction of p is the sum "
         "over pairs of tokens of Lemma 8."
     )
     protocol = (

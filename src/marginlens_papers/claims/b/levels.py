@@ -30,8 +30,9 @@ class B_F2(Claim):
     labels = ("B Fig 2", "B Eq. (34)", "B Eq. (35)", "B Eq. (37)")
     title = "On K-level data, embeddings are ordered by the posterior difference"
     statement = (
-        "Trained until convergence, the one-layer model separates positive from negative tokens, ⟨E_s, v⟩ growing with the difference of "
-        "the posteriors, and its selection weights tokens by importance, ⟨E_s, p⟩ growing with the modulus of that difference."
+        "Trained until convergence, the one-layer model separates positive from negative tokens, $⟨E_s, v⟩$ growing "
+        "with the difference of "
+        "the posteriors, and its selection weights tokens by importance, $⟨E_s, p⟩$ growing with the modulus of that difference."
     )
     protocol = (
         "K-level sequences: 2,048 tokens, 8 levels, 964 irrelevant tokens, T = 256, δ~ = .05. The full-size run was made once on a GPU "
@@ -43,9 +44,9 @@ class B_F2(Claim):
         "(p) was .82 to .86 over four seeds at this reduced size, and .62 to .85 over five with 6,000 sequences and 5 epochs, the quick "
         "form. Since the number of sequences is a guess, the reduced model is also trained on 1,000 and on 5,000 (60 and 20 epochs, four "
         "seeds). Where the irrelevant tokens lie along v is measured too, beside the share of relevant tokens with the right sign of "
-        "⟨E_s, v⟩."
+        "$⟨E_s, v⟩$."
     )
-    paper_value = "a figure: clear separation by sign, and larger ⟨E_s, p⟩ for larger importance"
+    paper_value = "a figure: clear separation by sign, and larger $⟨E_s, p⟩$ for larger importance"
     expected = {
         "full_v": Bound(low=0.9),
         "full_p": Bound(low=0.8),
@@ -110,16 +111,16 @@ class B_F2(Claim):
         progress.advance()
         order = "in order of level" if numbers["full_levels_out_of_order"] == 0 else "not in order of level"
         measured = (
-            f"Full size: Spearman {ranks['full']}, loss {full.loss:.1e}, mean ⟨E_s, p⟩ {order}; against the law's own eight values "
+            f"Full size: Spearman {ranks['full']}, loss {full.loss:.1e}, mean $⟨E_s, p⟩$ {order}; against the law's own eight values "
             f"{numbers['full_v_by_law']:.3f} and {numbers['full_p_by_law']:.3f}, since tokens of one level differ in the sequences "
             f"alone. Reduced, trained here (d = {d}, {n:,} sequences, {epochs} epochs): Spearman {ranks['live']}, loss {live.loss:.1e}."
         )
         share = abs(numbers["full_offset"]) / numbers["full_spread"]
         note = (
-            f"The irrelevant tokens are no cloud around zero along v: their ⟨E_s, v⟩ is {numbers['full_offset']:+.2f} ± "
+            f"The irrelevant tokens are no cloud around zero along v. Their $⟨E_s, v⟩$ is {numbers['full_offset']:+.2f} ± "
             f"{numbers['full_offset_spread']:.2f}, {share:.2f} of the spread of the relevant tokens, and {numbers['live_offset']:+.2f} ± "
             f"{numbers['live_offset_spread']:.2f} in the reduced run. So {numbers['full_wrong_signs_of_level_1']:.0f} of the 12 tokens "
-            "of the lowest level have the wrong sign of ⟨E_s, v⟩. The paper does not state the number of sequences, and it matters"
+            "of the lowest level have the wrong sign of $⟨E_s, v⟩$. The paper does not state the number of sequences, and it matters"
         )
         if sizes:
             offsets = [_along_v("", run.b)["_offset"] for runs in sizes.values() for run in runs]

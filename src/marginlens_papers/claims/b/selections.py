@@ -273,19 +273,20 @@ class B_L6(Claim):
     title = "The limit never selects everything, and which selections have the widest margin"
     statement = (
         "The direction that gradient flow converges to cannot select all tokens (Lemma 6). If the max-margin solution that selects the "
-        "decisive tokens alone is shorter than that of every other selection, which the paper expects where all α_s are alike, the flow "
+        "decisive tokens alone is shorter than that of every other selection, which the paper expects where all $α_s$ "
+        "are alike, the flow "
         "converges to it for d beyond Eq. (10) and two widths more (Lemma 19). Each max-margin solution has a tight constraint (Lemma "
         "20), and that of the decisive tokens has norm at most 4n (Lemma 21)."
     )
     protocol = (
         "Small random datasets with irrelevant tokens balanced to the count (n = 4 or 6, T = 3, 2 or 4 decisive and 1 to 4 irrelevant "
         "tokens), d = 2048, one step with η₀ = 30 or 100; the decisive scores move by at least 6/√d. Every selection that some p makes "
-        "is listed with its max-margin solution, and the flow is followed to ‖p‖ = 500. A third of the datasets start from the paper's "
+        "is listed with its max-margin solution, and the flow is followed to $‖p‖$ = 500. A third of the datasets start from the paper's "
         "embeddings; in the others a common direction is added to those of the decisive tokens and taken from the rest, c = 3 or 6 "
         "apart, to widen the margin in question. Lemma 19 is read as its proof has it: the other selections are those that hold every "
         "decisive token. Whether its lead in margin decides at sizes that exist is asked of more such datasets at d = 8 to 2048 and η₀ = "
         ".5 to 10, chosen without regard to how far scores move: 24 with the lead (c = 6) and 24 from the paper's embeddings at each "
-        "size, followed to ‖p‖ = 100."
+        "size, followed to $‖p‖$ = 100."
     )
     paper_value = "–"
     expected = {
@@ -381,19 +382,21 @@ class B_L6(Claim):
         measured = (
             f"Among {numbers['selections']:.0f} selections of {n_datasets} datasets: {numbers['limits_that_select_everything']:.0f} "
             "limits select everything, and along the directions that would the flow moves by "
-            f"{numbers['largest_drift_where_all_tie']:.0e} of ‖p‖ at most; the tightest constraint is within "
-            f"{numbers['largest_slack_of_the_tightest_constraint']:.0e} of equality; ‖p̂‖ is at most "
+            f"{numbers['largest_drift_where_all_tie']:.0e} of $‖p‖$ at most; the tightest constraint is within "
+            f"{numbers['largest_slack_of_the_tightest_constraint']:.0e} of equality; $‖p̂‖$ is at most "
             f"{numbers['largest_norm_over_4n']:.2f} · 4n. With the widest margin at the decisive tokens the flow goes elsewhere in "
             f"{by_size}."
         )
         asked = float(np.min(table["log10_width"]))
         note = (
-            f"Lemma 19 itself is met by no run: its widths begin at 10^{asked:.0f} here, beside Eq. (10). Its lead in margin alone does "
+            f"Lemma 19 itself is met by no run: its widths begin at $10^{asked:.0f}$ here, beside Eq. (10). Its lead in "
+            "margin alone does "
             f"not decide: with it {numbers['elsewhere_with_the_lead']:.0%} of the flows go elsewhere over these sizes, and without it, "
             f"from the paper's embeddings, {numbers['elsewhere_without_the_lead']:.0%}; width and step do. The paper expects the lead "
-            f"where all α_s are alike: from its own initial embeddings, which are nearly orthonormal, {int(ahead[expected].sum())} of "
+            f"where all $α_s$ are alike: from its own initial embeddings, which are nearly orthonormal, {int(ahead[expected].sum())} of "
             f"{int(expected.sum())} such datasets have it. There selecting one decisive token where it stands and everything elsewhere "
-            "takes ‖p̂'‖ ≈ √((|S| − 1)/|S|) at most; k decisive tokens above m irrelevant ones that all meet take √(km/(k + m)). At d = "
+            "takes $‖p̂'‖$ ≈ √((|S| − 1)/|S|) at most; k decisive tokens above m irrelevant ones that all meet take "
+            "√(km/(k + m)). At d = "
             f"{D_MODEL} and η₀ of 30 and 100 the flow goes to the decisive tokens in {int(np.sum(table['decisive'] & plain))} of "
             f"{int(plain.sum())} datasets with the paper's embeddings all the same: scores decide, not margins. Among all selections, as "
             "the lemma is worded, the condition cannot hold where every constraint is tight: −p̂ selects the irrelevant tokens with the "

@@ -286,8 +286,9 @@ class B_F3(TextRuns):
     labels = ("B Fig 3", "B App. E", "B Eq. (37)")
     title = "On IMDB and Yelp, one layer: embeddings follow the posterior difference"
     statement = (
-        "Trained on reviews until convergence, to a loss of the order of 1e-1 on both datasets, the one-layer model has ⟨E_s, v⟩ "
-        "proportional to how much more often a token occurs in positive reviews than in negative ones, and ⟨E_s, p⟩ proportional to the "
+        "Trained on reviews until convergence, to a loss of the order of 1e-1 on both datasets, the one-layer model has $⟨E_s, v⟩$ "
+        "proportional to how much more often a token occurs in positive reviews than in negative ones, and $⟨E_s, p⟩$ "
+        "proportional to the "
         "modulus, in excellent agreement with the theory."
     )
     protocol = (
@@ -358,7 +359,7 @@ class B_F14(TextRuns):
     statement = (
         "The two-layer model with a skip connection and layer-norm achieves a significantly smaller loss at convergence than the "
         "one-layer model at the same settings, of the order of 1e-5 in contrast to 1e-1 on both datasets, and its embeddings still have "
-        "⟨E_s, v⟩ proportional to the posterior difference and ⟨E_s, p⟩ to its modulus."
+        "$⟨E_s, v⟩$ proportional to the posterior difference and $⟨E_s, p⟩$ to its modulus."
     )
     protocol = (
         "Data, training and measures as for B-F3, with the two-layer model; the paper states the same settings for both. On the GPU the"

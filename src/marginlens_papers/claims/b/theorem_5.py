@@ -41,10 +41,12 @@ class B_T5(Claim):
     protocol = (
         "24 random datasets (quick: 3) with irrelevant tokens balanced to the count: n from 6 to 24 sequences of T from 3 to 8 tokens, 2 "
         "to 8 decisive and up to 12 irrelevant tokens; d = 2048, E and p with entries N(0, 1/d), v a random unit vector; one step with "
-        "η₀ = 10 and 100, then arc-length gradient flow to ‖p‖ = 1000. Datasets count whose decisive tokens are frequent enough that at "
-        "η₀ = 10 the step moves their scores by (η₀/2)α_s ≥ 6/√d, six standard deviations of a random score. The direction is held "
-        "against vocabulary_svm of the flow's own selection. Beside it η₀ = 4n²T², as the theorem asks, to ‖p‖ = 50,000, with 1000 "
-        "normalised steps of size 1 for comparison; and smaller η₀, to ‖p‖ = 100, for the share of runs that select as the theorem says."
+        "η₀ = 10 and 100, then arc-length gradient flow to $‖p‖$ = 1000. Datasets count whose decisive tokens are "
+        "frequent enough that at "
+        "η₀ = 10 the step moves their scores by $(η₀/2)α_s$ ≥ 6/√d, six standard deviations of a random score. The direction is held "
+        "against vocabulary_svm of the flow's own selection. Beside it η₀ = 4n²T², as the theorem asks, to $‖p‖$ = 50,000, with 1000 "
+        "normalised steps of size 1 for comparison; and smaller η₀, to $‖p‖$ = 100, for the share of runs that select "
+        "as the theorem says."
     )
     paper_value = "–"
     expected = {
@@ -160,15 +162,16 @@ def _finding(found: list[EmbeddingDetails], growth: list[float], stiff: list[Any
         "datasets": float(len(found) // len(RATES)),
     }
     measured = (
-        f"In {len(found)} runs on {len(found) // len(RATES)} datasets ‖p‖ grows to {numbers['smallest_norm']:.0f} or more, every "
+        f"In {len(found)} runs on {len(found) // len(RATES)} datasets $‖p‖$ grows to {numbers['smallest_norm']:.0f} or more, every "
         f"decisive token is selected and no other in {sum(map(_as_stated, found))}, and the cosine with the max-margin direction is at "
-        f"least 1 - {1.0 - corr.min():.0e}. At η₀ = 4n²T² the flow reaches ‖p‖ = {numbers['stiff_smallest_norm']:.0f} in at most "
+        f"least 1 - {1.0 - corr.min():.0e}. At η₀ = 4n²T² the flow reaches $‖p‖$ = {numbers['stiff_smallest_norm']:.0f} in at most "
         f"{numbers['stiff_most_integrator_steps']:.0f} steps with cosines of at least 1 - {1.0 - numbers['stiff_smallest_corr']:.0e}, "
-        f"while 1000 normalised steps of size 1 leave ‖p‖ at {', '.join(stopped)}."
+        f"while 1000 normalised steps of size 1 leave $‖p‖$ at {', '.join(stopped)}."
     )
     note = (
-        f"The theorem's own condition (10) is met in no run, and on no machine can be: it asks for d beyond 10^{min(asked):.0f} (η₀ = "
-        f"10) to 10^{max(asked):.0f} (η₀ = 4n²T²), and 10 and 100 are below 4n²T². These sequences are short (T ≤ 8): from about T = 10 "
+        f"The theorem's own condition (10) is met in no run, and on no machine can be. It asks for d beyond $10^{min(asked):.0f}$ (η₀ = "
+        f"10) to $10^{max(asked):.0f}$ (η₀ = 4n²T²), and 10 and 100 are below 4n²T². These sequences are short (T ≤ 8): "
+        "from about T = 10 "
         f"on there is a window of larger steps for which the flow loses a whole class, at d = {D_MODEL} too (claim X-T5). Where the step "
         f"moves the decisive scores by less than 2/√d, {int(stated[weak].sum())} of {int(weak.sum())} runs select as stated. At η₀ = "
         f"4n²T² the flow is max-margin for its own selection, which is that of the decisive tokens in {clean} of {len(ends)} runs."

@@ -39,7 +39,7 @@ class C_A(Claim):
     statement = (
         "Trained on next tokens, self-attention retrieves from a sequence the tokens of the component with the highest priority and "
         "mixes them in fixed proportions: its output tends to a closed form that needs the data alone and no training. On training "
-        "sequences that is made of W^mm and W^cyc; on new ones, where tokens of different components may have equal heights, of the "
+        "sequences that is made of $W^mm$ and $W^cyc$; on new ones, where tokens of different components may have equal heights, of the "
         "path's constant term too."
     )
     protocol = (
@@ -47,7 +47,8 @@ class C_A(Claim):
         "infeasible, and counted). Closed form: NextTokenAutomaton.fit. Trained: the minimiser of the log-loss over balls up to norm "
         "1e6; gradient descent from zero, with normalised steps beyond norm 200 on acyclic data and with 20,000 constant steps of one "
         "over the smoothness on cyclic data. Compared by total variation on every training sequence, and for the minimiser on as many "
-        "new sequences of random tokens that end in a token the data know. Control: the spread by W^cyc alone, without the constant term."
+        "new sequences of random tokens that end in a token the data know. Control: the spread by $W^cyc$ alone, "
+        "without the constant term."
     )
     paper_value = "–"
     expected = {
@@ -134,7 +135,8 @@ class C_A(Claim):
             f"{numbers['largest_variation_of_cyclic_descent']:.2g} at most. On new sequences the minimiser is at "
             f"{numbers['mean_variation_on_new_sequences_at_norm_240']:.2g} in the mean at norm 240, where tokens close in height still "
             f"share, and at {numbers['mean_variation_on_new_sequences']:.0e} at norm 1e6 "
-            f"({numbers['largest_variation_on_new_sequences']:.0e} at most); if tokens of equal height shared by W^cyc alone, that would "
+            f"({numbers['largest_variation_on_new_sequences']:.0e} at most); if tokens of equal height shared by "
+            "$W^cyc$ alone, that would "
             f"be {numbers['mean_variation_without_the_constant_term']:.2g}."
         )
         arrays = {"variation": variation, "fresh": new_mean, "shape": np.array(shape_of), "example": _example()}

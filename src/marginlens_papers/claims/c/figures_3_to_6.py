@@ -61,7 +61,7 @@ class C_F3(Claim):
     title = "On acyclic data descent converges to Graph-SVM"
     statement = (
         "Trained by gradient descent on acyclic data with the log-loss and C Eᵀ = I, the weights W grow without bound and their "
-        "direction converges to the Graph-SVM solution W^mm."
+        "direction converges to the Graph-SVM solution $W^mm$."
     )
     protocol = (
         "K = d = 8, n = 4, T = 6; normalised steps of .01. The text's form decides: tokens drawn with replacement, the label is the "
@@ -112,7 +112,7 @@ class C_F3(Claim):
             f"Mean correlation at 4,000 steps {mean(at_4000):.5f} over {many:,} trials (smallest {at_4000.min():.3f}), "
             f"{spread(at_4000[:100])} over the first {len(at_4000[:100])}; at 100,000 steps {mean(text[:, -1]):.6f} over {len(text)} "
             f"(smallest {text[:, -1].min():.5f}). The code's form gives {spread(code.corr[:, coded.at(PAPER_STEPS)])} at 4,000 steps. "
-            f"W^mm is zero or does not exist in {numbers['undefined']:.0f} trials."
+            f"$W^mm$ is zero or does not exist in {numbers['undefined']:.0f} trials."
         )
         return Finding(
             measured,
@@ -201,13 +201,14 @@ class C_F4(Claim):
     title = "On cyclic data descent finds Graph-SVM and the cyclic correction"
     statement = (
         "Trained by gradient descent on any data with the log-loss and C Eᵀ = I, the direction of W converges to the Graph-SVM solution "
-        "W^mm, and its part in S_cyc to the finite correction W^cyc."
+        "$W^mm$, and its part in $S_cyc$ to the finite correction $W^cyc$."
     )
     protocol = (
-        "K = 6, d = 8, n = 6, T = 4; normalised steps of .01; 100 trials, every one counted: none may be without a W^mm or a finite "
-        "W^cyc. The text's form decides: tokens drawn with replacement, each label a random token of its sequence, drawn again until "
+        "K = 6, d = 8, n = 6, T = 4; normalised steps of .01; 100 trials, every one counted: none may be without a $W^mm$ or a finite "
+        "$W^cyc$. The text's form decides: tokens drawn with replacement, each label a random token of its sequence, drawn again until "
         "some tokens tie, W(0) = 0. Beside it the form of the authors' code: no token twice in a sequence, W(0) uniform in ±1/√d, and "
-        "W^cyc trained on the cyclic subset for as many steps. Everywhere else W^cyc is the converged one, with a gradient of at most "
+        "$W^cyc$ trained on the cyclic subset for as many steps. Everywhere else $W^cyc$ is the converged one, with a "
+        "gradient of at most "
         "1e-10. The runs go on to 40,000 steps; 4,000 decide. Normalised steps are the figure's, not the theorem's: C-T3 takes constant "
         "ones."
     )
@@ -264,13 +265,13 @@ class C_F4(Claim):
         }
         measured = (
             f"At 4,000 steps, over {trials} trials: correlation {spread(corr)} (smallest {np.nanmin(corr):.3f}), distance to the "
-            f"converged W^cyc {spread(distance)} (largest {np.nanmax(distance):.4f}); at {last:,} steps the correlation is "
-            f"{mean(text.corr[:, -1]):.4f}. W^mm is zero or does not exist in {text.undefined} trials, W^cyc is infinite in "
+            f"converged $W^cyc$ {spread(distance)} (largest {np.nanmax(distance):.4f}); at {last:,} steps the correlation is "
+            f"{mean(text.corr[:, -1]):.4f}. $W^mm$ is zero or does not exist in {text.undefined} trials, $W^cyc$ is infinite in "
             f"{numbers['infinite']:.0f}. The code's form gives {spread(code.corr[:, at])} and {spread(code_apart.distance[:, at])}; to "
-            f"W^cyc trained for as many steps {mean(same_step[:, at]):.4f}."
+            f"$W^cyc$ trained for as many steps {mean(same_step[:, at]):.4f}."
         )
         note = (
-            "Steps of fixed length cannot settle: the cyclic part ends up stepping to and fro across W^cyc at half a step, .005, on "
+            "Steps of fixed length cannot settle: the cyclic part ends up stepping to and fro across $W^cyc$ at half a step, .005, on "
             f"either side. Halfway between two consecutive iterates the mean distance is {mean(between):.4f}."
         )
         arrays = {
@@ -340,9 +341,10 @@ class C_F5(Claim):
     protocol = (
         "K = d = 8, n = 4, T = 6, head C = E (unit embeddings, so Assumption 3 holds), normalised steps of .1, 100 trials; the paper "
         "does not state the number of steps, here 4,000. A token is selected when its attention at the end exceeds .01. Three series: "
-        "the text's loss (1 - c_yᵀ f)² and W(0) = 0 on any dataset, that is labels drawn at random from their sequence; the same on data "
+        "the text's loss $(1 - c_yᵀ f)²$ and W(0) = 0 on any dataset, that is labels drawn at random from their "
+        "sequence; the same on data "
         "drawn again until some tokens tie; and the data, loss, start and corrections of the authors' code: no token twice in a "
-        "sequence, cyclic, (1 - softmax_y)², W(0) uniform in ±1/√d, corrections trained for as many steps, with 500 more trials to count "
+        "sequence, cyclic, $(1 - softmax_y)²$, W(0) uniform in ±1/√d, corrections trained for as many steps, with 500 more trials to count "
         "how often the local distance is zero. The local correction is made by both rules: of the pseudo-graph a sequence keeps its "
         "label's component (Eqs (4) and (5), and the code), or the component of what it selects. Every trial counts. What must hold is "
         "the contrast between local and global, on any data and in the code's series; what the paper says of its figure is asked of "
@@ -499,10 +501,10 @@ def _squared_note(found: dict[str, Contrast], paced: FloatArray, zero: BoolArray
     on_the_way = float(np.nanmax(np.mean(code.distance["selected component"], axis=0)))
     rules = [f"{text.infinite(rule)} and {cyclic.infinite(rule)} by the {rule}" for rule in RULES]
     return (
-        f"On cyclic data the text's loss stays below .99, for two reasons. Where a sequence selects its label the loss vanishes and its "
+        "On cyclic data the text's loss stays below .99, for two reasons. Where a sequence selects its label the loss vanishes and its "
         f"slope with it, so it needs half the margin of a sequence that selects another token: in the {len(paced)} trials with single "
         f"tokens the correlation is {mean(plain):.4f} with the plain local solution and {mean(paced):.5f} (smallest {paced.min():.4f}) "
-        f"with that of margins 1/2 and 1. Where tokens stay tied, fixed steps circle around the correction at about half a step and the "
+        "with that of margins 1/2 and 1. Where tokens stay tied, fixed steps circle around the correction at about half a step and the "
         f"norm hardly grows (cyclic data: {norms[~cyclic.single].mean():.0f} against {norms[cyclic.single].mean():.0f}). 'Remains zero' "
         f"holds in the code's series, by the code's own rule, in {_zero(code)} of {len(code.agrees)} trials and in {int(zero.sum())} of "
         f"{len(zero)} of other draws; but not because all components are single tokens, as the text has it: tokens tie in {tied[2]} "
@@ -510,7 +512,7 @@ def _squared_note(found: dict[str, Contrast], paced: FloatArray, zero: BoolArray
         f"counts these ties, the mean distance of that series rises to {on_the_way:.2f} on the way and ends at "
         f"{mean(code.apart('selected component')):.3f}. Local corrections are infinite, as tokens are still coming apart, in "
         f"{' and '.join(rules)} (any and cyclic data). On any data the two kinds of graph are the same in {int(text.agrees.sum())} "
-        f"trials, hence the small gap; the paper's values are closest to the code's series."
+        "trials, hence the small gap; the paper's values are closest to the code's series."
     )
 
 

@@ -29,10 +29,12 @@ BEYOND = 8.0  # the control's step, times the inverse of the sharp constant
 
 class C_L(Claim):
     labels = ("C Eq. (19)", "C Eq. (23)", "C Lemma 5", "C Lemma 6")
-    title = "The gradient's formula, its Lipschitz constant, descent, and the pull towards W^mm"
+    title = "The gradient's formula, its Lipschitz constant, descent, and the pull towards $W^mm$"
     statement = (
-        "Under the log-loss and C Eᵀ = I the gradient is the sum of s_it (x_it − e_y) x̄ᵀ over the tokens that differ from the label, it "
-        "is Lipschitz with L = 2 √T_max ‖E‖⁴, steps up to 1/L lower the risk by at least η/2 ‖∇L‖² each, and W^mm is a direction of "
+        "Under the log-loss and C Eᵀ = I the gradient is the sum of $s_it$ ($x_it − e_y$) x̄ᵀ over the tokens that "
+        "differ from the label, it "
+        "is Lipschitz with L = 2 $√T_max ‖E‖⁴$, steps up to 1/L lower the risk by at least η/2 $‖∇L‖²$ each, and "
+        "$W^mm$ is a direction of "
         "descent at every W."
     )
     protocol = (
@@ -117,9 +119,9 @@ class C_L(Claim):
             f"{numbers['lemma_6_smallest_cosine']:.1e}."
         )
         note = (
-            "The last line of Eq. (19) prints the sum over O_i, which is zero; the line after it has the right set. Eq. (21) bounds "
-            "‖X_i‖ by ‖E‖, which repeated tokens break, but L holds with room: the curvature is at most ‖E‖⁴/2, so L is at least 4 "
-            "√T_max too large. The proof of Lemma 6 writes −1 where the constraint gives at most −1."
+            "The last line of Eq. (19) prints the sum over $O_i$, which is zero; the line after it has the right set. Eq. (21) bounds "
+            "$‖X_i‖$ by $‖E‖$, which repeated tokens break, but L holds with room: the curvature is at most $‖E‖⁴/2$, so L is at least 4 "
+            "$√T_max$ too large. The proof of Lemma 6 writes −1 where the constraint gives at most −1."
         )
         return Finding(measured, numbers, arrays, note)
 

@@ -90,18 +90,20 @@ SETTINGS = (
 
 class C_L1(Claim):
     labels = ("C Lemma 1",)
-    title = "On acyclic data no finite W reaches the smallest risk; R W^mm does in the limit"
+    title = "On acyclic data no finite W reaches the smallest risk; R $W^mm$ does in the limit"
     statement = (
         "On acyclic data with a decreasing loss, labels in their sequences and a head under which each label scores highest, every "
-        "finite W has a risk above L* = mean ℓ(c_yᵀ e_y), and L(R W^mm) tends to L* where Acyc-SVM is feasible."
+        "finite W has a risk above L* = mean $ℓ(c_yᵀ e_y)$, and $L(R W^mm)$ tends to L* where Acyc-SVM is feasible."
     )
     protocol = (
         "Random acyclic data (K, d, n, T) = (8, 8, 4, 6), (6, 12, 5, 5) and (10, 5, 6, 6), the last with more tokens than dimensions, "
-        "where Acyc-SVM is feasible. Five losses and heads under Assumptions 1 to 3. At random W of norm 1e-2 to 10, and at r W^mm with "
+        "where Acyc-SVM is feasible. Five losses and heads under Assumptions 1 to 3. At random W of norm 1e-2 to 10, "
+        "and at r $W^mm$ with "
         "noise, r up to 15, the excess L(W) - L* is formed by softmax and subtraction, and must be positive at every one; beyond that "
         "subtraction leaves rounding. The control, which must fail, scores the label lowest and other tokens highest, against Assumption "
         "3. In logarithms the excess is a sum of positive terms: at random W of norm 1e-2 to 1e4, where it must agree with subtraction "
-        "up to norm 10, and at R W^mm for R up to 1e5, where it must be c e^-R with margin one: its slope over R from 1e4 on, and its "
+        "up to norm 10, and at R $W^mm$ for R up to 1e5, where it must be c $e^-R$ with margin one: its slope over R "
+        "from 1e4 on, and its "
         "constant c against the sum of share · |ℓ'| · score gap · multiplicity over the pairs with logit gap one."
     )
     paper_value = "–"
@@ -191,10 +193,11 @@ class C_L1(Claim):
             "infeasible_passed_over": float(missed),
         }
         measured = (
-            f"Of {len(subtracted)} random matrices of norm up to {MODERATE:.0f} or near r W^mm, r up to {HIGHEST:.0f}, over "
+            f"Of {len(subtracted)} random matrices of norm up to {MODERATE:.0f} or near r $W^mm$, r up to {HIGHEST:.0f}, over "
             f"{per_shape * len(FEASIBILITY_SHAPES)} datasets and five losses and heads, {numbers['subtracted_not_above']:.0f} have a "
             f"risk that is not above L* (smallest excess {np.min(subtracted):.1e}), and {numbers['control_not_above_share']:.1%} of the "
-            f"control's. At R W^mm it is c e^-R: the slope of its logarithm is -1 to within {numbers['largest_slope_error']:.0e}, and c "
+            "control's. At R $W^mm$ it is c $e^-R$: the slope of its logarithm is -1 to within "
+            f"{numbers['largest_slope_error']:.0e}, and c "
             f"agrees with its formula to {numbers['largest_constant_error']:.0e}. Subtracting L* in double precision would leave nothing "
             f"at {np.mean(vanished):.0%} of these R. {missed} drawn datasets had no Acyc-SVM solution and were passed over."
         )
@@ -289,17 +292,22 @@ class C_L2(Claim):
     labels = ("C Lemma 2", "C Def 3")
     title = "The cyclic correction is orthogonal to the max-margin matrix"
     statement = (
-        "The minimum-norm minimiser W^cyc of the risk over the cyclic subset lies in S_cyc, the Graph-SVM solution W^mm is orthogonal to "
-        "S_cyc, and so ⟨W^cyc, W^mm⟩ = 0."
+        "The minimum-norm minimiser $W^cyc$ of the risk over the cyclic subset lies in $S_cyc$, the Graph-SVM solution "
+        "$W^mm$ is orthogonal to "
+        "$S_cyc$, and so $⟨W^cyc, W^mm⟩$ = 0."
     )
     protocol = (
         "200 random cyclic datasets, 40 of each of five shapes, two of them with fewer dimensions than tokens; log-loss with C Eᵀ = I. "
-        "Datasets whose Graph-SVM is infeasible, or in which W^mm or W^cyc is zero, do not meet the lemma's assumption; they are counted "
-        "and drawn again. W^cyc is minimised within S_cyc to a gradient of 1e-10 at most. That it lies there and is the shortest "
-        "minimiser of all is checked without S_cyc: the risk over the cyclic subset is minimised by L-BFGS over all matrices, from zero "
-        "and from a random start as long as W^cyc. The first minimiser must be W^cyc, with nothing outside the span of the generators "
-        "(e_j - ē)e_kᵀ; the second must not be shorter. The curvature in S_cyc is positive, and a random step as long as W^cyc and "
-        "orthogonal to S_cyc leaves the risk as it is. W^mm is compared with every generator by its cosine with it. All deviations are "
+        "Datasets whose Graph-SVM is infeasible, or in which $W^mm$ or $W^cyc$ is zero, do not meet the lemma's "
+        "assumption; they are counted "
+        "and drawn again. $W^cyc$ is minimised within $S_cyc$ to a gradient of 1e-10 at most. That it lies there and is the shortest "
+        "minimiser of all is checked without $S_cyc$: the risk over the cyclic subset is minimised by L-BFGS over all "
+        "matrices, from zero "
+        "and from a random start as long as $W^cyc$. The first minimiser must be $W^cyc$, with nothing outside the "
+        "span of the generators "
+        "$(e_j - ē)e_kᵀ$; the second must not be shorter. The curvature in $S_cyc$ is positive, and a random step as long as $W^cyc$ and "
+        "orthogonal to $S_cyc$ leaves the risk as it is. $W^mm$ is compared with every generator by its cosine with "
+        "it. All deviations are "
         "relative to the norms; the inner product also stands unscaled."
     )
     paper_value = "exact"
@@ -358,11 +366,11 @@ class C_L2(Claim):
             "trivial": trivial,
         }
         measured = (
-            f"{len(rows)} datasets: ⟨W^cyc, W^mm⟩ at most {worst['cosine']:.1e} relative and {worst['inner_product']:.1e} unscaled "
+            f"{len(rows)} datasets: $⟨W^cyc, W^mm⟩$ at most {worst['cosine']:.1e} relative and {worst['inner_product']:.1e} unscaled "
             f"(median cosine {np.median(table[:, NAMES.index('cosine')]):.1e}). The minimiser over all matrices is at most "
-            f"{worst['free_outside']:.1e} outside S_cyc and {worst['free_distance']:.1e} from W^cyc, and none from a random start is "
-            f"shorter ({worst['shorter_minimisers']:.0f}); W^mm is at most {worst['mm_inside']:.1e} inside S_cyc. Drawn again: "
-            f"{infeasible} infeasible, {trivial} with W^mm or W^cyc zero."
+            f"{worst['free_outside']:.1e} outside $S_cyc$ and {worst['free_distance']:.1e} from $W^cyc$, and none from a random start is "
+            f"shorter ({worst['shorter_minimisers']:.0f}); $W^mm$ is at most {worst['mm_inside']:.1e} inside $S_cyc$. Drawn again: "
+            f"{infeasible} infeasible, {trivial} with $W^mm$ or $W^cyc$ zero."
         )
         return Finding(measured, numbers, {"table": table, "each": each})
 
@@ -477,15 +485,16 @@ LOG = LogLoss()
 
 class C_L3(Claim):
     labels = ("C Lemma 3", "C Thm 4", "C Eq. (24)")
-    title = "The log-loss is convex in W, strictly on S_cyc, and has no finite critical point"
+    title = "The log-loss is convex in W, strictly on $S_cyc$, and has no finite critical point"
     statement = (
-        "Under the log-loss and C Eᵀ = I the training risk is convex in W and strictly convex on S_cyc. Where W^mm is not zero no finite "
+        "Under the log-loss and C Eᵀ = I the training risk is convex in W and strictly convex on $S_cyc$. Where $W^mm$ "
+        "is not zero no finite "
         "W has a zero gradient, and gradient descent with steps up to 1/L diverges."
     )
     protocol = (
         "Random cyclic datasets (K from 3 to 6, d from 2 to 5, n from 5 to 15, T = 4). Risks at points between random pairs; spectra of "
-        "Hessians from differences of exact gradients, on the whole space and on S_cyc, and against Eq. (24). Controls that must fail: "
-        "the squared loss, and the log-loss with the general head c_y = e_y + 2 ē/‖ē‖². Theorem 4: plain descent with η = 1/L for "
+        "Hessians from differences of exact gradients, on the whole space and on $S_cyc$, and against Eq. (24). Controls that must fail: "
+        "the squared loss, and the log-loss with the general head $c_y = e_y$ + 2 $ē/‖ē‖²$. Theorem 4: plain descent with η = 1/L for "
         "100,000 steps (quick: 10,000)."
     )
     paper_value = "–"
@@ -574,8 +583,8 @@ class C_L3(Claim):
             f"Of {chords['log'].size:,} points between random pairs {np.sum(~(chords['log'] <= 1e-13))} lie above their chord by more "
             f"than rounding; with the squared loss {above['squared_loss']:.0f}% do, with a general head {above['general_head']:.1f}%. "
             f"Relative to the largest, the smallest eigenvalue is {numbers['smallest_eigenvalue']:.0e} on the whole space and "
-            f"{numbers['smallest_eigenvalue_on_S_cyc']:.1e} on S_cyc. In {len(norms)} runs of {n_steps:,} steps the norm grows to "
-            f"{norms[:, -1].min():.1f} … {norms[:, -1].max():.1f}, and log ‖∇L‖ falls to {slopes[:, -1].min():.1f} … "
+            f"{numbers['smallest_eigenvalue_on_S_cyc']:.1e} on $S_cyc$. In {len(norms)} runs of {n_steps:,} steps the norm grows to "
+            f"{norms[:, -1].min():.1f} … {norms[:, -1].max():.1f}, and log $‖∇L‖$ falls to {slopes[:, -1].min():.1f} … "
             f"{slopes[:, -1].max():.1f}."
         )
         arrays = {

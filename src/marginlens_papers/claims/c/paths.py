@@ -31,7 +31,7 @@ CONVEX, GENERAL = SETTINGS[0], (SETTINGS[2], SETTINGS[3])
 
 class C_T1(Claim):
     labels = ("C Thm 1", "C Algo-RP")
-    title = "The regularisation path of acyclic data converges to W^mm in direction"
+    title = "The regularisation path of acyclic data converges to $W^mm$ in direction"
     statement = (
         "On acyclic data with a feasible Acyc-SVM and Assumptions 1 to 3, the matrix of smallest risk among all up to the norm R "
         "converges in direction to the solution of Acyc-SVM as R grows."
@@ -42,9 +42,10 @@ class C_T1(Claim):
         "= E, which obeys Assumption 3 and makes the risk nonconvex: there the search starts from the max-margin direction, from the "
         "radius before and, up to logits of 64, from 12 random matrices, and the lowest end is taken. That it is the lowest of all is "
         "not proved, and not needed: a matrix of norm R has some logit gap of at most R · margin, which bounds every risk in the ball "
-        "from below, and what is not above the risk found must then lie within the distance √(2κ/(R · margin)) of the direction of W^mm, "
+        "from below, and what is not above the risk found must then lie within the distance √(2κ/(R · margin)) of the "
+        "direction of $W^mm$, "
         "κ being the logarithm of found excess over bound. This certificate covers the true minimiser. Minima are compared by the "
-        "logarithm of the excess risk, which reaches e^-100000. The slope of log distance against log R is fitted from R = 1e3/margin "
+        "logarithm of the excess risk, which reaches $e^-100000$. The slope of log distance against log R is fitted from R = 1e3/margin "
         "on. Every point is checked by its KKT residual."
     )
     paper_value = "–"
@@ -129,8 +130,8 @@ class C_T1(Claim):
         }
         measured = (
             f"In all {len(lines)} problems ({int(is_convex.sum())} with the log-loss and C Eᵀ = I, {int((~is_convex).sum())} with C = E) "
-            f"the correlation with W^mm is at least {numbers['smallest_corr_at_1000_over_margin']:.5f} at R = 1e3/margin and 1 - "
-            f"{1.0 - numbers['smallest_corr_at_largest_radius']:.0e} at 1e5/margin. The distance of W_R/R to its direction falls with "
+            f"the correlation with $W^mm$ is at least {numbers['smallest_corr_at_1000_over_margin']:.5f} at R = 1e3/margin and 1 - "
+            f"{1.0 - numbers['smallest_corr_at_largest_radius']:.0e} at 1e5/margin. The distance of $W_R/R$ to its direction falls with "
             f"slopes from {slopes.max():.3f} to {slopes.min():.3f} (median {np.median(slopes):.4f}); the true minimiser is certain to "
             f"lie within {certified[:, 3].max():.2f} of it at 1e3/margin and within "
             f"{numbers['largest_certified_distance_at_the_end']:.3f} at 1e5/margin. In {numbers['lowered_by_random_starts']:.0f} of the "
@@ -222,18 +223,21 @@ FAR = CYCLIC_SCALES >= 1e3
 
 class C_T2(Claim):
     labels = ("C Thm 2", "C Algo-RP")
-    title = "With tokens of equal priority the path tends to W^mm in direction and to W^cyc along S_cyc"
+    title = "With tokens of equal priority the path tends to $W^mm$ in direction and to $W^cyc$ along $S_cyc$"
     statement = (
-        "With Assumptions 1, 2 and 4, a feasible Graph-SVM with W^mm ≠ 0 and a finite W^cyc, the matrix W_R of smallest risk among all "
-        "up to the norm R obeys W_R/R → W^mm/‖W^mm‖ and Π(W_R) → W^cyc, the projection onto S_cyc: W_R ≈ C_R W^mm + W^cyc."
+        "With Assumptions 1, 2 and 4, a feasible Graph-SVM with $W^mm$ ≠ 0 and a finite $W^cyc$, the matrix $W_R$ of "
+        "smallest risk among all "
+        "up to the norm R obeys $W_R/R → W^mm/‖W^mm‖$ and $Π(W_R) → W^cyc$, the projection onto $S_cyc$: $W_R ≈ C_R W^mm + W^cyc$."
     )
     protocol = (
         "Random cyclic data (K, d, n, T) = (6, 8, 6, 4), (8, 6, 10, 5) and (7, 5, 9, 4) where Graph-SVM is feasible and not zero; "
         "log-loss with C Eᵀ = I; R from 2 to 1e5 over the margin. The risk is split into the part of the components, which only Π(W) "
         "moves, and a tail that is kept in logarithms, so that both parts of the KKT conditions hold to rounding where the tail is "
-        "e^-100000. W^cyc comes from its own Newton method, W^mm and its multipliers from Graph-SVM. The rate of ‖Π(W_R) − W^cyc‖ is "
-        "fitted over R · margin from 8 to 24. The remainder W_R − C_R W^mm − Π(W_R) is held against the offset that the multipliers "
-        "predict. Other losses of Assumption 1: e^(−2u) on datasets where the risk over the cyclic subset has one finite minimiser (nine "
+        "$e^-100000$. $W^cyc$ comes from its own Newton method, $W^mm$ and its multipliers from Graph-SVM. The rate of "
+        "$‖Π(W_R) − W^cyc‖$ is "
+        "fitted over R · margin from 8 to 24. The remainder $W_R − C_R W^mm − Π(W_R)$ is held against the offset that the multipliers "
+        "predict. Other losses of Assumption 1: $e^(−2u)$ on datasets where the risk over the cyclic subset has one "
+        "finite minimiser (nine "
         "starts end there); and ℓ(u) = −u on one-hot [a, b, c] → a and → b, where it has not, by a search over all directions at R = 10, "
         "100 and 1000."
     )
@@ -431,22 +435,23 @@ def _summary(arrays: dict[str, Any], missed: int) -> tuple[str, dict[str, float]
         "cyclic_share_without_one_minimiser": float(arrays["without"][-1, 1]),
     }
     measured = (
-        f"With the log-loss, in all {len(gap)} problems the correlation with W^mm is at least 1 - "
+        f"With the log-loss, in all {len(gap)} problems the correlation with $W^mm$ is at least 1 - "
         f"{1.0 - numbers['smallest_corr_at_largest_radius']:.0e} at R = 1e5/margin (distance slopes: median {np.median(slopes):.4f}, "
-        f"slowest {slopes.max():.3f}). ‖Π(W_R) − W^cyc‖ falls like e^(ρ R·margin) with ρ from {rates.max():.3f} to {rates.min():.3f} "
+        f"slowest {slopes.max():.3f}). $‖Π(W_R) − W^cyc‖$ falls like e^(ρ R·margin) with ρ from {rates.max():.3f} to {rates.min():.3f} "
         f"down to {gap[:, -1].max():.0e}; KKT residuals are up to {numbers['largest_kkt_residual']:.0e}. {missed} infeasible datasets "
-        "were passed over. With e^(−2u) and one minimiser the correlation is at least 1 - "
-        f"{1.0 - numbers['other_loss_smallest_corr']:.0e} in {len(arrays['other'])} problems, and Π(W_R) within "
-        f"{numbers['other_loss_largest_cyclic_gap']:.0e} of W^cyc. With ℓ(u) = −u, [a, b, c] → a and → b, it is "
+        "were passed over. With $e^(−2u)$ and one minimiser the correlation is at least 1 - "
+        f"{1.0 - numbers['other_loss_smallest_corr']:.0e} in {len(arrays['other'])} problems, and $Π(W_R)$ within "
+        f"{numbers['other_loss_largest_cyclic_gap']:.0e} of $W^cyc$. With ℓ(u) = −u, [a, b, c] → a and → b, it is "
         f"{numbers['corr_without_one_minimiser']:.3f} at R = 1000."
     )
     note = (
-        "As stated, for every loss of Assumption 1, the theorem is false: with ℓ(u) = −u, one-hot tokens, [a, b, c] → a and → b, the "
-        "risk does not see how a and b share. W^cyc = 0 is one of many minimisers, and the best matrix of norm R puts a above b by R/√2: "
-        f"its correlation with W^mm stays at {numbers['corr_without_one_minimiser']:.3f} and ‖Π(W_R)‖/R at "
-        f"{numbers['cyclic_share_without_one_minimiser']:.2f}. The proof takes for granted that a minimising sequence on S_cyc "
+        "As stated, for every loss of Assumption 1, the theorem is false. With $ℓ(u) = −u$, one-hot tokens, [a, b, c] → a and → b, the "
+        "risk does not see how a and b share. $W^cyc$ = 0 is one of many minimisers, and the best matrix of norm R "
+        "puts a above b by R/√2: "
+        f"its correlation with $W^mm$ stays at {numbers['corr_without_one_minimiser']:.3f} and $‖Π(W_R)‖/R$ at "
+        f"{numbers['cyclic_share_without_one_minimiser']:.2f}. The proof takes for granted that a minimising sequence on $S_cyc$ "
         "converges; it does where the risk over the cyclic subset has one minimiser, as with the log-loss (Lemma 7). The decomposition "
-        "W_R ≈ C_R W^mm + W^cyc holds up to a constant, not to zero: the remainder at R = 1e5/margin has norm "
+        "$W_R ≈ C_R W^mm + W^cyc$ holds up to a constant, not to zero: the remainder at R = 1e5/margin has norm "
         f"{np.median(remainder):.2f} in the median and up to {remainder.max():.2f}. It is the offset that Graph-SVM's multipliers "
         f"predict: residual attention on active pairs is proportional to them, in the {int(lawful.sum())} problems where every active "
         f"pair can carry one, with a largest log ratio of {np.median(deviation):.0e} in the median ({deviation.max():.0e} at most), and "

@@ -34,7 +34,8 @@ class C_G(Claim):
     protocol = (
         "Random datasets with 1 to 60 sequences of 1 to 9 tokens, lengths differing within each, over 2 to 14 tokens; labels by one "
         "order, by a few orders, or free. Each is compared with brute force written apart from the library: edges sample by sample, "
-        "reachability by closing the matrix, components, O_i, R_i and the subdataset by definition. Figure 2 is checked against every "
+        "reachability by closing the matrix, components, $O_i$, $R_i$ and the subdataset by definition. Figure 2 is "
+        "checked against every "
         "sentence that the text says of it (its sequences are ours: the text does not give them). The real-text figures show all windows "
         "of 3 and of 16 characters of tiny Shakespeare that hold the character which follows them, nothing pruned; the edges come with "
         "the package."

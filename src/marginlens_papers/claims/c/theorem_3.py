@@ -51,19 +51,22 @@ SERIES = (
 
 class C_T3(Claim):
     labels = ("C Thm 3", "C Eq. (2)", "C Eq. (3)")
-    title = "Constant steps from any start lead to W^mm and W^cyc, like 1/τ within S_cyc"
+    title = "Constant steps from any start lead to $W^mm$ and $W^cyc$, like 1/τ within $S_cyc$"
     statement = (
-        "With the log-loss, C Eᵀ = I and a feasible Graph-SVM, gradient descent with a constant step size from any W(0) has W/‖W‖ → "
-        "W^mm/‖W^mm‖, Eq. (2), and Π(W) → W^cyc within S_cyc, Eq. (3)."
+        "With the log-loss, C Eᵀ = I and a feasible Graph-SVM, gradient descent with a constant step size from any W(0) has $W/‖W‖$ → "
+        "$W^mm/‖W^mm‖$, Eq. (2), and Π(W) → $W^cyc$ within $S_cyc$, Eq. (3)."
     )
     protocol = (
-        "Eight random cyclic datasets, K = 6, d = 8, n = 6, T = 4 as in Figure 4, whose Graph-SVM is feasible and whose W^cyc is longer "
+        "Eight random cyclic datasets, K = 6, d = 8, n = 6, T = 4 as in Figure 4, whose Graph-SVM is feasible and "
+        "whose $W^cyc$ is longer "
         "than .1. A million constant steps from zero, and from random W(0) of norm 16 and 32, of the largest size that Lemma 5 allows: "
         "1/L with the least Lipschitz constant known here; and with the paper's own larger L of Eq. (23), a million from zero and ten "
-        "million from norm 32. Followed are the distance ‖Π(W) − W^cyc‖ and the largest total variation, over the training sequences, "
+        "million from norm 32. Followed are the distance $‖Π(W) − W^cyc‖$ and the largest total variation, over the training sequences, "
         "between attention and its predicted limit, with slopes fitted on logarithms over the last two factors of ten; the correlation "
-        "of W with W^mm; and that of its growth W(τ) − W(τ/10). Controls that must fail: a W^cyc too long by a tenth, and the direction "
-        "of the first step from zero in place of W^mm. W^mm, W^cyc and the limit of attention are solved for, never trained. The paper "
+        "of W with $W^mm$; and that of its growth W(τ) − W(τ/10). Controls that must fail: a $W^cyc$ too long by a "
+        "tenth, and the direction "
+        "of the first step from zero in place of $W^mm$. $W^mm$, $W^cyc$ and the limit of attention are solved for, "
+        "never trained. The paper "
         "gives no rate, so all bars are ours; they were set after three draws of the datasets. Extremes over the runs vary from draw to "
         "draw, so medians carry the rate, and each run must only fall tenfold over two factors of ten."
     )
@@ -123,21 +126,22 @@ class C_T3(Claim):
         far = [series.name for series in chosen if series.start_norm == 32.0]
         measured = (
             f"{n_datasets} datasets, {n_datasets * len(chosen)} runs of {n_steps * max(series.times for series in chosen):,} steps at "
-            f"most. Slopes on logarithms over the last two factors of ten: distance within S_cyc {np.median(slopes[0]):.3f} in the "
+            f"most. Slopes on logarithms over the last two factors of ten: distance within $S_cyc$ {np.median(slopes[0]):.3f} in the "
             f"median ({slopes[0].max():.3f} to {slopes[0].min():.3f}), attention to its limit {np.median(slopes[1]):.3f} "
             f"({slopes[1].max():.3f} to {slopes[1].min():.3f}); distances end between {numbers['smallest_final_distance']:.0e} and "
-            f"{numbers['largest_final_distance']:.0e}. Correlation with W^mm, rising in all but {numbers['runs_that_turn_away']:.0f} "
+            f"{numbers['largest_final_distance']:.0e}. Correlation with $W^mm$, rising in all but {numbers['runs_that_turn_away']:.0f} "
             f"runs: {'; '.join(f'{name}: {_range(found, name)}' for name in found)}. Of the growth over the last factor of ten it is "
             f"{numbers['median_corr_of_growth']:.5f} in the median and at least {numbers['smallest_corr_of_growth']:.3f}, and that "
-            f"growth is {numbers['median_length_of_growth']:.3f} as long as W^mm log 10 in the median. Controls: to a W^cyc too long by "
+            f"growth is {numbers['median_length_of_growth']:.3f} as long as $W^mm$ log 10 in the median. Controls: to a "
+            "$W^cyc$ too long by "
             f"a tenth the distance ends {numbers['control_smallest_distance_ratio']:.0f} times as large or more; with the first step's "
             f"direction the growth's correlation is lower by {numbers['control_smallest_lead_of_growth']:.2f} or more."
         )
         needed = [result.steps_needed for name in far for result in found[name]]
         note = (
-            "Eq. (3) is seen to happen, Eq. (2) only to be under way from far starts: W grows like W^mm log τ, so the part of W(0) "
+            "Eq. (3) is seen to happen, Eq. (2) only to be under way from far starts: W grows like $W^mm$ log τ, so the part of W(0) "
             f"across it fades like 1/log τ. From norm 32 the correlations end at {' and '.join(_range(found, name) for name in far)}; at "
-            f"that pace .99 takes from 10^{min(needed):.0f} to 10^{max(needed):.0f} steps. That the limit is W^mm is shown by the "
+            f"that pace .99 takes from $10^{min(needed):.0f}$ to $10^{max(needed):.0f}$ steps. That the limit is $W^mm$ is shown by the "
             "growth, not by W itself. 1/τ is a bound rather than a law: where its coefficient nearly vanishes the distance falls faster "
             f"(slope {slopes[0].min():.2f}), and from far starts the fit still holds a transient."
         )

@@ -31,11 +31,12 @@ class D_1(Claim):
     labels = ("D Fig (local convergence)",)
     title = "W goes to the Frobenius margin of what it selects, its factors to the nuclear one"
     statement = (
-        "Gradient descent on the key-query matrix W converges in direction to min ‖W‖_F s.t. (x_iα − x_it)ᵀ W z_i ≥ 1 for the locally "
+        "Gradient descent on the key-query matrix W converges in direction to $min ‖W‖_F$ s.t. "
+        "$(x_iα − x_it)ᵀ W z_i ≥ 1$ for the locally "
         "optimal tokens α that it selects; trained through its factors, W = K Qᵀ, to the same with the nuclear norm."
     )
     protocol = (
-        "n = 6, T = 8, d = 10; tokens, head and a query z_i for each input uniform on the sphere, labels ±1; 100 runs of normalised "
+        "n = 6, T = 8, d = 10; tokens, head and a query $z_i$ for each input uniform on the sphere, labels ±1; 100 runs of normalised "
         "descent with step .1 for 2,000 steps from uniform entries of size 1/√d; on the factors (width 10) each factor is normalised "
         "by itself. Every run is held against the margin problems of the tokens selected at the end, in both norms, no run left out. "
         "Control: the authors' steps, with the float64 gradient that cancels, divided by its norm plus ε = 2.2e-16."

@@ -45,14 +45,17 @@ class D_3(Claim):
     labels = ("D Fig (multi-token)", "D SVMeq")
     title = "Several tokens kept: the gradient that cancels stops at float64, the exact one goes on"
     statement = (
-        "With a nonlinear head attention may keep several tokens of an input. W then tends to W^fin + R W^dir: W^fin sets the log ratios "
-        "of attention within the sets, W^dir has equal logits within them and a margin of one over the other tokens, and R grows."
+        "With a nonlinear head attention may keep several tokens of an input. W then tends to $W^fin$ + R $W^dir$: "
+        "$W^fin$ sets the log ratios "
+        "of attention within the sets, $W^dir$ has equal logits within them and a margin of one over the other tokens, and R grows."
     )
     protocol = (
-        "n = 3, T = 4; head ψ(z) = Σ_j max(0, zᵀV)_j with ‖V‖_F = 1, tokens and queries on the sphere, labels ±1 with a −1 among them; "
+        "n = 3, T = 4; head $ψ(z) = Σ_j max(0, zᵀV)_j$ with $‖V‖_F$ = 1, tokens and queries on the sphere, labels ±1 "
+        "with a −1 among them; "
         "normalised steps of .1 from entries of size 1/√d, 2,000 of them; d = 4, 6, 8, 10, 100 problems each (the authors draw until 500 "
-        "pass). As in the authors' code a run passes if no attention lies in (1e-6, 1e-3], some is below, and W^dir exists; its sets are "
-        "the tokens above 1e-3. Distance: 1 − cosine of W with W^fin + R W^dir, R the best. Each problem is trained twice: with the "
+        "pass). As in the authors' code a run passes if no attention lies in (1e-6, 1e-3], some is below, and $W^dir$ "
+        "exists; its sets are "
+        "the tokens above 1e-3. Distance: 1 − cosine of W with $W^fin$ + R $W^dir$, R the best. Each problem is trained twice: with the "
         "float64 gradient that cancels, over its norm plus 2.2e-16, and with the exact one; compared are the runs that pass both times."
     )
     paper_value = "1 − correlation stops at .035, .017, .011, .0055 (d = 4, 6, 8, 10), largest dropped attention piled up at 1e-16"
@@ -244,9 +247,10 @@ def _numbers(dimensions: tuple[int, ...], rows: list[dict[str, Any]]) -> dict[st
 def _sentence(numbers: dict[str, float]) -> str:
     return (
         f"{numbers['share_passed']:.0%} of the problems pass, {numbers['n_passed_twice']:.0f} both ways. At d = 4 the distance to "
-        f"W^fin + R W^dir ends at {numbers['mean_distance_cancelling_d4']:.4f} by the gradient that cancels and at "
+        f"$W^fin$ + R $W^dir$ ends at {numbers['mean_distance_cancelling_d4']:.4f} by the gradient that cancels and at "
         f"{numbers['mean_distance_exact_d4']:.4f} by the exact one; over all the median ratio is "
-        f"{numbers['median_ratio_exact_to_cancelling']:.2f}, the least {numbers['least_ratio_exact_to_cancelling']:.2g}. Dropped attention "
+        f"{numbers['median_ratio_exact_to_cancelling']:.2f}, the least "
+        f"{numbers['least_ratio_exact_to_cancelling']:.2g}. Dropped attention "
         f"falls to 1e{numbers['smallest_log10_dropped_cancelling']:.0f} at most by the one, to "
         f"1e{numbers['smallest_log10_dropped_exact']:.0f} by the other."
     )
@@ -254,7 +258,8 @@ def _sentence(numbers: dict[str, float]) -> str:
 
 def _note(numbers: dict[str, float]) -> str:
     return (
-        f"Most runs do not pass ({1.0 - numbers['share_passed']:.0%}): they are held at kinks of the head or end in a finite W, whichever "
+        f"Most runs do not pass ({1.0 - numbers['share_passed']:.0%}): they are held at kinks of the head or end in a "
+        "finite W, whichever "
         f"gradient is used. Where both pass, {numbers['share_no_farther']:.0%} of the exact runs are at least as close; of the "
         f"{numbers['n_farther']:.0f} others {numbers['n_farther_with_other_tokens']:.0f} have gone on to keep other tokens."
     )

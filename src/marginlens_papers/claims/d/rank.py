@@ -28,7 +28,8 @@ class D_2(Claim):
     labels = ("D Fig (rank)",)
     title = "The Frobenius solution has rank min(n, d), the nuclear one far less"
     statement = (
-        "The Frobenius solution of W-SVM is a sum of rank-one matrices with the n queries on one side: its rank is at most min(n, d), and "
+        "The Frobenius solution of W-SVM is a sum of rank-one matrices with the n queries on one side: its rank is at "
+        "most min(n, d), and "
         "in general it is that. The nuclear solution, which the factors go to, has no larger rank, and a smaller one near d ≈ n."
     )
     protocol = (
@@ -36,7 +37,7 @@ class D_2(Claim):
         "(n, T) = (5, 5), (5, 10), (5, 15), (10, 5), (15, 5), d = 2, 3, 4, 5, 10, 15, 20, 100 problems each, both norms: 7,000 "
         "problems (the authors also take d = 1). Infeasible problems are counted, not ranked. The rank counts singular "
         "values above 1e-5 of the largest; for the nuclear norm it is held against a second count from the multipliers alone: an optimal "
-        "W has at most as many as Σ λ_r A_r has singular values equal to the largest (within 1e-3)."
+        "W has at most as many as Σ $λ_r A_r$ has singular values equal to the largest (within 1e-3)."
     )
     paper_value = (
         "rank n at n = 5 and d ≥ 5 for Frobenius; nuclear below n near d ≈ n, 13.9 at n = 15, d = 15 (tolerance 1e-7)"
@@ -162,7 +163,8 @@ def _numbers(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def _sentence(numbers: dict[str, float]) -> str:
     return (
-        f"{numbers['n_solved']:,.0f} solutions ({numbers['share_infeasible']:.1%} of the problems are infeasible): the Frobenius solution "
+        f"{numbers['n_solved']:,.0f} solutions ({numbers['share_infeasible']:.1%} of the problems are infeasible): the "
+        "Frobenius solution "
         f"has rank min(n, d) in {numbers['share_of_frobenius_ranks_min_n_d']:.1%}, never more; the nuclear one never more than that. At "
         f"n = 15, d = 15 nuclear solutions have mean rank {numbers['mean_nuclear_rank_n15_d15']:.2f} (Frobenius "
         f"{numbers['mean_frobenius_rank_n15_d15']:.2f}), and the multipliers allow no more in "

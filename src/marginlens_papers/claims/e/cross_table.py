@@ -31,14 +31,16 @@ class E_1(Claim):
     labels = ("E Fig 4",)
     title = "ℓp mirror descent on W goes to the ℓp margin, and only to that"
     statement = (
-        "Mirror descent with the potential ψ = ‖·‖_p^p/p on W converges in direction to min ‖W‖_p s.t. (x_iα − x_it)ᵀ W z_i ≥ 1, measured "
-        "by the Bregman divergence D_ψ(W*/‖W*‖_p, W/‖W‖_p); so with the head trained too."
+        "Mirror descent with the potential ψ = $‖·‖_p^p/p$ on W converges in direction to $min ‖W‖_p$ s.t. "
+        "$(x_iα − x_it)ᵀ W z_i ≥ 1$, measured "
+        "by the Bregman divergence $D_ψ(W*/‖W*‖_p, W/‖W‖_p)$; so with the head trained too."
     )
     protocol = (
         "n = 6, T = 8, d = 10, tokens, head and queries on the sphere, 100 seeds, from zero; steps .1 along the gradient over its dual "
         "norm, 1,500, 2,000 and 20,000 of them for p = 1.75, 2 and 3. Row: what W was trained with; column: p' of margin and divergence, "
         "for the tokens that this very run selects (ours), and for those that the run of p' selects, as in the authors' code. Head "
-        "and W together on the authors' problem of two inputs in the plane, from zero, each normalised by itself: v against the ℓp-SVM of "
+        "and W together on the authors' problem of two inputs in the plane, from zero, each normalised by itself: v "
+        "against the ℓp-SVM of "
         "the selected tokens, W against the relaxed problem, with margin one where v has a support vector."
     )
     paper_value = "diagonal about 0 at p = 3 after 20,000 steps, .2 off the diagonal (read off a figure)"
@@ -181,10 +183,12 @@ def _numbers(table: FloatArray, of_other_runs: FloatArray, gaps: list[float], jo
 def _sentence(numbers: dict[str, float]) -> str:
     diagonal = ", ".join(f"{numbers[f'mean_divergence_{p:g}_{p:g}']:.4f}" for p in NORMS)
     return (
-        f"Mean divergence on the diagonal {diagonal} (p = 1.75, 2, 3), off it up to {numbers['largest_mean_off_diagonal']:.3f}, and never "
+        f"Mean divergence on the diagonal {diagonal} (p = 1.75, 2, 3), off it up to "
+        f"{numbers['largest_mean_off_diagonal']:.3f}, and never "
         f"less than {1.0 / numbers['largest_ratio_of_diagonal_to_others']:.1f} times the diagonal of its row and column. Against the "
         f"tokens of the other run up to {numbers['largest_mean_off_diagonal_of_other_runs']:.3f}: "
-        f"{numbers['share_with_other_tokens_than_p_2']:.0%} of the runs with p = 1.75 and 3 select other tokens than p = 2 does. Head and "
+        f"{numbers['share_with_other_tokens_than_p_2']:.0%} of the runs with p = 1.75 and 3 select other tokens than p "
+        "= 2 does. Head and "
         f"W together: at most {numbers['largest_joint_divergence_of_v']:.4f} and {numbers['largest_joint_divergence_of_W']:.4f}."
     )
 
@@ -193,7 +197,7 @@ def _note(numbers: dict[str, float]) -> str:
     if numbers["largest_mean_off_diagonal"] >= 0.1:
         return ""
     return (
-        "For one and the same selection the three margins are closer than .2: of what stands off the diagonal "
+        "For one and the same selection the three margins are closer than .2. Of what stands off the diagonal "
         f"({numbers['largest_mean_off_diagonal_of_other_runs']:.3f} at most) a part comes from runs that select other tokens "
         f"({numbers['largest_mean_off_diagonal']:.3f} without)."
     )

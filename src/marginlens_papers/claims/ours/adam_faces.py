@@ -57,18 +57,20 @@ class X_N5(Claim):
     labels = ("X N5",)
     title = "The two faces of Adam: sign descent above ε, gradient descent below"
     statement = (
-        "With steps η (t+1)^(-a) Adam moves like sign descent, towards the ℓ∞ margin, while the root of its second moment is far "
+        "With steps η ($t+1)^(-a$) Adam moves like sign descent, towards the ℓ∞ margin, while the root of its second moment is far "
         "above ε, and "
         "like gradient descent once gradients are far below. The change comes after a number of steps that grows like "
-        "log(1/ε)^(1/(1-a)): arXiv 2609.33904 states it for linear models and 1/3 < a < 1, here it is softmax attention, a = 0 among them."
+        "$log(1/ε)^(1/(1-a))$: arXiv 2609.33904 states it for linear models and 1/3 < a < 1, here it is softmax "
+        "attention, a = 0 among them."
     )
     protocol = (
         f"n = 4, T = 6, d = 30, tokens and head uniform on the sphere, logistic loss, 10 problems; Adam on p from 0 with β = {BETAS}, "
         "ε from 1e-4 to 1e-60, in the log domain; a = 0 (η = .01), .4 (.1), .5 (.3), .7 (1). Crossing: the first step at which the mean "
-        "modulus of the gradient's entries is ε; beside it the first at which the largest entry of an update is below η_t/2. Slope: of "
+        "modulus of the gradient's entries is ε; beside it the first at which the largest entry of an update is below $η_t/2$. Slope: of "
         "log(crossing) against log log(1/ε) from ε = 1e-10 on, median over problems. Control on 2 problems: β₂ = .999, under which "
         "the root "
-        "of the second moment cannot fall faster than by a factor .999^(1/2) a step. Faces: a = 0, 100,000 steps, ε = 1e-2, 1e-4, 1e-20, 0."
+        "of the second moment cannot fall faster than by a factor $.999^(1/2)$ a step. Faces: a = 0, 100,000 steps, ε "
+        "= 1e-2, 1e-4, 1e-20, 0."
     )
     paper_value = (
         "beyond the papers; aim: crossing times on a line of slope 1/(1-a) in log-log, slope · (1-a) within 10% of one"
@@ -297,8 +299,10 @@ def _sentence(numbers: dict[str, float], arrays: dict[str, Any]) -> str:
 
 def _note(numbers: dict[str, float]) -> str:
     return (
-        f"With β₂ = .999 and a = .5 crossings come at {numbers['slow_crossings_over_the_bound']:.2f} times 2 log(1/ε)/log(1/β₂), which "
-        "is linear in log(1/ε) whatever a is: v remembers larger gradients for a thousand steps, and steps must be short before it "
+        "Crossings follow the law only with a short memory of the second moment. "
+        f"With β₂ = .999 and a = .5 crossings come at {numbers['slow_crossings_over_the_bound']:.2f} times $2 log(1/ε)/log(1/β₂)$, which "
+        "is linear in log(1/ε) whatever a is. The second moment remembers larger gradients for a thousand steps, and "
+        "steps must be short before it "
         "follows them. That is why β is short here, chosen after longer memories had "
         "given flatter lines at a = .7 in first runs."
     )

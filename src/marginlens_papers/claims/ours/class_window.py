@@ -41,16 +41,18 @@ class X_T5(Claim):
     title = "Where Theorem 5's selection comes true, and where a class is lost"
     statement = (
         "Far below the sizes of Theorem 5 the flow after the first step selects the decisive tokens for small and for large steps, but "
-        "not in between: where the step moves decisive scores by m = (η₀/2)|α_s| along v, a window of m that opens from about T = 10 on "
+        "not in between: where the step moves decisive scores by m = $(η₀/2)|α_s|$ along v, a window of m that opens "
+        "from about T = 10 on "
         "and widens with T and with the number of decisive tokens, p runs off along v, and the decisive tokens of one label are never "
         "selected."
     )
     protocol = (
         "Data with irrelevant tokens balanced to the count: n = 20 sequences, 40 irrelevant tokens (fewer where they do not fit), one "
         "decisive token a class; E and p with entries N(0, 1/d), v a random unit vector, one step with η₀ = 4Tm, then arc-length "
-        "gradient flow to ‖p‖ = 100. T = 4 to 60 at d = 2048, 8 initialisations each (4 at T = 4); beside it d = 128 to 8192 at T = 30, "
+        "gradient flow to $‖p‖$ = 100. T = 4 to 60 at d = 2048, 8 initialisations each (4 at T = 4); beside it d = 128 "
+        "to 8192 at T = 30, "
         "and 2 and 5 decisive tokens a class, 4 each. T = 30 holds η₀ = 10 to 10,000. Controls: the same flow with the part along v "
-        "taken out of the keys, scores kept; and 8 runs at full accuracy to ‖p‖ = 1000. check_class_window, whose two constants were "
+        "taken out of the keys, scores kept; and 8 runs at full accuracy to $‖p‖$ = 1000. check_class_window, whose two constants were "
         "fitted to such runs, some of them the same (n = 20 and 120, T from 10 to 100, 3 to 150 irrelevant tokens), is held against all "
         "of them where m ≥ 6/√d."
     )
@@ -209,7 +211,7 @@ def _finding(runs: list[Any], blind: list[bool], changed: int, traces: list[Any]
     measured = (
         f"T = 30, d = 2048: for η₀ = {', '.join(f'{rate:,.0f}' for rate in RATES)} the decisive tokens alone are selected in "
         f"{', '.join(map(str, per_rate))} of {n_each} runs. Taking v out of the keys, {sum(blind)} of {len(blind)} runs inside the "
-        f"window come right; left in, ⟨p, v⟩/‖p‖ ends at {', '.join(ends)}. check_class_window names {int(np.sum(inside & named))} of "
+        f"window come right; left in, $⟨p, v⟩/‖p‖$ ends at {', '.join(ends)}. check_class_window names {int(np.sum(inside & named))} of "
         f"the {int(named.sum())} lost runs (m ≥ 6/√d); {int(np.sum(right & outside))} of {int(outside.sum())} runs outside it come "
         f"right, and {int(np.sum(right & signal & inside))} of {int(np.sum(signal & inside))} inside."
         if len(runs) > 20
@@ -226,9 +228,11 @@ def _note(runs: list[Any], right: Any, lost: Any, inside: Any, signal: Any) -> s
     high = np.array([cell.moved >= 300.0 for cell in cells])
     weak = ~signal
     parts = [
+        "Nothing of this is proved; the theorem's own η₀ ≥ 4n²T² with d = 2048 is far outside what its proof covers. "
         "Why: the step gives all decisive tokens ±m v. A part of p along v lifts one label's tokens and sinks the other's, and it grows "
-        "by the factor g = ½Σm_s² faster than what lifts both; the class that sinks turns to irrelevant tokens with good random scores. "
-        "Beyond the window e^(−m)T, what is left of the risen class, is less than 1/T, and p comes back."
+        "by the factor g = $½Σm_s²$ faster than what lifts both; the class that sinks turns to irrelevant tokens with "
+        "good random scores. "
+        "Beyond the window $e^(−m)T$, what is left of the risen class, is less than 1/T, and p comes back."
     ]
     if weak.any():
         parts.append(
@@ -240,9 +244,6 @@ def _note(runs: list[Any], right: Any, lost: Any, inside: Any, signal: Any) -> s
         parts.append(
             f"At m = 300 (η₀ = 1,200 T) the width no longer is enough: {int(right[high].sum())} of {int(high.sum())} runs come right."
         )
-    parts.append(
-        "Nothing of this is proved; the theorem's own η₀ ≥ 4n²T² with d = 2048 is far outside what its proof covers."
-    )
     return " ".join(parts)
 
 

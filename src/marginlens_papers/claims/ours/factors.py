@@ -42,14 +42,17 @@ class X_N3(Claim):
     title = "Sign descent on the factors heads for the margin of factors with bounded entries"
     statement = (
         "On the factors of W = Q Kᵀ gradient descent goes to the nuclear margin and steepest descent in the spectral norm, factor by "
-        "factor, to the spectral one. Sign descent goes to none of the margins of W in ℓ1, ℓ∞, Frobenius, nuclear or spectral norm: it is "
-        "steepest descent in max(|Q|∞, |K|∞) and heads for stationary points of that margin problem, where with G = Σ λ_r A_r "
-        "⟨G K, Q⟩ = |Q|∞ ‖G K‖₁ and ⟨Gᵀ Q, K⟩ = |K|∞ ‖Gᵀ Q‖₁. The best margin over all widths is that of the convex hull of s tᵀ with "
+        "factor, to the spectral one. Sign descent goes to none of the margins of W in ℓ1, ℓ∞, Frobenius, nuclear or "
+        "spectral norm: it is "
+        "steepest descent in max(|Q|∞, |K|∞) and heads for stationary points of that margin problem, where with G = Σ $λ_r A_r$ "
+        "⟨G K, Q⟩ = |Q|∞ $‖G K‖₁$ and ⟨Gᵀ Q, K⟩ = |K|∞ $‖Gᵀ Q‖₁$. The best margin over all widths is that of the "
+        "convex hull of s tᵀ with "
         "signs s, t; wide factors come close to it, narrow ones cannot."
     )
     protocol = (
-        "n = 6, T = 8, d = 10, one query per input, all on the sphere; 12 problems; factors of width 1, 2, 5, 10, 20 for sign descent, 10 "
-        "for the others; 5,000 steps that fall like t^(-1/2), the first .15/√width (sign), .5 (each factor in its norm). "
+        "n = 6, T = 8, d = 10, one query per input, all on the sphere; 12 problems; factors of width 1, 2, 5, 10, 20 "
+        "for sign descent, 10 "
+        "for the others; 5,000 steps that fall like $t^(-1/2)$, the first .15/√width (sign), .5 (each factor in its norm). "
         "G is the mean over the last fifth of the steps of the run's own gradients in W, each scaled to sum of entries one. The bound is "
         "computed with all sign vectors of one side, for the tokens that the run selects; its two sides meet to 1e-9."
     )
@@ -141,7 +144,7 @@ def _note(numbers: dict[str, float]) -> str:
     if least >= STATIONARY:
         return ""
     return (
-        f"The runs head for the conditions of a stationary point and are not there: alignment is {least:.3f} in the mean at the width "
+        f"The runs head for the conditions of a stationary point and are not there. Alignment is {least:.3f} in the mean at the width "
         f"where it is least (met from {STATIONARY:g} on), and grows with the steps. That it goes to one is a reading of the trend, "
         "and the bar of .8 was set after first runs."
     )

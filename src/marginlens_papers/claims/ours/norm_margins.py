@@ -137,7 +137,8 @@ def _sentence(runs: NormRuns, long: NormRuns, numbers: dict[str, float]) -> str:
     return (
         f"Mean share of the own margin over {runs.share.shape[-1]} problems after {STEPS:,} steps: {own}; over "
         f"{long.share.shape[-1]} after {LONG_STEPS:,}: {later}. Of the other margins at most {numbers['largest_other_share']:.3f}. "
-        f"Each cell is within {numbers['largest_distance_from_the_limits']:.4f} of what the solution of the descent's own norm has. Median "
+        f"Each cell is within {numbers['largest_distance_from_the_limits']:.4f} of what the solution of the descent's "
+        "own norm has. Median "
         f"gap of the runs' own brackets, without a solver: {gaps}. The selection changed over the second half of "
         f"{' and of '.join(changes)}, all of them counted. Every best margin is proved to a relative {numbers['solver_gap']:.0e}."
     )
@@ -151,7 +152,8 @@ def _slowest_words(runs: NormRuns, long: NormRuns) -> str:
         return ""
     return (
         f"Coordinate descent has {short:.4f} of its margin after {STEPS:,} steps and {later:.4f} after {LONG_STEPS:,}. A run lacks about "
-        "log(number of constraints)/(margin × length of its way) of the best margin, and what steps of that length lose; in ℓ1 the margin "
+        "log(number of constraints)/(margin × length of its way) of the best margin, and what steps of that length "
+        "lose; in ℓ1 the margin "
         "is smallest, one entry moves at a time, and longer steps lose more than they gain, with momentum or falling sizes too."
     )
 
@@ -181,8 +183,9 @@ class X_N1(_OneNormOneMargin):
     )
     protocol = (
         "n = 6 inputs, T = 8 tokens, d = 10, a query for each input; tokens, queries and head uniform on the sphere, labels ±1, logistic "
-        "loss; 200 problems for each descent, from W = 0. Constant steps, the same for all problems, of size (runs of 10,000; × 10^(-1/4) "
-        f"in those of 100,000) {_steps('W')}. Share: min_r ⟨a_r, W⟩/‖W‖ of the last W over the largest such margin for the tokens it "
+        "loss; 200 problems for each descent, from W = 0. Constant steps, the same for all problems, of size (runs of "
+        "10,000; × $10^(-1/4)$ "
+        f"in those of 100,000) {_steps('W')}. Share: $min_r ⟨a_r, W⟩/‖W‖$ of the last W over the largest such margin for the tokens it "
         "selects, which a bracket proves. Runs of 10,000 steps are taken anew; those of 100,000 are archived, by "
         "python -m marginlens_papers.norm_runs W --steps 100000 --problems 200. No run is left out."
     )
@@ -222,13 +225,15 @@ class X_N2(_OneNormOneMargin):
     labels = ("X N2",)
     title = "One norm, one margin: five descents on p and the five margins they go to"
     statement = (
-        "Steepest descent in ℓ1, ℓ1.75, ℓ2, ℓ3 and ℓ∞ on the weights p of softmax attention each go to the largest margin, for the tokens "
+        "Steepest descent in ℓ1, ℓ1.75, ℓ2, ℓ3 and ℓ∞ on the weights p of softmax attention each go to the largest "
+        "margin, for the tokens "
         "that they select, in their own norm."
     )
     protocol = (
         "n = 4 inputs, T = 6 tokens, d = 30, tokens and head uniform on the sphere, labels ±1, logistic loss: 20 constraints in 30 "
         "unknowns, so that any tokens can be selected; 200 problems for each descent, from p = 0. Constant steps, the same for all "
-        f"problems, of size (in runs of 10,000; × 10^(-1/4) in those of 100,000) {_steps('p')}. Share: min_r ⟨a_r, p⟩/‖p‖ of the last p "
+        f"problems, of size (in runs of 10,000; × $10^(-1/4)$ in those of 100,000) {_steps('p')}. Share: "
+        "$min_r ⟨a_r, p⟩/‖p‖$ of the last p "
         "over the largest such margin for the tokens it selects, which a bracket proves. Runs of 10,000 steps are taken anew; those of "
         "100,000 are archived, by python -m marginlens_papers.norm_runs p --steps 100000 --problems 200. No run is left out."
     )
@@ -268,7 +273,8 @@ class X_N2(_OneNormOneMargin):
             f"{runs.names[i]} in {runs.names[j]} {runs.table[i, j]:.3f} ({limits[i, j]:.3f})" for i, j in above
         )
         return (
-            f"Norms of neighbouring powers are too close for other shares of at most {OTHER_SHARE:g}: {cells}, in brackets what the exact "
+            f"Norms of neighbouring powers are too close for other shares of at most {OTHER_SHARE:g}. These are "
+            f"{cells}, in brackets what the exact "
             "max-margin solution of the descent's own norm has of the other margin. No descent that goes to its own margin can do "
             "otherwise."
         )

@@ -33,7 +33,7 @@ class X_N4(Claim):
         f"{PROBLEMS} problems each of X-N1 (five norms on W, n = 6, T = 8, d = 10) and of X-N2 (five norms on p, n = 4, T = 6, d = 30), "
         f"from zero, {STEPS:,} steps of a tenth of the sizes there, without momentum. Selections differ where any of the n tokens does. "
         "Control: the same descent with steps half as long and twice as many. Best margins of what was selected, in every norm, with "
-        "their brackets. Globally optimal: the token of the highest score y_i v·x_it in every input."
+        "their brackets. Globally optimal: the token of the highest score $y_i v·x_it$ in every input."
     )
     paper_value = (
         "beyond the papers; aim: how often selections differ, in which norm whose margin is larger, and how often the best tokens are "
@@ -193,7 +193,7 @@ def _note(found: dict[str, dict[str, Any]]) -> str:
             misses.append(f"on {variable} {words}")
     if not misses:
         return ""
-    return f"Less often than the other's in its own norm: {'; '.join(misses)}."
+    return f"For some pairs it is less often than the other's in its own norm. These are {'; '.join(misses)}."
 
 
 def _draw(variable: str, part: dict[str, Any]) -> Figure:

@@ -35,9 +35,10 @@ class X_O(Claim):
     labels = ("X O",)
     title = "Residual attention is the SVM's dual: a trained model shows its own certificate"
     statement = (
-        "Once attention saturates at a locally optimal selection α, the weights |ℓ'_i| s_it (γ_iα − γ_it) over the active constraints "
-        "are proportional to the multipliers λ_it of ATT-SVM. Equivalently p stands at R p^mm/‖p^mm‖ plus a computable offset in the "
-        "span of the active rows. Deviations die out like e^(−rate·R) with a rate known in advance, for normalised steps up to "
+        "Once attention saturates at a locally optimal selection α, the weights |ℓ'_i| $s_it$ ($γ_iα − γ_it$) over the "
+        "active constraints "
+        "are proportional to the multipliers $λ_it$ of ATT-SVM. Equivalently p stands at R $p^mm/‖p^mm‖$ plus a computable offset in the "
+        "span of the active rows. Deviations die out like $e^(−rate·R)$ with a rate known in advance, for normalised steps up to "
         "2/stiffness."
     )
     protocol = (
@@ -221,7 +222,8 @@ def _quantile(values: FloatArray, level: float) -> float:
 def _sentence(numbers: dict[str, float]) -> str:
     return (
         "After 2,000 steps the multipliers read off a model deviate from the solver's by a median factor of "
-        f"e^{numbers['median_deviation']:.1e} (worst loss); where the law's clock says settled ({100 * numbers['share_settled']:.0f}% of "
+        f"$e^{numbers['median_deviation']:.1e}$ (worst loss); where the law's clock says settled "
+        f"({100 * numbers['share_settled']:.0f}% of "
         f"the runs) the 95th percentile is {numbers['p95_deviation_where_settled']:.1e}; over all runs it is "
         f"{numbers['p95_deviation']:.2f}, and {numbers['p95_deviation_of_all_after_20000']:.1e} after 20,000 steps of .3. The offset "
         f"takes 1 − corr from {numbers['median_misalignment']:.1e} to {numbers['median_misalignment_with_offset']:.1e} (medians), and to "

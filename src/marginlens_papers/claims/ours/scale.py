@@ -33,7 +33,8 @@ class X_S(Claim):
     labels = ("A Fig 9(a)", "A Fig 10")
     title = "Ten million problems of each width: how rare negative score gaps and misaligned directions are"
     statement = (
-        "Normalised descent on random data ends with a negative score gap ever more rarely as d grows, with a probability of less than 1% "
+        "Normalised descent on random data ends with a negative score gap ever more rarely as d grows, with a "
+        "probability of less than 1% "
         "from d = 5 on, known to ±1e-5 for wide tokens; and the correlation with the max-margin direction has a thin tail: few saturated "
         "runs are below .99 after 1,000 steps, at every width."
     )
@@ -125,7 +126,8 @@ def _sentence(runs: ScaleRuns, numbers: dict[str, float], half: Any) -> str:
     tail = ", ".join(f"{100 * numbers[f'share_below_099_d{d}']:.4f}% (d={d})" for d in runs.widths)
     return (
         f"{runs.n_problems:,} problems of each width. Saturated with a negative score gap (95% intervals): {shares}. Correlation below "
-        f".99 among the saturated: {tail}. On this machine {100 * numbers['same_outcome_on_this_machine']:.2f}% of the first problems end "
+        f".99 among the saturated: {tail}. On this machine {100 * numbers['same_outcome_on_this_machine']:.2f}% of the "
+        "first problems end "
         "the same way."
     )
 
