@@ -81,7 +81,7 @@ def test_training_prints_accuracies_beside_the_comparison(table):
 
 def test_its_json_holds_the_same_numbers(table):
     told = numbers("train", table)
-    assert (told["trained_on"], told["tested_on"], told["classes"]) == (80, "test", ["neg", "pos"])
+    assert (told["trained_on"], told["tested_on"], told["classes"]) == (80, 80, ["neg", "pos"])
     (row,) = told["models"]
     assert row["training_accuracy"] > 0.9
     assert row["tokens"] > 8
@@ -121,10 +121,10 @@ def test_no_text_is_trained_and_tested_on(here, case):
 
 def test_other_sources_are_read(here):
     lines = [{"text": f"{w} " * 120, "stars": s} for w, s in (("wonderful", 5), ("atrocious", 1)) for _ in range(6)]
-    lines += [{"text": "short", "stars": 5}, {"text": "so so " * 200, "stars": 3}]
+    lines += [{"text": "wonderful", "stars": 5}, {"text": "so so " * 200, "stars": 3}]
     Path("y.json").write_text("\n".join(json.dumps(one) for one in lines))
     told = numbers("train", "y.json")
-    assert told["left_out"] == {"3 stars": 1, "under 1000 characters": 1}
+    assert told["left_out"] == {"3 stars": 1}  # and none for its length
     assert told["classes"] == ["1 or 2 stars", "4 or 5 stars"]
     for part in ("train/pos", "train/neg", "test/pos", "test/neg"):
         folder = Path("aclImdb") / part
@@ -132,7 +132,7 @@ def test_other_sources_are_read(here):
         for k in range(4):
             (folder / f"{k}_9.txt").write_text("a superb film" if "pos" in part else "an awful film")
     told = numbers("train", "aclImdb")
-    assert (told["trained_on"], told["tested_on"], told["models"][0]["test_accuracy"]) == (8, "test", 1.0)
+    assert (told["trained_on"], told["tested_on"], told["models"][0]["test_accuracy"]) == (8, 8, 1.0)
 
 
 def test_texts_without_a_token_are_refused_or_dropped(here):

@@ -83,6 +83,7 @@ _ADVICE = (
     ),
     (r"a pipeline with a smaller min_count", "a smaller --min-count"),
     (r"AttentionTextClassifier\.save wrote", "marginlens text train --out wrote"),
+    (r"Use drop=True to leave them out\.", "--drop leaves them out."),
     (r"Put the texts into a list\.", ""),
     (r"Leave out 'head' to", "Leave 'C' out of the file to"),
     (r"Leave it out, or give None, for the head", "Leave it out for the head"),

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import csv
+import json
 import shlex
+import sys
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from marginlens.cli import papers_module
-from marginlens.cli._commands import group
+from marginlens.cli._commands import Entry, group
 from marginlens.cli._deferred import errors, files, np, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
 from marginlens.cli._voice import naming
+from marginlens.cli.score import Delimiter, Encoding, NoHeader, measures, show_measures
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,13 +34,15 @@ if TYPE_CHECKING:
 
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0)  # C of logistic regression, from which the comparison chooses
 _VALIDATION_SHARE = 0.1  # of the training texts, by which it chooses
+STDIN = "-"
 _TOP_TOKENS = 12  # that are shown
 
 ReviewFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="Labelled texts: a CSV or parquet table, the folder aclImdb, or Yelp's JSON lines.",
+        help="Labelled texts: a table (CSV, TSV, parquet, also .gz), JSON lines, a folder with a folder of .txt files for each class, "
+        "aclImdb or Yelp's reviews.",
         show_default=False,
     ),
 ]
@@ -71,6 +77,22 @@ def train(
     compare: Annotated[
         bool, typer.Option("--compare", help="Train TF-IDF with logistic regression beside it.")
     ] = False,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    no_header: NoHeader = False,
+    epochs: Annotated[
+        int | None, typer.Option(metavar="N", help="Most passes over the texts.", show_default="3")
+    ] = None,
+    d_model: Annotated[int | None, typer.Option(metavar="D", help="Width of embeddings.", show_default="32")] = None,
+    pairs: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Pairs of words that occur N times are tokens; 0 for none.", show_default="3"),
+    ] = None,
+    min_count: Annotated[
+        int | None, typer.Option(metavar="N", help="Words that occur N times are tokens.", show_default="2")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(metavar="R", help="Of AdamW.", show_default="0.01")] = None,
+    weight_decay: Annotated[float | None, typer.Option(metavar="W", help="Of AdamW.", show_default="0.1")] = None,
     drop: Drop = False,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -88,7 +110,17 @@ def train(
     with errors_as_sentences("Nothing was written."):
         from marginlens.text.classifier import check_model_folder
 
-        request = TrainingRequest(file, (text, label, split), part, test, drop, seed)
+        chosen = {
+            "epochs": epochs,
+            "d_model": d_model,
+            "pair_count": pairs,
+            "min_count": min_count,
+            "learning_rate": learning_rate,
+            "weight_decay": weight_decay,
+        }
+        settings = {name: value for name, value in chosen.items() if value is not None}
+        form = (delimiter, encoding, no_header)
+        request = TrainingRequest(file, (text, label, split), part, test, drop, seed, form, settings)
         errors.whole_number(seed, "seed", at_least=0)
         if out is not None:
             check_model_folder(out, "out")
@@ -96,7 +128,18 @@ def train(
         with terminal.Bars() as bars:
             model, answer = _train(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
         if out is not None:
-            kept = ("command", "file", "sha256", "versions", "size", "trained_on", "tested_on", "models")
+            kept = (
+                "command",
+                "file",
+                "sha256",
+                "versions",
+                "size",
+                "trained_on",
+                "tested_on",
+                "test_part",
+                "measures",
+                "models",
+            )
             model.save(out, {name: answer[name] for name in kept})
         if as_json:
             typer.echo(_rows.as_json(answer))
@@ -106,7 +149,9 @@ def train(
 
 def explain(
     model: ModelFolder,
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts to explain.", show_default=False)],
+    texts: Annotated[
+        list[str], typer.Argument(metavar="TEXT...", help="Texts to explain; - reads stdin.", show_default=False)
+    ],
     html: Annotated[
         Path | None, typer.Option(metavar="OUT.html", help="Write the texts with their words highlighted there.")
     ] = None,
@@ -126,6 +171,10 @@ def explain(
         if html is not None:
             files.check_place(html, "html", (".html", ".htm"))
         classifier = AttentionTextClassifier.load(model)
+        if texts == [STDIN]:
+            from marginlens.text.text_files import TextFile
+
+            texts = TextFile(STDIN).rows(labelled=False).texts
         explanations = [classifier.explain(text) for text in texts]
         if html is not None:
             files.write_whole(html, html_page(explanations).encode(), "html")
@@ -275,20 +324,32 @@ class TrainingRequest:
     test: str | None = None
     drop: bool = False
     seed: int = 0
+    form: tuple[str | None, str | None, bool] = (None, None, False)  # delimiter, encoding, whether a header is missing
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the classifier, where they are not the usual ones
 
     def source(self, path: Path | None = None) -> ReviewSource:
         """Where the texts are."""
-        from marginlens.text import review_source
+        from marginlens.text import ImdbFolder, YelpLines
+        from marginlens.text.text_files import TextFile
 
-        return review_source(self.file if path is None else path, *self.columns)
+        place = self.file if path is None else path
+        delimiter, encoding, no_header = self.form
+        if any((folder / "train" / "pos").is_dir() for folder in (place, place / "aclImdb")):
+            return ImdbFolder(place)
+        if self.columns[1] is None and _has_stars(place):
+            return YelpLines(place, shortest=0, longest=sys.maxsize)
+        return TextFile(place, *self.columns, delimiter, encoding, not no_header, self.drop)
 
     def command(self, compare: bool) -> str:
         """What to type to get this again, without paths of one machine."""
         text, label, split = self.columns
         test = self.test if self.test is None or not Path(self.test).exists() else Path(self.test).name
+        delimiter, encoding, no_header = self.form
         given = {"--text": text, "--label": label, "--split": split, "--train": self.part, "--test": test}
-        words = [word for name, value in given.items() if value is not None for word in (name, value)]
-        flags = [name for name, on in (("--drop", self.drop), ("--compare", compare)) if on]
+        given |= {"--delimiter": delimiter, "--encoding": encoding}
+        given |= {"--" + name.replace("pair_count", "pairs").replace("_", "-"): v for name, v in self.settings.items()}
+        words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+        flags = [name for name, on in (("--no-header", no_header), ("--drop", self.drop), ("--compare", compare)) if on]
         seed = ["--seed", str(self.seed)] if self.seed else []
         return shlex.join(["marginlens", "text", "train", self.file.name, *words, *flags, *seed])
 
@@ -332,6 +393,19 @@ def _test_share(test: str | None) -> float | None:
     return share
 
 
+def _has_stars(place: Path) -> bool:
+    """Whether a file of JSON lines has Yelp's stars instead of labels."""
+    if place.suffix.lower() not in (".json", ".jsonl", ".ndjson") or not place.is_file():
+        return False
+    with place.open("rb") as stream:
+        first = stream.readline()
+    try:
+        entry = json.loads(first)
+    except ValueError:
+        return False
+    return isinstance(entry, dict) and "stars" in entry and not {"label", "sentiment", "class", "y"} & set(entry)
+
+
 def _train_test_masks(
     request: TrainingRequest, reviews: Reviews, share: float | None
 ) -> tuple[BoolArray, BoolArray, str | None]:
@@ -341,14 +415,16 @@ def _train_test_masks(
     part = "train" if request.part is None and "train" in parts else request.part
     train = np.ones(n, dtype=bool) if part is None else reviews.in_part(part, "train")
     if share is not None:
-        candidates = np.flatnonzero(train)
-        drawn = np.random.default_rng(request.seed).permutation(candidates)[: max(1, round(share * len(candidates)))]
-        if len(drawn) == len(candidates):
-            raise errors.reject(
-                "test", f"a share that leaves some of {len(drawn)} texts to train on", repr(request.test)
-            )
-        test = np.isin(np.arange(n), drawn)
-        return train & ~test, test, f"{share:g} of them, drawn at random"
+        rng, test = np.random.default_rng(request.seed), np.zeros(n, dtype=bool)
+        for sign in (-1.0, 1.0):  # each class in proportion, and both in both parts
+            candidates = np.flatnonzero(train & (reviews.y == sign))
+            size = max(1, round(share * len(candidates)))
+            if size >= len(candidates):
+                name = reviews.classes[int(sign > 0)]
+                expected = f"a share that leaves some of the {len(candidates)} texts of class {name!r} to train on"
+                raise errors.reject("test", expected, repr(request.test))
+            test[rng.permutation(candidates)[:size]] = True
+        return train & ~test, test, f"{share:g} of each class, drawn at random"
     tested_part = "test" if request.test is None and "test" in parts and part != "test" else request.test
     if tested_part in parts:
         test = reviews.in_part(str(tested_part))
@@ -369,8 +445,10 @@ def _train(
     from marginlens.text.classifier import MIN_COUNT, AttentionTextClassifier, default_pipeline
 
     parts = read_parts(request)
-    pipeline = default_pipeline("drop" if request.drop else "refuse")
-    model = AttentionTextClassifier(pipeline, random_state=request.seed)
+    settings = dict(request.settings)
+    min_count = settings.pop("min_count", MIN_COUNT)
+    pipeline = replace(default_pipeline("drop" if request.drop else "refuse"), min_count=min_count)
+    model = AttentionTextClassifier(pipeline, random_state=request.seed, **settings)
     start = (time.perf_counter(), time.process_time())
     model.fit(parts.texts, parts.labels, progress=training)
     rows = [_row("attention over words and pairs", model, parts, start, len(model.a_))]
@@ -387,13 +465,14 @@ def _train(
         "file": request.file.name,
         "sha256": request.source().digest(),
         "versions": versions(),
-        "settings": {"min_count": MIN_COUNT, **{k: v for k, v in model.get_params().items() if k != "pipeline"}},
+        "settings": {"min_count": min_count, **{k: v for k, v in model.get_params().items() if k != "pipeline"}},
         "size": f"{trained_on:,} texts to train on{tested}",
         "classes": list(parts.reviews.classes),
         "left_out": {**{reason: n for reason, n in parts.reviews.left_out.items() if n}, **without_token},
         "trained_on": trained_on,
-        "tested_on": parts.tested_on,
-        "n_tested": n_tested,
+        "tested_on": n_tested,
+        "test_part": parts.tested_on,
+        "measures": measures(model, parts.test_texts, list(map(str, parts.test_labels))) if n_tested else None,
         "models": rows,
         "training": model.training_,
         "tokens": [dict(zip(table.dtype.names, row.item(), strict=True)) for row in top],
@@ -514,7 +593,9 @@ def _show_training(out: Console, answer: dict[str, Any], folder: Path | None) ->
     if answer["left_out"]:
         out.print("; ".join(f"{n} left out: {why}" for why, n in answer["left_out"].items()), markup=False)
     out.print(terminal.rows_table("Accuracy", [_model_cells(row) for row in answer["models"]]))
-    if answer["tested_on"] is None:
+    if answer["measures"] is not None:
+        show_measures({"file": answer["test_part"], "texts": answer["tested_on"], "left_out": {}, **answer["measures"]})
+    if answer["test_part"] is None:
         out.print("There is no part to test on: --test 0.2 would hold out a fifth.", markup=False)
     rows = [{**row, "alpha": f"{row['alpha']:+.2e}"} for row in answer["tokens"]]
     out.print(terminal.rows_table("The tokens selected most often", rows))
@@ -535,6 +616,13 @@ def _model_cells(row: dict[str, Any]) -> dict[str, Any]:
 
 
 app = group(
-    {"train": train, "explain": explain, "figure": figure, "encode": encode},
+    {
+        "train": train,
+        "predict": Entry("marginlens.cli.score", "predict", "Classify every text of a file."),
+        "evaluate": Entry("marginlens.cli.score", "evaluate", "Say how well a model classifies labelled texts."),
+        "explain": explain,
+        "figure": figure,
+        "encode": encode,
+    },
     help="Classify texts and see which tokens decide.",
 )

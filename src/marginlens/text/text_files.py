@@ -1,0 +1,259 @@
+"""Texts in files as people have them: CSV of any dialect, JSON lines, parquet, a folder for each class, plain lines, stdin."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import hashlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.errors import missing_extra, reject
+from marginlens.runtime.files import as_path, unusable
+from marginlens.text.readers import LABEL_COLUMNS, TEXT_COLUMNS, Reviews, two_classes
+
+STDIN = "-"
+MAX_CLASSES = 1_000  # different labels; more are identifiers or texts
+_MANY = 20  # different numbers from which on labels with decimals are measurements
+_SNIFFED = 65_536  # letters from which the delimiter is guessed
+_DELIMITERS = ",;\t|"
+_JSON_LINES = (".json", ".jsonl", ".ndjson")
+_EXPECTED = (
+    "a table (CSV, TSV, parquet), JSON lines, plain lines, or a folder with a folder of .txt files for each class"
+)
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_REMEDY = "Use drop=True to leave them out."
+
+
+class LabelledTexts(NamedTuple):
+    """Texts, their labels as words and the parts they belong to, None where there are none, and what was left out, by reason."""
+
+    texts: list[str]
+    labels: list[str] | None
+    split: list[str] | None
+    left_out: dict[str, int]
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """Texts in a file, a folder or stdin.
+
+    Args:
+        path: a table (.csv, .tsv, .parquet), JSON lines (.json, .jsonl, .ndjson), a text with one sample on each line (.txt), any of
+            them packed by gzip (.gz), a folder with a folder of .txt files for each class, or "-" for stdin.
+        text, label, split: columns by name, or by number from 1; the usual names unless said otherwise.
+        delimiter: of a table; guessed unless said. encoding: UTF-8 unless said; UTF-16 is recognised by its mark.
+        header: whether the first row of a table names its columns.
+        drop: leave out samples without a text or a label instead of refusing them, and count them.
+    """
+
+    path: str | os.PathLike[str]
+    text: str | None = None
+    label: str | None = None
+    split: str | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    header: bool = True
+    drop: bool = False
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and len(self.delimiter.replace("\\t", "\t")) != 1:
+            raise reject("delimiter", "one sign such as ; or \\t", repr(self.delimiter))
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError as problem:
+                expected = "an encoding that Python knows, such as utf-8, latin-1 or utf-16"
+                raise reject("encoding", expected, repr(self.encoding)) from problem
+
+    def read(self) -> Reviews:
+        """The texts with labels of two classes as -1 and +1."""
+        found = self.rows(labelled=True)
+        y, classes = two_classes(found.labels or [], "label")
+        split = None if found.split is None else np.array(found.split)
+        return Reviews(found.texts, y, classes, split, found.left_out)
+
+    def digest(self) -> str:
+        """SHA-256 of the file, or of all names and contents of a folder in their order."""
+        total = hashlib.sha256()
+        root = Path(self.path)
+        for file in [root] if root.is_file() else sorted(root.glob("*/*.txt")):
+            total.update(b"" if root.is_file() else f"{file.parent.name}/{file.name}\0".encode())
+            total.update(file.read_bytes())
+        return total.hexdigest()
+
+    def rows(self, *, labelled: bool) -> LabelledTexts:
+        """The texts; with their labels where they are asked for, which are then checked."""
+        columns = list(self._columns(labelled))
+        texts, labels, split = [], [], []
+        left_out = {"no text": 0, "no label": 0}
+        for number, (text, label, part) in enumerate(columns, 1):
+            missing = "text" if not text.strip() else "label" if labelled and not label.strip() else None
+            if missing is not None:
+                if not self.drop:
+                    raise reject(missing, f"a {missing} in every row", f"none in row {number}", _REMEDY)
+                left_out[f"no {missing}"] += 1
+                continue
+            texts.append(text)
+            labels.append(label.strip())
+            split.append(part)
+        if not texts:
+            raise reject("path", _EXPECTED, f"{str(self.path)!r}, which has no texts")
+        if labelled:
+            _check_labels(labels)
+        parts = split if any(part is not None for part in split) else None
+        return LabelledTexts(texts, labels if labelled else None, parts, {k: n for k, n in left_out.items() if n})
+
+    def _columns(self, labelled: bool) -> Iterator[tuple[str, str, Any]]:
+        """Text, label and part of each sample, empty where they are missing."""
+        path = as_path(self.path, "path", _EXPECTED)
+        if path.is_dir():
+            yield from self._folder(path)
+            return
+        name = path.name.lower().removesuffix(".gz")
+        if name.endswith(".parquet"):
+            yield from self._table(*self._parquet(path), labelled)
+            return
+        content = self._decoded(path)
+        if name.endswith(_JSON_LINES) or (self.path == STDIN and content.lstrip()[:1] == "{"):
+            yield from self._json_lines(content, labelled)
+        elif name.endswith(".txt") or (self.path == STDIN and not labelled and self.text is None):
+            if labelled:
+                raise reject("path", "a file with labels", f"{str(self.path)!r}, which is plain text")
+            yield from ((line, "", None) for line in content.splitlines() if line.strip())
+        else:
+            yield from self._table(*self._csv(content), labelled)
+
+    def _folder(self, root: Path) -> Iterator[tuple[str, str, Any]]:
+        classes = sorted(folder for folder in root.iterdir() if folder.is_dir())
+        if not any(next(folder.glob("*.txt"), None) for folder in classes):
+            raise reject("path", _EXPECTED, f"{str(self.path)!r}, where no folder holds .txt files")
+        for folder in classes:
+            for file in sorted(folder.glob("*.txt")):
+                yield self._decoded(file), folder.name, None
+
+    def _decoded(self, path: Path) -> str:
+        try:
+            content = sys.stdin.buffer.read() if self.path == STDIN else path.read_bytes()
+            if content[:2] == b"\x1f\x8b":
+                content = gzip.decompress(content)
+        except (OSError, EOFError) as problem:
+            reason = unusable(path, problem) if isinstance(problem, OSError) else f"{str(path)!r}, which is cut short"
+            raise reject("path", _EXPECTED, reason) from problem
+        marked = next((name for mark, name in _MARKS if content.startswith(mark)), None)
+        encoding = self.encoding or marked or "utf-8"
+        try:
+            return content.decode(encoding)
+        except UnicodeDecodeError as problem:
+            got = f"{str(path)!r}, which is not at byte {problem.start}"
+            raise reject(
+                "encoding", f"that of the file; it is {encoding} unless given", got, "latin-1 reads any."
+            ) from problem
+
+    def _csv(self, content: str) -> tuple[list[str], list[list[str]]]:
+        csv.field_size_limit(2**31 - 1)
+        delimiter = None if self.delimiter is None else self.delimiter.replace("\\t", "\t")
+        if delimiter is None:
+            delimiter = _guessed(content[:_SNIFFED])
+        rows = [row for row in csv.reader(io.StringIO(content, newline=""), delimiter=delimiter) if row]
+        if not rows:
+            raise reject("path", _EXPECTED, f"{str(self.path)!r}, which is empty")
+        if self.header:
+            return rows[0], rows[1:]
+        return [str(k + 1) for k in range(max(map(len, rows)))], rows
+
+    def _parquet(self, path: Path) -> tuple[list[str], list[list[str]]]:
+        try:
+            table = import_module("pyarrow.parquet").read_table(path)
+        except ImportError as problem:
+            raise missing_extra("pyarrow", "text", "Reading parquet") from problem
+        except (OSError, ValueError) as problem:
+            raise reject("path", _EXPECTED, f"{str(self.path)!r}, which is no parquet file") from problem
+        values = [["" if one is None else str(one) for one in column.to_pylist()] for column in table.columns]
+        return table.column_names, [list(row) for row in zip(*values, strict=True)]
+
+    def _table(self, names: list[str], rows: list[list[str]], labelled: bool) -> Iterator[tuple[str, str, Any]]:
+        if not self.header and self.text is None and self.label is None and len(names) == 2 and labelled:
+            counts = [len({row[k] for row in rows if len(row) > k}) for k in (0, 1)]
+            label = int(np.argmin(counts))  # the column with fewer different values
+            text = 1 - label
+        else:
+            text = self._index("text", self.text, TEXT_COLUMNS, names)
+            label = self._index("label", self.label, LABEL_COLUMNS, names) if labelled else -1
+        split = self._index("split", self.split, ("split",), names) if self.split or "split" in names else -1
+        for row in rows:
+            cells = [*row, *[""] * (len(names) - len(row))]
+            yield cells[text], cells[label] if labelled else "", cells[split] if split >= 0 else None
+
+    def _index(self, argument: str, asked: str | None, usual: tuple[str, ...], names: list[str]) -> int:
+        """Which column is meant: by name, or by number from 1."""
+        plain = [name.strip().lower() for name in names]
+        wanted = usual if asked is None else (asked.strip().lower(),)
+        found = next((plain.index(name) for name in wanted if name in plain), None)
+        if found is None and asked is not None and asked.isdecimal() and 1 <= int(asked) <= len(names):
+            found = int(asked) - 1
+        if found is None:
+            shown = ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            got = f"none of {', '.join(map(repr, usual))}" if asked is None else repr(asked)
+            expected = f"a column of {str(self.path)!r}, by name or by number, which has {shown}"
+            raise reject(argument, expected, got)
+        return found
+
+    def _json_lines(self, content: str, labelled: bool) -> Iterator[tuple[str, str, Any]]:
+        for number, line in enumerate(content.splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                entry = json.loads(line)
+            except (ValueError, RecursionError):
+                entry = None
+            if not isinstance(entry, dict):
+                raise reject("path", "JSON lines, an object on each", f"{line[:40]!r} in line {number}")
+            text = self._value(entry, "text", self.text, TEXT_COLUMNS, number)
+            label = self._value(entry, "label", self.label, LABEL_COLUMNS, number) if labelled else ""
+            part = entry.get(self.split or "split")
+            yield text, label, None if part is None else str(part)
+
+    def _value(self, entry: dict[str, Any], argument: str, asked: str | None, usual: tuple[str, ...], line: int) -> str:
+        name = next((name for name in (usual if asked is None else (asked,)) if name in entry), None)
+        if name is None:
+            got = f"only {', '.join(map(repr, list(entry)[:8]))} in line {line}"
+            raise reject(argument, f"a name in every line, {' or '.join(map(repr, (asked,) if asked else usual))}", got)
+        value = entry[name]
+        return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _guessed(beginning: str) -> str:
+    """The delimiter that parts the first line into most cells; a comma where none does."""
+    first = next((line for line in beginning.splitlines() if line.strip()), "")
+    counts = {sign: len(next(csv.reader([first], delimiter=sign), [])) for sign in _DELIMITERS}
+    return max(counts, key=lambda sign: counts[sign])
+
+
+def _check_labels(labels: list[str]) -> None:
+    """Refuse labels that are no classes: one for all, measurements, or thousands."""
+    classes = set(labels)
+    if len(classes) == 1:
+        raise reject("label", "labels of at least two classes", f"{labels[0]!r} for every text")
+    if len(classes) > _MANY and all(map(_is_number, classes)) and any("." in one for one in classes):
+        raise reject("label", "classes, not measurements", f"{len(classes):,} different numbers such as {labels[0]}")
+    if len(classes) > MAX_CLASSES:
+        raise reject("label", f"at most {MAX_CLASSES:,} classes", f"{len(classes):,} such as {labels[0][:40]!r}")
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,161 @@
+"""`marginlens text` on files as people have them: every form gives the same texts and labels; predictions, measures and refusals."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn import metrics
+from typer.testing import CliRunner
+
+from marginlens.cli import app as cli
+from marginlens.text.classifier import AttentionTextClassifier
+from marginlens.text.text_files import TextFile
+from one_command import command
+
+run, numbers = command("text")
+ROWS = [(f"{'superb' if k % 2 else 'dull'} film, café {k}", "pos" if k % 2 else "neg") for k in range(40)]
+
+
+def table(delimiter=",", *, header=True):
+    lines = ([["text", "label"]] if header else []) + [list(row) for row in ROWS]
+    return "".join(delimiter.join(f'"{cell}"' for cell in line) + "\n" for line in lines)
+
+
+def json_lines():
+    return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in ROWS)
+
+
+FORMS = {
+    "comma.csv": (lambda: table().encode(), {}),
+    "semicolon.csv": (lambda: table(";").encode(), {}),
+    "tab.tsv": (lambda: table("\t").encode(), {}),
+    "bar.csv": (lambda: table("|").encode(), {"delimiter": "|"}),
+    "latin.csv": (lambda: table().encode("latin-1"), {"encoding": "latin-1"}),
+    "utf16.csv": (lambda: table().encode("utf-16"), {}),
+    "marked.csv": (lambda: table().encode("utf-8-sig"), {}),
+    "packed.csv.gz": (lambda: gzip.compress(table().encode()), {}),
+    "bare.csv": (lambda: table(header=False).encode(), {"header": False}),
+    "numbered.csv": (lambda: table(header=False).encode(), {"header": False, "text": "1", "label": "2"}),
+    "lines.jsonl": (lambda: json_lines().encode(), {}),
+    "lines.jsonl.gz": (lambda: gzip.compress(json_lines().encode()), {}),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_a_file_gives_the_same_texts_and_labels(tmp_path, name):
+    content, options = FORMS[name]
+    (tmp_path / name).write_bytes(content())
+    found = TextFile(tmp_path / name, **options).rows(labelled=True)
+    assert list(zip(found.texts, found.labels, strict=True)) == ROWS
+    reviews = TextFile(tmp_path / name, **options).read()
+    assert reviews.classes == ("neg", "pos")
+    assert reviews.y.tolist() == [1.0 if label == "pos" else -1.0 for _, label in ROWS]
+
+
+def test_a_folder_for_each_class_and_parquet_are_read(tmp_path):
+    for k, (text, label) in enumerate(ROWS):
+        (tmp_path / "t" / label).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "t" / label / f"{k:02}.txt").write_text(text, encoding="utf-8")
+    found = TextFile(tmp_path / "t").rows(labelled=True)
+    assert sorted(zip(found.texts, found.labels, strict=True)) == sorted(ROWS)
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"text": [t for t, _ in ROWS], "label": [y for _, y in ROWS]}), tmp_path / "t.parquet")
+    found = TextFile(tmp_path / "t.parquet").rows(labelled=True)
+    assert list(zip(found.texts, found.labels, strict=True)) == ROWS
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scored")
+    (folder / "r.csv").write_text(table(";"), encoding="utf-8")
+    told = numbers(
+        "train", folder / "r.csv", "--out", folder / "m", "--test", "0.25", "--epochs", "2", "--min-count", "1"
+    )
+    assert (told["trained_on"], told["tested_on"]) == (30, 10)
+    assert [row["texts"] for row in told["measures"]["classes"]] == [5, 5]  # as many of each class as in the file
+    assert (told["settings"]["epochs"], told["settings"]["min_count"]) == (2, 1)
+    return folder / "m"
+
+
+def test_predictions_are_those_of_the_model_in_every_form(here, model):
+    Path("t.txt").write_text("a superb film\na dull film\n\n", encoding="utf-8")
+    expected = AttentionTextClassifier.load(model).predict_proba(["a superb film", "a dull film"])
+    for name in ("s.csv", "s.jsonl"):
+        result = run("predict", model, "t.txt", "--out", name)
+        assert result.exit_code == 0, result.output
+        assert result.stdout.endswith(f"Written to {name}\n")
+    lines = [json.loads(line) for line in Path("s.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["label"] for row in lines] == ["pos", "neg"]
+    assert [row["probabilities"]["pos"] for row in lines] == expected[:, 1].tolist()
+    with Path("s.csv").open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["probability of pos"]) for row in rows] == expected[:, 1].tolist()
+    typed = CliRunner().invoke(cli.app, ["text", "predict", str(model), "-", "--out", "-"], input="a superb film\n")
+    assert json.loads(typed.stdout) == lines[0]
+    assert numbers("predict", model, "t.txt")["predictions"] == lines
+
+
+def test_measures_are_those_of_scikit_learn(here, model):
+    Path("t.csv").write_text("text,label\nsuperb,pos\nsuperb,neg\ndull,neg\ndull film,neg\n", encoding="utf-8")
+    told = numbers("evaluate", model, "t.csv")
+    classifier = AttentionTextClassifier.load(model)
+    texts, labels = ["superb", "superb", "dull", "dull film"], ["pos", "neg", "neg", "neg"]
+    probabilities, predicted = classifier.predict_proba(texts), classifier.predict(texts)
+    assert told["accuracy"] == metrics.accuracy_score(labels, predicted)
+    assert told["balanced_accuracy"] == metrics.balanced_accuracy_score(labels, predicted)
+    assert told["log_loss"] == pytest.approx(metrics.log_loss(labels, probabilities, labels=["neg", "pos"]))
+    assert told["auc"] == metrics.roc_auc_score(np.array(labels) == "pos", probabilities[:, 1])
+    assert told["confusion"] == [[2, 1], [0, 1]]
+    shown = run("evaluate", model, "t.csv").stdout
+    assert "balanced accuracy" in shown
+    assert "said pos" in shown
+
+
+def test_rows_without_a_label_are_refused_or_dropped_and_counted(here):
+    Path("r.csv").write_text(table() + '"superb",\n"",pos\n', encoding="utf-8")
+    result = run("train", "r.csv")
+    assert result.exit_code == 2
+    assert (
+        result.stderr
+        == "marginlens: --label must be a label in every row; got none in row 41. --drop leaves them out.\n"
+    )
+    told = numbers("train", "r.csv", "--drop")
+    assert told["left_out"]["no label"] == told["left_out"]["no text"] == 1
+
+
+REFUSED = {
+    "constant": (
+        "text,label\n" + "good,pos\n" * 9,
+        (),
+        "--label must be labels of at least two classes; got 'pos' for every text.",
+    ),
+    "measured": (
+        "text,label\n" + "".join(f"good {k},{k / 7}\n" for k in range(60)),
+        (),
+        "--label must be classes, not measurements",
+    ),
+    "many": (
+        "text,label\n" + "".join(f"good,id{k}\n" for k in range(2000)),
+        (),
+        "--label must be at most 1,000 classes",
+    ),
+    "missing": ("text,stars\ngood,1\n", (), "--label must be a column of"),
+    "number": ("text,label\ngood,1\n", ("--label", "7"), "--label must be a column of"),
+    "delimiter": ("text,label\ngood,1\n", ("--delimiter", ",,"), "--delimiter must be one sign"),
+    "encoding": ("text,label\ngood,1\n", ("--encoding", "klingon"), "--encoding must be an encoding"),
+    "bytes": (b"text,label\ncaf\xe9,1\n", (), "--encoding must be that of the file"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_learned_from_is_one_sentence(here, case):
+    content, options, sentence = REFUSED[case]
+    Path("r.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    result = run("train", "r.csv", *options)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"marginlens: {sentence}")
+    assert result.stderr.count("\n") == 1
