@@ -1,5 +1,6 @@
 """The entrance of the command line: what help and version import, examples of every command, completion, usage errors, --quiet."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def test_every_command_has_a_help_page_with_examples_that_can_be_typed(path):
     examples = COMMANDS[path].examples
     assert examples
     for line in examples:
-        words = shlex.split(line.split(">")[0].split("&&")[0])
+        words = shlex.split(re.split("[<>]|&&", line)[0])
         assert words[0] == "marginlens"
         rest = (
             words[len(path) + 1 :] if tuple(words[1 : len(path) + 1]) == path else words[2:]

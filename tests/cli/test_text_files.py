@@ -147,7 +147,7 @@ REFUSED = {
     "number": ("text,label\ngood,1\n", ("--label", "7"), "--label must be a column of"),
     "delimiter": ("text,label\ngood,1\n", ("--delimiter", ",,"), "--delimiter must be one sign"),
     "encoding": ("text,label\ngood,1\n", ("--encoding", "klingon"), "--encoding must be an encoding"),
-    "bytes": (b"text,label\ncaf\xe9,1\n", (), "--encoding must be that of the file"),
+    "bytes": (b"text,label\ncaf\xe9,1\n", (), "--encoding must be the encoding of the file"),
 }
 
 

@@ -14,6 +14,7 @@ import marginlens as ml
 from marginlens.cli import _rows
 from marginlens.cli._options import refuse_options
 from marginlens.cli._terminal import Bars, console, rows_table
+from marginlens.cli._voice import naming
 from marginlens.data.vocabulary import quoted
 from marginlens.errors import reject, whole_number
 
@@ -56,7 +57,8 @@ class StreamOptions:
     def _unit(self, n_words: int) -> Any:
         if self.tokenizer is not None:
             refuse_options("where a tokenizer cuts the texts", words=self.words, vocabulary=self.vocabulary)
-            return ml.text.SubwordTokenizer.from_file(self.tokenizer)
+            with naming(path="tokenizer"):
+                return ml.text.SubwordTokenizer.from_file(self.tokenizer)
         if not self.words:
             refuse_options("unless words are the tokens", vocabulary=self.vocabulary)
             return ml.data.Characters()

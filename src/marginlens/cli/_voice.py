@@ -24,6 +24,8 @@ _TEXT_FILE = {
     "y": "the labels of {}",
     "labels": "the labels of {}",
     "random_state": "--seed",
+    "pair_count": "--pairs",
+    "train": "--train",
 }
 
 # What the library calls a thing -> what the person typed, or the part of the file; options of the same name need no line.
@@ -39,7 +41,7 @@ _EVERYWHERE = {
 }
 _BY_COMMAND: Mapping[str, Mapping[str, str]] = {
     "marginlens solve": _PROBLEM_FILE,
-    "marginlens train": _PROBLEM_FILE | {"betas": "the betas in {}", "power": "--norm"},
+    "marginlens train": _PROBLEM_FILE | {"betas": "the betas in {}", "power": "--decay"},
     "marginlens graph": _PROBLEM_FILE | {"max_vocabulary": "--vocabulary", "engine": "--scheduler", "unit": "--words"},
     "marginlens lab": _PROBLEM_FILE | {"name": "--preset"},
     "marginlens claims": {"folder": "--report"},
@@ -156,7 +158,7 @@ def _advice(sentence: str, typed: Mapping[str, str]) -> str:
         sentence = re.sub(pattern, instead, sentence)
 
     def spoken(found: re.Match[str]) -> str:
-        return typed.get(found[0], found[0].replace("_", " "))
+        return typed.get(found[0], found[0] if "plan" in typed else found[0].replace("_", " "))  # a plan has such names
 
     parts = re.split(r"('[^']*'|\"[^\"]*\"|`[^`]*`)", sentence)  # what is quoted stays as it was typed
     return "".join(part if k % 2 else re.sub(_CALLED, spoken, part) for k, part in enumerate(parts)).rstrip()

@@ -157,7 +157,7 @@ class TextFile:
         except UnicodeDecodeError as problem:
             got = f"{str(path)!r}, which is not at byte {problem.start}"
             raise reject(
-                "encoding", f"that of the file; it is {encoding} unless given", got, "latin-1 reads any."
+                "encoding", f"the encoding of the file, {encoding} unless given", got, "latin-1 reads any."
             ) from problem
 
     def _csv(self, content: str) -> tuple[list[str], list[list[str]]]:
@@ -190,6 +190,8 @@ class TextFile:
         else:
             text = self._index("text", self.text, TEXT_COLUMNS, names)
             label = self._index("label", self.label, LABEL_COLUMNS, names) if labelled else -1
+        if text == label:
+            raise reject("label", "another column than that of the texts", repr(names[label]))
         split = self._index("split", self.split, ("split",), names) if self.split or "split" in names else -1
         for row in rows:
             cells = [*row, *[""] * (len(names) - len(row))]
