@@ -15,6 +15,7 @@ from marginlens.probe.result import Example, MarginCounts, ProbeSettings, TokenS
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_EXAMPLE_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small
+MIN_SINK_EXCESS = 0.01  # of all attention, beyond what a token would have if all that is seen had the same
 _MAX_PAIRS = 60_000  # of a query and a token that it sees, over all inputs whose selections are recorded,
 _MIN_INPUTS = (
     3  # unless fewer inputs than this would be left: they may have twice as many, such as images of 197 tokens
@@ -182,7 +183,7 @@ class SinkRecorder:
         ]
         rows.append(TokenShare("the first token", float(self._first[0] / attention), float(self._first[1] / n_seen)))
         ordered = sorted(rows, key=lambda row: row.expected - row.share)[:n_rows]
-        return tuple(row for row in ordered if row.share > row.expected)
+        return tuple(row for row in ordered if row.share - row.expected >= MIN_SINK_EXCESS)
 
 
 class SelectionRecorder:
