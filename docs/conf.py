@@ -15,6 +15,7 @@ author = "The marginlens authors"
 copyright = "The marginlens authors. Licence: Apache-2.0"
 release = version = marginlens.__version__
 language = "en"
+smartquotes = False  # names and quoted settings stay as they are typed
 needs_sphinx = "8.0"
 
 extensions = [
@@ -53,7 +54,6 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_type_aliases = {name: name for name in ("FloatArray", "IntArray", "BoolArray", "ObjectArray", "ArrayLike")}
 python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 88
 python_display_short_literal_types = True
 add_module_names = False
 toc_object_entries = False

@@ -44,6 +44,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", escape_docstring, priority=BEFORE_OTHERS)
     app.connect("autodoc-process-docstring", restore_sentence, priority=AFTER_OTHERS)
     app.connect("html-page-context", reuse_menu, priority=BEFORE_OTHERS)
+    app.connect("html-page-context", level_captions, priority=AFTER_OTHERS)
     app.connect("source-read", add_lab_links)
     app.connect("html-collect-pages", source_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -130,8 +131,8 @@ class LinkNames(SphinxTransform):
                 inside = inside.parent
             if page is None or inside is not None or self.env.docname == f"{API}/{page}":
                 continue
-            link = pending_xref("", refdomain="std", reftype="doc", reftarget=f"/{API}/{page}", refdoc=self.env.docname)
-            link["refexplicit"], link["refwarn"] = True, True
+            up = "../" * self.env.docname.count("/")
+            link = nodes.reference("", "", refuri=f"{up}{API}/{page}.html", internal=True)
             node.replace_self(link)
             link += node
 
@@ -143,7 +144,7 @@ def _pages() -> dict[str, str]:
     pages = {path: entry.page for entry in names for path in (entry.path, *entry.aliases)}
     times = Counter(entry.name for entry in names)
     return pages | {
-        entry.name: entry.page for entry in names if times[entry.name] == 1 and re.search(r"_|[A-Z]", entry.name[1:])
+        entry.name: entry.page for entry in names if times[entry.name] == 1 and re.search(r"_|[A-Z]", entry.name)
     }
 
 
@@ -244,6 +245,12 @@ def reuse_menu(app: Sphinx, pagename: str, templatename: str, context: dict[str,
         return _menus[key]
 
     context["toctree"] = toctree
+
+
+def level_captions(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Say which level the captions of the menu have, which screen readers need of a heading that is no <h2>."""
+    name = "furo_navigation_tree"
+    context[name] = context.get(name, "").replace('role="heading"', 'role="heading" aria-level="2"')
 
 
 # ---- source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
 import re
@@ -27,6 +28,9 @@ SOURCE = "source"  # pages of the repository's files, which the extension in doc
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LEFT_OUT = ("README.md",)  # of docs: for readers of the folder
 GALLERY_TITLE = "Gallery"
+LAB_PAGE = "lab.md"
+LAB_FRAME = """<p><a href="lab.html"><strong>Open the lab</strong></a> on a page of its own, or use it right here:</p>
+<iframe class="lab-frame" src="lab.html" title="The lab" loading="lazy"></iframe>"""
 GROUPS = (
     "selection",
     "optimizers",
@@ -66,6 +70,7 @@ def build_site(root: Path, place: Path, settings: SiteSettings, *, checks_links:
         _run([sys.executable, "-m", "marginlens", "reproduce", "--quick", "--out", str(work / "report")], (0, 1))
     _copy_report(_report_folder(root, work, settings), source / "extra" / "report")
     _write(source / "ledger.md", ledger_page(source / "extra" / "report", settings))
+    _start_afresh_where_settings_changed(source, work)
     builder = "linkcheck" if checks_links else "html"
     output = work / builder
     run_sphinx(source, output, work / "doctrees", settings, builder=builder)
@@ -116,7 +121,8 @@ def stage_source(root: Path, folder: Path) -> Path:
         if file.suffix != ".md":
             write(name, file.read_bytes())
             continue
-        write(name, links.rewritten(f"docs/{name}", file.read_text(encoding="utf-8")) + contents.get(name, ""))
+        text = links.rewritten(f"docs/{name}", file.read_text(encoding="utf-8")) + contents.get(name, "")
+        write(name, _with_lab(text) if name == LAB_PAGE else text)
     for origin, name in ROOT_PAGES.items():
         write(name, links.rewritten(origin, (root / origin).read_text(encoding="utf-8")))
     write(
@@ -223,6 +229,12 @@ def _staged(origin: str) -> str | None:
     if origin in ROOT_PAGES:
         return ROOT_PAGES[origin]
     return origin.removeprefix("docs/") if origin.startswith("docs/") and origin.endswith(".md") else None
+
+
+def _with_lab(text: str) -> str:
+    """The page of the lab with the lab itself behind its first paragraph."""
+    title, first, rest = text.split("\n\n", 2)
+    return "\n\n".join([title, first, LAB_FRAME, rest])
 
 
 def _with_anchors(text: str) -> str:
@@ -347,6 +359,17 @@ def _write(path: Path, content: str | bytes) -> None:
     if not (path.is_file() and path.read_bytes() == content):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+
+
+def _start_afresh_where_settings_changed(source: Path, work: Path) -> None:
+    """Forget what Sphinx built by other settings or another extension: it rebuilds only pages whose text has changed."""
+    files = [source / "conf.py", *sorted((source / "extensions").glob("*.py")), *sorted((source / "_static").glob("*"))]
+    now = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    stamp = work / "settings.sha256"
+    if not (stamp.is_file() and stamp.read_text(encoding="utf-8") == now):
+        for folder in ("html", "doctrees"):
+            shutil.rmtree(work / folder, ignore_errors=True)
+        _write(stamp, now)
 
 
 def _replace(built: Path, place: Path) -> None:
