@@ -97,7 +97,7 @@ def background_brightness(browser: WebDriver) -> float:
 def accessibility_violations(browser: WebDriver) -> list[str]:
     """Violations of WCAG 2.2 AA that axe-core finds: rule, elements and what is wrong with them.
 
-    It does not fetch the page's style sheets by itself, which a page opened from a file may not; what they do to the page it sees all the same.
+    It does not fetch style sheets a second time, which a page opened from a file may not; what they do to the page it sees all the same.
     """
     browser.execute_script(AXE.read_text(encoding="utf-8"))
     found: list[dict[str, Any]] = browser.execute_async_script(
