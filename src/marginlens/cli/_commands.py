@@ -278,4 +278,6 @@ def _value(name: str, message: str, cause: BaseException | None) -> str:
         return f"{name} cannot be used: {message}"
     found = getattr(cause, "errors", None)
     got = repr(found()[0]["input"]) if found is not None else message.split(" is not ", maxsplit=1)[0]
+    if re.fullmatch(r"'[-+.\w]*\d[-+.\w]*'", got) and (bound or interval):
+        got = got.strip("'")  # a number, which one of the two ways quotes
     return f"{name} must be {expected}; got {got}"
