@@ -198,7 +198,9 @@ def test_every_claim_is_accessible_when_it_is_open(browser, pages, axe):
 
 def test_a_claim_in_the_plane_leads_to_its_problem_in_the_lab(browser, tmp_path):
     open_page(browser, reproduce((fake_claim("A-F1b"),), tmp_path / "report").page, "#A-F1b")
-    browser.find_element("css selector", "#A-F1b .lab a").click()
+    link = browser.find_element("css selector", "#A-F1b .lab a")
+    browser.execute_script('arguments[0].scrollIntoView({ block: "center", behavior: "instant" })', link)
+    link.click()
     browser.execute_script("return window.lab.ready")
     assert browser.current_url.startswith((tmp_path / "report" / "lab.html").as_uri())
     assert lab_state(browser)["preset"] == "A-F1b"
