@@ -113,10 +113,10 @@ def test_half_precision_weights_are_measured_in_single_and_stay_what_they_are():
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_training_gives_the_same_weights_bit_for_bit(attention):
-    alone = train(language_model(attention))
+    unwatched = train(language_model(attention))
     model = language_model(attention)
     watched = train(model, AttentionMonitor(every=2))
-    assert same_weights(alone, watched)
+    assert same_weights(unwatched, watched)
     assert model.config._attn_implementation == attention
     assert all(module.training for module in model.modules())
 
@@ -204,12 +204,12 @@ def trainer(folder, model, monitor=None, **options):
 
 
 def test_in_the_trainer_optimizer_steps_are_counted_and_weights_are_the_same(tmp_path):
-    alone, watched = language_model(), language_model()
+    unwatched, watched = language_model(), language_model()
     monitor = AttentionMonitor(path=tmp_path / "run.parquet", every=2)
     assert isinstance(monitor, transformers.TrainerCallback)
-    trainer(tmp_path, alone, gradient_accumulation_steps=2, max_steps=5).train()
+    trainer(tmp_path, unwatched, gradient_accumulation_steps=2, max_steps=5).train()
     trainer(tmp_path, watched, monitor, gradient_accumulation_steps=2, max_steps=5).train()
-    assert same_weights(alone, watched)
+    assert same_weights(unwatched, watched)
     assert monitor.curves.steps.tolist() == [0, 2, 4, 5]
     written = read_run(tmp_path / "run.parquet")
     assert written.steps.tolist() == [0, 2, 4, 5]

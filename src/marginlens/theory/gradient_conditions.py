@@ -238,8 +238,8 @@ class LocalGradientBounds(Result, Tabular):
         return {"point": np.arange(len(self.cosine)), **numbers, "holds": np.asarray(self.hold)}
 
     def _headline(self) -> Headline:
-        held = np.asarray(self.hold)
-        return Headline(f"hold at {int(held.sum())} of {len(held)} points", ok=bool(held.all()))
+        holds = np.asarray(self.hold)
+        return Headline(f"hold at {int(holds.sum())} of {len(holds)} points", ok=bool(holds.all()))
 
 
 @implements("A", "Lemma 7", "Eq. (31a)", "Eq. (31b)", "Eq. (31c)")

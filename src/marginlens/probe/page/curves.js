@@ -4,20 +4,6 @@
   const state = { measure: 0, layer: 0, head: 0 };
   const byId = (id) => document.getElementById(id);
 
-  // ---- making elements: texts only ever enter as text
-  const make = (name, attributes = {}, ...children) => {
-    const element = document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    element.append(...children);
-    return element;
-  };
-  const draw = (name, attributes = {}, text = null) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    if (text !== null) element.textContent = text;
-    return element;
-  };
-
   // ---- numbers
   const shown = (value) => {
     if (value === null || value === undefined) return "–";

@@ -4,19 +4,6 @@
   const maps = data.examples.map((one) => Uint8Array.from(atob(one.maps), (letter) => letter.charCodeAt(0)));
   const state = { measure: 0, layer: null, head: null, example: 0 };
 
-  // ---- making elements: texts only ever enter as text
-  const make = (name, attributes = {}, ...children) => {
-    const element = document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    element.append(...children);
-    return element;
-  };
-  const draw = (name, attributes = {}, text = null) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    if (text !== null) element.textContent = text;
-    return element;
-  };
   const pressable = (label, pressed, act) => {
     const button = make("button", { type: "button", "aria-pressed": String(pressed) }, label);
     button.addEventListener("click", act);
