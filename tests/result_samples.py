@@ -63,6 +63,12 @@ def theorems():
     yield "candidates", prediction.candidates
     yield "a theorem", prediction.verdicts[0]
     yield "a condition", theory.check_assumption_a(data, v)
+    yield (
+        "a condition on mixtures",
+        theory.check_assumption_c(
+            ml.data.figure_3a(), theory.best_selections(ml.data.figure_3a()).selections[0], n_samples=50
+        ),
+    )
     yield "a selection", theory.token_optimality(data, v, [1])
     yield "selections", theory.globally_optimal_direction(batch, heads)
     yield "locally optimal directions", theory.locally_optimal_directions(batch[0], heads[0])
@@ -125,6 +131,8 @@ def next_tokens():
     yield "a matrix of a graph", ml.graph_svm(sequences)
     yield "a run on matrices", ml.descend(sequences, n_steps=3)
     yield "sequences", sequences
+    yield "the cyclic part of sequences", ml.graphs.cyclic_subset(sequences)
+    yield "a matrix between tokens and queries", ml.svm.bilinear_svm(np.eye(3), np.eye(2), [(0, 0, 1), (1, 2, 1)])
     yield "a graph", graph
     yield "a large graph", ml.graphs.graphs_of_edges(np.zeros(60, int), np.arange(60), np.arange(1, 61), 61)[0]
     yield "evidence of a graph", ranking_evidence(sequences, graph)

@@ -17,14 +17,7 @@ from result_samples import samples
 
 SAMPLES = samples()
 TABLES = {name: result for name, result in SAMPLES.items() if hasattr(result, "to_frame")}
-MADE_BY_OTHER_TESTS = {  # their own tests show them: they need a folder, a fitted model, or a device
-    "StoredGraphs",
-    "Sweep",
-    "TextExplanation",
-    "BilinearSolution",
-    "MixingCheck",
-    "CyclicSubset",
-}
+MADE_BY_OTHER_TESTS = {"StoredGraphs", "Sweep", "TextExplanation"}  # which have a folder or a fitted model at hand
 VOID = {"br", "hr", "img", "input", "meta", "link"}
 
 
