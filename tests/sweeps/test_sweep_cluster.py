@@ -12,8 +12,8 @@ from dask_cluster import DaskCluster
 pytest.importorskip("distributed")
 pytest.importorskip("pyarrow")
 
-from cluster_kills import CONNECT_SECONDS, PLAN, POLL_SECONDS, Trials  # noqa: E402  needs both
-from marginlens.engines.dask import DaskEngine  # noqa: E402
+from cluster_kills import CONNECT_SECONDS, PLAN, POLL_SECONDS, Trials
+from marginlens.engines.dask import DaskEngine
 
 
 @pytest.mark.filterwarnings(
