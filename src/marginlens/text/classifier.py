@@ -1,12 +1,12 @@
-"""Paper B's one-layer model as a scikit-learn classifier of texts: the estimator, how it learns, and its files."""
+"""Paper B's one-layer model as a scikit-learn classifier of texts: the estimator, its arguments and its files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,33 +15,57 @@ from zipfile import BadZipFile
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, compute_class_weight
 
-from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
-from marginlens.embeddings.cpu_model import CompiledOneLayer
-from marginlens.embeddings.models import TrainingSettings, batches_of, distinct_tokens, initial_parameters
-from marginlens.embeddings.statistics import TokenStatistics, token_statistics
-from marginlens.errors import InputError, array_of_any, n_axes, reject, whole_number
+from marginlens.embeddings.statistics import TokenStatistics
+from marginlens.errors import (
+    InputError,
+    array_of_any,
+    n_axes,
+    positive_number,
+    real_array,
+    real_number,
+    reject,
+    whole_number,
+)
+from marginlens.result.frames import frame
 from marginlens.runtime.files import as_path, unusable, write_folder
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.explanation import TextExplanation, explain_sample, top_two
-from marginlens.text.vectorize import PlainIds, TextPipeline, TextVocabulary, WordsAndPairs
+from marginlens.text.learning import LearningSettings, Votes, learn, log_probabilities, planned_steps, token_sets
+from marginlens.text.vectorize import (
+    MAX_PHRASE,
+    Cleaning,
+    PlainIds,
+    TextPipeline,
+    TextVocabulary,
+    TokenizerWords,
+    TokenPlaces,
+    WordsAndPhrases,
+)
 from marginlens.typing import FloatArray, IntArray
 
 MIN_COUNT = 2  # occurrences of a word in the default pipeline
-INITIAL_NORM = 0.3  # of an embedding: small, so that what is learned outweighs the initial values
-HELD_OUT_SHARE = 0.1  # of the texts, which training never steps on
-MIN_HELD_OUT = 10  # texts; with fewer there is nothing to learn from them: all texts are trained on, for all steps
-MIN_STEPS = 300
-CHECK_INTERVAL = 25  # steps
-PATIENCE = 10  # checks without a smaller loss after which training stops
+MAX_CLASSES = 1000  # more labels than this are a mistake, or another task
+MANY_CLASSES = 20  # from which numbers as labels are looked at: whether they are measurements
+LONG_WORD = 15  # letters of a mean word from which texts have no blanks between words
+_N_LOOKED_AT = 200  # texts whose words are measured
 
 SETTINGS_FILE, ARRAYS_FILE = "model.json", "arrays.npz"
-_FORMAT = "marginlens text classifier 2"
+_FORMAT = "marginlens text classifier 3"
 _SAVED = "a folder that AttentionTextClassifier.save wrote"
-_PARAMETERS = ("pair_count", "d_model", "epochs", "learning_rate", "weight_decay")
-_PER_TOKEN = ("a", "b", "selected", "in_positive", "in_negative")
+_PARAMETERS = (
+    "ngrams",
+    "min_count",
+    "phrase_count",
+    "characters",
+    "epochs",
+    "learning_rate",
+    "weight_decay",
+    "warm_start",
+)
+_PER_TOKEN = ("a", "b", "selected", "class_counts")
 
 IMPORTANCE = np.dtype(
     [
@@ -52,132 +76,215 @@ IMPORTANCE = np.dtype(
         ("a", np.float64),
         ("b", np.float64),
         ("selected", np.int64),
+        ("label", object),
     ]
 )
 
 
-def default_pipeline(empty: str = "drop") -> TextPipeline:
-    """Lower-case words without stemming, stop words and negations kept, that occur twice."""
-    return TextPipeline(stop_words=None, min_count=MIN_COUNT, empty=empty)
+def default_pipeline(empty: str = "drop", min_count: int = MIN_COUNT, *, characters: bool = False) -> TextPipeline:
+    """Lower-case words without stemming, punctuation and emoji, stop words and negations kept, that occur twice."""
+    cleaning = Cleaning(keep_punctuation=True, characters=bool(characters))
+    return TextPipeline(cleaning, stop_words=None, min_count=min_count, empty=empty)
 
 
 class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
-    r"""Two classes of texts told apart by a softmax over tokens whose scores and votes are learned.
+    r"""Classes of texts told apart by a softmax over tokens whose scores and votes are learned.
 
-    .. math:: f(X) = \sum_t \mathrm{softmax}(a_X)_t\, b_{x_t},\quad a_s = \langle E_s, p\rangle,\ b_s = \langle E_s, v\rangle,\quad
-        \min_{E, p, v} \frac1n \sum_i \log(1 + e^{-y_i f(X_i)})
+    .. math:: f_c(X) = \sum_{t \in X \cup \{0\}} \mathrm{softmax}(a_X)_t\, b_{tc},\quad a_s = \langle E_s, p\rangle,\
+        b_{sc} = \langle E_s, v_c\rangle,\quad P(c \mid X) = \mathrm{softmax}(f(X))_c
+
+    Tokens are the distinct words and phrases of a text, and a rest token 0 that stands in every text. It is the intercept: texts with few
+    known words fall back to its votes. Two classes have one output, f = log-odds of `classes_[1]`. p and the v_c are unit vectors, E_s
+    are the learned numbers (a_s, b_s).
 
     Args:
-        pipeline: `TextPipeline` that finds the words; by default lower-case words without stemming, stop words kept, that occur twice,
-            and texts without such a word left out of training.
-        pair_count: pairs of neighbouring words that occur this often are tokens too; 0 for single words only.
-        d_model: width of the embeddings. epochs: most passes over the texts; at least 300 steps are planned for few texts.
-        learning_rate, weight_decay: of AdamW; the rate falls to zero.
-        random_state: of the initial values, the order of the texts and the tenth of them that says which step to keep.
+        pipeline: `TextPipeline` that finds the words, in place of `min_count`, `characters` and `tokenizer`; None for lower-case words,
+            punctuation marks and emoji without stemming, since all of them speak, texts without a token left out with a warning.
+        ngrams: most words of a phrase, 1 to 3; 3, because "not very good" speaks otherwise than its pairs.
+        min_count: words that occur less often than this are not tokens; 2, because what occurs once has been met on one side only.
+        phrase_count: the same for phrases; 2.
+        characters: take every letter as a word, for languages without blanks between words; False, with advice where texts have none.
+        tokenizer: function from a text to a list of strings, or a tokenizer of the packages transformers or tokenizers, in place of the
+            words; None for the words.
+        epochs: passes over the texts; 3, after which accuracy on other texts no longer grows. Few texts are passed over more often.
+        learning_rate: of Adam for the scores, falling to zero; .02, between too sparse (.04) and too even attention (.005). Votes learn
+            25 times as fast.
+        weight_decay: of scores and votes; 0, because calibration on held-out texts does more for probabilities.
+        class_weight: None, "balanced", or a dict from label to weight, as in scikit-learn; None leaves probabilities those of the data.
+        warm_start: whether another `fit` keeps the tokens and goes on from what was learned; False, so that `fit` forgets.
+        random_state: of the order of the texts, their excerpts, and the texts held out.
 
-    Learned: `classes_` (2,), positive outputs speak for `classes_[1]`; `a_`, `b_` (n_tokens,) and `norm_p_` = ‖p‖; `tokens_` with
-    `names`; `statistics_` of the training texts; `selected_` (n_tokens,) in how many of them a token has the highest score;
-    `left_out_` indices of training texts without a token; `training_` how many steps were taken and which was kept.
-    A text without a known token has f = 0, which is `classes_[0]`. f is an average of votes, so a text of few words is judged as surely
-    as its words alone would be: probabilities of texts much shorter than those in training are too extreme.
+    Learned: `classes_`; `a_` (n_tokens,); `b_` (n_tokens,) for two classes, else (n_tokens, n_classes); `rest_a_` and `rest_b_` of the
+    rest token; `tokens_` with `names`; `class_counts_` (n_tokens, n_classes) occurrences in the training texts; `selected_` (n_tokens,)
+    in how many of them a token has the highest score; `left_out_` indices of training texts without a token; `training_` steps, texts
+    held out, their loss, and what calibration changed.
     """
+
+    classes_: Any
+    tokens_: WordsAndPhrases | PlainIds
 
     def __init__(
         self,
         pipeline: TextPipeline | None = None,
-        pair_count: int = 3,
-        d_model: int = 32,
+        *,
+        ngrams: int = 3,
+        min_count: int = MIN_COUNT,
+        phrase_count: int = 2,
+        characters: bool = False,
+        tokenizer: Any = None,
         epochs: int = 3,
-        learning_rate: float = 0.01,
-        weight_decay: float = 0.1,
+        learning_rate: float = 0.02,
+        weight_decay: float = 0.0,
+        class_weight: Any = None,
+        warm_start: bool = False,
         random_state: Any = 0,
     ) -> None:
         self.pipeline = pipeline
-        self.pair_count = pair_count
-        self.d_model = d_model
+        self.ngrams = ngrams
+        self.min_count = min_count
+        self.phrase_count = phrase_count
+        self.characters = characters
+        self.tokenizer = tokenizer
         self.epochs = epochs
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.class_weight = class_weight
+        self.warm_start = warm_start
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, progress: ProgressCallback | None = None) -> AttentionTextClassifier:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, progress: ProgressCallback | None = None
+    ) -> AttentionTextClassifier:
         """Learn from texts, or from token-id lists, and their labels.
 
         Args:
             X: n_samples strings, or token-id lists, or an array (n_samples, n_tokens) of ids, which are used as they are.
-            y: (n_samples,) two different labels of any kind. progress: called as `progress(done, total)` in texts and steps.
+            y: (n_samples,) labels of any kind, of at least two classes. sample_weight: (n_samples,) how much each sample counts.
+            progress: called as `progress(done, total)` in texts and steps.
         """
-        pipeline, settings = self._settings()
+        pipeline, settings = self._pipeline(), self._settings()
         is_text = _are_texts(X)
-        classes, signs = _two_labels(y, len(X))
-        steps = n_steps(len(X), settings)
-        watch = Progress(progress, steps + (len(X) if is_text else 0))
-        tokens: WordsAndPairs | PlainIds
-        if is_text:
-            pair_count = whole_number(self.pair_count, "pair_count", at_least=0)
-            tokens, data, kept = WordsAndPairs.fit(
-                X, signs, pipeline, pair_count, lambda done, total: watch.advance(done - watch.done)
-            )
+        classes, labels = _labels(y, len(X))
+        weights = _weights(sample_weight, self.class_weight, classes, labels)
+        goes_on = bool(self.warm_start) and hasattr(self, "a_")
+        if goes_on and not (np.array_equal(classes, self.classes_) and is_text == self._reads_texts):
+            got = ", ".join(map(repr, classes.tolist()[:6]))
+            raise reject("y", f"the classes of the first fit ({self._shown_classes}), as warm_start is on", got)
+        n_planned = planned_steps(labels, settings)
+        watch = Progress(progress, n_planned + (len(X) if is_text else 0))
+        tokens: WordsAndPhrases | PlainIds
+        if goes_on:
+            tokens, places = self.tokens_, self.tokens_.positions(X)
+            watch.advance(len(X) if is_text else 0)
+        elif is_text:
+            ngrams = whole_number(self.ngrams, "ngrams", at_least=1)
+            if ngrams > MAX_PHRASE:
+                raise reject("ngrams", f"a whole number from 1 to {MAX_PHRASE}", ngrams)
+            count = whole_number(self.phrase_count, "phrase_count", at_least=1)
+            tokens, places = WordsAndPhrases.fit(X, pipeline, ngrams, count, lambda n, _: watch.advance(n - watch.done))
+            if not isinstance(pipeline.cleaning, TokenizerWords) and not pipeline.cleaning.characters:
+                _advise_characters(X, pipeline)
         else:
-            tokens, data, kept = PlainIds.fit(X, signs)
-        if len(np.unique(data.y)) != 2:
-            only = classes.tolist()[int(data.y[0] > 0)]
-            raise reject("X", "texts of both classes that keep a token", f"only {only!r}")
-        watch.advance(steps - n_steps(len(data), settings))  # those of texts that were left out
-        learned = learn_products(data, settings, watch)
-        self.classes_, self.tokens_, self.statistics_ = classes, tokens, token_statistics(data)
-        self.a_, self.b_, self.norm_p_ = learned.a, learned.b, learned.norm_p
-        self.selected_ = _selection_counts(data, learned.a)
-        self.left_out_ = np.setdiff1d(np.arange(len(X)), kept)
-        self.training_ = {name: getattr(learned, name) for name in ("steps", "kept_step", "held_out", "held_out_loss")}
+            tokens, places = PlainIds.fit(X)
+        known = np.flatnonzero(np.diff(places.offsets))
+        self._check_known(known, labels, classes, pipeline)
+        labels, weights = labels[known], weights[known] / weights[known].mean()
+        texts = token_sets(places.tokens, places.offsets, len(tokens)).take(known)
+        n_outputs = 1 if len(classes) == 2 else len(classes)
+        start = self._votes() if goes_on else Votes.initial(len(tokens), n_outputs)
+        watch.advance(n_planned - planned_steps(labels, settings))  # those of texts that were left out
+        learned = learn(texts, labels, weights, start, settings, watch)
+        votes = learned.votes
+        self.left_out_ = np.setdiff1d(np.arange(len(X)), known)
+        self.classes_, self.tokens_ = classes, tokens
+        self.a_, self.b_ = votes.a, votes.b[:, 0] if n_outputs == 1 else votes.b
+        self.rest_a_, self.rest_b_ = votes.rest_a, votes.rest_b
+        all_labels = np.repeat(labels, np.diff(places.offsets)[known])
+        self.class_counts_ = _counts(places.tokens, all_labels, len(tokens), len(classes))
+        self.selected_ = _selection_counts(texts, votes.a)
+        self.training_ = learned.facts()
         return self
 
     def decision_function(self, X: Any) -> FloatArray:
-        """(n_samples,) f, the log-odds of `classes_[1]`."""
-        self._check_fitted()
-        if _are_texts(X) != self._reads_texts:
-            kinds = ("token-id lists", "texts")
-            raise reject("X", f"{kinds[self._reads_texts]}, as in training", kinds[not self._reads_texts])
-        return outputs(*self.tokens_.positions(X), self.a_, self.b_)
+        """(n_samples,) f, the log-odds of `classes_[1]`, for two classes, else (n_samples, n_classes) f."""
+        f = self._outputs(X)
+        return f[:, 0] if f.shape[1] == 1 else f
 
     def predict(self, X: Any) -> Any:
-        """(n_samples,) `classes_[1]` where f is positive, else `classes_[0]`."""
-        positive = self.decision_function(X) > 0.0
-        return np.asarray(self.classes_)[positive.astype(int)]
+        """(n_samples,) the class with the highest probability."""
+        f = self._outputs(X)
+        return np.asarray(self.classes_)[(f[:, 0] > 0.0).astype(int) if f.shape[1] == 1 else f.argmax(axis=1)]
+
+    def predict_log_proba(self, X: Any) -> FloatArray:
+        """(n_samples, n_classes) logarithms of the probabilities, in the order of `classes_`."""
+        return log_probabilities(self._outputs(X))
 
     def predict_proba(self, X: Any) -> FloatArray:
-        """(n_samples, 2) probabilities of both classes, in the order of `classes_`."""
-        f = self.decision_function(X)
-        return np.exp(-np.logaddexp(0.0, np.column_stack([f, -f])))
+        """(n_samples, n_classes) probabilities, in the order of `classes_`; calibrated on texts held out of training."""
+        return np.exp(self.predict_log_proba(X))
 
     def explain(self, text: Any) -> TextExplanation:
-        """Why this text is classified as it is: prints as a table; `to_html()` highlights its words."""
+        """Why this text is classified as it is: prints as a table; `to_html()` highlights its words, `to_frame()` makes a data frame."""
         self._check_fitted()
         return explain_sample(self, self._check_sample(text))
 
     def selection_margin(self, text: Any) -> float:
-        r"""By how much the selected token of a text beats every other token of it, at unit length of p.
+        r"""By how much the selected token of a text beats every other token of it; p is a unit vector.
 
-        .. math:: \min_{s \ne s^*} \frac{(E_{s^*} - E_s)^\top p}{\|p\|},\quad s^* = \arg\max_{s \in X} E_s^\top p
+        .. math:: \min_{s \ne s^*} (E_{s^*} - E_s)^\top p / \|p\|,\quad s^* = \arg\max_{s \in X} E_s^\top p
 
         Returns:
             A number of at least 0; infinite where a text has one distinct token, NaN where it has none.
         """
         self._check_fitted()
-        ids = np.unique(self.tokens_.positions([self._check_sample(text)])[0])
+        ids = np.unique(self.tokens_.positions([self._check_sample(text)]).tokens)
         first, second = top_two(self.a_[ids])
-        return (first - second) / self.norm_p_
+        return first - second
+
+    def statistics_of(self, label: Any) -> TokenStatistics:
+        """What the training texts' counts say of a class against all others: α_s and posterior differences by token."""
+        self._check_fitted()
+        places = np.flatnonzero(self.classes_ == label)
+        if len(places) != 1:
+            raise reject("label", f"one of the classes ({self._shown_classes})", repr(label))
+        inside = self.class_counts_[:, places[0]]
+        return TokenStatistics(inside, self.class_counts_.sum(axis=1) - inside, int(self.class_counts_.sum()))
+
+    @property
+    def statistics_(self) -> TokenStatistics:
+        """The statistics of `classes_[1]` against the other class, or all others."""
+        if not hasattr(self, "a_"):
+            raise AttributeError("statistics_ is there once the classifier has been fitted")
+        return self.statistics_of(self.classes_[1])
 
     @property
     def token_importance_(self) -> Any:
-        """One row per token: token, count, alpha (α_s), posterior_difference, a (⟨E_s,p⟩), b (⟨E_s,v⟩), selected (in how many texts)."""
+        """A row per token: token, count, alpha (α_s), posterior_difference, a (⟨E_s,p⟩), b, selected (in how many texts), label.
+
+        With two classes b is the vote ⟨E_s,v⟩ for `classes_[1]`, and label the class it speaks for. With more, label is the class with
+        the highest vote, b that vote, and α and posterior difference are those of the label against all others.
+        """
         if not hasattr(self, "a_"):
             raise AttributeError("token_importance_ is there once the classifier has been fitted")
-        known, table = self.statistics_, np.empty(len(self.a_), dtype=IMPORTANCE)
-        table["token"], table["count"], table["alpha"] = self.tokens_.names, known.count, known.alpha
+        table = np.empty(len(self.a_), dtype=IMPORTANCE)
+        count = self.class_counts_.sum(axis=1)
+        if self.b_.ndim == 1:
+            best, top, b = np.ones(len(self.a_), dtype=int), (self.b_ > 0).astype(int), self.b_
+        else:
+            best = top = self.b_.argmax(axis=1)
+            b = self.b_[np.arange(len(self.b_)), top]
+        inside = self.class_counts_[np.arange(len(count)), best]
+        known = TokenStatistics(inside, count - inside, int(count.sum()))
+        table["token"], table["count"], table["alpha"] = self.tokens_.names, count, known.alpha
         table["posterior_difference"], table["selected"] = known.posterior_difference, self.selected_
-        table["a"], table["b"] = self.a_, self.b_
+        table["a"], table["b"], table["label"] = self.a_, b, self.classes_[top]
         return table
+
+    def to_frame(self, library: str | None = None) -> Any:
+        """`token_importance_` as a data frame of pandas, else of polars, else of pyarrow, or of the library that is named."""
+        self._check_fitted()
+        table = self.token_importance_
+        return frame({name: table[name] for name in table.dtype.names}, library)
 
     def save(self, folder: str | os.PathLike[str], facts: dict[str, Any] | None = None) -> None:
         """Write the fitted model to a folder that appears whole or not at all: JSON and plain arrays, nothing pickled.
@@ -190,43 +297,86 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         _save(self, folder, facts or {})
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> AttentionTextClassifier:
-        """The model that `save` wrote."""
-        return _load(cls, folder)
+    def load(cls, folder: str | os.PathLike[str], *, tokenizer: Any = None) -> AttentionTextClassifier:
+        """The model that `save` wrote; a model that was fitted with a tokenizer needs it again, since files do not hold it."""
+        return _load(cls, folder, tokenizer)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = False
         tags.input_tags.string = True
-        tags.classifier_tags.multi_class = False
         return tags
 
     def _more_tags(self) -> dict[str, Any]:
-        return {"X_types": ["string"], "binary_only": True}
+        return {"X_types": ["string"]}
 
-    def _settings(self) -> tuple[TextPipeline, TrainingSettings]:
-        pipeline = default_pipeline() if self.pipeline is None else self.pipeline
-        if not isinstance(pipeline, TextPipeline):
-            raise reject("pipeline", "a TextPipeline or None", type(pipeline).__name__)
-        whole_number(self.epochs, "epochs", at_least=1)
-        settings = TrainingSettings(
-            d_model=self.d_model,
-            epochs=self.epochs,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            milestones=(),
-            seed=_seed(self.random_state),
-            spread=INITIAL_NORM,
-        )
-        return pipeline, settings
+    def _pipeline(self) -> TextPipeline:
+        if self.pipeline is not None:
+            if not isinstance(self.pipeline, TextPipeline):
+                raise reject("pipeline", "a TextPipeline or None", type(self.pipeline).__name__)
+            if self.tokenizer is not None:
+                raise reject("tokenizer", "None where a pipeline is given", type(self.tokenizer).__name__)
+            return self.pipeline
+        min_count = whole_number(self.min_count, "min_count", at_least=1)
+        if self.tokenizer is None:
+            return default_pipeline(min_count=min_count, characters=self.characters)
+        return _tokenizer_pipeline(self.tokenizer, min_count)
+
+    def _settings(self) -> LearningSettings:
+        epochs = whole_number(self.epochs, "epochs", at_least=1)
+        decay = real_number(self.weight_decay, "weight_decay", "a number of at least 0")
+        if decay < 0.0:
+            raise reject("weight_decay", "a number of at least 0", decay)
+        rate = positive_number(self.learning_rate, "learning_rate")
+        return LearningSettings(epochs, rate, decay, _seed(self.random_state))
+
+    def _votes(self) -> Votes:
+        return Votes(self.a_, self.b_.reshape(len(self.a_), len(self.rest_b_)), self.rest_a_, self.rest_b_)
+
+    def _outputs(self, X: Any) -> FloatArray:
+        """(n_samples, n_outputs) f."""
+        self._check_fitted()
+        if _are_texts(X) != self._reads_texts:
+            kinds = ("token-id lists", "texts")
+            raise reject("X", f"{kinds[self._reads_texts]}, as in training", kinds[not self._reads_texts])
+        places: TokenPlaces = self.tokens_.positions(X)
+        return self._votes().outputs(token_sets(places.tokens, places.offsets, len(self.tokens_)))
+
+    def _check_known(self, known: IntArray, labels: IntArray, classes: Any, pipeline: TextPipeline) -> None:
+        """Refuse texts without tokens where the pipeline says so, or classes that lose all; otherwise count what is left out."""
+        n_empty = len(labels) - len(known)
+        if n_empty and pipeline.empty == "refuse":
+            first = int(np.setdiff1d(np.arange(len(labels)), known)[0])
+            more = f" and {n_empty - 1} more" if n_empty > 1 else ""
+            expected = "texts that have at least one token"
+            raise reject(
+                "X", expected, f"none in the text at index {first}{more}", 'Use empty="drop" to leave them out.'
+            )
+        lost = np.setdiff1d(np.arange(len(classes)), labels[known])
+        if len(lost):
+            names = ", ".join(repr(classes[k].item() if hasattr(classes[k], "item") else classes[k]) for k in lost[:4])
+            raise reject(
+                "X", "texts of every class that have a token", f"none of {names}", "A smaller min_count may help."
+            )
+        if n_empty and self.pipeline is None:
+            what = "text has" if n_empty == 1 else "texts have"
+            warnings.warn(
+                f"{n_empty:,} of {len(labels):,} {what} no word that occurs {pipeline.min_count} times, and were left out of training; "
+                "left_out_ lists them.",
+                stacklevel=3,
+            )
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "a_"):
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet: call fit with texts and labels first.")
 
     @property
+    def _shown_classes(self) -> str:
+        return ", ".join(map(repr, self.classes_.tolist()[:6])) + (", ..." if len(self.classes_) > 6 else "")
+
+    @property
     def _reads_texts(self) -> bool:
-        return isinstance(self.tokens_, WordsAndPairs)
+        return isinstance(self.tokens_, WordsAndPhrases)
 
     def _check_sample(self, sample: Any) -> Any:
         """`sample` if it is one text, or one list of token ids, as in training."""
@@ -244,6 +394,14 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
 # ---- arguments
 
 
+def _tokenizer_pipeline(tokenizer: Any, min_count: int, empty: str = "drop") -> TextPipeline:
+    usable = callable(tokenizer) or any(callable(getattr(tokenizer, name, None)) for name in ("tokenize", "encode"))
+    if not usable:
+        expected = "a function from a text to a list of strings, or a tokenizer of transformers or tokenizers"
+        raise reject("tokenizer", expected, type(tokenizer).__name__)
+    return TextPipeline(TokenizerWords(find=tokenizer), stop_words=None, min_count=min_count, empty=empty)
+
+
 def _are_texts(X: Any) -> bool:
     """Whether these samples are texts and not token ids, judged by the first."""
     expected = "a list of texts, or a list of token-id lists"
@@ -253,6 +411,20 @@ def _are_texts(X: Any) -> bool:
         raise reject("X", "at least one sample", "none")
     first = next(iter(X))
     return isinstance(first, str) or first is None or not n_axes(first)
+
+
+def _advise_characters(texts: Any, pipeline: TextPipeline) -> None:
+    """Warn where words are so long, in a script that is not Latin, that there can be no blanks between them."""
+    words = [
+        word for text in list(texts)[:_N_LOOKED_AT] for word in pipeline.cleaning.words(text) if not word.isascii()
+    ]
+    if len(words) >= 2 and sum(map(len, words)) > LONG_WORD * len(words):
+        mean = sum(map(len, words)) / len(words)
+        warnings.warn(
+            f"The texts seem to have no blanks between words: a word has {mean:.0f} letters on average. characters=True takes every "
+            "letter as a word.",
+            stacklevel=4,
+        )
 
 
 def _seed(random_state: Any) -> int:
@@ -267,9 +439,11 @@ def _seed(random_state: Any) -> int:
         raise reject("random_state", expected, repr(random_state)) from problem
 
 
-def _two_labels(y: Any, n_samples: int) -> tuple[Any, FloatArray]:
-    """The two classes, and each label as -1 or +1."""
-    expected = f"{n_samples} labels of exactly two classes, one for each sample of X"
+def _labels(y: Any, n_samples: int) -> tuple[Any, IntArray]:
+    """The classes, and each label as the index of its class."""
+    expected = f"{n_samples:,} labels, one for each sample of X"
+    if y is None:
+        raise reject("y", expected, "none")
     labels = array_of_any(y, "y", expected)
     if labels.shape != (n_samples,):
         raise reject("y", expected, f"shape {labels.shape}")
@@ -280,124 +454,55 @@ def _two_labels(y: Any, n_samples: int) -> tuple[Any, FloatArray]:
     try:
         classes, places = np.unique(labels, return_inverse=True)
     except TypeError:
-        classes = labels[:0]
+        classes, places = labels[:0], np.empty(0, dtype=np.int64)
     if len({isinstance(label, str) for label in listed}) > 1 or (len(labels) and not len(classes)):
         raise reject("y", "labels of one kind, such as words or numbers", "a mixture")
-    if len(classes) != 2:
-        shown = ", ".join(map(repr, classes.tolist()[:4])) + (", ..." if len(classes) > 4 else "")
-        raise reject("y", expected, f"{len(classes)} ({shown})")
-    return classes, np.where(places == 1, 1.0, -1.0)
+    if len(classes) == 1:
+        raise reject("y", "labels of at least two classes", f"only {classes.tolist()[0]!r}")
+    shown = ", ".join(map(repr, classes.tolist()[:3]))
+    if classes.dtype.kind == "f" and len(classes) > MANY_CLASSES and not np.array_equal(classes, np.round(classes)):
+        remedy = "They look like measurements: sort them into classes, such as low and high."
+        raise reject("y", "labels of classes", f"{len(classes):,} different numbers ({shown}, ...)", remedy)
+    if len(classes) > MAX_CLASSES:
+        remedy = "They look like numbers or names of single texts: is this the column of the labels?"
+        raise reject("y", f"labels of at most {MAX_CLASSES:,} classes", f"{len(classes):,} ({shown}, ...)", remedy)
+    return classes, places.astype(np.int64)
 
 
-# ---- learning
+def _weights(sample_weight: Any, class_weight: Any, classes: Any, labels: IntArray) -> FloatArray:
+    """(n_samples,) how much each sample counts, class weights included."""
+    weights = np.ones(len(labels))
+    if sample_weight is not None:
+        expected = f"numbers of at least 0 of shape ({len(labels)},), one for each sample of X"
+        given = array_of_any(sample_weight, "sample_weight", expected)
+        if given.shape != (len(labels),):
+            raise reject("sample_weight", expected, f"shape {given.shape}")
+        weights = real_array(given, "sample_weight", (len(labels),))
+        if (weights < 0.0).any() or np.any(np.bincount(labels, weights=weights) <= 0.0):
+            raise reject("sample_weight", f"{expected}, not all 0 in a class", "others")
+    if class_weight is None:
+        return weights
+    try:
+        of_class = compute_class_weight(class_weight, classes=classes, y=classes[labels])
+    except (ValueError, TypeError) as problem:
+        expected = 'None, "balanced", or a dict from each class to its weight'
+        raise reject("class_weight", expected, repr(class_weight)[:60]) from problem
+    return weights * of_class[labels]
 
 
-@dataclass(frozen=True, repr=False)
-class LearnedProducts:
-    """`a` = ⟨E_s,p⟩ and `b` = ⟨E_s,v⟩ (n_tokens,), ‖p‖, and how they were found.
-
-    `steps` were taken and `kept_step` is the one whose values these are; `held_out` counts the texts that chose it and `held_out_loss`
-    is their mean loss there, NaN where there were too few.
-    """
-
-    a: FloatArray
-    b: FloatArray
-    norm_p: float
-    steps: int
-    kept_step: int
-    held_out: int
-    held_out_loss: float
+# ---- counts
 
 
-def outputs(tokens: IntArray, offsets: IntArray, a: FloatArray, b: FloatArray) -> FloatArray:
-    r"""What the one-layer model says about each sequence; zero where a sequence has no token.
-
-    .. math:: f(X) = \frac{\sum_t e^{a_{x_t}} b_{x_t}}{\sum_t e^{a_{x_t}}},\quad a = Ep,\ b = Ev
-
-    Args:
-        tokens: (n_positions,) ids. offsets: (n_samples + 1,) where each sequence starts. a, b: (n_tokens,).
-    Returns:
-        (n_samples,) f.
-    """
-    f = np.zeros(len(offsets) - 1)
-    full = np.flatnonzero(np.diff(offsets))
-    if len(full):
-        starts, lengths = offsets[:-1][full], np.diff(offsets)[full]
-        logits = a[tokens]
-        weights = np.exp(logits - np.repeat(np.maximum.reduceat(logits, starts), lengths))
-        f[full] = np.add.reduceat(weights * b[tokens], starts) / np.add.reduceat(weights, starts)
-    return f
+def _counts(tokens: IntArray, labels: IntArray, n_tokens: int, n_classes: int) -> IntArray:
+    """(n_tokens, n_classes) occurrences of each token in texts of each class."""
+    return np.bincount(tokens * n_classes + labels, minlength=n_tokens * n_classes).reshape(n_tokens, n_classes)
 
 
-def n_steps(n_texts: int, settings: TrainingSettings) -> int:
-    """Steps that training takes at most."""
-    trained_on = n_texts - n_held_out(n_texts)
-    return max(MIN_STEPS, settings.epochs * len(batches_of(trained_on, settings.batch)))
-
-
-def n_held_out(n_texts: int) -> int:
-    """Texts that training never steps on."""
-    share = int(HELD_OUT_SHARE * n_texts)
-    return share if share >= MIN_HELD_OUT else 0
-
-
-def learn_products(data: LabelledSequences, settings: TrainingSettings, progress: Progress) -> LearnedProducts:
-    r"""Train E, p and v by AdamW with a rate that falls to zero, and keep the values at which the held-out texts lose least.
-
-    Args:
-        data: labelled sequences. settings: width, passes, rate and decay; fewer passes are made where the held-out loss rises.
-        progress: counts every step.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        learned = _learn(data, settings, progress)
-    if not (np.isfinite(learned.a).all() and np.isfinite(learned.b).all()):
-        remedy = "A rate of .01 and a decay of .1 suit most texts."
-        got = f"{settings.learning_rate:g} with weight_decay = {settings.weight_decay:g}"
-        raise reject("learning_rate", "so small that training does not run away", got, remedy)
-    return learned
-
-
-def _learn(data: LabelledSequences, settings: TrainingSettings, progress: Progress) -> LearnedProducts:
-    rng = np.random.default_rng(settings.seed)
-    order, n_validation = rng.permutation(len(data)), n_held_out(len(data))
-    validation, training = data.take(np.sort(order[:n_validation])), data.take(np.sort(order[n_validation:]))
-    start = initial_parameters(data.n_vocabulary, settings.d_model, rng, settings.dtype, settings.spread)
-    model = CompiledOneLayer(distinct_tokens(training), start, settings)
-    total, batches = n_steps(len(data), settings), batches_of(len(training), settings.batch)
-    best: LearnedProducts | None = None
-    step = 0
-
-    def products(loss: float) -> LearnedProducts:
-        a, b = (np.array(values, dtype=np.float64) for values in model.products())
-        return LearnedProducts(a, b, float(np.linalg.norm(model.p.astype(np.float64))), step, step, n_validation, loss)
-
-    while step < total:
-        if step % len(batches) == 0:
-            model.begin(rng.permutation(len(training)))
-        model.step(*batches[step % len(batches)], settings.learning_rate * (1.0 - step / total))
-        step += 1
-        progress.advance()
-        if n_validation and (step % CHECK_INTERVAL == 0 or step == total):
-            loss = _mean_loss(validation, model)
-            if loss < (np.inf if best is None else best.held_out_loss):
-                best = products(loss)
-            elif step - (0 if best is None else best.kept_step) >= PATIENCE * CHECK_INTERVAL:
-                progress.advance(total - step)
-                break
-    return products(float("nan")) if best is None else replace(best, steps=step)
-
-
-def _mean_loss(data: LabelledSequences, model: CompiledOneLayer) -> float:
-    a, b = (np.asarray(values, dtype=np.float64) for values in model.products())
-    return float(np.mean(np.logaddexp(0.0, -data.y * outputs(data.tokens, data.offsets, a, b))))
-
-
-def _selection_counts(data: LabelledSequences, a: FloatArray) -> IntArray:
-    """(n_tokens,) in how many sequences each token has the highest score."""
-    logits, starts = a[data.tokens], data.offsets[:-1]
-    top = logits == np.repeat(np.maximum.reduceat(logits, starts), data.lengths)
-    chosen = np.unique(data.sample[top] * data.n_vocabulary + data.tokens[top])  # once, however often it stands there
-    return np.bincount(chosen % data.n_vocabulary, minlength=data.n_vocabulary)
+def _selection_counts(texts: Any, a: FloatArray) -> IntArray:
+    """(n_tokens,) in how many texts each token has the highest score."""
+    logits, starts, lengths = a[texts.token], texts.offsets[:-1], np.diff(texts.offsets)
+    top = logits == np.repeat(np.maximum.reduceat(logits, starts), lengths)
+    return np.bincount(texts.token[top], minlength=texts.n_tokens)
 
 
 # ---- files
@@ -421,7 +526,9 @@ def _may_be_replaced(path: Path) -> bool:
         saved = json.loads((path / SETTINGS_FILE).read_text(encoding="utf-8")) if names else {"format": _FORMAT}
     except (OSError, ValueError):
         return False
-    return names <= {SETTINGS_FILE, ARRAYS_FILE} and isinstance(saved, dict) and saved.get("format") == _FORMAT
+    if not (names <= {SETTINGS_FILE, ARRAYS_FILE} and isinstance(saved, dict)):
+        return False
+    return str(saved.get("format")).startswith("marginlens text classifier")
 
 
 def _save(model: AttentionTextClassifier, folder: str | os.PathLike[str], facts: dict[str, Any]) -> None:
@@ -433,18 +540,18 @@ def _save(model: AttentionTextClassifier, folder: str | os.PathLike[str], facts:
     write_folder(path, {ARRAYS_FILE: arrays, SETTINGS_FILE: written}, "folder")
 
 
-def _load(cls: Any, folder: str | os.PathLike[str]) -> Any:
+def _load(cls: Any, folder: str | os.PathLike[str], tokenizer: Any) -> Any:
     """The classifier in a folder; arrays that were changed or belong to another model are refused."""
     path = as_path(folder, "folder", _SAVED)
     try:
         settings = json.loads((path / SETTINGS_FILE).read_text(encoding="utf-8"))
         if settings.get("format") != _FORMAT:
-            raise ValueError(f"another format, {settings.get('format')!r}")
+            raise ValueError(f"another format, {settings.get('format')!r}: train the model again")
         content = (path / ARRAYS_FILE).read_bytes()
         if hashlib.sha256(content).hexdigest() != settings["arrays_sha256"]:
             raise ValueError("arrays that are damaged or belong to another model")
         with np.load(BytesIO(content), allow_pickle=False) as archive:
-            return _unpacked(cls, settings, dict(archive))
+            return _unpacked(cls, settings, dict(archive), tokenizer)
     except OSError as problem:
         raise reject("folder", _SAVED, unusable(path, problem)) from problem
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, BadZipFile) as problem:
@@ -453,56 +560,78 @@ def _load(cls: Any, folder: str | os.PathLike[str]) -> Any:
 
 def _packed(model: AttentionTextClassifier) -> tuple[bytes, dict[str, Any]]:
     """A fitted classifier as the content of its two files."""
-    known, tokens, classes = model.statistics_, model.tokens_, model.classes_
+    tokens, classes = model.tokens_, model.classes_
     if classes.dtype.kind not in "biufU" and not all(isinstance(c, str | int | float | bool) for c in classes.tolist()):
         raise reject("classes_", "labels that are words or numbers, which JSON can hold", f"dtype {classes.dtype}")
     arrays: dict[str, Any] = {"a": model.a_, "b": model.b_, "selected": model.selected_, "left_out": model.left_out_}
-    arrays |= {"in_positive": known.in_positive, "in_negative": known.in_negative}
-    if isinstance(tokens, WordsAndPairs):
-        arrays |= {"pairs": tokens.pairs, "word_counts": tokens.vocabulary.counts}
+    arrays |= {"class_counts": model.class_counts_, "rest": np.array([model.rest_a_, *model.rest_b_])}
+    if isinstance(tokens, WordsAndPhrases):
+        arrays |= {f"phrases_{several.shape[1]}": several for several in tokens.phrases}
+        arrays["word_counts"] = tokens.vocabulary.counts
+        pipeline = tokens.vocabulary.pipeline
+        hooked = isinstance(pipeline.cleaning, TokenizerWords)
         vocabulary: dict[str, Any] = {
-            "pipeline": tokens.vocabulary.pipeline.to_dict(),
+            "pipeline": {"tokenizer": True, "min_count": pipeline.min_count} if hooked else pipeline.to_dict(),
             "names": list(tokens.vocabulary.names),
         }
     else:
         vocabulary = {"n_ids": tokens.n_tokens}
     numbers = {name: np.asarray(getattr(model, name)).item() for name in _PARAMETERS}
     seed = int(model.random_state) if isinstance(model.random_state, int | np.integer) else None
-    pipeline = None if model.pipeline is None else model.pipeline.to_dict()
+    weight = model.class_weight
+    if isinstance(weight, Mapping):
+        weight = [[getattr(label, "item", lambda label=label: label)(), float(of)] for label, of in weight.items()]
     stream = BytesIO()
     np.savez_compressed(stream, **arrays)
     return stream.getvalue(), {
         "format": _FORMAT,
-        "parameters": {**numbers, "random_state": seed, "pipeline": pipeline},
+        "parameters": {
+            **numbers,
+            "class_weight": weight,
+            "random_state": seed,
+            "pipeline": None if model.pipeline is None else model.pipeline.to_dict(),
+        },
         "classes": {"labels": classes.tolist(), "dtype": "object" if classes.dtype.kind == "O" else classes.dtype.str},
-        "norm_p": model.norm_p_,
         "training": {name: None if value != value else value for name, value in model.training_.items()},
-        "n_positions": known.n_positions,
         "tokens": vocabulary,
     }
 
 
-def _unpacked(cls: Any, settings: dict[str, Any], arrays: dict[str, Any]) -> Any:
+def _unpacked(cls: Any, settings: dict[str, Any], arrays: dict[str, Any], tokenizer: Any) -> Any:
     """The classifier that `_packed` described."""
     parameters, vocabulary = dict(settings["parameters"]), settings["tokens"]
-    pipeline = parameters.pop("pipeline")
-    model = cls(**parameters, pipeline=None if pipeline is None else TextPipeline.from_dict(pipeline))
+    pipeline, weight = parameters.pop("pipeline"), parameters.pop("class_weight")
+    model = cls(
+        **parameters,
+        tokenizer=tokenizer,
+        class_weight=dict(weight) if isinstance(weight, list) else weight,
+        pipeline=None if pipeline is None else TextPipeline.from_dict(pipeline),
+    )
     if "n_ids" in vocabulary:
-        tokens: WordsAndPairs | PlainIds = PlainIds(int(vocabulary["n_ids"]))
+        tokens: WordsAndPhrases | PlainIds = PlainIds(int(vocabulary["n_ids"]))
     else:
-        words = TextVocabulary(
-            TextPipeline.from_dict(vocabulary["pipeline"]), tuple(vocabulary["names"]), arrays["word_counts"]
+        found = vocabulary["pipeline"]
+        if "tokenizer" in found and tokenizer is None:
+            expected = "the tokenizer that the model was fitted with, which its files do not hold"
+            raise reject("tokenizer", expected, "none")
+        made = (
+            _tokenizer_pipeline(tokenizer, found["min_count"])
+            if "tokenizer" in found
+            else TextPipeline.from_dict(found)
         )
-        pairs = arrays["pairs"]
-        if pairs.shape[1:] != (2,) or not ((pairs >= 0) & (pairs < len(words))).all():
-            raise ValueError(f"pairs of other words than its {len(words)}")
-        tokens = WordsAndPairs(words, pairs)
+        words = TextVocabulary(made, tuple(vocabulary["names"]), arrays["word_counts"])
+        lengths = [length for length in range(2, MAX_PHRASE + 1) if f"phrases_{length}" in arrays]
+        phrases = tuple(arrays[f"phrases_{length}"] for length in lengths)
+        for length, several in zip(lengths, phrases, strict=True):
+            if several.shape[1:] != (length,) or not ((several >= 0) & (several < len(words))).all():
+                raise ValueError(f"phrases of other words than its {len(words)}")
+        tokens = WordsAndPhrases(words, phrases)
     for name in _PER_TOKEN:
-        if arrays[name].shape != (len(tokens),):
+        if arrays[name].shape[:1] != (len(tokens),):
             raise ValueError(f"{len(tokens)} tokens and {name} of shape {arrays[name].shape}")
     model.classes_ = np.array(settings["classes"]["labels"], dtype=settings["classes"]["dtype"])
-    model.tokens_, model.norm_p_, model.left_out_ = tokens, settings["norm_p"], arrays["left_out"]
+    model.tokens_, model.left_out_, model.class_counts_ = tokens, arrays["left_out"], arrays["class_counts"]
     model.a_, model.b_, model.selected_ = arrays["a"], arrays["b"], arrays["selected"]
-    model.statistics_ = TokenStatistics(arrays["in_positive"], arrays["in_negative"], settings["n_positions"])
+    model.rest_a_, model.rest_b_ = float(arrays["rest"][0]), arrays["rest"][1:]
     model.training_ = {k: float("nan") if v is None else v for k, v in settings["training"].items()}
     return model

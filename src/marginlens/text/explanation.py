@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.pages import render
+from marginlens.result.frames import Tabular
 from marginlens.text.vectorize import Span
 from marginlens.typing import FloatArray
 
@@ -20,8 +21,10 @@ _FULL_COLOUR = 0.25  # share of all contributions at which a word has the full c
 class TokenRow:
     """One distinct token of a text: how often it stands there, and what it does.
 
-    `attention` is its share of the softmax over all its occurrences, `a` = ⟨E_s,p⟩, `b` = ⟨E_s,v⟩, `contribution` = attention · b; the
-    contributions of all tokens add up to f. `alpha` and `posterior_difference` are those of the training texts.
+    `attention` is its share of the softmax, `a` = ⟨E_s,p⟩, `b` = ⟨E_s,v⟩ its vote, `contribution` = attention · b; the contributions of all
+    tokens, the rest token included, add up to f. With two classes b and contribution speak for the second, with more for the predicted
+    one; `contributions` has them for every class, in the order of the explanation's `outputs`. `alpha` and `posterior_difference` are
+    those of the training texts, of the same class; NaN for the rest token.
     """
 
     token: str
@@ -32,39 +35,67 @@ class TokenRow:
     contribution: float
     alpha: float
     posterior_difference: float
+    contributions: tuple[float, ...] = ()
+
+
+REST_TOKEN = "(rest)"  # what the token that stands in every text is called
 
 
 @dataclass(frozen=True, repr=False)
-class TextExplanation:
+class TextExplanation(Tabular):
     """Which tokens of a text decide, the most attended first.
 
-    `f` are the log-odds of `classes[1]`, `margin` is by how much the selected token beats every other, `words` are the stretches of the
-    text that have tokens, with what each contributes; all of them together contribute f.
+    `f` is what is explained: with two classes the log-odds of `classes[1]`, with more the output of the predicted class. `outputs` are
+    all outputs, one for two classes, else one for each. `probabilities` are those of `classes`. `margin` is by how much the selected token
+    beats every other, `words` are the stretches of the text that have tokens, with what each contributes to f; all of them and the rest
+    token, `rest`, together contribute f. As a data frame: a row for each of `rows`.
     """
 
     text: Any
     label: Any
-    classes: tuple[Any, Any]
+    classes: tuple[Any, ...]
     f: float
     margin: float
     rows: tuple[TokenRow, ...]
     words: tuple[tuple[Span, float], ...]
+    outputs: tuple[float, ...] = ()
+    probabilities: tuple[float, ...] = ()
 
     @property
     def probability(self) -> float:
         """Of the predicted label."""
-        return float(np.exp(-np.logaddexp(0.0, -abs(self.f))))
+        return max(self.probabilities)
+
+    @property
+    def known(self) -> tuple[TokenRow, ...]:
+        """The rows of the text's tokens, without the rest token."""
+        return tuple(row for row in self.rows if row.count)
+
+    @property
+    def rest(self) -> TokenRow:
+        """The row of the rest token, which stands in every text and so counts no occurrence."""
+        return next(row for row in self.rows if not row.count)
 
     @property
     def selected(self) -> str | None:
-        """The token with the highest score; None where the text has no known token."""
-        return max(self.rows, key=lambda row: row.a).token if self.rows else None
+        """The token of the text with the highest score; None where it has no known token."""
+        return max(self.known, key=lambda row: row.a).token if self.known else None
+
+    def _columns(self) -> dict[str, Any]:
+        names = ("token", "count", "attention", "a", "b", "contribution", "alpha", "posterior_difference")
+        columns: dict[str, Any] = {name: [getattr(row, name) for row in self.rows] for name in names}
+        if len(self.outputs) > 1:
+            columns["contributions"] = np.array([row.contributions for row in self.rows])
+        return columns
 
     @property
     def verdict(self) -> str:
         """One sentence."""
-        if not self.rows:
-            return f"{self.label}: none of the text's words is known, so this is a guess."
+        if not self.known:
+            share = f"probability {self.probability:.3f}"
+            return (
+                f"{self.label} ({share}): none of the text's words is known, so this is the share in training, no more."
+            )
         return f"{self.label} (probability {self.probability:.3f}, f = {self.f:+.3f}); selected token: {self.selected}"
 
     def table(self, n_rows: int = _TABLE_ROWS) -> list[dict[str, str]]:
@@ -73,13 +104,13 @@ class TextExplanation:
         return [
             {
                 "token": row.token,
-                "times": str(row.count),
+                "times": str(row.count) if row.count else "",
                 "attention": f"{row.attention:.3f}",
                 "contribution": f"{row.contribution:+.4f}",
                 "⟨E,p⟩": f"{row.a:+.2f}",
                 "⟨E,v⟩": f"{row.b:+.2f}",
-                "α": f"{row.alpha:+.1e}",
-                "posterior difference": f"{row.posterior_difference:+.3f}",
+                "α": f"{row.alpha:+.1e}" if row.count else "",
+                "posterior difference": f"{row.posterior_difference:+.3f}" if row.count else "",
             }
             for row in largest
         ]
@@ -93,7 +124,11 @@ class TextExplanation:
             "f": self.f,
             "selected": self.selected,
             "selection_margin": self.margin,
-            "tokens": [asdict(row) for row in self.rows],
+            "probabilities": {str(name): value for name, value in zip(self.classes, self.probabilities, strict=True)},
+            "outputs": list(self.outputs),
+            "tokens": [
+                asdict(row) | ({} if row.count else {"alpha": None, "posterior_difference": None}) for row in self.rows
+            ],
         }
 
     def __str__(self) -> str:
@@ -141,28 +176,52 @@ def html_page(explanations: list[TextExplanation], *, page: bool = True) -> str:
 
 def explain_sample(model: Any, sample: Any) -> TextExplanation:
     """The explanation of one text, or one list of token ids, by a fitted classifier."""
-    ids, count = np.unique(model.tokens_.positions([sample])[0], return_counts=True)
-    a, b = model.a_[ids], model.b_[ids]
-    attention = count * np.exp(a - a.max(initial=-np.inf))
-    attention = attention / attention.sum() if len(ids) else attention
-    contribution = attention * b
-    each = dict(zip(ids.tolist(), (contribution / count).tolist(), strict=True))  # of one occurrence
+    places = model.tokens_.positions([sample]).tokens
+    ids, count = np.unique(places, return_counts=True)
+    proba = model.predict_proba([sample])[0]
+    outputs = np.atleast_1d(model.decision_function([sample])[0])
+    best = int(outputs[0] > 0.0) if len(outputs) == 1 else int(outputs.argmax())
+    column = 0 if len(outputs) == 1 else best
+    a = np.append(model.a_[ids], model.rest_a_)
+    votes = np.vstack(
+        [model.b_[ids].reshape(len(ids), len(model.rest_b_)), model.rest_b_]
+    )  # (n_distinct + 1, n_outputs)
+    attention = np.exp(a - a.max())
+    attention /= attention.sum()
+    contributions = attention[:, None] * votes
+    contribution = contributions[:, column]
+    each = dict(zip(ids.tolist(), (contribution[:-1] / count).tolist(), strict=True))  # of one of its places
     words = tuple(
         (span, sum(share * each[s] for s, share in zip(span.tokens, span.shares, strict=True)))
         for span in model.tokens_.spans(sample)
     )
-    known, names = model.statistics_, model.tokens_.names
-    columns = (attention, a, b, contribution, known.alpha[ids], known.posterior_difference[ids])
+    known = model.statistics_ if len(outputs) == 1 else model.statistics_of(model.classes_[best])
+    names = [*(model.tokens_.names[s] for s in ids.tolist()), REST_TOKEN]
+    alpha, difference = (np.append(values[ids], np.nan) for values in (known.alpha, known.posterior_difference))
+    columns = (attention, a, votes[:, column], contribution, alpha, difference)
     rows = [
-        TokenRow(names[s], int(n), *map(float, values))
-        for s, n, *values in zip(ids.tolist(), count, *columns, strict=True)
+        _row(name, int(n), list(map(float, values)), tuple(of_all.tolist()))
+        for name, n, of_all, *values in zip(names, np.append(count, 0), contributions, *columns, strict=True)
     ]
     rows.sort(key=lambda row: -row.attention)
-    f = float(model.decision_function([sample])[0])
-    classes = model.classes_.tolist()
-    first, second = top_two(a)
-    margin = (first - second) / model.norm_p_
-    return TextExplanation(sample, classes[int(f > 0.0)], (classes[0], classes[1]), f, margin, tuple(rows), words)
+    classes = tuple(model.classes_.tolist())
+    first, second = top_two(a[:-1])
+    return TextExplanation(
+        sample,
+        classes[best],
+        classes,
+        float(outputs[column]),
+        first - second,
+        tuple(rows),
+        words,
+        tuple(outputs.tolist()),
+        tuple(proba.tolist()),
+    )
+
+
+def _row(name: str, count: int, values: list[float], contributions: tuple[float, ...]) -> TokenRow:
+    attention, a, b, contribution, alpha, difference = values
+    return TokenRow(name, count, attention, a, b, contribution, alpha, difference, contributions)
 
 
 def top_two(scores: FloatArray) -> tuple[float, float]:

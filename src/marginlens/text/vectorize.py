@@ -1,4 +1,4 @@
-"""Texts to token ids: words, stop words, stems, subwords, the vocabulary that occurs often enough, and pairs of words."""
+"""Texts to token ids: words, stop words, stems, subwords, the vocabulary that occurs often enough, and phrases of words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.readers import ReviewSource
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
-MAX_TOKENS = 300_000  # words and pairs together; the rarest pairs give way
+MAX_TOKENS = 1_500_000  # words and phrases together; the rarest phrases give way
+MAX_PHRASE = 3  # words
 _PROGRESS_STRIDE = 500  # texts
 
 _TAGS = "a|b|big|blockquote|br|center|code|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|small|span|strong|sub|sup|table|td|tr|u|ul"
@@ -32,6 +33,8 @@ _MARKUP = re.compile(rf"</?(?:{_TAGS})\b[^<>]*>|&(?:#\d+|#x[0-9a-f]+|amp|apos|gt
 _ASCII_WORD = r"[A-Za-z0-9]++(?:'[A-Za-z0-9]++)*+"
 _COMBINING = range(0x300, 0x10000)  # where the marks that combine with letters are
 _VARIATION_SELECTORS = range(0xFE00, 0xFE10)
+_PICTURE = "[\u2600-\u27bf\U0001f000-\U0001faff]"  # emoji; those joined, tinted or asked for as pictures are one sign
+_EMOJI = rf"{_PICTURE}[\ufe0f\U0001f3fb-\U0001f3ff]*+(?:\u200d{_PICTURE}[\ufe0f\U0001f3fb-\U0001f3ff]*+)*+"
 
 NEGATIONS = frozenset({"no", "nor", "not", "cannot", "neither"})
 
@@ -73,6 +76,7 @@ class Cleaning:
         keep_punctuation: make every punctuation mark a word of its own; otherwise it separates words.
         keep_case: leave capitals as they are.
         keep_accents: leave accents on letters.
+        characters: make every letter and digit a word of its own, for languages that put no blanks between words.
 
     An apostrophe between letters belongs to the word ("don't"); what becomes of it is decided with the stop words.
     """
@@ -81,16 +85,17 @@ class Cleaning:
     keep_punctuation: bool = False
     keep_case: bool = False
     keep_accents: bool = False
+    characters: bool = False
 
     def words(self, text: str) -> list[str]:
         """The words of a text as they stand in it."""
         plain = self._without_markup(text)
-        return _word_pattern(self.keep_punctuation, plain.isascii()).findall(plain)
+        return self._pattern(plain).findall(plain)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where each word of `words(text)` starts and ends in the text."""
         plain = self._without_markup(text)
-        return [match.span() for match in _word_pattern(self.keep_punctuation, plain.isascii()).finditer(plain)]
+        return [match.span() for match in self._pattern(plain).finditer(plain)]
 
     def normalize(self, word: str) -> str:
         """How a word is written once capitals, accents and curly apostrophes are dropped."""
@@ -103,6 +108,9 @@ class Cleaning:
         decomposed = unicodedata.normalize("NFD", written)
         return unicodedata.normalize("NFC", "".join(c for c in decomposed if not _is_accent(c)))
 
+    def _pattern(self, text: str) -> re.Pattern[str]:
+        return _word_pattern(self.keep_punctuation, text.isascii(), self.characters)
+
     def _without_markup(self, text: str) -> str:
         """The text with blanks in place of its markup, so that every other character stays where it was."""
         if not isinstance(text, str):
@@ -112,17 +120,58 @@ class Cleaning:
         return _MARKUP.sub(lambda match: " " * len(match.group()), text)
 
 
+@dataclass(frozen=True)
+class TokenizerWords(Cleaning):
+    """Words as a function or a tokenizer of others finds them, taken as they are.
+
+    Args:
+        find: a function from a text to a list of strings, or an object with the method `tokenize` (transformers) or `encode`
+            (tokenizers).
+    """
+
+    find: Any = None
+
+    def words(self, text: str) -> list[str]:
+        """What the tokenizer makes of a text."""
+        if not isinstance(text, str):
+            raise reject("text", "a string", type(text).__name__)
+        if callable(getattr(self.find, "tokenize", None)):
+            found = self.find.tokenize(text)
+        elif callable(getattr(self.find, "encode", None)):
+            found = self.find.encode(text, add_special_tokens=False).tokens
+        else:
+            found = self.find(text)
+        if isinstance(found, str) or not all(isinstance(word, str) for word in found):
+            raise reject("tokenizer", "a function from a text to a list of strings", type(found).__name__)
+        return list(found)
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where each word stands, as far as it can be found again: from left to right, capitals and marks of subwords aside."""
+        folded, end, spans = text.lower() if len(text.lower()) == len(text) else text, 0, []
+        for word in self.words(text):
+            bare = word.lower().removeprefix("##").lstrip("\u0120\u2581").removesuffix("</w>")
+            start = folded.find(bare, end) if bare else -1
+            spans.append((start, start + len(bare)) if start >= 0 else (end, end))
+            end = spans[-1][1]
+        return spans
+
+    def normalize(self, word: str) -> str:
+        """The word as it is."""
+        return word
+
+
 @cache
-def _word_pattern(keep_punctuation: bool, is_ascii: bool) -> re.Pattern[str]:
-    word = _ASCII_WORD
+def _word_pattern(keep_punctuation: bool, is_ascii: bool, characters: bool = False) -> re.Pattern[str]:
+    word = r"[A-Za-z0-9]" if characters else _ASCII_WORD
     if (
         not is_ascii
     ):  # letters and digits with the marks that combine with them: accents, and vowel signs in many scripts
         candidates = (chr(k) for k in _COMBINING if k not in _VARIATION_SELECTORS)
         marks = "".join(c for c in candidates if unicodedata.category(c) in ("Mn", "Mc"))
         letters = rf"(?:[^\W_]++[{marks}]*+)++"
-        word = rf"{letters}(?:['\u2019]{letters})*+"
-    return re.compile(rf"{word}|[^\w\s]|_" if keep_punctuation else word)
+        word = rf"[^\W_][{marks}]*+" if characters else rf"{letters}(?:['\u2019]{letters})*+"
+    signs = r"[^\w\s]|_" if is_ascii else rf"{_EMOJI}|[^\w\s]|_"
+    return re.compile(rf"{word}|{signs}" if keep_punctuation else word)
 
 
 def _is_accent(mark: str) -> bool:
@@ -380,6 +429,8 @@ class TextPipeline:
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON holds them; `from_dict` gives the pipeline back."""
+        if isinstance(self.cleaning, TokenizerWords):
+            raise reject("cleaning", "settings that JSON can hold", "a tokenizer, which only its own package can save")
         stop = self.stop_words
         return {
             "cleaning": asdict(self.cleaning),
@@ -408,7 +459,9 @@ class TextPipeline:
 
     def _parts(self, form: str) -> tuple[str, ...]:
         """What is left of a word in its written form when stop words are gone."""
-        if form == "'":  # a punctuation mark that was kept
+        if form == "'" or isinstance(
+            self.cleaning, TokenizerWords
+        ):  # a punctuation mark that was kept, or another's token
             return (form,)
         if self.stop_words is None:
             return tuple(filter(None, form.split("'")))
@@ -455,7 +508,7 @@ class TextVocabulary:
     def spans(self, text: str) -> list[tuple[int, int, list[int]]]:
         """For each word of one text that has tokens: where it starts, where it ends, and their ids."""
         spans = self.pipeline.cleaning.spans(text)
-        tokens = self.pipeline.tokens_of([text[start:end] for start, end in spans])
+        tokens = self.pipeline.tokens_of(self.pipeline.cleaning.words(text))
         known = self._index
         ids = [[known[name] for name in names if name in known] for names in tokens]
         return [(start, end, several) for (start, end), several in zip(spans, ids, strict=True) if several]
@@ -546,7 +599,7 @@ def encode_reviews(
     )
 
 
-# ---- words and pairs
+# ---- words and phrases
 
 
 class Span(NamedTuple):
@@ -558,98 +611,117 @@ class Span(NamedTuple):
     shares: tuple[float, ...]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class WordsAndPairs:
-    """Tokens of texts: the words of a vocabulary, then the pairs of them that follow one another often enough.
+class TokenPlaces(NamedTuple):
+    """Tokens of all texts in the order of their places, and where each text starts; a text may have none."""
 
-    `pairs` (n_pairs, 2) are word ids in ascending order; token `len(vocabulary) + k` is pair k. A pair is two words that stand next to
+    tokens: IntArray
+    offsets: IntArray
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class WordsAndPhrases:
+    """Tokens of texts: the words of a vocabulary, then the phrases of two and of three of them that occur often enough.
+
+    `phrases` has an array (n_phrases, length) of word ids for each length from 2, in ascending order. A phrase is words that stand next to
     each other once words outside the vocabulary are left out.
     """
 
     vocabulary: TextVocabulary
-    pairs: IntArray
+    phrases: tuple[IntArray, ...]
 
     @classmethod
     def fit(
         cls,
         texts: Any,
-        y: FloatArray,
         pipeline: TextPipeline,
-        pair_count: int,
+        ngrams: int,
+        phrase_count: int,
         progress: ProgressCallback | None = None,
-    ) -> tuple[WordsAndPairs, LabelledSequences, IntArray]:
-        """The tokens of texts, the texts as sequences of them, and the indices of the texts that kept a token.
+    ) -> tuple[WordsAndPhrases, TokenPlaces]:
+        """The tokens of texts, and where they stand in them.
 
         Args:
-            texts, y: with labels of ±1. pipeline: how words are found and which are kept.
-            pair_count: pairs that occur this often become tokens; 0 for none.
+            pipeline: how words are found and which are tokens. ngrams: most words of a phrase, 1 for single words only.
+            phrase_count: phrases that occur this often become tokens.
         """
         with _renamed_argument("texts", "X"):
-            encoded = pipeline.encode(texts, y, progress=progress)
-        words, data = encoded.vocabulary, encoded.data
-        pairs = np.empty((0, 2), dtype=np.int64)
-        if pair_count:
-            keys, counts = np.unique(_neighbours(data.tokens, data.offsets, len(words))[0], return_counts=True)
-            most = max(MAX_TOKENS - len(words), 0)
-            if int(np.sum(counts >= pair_count)) > most:
-                pair_count = max(pair_count, int(np.sort(counts)[::-1][most]) + 1)
-            chosen = keys[counts >= pair_count]
-            pairs = np.column_stack([chosen // len(words), chosen % len(words)])
-        tokens = cls(words, pairs)
-        with_pairs = tokens._with_pairs(data.tokens, data.offsets)
-        return tokens, LabelledSequences.of_positions(*with_pairs, data.y, len(tokens)), encoded.kept
+            tokenized = pipeline.tokenize(texts, progress)
+            words = pipeline._vocabulary(tokenized, None)
+        ids, offsets = tokenized.renumbered(words._ids(tokenized.names))
+        found: list[tuple[IntArray, IntArray]] = []  # keys and counts of the phrases of each length
+        for length in range(2, ngrams + 1):
+            keys, _ = _phrase_keys(ids, offsets, len(words), length)
+            distinct, counts = np.unique(keys, return_counts=True)
+            often = counts >= phrase_count
+            found.append((distinct[often], counts[often]))
+        most = max(MAX_TOKENS - len(words), 0)
+        counts = np.concatenate([counts for _, counts in found]) if found else np.empty(0, dtype=np.int64)
+        least = int(np.sort(counts)[::-1][most]) + 1 if len(counts) > most else 0
+        phrases = tuple(
+            _words_of_keys(keys[n_times >= least], len(words), length)
+            for length, (keys, n_times) in enumerate(found, start=2)
+        )
+        tokens = cls(words, phrases)
+        return tokens, tokens._with_phrases(ids, offsets)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """(n_tokens,) what each token is called; a pair is its two words with a blank between them."""
+        """(n_tokens,) what each token is called; a phrase is its words with blanks between them."""
         words = self.vocabulary.names
-        return (*words, *(f"{words[left]} {words[right]}" for left, right in self.pairs.tolist()))
+        return (*words, *(" ".join([words[k] for k in row]) for several in self.phrases for row in several.tolist()))
 
     def __len__(self) -> int:
-        return len(self.vocabulary) + len(self.pairs)
+        return len(self.vocabulary) + sum(map(len, self.phrases))
 
     def __repr__(self) -> str:
-        return f"WordsAndPairs({len(self.vocabulary)} words, {len(self.pairs)} pairs)"
+        return f"WordsAndPhrases({len(self.vocabulary)} words, {len(self) - len(self.vocabulary)} phrases)"
 
-    def positions(self, texts: Any) -> tuple[IntArray, IntArray]:
-        """Tokens of all texts in one array, and where each text starts; a text may have none."""
+    def positions(self, texts: Any) -> TokenPlaces:
+        """The tokens of texts, in the order of their places."""
         with _renamed_argument("texts", "X"):
-            return self._with_pairs(*self.vocabulary.positions(texts))
+            return self._with_phrases(*self.vocabulary.positions(texts))
 
     def spans(self, text: str) -> list[Span]:
-        """The words of one text that have tokens; a pair is shared by the words it joins."""
+        """The words of one text that have tokens; a phrase is shared by the words it joins."""
         words = self.vocabulary.spans(text)
         ids = np.array([s for _, _, several in words for s in several], dtype=np.int64)
         word_of = [k for k, (_, _, several) in enumerate(words) for _ in several]
         tokens = [list(several) for _, _, several in words]
         shares = [[1.0] * len(several) for several in tokens]
-        keys, _ = _neighbours(ids, np.array([0, len(ids)]), len(self.vocabulary))
-        for t, pair in enumerate(self._pair_of(keys).tolist()):
-            for k in (word_of[t], word_of[t + 1]) if pair >= 0 else ():
-                tokens[k].append(len(self.vocabulary) + pair)
-                shares[k].append(0.5)
+        for length, phrase, places in self._phrases_in(ids, np.array([0, len(ids)])):
+            for s, t in zip(phrase.tolist(), places.tolist(), strict=True):
+                for j in range(length):
+                    tokens[word_of[t + j]].append(s)
+                    shares[word_of[t + j]].append(1.0 / length)
         return [Span(start, end, tuple(tokens[k]), tuple(shares[k])) for k, (start, end, _) in enumerate(words)]
 
-    def _with_pairs(self, words: IntArray, offsets: IntArray) -> tuple[IntArray, IntArray]:
-        """Word ids with the tokens of their pairs added behind each text's words."""
-        if not len(self.pairs):
-            return words.astype(np.int64), offsets
-        keys, sample = _neighbours(words, offsets, len(self.vocabulary))
-        pair = self._pair_of(keys)
-        pair, sample = pair[pair >= 0], sample[pair >= 0]
-        added = _offsets(np.bincount(sample, minlength=len(offsets) - 1))
-        tokens = np.empty(len(words) + len(pair), dtype=np.int64)
-        tokens[np.arange(len(words)) + np.repeat(added[:-1], np.diff(offsets))] = words
-        tokens[np.arange(len(pair)) + offsets[sample + 1]] = len(self.vocabulary) + pair
-        return tokens, offsets + added
+    @cached_property
+    def _keys(self) -> tuple[IntArray, ...]:
+        return tuple(
+            several @ len(self.vocabulary) ** np.arange(several.shape[1] - 1, -1, -1, dtype=np.int64)
+            for several in self.phrases
+        )
 
-    def _pair_of(self, keys: IntArray) -> IntArray:
-        """Which pair has each of these numbers, -1 where none has."""
-        if not len(self.pairs):
-            return np.full(len(keys), -1)
-        known = self.pairs @ np.array([len(self.vocabulary), 1])
-        k = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        return np.where(known[k] == keys, k, -1)
+    def _phrases_in(self, words: IntArray, offsets: IntArray) -> Iterator[tuple[int, IntArray, IntArray]]:
+        """For each length: the tokens of the phrases in these texts, and the places of their first words."""
+        first = len(self.vocabulary)
+        for length, known in enumerate(self._keys, start=2):
+            keys, places = _phrase_keys(words, offsets, len(self.vocabulary), length)
+            if len(known):
+                k = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+                hit = known[k] == keys
+                yield length, first + k[hit], places[hit]
+            first += len(known)
+
+    def _with_phrases(self, words: IntArray, offsets: IntArray) -> TokenPlaces:
+        """Every word, followed by the phrases that start with it."""
+        tokens, order = [words.astype(np.int64)], [MAX_PHRASE * np.arange(len(words))]
+        for length, phrase, places in self._phrases_in(words, offsets):
+            tokens.append(phrase)
+            order.append(MAX_PHRASE * places + length - 1)
+        rank = np.concatenate(order)
+        sorting = np.argsort(rank, kind="stable")
+        return TokenPlaces(np.concatenate(tokens)[sorting], np.searchsorted(rank[sorting], MAX_PHRASE * offsets))
 
 
 @dataclass(frozen=True)
@@ -659,11 +731,11 @@ class PlainIds:
     n_tokens: int
 
     @classmethod
-    def fit(cls, sequences: Any, y: FloatArray) -> tuple[PlainIds, LabelledSequences, IntArray]:
-        """As `WordsAndPairs.fit`, for token ids."""
+    def fit(cls, sequences: Any) -> tuple[PlainIds, TokenPlaces]:
+        """As `WordsAndPhrases.fit`, for token ids."""
         with _renamed_argument("sequences", "X"):
-            data = LabelledSequences(sequences, y)
-        return cls(data.n_vocabulary), data, np.arange(len(data))
+            data = LabelledSequences(sequences, np.ones(len(sequences)))
+        return cls(data.n_vocabulary), TokenPlaces(data.tokens, data.offsets)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -673,12 +745,12 @@ class PlainIds:
     def __len__(self) -> int:
         return self.n_tokens
 
-    def positions(self, sequences: Any) -> tuple[IntArray, IntArray]:
-        """Tokens of all sequences in one array, and where each starts."""
+    def positions(self, sequences: Any) -> TokenPlaces:
+        """The known tokens of sequences."""
         with _renamed_argument("sequences", "X"):
             tokens, offsets = flat_sequences(sequences)
         kept = (tokens >= 0) & (tokens < self.n_tokens)
-        return tokens[kept], _offsets(kept)[offsets]
+        return TokenPlaces(tokens[kept], _offsets(kept)[offsets])
 
     def spans(self, sequence: Any) -> list[Span]:
         """The known ids of one sequence; `start` counts positions."""
@@ -695,12 +767,19 @@ def _renamed_argument(inner: str, outer: str) -> Iterator[None]:
         raise InputError(str(problem).replace(f"The '{inner}", f"The '{outer}", 1)) from problem
 
 
-def _neighbours(words: IntArray, offsets: IntArray, n_words: int) -> tuple[IntArray, IntArray]:
-    """A number for every two neighbouring words of one text, left · n_words + right, and the text each stands in."""
-    sample = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    same = sample[1:] == sample[:-1]
-    keys = words[:-1].astype(np.int64) * n_words + words[1:]
-    return keys[same], sample[1:][same]
+def _phrase_keys(words: IntArray, offsets: IntArray, n_words: int, length: int) -> tuple[IntArray, IntArray]:
+    """A number for every phrase of this length inside one text, its word ids as digits in base n_words, and the place of its first word."""
+    ends = np.repeat(offsets[1:], np.diff(offsets))
+    places = np.flatnonzero(np.arange(len(words)) + length <= ends)
+    keys = words[places].astype(np.int64)
+    for j in range(1, length):
+        keys = keys * n_words + words[places + j]
+    return keys, places
+
+
+def _words_of_keys(keys: IntArray, n_words: int, length: int) -> IntArray:
+    """(n_phrases, length) the word ids of phrases by their numbers."""
+    return np.column_stack([keys // n_words ** (length - 1 - j) % n_words for j in range(length)])
 
 
 # ---- arrays and arguments
