@@ -33,7 +33,16 @@ from marginlens.result.frames import frame
 from marginlens.runtime.files import as_path, unusable, write_folder
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.explanation import TextExplanation, explain_sample, top_two
-from marginlens.text.learning import LearningSettings, Votes, learn, log_probabilities, planned_steps, token_sets
+from marginlens.text.learning import (
+    FOLDS_BELOW,
+    MIN_CALIBRATED,
+    LearningSettings,
+    Votes,
+    learn,
+    log_probabilities,
+    planned_steps,
+    token_sets,
+)
 from marginlens.text.vectorize import (
     MAX_PHRASE,
     Cleaning,
@@ -100,7 +109,8 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
     Args:
         pipeline: `TextPipeline` that finds the words, in place of `min_count`, `characters` and `tokenizer`; None for lower-case words,
             punctuation marks and emoji without stemming, since all of them speak, texts without a token left out with a warning.
-        ngrams: most words of a phrase, 1 to 3; 3, because "not very good" speaks otherwise than its pairs.
+        ngrams: most words of a phrase, 1 to 3; 3, because "not very good" speaks otherwise than its pairs. Of few texts (under 3,000)
+            those held out choose between this and shorter phrases, since most phrases of few texts are chance.
         min_count: words that occur less often than this are not tokens; 2, because what occurs once has been met on one side only.
         phrase_count: the same for phrases; 2.
         characters: take every letter as a word, for languages without blanks between words; False, with advice where texts have none.
@@ -194,6 +204,15 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         start = self._votes() if goes_on else Votes.initial(len(tokens), n_outputs)
         watch.advance(n_planned - planned_steps(labels, settings))  # those of texts that were left out
         learned = learn(texts, labels, weights, start, settings, watch)
+        if isinstance(tokens, WordsAndPhrases) and not goes_on and MIN_CALIBRATED <= len(known) < FOLDS_BELOW:
+            longest = tokens.phrases
+            for n_lengths in range(len(longest) - 1, -1, -1):
+                fewer = WordsAndPhrases(tokens.vocabulary, longest[:n_lengths])
+                seats = fewer.positions(X)
+                sets = token_sets(seats.tokens, seats.offsets, len(fewer)).take(known)
+                other = learn(sets, labels, weights, Votes.initial(len(fewer), n_outputs), settings, Progress())
+                if other.calibration.loss < learned.calibration.loss:
+                    tokens, places, texts, learned = fewer, seats, sets, other
         votes = learned.votes
         self.left_out_ = np.setdiff1d(np.arange(len(X)), known)
         self.classes_, self.tokens_ = classes, tokens
@@ -350,7 +369,7 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
             more = f" and {n_empty - 1} more" if n_empty > 1 else ""
             expected = "texts that have at least one token"
             raise reject(
-                "X", expected, f"none in the text at index {first}{more}", 'Use empty="drop" to leave them out.'
+                "X", expected, f"none in the review at index {first}{more}", 'Use empty="drop" to leave them out.'
             )
         lost = np.setdiff1d(np.arange(len(classes)), labels[known])
         if len(lost):
