@@ -32,7 +32,7 @@ texts = [message(kind) for kind in kinds]
 
 # %%
 # The same training with growing learning rates, which is growing training at a fixed number of steps.
-models = [ml.AttentionTextClassifier(pair_count=0, learning_rate=rate).fit(texts, kinds) for rate in RATES]
+models = [ml.AttentionTextClassifier(ngrams=1, learning_rate=rate).fit(texts, kinds) for rate in RATES]
 
 
 def effective_tokens(model, text):

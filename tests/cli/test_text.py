@@ -54,7 +54,7 @@ def test_training_prints_accuracies_beside_the_comparison(table):
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("r.csv: 80 texts to train on, 80 to test on (test); 'neg' against 'pos'\n")
     for name in (
-        "attention over words and pairs",
+        "attention over words and phrases",
         "TF-IDF of words + logistic regression",
         "TF-IDF of words and pairs",
     ):
@@ -89,7 +89,7 @@ def test_its_json_holds_the_same_numbers(table):
     tokens = {one["token"]: one for one in told["tokens"]}
     assert tokens["wonderful"]["posterior_difference"] == 1.0
     assert tokens["dull"]["b"] < 0 < tokens["superb"]["b"]
-    assert told["training"]["steps"] <= 300
+    assert told["training"]["steps"] <= 400
 
 
 PARTS = {

@@ -24,7 +24,6 @@ _TEXT_FILE = {
     "y": "the labels of {}",
     "labels": "the labels of {}",
     "random_state": "--seed",
-    "pair_count": "--pairs",
     "train": "--train",
 }
 

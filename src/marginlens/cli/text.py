@@ -81,18 +81,19 @@ def train(
     encoding: Encoding = None,
     no_header: NoHeader = False,
     epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="Most passes over the texts.", show_default="3")
+        int | None, typer.Option(metavar="N", help="Passes over the texts.", show_default="3")
     ] = None,
-    d_model: Annotated[int | None, typer.Option(metavar="D", help="Width of embeddings.", show_default="32")] = None,
-    pairs: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Pairs of words that occur N times are tokens; 0 for none.", show_default="3"),
+    ngrams: Annotated[
+        int | None, typer.Option(metavar="N", help="Most words of a phrase, 1 to 3.", show_default="3")
+    ] = None,
+    phrase_count: Annotated[
+        int | None, typer.Option(metavar="N", help="Phrases that occur N times are tokens.", show_default="2")
     ] = None,
     min_count: Annotated[
         int | None, typer.Option(metavar="N", help="Words that occur N times are tokens.", show_default="2")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(metavar="R", help="Of AdamW.", show_default="0.01")] = None,
-    weight_decay: Annotated[float | None, typer.Option(metavar="W", help="Of AdamW.", show_default="0.1")] = None,
+    learning_rate: Annotated[float | None, typer.Option(metavar="R", help="Of the scores.", show_default="0.02")] = None,
+    weight_decay: Annotated[float | None, typer.Option(metavar="W", help="Of scores and votes.", show_default="0")] = None,
     drop: Drop = False,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -112,8 +113,8 @@ def train(
 
         chosen = {
             "epochs": epochs,
-            "d_model": d_model,
-            "pair_count": pairs,
+            "ngrams": ngrams,
+            "phrase_count": phrase_count,
             "min_count": min_count,
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,
@@ -347,7 +348,7 @@ class TrainingRequest:
         delimiter, encoding, no_header = self.form
         given = {"--text": text, "--label": label, "--split": split, "--train": self.part, "--test": test}
         given |= {"--delimiter": delimiter, "--encoding": encoding}
-        given |= {"--" + name.replace("pair_count", "pairs").replace("_", "-"): v for name, v in self.settings.items()}
+        given |= {"--" + name.replace("_", "-"): v for name, v in self.settings.items()}
         words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
         flags = [name for name, on in (("--no-header", no_header), ("--drop", self.drop), ("--compare", compare)) if on]
         seed = ["--seed", str(self.seed)] if self.seed else []
@@ -451,7 +452,7 @@ def _train(
     model = AttentionTextClassifier(pipeline, random_state=request.seed, **settings)
     start = (time.perf_counter(), time.process_time())
     model.fit(parts.texts, parts.labels, progress=training)
-    rows = [_row("attention over words and pairs", model, parts, start, len(model.a_))]
+    rows = [_row("attention over words and phrases", model, parts, start, len(model.a_))]
     if comparing is not None:
         rows += _baselines(parts, request.seed, comparing)
     n_tested = len(parts.test_texts)
