@@ -13,7 +13,7 @@ import marginlens as ml
 
 plt.rcParams.update(ml.plotting.STYLE)
 N_TEXTS = 400
-RATES = [0.0003, 0.001, 0.003, 0.01, 0.03]
+RATES = [0.001, 0.003, 0.01, 0.03, 0.1]
 
 # %%
 # Made-up complaints and thanks: ten filler words and two that decide.
@@ -36,8 +36,8 @@ models = [ml.AttentionTextClassifier(ngrams=1, learning_rate=rate).fit(texts, ki
 
 
 def effective_tokens(model, text):
-    attention = np.array([row.attention for row in model.explain(text).rows])
-    return 1.0 / np.sum(attention**2)
+    attention = np.array([row.attention for row in model.explain(text).known])
+    return np.sum(attention) ** 2 / np.sum(attention**2)
 
 
 sparsity = np.array([[effective_tokens(model, text) for text in texts[:50]] for model in models])

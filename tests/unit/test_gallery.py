@@ -43,7 +43,7 @@ QUICK = {  # constants of an example with smaller values
     "training_the_factors": {"N_STEPS": 300},
     "two_starts_two_limits": {"GRID": 21},
     "where_the_sinks_are": {"N_SENTENCES": 4},
-    "attention_gets_sparse": {"N_TEXTS": 200, "RATES": [0.001, 0.01]},
+    "attention_gets_sparse": {"N_TEXTS": 200, "RATES": [0.001, 0.1]},
     "watch_training": {"N_STEPS": 120},
     "your_own_optimizer": {"N_STEPS": 1000},
 }
