@@ -26,8 +26,8 @@ from sphinx.transforms import SphinxTransform
 
 from marginlens_papers.documentation.api_pages import FOLDER as API
 from marginlens_papers.documentation.api_pages import escaped_docstring, statement_anchor
+from marginlens_papers.documentation.gallery import GROUPS, presets_shown
 from marginlens_papers.documentation.public_names import public_names
-from marginlens_papers.documentation.site import GROUPS
 
 BEFORE_OTHERS, AFTER_OTHERS = 400, 600  # priorities of handlers: napoleon and the theme have 500
 SOURCE_FOLDER = "source"  # pages of the repository's files
@@ -186,21 +186,6 @@ def skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, optio
 # ---- examples in the plane
 
 
-LAB_PRESETS = {
-    "figure_1a": ("A-F1a",),
-    "figure_1b": ("A-F1b",),
-    "figure_1c": ("A-F1c",),
-    "figure_2": ("A-F2",),
-    "figure_3a": ("A-F3a",),
-    "figure_3b": ("A-F3b",),
-    "figure_5": ("A-F5-correlation-10", "A-F5-logistic-10"),
-    "figure_8": ("A-F8",),
-    "basin_example": ("X-B-random",),
-    "norm_example": ("X-N2-l2", "X-N2-linf", "X-N2-l1"),
-    "norm_selection_example": ("X-N4-l2", "X-N4-linf"),
-}  # the function of `marginlens.data` that makes a problem of the plane → the presets of the lab that show it
-
-
 @cache
 def _lab_link(name: str) -> tuple[str, str]:
     """The title of a preset, and the hash that opens the lab with it."""
@@ -215,11 +200,10 @@ def add_lab_links(app: Sphinx, docname: str, source: list[str]) -> None:
     parts = docname.split("/")
     if parts[0] != "gallery" or parts[-1] == "index":
         return
-    used = [maker for maker in LAB_PRESETS if re.search(rf"\bdata\.{maker}\(", source[0])]
-    if used:
+    shown = presets_shown(source[0])
+    if shown:
         up = "../" * (len(parts) - 1)
-        found = [_lab_link(name) for maker in used for name in LAB_PRESETS[maker]]
-        links = [f'<a href="{up}lab.html{place}">{title}</a>' for title, place in found]
+        links = [f'<a href="{up}lab.html{place}">{title}</a>' for title, place in map(_lab_link, shown)]
         source[0] += (
             "\n\n.. raw:: html\n\n"
             f'    <p class="lab-link">Move its tokens and watch it train in the lab: {", ".join(links)}.</p>\n'

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import marginlens as ml
 from marginlens.errors import InputError
 from marginlens_papers.documentation import stage_source
 from marginlens_papers.documentation.api_pages import escaped, escaped_docstring, statement_anchor
+from marginlens_papers.documentation.gallery import LAB_PRESETS, example_files, presets_shown
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,3 +50,48 @@ def test_links_of_the_checkout_lead_to_pages_of_the_site(tmp_path):
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no docs/conf\.py"):
         stage_source(tmp_path, tmp_path / "source")
+
+
+# ---- the gallery's scripts
+
+FIGURE_5_SCORE = 10.0  # C of the presets that examples with figure_5 lead to
+
+
+@pytest.mark.parametrize("maker", LAB_PRESETS)
+def test_the_presets_of_a_maker_show_its_problem(maker):
+    made = getattr(ml.data, maker)(*([FIGURE_5_SCORE] if maker == "figure_5" else []))
+    for preset in map(ml.lab.preset, LAB_PRESETS[maker]):
+        if isinstance(made, ml.SequenceDataset):
+            assert preset.text["sequences"]["samples"] == [made[i][0].tolist() for i in range(len(made))]
+            assert preset.text["sequences"]["labels"] == made.labels.tolist()
+            continue
+        data, head = made if isinstance(made, tuple) else (made, None)
+        shown = preset.problem
+        np.testing.assert_array_equal(shown.data.X, data.X)
+        np.testing.assert_array_equal(shown.data.y, data.y)
+        assert (shown.head is None) == (head is None)
+        if head is not None:
+            np.testing.assert_array_equal(shown.head, head)
+
+
+def test_a_script_leads_to_the_presets_of_the_problems_that_it_makes():
+    assert presets_shown("data, v = ml.data.cone_example()\nds = ml.data.figure_2()") == ["C-F2", "A-F2"]
+    assert presets_shown("rows = data.scores(v)") == []
+
+
+def test_scripts_that_the_gallery_cannot_show_are_refused_and_packages_are_left_alone(tmp_path):
+    def write(name, text):
+        (tmp_path / "examples" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "examples" / name).write_text(text, encoding="utf-8")
+
+    write("selection/titled.py", '"""\nA title\n=======\n\nWords.\n"""\n')
+    write("claim_pack/pyproject.toml", "")
+    write("claim_pack/src/pack/claims.py", '"""No script."""\n')
+    assert [path.name for path in example_files(tmp_path)] == ["titled.py"]
+    write("selection/untitled.py", '"""Words without a title."""\n')
+    with pytest.raises(InputError, match=r"examples/selection/untitled\.py must open with a docstring"):
+        example_files(tmp_path)
+    write("selection/untitled.py", '"""\nA title\n=======\n"""\n')
+    write("elsewhere/script.py", '"""\nA title\n=======\n"""\n')
+    with pytest.raises(InputError, match=r"examples/elsewhere/script\.py must be in one of the gallery's groups"):
+        example_files(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
@@ -22,22 +21,15 @@ from marginlens.papers import registered
 from marginlens_papers.claims import catalogue
 from marginlens_papers.documentation.api_pages import FOLDER as API
 from marginlens_papers.documentation.api_pages import api_pages, statement_anchor
+from marginlens_papers.documentation.gallery import example_files, gallery_headers, is_example, uses_in
 from marginlens_papers.documentation.public_names import PublicName, public_names, public_rooms
 
 SOURCE = "source"  # pages of the repository's files, which the extension in docs/extensions writes
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LEFT_OUT = ("README.md",)  # of docs: for readers of the folder
-GALLERY_TITLE = "Gallery"
 LAB_PAGE = "lab.md"
 LAB_FRAME = """<p><a href="lab.html"><strong>Open the lab</strong></a> on a page of its own, or use it right here:</p>
 <iframe class="lab-frame" src="lab.html" title="The lab" loading="lazy"></iframe>"""
-GROUPS = (
-    "selection",
-    "optimizers",
-    "next_tokens",
-    "texts",
-    "real_models",
-)  # folders of examples, in the gallery's order
 
 
 @dataclass(frozen=True)
@@ -129,7 +121,7 @@ def stage_source(root: Path, folder: Path) -> Path:
         "citation.md",
         citation_page((root / "CITATION.cff").read_text(encoding="utf-8"), (root / "docs" / "citation.md")),
     )
-    examples = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in _example_files(root)}
+    examples = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in example_files(root)}
     for name, text in examples.items():
         write(name, text)
     for name, text in gallery_headers(root).items():
@@ -202,10 +194,12 @@ class _Links:
             staged = "index.md"
         elif path == "examples":
             return f"[{text}]({up}gallery/index.rst)"
-        elif (self.root / path).is_file() and _is_in_gallery(self.root, PurePosixPath(path)):
+        elif (self.root / path).is_file() and is_example(path):
             return f"[{text}]({up}{path.replace('examples/', 'gallery/', 1).removesuffix('.py')}.rst)"
         if staged and (staged == "index.md" or (self.root / path).is_file()):
             return f"[{text}]({relpath(staged, str(PurePosixPath(page).parent))}{place})"
+        if (self.root / path / "README.md").is_file():
+            path = f"{path}/README.md"  # of a folder, such as a package among the examples
         if not (self.root / path).is_file():
             return match[0]
         address = self._function(text, path) or self._source(path)
@@ -248,61 +242,6 @@ def _with_anchors(text: str) -> str:
             line = f'| <span id="{statement_anchor(f"{paper} {row[1]}")}"></span>{line[2:]}'
         done.append(line)
     return "\n".join(done) + "\n"
-
-
-# ---- examples
-
-
-def _example_files(root: Path) -> Iterator[Path]:
-    """The scripts of the gallery: those of its groups whose docstring opens with a title."""
-    for path in sorted((root / "examples").glob("*/*.py")):
-        if _is_in_gallery(root, PurePosixPath(path.relative_to(root).as_posix())):
-            yield path
-
-
-def _is_in_gallery(root: Path, path: PurePosixPath) -> bool:
-    """Whether a file of the repository is a script of the gallery: in one of its groups, and with a title over a line of = signs."""
-    in_group = len(path.parts) == 3 and path.parts[0] == "examples" and path.parts[1] in GROUPS and path.suffix == ".py"
-    return in_group and re.match(r'r?"""\n?.+\n={3,}\n', (root / path).read_text(encoding="utf-8")) is not None
-
-
-def gallery_headers(root: Path) -> dict[str, str]:
-    """The headers of the gallery and of its groups: as the checkout has them, or a title where it has none."""
-    folders = [root / "examples", *sorted({path.parent for path in _example_files(root)} - {root / "examples"})]
-    headers = {}
-    for folder in folders:
-        found = [path for name in ("GALLERY_HEADER", "README") for path in sorted(folder.glob(f"{name}.*"))]
-        name = folder.relative_to(root).as_posix()
-        title = GALLERY_TITLE if folder == folders[0] else folder.name.replace("_", " ").capitalize()
-        text = found[0].read_text(encoding="utf-8") if found else f"{title}\n{'=' * len(title)}\n"
-        headers[f"{name}/GALLERY_HEADER.rst"] = text
-    return headers
-
-
-def uses_in(examples: Mapping[str, str], names: Sequence[PublicName]) -> dict[str, list[str]]:
-    """For each public name the examples that mention it, by the way it is imported: `ml.descend`, `ml.data.figure_8`, `from … import …`."""
-    paths = {path: entry.path for entry in names for path in (entry.path, *entry.aliases)}
-    found: dict[str, list[str]] = {}
-    for name, text in examples.items():
-        for used in sorted({paths[path] for path in _dotted_names(ast.parse(text)) if path in paths}):
-            found.setdefault(used, []).append(name)
-    return found
-
-
-def _dotted_names(tree: ast.Module) -> Iterator[str]:
-    imported: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                first = alias.name.partition(".")[0]
-                imported[alias.asname or first] = alias.name if alias.asname else first
-        elif isinstance(node, ast.ImportFrom):
-            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute | ast.Name):
-            first, dot, rest = ast.unparse(node).partition(".")
-            if first in imported:
-                yield f"{imported[first]}{dot}{rest}"
 
 
 # ---- the ledger and the citation
