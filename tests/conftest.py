@@ -5,6 +5,7 @@ import signal
 from contextlib import suppress
 
 import matplotlib
+import pytest
 
 matplotlib.use("Agg")
 
@@ -21,6 +22,15 @@ if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # as a shell starts what runs in the background: Ctrl-C is tested all the same
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def packs(tmp_path):
+    """A function that installs a made-up package for the time of a test, see `made_up_packs`."""
+    from made_up_packs import on_the_path
+
+    with on_the_path(tmp_path) as install:
+        yield install
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -13,6 +13,7 @@ from marginlens.data.files import (
     write_sequences,
 )
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
+from marginlens.data.named import dataset, dataset_names
 from marginlens.data.paper_examples import (
     basin_example,
     cone_example,
@@ -78,6 +79,8 @@ __all__ = [
     "cone_example",
     "cyclic_sequences",
     "cyclic_sequences_as_coded",
+    "dataset",
+    "dataset_names",
     "embedding_tokens",
     "figure_1a",
     "figure_1b",

@@ -1,1 +1,1 @@
-"""Compiled functions, threads, Ctrl-C, progress, files written whole, and the versions a result was computed with."""
+"""Compiled functions, threads, Ctrl-C, progress, files written whole, packs of other packages, and versions of what was used."""

@@ -1,0 +1,113 @@
+"""Packs: claims, adapters and datasets of other installed packages, found by their entry points and imported when they are asked for.
+
+A package lists what it adds in its `pyproject.toml`, one entry point each, under the group of its kind:
+
+    [project.entry-points."marginlens.claims"]
+    NTP-L1 = "my_package.claims:NTP_L1"
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, NamedTuple
+
+from marginlens.errors import InputError
+
+CLAIMS, ADAPTERS, DATASETS = "marginlens.claims", "marginlens.adapters", "marginlens.datasets"
+_KINDS = {CLAIMS: "claim", ADAPTERS: "adapter", DATASETS: "dataset"}
+_MAX_REASON = 160  # letters of what a pack raised that its sentence repeats
+
+
+class PackWarning(UserWarning):
+    """A pack that cannot be used: the message names it, its package and the reason; everything else goes on without it."""
+
+
+class Added(NamedTuple):
+    """What a package adds: its name there, the package that it was installed with, and the object itself."""
+
+    name: str
+    package: str
+    value: Any
+
+
+def pack_names(group: str) -> tuple[str, ...]:
+    """The names that installed packages list in a group, in alphabetical order; none of the packages is imported."""
+    return tuple(_found(group))
+
+
+def load_pack(group: str, name: str, check: Callable[[Added], None] | None = None) -> Added | None:
+    """What the installed packages list under a name, imported; None where it is missing or unusable, which is then said in a warning.
+
+    Args:
+        group: `CLAIMS`, `ADAPTERS` or `DATASETS`.
+        check: raises an `InputError` where the object is not what the group asks for.
+    """
+    point = _found(group).get(name)
+    return None if point is None else _loaded(group, point, check)
+
+
+def load_packs(group: str, check: Callable[[Added], None] | None = None) -> tuple[Added, ...]:
+    """Everything that installed packages list in a group, imported; one that is unusable is left out, which is said in a warning."""
+    loaded = (load_pack(group, name, check) for name in pack_names(group))
+    return tuple(added for added in loaded if added is not None)
+
+
+def forget_packs() -> None:
+    """Look for installed packages again when they are next asked for."""
+    _found.cache_clear()
+    _loaded.cache_clear()
+
+
+@cache
+def _found(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group by name; of two packages with the same name the first in alphabetical order has it."""
+    points = sorted(entry_points(group=group), key=lambda point: (point.name, _package(point)))
+    found: dict[str, EntryPoint] = {}
+    for point in points:
+        first = found.setdefault(point.name, point)
+        if (first.value, _package(first)) != (point.value, _package(point)):
+            _leave_out(group, point, f"the package {_package(first)} has one of the same name")
+    return found
+
+
+@cache
+def _loaded(group: str, point: EntryPoint, check: Callable[[Added], None] | None) -> Added | None:
+    try:
+        added = Added(point.name, _package(point), point.load())
+    except (Exception, SystemExit) as problem:  # whatever a package does when it is imported
+        reason = " ".join(str(problem).split()) or "no message"
+        reason = reason if len(reason) <= _MAX_REASON else reason[:_MAX_REASON].rstrip() + "…"
+        _leave_out(group, point, f"importing {point.value} raised {type(problem).__name__} ({reason.rstrip('.')})")
+        return None
+    if check is not None:
+        try:
+            check(added)
+        except InputError as problem:
+            _leave_out(group, point, f"{point.value} must be {problem.expected}; got {problem.got} instead")
+            return None
+    return added
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value.partition(":")[0]
+
+
+def _leave_out(group: str, point: EntryPoint, reason: str) -> None:
+    sentence = f"The {_KINDS[group]} '{point.name}' of the package {_package(point)} is left out: {reason}."
+    warnings.warn(sentence, PackWarning, stacklevel=2)
+
+
+__all__ = [
+    "ADAPTERS",
+    "CLAIMS",
+    "DATASETS",
+    "Added",
+    "PackWarning",
+    "forget_packs",
+    "load_pack",
+    "load_packs",
+    "pack_names",
+]
