@@ -10,6 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from marginlens.papers import Paper
 from marginlens.plotting import in_style
 from marginlens.runtime.progress import Progress
 
@@ -111,6 +112,8 @@ class Claim(ABC):
         words: what each of these numbers is. headline: the number that stands in the ledger, the first where it is empty;
             paper_number: what the paper has in its place, where it has a number.
         figures: caption and alternative text of each figure that `draw` makes.
+        source: the paper, where it is none of this library's; the ids of its claims begin with its key.
+        package: the installed package that ships the claim, filled in when it is found there; empty for this library's own.
     """
 
     id: str
@@ -125,6 +128,8 @@ class Claim(ABC):
     headline: str = ""
     paper_number: str = ""
     figures: Mapping[str, FigureText] = {}
+    source: Paper | None = None
+    package: str = ""
 
     def __init_subclass__(cls) -> None:
         cls.id = cls.__name__.replace("_", "-")
@@ -159,4 +164,4 @@ class Claim(ABC):
         return Verdict.REPRODUCED_WITH_NOTE if finding.note else Verdict.REPRODUCED
 
 
-__all__ = ["Bound", "Claim", "Effort", "FigureText", "Finding", "Progress", "Unit", "Verdict", "Words"]
+__all__ = ["Bound", "Claim", "Effort", "FigureText", "Finding", "Paper", "Progress", "Unit", "Verdict", "Words"]

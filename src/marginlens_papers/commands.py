@@ -74,10 +74,10 @@ def reproduce(
 
             try:
                 published = report.reproduce(
-                    catalogue.claims() if chosen is None else chosen,
+                    catalogue.known_claims() if chosen is None else chosen,
                     out,
                     effort=effort,
-                    retained=() if chosen is None else catalogue.claims(),
+                    retained=() if chosen is None else catalogue.known_claims(),
                     watcher=bars,
                     workers=min(n_threads(), _WORKERS),
                     beside=model_page if whole else None,
@@ -142,7 +142,7 @@ def _unfinished(out: Path, effort: Effort, only: list[str] | None) -> tuple[Clai
     if only:
         raise errors.reject("resume", "given without --only", "both", "Leave one of them out.")
     efforts = {entry.id: entry.unfinished for entry in report.ledger(out)}
-    found = tuple(claim for claim in catalogue.claims() if efforts[claim.id] is effort)
+    found = tuple(claim for claim in catalogue.known_claims() if efforts[claim.id] is effort)
     if not found:
         other = next((other for other in efforts.values() if other), None)
         got = f"{str(out)!r}, which has none" if other is None else f"one of the other size in {str(out)!r}"

@@ -36,9 +36,12 @@ norm_names = words_of(*NORMS)
 
 
 def claim_ids(incomplete: str) -> list[str]:
-    """The claims whose ids begin so; after a comma another one."""
+    """The claims whose ids begin so, those of installed packages too; after a comma another one."""
+    from marginlens.runtime.packs import CLAIMS, pack_names
+
     before, comma, last = incomplete.rpartition(",")
     known = [name for source in _sources("marginlens_papers", "claims/catalogue.py") for name in _CLAIM.findall(source)]
+    known += pack_names(CLAIMS)
     return [f"{before}{comma}{name}" for name in known if name.lower().startswith(last.lower())]
 
 

@@ -95,7 +95,7 @@ class Statement:
 def found(label: str | None) -> list[Statement]:
     """The statements that a label names: one, all of a paper for its letter, or every one for None."""
     catalogue = papers_module("claims.catalogue")
-    claims = () if catalogue is None else catalogue.claims()
+    claims = () if catalogue is None else catalogue.known_claims()
     functions = registered()  # those that the claims have imported among them
     labels = {one.citation for one in functions} | {cited for claim in claims for cited in claim.labels}
     wanted = _wanted(label, sorted(labels, key=natural))

@@ -1,4 +1,4 @@
-"""The catalogue of claims, in the order of the papers."""
+"""The catalogue of claims, in the order of the papers, and the claims that installed packages add."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from importlib import import_module
 
 from marginlens.errors import reject
+from marginlens.papers import SOURCES
+from marginlens.runtime.packs import CLAIMS, Added, load_packs
 from marginlens_papers.claim import Claim
 
 _MODULES: dict[str, str] = {  # module of each claim
@@ -68,11 +70,47 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-N5": "ours.adam_faces",
 }
 
+_REQUIRED = ("labels", "title", "statement", "protocol", "paper_value", "expected")  # of every claim
+
 
 def claims() -> tuple[Claim, ...]:
-    """All claims; their modules are imported on the first call."""
+    """The claims of this library; their modules are imported on the first call."""
     modules = {name: import_module(f"marginlens_papers.claims.{place}") for name, place in _MODULES.items()}
     return tuple(getattr(module, name.replace("-", "_"))() for name, module in modules.items())
+
+
+def known_claims() -> tuple[Claim, ...]:
+    """The claims of this library, then those that installed packages list under `marginlens.claims`, in alphabetical order."""
+    return (*claims(), *(_from_pack(added) for added in load_packs(CLAIMS, _check_pack)))
+
+
+def _from_pack(added: Added) -> Claim:
+    added.value.package = (
+        added.package
+    )  # of the class: a claim without attributes of its own can run in another process
+    claim: Claim = added.value()
+    return claim
+
+
+def _check_pack(added: Added) -> None:
+    """Refuse what is no claim, has an id that the entry point does not name or this library has, or cites a paper that nobody describes."""
+    kind = added.value
+    if not (isinstance(kind, type) and issubclass(kind, Claim)) or kind.__abstractmethods__:
+        raise reject("claim", "a subclass of marginlens_papers.claim.Claim with compute and draw", repr(kind))
+    if kind.id != added.name:
+        raise reject("claim", f"a class whose id is {added.name}, as the entry point is named", kind.id)
+    if kind.id in _MODULES:
+        raise reject("claim", "a claim with an id that marginlens does not have", kind.id)
+    missing = [name for name in _REQUIRED if not hasattr(kind, name)]
+    if missing:
+        raise reject(
+            "claim", f"a class with the attributes {', '.join(_REQUIRED)}", f"one without {', '.join(missing)}"
+        )
+    key = kind.id.partition("-")[0]
+    paper = kind.source or SOURCES.get(key)
+    if paper is None or paper.key != key:
+        got = "no source" if paper is None else f"a source with the key {paper.key}"
+        raise reject("claim", f"a class whose source is the paper with the key {key}", got)
 
 
 def claim(claim_id: str) -> Claim:
@@ -82,7 +120,7 @@ def claim(claim_id: str) -> Claim:
 
 def chosen(ids: Iterable[str]) -> tuple[Claim, ...]:
     """The claims with these ids, each once, in the order of the catalogue."""
-    known = {claim.id.lower(): claim for claim in claims()}
+    known = {claim.id.lower(): claim for claim in known_claims()}
     wanted = [name.strip().lower() for name in ids]
     for name in wanted:
         if name not in known:

@@ -6,11 +6,12 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, overload
 
 from marginlens.errors import InputError, reject
+from marginlens.papers import Paper
 from marginlens.result import axes_for, frame
 from marginlens.result.drawing import draw_bars
 from marginlens_papers.claim import Bound, Claim, Effort, Unit, Verdict
@@ -145,6 +146,7 @@ class Entry:
     """One claim of the ledger and its last result; `result` is None when it has not been run.
 
     `unfinished` is the effort of a run that was interrupted before this claim had its result; `result` is then an earlier one, or None.
+    `package` is the installed package that ships the claim, empty for this library's own, and `source` the paper where it brings one.
     """
 
     id: str
@@ -157,12 +159,14 @@ class Entry:
     unfinished: Effort | None = None
     headline: str = ""
     paper_number: str = ""
+    source: Paper | None = None
+    package: str = ""
 
     @classmethod
     def of(cls, claim: Claim, result: ClaimResult | None = None, unfinished: Effort | None = None) -> Entry:
         """The row of `claim`."""
         texts = (claim.id, claim.labels, claim.title, claim.statement, claim.protocol, claim.paper_value)
-        return cls(*texts, result, unfinished, claim.headline, claim.paper_number)
+        return cls(*texts, result, unfinished, claim.headline, claim.paper_number, claim.source, claim.package)
 
     @property
     def label(self) -> str:
@@ -208,6 +212,8 @@ class Entry:
             "paper_number": self.paper_number,
             "command": self.command,
         }
+        row |= {"package": self.package} if self.package else {}
+        row |= {"source": asdict(self.source)} if self.source else {}
         row |= self.result.to_dict() if self.result else {}
         return row | ({"unfinished": self.unfinished.name.lower()} if self.unfinished else {})
 
@@ -219,7 +225,9 @@ class Entry:
             result = ClaimResult.from_dict(row) if "verdict" in row else None
             unfinished = Effort[row["unfinished"].upper()] if "unfinished" in row else None
             ledger_cells = (row.get("headline", ""), row.get("paper_number", ""))  # earlier versions wrote none
-            return cls(row["id"], tuple(row["labels"]), *texts, result, unfinished, *ledger_cells)
+            source = Paper(**row["source"]) if "source" in row else None
+            shipped = (source, row.get("package", ""))
+            return cls(row["id"], tuple(row["labels"]), *texts, result, unfinished, *ledger_cells, *shipped)
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise InputError(f"A row of the ledger cannot be read: {problem!r} is missing or malformed.") from problem
 
@@ -286,9 +294,11 @@ class Ledger(Sequence[Entry]):
 
 
 def ledger(folder: str | os.PathLike[str] = FOLDER) -> Ledger:
-    """Every claim that marginlens knows, in the order of the papers, with its last result where `folder` holds one."""
+    """Every claim that marginlens knows, in the order of the papers, then those of installed packages, each with its last result where
+    `folder` holds one.
+    """
     stored = {entry.id: (entry.result, entry.unfinished) for entry in read_ledger(Path(folder))}
-    return Ledger(Entry.of(claim, *stored.get(claim.id, ())) for claim in catalogue.claims())
+    return Ledger(Entry.of(claim, *stored.get(claim.id, ())) for claim in catalogue.known_claims())
 
 
 def read_ledger(folder: Path) -> list[Entry]:

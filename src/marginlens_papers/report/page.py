@@ -13,7 +13,7 @@ from markupsafe import Markup
 from marginlens.cli._terminal import duration
 from marginlens.lab import permalink, presets, write_lab
 from marginlens.pages import render
-from marginlens.papers import SOURCES
+from marginlens.papers import SOURCES, Paper
 from marginlens_papers.claim import Effort, Verdict
 from marginlens_papers.report.formulas import plain, rendered
 from marginlens_papers.report.ledger import MARKS, ClaimResult, Entry, Picture, resume_command, tally
@@ -110,14 +110,18 @@ class PaperSummary(NamedTuple):
 
 
 def papers(entries: Sequence[Entry]) -> list[PaperSummary]:
-    """The papers whose claims the entries are, in the order of the bibliography."""
+    """The papers whose claims the entries are, in the order of the bibliography, then those that installed packages bring."""
     found = []
-    for paper in SOURCES.values():
-        verdicts = [entry.result.verdict for entry in entries if entry.result and entry.paper == paper.key]
+    for paper in dict.fromkeys((*SOURCES.values(), *(entry.source for entry in entries if entry.source))):
+        verdicts = [entry.result.verdict for entry in entries if entry.result and _paper(entry) == paper]
         if verdicts:
             about, words = _ABOUT.get(paper.key, ""), f"{tally(verdicts)}."
             found.append(PaperSummary(paper.key, paper.title, paper.authors, paper.year, about, words))
     return found
+
+
+def _paper(entry: Entry) -> Paper | None:
+    return entry.source or SOURCES.get(entry.paper)
 
 
 class Link(NamedTuple):

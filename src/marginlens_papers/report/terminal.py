@@ -57,7 +57,7 @@ def ledger_table(entries: Iterable[Entry]) -> Table:
     table.add_column("time", justify="right", no_wrap=True)
     for entry in entries:
         table.add_row(
-            f"[bold]{escape(entry.id)}[/]\n[dim]{escape(entry.label)}[/]",
+            f"[bold]{escape(entry.id)}[/]\n[dim]{escape(entry.label)}{_package(entry)}[/]",
             Text(plain(entry.title)),
             Text(plain(entry.paper_value)),
             Text(_shortened(plain(entry.result.measured))) if entry.result else "",
@@ -65,6 +65,10 @@ def ledger_table(entries: Iterable[Entry]) -> Table:
             duration(entry.result.seconds) if entry.result else "",
         )
     return table
+
+
+def _package(entry: Entry) -> str:
+    return f"\nfrom {escape(entry.package)}" if entry.package else ""
 
 
 def _shortened(text: str) -> str:
