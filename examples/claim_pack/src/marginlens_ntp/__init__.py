@@ -1,0 +1,1 @@
+"""Claims about next-token prediction by linear models, for the ledger of marginlens."""

@@ -1,0 +1,163 @@
+"""A package that adds a claim: built and installed as a user does, then in the ledger, the command line and the report beside ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import marginlens as ml
+from made_up_packs import on_the_path, write_pack
+from marginlens.cli._completions import claim_ids
+from marginlens.runtime.packs import CLAIMS, DATASETS, PackWarning
+from marginlens_papers import report
+from marginlens_papers.claim import Effort, Verdict
+from marginlens_papers.claims import catalogue
+from tolerances import HANGING
+
+ROOT = Path(__file__).resolve().parents[2]
+PACK = ROOT / "examples" / "claim_pack"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder into which pip has installed the example."""
+    folder = tmp_path_factory.mktemp("installed")
+    source = tmp_path_factory.mktemp("source") / "claim_pack"
+    shutil.copytree(PACK, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index"]
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(folder), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGING, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def found(installed):
+    """The example on the path of this process."""
+    with on_the_path(installed):
+        yield
+
+
+@pytest.mark.usefixtures("found")
+def test_the_claim_stands_in_the_ledger_with_the_name_of_its_package(tmp_path):
+    entry = ml.ledger(tmp_path)["ntp-l1"]
+    assert (entry.package, entry.paper, entry.label) == ("marginlens-ntp", "NTP", "NTP Lemma 1")
+    assert [entry.package for entry in ml.ledger(tmp_path)].count("") == len(catalogue.claims())
+    assert claim_ids("a-l1,nt") == ["a-l1,NTP-L1"]
+
+
+@pytest.mark.usefixtures("found")
+def test_the_claim_is_run_and_its_package_and_paper_are_on_the_page(tmp_path):
+    published = report.reproduce(catalogue.chosen(["ntp-l1"]), tmp_path / "report", effort=Effort.QUICK)
+    (entry,) = published.entries
+    assert entry.result is not None
+    assert entry.result.verdict is Verdict.REPRODUCED
+    page = published.page.read_text(encoding="utf-8")
+    assert "<small>from marginlens-ntp</small>" in page
+    assert "Implicit Optimization Bias of Next-Token Prediction in Linear Models" in page
+    (stored,) = report.ledger(tmp_path / "report")[-1:]
+    assert stored == entry
+
+
+@pytest.mark.usefixtures("found")
+def test_the_claim_can_be_sent_to_another_process():
+    claim = catalogue.claim("NTP-L1")
+    assert not vars(claim)  # of the object: what its class has, the other process finds by importing it
+    assert type(pickle.loads(pickle.dumps(claim))) is type(claim)
+
+
+@pytest.mark.usefixtures("found")
+def test_its_verdict_turns_where_the_data_are_narrow(monkeypatch):
+    """The statement is false for fewer dimensions than contexts, and the claim must then say so."""
+    import marginlens_ntp.separability as module
+
+    monkeypatch.setattr(module, "WIDTHS", (3, 4, 6))
+    wide = module.ntp_contexts
+    monkeypatch.setattr(module, "ntp_contexts", lambda count, d, rng: wide(count, min(d, 4), rng=rng))
+    claim = catalogue.claim("NTP-L1")
+    assert claim.judge(claim.compute(Effort.QUICK, _silent())) is Verdict.NOT_REPRODUCED
+
+
+@pytest.mark.usefixtures("found")
+def test_its_dataset_is_found_by_name():
+    contexts = ml.data.dataset("ntp_contexts", d_model=3)
+    assert contexts.H.shape == (6, 3)
+
+
+def test_the_command_lists_it_and_names_a_broken_pack_in_one_sentence(installed, tmp_path):
+    write_pack(tmp_path, "broken-pack", "raise ValueError('half an idea')", {CLAIMS: {"Z-9": "Z_9"}})
+    path = os.pathsep.join([str(installed), str(tmp_path), str(ROOT / "src")])
+    command = [sys.executable, "-m", "marginlens", "claims", "--json", "--report", str(tmp_path / "none")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=HANGING, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.returncode == 0
+    rows = {row["id"]: row for row in json.loads(done.stdout)}
+    assert rows["NTP-L1"]["package"] == "marginlens-ntp"
+    assert {claim.id for claim in catalogue.claims()} == set(rows) - {"NTP-L1"}
+    assert done.stderr.splitlines() == [
+        "marginlens: The claim 'Z-9' of the package broken-pack is left out: "
+        "importing broken_pack:Z_9 raised ValueError (half an idea)."
+    ]
+
+
+CLAIM = """
+from marginlens_papers.claim import Bound, Claim, Finding, Paper
+
+class {name}(Claim):
+    labels = ("{label}",)
+    title = statement = protocol = paper_value = "A claim."
+    expected = {{}}
+    source = {source}
+
+    def compute(self, effort, progress):
+        return Finding("", {{}})
+
+    def draw(self, finding):
+        return {{}}
+"""
+PAPER = 'Paper("Q", "Nobody", "Nothing", 2026)'
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "source", "reason"),
+    [
+        ("Q-1", "Q_2", PAPER, "whose id is Q-1, as the entry point is named; got Q-2"),
+        ("A-F9", "A_F9", "None", "an id that marginlens does not have; got A-F9"),
+        ("Q-1", "Q_1", "None", "whose source is the paper with the key Q; got no source"),
+        ("R-1", "R_1", PAPER, "with the key R; got a source with the key Q"),
+    ],
+)
+def test_a_claim_that_does_not_fit_the_ledger_is_left_out(packs, entry, name, source, reason):
+    packs("odd-pack", CLAIM.format(name=name, label="Q Thm 1", source=source), {CLAIMS: {entry: name}})
+    with pytest.warns(PackWarning, match=f"'{entry}' of the package odd-pack is left out: .*{reason}"):
+        assert len(catalogue.known_claims()) == len(catalogue.claims())
+
+
+def test_what_is_no_claim_is_left_out(packs):
+    source = "from marginlens_papers.claim import Claim\nnumber = 3\n\nclass Q_1(Claim):\n    pass\n"
+    packs("odd-pack", source, {CLAIMS: {"Q-1": "Q_1", "Q-2": "number"}, DATASETS: {}})
+    with pytest.warns(
+        PackWarning, match=r"must be a subclass of marginlens_papers\.claim\.Claim with compute"
+    ) as caught:
+        catalogue.known_claims()
+    assert len(caught) == 2
+
+
+def test_a_claim_about_a_paper_of_the_library_needs_no_source(packs):
+    packs("more-pack", CLAIM.format(name="A_T99", label="A Thm 3", source="None"), {CLAIMS: {"A-T99": "A_T99"}})
+    claim = catalogue.claim("a-t99")
+    assert (claim.package, claim.source) == ("more-pack", None)
+
+
+def _silent():
+    from marginlens_papers.claim import Progress
+
+    return Progress(lambda done, total: None)
