@@ -1,0 +1,348 @@
+"""Other classifiers of texts to compare with: TF-IDF with logistic regression, NB-SVM and fastText, each tuned on its training texts.
+
+`compared(texts, labels, test_texts, test_labels)` trains those that are usual and gives back a row of numbers for each.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from marginlens.errors import missing_extra
+from marginlens.runtime.progress import Progress, ProgressCallback
+from marginlens.typing import FloatArray, IntArray
+
+INVERSE_PENALTIES = (1.0, 3.0, 10.0, 30.0)  # C of logistic regression, from which cross-validation chooses
+N_FOLDS = 3
+MAX_ITERATIONS = 1000
+LEARNING_RATES = (0.1, 0.25, 0.5, 1.0)  # of fastText, from which a part of the training texts chooses
+FASTTEXT_SIZE = 10  # of its vectors, as in its authors' comparison
+FASTTEXT_PASSES = 100_000  # texts passed over, in as many epochs as that takes: at least 5, at most 100
+VALIDATION_SHARE = 0.1  # of the training texts, by which fastText's rate is chosen
+NB_SMOOTHING = 1.0  # added to the counts of NB-SVM
+
+_WORD = re.compile(r"(?u)\b\w\w+\b")  # as scikit-learn finds words
+_WORD_OR_SIGN = r"(?u)\w+|[^\w\s]"
+_MARKUP = re.compile(r"<[^<>]{1,20}>")
+
+
+class Baseline(Protocol):
+    """A classifier of texts as `compared` trains it; after `fit`, `n_tokens` says how many features it has and `chosen` what was tuned."""
+
+    name: str
+    classes_: Any
+    n_tokens: int
+    chosen: dict[str, Any]
+
+    def fit(self, texts: Sequence[str], labels: Any) -> Any: ...
+    def predict(self, texts: Sequence[str]) -> Any: ...
+    def predict_proba(self, texts: Sequence[str]) -> FloatArray: ...
+
+
+class Stretch(NamedTuple):
+    """A stretch `text[start:end]` and what it contributes to the output of the predicted class."""
+
+    start: int
+    end: int
+    contribution: float
+
+
+class TfidfLogistic:
+    """Logistic regression on TF-IDF of words and phrases; its C has the least log-loss in cross-validation on the training texts.
+
+    Args:
+        ngrams: most words of a phrase. seed: of the folds.
+    """
+
+    def __init__(self, ngrams: int = 2, seed: int = 0) -> None:
+        words = {1: "words", 2: "words and pairs"}.get(ngrams, f"phrases of up to {ngrams} words")
+        self.name = f"TF-IDF of {words} + logistic regression"
+        self.ngrams, self.seed = ngrams, seed
+
+    def fit(self, texts: Sequence[str], labels: Any) -> TfidfLogistic:
+        """Learn from texts and their labels."""
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        self._vectorizer = TfidfVectorizer(
+            preprocessor=_lower_case, token_pattern=_WORD.pattern, ngram_range=(1, self.ngrams), sublinear_tf=True
+        )
+        X = self._vectorizer.fit_transform(texts)
+        self._model, self.chosen = _cross_validated(X, np.asarray(labels), self.seed)
+        self.classes_, self.n_tokens = self._model.classes_, X.shape[1]
+        return self
+
+    def predict(self, texts: Sequence[str]) -> Any:
+        """(n_texts,) the class with the highest probability."""
+        return self._model.predict(self._vectorizer.transform(texts))
+
+    def predict_proba(self, texts: Sequence[str]) -> FloatArray:
+        """(n_texts, n_classes) probabilities."""
+        return np.asarray(self._model.predict_proba(self._vectorizer.transform(texts)))
+
+    def output(self, text: str) -> float:
+        """What is explained: the log-odds of the predicted class for two classes, else its output before the softmax."""
+        f = np.atleast_1d(self._model.decision_function(self._vectorizer.transform([text]))[0])
+        return float(abs(f[0]) if len(f) == 1 else f.max())
+
+    def contributions(self, text: str) -> list[Stretch]:
+        """What every word contributes to `output`: weight times value, a phrase shared by its words, equal phrases by their places.
+
+        They and `intercept(text)` add up to `output(text)`.
+        """
+        row, sign, k = self._explained(text)
+        weights = sign * self._model.coef_[k][row.indices] * row.data
+        names = self._vectorizer.get_feature_names_out()[row.indices]
+        value = dict(zip(names.tolist(), weights.tolist(), strict=True))
+        found = list(_WORD.finditer(_lower_case(text)))
+        words = [match.group() for match in found]
+        phrases = [
+            (" ".join(words[i : i + length]), range(i, i + length))
+            for length in range(1, self.ngrams + 1)
+            for i in range(len(words) - length + 1)
+        ]
+        count = Counter(phrase for phrase, _ in phrases)
+        shares = np.zeros(len(words))
+        for phrase, places in phrases:
+            if phrase in value:
+                shares[list(places)] += value[phrase] / count[phrase] / len(places)
+        return [Stretch(*match.span(), share) for match, share in zip(found, shares.tolist(), strict=True)]
+
+    def intercept(self, text: str) -> float:
+        """The part of `output(text)` that no word contributes."""
+        _, sign, k = self._explained(text)
+        return float(sign * self._model.intercept_[k])
+
+    def _explained(self, text: str) -> tuple[Any, float, int]:
+        """The text's values, and the sign and row of the weights that speak for the predicted class."""
+        row = self._vectorizer.transform([text])
+        f = np.atleast_1d(self._model.decision_function(row)[0])
+        return (row, 1.0 if f[0] > 0.0 else -1.0, 0) if len(f) == 1 else (row, 1.0, int(f.argmax()))
+
+
+class NaiveBayesSvm:
+    """NB-SVM: a linear model on which words and phrases a text has, each times its log-ratio of naive Bayes, one model for each class.
+
+    The loss is the logistic, which gives probabilities, and C is cross-validated; words are lower case, punctuation marks count as words.
+
+    Args:
+        ngrams: most words of a phrase. seed: of the folds.
+    """
+
+    def __init__(self, ngrams: int = 3, seed: int = 0) -> None:
+        self.name = f"NB-SVM of phrases of up to {ngrams} words"
+        self.ngrams, self.seed = ngrams, seed
+
+    def fit(self, texts: Sequence[str], labels: Any) -> NaiveBayesSvm:
+        """Learn from texts and their labels."""
+        from sklearn.feature_extraction.text import CountVectorizer
+
+        self._vectorizer = CountVectorizer(
+            preprocessor=_plain,
+            token_pattern=_WORD_OR_SIGN,
+            ngram_range=(1, self.ngrams),
+            binary=True,
+            dtype=np.float32,
+        )
+        X = self._vectorizer.fit_transform(texts)
+        self.classes_, labels = np.unique(np.asarray(labels), return_inverse=True)
+        self._parts = []
+        chosen = []
+        for label in range(len(self.classes_))[-1 if len(self.classes_) == 2 else 0 :]:
+            inside = labels == label
+            ratio = _log_ratio(X[inside]) - _log_ratio(X[~inside])
+            model, tuned = _cross_validated(X.multiply(ratio).tocsr(), inside, self.seed)
+            self._parts.append((ratio, model))
+            chosen.append(tuned["C"])
+        self.n_tokens, self.chosen = X.shape[1], {"C": chosen[0] if len(chosen) == 1 else chosen}
+        return self
+
+    def predict(self, texts: Sequence[str]) -> Any:
+        """(n_texts,) the class with the highest probability."""
+        return self.classes_[self.predict_proba(texts).argmax(axis=1)]
+
+    def predict_proba(self, texts: Sequence[str]) -> FloatArray:
+        """(n_texts, n_classes) probabilities."""
+        X = self._vectorizer.transform(texts)
+        each = [model.predict_proba(X.multiply(ratio).tocsr())[:, 1] for ratio, model in self._parts]
+        if len(each) == 1:
+            return np.column_stack([1.0 - each[0], each[0]])
+        together = np.column_stack(each)
+        return np.asarray(together / together.sum(axis=1, keepdims=True))
+
+
+class FastText:
+    """fastText on words and pairs; its learning rate does best on a tenth of the training texts. It needs the package fasttext.
+
+    Runs on one thread, which makes it the same every time.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.name = "fastText of words and pairs"
+        self.seed = seed
+
+    @staticmethod
+    def is_installed() -> bool:
+        """Whether the package is there."""
+        return find_spec("fasttext") is not None
+
+    def fit(self, texts: Sequence[str], labels: Any) -> FastText:
+        """Learn from texts and their labels."""
+        self.classes_, labels = np.unique(np.asarray(labels), return_inverse=True)
+        lines = [_fasttext_line(text) for text in texts]
+        fitted, validation = _validation_split(labels, self.seed)
+        accuracies = []
+        for rate in LEARNING_RATES if len(validation) else ():
+            trial = self._trained(lines, labels, fitted, rate)
+            guesses = self._probabilities(trial, [lines[i] for i in validation]).argmax(axis=1)
+            accuracies.append(float(np.mean(guesses == labels[validation])))
+        rate = LEARNING_RATES[int(np.argmax(accuracies))] if accuracies else LEARNING_RATES[-1]
+        self._model = self._trained(lines, labels, np.arange(len(lines)), rate)
+        self.n_tokens, self.chosen = len(self._model.words), {"learning_rate": rate, "epochs": _epochs(len(lines))}
+        return self
+
+    def predict(self, texts: Sequence[str]) -> Any:
+        """(n_texts,) the class with the highest probability."""
+        return self.classes_[self.predict_proba(texts).argmax(axis=1)]
+
+    def predict_proba(self, texts: Sequence[str]) -> FloatArray:
+        """(n_texts, n_classes) probabilities."""
+        return self._probabilities(self._model, [_fasttext_line(text) for text in texts])
+
+    def _trained(self, lines: list[str], labels: IntArray, rows: IntArray, rate: float) -> Any:
+        try:
+            import fasttext
+        except ImportError as problem:
+            raise missing_extra("fasttext", "fasttext", "fastText") from problem
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "texts.txt"
+            path.write_text("".join(f"__label__{labels[i]} {lines[i]}\n" for i in rows), encoding="utf-8")
+            return fasttext.train_supervised(
+                str(path),
+                dim=FASTTEXT_SIZE,
+                wordNgrams=2,
+                lr=rate,
+                epoch=_epochs(len(rows)),
+                thread=1,
+                seed=self.seed,
+                verbose=0,
+            )
+
+    def _probabilities(self, model: Any, lines: list[str]) -> FloatArray:
+        labels, shares = model.predict(lines, k=len(self.classes_)) if lines else ([], [])
+        table = np.zeros((len(lines), len(self.classes_)))
+        for i, (names, values) in enumerate(zip(labels, shares, strict=True)):
+            table[i, [int(name.removeprefix("__label__")) for name in names]] = values
+        table[table.sum(axis=1) == 0.0] = 1.0  # a text without a known word
+        return np.asarray(table / table.sum(axis=1, keepdims=True))
+
+
+def usual_baselines(seed: int = 0) -> list[Baseline]:
+    """TF-IDF on words, TF-IDF on words and pairs, and fastText, not yet fitted."""
+    return [TfidfLogistic(1, seed), TfidfLogistic(2, seed), FastText(seed)]
+
+
+def compared(
+    texts: Sequence[str],
+    labels: Any,
+    test_texts: Sequence[str],
+    test_labels: Any,
+    *,
+    baselines: Sequence[Baseline] | None = None,
+    seed: int = 0,
+    progress: ProgressCallback | None = None,
+) -> list[dict[str, Any]]:
+    """Train other classifiers on the same texts, and say how well each does.
+
+    Args:
+        texts, labels: to train on. test_texts, test_labels: to test on; may be empty.
+        baselines: not yet fitted; None for `usual_baselines(seed)`.
+        progress: called as `progress(done, total)` in classifiers.
+    Returns:
+        A row for each: `model` (its name with what was tuned), `test_accuracy` (None without test texts), `training_accuracy`, `tokens`,
+        `seconds` and `cpu_seconds` of training, tuning included, and `chosen`. fastText without its package has a row with None for every
+        number, and a `note` that says so.
+    """
+    chosen = usual_baselines(seed) if baselines is None else list(baselines)
+    watch = Progress(progress, len(chosen))
+    rows: list[dict[str, Any]] = []
+    for model in chosen:
+        if isinstance(model, FastText) and not model.is_installed():
+            rows.append(
+                {"model": model.name, **dict.fromkeys(_NUMBERS), "note": "The package fasttext is not installed."}
+            )
+        else:
+            start = (time.perf_counter(), time.process_time())
+            model.fit(texts, labels)
+            seconds, cpu = time.perf_counter() - start[0], time.process_time() - start[1]
+            tuned = ", ".join(f"{name.replace('_', ' ')} = {value}" for name, value in model.chosen.items())
+            tested = float(np.mean(model.predict(test_texts) == np.asarray(test_labels))) if len(test_texts) else None
+            trained = float(np.mean(model.predict(texts) == np.asarray(labels)))
+            numbers = (tested, trained, model.n_tokens, seconds, cpu, model.chosen)
+            rows.append({"model": f"{model.name}, {tuned}", **dict(zip(_NUMBERS, numbers, strict=True))})
+        watch.advance()
+    return rows
+
+
+_NUMBERS = ("test_accuracy", "training_accuracy", "tokens", "seconds", "cpu_seconds", "chosen")
+
+
+def _cross_validated(X: Any, labels: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Logistic regression with the C that has the least log-loss on parts it was not fitted on, and that C."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+    n_folds = min(N_FOLDS, int(np.unique(labels, return_counts=True)[1].min()))
+    if n_folds < 2:  # a class with a single text
+        return LogisticRegression(max_iter=MAX_ITERATIONS).fit(X, labels), {"C": 1.0}
+    search = GridSearchCV(
+        LogisticRegression(max_iter=MAX_ITERATIONS),
+        {"C": list(INVERSE_PENALTIES)},
+        scoring="neg_log_loss",
+        cv=StratifiedKFold(n_folds, shuffle=True, random_state=seed),
+    ).fit(X, labels)
+    return search.best_estimator_, {"C": float(search.best_params_["C"])}
+
+
+def _log_ratio(X: Any) -> FloatArray:
+    """(n_features,) logarithms of the smoothed shares of features."""
+    counts = np.asarray(X.sum(axis=0)).ravel() + NB_SMOOTHING
+    return np.log(counts / counts.sum())
+
+
+def _validation_split(labels: IntArray, seed: int) -> tuple[IntArray, IntArray]:
+    """Indices of the training texts to fit trials on, and of the tenth of each class, at least one, to judge them by."""
+    rng = np.random.default_rng(seed)
+    fitted, validation = [], []
+    for label in np.unique(labels):
+        indices = rng.permutation(np.flatnonzero(labels == label))
+        size = max(1, round(VALIDATION_SHARE * len(indices))) if len(indices) > 1 else 0
+        validation.append(indices[:size])
+        fitted.append(indices[size:])
+    return np.sort(np.concatenate(fitted)), np.sort(np.concatenate(validation))
+
+
+def _epochs(n_texts: int) -> int:
+    return min(max(round(FASTTEXT_PASSES / n_texts), 5), 100)
+
+
+def _lower_case(text: str) -> str:
+    """In lower case, every character in its place."""
+    lower = text.lower()
+    return lower if len(lower) == len(text) else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+
+
+def _plain(text: str) -> str:
+    return _MARKUP.sub(" ", text.lower())
+
+
+def _fasttext_line(text: str) -> str:
+    """A text on one line with blanks around its punctuation marks, in lower case."""
+    return " ".join(re.findall(_WORD_OR_SIGN, _plain(text)))
