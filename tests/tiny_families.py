@@ -21,6 +21,8 @@ GPT2 = {
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0, "original_max_position_embeddings": 8}
 LOCAL = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+BIASED = {"attention_bias": True}  # which these families leave out by default
+COARSE_NORM = {"rms_norm_eps": 0.05}  # so large that to forget it shows
 BERT_IDS = {**IDS, "cls_token_id": 0, "sep_token_id": 0}
 STACKS = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20}
 STACKS |= {"encoder_attention_heads": 4, "decoder_attention_heads": 2, **IDS, "decoder_start_token_id": 1}
@@ -54,7 +56,7 @@ MODELS = {  # name, whose first word is the family → class of transformers, it
     "deberta-v2 absolute": ("DebertaV2Model", {**SMALL, **TEXT}),
     "modernbert": (
         "ModernBertModel",
-        {**SMALL, **TEXT, **BERT_IDS, "local_attention": 6, "global_attn_every_n_layers": 2},
+        {**SMALL, **TEXT, **BERT_IDS, **BIASED, "local_attention": 6, "global_attn_every_n_layers": 2},
     ),
     "vit": ("ViTForImageClassification", {**SMALL, **IMAGE}),
     "vit without biases": ("ViTModel", {**SMALL, **IMAGE, "qkv_bias": False}),
@@ -77,7 +79,7 @@ MODELS = {  # name, whose first word is the family → class of transformers, it
     "llama": ("LlamaForCausalLM", {**SMALL, **TEXT, **GROUPED}),
     "llama yarn, wide heads": (
         "LlamaModel",
-        {**SMALL, **TEXT, "num_key_value_heads": 1, "head_dim": 8, "rope_parameters": YARN},
+        {**SMALL, **TEXT, **BIASED, "num_key_value_heads": 1, "head_dim": 8, "rope_parameters": YARN},
     ),
     "mistral": ("MistralModel", {**SMALL, **TEXT, **GROUPED, "sliding_window": 4}),
     "mixtral": ("MixtralModel", {**SMALL, **TEXT, **GROUPED, "num_local_experts": 2}),
@@ -88,12 +90,12 @@ MODELS = {  # name, whose first word is the family → class of transformers, it
         {**SMALL, **TEXT, **GROUPED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
     ),
     "phi": ("PhiModel", {**SMALL, **TEXT, **GROUPED, "partial_rotary_factor": 0.67}),
-    "qwen3": ("Qwen3ForCausalLM", {**SMALL, **TEXT, **WIDE}),
+    "qwen3": ("Qwen3ForCausalLM", {**SMALL, **TEXT, **WIDE, **BIASED, **COARSE_NORM}),
     "qwen3_moe": ("Qwen3MoeModel", {**SMALL, **TEXT, **WIDE, **MOE}),
-    "gemma3_text": ("Gemma3TextModel", GEMMA),
-    "olmo2": ("Olmo2Model", {**SMALL, **TEXT, **IDS, **GROUPED}),
+    "gemma3_text": ("Gemma3TextModel", {**GEMMA, **BIASED, **COARSE_NORM}),
+    "olmo2": ("Olmo2Model", {**SMALL, **TEXT, **IDS, **GROUPED, **BIASED, **COARSE_NORM}),
     "olmo3": ("Olmo3Model", {**SMALL, **TEXT, **IDS, **GROUPED, **LOCAL}),
-    "gemma2": ("Gemma2Model", {**GEMMA, "attn_logit_softcapping": 20.0}),
+    "gemma2": ("Gemma2Model", {**GEMMA, **BIASED, "attn_logit_softcapping": 20.0}),
     "gemma2 uncapped": ("Gemma2Model", {**GEMMA, "attn_logit_softcapping": None}),
     "phi3": ("Phi3ForCausalLM", {**SMALL, **TEXT, **IDS, **GROUPED}),
     "gpt_neox": ("GPTNeoXModel", {**SMALL, **TEXT, "rotary_pct": 0.34}),

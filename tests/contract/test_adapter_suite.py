@@ -1,13 +1,18 @@
 """The contract suite of adapters finds what is wrong with one."""
 
+from dataclasses import replace
+
 import pytest
 
+from marginlens.errors import InputError
 from marginlens.probe import register_adapter
 from marginlens.probe.models.adapters import _REGISTERED
+from marginlens.probe.models.adapters.base import HeadInputs, Projection
+from marginlens.probe.models.adapters.encoder_decoder import BartAdapter, T5Adapter
 from marginlens.probe.models.adapters.encoders import BertAdapter
 from marginlens.probe.models.adapters.rotary import CappedAdapter, LlamaAdapter, NormalisedAdapter
 from marginlens.testing import check_adapter
-from tiny_families import batch_for, small_model
+from tiny_families import MODELS, batch_for, small_model
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -32,8 +37,6 @@ class ForgetsGains(NormalisedAdapter):
     """W without the gains of the norms."""
 
     def projection(self, layer):
-        from marginlens.probe.models.adapters.base import Projection
-
         query, key = self._affine(layer, "q_proj"), self._affine(layer, "k_proj")
         return Projection(query.W, query.b, key.W)
 
@@ -42,9 +45,46 @@ class ForgetsCap(CappedAdapter):
     """Logits that are capped but not stated to be."""
 
     def read(self, layer, captured):
-        from dataclasses import replace
-
         return replace(super().read(layer, captured), cap=None)
+
+
+class ForgetsQueryBias(BertAdapter):
+    """W without the column that the bias of the queries gives."""
+
+    def projection(self, layer):
+        return replace(super().projection(layer), b_Q=None)
+
+
+class ForgetsRotaryQueryBias(LlamaAdapter):
+    """The same where positions turn queries."""
+
+    def projection(self, layer):
+        return replace(super().projection(layer), b_Q=None)
+
+
+class ForgetsEpsilon(NormalisedAdapter):
+    """Lengths of queries and keys without what the norm adds to their squares."""
+
+    def normalise(self, layer, queries, keys):
+        made = super().normalise(layer, queries, keys)
+        eps = self.config.rms_norm_eps
+        factors = ((factor**-2 - eps).rsqrt() for factor in (made.query_factor, made.key_factor))
+        return HeadInputs(made.queries, made.keys, *factors)
+
+
+class AttendsToItself(BartAdapter):
+    """Keys of cross-attention from the decoder's tokens."""
+
+    def capture(self, layer, arguments, inputs):
+        captured = super().capture(layer, arguments, inputs)
+        return captured if captured.memory is None else replace(captured, memory=captured.inputs)
+
+
+class ForgetsDistances(T5Adapter):
+    """Logits without the bias by distance."""
+
+    def bias(self, layer, captured, queries, keys):
+        return None
 
 
 @pytest.mark.parametrize(
@@ -54,6 +94,11 @@ class ForgetsCap(CappedAdapter):
         (TurnsBackwards, "llama", "at offset"),
         (ForgetsGains, "qwen3", "W of layer 0"),
         (ForgetsCap, "gemma2", "W of layer 0"),
+        (ForgetsQueryBias, "bert", "W of layer 0, head 0 gives the logits"),
+        (ForgetsRotaryQueryBias, "llama yarn, wide heads", "W of layer 0"),
+        (ForgetsRotaryQueryBias, "phi", "W of layer 0"),
+        (ForgetsEpsilon, "qwen3", "W of layer 0"),
+        (ForgetsEpsilon, "olmo2", "W of layer 0"),
     ],
 )
 def test_a_wrong_matrix_is_found(adapter, name, words):
@@ -63,3 +108,22 @@ def test_a_wrong_matrix_is_found(adapter, name, words):
             check_adapter(small_model(name, torch.float64), batch_for(name, torch.float64))
     finally:
         _REGISTERED.remove(adapter)
+
+
+@pytest.mark.parametrize(("adapter", "name"), [(AttendsToItself, "bart"), (ForgetsDistances, "t5")])
+def test_wrong_attention_is_refused_while_it_is_read(adapter, name):
+    try:
+        register_adapter(adapter)
+        with pytest.raises(InputError, match="attends otherwise than its family does"):
+            check_adapter(small_model(name, torch.float64), batch_for(name, torch.float64))
+    finally:
+        _REGISTERED.remove(adapter)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_weight_of_the_suite_hides_a_mistake_by_being_zero_or_one(name):
+    for place, parameter in small_model(name, torch.float32).named_parameters():
+        weight = parameter.detach()
+        if weight.numel() > 1:
+            assert float(weight.std()) > 0.1, place
+            assert float((weight.abs() < 1e-3).float().mean()) < 0.2, place
