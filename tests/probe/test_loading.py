@@ -48,7 +48,7 @@ def test_a_saved_vit_comes_back_with_its_image_settings(tmp_path: Path) -> None:
     facts = {"image_mean": [0.1], "image_std": [0.4], "rescale_factor": 0.0625}
     (tmp_path / "epoch-3" / "preprocessor_config.json").write_text(json.dumps(facts))
     loaded = load_model(tmp_path / "epoch-3")
-    assert repr(loaded) == "LoadedModel(epoch-3: ViTModel)"
+    assert repr(loaded) == "LoadedModel(epoch-3: ViTForImageClassification)"
     assert loaded.tokenizer is None
     assert loaded.images is not None
     assert (loaded.images.channels, loaded.images.height, loaded.images.width) == (1, 8, 8)
@@ -73,7 +73,7 @@ def test_pickled_weights_are_refused_unless_asked(tmp_path: Path) -> None:
         load_model(tmp_path)
     loaded = load_model(tmp_path, trust_pickle=True)
     own = model.bert.encoder.layer[0].attention.self.query.weight
-    assert torch.equal(loaded.model.encoder.layer[0].attention.self.query.weight, own)
+    assert torch.equal(loaded.model.bert.encoder.layer[0].attention.self.query.weight, own)
 
 
 class _Opens:
@@ -125,7 +125,7 @@ def test_weights_that_are_not_all_there(tmp_path: Path) -> None:
     del weights["bert.encoder.layer.1.attention.self.key.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(
-        InputError, match=r"which lacks 1 weights, encoder\.layer\.1\.attention\.self\.key\.weight among"
+        InputError, match=r"which lacks 1 weights, bert\.encoder\.layer\.1\.attention\.self\.key\.weight among"
     ):
         load_model(tmp_path)
 

@@ -34,7 +34,7 @@ _MERGE = "Load both with peft, and save what merge_and_unload() returns, or prob
 class LoadedModel:
     """A model and what turns a user's inputs into its own."""
 
-    model: Any  # the base model, in evaluation mode, with attn_implementation="eager"
+    model: Any  # as it was saved, its head included, in evaluation mode, with attn_implementation="eager"
     tokenizer: Any  # None for a model of images, or where the folder has none
     images: ImageSettings | None  # None for a model of texts
     name: str
@@ -70,12 +70,15 @@ def load_model(
         config = _attempt(path, lambda: transformers.AutoConfig.from_pretrained(place, **options))
         _check_code(path, config)
         loading = {"attn_implementation": "eager", "use_safetensors": safe, "output_loading_info": True}
-        model, info = _attempt(path, lambda: transformers.AutoModel.from_pretrained(place, **options, **loading))
+        kind = _saved_class(transformers, config)
+        model, info = _attempt(path, lambda: kind.from_pretrained(place, **options, **loading))
+        if not _has_head(model, info["missing_keys"]):  # its weights are not in the file, or it is not of this class
+            model, info = _attempt(path, lambda: transformers.AutoModel.from_pretrained(place, **options, **loading))
         images = hasattr(config, "image_size") or hasattr(config, "vision_config")
         tokenizer = None
         if not hasattr(config, "image_size") and (not local.is_dir() or _has(local, _TOKENIZER_FILES)):
             tokenizer = _attempt(path, lambda: transformers.AutoTokenizer.from_pretrained(place, **options))
-    missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))  # heads save no pooler
+    missing = sorted(name for name in info["missing_keys"] if "pooler." not in name)  # heads save no pooler
     if missing:  # transformers would leave random numbers there
         raise reject(
             "path", _MODEL_FOLDER, f"{str(path)!r}, which lacks {len(missing)} weights, {missing[0]} among them"
@@ -193,6 +196,20 @@ def _check_code(path: str | os.PathLike[str], config: Any) -> None:
     if code:
         got = f"{str(path)!r}, whose config.json names code of its own ({code[0]}), which is not run"
         raise reject("path", _MODEL_FOLDER, got, "If you trust it, load the model yourself and probe what you loaded.")
+
+
+def _saved_class(transformers: Any, config: Any) -> Any:
+    """The class that was saved, with its head of classes or next tokens; the family's base model where transformers does not know it."""
+    names = getattr(config, "architectures", None) or [""]
+    kind = getattr(transformers, str(names[0]), None)
+    is_of_family = getattr(kind, "config_class", None) is type(config)
+    return kind if is_of_family and hasattr(kind, "base_model_prefix") else transformers.AutoModel
+
+
+def _has_head(model: Any, missing: Collection[str]) -> bool:
+    """Whether all weights of a model that lie outside its base model were found."""
+    inside = "" if model.base_model is model else f"{model.base_model_prefix}."
+    return all(name.startswith(inside) for name in missing)
 
 
 def _foreign_weights(model: Any, unexpected: Collection[str]) -> list[str]:
