@@ -75,6 +75,68 @@ def test_a_probe_measures_attention_and_says_why_there_is_no_W(ernie):
     assert "W is not read" in probe_page(result)
 
 
+def with_normalised_queries():
+    """A Phi that normalises queries and keys, norms and all other weights away from where they begin."""
+    config = transformers.PhiConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+        max_position_embeddings=16, qk_layernorm=True, attn_implementation="eager",
+    )  # fmt: skip
+    return shaken(transformers.PhiModel(config))
+
+
+def with_relative_positions():
+    """A BERT that says of itself that its logits have relative positions."""
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+        max_position_embeddings=16, attn_implementation="eager",
+    )  # fmt: skip
+    model = shaken(transformers.BertModel(config))
+    model.config.position_embedding_type = "relative_key"
+    return model
+
+
+def shaken(model):
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model.double().eval()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (with_normalised_queries, "it normalises its queries and keys, which are then not linear in its inputs"),
+        (with_relative_positions, "its 'relative_key' positions add to logits what W does not give"),
+    ],
+)
+def test_a_model_whose_logits_have_another_form_than_its_familys_is_measured_without_W(make, reason):
+    model = make()
+    result = probe_model(model, encoded(model), ProbeSettings(max_margin=True, offset=1))
+    assert result.weights_missing == reason
+    assert sum(reason in note for note in result.notes) == 1
+    assert np.isnan(result["frobenius"]).all()
+    batch = next(encoded(model).batches())
+    with torch.no_grad():
+        inputs = {name: torch.as_tensor(value) for name, value in batch.inputs.items()}
+        own = model(**inputs, output_attentions=True).attentions
+    for reading in read_attention(model, batch.inputs):
+        assert float(own[reading.layer].std()) > 0.02
+        assert torch.equal(reading.attention, own[reading.layer])
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "flex_attention"])
+def test_fused_attention_is_put_aside_while_a_model_is_probed(implementation, ernie):
+    expected = probe_model(ernie, encoded(ernie))
+    ernie.set_attn_implementation(implementation)
+    try:
+        found = probe_model(ernie, encoded(ernie))
+        assert ernie.config._attn_implementation == implementation
+    finally:
+        ernie.set_attn_implementation("eager")
+    assert np.array_equal(found["nnz"], expected["nnz"])
+
+
 def test_an_adapter_of_ones_own_takes_over(ernie):
     class ErnieAdapter(BertAdapter):
         families = ("ernie",)

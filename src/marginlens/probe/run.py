@@ -30,8 +30,9 @@ from marginlens.probe.heads.selection import Selection, select_tokens
 from marginlens.probe.models.adapters import GUIDE, Adapter
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import LayerKind, LayerReading, logit_rounding
+from marginlens.probe.models.implementation import eager_attention
 from marginlens.probe.models.inputs import Inputs, check_memory
-from marginlens.probe.models.loading import as_inputs, as_loaded, load_model, tower_for
+from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, load_model, tower_for
 from marginlens.probe.models.reading import adapter_of_batch, finite_heads, read_attention
 from marginlens.probe.result import BASELINES, MEASURE_TITLES, CheckpointCurves, ProbeResult, ProbeSettings
 from marginlens.runtime.progress import ProgressCallback, as_progress
@@ -61,7 +62,8 @@ def probe_model(
     The model runs batch by batch, and of each batch only sums are kept, so that memory does not grow with the number of inputs.
 
     Args:
-        model: a loaded Hugging Face model with attn_implementation="eager", or what `load_model` gave.
+        model: a loaded Hugging Face model, or what `load_model` gave. While it is measured, fused attention (sdpa, flash) gives way to
+            "eager", whose attention can be seen; afterwards it is as it was.
         inputs: what `encode_texts` or `prepare_images` gave; with a model from `load_model` also plain texts or images.
         settings: see `ProbeSettings`.
         progress: called with the work done and the work in all.
@@ -69,8 +71,13 @@ def probe_model(
         Arrays over layers and heads, and a few inputs with their attention. To check it: `read_attention` gives the maps of a batch,
         `soft_sparsity` and the others the numbers of these.
     """
-    options, began = settings or ProbeSettings(), time.perf_counter()
-    loaded = as_loaded(model)
+    with eager_attention(model.model if isinstance(model, LoadedModel) else model):
+        return _probe(as_loaded(model), inputs, settings or ProbeSettings(), progress)
+
+
+def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: ProgressCallback | None) -> ProbeResult:
+    """`probe_model` for a model whose attention can be seen."""
+    began = time.perf_counter()
     data = as_inputs(loaded, inputs)
     network = tower_for(loaded.model, data)
     shortest = data.subset([int(np.argmin(data.lengths))])

@@ -6,7 +6,7 @@ They are those of `probe_model`, computed where the model is: on a GPU only the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from marginlens.errors import InputError, reject
 from marginlens.probe.heads.key_query import factor_norms
 from marginlens.probe.models.adapters import Adapter
 from marginlens.probe.models.adapters.base import LayerReading, device_of
+from marginlens.probe.models.implementation import eager_attention, is_hugging_face
 from marginlens.probe.models.inputs import InputBatch
 from marginlens.probe.models.reading import adapter_of_batch, read_attention
 from marginlens.probe.result import MarginCounts, ProbeSettings
@@ -27,7 +28,6 @@ MAX_INPUTS, MAX_TOKENS = 8, 64  # of a batch that nobody chose for the monitor: 
 MAP_MEASURES = ("relative_nnz", "nnz", "entropy", "top_probability")
 SHARES = ("decisive_share", "first_share", "sink_share", "tied_share")
 LIKELY_POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
-EAGER = 'Load the model with attn_implementation="eager".'
 
 
 # ---- the batch
@@ -131,12 +131,12 @@ def inner_model(model: Any) -> Any:
     """The Hugging Face model in what a training loop has: compiled, in data parallel, or a module that has one model in it."""
     for _ in range(8):  # wrappers in wrappers
         inside = getattr(model, "_orig_mod", None)
-        if inside is None and not _is_hugging_face(model):
+        if inside is None and not is_hugging_face(model):
             inside = getattr(model, "module", None)
         if inside is None:
             break
         model = inside
-    if _is_hugging_face(model) or not hasattr(model, "named_children"):
+    if is_hugging_face(model) or not hasattr(model, "named_children"):
         return model
     found = list(_topmost(model))
     if len(found) != 1:
@@ -146,13 +146,9 @@ def inner_model(model: Any) -> Any:
     return found[0]
 
 
-def _is_hugging_face(model: Any) -> bool:
-    return hasattr(getattr(model, "config", None), "model_type") and hasattr(model, "base_model")
-
-
 def _topmost(module: Any) -> Iterator[Any]:
     for _, child in module.named_children():
-        if _is_hugging_face(child):
+        if is_hugging_face(child):
             yield child
         else:
             yield from _topmost(child)
@@ -183,57 +179,9 @@ def untouched(model: Any) -> Iterator[None]:
         stack.enter_context(torch.random.fork_rng(devices=devices))
         if torch.amp.is_autocast_available(kind):
             stack.enter_context(torch.autocast(kind, enabled=False))
-        stack.enter_context(_eager(model))
+        stack.enter_context(eager_attention(model))
         stack.enter_context(_single_precision(model))
         yield
-
-
-@contextmanager
-def _eager(model: Any) -> Iterator[None]:
-    """With attention that can be seen, and afterwards with the implementation that was there."""
-    configs = _configs(model)
-    before = [(config, config._attn_implementation) for config in configs if hasattr(config, "_attn_implementation")]
-    if all(name == "eager" for _, name in before):
-        yield
-        return
-    try:
-        with (
-            _quiet_transformers(),
-            suppress(AttributeError, ValueError, ImportError),
-        ):  # said below, in the library's words
-            model.set_attn_implementation("eager")
-        name = getattr(model.config, "_attn_implementation", None)
-        if name != "eager":
-            expected = "a model whose attention can be seen"
-            raise reject("model", expected, f"attn_implementation={name!r}, which this model cannot change", EAGER)
-        yield
-    finally:
-        for config, name in before:
-            config._attn_implementation_internal = name
-
-
-def _configs(model: Any) -> list[Any]:
-    """The configurations of a model and of all models in it, each once."""
-    waiting = [module.config for module in model.modules() if _is_hugging_face(module)] + [model.config]
-    found: dict[int, Any] = {}
-    while waiting:
-        config = waiting.pop()
-        if config is not None and id(config) not in found:
-            found[id(config)] = config
-            waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
-    return list(found.values())
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    from transformers.utils import logging
-
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def check_family(config: Any) -> type[Adapter] | None:
 
 
 def adapter_for(model: Any) -> Adapter:
-    """The adapter of an already loaded Hugging Face model; `AttentionOnlyAdapter` where its family has none.
+    """The adapter of an already loaded Hugging Face model; `AttentionOnlyAdapter` where its family has none or its W has another form.
 
     Args:
         model: a model whose attention can be seen, i.e. loaded with attn_implementation="eager".
@@ -123,7 +123,8 @@ def adapter_for(model: Any) -> Adapter:
     offloaded = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate loads weights when used
     if not offloaded and all(weight.device.type == "meta" for weight in model.parameters()):
         raise reject("model", "a model with weights", "one on the meta device, which has none")
-    return AttentionOnlyAdapter(model) if adapter is None else adapter(model)
+    reason = "" if adapter is None else adapter.without_weights(model)
+    return AttentionOnlyAdapter(model, reason) if adapter is None or reason else adapter(model)
 
 
 def _check_tuning(model: Any) -> None:

@@ -156,6 +156,14 @@ class Adapter(ABC):
             family = getattr(self.config, "model_type", "?")
             raise reject("model", f"a model with attention layers of the {family} family", type(model).__name__)
 
+    @classmethod
+    def without_weights(cls, model: Any) -> str:
+        """Why the logits of this model have no W of a form that the family's adapter reads, as a clause; empty where they have.
+
+        The attention of such a model is then measured as it hands it out.
+        """
+        return ""
+
     def find_layers(self) -> list[tuple[str, Any]]:
         """The attention modules by name, in the order in which they are called; twice where one serves two layers."""
         return [

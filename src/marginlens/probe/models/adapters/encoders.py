@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marginlens.errors import reject
 from marginlens.probe.models.adapters.base import Captured, LinearAdapter, real_tokens
 
 
@@ -17,11 +16,10 @@ class BertAdapter(LinearAdapter):
     families: ClassVar[tuple[str, ...]] = ("bert", "roberta", "camembert", "xlm-roberta", "electra")
     projections: tuple[str, ...] = ("query", "key")
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        kind = getattr(self.config, "position_embedding_type", None) or "absolute"
-        if kind != "absolute":
-            raise reject("model", "a model whose positions are part of its inputs", f"one with {kind!r} positions")
+    @classmethod
+    def without_weights(cls, model: Any) -> str:
+        kind = getattr(model.config, "position_embedding_type", None) or "absolute"
+        return "" if kind == "absolute" else f"its {kind!r} positions add to logits what W does not give"
 
 
 class DistilBertAdapter(LinearAdapter):

@@ -91,11 +91,11 @@ class LlamaAdapter(RotaryAdapter, LinearAdapter):
     families: ClassVar[tuple[str, ...]] = ("llama", "mistral", "mixtral", "qwen2", "gemma", "starcoder2", "phi")
     projections: tuple[str, ...] = ("q_proj", "k_proj")
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    @classmethod
+    def without_weights(cls, model: Any) -> str:
         norms = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")
-        if any(hasattr(module, name) for module in self._modules for name in norms):
-            raise reject("model", "a model whose queries are linear in its inputs", "one that normalises its queries")
+        normalises = any(hasattr(module, name) for module in model.modules() for name in norms)
+        return "it normalises its queries and keys, which are then not linear in its inputs" if normalises else ""
 
 
 class NormalisedAdapter(RotaryAdapter, LinearAdapter):
