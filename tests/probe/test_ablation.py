@@ -7,23 +7,37 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe import ProbeSettings, probe_model, probe_page
-from marginlens.probe.ablation import ablate_heads
+from marginlens.probe.ablation import PRUNED_SHARES, ablate_heads, has_distribution
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
-from marginlens.probe.models.inputs import TextInputs
-from tiny_families import small_model
+from marginlens.probe.models.inputs import ImageSettings, TextInputs, prepare_images
+from tiny_families import IMAGES, batch_for, small_model
 from tiny_transformers import encoded, tiny_bert
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 SAME = 1e-10
-JOINING = {  # name → where the map that joins the heads of each layer is
-    "bert": lambda model: [layer.attention.output.dense for layer in model.encoder.layer],
-    "llama": lambda model: [layer.self_attn.o_proj for layer in model.model.layers],
-    "opt": lambda model: [layer.self_attn.out_proj for layer in model.model.decoder.layers],
-    "gpt_neox": lambda model: [layer.attention.dense for layer in model.layers],
-    "deberta-v2": lambda model: [layer.attention.output.dense for layer in model.encoder.layer],
+JOINING = {  # name → where the map that joins the heads of each layer is, and whether it is a distribution that changes
+    "bert": (lambda model: [layer.attention.output.dense for layer in model.encoder.layer], False),
+    "llama": (lambda model: [layer.self_attn.o_proj for layer in model.model.layers], True),
+    "opt": (lambda model: [layer.self_attn.out_proj for layer in model.model.decoder.layers], True),
+    "gpt_neox": (lambda model: [layer.attention.dense for layer in model.layers], False),
+    "deberta-v2": (lambda model: [layer.attention.output.dense for layer in model.encoder.layer], False),
+    "gpt2": (lambda model: [layer.attn.c_proj for layer in model.transformer.h], True),
+    "t5": (
+        lambda model: [
+            *(block.layer[0].SelfAttention.o for block in model.encoder.block),
+            *(
+                part.o
+                for block in model.decoder.block
+                for part in (block.layer[0].SelfAttention, block.layer[1].EncDecAttention)
+            ),
+        ],
+        True,
+    ),
+    "vit": (lambda model: [layer.attention.o_proj for layer in model.vit.layers], True),
+    "swin": (lambda model: [layer.attention.o_proj for stage in model.encoder.layers for layer in stage.blocks], False),
 }
 
 
@@ -33,33 +47,97 @@ def texts():
     return TextInputs(tuple(map(str, ids)), ids, tuple(tuple(map(str, row)) for row in ids), 0, 16, 0)
 
 
+def inputs_of(name, model):
+    if name not in IMAGES:
+        return texts()
+    return prepare_images(batch_for(name, torch.float64)["pixel_values"].numpy(), ImageSettings.of(model.config))
+
+
 def output_of(model, batch):
+    """(n, d) logarithms of probabilities, or hidden states, of every real token or of every image."""
+    inputs = {name: torch.as_tensor(value) for name, value in batch.inputs.items()}
+    if "pixel_values" in inputs:
+        inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
+    if model.config.is_encoder_decoder:
+        ids = inputs["input_ids"]
+        start = torch.full((len(ids), 1), model.config.decoder_start_token_id)
+        inputs |= {
+            "decoder_input_ids": torch.cat((start, ids[:, :-1]), dim=1),
+            "decoder_attention_mask": inputs["attention_mask"],
+        }
     with torch.no_grad():
-        output = model(**{name: torch.as_tensor(value) for name, value in batch.inputs.items()})
-    return output.logits.log_softmax(-1) if hasattr(output, "logits") else output.last_hidden_state
+        output = model(**inputs)
+    values = output.logits.log_softmax(-1) if hasattr(output, "logits") else output.last_hidden_state
+    return values[inputs["attention_mask"].bool()] if "attention_mask" in inputs else values.flatten(0, -2)
+
+
+def without_columns(name, model, heads):
+    """The mean change of the output where the joining maps have zeros in the place of these heads."""
+    find, is_distribution = JOINING[name]
+    changed = copy.deepcopy(model)
+    adapter = adapter_for(changed)
+    with torch.no_grad():
+        for layer, head in heads:
+            joining = find(changed)[layer]
+            width = adapter.shape(layer).d_head
+            columns = slice(head * width, (head + 1) * width)
+            if name == "gpt2":  # whose maps have their inputs first
+                joining.weight[columns] = 0
+            else:
+                joining.weight[:, columns] = 0
+    parts = []
+    for batch in inputs_of(name, model).batches():
+        p, q = output_of(model, batch), output_of(changed, batch)
+        parts.append((p.exp() * (p - q)).sum(-1) if is_distribution else (p - q).norm(dim=-1) / p.norm(dim=-1))
+    return float(torch.cat(parts).mean())
 
 
 @pytest.mark.parametrize("name", JOINING)
 def test_a_silent_head_is_one_whose_columns_of_the_joining_map_are_zero(name):
-    model, data = small_model(name, torch.float64), texts()
-    found = ablate_heads(model, adapter_for(model), data)
-    width = 24 // 4
-    for layer, head in ((0, 0), (2, 3)):
-        changed = copy.deepcopy(model)
-        with torch.no_grad():
-            JOINING[name](changed)[layer].weight[:, head * width : (head + 1) * width] = 0
-        parts = []
-        for batch in data.batches():
-            p, q = output_of(model, batch), output_of(changed, batch)
-            real = torch.as_tensor(batch.inputs["attention_mask"]).bool()
-            is_distribution = name in ("llama", "opt")
-            apart = (p.exp() * (p - q)).sum(-1) if is_distribution else (p - q).norm(dim=-1) / p.norm(dim=-1)
-            parts.append(apart[real])
-        values = found.divergence if is_distribution else found.change
-        assert values[layer, head] == pytest.approx(float(torch.cat(parts).mean()), rel=SAME)
+    model, is_distribution = small_model(name, torch.float64), JOINING[name][1]
+    adapter = adapter_for(model)
+    found = ablate_heads(model, adapter, inputs_of(name, model))
+    values, other = (found.divergence, found.change) if is_distribution else (found.change, found.divergence)
+    assert np.isnan(other).all()
+    last = adapter.n_layers - 1
+    for layer, head in ((0, 0), (1, 1), (last, adapter.shape(last).n_heads - 1)):
+        assert values[layer, head] == pytest.approx(without_columns(name, model, [(layer, head)]), rel=SAME)
         assert values[layer, head] > 1e-6
-        other = found.change if is_distribution else found.divergence
-        assert np.isnan(other).all()
+    n_heads = int(np.isfinite(values).sum())
+    assert [len(row.heads) for row in found.pruned] == sorted({max(1, round(k * n_heads)) for k in PRUNED_SHARES})
+    for row in found.pruned:
+        assert row.change == pytest.approx(without_columns(name, model, row.heads), rel=SAME)
+        assert max(values[at] for at in row.heads) <= np.sort(values[np.isfinite(values)])[len(row.heads) - 1]
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def with_head(kind, **options):
+    """A BERT or ELECTRA with the weights of the suite's and another head."""
+    family = "electra" if kind.startswith("Electra") else "bert"
+    config = copy.deepcopy(small_model(family, torch.float64).config)
+    config.update(options)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return getattr(transformers, kind)(config).double().eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "is_distribution"),
+    [
+        ("BertForSequenceClassification", {"num_labels": 3}, True),
+        ("BertForTokenClassification", {"num_labels": 3}, True),
+        ("BertForSequenceClassification", {"num_labels": 1}, False),  # a number, which has no distribution
+        ("BertForSequenceClassification", {"num_labels": 3, "problem_type": "multi_label_classification"}, False),
+        ("BertForQuestionAnswering", {}, False),
+        ("ElectraForPreTraining", {}, False),  # a number for each token
+    ],
+)
+def test_logits_that_are_no_distribution_leave_the_hidden_states_to_be_compared(kind, options, is_distribution):
+    model = with_head(kind, **options)
+    assert has_distribution(model) is is_distribution
+    found = ablate_heads(model, adapter_for(model), texts())
+    values = found.divergence if is_distribution else found.change
+    assert (values > 0.0).all()
 
 
 def test_layers_that_share_a_module_are_silenced_one_at_a_time():

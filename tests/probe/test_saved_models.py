@@ -75,6 +75,8 @@ def test_a_head_without_weights_is_left_out(tmp_path):
 
     model = small_model("vit", torch.float32)
     model.save_pretrained(tmp_path)
-    weights = {name: weight for name, weight in load_file(tmp_path / "model.safetensors").items() if "classifier" not in name}
+    weights = {
+        name: weight for name, weight in load_file(tmp_path / "model.safetensors").items() if "classifier" not in name
+    }
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     assert type(load_model(tmp_path).model) is transformers.ViTModel

@@ -232,6 +232,16 @@ class TokenShare(NamedTuple):
     expected: float
 
 
+class PrunedHeads(NamedTuple):
+    """Heads, each a layer and a number, and what becomes of the model's output without all of them: the mean over tokens or inputs.
+
+    It is the divergence of its output distribution in nats, or the relative change of its last hidden states, as for single heads.
+    """
+
+    heads: tuple[tuple[int, int], ...]
+    change: float
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Example(Displayed, Tabular):
     """One input as every head saw it.
@@ -352,6 +362,7 @@ class ProbeResult(_Measured, Tabular):
         preferences: (layer, head) → what the head prefers over what, the best supported first.
         graphs: (layer, head) → the priority graph among the tokens of the strongest preferences.
         notes: sentences on what could not be measured, each said once.
+        pruned: with ablation, what becomes of the model's output without several heads at once, those that single ablation misses least.
         sinks: the tokens, by name or as the first one, that get most attention beyond their number; where maps are those of tokens.
         layer_names: (n_layers) what the layers are called: their number, after encoder, decoder or cross where there are several stacks.
         weights_missing: why W is not read, which leaves its norms nan and the max-margin part out; empty where it is.
@@ -373,6 +384,7 @@ class ProbeResult(_Measured, Tabular):
     graphs: Mapping[tuple[int, int], PreferenceGraph] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
     sinks: tuple[TokenShare, ...] = ()
+    pruned: tuple[PrunedHeads, ...] = ()
     layer_names: tuple[str, ...] = ()
     weights_missing: str = ""
     seconds: float = float("nan")
@@ -403,6 +415,7 @@ class ProbeResult(_Measured, Tabular):
             "sinks": [
                 {**row._asdict(), "share": rounded(row.share), "expected": rounded(row.expected)} for row in self.sinks
             ],
+            "pruned": [{"heads": [list(at) for at in row.heads], "change": rounded(row.change)} for row in self.pruned],
             "heads": self.n_heads,
             "inputs": self.n_inputs,
             "queries": self.n_queries,

@@ -34,7 +34,7 @@ from marginlens.probe.models.implementation import eager_attention
 from marginlens.probe.models.inputs import Inputs, check_memory
 from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, load_model, tower_for
 from marginlens.probe.models.reading import adapter_of_batch, finite_heads, read_attention
-from marginlens.probe.result import BASELINES, MEASURE_TITLES, CheckpointCurves, ProbeResult, ProbeSettings
+from marginlens.probe.result import BASELINES, MEASURE_TITLES, CheckpointCurves, ProbeResult, ProbeSettings, PrunedHeads
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.status import Status
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -87,6 +87,7 @@ def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: P
     exists = np.arange(size[1]) < np.array([[adapter.shape(layer).n_heads] for layer in range(size[0])])
     has_maps = all(adapter.kind(layer) is LayerKind.SELF and not adapter.tower(layer) for layer in range(size[0]))
     total = len(data) + (size[0] * size[1] if options.max_margin else 0)
+    total += int(exists.sum()) if options.ablation and adapter.reads_weights else 0
     report = as_progress(progress) or (lambda done, total: None)
     norms, notes, has_finite_weights = head_norms(adapter, options.offset)
     sums, examples = MeasureSums(*size), ExampleMaps(data, options, size[0] * size[1])
@@ -131,8 +132,11 @@ def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: P
         separated, more = max_margin_measures(adapter, data, options, sums.is_finite, heads_done)
         notes += more
     silenced: dict[str, FloatArray] = {}
+    pruned: tuple[PrunedHeads, ...] = ()
     if options.ablation and adapter.reads_weights:
-        found = ablate_heads(network, adapter, _evenly(data, options.ablation_inputs))
+        used, start = _evenly(data, options.ablation_inputs), total - int(exists.sum())
+        found = ablate_heads(network, adapter, used, lambda count: report(start + count, total))
+        pruned = found.pruned
         silenced = {"output_divergence": found.divergence, "output_change": found.change}
         silenced = {name: values for name, values in silenced.items() if np.isfinite(values).any()}
     elif options.ablation:
@@ -155,6 +159,7 @@ def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: P
         graphs=graphs,
         notes=tuple(notes),
         sinks=sinks.sinks() if has_maps else (),
+        pruned=pruned,
         layer_names=adapter.layer_names,
         weights_missing=adapter.reason if isinstance(adapter, AttentionOnlyAdapter) else "",
         seconds=time.perf_counter() - began,
