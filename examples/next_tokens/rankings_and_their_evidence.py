@@ -33,5 +33,6 @@ pairs = [f"{names.shown[i]} over {names.shown[j]}" for i, j in evidence.pairs[or
 fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
 ax.barh(pairs[::-1], evidence.samples[order][::-1], color=ml.plotting.LOCAL)
 ax.set(xlabel="windows that say so", ylabel="ranking after “the”", title="What a text says about its next words")
+ax.xaxis.get_major_locator().set_params(integer=True)
 ax.grid(visible=False, axis="y")
 plt.show()

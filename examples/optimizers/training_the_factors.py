@@ -57,5 +57,5 @@ for (name, W), colour in zip(matrices.items(), (ml.plotting.PATH, ml.plotting.LO
     ax.plot(np.arange(1, 7), values / values[0], "o-", color=colour, label=name)
 ax.set(xlabel="singular value of W", ylabel="size, relative to the largest", ylim=(0.0, 1.05), xticks=range(1, 7))
 ax.set_title("Training the factors makes W low-rank")
-ax.legend()
+fig.legend(loc="outside lower center", ncols=2)
 plt.show()

@@ -38,8 +38,8 @@ v, p = run.saved["x"][1:, :2], run.saved["x"][1:, 2:]
 # %%
 # The head finds its classifier at once; attention first heads for the full problem, then turns to the relaxed one.
 curves = {
-    "p to p^relax": (p, limits.p_relax.x, ml.plotting.LOCAL, "-"),
-    "p to p^mm": (p, limits.p_mm.x, ml.plotting.GLOBAL, "-"),
+    "p to $p^{relax}$": (p, limits.p_relax.x, ml.plotting.LOCAL, "-"),
+    "p to $p^{mm}$": (p, limits.p_mm.x, ml.plotting.GLOBAL, "-"),
     "v to its limit": (v, limits.v_direction, ml.plotting.INK, "--"),
 }
 fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")

