@@ -3,7 +3,8 @@
 #                  pages are opened in Chromium where it and its driver are found; MARGINLENS_BROWSER=required fails where they are not
 # make test-gpu    tests that need a CUDA device, which make test leaves out; with the packages of the interpreter that PYTHON names
 # make numerics    tests whose numbers can move, under several kinds of arithmetic
-# make site        build the site of the documentation into build/site   (REPORT=quick, REPORT=none; make site-links asks whether links to other sites work)
+# make site        build the site of the documentation into build/site, with the report of make reproduce, or a quick one where there is none
+#                  (REPORT=quick, REPORT=none; make site-links asks whether links to other sites work)
 # All prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
 .DEFAULT_GOAL := help
@@ -20,7 +21,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11
 AXE := build/browser/node_modules/axe-core/axe.min.js
 PYTEST_ARGS ?= -n 2 --dist loadfile
 ARGS ?=
-REPORT ?= found
+REPORT ?= auto
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -75,7 +76,7 @@ site: $(READY)
 	@$(BIN)/python -m marginlens_papers.documentation site --report $(REPORT) $(ARGS)
 
 site-links: $(READY)
-	@$(BIN)/python -m marginlens_papers.documentation site --no-run --check-links
+	@$(BIN)/python -m marginlens_papers.documentation site --no-run --report none --check-links
 
 clean:
 	rm -rf $(VENV) report build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

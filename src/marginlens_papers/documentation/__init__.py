@@ -64,7 +64,7 @@ def main() -> None:
         "--no-run", action="store_true", help="site: do not run the examples; their pages have no pictures"
     )
     parser.add_argument(
-        "--report", choices=("found", "quick", "none"), default="found", help="site: which report it holds"
+        "--report", choices=("auto", "quick", "none"), default="auto", help="site: which report it holds"
     )
     parser.add_argument(
         "--check-links", action="store_true", help="site: ask the network whether links to other sites work"

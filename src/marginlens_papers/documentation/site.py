@@ -18,11 +18,14 @@ from posixpath import normpath, relpath
 
 from marginlens.errors import InputError, MissingExtra
 from marginlens.papers import registered
+from marginlens_papers.claim import Effort
 from marginlens_papers.claims import catalogue
 from marginlens_papers.documentation.api_pages import FOLDER as API
 from marginlens_papers.documentation.api_pages import api_pages, statement_anchor
 from marginlens_papers.documentation.gallery import example_files, gallery_headers, is_example, uses_in
 from marginlens_papers.documentation.public_names import PublicName, public_names, public_rooms
+from marginlens_papers.report import ledger
+from marginlens_papers.report.ledger import tally
 
 SOURCE = "source"  # pages of the repository's files, which the extension in docs/extensions writes
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -38,12 +41,12 @@ class SiteSettings:
 
     Attributes:
         runs_examples: whether the gallery's scripts are run; otherwise their pages have code and no pictures.
-        report: "found" takes the folder `report` of the checkout where there is one, "quick" runs the claims at reduced sizes first, and
-            "none" leaves the report out.
+        report: "auto" takes the folder `report` of the checkout, which `make reproduce` writes, and where there is none runs the claims
+            at reduced sizes; "quick" runs them in any case, and "none" leaves the report out.
     """
 
     runs_examples: bool = True
-    report: str = "found"
+    report: str = "auto"
 
 
 def build_site(root: Path, place: Path, settings: SiteSettings, *, checks_links: bool = False) -> Path:
@@ -57,11 +60,8 @@ def build_site(root: Path, place: Path, settings: SiteSettings, *, checks_links:
     work = place.with_name(f"{place.name}-work")
     _say("Putting the pages together.")
     source = stage_source(root, work / "source")
-    if settings.report == "quick":
-        _say("Running the papers' claims at reduced sizes.")
-        _run([sys.executable, "-m", "marginlens", "reproduce", "--quick", "--out", str(work / "report")], (0, 1))
     _copy_report(_report_folder(root, work, settings), source / "extra" / "report")
-    _write(source / "ledger.md", ledger_page(source / "extra" / "report", settings))
+    _write(source / "ledger.md", ledger_page(source / "extra" / "report"))
     _start_afresh_where_settings_changed(source, work)
     builder = "linkcheck" if checks_links else "html"
     output = work / builder
@@ -247,17 +247,23 @@ def _with_anchors(text: str) -> str:
 # ---- the ledger and the citation
 
 
-def ledger_page(report: Path, settings: SiteSettings) -> str:
-    """The page of the ledger: what is checked, and the report with its numbers and figures where there is one."""
+def ledger_page(report: Path) -> str:
+    """The page of the ledger: every claim, with its verdict and the way to its numbers and figures where there is a report."""
     lines = ["# The ledger", "", "See what the papers claim, what this library measures, and whether they agree.", ""]
-    if (report / "index.html").is_file():
-        made = "at reduced sizes" if settings.report == "quick" else "by `make reproduce`"
-        link = '<a href="report/index.html"><strong>Open the report</strong></a>'
-        lines += [f"{link}: every claim with its numbers and figures, made {made}.", ""]
+    entries = ledger(report)
+    results = [entry.result for entry in entries if entry.result]
+    if results:
+        is_quick = any(result.effort is Effort.QUICK for result in results)
+        sizes = "at reduced sizes; `make reproduce` runs them at the papers'" if is_quick else "at the papers' sizes"
+        lines += [
+            f"{tally([result.verdict for result in results])}. They were run {sizes}.",
+            "",
+            '<a href="report/index.html"><strong>Open the report</strong></a>: every claim with its numbers, figures and notes.',
+            "",
+        ]
     else:
         lines += [
-            "This copy of the site was built without a report. `make reproduce` writes one, and `make site` then takes it in;",
-            "`make site REPORT=quick` makes one at reduced sizes.",
+            "This copy of the site was built without a report: `make site` without `REPORT=none` brings one.",
             "",
         ]
     lines += [
@@ -265,10 +271,11 @@ def ledger_page(report: Path, settings: SiteSettings) -> str:
         "`marginlens reproduce --only A-F9` reruns one, and `ml.ledger()` lists them in Python.",
         "",
     ]
-    lines += ["| claim | about | what is checked |", "| --- | --- | --- |"]
-    for claim in catalogue.claims():
-        cell = " ".join(claim.title.split()).replace("|", "\\|")
-        lines.append(f"| {claim.id} | {', '.join(claim.labels)} | {cell} |")
+    lines += ["| claim | about | what is checked | verdict |", "| --- | --- | --- | --- |"]
+    for entry in entries:
+        cell = " ".join(entry.title.split()).replace("|", "\\|")
+        link = f'<a href="report/index.html#{entry.id}">{entry.verdict}</a>' if entry.result else "not run"
+        lines.append(f"| {entry.id} | {entry.label} | {cell} | {link} |")
     return "\n".join(lines) + "\n"
 
 
@@ -278,8 +285,18 @@ def citation_page(citation: str, written: Path) -> str:
 
 
 def _report_folder(root: Path, work: Path, settings: SiteSettings) -> Path | None:
-    folder = {"found": root / "report", "quick": work / "report"}.get(settings.report)
-    return folder if folder and (folder / "index.html").is_file() else None
+    """The report that the site takes in, run first where it must be; None without one."""
+    if settings.report == "none":
+        return None
+    if settings.report == "auto" and (root / "report" / "index.html").is_file():
+        return root / "report"
+    made, stamp = work / "report", work / "report.sha256"
+    now = _digest(sorted((root / "src").rglob("*.py")))
+    if not (stamp.is_file() and stamp.read_text(encoding="utf-8") == now):  # or by other code
+        _say("Running the papers' claims at reduced sizes. REPORT=none leaves them out.")
+        _run([sys.executable, "-m", "marginlens", "reproduce", "--quick", "--out", str(made)], (0, 1))
+        _write(stamp, now)
+    return made
 
 
 def _copy_report(found: Path | None, place: Path) -> None:
@@ -303,12 +320,16 @@ def _write(path: Path, content: str | bytes) -> None:
 def _start_afresh_where_settings_changed(source: Path, work: Path) -> None:
     """Forget what Sphinx built by other settings or another extension: it rebuilds only pages whose text has changed."""
     files = [source / "conf.py", *sorted((source / "extensions").glob("*.py")), *sorted((source / "_static").glob("*"))]
-    now = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    now = _digest(files)
     stamp = work / "settings.sha256"
     if not (stamp.is_file() and stamp.read_text(encoding="utf-8") == now):
         for folder in ("html", "doctrees"):
             shutil.rmtree(work / folder, ignore_errors=True)
         _write(stamp, now)
+
+
+def _digest(files: Sequence[Path]) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def _replace(built: Path, place: Path) -> None:
