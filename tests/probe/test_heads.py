@@ -194,6 +194,26 @@ def test_numbers_are_those_of_an_exact_solver_on_formed_rows(seed: int) -> None:
     assert own.low_ratio == pytest.approx(np.quantile(gaps, 0.05) / best.margin, rel=SAME_POINT)
 
 
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("n_inputs", "d_model"), [(3, 40), (9, 40), (2, 6)]
+)  # few tokens, then few queries, then neither
+def test_numbers_are_those_of_all_dimensions_where_tokens_span_few_of_them(n_inputs, d_model, bias) -> None:
+    head = random_head(1, d_model, bias=bias)
+    sample = sample_queries(random_inputs(6, n_inputs, d_model), settings=MaxMarginSettings(queries_per_input=2))
+    own = head_margin(sample, head).own
+    queries, W = (sample.augmented, head.augmented) if bias else (sample.tokens[sample.queries], head.matrix)
+    best = bilinear_svm(sample.tokens, queries, selection_constraints(sample, selected_tokens(sample, head)))
+    gaps = best.rows.apply(W) / np.linalg.norm(W)
+    assert own.status is best.status is Status.OPTIMAL
+    assert own.best_margin == pytest.approx(best.margin, rel=SAME_POINT)
+    assert own.correlation == pytest.approx(
+        np.sum(W * best.x) / np.linalg.norm(W) / np.linalg.norm(best.x), abs=SAME_POINT
+    )
+    assert own.margin_ratio == pytest.approx(gaps.min() / best.margin, rel=SAME_POINT)
+    assert own.low_ratio == pytest.approx(np.quantile(gaps, 0.05) / best.margin, rel=SAME_POINT)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_head_satisfies_its_own_selections_and_beats_no_svm(seed: int) -> None:
     sample = sample_queries(random_inputs(seed, 15))

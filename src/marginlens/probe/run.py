@@ -6,13 +6,12 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.errors import InputError, reject
 from marginlens.probe.ablation import ablate_heads
@@ -36,10 +35,12 @@ from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, l
 from marginlens.probe.models.reading import adapter_of_batch, finite_heads, read_attention
 from marginlens.probe.result import BASELINES, MEASURE_TITLES, CheckpointCurves, ProbeResult, ProbeSettings, PrunedHeads
 from marginlens.runtime.progress import ProgressCallback, as_progress
+from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 NORMS = ("frobenius", "spectral", "nuclear")
+_MAX_READ_BYTES = 2**28  # of what layers read, in memory at a time: all layers of a model for a few short inputs
 _SINGLE_PRECISION_RTOL = 1e-4  # deviation of a measured W from what a module computes that rounding explains
 _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")  # of a name: epoch-012, checkpoint-500
 _WHY_NO_SOLUTION = {  # why a head has no correlation, by what its SVM ended with
@@ -194,7 +195,7 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
     if adapter.beyond_w:
         notes.append(f"W and its norms leave out what else the logits of this family have: {adapter.beyond_w}.")
     deviations = []
-    with threadpool_limits(1, user_api="blas"):  # factors of this size are not worth a second thread
+    with single_blas_thread():  # factors of this size are not worth a second thread
         for layer in range(adapter.n_layers):
             maps = adapter.layer_maps(layer, offset)
             heads = slice(0, len(maps.heads))
@@ -268,7 +269,7 @@ def max_margin_measures(
     With rotary positions no one W gives all the logits of a query: none without an offset; with one, the selections in question are
     those that W at this offset makes among the tokens that a query sees, and a note says how often the model makes the same. So it is
     where logits have more than W, as a bias by distance. Cross-attention is left out: its tokens are not its queries'.
-    Heads that are not finite, (n_layers, n_heads), get nan. Only one layer's tokens are in memory at a time.
+    Heads that are not finite, (n_layers, n_heads), get nan.
     """
     n_layers, n_heads = is_finite.shape
     if not adapter.reads_weights:
@@ -288,23 +289,25 @@ def max_margin_measures(
     arrays = {name: np.full(is_finite.shape, np.nan) for name in (*names, "n_constraints", "n_tied", "residual")}
     unsolved: Counter[Status] = Counter()
     n_queries, agreement = 0, np.full(is_finite.shape, np.nan)
-    for layer in range(n_layers):
-        maps = () if adapter.kind(layer) is LayerKind.CROSS else adapter.layer_maps(layer, settings.offset).heads
+    wanted = [k for k in range(n_layers) if is_finite[k].any() and adapter.kind(k) is not LayerKind.CROSS]
+    for layer, sample, model_selected in _layer_samples(adapter, used, wanted, options):
+        maps = adapter.layer_maps(layer, settings.offset).heads
         heads = {k: head for k, head in enumerate(maps) if head is not None and is_finite[layer, k]}
         if heads:
-            sample, model_selected = _layer_sample(adapter.model, used, layer, options)
             for k, margin in zip(heads, layer_margins(sample, list(heads.values()), options), strict=True):
                 for name, number in _numbers(margin).items():
                     arrays[name][layer, k] = number
                 if np.isnan(margin.own.correlation):
                     unsolved[margin.own.status] += 1
-            for k, head in heads.items() if not adapter.gives_logits else ():
-                selected = selected_tokens(sample, head, rounding)
-                is_unique = (selected >= 0) & (model_selected[k] >= 0)
-                if is_unique.any():
-                    agreement[layer, k] = np.mean(selected[is_unique] == model_selected[k][is_unique])
+            if model_selected is not None:
+                for k, head in heads.items():
+                    selected = selected_tokens(sample, head, rounding)
+                    is_unique = (selected >= 0) & (model_selected[k] >= 0)
+                    if is_unique.any():
+                        agreement[layer, k] = np.mean(selected[is_unique] == model_selected[k][is_unique])
             n_queries = max(n_queries, len(sample))
         progress((layer + 1) * n_heads)
+    progress(n_layers * n_heads)
     notes = [
         f"The max-margin part asks each head about up to {n_queries} queries of {count} inputs: the max-margin solution is the shortest "
         "W under which each of these selects the same token by a logit margin of at least 1.",
@@ -349,29 +352,66 @@ def _count_heads(count: int) -> str:
     return f"{count} head" if count == 1 else f"{count} heads"
 
 
-def _layer_sample(model: Any, inputs: Inputs, layer: int, settings: MaxMarginSettings) -> tuple[QuerySample, IntArray]:
-    """Queries drawn from what one layer reads, in the order of the inputs, and what the model itself selects for them.
+class _ReadInput(NamedTuple):
+    """What one layer reads of one input, or of one of its windows, without padding."""
 
-    The latter is (n_heads, n_queries), indices into `sample.tokens` with all tokens at their own positions; -1 in a tie.
+    tokens: FloatArray  # (n_tokens, d_model)
+    visible: BoolArray  # (n_tokens, n_tokens)
+    selected: IntArray | None  # (n_heads, n_tokens) by the model itself, where W does not give its logits
+
+
+def _layer_samples(
+    adapter: Adapter, inputs: Inputs, layers: Sequence[int], settings: MaxMarginSettings
+) -> Iterator[tuple[int, QuerySample, IntArray | None]]:
+    """For each layer queries drawn from what it reads, in the order of the inputs, and what the model itself selects for them.
+
+    The latter is (n_heads, n_queries), indices into `sample.tokens` with all tokens at their own positions; -1 in a tie. It is None where
+    W gives the model's logits, and so its selections. The model runs up to the first layer, and then for as many of the others at a time as
+    `_MAX_READ_BYTES` holds.
     """
-    # tokens, mask and selections of each input, or of each of its windows, without padding
-    read: dict[tuple[int, int], tuple[FloatArray, BoolArray, IntArray]] = {}
-    for batch in inputs.batches():
-        (reading,) = read_attention(model, batch.inputs, layers=[layer], allow_nan=True)
-        tokens, visible = reading.inputs.detach().cpu().double().numpy(), reading.visible.cpu().numpy()
-        selected = _selection(reading).unique
-        n_windows = len(tokens) // len(batch.index)
-        for row in range(len(tokens)):
-            place = int(batch.index[row // n_windows]), row % n_windows
-            real = visible[row].any(axis=1)
+    start, size = 0, 1
+    while start < len(layers):
+        group = list(layers[start : start + size])
+        read: dict[int, dict[tuple[int, int], _ReadInput]] = {layer: {} for layer in group}
+        for batch in inputs.batches():
+            for reading in read_attention(adapter.model, batch.inputs, layers=group, allow_nan=True):
+                read[reading.layer] |= _read_inputs(reading, batch.index, with_selected=not adapter.gives_logits)
+        start += size
+        size = max(
+            1, _MAX_READ_BYTES // sum(found.tokens.nbytes + found.visible.nbytes for found in read[group[0]].values())
+        )
+        for layer in group:
+            ordered = [found for _, found in sorted(read.pop(layer).items())]
+            sample = sample_queries([X for X, _, _ in ordered], [mask for _, mask, _ in ordered], settings)
+            yield layer, sample, None if adapter.gives_logits else _selected_by_model(ordered, sample)
+
+
+def _read_inputs(reading: LayerReading, index: IntArray, *, with_selected: bool) -> dict[tuple[int, int], _ReadInput]:
+    """What a layer reads of the inputs of a batch, by their index and the number of the window."""
+    tokens, visible = reading.inputs.detach().cpu().double().numpy(), reading.visible.cpu().numpy()
+    selected = _selection(reading).unique if with_selected else None
+    n_windows, found = len(tokens) // len(index), {}
+    for row in range(len(tokens)):
+        real = visible[row].any(axis=1)
+        among = None
+        if selected is not None:
             among = selected[row][:, real]
             among = np.where(among >= 0, (np.cumsum(real) - 1)[among], -1)
-            read[place] = tokens[row][real], visible[row][np.ix_(real, real)], among
-    ordered = [read[place] for place in sorted(read)]
-    sample = sample_queries([X for X, _, _ in ordered], [mask for _, mask, _ in ordered], settings)
-    starts = np.concatenate([[0], np.cumsum([len(X) for X, _, _ in ordered])])
-    columns = [(starts[i], ordered[i][2][:, position]) for i, position in sample.positions.tolist()]
-    return sample, np.stack([np.where(among >= 0, start + among, -1) for start, among in columns], axis=1)
+        place = int(index[row // n_windows]), row % n_windows
+        found[place] = _ReadInput(tokens[row][real], visible[row][np.ix_(real, real)], among)
+    return found
+
+
+def _selected_by_model(read: Sequence[_ReadInput], sample: QuerySample) -> IntArray:
+    """(n_heads, n_queries) the token of the sample that each of its queries selects in the model, -1 in a tie."""
+    starts = np.concatenate([[0], np.cumsum([len(found.tokens) for found in read])])
+    columns = []
+    for i, position in sample.positions.tolist():
+        selected = read[i].selected
+        assert selected is not None
+        among = selected[:, position]
+        columns.append(np.where(among >= 0, starts[i] + among, -1))
+    return np.stack(columns, axis=1)
 
 
 def _numbers(margin: HeadMargin) -> dict[str, float]:

@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, NamedTuple
 
 from marginlens.runtime.progress import Progress, ProgressCallback
@@ -58,6 +59,20 @@ def limited_threads(count: int) -> Iterator[None]:
         yield
     finally:
         _limit.reset(token)
+
+
+def single_blas_thread() -> AbstractContextManager[Any]:
+    """In this block products and factors of matrices take one thread each, as is best where they are small or where many run at once."""
+    return _blas_libraries().limit(limits=1, user_api="blas")
+
+
+@cache
+def _blas_libraries() -> Any:
+    """What sets the threads of the libraries that are loaded; to look for them takes as long as a hundred small products."""
+    import scipy.linalg  # noqa: F401 - loads SciPy's library, which is not NumPy's
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
 
 
 def over_problems(kernel: Callable[..., Any], n_problems: int, *arguments: Any, step_cost: float = 1e5) -> None:

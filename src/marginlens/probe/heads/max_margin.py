@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.directions import correlation
 from marginlens.errors import positive_number, real_array, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
-from marginlens.runtime.threads import n_threads
+from marginlens.runtime.threads import n_threads, single_blas_thread
 from marginlens.status import Status
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -225,45 +224,51 @@ def layer_margins(
         if head.W_K.shape != shape:
             raise reject(f"heads[{i}]", f"a map of shape ({d_model}, {d_head})", f"shape {head.W_K.shape}")
     has_bias = any(head.b_Q.any() for head in heads)
-    queries = sample.augmented if has_bias else sample.tokens[sample.queries]
     rng = np.random.default_rng([options.seed, 1])
     drawn = [sample.visible[rng.integers(sample.offsets[:-1], sample.offsets[1:])] for _ in range(options.n_draws)]
     random_heads = []
     for _ in range(options.n_draws):
         W_K, W_Q, b_Q = *rng.standard_normal((2, *shape)), rng.standard_normal(d_head)
         random_heads.append(KeyQueryMap(W_K, W_Q, b_Q if has_bias else np.zeros(d_head), 1.0))
-    selected = [selected_tokens(sample, head, options.rounding) for head in heads]
-    baselines = [*drawn, *(selected_tokens(sample, head, options.rounding) for head in random_heads)]
-    problems, first = list(selected), {}  # which queries a head leaves out → where the problems of its baselines begin
-    for tokens in selected:
-        if (tied := (tokens < 0).tobytes()) not in first:
-            first[tied] = len(problems)
-            problems += [np.where(tokens < 0, -1, other) for other in baselines]
-
-    def solve(tokens: IntArray) -> tuple[BilinearSolution, float]:
-        solution = bilinear_svm(sample.tokens, queries, selection_constraints(sample, tokens))
-        return solution, float(solution.kkt_residual())
-
     pool = ThreadPoolExecutor(n_threads())
     try:
-        with threadpool_limits(1, user_api="blas"):  # a thread for each problem is worth more than two for each product
+        with single_blas_thread():  # a thread for each problem is worth more than two for each product
+            span = _Span.of(sample, has_bias=has_bias)
+            all_heads = [*heads, *random_heads]
+            matrices = list(pool.map(span.matrix, all_heads))
+            all_selected = list(pool.map(lambda head: selected_tokens(sample, head, options.rounding), all_heads))
+            selected, baselines = all_selected[: len(heads)], [*drawn, *all_selected[len(heads) :]]
+            problems, first = (
+                list(selected),
+                {},
+            )  # which queries a head leaves out → where its baselines' problems begin
+            for tokens in selected:
+                if (tied := (tokens < 0).tobytes()) not in first:
+                    first[tied] = len(problems)
+                    problems += [np.where(tokens < 0, -1, other) for other in baselines]
+
+            def solve(tokens: IntArray) -> tuple[BilinearSolution, float]:
+                triples = span.constraints(selection_constraints(sample, tokens))
+                solution = bilinear_svm(span.tokens, span.queries, triples)
+                return solution, float(solution.kkt_residual())
+
             solved = list(pool.map(solve, problems))
     finally:
         pool.shutdown(cancel_futures=True)  # an interruption waits for the running problems only
 
-    def match(head: KeyQueryMap, problem: int) -> MarginMatch:
-        return _match(head.augmented if has_bias else head.matrix, *solved[problem])
+    def match(head: int, problem: int) -> MarginMatch:
+        return _match(matrices[head], *solved[problem])
 
-    n_draws, found = options.n_draws, []
+    n_heads, n_draws, found = len(heads), options.n_draws, []
     at_chance = {
-        start: tuple(match(random_heads[k], start + n_draws + k) for k in range(n_draws)) for start in first.values()
+        start: tuple(match(n_heads + k, start + n_draws + k) for k in range(n_draws)) for start in first.values()
     }
-    for k, (head, tokens) in enumerate(zip(heads, selected, strict=True)):
+    for k, tokens in enumerate(selected):
         start = first[(tokens < 0).tobytes()]
-        random_selections = tuple(match(head, start + j) for j in range(n_draws))
-        random_matrix = tuple(match(other, k) for other in random_heads)
+        random_selections = tuple(match(k, start + j) for j in range(n_draws))
+        random_matrix = tuple(match(n_heads + j, k) for j in range(n_draws))
         n_tied = int(np.sum(tokens < 0))
-        found.append(HeadMargin(match(head, k), random_selections, at_chance[start], random_matrix, n_tied))
+        found.append(HeadMargin(match(k, k), random_selections, at_chance[start], random_matrix, n_tied))
     return tuple(found)
 
 
@@ -279,7 +284,8 @@ def selected_tokens(sample: QuerySample, head: KeyQueryMap, rounding: float = SA
     which always do, it is the first.
     """
     queries = sample.tokens[sample.queries] @ head.W_Q + head.b_Q  # (n_queries, d_head)
-    keys = (sample.tokens @ head.W_K)[sample.visible]  # (n_visible, d_head)
+    used, places = np.unique(sample.visible, return_inverse=True)
+    keys = (sample.tokens[used] @ head.W_K)[places]  # (n_visible, d_head)
     sizes, starts = np.diff(sample.offsets), sample.offsets[:-1]
     logits = np.einsum("sh,sh->s", keys, np.repeat(queries, sizes, axis=0))
     best = np.maximum.reduceat(logits, starts)
@@ -305,13 +311,77 @@ def selection_constraints(sample: QuerySample, selected: IntArray) -> IntArray:
     return triples[~_equal(sample.tokens[triples[:, 2]], sample.tokens[triples[:, 1]])]
 
 
-def _match(W: FloatArray, solution: BilinearSolution, residual: float) -> MarginMatch:
-    norm = float(np.linalg.norm(W))
-    gaps = solution.rows.apply(W) / (norm if norm > 0.0 else np.nan)  # (n_rows,); a W of zero ranks nothing
+# ---- in the span of the tokens and queries
+
+
+class _SpanMatrix(NamedTuple):
+    """A key-query matrix seen from the tokens and queries of a sample.
+
+    Attributes:
+        inside: (n_tokens_axes, n_query_axes) in the coordinates of the span; all that a constraint can see of it.
+        norm: ‖W‖_F, or ‖[W, w_0]‖_F, of the whole matrix.
+    """
+
+    inside: FloatArray
+    norm: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Span:
+    r"""The tokens and queries of a sample in orthonormal coordinates of what they span.
+
+    The SVM's solution :math:`\sum_r \lambda_r (x_i - x_j) q_k^\top` lies in it, and no constraint sees anything else of a W. A few short
+    inputs span much less than d_model, so that problems become smaller by far and stay the same.
+
+    Attributes:
+        tokens: (n_used, n_tokens_axes) the tokens that a query sees. places: (n_tokens,) where in `tokens` each token of the sample is.
+        queries: (n_queries, n_query_axes), of z, or of (z, 1) where `has_bias`.
+        token_axes, query_axes: the orthonormal columns, (d_model, n_tokens_axes) and (d_model or d_model + 1, n_query_axes); None where
+            there are as many tokens or queries as coordinates, which are then left as they are.
+    """
+
+    tokens: FloatArray
+    places: IntArray
+    queries: FloatArray
+    token_axes: FloatArray | None
+    query_axes: FloatArray | None
+    has_bias: bool
+
+    @classmethod
+    def of(cls, sample: QuerySample, *, has_bias: bool) -> _Span:
+        used, places = np.unique(sample.visible), np.zeros(len(sample.tokens), dtype=np.int64)
+        places[used] = np.arange(len(used))
+        tokens, token_axes = _orthonormal(sample.tokens[used])
+        queries, query_axes = _orthonormal(sample.augmented if has_bias else sample.tokens[sample.queries])
+        return cls(tokens, places, queries, token_axes, query_axes, has_bias)
+
+    def constraints(self, triples: IntArray) -> IntArray:
+        """(n_rows, 3) with tokens numbered as in `tokens`."""
+        return np.column_stack([triples[:, 0], self.places[triples[:, 1:]]])
+
+    def matrix(self, head: KeyQueryMap) -> _SpanMatrix:
+        """The part of a head's W, or of its [W, w_0], that acts on the span, and the norm of all of it."""
+        W_Q = np.vstack([head.W_Q, head.b_Q]) if self.has_bias else head.W_Q
+        keys = head.W_K if self.token_axes is None else self.token_axes.T @ head.W_K
+        queries = W_Q if self.query_axes is None else self.query_axes.T @ W_Q
+        R_K, R_Q = (np.asarray(np.linalg.qr(factor, mode="r")) for factor in (head.W_K, W_Q))
+        return _SpanMatrix(head.scale * (keys @ queries.T), head.scale * float(np.linalg.norm(R_K @ R_Q.T)))
+
+
+def _orthonormal(vectors: FloatArray) -> tuple[FloatArray, FloatArray | None]:
+    """Vectors (n, d) in n orthonormal coordinates, (n, n), and these as columns (d, n); as they are, and None, where n is not below d."""
+    if len(vectors) >= vectors.shape[1]:
+        return vectors, None
+    axes, R = np.linalg.qr(vectors.T)
+    return np.ascontiguousarray(R.T), axes
+
+
+def _match(W: _SpanMatrix, solution: BilinearSolution, residual: float) -> MarginMatch:
+    gaps = solution.rows.apply(W.inside) / (W.norm if W.norm > 0.0 else np.nan)  # (n_rows,); a W of zero ranks nothing
     optimal = solution.status is Status.OPTIMAL
     best = solution.margin if optimal else np.nan
     return MarginMatch(
-        correlation=correlation(W, solution.x, axes=2) if optimal else np.nan,
+        correlation=_cosine(W, solution.x) if optimal else np.nan,
         margin_ratio=float(gaps.min(initial=np.inf)) / best,
         low_ratio=float(np.quantile(gaps, LOW_QUANTILE)) / best if len(gaps) else np.nan,
         best_margin=0.0 if solution.status is Status.INFEASIBLE else best,
@@ -319,3 +389,11 @@ def _match(W: FloatArray, solution: BilinearSolution, residual: float) -> Margin
         status=solution.status,
         residual=residual,
     )
+
+
+def _cosine(W: _SpanMatrix, x: FloatArray) -> float:
+    """Of the whole W and a matrix of the span: that of the part inside, times its share of the length."""
+    norm = float(np.linalg.norm(W.inside))
+    if norm == 0.0:  # W is zero, which has no direction, or sees nothing of the span
+        return 0.0 if W.norm > 0.0 else float("nan")
+    return float(correlation(W.inside, x, axes=2)) * min(1.0, norm / W.norm)

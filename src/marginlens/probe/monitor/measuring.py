@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.errors import InputError, reject
 from marginlens.probe.heads.key_query import factor_norms
@@ -22,6 +21,7 @@ from marginlens.probe.models.inputs import InputBatch
 from marginlens.probe.models.reading import adapter_of_batch, read_attention
 from marginlens.probe.result import MarginCounts, ProbeSettings
 from marginlens.probe.run import NORMS, head_norms, max_margin_measures
+from marginlens.runtime.threads import single_blas_thread
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 MAX_INPUTS, MAX_TOKENS = 8, 64  # of a batch that nobody chose for the monitor: it is cut to these
@@ -334,7 +334,7 @@ def weight_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str,
     if not is_usual or adapter.rotary or not adapter.reads_weights or adapter.beyond_w:
         found, notes, _ = head_norms(adapter, offset)
         return found, notes
-    with threadpool_limits(1, user_api="blas"):
+    with single_blas_thread():
         for layer in range(adapter.n_layers):
             weights = adapter.projection(layer)
             if weights.deviation is not None:  # measured, not stored

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -521,7 +522,7 @@ def _deviation(outputs: Any, expected: Any) -> float:
 
 def device_of(*modules: Any) -> Any:
     """The device of the first weight that is there; the CPU where all are loaded when they are used."""
-    tensors = (tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))
+    tensors = (tensor for module in modules for tensor in chain(module.parameters(), module.buffers()))
     return next((tensor.device for tensor in tensors if tensor.device.type != "meta"), "cpu")
 
 
