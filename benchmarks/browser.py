@@ -37,7 +37,7 @@ def missing_browser() -> str | None:
     if _browser_path() is None or shutil.which(DRIVER_NAME) is None:
         return "no Chromium with its driver was found (Debian's packages chromium and chromium-driver)"
     if find_spec("selenium") is None:
-        return "the package selenium is not installed (it comes with marginlens[dev])"
+        return "the package selenium is not installed (pip install '.[dev]' brings it)"
     return None
 
 

