@@ -20,6 +20,7 @@ CHOICES = {
     "constant": (("--constant", "--step-size", "0.2"), {"optimizer": ml.GradientDescent(0.2)}),
     "exponential": (("--loss", "exponential"), {"loss": ml.Exponential()}),
     "start": (("--start", "0.5,-1, 2"), {"start": [0.5, -1.0, 2.0]}),
+    "random": (("--start", "random", "--seed", "3"), {"start": np.random.default_rng(3).standard_normal(3)}),
 }
 
 

@@ -53,6 +53,7 @@ OPTIMIZER_WORDS = {
     "SteepestDescent": "steepest",
     "Adam": "adam",
 }  # what files of the lab call them, and the command line
+RANDOM = "random"  # a start whose numbers are drawn from the standard normal distribution
 ADAM_BETAS = (0.9, 0.999)
 NEEDS_NORM = {"steepest": "linf, l3 or, for sequences, spectral", "mirror": "l1.75 or l3"}  # and examples of norms
 
@@ -113,10 +114,11 @@ def train(
         str | None,
         typer.Option(
             metavar="0.5,-1",
-            help="Where p starts, one number per coordinate; for sequences W row by row.",
+            help="Where p starts, one number per coordinate; for sequences W row by row; random draws it, with --seed.",
             show_default="zero",
         ),
     ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of --start random.", show_default="0")] = None,
     drop: DropUnrealizable = False,
     as_json: AsJson = False,
     plot: PlotPlace = None,
@@ -132,6 +134,7 @@ def train(
     Examples:
         marginlens train problem.npz
         marginlens train problem.npz --steps 10000 --step-size 0.1 --start 0.5,-1 --plot path.pdf
+        marginlens train problem.npz --start random --seed 3
         marginlens train problem.npz --constant --loss exponential
         marginlens train problem.npz --optimizer sign --step-size 0.01 --decay 0.5 --json
         marginlens train sequences.json --drop
@@ -140,9 +143,13 @@ def train(
         from marginlens.data.files import holds_sequences
 
         rule = Rule(optimizer, norm, momentum, eps, decay, constant)
+        if start != RANDOM:
+            refuse_options("unless --start random is given", seed=seed)
+        rng = np.random.default_rng(errors.whole_number(0 if seed is None else seed, "seed", at_least=0))
         if holds_sequences(file):
             refuse_options("for a file of sequences", plot=plot)
             sequences = _rows.read_sequence_problem(file, drop=drop)
+            start = _drawn(start, sequences.named.data.d_model**2, rng)
             choices = _sequence_choices(sequences.named.data, steps, step_size, rule, loss, start)
             row = _train_sequences(file, choices, sequences)
             if as_json:
@@ -156,6 +163,7 @@ def train(
             refuse_options("where the head is trained too", plot=plot)
             from marginlens.cli._joint import show_joint, train_joint
 
+            start = _drawn(start, problem.data.d_key, rng)
             joint = train_joint(file, _joint_run(problem, steps, step_size, rule, loss, start))
             if as_json:
                 typer.echo(_rows.as_json(joint))
@@ -163,6 +171,7 @@ def train(
                 show_joint(joint)
             return
         data, v = problem.data, problem.head
+        start = _drawn(start, data.d_key, rng)
         if problem.run is not None:
             steps = problem.run.n_steps if steps is None else steps
             loss = _loss_word(problem.run.loss) if loss is None else loss
@@ -240,6 +249,9 @@ class Rule(NamedTuple):
             refuse_options(f"for the optimizer {name}", eps=self.eps)
         if name in ("ngd", "gd", "polyak"):
             refuse_options(f"for the optimizer {name}", decay=self.decay)
+        if self.decay is not None and not 0.0 <= self.decay <= 1.0:
+            remedy = "Steps that fall faster than 1/t add up to a finite length, so that no direction is reached."
+            raise errors.reject("decay", "a number from 0 to 1", f"{self.decay:g}", remedy if self.decay > 1.0 else "")
         schedule = size if self.decay is None else ml.optimizers.PowerDecay(size, self.decay)
         momentum: dict[str, Any] = {} if self.momentum is None else {"momentum": self.momentum}
         if name == "steepest":
@@ -303,6 +315,11 @@ class Choices:
             return f"{self.n_steps:,} steps of {self.optimizer!r}, {self.loss_name} loss, from {begin}"
         kind = "normalised steps of length" if self.normalized else "steps of plain gradient descent, η ="
         return f"{self.n_steps:,} {kind} {self.optimizer.size:.4g}, {self.loss_name} loss, from {begin}"
+
+
+def _drawn(start: str | None, size: int, rng: np.random.Generator) -> str | None:
+    """The start as it would have been typed where it is to be drawn."""
+    return ",".join(map(repr, rng.standard_normal(size).tolist())) if start == RANDOM else start
 
 
 def _loss(word: str | None, names: dict[str, str], kind: str = "") -> tuple[str, Any]:
