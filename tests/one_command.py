@@ -21,3 +21,16 @@ def command(name):
         return json.loads(result.stdout, parse_constant=pytest.fail)
 
     return run, numbers
+
+
+def exit_code_of(name):
+    """A function that runs the command with these words, prints as it does, and returns its exit code."""
+
+    def run(words):
+        try:
+            cli.app([name, *words], prog_name="marginlens")
+        except SystemExit as ending:
+            return ending.code or 0
+        return 0
+
+    return run

@@ -1,7 +1,7 @@
 """Archive of finished training runs: one small JSON file each, in the package's results, from which claims draw their figures.
 
-`python -m marginlens_papers.archive embeddings FOLDER NAME` puts a run of `marginlens.embeddings.run` there,
-`python -m marginlens_papers.archive vision FOLDER NAME` one of `marginlens_papers.vision.run`. No file holds text or images.
+`python -m marginlens_papers.archive embeddings FOLDER NAME` puts a run of `marginlens embeddings` there,
+`python -m marginlens_papers.archive vision FOLDER NAME` one of `marginlens vision`. No file holds text or images.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ EMBEDDINGS_FORM = "marginlens kept training run 1"
 _EMBEDDINGS_PREFIX, _VISION_PREFIX = "embeddings-", "vision-"
 _DIGITS = 5  # significant digits of what is drawn
 _COLUMNS = ("a", "b", "count", "difference")
-_RUN_FOLDER = f"a folder with {TABLE} and {FACTS}, which marginlens.embeddings.run wrote"
-_VISION_FOLDER = f"a folder with {FACTS}, which marginlens_papers.vision.run wrote"
+_RUN_FOLDER = f"a folder with {TABLE} and {FACTS}, which marginlens embeddings wrote"
+_VISION_FOLDER = f"a folder with {FACTS}, which marginlens vision wrote"
 _OMITTED_OPTIONS = ("--out", "--checkpoint", "--save-models")
 _FILE_OPTIONS = ("--data", "--settings")
 
@@ -163,7 +163,7 @@ def archive_run(
     source: str | None = None,
     into: str | Path | None = None,
 ) -> Path:
-    """Put what `marginlens.embeddings.run` wrote into one small file, and return its path.
+    """Put what `marginlens embeddings` wrote into one small file, and return its path.
 
     Args:
         folder: the run's `--out`. name: what the run is called, in letters, digits, dots and dashes.
@@ -184,7 +184,7 @@ def archive_run(
 
 
 def archive_vision_run(folder: str | Path, name: str, *, into: str | Path | None = None) -> Path:
-    """Put what `marginlens_papers.vision.run` wrote into one small file, and return its path; arguments as of `archive_run`."""
+    """Put what `marginlens vision` wrote into one small file, and return its path; arguments as of `archive_run`."""
     target = _target(_VISION_PREFIX, name, into)
     values, curves = _vision_values(Path(folder) / FACTS, "folder", _VISION_FOLDER)
     values = {**values, **curves_to_dict(curves), "command": command_without_paths(values["command"])}
@@ -195,7 +195,7 @@ def archive_vision_run(folder: str | Path, name: str, *, into: str | Path | None
 def command_without_paths(command: str) -> str:
     """A command without local paths: output options are left out, and input files keep their name without the folder.
 
-    Options may be shortened, as argparse allows.
+    Options may be shortened, as scripts of earlier versions allowed.
     """
     if not isinstance(command, str):  # of which shlex would read the standard input
         raise reject("command", "text", repr(command))

@@ -1,4 +1,4 @@
-"""Encoded sequences in files, and training as a command: killed, out of space, interrupted by a time limit, resumed."""
+"""`marginlens embeddings`: training as a command, its settings, killed, out of space, stopped by a time limit, resumed."""
 
 import json
 import signal
@@ -8,13 +8,19 @@ import sys
 import numpy as np
 import pytest
 
+from marginlens.cli._training import settings_rows
 from marginlens.data.files import read_labelled, write_labelled
 from marginlens.data.sequence_generators import Levels, level_sequences
-from marginlens.embeddings.run import main
+from marginlens.embeddings import TrainingSettings
 from marginlens_papers.archive import archive_run, read_run
+from marginlens_papers.vision import VisionSettings
+from one_command import exit_code_of
 
 LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
 SMALL = json.dumps({"d_model": 8, "epochs": 3, "batch": 16})
+
+
+main = exit_code_of("embeddings")
 
 
 @pytest.fixture
@@ -25,24 +31,24 @@ def encoded(tmp_path):
 
 
 def test_the_command_trains_writes_and_goes_on(encoded, tmp_path, capsys):
-    common = ["--data", str(encoded), "--settings", SMALL, "--checkpoint", str(tmp_path / "kept.npz")]
+    common = [str(encoded), "--settings", SMALL, "--checkpoint", str(tmp_path / "kept.npz")]
     assert main([*common, "--out", str(tmp_path / "a"), "--time-limit", "1e-9"]) == 0
     assert "The time limit came before the last epoch" in capsys.readouterr().out
     assert json.loads((tmp_path / "a" / "run.json").read_text())["ending"] == "TIME_LIMIT"
     assert main([*common, "--out", str(tmp_path / "b")]) == 0
-    assert "epoch 3: loss" in capsys.readouterr().out
-    assert main(["--data", str(encoded), "--settings", SMALL, "--out", str(tmp_path / "c")]) == 0
+    assert "epoch 3: loss" in capsys.readouterr().err
+    assert main([str(encoded), "--settings", SMALL, "--out", str(tmp_path / "c")]) == 0
     assert (tmp_path / "b" / "tokens.csv").read_bytes() == (tmp_path / "c" / "tokens.csv").read_bytes()
     facts = json.loads((tmp_path / "b" / "run.json").read_text())
     assert facts["epochs_done"] == 3
-    assert "--settings" in facts["command"]
+    assert facts["command"] == f"marginlens embeddings data.npz --settings '{SMALL}' --every 50"
     assert facts["versions"]["numpy"] == np.__version__
 
 
 def test_the_command_measures_a_held_out_part_and_keeps_it(encoded, tmp_path, capsys):
     data, _ = read_labelled(encoded)
     write_labelled(encoded, data, split=["train"] * 40 + ["held-out"] * 20)
-    given = ["--data", str(encoded), "--split", "train", "--held-out", "held-out", "--settings", SMALL]
+    given = [str(encoded), "--split", "train", "--held-out", "held-out", "--settings", SMALL]
     assert main([*given, "--out", str(tmp_path / "out")]) == 0
     assert "held out: loss" in capsys.readouterr().out
     run = read_run(archive_run(tmp_path / "out", "x", data=encoded, into=tmp_path))
@@ -55,20 +61,20 @@ def test_the_command_measures_a_held_out_part_and_keeps_it(encoded, tmp_path, ca
 
 def test_the_command_keeps_its_time_limit_with_one_step_an_epoch(encoded, tmp_path, capsys):
     whole_batches = json.dumps({"d_model": 8, "epochs": 30, "batch": 60})
-    common = ["--data", str(encoded), "--settings", whole_batches, "--out", str(tmp_path / "a")]
+    common = [str(encoded), "--settings", whole_batches, "--out", str(tmp_path / "a")]
     assert main([*common, "--time-limit", "0.001"]) == 1  # nothing holds where to go on
     assert json.loads((tmp_path / "a" / "run.json").read_text())["epochs_done"] == 1
     assert main([*common, "--time-limit", "0.001", "--checkpoint", str(tmp_path / "c.npz")]) == 0
     capsys.readouterr()
     for option in ("--length", "--data-seed"):
         assert main([*common, option, "1"]) == 2
-        assert "argument must be left out with --data; got 1" in capsys.readouterr().err
+        assert capsys.readouterr().err == f"marginlens: {option} must be left out where a file is given.\n"
 
 
 KILLED = """
 import os, signal, sys
 import numpy as np
-from marginlens.embeddings import run
+import marginlens_command
 
 save, saves = np.savez, []
 
@@ -81,14 +87,16 @@ def killed_while_writing(stream, **arrays):
     save(stream, **arrays)
 
 np.savez = killed_while_writing
-run.main(sys.argv[1:])
+sys.argv.insert(1, "embeddings")
+marginlens_command.main()
 """
 OUT_OF_SPACE = """
 import resource, sys
-from marginlens.embeddings import run
+import marginlens_command
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # bytes of a file: less than a checkpoint takes
-sys.exit(run.main(sys.argv[1:]))
+sys.argv.insert(1, "embeddings")
+marginlens_command.main()
 """
 
 
@@ -97,7 +105,7 @@ def in_a_process(code, words):
 
 
 def test_a_process_that_is_killed_while_it_saves_leaves_a_run_to_resume(encoded, tmp_path):
-    words = ["--data", str(encoded), "--settings", SMALL, "--every", "1"]
+    words = [str(encoded), "--settings", SMALL, "--every", "1"]
     resumed = [*words, "--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c.npz")]
     assert in_a_process(KILLED, resumed).returncode == -signal.SIGKILL
     so_far = json.loads((tmp_path / "a" / "run.json").read_text())
@@ -111,13 +119,13 @@ def test_a_process_that_is_killed_while_it_saves_leaves_a_run_to_resume(encoded,
 
 
 def test_a_disk_without_space_leaves_the_earlier_checkpoint(encoded, tmp_path):
-    words = ["--data", str(encoded), "--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c.npz")]
+    words = [str(encoded), "--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c.npz")]
     assert main([*words, "--settings", SMALL]) == 0
     before = (tmp_path / "c.npz").read_bytes()
     longer = [*words, "--settings", json.dumps({**json.loads(SMALL), "epochs": 5})]
     failed = in_a_process(OUT_OF_SPACE, longer)
     assert failed.returncode == 2
-    assert "'checkpoint' argument must be a file that can be written" in failed.stderr
+    assert "--checkpoint must be a file that can be written" in failed.stderr
     assert "Traceback" not in failed.stderr
     assert (tmp_path / "c.npz").read_bytes() == before
     assert not list(tmp_path.glob(".*"))
@@ -127,26 +135,34 @@ def test_a_disk_without_space_leaves_the_earlier_checkpoint(encoded, tmp_path):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--settings", "{"], "'settings' argument must be a JSON object"),
-        (["--settings", '{"pace": 1}'], "got pace"),
-        (["--settings", '{"d_model": 4}', "--split", "train"], "'split' argument must be left out with --levels"),
-        (["--out", "file"], "'out' argument must be a folder, which need not exist"),
+        (["--settings", "{"], "--settings must be a JSON object"),
+        (["--settings", '{"pace": 1}'], "--settings must be some of"),
+        (["--set", "pace=1"], "--set must be one of 'layers', 'd_model',"),
+        (["--set", "d_model"], "--set must be NAME=VALUE, such as layers=2; got 'd_model'."),
+        (["--set", "d_model=wide"], "--set d_model must be a whole number of at least 1; got 'wide'."),
+        (["--set", "milestones=1,x"], "--set milestones must be a list of epochs; got '1,x'."),
+        (["--layers", "3"], "--layers must be 1 or 2; got 3."),
+        (["--device", "gpu"], "--device must be cpu or cuda; got 'gpu'."),
+        (["--data-seed", "-1"], "--data-seed must be"),
+        (["--every", "0"], "--every must be a whole number of at least 1; got 0."),
+        (["--settings", '{"d_model": 4}', "--split", "train"], "--split must be left out unless a file is given."),
+        (["data.npz"], "--levels must be left out beside a file"),
+        (["--out", "file"], "--out must be a folder, which need not exist"),
     ],
 )
 def test_bad_input_is_one_sentence_and_code_2(tmp_path, monkeypatch, capsys, more, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     assert main(["--levels", "8", "--out", "out", *more]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.startswith("marginlens: The ")
-    assert said.count("\n") == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith(f"marginlens: {sentence}")
+    assert [line for line in said if line.startswith("marginlens: ") and "compiling" not in line] == said[-1:]
     assert not (tmp_path / "out").exists()
 
 
 def test_a_run_that_diverges_is_no_success(encoded, tmp_path, capsys):
     wild = json.dumps({"d_model": 8, "epochs": 40, "batch": 16, "learning_rate": 1e30})
-    assert main(["--data", str(encoded), "--settings", wild, "--out", str(tmp_path / "a")]) == 1
+    assert main([str(encoded), "--settings", wild, "--out", str(tmp_path / "a")]) == 1
     assert "no longer a finite number" in capsys.readouterr().out
 
 
@@ -154,6 +170,30 @@ def test_training_imports_neither_rich_nor_the_command_line():
     code = "import sys, marginlens.embeddings.run; print([m for m in ('rich', 'typer', 'torch') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_settings_come_from_options_assignments_and_a_file(encoded, tmp_path, capsys):
+    (tmp_path / "s.json").write_text(json.dumps({"d_model": 8, "batch": 16, "seed": 3}))
+    given = [str(encoded), "--settings", str(tmp_path / "s.json"), "--set", "milestones=1,2", "--set", "train_v=false"]
+    capsys.readouterr()
+    assert main([*given, "--epochs", "1", "--seed", "4", "--out", str(tmp_path / "o"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    expected = TrainingSettings(d_model=8, batch=16, seed=4, epochs=1, milestones=(1, 2), train_v=False)
+    assert TrainingSettings.from_dict(told["settings"]) == expected
+    assert TrainingSettings.from_dict(json.loads((tmp_path / "o" / "run.json").read_text())["settings"]) == expected
+    assert (told["ending"], told["epochs_done"], told["held_out_loss"]) == ("FINISHED", 1, None)
+
+
+@pytest.mark.parametrize("kind", [TrainingSettings, VisionSettings])
+def test_every_setting_is_listed_with_its_usual_value_and_its_meaning(kind):
+    rows = settings_rows(kind)
+    assert {row["setting"]: json.loads(row["usual"]) for row in rows} == kind().to_dict()
+    assert all(row["meaning"] for row in rows)
+
+
+def test_the_list_of_settings_needs_no_file(capsys):
+    assert main(["--list-settings"]) == 0
+    assert "milestones" in capsys.readouterr().out
 
 
 def test_levels_can_be_trained_from_the_command(tmp_path):

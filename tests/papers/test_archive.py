@@ -1,23 +1,29 @@
 """Archived training runs: what goes into a file and comes back, what is refused, and the runs that come with the package."""
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
+from marginlens.cli import app as cli
 from marginlens.data.files import write_labelled
 from marginlens.data.sequence_generators import Levels, level_sequences
-from marginlens.embeddings import RankCorrelations, TrainingSettings, run
+from marginlens.embeddings import RankCorrelations, TrainingSettings
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
 from marginlens_papers import archive
 from marginlens_papers.archive import archive_run, archived_runs, command_without_paths, read_run, results_folder
+from marginlens_papers.vision import VisionSettings
+from one_command import exit_code_of
 from tolerances import KEPT_RANKS
 
 LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
 SMALL = json.dumps({"d_model": 8, "epochs": 30, "batch": 16, "seed": 5})
 MID_EPOCH = 0.05  # how far a correlation may move in part of an epoch
+train = exit_code_of("embeddings")
 PACKAGED = sorted(path.name for path in results_folder().glob("embeddings-*.json"))
 
 
@@ -26,8 +32,8 @@ def trained(tmp_path_factory):
     """A data file, and the folder of a run on it."""
     place = tmp_path_factory.mktemp("trained")
     write_labelled(place / "tiny.npz", level_sequences(60, 9, 0, LAW), [f"t{s}" for s in range(14)])
-    options = ["--data", str(place / "tiny.npz"), "--settings", SMALL, "--out", str(place / "run")]
-    assert run.main([*options, "--checkpoint", str(place / "point.npz")]) == 0
+    options = [str(place / "tiny.npz"), "--settings", SMALL, "--out", str(place / "run")]
+    assert train([*options, "--checkpoint", str(place / "point.npz")]) == 0
     return place / "tiny.npz", place / "run"
 
 
@@ -74,10 +80,10 @@ def test_runs_on_a_split_and_on_levels_are_archived_with_their_counts(tmp_path, 
     data, parts = level_sequences(60, 9, 0, LAW), np.where(np.arange(60) % 3 == 0, "test", "train")
     write_labelled(tmp_path / "tiny.npz", data, split=parts)
     common = ["--settings", '{"d_model": 4, "epochs": 1}', "--out", str(tmp_path / "run")]
-    assert run.main(["--data", str(tmp_path / "tiny.npz"), "--split", "train", *common]) == 0
+    assert train([str(tmp_path / "tiny.npz"), "--split", "train", *common]) == 0
     found = read_run(archive_run(tmp_path / "run", "part", data=tmp_path / "tiny.npz", into=tmp_path))
     assert np.array_equal(found.statistics.count, token_statistics(data[parts == "train"]).count)
-    assert run.main(["--levels", "40", "--length", "12", *common]) == 0
+    assert train(["--levels", "40", "--length", "12", *common]) == 0
     capsys.readouterr()
     assert archive.main(["embeddings", str(tmp_path / "run"), "small", "--into", str(tmp_path)]) == 0
     assert "ArchivedRun(small: levels, one layer, rate 0.01, 1 epochs)" in capsys.readouterr().out
@@ -98,6 +104,16 @@ def test_the_data_are_called_as_asked_and_runs_of_one_rate_come_by_name(trained,
 def test_paths_are_left_out_of_a_command():
     command = "python -m x --data d.npz --out /elsewhere/o --settings '{\"layers\": 2}' --checkpoint=/elsewhere/c.npz --every 3"
     assert command_without_paths(command) == "python -m x --data d.npz --settings '{\"layers\": 2}' --every 3"
+
+
+@pytest.mark.parametrize("name", [*PACKAGED, *sorted(path.name for path in results_folder().glob("vision-*.json"))])
+def test_the_command_of_an_archived_training_run_can_be_typed_today(name):
+    values = json.loads((results_folder() / name).read_text(encoding="utf-8"))
+    words = shlex.split(values.get("command", ""))[1:]
+    command = get_command(cli.app).get_command(None, words[0])
+    typed = command.make_context(words[0], [*words[1:], "--out", "o"]).params
+    kind = TrainingSettings if words[0] == "embeddings" else VisionSettings
+    assert kind.from_dict(values["settings"]) == kind.from_dict(json.loads(typed["settings"]))
 
 
 def test_other_data_names_and_folders_are_refused(trained, tmp_path, capsys):

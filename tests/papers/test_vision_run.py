@@ -1,4 +1,4 @@
-"""Training a vision transformer as a command, keeping its run, and what both say of bad input."""
+"""`marginlens vision`: training a vision transformer, keeping its run, and what both say of bad input."""
 
 import json
 
@@ -8,8 +8,9 @@ import pytest
 from marginlens.errors import InputError
 from marginlens_papers.archive import archived_vision_run, read_vision_run
 from marginlens_papers.archive import main as archive
-from marginlens_papers.vision.run import main as run
+from one_command import exit_code_of
 
+run = exit_code_of("vision")
 SMALL = {
     "width": 8,
     "layers": 1,
@@ -38,16 +39,16 @@ def file(here):
 
 
 def words(*more, **changes):
-    return ["--data", "c.npz", "--out", "out", "--settings", json.dumps({**SMALL, **changes}), *more]
+    return ["c.npz", "--out", "out", "--settings", json.dumps({**SMALL, **changes}), *more]
 
 
 def test_a_run_leaves_one_file_and_says_how_it_goes(file, here, capsys):
     assert run(words()) == 0
     told = capsys.readouterr()
-    lines = told.out.splitlines()
+    lines = [line for line in told.err.splitlines() if "compiling" not in line]
     assert "40 images to train on and 20 to test" in lines[0]
     assert [line.split(":")[0] for line in lines[1:4]] == ["epoch 0", "epoch 1", "epoch 2"]
-    assert "All epochs are done. The curves are in out." in lines[-1]
+    assert told.out.endswith("All epochs are done.\nWritten to out\n")
     assert [one.name for one in (here / "out").iterdir()] == ["run.json"]
     facts = json.loads((here / "out" / "run.json").read_text())
     assert facts["epochs"] == [0, 1, 2]
@@ -67,7 +68,7 @@ def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
     kept = read_vision_run("vision-tiny.json")
     assert kept.settings.to_dict() | SMALL == kept.settings.to_dict()
     assert str(here) not in (here / "vision-tiny.json").read_text()
-    assert kept.facts["command"].startswith("python -m marginlens_papers.vision.run --data c.npz --settings")
+    assert kept.facts["command"].startswith("marginlens vision c.npz --settings")
     assert kept.curves.by_layer["norm"].shape == (3, 1)
     with pytest.raises(InputError, match="there-is-none"):
         archived_vision_run("there-is-none")
@@ -76,20 +77,21 @@ def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        (["--data", "none.npz", "--out", "o"], "'data' argument must be a .npz with x_train"),
-        (["--data", "c.npz", "--out", "o", "--settings", "{"], "'settings' argument must be a JSON object"),
-        (["--data", "c.npz", "--out", "o", "--settings", '{"patch": 5}'], "'patch' argument must be a divisor"),
-        (["--data", "c.npz", "--out", "o", "--settings", '{"device": "cuda:99"}'], "'device' argument must be"),
-        (["--data", "c.npz", "--out", "o", "--save-models", "m"], "'save_models' argument must be named together"),
-        (["--data", "c.npz", "--out", "o", "--checkpoint", "no/such/file"], "'checkpoint' argument must be a file in"),
+        (["none.npz", "--out", "o"], "FILE must be a .npz with x_train"),
+        (["--out", "o"], "FILE must be given, or --digits in its place."),
+        (["c.npz", "--digits", "--out", "o"], "FILE must be left out beside --digits."),
+        (["c.npz", "--out", "o", "--settings", "{"], "--settings must be a JSON object"),
+        (["c.npz", "--out", "o", "--set", "patch=5"], "--set patch must be a divisor"),
+        (["c.npz", "--out", "o", "--device", "cuda:99"], "--device must be"),
+        (["c.npz", "--out", "o", "--save-models", "m"], "--save-models must be given together with --save-every"),
+        (["c.npz", "--out", "o", "--checkpoint", "no/such/file"], "--checkpoint must be a file in"),
     ],
 )
 def test_bad_input_is_one_sentence_and_code_2(file, here, capsys, line, sentence):
     assert run(line) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("marginlens: The ")
-    assert sentence in told
-    assert told.count("\n") == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1].startswith(f"marginlens: {sentence}")
+    assert sum(line.startswith("marginlens: ") for line in told) == 1
     assert not (here / "o").exists()
 
 

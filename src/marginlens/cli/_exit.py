@@ -31,14 +31,20 @@ def errors_as_sentences(after_interruption: str = "") -> Iterator[None]:
     except (BrokenPipeError, typer.Exit):  # the reader of the output has left, as head does: there is nobody to tell
         raise
     except KeyboardInterrupt as interruption:
-        typer.echo(f"marginlens: interrupted. {str(interruption) or after_interruption}".rstrip(), err=True)
+        said = " ".join([str(interruption) or after_interruption, *_notes(interruption)])
+        typer.echo(f"marginlens: interrupted. {said}".rstrip(), err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except Exception as problem:
         sentence = _sentence(problem)
         if sentence is None:
             raise
-        typer.echo(f"marginlens: {sentence}".rstrip(), err=True)
+        typer.echo(" ".join([f"marginlens: {sentence}".rstrip(), *_notes(problem)]), err=True)
         raise typer.Exit(EXIT_UNUSABLE) from None
+
+
+def _notes(problem: BaseException) -> list[str]:
+    """What a training run says of its checkpoint when it fails."""
+    return list(getattr(problem, "__notes__", ()))
 
 
 def _sentence(problem: Exception) -> str | None:

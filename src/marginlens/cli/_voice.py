@@ -58,6 +58,8 @@ _BY_COMMAND: Mapping[str, Mapping[str, str]] = {
         "inputs": "the inputs",
     },
     "marginlens sweep run": {"plan": "PLAN", "engine": "--scheduler", "folder": "--out"},
+    "marginlens embeddings": {"rng": "--data-seed", "set": "--set"},
+    "marginlens vision": {"set": "--set"},
     "marginlens sweep status": {"folder": _FIRST},
     "marginlens sweep summary": {"folder": _FIRST},
     "marginlens sweep table": {"folder": _FIRST},
@@ -138,6 +140,8 @@ def _name(argument: str, context: Any, typed: Mapping[str, str]) -> str:
     named = {**_EVERYWHERE, **_BY_COMMAND.get(path, {})}
     if argument in typed:
         return typed[argument]
+    if "assignments" in typed and argument not in named:
+        return f"--set {argument}"
     if argument in named:
         first = next((typed_name(one) for one in context.command.params if one.param_type_name == "argument"), "FILE")
         return _capital(named[argument].format(first))
@@ -157,7 +161,8 @@ def _advice(sentence: str, typed: Mapping[str, str]) -> str:
         sentence = re.sub(pattern, instead, sentence)
 
     def spoken(found: re.Match[str]) -> str:
-        return typed.get(found[0], found[0] if "plan" in typed else found[0].replace("_", " "))  # a plan has such names
+        as_written = {"plan", "assignments"} & set(typed)  # a plan and settings have such names
+        return typed.get(found[0], found[0] if as_written else found[0].replace("_", " "))
 
     parts = re.split(r"('[^']*'|\"[^\"]*\"|`[^`]*`)", sentence)  # what is quoted stays as it was typed
     return "".join(part if k % 2 else re.sub(_CALLED, spoken, part) for k, part in enumerate(parts)).rstrip()

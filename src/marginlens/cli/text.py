@@ -271,7 +271,7 @@ def encode(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Encode labelled texts as paper B does, for training by `python -m marginlens.embeddings.run`.
+    """Encode labelled texts as paper B does, for training by marginlens embeddings.
 
     Examples:
         marginlens text encode reviews.csv --out ids.npz --pieces bert-vocabulary.txt --drop

@@ -41,7 +41,7 @@ class TrainingSettings(RunSettings):
 
     Args:
         layers: 1 for B Eq. (1), 2 for B Eq. (36). d_model: width d of an embedding.
-        epochs, batch: passes over the data, and sequences in a step; the last step of an epoch may have fewer.
+        epochs: passes over the data. batch: sequences in a step; the last step of an epoch may have fewer.
         learning_rate, weight_decay: of AdamW. milestones: epochs after which the rate falls to a tenth.
         train_v: whether the output vector v is trained with the rest, as in the experiments; the theory keeps it fixed.
         seed: of the initial values and of the order of the sequences. device: "cpu", or "cuda" with an index or without.

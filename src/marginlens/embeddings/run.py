@@ -1,11 +1,10 @@
-"""`python -m marginlens.embeddings.run`: train on encoded sequences from a file, without the command line's packages."""
+"""A whole training run on encoded sequences from a file or the K-level model: what it is asked for, and what it leaves in a folder."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,97 +17,115 @@ from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.train import FACTS, EpochRecord, TrainingRun, train_embeddings
 from marginlens.errors import reject
 from marginlens.training.loop import Callbacks, epoch_display
-from marginlens.training.script import (
-    add_run_options,
-    check_folder,
-    parse_settings,
-    run_script,
-    time_left,
-    versions_on,
-)
+from marginlens.training.script import RunRequest, check_folder, time_left, versions_on
 
+EVERY = 50  # epochs between two checkpoints
+LENGTH = 256  # tokens of a K-level sequence
 _SECONDS_BETWEEN_LINES = 5.0
-_LENGTH = 256  # tokens of a K-level sequence
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, write the result's table and facts to a folder, and say in one line per few seconds how it goes."""
-    return run_script(_parser(), _train, arguments)
+@dataclass(frozen=True)
+class EmbeddingSource:
+    """The sequences of a run: those of a file, or of the K-level model of B's Figure 2.
+
+    Args:
+        file: a .npz with tokens, offsets, y and names, which `text encode` writes. split: only the sequences of this part of it.
+        held_out: the part on which loss and accuracy are measured too.
+        levels: how many K-level sequences, in place of a file. length: tokens of each; 256. seed: of drawing them; 0.
+    """
+
+    file: Path | None = None
+    split: str | None = None
+    held_out: str | None = None
+    levels: int | None = None
+    length: int | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.file is None and self.levels is None:
+            raise reject("file", "given, or K-level sequences asked for with levels", "neither")
+        if self.file is not None and self.levels is not None:
+            raise reject("levels", "left out beside a file", self.levels)
+        for name in ("split", "held_out") if self.file is None else ("length", "seed"):
+            if getattr(self, name) is not None:
+                argument = "data_seed" if name == "seed" else name
+                raise reject(argument, f"left out {'unless' if self.file is None else 'where'} a file is given", "both")
+
+    def read(self) -> tuple[LabelledSequences, list[str] | None]:
+        """The sequences and what their tokens are called."""
+        if self.file is not None:
+            return read_labelled(self.file, self.split)
+        length = LENGTH if self.length is None else self.length
+        return level_sequences(int(self.levels or 0), length, self.seed or 0), None
+
+    def read_held_out(self) -> LabelledSequences | None:
+        """The sequences to measure on, None where there are none."""
+        return None if self.file is None or self.held_out is None else read_labelled(self.file, self.held_out)[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Where the sequences are from, without a place on this machine."""
+        if self.file is not None:
+            return {"file": self.file.name, "split": self.split, "held_out": self.held_out}
+        length = LENGTH if self.length is None else self.length
+        return {"levels": repr(Levels()), "sequences": self.levels, "length": length, "seed": self.seed or 0}
+
+    def words(self) -> list[str]:
+        """The source as the command line takes it."""
+        options = {
+            "--split": self.split,
+            "--held-out": self.held_out,
+            "--levels": self.levels,
+            "--length": self.length,
+            "--data-seed": self.seed,
+        }
+        given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+        return [*([] if self.file is None else [self.file.name]), *given]
 
 
-def _train(options: Any, given: list[str]) -> int:
-    left = time_left(options.time_limit)
-    check_folder(options.out, "out")
-    settings = TrainingSettings.from_dict(parse_settings(options.settings))
-    data, names, source = _data(options)
-    held_out = None if options.held_out is None else read_labelled(options.data, options.held_out)[0]
-    print(f"{data}; {settings}", flush=True)
+def run_embeddings(
+    source: EmbeddingSource,
+    settings: TrainingSettings,
+    request: RunRequest,
+    say: Callable[[str], None] | None = None,
+) -> TrainingRun:
+    """Train, and write the run's table and facts to a folder, also whenever a checkpoint is written.
+
+    Args:
+        say: gets a sentence about the data at the start; with None, nothing about progress is shown either.
+    """
+    left = time_left(request.time_limit)
+    check_folder(request.out, "out")
+    data, names = source.read()
+    held_out = source.read_held_out()
+    if say is not None:
+        say(f"{data}; {settings}")
     facts = {
-        "data": source,
-        "command": shlex.join(["python", "-m", "marginlens.embeddings.run", *given]),
+        "data": source.to_dict(),
+        "command": shlex.join(["marginlens", "embeddings", *source.words(), *request.words(settings)]),
         "versions": versions_on(settings.device),
         "sequences": len(data),
         "held_out_sequences": 0 if held_out is None else len(held_out),
     }
 
     def write(so_far: TrainingRun) -> None:
-        if so_far.history or not (options.out / FACTS).exists():  # no epochs are no reason to replace another run's
-            so_far.write(options.out, names=names, facts=facts)
+        if so_far.history or not (request.out / FACTS).exists():  # no epochs are no reason to replace another run's
+            so_far.write(request.out, names=names, facts=facts)
 
-    quiet = np.errstate(over="ignore", invalid="ignore")  # a run whose numbers overflow ends, and says so
-    with quiet, epoch_display(settings.epochs, _describe, seconds_between=_SECONDS_BETWEEN_LINES) as show:
+    overflow = np.errstate(over="ignore", invalid="ignore")  # a run whose numbers overflow ends, and says so
+    display = epoch_display(settings.epochs, _describe, seconds_between=_SECONDS_BETWEEN_LINES, shown=say is not None)
+    with overflow, display as show:
         run = train_embeddings(
             data,
             settings,
             held_out=held_out,
-            checkpoint=options.checkpoint,
-            every=options.every,
+            checkpoint=request.checkpoint,
+            every=request.every,
             time_limit=left(),
             callback=Callbacks(show, write),
         )
-    run.write(options.out, names=names, facts=facts)
-    measured = (
-        "" if held_out is None else f"; held out: loss {run.held_out_loss:.4g}, accuracy {run.held_out_accuracy:.4f}"
-    )
-    print(
-        f"{run}, training accuracy {run.accuracy:.4f}{measured}. {run.ending.value} The table is in {options.out}.",
-        flush=True,
-    )
-    return run.ending.exit_code(options.checkpoint)
+    run.write(request.out, names=names, facts=facts)
+    return run
 
 
 def _describe(record: EpochRecord) -> str:
     return f"loss {record.loss:.4g}, Spearman {record.correlation_v:+.3f} (v) {record.correlation_p:+.3f} (p)"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m marginlens.embeddings.run", description=main.__doc__)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data", type=Path, metavar="FILE", help="a .npz with tokens, offsets, y and names")
-    source.add_argument("--levels", type=int, metavar="N", help="N sequences of the K-level model of B's Figure 2")
-    parser.add_argument("--split", metavar="NAME", help="only the sequences of this part of the file")
-    parser.add_argument("--held-out", metavar="NAME", help="measure loss and accuracy on this part of the file too")
-    parser.add_argument("--length", type=int, metavar="T", help=f"tokens of a K-level sequence ({_LENGTH})")
-    parser.add_argument("--data-seed", type=int, metavar="K", help="of K-level sequences (0)")
-    add_run_options(parser, every=50)
-    return parser
-
-
-def _data(options: Any) -> tuple[LabelledSequences, list[str] | None, dict[str, Any]]:
-    for name in ("split", "held_out") if options.data is None else ("length", "data_seed"):
-        if getattr(options, name) is not None:
-            raise reject(name, f"left out with --{'data' if options.data else 'levels'}", getattr(options, name))
-    if options.data is not None:
-        return *read_labelled(options.data, options.split), {
-            "file": options.data.name,
-            "split": options.split,
-            "held_out": options.held_out,
-        }
-    length = _LENGTH if options.length is None else options.length
-    seed = options.data_seed or 0
-    source = {"levels": repr(Levels()), "sequences": options.levels, "length": length, "seed": seed}
-    return level_sequences(options.levels, length, seed), None, source
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -224,13 +224,16 @@ def as_callbacks(callback: Any) -> Callbacks:
 
 @contextmanager
 def epoch_display(
-    epochs: int, describe: Callable[[Any], str], *, seconds_between: float = 0.0
+    epochs: int, describe: Callable[[Any], str], *, seconds_between: float = 0.0, shown: bool = True
 ) -> Iterator[Callable[[Any], None]]:
-    """A callback that shows records: a bar where standard error is a terminal and rich is installed, else lines on standard output.
+    """A callback that shows records on standard error: a bar where it is a terminal and rich is installed, else lines.
 
     Args:
-        describe: the text beside the bar. seconds_between: least time from one line to the next.
+        describe: the text beside the bar. seconds_between: least time from one line to the next. shown: False for nothing at all.
     """
+    if not shown:
+        yield lambda record: None
+        return
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -255,6 +258,6 @@ def _line_printer(epochs: int, seconds_between: float) -> Callable[[Any], None]:
         nonlocal printed
         if record.epoch in (1, epochs) or time.monotonic() - printed >= seconds_between:
             printed = time.monotonic()
-            print(f"{record} of {epochs} epochs", flush=True)
+            print(f"{record} of {epochs} epochs", file=sys.stderr, flush=True)
 
     return show

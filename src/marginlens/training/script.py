@@ -1,19 +1,19 @@
-"""Training scripts: common options, exit codes and versions, with the numerical packages alone."""
+"""Training runs as commands: what they are asked for, exit codes and versions, with the numerical packages alone."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from marginlens.errors import InputError, MissingExtra, positive_number, reject
 from marginlens.runtime.versions import versions
-from marginlens.training.settings import torch_device
+from marginlens.training.settings import RunSettings, torch_device
 
 EXIT_UNUSABLE, EXIT_INTERRUPTED = 2, 130
 _LEAST_SECONDS = 1e-3  # left for training where reading the data took all of the time
@@ -26,7 +26,7 @@ def print_every_sign() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def in_one_sentence(work: Callable[[], int], checkpoint: Path | None = None) -> int:
+def in_one_sentence(work: Callable[[], int]) -> int:
     """The exit code of `work`; unusable input, too little memory and Ctrl-C end in a sentence instead of a traceback."""
     print_every_sign()
     try:
@@ -36,30 +36,30 @@ def in_one_sentence(work: Callable[[], int], checkpoint: Path | None = None) -> 
         print("marginlens:", str(problem) or "Not enough memory.", *notes, file=sys.stderr)
         return EXIT_UNUSABLE
     except KeyboardInterrupt as problem:
-        notes = getattr(problem, "__notes__", [])
-        kept = f"; {checkpoint} holds where to go on" if not notes and checkpoint and checkpoint.is_file() else ""
-        print(f"marginlens: interrupted{kept}.", *notes, file=sys.stderr)
+        print("marginlens: interrupted.", *getattr(problem, "__notes__", []), file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
-def run_script(
-    parser: argparse.ArgumentParser, train: Callable[[Any, list[str]], int], given: Sequence[str] | None
-) -> int:
-    """The exit code of `train`, which is called with the options and the words they were parsed from, the command line's for None."""
-    words = list(sys.argv[1:] if given is None else given)
-    options = parser.parse_args(words)
-    return in_one_sentence(lambda: train(options, words), options.checkpoint)
+@dataclass(frozen=True)
+class RunRequest:
+    """What a training run was asked for beside its data and settings.
 
+    Args:
+        out: the folder of the results. checkpoint: kept up to date; the run goes on from it. every: epochs between two checkpoints.
+        time_limit: seconds after which to stop in good order.
+    """
 
-def add_run_options(parser: argparse.ArgumentParser, *, every: int) -> None:
-    """The options of every training script; a checkpoint comes after `every` epochs unless the user says otherwise."""
-    parser.add_argument(
-        "--settings", default="{}", metavar="JSON", help="settings by name, as JSON or a file that holds it"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the results go")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="kept up to date; the run goes on from it")
-    parser.add_argument("--every", type=int, default=every, metavar="N", help=f"epochs between checkpoints ({every})")
-    parser.add_argument("--time-limit", type=float, metavar="S", help="stop in good order after S seconds")
+    out: Path
+    checkpoint: Path | None
+    every: int
+    time_limit: float | None
+
+    def words(self, settings: RunSettings) -> list[str]:
+        """The settings that are not the usual ones, and the rest, as the command line takes them; no place on this machine."""
+        usual = type(settings)().to_dict()
+        changed = {name: value for name, value in settings.to_dict().items() if value != usual[name]}
+        limit = [] if self.time_limit is None else ["--time-limit", f"{self.time_limit:g}"]
+        return [*(["--settings", json.dumps(changed)] if changed else []), "--every", str(self.every), *limit]
 
 
 def time_left(limit: float | None) -> Callable[[], float | None]:

@@ -23,10 +23,10 @@ class VisionSettings(RunSettings):
     """Choices of one training run; the defaults are ViT-base on 2 × 2 patches at the paper's fixed rate.
 
     Args:
-        width, layers, heads, mlp: size of the model: numbers per token, attention layers, heads of each, hidden units of each MLP.
+        width: numbers per token. layers: attention layers. heads: of each layer. mlp: hidden units of each MLP.
         patch: pixels along an edge of a patch. spread: standard deviation of the initial weights.
-        epochs, batch: passes over the images, and images in a step.
-        learning_rate: fixed, but for the first `warmup` steps, over which it grows in proportion to the step.
+        epochs: passes over the images. batch: images in a step.
+        learning_rate: fixed, but for the first steps. warmup: how many of these, over which it grows in proportion to the step.
         optimiser: "sgd", with momentum .9, or "adamw". The paper does not state its own.
         weight_decay: of matrices; biases, norms, the CLS token and positions have none. clip: largest norm of a gradient, 0 for any.
         crop: a training image is shifted by up to so many pixels along each axis, with zeros around it. flip: and mirrored, half the time.
