@@ -58,7 +58,7 @@ def settings_rows(kind: type[RunSettings]) -> list[dict[str, str]]:
     names = [field.name for field in fields(kind)]
     one_of = "|".join(names)
     described = re.split(rf"\b((?:{one_of})(?:, (?:{one_of}))*): ", " ".join((kind.__doc__ or "").split()))
-    meanings = {}
+    meanings: dict[str, str] = {}
     for listed, meaning in zip(described[1::2], described[2::2], strict=True):
         meanings |= dict.fromkeys(listed.split(", "), meaning.strip().rstrip("."))
     usual = kind().to_dict()
