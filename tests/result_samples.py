@@ -166,8 +166,16 @@ def probes():
     yield "checkpoints", made_up_curves()
 
 
+def texts():
+    falls = np.linspace(0.0, 0.4, 10).reshape(2, 5)
+    yield (
+        "falls of probabilities",
+        ml.text.EraserScores(0.2, 0.1, np.array(ml.text.faithfulness.SHARES), np.array([0.9, 0.8]), falls, falls / 2),
+    )
+
+
 @cache
 def samples():
     """Name → result."""
-    groups = (attention, theorems, vocabulary, next_tokens, sweeps, probes)
+    groups = (attention, theorems, vocabulary, next_tokens, sweeps, probes, texts)
     return {name: result for group in groups for name, result in group()}
