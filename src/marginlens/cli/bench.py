@@ -38,9 +38,11 @@ BENCHMARKS = {  # name -> title of its table, what it does
     "engines": ("Engines", "Run tasks without work, to see what each engine costs."),
     "sweep": ("Sweeps", "Sweep a million problems beside a bare loop over them, and ten million for their memory."),
     "embeddings": ("Trained embeddings", "Take training steps on embeddings."),
+    "text": ("Text classifiers", "Train text classifiers on IMDB and Yelp, beside TF-IDF, NB-SVM and fastText."),
     "lab": ("The lab in a browser", "Open the lab in a browser, drag a token and paint basins."),
 }
 WITH_DEVICE = ("monitor",)  # whose functions take the device to run on
+WITH_TEXTS = ("text",)  # whose functions take files of texts
 SUMMARY, NOTE = (
     "summary",
     "note",
@@ -78,10 +80,35 @@ def _command(name: str) -> Callable[..., None]:
     ) -> None:
         measure(as_json, device=device)
 
-    command = measure_on if name in WITH_DEVICE else plain
-    command.__doc__ = (
-        f"{what}\n\nExamples:\n    marginlens bench {name}\n    marginlens bench {name} --json > {name}.json\n"
-    )
+    def measure_texts(
+        imdb: Annotated[
+            Path | None,
+            typer.Option(
+                metavar="FILE", help="IMDB's reviews, with columns text, label and split.", show_default=False
+            ),
+        ] = None,
+        yelp: Annotated[
+            Path | None,
+            typer.Option(metavar="FILE", help="Yelp's reviews, with columns text and stars.", show_default=False),
+        ] = None,
+        only: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="PART",
+                help="imdb, lengths, faithfulness, imbalance, few (all of --imdb), yelp or stars (of --yelp); may be given again.",
+                show_default="all",
+            ),
+        ] = None,
+        seed: Annotated[int, typer.Option(metavar="N", help="Of splits, draws and models.", min=0)] = 0,
+        as_json: AsJson = False,
+        quiet: Quiet = False,
+    ) -> None:
+        measure(as_json, imdb=imdb, yelp=yelp, only=only or (), seed=seed)
+
+    kinds: list[tuple[tuple[str, ...], Callable[..., None]]] = [(WITH_DEVICE, measure_on), (WITH_TEXTS, measure_texts)]
+    command = next((takes for names, takes in kinds if name in names), plain)
+    data = " --imdb imdb.parquet --yelp yelp.parquet" if name in WITH_TEXTS else ""
+    command.__doc__ = f"{what}\n\nExamples:\n    marginlens bench {name}{data}\n    marginlens bench {name}{data} --json > {name}.json\n"
     return command
 
 

@@ -1,0 +1,448 @@
+"""The text classifier beside tuned TF-IDF, NB-SVM and fastText: accuracy, imbalance, few texts, classes, lengths, faithfulness.
+
+`marginlens bench text --imdb FILE --yelp FILE` prints a table; `python -m benchmarks.text --imdb FILE --yelp FILE --out RESULT.json` writes
+it with commands, versions and digests, part by part, and leaves the parts of an earlier file that are not asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.metrics import log_loss, roc_auc_score
+
+from marginlens.errors import InputError, reject
+from marginlens.runtime.progress import Progress, ProgressCallback
+from marginlens.runtime.versions import versions
+from marginlens.text import eraser_scores
+from marginlens.text.baselines import FastText, NaiveBayesSvm, TfidfLogistic
+from marginlens.text.classifier import AttentionTextClassifier
+from marginlens.text.text_files import TextFile
+from marginlens.typing import FloatArray, IntArray
+
+N_RARE, N_COMMON, N_IMBALANCED_DRAWS = 200, 4000, 5
+N_FEW, N_FEW_DRAWS = 60, 20
+N_TEST = 2000  # texts, a sample of the test part, for parts that train many models
+N_YELP_SPLITS = 3
+TEST_SHARE = 0.2  # of Yelp's reviews
+EXCERPTS = (5, 10, 20, 50, 100)  # words from the start of a text
+LENGTHS = (0, 100, 150, 200, 300, 500)  # words, where bins of whole texts begin
+N_EXPLAINED = 300
+OURS = "attention"
+SUMMARY = "summary"
+Row = dict[str, Any]
+
+
+def bench_text(
+    progress: ProgressCallback | None = None,
+    *,
+    imdb: str | Path | None = None,
+    yelp: str | Path | None = None,
+    only: Sequence[str] = (),
+    seed: int = 0,
+) -> list[Row]:
+    """Train on labelled texts, and test.
+
+    Args:
+        imdb: the reviews of IMDB with columns text, label (two classes), and split (train, test): for the parts imdb, imbalance, few,
+            lengths and faithfulness. yelp: reviews with columns text, stars (3 left out) and, if there is one, balanced (True where
+            a review belongs to the balanced half): for the parts yelp and stars.
+        only: parts to run; all that the files serve by default.
+        seed: of splits, draws and models.
+    Returns:
+        A row for each model of each part, with `cpu_seconds` of its training (time of the processor, tuning included), and a row that
+        sums up the part. Means over draws have a `standard_error`; `difference_error` is that of the difference to TF-IDF on equal draws.
+    """
+    data = _Data(imdb, yelp, seed)
+    parts = data.parts(only)
+    watch = Progress(progress, len(parts))
+    _warm_up()
+    rows: list[Row] = []
+    for name in parts:
+        rows += [{"part": name, **row} for row in PARTS[name](data)]
+        watch.advance()
+    return rows
+
+
+class Split(NamedTuple):
+    """Texts to train on and to test on."""
+
+    texts: list[str]
+    labels: Any
+    test_texts: list[str]
+    test_labels: Any
+
+
+class Fitted(NamedTuple):
+    """A trained model and the processor's time that it took."""
+
+    model: Any
+    cpu_seconds: float
+
+
+class _Data:
+    """The files, read when they are asked for, and the models that several parts share."""
+
+    def __init__(self, imdb: str | Path | None, yelp: str | Path | None, seed: int) -> None:
+        self.files, self.seed = {"imdb": imdb, "yelp": yelp}, seed
+
+    def parts(self, only: Sequence[str]) -> list[str]:
+        """The parts to run, in the order of `PARTS`."""
+        unknown = [name for name in only if name not in PARTS]
+        if unknown:
+            raise reject("only", f"parts among {', '.join(PARTS)}", ", ".join(map(repr, unknown)))
+        served = [name for name in PARTS if self.files[FILE_OF[name]] is not None]
+        for name in only:
+            if name not in served:
+                raise InputError(f"The part {name} needs --{FILE_OF[name]} FILE.")
+        if not served:
+            raise InputError("The benchmark of texts needs data: --imdb FILE, --yelp FILE, or both.")
+        return [name for name in served if not only or name in only]
+
+    @cached_property
+    def imdb(self) -> Split:
+        """The official split."""
+        rows = TextFile(self._path("imdb")).rows(labelled=True)
+        part = np.array(rows.split or [])
+        if not {"train", "test"} <= set(part.tolist()):
+            raise reject("imdb", "a file with the parts train and test in a column split", str(self.files["imdb"]))
+        return _split(rows.texts, np.array(rows.labels), *(np.flatnonzero(part == name) for name in ("train", "test")))
+
+    @cached_property
+    def stars(self) -> tuple[list[str], IntArray, Any]:
+        """Texts, stars, and which reviews are balanced."""
+        path = self._path("yelp")
+        try:
+            rows = TextFile(path, "text", "stars", "balanced").rows(labelled=True)
+        except InputError:
+            rows = TextFile(path, "text", "stars").rows(labelled=True)._replace(split=None)
+        stars = np.array(rows.labels, dtype=float).astype(int)
+        kept = np.flatnonzero(stars != 3)
+        balanced = np.ones(len(stars), dtype=bool) if rows.split is None else np.array(rows.split) == "True"
+        return [rows.texts[i] for i in kept], stars[kept], balanced[kept]
+
+    @cached_property
+    def attention(self) -> Fitted:
+        """The classifier on IMDB's training part."""
+        return _fit(AttentionTextClassifier(random_state=self.seed), self.imdb)
+
+    @cached_property
+    def tfidf(self) -> Fitted:
+        """TF-IDF on IMDB's training part."""
+        return _fit(TfidfLogistic(2, self.seed), self.imdb)
+
+    @cached_property
+    def test_sample(self) -> tuple[list[str], Any]:
+        """Some of IMDB's test texts, each class in proportion."""
+        rows = _stratified(self.imdb.test_labels, N_TEST / len(self.imdb.test_labels), np.random.default_rng(self.seed))
+        return [self.imdb.test_texts[i] for i in rows], self.imdb.test_labels[rows]
+
+    def draw(self, counts: Sequence[int], k: int) -> Split:
+        """So many of IMDB's training texts of each class, and the sample to test on."""
+        rng, labels = np.random.default_rng((self.seed, k)), self.imdb.labels
+        rows = [
+            rng.permutation(np.flatnonzero(labels == label))[:n]
+            for label, n in zip(np.unique(labels), counts, strict=True)
+        ]
+        order = rng.permutation(np.concatenate(rows))
+        return Split([self.imdb.texts[i] for i in order], labels[order], *self.test_sample)
+
+    def _path(self, name: str) -> str:
+        return str(self.files[name])
+
+
+# ---- the parts
+
+
+def _imdb(data: _Data) -> Iterator[Row]:
+    split = data.imdb
+    fitted = {OURS: data.attention, "TF-IDF": data.tfidf}
+    fitted |= {name: _fit(model, split) for name, model in (("NB-SVM", NaiveBayesSvm(3, data.seed)), *_fasttext(data))}
+    rows = [
+        {
+            "model": _named(name, each.model),
+            "accuracy": _accuracy(each.model, split),
+            "log_loss": _log_loss(each.model, split.test_texts, split.test_labels),
+            "cpu_seconds": each.cpu_seconds,
+        }
+        for name, each in fitted.items()
+    ]
+    yield from (*rows, *([] if FastText.is_installed() else [_missing()]), _accuracy_summary(rows))
+
+
+def _yelp(data: _Data) -> Iterator[Row]:
+    texts, stars, balanced = data.stars
+    chosen, labels = np.flatnonzero(balanced), np.where(stars >= 4, "positive", "negative")
+    models = {
+        OURS: lambda seed: AttentionTextClassifier(random_state=seed),
+        "TF-IDF": lambda seed: TfidfLogistic(2, seed),
+        "NB-SVM": lambda seed: NaiveBayesSvm(3, seed),
+    } | {name: lambda seed, model=model: type(model)(seed) for name, model in _fasttext(data)}
+    splits = [_held_out(texts, labels, chosen, data.seed + k) for k in range(N_YELP_SPLITS)]
+    rows = []
+    for name, make in models.items():
+        fitted = [_fit(make(data.seed + k), split) for k, split in enumerate(splits)]
+        scores = [_accuracy(each.model, split) for each, split in zip(fitted, splits, strict=True)]
+        rows.append(
+            {
+                "model": _named(name, fitted[0].model),
+                **_mean("accuracy", scores),
+                "cpu_seconds": float(np.mean([each.cpu_seconds for each in fitted])),
+            }
+        )
+    yield from (*rows, *([] if FastText.is_installed() else [_missing()]), _accuracy_summary(rows))
+
+
+def _stars(data: _Data) -> Iterator[Row]:
+    texts, stars, _ = data.stars
+    split = _held_out(texts, np.char.add(stars.astype(str), " stars"), np.arange(len(texts)), data.seed)
+    fitted = {OURS: _fit(AttentionTextClassifier(random_state=data.seed), split)}
+    fitted["TF-IDF"] = _fit(TfidfLogistic(2, data.seed), split)
+    fitted |= {name: _fit(model, split) for name, model in _fasttext(data)}
+    rows = [
+        {
+            "model": _named(name, each.model),
+            "accuracy": _accuracy(each.model, split),
+            "log_loss": _log_loss(each.model, split.test_texts, split.test_labels),
+            "cpu_seconds": each.cpu_seconds,
+        }
+        for name, each in fitted.items()
+    ]
+    yield from (*rows, *([] if FastText.is_installed() else [_missing()]), _accuracy_summary(rows))
+
+
+def _imbalance(data: _Data) -> Iterator[Row]:
+    models: dict[str, Callable[[], Any]] = {
+        OURS: lambda: AttentionTextClassifier(random_state=data.seed),
+        f"{OURS}, balanced": lambda: AttentionTextClassifier(random_state=data.seed, class_weight="balanced"),
+        "TF-IDF": lambda: TfidfLogistic(2, data.seed),
+        "TF-IDF, balanced": lambda: TfidfLogistic(2, data.seed, class_weight="balanced"),
+    }
+    scores: dict[str, list[tuple[float, float, float]]] = {name: [] for name in models}
+    for k in range(N_IMBALANCED_DRAWS):
+        split = data.draw((N_COMMON, N_RARE), k)
+        rare = split.test_labels == np.unique(split.labels)[1]
+        for name, make in models.items():
+            model, seconds = _fit(make(), split)
+            proba = model.predict_proba(split.test_texts)[:, 1]
+            scores[name].append((float(roc_auc_score(rare, proba)), float(np.mean(proba[rare] > 0.5)), seconds))
+    yield from _drawn_rows(scores, ("auc", "recall", "cpu_seconds"), f"{N_COMMON} : {N_RARE}")
+
+
+def _few(data: _Data) -> Iterator[Row]:
+    models: dict[str, Callable[[], Any]] = {
+        OURS: lambda: AttentionTextClassifier(random_state=data.seed),
+        "TF-IDF": lambda: TfidfLogistic(2, data.seed),
+        "NB-SVM": lambda: NaiveBayesSvm(3, data.seed),
+    }
+    scores: dict[str, list[tuple[float, float, float]]] = {name: [] for name in models}
+    for k in range(N_FEW_DRAWS):
+        split = data.draw((N_FEW // 2, N_FEW // 2), k)
+        for name, make in models.items():
+            model, seconds = _fit(make(), split)
+            loss = _log_loss(model, split.test_texts, split.test_labels)
+            scores[name].append((_accuracy(model, split), loss, seconds))
+    yield from _drawn_rows(scores, ("accuracy", "log_loss", "cpu_seconds"), f"{N_FEW} texts")
+
+
+def _lengths(data: _Data) -> Iterator[Row]:
+    models = {OURS: data.attention.model, "TF-IDF": data.tfidf.model}
+    texts, labels = data.test_sample
+    sets = {f"first {n} words": ([" ".join(text.split()[:n]) for text in texts], labels) for n in EXCERPTS}
+    n_words = np.array([len(text.split()) for text in data.imdb.test_texts])
+    for low, high in pairwise((*LENGTHS, None)):
+        rows = np.flatnonzero((n_words >= low) & (n_words < (high or np.inf)))
+        if len(np.unique(data.imdb.test_labels[rows])) > 1:
+            name = f"{low} to {high - 1} words" if high else f"from {low} words on"
+            sets[name] = ([data.imdb.test_texts[i] for i in rows], data.imdb.test_labels[rows])
+    excess = {}
+    for setting, (some, right) in sets.items():
+        losses = {name: _log_loss(model, some, right) for name, model in models.items()}
+        excess[setting] = losses[OURS] - losses["TF-IDF"]
+        for name, model in models.items():
+            accuracy = float(np.mean(model.predict(some) == right))
+            row = {"setting": setting, "model": name, "n_texts": len(some), "accuracy": accuracy}
+            yield row | {"log_loss": losses[name]}
+    worst = max(excess, key=lambda setting: excess[setting])
+    yield {
+        "model": SUMMARY,
+        "largest_excess": excess[worst],
+        "note": f"log-loss minus TF-IDF's is largest at {worst}: {excess[worst]:+.4f}",
+    }
+
+
+def _faithfulness(data: _Data) -> Iterator[Row]:
+    rng = np.random.default_rng(data.seed)
+    texts = data.test_sample[0][:N_EXPLAINED]
+    attention, tfidf = data.attention.model, data.tfidf.model
+    sums = {
+        OURS: max(_attention_residual(attention, text) for text in texts),
+        "TF-IDF": max(
+            abs(sum(s.contribution for s in tfidf.contributions(text)) + tfidf.intercept(text) - tfidf.output(text))
+            for text in texts
+        ),
+    }
+    for name, model in ((OURS, attention), ("TF-IDF", tfidf)):
+        chance = lambda text: [(k, k + 1, rng.random() / len(text)) for k in range(len(text))]  # noqa: E731
+        for setting, contributions in (("by contribution", None), ("at random", chance)):
+            scores = eraser_scores(model, texts, contributions)
+            row: Row = {"setting": setting, "model": name, "n_texts": len(texts)}
+            row |= {"comprehensiveness": scores.comprehensiveness, "sufficiency": scores.sufficiency}
+            by_share = zip(scores.shares.tolist(), scores.removed.mean(axis=0), scores.only.mean(axis=0), strict=True)
+            row["by_share"] = {f"{share:g}": [float(removed), float(only)] for share, removed, only in by_share}
+            yield row | ({"sum_residual": sums[name]} if contributions is None else {})
+
+
+PARTS: dict[str, Callable[[_Data], Iterator[Row]]] = {
+    "imdb": _imdb,
+    "lengths": _lengths,
+    "faithfulness": _faithfulness,
+    "imbalance": _imbalance,
+    "few": _few,
+    "yelp": _yelp,
+    "stars": _stars,
+}
+FILE_OF = {name: "yelp" if name in ("yelp", "stars") else "imdb" for name in PARTS}
+
+
+# ---- models and scores
+
+
+def _fit(model: Any, split: Split) -> Fitted:
+    began = time.process_time()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*were left out of training")
+        model.fit(split.texts, split.labels)
+    return Fitted(model, time.process_time() - began)
+
+
+def _warm_up() -> None:
+    """Compile what the classifier runs, so that no part pays for it."""
+    for labels in (["a", "b"] * 10, ["a", "b", "c", "d"] * 5):
+        AttentionTextClassifier().fit([f"so {label} it is {label}" for label in labels], labels)
+
+
+def _fasttext(data: _Data) -> list[tuple[str, FastText]]:
+    return [("fastText", FastText(data.seed))] if FastText.is_installed() else []
+
+
+def _missing() -> Row:
+    return {"model": "fastText", "note": "the package fasttext is not installed"}
+
+
+def _named(name: str, model: Any) -> str:
+    tuned = ", ".join(f"{what.replace('_', ' ')} {value}" for what, value in getattr(model, "chosen", {}).items())
+    return f"{name} ({tuned})" if tuned else name
+
+
+def _accuracy(model: Any, split: Split) -> float:
+    return float(np.mean(model.predict(split.test_texts) == split.test_labels))
+
+
+def _log_loss(model: Any, texts: list[str], labels: Any) -> float:
+    return float(log_loss(labels, np.asarray(model.predict_proba(texts), dtype=float), labels=model.classes_))
+
+
+def _mean(name: str, values: Sequence[float]) -> Row:
+    """The mean over draws, and its standard error."""
+    return {name: float(np.mean(values)), "standard_error": float(np.std(values, ddof=1) / np.sqrt(len(values)))}
+
+
+def _accuracy_summary(rows: Sequence[Row]) -> Row:
+    """The classifier beside the best of the others."""
+    ours, *others = (row for row in rows if row.get("accuracy") is not None)
+    best = max(others, key=lambda row: row["accuracy"])
+    tfidf = next(row for row in others if row["model"].startswith("TF-IDF"))
+    lead = ours["accuracy"] - best["accuracy"]
+    return {
+        "model": SUMMARY,
+        "lead": lead,
+        "share_of_tfidf_seconds": ours["cpu_seconds"] / tfidf["cpu_seconds"],
+        "note": f"accuracy {lead:+.4f} beside the best of the others, {best['model']}",
+    }
+
+
+def _drawn_rows(scores: dict[str, list[tuple[float, ...]]], names: Sequence[str], setting: str) -> Iterator[Row]:
+    """A row for each model: means over draws, the first with its error, also of the difference to TF-IDF on equal draws."""
+    tables: dict[str, FloatArray] = {name: np.array(values) for name, values in scores.items()}
+    n_draws = len(tables[OURS])
+    for name, table in tables.items():
+        row = {"setting": setting, "model": name, "draws": n_draws, **_mean(names[0], table[:, 0].tolist())}
+        row |= dict(zip(names[1:], table.mean(axis=0)[1:].tolist(), strict=True))
+        difference = table[:, 0] - tables["TF-IDF"][:, 0]
+        if name != "TF-IDF":
+            row["difference_error"] = float(np.std(difference, ddof=1) / np.sqrt(n_draws))
+        yield row
+    lead = float((tables[OURS] - tables["TF-IDF"])[:, 0].mean())
+    yield {"model": SUMMARY, "lead": lead, "note": f"{names[0]} {lead:+.4f} beside TF-IDF"}
+
+
+def _attention_residual(model: Any, text: str) -> float:
+    """How far the contributions of words and of the rest token are from adding up to f."""
+    explanation = model.explain(text)
+    return abs(sum(value for _, value in explanation.words) + explanation.rest.contribution - explanation.f)
+
+
+# ---- texts
+
+
+def _split(texts: list[str], labels: Any, train: IntArray, test: IntArray) -> Split:
+    return Split([texts[i] for i in train], labels[train], [texts[i] for i in test], labels[test])
+
+
+def _held_out(texts: list[str], labels: Any, rows: IntArray, seed: int) -> Split:
+    """A share of each class to test on, drawn at random."""
+    test = rows[_stratified(labels[rows], TEST_SHARE, np.random.default_rng(seed))]
+    return _split(texts, labels, np.setdiff1d(rows, test), test)
+
+
+def _stratified(labels: Any, share: float, rng: np.random.Generator) -> IntArray:
+    """Indices of this share of each class, in random order."""
+    drawn = []
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        drawn.append(rows[: max(1, round(min(share, 1.0) * len(rows)))])
+    return rng.permutation(np.concatenate(drawn))
+
+
+# ---- the archive
+
+
+def write_archive(path: Path, data: dict[str, Any], rows: list[Row]) -> None:
+    """Put the rows into a JSON file by part, beside the parts that are there already; files are named without their folders."""
+    archive: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"parts": {}}
+    for part in dict.fromkeys(row["part"] for row in rows):
+        name = FILE_OF[part]
+        archive["parts"][part] = {
+            "command": f"marginlens bench text --{name} {Path(data[name]).name} --only {part} --seed {data['seed']} --json",
+            "file": Path(data[name]).name,
+            "sha256": TextFile(data[name]).digest(),
+            "seed": data["seed"],
+            "settings": AttentionTextClassifier(random_state=data["seed"]).get_params(),
+            "versions": versions(),
+            "rows": [
+                {key: value for key, value in row.items() if key != "part"} for row in rows if row["part"] == part
+            ],
+        }
+    archive["parts"] = {name: archive["parts"][name] for name in PARTS if name in archive["parts"]}
+    path.write_text(json.dumps(archive, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--imdb", help="the reviews of IMDB")
+    parser.add_argument("--yelp", help="Yelp's reviews")
+    parser.add_argument("--only", action="append", default=[], help=f"a part: {', '.join(PARTS)}")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file")
+    given = vars(parser.parse_args())
+    out = given.pop("out")
+    write_archive(out, given, bench_text(**given))

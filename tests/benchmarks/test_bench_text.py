@@ -1,0 +1,87 @@
+"""The benchmark of text classifiers at a small size: every part has its rows, and the archive names no folder."""
+
+import csv
+import json
+
+import pytest
+
+from benchmarks import text as benchmark
+from made_up_reviews import reviews
+from marginlens.errors import InputError
+from one_command import command
+
+SMALL = {
+    "N_COMMON": 60,
+    "N_RARE": 20,
+    "N_IMBALANCED_DRAWS": 2,
+    "N_FEW": 20,
+    "N_FEW_DRAWS": 2,
+    "N_TEST": 40,
+    "N_YELP_SPLITS": 2,
+    "EXCERPTS": (3,),
+    "LENGTHS": (0, 10),
+    "N_EXPLAINED": 5,
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    for name, value in SMALL.items():
+        monkeypatch.setattr(benchmark, name, value)
+    texts, labels = reviews(240)
+    parts = ["train" if i < 160 else "test" for i in range(240)]
+    stars = [str(1 + (i // 2) % 2 + 3 * (label == "good")) for i, label in enumerate(labels)]
+    starred = [f"{text} It has {number} stars." for text, number in zip(texts, stars, strict=True)]
+    tables = {
+        "imdb": [("text", "label", "split"), *zip(texts, labels, parts, strict=True)],
+        "yelp": [("text", "stars"), *zip(starred, stars, strict=True)],
+    }
+    for name, rows in tables.items():
+        with (tmp_path / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream).writerows(rows)
+    return {name: tmp_path / f"{name}.csv" for name in tables}
+
+
+def test_every_part_has_its_rows(files, tmp_path):
+    rows = benchmark.bench_text(**files)
+    by_part = {part: [row for row in rows if row["part"] == part] for part in benchmark.PARTS}
+    assert all(by_part.values())
+    for part in ("imdb", "yelp", "stars"):
+        ours, tfidf, *others, summary = by_part[part]
+        assert ours["model"] == "attention"
+        assert ours["accuracy"] > 0.8
+        assert min(ours["cpu_seconds"], tfidf["cpu_seconds"]) > 0.0
+        rest = [row["accuracy"] for row in (tfidf, *others) if "accuracy" in row]
+        assert summary["lead"] == pytest.approx(ours["accuracy"] - max(rest))
+    assert {row["setting"] for row in by_part["lengths"] if "setting" in row} == {
+        "first 3 words",
+        "0 to 9 words",
+        "from 10 words on",
+    }
+    assert {row["model"] for row in by_part["imbalance"]} >= {"attention, balanced", "TF-IDF, balanced"}
+    chosen, chance = by_part["faithfulness"][:2]
+    assert chosen["comprehensiveness"] > chance["comprehensiveness"]
+    assert chosen["sum_residual"] < 1e-12
+    out = tmp_path / "result.json"
+    for part in ("few", "imdb"):
+        benchmark.write_archive(out, {**files, "seed": 0}, by_part[part])
+    archive = json.loads(out.read_text(encoding="utf-8"))
+    assert list(archive["parts"]) == ["imdb", "few"]
+    assert archive["parts"]["few"]["command"] == "marginlens bench text --imdb imdb.csv --only few --seed 0 --json"
+    assert str(tmp_path) not in out.read_text(encoding="utf-8")
+
+
+def test_the_command_runs_a_part(files):
+    _, numbers = command("bench")
+    assert {row["part"] for row in numbers("text", "--yelp", files["yelp"], "--only", "stars")} == {"stars"}
+
+
+def test_without_data_it_says_what_it_needs(files):
+    with pytest.raises(InputError, match="--imdb FILE, --yelp FILE, or both"):
+        benchmark.bench_text()
+    with pytest.raises(InputError, match="The part few needs --imdb FILE"):
+        benchmark.bench_text(yelp=files["yelp"], only=["few"])
+    with pytest.raises(InputError, match=r"'only'.*imdb, lengths.*'nothing'"):
+        benchmark.bench_text(imdb=files["imdb"], only=["nothing"])
+    with pytest.raises(InputError, match=r"'label'.*which has 'text', 'stars'"):
+        benchmark.bench_text(imdb=files["yelp"], only=["imdb"])
