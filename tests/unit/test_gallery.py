@@ -122,6 +122,14 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     "priority_graphs_drawn": lambda x: [graph.n_components for graph in x["graphs"].values()] == [4, 2],
     "stream_of_tokens": lambda x: x["acyclic"][-1] < x["acyclic"][0],
     "explain_a_review": lambda x: x["accuracy"] > 0.9 and x["explanation"].selected == "not dull",
+    "several_classes": lambda x: (
+        x["accuracy"] > 0.85
+        and np.abs(x["total"] - x["explanation"].outputs).max() < 1e-12
+        and sorted(x["explanation"].probabilities)[-2] > 0.2
+    ),
+    "texts_without_blanks": lambda x: (
+        x["accuracy"] > 0.95 and np.array_equal(x["log_odds"] > 0, [phrase in x["liked"] for phrase in x["meaning"]])
+    ),
     "embeddings_after_training": lambda x: x["run"].accuracy > 0.8,
     "first_step_of_training": lambda x: x["steps"][1024].errors.max() < x["steps"][64].errors.max(),
     "probe_a_sentence_model": lambda x: x["share"].shape == (6, 12) and x["share"].min() < 0.3,
