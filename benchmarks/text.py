@@ -169,8 +169,7 @@ def _imdb(data: _Data) -> Iterator[Row]:
     rows = [
         {
             "model": _named(name, each.model),
-            "accuracy": _accuracy(each.model, split),
-            "log_loss": _log_loss(each.model, split.test_texts, split.test_labels),
+            **_scores(each.model, split.test_texts, split.test_labels),
             "cpu_seconds": each.cpu_seconds,
         }
         for name, each in fitted.items()
@@ -190,7 +189,10 @@ def _yelp(data: _Data) -> Iterator[Row]:
     rows = []
     for name, make in models.items():
         fitted = [_fit(make(data.seed + k), split) for k, split in enumerate(splits)]
-        scores = [_accuracy(each.model, split) for each, split in zip(fitted, splits, strict=True)]
+        scores = [
+            _scores(each.model, split.test_texts, split.test_labels)["accuracy"]
+            for each, split in zip(fitted, splits, strict=True)
+        ]
         rows.append(
             {
                 "model": _named(name, fitted[0].model),
@@ -210,8 +212,7 @@ def _stars(data: _Data) -> Iterator[Row]:
     rows = [
         {
             "model": _named(name, each.model),
-            "accuracy": _accuracy(each.model, split),
-            "log_loss": _log_loss(each.model, split.test_texts, split.test_labels),
+            **_scores(each.model, split.test_texts, split.test_labels),
             "cpu_seconds": each.cpu_seconds,
         }
         for name, each in fitted.items()
@@ -226,7 +227,7 @@ def _imbalance(data: _Data) -> Iterator[Row]:
         "TF-IDF": lambda: TfidfLogistic(2, data.seed),
         "TF-IDF, balanced": lambda: TfidfLogistic(2, data.seed, class_weight="balanced"),
     }
-    scores: dict[str, list[tuple[float, float, float]]] = {name: [] for name in models}
+    scores: dict[str, list[tuple[float, ...]]] = {name: [] for name in models}
     for k in range(N_IMBALANCED_DRAWS):
         split = data.draw((N_COMMON, N_RARE), k)
         rare = split.test_labels == np.unique(split.labels)[1]
@@ -243,13 +244,12 @@ def _few(data: _Data) -> Iterator[Row]:
         "TF-IDF": lambda: TfidfLogistic(2, data.seed),
         "NB-SVM": lambda: NaiveBayesSvm(3, data.seed),
     }
-    scores: dict[str, list[tuple[float, float, float]]] = {name: [] for name in models}
+    scores: dict[str, list[tuple[float, ...]]] = {name: [] for name in models}
     for k in range(N_FEW_DRAWS):
         split = data.draw((N_FEW // 2, N_FEW // 2), k)
         for name, make in models.items():
             model, seconds = _fit(make(), split)
-            loss = _log_loss(model, split.test_texts, split.test_labels)
-            scores[name].append((_accuracy(model, split), loss, seconds))
+            scores[name].append((*_scores(model, split.test_texts, split.test_labels).values(), seconds))
     yield from _drawn_rows(scores, ("accuracy", "log_loss", "cpu_seconds"), f"{N_FEW} texts")
 
 
@@ -265,12 +265,9 @@ def _lengths(data: _Data) -> Iterator[Row]:
             sets[name] = ([data.imdb.test_texts[i] for i in rows], data.imdb.test_labels[rows])
     excess = {}
     for setting, (some, right) in sets.items():
-        losses = {name: _log_loss(model, some, right) for name, model in models.items()}
-        excess[setting] = losses[OURS] - losses["TF-IDF"]
-        for name, model in models.items():
-            accuracy = float(np.mean(model.predict(some) == right))
-            row = {"setting": setting, "model": name, "n_texts": len(some), "accuracy": accuracy}
-            yield row | {"log_loss": losses[name]}
+        scores = {name: _scores(model, some, right) for name, model in models.items()}
+        excess[setting] = scores[OURS]["log_loss"] - scores["TF-IDF"]["log_loss"]
+        yield from ({"setting": setting, "model": name, "n_texts": len(some), **each} for name, each in scores.items())
     worst = max(excess, key=lambda setting: excess[setting])
     yield {
         "model": SUMMARY,
@@ -343,12 +340,10 @@ def _named(name: str, model: Any) -> str:
     return f"{name} ({tuned})" if tuned else name
 
 
-def _accuracy(model: Any, split: Split) -> float:
-    return float(np.mean(model.predict(split.test_texts) == split.test_labels))
-
-
-def _log_loss(model: Any, texts: list[str], labels: Any) -> float:
-    return float(log_loss(labels, np.asarray(model.predict_proba(texts), dtype=float), labels=model.classes_))
+def _scores(model: Any, texts: list[str], labels: Any) -> dict[str, float]:
+    proba = np.asarray(model.predict_proba(texts), dtype=float)
+    accuracy = float(np.mean(np.asarray(model.classes_)[proba.argmax(axis=1)] == labels))
+    return {"accuracy": accuracy, "log_loss": float(log_loss(labels, proba, labels=model.classes_))}
 
 
 def _mean(name: str, values: Sequence[float]) -> Row:
