@@ -2,13 +2,14 @@
 # make test        lint, types, tests and the numerics job               (PYTEST_ARGS="-k svm")
 #                  pages are opened in Chromium where it and its driver are found; MARGINLENS_BROWSER=required fails where they are not
 # make test-gpu    tests that need a CUDA device, which make test leaves out; with the packages of the interpreter that PYTHON names
+# make test-wheel  build sdist and wheel, install the wheel in fresh environments and test it there   (ARGS="--extras", ARGS="--python python3.12")
 # make numerics    tests whose numbers can move, under several kinds of arithmetic
 # make site        build the site of the documentation into build/site, with the report of make reproduce, or a quick one where there is none
 #                  (REPORT=quick, REPORT=none; make site-links asks whether links to other sites work)
 # All prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test test-gpu numerics lint docs picture site site-links clean
+.PHONY: help setup reproduce test test-gpu test-wheel numerics lint docs picture site site-links clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -56,6 +57,9 @@ test: lint $(AXE)
 
 test-gpu:
 	@PYTHONPATH=src $(or $(PYTHON),python3) -m pytest -p no:cacheprovider -m gpu tests/gpu
+
+test-wheel: $(READY)
+	@$(BIN)/python tests/packaging/run.py $(ARGS)
 
 numerics: $(READY)
 	@$(BIN)/python tests/numerics/run.py

