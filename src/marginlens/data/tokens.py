@@ -20,7 +20,7 @@ from marginlens.errors import (
 )
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, axes_for
-from marginlens.result.drawing import INPUTS, LOCAL
+from marginlens.result.palette import INPUTS, LOCAL
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _POWER = 520  # entries times 2^-520 have products whose sums stay in range

@@ -16,7 +16,8 @@ from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
 from marginlens.norms import Norm
 from marginlens.result import Result, Tabular, axes_for, draw_matrix
-from marginlens.result.drawing import GLOBAL, LOCAL, draw_fan
+from marginlens.result.drawing import draw_fan
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import ExcessRisk
 from marginlens.runtime.files import as_path, check_place, unusable, write_whole
 from marginlens.runtime.progress import ProgressCallback, as_progress

@@ -11,7 +11,7 @@ import numpy as np
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, axes_for
-from marginlens.result.drawing import LOCAL
+from marginlens.result.palette import LOCAL
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _NAMED = 5  # offending sequences that a sentence names

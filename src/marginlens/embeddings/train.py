@@ -31,7 +31,7 @@ from marginlens.embeddings.models import (
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import reject, whole_number
 from marginlens.result import Displayed, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.runtime.files import write_whole
 from marginlens.training.checkpoint import checkpoint_path
 from marginlens.training.loop import Callback, Ending, Schedule, TrainingLoop

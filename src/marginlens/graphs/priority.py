@@ -18,8 +18,9 @@ from marginlens.data.token_stream import TokenStream
 from marginlens.errors import index_array, real_array, reject, whole_number
 from marginlens.papers import implements
 from marginlens.result import Displayed, Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL, PATH, draw_bars, nothing_to_draw
+from marginlens.result.drawing import draw_bars, nothing_to_draw
 from marginlens.result.notebook import Headline
+from marginlens.result.palette import GLOBAL, LOCAL, PATH
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.typing import BoolArray, IntArray
 

@@ -22,8 +22,8 @@ from marginlens.engines import Threads, as_engine
 from marginlens.errors import reject
 from marginlens.graphs.priority import MAX_TOKENS, GraphArrays, PriorityGraph, graph_arrays
 from marginlens.result import Displayed, Result, Tabular, axes_for
-from marginlens.result.drawing import LOCAL
 from marginlens.result.notebook import Headline
+from marginlens.result.palette import LOCAL
 from marginlens.runtime.array_file import ArrayFile, DamagedFile, read_arrays, write_arrays
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.files import as_path, resolved, unusable, write_whole

@@ -21,8 +21,9 @@ from marginlens.nexttoken.path_expansion import PathExpansion, expand_path, stri
 from marginlens.nexttoken.scores import PredictionScore, score_shares
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, axes_for, frame
-from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars
+from marginlens.result.drawing import draw_bars
 from marginlens.result.notebook import Headline
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
 from marginlens.svm.solvers.independent_parts import is_orthonormal

@@ -18,24 +18,6 @@ from marginlens.plotting.plane import (
     separating_line,
     starts,
 )
-from marginlens.plotting.style import (
-    ACCENTS,
-    FAINT,
-    GLOBAL,
-    INK,
-    INPUTS,
-    LOCAL,
-    NEITHER,
-    PATH,
-    SEQUENCE,
-    STYLE,
-    TINTS,
-    PlotStyle,
-    figure,
-    in_style,
-    note_at,
-    paper,
-    shades,
-    slides,
-)
+from marginlens.plotting.style import STYLE, PlotStyle, figure, in_style, note_at, paper, shades, slides
 from marginlens.plotting.tokens import TokenPoints, draw_tokens
+from marginlens.result.palette import ACCENTS, FAINT, GLOBAL, INK, INPUTS, LOCAL, NEITHER, PATH, SEQUENCE, TINTS

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 
 from marginlens.errors import MissingExtra, positive_number, reject, whole_number
 from marginlens.plotting.plane import log_radius, log_radius_rings
-from marginlens.plotting.style import GLOBAL, INK, house_style, shades
+from marginlens.plotting.style import house_style, shades
+from marginlens.result.palette import GLOBAL, INK
 from marginlens.runtime.files import as_path, check_place, write_whole
 
 if TYPE_CHECKING:

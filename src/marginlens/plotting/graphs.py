@@ -24,7 +24,8 @@ from matplotlib.path import Path
 
 from marginlens.errors import reject
 from marginlens.graphs.priority import PriorityGraph, component_levels, reduced_order
-from marginlens.plotting.style import ACCENTS, INK, LOCAL, NEITHER, PATH, TINTS, house_style
+from marginlens.plotting.style import house_style
+from marginlens.result.palette import ACCENTS, INK, LOCAL, NEITHER, PATH, TINTS
 from marginlens.typing import FloatArray
 
 MIN_ALIKE = 5  # so many single tokens above and below the same parts share a box

@@ -20,7 +20,8 @@ from marginlens.errors import InputError, reject
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import NormalizedGD
 from marginlens.plotting.files import FIGURE_SUFFIXES
-from marginlens.plotting.style import GLOBAL, INK, INPUTS, LOCAL, PATH, TINTS, house_style, in_style, note_at, shades
+from marginlens.plotting.style import house_style, in_style, note_at, shades
+from marginlens.result.palette import GLOBAL, INK, INPUTS, LOCAL, PATH, TINTS
 from marginlens.runtime.files import check_place
 from marginlens.theory import LocalOptima, locally_optimal_directions
 from marginlens.typing import FloatArray, IntArray

@@ -13,20 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# ruff: noqa: F401  the palette is part of the style
 from marginlens.errors import positive_number, reject
-from marginlens.result.drawing import (
-    ACCENTS,
-    FAINT,
-    GLOBAL,
-    INK,
-    INPUTS,
-    LOCAL,
-    NEITHER,
-    PATH,
-    SEQUENCE,
-    TINTS,
-)
+from marginlens.result.palette import FAINT, INK, SEQUENCE
 
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",

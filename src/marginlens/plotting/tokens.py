@@ -16,7 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from marginlens.errors import real_array, reject
-from marginlens.plotting.style import GLOBAL, INK, LOCAL, NEITHER, house_style
+from marginlens.plotting.style import house_style
+from marginlens.result.palette import GLOBAL, INK, LOCAL, NEITHER
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 FREQUENT_COUNT = 200  # occurrences from which a token may be named by default, or

@@ -560,7 +560,8 @@ class CheckpointCurves(_Measured, Tabular):
         A baseline is its mean over all heads. Of those of a margin only that of random heads is drawn: the others miss selections, so that
         they lie far below zero.
         """
-        from marginlens.plotting.style import ACCENTS, PATH, shades
+        from marginlens.plotting.style import shades
+        from marginlens.result.palette import ACCENTS, PATH
 
         axes = axes_for(ax)
         known = np.isfinite(self[measure]).any(axis=(1, 2))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from marginlens.result.drawing import FAINT, GROUND, INK
 from marginlens.result.frames import Tabular, plain_column
+from marginlens.result.palette import FAINT, GROUND, INK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

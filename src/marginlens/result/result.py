@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marginlens.result.drawing import LOCAL, axes_for, draw_matrix
+from marginlens.result.drawing import axes_for, draw_matrix
 from marginlens.result.notebook import MAX_SHOWN, Displayed, tally
+from marginlens.result.palette import LOCAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,8 +16,9 @@ from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars
+from marginlens.result.drawing import draw_bars
 from marginlens.result.notebook import Headline
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_groups, solve_orthonormal

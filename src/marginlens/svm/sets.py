@@ -17,7 +17,8 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import index_array, reject, whole_number
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars, draw_rays, nothing_to_draw
+from marginlens.result.drawing import draw_bars, draw_rays, nothing_to_draw
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.branch_and_bound import Alternatives, Search, branch_and_bound
 from marginlens.svm.solvers.least_distance import least_distance

@@ -234,7 +234,7 @@ def top_two(scores: FloatArray) -> tuple[float, float]:
 
 def _background(strength: float) -> str:
     """The background of a word: red-brown for the second class, blue for the first, deeper for a larger part."""
-    from marginlens.plotting.style import GLOBAL, LOCAL
+    from marginlens.result.palette import GLOBAL, LOCAL
 
     depth = min(abs(strength), 1.0) ** 0.5
     red, green, blue = (int((GLOBAL if strength > 0 else LOCAL)[k : k + 2], 16) for k in (1, 3, 5))

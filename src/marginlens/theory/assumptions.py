@@ -17,8 +17,9 @@ from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import FAILS, HOLDS, draw_bars, draw_checklist
+from marginlens.result.drawing import draw_bars, draw_checklist
 from marginlens.result.notebook import Headline
+from marginlens.result.palette import FAILS, HOLDS
 from marginlens.risk.smoothness import loss_on_scores, smoothness
 from marginlens.status import Status
 from marginlens.theory.optimality import (

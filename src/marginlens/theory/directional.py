@@ -15,8 +15,9 @@ from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL, NEITHER, draw_bars
+from marginlens.result.drawing import draw_bars
 from marginlens.result.notebook import Headline
+from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.risk import AttentionRisk
 from marginlens.risk.softmax import centred_keys
 from marginlens.theory.assumptions import (

@@ -17,8 +17,9 @@ from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import GradientDescent
 from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL, draw_interval
+from marginlens.result.drawing import draw_interval
 from marginlens.result.notebook import Headline
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk import AttentionRisk
 from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import attend, logits

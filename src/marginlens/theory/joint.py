@@ -15,8 +15,9 @@ from marginlens.errors import positive_number, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, compiled_code
 from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL, draw_interval
+from marginlens.result.drawing import draw_interval
 from marginlens.result.notebook import Headline
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk import JointRisk
 from marginlens.risk.softmax import probabilities
 from marginlens.status import Status

@@ -14,7 +14,8 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL, NEITHER, draw_bars
+from marginlens.result.drawing import draw_bars
+from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.risk.softmax import logits, probabilities
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, label_svm, least_distance, token_pairs

@@ -15,7 +15,8 @@ from marginlens.errors import n_axes, positive_number, real_array, reject, whole
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars
+from marginlens.result.drawing import draw_bars
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import AttentionRisk
 from marginlens.status import Status
 from marginlens.svm import att_svm

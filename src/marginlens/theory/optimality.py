@@ -14,8 +14,9 @@ from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Loss, as_loss, rising_margin
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL, NEITHER, draw_bars, draw_rays
+from marginlens.result.drawing import draw_bars, draw_rays
 from marginlens.result.notebook import Headline
+from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.risk.smoothness import loss_on_scores
 from marginlens.risk.softmax import logits
 from marginlens.status import Status

@@ -15,8 +15,9 @@ from marginlens.losses.margin import Logistic, Loss, rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for, frame
-from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars, draw_checklist, draw_rays, nothing_to_draw
+from marginlens.result.drawing import draw_bars, draw_checklist, draw_rays, nothing_to_draw
 from marginlens.result.notebook import Headline, element
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
 from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm

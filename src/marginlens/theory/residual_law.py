@@ -15,7 +15,8 @@ from marginlens.errors import float_array, reject
 from marginlens.losses.margin import Logistic, Loss, slope_of
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL, draw_bars, nothing_to_draw, pair_names
+from marginlens.result.drawing import draw_bars, nothing_to_draw, pair_names
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.softmax import attend
 from marginlens.status import Status
 from marginlens.svm import MarginSolution

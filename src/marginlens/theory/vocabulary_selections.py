@@ -15,7 +15,8 @@ from marginlens.embeddings.models import Parameters, as_parameters, distinct_tok
 from marginlens.errors import array_of_any, real_array, real_number, reject, whole_number
 from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL, NEITHER, draw_bars, draw_interval
+from marginlens.result.drawing import draw_bars, draw_interval
+from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, least_distance
 from marginlens.svm.vocabulary import selection_pairs, token_lists, vocabulary_svm

@@ -18,7 +18,8 @@ from marginlens.directions import angle
 from marginlens.dynamics import descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.plotting import scatter_input_tokens, separating_line
-from marginlens.plotting.style import GLOBAL, INK, INPUTS, LOCAL, PATH, STYLE, TINTS
+from marginlens.plotting.style import STYLE
+from marginlens.result.palette import GLOBAL, INK, INPUTS, LOCAL, PATH, TINTS
 from marginlens.typing import FloatArray, IntArray
 
 Window = tuple[tuple[float, float], tuple[float, float]]  # the range of each axis

@@ -17,8 +17,8 @@ from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.norms import L2, Norm
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import GLOBAL, LOCAL
 from marginlens.result.notebook import Headline
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.build import as_risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray, ObjectArray

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
 
 from marginlens.plotting import figure, shades
-from marginlens.plotting.style import ACCENTS, INK, PATH
 from marginlens.probe.heads.sparsity import relative_sparsity
+from marginlens.result.palette import ACCENTS, INK, PATH
 from marginlens.training.loop import Ending
 from marginlens_papers.archive import ArchivedVisionRun, archived_vision_run
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
