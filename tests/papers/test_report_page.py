@@ -10,7 +10,7 @@ import marginlens as ml
 from fake_claims import changed, fake_claim, finding, raising
 from marginlens.lab import permalink, presets
 from marginlens.plotting.files import MAX_VECTOR_BYTES, svg
-from marginlens_papers.claim import Bound, Effort, FigureText, Verdict
+from marginlens_papers.claim import Bound, Effort, FigureText, Finding, Verdict
 from marginlens_papers.claims.catalogue import claims
 from marginlens_papers.report import BoundCheck, ClaimResult, Entry, Picture, reproduce
 from marginlens_papers.report.ledger import read_ledger
@@ -164,6 +164,17 @@ def test_a_note_is_its_first_sentence_with_the_others_behind_it():
         "Rounding is why. It grows.",
     )
     assert in_two("Only one.") == ("Only one.", "")
+    assert in_two("One. Two. Three.", at_least=5) == ("One. Two.", "Three.")
+
+
+def test_a_long_text_of_what_was_measured_is_folded_and_a_short_one_is_not(tmp_path):
+    long = " ".join(["The mean correlation over every run of every width is 0.5."] * 9)
+    for name, measured, folds in (("long", long, 1), ("short", long[:280], 0)):
+        found = Finding(measured, {"mean_corr": 0.9996})
+        claim = fake_claim("A-5", lambda effort, progress, found=found: found)
+        text = reproduce([claim], tmp_path / name).page.read_text(encoding="utf-8")
+        assert text.count("<summary>Details</summary>") == folds
+        assert measured.split()[-1] in Outline(text).text
 
 
 def test_a_bound_of_the_papers_letter_is_told_apart_and_kept(tmp_path):

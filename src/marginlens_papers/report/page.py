@@ -22,6 +22,7 @@ from marginlens_papers.report.numbers import shown_bound, shown_number
 
 PAGE, LAB = "index.html", "lab.html"
 _SCREEN_DOTS_PER_POINT = 112 / 72  # a figure's letters then match the page's small print
+_ALWAYS_COUNTED = (Verdict.REPRODUCED, Verdict.NOT_REPRODUCED)  # on top of the page, also where there is none
 _ABOUT = {
     "A": "One layer of softmax attention, trained by gradient descent: the attention weights $p$ grow without bound, while their "
     "direction converges to a max-margin separator that picks one token of every input and suppresses the others.",
@@ -73,6 +74,7 @@ def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> s
         "sentence": lambda check: rendered(check.sentence) if check.sentence else check.name.replace("_", " "),
         "checked": lambda check: _CHECKED[check.as_stated, check.holds],
         "in_two": in_two,
+        "measured": _measured,
         "made": lambda result: _made(result, versions),
         "image": lambda picture: _image(picture, folder),
         "alt": _alt,
@@ -85,7 +87,7 @@ def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> s
         filters,
         title=tally(verdicts) + ", incomplete" * bool(unfinished),
         marks=MARKS,
-        counts={verdict: verdicts.count(verdict) for verdict in Verdict},
+        counts={verdict: verdicts.count(verdict) for verdict in Verdict if verdict in (*verdicts, *_ALWAYS_COUNTED)},
         facts=facts,
         unfinished=unfinished,
         entries=entries,
@@ -152,22 +154,32 @@ def _site_links(place: Path) -> list[Link]:
 # ---- words
 
 
-class Note(NamedTuple):
-    """A note's first sentence, and the others."""
+class Folded(NamedTuple):
+    """The beginning of a text, and what stands behind it."""
 
     short: str
     details: str
 
 
 _ABBREVIATIONS = ("Eq", "Eqs", "Fig", "Figs", "App", "Thm", "cf", "e.g", "i.e")
+_MEASURED_SHORT, _MEASURED_REST = (
+    200,
+    120,
+)  # letters of what was measured that stand open at least; fewer are not folded away
 
 
-def in_two(note: str) -> Note:
-    """A note as its first sentence, which the page shows, and what stands behind it."""
+def in_two(note: str, at_least: int = 0) -> Folded:
+    """A text as its first sentence, or as many as have so many letters, which the page shows, and what stands behind it."""
     for end in re.finditer(r"\.\s+(?=\S)", note):
-        if not note[: end.start()].endswith(_ABBREVIATIONS):
-            return Note(note[: end.start() + 1], note[end.end() :])
-    return Note(note, "")
+        if end.start() >= at_least and not note[: end.start()].endswith(_ABBREVIATIONS):
+            return Folded(note[: end.start() + 1], note[end.end() :])
+    return Folded(note, "")
+
+
+def _measured(text: str) -> Folded:
+    """What was measured, in two where it is long."""
+    folded = in_two(text, _MEASURED_SHORT)
+    return folded if len(folded.details) >= _MEASURED_REST else Folded(text, "")
 
 
 def _alt(picture: Picture, entry: Entry) -> str:
