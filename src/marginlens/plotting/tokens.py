@@ -103,7 +103,7 @@ def draw_tokens(
         else:
             (left, right), fig = axes, axes[0].get_figure()  # type: ignore[assignment]
             left.set_title(title, loc="left")
-        panels = ((left, points.a, "⟨E_s, p⟩: selection"), (right, points.b, "⟨E_s, v⟩: prediction"))
+        panels = ((left, points.a, "$⟨E_s, p⟩$: selection"), (right, points.b, "$⟨E_s, v⟩$: prediction"))
         for ax, values, label in panels:
             _scatter(ax, points, values)
             ax.set_ylabel(label)

@@ -148,11 +148,11 @@ class A_F2(Claim):
             "Left: in the plane of Figure 1(b)'s tokens, the theorem's cone around the LMM drawn to scale, with "
             "paths from starts on a circle. Right: how much wider than the theorem's $μ$ the cone of each random "
             "problem can be with every start still converging.",
-            "Left: sixteen starts on a circle; those at the right, in a narrow blue cone and somewhat around it, "
-            "run straight right along the LMM ray, those at the left turn to the GMM ray at the upper left. "
-            "Right: dots, one for each problem, of the largest working width over the theorem's width on "
-            "logarithmic axes; nearly all lie above the dashed diagonal, some by several orders of magnitude, two "
-            "at the top line, where every direction works.",
+            "Left: starts on a circle; those at the right, in a narrow blue cone and somewhat around it, run "
+            "straight right along the LMM ray, those at the left turn to the GMM ray at the upper left. Right: "
+            "dots, one for each problem, of the largest working width over the theorem's width on logarithmic "
+            "axes; none lies below the dashed diagonal, most lie above it by several orders of magnitude, and "
+            "about a third at the top line, where every direction works.",
         ),
     }
 
@@ -387,7 +387,7 @@ class A_T3(Claim):
             "How much of the cone's width $μ$ the direction still lacks along the gradient flow, over the "
             "logarithm of the time.",
             "Falling lines, a colour for each problem, on logarithmic axes whose horizontal one is itself log₁₀ "
-            "of the time, from about 5 to several hundred. Every line starts below one and crosses the dashed "
+            "of the time, from about 5 to several hundred. Every line starts below one and ends below the dashed "
             "level of a hundredth.",
         ),
     }

@@ -270,8 +270,8 @@ class A_F1b(Claim):
             "A plane, mostly shaded pale red for starts that lead to the GMM direction, which points up through "
             "the token with score 1; a pale blue region at the lower right leads to the LMM direction along the "
             "horizontal axis. Four of six paths bend upwards, the lowest two to the right. At the right, exact "
-            "runs approach their limits for ever, while the dotted single-precision runs turn away and their norm "
-            "stalls near 20.",
+            "runs approach their limits for ever, while the dotted single-precision runs turn away, and their "
+            "norm stalls near 20 before it grows again, more slowly.",
         ),
     }
 

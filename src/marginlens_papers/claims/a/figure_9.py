@@ -152,10 +152,10 @@ class A_F9(Claim):
             "from the max-margin direction with exact gradients, and with the textbook gradient and different "
             "$ε$.",
             "Left: stacked bars over d = 2 to 500. At d = 2 most runs do not saturate; from d = 10 on all do; the "
-            "share of globally optimal limits (red) grows from a few per cent to all at d = 300, the rest being "
-            "locally optimal (blue). Right: one minus the mean correlation is below 1e-4 with exact gradients, "
-            "about 1e-3 to 1e-2 with the textbook gradient and an ε, near the paper's dotted line, and almost 1 "
-            "without ε from d = 10 on.",
+            "share of globally optimal limits (red) grows from a tenth to nearly all at d = 300, the rest being "
+            "locally optimal (blue). Right: one minus the mean correlation is below 1e-3 with exact gradients, "
+            "about 1e-3 to 1e-2 with the textbook gradient and an ε, near the paper's dotted line, and about a "
+            "half without ε from d = 100 on.",
         ),
         "gaps": FigureText(
             "The smallest score gap between a selected token and its neighbours, over all saturated runs: "

@@ -443,9 +443,9 @@ class A_F4(Claim):
             "Mean largest attention probability, what it lacks to one, and the norm over 200 steps: normalised "
             "against constant steps. Diamonds are the numbers of the authors' notebook.",
             "Three panels. With normalised steps the probability reaches one by step 50, its shortfall falls on a "
-            "straight line to 1e-9 on a logarithmic axis, and the norm rises in proportion to the steps to about "
-            "20. With constant steps the probability creeps to .97, its shortfall flattens above 1e-2, and the "
-            "norm levels off near 4. Diamonds at step 200 lie on the curves.",
+            "straight line to about 1e-10 on a logarithmic axis, and the norm rises in proportion to the steps to "
+            "about 20. With constant steps the probability creeps to .97, its shortfall flattens above 1e-2, and "
+            "the norm levels off near 4. Diamonds at step 200 lie on the curves.",
         ),
     }
 

@@ -244,7 +244,7 @@ class A_S(Claim):
             "The dashed line is $L_p$ itself.",
             "Three rising step curves, one for each loss, on a logarithmic axis of curvature over L_p. All reach "
             "one well to the left of the dashed line at 1: the curvature met is at most a few hundredths of L_p, "
-            "and with the exponential loss often less than a millionth.",
+            "and with the exponential loss mostly less than a ten-thousandth.",
         ),
     }
 
@@ -254,8 +254,8 @@ class A_S(Claim):
         for (name, share), colour in zip(finding.arrays["shares"].items(), plotting.ACCENTS, strict=False):
             cumulative(ax, share, f"{name.lower()} loss", colour)
         ax.axvline(1, color=plotting.INK, ls="--", lw=1.2)
-        ax.text(0.93, 0.5, "L_p", ha="right", va="center")
-        ax.set(xscale="log", xlabel="largest curvature met / L_p", ylabel="share of problems", ylim=(0, 1.02))
+        ax.text(0.93, 0.5, "$L_p$ ", ha="right", va="center")
+        ax.set(xscale="log", xlabel="largest curvature met / $L_p$", ylabel="share of problems", ylim=(0, 1.02))
         ax.set_title("How loose the smoothness constant is")
         ax.legend(loc="upper left")
         return {"looseness": fig}
@@ -499,7 +499,7 @@ class A_L2(Claim):
             "How much longer the separator constructed from the head is than the max-margin solution, over random "
             "problems.",
             "Histogram of the ratio of the two lengths on a logarithmic axis. All bars lie at or to the right of "
-            "the dashed line at 1, most of them between 1 and 15, some as far as several hundred.",
+            "the dashed line at 1, most of them between 1 and 15, some as far as a few thousand.",
         ),
     }
 

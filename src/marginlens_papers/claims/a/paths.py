@@ -114,7 +114,7 @@ class A_T1(Claim):
             "all widths. Right: the path of Figure 1(b)'s problem, from the origin on.",
             "Left: lines on logarithmic axes, coloured by dimension, all falling with slope −1 parallel to the "
             "dashed guide. Right: a path of dots leaves the origin along the dotted direction of steepest descent "
-            "to the upper right, bends up and left, and joins the dashed GMM ray.",
+            "to the upper right, bends up and left across the dashed GMM ray, and goes on close beside it.",
         ),
     }
 

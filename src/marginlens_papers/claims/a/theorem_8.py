@@ -131,13 +131,14 @@ class A_T8(Claim):
 
     figures = {
         "sets": FigureText(
-            "Left: a problem in the plane with two solutions, where the constraints hold, and the path, which "
-            "takes one of them. Right: distance of paths from the solution set over the radius, with linear heads "
-            "and with a network.",
+            "Left: a problem in the plane with two solutions, where the constraints hold, and the points of the "
+            "path, each of which goes to one of them. Right: distance of paths from the solution set over the "
+            "radius, with linear heads and with a network.",
             "Left: two blue regions at the upper and lower right, where the constraints hold; their corners "
             "nearest to the origin, circled in red, lie on a dotted circle. The path's dots, coloured by radius, "
-            "run from the middle of that circle's right side into one of the corners. Right: distances fall on "
-            "logarithmic axes with both kinds of head, below the dashed line 3/(ΞR).",
+            "lie first at the middle of that circle's right side, then along it, and end in the corners. Right: "
+            "distances fall on logarithmic axes with both kinds of head, most of them below the dashed line "
+            "3/(ΞR); a few drop far faster.",
         ),
     }
 

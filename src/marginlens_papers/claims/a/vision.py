@@ -67,11 +67,11 @@ def curve_figure(runs: Sequence[VisionCurves], title: str) -> Figure:
     for ax, name in ((left, "sparsity"), (middle, "norm")):
         for layer in range(n_layers):
             last = layer == n_layers - 1
-            colour = ACCENTS[0 if ax is left else 1] if last else colours[layer]
+            colour = ACCENTS[0] if last else colours[layer]
             look = {"color": colour, "linewidth": 2.2 if last else 0.9, "zorder": 4 if last else 3}
             _curves(ax, runs, [run.by_layer[name][:, layer] for run in runs], look, _layer_label(layer, n_layers))
     left.set(ylabel="nnz(s)/T", title="Sparsity of the CLS map")
-    middle.set(ylabel="‖W‖_F, all heads", title="Key-query matrix")
+    middle.set(ylabel="$‖W‖_F$, all heads", title="Key-query matrix")
     for name, colour, label in (("train_accuracy", PATH, "training"), ("test_accuracy", ACCENTS[2], "test")):
         _curves(right, runs, [run.scalars[name] for run in runs], {"color": colour, "linewidth": 1.6}, label)
     right.set(ylabel="accuracy", title="Accuracy")
@@ -96,7 +96,7 @@ def runs_figure(runs: Mapping[str, VisionCurves], title: str) -> Figure:
             ax.plot(run.epochs, value, color=ACCENTS[k], linestyle=marks[k % len(marks)], linewidth=2.0, label=name)
     for ax, label, name in zip(
         axes,
-        ("nnz(s)/T", "‖W‖_F, all heads", "accuracy"),
+        ("nnz(s)/T", "$‖W‖_F$, all heads", "accuracy"),
         ("Sparsity", "Key-query matrix", "Training accuracy"),
         strict=True,
     ):
@@ -299,15 +299,15 @@ class A_F67(Claim):
             "CIFAR-10: the deciding run (solid) beside all others that were tried, with other rates, shifts, "
             "seeds and optimisers: last layer's sparsity, norm, and training accuracy.",
             "Three panels with six runs. With AdamW at rate 0.0003 nnz/T falls to between .1 and .2; at 0.0001 it "
-            "falls to .45 and rises again; at 0.003 it collapses within a few epochs without learning, its norm "
-            "shooting up; with SGD it stays at 1 and its norm is constant.",
+            "falls to about .4 and rises again; at 0.003 it collapses within a few epochs without learning, its "
+            "norm shooting up; with SGD it stays at 1 and its norm is constant.",
         ),
         "maps-digits": FigureText(
             "Digits: where the CLS token attends in the last layer, for six images (rows) and several epochs "
             "(columns), beside the image itself.",
             "Grid with six digits of 8 × 8 pixels at the left and maps of 4 × 4 patches over the epochs. The maps "
-            "are evenly bright at first, nnz/T near 1, and in the last epoch dark with one to three bright "
-            "patches.",
+            "are evenly bright at first, nnz/T near 1, and in the last epoch most are dark with one to three "
+            "bright patches, while one or two stay bright, nnz/T .8 or more.",
             brightness_speaks=True,
         ),
         "curves-digits": FigureText(

@@ -114,8 +114,8 @@ class B_L2(Claim):
         "errors": FigureText(
             "Largest part of the first step that is not along $α_s v$, over the width $d$, for six kinds of data, "
             "below the lemma's bound.",
-            "Line chart on logarithmic axes. The black bound falls slowly from about 5 to 1; the six lines of "
-            "measured errors lie one to three orders of magnitude lower and fall faster, parallel to the dashed "
+            "Line chart on logarithmic axes. The black bound falls slowly from about 5 to .5; the six lines of "
+            "measured errors lie two to four orders of magnitude lower and fall faster, parallel to the dashed "
             "guide of slope −1/2.",
         ),
     }
@@ -297,7 +297,7 @@ class B_I(Claim):
             "12's bound, over the step $η₀$.",
             "Left: points on lines of the normal approximation; those for two and more tokens lie below the black "
             "line of what δ allows, those for one token touch it at the right. Middle: frequencies fall with the "
-            "width and cross the dashed level δ between 4 and 16, filled markers lying below it. Right: the bound "
+            "width and cross the dashed level δ between 2 and 64, filled markers lying below it. Right: the bound "
             "(red) falls from far above the loss (blue) and meets it near step 1; beyond step 100 it lies "
             "slightly below. A grey band at the left marks where the width is enough.",
         ),

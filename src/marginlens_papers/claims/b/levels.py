@@ -154,8 +154,8 @@ class B_F2(Claim):
             "Mean and middle 80% of $⟨E_s, p⟩$ and of $⟨E_s, v⟩$ times the token's sign, by level of importance, "
             "for both runs.",
             "Two panels with bars over nine levels, from irrelevant tokens to those with a posterior difference "
-            "of .96. In both runs the mean selection rises from level to level; the mean prediction does too, "
-            "steeply in the full-size run and gently in the reduced one.",
+            "of .96. In both runs the mean selection rises from level to level; the mean prediction does too from "
+            "the second level on, steeply in the full-size run and gently in the reduced one.",
         ),
     }
 
@@ -228,7 +228,7 @@ def _levels(full: Any, live: Any) -> Figure:
     for ax in (left, right):
         ax.set_xticks(np.arange(len(names)), names)
         ax.set_xlabel("modulus of the law's posterior difference, by level")
-    left.set(ylabel="⟨E_s, p⟩: mean, middle 80%", title="Selection grows with importance")
-    right.set(ylabel="⟨E_s, v⟩ times the token's sign", title="Prediction grows with importance")
+    left.set(ylabel="$⟨E_s, p⟩$: mean, middle 80%", title="Selection grows with importance")
+    right.set(ylabel="$⟨E_s, v⟩$ times the token's sign", title="Prediction grows with importance")
     left.legend(loc="upper left")
     return fig

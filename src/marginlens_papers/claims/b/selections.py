@@ -158,7 +158,8 @@ class B_L3(Claim):
             "and over the number of sequences.",
             "Two panels with error bars. Left: the share of failures falls with the width, to near zero for "
             "decisive tokens, and stays high with one token each. Right: it rises with the number of sequences, "
-            "from zero with one or two to most of them with sixteen, least for decisive tokens.",
+            "from near zero with one to all or most of them with sixteen; for decisive tokens it stays below a "
+            "third.",
         ),
     }
 

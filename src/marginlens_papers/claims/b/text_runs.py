@@ -521,8 +521,8 @@ def training_curves(groups: Sequence[Seeds]) -> Figure:
             middle.plot(run.epochs, run.curves["correlation_v"], **line)
             right.plot(run.epochs, run.curves["correlation_p"], **line)
     left.set(yscale="log", ylabel="mean loss", title="Training loss, and held-out loss (dashed)")
-    middle.set(ylabel="Spearman's correlation", ylim=(-0.1, 1.0), title="⟨E_s, v⟩ with the posterior difference")
-    right.set(ylabel="Spearman's correlation", ylim=(-0.1, 1.0), title="⟨E_s, p⟩ with its modulus")
+    middle.set(ylabel="Spearman's correlation", ylim=(-0.1, 1.0), title="$⟨E_s, v⟩$ with the posterior difference")
+    right.set(ylabel="Spearman's correlation", ylim=(-0.1, 1.0), title="$⟨E_s, p⟩$ with its modulus")
     for ax in (left, middle, right):
         _epochs(ax, [run for group in groups for run in group.runs])
     handles, labels = left.get_legend_handles_labels()

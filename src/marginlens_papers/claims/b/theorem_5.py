@@ -106,8 +106,8 @@ class B_T5(Claim):
             "select the decisive tokens only, for smaller first steps.",
             "Left: lines for two step sizes fall on logarithmic axes from near 1 to below 1e-4, well under the "
             "dashed cosine of .999. Middle: the flow's norm rises in proportion to the arc length, while "
-            "normalised steps level off near 10. Right: shares with wide error bars over the strength of the "
-            "first step; the dashed line marks the strength from which on the claim's runs lie.",
+            "normalised steps fall behind it, most of them near 10. Right: shares with wide error bars over the "
+            "strength of the first step; the dashed line marks the strength from which on the claim's runs lie.",
         ),
     }
 

@@ -125,7 +125,7 @@ class C_F3(Claim):
         "correlation": FigureText(
             "Acyclic data: correlation of $W$ with $W^mm$ over the steps, and what it lacks to one; mean with the "
             "10th to 90th percentile for the text's form, mean for the code's form.",
-            "Left: from about .77 the mean correlation rises to nearly one at the dotted line at 4,000 steps, "
+            "Left: from about .8 the mean correlation rises to nearly one at the dotted line at 4,000 steps, "
             "where the paper's figure ends; the dashed code's form starts at zero and joins it. Right: one minus "
             "the correlation falls from .2 to 1e-5 at 100,000 steps on logarithmic axes.",
         ),
@@ -452,9 +452,8 @@ class C_F5(Claim):
             "Squared loss: correlation with the local (red) and the global (blue) Graph-SVM solution, and "
             "distance from their corrections, the local one made by two rules; three series of data.",
             "Three panels over the steps. Left: local correlations rise to near one in all series; global ones "
-            "level off between .4 and .9. Middle and right: the distance from the global correction grows without "
-            "end, while that from the local one stays at or near zero, by the labels' components, or comes down "
-            "to it, by the selected ones.",
+            "level off between .6 and .9. Middle and right: the distance from the global correction grows without "
+            "end, while that from the local one ends at a tenth or less in every series, by either rule.",
         ),
     }
 
@@ -678,7 +677,7 @@ class C_F6(Claim):
             "Cross-entropy: correlation with the local (red) and the global (blue) Graph-SVM solution, and "
             "distance from their corrections, the local one made by two rules; three series of data.",
             "Three panels over the steps. Left: local correlations rise to near one in all series; global ones "
-            "level off or turn down, the lowest to about .5. Middle and right: the distance from the global "
+            "level off or turn down, the lowest to about .6. Middle and right: the distance from the global "
             "correction grows without end; that from the local one comes down to a tenth and less in most series.",
         ),
     }

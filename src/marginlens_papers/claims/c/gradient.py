@@ -165,7 +165,7 @@ class C_L(Claim):
         middle.legend(loc="upper left")
         right.hist(arrays["pull"], bins=np.linspace(-1.0, 1.0, 61).tolist(), color=plotting.GLOBAL)
         right.axvline(0.0, color=plotting.INK, ls="--", lw=1.2)
-        right.set(xlabel="cosine of −∇L with W^mm", ylabel="gradients", xticks=[-1.0, -0.5, 0.0, 0.5, 1.0])
+        right.set(xlabel=r"cosine of −∇L with $W^{\rm mm}$", ylabel="gradients", xticks=[-1.0, -0.5, 0.0, 0.5, 1.0])
         right.set_title("Lemma 6")
         return {"smoothness": fig}
 

@@ -325,8 +325,8 @@ class C_T2(Claim):
             "$W^cyc$. Right: the remainder (grey), and its distance from the offset that the multipliers predict.",
             "Three panels over R times the margin. Left: lines fall with slope −1 on logarithmic axes. Middle: "
             "lines fall exponentially, parallel to the dashed guide, to 1e-14. Right: the grey norm of the "
-            "remainder stays between 1 and 10, while its coloured distance from the prediction falls to 1e-4 and "
-            "below.",
+            "remainder stays between 1 and 10, while its coloured distance from the prediction falls to between "
+            "1e-2 and 1e-4.",
         ),
     }
 

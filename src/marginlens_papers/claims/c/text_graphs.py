@@ -126,12 +126,12 @@ class C_G(Claim):
             "3, from all windows that hold the next character.",
             "Three graphs. In each a blue box of 18 to 28 characters of equal priority stands above a dashed box "
             "of single characters that are below it and not compared with each other; after the blank, two or "
-            "three single capital letters stand above the box.",
+            "three single capital letters stand above the box or beside it.",
         ),
         "text-window-16": FigureText(
             "The same for windows of 16 characters: far more characters are tied.",
             "Three graphs. In each a large blue box of 27 to 48 characters of equal priority, nearly the whole "
-            "alphabet, stands above a dashed box of a dozen or two rare characters.",
+            "alphabet, stands above a dashed box of 16 to 36 rare characters.",
         ),
     }
 

@@ -112,15 +112,15 @@ class D_1(Claim):
             "Distance of the trained $W$ from the Frobenius and the nuclear margin solution of what it selects: "
             "trained directly at the left, through its factors at the right. Mean, and 10th to 90th percentile.",
             "Two panels on logarithmic axes. Left: the distance from the Frobenius solution (blue) falls steadily "
-            "below 1e-3 or so, that from the nuclear one (red) levels off near .1; the dashed run with the "
-            "gradient that cancels flattens out above the exact one. Right: with factors the order is reversed, "
-            "the nuclear distance falling further than the Frobenius one.",
+            "to about 1e-3, that from the nuclear one (red) levels off near .15; the dashed run with the gradient "
+            "that cancels flattens out above the exact one. Right: with factors the order is reversed, the "
+            "nuclear distance falling further than the Frobenius one.",
         ),
         "spread": FigureText(
             "How far single runs are from their solution at the last step: the share of runs up to each distance.",
             "Three rising step curves on a logarithmic axis of one minus the correlation: W with exact gradients "
             "at the far left, W with the gradient that cancels to its right, and the factors, spread over two "
-            "orders of magnitude, farthest right.",
+            "orders of magnitude, for the greater part farthest right.",
         ),
     }
 
@@ -239,7 +239,7 @@ def _draw_correlations(finding: Finding) -> Figure:
             title=title,
         )
         ax.legend(loc="lower left")
-    drawing.level(left, 0.01, "authors: about .99 after 1,000", side="right", dash=":")
+    drawing.level(left, 0.01, "authors: about .99\nafter 1,000", dash=":")
     return fig
 
 

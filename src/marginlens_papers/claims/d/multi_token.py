@@ -276,7 +276,11 @@ def _draw_distances(finding: Finding) -> Figure:
         for way, dash in styles.items():
             if both.any():
                 ax.loglog(row["steps"], np.median(row[way][both], axis=0), dash, color=colour, label=f"d = {d}, {way}")
-    ax.set(xlabel="step", ylabel="1 − cosine with W^fin + R W^dir (median)", title="Runs that pass both ways")
+    ax.set(
+        xlabel="step",
+        ylabel=r"1 − cosine with $W^{\rm fin} + R\,W^{\rm dir}$ (median)",
+        title="Runs that pass both ways",
+    )
     ax.legend()
     return fig
 
@@ -289,8 +293,8 @@ def _draw_dropped(finding: Finding) -> Figure:
         ax.semilogy(x, y, marker, color=colour, ms=5, alpha=0.7, label=f"{way} gradient")
     ax.axvline(-16.0, color=plotting.INK, ls=":", lw=1.2)
     ax.set(
-        xlabel="log10 of the largest dropped attention (line: 1e-16)",
-        ylabel="1 − cosine with W^fin + R W^dir at the end",
+        xlabel=r"$\log_{10}$ of the largest dropped attention (line: $10^{-16}$)",
+        ylabel=r"1 − cosine with $W^{\rm fin} + R\,W^{\rm dir}$ at the end",
     )
     ax.legend()
     return fig

@@ -120,12 +120,13 @@ class E_1(Claim):
             "Two heat maps of three by three cells with numbers, for p = 1.75, 2 and 3. In both the diagonal is "
             "smallest, a few thousandths at most; off the diagonal values grow with the difference of the powers, "
             "to about .1.",
+            brightness_speaks=True,
         ),
         "curves": FigureText(
             "Divergence from the margin of the run's own $p$ over the steps: mean over seeds with the 10th to "
             "90th percentile.",
             "Three lines with bands falling on logarithmic axes: p = 1.75 and 2 reach about 1e-3 within 2,000 "
-            "steps, p = 3 stays near .1 for thousands of steps and then falls to a few thousandths at 20,000.",
+            "steps, p = 3 falls far more slowly, to a few thousandths at 20,000.",
         ),
     }
 

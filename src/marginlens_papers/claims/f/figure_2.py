@@ -138,7 +138,7 @@ class F_1(Claim):
         "gap": FigureText(
             "What each descent still lacks of the best margin in its own norm, over the steps and over the clock "
             "$γ* Σ η$; pale lines are the paper's steps, full ones longer steps.",
-            "Two panels on logarithmic axes. Left: pale lines stay near 1 or fall late, full lines fall about as "
+            "Two panels on logarithmic axes. Left: pale lines stay high or fall late, full lines fall about as "
             "fast as the dotted guide of slope −1/2 or faster. Right: over the clock pale and full lines of one "
             "descent lie on one falling curve.",
         ),
@@ -148,6 +148,7 @@ class F_1(Claim):
             "Two heat maps with a row for each of four descents and a column for each of three norms. With longer "
             "steps each descent has .95 or more of the margin in its own norm and less in the others; with the "
             "paper's steps all shares are lower.",
+            brightness_speaks=True,
         ),
     }
 
@@ -276,7 +277,7 @@ def _draw_gaps(finding: Finding) -> Figure:
     left.loglog(guide, 0.9 * np.sqrt(guide[0] / guide), color=plotting.INK, ls=":", lw=1.4, label="∝ t^(−1/2)")
     left.set(xlabel="step t", ylabel="1 − margin / best margin in the own norm", ylim=(2e-3, 1.5))
     left.set_title("Paper's steps (pale), longer steps (full)")
-    right.set(xlabel="clock γ* Σ η", ylabel="1 − margin / best margin", ylim=(2e-3, 1.5), xlim=(0.3, None))
+    right.set(xlabel=r"clock $γ^{*}\, Σ\, η$", ylabel="1 − margin / best margin", ylim=(2e-3, 1.5), xlim=(0.3, None))
     right.set_title("The same runs on their clock")
     left.legend(loc="lower left")
     return fig

@@ -121,18 +121,19 @@ class X_B(Claim):
         "figure_1b": FigureText(
             "Figure 1(b)'s data, in the window $[−4, 4]²$ (claim A-F1b has another) and in the whole plane: the "
             "risk with paths and the border between basins, and the basins with the cones of Theorem 3.",
-            "Left: a map of the risk, highest at the lower left and lowest at the upper right, with a few paths; "
-            "a white border sets off the lower right, whose paths bend to the LMM ray, from the rest, whose paths "
-            "bend to the GMM ray. Right: the whole plane as a disc; about two thirds are red and lead to the GMM, "
-            "the hatched blue rest, at the right and below, to the LMM.",
+            "Left: a map of the risk, highest at the lower left and lowest at the top, with a few paths; a white "
+            "border sets off the lower right, whose paths bend to the LMM ray, from the rest, whose paths bend to "
+            "the GMM ray. Right: the whole plane as a disc; about two thirds are red and lead to the GMM, the "
+            "hatched blue rest, at the right and below, to the LMM.",
+            brightness_speaks=True,
         ),
         "random": FigureText(
             "A random problem with three locally optimal directions and a finite minimum: the risk with paths and "
             "borders in $[−6, 6]²$, and the basins of the whole plane with the cones of Theorem 3.",
             "Left: a map of the risk with paths and white borders; some paths end at a cross at the middle left, "
             "a finite minimum. Right: the plane as a disc with four regions: blue hatched at the top, a narrow "
-            "red one, green at the right and below, and a grey one around the finite minimum that does not reach "
-            "the rim.",
+            "red one, green at the right and below, and a grey one at the left around the finite minimum.",
+            brightness_speaks=True,
         ),
     }
 

@@ -132,9 +132,9 @@ class X_T5(Claim):
             "Runs that select the decisive tokens alone, by how far the first step moves decisive scores "
             "(columns) and by the length of sequences, the width and the number of decisive tokens (rows). A bar "
             "marks where check_class_window warns.",
-            "Two tables of coloured cells with counts such as 2/2 and 0/2 and small intervals. Blue cells, where "
+            "Two tables of coloured cells with counts such as 4/4 and 0/8 and small intervals. Blue cells, where "
             "runs come right, lie at small and at large moves; between them red cells, where a class is lost, "
-            "with a black bar above the count.",
+            "with a black bar above the count; at the smallest move of all most cells are red too.",
         ),
         "flows": FigureText(
             "Three flows at $T = 30$, with a small step, one in the window and a large one: how far $p$ runs off "

@@ -204,13 +204,14 @@ class X_N1(_OneNormOneMargin):
             "Two heat maps of five by five norms with numbers. In both the diagonal is bright, .99 or more at the "
             "left and 1 at the right; all other cells are lower, between .15 and .88, and nearly the same in "
             "both.",
+            brightness_speaks=True,
         ),
         "own": FigureText(
             "Left: what each descent on $W$ still lacks of the margin in its own norm, mean over problems, up to "
             "100,000 steps. Right: the same of every run at the end.",
-            "Left: five lines fall on logarithmic axes; the Frobenius one is lowest, below 1e-4, the one in ℓ1 "
-            "highest, still above the dashed aim of 1e-3 or near it. Right: rising step curves of all runs, in "
-            "the same order from left to right.",
+            "Left: five lines fall on logarithmic axes; the Frobenius one is lowest, below 1e-4, those in ℓ∞ and "
+            "ℓ1 highest, still above the dashed aim of 1e-3 or near it. Right: rising step curves of all runs, "
+            "the Frobenius ones at the far left, then the spectral ones, then the others together.",
         ),
     }
     words = _words("W")
@@ -248,9 +249,10 @@ class X_N2(_OneNormOneMargin):
         "table": FigureText(
             "Share of the largest margin in each norm: of what five descents on $p$ reach after 10,000 steps "
             "(left), and of the exact max-margin solutions (right).",
-            "Two heat maps of five by five norms with numbers. The diagonal is brightest, .997 or more; next to "
+            "Two heat maps of five by five norms with numbers. The diagonal is brightest, .996 or more; next to "
             "it neighbouring powers share much, up to .99, and far from it ℓ1 and ℓ∞ share least, about .3. Both "
             "maps are nearly the same.",
+            brightness_speaks=True,
         ),
         "own": FigureText(
             "Left: what each descent on $p$ still lacks of the margin in its own norm, mean over problems, up to "
@@ -305,7 +307,7 @@ def _draw_course(arrays: Any) -> Figure:
     ]
     for k, look in enumerate(looks):
         left.loglog(long.steps, 1.0 - long.course[k].mean(axis=0), **look)
-    level(left, 1.0 - OWN_SHARE, f"aim at {STEPS:,} steps", side="right", dash=":")
+    level(left, 1.0 - OWN_SHARE, f"aim at {STEPS:,} steps", dash=":")
     level(left, 1.0 - LONG_OWN_SHARE, f"aim at {LONG_STEPS:,} steps")
     left.set(
         xlabel="step", ylabel="1 − mean share of the own margin", title="How far each descent is from its own margin"

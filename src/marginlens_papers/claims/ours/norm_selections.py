@@ -98,6 +98,7 @@ class X_N4(Claim):
             "where the control stands, descents differ in a good part of the problems, ℓ1 and nuclear most from "
             "the others. Middle: percentages vary from pair to pair. Right: bars with wide intervals, lowest for "
             "ℓ1.",
+            brightness_speaks=True,
         ),
         "selections_p": FigureText(
             "Five descents on $p$: how often two of them select differently, whose tokens have the larger margin "
@@ -105,6 +106,7 @@ class X_N4(Claim):
             "Two heat maps of five by five descents with percentages, and a bar chart. Left: ℓ1 and ℓ∞ differ "
             "most from the others, neighbouring powers seldom. Middle: percentages vary from pair to pair, white "
             "where two never differ. Right: bars with wide intervals, lowest for ℓ1.",
+            brightness_speaks=True,
         ),
     }
 

@@ -109,9 +109,10 @@ class X_O(Claim):
         "deviation": FigureText(
             "Left: largest deviation of the multipliers over the steps, median and 5% to 95% of the problems. "
             "Right: the same over the law's clock, rate · $R$, beside $e^(−rate · R)$.",
-            "Left: the median falls from above 1 to about 1e-7 at 2,000 steps, crossing the dotted aim of 1e-3 "
-            "near step 800; the band widens downwards. Right: dots of all runs gather along the black curve, flat "
-            "at first and dropping steeply from about 5 on.",
+            "Left: the median falls from above 1 below 1e-7 at 2,000 steps, crossing the dotted aim of 1e-3 near "
+            "step 800; the band widens downwards. Right: dots of all runs gather along the black curve, flat at "
+            "first and dropping steeply from about 5 on; only the purple ones, whose steps are too long, stay "
+            "level.",
         ),
         "offset": FigureText(
             "Distance of the trained $p$ from the direction of $p^mm$, from the predicted point with the offset, "
