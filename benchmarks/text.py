@@ -30,7 +30,8 @@ from marginlens.typing import FloatArray, IntArray
 
 N_RARE, N_COMMON, N_IMBALANCED_DRAWS = 200, 4000, 5
 N_FEW, N_FEW_DRAWS = 60, 20
-N_TEST = 2000  # texts, a sample of the test part, for parts that train many models
+N_TEST = 2000  # texts, a sample of the test part
+N_DRAWN_TEST = 1000  # of them, for parts that train many models
 N_YELP_SPLITS = 3
 TEST_SHARE = 0.2  # of Yelp's reviews
 EXCERPTS = (5, 10, 20, 50, 100)  # words from the start of a text
@@ -153,7 +154,10 @@ class _Data:
             for label, n in zip(np.unique(labels), counts, strict=True)
         ]
         order = rng.permutation(np.concatenate(rows))
-        return Split([self.imdb.texts[i] for i in order], labels[order], *self.test_sample)
+        texts, test_labels = self.test_sample
+        return Split(
+            [self.imdb.texts[i] for i in order], labels[order], texts[:N_DRAWN_TEST], test_labels[:N_DRAWN_TEST]
+        )
 
     def _path(self, name: str) -> str:
         return str(self.files[name])
@@ -242,7 +246,6 @@ def _few(data: _Data) -> Iterator[Row]:
     models: dict[str, Callable[[], Any]] = {
         OURS: lambda: AttentionTextClassifier(random_state=data.seed),
         "TF-IDF": lambda: TfidfLogistic(2, data.seed),
-        "NB-SVM": lambda: NaiveBayesSvm(3, data.seed),
     }
     scores: dict[str, list[tuple[float, ...]]] = {name: [] for name in models}
     for k in range(N_FEW_DRAWS):
