@@ -191,9 +191,8 @@ class ImageSettings:
     mean: tuple[float, ...] = (0.5,)  # one per channel, or one for all
     std: tuple[float, ...] = (0.5,)
     rescale: float = 1 / 255  # a byte times this, minus the mean, over std
-    shortest_edge: int | None = (
-        None  # to which a picture's shorter side is brought before its middle is cut out; else it is stretched
-    )
+    shortest_edge: int | None = None  # to which a picture's shorter side is brought before its middle is cut out
+    stretched: tuple[int, int] | None = None  # or height and width to which it is stretched before that
     resample: int = 2  # how pictures of other sizes are brought to it, as Pillow counts: 2 is bilinear, 3 bicubic
     n_registers: int = 0  # how many of the tokens before the patches are registers, the last of them
 
@@ -218,12 +217,19 @@ class ImageSettings:
         n_special = 0 if config.model_type == "swin" else 2 if config.model_type == "deit" else 1
         n_registers = int(getattr(config, "num_register_tokens", 0))
         patch = _sides(config.patch_size, "patch_size")
-        size, shortest = stated.get("size"), None
-        if isinstance(size, Mapping) and size.get("shortest_edge") and stated.get("do_resize", True):
+        size, shortest, stretched = stated.get("size"), None, None
+        if isinstance(size, int) and config.model_type.startswith("clip"):  # as older files state it
+            size = {"shortest_edge": size}
+        if not stated.get("do_resize", True):
+            size = None
+        if isinstance(size, Mapping) and size.get("shortest_edge"):
             shortest = whole_number(size["shortest_edge"], "shortest_edge", at_least=1)
+        elif size is not None and stated.get("do_center_crop", False):
+            stretched = _sides(size, "size")
         resample = whole_number(stated.get("resample", 2), "resample", at_least=0)
+        n_special += n_registers
         return cls(
-            channels, height, width, patch, n_special + n_registers, mean, std, rescale, shortest, resample, n_registers
+            channels, height, width, patch, n_special, mean, std, rescale, shortest, stretched, resample, n_registers
         )
 
     @property
@@ -344,20 +350,23 @@ def prepare_images(images: Any, settings: ImageSettings) -> ImageInputs:
     """Images as a model's pixel values.
 
     Args:
-        images: bytes (n_images, height, width, channels), normalised here; without the last axis where there is one
-            channel. Or floats (n_images, channels, height, width), which are taken as normalised already.
+        images: bytes (n_images, height, width, channels), normalised here; grey ones may leave out the last axis. Those of another size
+            or with other channels (grey, or with transparency) are brought to the model's as pictures from files are. Or floats
+            (n_images, channels, height, width), which are taken as normalised already.
     """
     array = np.asarray(images)
     c, h, w = settings.channels, settings.height, settings.width
     is_bytes = array.dtype == np.uint8
-    if is_bytes and c == 1 and array.ndim == 3:
+    if is_bytes and array.ndim == 3:
         array = array[..., None]
+    if is_bytes and array.ndim == 4 and array.size and array.shape[-1] in (1, 3, 4) and array.shape[1:] != (h, w, c):
+        array = np.stack([_fitted(_picture(image, c), settings) for image in array])
     if (
         not (is_bytes or array.dtype.kind == "f")
         or not len(array)
         or array.shape[1:] != ((h, w, c) if is_bytes else (c, h, w))
     ):
-        expected = f"floats of shape (n_images, {c}, {h}, {w}) or bytes of shape (n_images, {h}, {w}, {c})"
+        expected = f"floats of shape (n_images, {c}, {h}, {w}) or bytes of shape (n_images, height, width, {c})"
         got = f"shape {np.shape(images)} with dtype {array.dtype}"
         raise reject("images", f"{expected}, as the model asks", got)
     if is_bytes:
@@ -408,20 +417,30 @@ def _read_picture(place: Path, settings: ImageSettings) -> npt.NDArray[np.uint8]
         if opened.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK"):  # PIL would cut 16 bits off at 255
             raise reject("images", "pictures with at most 8 bits per channel", f"{str(place)!r} with {opened.mode}")
         image = ImageOps.exif_transpose(opened).convert("L" if settings.channels == 1 else "RGB")
+    return _fitted(image, settings)[None]
+
+
+def _picture(image: npt.NDArray[np.uint8], channels: int) -> Any:
+    """Bytes (height, width, 1, 3 or 4) as a picture of Pillow, grey or in colours as asked for."""
+    from PIL import Image
+
+    return Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).convert("L" if channels == 1 else "RGB")
+
+
+def _fitted(image: Any, settings: ImageSettings) -> npt.NDArray[np.uint8]:
+    """(height, width, channels) a picture of Pillow as bytes, brought to the model's size as its processor does."""
     wanted = (settings.width, settings.height)
-    if image.size != wanted:
-        if settings.shortest_edge is not None:
-            ratio = max(
-                settings.shortest_edge / min(image.size),
-                *(w / side for w, side in zip(wanted, image.size, strict=True)),
-            )
-            sides = [max(w, int(ratio * side)) for w, side in zip(wanted, image.size, strict=True)]
-            image = image.resize((sides[0], sides[1]), settings.resample)
-            left, top = ((side - edge) // 2 for side, edge in zip(image.size, wanted, strict=True))
-            image = image.crop((left, top, left + wanted[0], top + wanted[1]))
-        else:
-            image = image.resize(wanted, settings.resample)
-    return np.asarray(image, dtype=np.uint8).reshape(1, settings.height, settings.width, -1)
+    if settings.shortest_edge is not None:
+        short, long = sorted(image.size)
+        sides = {short: settings.shortest_edge, long: int(settings.shortest_edge * long / short)}
+        image = image.resize(tuple(sides[side] for side in image.size), settings.resample)
+    elif settings.stretched is not None:
+        image = image.resize(settings.stretched[::-1], settings.resample)
+    elif image.size != wanted:
+        image = image.resize(wanted, settings.resample)
+    left, top = ((side - edge) // 2 for side, edge in zip(image.size, wanted, strict=True))
+    image = image.crop((left, top, left + wanted[0], top + wanted[1]))  # black where it is smaller
+    return np.asarray(image, dtype=np.uint8).reshape(settings.height, settings.width, -1)
 
 
 def _file(path: str | os.PathLike[str], argument: str, expected: str) -> Path:
