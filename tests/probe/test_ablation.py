@@ -157,7 +157,7 @@ def test_a_model_is_left_as_it_was_and_a_probe_names_the_heads_that_change_least
     layer, head = divmod(int(np.argmin(result["output_change"])), 2)
     page = probe_page(result)
     assert f"L{layer}H{head}" in page
-    assert "changes least without" in page
+    assert "the least missed head" in page
     assert "output_change" not in probe_model(model, encoded(model)).measures
 
 

@@ -15,9 +15,10 @@ from made_up_probe import EVIL, HEADS, LAYERS, N_CHECKPOINTS, STEPS, made_up_cur
 from marginlens.probe import CheckpointCurves, probe_page
 from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS
 from marginlens.probe.page import graph_drawing, page_data
+from marginlens.probe.page.answers import answers
 from marginlens.probe.page.checkpoints import checkpoint_page
 from marginlens.probe.page.findings import change, findings, has_trend, training_findings
-from marginlens.probe.result import MEASURES, Example, TokenShare
+from marginlens.probe.result import MEASURES, Example, PrunedHeads, TokenShare
 
 
 def embedded(page):
@@ -78,16 +79,8 @@ def test_the_sentences_follow_the_numbers():
         chance = np.full((LAYERS, HEADS), level)
         return findings(made_up_result({**heads, "correlation_random_head": chance}, **changes))
 
-    heads |= {"negligible_share": flat, "sink_share": flat[::-1, ::-1], "output_divergence": flat}
-    found = with_chance(0.5, sinks=(TokenShare("'.'", 0.4, 0.125),))
-    sparsity, layers, sparsifiable, sinks, ablation, weights, selections, preferences, correlation, _ = found
-    assert "50% of the tokens that a query sees can be left out" in sparsifiable
-    assert "90% in L2H3; in 6 of 12 heads" in sparsifiable
-    assert sinks.startswith(
-        "In 9 of 12 heads one token of an input gets 30% or more of all attention, most in L0H0, 90%."
-    )
-    assert sinks.endswith("the most attended tokens are '.' (40% of all attention, 12% of what is seen).")
-    assert "changes least without L0H0 (0.1 nats), L0H1 (0.17 nats), L0H2 (0.25 nats) and most without L2H3" in ablation
+    found = with_chance(0.5)
+    sparsity, layers, weights, selections, preferences, correlation, _ = found
     assert "The sparsest head is L0H0 with nnz/T 0.10, the most even one L2H3 with 0.90." in sparsity
     assert layers.endswith("is 0.21, 0.50, 0.79.")
     assert "is −1.000: heads with larger key-query weights are on the whole sparser." in weights
@@ -103,6 +96,36 @@ def test_the_sentences_follow_the_numbers():
     assert "is less max-margin than a random one." in with_chance(0.7)[-2]
     at_offset = "W at offset 3 with the max-margin solution for the selections that this W makes has"
     assert at_offset in with_chance(0.7, w_offset=3)[-2]
+
+
+def test_the_answers_follow_the_numbers():
+    flat = np.linspace(0.1, 0.9, LAYERS * HEADS).reshape(LAYERS, HEADS)
+    heads = {"negligible_share": flat, "negligible_share_at_0.1": flat**0.1, "sink_share": flat[::-1, ::-1]}
+    known = {
+        "sinks": (TokenShare("'.'", 0.4, 0.125),),
+        "head_sinks": {(1, 2): TokenShare("'.'", 0.5, 0.1), (0, 1): TokenShare("the first token", 0.996, 0.25)},
+        "pruned": (PrunedHeads(((0, 0),), 0.1), PrunedHeads(((0, 0), (0, 1), (0, 2)), 1.25)),
+    }
+    pruning, sinks, sparsity = answers(made_up_result(heads | {"output_divergence": flat}, **known))
+    assert "diverges by 0.1 nats without L0H0, the least missed head, and by 0.9 nats without L2H3" in pruning.sentence
+    assert pruning.rows == (("1 of 12 (8%)", "0.1 nats"), ("3 of 12 (25%)", "1.2 nats"))
+    assert pruning.heads[:2] == (("L0H0", "#L0H0", "0.1 nats"), ("L0H1", "#L0H1", "0.17 nats"))
+    assert sinks.sentence == "In 9 of 12 heads one token of an input gets 30% or more of all attention."
+    assert sinks.rows == (("'.'", "40%", "12%"),)
+    assert [head[::2] for head in sinks.heads] == [("L0H1", "the first token, 99.6%"), ("L1H2", "'.', 50%")]
+    assert sparsity.rows[0] == ("0.001", "50%", "10% to 90%", "6 of 12")
+    assert sparsity.rows[2][2:] == (f"{0.1**0.1:.0%} to {0.9**0.1:.0%}", "12 of 12")
+    assert sparsity.heads[0] == ("L2H3", "#L2H3", "90%")
+    towers = {**known, "layer_names": ("encoder 0", "decoder 0", "cross 0")}
+    pruning = answers(made_up_result(heads | {"output_divergence": flat}, **towers))[0]
+    assert pruning.heads[0] == ("encoder 0 H0", "#L0H0", "0.1 nats")
+    unasked = made_up_result(heads)
+    measures = {name: values for name, values in unasked.measures.items() if not name.startswith("output_")}
+    not_asked = answers(dataclasses.replace(unasked, measures=measures))[0]
+    assert not_asked.sentence.startswith("Not measured. Give --ablate")
+    assert not_asked.rows == ()
+    hidden = dataclasses.replace(unasked, measures=measures, weights_missing="it has no adapter")
+    assert "takes an adapter" in answers(hidden)[0].sentence
 
 
 LETTER, HIGH = 7.3, 14.0  # pixels that a letter of the page's 12-pixel monospace takes, and the height of a name

@@ -16,19 +16,22 @@ from marginlens.probe import (
     LoadedModel,
     MaxMarginSettings,
     ProbeSettings,
+    TextInputs,
     adapter_for,
     example_sentences,
     layer_margins,
     load_model,
     probe_checkpoints,
     probe_model,
+    probe_page,
     read_attention,
     sample_queries,
     select_tokens,
 )
+from marginlens.probe.page.answers import answers
 from marginlens.probe.page.checkpoints import draw_curves
-from marginlens.probe.page.findings import findings
 from marginlens.probe.result import rank_test
+from tiny_families import small_model
 from tiny_transformers import TEXTS, encoded, save, tiny_bert, tiny_llama, tiny_vit
 
 torch = pytest.importorskip("torch")
@@ -490,4 +493,34 @@ def test_sinks_are_the_tokens_that_get_most_attention(bert):
         assert row.share == pytest.approx(attention[row.name] / total)
         assert row.expected == pytest.approx(seen[row.name] / pairs)
         assert row.share > row.expected
-    assert any(str(result.sinks[0].name) in sentence for sentence in findings(result))
+    assert any(result.sinks[0].name == row[0] for row in answers(result)[1].rows)
+
+
+def test_the_maps_of_a_decoder_have_the_tokens_it_has_read_behind_its_start():
+    model = small_model("bart", torch.float64)
+    ids = tuple(tuple(row) for row in ([7, 8, 9, 7, 11], [12, 7, 14, 15], [9, 8, 9, 21, 30]))
+    names = tuple(tuple(f"w{k}" for k in row) for row in ids)
+    inputs = TextInputs(tuple(map(str, ids)), ids, names, 0, 16, 0)
+    result = probe_model(model, inputs, ProbeSettings(examples=3, max_margin=True))
+    assert result.layer_names == ("encoder 0", "encoder 1", "decoder 0", "cross 0", "decoder 1", "cross 1")
+    assert [result.head_name(0, 1), result.head_name(3, 0)] == ["encoder 0 H1", "cross 0 H0"]
+    decoded = tuple((model.config.decoder_start_token_id, *row[:-1]) for row in ids)
+    assert [example.decoder_tokens for example in result.examples] == [("[start]", *row[:-1]) for row in names]
+    received = Counter()
+    for place, example in enumerate(result.examples):
+        batch = {"input_ids": [ids[place]], "decoder_input_ids": [decoded[place]]}
+        for reading in read_attention(model, batch):
+            n_heads = reading.attention.shape[1]
+            assert np.allclose(example.attention[reading.layer, :n_heads], reading.attention[0].numpy(), atol=1e-6)
+            assert not example.attention[reading.layer, n_heads:].any()
+            attended = decoded[place] if result.layer_names[reading.layer].startswith("decoder") else ids[place]
+            counted = (reading.visible[0].sum(dim=-1) >= 2).numpy()
+            for k, token in enumerate(attended):
+                received[reading.layer, token] += float(reading.attention[0, 0, counted, k].sum())
+    for (layer, head), row in result.head_sinks.items():
+        if head == 0 and row.name.startswith("'w"):
+            total = sum(mass for (other, _), mass in received.items() if other == layer)
+            assert row.share == pytest.approx(received[layer, int(row.name[2:-1])] / total)
+    assert any(head == 0 and row.name.startswith("'w") for (_, head), row in result.head_sinks.items())
+    assert "cross 1" in probe_page(result)
+    assert any(layer == 5 for layer, _ in result.preferences)

@@ -114,6 +114,7 @@ def probe(
     Examples:
         marginlens probe minilm
         marginlens probe my-model --text sentences.txt --limit 100 --out my-probe
+        marginlens probe my-model --ablate --no-max-margin --device cuda
         marginlens probe training-run --checkpoints --json > curves.json
     """
     with errors_as_sentences("Nothing was written."):
@@ -243,18 +244,28 @@ def show(out: Console, result: ProbeResult | CheckpointCurves) -> None:
 
 
 def _show_heads(out: Console, result: ProbeResult) -> None:
-    from marginlens.probe.page.findings import head_name
+    from marginlens.probe.page.answers import answers
 
     size = (
         f"{result.n_layers} layers of {result.n_heads} heads; {result.n_inputs:,} inputs, {result.n_queries:,} queries"
     )
     out.print(f"{result.model}: {size}", markup=False)
+    for answer in answers(result):
+        out.print(f"{answer.question} {answer.sentence}", markup=False)
+        if answer.rows:
+            named = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+            out.print(terminal.rows_table(answer.note, named))
+        if answer.heads:
+            heads = ", ".join(f"{head.name} ({head.says})" for head in answer.heads)
+            out.print(f"{answer.named}: {heads}.", markup=False)
     out.print(
         terminal.rows_table("Layers, means over heads", [_layer(result, layer) for layer in range(result.n_layers)])
     )
     sparsest = _order(result["relative_nnz"], largest=False)
     out.print(
-        terminal.rows_table("The sparsest heads", [{"head": head_name(*at), **_head(result, at)} for at in sparsest])
+        terminal.rows_table(
+            "The sparsest heads", [{"head": result.head_name(*at), **_head(result, at)} for at in sparsest]
+        )
     )
     if result.has_max_margin and np.isfinite(result["correlation"]).any():
         columns = _max_margin_columns()
@@ -262,9 +273,9 @@ def _show_heads(out: Console, result: ProbeResult) -> None:
         def means(at: Any) -> dict[str, Any]:
             return {title: _mean(result[name][at]) for title, name in columns.items()}
 
-        layers = [{"layer": k, **means(k)} for k in range(result.n_layers)]
+        layers = [{"layer": result.layer_name(k), **means(k)} for k in range(result.n_layers)]
         out.print(terminal.rows_table("Correlation with the max-margin W, means over heads", layers))
-        best = [{"head": head_name(*at), **means(at)} for at in _order(result["correlation"], largest=True)]
+        best = [{"head": result.head_name(*at), **means(at)} for at in _order(result["correlation"], largest=True)]
         out.print(terminal.rows_table("The most max-margin heads", best))
 
 
@@ -300,7 +311,12 @@ def _max_margin_columns() -> dict[str, str]:
 def _layer(result: ProbeResult, layer: int) -> dict[str, Any]:
     shown = [measure for measure in result.shown if measure.name in _LAYER_COLUMNS]
     means = {measure.title: _mean(result[measure.name][layer]) for measure in shown}
-    return {"layer": layer, **means, "decisive": _share(result["decisive_share"][layer]), **_tied(result, layer)}
+    return {
+        "layer": result.layer_name(layer),
+        **means,
+        "decisive": _share(result["decisive_share"][layer]),
+        **_tied(result, layer),
+    }
 
 
 def _head(result: ProbeResult, at: tuple[int, int]) -> dict[str, Any]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph, head_preferences, visible_types
 from marginlens.probe.heads.selection import Selection
-from marginlens.probe.heads.sparsity import entropy, negligible_share, relative_sparsity, soft_sparsity, top_probability
-from marginlens.probe.models.adapters.base import LayerKind
-from marginlens.probe.models.inputs import InputBatch, Inputs
-from marginlens.probe.result import Example, MarginCounts, ProbeSettings, TokenShare
+from marginlens.probe.heads.sparsity import (
+    entropy,
+    negligible_shares,
+    relative_sparsity,
+    soft_sparsity,
+    top_probability,
+)
+from marginlens.probe.models.adapters.base import Adapter, LayerKind
+from marginlens.probe.models.adapters.encoder_decoder import start_token
+from marginlens.probe.models.inputs import InputBatch, Inputs, TextInputs
+from marginlens.probe.result import NEGLIGIBLE, Example, MarginCounts, ProbeSettings, TokenShare
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_EXAMPLE_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small
@@ -26,7 +34,7 @@ class MeasureSums:
     """Sums over all queries so far, from which the measures of every head are made: their size does not grow with the inputs."""
 
     _MAPS = ("nnz", "relative_nnz", "entropy", "top_probability")
-    _SHARES = ("decisive_share", "self_share", "first_share", "last_share", "tied_share", "negligible_share")
+    _SHARES = ("decisive_share", "self_share", "first_share", "last_share", "tied_share", *NEGLIGIBLE.values())
     _SINK = "sink_share"
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
@@ -70,8 +78,8 @@ class MeasureSums:
         sees = visible[counted]
         first, last = np.argmax(sees, axis=-1), sees.shape[-1] - 1 - np.argmax(sees[:, ::-1], axis=-1)
         itself = selected == query if kind is not LayerKind.CROSS else np.full(selected.shape, np.nan)
-        negligible = negligible_share(maps, n_visible[counted])
-        hits = (top > 0.5, itself, selected == first, selected == last, selected < 0, negligible)
+        negligible = negligible_shares(maps, tuple(NEGLIGIBLE), n_visible[counted])
+        hits = (top > 0.5, itself, selected == first, selected == last, selected < 0, *negligible)
         for name, hit in zip(self._SHARES, hits, strict=True):
             self.sums[name][layer, heads] += hit.sum(axis=1)
         attended = np.where((visible & counted[..., None])[:, None], attention, 0.0)
@@ -98,12 +106,41 @@ class MeasureSums:
         return {**means, **first, **margins}
 
 
+class LayerTokens:
+    """The tokens of the inputs that the layers of a model attend with and to.
+
+    They are those of the input, but for a decoder that writes it down behind a start token: its queries are the tokens it has read, and so
+    are those that its own attention goes to; its cross-attention goes to the input's.
+    """
+
+    def __init__(self, inputs: Inputs, adapter: Adapter) -> None:
+        self.inputs, self.n_layers, self.n_heads = inputs, adapter.n_layers, adapter.n_heads
+        towers = [adapter.tower(layer) for layer in range(adapter.n_layers)]
+        kinds = [adapter.kind(layer) for layer in range(adapter.n_layers)]
+        self._is_decoder = [tower == "decoder" for tower in towers]
+        has_decoder = isinstance(inputs, TextInputs) and any(tower in ("decoder", "cross") for tower in towers)
+        self.decoder = (
+            inputs.behind(start_token(adapter.config)) if isinstance(inputs, TextInputs) and has_decoder else None
+        )
+        self.are_known = LayerKind.WINDOW not in kinds and (self.decoder is not None or not any(towers))
+
+    def attended(self, layer: int) -> Inputs:
+        """The inputs whose tokens a layer attends to."""
+        return self.decoder if self.decoder is not None and self._is_decoder[layer] else self.inputs
+
+    def names(self) -> dict[int, str]:
+        """What each token id is called."""
+        return {**({} if self.decoder is None else self.decoder.names()), **self.inputs.names()}
+
+
 class ExampleMaps:
     """Attention, selections and margins of a few inputs, layer after layer; fewer than asked for where heads are very many."""
 
-    def __init__(self, inputs: Inputs, settings: ProbeSettings, n_heads: int) -> None:
-        self._inputs, self._longest = inputs, settings.longest_example
-        count = min(settings.examples, max(1, _MAX_EXAMPLE_ENTRIES // (n_heads * self._longest**2)))
+    def __init__(self, tokens: LayerTokens, settings: ProbeSettings) -> None:
+        self._inputs, self._decoder, self._longest = tokens.inputs, tokens.decoder, settings.longest_example
+        self._n_heads = tokens.n_heads
+        n_maps = tokens.n_layers * tokens.n_heads
+        count = min(settings.examples, max(1, _MAX_EXAMPLE_ENTRIES // (n_maps * self._longest**2)))
         self._layers: dict[int, list[tuple[Any, IntArray, FloatArray]]] = {k: [] for k in self._chosen(count)}
         self._tokens: dict[int, tuple[str, ...]] = {}
 
@@ -125,9 +162,14 @@ class ExampleMaps:
                 tokens = self._tokens[place] = batch.tokens[row]
                 is_short = len(tokens) <= self._longest and self._inputs.grid is None
                 n_queries = len(tokens) if is_short else 1
-                maps = attention[row, :, :n_queries, : len(tokens)].astype(np.float32)
-                margins = selection.margin[row, :, :n_queries].copy()
-                self._layers[place].append((maps, selection.unique[row, :, :n_queries], margins))
+                maps = np.zeros((self._n_heads, n_queries, len(tokens)), dtype=np.float32)  # of all heads, also those
+                selected = np.full((self._n_heads, n_queries), -1)  # that this layer has not
+                margins = np.full((self._n_heads, n_queries), np.nan)
+                n_heads = attention.shape[1]
+                maps[:n_heads] = attention[row, :, :n_queries, : len(tokens)]
+                selected[:n_heads] = selection.unique[row, :, :n_queries]
+                margins[:n_heads] = selection.margin[row, :, :n_queries]
+                self._layers[place].append((maps, selected, margins))
 
     def examples(self) -> tuple[Example, ...]:
         """The examples, in the order of the inputs."""
@@ -145,55 +187,76 @@ class ExampleMaps:
                     margins=np.where(no_choice, np.nan, margins),
                     grid=self._inputs.grid,
                     image=self._inputs.image(place),
+                    decoder_tokens=() if self._decoder is None else self._decoder.tokens[place],
                 )
             )
         return tuple(made)
 
 
 class SinkRecorder:
-    """The attention that each token gets, by its name and as the first of its input, summed over queries and heads."""
+    """The attention that each token gets from each head, by its name and as the first of its input, summed over queries."""
 
-    def __init__(self, inputs: Inputs) -> None:
-        self._inputs = inputs
-        types = np.unique(np.concatenate([np.asarray(ids, dtype=np.int64) for ids in inputs.ids]))
-        self._types = types
-        self._attention, self._n_seen = np.zeros((2, len(types)))
-        self._first = np.zeros(2)  # attention to the first token of an input, and how often it is seen
+    def __init__(self, tokens: LayerTokens) -> None:
+        self._tokens = tokens
+        known = [ids for inputs in (tokens.inputs, tokens.decoder) if inputs is not None for ids in inputs.ids]
+        self._types = np.unique(np.concatenate([np.asarray(ids, dtype=np.int64) for ids in known]))
+        n_rows = len(self._types) + 1  # the last for the first token of an input
+        self._attention = np.zeros((tokens.n_layers, tokens.n_heads, n_rows))
+        self._n_seen = np.zeros((tokens.n_layers, n_rows))  # by the queries of a head
+        self._n_heads = np.zeros(tokens.n_layers, dtype=np.int64)
 
-    def add(self, batch: InputBatch, attention: FloatArray, visible: BoolArray) -> None:
+    def add(self, layer: int, batch: InputBatch, attention: FloatArray, visible: BoolArray) -> None:
         """Add maps (n_inputs, n_heads, n_tokens, n_tokens) of one layer, zero in heads that are not finite."""
         counted = visible & (visible.sum(axis=-1, keepdims=True) >= 2)
-        received = np.einsum("bhqt,bqt->bt", attention, counted)
-        n_seen = attention.shape[1] * counted.sum(axis=1)
-        for row, place in enumerate(batch.index.tolist()):
-            ids = np.searchsorted(self._types, np.asarray(self._inputs.ids[place]))
-            np.add.at(self._attention, ids, received[row, : len(ids)])
-            np.add.at(self._n_seen, ids, n_seen[row, : len(ids)])
-        self._first += received[:, 0].sum(), n_seen[:, 0].sum()
+        received = np.einsum("bhqt,bqt->hbt", attention, counted)
+        n_seen, ids = counted.sum(axis=1), self._tokens.attended(layer).ids
+        places = [np.searchsorted(self._types, np.asarray(ids[place])) for place in batch.index.tolist()]
+        flat = np.concatenate(places)
+        is_real = np.arange(n_seen.shape[1]) < np.array([len(row) for row in places])[:, None]
+        for head, mass in enumerate(received):
+            self._attention[layer, head, :-1] += np.bincount(flat, mass[is_real], minlength=len(self._types))
+            self._attention[layer, head, -1] += mass[:, 0].sum()
+        self._n_seen[layer, :-1] += np.bincount(flat, n_seen[is_real], minlength=len(self._types))
+        self._n_seen[layer, -1] += n_seen[:, 0].sum()
+        self._n_heads[layer] = len(received)
 
     def sinks(self, n_rows: int = 3) -> tuple[TokenShare, ...]:
-        """The tokens with most attention beyond what they would have if all that is seen had the same."""
-        attention, n_seen = self._attention.sum(), self._n_seen.sum()
-        if not attention > 0.0:
+        """The tokens with most attention of all heads beyond what they would have if all that is seen had the same."""
+        return self._largest(self._attention.sum(axis=(0, 1)), self._n_heads @ self._n_seen, n_rows)
+
+    def head_sinks(self) -> dict[tuple[int, int], TokenShare]:
+        """The first such token of every head that has one."""
+        found = {
+            (layer, head): self._largest(self._attention[layer, head], self._n_seen[layer], 1)
+            for layer, head in np.ndindex(*self._attention.shape[:2])
+        }
+        return {at: rows[0] for at, rows in found.items() if rows}
+
+    def _largest(self, attention: FloatArray, n_seen: FloatArray, n_rows: int) -> tuple[TokenShare, ...]:
+        total = attention[:-1].sum()
+        if not total > 0.0:
             return ()
-        names = self._inputs.names()
-        rows = [
-            TokenShare(repr(names[int(token)]), float(mass / attention), float(seen / n_seen))
-            for token, mass, seen in zip(self._types, self._attention, self._n_seen, strict=True)
-        ]
-        rows.append(TokenShare("the first token", float(self._first[0] / attention), float(self._first[1] / n_seen)))
-        ordered = sorted(rows, key=lambda row: row.expected - row.share)[:n_rows]
-        return tuple(row for row in ordered if row.share - row.expected >= MIN_SINK_EXCESS)
+        share, expected = attention / total, n_seen / n_seen[:-1].sum()
+        order = np.argsort(expected - share, kind="stable")[:n_rows]
+        names = self._names
+        rows = (TokenShare(names[k], float(share[k]), float(expected[k])) for k in order.tolist())
+        return tuple(row for row in rows if row.share - row.expected >= MIN_SINK_EXCESS)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        names = self._tokens.names()
+        return [*(repr(names[token]) for token in self._types.tolist()), "the first token"]
 
 
 class SelectionRecorder:
     """The selections of the first inputs, as many as stay below a fixed number of pairs of query and token, which is larger for few."""
 
-    def __init__(self, inputs: Inputs, n_layers: int, n_heads: int) -> None:
+    def __init__(self, tokens: LayerTokens) -> None:
+        inputs, n_layers, n_heads = tokens.inputs, tokens.n_layers, tokens.n_heads
         pairs = np.cumsum(inputs.lengths**2)
         few, more = (int(np.searchsorted(pairs, most, side="right")) for most in (_MAX_PAIRS, 2 * _MAX_PAIRS))
         self.count = max(few, min(more, _MIN_INPUTS))
-        self._inputs, self._shape = inputs.subset(range(self.count)), (n_layers, n_heads)
+        self._tokens, self._inputs, self._shape = tokens, inputs.subset(range(self.count)), (n_layers, n_heads)
         lengths = self._inputs.lengths.tolist()
         self._selected = [np.zeros((n_layers, n_heads, n), dtype=np.int32) for n in lengths]
         self._visible = [np.zeros((n_layers, n, n), dtype=bool) for n in lengths]
@@ -203,7 +266,8 @@ class SelectionRecorder:
         for row, place in enumerate(batch.index.tolist()):
             if place < self.count:
                 n_tokens = len(batch.tokens[row])
-                self._selected[place][layer] = selection.unique[row, :, :n_tokens]
+                chosen = selection.unique[row, :, :n_tokens]
+                self._selected[place][layer, : len(chosen)] = chosen
                 self._visible[place][layer] = visible[row, :n_tokens, :n_tokens]
 
     def preferences(
@@ -214,10 +278,12 @@ class SelectionRecorder:
         """The strongest preferences of every finite head, its graph, and the shares (n_layers, n_heads) contested or in no cycle."""
         contested, strict = np.full((2, *self._shape), np.nan)
         rows, graphs = {}, {}
-        names = self._inputs.names() if n_rows and self.count >= 2 else {}
-        ids = [np.asarray(tokens, dtype=np.int64) for tokens in self._inputs.ids]
+        names = self._tokens.names() if n_rows and self.count >= 2 else {}
         for layer in range(self._shape[0]) if names else ():
-            if layer == 0 or any((masks[layer] != masks[layer - 1]).any() for masks in self._visible):
+            attended = self._tokens.attended(layer)
+            is_same = layer > 0 and attended is self._tokens.attended(layer - 1)
+            if not is_same or any((masks[layer] != masks[layer - 1]).any() for masks in self._visible):
+                ids = [np.asarray(tokens, dtype=np.int64) for tokens in attended.ids[: self.count]]
                 types = visible_types(ids, [masks[layer] for masks in self._visible])
             for head in np.flatnonzero(is_finite[layer]).tolist():
                 found = head_preferences(types, [selected[layer, head] for selected in self._selected])

@@ -48,12 +48,22 @@ class Measure(NamedTuple):
         """The title inside its group."""
         return self.title.split(": ")[-1]
 
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a part of a whole, shown in percent."""
+        return "_share" in self.name
+
     def has_values(self, values: FloatArray) -> bool:
         """Whether there is something to show: a number, and for ties one above zero, since most models have none."""
         known = values[np.isfinite(values)]
         return bool(known.any() if self.name == "tied_share" else known.size)
 
 
+NEGLIGIBLE = {
+    0.001: "negligible_share",
+    0.01: "negligible_share_at_0.01",
+    0.1: "negligible_share_at_0.1",
+}  # by total variation
 # fmt: off
 _BY_GROUP = {
     "Sparsity": (
@@ -64,6 +74,10 @@ _BY_GROUP = {
         ("top_probability", "top probability", "The attention that the most attended token gets."),
         ("negligible_share", "can be left out", "The share of the visible tokens that can be left out at a total variation of at most "
          "0.001 between the attention and what is left of it: the mean over queries, exact for each."),
+        ("negligible_share_at_0.01", "left out: at 0.01", "The share of the visible tokens that can be left out "
+         "at a total variation of at most 0.01."),
+        ("negligible_share_at_0.1", "left out: at 0.1", "The share of the visible tokens that can be left out "
+         "at a total variation of at most 0.1."),
     ),
     "First token": (
         ("first_relative_nnz", "first: nnz/T", "nnz/T for the query of the first token (CLS) alone."),
@@ -252,6 +266,8 @@ class Example(Displayed, Tabular):
         queries: (n_queries,) the positions whose attention is recorded: all of a short input, the first of a long one.
         attention: (n_layers, n_heads, n_queries, n_tokens) probabilities; selected, margins: (n_layers, n_heads, n_queries), -1 and nan
             for a query that sees only one token, -1 and the margin, zero up to rounding, for one whose selection is tied.
+        decoder_tokens: (n_tokens) what the tokens that a decoder reads are called, where there is one: the queries of its layers, and what
+            its own attention (not its cross-attention) goes to.
         grid: rows and columns of patches where the tokens after the first are an image's.
         image: (height, width, channels) that image in bytes, at the size that the model reads.
 
@@ -266,6 +282,7 @@ class Example(Displayed, Tabular):
     margins: FloatArray
     grid: tuple[int, int] | None = None
     image: npt.NDArray[np.uint8] | None = None
+    decoder_tokens: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Example({self.name[:40]!r}, {len(self.tokens)} tokens, {len(self.queries)} queries)"
@@ -275,6 +292,7 @@ class Example(Displayed, Tabular):
         return {
             "name": self.name,
             "tokens": list(self.tokens),
+            "decoder_tokens": list(self.decoder_tokens) or None,
             "queries": self.queries.tolist(),
             "selected": self.selected.tolist(),
             "margins": rounded(self.margins),
@@ -364,6 +382,7 @@ class ProbeResult(_Measured, Tabular):
         notes: sentences on what could not be measured, each said once.
         pruned: with ablation, what becomes of the model's output without several heads at once, those that single ablation misses least.
         sinks: the tokens, by name or as the first one, that get most attention beyond their number; where maps are those of tokens.
+        head_sinks: (layer, head) → the same token of this head, where there is one.
         layer_names: (n_layers) what the layers are called: their number, after encoder, decoder or cross where there are several stacks.
         weights_missing: why W is not read, which leaves its norms nan and the max-margin part out; empty where it is.
 
@@ -384,10 +403,20 @@ class ProbeResult(_Measured, Tabular):
     graphs: Mapping[tuple[int, int], PreferenceGraph] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
     sinks: tuple[TokenShare, ...] = ()
+    head_sinks: Mapping[tuple[int, int], TokenShare] = field(default_factory=dict, repr=False)
     pruned: tuple[PrunedHeads, ...] = ()
     layer_names: tuple[str, ...] = ()
     weights_missing: str = ""
     seconds: float = float("nan")
+
+    def layer_name(self, layer: int) -> str:
+        """What a layer is called: its number, after the part of the model where there are several."""
+        return self.layer_names[layer] if self.layer_names else str(layer)
+
+    def head_name(self, layer: int, head: int) -> str:
+        """What a head is called: L3H5, or cross 1 H5 where a model has several stacks."""
+        name = self.layer_name(layer)
+        return f"L{name}H{head}" if name.isdecimal() else f"{name} H{head}"
 
     @property
     def has_max_margin(self) -> bool:
@@ -414,6 +443,16 @@ class ProbeResult(_Measured, Tabular):
             "weights_missing": self.weights_missing or None,
             "sinks": [
                 {**row._asdict(), "share": rounded(row.share), "expected": rounded(row.expected)} for row in self.sinks
+            ],
+            "head_sinks": [
+                {
+                    "layer": layer,
+                    "head": head,
+                    **row._asdict(),
+                    "share": rounded(row.share),
+                    "expected": rounded(row.expected),
+                }
+                for (layer, head), row in sorted(self.head_sinks.items())
             ],
             "pruned": [{"heads": [list(at) for at in row.heads], "change": rounded(row.change)} for row in self.pruned],
             "heads": self.n_heads,
@@ -443,6 +482,8 @@ class ProbeResult(_Measured, Tabular):
         axes = axes_for(ax)
         draw_matrix(axes, self[measure], "viridis", float(np.nanmin(self[measure])))
         axes.set(xlabel="head", ylabel="layer", title=f"{self.model}: {_title(measure)}")
+        if not all(name.isdecimal() for name in self.layer_names):
+            axes.set_yticks(np.arange(self.n_layers), self.layer_names)
         return axes
 
     def _columns(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from marginlens.errors import InputError, reject
 from marginlens.probe.ablation import ablate_heads
-from marginlens.probe.accumulators import ExampleMaps, MeasureSums, SelectionRecorder, SinkRecorder
+from marginlens.probe.accumulators import ExampleMaps, LayerTokens, MeasureSums, SelectionRecorder, SinkRecorder
 from marginlens.probe.heads.max_margin import (
     SAME_TOKEN_RTOL,
     HeadMargin,
@@ -49,7 +49,7 @@ _WHY_NO_SOLUTION = {  # why a head has no correlation, by what its SVM ended wit
     Status.TRIVIAL: "there is no max-margin solution: all their queries are tied, and select nothing.",
 }
 _WITHOUT_MAPS = (
-    "Examples and preferences are left out: the layers of this model do not all attend to the tokens of one input (it has a decoder, "
+    "Examples, sinks by name and preferences are left out: the layers of this model do not all attend to the tokens of an input (it has "
     "windows, or tokens that it makes itself)."
 )
 _TIES_LEFT_OUT = "are tied: different tokens share their largest logit, up to rounding, and they are left out."
@@ -86,13 +86,14 @@ def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: P
     check_memory(data, adapter.n_heads)
     size = (adapter.n_layers, adapter.n_heads)
     exists = np.arange(size[1]) < np.array([[adapter.shape(layer).n_heads] for layer in range(size[0])])
-    has_maps = all(adapter.kind(layer) is LayerKind.SELF and not adapter.tower(layer) for layer in range(size[0]))
+    tokens = LayerTokens(data, adapter)
+    has_maps = tokens.are_known
     total = len(data) + (size[0] * size[1] if options.max_margin else 0)
     total += int(exists.sum()) if options.ablation and adapter.reads_weights else 0
     report = as_progress(progress) or (lambda done, total: None)
     norms, notes, has_finite_weights = head_norms(adapter, options.offset)
-    sums, examples = MeasureSums(*size), ExampleMaps(data, options, size[0] * size[1])
-    selections, sinks, done = SelectionRecorder(data, *size), SinkRecorder(data), 0
+    sums, examples = MeasureSums(*size), ExampleMaps(tokens, options)
+    selections, sinks, done = SelectionRecorder(tokens), SinkRecorder(tokens), 0
     report(done, total)
     for batch in data.batches():
         for reading in read_attention(network, batch.inputs, allow_nan=True):
@@ -108,7 +109,7 @@ def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: P
                 )  # else layers see other tokens than the input's
             if has_maps:
                 examples.add(reading.layer, batch, attention, selection)
-                sinks.add(batch, attention, visible)
+                sinks.add(reading.layer, batch, attention, visible)
                 selections.add(reading.layer, batch, visible, selection)
         done += len(batch.index)
         report(done, total)
@@ -160,6 +161,7 @@ def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: P
         graphs=graphs,
         notes=tuple(notes),
         sinks=sinks.sinks() if has_maps else (),
+        head_sinks=sinks.head_sinks() if has_maps else {},
         pruned=pruned,
         layer_names=adapter.layer_names,
         weights_missing=adapter.reason if isinstance(adapter, AttentionOnlyAdapter) else "",

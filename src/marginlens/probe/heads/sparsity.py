@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,13 +84,19 @@ def negligible_share(s: Any, n_visible: Any = None, *, tolerance: float = TOTAL_
     Returns:
         (…) between 0 and 1 - 1/T; nan where nothing is visible.
     """
-    if not 0.0 <= tolerance < 1.0:
-        raise reject("tolerance", "from 0 to below 1", tolerance)
+    return negligible_shares(s, (tolerance,), n_visible)[0]
+
+
+def negligible_shares(s: Any, tolerances: Sequence[float], n_visible: Any = None) -> FloatArray:
+    """(n_tolerances, …) `negligible_share` at several tolerances at once."""
+    for tolerance in tolerances:
+        if not 0.0 <= tolerance < 1.0:
+            raise reject("tolerance", "from 0 to below 1", tolerance)
     maps = _checked_maps(s)
     counts = np.asarray(maps.shape[-1] if n_visible is None else n_visible, dtype=np.float64)
     n_hidden = maps.shape[-1] - counts
-    below = np.cumsum(np.sort(maps, axis=-1), axis=-1) <= tolerance  # hidden tokens come first, and are no gain
-    n_left_out = below.sum(axis=-1) - n_hidden
+    sums = np.cumsum(np.sort(maps, axis=-1), axis=-1)  # hidden tokens come first, and are no gain
+    n_left_out = np.stack([np.sum(sums <= tolerance, axis=-1) - n_hidden for tolerance in tolerances])
     return np.asarray(np.where(maps.any(axis=-1) & (counts > 0.0), n_left_out / np.maximum(counts, 1.0), np.nan))
 
 

@@ -71,6 +71,12 @@ class TextInputs:
         ids, tokens = tuple(self.ids[k] for k in places), tuple(self.tokens[k] for k in places)
         return replace(self, texts=tuple(self.texts[k] for k in places), ids=ids, tokens=tokens)
 
+    def behind(self, start: int) -> TextInputs:
+        """What a decoder reads while it writes these texts down: a start token, and each text without its last token."""
+        name = self.names().get(start, "[start]")
+        ids = tuple((start, *text[:-1]) for text in self.ids)
+        return replace(self, ids=ids, tokens=tuple((name, *names[:-1]) for names in self.tokens))
+
     def title(self, place: int) -> str:
         """What an input is called on a page: the text."""
         return self.texts[place]

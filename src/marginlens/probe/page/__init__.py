@@ -14,6 +14,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from marginlens.pages import data_address, render
 from marginlens.plotting.graphs import Lettering, layered_layout
 from marginlens.probe.heads.preferences import PreferenceGraph
+from marginlens.probe.page.answers import answers
 from marginlens.probe.page.findings import findings
 from marginlens.probe.result import MEASURE_TITLES, Example, Measure, ProbeResult, rounded
 
@@ -44,6 +45,7 @@ def probe_page(result: ProbeResult, *, introduction: Sequence[str] = (), back: s
         facts=facts,
         back=back,
         introduction=introduction,
+        answers=answers(result),
         findings=findings(result),
         notes=result.notes,  # JSON that no text in it can end, and no browser reads as markup
         data=htmlsafe_json_dumps(page_data(result), ensure_ascii=True, allow_nan=False, separators=(",", ":")),
@@ -56,17 +58,21 @@ def page_data(result: ProbeResult) -> dict[str, Any]:
     return {
         "model": result.model,
         "layers": result.n_layers,
+        "layerNames": [result.layer_name(layer) for layer in range(result.n_layers)],
         "heads": result.n_heads,
         "measures": [
             {
                 **measure._asdict(),
                 "label": measure.label,
-                "percent": measure.name.endswith("_share"),
+                "percent": measure.is_share,
                 "range": _range(result, measure),
                 "values": rounded(result[measure.name]),
             }
             for measure in result.shown
         ],
+        "sinks": {
+            f"{layer}.{head}": [row.name, row.share, row.expected] for (layer, head), row in result.head_sinks.items()
+        },
         "margins": {"edges": rounded(edges), "counts": counts.tolist()},
         "examples": [_example(example) for example in result.examples],
         "preferences": {

@@ -9,7 +9,6 @@ from marginlens.typing import BoolArray, FloatArray
 
 _CLEAR_RATIO = 1.25  # of two medians, from which on one is said to be larger
 _ALIKE = 0.02  # smallest and largest nnz/T of heads that are said to be alike lie this close
-SINK_SHARE = 0.3  # of all attention, from which on the most attended token of an input is called a sink
 SIGNIFICANCE = 0.05  # of a rank correlation; over checkpoints shared out over the layers
 MIN_RELATIVE_CHANGE = 0.05  # of the first value: a smaller change over training is no finding, however steady
 
@@ -19,15 +18,10 @@ MIN_RELATIVE_CHANGE = 0.05  # of the first value: a smaller change over training
 
 def findings(result: ProbeResult) -> tuple[str, ...]:
     """Sentences on sparsity, on how it goes with the weights, on what heads select and on how max-margin they are."""
-    parts = [_sparsity, _sparsifiable, _sinks, _ablation, _weights, _selections, _preferences]
+    parts = [_sparsity, _weights, _selections, _preferences]
     if result.has_max_margin:
         parts += [_correlation, _margins]
     return tuple(sentence for part in parts for sentence in part(result))
-
-
-def head_name(layer: int, head: int) -> str:
-    """A head as the page and the terminal call it: L3H5."""
-    return f"L{layer}H{head}"
 
 
 def _largest(values: FloatArray) -> tuple[int, int]:
@@ -47,66 +41,14 @@ def _sparsity(result: ProbeResult) -> list[str]:
         counted += f" All heads are about equally sparse: nnz/T from {ends}."
     else:
         counted += (
-            f" The sparsest head is {head_name(*sparsest)} with nnz/T {share[sparsest]:.2f}, the most even one "
-            f"{head_name(*evenest)} with {share[evenest]:.2f}."
+            f" The sparsest head is {result.head_name(*sparsest)} with nnz/T {share[sparsest]:.2f}, the most even one "
+            f"{result.head_name(*evenest)} with {share[evenest]:.2f}."
         )
     if result.n_layers < 2:
         return [counted]
     layers = (values[np.isfinite(values)] for values in share)
     means = ", ".join(f"{values.mean():.2f}" if values.size else "–" for values in layers)
     return [counted, f"From the first layer to the last, the mean nnz/T of the heads is {means}."]
-
-
-def _sparsifiable(result: ProbeResult) -> list[str]:
-    share = result.measures.get("negligible_share", np.empty(0))
-    if not np.isfinite(share).any():
-        return []
-    most = _largest(share)
-    return [
-        f"At a total variation of at most 0.001, {np.nanmean(share):.0%} of the tokens that a query sees can be left out (mean over "
-        f"heads), and {share[most]:.0%} in {head_name(*most)}; in {int(np.sum(np.nan_to_num(share) >= 0.5))} of "
-        f"{int(np.isfinite(share).sum())} heads it is half of them or more."
-    ]
-
-
-def _sinks(result: ProbeResult) -> list[str]:
-    share = result.measures.get("sink_share", np.empty(0))
-    if not np.isfinite(share).any():
-        return []
-    strongest = _largest(share)
-    n_sinks = int(np.sum(np.nan_to_num(share) >= SINK_SHARE))
-    said = (
-        f"In {n_sinks} of {int(np.isfinite(share).sum())} heads one token of an input gets {SINK_SHARE:.0%} or more of all attention, most "
-        f"in {head_name(*strongest)}, {share[strongest]:.0%}."
-    )
-    places = [
-        f"{name} ({part:.0%} of all attention, {expected:.0%} of what is seen)" for name, part, expected in result.sinks
-    ]
-    if places:
-        said += f" Over all heads the most attended tokens are {', '.join(places)}."
-    return [said]
-
-
-def _ablation(result: ProbeResult) -> list[str]:
-    name = next((name for name in ("output_divergence", "output_change") if name in result.measures), None)
-    if name is None:
-        return []
-    values = result[name]
-    order = [divmod(int(k), values.shape[1]) for k in np.argsort(values, axis=None) if np.isfinite(values.flat[k])]
-
-    def number(at: tuple[int, int]) -> str:
-        return f"{values[at]:.2g} nats" if name == "output_divergence" else f"{values[at]:.2%}"
-
-    least = ", ".join(f"{head_name(*at)} ({number(at)})" for at in order[:3])
-    what = (
-        "divergence of the output distribution"
-        if name == "output_divergence"
-        else "relative change of the last hidden states"
-    )
-    return [
-        f"The model's output changes least without {least} and most without {head_name(*order[-1])} ({number(order[-1])}): the {what} when "
-        "one head is silenced and all others stay."
-    ]
 
 
 def _weights(result: ProbeResult) -> list[str]:
@@ -140,7 +82,7 @@ def _selections(result: ProbeResult) -> list[str]:
         share = tied[_largest(tied)]
         said += (
             f" In {int(np.sum(np.nan_to_num(tied) > 0))} of {n_heads} heads some queries select nothing, being tied: several tokens share "
-            f"their largest logit, up to rounding, most often in {head_name(*_largest(tied))}, in "
+            f"their largest logit, up to rounding, most often in {result.head_name(*_largest(tied))}, in "
             f"{f'{share:.0%}' if share >= 0.1 else f'{100 * share:.2g}%'} of its queries."
         )
     return [said]
@@ -176,7 +118,8 @@ def _correlation(result: ProbeResult) -> list[str]:
         f"The baselines: {_median(selections)} at random selections, {_median(matrix)} for a random W at the same selections, "
         f"{_median(chance)} for a random W at the selections it makes itself. It exceeds that of random selections in "
         f"{_count_above(own, selections)} heads and that of a random W at its own selections in {_count_above(own, chance)}: by this "
-        f"measure the typical head is {compared} a random one. The largest correlation is that of {head_name(*best)}, {own[best]:.3f}."
+        f"measure the typical head is {compared} a random one. The largest correlation is that of "
+        f"{result.head_name(*best)}, {own[best]:.3f}."
     ]
 
 

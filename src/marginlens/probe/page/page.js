@@ -9,6 +9,10 @@
     button.addEventListener("click", act);
     return button;
   };
+  const layerName = (layer) => data.layerNames[layer];
+  const hasTowers = data.layerNames.some((name) => !/^\d+$/.test(name));
+  const headName = (layer, head) => (hasTowers ? `${layerName(layer)} H${head}` : `L${layerName(layer)}H${head}`);
+  const layerTitle = (layer) => (hasTowers ? layerName(layer)[0].toUpperCase() + layerName(layer).slice(1) : `Layer ${layerName(layer)}`);
   const byId = (id) => document.getElementById(id);
 
   // ---- numbers and colours
@@ -50,13 +54,13 @@
     byId("says").textContent = measure.says;
     const top = make("tr", {}, make("th", { scope: "col" }, "layer \\ head"),
       ...Array.from({ length: data.heads }, (_, head) => make("th", { scope: "col" }, String(head))));
-    const rows = measure.values.map((row, layer) => make("tr", {}, make("th", { scope: "row" }, String(layer)),
+    const rows = measure.values.map((row, layer) => make("tr", {}, make("th", { scope: "row" }, layerName(layer)),
       ...row.map((value, head) => {
         const chosen = layer === state.layer && head === state.head;
         const cell = pressable(shown(value, measure.percent), chosen, () => go(`#L${layer}H${head}`));
         cell.style.background = value === null ? "#e9e6e0" : mix(PALE, high > low ? (value - low) / (high - low) : 0.5);
         cell.id = `cell-${layer}-${head}`;
-        cell.setAttribute("aria-label", `Layer ${layer}, head ${head}: ${measure.title} ${shown(value, measure.percent)}`);
+        cell.setAttribute("aria-label", `${layerTitle(layer)}, head ${head}: ${measure.title} ${shown(value, measure.percent)}`);
         cell.tabIndex = (state.layer === null ? layer === 0 && head === 0 : chosen) ? 0 : -1;
         return make("td", {}, cell);
       })));
@@ -95,20 +99,27 @@
       panel.replaceChildren();
       return;
     }
-    const parts = [title(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...maxMargin())), preferences(), numbers()];
+    const parts = [title(), sink(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...maxMargin())), preferences(), numbers()];
     panel.replaceChildren(...parts.flat());
     letKeysScroll();
-    byId("announcement").textContent = `Layer ${state.layer}, head ${state.head} is shown below.`;
+    byId("announcement").textContent = `${layerTitle(state.layer)}, head ${state.head} is shown below.`;
+  }
+
+  function sink() { // the token that gets most of this head's attention beyond its part
+    const found = data.sinks[`${state.layer}.${state.head}`];
+    if (!found) return [];
+    const [name, share, even] = found;
+    return [make("p", {}, `Its sink is ${name}, with ${shown(share, true)} of its attention; evenly spread, it would be ${shown(even, true)}.`)];
   }
 
   function title() {
     const index = state.layer * data.heads + state.head;
     const link = (rel, words, k) => {
       if (k < 0 || k >= data.layers * data.heads) return [];
-      const name = `L${Math.floor(k / data.heads)}H${k % data.heads}`;
-      return [make("a", { href: `#${name}`, rel }, `${words} ${name}`)];
+      const at = [Math.floor(k / data.heads), k % data.heads];
+      return [make("a", { href: `#L${at[0]}H${at[1]}`, rel }, `${words} ${headName(...at)}`)];
     };
-    return make("div", { class: "title" }, make("h2", {}, `Layer ${state.layer}, head ${state.head}`),
+    return make("div", { class: "title" }, make("h2", {}, `${layerTitle(state.layer)}, head ${state.head}`),
       make("p", { class: "facts" }, ...link("prev", "←", index - 1), make("a", { href: "#heads-title" }, "all heads"), ...link("next", "→", index + 1)));
   }
 
@@ -142,10 +153,16 @@
   const LETTERS = 16; // of a token's name that a map shows; the table beside it shows all
   const WIDE = /[\p{Script=Han}\p{Script=Hangul}\p{Script=Hiragana}\p{Script=Katakana}\uff00-\uff60]/u;
 
+  // what a layer attends with and to: a decoder's tokens, but for its cross-attention, which goes to the encoder's
+  const tower = () => (hasTowers ? layerName(state.layer).split(" ")[0] : "");
+  const queriesOf = (example) => (example.decoder_tokens && ["decoder", "cross"].includes(tower()) ? example.decoder_tokens : example.tokens);
+  const attendedOf = (example) => (example.decoder_tokens && tower() === "decoder" ? example.decoder_tokens : example.tokens);
+  const cut = (one) => ([...one].length > LETTERS ? `${[...one].slice(0, LETTERS - 1).join("")}…` : one);
+
   function squares(example, levels) {
-    const cell = 22, n = example.tokens.length;
-    const names = example.tokens.map((one) => [...one].length > LETTERS ? `${[...one].slice(0, LETTERS - 1).join("")}…` : one);
-    const letters = Math.max(...names.map((one) => [...one].reduce((sum, letter) => sum + (WIDE.test(letter) ? 2 : 1), 0)));
+    const cell = 22, n = example.tokens.length, attended = attendedOf(example), asking = queriesOf(example);
+    const names = attended.map(cut), asked = asking.map(cut);
+    const letters = Math.max(...[...names, ...asked].map((one) => [...one].reduce((sum, letter) => sum + (WIDE.test(letter) ? 2 : 1), 0)));
     const left = Math.max(70, 7.4 * letters + 30), above = 7.4 * letters * 0.75 + 34;
     const chosen = example.selected[state.layer][state.head];
     const width = left + Math.max(n * cell + 0.75 * 7.4 * letters, 104) + 8, height = above + example.queries.length * cell + 8;
@@ -158,11 +175,11 @@
       picture.append(draw("text", { x, y, transform: `rotate(-48 ${x} ${y})` }, name));
     });
     example.queries.forEach((query, q) => {
-      picture.append(draw("text", { x: left - 7, y: above + (q + 0.5) * cell + 4, "text-anchor": "end" }, names[query]));
+      picture.append(draw("text", { x: left - 7, y: above + (q + 0.5) * cell + 4, "text-anchor": "end" }, asked[query]));
       for (let t = 0; t < n; t += 1) {
         const level = levels[q * n + t];
         const box = draw("rect", { x: left + t * cell, y: above + q * cell, width: cell - 1, height: cell - 1, fill: attentionColour(level) });
-        box.append(draw("title", {}, `${example.tokens[query]} → ${example.tokens[t]}: ${(level / 255).toFixed(2)}`));
+        box.append(draw("title", {}, `${asking[query]} → ${attended[t]}: ${(level / 255).toFixed(2)}`));
         picture.append(box);
       }
       if (chosen[q] >= 0) {
@@ -215,7 +232,7 @@
       const margin = example.margins[state.layer][state.head][q];
       if (margin === null) return []; // it sees one token only
       const level = chosen < 0 ? Math.max(...levels.subarray(q * n, (q + 1) * n)) : levels[q * n + chosen];
-      return [[example.tokens[query], chosen < 0 ? "– (tied)" : example.tokens[chosen], ((peak(example) * level) / 255).toFixed(example.grid ? 3 : 2), shown(margin)]];
+      return [[queriesOf(example)[query], chosen < 0 ? "– (tied)" : attendedOf(example)[chosen], ((peak(example) * level) / 255).toFixed(example.grid ? 3 : 2), shown(margin)]];
     });
     return table([["query", "token"], ["selects", "token"], ["attention", "number"], ["logit margin", "number"]], rows);
   }

@@ -86,16 +86,22 @@ def with_decoder_inputs(config: Any, inputs: dict[str, Any]) -> dict[str, Any]:
 
     if "decoder_input_ids" in inputs or "decoder_inputs_embeds" in inputs:
         return inputs
-    start = getattr(config, "decoder_start_token_id", None)
-    start = getattr(config, "pad_token_id", None) if start is None else start
-    if start is None:
-        raise InputError("The decoder of this model names no start token: give decoder_input_ids in the batch.")
+    start = start_token(config)
     ids = inputs.get("input_ids")
     if ids is None:
         first = next(iter(inputs.values()))
-        return {**inputs, "decoder_input_ids": torch.full((len(first), 1), int(start), device=first.device)}
-    moved = torch.cat((torch.full_like(ids[:, :1], int(start)), ids[:, :-1]), dim=1)
+        return {**inputs, "decoder_input_ids": torch.full((len(first), 1), start, device=first.device)}
+    moved = torch.cat((torch.full_like(ids[:, :1], start), ids[:, :-1]), dim=1)
     completed = {**inputs, "decoder_input_ids": moved}
     if "attention_mask" in inputs and inputs["attention_mask"].ndim == 2:
         completed["decoder_attention_mask"] = inputs["attention_mask"]
     return completed
+
+
+def start_token(config: Any) -> int:
+    """The token that a decoder reads first."""
+    start = getattr(config, "decoder_start_token_id", None)
+    start = getattr(config, "pad_token_id", None) if start is None else start
+    if start is None:
+        raise InputError("The decoder of this model names no start token: give decoder_input_ids in the batch.")
+    return int(start)
