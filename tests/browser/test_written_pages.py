@@ -222,7 +222,10 @@ def test_a_measure_colours_and_numbers_all_heads(heads):
 
 
 def test_a_head_opens_with_its_address(heads, pages):
-    assert texts(heads, "#head h2") == []
+    share = made_up_result()["relative_nnz"]
+    layer, head = np.unravel_index(np.argmin(share), share.shape)
+    assert texts(heads, "#head h2") == [f"Layer {layer}, head {head}"]  # the sparsest, until another is chosen
+    assert texts(heads, "#announcement") == [""]
     heads.find_element("id", "cell-1-2").click()
     settle(heads)
     assert heads.current_url.endswith("#L1H2")

@@ -327,7 +327,7 @@ def _head(result: ProbeResult, at: tuple[int, int]) -> dict[str, Any]:
         "median margin": _mean(result["margin_median"][at]),
         "selects itself": _share(result["self_share"][at]),
         "the first": _share(result["first_share"][at]),
-        "the last": _share(result["last_share"][at]),
+        **({} if result.last_is_itself else {"the last": _share(result["last_share"][at])}),
         **_tied(result, at),
     }
 

@@ -18,7 +18,7 @@ from marginlens.probe.heads.sparsity import (
 )
 from marginlens.probe.models.adapters.base import Adapter, LayerKind
 from marginlens.probe.models.adapters.encoder_decoder import start_token
-from marginlens.probe.models.inputs import InputBatch, Inputs, TextInputs
+from marginlens.probe.models.inputs import ImageInputs, InputBatch, Inputs, TextInputs
 from marginlens.probe.result import NEGLIGIBLE, Example, MarginCounts, ProbeSettings, TokenShare
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
@@ -237,6 +237,9 @@ class SinkRecorder:
         if not total > 0.0:
             return ()
         share, expected = attention / total, n_seen / n_seen[:-1].sum()
+        is_first = np.isclose(share[:-1], share[-1]) & np.isclose(expected[:-1], expected[-1])
+        if is_first.any():  # all inputs begin with one token, whose name says more
+            share[-1] = 0.0
         order = np.argsort(expected - share, kind="stable")[:n_rows]
         names = self._names
         rows = (TokenShare(names[k], float(share[k]), float(expected[k])) for k in order.tolist())
@@ -245,7 +248,12 @@ class SinkRecorder:
     @cached_property
     def _names(self) -> list[str]:
         names = self._tokens.names()
-        return [*(repr(names[token]) for token in self._types.tolist()), "the first token"]
+        if isinstance(self._tokens.inputs, ImageInputs):
+            n_special = self._tokens.inputs.settings.n_special
+            names = {token: name if token < n_special else f"patch {name}" for token, name in names.items()}
+        else:
+            names = {token: repr(name) for token, name in names.items()}
+        return [*(names[token] for token in self._types.tolist()), "the first token"]
 
 
 class SelectionRecorder:

@@ -349,10 +349,18 @@ class _Measured(Result):
     @property
     def shown(self) -> tuple[Measure, ...]:
         """The measures that some head has a number for, in the order in which they are shown."""
-        known = self.measures
+        known = dict(self.measures)
+        if self.last_is_itself:
+            known.pop("last_share", None)
         return tuple(
             measure for measure in MEASURES if measure.name in known and measure.has_values(known[measure.name])
         )
+
+    @property
+    def last_is_itself(self) -> bool:
+        """Whether the last token that a query sees is its own, as in causal models: to select it is then one thing, not two."""
+        itself, last = (self.measures.get(name) for name in ("self_share", "last_share"))
+        return itself is not None and last is not None and bool(np.array_equal(itself, last, equal_nan=True))
 
     def __getitem__(self, name: str) -> FloatArray:
         if name not in self.measures:

@@ -114,7 +114,7 @@ def _sparsity(result: ProbeResult) -> Answer:
         question,
         f"Of the {result.mean_tokens:.1f} tokens that a query sees on average, {_percent(float(np.nanmean(share)))} can be left out at "
         f"an error of {error:g}.",
-        ("error", "left out, mean", "by head", "half or more in"),
+        ("error", "left out, mean", "by head", "heads with half"),
         rows,
         f"Most at {error:g}",
         tuple(_named(result, at, _percent(share[at])) for at in most),

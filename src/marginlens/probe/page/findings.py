@@ -47,8 +47,11 @@ def _sparsity(result: ProbeResult) -> list[str]:
     if result.n_layers < 2:
         return [counted]
     layers = (values[np.isfinite(values)] for values in share)
-    means = ", ".join(f"{values.mean():.2f}" if values.size else "–" for values in layers)
-    return [counted, f"From the first layer to the last, the mean nnz/T of the heads is {means}."]
+    means = [f"{values.mean():.2f}" if values.size else "–" for values in layers]
+    if all(name.isdecimal() for name in result.layer_names):
+        return [counted, f"From the first layer to the last, the mean nnz/T of the heads is {', '.join(means)}."]
+    by_name = (f"{mean} in {name}" for name, mean in zip(result.layer_names, means, strict=True))
+    return [counted, f"The mean nnz/T of the heads is {', '.join(by_name)}."]
 
 
 def _weights(result: ProbeResult) -> list[str]:
@@ -70,6 +73,8 @@ def _weights(result: ProbeResult) -> list[str]:
 def _selections(result: ProbeResult) -> list[str]:
     n_heads = result.n_layers * result.n_heads
     kinds = {"self_share": "their own token", "first_share": "the first token", "last_share": "the last token"}
+    if result.last_is_itself:
+        kinds = {"self_share": "their own token, the last that they see,", "first_share": "the first token"}
     most = {name: int(np.sum(np.nan_to_num(result[name]) > 0.5)) for name in kinds}
     *others, last = (f"{most[name]} select {what}" for name, what in kinds.items())
     said = (

@@ -102,14 +102,14 @@
     const parts = [title(), sink(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...maxMargin())), preferences(), numbers()];
     panel.replaceChildren(...parts.flat());
     letKeysScroll();
-    byId("announcement").textContent = `${layerTitle(state.layer)}, head ${state.head} is shown below.`;
+    if (location.hash) byId("announcement").textContent = `${layerTitle(state.layer)}, head ${state.head} is shown below.`;
   }
 
   function sink() { // the token that gets most of this head's attention beyond its part
     const found = data.sinks[`${state.layer}.${state.head}`];
     if (!found) return [];
     const [name, share, even] = found;
-    return [make("p", {}, `Its sink is ${name}, with ${shown(share, true)} of its attention; evenly spread, it would be ${shown(even, true)}.`)];
+    return [make("p", {}, `Beyond its part, most attention goes to ${name}: ${shown(share, true)}, where an even spread would give ${shown(even, true)}.`)];
   }
 
   function title() {
@@ -340,12 +340,18 @@
     else location.hash = place;
   }
 
+  function sparsest() { // the head that is shown until another is chosen
+    const values = data.measures.find((one) => one.name === "relative_nnz")?.values ?? [];
+    const known = values.flatMap((row, layer) => row.flatMap((number, head) => (number === null ? [] : [[number, layer, head]])));
+    return known.length ? known.reduce((best, one) => (one[0] < best[0] ? one : best)).slice(1) : [null, null];
+  }
+
   function follow() {
     const at = /^#L(\d+)H(\d+)$/.exec(location.hash);
     const known = at && Number(at[1]) < data.layers && Number(at[2]) < data.heads;
     if (!known && location.hash && state.layer !== null) return; // an anchor elsewhere on the page
     const held = document.activeElement, cell = held?.id, step = held?.getAttribute("rel");
-    [state.layer, state.head] = known ? [Number(at[1]), Number(at[2])] : [null, null];
+    [state.layer, state.head] = known ? [Number(at[1]), Number(at[2])] : sparsest();
     showHeat();
     showHead();
     if (cell?.startsWith("cell-")) byId(cell).focus({ preventScroll: true });
