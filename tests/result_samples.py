@@ -15,6 +15,7 @@ from marginlens.embeddings.train import train_embeddings
 from marginlens.graphs.priority import ranking_evidence
 from marginlens.graphs.stream import GraphSummary
 from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion
+from marginlens.probe.difference import ProbeDifference
 from marginlens.svm.graph import GraphConflict
 from marginlens.svm.vocabulary import closed_form_candidate
 from marginlens.sweeps.run import SweepStatus
@@ -164,6 +165,12 @@ def probes():
     yield "a probe", result
     yield "an example of a probe", result.examples[0]
     yield "checkpoints", made_up_curves()
+    other = made_up_result({"entropy": result["entropy"] - 0.1}, model="other")
+    differences = {name: values - other[name] for name, values in result.measures.items()}
+    yield (
+        "a difference of models",
+        ProbeDifference(result, other, {"total_variation": result["nnz"] / 2.0, **differences}),
+    )
 
 
 def texts():

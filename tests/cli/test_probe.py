@@ -41,6 +41,22 @@ def text(here):
 # ---- answers
 
 
+def test_the_difference_of_two_models(bert, text, tmp_path_factory):
+    other = save(tiny_bert(seed=1), tmp_path_factory.mktemp("models") / "other")
+    result = run(bert, "--text", text, "--against", other)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("bert against other: 2 layers of 2 heads; 6 inputs")
+    assert "The heads that changed most" in result.stdout
+    assert sorted(path.name for path in Path("probe-report").iterdir()) == ["index.html", "probe.json"]
+    found = numbers(bert, "--text", text, "--against", other, "--no-max-margin")
+    assert min(map(min, found["measures"]["total_variation"])) > 0.0
+    assert "--checkpoints must be left out with --against" in refused(bert, "--against", other, "--checkpoints")
+
+
+def test_two_models_of_other_architectures_are_refused(bert, vit, text):
+    assert "a model of the same architecture, bert" in refused(bert, "--text", text, "--against", vit)
+
+
 def test_tables_and_a_page(bert, text):
     result = run(bert, "--text", text)
     assert result.exit_code == 0, result.output

@@ -16,6 +16,7 @@ from marginlens.cli._options import AsJson, Quiet, refuse_options
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from marginlens.probe.difference import ProbeDifference
     from marginlens.probe.models.inputs import Inputs
     from marginlens.probe.models.loading import LoadedModel
     from marginlens.probe.result import CheckpointCurves, ProbeResult
@@ -98,6 +99,14 @@ def probe(
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="The folder holds the checkpoints of a training run: draw curves.")
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="MODEL_OR_PATH",
+            help="Show what sets the model apart from this one, on the same inputs.",
+        ),
+    ] = None,
     trust_pickle: Annotated[
         bool, typer.Option("--trust-pickle", help="Also load weights in pickle form, which can run code.")
     ] = False,
@@ -116,6 +125,7 @@ def probe(
         marginlens probe my-model --text sentences.txt --limit 100 --out my-probe
         marginlens probe my-model --ablate --no-max-margin --device cuda
         marginlens probe training-run --checkpoints --json > curves.json
+        marginlens probe fine-tuned --against my-model
     """
     with errors_as_sentences("Nothing was written."):
         from marginlens.probe.models.loading import load_model
@@ -124,16 +134,25 @@ def probe(
 
         if text is not None:
             refuse_options("when --text is given", images=images)
+        if against is not None:
+            refuse_options("with --against", checkpoints=checkpoints)
         asked = not checkpoints if max_margin is None else max_margin
         settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, ablation=ablate, seed=seed)
         folder = out if out is not None or as_json else FOLDER
         if folder is not None:
             _check_folder(folder)
         if model.endswith(".parquet"):
-            refuse_options("with the file of a monitored run", text=text, images=images, limit=limit, offset=offset)
+            refuse_options(
+                "with the file of a monitored run",
+                text=text,
+                images=images,
+                limit=limit,
+                offset=offset,
+                against=against,
+            )
             _show_run(model, folder, as_json)
             return
-        result: ProbeResult | CheckpointCurves
+        result: ProbeResult | CheckpointCurves | ProbeDifference
         with terminal.Bars() as bars:
             bar = bars.bar("Probing")
             if checkpoints:
@@ -143,7 +162,14 @@ def probe(
                 result = probe_checkpoints(folders, inputs, settings, **options, progress=bar)
             else:
                 loaded = load_model(model, trust_pickle=trust_pickle, download=download, device=device)
-                result = probe_model(loaded, _inputs(loaded, text, images, limit), settings, progress=bar)
+                inputs = _inputs(loaded, text, images, limit)
+                if against is None:
+                    result = probe_model(loaded, inputs, settings, progress=bar)
+                else:
+                    from marginlens.probe.difference import compare_models
+
+                    other = load_model(against, trust_pickle=trust_pickle, download=download, device=device)
+                    result = compare_models(loaded, other, inputs, settings, progress=bar)
             if folder is not None:
                 files.write_folder(folder, _files(result, checkpoints), "out")
         if as_json:
@@ -216,6 +242,12 @@ def _check_folder(folder: Path) -> None:
 
 def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:
     numbers = json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False, indent=1).encode()
+    from marginlens.probe.difference import ProbeDifference
+
+    if isinstance(result, ProbeDifference):
+        from marginlens.probe.page.difference import difference_page
+
+        return {PAGE: difference_page(result).encode(), NUMBERS: numbers}
     if not checkpoints:
         from marginlens.probe.page import probe_page
 
@@ -231,12 +263,15 @@ def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:
 # ---- the terminal
 
 
-def show(out: Console, result: ProbeResult | CheckpointCurves) -> None:
-    """Print the tables of a probe, or of the checkpoints of a training run."""
+def show(out: Console, result: ProbeResult | CheckpointCurves | ProbeDifference) -> None:
+    """Print the tables of a probe, of the checkpoints of a training run, or of the difference of two models."""
+    from marginlens.probe.difference import ProbeDifference
     from marginlens.probe.result import ProbeResult
 
     if isinstance(result, ProbeResult):
         _show_heads(out, result)
+    elif isinstance(result, ProbeDifference):
+        _show_difference(out, result)
     else:
         _show_curves(out, result)
     for note in result.notes:
@@ -277,6 +312,14 @@ def _show_heads(out: Console, result: ProbeResult) -> None:
         out.print(terminal.rows_table("Correlation with the max-margin W, means over heads", layers))
         best = [{"head": result.head_name(*at), **means(at)} for at in _order(result["correlation"], largest=True)]
         out.print(terminal.rows_table("The most max-margin heads", best))
+
+
+def _show_difference(out: Console, result: ProbeDifference) -> None:
+    size = f"{result.n_layers} layers of {result.n_heads} heads; {result.probed.n_inputs:,} inputs"
+    out.print(f"{result.probed.model} against {result.against.model}: {size}", markup=False)
+    out.print(terminal.rows_table("The heads that changed most", result.rows(_HEADS)))
+    for sentence in result.sentences():
+        out.print(sentence, markup=False)
 
 
 def _show_curves(out: Console, result: CheckpointCurves) -> None:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from marginlens.probe.difference import ProbeDifference, compare_models
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.probe.heads.max_margin import (
     HeadMargin,
@@ -31,6 +32,7 @@ from marginlens.probe.models.reading import read_attention
 from marginlens.probe.monitor.alarms import Alarm, find_alarms
 from marginlens.probe.monitor.record import read_run
 from marginlens.probe.page import probe_page
+from marginlens.probe.page.difference import difference_page
 from marginlens.probe.result import CheckpointCurves, ProbeResult, ProbeSettings
 from marginlens.probe.run import probe_checkpoints, probe_model
 
@@ -50,11 +52,14 @@ __all__ = [
     "LoadedModel",
     "MarginMatch",
     "MaxMarginSettings",
+    "ProbeDifference",
     "ProbeResult",
     "ProbeSettings",
     "QuerySample",
     "TextInputs",
     "adapter_for",
+    "compare_models",
+    "difference_page",
     "encode_texts",
     "entropy",
     "example_sentences",

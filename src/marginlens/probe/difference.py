@@ -1,0 +1,283 @@
+"""The difference of two models of one architecture: every measure of every head, and how far their attention maps are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from marginlens.errors import InputError, reject
+from marginlens.probe.models.adapters import adapter_for
+from marginlens.probe.models.inputs import Inputs, TextInputs
+from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, tower_for
+from marginlens.probe.models.reading import finite_heads, read_attention
+from marginlens.probe.result import Measure, ProbeResult, ProbeSettings, _Measured, rounded
+from marginlens.probe.run import probe_model
+from marginlens.result import Tabular, axes_for, draw_matrix
+from marginlens.result.notebook import Headline
+from marginlens.runtime.progress import ProgressCallback, as_progress
+from marginlens.typing import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TOTAL_VARIATION = Measure(
+    "total_variation",
+    "total variation",
+    "Attention maps",
+    "Half the sum of |a − b| over the tokens that a query sees, for its attention a in one model and b in the other: the share of the "
+    "attention that has moved, 0 where nothing has and 1 where all has; the mean over queries.",
+)
+_SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ProbeDifference(_Measured, Tabular):
+    """What sets the heads of one model apart from those of another, on the same inputs; layers and heads are counted from 0.
+
+    `difference["entropy"]` is an array (n_layers, n_heads): the number of `probed` minus that of `against`. `difference["total_variation"]`
+    is no difference, but how far the attention maps of both are apart, from 0 to 1.
+
+    Attributes:
+        probed, against: the probes of both models. Their numbers can be looked up there.
+        measures: total_variation, and name → difference for every measure that both models have.
+
+    `to_frame()` has one row per head: layer, head, and every difference by its name.
+    """
+
+    probed: ProbeResult
+    against: ProbeResult
+    measures: dict[str, FloatArray]
+
+    def __repr__(self) -> str:
+        size = f"{self.n_layers} layers of {self.n_heads} heads"
+        moved = self["total_variation"]
+        return f"ProbeDifference({self.probed.model} against {self.against.model}: {size}, mean total variation {np.nanmean(moved):.3g})"
+
+    @property
+    def shown(self) -> tuple[Measure, ...]:
+        """The measures with a difference in some head, the total variation of the maps first."""
+        return (TOTAL_VARIATION, *super().shown)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be measured, each said once, with the model where only one of the two says it."""
+        first, second = self.probed.notes, self.against.notes
+        both = [note for note in first if note in second]
+        alone = [
+            f"{result.model}: {note}"
+            for result in (self.probed, self.against)
+            for note in result.notes
+            if note not in both
+        ]
+        return (*both, *alone)
+
+    def changed_heads(self, count: int | None = None, *, measure: str = "total_variation") -> list[tuple[int, int]]:
+        """Layer and head of those that differ most, the largest modulus of a measure first; heads without a number are left out."""
+        size = np.abs(self[measure]).ravel()
+        order = np.argsort(-np.nan_to_num(size, nan=-1.0), kind="stable")
+        heads = [divmod(int(place), self.n_heads) for place in order if np.isfinite(size[place])]
+        return heads[:count]
+
+    def rows(self, count: int | None = None) -> list[dict[str, Any]]:
+        """One row for each of the heads that changed most: name, total variation, and a few measures of both models, `against` first."""
+        rows = []
+        for layer, head in self.changed_heads(count):
+            row: dict[str, Any] = {
+                "head": f"L{layer}H{head}",
+                "total variation": float(self["total_variation"][layer, head]),
+            }
+            for name, title in (
+                ("entropy", "entropy"),
+                ("relative_nnz", "nnz/T"),
+                ("sink_share", "sink"),
+                ("frobenius", "norm of W"),
+            ):
+                before, now = (float(result[name][layer, head]) for result in (self.against, self.probed))
+                if np.isfinite(before) or np.isfinite(now):
+                    row[title] = f"{_short(before)} → {_short(now)}"
+            rows.append(row)
+        return rows
+
+    def sentences(self) -> tuple[str, ...]:
+        """What the numbers say: how far the attention has moved, in which heads most, and how sparsity and norms have changed."""
+        moved = self["total_variation"]
+        if not np.nanmax(moved) > 0.0:
+            return (
+                f"On these inputs the attention of {self.probed.model} is that of {self.against.model} in every head.",
+            )
+        heads = ", ".join(f"L{layer}H{head} ({moved[layer, head]:.2f})" for layer, head in self.changed_heads(3))
+        layers = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in moved])
+        said = [
+            f"The attention of a head has moved by a total variation of {_short(float(np.nanmean(moved)))} on average; the heads "
+            f"that changed most are {heads}.",
+        ]
+        if self.n_layers > 1:
+            most, least = int(np.nanargmax(layers)), int(np.nanargmin(layers))
+            said.append(
+                f"Layer {most} has changed most, by {_short(float(layers[most]))} on average, and layer {least} least, by "
+                f"{_short(float(layers[least]))}."
+            )
+        for name, words in (("entropy", "entropy of the attention, in nats,"), ("frobenius", "Frobenius norm of W")):
+            change = self.measures.get(name)
+            if change is not None and np.isfinite(change).any():
+                grown, known = int(np.sum(change > 0.0)), int(np.isfinite(change).sum())
+                before, now = (_short(float(np.nanmean(result[name]))) for result in (self.against, self.probed))
+                said.append(f"The mean {words} went from {before} to {now}; it is larger in {grown} of {known} heads.")
+        return tuple(said)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The differences as plain values, lists over layers and heads, and the names of the models; None where there is no number."""
+        return {
+            "model": self.probed.model,
+            "against": self.against.model,
+            "layers": self.n_layers,
+            "heads": self.n_heads,
+            "inputs": self.probed.n_inputs,
+            "notes": list(self.notes),
+            "measures": {name: rounded(values) for name, values in self.measures.items()},
+            "changed_heads": [list(at) for at in self.changed_heads()],
+        }
+
+    def plot(self, ax: Axes | None = None, *, measure: str = "total_variation") -> Axes:
+        """Draw one measure of every head by colour: layers downward, heads across; blue where it is smaller than in `against`."""
+        axes = axes_for(ax)
+        is_distance = measure == TOTAL_VARIATION.name
+        draw_matrix(axes, self[measure], "Blues" if is_distance else "RdBu_r", 0.0 if is_distance else None)
+        title = next((known.title for known in self.shown if known.name == measure), measure)
+        axes.set(xlabel="head", ylabel="layer", title=f"{title}: {self.probed.model} against {self.against.model}")
+        return axes
+
+    def _columns(self) -> dict[str, Any]:
+        layer, head = np.indices((self.n_layers, self.n_heads)).reshape(2, -1)
+        return {"layer": layer, "head": head, **{name: np.ravel(values) for name, values in self.measures.items()}}
+
+    def _headline(self) -> Headline:
+        where = f"{self.n_layers} layers of {self.n_heads} heads on {self.probed.n_inputs} inputs"
+        return Headline(f"{self.probed.model} against {self.against.model}", f"{where}. {self.sentences()[0]}")
+
+    def _facts(self) -> dict[str, Any]:
+        means = {f"mean {known.title}": float(np.nanmean(self[known.name])) for known in self.shown}
+        heads = [f"L{layer}H{head}" for layer, head in self.changed_heads(5)]
+        return {"heads that changed most": heads, **means, "notes": " ".join(self.notes) or None}
+
+
+def compare_models(
+    model: Any,
+    against: Any,
+    inputs: Any,
+    settings: ProbeSettings | None = None,
+    *,
+    progress: ProgressCallback | None = None,
+) -> ProbeDifference:
+    r"""Measure every head of two models of one architecture on the same inputs, and what sets them apart.
+
+    For the attention a of a query in one model and b in the other the total variation is :math:`\frac12 \sum_t |a_t - b_t|`.
+
+    Args:
+        model, against: two loaded Hugging Face models, or what `load_model` gave, such as a checkpoint before and after fine-tuning.
+        inputs: what `probe_model` takes; texts are read with the tokenizer of `model`.
+        settings: see `ProbeSettings`; no examples are kept.
+        progress: called with the work done and the work in all.
+    Returns:
+        Differences of shape (n_layers, n_heads), `model` minus `against`, and the mean total variation of the maps. To check it:
+        `probe_model` gives the numbers of each, and `read_attention` the maps.
+    """
+    options = replace(settings or ProbeSettings(), examples=0)
+    first, second = as_loaded(model), as_loaded(against)
+    _check_alike(first, second)
+    data = as_inputs(first, inputs)
+    _check_readable(second, data)
+    report, results = as_progress(progress), []
+    for k, loaded in enumerate((first, second)):
+
+        def part(done: int, total: int, k: int = k) -> None:
+            if report is not None:
+                report(k * total + done, 3 * total)
+
+        results.append(probe_model(loaded, data, options, progress=part))
+    probed, other = results
+    if probed["nnz"].shape != other["nnz"].shape:
+        raise _unlike(
+            f"{other.n_layers} layers of {other.n_heads} heads", f"{probed.n_layers} layers of {probed.n_heads} heads"
+        )
+    moved = total_variation(first, second, data)
+    if report is not None:
+        report(1, 1)
+    shared = [
+        name
+        for name in probed.measures
+        if name in other.measures and name not in ("n_constraints", "n_tied", "residual")
+    ]
+    return ProbeDifference(
+        probed, other, {TOTAL_VARIATION.name: moved, **{name: probed[name] - other[name] for name in shared}}
+    )
+
+
+def total_variation(first: LoadedModel, second: LoadedModel, inputs: Inputs) -> FloatArray:
+    """(n_layers, n_heads) the mean total variation between the attention of two models, over the queries that see at least two tokens."""
+    sums: dict[int, FloatArray] = {}
+    counts: dict[int, int] = {}
+    networks = [tower_for(loaded.model, inputs) for loaded in (first, second)]
+    for batch in inputs.batches():
+        readings: list[Iterator[Any]] = [read_attention(network, batch.inputs, allow_nan=True) for network in networks]
+        for one, other in zip(*readings, strict=True):
+            visible = one.visible.cpu().numpy()
+            counted = visible.sum(axis=-1) >= 2  # (n_inputs, n_queries)
+            maps = [reading.attention.detach().cpu().double().numpy() for reading in (one, other)]
+            is_finite = finite_heads(one) & finite_heads(other)
+            apart = (
+                np.abs(np.where(visible[:, None], maps[0] - maps[1], 0.0)).sum(axis=-1) / 2.0
+            )  # (n_inputs, n_heads, n_queries)
+            total = np.where(is_finite, np.where(counted[:, None], apart, 0.0).sum(axis=(0, 2)), np.nan)
+            sums[one.layer] = sums.get(one.layer, 0.0) + total
+            counts[one.layer] = counts.get(one.layer, 0) + int(counted.sum())
+    n_heads = max(len(values) for values in sums.values())
+    found = np.full((max(sums) + 1, n_heads), np.nan)
+    for layer, values in sums.items():
+        if counts[layer]:
+            found[layer, : len(values)] = values / counts[layer]
+    return found
+
+
+def _short(value: float) -> str:
+    return "–" if not np.isfinite(value) else f"{value:.3g}".replace("-", "−")
+
+
+# ---- which models can be compared
+
+
+def _check_alike(first: LoadedModel, second: LoadedModel) -> None:
+    """Refuse models of two families or sizes, before either runs."""
+    descriptions = []
+    for loaded in (first, second):
+        config = loaded.model.config
+        config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        sizes = [getattr(config, name, None) for name in _SIZES]
+        descriptions.append((str(loaded.model.config.model_type), *sizes))
+    if descriptions[0] != descriptions[1] or type(adapter_for(first.model)) is not type(adapter_for(second.model)):
+        raise _unlike(*(_described(found) for found in reversed(descriptions)))
+
+
+def _described(found: tuple[Any, ...]) -> str:
+    family, n_layers, n_heads, width = found
+    return f"{family} with {n_layers} layers of {n_heads} heads and width {width}"
+
+
+def _unlike(got: str, expected: str) -> InputError:
+    return reject("against", f"a model of the same architecture, {expected}", got, "Probe them one by one.")
+
+
+def _check_readable(second: LoadedModel, data: Inputs) -> None:
+    """Refuse token ids that the second model has no embedding for: two tokenizers would be two sets of inputs."""
+    if not isinstance(data, TextInputs):
+        return
+    config = second.model.config
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    n_words, largest = getattr(config, "vocab_size", None), max(int(np.max(ids)) for ids in data.ids)
+    if isinstance(n_words, int) and largest >= n_words:
+        raise reject(
+            "against", f"a model that reads the same tokens, of ids up to {largest}", f"one with {n_words} of them"
+        )
