@@ -13,7 +13,7 @@ import marginlens as ml
 
 plt.rcParams.update(ml.plotting.STYLE)
 N_TEXTS = 400
-RATES = [0.001, 0.003, 0.01, 0.03, 0.1]
+RATES = [0.01, 0.1, 0.3, 1.0, 3.0]
 
 # %%
 # Made-up complaints and thanks: ten filler words and two that decide.
@@ -32,7 +32,7 @@ texts = [message(kind) for kind in kinds]
 
 # %%
 # The same training with growing learning rates, which is growing training at a fixed number of steps.
-models = [ml.AttentionTextClassifier(ngrams=1, learning_rate=rate).fit(texts, kinds) for rate in RATES]
+models = [ml.AttentionTextClassifier(ngrams=1, epochs=60, learning_rate=rate).fit(texts, kinds) for rate in RATES]
 
 
 def effective_tokens(model, text):

@@ -111,14 +111,14 @@ def test_any_two_labels_do(labels):
     model = AttentionTextClassifier(epochs=1).fit(texts, y)
     assert model.classes_.tolist() == list(labels)
     assert set(model.predict(texts).tolist()) <= set(labels)
-    assert np.mean(model.predict(texts) == np.array(y)) > 0.85
+    assert np.mean(model.predict(texts) == np.array(y)) > 0.95
 
 
 def test_it_works_in_a_pipeline_in_cross_validation_and_in_a_search():
     texts, y = reviews(500)
-    steps = Pipeline([("lower", FunctionTransformer(_lowered)), ("model", AttentionTextClassifier(epochs=1))])
+    steps = Pipeline([("lower", FunctionTransformer(_lowered)), ("model", AttentionTextClassifier())])
     assert cross_val_score(steps, np.array(texts, dtype=object), np.array(y), cv=3).min() > 0.9
-    search = GridSearchCV(AttentionTextClassifier(epochs=1), {"ngrams": [1, 3]}, cv=2).fit(texts, y)
+    search = GridSearchCV(AttentionTextClassifier(), {"ngrams": [1, 3]}, cv=2).fit(texts, y)
     scores = search.cv_results_["mean_test_score"]
     assert scores[0] < 0.9 < scores[1]  # negated words are a coin flip to words alone: 0.85 at best
 
@@ -257,7 +257,7 @@ def test_more_classes_have_one_softmax_and_an_exact_account_for_each(four_classe
     f, proba = model.decision_function(texts), model.predict_proba(texts)
     assert f.shape == proba.shape == (320, 4)
     np.testing.assert_allclose(proba, np.exp(f) / np.exp(f).sum(axis=1, keepdims=True), rtol=1e4 * ROUNDING)
-    assert model.score(texts, y) > 0.65
+    assert model.score(texts, y) > 0.9
     explanation = model.explain(texts[0])
     total = np.sum([row.contributions for row in explanation.rows], axis=0)
     np.testing.assert_allclose(total, f[0], rtol=0, atol=1e4 * ROUNDING)

@@ -44,7 +44,7 @@ QUICK = {  # constants of an example with smaller values
     "training_the_factors": {"N_STEPS": 300},
     "two_starts_two_limits": {"GRID": 21},
     "where_the_sinks_are": {"N_SENTENCES": 4},
-    "attention_gets_sparse": {"N_TEXTS": 200, "RATES": [0.001, 0.1]},
+    "attention_gets_sparse": {"N_TEXTS": 200, "RATES": [0.01, 3.0]},
     "watch_training": {"N_STEPS": 120},
     "your_own_optimizer": {"N_STEPS": 1500},
     "patches_of_digits": {"N_STEPS": 60, "N_PROBED": 60},

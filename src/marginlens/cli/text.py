@@ -80,7 +80,7 @@ def train(
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     no_header: NoHeader = False,
-    epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the texts.", show_default="3")] = None,
+    epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the texts.", show_default="8")] = None,
     ngrams: Annotated[
         int | None, typer.Option(metavar="N", help="Most words of a phrase, 1 to 3.", show_default="3")
     ] = None,
@@ -91,10 +91,10 @@ def train(
         int | None, typer.Option(metavar="N", help="Words that occur N times are tokens.", show_default="2")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(metavar="R", help="Of the scores.", show_default="0.02")
+        float | None, typer.Option(metavar="R", help="Of the scores.", show_default="0.1")
     ] = None,
     weight_decay: Annotated[
-        float | None, typer.Option(metavar="W", help="Of scores and votes.", show_default="0")
+        float | None, typer.Option(metavar="W", help="Of the votes.", show_default="0")
     ] = None,
     drop: Drop = False,
     seed: Seed = 0,

@@ -1,4 +1,4 @@
-"""How the text classifier learns: scores and votes of tokens by Adam, a rest token in every text, and calibration on held-out texts."""
+"""How the text classifier learns: naive Bayes as a start, AdaGrad on scores and votes, calibration on held-out texts."""
 
 from __future__ import annotations
 
@@ -10,36 +10,28 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax, logsumexp, softmax
 
-from marginlens.embeddings.models import ADAMW_BETAS, ADAMW_EPSILON
 from marginlens.errors import reject
 from marginlens.kernels.linalg import COMPILED
 from marginlens.runtime.compilation import njit
 from marginlens.runtime.progress import Progress
 from marginlens.typing import FloatArray, IntArray
 
-REST_SCORE = (
-    6.0  # of the rest token before training: it outweighs 400 tokens, so that training starts from a sum of votes
-)
-VOTE_RATE = (
-    25.0  # learning rate of votes over that of scores: votes are log-odds of several units, scores logarithms of shares
-)
-REST_RATE = 2.5  # learning rate of the rest token over that of scores
-BATCH = 128  # texts in a step
-MIN_STEPS = 100  # of a run, however few the texts: by fewer, votes do not reach the size of log-odds
-LONG_STEPS = 400  # of the other run that few texts try: texts of few words need more steps than texts of many
-EXCERPT_SHARE = (
-    0.2  # of the texts of an epoch, which are read in part, so that the model learns how sure short texts may make it
-)
+START_SCALE = 8.0  # of the starting votes over the log-ratios of naive Bayes: a mean over a text becomes log-odds
+PRIOR_COUNT = 1.0  # occurrences as expected without the label, added to those observed
+START_SQUARES = 10.0  # of AdaGrad's sums, in squares of a token's mean share of a text: the first steps are small
+VOTE_RATE = 40.0  # learning rate of votes over that of scores: votes are log-odds, scores logarithms of shares
+MAX_DROPPED = 0.5  # the largest share of its tokens that a text is read without; the share is drawn anew at each reading
+EXCERPT_SHARE = 0.2  # of the readings, which see a stretch of the text alone, so that short texts make it less sure
 MIN_EXCERPT = 2  # tokens
 FOLDS_BELOW = 3000  # texts; fewer are calibrated on N_FOLDS folds, more on a tenth of them
 N_FOLDS = 5
 HELD_OUT_SHARE = 0.1
 MIN_CALIBRATED = 10  # texts; with fewer there is nothing to calibrate on
-REST_RAISES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)  # of the rest token's score, among which calibration chooses
+REST_RAISES = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)  # of the rest token's score, among which calibration chooses
 CALIBRATION_PENALTY = (
     0.5  # of the squared logarithm of the scale and of the squared shifts: the calibration of few texts changes little
 )
-_STRIDE = 25  # steps between two looks for an interrupt
+_STRIDE = 500  # texts read between two looks for an interrupt
 
 
 class TokenSets(NamedTuple):
@@ -95,9 +87,27 @@ class Votes:
     rest_b: FloatArray
 
     @classmethod
-    def initial(cls, n_tokens: int, n_outputs: int) -> Votes:
-        """Equal scores, no votes, and a rest token of score `REST_SCORE`."""
-        return cls(np.zeros(n_tokens), np.zeros((n_tokens, n_outputs)), REST_SCORE, np.zeros(n_outputs))
+    def naive_bayes(cls, texts: TokenSets, labels: IntArray, weights: FloatArray, n_classes: int) -> Votes:
+        r"""Equal scores, and votes from how much more often than expected a token stands in texts of a class.
+
+        .. math:: b_{sc} = \kappa \log \frac{n_{sc} + 1}{n_s N_c / N + 1} + b_{0c},\quad b_{0c} = \log \frac{w_c + 1}{\sum_c (w_c + 1)}
+
+        n counts tokens in texts, N_c those of a class, w_c weighs the texts of a class; votes are taken less their mean over the classes, and the difference of
+        two where there are two.
+        """
+        labels_of_entries, weights_of_entries = (np.repeat(x, np.diff(texts.offsets)) for x in (labels, weights))
+        size = texts.n_tokens * n_classes
+        entries = texts.token.astype(np.int64) * n_classes + labels_of_entries
+        observed = np.bincount(entries, weights=weights_of_entries, minlength=size).reshape(-1, n_classes)
+        expected = observed.sum(axis=1, keepdims=True) * (observed.sum(axis=0) / observed.sum())
+        b = START_SCALE * np.log((observed + PRIOR_COUNT) / (expected + PRIOR_COUNT))
+        of_class = np.bincount(labels, weights=weights, minlength=n_classes) + PRIOR_COUNT
+        prior = np.log(of_class / of_class.sum())
+        if n_classes == 2:
+            b, prior = b[:, 1:] - b[:, :1], prior[1:] - prior[:1]
+        else:
+            b, prior = b - b.mean(axis=1, keepdims=True), prior - prior.mean()
+        return cls(np.zeros(texts.n_tokens), b + prior, 0.0, prior)
 
     def outputs(self, texts: TokenSets) -> FloatArray:
         r"""What the model says about each text; the rest token's votes where a text has no token.
@@ -158,112 +168,72 @@ def _slopes(f: Any, label: int, weight: float, slopes: Any) -> None:
 
 
 @njit(**COMPILED)
-def _gradients(token: Any, ranges: Any, labels: Any, weights: Any, values: Any, gradients: Any) -> None:
-    """Add the derivatives of the mean loss of a batch; entries `ranges[i, 0]` to `ranges[i, 1]` are what is read of text i.
+def _read_texts(token: Any, offsets: Any, labels: Any, weights: Any, order: Any, state: Any, rates: Any, seed: int) -> None:
+    """Read the texts `order` one by one, and after each take a step of AdaGrad on the scores and votes of what was read of it.
 
-    With attention q, the derivative of f_c by a_s is q_s (b_sc - f_c), and by b_sc it is q_s.
+    A row of `state` has a token's score, the sum of its squared derivatives, the votes, and their sums; the last row is the rest token's.
+    With attention q, the derivative of f_c by a_s is q_s (b_sc - f_c), and by b_sc it is q_s. `rates` are those of the scores before the
+    first text and after the last, and the weight decay.
     """
-    a, b, rest_a, rest_b = values
-    by_a, by_b, by_rest_a, by_rest_b = gradients
-    n_texts, n_outputs, longest = len(labels), b.shape[1], 0
-    for i in range(n_texts):
-        longest = max(longest, ranges[i, 1] - ranges[i, 0])
-    q, f, slopes = np.empty(longest), np.empty(n_outputs), np.empty(n_outputs)
-    for i in range(n_texts):
-        first, last = ranges[i, 0], ranges[i, 1]
-        top = rest_a[0]
+    np.random.seed(seed)
+    n_outputs, rest, longest = (state.shape[1] - 2) // 2, state.shape[0] - 1, 0
+    for i in order:
+        longest = max(longest, offsets[i + 1] - offsets[i])
+    read, q = np.empty(longest + 1, dtype=np.int64), np.empty(longest + 1)
+    f, slopes = np.empty(n_outputs), np.empty(n_outputs)
+    before, after, decay = rates
+    for j in range(len(order)):
+        i = order[j]
+        first, last, weight, dropped = offsets[i], offsets[i + 1], weights[i], MAX_DROPPED * np.random.random()
+        if np.random.random() < EXCERPT_SHARE and last - first > MIN_EXCERPT:
+            n_tokens = last - first
+            size = int(MIN_EXCERPT * (n_tokens / MIN_EXCERPT) ** np.random.random())
+            first += int(np.random.random() * (n_tokens - size + 1))
+            last, dropped = first + size, 0.0
+            weight *= size / n_tokens  # its tokens weigh as they do in the whole text
+        n_read, top = 0, state[rest, 0]
         for k in range(first, last):
-            top = max(top, a[token[k]])
-        rest = math.exp(rest_a[0] - top)
-        total = rest
-        for c in range(n_outputs):
-            f[c] = rest * rest_b[c]
-        for k in range(first, last):
-            s = token[k]
-            weight = math.exp(a[s] - top)
-            q[k - first] = weight
-            total += weight
+            if dropped == 0.0 or np.random.random() >= dropped:
+                read[n_read] = token[k]
+                top = max(top, state[token[k], 0])
+                n_read += 1
+        read[n_read] = rest
+        n_read += 1
+        total = 0.0
+        f[:] = 0.0
+        for k in range(n_read):
+            q[k] = math.exp(state[read[k], 0] - top)
+            total += q[k]
             for c in range(n_outputs):
-                f[c] += weight * b[s, c]
+                f[c] += q[k] * state[read[k], 2 + c]
         for c in range(n_outputs):
             f[c] /= total
-        _slopes(f, labels[i], weights[i] / n_texts, slopes)
-        for k in range(first, last):
-            s = token[k]
-            share = q[k - first] / total
-            pull = 0.0
+        _slopes(f, labels[i], weight, slopes)
+        rate = before + (after - before) * j / len(order)
+        for k in range(n_read):
+            s, share, pull = read[k], q[k] / total, 0.0
             for c in range(n_outputs):
-                step = slopes[c] * share
-                by_b[s, c] += step
-                pull += step * (b[s, c] - f[c])
-            by_a[s] += pull
-        share = rest / total
-        for c in range(n_outputs):
-            by_rest_b[c] += slopes[c] * share
-            by_rest_a[0] += slopes[c] * share * (rest_b[c] - f[c])
-
-
-@njit(**COMPILED)
-def _adam(x: Any, moments: Any, gradient: Any, rate: float, decay: float, step: int) -> None:
-    """One AdamW step on a flat array, in place; the gradient is set to zero for the next."""
-    first, second = ADAMW_BETAS
-    unbias, unbias_square = 1.0 / (1.0 - first**step), 1.0 / (1.0 - second**step)
-    m, s = moments
-    for j in range(x.shape[0]):
-        g = gradient[j]
-        m[j] += (g - m[j]) * (1.0 - first)
-        s[j] += (g * g - s[j]) * (1.0 - second)
-        x[j] -= rate * (decay * x[j] + m[j] * unbias / (math.sqrt(s[j] * unbias_square) + ADAMW_EPSILON))
-        gradient[j] = 0.0
-
-
-@njit(**COMPILED)
-def _steps(token: Any, plan: Any, values: Any, moments: Any, gradients: Any, rates: Any, done: Any) -> None:
-    """The steps of a stride: `plan` has what is read of each text of an epoch, labels, weights and the batches' bounds."""
-    ranges, labels, weights, bounds = plan
-    a, b, rest_a, rest_b = values
-    by_a, by_b, by_rest_a, by_rest_b = gradients
-    rate, decay = rates[0], rates[1]
-    step, total = done
-    for n in range(len(bounds) - 1):
-        first, last = bounds[n], bounds[n + 1]
-        _gradients(token, ranges[first:last], labels[first:last], weights[first:last], values, gradients)
-        eta = rate * (1.0 - (step + n) / total)
-        t = step + n + 1
-        _adam(a, moments[0], by_a, eta, decay, t)
-        _adam(b.ravel(), moments[1], by_b.ravel(), VOTE_RATE * eta, decay, t)
-        _adam(rest_a, moments[2], by_rest_a, REST_RATE * eta, 0.0, t)
-        _adam(rest_b, moments[3], by_rest_b, VOTE_RATE * eta, 0.0, t)
+                vote = state[s, 2 + c]
+                pull += slopes[c] * (vote - f[c])
+                step = share * (slopes[c] + decay * vote)
+                state[s, 2 + n_outputs + c] += step * step
+                state[s, 2 + c] -= VOTE_RATE * rate * step / math.sqrt(state[s, 2 + n_outputs + c])
+            pull *= share
+            state[s, 1] += pull * pull
+            state[s, 0] -= rate * pull / math.sqrt(state[s, 1])
 
 
 @dataclass(frozen=True)
 class LearningSettings:
-    """Passes over the texts, Adam's rate for scores, the decay of scores and votes, and the seed of order and excerpts."""
+    """Readings of every text, AdaGrad's rate for scores, the decay of votes, and the seed of order, omissions and excerpts."""
 
-    epochs: int = 3
-    learning_rate: float = 0.02
+    epochs: int = 8
+    learning_rate: float = 0.1
     weight_decay: float = 0.0
     seed: int = 0
-    excerpt_share: float = EXCERPT_SHARE
-    min_steps: int = MIN_STEPS
 
 
-def excerpts(offsets: IntArray, share: float, rng: np.random.Generator) -> IntArray:
-    """(n_texts, 2) the entries that are read of each text: all, or for this share of the texts a stretch whose length is log-uniform."""
-    first, lengths = offsets[:-1], np.diff(offsets)
-    cut = (rng.random(len(lengths)) < share) & (lengths > MIN_EXCERPT)
-    size = np.exp(rng.uniform(math.log(MIN_EXCERPT), np.log(np.maximum(lengths, MIN_EXCERPT)))).astype(np.int64)
-    size = np.where(cut, size, lengths)
-    begin = first + (rng.random(len(lengths)) * (lengths - size + 1)).astype(np.int64)
-    return np.column_stack([begin, begin + size])
-
-
-def n_steps(n_texts: int, settings: LearningSettings) -> int:
-    """Steps of one run over so many texts."""
-    return max(settings.min_steps, settings.epochs * math.ceil(n_texts / BATCH))
-
-
-def run_adam(
+def run_adagrad(
     texts: TokenSets,
     labels: IntArray,
     weights: FloatArray,
@@ -271,38 +241,37 @@ def run_adam(
     settings: LearningSettings,
     progress: Progress,
 ) -> Votes:
-    """Train from `start` by Adam on minibatches, with a rate that falls to zero; a share of the texts of each epoch is read in part.
+    """Train from `start` text by text, in random order, with a rate that falls to zero; texts are read in part.
 
     Args:
         labels: (n_texts,) class indices. weights: (n_texts,) with mean 1.
     """
     rng = np.random.default_rng(settings.seed)
-    n = len(labels)
-    values = (start.a.copy(), start.b.copy(), np.array([start.rest_a]), start.rest_b.copy())
-    gradients = tuple(np.zeros_like(x) for x in values)
-    moments = tuple((np.zeros(x.size), np.zeros(x.size)) for x in values)
-    total, step = n_steps(n, settings), 0
-    while step < total:
+    n, n_outputs = len(labels), len(start.rest_b)
+    share = np.mean(1.0 / np.diff(texts.offsets))
+    state = np.full((len(start.a) + 1, 2 + 2 * n_outputs), START_SQUARES * share**2)
+    state[:, 0] = np.append(start.a, start.rest_a)
+    state[:, 2 : 2 + n_outputs] = np.vstack([start.b, start.rest_b])
+    for done in range(0, settings.epochs * n, n):
         order = rng.permutation(n)
-        ranges = excerpts(texts.offsets, settings.excerpt_share, rng)[order]
-        bounds = np.append(np.arange(0, n, BATCH), n)
-        for k in range(0, len(bounds) - 1, _STRIDE):
-            part = bounds[k : k + _STRIDE + 1][: total - step + 1]
-            plan = (ranges, labels[order], weights[order], part)
-            _steps(
-                texts.token,
-                plan,
-                values,
-                moments,
-                gradients,
-                (settings.learning_rate, settings.weight_decay),
-                (step, total),
-            )
-            step += len(part) - 1
-            progress.advance(len(part) - 1)
-            if step >= total:
-                break
-    return Votes(values[0], values[1], float(values[2][0]), values[3])
+        for k in range(0, n, _STRIDE):
+            part = order[k : k + _STRIDE]
+            bounds = 1.0 - (done + k + np.array([0, len(part)])) / (settings.epochs * n)
+            rates = (*(settings.learning_rate * bounds).tolist(), settings.weight_decay)
+            seed = int(rng.integers(2**31))
+            _read_texts(texts.token, texts.offsets, labels, weights, part, state, rates, seed)
+            progress.advance(len(part))
+    b = np.ascontiguousarray(state[:, 2 : 2 + n_outputs])
+    return Votes(state[:-1, 0].copy(), b[:-1], float(state[-1, 0]), b[-1])
+
+
+def excerpts(offsets: IntArray, rng: np.random.Generator) -> IntArray:
+    """(n_texts, 2) a stretch of entries of each text, whose length is log-uniform."""
+    first, lengths = offsets[:-1], np.diff(offsets)
+    size = np.exp(rng.uniform(math.log(MIN_EXCERPT), np.log(np.maximum(lengths, MIN_EXCERPT)))).astype(np.int64)
+    size = np.minimum(size, lengths)
+    begin = first + (rng.random(len(lengths)) * (lengths - size + 1)).astype(np.int64)
+    return np.column_stack([begin, begin + size])
 
 
 # ---- probabilities and calibration
@@ -329,24 +298,29 @@ class Calibration(NamedTuple):
     loss: float
 
 
-def calibration(trials: list[tuple[Votes, TokenSets]], labels: IntArray, weights: FloatArray) -> Calibration:
+def calibration(
+    trials: list[tuple[Votes, TokenSets]], labels: IntArray, weights: FloatArray, most: float = 5.0
+) -> Calibration:
     """The changes at which texts held out of training, and excerpts of them, lose least.
 
     Args:
         trials: models with the texts that each has not been trained on. labels, weights: of all these texts.
+        most: the largest logarithm of the scale.
     """
     found = []
     for raised in REST_RAISES:
         outputs = [replace(votes, rest_a=votes.rest_a + raised).outputs(texts) for votes, texts in trials]
         f = np.concatenate(outputs)
-        scale, shift = scale_and_shift(f, labels, weights)
+        scale, shift = scale_and_shift(f, labels, weights, most)
         found.append(
             Calibration(raised, scale, tuple(shift.tolist()), mean_log_loss(scale * f + shift, labels, weights))
         )
     return min(found, key=lambda trial: trial.loss)
 
 
-def scale_and_shift(f: FloatArray, labels: IntArray, weights: FloatArray) -> tuple[float, FloatArray]:
+def scale_and_shift(
+    f: FloatArray, labels: IntArray, weights: FloatArray, most: float = 5.0
+) -> tuple[float, FloatArray]:
     r"""The scale and the shifts of the outputs at which texts lose least, drawn a little towards 1 and 0.
 
     .. math:: \min_{\tau, \delta} \sum_i w_i\, \ell(y_i, e^\tau f_i + \delta) + \tfrac{\rho}2 (\tau^2 + \|\delta\|^2)
@@ -367,24 +341,24 @@ def scale_and_shift(f: FloatArray, labels: IntArray, weights: FloatArray) -> tup
         gradient = np.concatenate([[np.sum(slope * f) * np.exp(x[0])], slope.sum(axis=0)]) + CALIBRATION_PENALTY * x
         return float(weights @ loss + 0.5 * CALIBRATION_PENALTY * (x @ x)), gradient
 
-    bounds = [(-5.0, 5.0), *[(-10.0, 10.0)] * n_outputs]
+    bounds = [(-5.0, most), *[(-10.0, 10.0)] * n_outputs]
     found = minimize(value, np.zeros(1 + n_outputs), jac=True, method="L-BFGS-B", bounds=bounds).x
     return float(np.exp(found[0])), found[1:]
 
 
 @dataclass(frozen=True)
 class Learned:
-    """The calibrated model and how it was found: steps of the last run, texts it was calibrated on, and what calibration changed."""
+    """The calibrated model and how it was found: texts read, texts it was calibrated on, and what calibration changed."""
 
     votes: Votes
-    steps: int
+    readings: int
     held_out: int
     calibration: Calibration
 
     def facts(self) -> dict[str, Any]:
         """Everything but the model, as JSON holds it."""
         raised, scale, shift, loss = self.calibration
-        counts = {"steps": self.steps, "held_out": self.held_out, "held_out_loss": loss}
+        counts = {"readings": self.readings, "held_out": self.held_out, "held_out_loss": loss}
         return counts | {"rest_raised": raised, "scale": scale, "shift": list(shift)}
 
 
@@ -400,56 +374,51 @@ def held_out_folds(labels: IntArray, seed: int) -> list[IntArray]:
     return folds if n < FOLDS_BELOW else folds[:1]
 
 
-def candidates(n_texts: int, settings: LearningSettings) -> list[LearningSettings]:
-    """Settings among which held-out texts choose: few texts try a long run too."""
-    long_run = replace(settings, min_steps=max(LONG_STEPS, settings.min_steps))
-    return [settings, long_run] if MIN_CALIBRATED <= n_texts < FOLDS_BELOW else [settings]
-
-
-def planned_steps(labels: IntArray, settings: LearningSettings) -> int:
-    """Steps of all runs together, at most."""
-    n, folds, tried = len(labels), held_out_folds(labels, settings.seed), candidates(len(labels), settings)
-    return sum(n_steps(n - len(fold), trial) for fold in folds for trial in tried) + max(
-        n_steps(n, trial) for trial in tried
-    )
+def planned_readings(labels: IntArray, settings: LearningSettings) -> int:
+    """Texts that `learn` reads in all its runs."""
+    n = len(labels)
+    return settings.epochs * (n + sum(n - len(fold) for fold in held_out_folds(labels, settings.seed)))
 
 
 def learn(
     texts: TokenSets,
     labels: IntArray,
     weights: FloatArray,
-    start: Votes,
+    n_classes: int,
     settings: LearningSettings,
     progress: Progress,
+    start: Votes | None = None,
 ) -> Learned:
     """Train on parts of the texts to see how sure the model may be of others, train on all of them, and calibrate.
 
     Args:
-        texts: n_texts sets of tokens. labels: (n_texts,) class indices. weights: (n_texts,) with mean 1. start: where training starts.
-        progress: counts every step; `planned_steps` are taken.
+        texts: n_texts sets of tokens. labels: (n_texts,) class indices. weights: (n_texts,) with mean 1.
+        progress: counts every text read; `planned_readings` are taken.
+        start: where training goes on; naive Bayes where None. Texts that it has learned from cannot say how sure it may be, so
+            calibration makes it no surer.
     """
+
+    def trained(chosen: IntArray) -> Votes:
+        parts = (texts.take(chosen), labels[chosen], weights[chosen])
+        first = Votes.naive_bayes(*parts, n_classes) if start is None else start
+        return run_adagrad(*parts, first, settings, progress)
+
     rng = np.random.default_rng(settings.seed + 2)
-    folds = held_out_folds(labels, settings.seed)
-    watched = [part for fold in folds for part in _whole_and_in_part(texts.take(fold), rng)]
-    judged = np.concatenate([np.append(fold, fold) for fold in folds]) if folds else np.empty(0, dtype=np.int64)
-    tried: list[tuple[Calibration, LearningSettings]] = []
-    with np.errstate(over="ignore", invalid="ignore"):
-        for attempt in candidates(len(labels), settings) if folds else []:
-            trials: list[tuple[Votes, TokenSets]] = []
-            for k, fold in enumerate(folds):
-                others = np.setdiff1d(np.arange(len(labels)), fold)
-                trial = run_adam(texts.take(others), labels[others], weights[others], start, attempt, progress)
-                trials += [(trial, part) for part in watched[2 * k : 2 * k + 2]]
-            tried.append((calibration(trials, labels[judged], weights[judged]), attempt))
-        unchanged = Calibration(0.0, 1.0, (0.0,) * start.b.shape[1], float("nan"))
-        found, chosen = min(tried, key=lambda pair: pair[0].loss) if tried else (unchanged, settings)
-        votes = run_adam(texts, labels, weights, start, chosen, progress)
+    every, folds = np.arange(len(labels)), held_out_folds(labels, settings.seed)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        trials: list[tuple[Votes, TokenSets]] = []
+        for fold in folds:
+            trial, whole = trained(np.setdiff1d(every, fold)), texts.take(fold)
+            trials += [(trial, whole), (trial, whole.between(excerpts(whole.offsets, rng)))]
+        votes = trained(every)
     if not (np.isfinite(votes.a).all() and np.isfinite(votes.b).all()):
         got = f"{settings.learning_rate:g} with weight_decay = {settings.weight_decay:g}"
-        remedy = "A rate of .02 suits most texts."
+        remedy = f"A rate of {LearningSettings().learning_rate:g} suits most texts."
         raise reject("learning_rate", "so small that training does not run away", got, remedy)
-    return Learned(votes.calibrated(found), n_steps(len(labels), chosen), len(judged) // 2, found)
-
-
-def _whole_and_in_part(texts: TokenSets, rng: np.random.Generator) -> tuple[TokenSets, TokenSets]:
-    return texts, texts.between(excerpts(texts.offsets, 1.0, rng))
+    found = Calibration(0.0, 1.0, (0.0,) * len(votes.rest_b), float("nan"))
+    if folds:
+        judged = np.concatenate([np.append(fold, fold) for fold in folds])
+        found = calibration(trials, labels[judged], weights[judged], most=5.0 if start is None else 0.0)
+    return Learned(
+        votes.calibrated(found), settings.epochs * len(labels), sum(map(len, folds)), found
+    )
