@@ -118,9 +118,9 @@ def test_it_works_in_a_pipeline_in_cross_validation_and_in_a_search():
     texts, y = reviews(500)
     steps = Pipeline([("lower", FunctionTransformer(_lowered)), ("model", AttentionTextClassifier())])
     assert cross_val_score(steps, np.array(texts, dtype=object), np.array(y), cv=3).min() > 0.9
-    search = GridSearchCV(AttentionTextClassifier(), {"ngrams": [1, 3]}, cv=2).fit(texts, y)
+    search = GridSearchCV(AttentionTextClassifier(), {"ngrams": [1, 3]}, cv=3).fit(texts, y)
     scores = search.cv_results_["mean_test_score"]
-    assert scores[0] < 0.9 < scores[1]  # negated words are a coin flip to words alone: 0.85 at best
+    assert scores[0] < 0.8 < scores[1]  # words alone cannot know what "not" turns around
 
 
 def _lowered(texts):
@@ -267,6 +267,10 @@ def test_more_classes_have_one_softmax_and_an_exact_account_for_each(four_classe
     assert np.array_equal(AttentionTextClassifier.load(tmp_path / "m").predict_proba(texts), proba)
     of = {row["token"]: row for row in model.token_importance_}
     assert of["bravo"]["label"].endswith("one")
+    assert explanation.poles == (f"against {explanation.label}", f"for {explanation.label}")
+    page = explanation.to_html()
+    assert all(f">{pole}</span>" in page for pole in explanation.poles)
+    assert all(str(label) in page for label in model.classes_)
 
 
 def test_weights_count_as_repetitions_in_what_is_balanced():
@@ -314,6 +318,28 @@ def test_a_warm_start_keeps_tokens_and_goes_on(data):
     assert not np.array_equal(model.a_, a)
     with pytest.raises(InputError, match="the classes of the first fit"):
         model.fit(["a a", "b b"], [0, 1])
+
+
+def test_a_warm_start_on_the_same_texts_makes_it_no_surer_than_training_does(data):
+    model = AttentionTextClassifier(warm_start=True).fit(*data).fit(*data)
+    assert model.training_["scale"] <= 1.0
+    assert model.score(*data) > 0.95
+
+
+@pytest.mark.parametrize(("n", "options"), [(6, {}), (60, {}), (60, {"ngrams": 2}), (60, {"warm_start": True})])
+def test_progress_counts_every_text_that_is_read_and_ends_at_its_total(n, options):
+    texts, y = reviews(n)
+    model = AttentionTextClassifier(epochs=2, min_count=1, **options).fit(texts, y)
+    calls = []
+    with pytest.warns(UserWarning, match="which have no word that occurs once"):
+        model.fit([*texts, ""], [*y, "good"], progress=lambda done, total: calls.append((done, total)))
+    done, totals = zip(*calls, strict=True)
+    assert list(done) == sorted(done)
+    assert set(totals) == {done[-1]}
+    held_out = model.training_["held_out"]
+    assert (held_out > 0) == (n >= 10)
+    n_runs = 1 if options.get("warm_start") or not held_out else options.get("ngrams", 3)
+    assert done[-1] >= n + n_runs * model.training_["readings"]
 
 
 # ---- files
@@ -386,6 +412,9 @@ def test_damaged_or_foreign_models_are_refused(fitted, tmp_path):
     arrays.write_bytes((tmp_path / "other" / ARRAYS_FILE).read_bytes())
     with pytest.raises(InputError, match="damaged or belong to another model"):
         AttentionTextClassifier.load(tmp_path / "m")
+    settings.write_text(json.dumps({**saved, "format": "marginlens text classifier 2"}))
+    with pytest.raises(InputError, match=r"another version of this library[^\n]*Train the model again[^\n]*$"):
+        AttentionTextClassifier.load(tmp_path / "m")
     for folder in (tmp_path / "nothing", None):
         with pytest.raises(InputError, match="'folder' argument must be a folder that"):
             AttentionTextClassifier.load(folder)
@@ -408,6 +437,9 @@ TWO = (["good good", "bad bad"], [1, 0])
         ({}, TWO[0], None, "y"),
         ({}, ["good good", "bad bad"] * 600, [f"text {i}" for i in range(1200)], "y"),
         ({}, ["good good", "bad bad"] * 20, [i / 7 for i in range(40)], "y"),
+        ({}, ["good good", "bad bad"] * 20, [f"{i}.5" for i in range(40)], "y"),
+        ({}, ["good good", "bad bad"] * 20, list(range(40)), "y"),
+        ({}, ["good good"] * 100_000, list(map(str, range(100_000))), "y"),
         ({"class_weight": "even"}, *TWO, "class_weight"),
         ({"tokenizer": 3}, *TWO, "tokenizer"),
         ({"ngrams": 4}, *TWO, "ngrams"),
@@ -424,7 +456,7 @@ def test_what_cannot_be_fitted_is_refused_in_one_sentence(options, X, y, argumen
 
 def test_texts_without_a_token_are_left_out_counted_and_judged_by_the_rest_token():
     texts, y = reviews(60)
-    with pytest.warns(UserWarning, match="2 of 62 texts have no word that occurs 2 times"):
+    with pytest.warns(UserWarning, match="2 of 62 texts, which have no word that occurs 2 times"):
         model = AttentionTextClassifier(epochs=1).fit(["?!", *texts, "zebra"], ["good", *y, "bad"])
     assert model.left_out_.tolist() == [0, 61]
     assert model.decision_function(["?!", ""]).tolist() == [float(model.rest_b_[0])] * 2

@@ -91,11 +91,9 @@ def train(
         int | None, typer.Option(metavar="N", help="Words that occur N times are tokens.", show_default="2")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(metavar="R", help="Of the scores.", show_default="0.1")
+        float | None, typer.Option(metavar="R", help="Of the scores.", show_default="0.07")
     ] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option(metavar="W", help="Of the votes.", show_default="0")
-    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(metavar="W", help="Of the votes.", show_default="0")] = None,
     drop: Drop = False,
     seed: Seed = 0,
     as_json: AsJson = False,

@@ -47,6 +47,7 @@ from marginlens.text.learning import (
 )
 from marginlens.text.vectorize import (
     MAX_PHRASE,
+    MAX_TOKENS,
     Cleaning,
     PlainIds,
     TextPipeline,
@@ -59,6 +60,7 @@ from marginlens.typing import FloatArray, IntArray
 
 MIN_COUNT = 2  # occurrences of a word in the default pipeline
 MAX_CLASSES = 1000  # more labels than this are a mistake, or another task
+MAX_VOTES = 20_000_000  # tokens times classes; the rarest phrases give way
 MANY_CLASSES = 20  # from which numbers as labels are looked at: whether they are measurements
 LONG_WORD = 15  # letters of a mean word from which texts have no blanks between words
 _N_LOOKED_AT = 200  # texts whose words are measured
@@ -128,8 +130,8 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         tokenizer: function from a text to a list of strings, or a tokenizer of the packages transformers or tokenizers, in place of the
             words; None for the words.
         epochs: passes over the texts; 8, after which accuracy on other texts no longer grows.
-        learning_rate: of AdaGrad for the scores, falling to zero; 0.1, between too even and too sparse attention. Votes learn
-            40 times as fast.
+        learning_rate: of AdaGrad for the scores, falling to zero; .07, between too even and too sparse attention. Votes learn
+            60 times as fast.
         weight_decay: of the votes; 0, because calibration on held-out texts does more for probabilities.
         class_weight: None, "balanced", or a dict from label to weight, as in scikit-learn; None leaves probabilities those of the data.
         warm_start: whether another `fit` keeps the tokens and goes on from what was learned; False, so that `fit` forgets.
@@ -154,7 +156,7 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         characters: bool = False,
         tokenizer: Any = None,
         epochs: int = 8,
-        learning_rate: float = 0.1,
+        learning_rate: float = 0.07,
         weight_decay: float = 0.0,
         class_weight: Any = None,
         warm_start: bool = False,
@@ -204,7 +206,10 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
             watch.advance(len(X) if is_text else 0)
         elif is_text:
             count = whole_number(self.phrase_count, "phrase_count", at_least=1)
-            tokens, places = WordsAndPhrases.fit(X, pipeline, ngrams, count, lambda n, _: watch.advance(n - watch.done))
+            most = min(MAX_TOKENS, MAX_VOTES // len(classes))
+            tokens, places = WordsAndPhrases.fit(
+                X, pipeline, ngrams, count, lambda n, _: watch.advance(n - watch.done), most
+            )
             if not isinstance(pipeline.cleaning, TokenizerWords) and not pipeline.cleaning.characters:
                 _advise_characters(X, pipeline)
         else:
@@ -387,10 +392,10 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
                 "X", "texts of every class that have a token", f"none of {names}", "A smaller min_count may help."
             )
         if n_empty and self.pipeline is None:
-            what = "text has" if n_empty == 1 else "texts have"
+            often = "once" if pipeline.min_count == 1 else f"{pipeline.min_count} times"
             warnings.warn(
-                f"{n_empty:,} of {len(labels):,} {what} no word that occurs {pipeline.min_count} times, and were left out of training; "
-                "left_out_ lists them.",
+                f"Left out of training: {n_empty:,} of {len(labels):,} texts, which have no word that occurs {often}; left_out_ lists "
+                "them.",
                 stacklevel=3,
             )
 
@@ -488,13 +493,22 @@ def _labels(y: Any, n_samples: int) -> tuple[Any, IntArray]:
     if len(classes) == 1:
         raise reject("y", "labels of at least two classes", f"only {classes.tolist()[0]!r}")
     shown = ", ".join(map(repr, classes.tolist()[:3]))
-    if classes.dtype.kind == "f" and len(classes) > MANY_CLASSES and not np.array_equal(classes, np.round(classes)):
+    if len(classes) > MANY_CLASSES and _are_measurements(classes, n_samples):
         remedy = "They look like measurements: sort them into classes, such as low and high."
         raise reject("y", "labels of classes", f"{len(classes):,} different numbers ({shown}, ...)", remedy)
     if len(classes) > MAX_CLASSES:
         remedy = "They look like numbers or names of single texts: is this the column of the labels?"
         raise reject("y", f"labels of at most {MAX_CLASSES:,} classes", f"{len(classes):,} ({shown}, ...)", remedy)
     return classes, places.astype(np.int64)
+
+
+def _are_measurements(classes: Any, n_samples: int) -> bool:
+    """Whether labels are numbers, or words that can be read as numbers, with fractions or hardly any of them twice."""
+    try:
+        numbers = np.asarray(classes, dtype=np.float64)
+    except (ValueError, TypeError):
+        return False
+    return not np.array_equal(numbers, np.round(numbers)) or 2 * len(classes) > n_samples
 
 
 def _weights(sample_weight: Any, class_weight: Any, classes: Any, labels: IntArray) -> FloatArray:
@@ -573,8 +587,12 @@ def _load(cls: Any, folder: str | os.PathLike[str], tokenizer: Any) -> Any:
     path = as_path(folder, "folder", _SAVED)
     try:
         settings = json.loads((path / SETTINGS_FILE).read_text(encoding="utf-8"))
-        if settings.get("format") != _FORMAT:
-            raise ValueError(f"another format, {settings.get('format')!r}: train the model again")
+        written = str(settings.get("format"))
+        if written.startswith(_FORMAT.removesuffix("3")) and written != _FORMAT:
+            got = f"{str(path)!r}, written by another version of this library ({written!r}; this one reads {_FORMAT!r})"
+            raise reject("folder", _SAVED, got, "Train the model again with this version.")
+        if written != _FORMAT:
+            raise ValueError(f"another format, {written!r}")
         content = (path / ARRAYS_FILE).read_bytes()
         if hashlib.sha256(content).hexdigest() != settings["arrays_sha256"]:
             raise ValueError("arrays that are damaged or belong to another model")

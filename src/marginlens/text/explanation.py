@@ -14,6 +14,7 @@ from marginlens.text.vectorize import Span
 from marginlens.typing import FloatArray
 
 _TABLE_ROWS = 15  # rows of the printed table
+_LISTED_CLASSES = 6  # whose probabilities are listed where there are more than two
 _FULL_COLOUR = 0.25  # share of all contributions at which a word has the full colour
 
 
@@ -80,6 +81,18 @@ class TextExplanation(Tabular):
     def selected(self) -> str | None:
         """The token of the text with the highest score; None where it has no known token."""
         return max(self.known, key=lambda row: row.a).token if self.known else None
+
+    @property
+    def poles(self) -> tuple[str, str]:
+        """What a negative and what a positive contribution speak for."""
+        if len(self.outputs) == 1:
+            return str(self.classes[0]), str(self.classes[1])
+        return f"against {self.label}", f"for {self.label}"
+
+    def likeliest(self, n_classes: int = _LISTED_CLASSES) -> list[tuple[str, float]]:
+        """The classes with the highest probabilities, and these."""
+        ranked = sorted(zip(self.classes, self.probabilities, strict=True), key=lambda pair: -pair[1])
+        return [(str(name), share) for name, share in ranked[:n_classes]]
 
     def _columns(self) -> dict[str, Any]:
         names = ("token", "count", "attention", "a", "b", "contribution", "alpha", "posterior_difference")
@@ -233,7 +246,7 @@ def top_two(scores: FloatArray) -> tuple[float, float]:
 
 
 def _background(strength: float) -> str:
-    """The background of a word: red-brown for the second class, blue for the first, deeper for a larger part."""
+    """The background of a word: red-brown for the second of the poles, blue for the first, deeper for a larger part."""
     from marginlens.result.palette import GLOBAL, LOCAL
 
     depth = min(abs(strength), 1.0) ** 0.5

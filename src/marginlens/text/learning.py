@@ -17,17 +17,32 @@ from marginlens.runtime.progress import Progress
 from marginlens.typing import FloatArray, IntArray
 
 START_SCALE = 8.0  # of the starting votes over the log-ratios of naive Bayes: a mean over a text becomes log-odds
+START_SCALE_OF_MANY = 4.0  # the same for more than two classes
 PRIOR_COUNT = 1.0  # occurrences as expected without the label, added to those observed
 START_SQUARES = 10.0  # of AdaGrad's sums, in squares of a token's mean share of a text: the first steps are small
-VOTE_RATE = 40.0  # learning rate of votes over that of scores: votes are log-odds, scores logarithms of shares
-MAX_DROPPED = 0.5  # the largest share of its tokens that a text is read without; the share is drawn anew at each reading
+VOTE_RATE = 60.0  # learning rate of votes over that of scores: votes are log-odds, scores logarithms of shares
+MAX_DROPPED = (
+    0.5  # the largest share of its tokens that a text is read without; the share is drawn anew at each reading
+)
 EXCERPT_SHARE = 0.2  # of the readings, which see a stretch of the text alone, so that short texts make it less sure
 MIN_EXCERPT = 2  # tokens
 FOLDS_BELOW = 3000  # texts; fewer are calibrated on N_FOLDS folds, more on a tenth of them
 N_FOLDS = 5
 HELD_OUT_SHARE = 0.1
 MIN_CALIBRATED = 10  # texts; with fewer there is nothing to calibrate on
-REST_RAISES = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)  # of the rest token's score, among which calibration chooses
+REST_RAISES = (
+    0.0,
+    1.0,
+    2.0,
+    3.0,
+    4.0,
+    5.0,
+    6.0,
+    7.0,
+    8.0,
+    9.0,
+    10.0,
+)  # of the rest token's score, among which calibration chooses
 CALIBRATION_PENALTY = (
     0.5  # of the squared logarithm of the scale and of the squared shifts: the calibration of few texts changes little
 )
@@ -92,15 +107,16 @@ class Votes:
 
         .. math:: b_{sc} = \kappa \log \frac{n_{sc} + 1}{n_s N_c / N + 1} + b_{0c},\quad b_{0c} = \log \frac{w_c + 1}{\sum_c (w_c + 1)}
 
-        n counts tokens in texts, N_c those of a class, w_c weighs the texts of a class; votes are taken less their mean over the classes, and the difference of
-        two where there are two.
+        n counts tokens in texts, N_c those of a class, w_c weighs the texts of a class; votes are taken less their mean over the classes,
+        and the difference of two where there are two.
         """
         labels_of_entries, weights_of_entries = (np.repeat(x, np.diff(texts.offsets)) for x in (labels, weights))
         size = texts.n_tokens * n_classes
         entries = texts.token.astype(np.int64) * n_classes + labels_of_entries
         observed = np.bincount(entries, weights=weights_of_entries, minlength=size).reshape(-1, n_classes)
         expected = observed.sum(axis=1, keepdims=True) * (observed.sum(axis=0) / observed.sum())
-        b = START_SCALE * np.log((observed + PRIOR_COUNT) / (expected + PRIOR_COUNT))
+        scale = START_SCALE if n_classes == 2 else START_SCALE_OF_MANY
+        b = scale * np.log((observed + PRIOR_COUNT) / (expected + PRIOR_COUNT))
         of_class = np.bincount(labels, weights=weights, minlength=n_classes) + PRIOR_COUNT
         prior = np.log(of_class / of_class.sum())
         if n_classes == 2:
@@ -168,14 +184,15 @@ def _slopes(f: Any, label: int, weight: float, slopes: Any) -> None:
 
 
 @njit(**COMPILED)
-def _read_texts(token: Any, offsets: Any, labels: Any, weights: Any, order: Any, state: Any, rates: Any, seed: int) -> None:
+def _read_texts(
+    token: Any, offsets: Any, labels: Any, weights: Any, order: Any, state: Any, rates: Any, rng: Any
+) -> None:
     """Read the texts `order` one by one, and after each take a step of AdaGrad on the scores and votes of what was read of it.
 
     A row of `state` has a token's score, the sum of its squared derivatives, the votes, and their sums; the last row is the rest token's.
     With attention q, the derivative of f_c by a_s is q_s (b_sc - f_c), and by b_sc it is q_s. `rates` are those of the scores before the
     first text and after the last, and the weight decay.
     """
-    np.random.seed(seed)
     n_outputs, rest, longest = (state.shape[1] - 2) // 2, state.shape[0] - 1, 0
     for i in order:
         longest = max(longest, offsets[i + 1] - offsets[i])
@@ -184,16 +201,16 @@ def _read_texts(token: Any, offsets: Any, labels: Any, weights: Any, order: Any,
     before, after, decay = rates
     for j in range(len(order)):
         i = order[j]
-        first, last, weight, dropped = offsets[i], offsets[i + 1], weights[i], MAX_DROPPED * np.random.random()
-        if np.random.random() < EXCERPT_SHARE and last - first > MIN_EXCERPT:
+        first, last, weight, dropped = offsets[i], offsets[i + 1], weights[i], MAX_DROPPED * rng.random()
+        if rng.random() < EXCERPT_SHARE and last - first > MIN_EXCERPT:
             n_tokens = last - first
-            size = int(MIN_EXCERPT * (n_tokens / MIN_EXCERPT) ** np.random.random())
-            first += int(np.random.random() * (n_tokens - size + 1))
+            size = int(MIN_EXCERPT * (n_tokens / MIN_EXCERPT) ** rng.random())
+            first += int(rng.random() * (n_tokens - size + 1))
             last, dropped = first + size, 0.0
             weight *= size / n_tokens  # its tokens weigh as they do in the whole text
         n_read, top = 0, state[rest, 0]
         for k in range(first, last):
-            if dropped == 0.0 or np.random.random() >= dropped:
+            if dropped == 0.0 or rng.random() >= dropped:
                 read[n_read] = token[k]
                 top = max(top, state[token[k], 0])
                 n_read += 1
@@ -228,7 +245,7 @@ class LearningSettings:
     """Readings of every text, AdaGrad's rate for scores, the decay of votes, and the seed of order, omissions and excerpts."""
 
     epochs: int = 8
-    learning_rate: float = 0.1
+    learning_rate: float = 0.07
     weight_decay: float = 0.0
     seed: int = 0
 
@@ -258,8 +275,7 @@ def run_adagrad(
             part = order[k : k + _STRIDE]
             bounds = 1.0 - (done + k + np.array([0, len(part)])) / (settings.epochs * n)
             rates = (*(settings.learning_rate * bounds).tolist(), settings.weight_decay)
-            seed = int(rng.integers(2**31))
-            _read_texts(texts.token, texts.offsets, labels, weights, part, state, rates, seed)
+            _read_texts(texts.token, texts.offsets, labels, weights, part, state, rates, rng)
             progress.advance(len(part))
     b = np.ascontiguousarray(state[:, 2 : 2 + n_outputs])
     return Votes(state[:-1, 0].copy(), b[:-1], float(state[-1, 0]), b[-1])
@@ -419,6 +435,4 @@ def learn(
     if folds:
         judged = np.concatenate([np.append(fold, fold) for fold in folds])
         found = calibration(trials, labels[judged], weights[judged], most=5.0 if start is None else 0.0)
-    return Learned(
-        votes.calibrated(found), settings.epochs * len(labels), sum(map(len, folds)), found
-    )
+    return Learned(votes.calibrated(found), settings.epochs * len(labels), sum(map(len, folds)), found)

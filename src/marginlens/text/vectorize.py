@@ -642,12 +642,13 @@ class WordsAndPhrases:
         ngrams: int,
         phrase_count: int,
         progress: ProgressCallback | None = None,
+        max_tokens: int = MAX_TOKENS,
     ) -> tuple[WordsAndPhrases, TokenPlaces]:
         """The tokens of texts, and where they stand in them.
 
         Args:
             pipeline: how words are found and which are tokens. ngrams: most words of a phrase, 1 for single words only.
-            phrase_count: phrases that occur this often become tokens.
+            phrase_count: phrases that occur this often become tokens, the most frequent as far as there is place for `max_tokens`.
         """
         with _renamed_argument("texts", "X"):
             tokenized = pipeline.tokenize(texts, progress)
@@ -659,7 +660,7 @@ class WordsAndPhrases:
             distinct, counts = np.unique(keys, return_counts=True)
             often = counts >= phrase_count
             found.append((distinct[often], counts[often]))
-        most = max(MAX_TOKENS - len(words), 0)
+        most = max(max_tokens - len(words), 0)
         counts = np.concatenate([counts for _, counts in found]) if found else np.empty(0, dtype=np.int64)
         least = int(np.sort(counts)[::-1][most]) + 1 if len(counts) > most else 0
         phrases = tuple(
