@@ -77,7 +77,7 @@ def test_contributions_of_the_attention_classifier_add_up_to_its_output():
 
 def test_a_classifier_of_characters_loses_characters():
     texts, labels = ["好好片好", "差差片差", "好片好片", "差片差片"] * 5, ["good", "bad"] * 10
-    model = ml.AttentionTextClassifier(characters=True).fit(texts, labels)
+    model = ml.AttentionTextClassifier(characters=True, ngrams=1).fit(texts, labels)
     scores = eraser_scores(model, ["好片好片"], shares=[0.5])
     assert scores.comprehensiveness > 0.0
     whole, rest = model.predict_proba(["好片好片", "片片"])[:, 1]
