@@ -29,11 +29,14 @@ def dataset_names() -> tuple[str, ...]:
 
 
 def dataset(name: str, **settings: Any) -> Any:
-    """The dataset of a name, as its function returns it: `dataset("figure_1b")`, `dataset("sphere_tokens", n_problems=8, ...)`.
+    """The dataset of a name, as its function returns it.
+
+    `dataset("figure_1b")` is `figure_1b()`, and `dataset("sphere_tokens", n_problems=8, n_inputs=4, n_tokens=6, d_model=10, rng=0)`
+    draws random problems.
 
     Args:
-        name: one of `dataset_names()`. A function of this library is `marginlens.data.<name>`; others come from installed packages,
-            which list theirs as entry points of the group `marginlens.datasets`. settings: what the function takes.
+        name: one of `dataset_names()`: a function of this module, or what an installed package lists as an entry point of the group
+            `marginlens.datasets`. settings: what the function takes.
     """
     return _function(name)(**settings)
 
