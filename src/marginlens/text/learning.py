@@ -30,7 +30,9 @@ FOLDS_BELOW = 3000  # texts; fewer are calibrated on N_FOLDS folds, more on a te
 N_FOLDS = 5
 HELD_OUT_SHARE = 0.1
 MIN_CALIBRATED = 10  # texts; with fewer there is nothing to calibrate on
-REST_RAISES = (
+REST_SCORES = (
+    -2.0,
+    -1.0,
     0.0,
     1.0,
     2.0,
@@ -40,9 +42,7 @@ REST_RAISES = (
     6.0,
     7.0,
     8.0,
-    9.0,
-    10.0,
-)  # of the rest token's score, among which calibration chooses
+)  # among which calibration chooses the rest token's
 CALIBRATION_PENALTY = (
     0.5  # of the squared logarithm of the scale and of the squared shifts: the calibration of few texts changes little
 )
@@ -137,15 +137,20 @@ class Votes:
         _outputs(texts.token, texts.offsets, self.a, self.b, self.rest_a, self.rest_b, f)
         return f
 
+    def rest_attention(self, texts: TokenSets) -> FloatArray:
+        """(n_texts, 1) the rest token's share of each text's attention."""
+        return Votes(self.a, np.zeros((len(self.a), 1)), self.rest_a, np.ones(1)).outputs(texts)
+
     def calibrated(self, found: Calibration) -> Votes:
-        """The model with a raised rest token and outputs scale · f + shift: attention adds up to 1, so every vote is changed alike.
+        """The model with another rest token and outputs scale · f + shift: attention adds up to 1, so every vote is changed alike.
 
         With more than two classes every token's votes are made to add up to zero, which changes no probability.
         """
-        b, rest_b = (found.scale * votes + np.asarray(found.shift) for votes in (self.b, self.rest_b))
+        shift = np.asarray(found.shift)
+        b, rest_b = found.scale * self.b + shift, shift + np.asarray(found.rest_vote)
         if len(rest_b) > 1:
             b, rest_b = b - b.mean(axis=1, keepdims=True), rest_b - rest_b.mean()
-        return Votes(self.a, b, self.rest_a + found.raised, rest_b)
+        return Votes(self.a, b, found.rest_score, rest_b)
 
 
 @njit(**COMPILED)
@@ -306,11 +311,15 @@ def mean_log_loss(f: FloatArray, labels: IntArray, weights: FloatArray) -> float
 
 
 class Calibration(NamedTuple):
-    """What is changed after training: the rest token's score is raised, outputs are scaled and shifted; `loss` of the held-out texts."""
+    """What is changed after training: the scale and shift of outputs, and the rest token, whose votes are `rest_vote` and the shift.
 
-    raised: float
+    `loss` is that of the held-out texts. Training leaves the rest token a small and chancy part of long texts, so that none of it stays.
+    """
+
     scale: float
     shift: tuple[float, ...]
+    rest_score: float
+    rest_vote: tuple[float, ...]
     loss: float
 
 
@@ -324,27 +333,31 @@ def calibration(
         most: the largest logarithm of the scale.
     """
     found = []
-    for raised in REST_RAISES:
-        outputs = [replace(votes, rest_a=votes.rest_a + raised).outputs(texts) for votes, texts in trials]
-        f = np.concatenate(outputs)
-        scale, shift = scale_and_shift(f, labels, weights, most)
-        found.append(
-            Calibration(raised, scale, tuple(shift.tolist()), mean_log_loss(scale * f + shift, labels, weights))
-        )
+    for score in REST_SCORES:
+        models = [(replace(votes, rest_a=score, rest_b=0.0 * votes.rest_b), texts) for votes, texts in trials]
+        f = np.concatenate([votes.outputs(texts) for votes, texts in models])
+        rest = np.concatenate([votes.rest_attention(texts) for votes, texts in models])
+        scale, shift, rest_vote = scale_and_shifts(f, rest, labels, weights, most)
+        loss = mean_log_loss(scale * f + shift + rest * rest_vote, labels, weights)
+        found.append(Calibration(scale, tuple(shift.tolist()), score, tuple(rest_vote.tolist()), loss))
     return min(found, key=lambda trial: trial.loss)
 
 
-def scale_and_shift(
-    f: FloatArray, labels: IntArray, weights: FloatArray, most: float = 5.0
-) -> tuple[float, FloatArray]:
+def scale_and_shifts(
+    f: FloatArray, rest: FloatArray, labels: IntArray, weights: FloatArray, most: float = 5.0
+) -> tuple[float, FloatArray, FloatArray]:
     r"""The scale and the shifts of the outputs at which texts lose least, drawn a little towards 1 and 0.
 
-    .. math:: \min_{\tau, \delta} \sum_i w_i\, \ell(y_i, e^\tau f_i + \delta) + \tfrac{\rho}2 (\tau^2 + \|\delta\|^2)
+    .. math:: \min_{\tau, \delta, \beta} \sum_i w_i\, \ell(y_i, e^\tau f_i + \delta + q_{i0} \beta)
+        + \tfrac{\rho}2 (\tau^2 + \|\delta\|^2 + \|\beta\|^2)
+
+    Args:
+        f: (n_texts, n_outputs). rest: (n_texts, 1) attention q_i0 of the rest token.
     """
     n_outputs = f.shape[1]
 
     def value(x: FloatArray) -> tuple[float, FloatArray]:
-        z = np.exp(x[0]) * f + x[1:]
+        z = np.exp(x[0]) * f + x[1 : 1 + n_outputs] + rest * x[1 + n_outputs :]
         if n_outputs == 1:
             margin = np.where(labels == 1, 1.0, -1.0) * z[:, 0]
             loss = np.logaddexp(0.0, -margin)
@@ -354,12 +367,13 @@ def scale_and_shift(
             slope = softmax(z, axis=1)
             slope[np.arange(len(labels)), labels] -= 1.0
         slope = slope * weights[:, None]
-        gradient = np.concatenate([[np.sum(slope * f) * np.exp(x[0])], slope.sum(axis=0)]) + CALIBRATION_PENALTY * x
+        parts = ([np.sum(slope * f) * np.exp(x[0])], slope.sum(axis=0), (slope * rest).sum(axis=0))
+        gradient = np.concatenate(parts) + CALIBRATION_PENALTY * x
         return float(weights @ loss + 0.5 * CALIBRATION_PENALTY * (x @ x)), gradient
 
-    bounds = [(-5.0, most), *[(-10.0, 10.0)] * n_outputs]
-    found = minimize(value, np.zeros(1 + n_outputs), jac=True, method="L-BFGS-B", bounds=bounds).x
-    return float(np.exp(found[0])), found[1:]
+    bounds = [(-5.0, most), *[(-10.0, 10.0)] * (2 * n_outputs)]
+    found = minimize(value, np.zeros(1 + 2 * n_outputs), jac=True, method="L-BFGS-B", bounds=bounds).x
+    return float(np.exp(found[0])), found[1 : 1 + n_outputs], found[1 + n_outputs :]
 
 
 @dataclass(frozen=True)
@@ -373,9 +387,10 @@ class Learned:
 
     def facts(self) -> dict[str, Any]:
         """Everything but the model, as JSON holds it."""
-        raised, scale, shift, loss = self.calibration
+        scale, shift, rest_score, rest_vote, loss = self.calibration
         counts = {"readings": self.readings, "held_out": self.held_out, "held_out_loss": loss}
-        return counts | {"rest_raised": raised, "scale": scale, "shift": list(shift)}
+        changes = {"scale": scale, "shift": list(shift), "rest_score": rest_score, "rest_vote": list(rest_vote)}
+        return counts | changes
 
 
 def held_out_folds(labels: IntArray, seed: int) -> list[IntArray]:
@@ -431,8 +446,11 @@ def learn(
         got = f"{settings.learning_rate:g} with weight_decay = {settings.weight_decay:g}"
         remedy = f"A rate of {LearningSettings().learning_rate:g} suits most texts."
         raise reject("learning_rate", "so small that training does not run away", got, remedy)
-    found = Calibration(0.0, 1.0, (0.0,) * len(votes.rest_b), float("nan"))
-    if folds:
-        judged = np.concatenate([np.append(fold, fold) for fold in folds])
-        found = calibration(trials, labels[judged], weights[judged], most=5.0 if start is None else 0.0)
+    if not folds:
+        unchanged = Calibration(
+            1.0, (0.0,) * len(votes.rest_b), votes.rest_a, tuple(votes.rest_b.tolist()), float("nan")
+        )
+        return Learned(votes.calibrated(unchanged), settings.epochs * len(labels), 0, unchanged)
+    judged = np.concatenate([np.append(fold, fold) for fold in folds])
+    found = calibration(trials, labels[judged], weights[judged], most=5.0 if start is None else 0.0)
     return Learned(votes.calibrated(found), settings.epochs * len(labels), sum(map(len, folds)), found)
