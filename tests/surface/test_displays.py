@@ -109,7 +109,7 @@ def test_the_html_has_no_ink_that_vanishes_on_a_dark_or_a_light_ground(name):
         assert against > 1.15, colour  # marks may be faint, yet are seen on both
     text_colours = re.findall(r"<text[^>]*?(?:style=\"[^\"]*fill: |fill=\")(#[0-9a-fA-F]{6})", page)
     for colour in text_colours:
-        assert min(contrast(relative_luminance(colour), relative_luminance(g)) for g in ("#ffffff", "#1e1e1e")) > 2.5
+        assert min(contrast(relative_luminance(colour), relative_luminance(g)) for g in ("#ffffff", "#1e1e1e")) >= 4.5
 
 
 def relative_luminance(colour):

@@ -122,7 +122,7 @@ def draw_rays(ax: Axes, directions: FloatArray, names: Sequence[str], colours: S
         ax.annotate("", xy=direction, xytext=(0.0, 0.0), arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 1.8})
         x, y = 1.08 * direction
         side = "center" if abs(direction[0]) < 0.3 else "left" if direction[0] > 0.0 else "right"
-        ax.text(x, y, name, color=colour, ha=side, va="center" if side != "center" else "bottom" if y > 0.0 else "top")
+        ax.text(x, y, name, color=INK, ha=side, va="center" if side != "center" else "bottom" if y > 0.0 else "top")
     ax.set(xlim=(-1.9, 1.9), ylim=(-1.35, 1.35), xticks=[-1, 0, 1], yticks=[-1, 0, 1], aspect="equal")
     ax.set(xlabel="first coordinate", ylabel="second coordinate")
 
