@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import marginlens_papers
-from marginlens.cli.text import TrainingRequest, read_parts
+from marginlens.cli.text._options import FileForm
+from marginlens.cli.text._parts import TrainingRequest, read_parts
 from marginlens.data.files import read_labelled
 from marginlens.text import ReviewTable
+from marginlens.text.baselines import INVERSE_PENALTIES
 from marginlens.text.classifier import AttentionTextClassifier
 from one_command import command
 
@@ -52,7 +54,9 @@ def model(tmp_path_factory):
 def test_training_prints_accuracies_beside_the_comparison(table):
     result = run("train", table, "--compare", "--out", "m")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("r.csv: 80 texts to train on, 80 to test on (test); 'neg' against 'pos'\n")
+    assert result.stdout.startswith(
+        "r.csv: 80 texts to train on, 80 to test on (test); 'neg' (40) against 'pos' (40)\n"
+    )
     for name in (
         "attention over words and phrases",
         "TF-IDF of words + logistic regression",
@@ -68,13 +72,13 @@ def test_training_prints_accuracies_beside_the_comparison(table):
     told = json.loads(Path("m/model.json").read_text())["facts"]
     assert told["models"][0]["test_accuracy"] == saved.score(test, labels)
     assert saved.score(test, labels) > 0.9
-    assert len(told["models"]) == 3
-    for row in told["models"][
-        1:
-    ]:  # the C that did best on a part of the training texts, the strongest penalty among equals
-        tried = row["validation_accuracy_by_C"]
-        assert list(tried) == ["1", "10", "100"]
-        assert row["model"].endswith(f"C = {max(tried, key=tried.get)}")
+    assert len(told["models"]) == 4
+    for row in told["models"][1:3]:  # tuned by cross-validation
+        assert row["chosen"]["C"] in INVERSE_PENALTIES
+        assert row["test_accuracy"] > 0.9
+    assert ("note" in told["models"][3]) == (
+        told["models"][3]["test_accuracy"] is None
+    )  # fastText, where it is installed
     assert told["command"] == "marginlens text train r.csv --compare"
     assert str(Path.cwd()) not in Path("m/model.json").read_text()
 
@@ -108,14 +112,14 @@ def test_no_text_is_trained_and_tested_on(here, case):
     names, options, trained, tested = PARTS[case]
     rows = [f"text{i} {names[i % 3]},{('bad', 'good')[i % 2]},{names[i % 3]}" for i in range(60)]
     Path("t.csv").write_text("\n".join(["text,label,split", *rows]))
-    parts = read_parts(TrainingRequest(Path("t.csv"), (None, None, "split"), **options))
+    parts = read_parts(TrainingRequest(Path("t.csv"), FileForm(split="split"), **options))
     assert {text.split()[1] for text in parts.texts} == trained
     assert {text.split()[1] for text in parts.test_texts} == tested
     assert not set(parts.texts) & set(parts.test_texts)
     assert len(parts.texts + parts.test_texts) == 20 * len(trained | tested)
     assert (len(parts.texts), len(parts.test_texts)) == (len(parts.labels), len(parts.test_labels))
     assert (parts.tested_on is None) == (not tested)
-    other = read_parts(TrainingRequest(Path("t.csv"), (None, None, "split"), **options, seed=1))
+    other = read_parts(TrainingRequest(Path("t.csv"), FileForm(split="split"), **options, seed=1))
     assert (other.test_texts == parts.test_texts) == (case != "a share")
 
 
@@ -141,8 +145,10 @@ def test_texts_without_a_token_are_refused_or_dropped(here):
         stream.write("?!,pos\n")
     result = run("train", "r.csv", "--out", "m")
     assert result.exit_code == 2
-    assert "none in the review at index 160" in result.stderr
-    assert "--drop leaves them out." in result.stderr
+    assert result.stderr.startswith(
+        "marginlens: The texts of FILE must be texts that have at least one token; got none in"
+    )
+    assert result.stderr.endswith("--drop leaves them out.\n")
     assert not Path("m").exists()
     assert numbers("train", "r.csv", "--drop")["left_out"] == {"no token left": 1}
 

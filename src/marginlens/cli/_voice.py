@@ -66,7 +66,7 @@ _BY_COMMAND: Mapping[str, Mapping[str, str]] = {
     "marginlens text train": _TEXT_FILE,
     "marginlens text evaluate": _TEXT_FILE | {"folder": "MODEL"},
     "marginlens text predict": _TEXT_FILE | {"folder": "MODEL"},
-    "marginlens text explain": {"folder": "MODEL", "text": "TEXT"},
+    "marginlens text explain": {"folder": "MODEL", "path": "--file"},
     "marginlens text figure": {"folder": _FIRST},
     "marginlens text encode": _TEXT_FILE | {"hold_out": "--hold-out"},
 }
@@ -93,6 +93,8 @@ _ADVICE = (
     (r"State an offset", "State one with --offset"),
     (r"Call priority_graphs with the stream and this folder: it is made again\.", "Run the same command again."),
     (r"one for each sample of X", "one for each text"),
+    (r"Name it with the argument '(\w+)'\.", r"Name it with --\1."),
+    (r"A smaller min_count may help\.", "A smaller --min-count may help."),
 )
 _REJECTION = re.compile(r"The '(.+?)' argument must be (.*); got (.*) instead\.(?: (.*))?", re.DOTALL)
 _CALLED = r"\b[a-z]+(?:_[a-z0-9]+)+\b(?!\.\w)"  # names with underscores, outside names of files

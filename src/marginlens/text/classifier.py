@@ -22,6 +22,7 @@ from marginlens.embeddings.statistics import TokenStatistics
 from marginlens.errors import (
     InputError,
     array_of_any,
+    missing_extra,
     n_axes,
     positive_number,
     real_array,
@@ -331,7 +332,7 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, tokenizer: Any = None) -> AttentionTextClassifier:
-        """The model that `save` wrote; a model that was fitted with a tokenizer needs it again, since files do not hold it."""
+        """The model that `save` wrote; a model that was fitted with a tokenizer needs it again, unless it is of the package tokenizers."""
         return _load(cls, folder, tokenizer)
 
     def __sklearn_tags__(self) -> Any:
@@ -617,7 +618,9 @@ def _packed(model: AttentionTextClassifier) -> tuple[bytes, dict[str, Any]]:
         pipeline = tokens.vocabulary.pipeline
         hooked = isinstance(pipeline.cleaning, TokenizerWords)
         vocabulary: dict[str, Any] = {
-            "pipeline": {"tokenizer": True, "min_count": pipeline.min_count} if hooked else pipeline.to_dict(),
+            "pipeline": {"tokenizer": _tokenizer_text(pipeline.cleaning), "min_count": pipeline.min_count}
+            if hooked
+            else pipeline.to_dict(),
             "names": list(tokens.vocabulary.names),
         }
     else:
@@ -643,6 +646,20 @@ def _packed(model: AttentionTextClassifier) -> tuple[bytes, dict[str, Any]]:
     }
 
 
+def _tokenizer_text(words: TokenizerWords) -> str | bool:
+    """A tokenizer of the package tokenizers as it writes itself; True for others, which have to be given again."""
+    written = getattr(words.find, "to_str", None)
+    return str(written()) if callable(written) else True
+
+
+def _tokenizer_from(text: str) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as problem:
+        raise missing_extra("tokenizers", "text", "A model with a tokenizer") from problem
+    return Tokenizer.from_str(text)
+
+
 def _unpacked(cls: Any, settings: dict[str, Any], arrays: dict[str, Any], tokenizer: Any) -> Any:
     """The classifier that `_packed` described."""
     parameters, vocabulary = dict(settings["parameters"]), settings["tokens"]
@@ -657,6 +674,8 @@ def _unpacked(cls: Any, settings: dict[str, Any], arrays: dict[str, Any], tokeni
         tokens: WordsAndPhrases | PlainIds = PlainIds(int(vocabulary["n_ids"]))
     else:
         found = vocabulary["pipeline"]
+        if tokenizer is None and isinstance(found.get("tokenizer"), str):
+            tokenizer = model.tokenizer = _tokenizer_from(found["tokenizer"])
         if "tokenizer" in found and tokenizer is None:
             expected = "the tokenizer that the model was fitted with, which its files do not hold"
             raise reject("tokenizer", expected, "none")

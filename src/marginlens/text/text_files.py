@@ -20,11 +20,12 @@ import numpy as np
 
 from marginlens.errors import missing_extra, reject
 from marginlens.runtime.files import as_path, unusable
-from marginlens.text.readers import LABEL_COLUMNS, TEXT_COLUMNS, Reviews, two_classes
+from marginlens.text.readers import LABEL_COLUMNS, TEXT_COLUMNS
 
 STDIN = "-"
 MAX_CLASSES = 1_000  # different labels; more are identifiers or texts
 _MANY = 20  # different numbers from which on labels with decimals are measurements
+_DISTINCT_SHARE = 0.5  # of all labels; where more of them are different numbers, they are measurements
 _SNIFFED = 65_536  # letters from which the delimiter is guessed
 _DELIMITERS = ",;\t|"
 _JSON_LINES = (".json", ".jsonl", ".ndjson")
@@ -76,13 +77,6 @@ class TextFile:
                 expected = "an encoding that Python knows, such as utf-8, latin-1 or utf-16"
                 raise reject("encoding", expected, repr(self.encoding)) from problem
 
-    def read(self) -> Reviews:
-        """The texts with labels of two classes as -1 and +1."""
-        found = self.rows(labelled=True)
-        y, classes = two_classes(found.labels or [], "label")
-        split = None if found.split is None else np.array(found.split)
-        return Reviews(found.texts, y, classes, split, found.left_out)
-
     def digest(self) -> str:
         """SHA-256 of the file, or of all names and contents of a folder in their order."""
         total = hashlib.sha256()
@@ -92,8 +86,8 @@ class TextFile:
             total.update(file.read_bytes())
         return total.hexdigest()
 
-    def rows(self, *, labelled: bool) -> LabelledTexts:
-        """The texts; with their labels where they are asked for, which are then checked."""
+    def rows(self, *, labelled: bool, least_classes: int = 2) -> LabelledTexts:
+        """The texts; with their labels, of so many classes at least, where they are asked for."""
         columns = list(self._columns(labelled))
         texts, labels, split = [], [], []
         left_out = {"no text": 0, "no label": 0}
@@ -110,7 +104,7 @@ class TextFile:
         if not texts:
             raise reject("path", _EXPECTED, f"{str(self.path)!r}, which has no texts")
         if labelled:
-            _check_labels(labels)
+            _check_labels(labels, least_classes)
         parts = split if any(part is not None for part in split) else None
         return LabelledTexts(texts, labels if labelled else None, parts, {k: n for k, n in left_out.items() if n})
 
@@ -179,7 +173,7 @@ class TextFile:
             raise missing_extra("pyarrow", "text", "Reading parquet") from problem
         except (OSError, ValueError) as problem:
             raise reject("path", _EXPECTED, f"{str(self.path)!r}, which is no parquet file") from problem
-        values = [["" if one is None else str(one) for one in column.to_pylist()] for column in table.columns]
+        values = [[_word(one) for one in column.to_pylist()] for column in table.columns]
         return table.column_names, [list(row) for row in zip(*values, strict=True)]
 
     def _table(self, names: list[str], rows: list[list[str]], labelled: bool) -> Iterator[tuple[str, str, Any]]:
@@ -208,7 +202,7 @@ class TextFile:
             shown = ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
             got = f"none of {', '.join(map(repr, usual))}" if asked is None else repr(asked)
             expected = f"a column of {str(self.path)!r}, by name or by number, which has {shown}"
-            raise reject(argument, expected, got)
+            raise reject(argument, expected, got, f"Name it with the argument '{argument}'." if asked is None else "")
         return found
 
     def _json_lines(self, content: str, labelled: bool) -> Iterator[tuple[str, str, Any]]:
@@ -230,9 +224,17 @@ class TextFile:
         name = next((name for name in (usual if asked is None else (asked,)) if name in entry), None)
         if name is None:
             got = f"only {', '.join(map(repr, list(entry)[:8]))} in line {line}"
-            raise reject(argument, f"a name in every line, {' or '.join(map(repr, (asked,) if asked else usual))}", got)
+            expected = f"a name in every line, {' or '.join(map(repr, (asked,) if asked else usual))}"
+            raise reject(argument, expected, got, f"Name it with the argument '{argument}'." if asked is None else "")
         value = entry[name]
-        return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+        return json.dumps(value) if isinstance(value, bool | list | dict) else _word(value)
+
+
+def _word(value: Any) -> str:
+    """A value as a label or a text: nothing for what is missing, one word for 1 and 1.0."""
+    if value is None or value != value:
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _guessed(beginning: str) -> str:
@@ -242,15 +244,20 @@ def _guessed(beginning: str) -> str:
     return max(counts, key=lambda sign: counts[sign])
 
 
-def _check_labels(labels: list[str]) -> None:
+def _check_labels(labels: list[str], least_classes: int) -> None:
     """Refuse labels that are no classes: one for all, measurements, or thousands."""
     classes = set(labels)
-    if len(classes) == 1:
+    if len(classes) < least_classes:
         raise reject("label", "labels of at least two classes", f"{labels[0]!r} for every text")
-    if len(classes) > _MANY and all(map(_is_number, classes)) and any("." in one for one in classes):
-        raise reject("label", "classes, not measurements", f"{len(classes):,} different numbers such as {labels[0]}")
+    if len(classes) > _MANY and all(map(_is_number, classes)):
+        has_decimals = any("." in label for label in classes)
+        if has_decimals or len(classes) > _DISTINCT_SHARE * len(labels):
+            got = f"{len(classes):,} different numbers such as {labels[0]}"
+            remedy = "Put them into a column of a few classes first, such as low, middle and high."
+            raise reject("label", "classes, not measurements", got, remedy)
     if len(classes) > MAX_CLASSES:
-        raise reject("label", f"at most {MAX_CLASSES:,} classes", f"{len(classes):,} such as {labels[0][:40]!r}")
+        got = f"{len(classes):,} such as {labels[0][:40]!r}"
+        raise reject("label", f"at most {MAX_CLASSES:,} classes", got, "Are these the labels, or identifiers or texts?")
 
 
 def _is_number(word: str) -> bool:

@@ -1,0 +1,19 @@
+"""`marginlens text`: train a classifier that shows which tokens decide, classify and explain texts with it, draw its tokens."""
+
+from __future__ import annotations
+
+from marginlens.cli._commands import Entry, group
+
+app = group(
+    {
+        "train": Entry("marginlens.cli.text.train", "train", "Train a classifier on labelled texts."),
+        "predict": Entry("marginlens.cli.text.predict", "predict", "Classify every text of a file."),
+        "evaluate": Entry(
+            "marginlens.cli.text.evaluate", "evaluate", "Say how well a model classifies labelled texts."
+        ),
+        "explain": Entry("marginlens.cli.text.explain", "explain", "Classify texts, and show which tokens decide."),
+        "figure": Entry("marginlens.cli.text.figure", "figure", "Draw what each token says to a model."),
+        "encode": Entry("marginlens.cli.text.encode", "encode", "Encode labelled texts as paper B does."),
+    },
+    help="Classify texts and see which tokens decide.",
+)

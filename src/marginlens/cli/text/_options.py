@@ -1,0 +1,88 @@
+"""Options that several of the text commands share: models, files of texts and how they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from marginlens.text.text_files import TextFile
+
+STDIN = "-"
+
+ModelFolder = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A folder that text train --out wrote.", show_default=False)
+]
+TextsFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="Texts: a table (CSV, TSV, parquet), JSON lines, one text on each line (.txt), a folder for each class, any of them packed "
+        "as .gz; - reads stdin.",
+        show_default=False,
+    ),
+]
+LabelledFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="Labelled texts: a table (CSV, TSV, parquet, also .gz), JSON lines, a folder with a folder of .txt files for each class, "
+        "aclImdb or Yelp's reviews.",
+        show_default=False,
+    ),
+]
+TextColumn = Annotated[
+    str | None, typer.Option("--text", metavar="COLUMN", help="The texts of a table, by name or number from 1.")
+]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label", metavar="COLUMN", help="The labels of a table, by name or number from 1.")
+]
+SplitColumn = Annotated[str | None, typer.Option("--split", metavar="COLUMN", help="The part each row belongs to.")]
+Delimiter = Annotated[
+    str | None, typer.Option("--delimiter", metavar="SIGN", help="Of a table.", show_default="guessed")
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", metavar="NAME", help="Such as latin-1.", show_default="UTF-8; UTF-16 by its mark"),
+]
+NoHeader = Annotated[
+    bool, typer.Option("--no-header", help="The first row of a table is data: columns are numbered from 1.")
+]
+DropEmpty = Annotated[bool, typer.Option("--drop", help="Leave out rows without a text or a label, and count them.")]
+DropWithoutTokens = Annotated[bool, typer.Option("--drop", help="Leave out texts without any token that is kept.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of everything random.")]
+
+
+class FileForm(NamedTuple):
+    """How a file of texts is written: columns, delimiter, encoding, whether its header is missing; and whether to drop bad rows."""
+
+    text: str | None = None
+    label: str | None = None
+    split: str | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    no_header: bool = False
+    drop: bool = False
+
+    def of(self, path: str | Path) -> TextFile:
+        """The texts of a file of this form."""
+        from marginlens.text.text_files import TextFile
+
+        columns = (self.text, self.label, self.split)
+        return TextFile(path, *columns, self.delimiter, self.encoding, not self.no_header, self.drop)
+
+    def words(self) -> list[str]:
+        """The form as the command line takes it."""
+        named = ("text", "label", "split", "delimiter", "encoding")
+        given = [
+            word for name in named if getattr(self, name) is not None for word in (f"--{name}", getattr(self, name))
+        ]
+        flags = [name for name, on in (("--no-header", self.no_header), ("--drop", self.drop)) if on]
+        return [*given, *flags]
+
+
+def left_out_words(counts: dict[str, int]) -> str:
+    """What was left out, by reason, to be put behind a count of texts."""
+    return "".join(f"; {n:,} left out ({reason})" for reason, n in counts.items())

@@ -1,0 +1,183 @@
+"""Which texts `marginlens text train` trains on and which it tests on: parts of a file, another file, or a share of each class."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from marginlens.cli._deferred import errors, np
+from marginlens.cli.text._options import FileForm
+
+if TYPE_CHECKING:
+    from marginlens.data.tokens import BoolArray
+    from marginlens.text import ReviewSource
+    from marginlens.text.text_files import LabelledTexts, TextFile
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """What was asked for on the command line.
+
+    Args:
+        file: the texts. form: how they are written. part: the part to train on. test: a part, a file, or a share to test on.
+        seed: of everything random. settings: of the classifier, where they are not the usual ones. tokenizer: a file of the package
+            tokenizers.
+    """
+
+    file: Path
+    form: FileForm = field(default_factory=FileForm)
+    part: str | None = None
+    test: str | None = None
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Path | None = None
+
+    def source(self, path: Path | None = None) -> ReviewSource | TextFile:
+        """Where the texts are: the file itself, or another one of the same kind."""
+        from marginlens.text import ImdbFolder
+        from marginlens.text.readers import YelpLines
+
+        place = self.file if path is None else path
+        if not place.exists():
+            expected = "a file or folder of labelled texts"
+            raise errors.reject("path", expected, f"{str(place)!r}, which is not there")
+        if any((folder / "train" / "pos").is_dir() for folder in (place, place / "aclImdb")):
+            return ImdbFolder(place)
+        if self.form.label is None and _has_stars(place):
+            return YelpLines(place, shortest=0, longest=sys.maxsize)
+        return self.form.of(place)
+
+    def read(self, path: Path | None = None) -> LabelledTexts:
+        """The texts with their labels as words, of the file itself or of another one."""
+        from marginlens.text.text_files import LabelledTexts, TextFile
+
+        source = self.source(path)
+        if isinstance(source, TextFile):
+            return source.rows(labelled=True)
+        reviews = source.read()
+        labels = [reviews.classes[int(sign > 0)] for sign in reviews.y]
+        split = None if reviews.split is None else reviews.split.tolist()
+        return LabelledTexts(reviews.texts, labels, split, {why: n for why, n in reviews.left_out.items() if n})
+
+    def command(self, *, compare: bool) -> str:
+        """What to type to get this again, without paths of one machine."""
+        test = self.test if self.test is None or not Path(self.test).exists() else Path(self.test).name
+        given: dict[str, Any] = {"--train": self.part, "--test": test}
+        given |= {"--" + name.replace("_", "-"): value for name, value in self.settings.items()}
+        given["--tokenizer"] = None if self.tokenizer is None else self.tokenizer.name
+        words = self.form.words()
+        for name, value in given.items():
+            if value is True:
+                words.append(name)
+            elif value is not None:
+                shown = ",".join(f"{label}={of:g}" for label, of in value.items()) if isinstance(value, dict) else value
+                words += [name, str(shown)]
+        words += ["--compare"] if compare else []
+        words += ["--seed", str(self.seed)] if self.seed else []
+        return shlex.join(["marginlens", "text", "train", self.file.name, *words])
+
+
+class Parts(NamedTuple):
+    """Texts to train on and to test on, with their labels; nothing to test on where `tested_on` is None."""
+
+    texts: list[str]
+    labels: Any
+    test_texts: list[str]
+    test_labels: Any
+    tested_on: str | None
+    classes: tuple[str, ...]
+    left_out: dict[str, int]
+
+
+def read_parts(request: TrainingRequest) -> Parts:
+    """Read the texts and split them into those to train on and those to test on."""
+    share = _test_share(request.test)
+    found = request.read()
+    labels = np.array(found.labels)
+    train, test, tested_on = _train_test_masks(request, found, labels, share)
+    tested = ([found.texts[i] for i in np.flatnonzero(test)], labels[test])
+    classes = np.unique(labels[train])
+    if request.test is not None and tested_on is None:
+        other = request.read(Path(request.test))
+        tested, tested_on = (other.texts, np.array(other.labels)), Path(request.test).name
+    unknown = np.setdiff1d(tested[1], classes)
+    if len(unknown):
+        shown = ", ".join(map(repr, classes.tolist()[:6])) + (", ..." if len(classes) > 6 else "")
+        raise errors.reject("test", f"texts of classes that are trained on ({shown})", f"{unknown.tolist()[0]!r}")
+    texts = [found.texts[i] for i in np.flatnonzero(train)]
+    return Parts(texts, labels[train], *tested, tested_on, tuple(classes.tolist()), found.left_out)
+
+
+def _test_share(test: str | None) -> float | None:
+    """The share to test on, where a number was given."""
+    try:
+        share = float(test) if test is not None else None
+    except ValueError:
+        return None
+    if share is not None and not 0.0 < share < 1.0:
+        raise errors.reject("test", "a part, a file, or a share between 0 and 1", repr(test))
+    return share
+
+
+def _has_stars(place: Path) -> bool:
+    """Whether a file of JSON lines has Yelp's stars instead of labels."""
+    if place.suffix.lower() not in (".json", ".jsonl", ".ndjson") or not place.is_file():
+        return False
+    with place.open("rb") as stream:
+        first = stream.readline()
+    try:
+        entry = json.loads(first)
+    except ValueError:
+        return False
+    return isinstance(entry, dict) and "stars" in entry and not {"label", "sentiment", "class", "y"} & set(entry)
+
+
+def _train_test_masks(
+    request: TrainingRequest, found: LabelledTexts, labels: Any, share: float | None
+) -> tuple[BoolArray, BoolArray, str | None]:
+    """(n_texts,) which texts to train on, which to test on, and what the latter are called."""
+    n = len(labels)
+    split = np.array([] if found.split is None else [str(part) for part in found.split])
+    parts = sorted(set(split.tolist()))
+    part = "train" if request.part is None and "train" in parts else request.part
+    if part is not None and part not in parts:
+        raise errors.reject("train", f"a part that FILE names ({_listed(parts)})", repr(part))
+    train = np.ones(n, dtype=bool) if part is None else split == part
+    if share is not None:
+        test = _drawn(labels, train, share, request)
+        return train & ~test, test, f"{share:g} of each class, drawn at random"
+    tested_part = "test" if request.test is None and "test" in parts and part != "test" else request.test
+    if tested_part in parts:
+        if part == tested_part:
+            raise errors.reject("test", "another part than the one to train on", repr(request.test))
+        test = split == tested_part
+        return train & ~test, test, tested_part
+    if request.test is not None and not Path(request.test).exists():
+        expected = f"a part ({_listed(parts)}), a file, or a share between 0 and 1"
+        raise errors.reject("test", expected, repr(request.test))
+    return train, np.zeros(n, dtype=bool), None
+
+
+def _drawn(labels: Any, train: BoolArray, share: float, request: TrainingRequest) -> BoolArray:
+    """(n_texts,) a share of each class drawn at random, at least one text of it and not all."""
+    rng, test = np.random.default_rng(request.seed), np.zeros(len(labels), dtype=bool)
+    for name in np.unique(labels[train]):
+        candidates = np.flatnonzero(train & (labels == name))
+        if len(candidates) == 1:
+            expected = "a part or a file where a class has a single text, which cannot be both trained and tested on"
+            raise errors.reject("test", expected, f"a share, where class {str(name)!r} has one")
+        size = max(1, round(share * len(candidates)))
+        if size >= len(candidates):
+            expected = f"a share that leaves some of the {len(candidates)} texts of class {str(name)!r} to train on"
+            raise errors.reject("test", expected, repr(request.test))
+        test[rng.permutation(candidates)[:size]] = True
+    return test
+
+
+def _listed(parts: list[str]) -> str:
+    return ", ".join(map(repr, parts)) or "there are none"

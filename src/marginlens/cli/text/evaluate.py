@@ -1,0 +1,56 @@
+"""`marginlens text evaluate`: how well a model classifies labelled texts in a file."""
+
+from __future__ import annotations
+
+import typer
+
+from marginlens.cli._deferred import rows as _rows
+from marginlens.cli._exit import errors_as_sentences
+from marginlens.cli._options import AsJson, Quiet
+from marginlens.cli.text._measures import measures, show_measures
+from marginlens.cli.text._options import (
+    Delimiter,
+    DropEmpty,
+    Encoding,
+    FileForm,
+    LabelColumn,
+    ModelFolder,
+    NoHeader,
+    TextColumn,
+    TextsFile,
+)
+
+
+def evaluate(
+    model: ModelFolder,
+    file: TextsFile,
+    text: TextColumn = None,
+    label: LabelColumn = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    no_header: NoHeader = False,
+    drop: DropEmpty = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say how well a model classifies labelled texts.
+
+    Accuracy, balanced accuracy (the mean recall of the classes), macro F1, AUC (of each class against the others), log-loss, and for each
+    class precision, recall, F1 and how often each class was said of its texts.
+
+    Examples:
+        marginlens text evaluate model test.csv
+        marginlens text evaluate model test.tsv --text 2 --label 1 --no-header --json
+    """
+    with errors_as_sentences():
+        from marginlens.text.classifier import AttentionTextClassifier
+
+        classifier = AttentionTextClassifier.load(model)
+        form = FileForm(text, label, None, delimiter, encoding, no_header, drop)
+        found = form.of(file).rows(labelled=True, least_classes=1)
+        answer = {"file": file, "texts": len(found.texts), "left_out": found.left_out}
+        answer |= measures(classifier, found.texts, found.labels or [])
+        if as_json:
+            typer.echo(_rows.as_json(answer))
+        else:
+            show_measures(answer)

@@ -1,0 +1,120 @@
+"""`marginlens text figure`: every token's products with p and v against what its occurrences say about the label."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from marginlens.cli import papers_module
+from marginlens.cli._deferred import errors, files, np, terminal
+from marginlens.cli._deferred import rows as _rows
+from marginlens.cli._exit import errors_as_sentences
+from marginlens.cli._options import AsJson, Quiet, refuse_options
+
+if TYPE_CHECKING:
+    from marginlens.plotting.tokens import TokenPoints
+
+
+def figure(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL_OR_RESULT",
+            help="A model's folder, a folder of a training run, or a kept run (.json).",
+            show_default=False,
+        ),
+    ],
+    plot: Annotated[
+        Path, typer.Option(metavar="OUT.png", help="Draw it there, as .png, .svg or .pdf.", show_default=False)
+    ],
+    names: Annotated[int, typer.Option(metavar="N", help="Tokens to name in each panel.", min=0)] = 12,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            "--class", metavar="LABEL", help="Draw what tokens say for this class; a model of more than two needs it."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw every token's products with p and v against what its occurrences say about the label.
+
+    Examples:
+        marginlens text figure model --plot tokens.png
+        marginlens text figure model --class sports --plot sports.pdf --names 20
+        marginlens text figure run --plot embeddings.svg
+    """
+    with errors_as_sentences():
+        from marginlens.plotting.files import FIGURE_SUFFIXES, write_figure
+        from marginlens.plotting.tokens import draw_tokens
+
+        files.check_place(plot, "plot", FIGURE_SUFFIXES)
+        points, title = _read_points(source, label)
+        fig = draw_tokens(points, title=title, n_names=names)
+        write_figure(plot, fig)
+        if as_json:
+            columns = zip(points.names or [""] * len(points.a), points.a, points.b, points.count, strict=True)
+            named = [{"token": name, "a": a, "b": b, "count": count} for name, a, b, count in columns]
+            typer.echo(_rows.as_json({"title": title, "tokens": named, "plot": str(plot)}))
+        else:
+            terminal.say(f"Written to {plot}")
+
+
+def _read_points(source: Path, label: str | None) -> tuple[TokenPoints, str]:
+    """The tokens of a model, a training run or a kept run, and what to call them."""
+    from marginlens.embeddings.train import TABLE
+    from marginlens.plotting.tokens import TokenPoints
+    from marginlens.text.classifier import SETTINGS_FILE, AttentionTextClassifier
+
+    if (source / SETTINGS_FILE).is_file():
+        model = AttentionTextClassifier.load(source)
+        return _model_points(model, label), f"What each token says to the classifier in {source.resolve().name!r}"
+    refuse_options("unless a model is drawn", label=label)
+    if (source / TABLE).is_file():
+        return _read_table(source / TABLE), f"Tokens of the run {source.resolve().name}"
+    archive = papers_module("archive") if source.is_file() and source.suffix.lower() == ".json" else None
+    if archive is not None:
+        run = archive.read_run(source)
+        known = run.statistics
+        return TokenPoints.of(known.posterior_difference, run.a, run.b, known.count, run.names), run.summary
+    got = f"{str(source)!r}, which is {'something else' if source.exists() else 'not there'}"
+    raise errors.reject("source", "a model's folder, a folder of a training run, or a kept run (.json)", got)
+
+
+def _model_points(model: Any, label: str | None) -> TokenPoints:
+    """The tokens of a model, as they speak for a class: the second one of two unless another is asked for."""
+    from marginlens.plotting.tokens import TokenPoints
+
+    classes = [str(name) for name in model.classes_]
+    if label is None and len(classes) > 2:
+        raise errors.reject("label", f"given for a model of {len(classes)} classes, one of {_listed(classes)}", "none")
+    if label is not None and label not in classes:
+        raise errors.reject("label", f"one of {_listed(classes)}", repr(label))
+    k = 1 if label is None else classes.index(label)
+    votes = (1.0 if k else -1.0) * model.b_ if model.b_.ndim == 1 else model.b_[:, k]
+    known = model.statistics_of(model.classes_[k])
+    points = TokenPoints.of(known.posterior_difference, model.a_, votes, known.count, model.tokens_.names)
+    others = f"texts of class {classes[1 - k]!r}" if len(classes) == 2 else "texts of other classes"
+    return replace(points, classes=(others, f"texts of class {classes[k]!r}"))
+
+
+def _listed(classes: list[str]) -> str:
+    return ", ".join(map(repr, classes[:12])) + (", ..." if len(classes) > 12 else "")
+
+
+def _read_table(path: Path) -> TokenPoints:
+    from marginlens.plotting.tokens import TokenPoints
+
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        difference, a, b = ([float(row[name]) for row in rows] for name in ("posterior_difference", "a", "b"))
+        count = np.array([int(row["count"]) for row in rows])
+        names = [row["token"] for row in rows]
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as problem:
+        raise errors.reject("source", "a folder of a training run", f"{str(path)!r}, which cannot be read") from problem
+    return TokenPoints.of(difference, a, b, count, names if any(names) else None)

@@ -1,0 +1,329 @@
+"""`marginlens text train`: train a classifier on labelled texts, test it, and put it beside the usual ones."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from marginlens.cli._completions import words_of
+from marginlens.cli._deferred import errors, np, terminal
+from marginlens.cli._deferred import rows as _rows
+from marginlens.cli._exit import errors_as_sentences
+from marginlens.cli._options import AsJson, Quiet
+from marginlens.cli.text._measures import measures, show_measures
+from marginlens.cli.text._options import (
+    Delimiter,
+    DropEmpty,
+    Encoding,
+    FileForm,
+    LabelColumn,
+    LabelledFile,
+    NoHeader,
+    Seed,
+    SplitColumn,
+    TextColumn,
+)
+from marginlens.cli.text._parts import Parts, TrainingRequest, read_parts
+
+if TYPE_CHECKING:
+    from marginlens.runtime.progress import ProgressCallback
+    from marginlens.text.classifier import AttentionTextClassifier
+
+_TOP_TOKENS = 12  # that are shown
+_SHOWN_CLASSES = 6  # whose names are said
+_SAVED_FACTS = (
+    "command",
+    "file",
+    "sha256",
+    "versions",
+    "size",
+    "trained_on",
+    "tested_on",
+    "test_part",
+    "measures",
+    "models",
+)
+
+
+def train(
+    file: LabelledFile,
+    text: TextColumn = None,
+    label: LabelColumn = None,
+    split: SplitColumn = None,
+    part: Annotated[
+        str | None,
+        typer.Option("--train", metavar="PART", help="The part to train on.", show_default="train, if there is one"),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PART|FILE|SHARE",
+            help="What to test on: a part, another file, or a share such as 0.2 of each class drawn at random.",
+            show_default="test, if there is one",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the model there.")] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Train TF-IDF with logistic regression, tuned by cross-validation, beside it, and fastText where it is installed.",
+        ),
+    ] = False,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    no_header: NoHeader = False,
+    ngrams: Annotated[
+        int | None, typer.Option(metavar="N", help="Most words of a phrase, 1 to 3.", show_default="3")
+    ] = None,
+    min_count: Annotated[
+        int | None, typer.Option(metavar="N", help="Words that occur N times are tokens.", show_default="2")
+    ] = None,
+    phrase_count: Annotated[
+        int | None, typer.Option(metavar="N", help="Phrases that occur N times are tokens.", show_default="2")
+    ] = None,
+    characters: Annotated[
+        bool, typer.Option("--characters", help="Take every letter as a word: for languages without blanks.")
+    ] = False,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Cut texts by this tokenizer of the package tokenizers instead."),
+    ] = None,
+    class_weight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WEIGHTS",
+            help="balanced, so that rare classes count as much as others, or weights such as ham=1,spam=5.",
+            autocompletion=words_of("balanced"),
+        ),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the texts.", show_default="8")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(metavar="R", help="Of the scores.", show_default="0.07")
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(metavar="W", help="Of the votes.", show_default="0")] = None,
+    drop: DropEmpty = False,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a classifier on labelled texts of two or more classes, and print how well it does and which tokens decide.
+
+    Nothing is written before training is done; the model's folder appears whole or not at all.
+
+    Examples:
+        marginlens text train reviews.csv --test 0.2 --out model
+        marginlens text train reviews.csv --text body --label stars --drop --compare
+        marginlens text train mails.csv --class-weight balanced --test 0.2
+        marginlens text train 新闻.jsonl --characters --test 0.2 --out model
+        marginlens text train train.csv --test test.csv --seed 1 --json
+    """
+    with errors_as_sentences("Nothing was written."):
+        from marginlens.text.classifier import check_model_folder
+
+        chosen = {
+            "ngrams": ngrams,
+            "min_count": min_count,
+            "phrase_count": phrase_count,
+            "characters": characters or None,
+            "class_weight": _class_weight(class_weight),
+            "epochs": epochs,
+            "learning_rate": learning_rate,
+            "weight_decay": weight_decay,
+        }
+        settings = {name: value for name, value in chosen.items() if value is not None}
+        form = FileForm(text, label, split, delimiter, encoding, no_header, drop)
+        errors.whole_number(seed, "seed", at_least=0)
+        if tokenizer is not None and characters:
+            raise errors.reject("characters", "left out beside --tokenizer", "both")
+        request = TrainingRequest(file, form, part, test, seed, settings, tokenizer)
+        if out is not None:
+            check_model_folder(out, "out")
+        request.source()
+        with terminal.Bars() as bars:
+            model, answer = _trained(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
+        if out is not None:
+            model.save(out, {name: answer[name] for name in _SAVED_FACTS})
+        if as_json:
+            typer.echo(_rows.as_json(answer))
+        else:
+            _show(answer, out)
+
+
+def _class_weight(text: str | None) -> str | dict[str, float] | None:
+    """ "balanced", or a weight for every class."""
+    if text is None or text == "balanced":
+        return text
+    weights = {}
+    for entry in text.split(","):
+        name, _, number = entry.rpartition("=")
+        try:
+            weights[name.strip()] = float(number)
+        except ValueError:
+            weights[""] = 0.0
+    if "" in weights or not all(0.0 < weight < float("inf") for weight in weights.values()):
+        raise errors.reject("class_weight", "balanced, or a positive weight by label such as ham=1,spam=5", repr(text))
+    return weights
+
+
+def _tokenizer(path: Path | None) -> Any:
+    """The tokenizer in a file of the package tokenizers."""
+    if path is None:
+        return None
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as problem:
+        raise errors.missing_extra("tokenizers", "text", "--tokenizer") from problem
+    try:
+        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as problem:  # the package raises plain exceptions
+        expected = "a tokenizer of the package tokenizers, saved as .json"
+        raise errors.reject("tokenizer", expected, f"{str(path)!r}, which cannot be read") from problem
+
+
+def _trained(
+    request: TrainingRequest, training: ProgressCallback, comparing: ProgressCallback | None
+) -> tuple[AttentionTextClassifier, dict[str, Any]]:
+    """Train, test, and where asked train the comparison too: the model, and all numbers as JSON holds them."""
+    from marginlens.runtime.versions import versions
+    from marginlens.text.baselines import compared
+    from marginlens.text.classifier import AttentionTextClassifier
+
+    tokenizer = _tokenizer(request.tokenizer)
+    parts = read_parts(request)
+    model = AttentionTextClassifier(tokenizer=tokenizer, random_state=request.seed, **request.settings)
+    _check_weights(request, parts)
+    start = (time.perf_counter(), time.process_time())
+    _fit(model, parts, training, drop=request.form.drop)
+    rows = [_row(model, parts, start)]
+    if comparing is not None:
+        tested = (parts.test_texts, parts.test_labels)
+        rows += compared(parts.texts, parts.labels, *tested, seed=request.seed, progress=comparing)
+    n_tested = len(parts.test_texts)
+    named = f", {n_tested:,} to test on ({parts.tested_on})" if parts.tested_on is not None else ""
+    trained_on = len(parts.texts) - len(model.left_out_)
+    without_token = {"no token left": len(model.left_out_)} if len(model.left_out_) else {}
+    table = model.token_importance_
+    top = table[np.argsort(-table["selected"], kind="stable")[:_TOP_TOKENS]]
+    names, counts = np.unique(parts.labels, return_counts=True)
+    parameters = {k: v for k, v in model.get_params().items() if k not in ("pipeline", "tokenizer")}
+    return model, {
+        "command": request.command(compare=comparing is not None),
+        "file": request.file.name,
+        "sha256": request.source().digest(),
+        "versions": versions(),
+        "settings": {**parameters, "tokenizer": None if request.tokenizer is None else request.tokenizer.name},
+        "size": f"{trained_on:,} texts to train on{named}",
+        "classes": names.tolist(),
+        "texts_by_class": dict(zip(names.tolist(), counts.tolist(), strict=True)),
+        "left_out": {**parts.left_out, **without_token},
+        "trained_on": trained_on,
+        "tested_on": n_tested,
+        "test_part": parts.tested_on,
+        "measures": measures(model, parts.test_texts, list(map(str, parts.test_labels))) if n_tested else None,
+        "models": rows,
+        "training": model.training_,
+        "tokens": [dict(zip(table.dtype.names, map(_plain, row), strict=True)) for row in top],
+    }
+
+
+def _check_weights(request: TrainingRequest, parts: Parts) -> None:
+    """Refuse weights of other classes than those that are there."""
+    weights = request.settings.get("class_weight")
+    if isinstance(weights, dict) and set(weights) != set(parts.classes):
+        shown = ", ".join(map(repr, parts.classes[:_SHOWN_CLASSES]))
+        other = next(iter(sorted(set(weights) ^ set(parts.classes))))
+        raise errors.reject("class_weight", f"a weight for every class ({shown})", f"{other!r} in one of them alone")
+
+
+def _fit(model: AttentionTextClassifier, parts: Parts, progress: ProgressCallback, *, drop: bool) -> None:
+    """Fit; texts without a token are refused unless they are to be dropped."""
+    import warnings
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model.fit(parts.texts, parts.labels, progress=progress)
+    if len(model.left_out_) and not drop:
+        first, more = int(model.left_out_[0]), len(model.left_out_) - 1
+        got = f"none in the text {parts.texts[first][:40]!r}" + (f" and {more:,} more" if more else "")
+        raise errors.reject("texts", "texts that have at least one token", got, "--drop leaves them out.")
+    for warning in said:
+        if "left_out_" not in str(warning.message):  # which the table says
+            warnings.warn(warning.message, stacklevel=2)
+
+
+def _row(model: AttentionTextClassifier, parts: Parts, start: tuple[float, float]) -> dict[str, Any]:
+    seconds, cpu = time.perf_counter() - start[0], time.process_time() - start[1]
+    tested = None if parts.tested_on is None else float(np.mean(model.predict(parts.test_texts) == parts.test_labels))
+    return {
+        "model": "attention over words and phrases",
+        "test_accuracy": tested,
+        "training_accuracy": float(np.mean(model.predict(parts.texts) == parts.labels)),
+        "tokens": len(model.a_),
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+# ---- the terminal
+
+
+def _show(answer: dict[str, Any], folder: Path | None) -> None:
+    out = terminal.console()
+    terminal.say(f"{answer['file']}: {answer['size']}; {_classes(answer['texts_by_class'])}")
+    if answer["left_out"]:
+        out.print("; ".join(f"{n} left out: {why}" for why, n in answer["left_out"].items()), markup=False)
+    rows = [row for row in answer["models"] if row["training_accuracy"] is not None]
+    out.print(terminal.rows_table("Accuracy", [_model_cells(row) for row in rows]))
+    for row in answer["models"]:
+        if row.get("note"):
+            out.print(f"{row['model']}: {row['note']}", markup=False)
+    if answer["measures"] is not None:
+        show_measures({"file": answer["test_part"], "texts": answer["tested_on"], "left_out": {}, **answer["measures"]})
+    if answer["test_part"] is None:
+        out.print("There is no part to test on: --test 0.2 would hold out a fifth.", markup=False)
+    several = len(answer["classes"]) > 2
+    top = [_token_cells(row, several=several) for row in answer["tokens"] if row["selected"]]
+    out.print(terminal.rows_table("The tokens selected most often", top))
+    if folder is not None:
+        terminal.say(f"Written to {folder}")
+
+
+def _classes(counts: dict[str, int]) -> str:
+    """The classes and how many texts each has: the largest where there are many."""
+    if len(counts) == 2:
+        (first, n_first), (second, n_second) = counts.items()
+        return f"{first!r} ({n_first:,}) against {second!r} ({n_second:,})"
+    largest = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_SHOWN_CLASSES]
+    more = ", ..." if len(counts) > _SHOWN_CLASSES else ""
+    return f"{len(counts)} classes: " + ", ".join(f"{name!r} ({n:,})" for name, n in largest) + more
+
+
+def _token_cells(row: dict[str, Any], *, several: bool) -> dict[str, Any]:
+    """What a token says; with several classes of the class that it speaks for."""
+    cells = {"token": row["token"], "speaks for": str(row["label"]), "selected": row["selected"], "count": row["count"]}
+    return cells | {
+        "⟨E,p⟩": row["a"],
+        "⟨E,v⟩": row["b"],
+        "α": f"{row['alpha']:+.2e}",
+        "posterior difference" + (" of that class" if several else ""): row["posterior_difference"],
+    }
+
+
+def _model_cells(row: dict[str, Any]) -> dict[str, Any]:
+    tested = row["test_accuracy"]
+    return {
+        "model": row["model"],
+        "test accuracy": "–" if tested is None else f"{tested:.2%}",
+        "training accuracy": f"{row['training_accuracy']:.2%}",
+        "tokens": f"{row['tokens']:,}",
+        "seconds": f"{row['seconds']:.1f}",
+        "CPU seconds": f"{row['cpu_seconds']:.1f}",
+    }

@@ -1,0 +1,207 @@
+"""`marginlens text` with more than two classes, rare classes, other tokenizers, and texts explained from a file."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from marginlens.cli.text._options import FileForm
+from marginlens.cli.text._parts import TrainingRequest, read_parts
+from marginlens.text.classifier import AttentionTextClassifier
+from one_command import command
+
+run, numbers = command("text")
+WORDS = {"art": ("painting", "museum"), "food": ("soup", "bread"), "sport": ("match", "goal")}
+FILLER = ("the", "a", "was", "with", "today", "there")
+
+
+def texts(sizes, seed=0):
+    """(text, label) pairs, each with one word that decides."""
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for label, size in sizes.items():
+        for _ in range(size):
+            words = rng.permutation([*rng.choice(FILLER, 5), rng.choice(WORDS[label])])
+            pairs.append((" ".join(words), label))
+    return [pairs[i] for i in rng.permutation(len(pairs))]
+
+
+def write_lines(path, pairs):
+    lines = [json.dumps({"text": text, "label": label}) for text, label in pairs]
+    Path(path).write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with texts of three classes and a model of them."""
+    place = tmp_path_factory.mktemp("classes")
+    write_lines(place / "t.jsonl", texts({"art": 60, "food": 40, "sport": 30}))
+    write_lines(place / "more.jsonl", texts({"art": 8, "food": 6, "sport": 5}, seed=1))
+    told = numbers("train", place / "t.jsonl", "--test", "0.2", "--out", place / "m")
+    assert told["classes"] == ["art", "food", "sport"]
+    assert told["texts_by_class"] == {"art": 48, "food": 32, "sport": 24}
+    assert [row["texts"] for row in told["measures"]["classes"]] == [12, 8, 6]  # a fifth of each
+    assert told["measures"]["accuracy"] > 0.9
+    assert {row["label"] for row in told["tokens"]} <= set(WORDS)
+    return place
+
+
+def test_training_on_three_classes_prints_each(folder):
+    shown = run("train", folder / "t.jsonl", "--test", "0.2").stdout
+    assert "3 classes: 'art' (48), 'food' (32), 'sport' (24)" in shown
+    for words in ("macro F1", "said art", "said sport", "speaks for"):
+        assert words in shown
+
+
+def test_measures_of_three_classes_are_those_of_scikit_learn(folder):
+    told = numbers("evaluate", folder / "m", folder / "more.jsonl")
+    model, pairs = AttentionTextClassifier.load(folder / "m"), texts({"art": 8, "food": 6, "sport": 5}, seed=1)
+    labels, found = [label for _, label in pairs], [text for text, _ in pairs]
+    probabilities, predicted = model.predict_proba(found), model.predict(found)
+    assert told["accuracy"] == metrics.accuracy_score(labels, predicted)
+    assert told["macro_f1"] == pytest.approx(metrics.f1_score(labels, predicted, average="macro"))
+    assert told["log_loss"] == pytest.approx(metrics.log_loss(labels, probabilities, labels=list(WORDS)))
+    assert told["auc"] == pytest.approx(
+        metrics.roc_auc_score(labels, probabilities, multi_class="ovr", labels=list(WORDS))
+    )
+    assert told["confusion"] == metrics.confusion_matrix(labels, predicted, labels=list(WORDS)).tolist()
+
+
+def test_texts_of_a_single_class_can_be_evaluated(folder, here):
+    write_lines("art.jsonl", texts({"art": 5}))
+    told = numbers("evaluate", folder / "m", "art.jsonl")
+    assert (told["auc"], told["classes"][1]["texts"]) == (None, 0)
+
+
+def test_predictions_have_a_probability_for_every_class(folder, here):
+    assert run("predict", folder / "m", folder / "more.jsonl", "--out", "s.csv").exit_code == 0
+    with Path("s.csv").open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    model = AttentionTextClassifier.load(folder / "m")
+    expected = model.predict_proba([row["text"] for row in rows])
+    found = [[float(row[f"probability of {name}"]) for name in WORDS] for row in rows]
+    np.testing.assert_array_equal(found, expected)
+    assert [row["label"] for row in rows] == model.predict([row["text"] for row in rows]).tolist()
+    assert [row["selected"] for row in rows] == [model.explain(row["text"]).selected for row in rows]
+
+
+def test_a_class_of_three_is_drawn_when_it_is_named(folder, here):
+    assert run("figure", folder / "m", "--class", "food", "--plot", "f.svg").exit_code == 0
+    assert "soup" in Path("f.svg").read_text()
+    result = run("figure", folder / "m", "--plot", "f.svg")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "marginlens: --class must be given for a model of 3 classes, one of 'art', 'food', 'sport'.\n"
+    )
+
+
+def test_texts_of_a_file_are_explained(folder, here):
+    told = numbers("explain", folder / "m", "--file", folder / "more.jsonl", "--limit", "3")
+    assert [row["text"] for row in told] == [text for text, _ in texts({"art": 8, "food": 6, "sport": 5}, seed=1)][:3]
+    assert set(told[0]["probabilities"]) == set(WORDS)
+    shown = run("explain", folder / "m", "--file", folder / "more.jsonl", "--limit", "1", "--html", "w.html").stdout
+    assert "and 18 texts more; --limit 19 explains them all." in shown
+    assert Path("w.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_balanced_weights_find_more_of_a_rare_class(here):
+    write_lines("rare.jsonl", texts({"art": 300, "sport": 12}))
+    pairs = [(text.replace("match", "soup").replace("goal", "soup"), label) for text, label in texts({"sport": 6})]
+    pairs += [(f"{text} soup", label) for text, label in texts({"art": 30, "sport": 6})]
+    write_lines("rare.jsonl", texts({"art": 300}) + pairs)
+    rare = {}
+    for words in ((), ("--class-weight", "balanced"), ("--class-weight", "art=1,sport=9")):
+        told = numbers("train", "rare.jsonl", *words, "--out", "m")
+        rare[words] = AttentionTextClassifier.load("m").predict_proba(["soup with the soup"])[0, 1]
+        assert told["command"].endswith(" ".join(["rare.jsonl", *words]))
+    assert rare["--class-weight", "balanced"] > rare[()]
+    assert rare["--class-weight", "art=1,sport=9"] > rare[()]
+
+
+def test_a_model_carries_its_tokenizer(here):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "soup": 1, "goal": 2}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save("words.json")
+    write_lines("t.jsonl", [("soup soup", "food"), ("goal goal", "sport")] * 20)
+    told = numbers("train", "t.jsonl", "--tokenizer", "words.json", "--ngrams", "1", "--out", "m")
+    assert told["settings"]["tokenizer"] == "words.json"
+    assert told["models"][0]["tokens"] == 2
+    Path("words.json").unlink()
+    Path("new.txt").write_text("a goal\n")
+    assert numbers("predict", "m", "new.txt")["predictions"][0]["label"] == "sport"
+
+
+def test_letters_are_words_where_they_are_asked_for(here):
+    write_lines("t.jsonl", [("很好看的电影", "good"), ("太难看的电影", "bad")] * 20)
+    told = numbers("train", "t.jsonl", "--characters", "--ngrams", "1", "--out", "m")
+    assert told["settings"]["characters"] is True
+    Path("new.txt").write_text("好\n难\n", encoding="utf-8")
+    assert [row["label"] for row in numbers("predict", "m", "new.txt")["predictions"]] == ["good", "bad"]
+
+
+def test_a_share_is_drawn_of_every_class(here):
+    write_lines("t.jsonl", texts({"art": 50, "food": 20, "sport": 3}))
+    parts = read_parts(TrainingRequest(Path("t.jsonl"), FileForm(), test="0.2"))
+    names, counts = np.unique(parts.test_labels, return_counts=True)
+    assert dict(zip(names.tolist(), counts.tolist(), strict=True)) == {"art": 10, "food": 4, "sport": 1}
+
+
+LINES = {
+    "train one.jsonl --test 0.2": "--test must be a part or a file where a class has a single text, which cannot be both trained "
+    "and tested on; got a share, where class 'sport' has one.",
+    "train t.jsonl --test one.jsonl --label kind": "--label must be a name in every line, 'kind'; got only 'text', 'label' in line 1.",
+    "train two.jsonl --test one.jsonl": "--test must be texts of classes that are trained on ('art', 'food'); got 'sport'.",
+    "train t.jsonl --class-weight even": "--class-weight must be balanced, or a positive weight by label such as ham=1,spam=5; got 'even'.",
+    "train t.jsonl --class-weight art=1": "--class-weight must be a weight for every class ('art', 'food', 'sport'); got 'food' in one "
+    "of them alone.",
+    "train t.jsonl --tokenizer t.jsonl": "--tokenizer must be a tokenizer of the package tokenizers, saved as .json; got 't.jsonl', "
+    "which cannot be read.",
+    "train t.jsonl --tokenizer x.json --characters": "--characters must be left out beside --tokenizer.",
+    "train empty.csv": "FILE must be a table (CSV, TSV, parquet), JSON lines, plain lines, or a folder with a folder of .txt files for "
+    "each class; got 'empty.csv', which is empty.",
+    "train header.csv": "FILE must be a table (CSV, TSV, parquet), JSON lines, plain lines, or a folder with a folder of .txt files for "
+    "each class; got 'header.csv', which has no texts.",
+    "train stars.csv": "--label must be a column of 'stars.csv', by name or by number, which has 'text', 'stars'; got none of 'label', "
+    "'sentiment', 'class', 'y'. Name it with --label.",
+    "train stars.csv --label stars": "--label must be classes, not measurements; got 40 different numbers such as 0.0. Put them into a "
+    "column of a few classes first, such as low, middle and high.",
+    "train counts.csv": "--label must be classes, not measurements; got 40 different numbers such as 0. Put them into a column of a few "
+    "classes first, such as low, middle and high.",
+    "train same.csv": "--label must be labels of at least two classes; got 'good' for every text.",
+    "train ids.csv": "--label must be at most 1,000 classes; got 100,000 such as 'id0'. Are these the labels, or identifiers or texts?",
+    "explain m": "TEXT must be given, or --file in its place.",
+    "explain m words --file t.jsonl": "TEXT must be left out beside --file.",
+    "explain m words --limit 3": "--limit must be left out unless --file is given.",
+    "evaluate m two.jsonl --label text": "--label must be among the model's classes",
+    "figure m --class tea --plot f.png": "--class must be one of 'art', 'food', 'sport'; got 'tea'.",
+}
+
+
+@pytest.fixture
+def files(folder, here):
+    (here / "m").symlink_to(folder / "m")
+    write_lines("t.jsonl", texts({"art": 10, "food": 10, "sport": 10}))
+    write_lines("two.jsonl", texts({"art": 10, "food": 10}))
+    write_lines("one.jsonl", texts({"art": 10, "food": 10, "sport": 1}))
+    Path("empty.csv").touch()
+    for name, header, rows in (
+        ("header.csv", "text,label", []),
+        ("stars.csv", "text,stars", [f"good {k},{k / 10}" for k in range(40)]),
+        ("counts.csv", "text,label", [f"good {k},{k}" for k in range(40)]),
+        ("same.csv", "text,label", ["good film,good"] * 9),
+        ("ids.csv", "text,label", [f"good film,id{k}" for k in range(100_000)]),
+    ):
+        Path(name).write_text("\n".join([header, *rows]) + "\n")
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_what_cannot_be_used_is_one_sentence(files, line):
+    result = run(*line.split())
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"marginlens: {LINES[line]}")
+    assert result.stderr.count("\n") == 1
