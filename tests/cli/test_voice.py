@@ -112,7 +112,6 @@ LINES = {
     "embeddings --levels 0 --out o": "--levels",
     "embeddings --levels 4 --epochs -1 --out o": "--epochs",
     "embeddings --levels 4 --set layers=9 --out o": "--layers",
-    "vision gone.npz --out o": "FILE",
     "vision --out o": "FILE",
     "text encode r.csv --out x.txt --pieces t.txt": "--out",
     "text encode r.csv --out x.npz --pieces t.txt --sample 0": "--sample",

@@ -58,7 +58,7 @@ _BY_COMMAND: Mapping[str, Mapping[str, str]] = {
         "inputs": "the inputs",
     },
     "marginlens sweep run": {"plan": "PLAN", "engine": "--scheduler", "folder": "--out"},
-    "marginlens embeddings": {"rng": "--data-seed", "set": "--set"},
+    "marginlens embeddings": {"rng": "--data-seed", "set": "--set", "n_samples": "--levels", "n_tokens": "--length"},
     "marginlens vision": {"set": "--set"},
     "marginlens sweep status": {"folder": _FIRST},
     "marginlens sweep summary": {"folder": _FIRST},
