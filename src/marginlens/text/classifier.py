@@ -646,9 +646,9 @@ def _packed(model: AttentionTextClassifier) -> tuple[bytes, dict[str, Any]]:
     }
 
 
-def _tokenizer_text(words: TokenizerWords) -> str | bool:
+def _tokenizer_text(words: Cleaning) -> str | bool:
     """A tokenizer of the package tokenizers as it writes itself; True for others, which have to be given again."""
-    written = getattr(words.find, "to_str", None)
+    written = getattr(getattr(words, "find", None), "to_str", None)
     return str(written()) if callable(written) else True
 
 
