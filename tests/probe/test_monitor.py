@@ -10,7 +10,7 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe import AttentionMonitor, ProbeSettings, probe_model, read_run
-from tiny_transformers import encoded, tiny_bert, tiny_gpt2, tiny_llama
+from tiny_transformers import encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
@@ -322,10 +322,15 @@ def test_a_write_that_fails_leaves_the_file_before(tmp_path, monkeypatch):
         place.write_bytes(b"PAR1 and then the disk was full")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pyarrow.parquet, "write_table", full)
-    with pytest.raises(InputError, match="No space left"):
-        monitor.step(language_model())
+    with monkeypatch.context() as patched:
+        patched.setattr(pyarrow.parquet, "write_table", full)
+        assert monitor.step(language_model())  # training goes on, and loggers have the numbers
+        with pytest.raises(InputError, match="No space left"):  # at the first measurement nothing is lost yet
+            AttentionMonitor({"input_ids": token_batches(1)[0]}, tmp_path / "new.parquet").step(language_model())
     assert path.read_bytes() == before
+    assert any("No space left" in note for note in monitor.curves.notes)
+    monitor.finish()
+    assert len(read_run(path).names) == 2
     assert [place.name for place in tmp_path.iterdir()] == ["run.parquet"]
 
 
@@ -394,6 +399,49 @@ def test_a_problem_in_the_middle_of_training_is_noted_and_training_goes_on(caplo
         assert monitor.step(model) == {}
     assert "could not be measured" in caplog.text
     assert any("At step 2" in note for note in monitor.curves.notes)
+
+
+@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
+def test_memory_that_runs_out_is_noted_and_training_goes_on(kind, monkeypatch):
+    model = language_model()
+    monitor = AttentionMonitor({"input_ids": token_batches(1)[0]}, every=1)
+    monitor.step(model)
+
+    def full(*arguments, **options):
+        raise kind("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("marginlens.probe.monitor.measuring.read_attention", full)
+        assert monitor.step(model) == {}
+        with pytest.raises(kind):
+            AttentionMonitor({"input_ids": token_batches(1)[0]}).step(model)
+    assert monitor.step(model)
+    assert model.config._attn_implementation == "sdpa"
+    assert model.training
+    assert monitor.curves.steps.tolist() == [1, 3]
+    assert any("memory ran out" in note for note in monitor.curves.notes)
+
+
+@pytest.mark.parametrize("kind", ["vit", "without W"])
+def test_images_and_models_whose_weights_are_not_read_are_watched_too(kind):
+    if kind == "vit":
+        model, batch = (
+            tiny_vit().train(),
+            {"pixel_values": torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(0))},
+        )
+    else:
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+        torch.manual_seed(0)
+        model = transformers.ConvBertModel(transformers.ConvBertConfig(vocab_size=N_WORDS, embedding_size=16, **sizes))
+        batch = {"input_ids": token_batches(1)[0]}
+    monitor = AttentionMonitor(batch, every=1)
+    monitor.step(model)
+    monitor.step(model)
+    frame = monitor.curves.to_frame()
+    assert len(frame) == 2 * monitor.curves.n_layers * monitor.curves.n_heads
+    assert np.isfinite(monitor.curves["entropy"]).all()
+    assert np.isfinite(monitor.curves["frobenius"]).all() == (kind == "vit")
+    assert monitor.alarms == ()
 
 
 def test_weights_that_are_not_finite_raise_an_alarm_and_not_an_error(caplog):

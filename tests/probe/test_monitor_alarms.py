@@ -125,12 +125,12 @@ def single_thread():
     torch.set_num_threads(before)
 
 
-def copying_model(seed):
+def copying_model(seed, n_layers=2, n_heads=2):
     torch.manual_seed(seed)
     config = transformers.GPT2Config(
         vocab_size=12,
-        n_layer=2,
-        n_head=2,
+        n_layer=n_layers,
+        n_head=n_heads,
         n_embd=32,
         n_positions=24,
         bos_token_id=0,
@@ -149,10 +149,11 @@ def copies(generator, n_inputs=16):
     return torch.cat([word, word], dim=1)
 
 
-def learned(learning_rate, n_steps):
-    """A model that learns to copy, watched; its loss at the second half of the words before and after."""
-    model, generator = copying_model(0), torch.Generator().manual_seed(1)
-    monitor = AttentionMonitor({"input_ids": copies(generator, 8)}, every=20, max_margin_every=0)
+def learned(learning_rate, n_steps, *, every=20, **sizes):
+    """A model that learns to copy, watched from before its first step; its loss at the second half of the words at every step."""
+    model, generator = copying_model(0, **sizes), torch.Generator().manual_seed(1)
+    monitor = AttentionMonitor({"input_ids": copies(generator, 8)}, every=every, max_margin_every=0)
+    monitor.step(model, step=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     losses = []
     for _ in range(n_steps):
@@ -183,3 +184,16 @@ def test_a_healthy_run_that_learns_raises_nothing_and_a_wild_one_does():
     assert monitor.alarms == ()
     wild, _ = learned(0.3, 120)
     assert {AlarmKind.ENTROPY_COLLAPSE, AlarmKind.STUCK} & {alarm.kind for alarm in wild.alarms}
+
+
+def test_a_real_run_whose_norms_grow_without_sparsity_says_so():
+    wild, _ = learned(0.1, 60, every=10, n_layers=3, n_heads=4)  # a learning rate thirty times too large
+    grown = [alarm for alarm in wild.alarms if alarm.kind is AlarmKind.GROWTH_WITHOUT_SPARSITY]
+    assert grown
+    assert "weights grow without sharper attention" in grown[0].sentence
+
+
+def test_a_real_run_that_diverges_says_so():
+    wild, losses = learned(1e30, 60)
+    assert not np.isfinite(losses[-1])
+    assert {alarm.kind for alarm in wild.alarms} == {AlarmKind.NOT_FINITE}

@@ -24,6 +24,7 @@ from marginlens.probe.monitor.measuring import (
     MonitorBatch,
     check_whole,
     inner_model,
+    is_out_of_memory,
     measure_heads,
 )
 from marginlens.probe.monitor.record import RunRecord, check_path, read_record, set_aside
@@ -53,6 +54,7 @@ PREFIX = "attention"
 _INTEGRATIONS = (
     "transformers.integrations"  # where the callbacks that report to TensorBoard, W&B and others are defined
 )
+_NO_MEMORY = "memory ran out (a smaller batch for the monitor takes less)."
 _LOG = logging.getLogger("marginlens")
 
 
@@ -76,9 +78,8 @@ class AttentionMonitor(_Callback):
         report: what goes to the Trainer's reporters (TensorBoard, W&B, …): means by "layers", every one of the "heads", or "nothing".
         offset: for models with rotary positions, as in `ProbeSettings`.
 
-    With the defaults measuring took .2 % to 1.2 % of the training of a small GPT-2 on a CPU. On an H200, beside GPT-2 small in mixed
-    precision, it took 3 % without the max-margin part and 36 % with it, since its SVMs are solved on the CPU: leave it out there
-    (`max_margin_every=0`) or make it rare. `monitor.cost` says what it takes in your run, `marginlens bench monitor` on your machine.
+    With the defaults measuring took .1 % to 1.2 % of the training of a small GPT-2 on a CPU; beside GPT-2 small on an H200, in mixed
+    precision, 3 % without the max-margin part. `monitor.cost` says what it takes in your run, `marginlens bench monitor` on your machine.
 
     To check it: `probe_model` on a saved checkpoint and the same inputs gives the same numbers.
     """
@@ -239,11 +240,14 @@ class AttentionMonitor(_Callback):
             measured: Measured = measure_heads(
                 inner, self._batch, offset=self._settings.offset, max_margin=self._settings if is_due else None
             )
-        except InputError as problem:
+        except (InputError, RuntimeError, MemoryError) as problem:
+            if not isinstance(problem, InputError | MemoryError) and not is_out_of_memory(problem):
+                raise
             if not self._record.rows:
                 raise  # nothing is lost yet: better now than in the middle of a night
-            self._note(f"At step {step} nothing could be measured: {problem}")
-            _LOG.warning("step %d could not be measured: %s", step, problem)
+            said = str(problem) if isinstance(problem, InputError) else _NO_MEMORY
+            self._note(f"At step {step} nothing could be measured: {said}")
+            _LOG.warning("step %d could not be measured: %s", step, said)
             return {}
         for note in () if self._record.rows else measured.notes:  # later ones say the same with other counts
             self._note(note)
@@ -286,8 +290,15 @@ class AttentionMonitor(_Callback):
             notes.append(sentence)
 
     def _write(self, *, force: bool) -> None:
-        if self.path is not None and self._record.rows and (self._record.is_due() if not force else self._is_behind):
+        if self.path is None or not self._record.rows or not (self._is_behind if force else self._record.is_due()):
+            return
+        try:
             self._record.write(self.path)
+        except InputError as problem:
+            if len(self._record.rows) == 1 and not force:
+                raise  # at the first measurement nothing is lost yet
+            self._note(f"At step {self._step} the file could not be written, and later ones are tried again: {problem}")
+            _LOG.warning("the file of the monitor could not be written at step %s: %s", self._step, problem)
 
     @property
     def _is_behind(self) -> bool:

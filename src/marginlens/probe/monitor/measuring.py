@@ -241,7 +241,7 @@ def measure_heads(
             for reading in read_attention(model, batch.inputs, allow_nan=True):
                 sums.add(reading)
         except (RuntimeError, IndexError, TypeError, ValueError) as problem:
-            if isinstance(problem, InputError) or _is_out_of_memory(problem):
+            if isinstance(problem, InputError) or is_out_of_memory(problem):
                 raise
             words = " ".join(str(problem).split())[:160] or type(problem).__name__
             raise reject("batch", "a batch that this model reads", f"one of which it says: {words}") from problem
@@ -254,7 +254,8 @@ def measure_heads(
     return Measured(measures, tuple(notes))
 
 
-def _is_out_of_memory(problem: Exception) -> bool:
+def is_out_of_memory(problem: Exception) -> bool:
+    """Whether torch says that a device has no memory left."""
     return type(problem).__name__ == "OutOfMemoryError"
 
 
