@@ -21,7 +21,11 @@ def test_a_statement_leads_to_its_functions_and_claims(label):
     names = {one["name"] for one in told["functions"]}
     assert {"marginlens.predict_limit", "marginlens.basin_cone", "marginlens.predict"} == names
     assert "A-F2" in told["claims"]
+    assert len(told["says"]) == len(told["claims"])
+    assert any("gradient descent converges to that direction" in sentence for sentence in told["says"])
+    assert not any("$" in sentence for sentence in told["says"])
     shown = statement(label).stdout
+    assert told["says"][0] in shown
     assert "written in marginlens.theory.prediction" in shown
     assert f"marginlens reproduce --only {','.join(told['claims'])}" in shown
 

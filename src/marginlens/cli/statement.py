@@ -42,7 +42,9 @@ def statement(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the function behind a statement of the papers: how to import it, what it does, where it stands, which claims show it.
+    """Say what a statement of the papers says, and find the function behind it: how to import it, where it stands, which claims show it.
+
+    The words are those of the claims that show the statement; where none does, those of its functions alone.
 
     Examples:
         marginlens statement A Thm 3
@@ -72,6 +74,7 @@ class Statement:
     label: str
     functions: tuple[Implementation, ...]
     claims: tuple[str, ...]
+    words: tuple[str, ...] = ()  # what the statement says, as the claims that show it put it
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in plain values."""
@@ -86,6 +89,7 @@ class Statement:
         ]
         return {
             "statement": self.label,
+            "says": list(self.words),
             "functions": functions,
             "claims": list(self.claims),
             "earlier_labels": [earlier for earlier, later in EARLIER_LABELS.items() if later == self.label],
@@ -104,6 +108,7 @@ def found(label: str | None) -> list[Statement]:
             one,
             tuple(function for function in functions if function.citation == one),
             tuple(claim.id for claim in claims if one in claim.labels),
+            tuple(claim.statement.replace("$", "") for claim in claims if one in claim.labels),
         )
         for one in wanted
     ]
@@ -152,7 +157,10 @@ def _listed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _show(out: Any, row: dict[str, Any]) -> None:
-    lines = [row["statement"]]
+    lines = [
+        row["statement"],
+        *(f"  {id_}: {sentence}" for id_, sentence in zip(row["claims"], row["says"], strict=True)),
+    ]
     for one in row["functions"]:
         lines += [f"  {_inside(one)}{one['name']}", f"    {one['what']}", f"    written in {one['module']}"]
     if row["earlier_labels"]:
