@@ -22,11 +22,12 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_for_filename
 from sphinx.addnodes import desc_signature, pending_xref
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms import SphinxTransform
 
 from marginlens_papers.documentation.api_pages import FOLDER as API
 from marginlens_papers.documentation.api_pages import escaped_docstring, statement_anchor
-from marginlens_papers.documentation.gallery import GROUPS, presets_shown
+from marginlens_papers.documentation.gallery import GROUPS, LAB_PRESETS, presets_shown
 from marginlens_papers.documentation.public_names import public_names
 
 BEFORE_OTHERS, AFTER_OTHERS = 400, 600  # priorities of handlers: napoleon and the theme have 500
@@ -37,6 +38,7 @@ ElementTree.register_namespace("", _MATHML)
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls when it loads this extension."""
+    app.connect("builder-inited", warm_up)
     app.add_html_math_renderer("mathml", (visit_inline_formula, None), (visit_formula, None))
     app.add_transform(LinkNames)
     app.connect("autodoc-skip-member", skip_member)
@@ -48,6 +50,16 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", add_lab_links)
     app.connect("html-collect-pages", source_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def warm_up(app: Sphinx) -> None:
+    """Import and parse, once, what every process needs that Sphinx forks for a few pages each: they inherit it."""
+    analyzed = {entry.defined_in[0] for entry in public_names()}
+    for module in sorted(name for name in analyzed if name.partition(".")[0] == "marginlens"):
+        ModuleAnalyzer.for_module(module).analyze()
+    _pages()
+    for name in sorted({preset for presets in LAB_PRESETS.values() for preset in presets}):
+        _lab_link(name)
 
 
 def group_order(folder: str) -> str:

@@ -1,4 +1,6 @@
-"""The site of this checkout, built once for all tests of a session without running the gallery, and the browser that opens it."""
+"""The site of this checkout, built once for all tests of a session without running the gallery and without pages of source, and the
+browser that opens it.
+"""
 
 from __future__ import annotations
 
@@ -17,4 +19,4 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the site. A warning of Sphinx fails the build, and with it every test here."""
     pytest.importorskip("sphinx", reason="the site needs pip install '.[site]'")
     place = tmp_path_factory.mktemp("site") / "site"
-    return build_site(ROOT, place, SiteSettings(runs_examples=False, report="none")).parent
+    return build_site(ROOT, place, SiteSettings(runs_examples=False, report="none", shows_source=False)).parent

@@ -1,5 +1,6 @@
 """What the site is made of: docstrings that reStructuredText leaves as they are, and links of Markdown that hold in the site."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,13 @@ import pytest
 
 import marginlens as ml
 from marginlens.errors import InputError
+from marginlens_papers.claim import Effort, Verdict
+from marginlens_papers.claims.catalogue import claims
 from marginlens_papers.documentation import stage_source
 from marginlens_papers.documentation.api_pages import escaped, escaped_docstring, statement_anchor
 from marginlens_papers.documentation.gallery import LAB_PRESETS, example_files, presets_shown
+from marginlens_papers.documentation.site import bibtex, ledger_page
+from marginlens_papers.report.ledger import ClaimResult, Entry, write_ledger
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +55,29 @@ def test_links_of_the_checkout_lead_to_pages_of_the_site(tmp_path):
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no docs/conf\.py"):
         stage_source(tmp_path, tmp_path / "source")
+
+
+# ---- the ledger and the citation
+
+
+def test_the_page_of_the_ledger_has_a_verdict_for_every_claim_that_was_run(tmp_path):
+    result = ClaimResult(
+        Verdict.PARTLY_REPRODUCED, "2 of 3", "", 1.0, Effort.QUICK, (), {}, (), "2026-01-01T00:00:00+00:00", {}
+    )
+    claim = claims()[0]
+    write_ledger([Entry.of(claim, result)], tmp_path)
+    page = ledger_page(tmp_path)
+    assert "1 claim: 1 partly reproduced. They were run at reduced sizes" in page
+    assert f'<a href="report/index.html#{claim.id}">partly reproduced</a> |' in page
+    assert page.count("| not run |") == len(claims()) - 1
+    assert "without a report" in ledger_page(tmp_path / "none")
+
+
+def test_works_to_cite_have_entries_of_their_own():
+    entries = bibtex((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    keys = re.findall(r"@misc\{(\w+),", entries)
+    assert len(set(keys)) == len(keys) == entries.count("@misc") == 7
+    assert f"version {ml.__version__}" in entries
 
 
 # ---- the gallery's scripts

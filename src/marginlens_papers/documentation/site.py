@@ -43,10 +43,13 @@ class SiteSettings:
         runs_examples: whether the gallery's scripts are run; otherwise their pages have code and no pictures.
         report: "auto" takes the folder `report` of the checkout, which `make reproduce` writes, and where there is none runs the claims
             at reduced sizes; "quick" runs them in any case, and "none" leaves the report out.
+        shows_source: whether each file of the repository that a page leads to has a page; otherwise only the first one has, and links to
+            the others lead nowhere, which saves a quarter of the pages where a build is a trial.
     """
 
     runs_examples: bool = True
     report: str = "auto"
+    shows_source: bool = True
 
 
 def build_site(root: Path, place: Path, settings: SiteSettings, *, checks_links: bool = False) -> Path:
@@ -59,7 +62,7 @@ def build_site(root: Path, place: Path, settings: SiteSettings, *, checks_links:
     started = time.monotonic()
     work = place.with_name(f"{place.name}-work")
     _say("Putting the pages together.")
-    source = stage_source(root, work / "source")
+    source = stage_source(root, work / "source", shows_source=settings.shows_source)
     _copy_report(_report_folder(root, work, settings), source / "extra" / "report")
     _write(source / "ledger.md", ledger_page(source / "extra" / "report"))
     _start_afresh_where_settings_changed(source, work)
@@ -88,7 +91,7 @@ def run_sphinx(source: Path, output: Path, doctrees: Path, settings: SiteSetting
 # ---- the source
 
 
-def stage_source(root: Path, folder: Path) -> Path:
+def stage_source(root: Path, folder: Path, *, shows_source: bool = True) -> Path:
     """Put the source of the site into a folder: the pages of docs with links that hold in the site, the API, the examples and the lab.
 
     Files that are as they were are not touched, so that Sphinx and the gallery do again only what changed.
@@ -132,7 +135,7 @@ def stage_source(root: Path, folder: Path) -> Path:
 
     write("extra/lab.html", lab_page())
     modules = [path.relative_to(root).as_posix() for path in sorted((root / "src").rglob("*.py"))]
-    listed = sorted({*links.files, *modules})
+    listed = sorted({*links.files, *modules})[: None if shows_source else 1]
     write("source_files.json", json.dumps({"root": str(root), "files": listed}))
     for stale in {*folder.glob("*.md"), *(folder / API).glob("*"), *(folder / "examples").rglob("*.py")} - written:
         if stale.name != "ledger.md":
@@ -280,8 +283,31 @@ def ledger_page(report: Path) -> str:
 
 
 def citation_page(citation: str, written: Path) -> str:
-    """How to cite the library and the papers: the words of docs/citation.md and the file CITATION.cff."""
-    return f"{written.read_text(encoding='utf-8').rstrip()}\n\n```yaml\n{citation.rstrip()}\n```\n"
+    """How to cite the library and the papers: the words of docs/citation.md, entries for BibTeX, and the file CITATION.cff."""
+    words = written.read_text(encoding="utf-8").rstrip()
+    return f"{words}\n\n## BibTeX\n\n```bibtex\n{bibtex(citation)}```\n\n## CITATION.cff\n\n```yaml\n{citation.rstrip()}\n```\n"
+
+
+def bibtex(citation: str) -> str:
+    """The works of a CITATION.cff as entries for BibTeX: the software itself, then its references."""
+    import yaml  # comes with the packages that build the site
+
+    stated = yaml.safe_load(citation)
+    entries = []
+    for work in (stated, *stated.get("references", ())):
+        is_software = work.get("type") == "software"
+        names = [
+            person.get("name") or f"{person['family-names']}, {person['given-names']}" for person in work["authors"]
+        ]
+        first = work["authors"][0].get("family-names", "").split()[-1:]
+        authors = " and ".join(f"{{{name}}}" if "," not in name else name for name in names)
+        fields = {"title": f"{{{work['title']}}}", "author": authors}
+        fields |= {"year": str(work["year"])} if "year" in work else {}
+        fields |= {"note": f"Software, version {work['version']}"} if is_software else {}
+        lines = "".join(f"  {name} = {{{value}}},\n" for name, value in fields.items())
+        key = re.sub(r"\W", "", f"{''.join(first)}{work.get('year', '')}{work['title'].split()[0]}".lower())
+        entries.append(f"@misc{{{key},\n{lines}}}\n")
+    return "\n".join(entries)
 
 
 def _report_folder(root: Path, work: Path, settings: SiteSettings) -> Path | None:
