@@ -200,7 +200,8 @@ class _Links:
         elif (self.root / path).is_file() and is_example(path):
             return f"[{text}]({up}{path.replace('examples/', 'gallery/', 1).removesuffix('.py')}.rst)"
         if staged and (staged == "index.md" or (self.root / path).is_file()):
-            return f"[{text}]({relpath(staged, str(PurePosixPath(page).parent))}{place})"
+            shown = _heading(self.root / path) if text == PurePosixPath(path).name and staged != "index.md" else text
+            return f"[{shown}]({relpath(staged, str(PurePosixPath(page).parent))}{place})"
         if (self.root / path / "README.md").is_file():
             path = f"{path}/README.md"  # of a folder, such as a package among the examples
         if not (self.root / path).is_file():
@@ -219,6 +220,11 @@ class _Links:
     def _source(self, path: str) -> str:
         self.files.add(path)
         return f"{SOURCE}/{path}.html"
+
+
+def _heading(page: Path) -> str:
+    """The title of a page of the checkout."""
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def _staged(origin: str) -> str | None:

@@ -103,8 +103,9 @@ def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitat
     lines = [
         "# From theorem to function, test and claim",
         "",
-        "Written by `make docs` from the registry of statements, the marks on the tests and the catalogue of claims; a test fails",
-        "when it is stale. Labels are the papers' own; letters and shapes are explained in [symbols.md](symbols.md).",
+        "Find the function that implements a statement, the tests that hold it to the paper and the claims that show it. Labels are the",
+        "papers' own ([papers.md](papers.md)); letters and shapes are explained in [symbols.md](symbols.md). `make docs` writes this page",
+        "from the code, and a test fails when it is stale.",
     ]
     for paper in SOURCES.values():
         mine = sorted((label for label in labels if label.split()[0] == paper.key), key=natural)
