@@ -26,7 +26,7 @@ from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms import SphinxTransform
 
 from marginlens_papers.documentation.api_pages import FOLDER as API
-from marginlens_papers.documentation.api_pages import escaped_docstring, statement_anchor
+from marginlens_papers.documentation.api_pages import escaped_docstring, separated_entries, statement_anchor
 from marginlens_papers.documentation.gallery import GROUPS, LAB_PRESETS, presets_shown
 from marginlens_papers.documentation.public_names import public_names
 
@@ -42,6 +42,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_html_math_renderer("mathml", (visit_inline_formula, None), (visit_formula, None))
     app.add_transform(LinkNames)
     app.connect("autodoc-skip-member", skip_member)
+    app.connect("autodoc-process-signature", plain_signature)
     roles.register_local_role("statement", statement_role)
     app.connect("autodoc-process-docstring", escape_docstring, priority=BEFORE_OTHERS)
     app.connect("autodoc-process-docstring", restore_sentence, priority=AFTER_OTHERS)
@@ -178,10 +179,39 @@ _sentences: dict[str, list[str]] = {}  # docstrings of attributes and properties
 
 
 def escape_docstring(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """Leave stars, bars and underscores of sentences as they are written."""
-    lines[:] = escaped_docstring(lines)
+    """Give each argument its entry, and leave stars, bars and underscores of sentences as they are written."""
+    lines[:] = escaped_docstring(separated_entries(lines, described_names(value)))
     if what in ("attribute", "property", "data"):
         _sentences[name] = list(lines)
+
+
+def described_names(value: Any) -> set[str]:
+    """What a docstring can describe: the parameters of a function, and the attributes and parameters of a class."""
+    if not inspect.isclass(value):
+        return _parameters(value)
+    return {
+        *dir(value),
+        *(name for base in value.__mro__ for name in inspect.get_annotations(base)),
+        *_parameters(value),
+    }
+
+
+def _parameters(value: Any) -> set[str]:
+    try:
+        return set(inspect.signature(value).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+def plain_signature(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Names of types as they are written, and dots for a default that is made anew for each object."""
+
+    def plain(text: str | None) -> str | None:
+        return text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text).replace("<factory>", "...")
+
+    return plain(signature), plain(returned)
 
 
 def restore_sentence(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:

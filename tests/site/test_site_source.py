@@ -11,7 +11,7 @@ from marginlens.errors import InputError
 from marginlens_papers.claim import Effort, Verdict
 from marginlens_papers.claims.catalogue import claims
 from marginlens_papers.documentation import stage_source
-from marginlens_papers.documentation.api_pages import escaped, escaped_docstring, statement_anchor
+from marginlens_papers.documentation.api_pages import escaped, escaped_docstring, separated_entries, statement_anchor
 from marginlens_papers.documentation.gallery import LAB_PRESETS, example_files, presets_shown
 from marginlens_papers.documentation.site import bibtex, ledger_page
 from marginlens_papers.report.ledger import ClaimResult, Entry, write_ledger
@@ -20,9 +20,28 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_sentences_are_escaped_and_code_is_not():
-    assert escaped("classes_ and |x| times *p*, as `coef_` or :math:`|x|*2` say") == (
-        r"classes\_ and \|x\| times \*p\*, as `coef_` or :math:`|x|*2` say"
+    assert escaped("classes_ and |x| times *shape, as `coef_` or :math:`|x|*2` say") == (
+        r"classes\_ and \|x\| times \*shape, as `coef_` or :math:`|x|*2` say"
     )
+    assert escaped("at *its own* place (…, *shape) of *args") == r"at *its own* place (…, \*shape) of \*args"
+
+
+def test_each_argument_has_an_entry_of_its_own():
+    lines = [
+        "Words.",
+        "",
+        "    Args:",
+        "        a, b: of both. c: its",
+        "            size. Note: a word.",
+        "        d: (n,)",
+        "    Returns:",
+        "        a: b",
+    ]
+    assert separated_entries(lines, {"a", "b", "c", "d"}) == [
+        *lines[:3], "        a: of both.", "        b: of both.", "        c: its size. Note: a word.", *lines[5:]
+    ]  # fmt: skip
+    formula = ["Args:", "    a: such that", "", "        .. math:: a", "", "    b: other", ""]
+    assert separated_entries(formula, {"a", "b"}) == formula
 
 
 def test_formulas_of_docstrings_stay_as_they_are():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from marginlens.papers import Implementation
 from marginlens_papers.documentation.public_names import PublicName, Room
@@ -70,7 +70,8 @@ def _directive(entry: PublicName) -> list[str]:
     if not entry.is_class:
         is_plain = inspect.isroutine(entry.value) or hasattr(entry.value, "__wrapped__")
         return [f".. autofunction:: {entry.name}"] if is_plain else [f".. autodata:: {entry.name}", "   :no-value:"]
-    return [f".. autoclass:: {entry.name}", "   :members:", "   :undoc-members:", "   :show-inheritance:"]
+    bases = ["   :show-inheritance:"] if entry.value.__bases__ != (object,) else []
+    return [f".. autoclass:: {entry.name}", "   :members:", "   :undoc-members:", *bases]
 
 
 def _backends(entry: PublicName) -> list[str]:
@@ -84,7 +85,7 @@ def _as_rst(remarks: Mapping[str, str]) -> dict[str, str]:
 def _statements(entry: PublicName, registered: Sequence[Implementation]) -> list[str]:
     found = entry.statements(registered)
     if not found:
-        return ["None: it serves all of them."]
+        return ["It implements none by itself."]
     lines = []
     for statement in found:
         link = f":statement:`{statement.citation}`"
@@ -135,7 +136,12 @@ def _index(rooms: Sequence[Room]) -> str:
 
 # ---- sentences of docstrings
 
-_KEPT = re.compile(r":[\w:+-]+:`[^`]*`|``[^`]*``|`[^`]*`")  # roles, code, and names in single backticks
+_KEPT = re.compile(
+    r":[\w:+-]+:`[^`]*`|``[^`]*``|`[^`]*`"  # roles, code, and names in single backticks
+    r"|(?<![\w*(])\*[A-Za-z][A-Za-z ,.'-]*\*(?![\w*])"  # words that are stressed
+)
+_SECTION = re.compile(r"(\s*)(?:Args|Attributes):\s*$")
+_ENTRY = re.compile(r"(?:^|(?<=[.;)]) )((?:\w+, )*\w+): ")
 _SPECIAL = re.compile(r"[*|\\]|_(?=\W|$)")
 _FIELD = re.compile(r"\s*\*{0,2}\w+(?: \([^)]*\))?: ")
 
@@ -147,6 +153,56 @@ def escaped(text: str) -> str:
         parts += [_SPECIAL.sub(r"\\\g<0>", text[end : match.start()]), match[0]]
         end = match.end()
     return "".join([*parts, _SPECIAL.sub(r"\\\g<0>", text[end:])])
+
+
+def separated_entries(lines: Sequence[str], names: Collection[str]) -> list[str]:
+    """A docstring in which each argument or attribute has an entry of its own: `a, b: of both. c: its size.` becomes three.
+
+    Args:
+        lines: of the docstring. names: of what it describes: parameters or attributes.
+    """
+    done: list[str] = []
+    section: list[str] | None = None
+    margin = 0  # the indent of the section's name
+    for line in [*lines, "."]:  # the dot ends the last section
+        indent = len(line) - len(line.lstrip())
+        if section is not None and line.strip() and indent <= margin:
+            done += _separated(section, names)
+            section = None
+        if section is not None:
+            section.append(line)
+            continue
+        done.append(line)
+        if match := _SECTION.match(line):
+            section, margin = [], len(match[1])
+    return done[:-1]
+
+
+def _separated(section: Sequence[str], names: Collection[str]) -> list[str]:
+    """The lines of a section with its entries taken apart; entries that hold a formula or a blank line stay as they are."""
+    filled = [line for line in section if line.strip()]
+    if not filled:
+        return list(section)
+    pad = filled[0][: len(filled[0]) - len(filled[0].lstrip())]
+    entries: list[list[str]] = []
+    for line in section:
+        if line.strip() and len(line) - len(line.lstrip()) == len(pad):
+            entries.append([])
+        entries[-1].append(line)
+    done = []
+    for entry in entries:
+        end = max(k for k, line in enumerate(entry) if line.strip()) + 1
+        body, blank = entry[:end], entry[end:]
+        text = " ".join(line.strip() for line in body)
+        found = [match for match in _ENTRY.finditer(text) if not match.start() or {*match[1].split(", ")} <= {*names}]
+        if ".. " in text or not all(line.strip() for line in body) or not found or found[0].start():
+            done += entry
+            continue
+        for match, following in zip(found, [*found[1:], None], strict=True):
+            words = text[match.end() : following.start() if following else None].strip()
+            done += [f"{pad}{name}: {words}" for name in match[1].split(", ")]
+        done += blank
+    return done
 
 
 def escaped_docstring(lines: Sequence[str]) -> list[str]:
