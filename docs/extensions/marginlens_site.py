@@ -29,6 +29,7 @@ from marginlens_papers.documentation.api_pages import FOLDER as API
 from marginlens_papers.documentation.api_pages import escaped_docstring, separated_entries, statement_anchor
 from marginlens_papers.documentation.gallery import GROUPS, LAB_PRESETS, presets_shown
 from marginlens_papers.documentation.public_names import public_names
+from marginlens_papers.documentation.site import LAB
 
 BEFORE_OTHERS, AFTER_OTHERS = 400, 600  # priorities of handlers: napoleon and the theme have 500
 SOURCE_FOLDER = "source"  # pages of the repository's files
@@ -245,7 +246,7 @@ def add_lab_links(app: Sphinx, docname: str, source: list[str]) -> None:
     shown = presets_shown(source[0])
     if shown:
         up = "../" * (len(parts) - 1)
-        links = [f'<a href="{up}lab.html{place}">{title}</a>' for title, place in map(_lab_link, shown)]
+        links = [f'<a href="{up}{LAB}{place}">{title}</a>' for title, place in map(_lab_link, shown)]
         source[0] += (
             "\n\n.. raw:: html\n\n"
             f'    <p class="lab-link">Move its tokens and watch it train in the lab: {", ".join(links)}.</p>\n'

@@ -31,8 +31,9 @@ SOURCE = "source"  # pages of the repository's files, which the extension in doc
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LEFT_OUT = ("README.md",)  # of docs: for readers of the folder
 LAB_PAGE = "lab.md"
-LAB_FRAME = """<p><a href="lab.html"><strong>Open the lab</strong></a> on a page of its own, or use it right here:</p>
-<iframe class="lab-frame" src="lab.html" title="The lab" loading="lazy"></iframe>"""
+LAB = "lab/index.html"  # the lab itself, beside the page lab.html that is about it
+LAB_FRAME = f"""<p><a href="{LAB}"><strong>Open the lab</strong></a> on a page of its own, or use it right here:</p>
+<iframe class="lab-frame" src="{LAB}" title="The lab" loading="lazy"></iframe>"""
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def stage_source(root: Path, folder: Path, *, shows_source: bool = True) -> Path
         write(name, text)
     from marginlens.lab import lab_page
 
-    write("extra/lab.html", lab_page())
+    write(f"extra/{LAB}", lab_page())
     modules = [path.relative_to(root).as_posix() for path in sorted((root / "src").rglob("*.py"))]
     listed = sorted({*links.files, *modules})[: None if shows_source else 1]
     write("source_files.json", json.dumps({"root": str(root), "files": listed}))
