@@ -16,7 +16,7 @@ def test_the_share_follows_from_the_times(monkeypatch):
     *rows, summary = benchmark.bench_monitor()
     step, plain, full = (row["seconds"] for row in rows)
     assert [row["count"] for row in rows] == [2, 2, 2]
-    expected = (9 * plain + full) / (10 * 100 * step)
+    expected = (19 * plain + full) / (20 * 100 * step)
     assert summary["share_of_training"] == pytest.approx(expected)
     assert (summary["smallest_interval"] - 1) <= 100 * expected / 0.05 <= summary["smallest_interval"]
 

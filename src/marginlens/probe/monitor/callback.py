@@ -37,7 +37,7 @@ except ImportError:  # then there is no model to watch either
     _Callback = object
 
 DEFAULT_EVERY = 100  # optimizer steps; the docstring has what it costs
-DEFAULT_MAX_MARGIN_EVERY = 10  # measurements: one SVM for every head takes as long as many of the other measurements
+DEFAULT_MAX_MARGIN_EVERY = 20  # measurements: one SVM for every head takes as long as many of the other measurements
 REPORTED = (
     "relative_nnz",
     "entropy",
