@@ -2,6 +2,7 @@
 
 `python -m marginlens_papers.archive embeddings FOLDER NAME` puts a run of `marginlens embeddings` there,
 `python -m marginlens_papers.archive vision FOLDER NAME` one of `marginlens vision`. No file holds text or images.
+Its `command` is the one that makes the run today, in the words of today's command line; `versions` says what it was made with.
 """
 
 from __future__ import annotations

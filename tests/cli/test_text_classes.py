@@ -108,7 +108,6 @@ def test_texts_of_a_file_are_explained(folder, here):
 
 
 def test_balanced_weights_find_more_of_a_rare_class(here):
-    write_lines("rare.jsonl", texts({"art": 300, "sport": 12}))
     pairs = [(text.replace("match", "soup").replace("goal", "soup"), label) for text, label in texts({"sport": 6})]
     pairs += [(f"{text} soup", label) for text, label in texts({"art": 30, "sport": 6})]
     write_lines("rare.jsonl", texts({"art": 300}) + pairs)
