@@ -77,4 +77,5 @@ def test_links_inside_the_page_lead_somewhere(page):
     outline = Outline(page[0])
     identifiers = {attributes["id"] for _, attributes in outline.elements if "id" in attributes}
     links = [link for link in outline.attributes("a", "href") if link.startswith("#")]
-    assert {link[1:] for link in links} <= identifiers
+    heads = {link for link in links if re.fullmatch(r"#L\d+H\d+", link)}  # shown by the script: tested in a browser
+    assert {link[1:] for link in set(links) - heads} <= identifiers

@@ -208,13 +208,18 @@ class FastText:
         self.classes_, labels = np.unique(np.asarray(labels), return_inverse=True)
         lines = [_fasttext_line(text) for text in texts]
         fitted, validation = _validation_split(labels, self.seed)
-        accuracies = []
+        accuracies = dict.fromkeys(LEARNING_RATES, 0.0)
         for rate in LEARNING_RATES if len(validation) else ():
             trial = self._trained(lines, labels, fitted, rate)
-            guesses = self._probabilities(trial, [lines[i] for i in validation]).argmax(axis=1)
-            accuracies.append(float(np.mean(guesses == labels[validation])))
-        rate = LEARNING_RATES[int(np.argmax(accuracies))] if accuracies else LEARNING_RATES[-1]
-        self._model = self._trained(lines, labels, np.arange(len(lines)), rate)
+            if trial is not None:
+                guesses = self._probabilities(trial, [lines[i] for i in validation]).argmax(axis=1)
+                accuracies[rate] = float(np.mean(guesses == labels[validation]))
+        for rate in sorted(LEARNING_RATES[:: 1 if len(validation) else -1], key=accuracies.__getitem__, reverse=True):
+            self._model = self._trained(lines, labels, np.arange(len(lines)), rate)
+            if self._model is not None:
+                break
+        else:
+            raise ArithmeticError(f"fastText diverges on these texts at every rate of {LEARNING_RATES}")
         self.n_tokens, self.chosen = len(self._model.words), {"learning_rate": rate, "epochs": _epochs(len(lines))}
         return self
 
@@ -227,6 +232,7 @@ class FastText:
         return self._probabilities(self._model, [_fasttext_line(text) for text in texts])
 
     def _trained(self, lines: list[str], labels: IntArray, rows: IntArray, rate: float) -> Any:
+        """A model of these rows; None where it diverges at this rate, as some seeds do at the larger ones."""
         try:
             import fasttext
         except ImportError as problem:
@@ -234,16 +240,21 @@ class FastText:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "texts.txt"
             path.write_text("".join(f"__label__{labels[i]} {lines[i]}\n" for i in rows), encoding="utf-8")
-            return fasttext.train_supervised(
-                str(path),
-                dim=FASTTEXT_SIZE,
-                wordNgrams=2,
-                lr=rate,
-                epoch=_epochs(len(rows)),
-                thread=1,
-                seed=self.seed,
-                verbose=0,
-            )
+            try:
+                return fasttext.train_supervised(
+                    str(path),
+                    dim=FASTTEXT_SIZE,
+                    wordNgrams=2,
+                    lr=rate,
+                    epoch=_epochs(len(rows)),
+                    thread=1,
+                    seed=self.seed,
+                    verbose=0,
+                )
+            except RuntimeError as problem:
+                if "NaN" not in str(problem):
+                    raise
+                return None
 
     def _probabilities(self, model: Any, lines: list[str]) -> FloatArray:
         labels, shares = model.predict(lines, k=len(self.classes_)) if lines else ([], [])
