@@ -27,7 +27,7 @@ from marginlens.text.classifier import (
     AttentionTextClassifier,
 )
 from marginlens.text.learning import Votes, token_sets
-from marginlens.text.vectorize import PlainIds, WordsAndPhrases
+from marginlens.text.phrases import PlainIds, WordsAndPhrases
 from tolerances import ROUNDING
 
 # What check_estimator would fit on tables of numbers cannot be asked of an estimator that reads texts; these need no data.

@@ -66,13 +66,13 @@ class ProbeDifference(_Measured, Tabular):
         """What could not be measured, each said once, with the model where only one of the two says it."""
         first, second = self.probed.notes, self.against.notes
         both = [note for note in first if note in second]
-        alone = [
+        of_one_model = [
             f"{result.model}: {note}"
             for result in (self.probed, self.against)
             for note in result.notes
             if note not in both
         ]
-        return (*both, *alone)
+        return (*both, *of_one_model)
 
     def changed_heads(self, count: int | None = None, *, measure: str = "total_variation") -> list[tuple[int, int]]:
         """Layer and head of those that differ most, the largest modulus of a measure first; heads without a number are left out."""

@@ -46,17 +46,8 @@ from marginlens.text.learning import (
     planned_readings,
     token_sets,
 )
-from marginlens.text.vectorize import (
-    MAX_PHRASE,
-    MAX_TOKENS,
-    Cleaning,
-    PlainIds,
-    TextPipeline,
-    TextVocabulary,
-    TokenizerWords,
-    TokenPlaces,
-    WordsAndPhrases,
-)
+from marginlens.text.phrases import MAX_PHRASE, MAX_TOKENS, PlainIds, TokenPlaces, WordsAndPhrases
+from marginlens.text.vectorize import Cleaning, TextPipeline, TextVocabulary, TokenizerWords
 from marginlens.typing import FloatArray, IntArray
 
 MIN_COUNT = 2  # occurrences of a word in the default pipeline

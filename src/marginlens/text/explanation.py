@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.pages import render
 from marginlens.result.frames import Tabular
-from marginlens.text.vectorize import Span
+from marginlens.text.phrases import Span
 from marginlens.typing import FloatArray
 
 _TABLE_ROWS = 15  # rows of the printed table

@@ -1,0 +1,211 @@
+"""Tokens of texts: words and the phrases of two and three of them, or ids as they are, and where each stands in a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.data.labelled import LabelledSequences
+from marginlens.data.sequences import flat_sequences
+from marginlens.errors import InputError
+from marginlens.runtime.progress import ProgressCallback
+from marginlens.text.vectorize import TextPipeline, TextVocabulary, offsets_of
+from marginlens.typing import IntArray
+
+MAX_TOKENS = 1_500_000  # words and phrases together; the rarest phrases give way
+MAX_PHRASE = 3  # words
+
+
+class Span(NamedTuple):
+    """A stretch `text[start:end]` and the tokens that it is part of; `shares` of one occurrence of each belong to it."""
+
+    start: int
+    end: int
+    tokens: tuple[int, ...]
+    shares: tuple[float, ...]
+
+
+class TokenPlaces(NamedTuple):
+    """Tokens of all texts in the order of their places, and where each text starts; a text may have none."""
+
+    tokens: IntArray
+    offsets: IntArray
+
+    def below(self, n_tokens: int) -> TokenPlaces:
+        """The places of the first `n_tokens` tokens."""
+        kept = self.tokens < n_tokens
+        return self if kept.all() else TokenPlaces(self.tokens[kept], offsets_of(kept)[self.offsets])
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class WordsAndPhrases:
+    """Tokens of texts: the words of a vocabulary, then the phrases of two and of three of them that occur often enough.
+
+    `phrases` has an array (n_phrases, length) of word ids for each length from 2, in ascending order. A phrase is words that stand next to
+    each other once words outside the vocabulary are left out.
+    """
+
+    vocabulary: TextVocabulary
+    phrases: tuple[IntArray, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        texts: Any,
+        pipeline: TextPipeline,
+        ngrams: int,
+        phrase_count: int,
+        progress: ProgressCallback | None = None,
+        max_tokens: int = MAX_TOKENS,
+    ) -> tuple[WordsAndPhrases, TokenPlaces]:
+        """The tokens of texts, and where they stand in them.
+
+        Args:
+            pipeline: how words are found and which are tokens. ngrams: most words of a phrase, 1 for single words only.
+            phrase_count: phrases that occur this often become tokens, the most frequent as far as there is place for `max_tokens`.
+        """
+        with _renamed_argument("texts", "X"):
+            tokenized = pipeline.tokenize(texts, progress)
+            words = pipeline._vocabulary(tokenized, None)
+        ids, offsets = tokenized.renumbered(words._ids(tokenized.names))
+        found: list[tuple[IntArray, IntArray]] = []  # keys and counts of the phrases of each length
+        for length in range(2, ngrams + 1):
+            keys, _ = _phrase_keys(ids, offsets, len(words), length)
+            distinct, counts = np.unique(keys, return_counts=True)
+            often = counts >= phrase_count
+            found.append((distinct[often], counts[often]))
+        most = max(max_tokens - len(words), 0)
+        counts = np.concatenate([counts for _, counts in found]) if found else np.empty(0, dtype=np.int64)
+        least = int(np.sort(counts)[::-1][most]) + 1 if len(counts) > most else 0
+        phrases = tuple(
+            _words_of_keys(keys[n_times >= least], len(words), length)
+            for length, (keys, n_times) in enumerate(found, start=2)
+        )
+        tokens = cls(words, phrases)
+        return tokens, tokens._with_phrases(ids, offsets)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """(n_tokens,) what each token is called; a phrase is its words with blanks between them."""
+        words = self.vocabulary.names
+        return (*words, *(" ".join([words[k] for k in row]) for several in self.phrases for row in several.tolist()))
+
+    def up_to(self, n_words: int) -> WordsAndPhrases:
+        """These tokens without phrases of more than `n_words` words."""
+        return WordsAndPhrases(self.vocabulary, self.phrases[: n_words - 1])
+
+    def __len__(self) -> int:
+        return len(self.vocabulary) + sum(map(len, self.phrases))
+
+    def __repr__(self) -> str:
+        return f"WordsAndPhrases({len(self.vocabulary)} words, {len(self) - len(self.vocabulary)} phrases)"
+
+    def positions(self, texts: Any) -> TokenPlaces:
+        """The tokens of texts, in the order of their places."""
+        with _renamed_argument("texts", "X"):
+            return self._with_phrases(*self.vocabulary.positions(texts))
+
+    def spans(self, text: str) -> list[Span]:
+        """The words of one text that have tokens; a phrase is shared by the words it joins."""
+        words = self.vocabulary.spans(text)
+        ids = np.array([s for _, _, several in words for s in several], dtype=np.int64)
+        word_of = [k for k, (_, _, several) in enumerate(words) for _ in several]
+        tokens = [list(several) for _, _, several in words]
+        shares = [[1.0] * len(several) for several in tokens]
+        for length, phrase, places in self._phrases_in(ids, np.array([0, len(ids)])):
+            for s, t in zip(phrase.tolist(), places.tolist(), strict=True):
+                for j in range(length):
+                    tokens[word_of[t + j]].append(s)
+                    shares[word_of[t + j]].append(1.0 / length)
+        return [Span(start, end, tuple(tokens[k]), tuple(shares[k])) for k, (start, end, _) in enumerate(words)]
+
+    @cached_property
+    def _keys(self) -> tuple[IntArray, ...]:
+        return tuple(
+            several @ len(self.vocabulary) ** np.arange(several.shape[1] - 1, -1, -1, dtype=np.int64)
+            for several in self.phrases
+        )
+
+    def _phrases_in(self, words: IntArray, offsets: IntArray) -> Iterator[tuple[int, IntArray, IntArray]]:
+        """For each length: the tokens of the phrases in these texts, and the places of their first words."""
+        first = len(self.vocabulary)
+        for length, known in enumerate(self._keys, start=2):
+            keys, places = _phrase_keys(words, offsets, len(self.vocabulary), length)
+            if len(known):
+                k = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+                hit = known[k] == keys
+                yield length, first + k[hit], places[hit]
+            first += len(known)
+
+    def _with_phrases(self, words: IntArray, offsets: IntArray) -> TokenPlaces:
+        """Every word, followed by the phrases that start with it."""
+        tokens, order = [words.astype(np.int64)], [MAX_PHRASE * np.arange(len(words))]
+        for length, phrase, places in self._phrases_in(words, offsets):
+            tokens.append(phrase)
+            order.append(MAX_PHRASE * places + length - 1)
+        rank = np.concatenate(order)
+        sorting = np.argsort(rank, kind="stable")
+        return TokenPlaces(np.concatenate(tokens)[sorting], np.searchsorted(rank[sorting], MAX_PHRASE * offsets))
+
+
+@dataclass(frozen=True)
+class PlainIds:
+    """Token ids that are their own tokens: neither counted out nor paired. Ids that training never met are left out."""
+
+    n_tokens: int
+
+    @classmethod
+    def fit(cls, sequences: Any) -> tuple[PlainIds, TokenPlaces]:
+        """As `WordsAndPhrases.fit`, for token ids."""
+        with _renamed_argument("sequences", "X"):
+            data = LabelledSequences(sequences, np.ones(len(sequences)))
+        return cls(data.n_vocabulary), TokenPlaces(data.tokens, data.offsets)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """(n_tokens,) each id in digits."""
+        return tuple(map(str, range(self.n_tokens)))
+
+    def __len__(self) -> int:
+        return self.n_tokens
+
+    def positions(self, sequences: Any) -> TokenPlaces:
+        """The known tokens of sequences."""
+        with _renamed_argument("sequences", "X"):
+            tokens, offsets = flat_sequences(sequences)
+        kept = (tokens >= 0) & (tokens < self.n_tokens)
+        return TokenPlaces(tokens[kept], offsets_of(kept)[offsets])
+
+    def spans(self, sequence: Any) -> list[Span]:
+        """The known ids of one sequence; `start` counts positions."""
+        ids = flat_sequences([sequence])[0].tolist()
+        return [Span(t, t + 1, (s,), (1.0,)) for t, s in enumerate(ids) if 0 <= s < self.n_tokens]
+
+
+@contextmanager
+def _renamed_argument(inner: str, outer: str) -> Iterator[None]:
+    """Errors about the argument `inner` of what is called name the argument `outer` that users gave."""
+    try:
+        yield
+    except InputError as problem:
+        raise InputError(str(problem).replace(f"The '{inner}", f"The '{outer}", 1)) from problem
+
+
+def _phrase_keys(words: IntArray, offsets: IntArray, n_words: int, length: int) -> tuple[IntArray, IntArray]:
+    """A number for every phrase of this length inside one text, its word ids as digits in base n_words, and the place of its first word."""
+    ends = np.repeat(offsets[1:], np.diff(offsets))
+    places = np.flatnonzero(np.arange(len(words)) + length <= ends)
+    keys = words[places].astype(np.int64)
+    for j in range(1, length):
+        keys = keys * n_words + words[places + j]
+    return keys, places
+
+
+def _words_of_keys(keys: IntArray, n_words: int, length: int) -> IntArray:
+    """(n_phrases, length) the word ids of phrases by their numbers."""
+    return np.column_stack([keys // n_words ** (length - 1 - j) % n_words for j in range(length)])
