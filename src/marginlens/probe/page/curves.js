@@ -44,20 +44,10 @@
   const SMALL = { left: 3, top: 4, width: 90, height: 36 };
 
   function showMeasures() {
-    const groups = [...new Set(data.measures.map((measure) => measure.group))];
-    byId("measures").replaceChildren(...groups.flatMap((group) => [
-      make("span", {}, group),
-      make("div", { role: "group", "aria-label": group }, ...data.measures.flatMap((measure, k) => {
-        if (measure.group !== group) return [];
-        const button = make("button", { type: "button", "aria-pressed": String(k === state.measure) }, measure.label);
-        button.addEventListener("click", () => {
-          state.measure = k;
-          showAll();
-          byId("measures").querySelector('[aria-pressed="true"]').focus();
-        });
-        return [button];
-      })),
-    ]));
+    showMeasureButtons(byId("measures"), data.measures, state.measure, (k) => {
+      state.measure = k;
+      showAll();
+    });
   }
 
   function showHeads() {

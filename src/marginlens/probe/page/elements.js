@@ -12,3 +12,19 @@ const draw = (name, attributes = {}, text = null) => {
   if (text !== null) element.textContent = text;
   return element;
 };
+// Buttons for measures, in their groups; `choose(k)` draws the page anew, these buttons included, and the chosen one has the focus then.
+const showMeasureButtons = (place, measures, chosen, choose) => {
+  const groups = [...new Set(measures.map((measure) => measure.group))];
+  place.replaceChildren(...groups.flatMap((group) => [
+    make("span", {}, group),
+    make("div", { role: "group", "aria-label": group }, ...measures.flatMap((measure, k) => {
+      if (measure.group !== group) return [];
+      const button = make("button", { type: "button", "aria-pressed": String(k === chosen) }, measure.label);
+      button.addEventListener("click", () => {
+        choose(k);
+        place.querySelector('[aria-pressed="true"]').focus();
+      });
+      return [button];
+    })),
+  ]));
+};
