@@ -1,5 +1,6 @@
 """`marginlens statement`: every label leads to something that can be imported, however it is written."""
 
+import re
 import sys
 from importlib import import_module
 
@@ -8,6 +9,7 @@ import pytest
 import marginlens
 from marginlens.cli.statement import found, public_name
 from marginlens.papers import EARLIER_LABELS, registered
+from marginlens.statements import WORDS
 from marginlens_papers.claims import catalogue
 from one_command import command
 
@@ -21,19 +23,32 @@ def test_a_statement_leads_to_its_functions_and_claims(label):
     names = {one["name"] for one in told["functions"]}
     assert {"marginlens.predict_limit", "marginlens.basin_cone", "marginlens.predict"} == names
     assert "A-F2" in told["claims"]
-    assert len(told["says"]) == len(told["claims"])
-    assert any("gradient descent converges to that direction" in sentence for sentence in told["says"])
-    assert not any("$" in sentence for sentence in told["says"])
+    assert "cone" in told["says"]
+    assert len(told["claims_say"]) == len(told["claims"])
+    assert any("gradient descent converges to that direction" in sentence for sentence in told["claims_say"])
+    assert not any("$" in sentence for sentence in told["claims_say"])
     shown = statement(label).stdout
-    assert told["says"][0] in shown
+    assert told["says"] in shown
+    assert told["claims_say"][0] in shown
     assert "written in marginlens.theory.prediction" in shown
     assert f"marginlens reproduce --only {','.join(told['claims'])}" in shown
+
+
+def test_every_statement_says_something_and_those_people_cite_in_words_of_their_own():
+    every = found(None)
+    assert all(one.words for one in every)
+    cited = {
+        one.label for one in every if re.match(r"[ABC]'? (Thm|Prop|Lemma|Cor|Def|Definition|Assumption)\b", one.label)
+    }
+    assert len(cited) > 60
+    assert cited <= set(WORDS) <= {one.label for one in every}
 
 
 WRITTEN = {
     "c eq 5": "C Eq. (5)",
     "A svm": "A (SVM)",
     "b lemma 2": "B Lemma 2",
+    "b lem. 2": "B Lemma 2",
     "A Thm. 3": "A Thm 3",
     "a app e": "A App. E",
     "C section 3.1": "C §3.1",

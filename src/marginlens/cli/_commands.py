@@ -85,6 +85,29 @@ class Command(TyperCommand):
         self.help, _, examples = text.partition(f"\n{_EXAMPLES}\n")
         self.examples = [line.strip() for line in examples.splitlines() if line.strip()]
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The line of usage: arguments by name, in brackets where they may be left out, with dots where there may be several."""
+        found = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "argument"]
+        names = [f"{typed_name(one)}{'...' if one.nargs != 1 else ''}" for one in found]
+        return [
+            str(self.options_metavar),
+            *(name if one.required else f"[{name}]" for one, name in zip(found, names, strict=True)),
+        ]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List arguments and options without names of types, which say nothing to a person who types."""
+        for title in ("Argument", "Option"):
+            found = [one for one in self.get_params(ctx) if one.param_type_name == title.lower()]
+            records = [(one, one.get_help_record(ctx)) for one in found]
+            rows = [
+                (typed_name(one) if title == "Argument" else record[0], _remarks(record[1], title == "Option"))
+                for one, record in records
+                if record is not None
+            ]
+            if rows:
+                with formatter.section(f"{title}s"):
+                    formatter.write_dl(rows)
+
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples as they are typed."""
         if self.examples:
@@ -95,6 +118,15 @@ class Command(TyperCommand):
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """The options that begin so, each with what fits beside it."""
         return _short_helps(super().shell_complete(ctx, incomplete))
+
+
+def _remarks(text: str, with_required: bool) -> str:
+    """What the help says of an option, with its remarks on defaults and bounds in words."""
+    text = re.sub(r"\[default: \((.*)\)(?=[;\]])", r"[default: \1", text)
+    text = re.sub(r"([-\w.]+)<=x<=([-\w.]+)", r"from \1 to \2", text)
+    text = re.sub(r"x>=([-\w.]+)", r"at least \1", text)
+    text = re.sub(r"x<=([-\w.]+)", r"at most \1", text)
+    return text if with_required else re.sub(r"\s*\[required\]$", "", text)
 
 
 def _short_helps(items: Any) -> Any:

@@ -20,7 +20,7 @@ Quiet = Annotated[
     typer.Option(
         "--quiet",
         "-q",
-        help="Print no progress, tables or remarks: only what --json or --out asks for, and errors.",
+        help="Print no progress, tables or remarks: only errors, and what another option asks for.",
         callback=quiet_callback,
         expose_value=False,
     ),

@@ -27,6 +27,11 @@ _TEXT_FILE = {
     "train": "--train",
 }
 
+_TEXTS_OF_A_MODEL = {name: words.format("FILE") for name, words in _TEXT_FILE.items()} | {
+    "path": "FILE",
+    "folder": "MODEL",
+}
+
 # What the library calls a thing -> what the person typed, or the part of the file; options of the same name need no line.
 _EVERYWHERE = {
     **dict.fromkeys(("path", "file", "files", "source", "data", "problem", "location"), _FIRST),
@@ -64,8 +69,8 @@ _BY_COMMAND: Mapping[str, Mapping[str, str]] = {
     "marginlens sweep summary": {"folder": _FIRST},
     "marginlens sweep table": {"folder": _FIRST},
     "marginlens text train": _TEXT_FILE,
-    "marginlens text evaluate": _TEXT_FILE | {"folder": "MODEL"},
-    "marginlens text predict": _TEXT_FILE | {"folder": "MODEL"},
+    "marginlens text evaluate": _TEXTS_OF_A_MODEL,
+    "marginlens text predict": _TEXTS_OF_A_MODEL,
     "marginlens text explain": {"folder": "MODEL", "path": "--file"},
     "marginlens text figure": {"folder": _FIRST},
     "marginlens text encode": _TEXT_FILE | {"hold_out": "--hold-out"},
@@ -95,7 +100,13 @@ _ADVICE = (
     (r"one for each sample of X", "one for each text"),
     (r"Name it with the argument '(\w+)'\.", r"Name it with --\1."),
     (r"A smaller min_count may help\.", "A smaller --min-count may help."),
+    (r"whole numbers of shape \((\d+),\): one", r"\1 whole numbers, one"),
+    (r"an array of finite numbers of shape \((\d+),\)", r"\1 finite numbers"),
+    (r"got shape \((\d+),\)(?: with dtype \w+)?", r"got \1"),
 )
+_CLASSES = re.compile(
+    r"\b(?:ml\.)?(L1|L2|LInf|Spectral|Nuclear|Frobenius)\(\)"
+)  # and what --norm calls them, in small letters
 _REJECTION = re.compile(r"The '(.+?)' argument must be (.*); got (.*) instead\.(?: (.*))?", re.DOTALL)
 _CALLED = r"\b[a-z]+(?:_[a-z0-9]+)+\b(?!\.\w)"  # names with underscores, outside names of files
 
@@ -161,6 +172,7 @@ def _advice(sentence: str, typed: Mapping[str, str]) -> str:
     """A sentence without names of Python that cannot be typed."""
     for pattern, instead in _ADVICE:
         sentence = re.sub(pattern, instead, sentence)
+    sentence = _CLASSES.sub(lambda found: found[1].lower(), sentence)
 
     def spoken(found: re.Match[str]) -> str:
         as_written = {"plan", "assignments"} & set(typed)  # a plan and settings have such names

@@ -18,9 +18,13 @@ from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
 from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation, natural, registered
+from marginlens.statements import WORDS
 
 _LONG_WORDS = {
     "theorem": "thm",
+    "lem": "lemma",
+    "prop": "proposition",
+    "cor": "corollary",
     "equation": "eq",
     "definition": "def",
     "figure": "fig",
@@ -44,7 +48,7 @@ def statement(
 ) -> None:
     """Say what a statement of the papers says, and find the function behind it: how to import it, where it stands, which claims show it.
 
-    The words are those of the claims that show the statement; where none does, those of its functions alone.
+    A paper's letter lists all its statements. An equation that is a step of a proof is described by the function that contains it.
 
     Examples:
         marginlens statement A Thm 3
@@ -59,7 +63,7 @@ def statement(
         elif label is None or label.strip().upper() in SOURCES:
             terminal.console().print(
                 terminal.rows_table(
-                    "Statements", [{k: row[k] for k in ("statement", "functions", "claims")} for row in _listed(rows)]
+                    "Statements", [{k: row[k] for k in ("statement", "says", "functions")} for row in _listed(rows)]
                 )
             )
         else:
@@ -74,7 +78,13 @@ class Statement:
     label: str
     functions: tuple[Implementation, ...]
     claims: tuple[str, ...]
-    words: tuple[str, ...] = ()  # what the statement says, as the claims that show it put it
+    shown: tuple[str, ...] = ()  # what each of these claims says
+
+    @property
+    def words(self) -> str:
+        """What the statement says: in words of its own, else as a claim or a function puts it."""
+        others = (*self.shown, *(_sentence(one.summary) for one in self.functions), "")
+        return WORDS.get(self.label) or others[0]
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in plain values."""
@@ -89,9 +99,10 @@ class Statement:
         ]
         return {
             "statement": self.label,
-            "says": list(self.words),
+            "says": self.words,
             "functions": functions,
             "claims": list(self.claims),
+            "claims_say": list(self.shown),
             "earlier_labels": [earlier for earlier, later in EARLIER_LABELS.items() if later == self.label],
         }
 
@@ -150,7 +161,6 @@ def _listed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         {
             **row,
             "functions": "\n".join(_inside(one) + one["name"].removeprefix("marginlens.") for one in row["functions"]),
-            "claims": ", ".join(row["claims"]),
         }
         for row in rows
     ]
@@ -159,10 +169,16 @@ def _listed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _show(out: Any, row: dict[str, Any]) -> None:
     lines = [
         row["statement"],
-        *(f"  {id_}: {sentence}" for id_, sentence in zip(row["claims"], row["says"], strict=True)),
+        f"  {row['says']}",
+        *(
+            f"  {id_}: {told}"
+            for id_, told in zip(row["claims"], row["claims_say"], strict=True)
+            if told != row["says"]
+        ),
     ]
     for one in row["functions"]:
-        lines += [f"  {_inside(one)}{one['name']}", f"    {one['what']}", f"    written in {one['module']}"]
+        what = [] if one["what"] == row["says"] else [f"    {one['what']}"]
+        lines += [f"  {_inside(one)}{one['name']}", *what, f"    written in {one['module']}"]
     if row["earlier_labels"]:
         lines.append(f"  in the earlier version of the paper: {', '.join(row['earlier_labels'])}")
     if row["claims"]:

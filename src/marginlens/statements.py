@@ -1,0 +1,161 @@
+"""What the statements of the papers say, each in a sentence or two of plain words, by label."""
+
+from __future__ import annotations
+
+WORDS: dict[str, str] = {
+    # ---- paper A: attention weights p, or a key-query matrix W, for classification
+    "A (ERM)": "Training minimises the mean loss over the inputs; the model's output is the head v applied to the average of an input's "
+    "tokens, weighted by the softmax of their keys' products with p.",
+    "A (SVM)": "The shortest head v that classifies one given vector of each input correctly, with a margin of at least one.",
+    "A ATT-SVM": "The shortest p whose product with the selected token's key exceeds that with every other key of the same input by at "
+    "least one.",
+    "A ATT-SVM'": "ATT-SVM for sets: in each input some optimal token has to lead all tokens that are not optimal by at least one, "
+    "whichever it is. It need not be convex, so there may be several solutions.",
+    "A P^mm": "All unit directions of ATT-SVM solutions whose selected tokens are locally optimal.",
+    "A Assumption A": "On every bounded interval the loss decreases strictly, and its slope is bounded and Lipschitz. The logistic, the "
+    "exponential and the correlation loss are such losses.",
+    "A Assumption B": "Within each input all tokens but the optimal one have the same score, below that of the optimal one.",
+    "A Assumption C": "Selecting the tokens α gives the head the largest label margin, and any attention that leaves a share q to other "
+    "tokens of some input loses margin of at least a constant times q.",
+    "A Assumption D": "Each input has a set of optimal tokens such that of two attentions, once both are nearly saturated, the one with "
+    "exponentially less weight outside these sets has the lower risk.",
+    "A Def 1": "A token's score is its label times its product with the head. The optimal token of an input has the highest score, and the "
+    "solution of ATT-SVM that selects all optimal tokens is the globally optimal max-margin direction (GMM).",
+    "A Def 2": "Neighbours of a selected token are those that ATT-SVM's solution leads by exactly one. A selection is locally optimal when "
+    "every selected token outscores its neighbours; its solution is then a locally optimal max-margin direction (LMM).",
+    "A Def 3": "A direction selects the tokens with the largest product in each input. Its margin is the smallest lead over another token, "
+    "its neighbours are the tokens that attain it, and it is neighbour-optimal if the selected tokens outscore these.",
+    "A Lemma 1": "Training the key-query matrix W with a fixed query u is training p: from a matching start, and with steps scaled by "
+    "1/‖u‖², W stays u pᵀ/‖u‖² at every step.",
+    "A Lemma 2": "With all labels +1, strictly optimal tokens and a W of full rank, the optimal tokens can be separated: ATT-SVM has a "
+    "solution for them.",
+    "A Lemma 3": "How the output reacts to a change of logits is, up to an error of second order in the attention off the first token, the "
+    "sum over the other tokens of logit lead times attention times score lead.",
+    "A Lemma 4": "Under Assumption B and a decreasing loss, moving along the GMM direction lowers the risk from every p.",
+    "A Lemma 5": "For one input under Assumption B and any π > 0, beyond some norm p is at most 1 + π times as good a direction of descent "
+    "as the GMM direction.",
+    "A Lemma 6": "Under Assumption A the gradient of the risk is Lipschitz with the constant of Eq. (6), so that steps up to its inverse "
+    "never raise the risk.",
+    "A Lemma 7": "Around a locally optimal direction there is a cone in which, beyond some norm, that direction lowers the risk, the "
+    "gradient has known bounds on both sides, and p is at most 1 + π times as good a direction of descent.",
+    "A Lemma 8": "Of two directions that select the same tokens, the one with the larger margin has the lower risk far out if both are "
+    "neighbour-optimal; where the single neighbour of the one with the smaller margin outscores its selected token, that one does.",
+    "A Lemma 9": "Where every neighbour of a direction outscores the selected token, the risk along it is below its own limit from some "
+    "norm on: going on for ever does not pay.",
+    "A Lemma 10": "With keys in general position, a direction has no more neighbours than there are dimensions.",
+    "A Lemma 11": "Lemma 2 for any head in the range of Wᵀ: the optimal tokens can be separated, whatever the rank of W.",
+    "A Lemma 12": "If attention on the tokens α tends to one along the joint regularisation path, then from some norm on p gives every "
+    "selected token the largest logit of its input.",
+    "A Lemma 13": "Among all p that select the tokens α, the joint regularisation path goes to p^relax in direction, and the head to its "
+    "max-margin classifier.",
+    "A Lemma 14": "Assumption D holds where an output loses what attention takes from optimal tokens, and gets back less than that from "
+    "the others; a linear head is such a case.",
+    "A Thm 1": "If each input has a single token of highest score, the p of smallest risk in a ball of radius R turns to the GMM direction "
+    "as R grows.",
+    "A Thm 2": "Under Assumptions A and B gradient descent with steps up to 1/L_p diverges in norm from every start; with a single input "
+    "its direction goes to the GMM direction.",
+    "A Thm 3": "Every locally optimal direction has a cone around it without stationary points beyond some norm; gradient descent that "
+    "starts there diverges in norm and goes to that direction.",
+    "A Thm 4": "With distinct scores and keys in general position, the best points of a narrow cone go to its axis, as the norm grows, "
+    "only if the axis is a locally optimal direction.",
+    "A Thm 5": "Head and p are trained together, in balls. If the tokens α satisfy Assumption C and can be separated, v goes to the "
+    "max-margin classifier of these tokens and p to the solution of ATT-SVM that selects them, each in direction.",
+    "A Thm 6": "Thm 5 where not every selected token is a support vector of the head: p goes to p^relax, which keeps a margin of one on "
+    "the support vectors and merely selects the token of the other inputs.",
+    "A Thm 7": "Thm 4 with its conditions on the keys spelled out: key differences are as independent as their number allows.",
+    "A Thm 8": "Under Assumption D, and whatever the head is, the p of smallest risk in a ball approaches the set of solutions of "
+    "ATT-SVM' in direction as the ball grows.",
+    "A App. E": "The experiments on random data: tokens and head uniform on the unit sphere, random labels, and how often descent "
+    "saturates and at which tokens.",
+    # ---- paper B: embeddings E and a query p that are trained too
+    "B Assumption 4": "Each sequence holds one token that occurs with its label only, and otherwise tokens that occur equally often with "
+    "both labels.",
+    "B Definition 1": "A token is positive, negative or irrelevant by the sign of α_s, its mean share of the positions times the label; it "
+    "is completely positive or negative where it occurs with one label only.",
+    "B Definition 15": "Besides the tokens that p selects in a sequence, those with the largest product among the others are its "
+    "secondary selection, and what is left is the rest.",
+    "B Definition 16": "p is locally optimal if in every sequence the selected positions together score more than any secondary one, by a "
+    "constant.",
+    "B Lemma 2": "One gradient step from small random embeddings moves the embedding of each token along v by (η₀/2) α_s, and p hardly at "
+    "all: embeddings learn at once which label a token speaks for.",
+    "B Lemma 3": "For any p that is not zero, the shortest vector which selects the same tokens with a margin of one exists and is unique.",
+    "B Lemma 6": "The direction in which gradient flow converges cannot be one that selects every token.",
+    "B Lemma 7": "The gradients of the logistic loss by the embeddings and by p, in closed form.",
+    "B Lemma 8": "The slope of the loss along a direction of p, as a sum over pairs of tokens of each sequence.",
+    "B Lemma 9": "If p diverges, and far out the loss falls along a direction p̂ at least almost as fast as along p itself, then p's own "
+    "direction converges to p̂ if it converges at all.",
+    "B Lemma 10": "A selected position has attention of at least 1/T; another one whose logit is at least τ lower has at most 1/(1 + e^τ), "
+    "and one whose logit is at most τ lower has at least 1/(T e^τ).",
+    "B Lemma 11": "After the first step all embeddings and p stay bounded, with high probability for wide embeddings.",
+    "B Lemma 12": "After the first step the loss is below a bound that a large step makes small, with high probability for wide "
+    "embeddings.",
+    "B Lemma 13": "Under Assumption 4 and for wide embeddings, gradient flow on p after the first step has no finite stationary point, so "
+    "that the norm of p diverges.",
+    "B Lemma 14": "Under Assumption 4, after a large first step with wide embeddings, the direction of the flow, if there is one, selects "
+    "the decisive token of every sequence.",
+    "B Lemma 17": "Far out along a locally optimal direction, the slope of the loss is, up to a factor near one, what the pairs of a "
+    "selected and a secondary token contribute.",
+    "B Lemma 18": "Under the conditions of Thm 5 the direction of the flow, if there is one, is the max-margin direction of the tokens "
+    "that it selects itself.",
+    "B Lemma 19": "If the max-margin solution that selects the decisive tokens alone is shorter than that of any other selection, by a "
+    "constant factor, and embeddings are wide enough, the flow goes to it.",
+    "B Lemma 20": "At the max-margin solution some selected token leads another one by exactly one: the problem is tight.",
+    "B Lemma 21": "For wide embeddings the max-margin solution that selects the decisive tokens alone is no longer than 4n.",
+    "B Thm 5": "Under Assumption 4, after one large step on wide embeddings, gradient flow makes p diverge and select the decisive token "
+    "of every sequence; its direction, if there is one, is a max-margin direction.",
+    "B §3, one irrelevant token": "Where a single token of the vocabulary is irrelevant, Thm 5 and Lemma 6 leave one selection: the "
+    "decisive tokens alone.",
+    "B' Lemma 4.5": "The earlier form of B Lemma 19: if the max-margin solution of the decisive tokens alone is shortest by a constant "
+    "factor, the flow goes to it.",
+    # ---- paper C: next tokens
+    "C (ERM)": "Training minimises the mean loss of the labels over sequences; attention compares the last token with all tokens of its "
+    "sequence through the matrix W, and a head reads the weighted average of embeddings.",
+    "C Acyc-SVM": "The shortest W whose logits put, for each last token, every token ahead of those of lower priority by at least one; for "
+    "data without ties.",
+    "C Graph-SVM": "Acyc-SVM for any data: tokens of equal priority get equal logits, and higher ones lead lower ones by at least one.",
+    "C Algo-GD": "Gradient descent on W with a constant step size.",
+    "C Algo-RP": "For every radius R, the W of smallest risk in the ball of that radius.",
+    "C Abstract": "A trained layer first retrieves the tokens of highest priority in a sequence, then mixes those that are equal in fixed "
+    "proportions.",
+    "C App. D": "The experiments: random sequences without ties and with ties, trained by gradient descent.",
+    "C Assumption 1": "The loss depends only on the output for the label itself, decreases strictly, and has a bounded slope.",
+    "C Assumption 2": "Every sequence holds its label: attention can only output what it reads.",
+    "C Assumption 3": "The head's row of each label has its largest product with that label's own embedding.",
+    "C Assumption 4": "The head reads each token's own embedding and nothing else: C Eᵀ is the identity.",
+    "C Def 1": "The cyclic subdataset: from each sequence the tokens that rank strictly below its label are taken out, and ties are left.",
+    "C Def 2": "Data are acyclic if no priority graph has a cycle: no two tokens tie for any last token.",
+    "C Def 3": "The cyclic correction W^cyc is the shortest minimiser of the risk over the cyclic subdataset: it sets in which proportions "
+    "tied tokens are mixed.",
+    "C Lemma 1": "On acyclic data the risk of every finite W is above that of outputting the label itself, and the Acyc-SVM solution, "
+    "scaled up, comes arbitrarily close.",
+    "C Lemma 2": "W^cyc lies in the cyclic subspace and W^mm is orthogonal to it, so the two do not disturb each other.",
+    "C Lemma 3": "With the log-loss and the head of Assumption 4 the risk is convex in W, strictly so on the cyclic subspace.",
+    "C Lemma 4": "With the part of W in the cyclic subspace fixed, the rest of smallest risk in a ball goes to the direction of W^mm as "
+    "the ball grows.",
+    "C Lemma 5": "Steps up to the inverse Lipschitz constant of the gradient lower the risk each time, by at least half the step times the "
+    "squared gradient.",
+    "C Lemma 6": "From every finite W the risk falls along the Graph-SVM solution W^mm.",
+    "C Lemma 7": "In the setting of Thm 3 the cyclic correction W^cyc is finite and unique.",
+    "C Thm 1": "On acyclic data with a feasible Acyc-SVM, the W of smallest risk in a ball goes to the direction of its solution as the "
+    "ball grows.",
+    "C Thm 2": "On any data with a feasible Graph-SVM and a finite W^cyc, the W of smallest risk in a ball goes to the direction of W^mm, "
+    "and its part in the cyclic subspace to W^cyc.",
+    "C Thm 3": "With the log-loss, gradient descent from any start does the same: W's direction goes to W^mm's, and its part in the cyclic "
+    "subspace to W^cyc.",
+    "C Thm 4": "In the setting of Thm 3 no finite W is stationary, and descent with steps up to 1/L diverges in norm.",
+    "C §3.1": "For each last token a graph: an edge from the label to every other token of a sequence. Tokens that reach each other tie; "
+    "an edge without a way back is a strict priority.",
+    "C §6": "With general heads the tokens that the trained W selects make graphs of their own, and training goes to the Graph-SVM "
+    "solution of these.",
+    # ---- papers D, E and F: where they are used
+    "D SVMeq": "The problem for attention that keeps several tokens of an input: equal logits among them, and a lead of at least one over "
+    "all others.",
+    "D W-SVM": "ATT-SVM for a full key-query matrix: the shortest W, in the Frobenius or the nuclear norm, under which every selected "
+    "token leads the others of its input by at least one.",
+    "D regularisation path of (K, Q)": "Factors K and Q of smallest risk in growing balls: their product goes to the max-margin direction "
+    "in the nuclear norm.",
+    "F Thm 1": "Normalised steepest descent of a linear classifier with steps falling like 1/√t reaches the largest margin in its own "
+    "norm, with a gap of order (log t + n)/√t.",
+    "F Thm 2": "The same with momentum; the gap's order then has the dimension as a factor.",
+    "F cross-entropy": "The mean cross-entropy of a linear classifier with several classes.",
+}
