@@ -4,10 +4,12 @@ import os
 import signal
 from contextlib import suppress
 
-import matplotlib
 import pytest
 
-matplotlib.use("Agg")
+with suppress(ImportError):  # without the extra plot
+    import matplotlib
+
+    matplotlib.use("Agg")
 
 with suppress(ImportError):
     from hypothesis import HealthCheck, settings

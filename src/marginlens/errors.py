@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,15 @@ def missing_extra(package: str, extra: str, feature: str) -> MissingExtra:
     return MissingExtra(f"{feature} needs the package {package}: install it with {install_command(extra)}.")
 
 
+def require(package: str, extra: str, feature: str) -> None:
+    """Refuse a feature whose optional package, named as it is imported, is not installed."""
+    if find_spec(package) is None:
+        raise missing_extra(package, extra, feature)
+
+
 def install_command(extras: str) -> str:
     """What to type to install optional packages, `extras` as pyproject.toml names them, e.g. "probe,minilm"."""
-    return f"pip install '.[{extras}]' in a checkout of marginlens"
+    return f"pip install 'marginlens[{extras}]'"
 
 
 def float_array(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
-
-from matplotlib.figure import Figure
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 from marginlens.papers import Paper
-from marginlens.plotting import in_style
 from marginlens.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Effort(Enum):
@@ -134,7 +135,7 @@ class Claim(ABC):
     def __init_subclass__(cls) -> None:
         cls.id = cls.__name__.replace("_", "-")
         if "draw" in vars(cls):
-            cls.draw = in_style(cls.draw)  # type: ignore[method-assign]
+            cls.draw = _in_style(cls.draw)  # type: ignore[method-assign]
 
     @abstractmethod
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -162,6 +163,18 @@ class Claim(ABC):
         if not all_hold(self.as_stated):
             return Verdict.PARTLY_REPRODUCED
         return Verdict.REPRODUCED_WITH_NOTE if finding.note else Verdict.REPRODUCED
+
+
+def _in_style(draw: Callable[[Any, Finding], dict[str, Figure]]) -> Callable[[Any, Finding], dict[str, Figure]]:
+    """`draw` in the style of the library's figures; matplotlib is imported when it draws, so that a ledger is read without it."""
+
+    @wraps(draw)
+    def styled(claim: Any, finding: Finding) -> dict[str, Figure]:
+        from marginlens.plotting import in_style
+
+        return in_style(draw)(claim, finding)
+
+    return styled
 
 
 __all__ = ["Bound", "Claim", "Effort", "FigureText", "Finding", "Paper", "Progress", "Unit", "Verdict", "Words"]

@@ -44,5 +44,5 @@ def test_each_device_has_a_thread_of_its_own():
 
 def test_without_cupy_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(MissingExtra, match=r"\.\[gpu\]"):
+    with pytest.raises(MissingExtra, match=r"marginlens\[gpu\]"):
         Gpus()

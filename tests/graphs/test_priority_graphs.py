@@ -180,7 +180,7 @@ def test_a_table_in_json_gives_the_graph_back() -> None:
 
 def test_without_networkx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "networkx", None)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[graph\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'marginlens\[graph\]'"):
         to_networkx(priority_graphs(figure_2())[0])
 
 

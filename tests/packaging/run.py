@@ -27,22 +27,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from packaging_tools import ROOT, build
 
 TORCH = "torch==2.13.0"
-NEEDS_TORCH = {"torch", "probe", "monitor", "minilm"}
-MAX_MEGABYTES = 600  # of an environment without extras; of these llvmlite has 170, SciPy 120, NumPy 56
+NEEDS_TORCH = {"torch", "probe", "monitor", "minilm", "report"}
+MAX_MEGABYTES = 400  # of an environment without extras; of these llvmlite has 170, SciPy 120, NumPy 56, numba 18
 TESTS = (  # which need no extra
     "tests/cli/test_entrance.py",
     "tests/cli/test_solve.py",
     "tests/data/test_token_dataset.py",
     "tests/dynamics/test_descend.py",
     "tests/norms/test_norms.py",
+    "tests/packaging/test_without_extras.py",
     "tests/optimizers/test_optimizers.py",
     "tests/risk/test_attention_gradient.py",
     "tests/runtime",
     "tests/svm/test_attention_svm.py",
-    "tests/surface/test_surface.py",
     "tests/svm/test_margin_solution.py",
 )
 EXTRAS = {  # a call that needs the extra
+    "plot": "import marginlens as ml; ml.plotting.png(ml.priority_graphs(ml.data.figure_2())[1].plot().figure)",
     "torch": "from marginlens.embeddings import torch_models; import torch",
     "graph": "import marginlens as ml; from marginlens.graphs.export import to_networkx; "
     "[to_networkx(graph) for graph in ml.priority_graphs(ml.data.figure_2()).values()]",
@@ -54,6 +55,9 @@ EXTRAS = {  # a call that needs the extra
     "cluster": "from marginlens.engines.dask import DaskEngine; import distributed",
     "pandas": "import marginlens as ml; print(ml.ledger().to_frame('pandas').shape)",
     "polars": "import marginlens as ml; print(ml.ledger().to_frame('polars').shape)",
+    "report": "from marginlens_papers import report; from marginlens_papers.claims import catalogue; "
+    "from marginlens_papers.claim import Effort; "
+    "print(report.reproduce(catalogue.chosen(['A-F1a', 'A-F67']), effort=Effort.QUICK).entries)",
     "site": "import sphinx, myst_parser, sphinx_gallery, furo",
     "bench": "import qpsolvers, cvxopt, quadprog, clarabel, piqp, cvxpy",
 }  # not here: gpu, which needs a CUDA device; all and dev, which are the others together

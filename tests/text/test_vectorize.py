@@ -150,7 +150,7 @@ def test_absent_packages_are_named(monkeypatch):
     pieces = SubwordTokenizer.word_piece(VOCABULARY)
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     monkeypatch.setitem(__import__("sys").modules, "snowballstemmer", None)
-    with pytest.raises(MissingExtra, match=r"package tokenizers: install it with pip install '\.\[text\]'"):
+    with pytest.raises(MissingExtra, match=r"package tokenizers: install it with pip install 'marginlens\[text\]'"):
         pieces.cut(["a"])
     with pytest.raises(MissingExtra, match="package snowballstemmer"):
         Snowball().stems(["films"])

@@ -420,8 +420,11 @@ def _sequence_choices(
 
 def _descended(data: ml.TokenDataset, v: FloatArray, choices: Choices, *, record_path: bool) -> ml.Trajectory:
     """The finished run of every problem, with the iterates where its path is to be drawn."""
-    from marginlens.plotting import recorded_steps
+    record = None
+    if record_path:
+        from marginlens.plotting import recorded_steps
 
+        record = ml.Record(recorded_steps(choices.n_steps))
     with terminal.Bars() as bars:
         return ml.descend(
             data.as_batch(),
@@ -430,7 +433,7 @@ def _descended(data: ml.TokenDataset, v: FloatArray, choices: Choices, *, record
             optimizer=choices.optimizer,
             n_steps=choices.n_steps,
             start=choices.start,
-            record=ml.Record(recorded_steps(choices.n_steps)) if record_path else None,
+            record=record,
             progress=bars.bar("Training"),
         )
 

@@ -1,6 +1,10 @@
 """Figures: the style they share, problems in the plane, priority graphs, clouds of tokens, and files."""
 
-# ruff: noqa: F401  the names that figures use, under one roof: `plotting.figure`, `plotting.INK`, `plotting.ray`
+# ruff: noqa: E402, F401  the names that figures use, under one roof: `plotting.figure`, `plotting.INK`, `plotting.ray`
+
+from marginlens.errors import require
+
+require("matplotlib", "plot", "A figure")
 
 from marginlens.plotting.animation import animate
 from marginlens.plotting.files import FIGURE_SUFFIXES, pdf, png, svg, write_figure

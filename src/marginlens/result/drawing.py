@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from marginlens.errors import require
 from marginlens.result.palette import FAILS, FAINT, GLOBAL, HOLDS, INK, LOCAL
 from marginlens.typing import FloatArray
 
@@ -24,6 +25,7 @@ def axes_for(ax: Axes | None) -> Axes:
     """`ax`, or new axes of a figure of their own."""
     if ax is not None:
         return ax
+    require("matplotlib", "plot", "A figure")
     import matplotlib.pyplot as plt
 
     return plt.subplots(layout="constrained")[1]

@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from html import escape
+from importlib.util import find_spec
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from marginlens.errors import missing_extra
 from marginlens.result.frames import Tabular, plain_column
 from marginlens.result.palette import FAINT, GROUND, INK
 
@@ -192,6 +194,8 @@ def _picture(shown: Any) -> str:
     """`plot` as inline SVG; a sentence in its place where drawing fails."""
     if not hasattr(shown, "plot"):
         return ""
+    if find_spec("matplotlib") is None:
+        return f"<p>There is no picture: {escape(str(missing_extra('matplotlib', 'plot', 'A figure')))}</p>"
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

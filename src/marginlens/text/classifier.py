@@ -13,9 +13,6 @@ from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_random_state, compute_class_weight
 
 from marginlens.data.sequences import flat_sequences
 from marginlens.embeddings.statistics import TokenStatistics
@@ -49,6 +46,13 @@ from marginlens.text.learning import (
 from marginlens.text.phrases import MAX_PHRASE, MAX_TOKENS, PlainIds, TokenPlaces, WordsAndPhrases
 from marginlens.text.vectorize import Cleaning, TextPipeline, TextVocabulary, TokenizerWords
 from marginlens.typing import FloatArray, IntArray
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.exceptions import NotFittedError
+    from sklearn.utils import check_random_state, compute_class_weight
+except ModuleNotFoundError as problem:
+    raise missing_extra("scikit-learn", "text", "A text classifier") from problem
 
 MIN_COUNT = 2  # occurrences of a word in the default pipeline
 MAX_CLASSES = 1000  # more labels than this are a mistake, or another task

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 from scipy.stats import beta
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import TokenDataset
 from marginlens.directions import angle
 from marginlens.dynamics import descend
 from marginlens.optimizers import NormalizedGD
-from marginlens.plotting import scatter_input_tokens, separating_line
-from marginlens.plotting.style import STYLE
 from marginlens.result.palette import GLOBAL, INK, INPUTS, LOCAL, PATH, TINTS
 from marginlens.typing import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Window = tuple[tuple[float, float], tuple[float, float]]  # the range of each axis
 
@@ -41,7 +40,10 @@ def proportion_interval(successes: Any, trials: Any, confidence: float = 0.95) -
 
 def plane_and_curves(width: float = 10.4, height: float = 5.8) -> tuple[Figure, Axes, Axes, Axes]:
     """A figure with a plane for paths at the left and two panels over the steps, one above the other, at the right."""
-    with mpl.rc_context(STYLE):
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(ml.plotting.STYLE):
         fig = Figure(figsize=(width, height), layout="constrained")
         axes: dict[str, Axes] = fig.subplot_mosaic([["plane", "upper"], ["plane", "lower"]], width_ratios=(1.25, 1.0))
     axes["plane"].set_aspect("equal", adjustable="box")
@@ -60,7 +62,7 @@ def until_it_leaves(points: FloatArray, window: Window) -> FloatArray:
 def scatter_tokens(ax: Axes, keys: FloatArray, scores: FloatArray, *, size: float = 70.0) -> None:
     """Tokens (n_inputs, n_tokens, 2) in the colour of their input: a star for the highest score of each, discs for the others."""
     for colour, key, score in zip(INPUTS, keys, scores, strict=False):
-        scatter_input_tokens(ax, key, score, colour, size)
+        ml.plotting.scatter_input_tokens(ax, key, score, colour, size)
 
 
 def finish_plane(ax: Axes, window: Window, title: str, legend_at: str = "lower left", *, n_inputs: int = 1) -> None:
@@ -90,7 +92,7 @@ def common_separating_line(ax: Axes, keys: FloatArray, selected: Any, normal: Fl
     chosen = np.arange(keys.shape[1]) == np.asarray(selected)[:, None]
     above, below = height[chosen].min(), height[~chosen].max()
     if above > below:
-        separating_line(ax, normal, 0.5 * (above + below) * normal / np.linalg.norm(normal), 50.0, **style)
+        ml.plotting.separating_line(ax, normal, 0.5 * (above + below) * normal / np.linalg.norm(normal), 50.0, **style)
 
 
 def basins(ax: Axes, x: FloatArray, y: FloatArray, reaches_local: FloatArray) -> None:
@@ -105,7 +107,7 @@ class Limit(NamedTuple):
     name: str
     direction: FloatArray
     selected: Sequence[int]
-    colour: str = plotting.GLOBAL
+    colour: str = GLOBAL
 
 
 class Note(NamedTuple):
@@ -151,17 +153,17 @@ def paths_in_plane(
         basins(plane, x, y, at["basins"])
     line = "separating line" if len(limits) == 1 else "its separating line"
     for limit in limits:
-        plotting.ray(plane, limit.direction, 20.0, color=limit.colour, label=f"{limit.name} direction")
-        colour = plotting.PATH if len(limits) == 1 else limit.colour
+        ml.plotting.ray(plane, limit.direction, 20.0, color=limit.colour, label=f"{limit.name} direction")
+        colour = ml.plotting.PATH if len(limits) == 1 else limit.colour
         common_separating_line(plane, at["keys"], limit.selected, limit.direction, color=colour, label=line)
-    colours = plotting.shades(len(at["points"])) if shaded else [None] * len(at["points"])
+    colours = ml.plotting.shades(len(at["points"])) if shaded else [None] * len(at["points"])
     for colour, path in zip(colours, at["points"], strict=True):
         inside = until_it_leaves(path, window)
-        plotting.arrowed_path(plane, inside, **({"color": colour} if colour else {}))
-        plotting.starts(plane, inside[0], **({"edgecolor": colour} if colour else {}))
+        ml.plotting.arrowed_path(plane, inside, **({"color": colour} if colour else {}))
+        ml.plotting.starts(plane, inside[0], **({"edgecolor": colour} if colour else {}))
     scatter_tokens(plane, at["keys"], at["scores"], size=token_size)
     for note in notes:
-        plotting.note_at(plane, note.text, note.at, note.offset, ha=note.side)
+        ml.plotting.note_at(plane, note.text, note.at, note.offset, ha=note.side)
     finish_plane(plane, window, title, legend, n_inputs=len(at["keys"]))
     name = limits[0].name if len(limits) == 1 else "limit"
     upper.set(ylabel=f"1 − correlation with {name}")
@@ -179,7 +181,9 @@ def gaps_and_norms(upper: Axes, lower: Axes, at: Mapping[str, Any], looks: Seque
 def shaded_looks(starts: Any) -> list[dict[str, Any]]:
     """A colour of the ordered palette for each start, named by its coordinates."""
     names = [point(*start) for start in starts]
-    return [{"color": colour, "label": name} for colour, name in zip(plotting.shades(len(names)), names, strict=True)]
+    return [
+        {"color": colour, "label": name} for colour, name in zip(ml.plotting.shades(len(names)), names, strict=True)
+    ]
 
 
 def mean_curve(ax: Axes, steps: IntArray, values: FloatArray, label: str, **style: Any) -> None:
@@ -200,7 +204,7 @@ def mean_band(ax: Axes, steps: IntArray, values: FloatArray, label: str, **style
 
 def level(ax: Axes, y: float, text: str, *, side: str = "left", dash: str = "--") -> None:
     """A horizontal line in ink with a text just above it, at the left or the right end of the axes."""
-    ax.axhline(y, color=plotting.INK, ls=dash, lw=1.2)
+    ax.axhline(y, color=ml.plotting.INK, ls=dash, lw=1.2)
     end, shift = (0.0, 4) if side == "left" else (1.0, -4)
     look: dict[str, Any] = {"ha": side, "va": "bottom", "textcoords": "offset points"}
     ax.annotate(text, (end, y), (shift, 2), xycoords=ax.get_yaxis_transform(), **look)
@@ -210,7 +214,7 @@ def heat_map(
     ax: Axes, table: FloatArray, rows: Sequence[str], columns: Sequence[str], form: str, top: float = 1.0
 ) -> None:
     """A table as colours from 0 to `top` with its numbers written in by a format such as ".3f"; cells that are nan stay white."""
-    ax.imshow(np.ma.masked_invalid(table), cmap=plotting.SEQUENCE, vmin=0.0, vmax=top, aspect="auto")
+    ax.imshow(np.ma.masked_invalid(table), cmap=ml.plotting.SEQUENCE, vmin=0.0, vmax=top, aspect="auto")
     for (i, j), value in np.ndenumerate(table):
         if np.isfinite(value):
             ax.text(j, i, format(value, form), ha="center", va="center", color=INK if value > 0.6 * top else "white")

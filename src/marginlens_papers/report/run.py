@@ -21,7 +21,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.plotting.files import png, svg
+from marginlens.errors import require
 from marginlens.runtime.interrupts import deferred_interrupts, interrupts_blocked
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.runtime.threads import n_threads
@@ -108,6 +108,7 @@ def reproduce(
         Interrupted: on an interruption after a claim had finished. The report is published with the finished claims; the others of
             `claims` are marked as unfinished and keep their earlier results. One before that leaves the earlier report as it was.
     """
+    require("matplotlib", "report", "The report")
     watching = watcher or Watcher()
     with draft(folder) as new:
         read_ledger(new.place)  # what is wrong with it is said before any computing
@@ -221,6 +222,8 @@ def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome
         measured, note = finding.measured, finding.note
         numbers = {name: float(number) for name, number in finding.numbers.items()}
         verdict = claim.judge(finding)
+        from marginlens.plotting import png, svg
+
         drawings = {name: (png(figure), svg(figure)) for name, figure in claim.draw(finding).items()}
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError, missing_extra, reject
 
 ByteArray = npt.NDArray[np.uint8]
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -89,7 +89,10 @@ class LabelledImages:
 
 def digit_images() -> LabelledImages:
     """Scikit-learn's 1,797 handwritten digits of 8 × 8 pixels: 1,437 to train on, and 360 by other hands to test."""
-    from sklearn.datasets import load_digits
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError as problem:
+        raise missing_extra("scikit-learn", "report", "The set of digits") from problem
 
     digits = load_digits()
     x = np.round(digits.images * (255.0 / _BRIGHTEST_DIGIT)).astype(np.uint8)[..., None]

@@ -324,7 +324,7 @@ def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageI
             folder of such pictures, in the order of their names. Pickled objects are never loaded. Pictures of other sizes are brought to
             the model's as its preprocessor_config.json says: the shorter side to `shortest_edge` and the middle cut out, or stretched.
     """
-    from PIL import Image  # matplotlib needs it, so it is there
+    from PIL import Image
 
     place = Path(path)
     if place.is_dir():

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from jinja2.utils import htmlsafe_json_dumps
 
 from marginlens.pages import data_address, render
-from marginlens.plotting.graphs import Lettering, layered_layout
 from marginlens.probe.heads.preferences import PreferenceGraph
 from marginlens.probe.page.answers import answers
 from marginlens.probe.page.findings import findings
@@ -20,9 +19,6 @@ from marginlens.probe.result import MEASURE_TITLES, Example, Measure, ProbeResul
 
 _MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure is not spread over all colours
 _INCH, _FRAME = 70.0, 4.0  # pixels of an inch of a graph's layout, and around the whole
-_PAGE_LETTERING = Lettering(
-    7.5 / _INCH, 16.0 / _INCH, 0.0, max_letters=16, max_ring_letters=16, max_width=500.0 / _INCH
-)
 
 
 def probe_page(result: ProbeResult, *, introduction: Sequence[str] = (), back: str = "") -> str:
@@ -130,7 +126,10 @@ def graph_drawing(preferences: PreferenceGraph) -> dict[str, Any]:
         size: width and height. boxes: left, top, width, height, kind and whether words stand above its names. arrows, inner: points
         x, y, x, y, …; inner are those inside a cycle. names: x and y of the middle, and the text.
     """
-    layout = layered_layout(preferences.graph, dict(enumerate(preferences.names)), _PAGE_LETTERING)
+    from marginlens.plotting.graphs import Lettering, layered_layout
+
+    lettering = Lettering(7.5 / _INCH, 16.0 / _INCH, 0.0, max_letters=16, max_ring_letters=16, max_width=500.0 / _INCH)
+    layout = layered_layout(preferences.graph, dict(enumerate(preferences.names)), lettering)
 
     def pixels(inches: Any, offset: float = _FRAME) -> list[int]:
         return [round(_INCH * float(number) + offset) for number in np.ravel(inches)]

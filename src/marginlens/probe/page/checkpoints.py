@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
 from jinja2.utils import htmlsafe_json_dumps
-from matplotlib.figure import Figure
 
+from marginlens.errors import require
 from marginlens.pages import data_address, render
 from marginlens.papers import BIBLIOGRAPHY
-from marginlens.plotting.files import svg
-from marginlens.plotting.style import STYLE
 from marginlens.probe.monitor.alarms import Alarm, alarm_summary
 from marginlens.probe.page.findings import change, training_findings
 from marginlens.probe.result import MEASURE_TITLES, MEASURES, CheckpointCurves, Measure, rounded
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MAX_POINTS = 120  # of a head's curve on the page: more cannot be told apart, and 144 heads have many
 
@@ -118,11 +118,19 @@ def _drawn(curves: CheckpointCurves) -> list[str]:
 def _embedded(curves: CheckpointCurves, names: list[str], columns: int) -> dict[str, str]:
     """A figure with one panel for each measure, as an address that holds it, and what it shows in words."""
     words = f"Curves over {len(curves.names)} checkpoints, one panel for each of {len(names)} measures"
+    from marginlens.plotting import svg
+
     return {"address": data_address(svg(draw_curves(curves, names, columns)), "image/svg+xml"), "words": words}
 
 
 def draw_curves(curves: CheckpointCurves, names: Sequence[str] | None = None, columns: int = 2) -> Figure:
     """A panel for each of these measures, `columns` side by side, with one legend; by default the main ones."""
+    require("matplotlib", "plot", "A figure")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    from marginlens.plotting import STYLE
+
     chosen = [name for name in MAIN if name in _drawn(curves)] if names is None else names
     n_rows = -(-len(chosen) // columns)
     with mpl.rc_context(STYLE):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy.special import logsumexp
 
 import marginlens as ml
-from marginlens import plotting
 from marginlens.data import TokenDataset, cone_example, figure_1b, sphere_tokens
 from marginlens.directions import angle, correlation, unit
 from marginlens.dynamics import Record, UntilLength, UntilNorm, descend
@@ -21,6 +18,10 @@ from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SEED = 2
 CONE_GROWTH, FAR, LEGS = 10.0, 1000.0, 200
@@ -158,12 +159,12 @@ class A_F2(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The cone to scale in the plane with paths from everywhere, and how much wider it could be."""
-        fig, (left, right) = plotting.figure(2, width=5.6, height=4.8)
+        fig, (left, right) = ml.plotting.figure(2, width=5.6, height=4.8)
         _draw_plane(left, finding.arrays["planar"])
         mu, factor = finding.arrays["mu"], finding.arrays["factor"]
-        right.loglog(mu, np.minimum(mu * factor, 2.0), "o", ms=5, color=plotting.LOCAL, alpha=0.75)
+        right.loglog(mu, np.minimum(mu * factor, 2.0), "o", ms=5, color=ml.plotting.LOCAL, alpha=0.75)
         ends = np.array([0.6 * mu.min(), 1.6 * mu.max()])
-        right.plot(ends, ends, color=plotting.INK, ls="--", lw=1.2)
+        right.plot(ends, ends, color=ml.plotting.INK, ls="--", lw=1.2)
         level(right, 2.0, "μ = 2: every direction", dash=":")
         right.text(0.97, 0.05, "dashed: no wider", ha="right", va="bottom", transform=right.transAxes)
         right.set(
@@ -273,17 +274,19 @@ def _draw_plane(ax: Axes, planar: dict[str, Any]) -> None:
     sweep = axis + np.linspace(-border, border, 60)
     outer = np.stack([np.cos(sweep), np.sin(sweep)])
     wedge = np.concatenate([radius * outer, 2 * reach * outer[:, ::-1]], axis=1)
-    ax.fill(*wedge, color=plotting.LOCAL, alpha=0.25, lw=0, zorder=1, label="the theorem's cone C(μ, R)")
+    ax.fill(*wedge, color=ml.plotting.LOCAL, alpha=0.25, lw=0, zorder=1, label="the theorem's cone C(μ, R)")
     circle = np.linspace(0, 2 * np.pi, 200)
-    ax.plot(radius * np.cos(circle), radius * np.sin(circle), color=plotting.INK, lw=1, ls=":", zorder=1)
+    ax.plot(radius * np.cos(circle), radius * np.sin(circle), color=ml.plotting.INK, lw=1, ls=":", zorder=1)
     for direction, is_global in zip(planar["directions"], planar["is_global"], strict=True):
-        colour, name = (plotting.GLOBAL, "GMM direction") if is_global else (plotting.LOCAL, "LMM direction")
-        plotting.ray(ax, direction, 2 * reach, color=colour, label=name)
+        colour, name = (ml.plotting.GLOBAL, "GMM direction") if is_global else (ml.plotting.LOCAL, "LMM direction")
+        ml.plotting.ray(ax, direction, 2 * reach, color=colour, label=name)
     goal = planar["directions"][~planar["is_global"]][0]
     for path in planar["paths"]:
         ours = correlation(path[-1], goal) > 0.9
-        plotting.arrowed_path(ax, path, color=plotting.LOCAL if ours else plotting.GLOBAL, arrows=2, linewidth=1.2)
-    ax.plot(*planar["paths"][:, 0].T, "o", ms=5, mfc="white", mec=plotting.INK, zorder=5, label="starts at norm R")
+        ml.plotting.arrowed_path(
+            ax, path, color=ml.plotting.LOCAL if ours else ml.plotting.GLOBAL, arrows=2, linewidth=1.2
+        )
+    ax.plot(*planar["paths"][:, 0].T, "o", ms=5, mfc="white", mec=ml.plotting.INK, zorder=5, label="starts at norm R")
     ax.set(xlim=(-reach, reach), ylim=(-0.85 * reach, 0.85 * reach), aspect="equal", xlabel="p₁", ylabel="p₂")
     ax.set_title("A cone to scale, and paths from norm R")
     ax.legend(loc="lower left", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none")
@@ -394,9 +397,9 @@ class A_T3(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How much of μ the direction still lacks along every flow, over the logarithm of the time."""
-        fig, (ax,) = plotting.figure(1, width=7.0, height=4.2)
+        fig, (ax,) = ml.plotting.figure(1, width=7.0, height=4.2)
         found = finding.arrays["found"]
-        for colour, result in zip(plotting.shades(len(found)), found, strict=True):
+        for colour, result in zip(ml.plotting.shades(len(found)), found, strict=True):
             for gap, log_time in zip(result["curve_gap"], result["log_time"], strict=True):
                 ax.loglog(log_time[1:] / np.log(10.0), np.maximum(gap[1:], 1e-12), color=colour, lw=1.2)
         level(ax, NEARER, "a hundredth of μ", side="right")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy.optimize import minimize_scalar
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import TokenDataset, figure_1a, figure_1b, figure_1c
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
@@ -26,6 +25,9 @@ from marginlens_papers.claims.drawing import (
     shaded_looks,
     starts_that_select,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HEIGHTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)
 STEP = 0.1
@@ -72,7 +74,7 @@ class A_F1a(Claim):
         data, v = figure_1a()
         best = token_optimality(data, v, data.optimal(v))
         start = np.array([(0.0, y) for y in HEIGHTS])
-        record = Record(plotting.recorded_steps(n_steps, dense=1000))
+        record = Record(ml.plotting.recorded_steps(n_steps, dense=1000))
         run = descend(
             data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start, record=record
         )
@@ -200,7 +202,7 @@ class A_F1b(Claim):
         best, local = token_optimality(data, v, [0]), token_optimality(data, v, [1])
         directions = np.stack([best.direction, local.direction])
         start = np.array([(0.0, y) for y in HEIGHTS])
-        record = Record(plotting.recorded_steps(n_steps, dense=1000))
+        record = Record(ml.plotting.recorded_steps(n_steps, dense=1000))
         run = descend(
             data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start, record=record
         )
@@ -278,14 +280,14 @@ class A_F1b(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths over the shaded starts of each limit; distance from each run's limit and norm, exact and rounded."""
         at = finding.arrays
-        key, names, colours = at["keys"][0], ("GMM", "LMM"), (plotting.GLOBAL, plotting.LOCAL)
+        key, names, colours = at["keys"][0], ("GMM", "LMM"), (ml.plotting.GLOBAL, ml.plotting.LOCAL)
         limits = [Limit(*limit) for limit in zip(names, at["directions"], ([0], [1]), colours, strict=True)]
         notes = [Note("γ = 1", key[0], (-16, 0), "right"), Note("γ = .9", key[1], (8, -13))]
         notes.append(Note("γ = 0", key[2], (-11, 6), "right"))
         title = "The start decides: shaded by the limit it leads to"
         fig, _, upper, lower = paths_in_plane(at, limits, notes, WINDOW_B, title, legend="upper left")
         gaps_and_norms(upper, lower, at, [{"color": colours[limit], "lw": 1.5} for limit in at["limit"]])
-        rounded: dict[str, Any] = {"color": plotting.INK, "ls": (0, (2, 1.5)), "lw": 1.3}
+        rounded: dict[str, Any] = {"color": ml.plotting.INK, "ls": (0, (2, 1.5)), "lw": 1.3}
         steps = np.arange(at["rounded_gap"].shape[1])[1:]
         upper.loglog(steps, at["rounded_gap"][:, 1:].T, **rounded)
         lower.loglog(steps, at["rounded_norm"][:, 1:].T, **rounded)
@@ -342,7 +344,7 @@ class A_F1c(Claim):
         progress.expect(1)
         data, v = figure_1c()
         best = token_optimality(data, v, data.optimal(v))
-        record = Record(plotting.recorded_steps(n_steps, dense=1000))
+        record = Record(ml.plotting.recorded_steps(n_steps, dense=1000))
         run = descend(
             data.repeat(len(STARTS)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=STARTS, record=record
         )

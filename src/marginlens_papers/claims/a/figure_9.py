@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import TokenDataset
 from marginlens.data.counter_based import sphere_problems
 from marginlens.directions import correlation
@@ -36,6 +35,9 @@ from marginlens_papers.scale_runs import (
     outcomes,
     scale_plan,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EPSILONS = (0.0, 1e-9, 1e-12)  # added to the norm of the textbook gradient
 LONG = 100_000
@@ -313,13 +315,16 @@ def _textbook(data: TokenDataset, v: FloatArray, epsilon: float) -> dict[str, Fl
 
 def _draw_shares(finding: Finding) -> Figure:
     rows, trials = finding.arrays["rows"], finding.arrays["trials"]
-    fig, (left, right) = plotting.figure(2, width=5.4, height=4.4)
+    fig, (left, right) = ml.plotting.figure(2, width=5.4, height=4.4)
     position, names = np.arange(len(rows)), [str(d) for d in WIDTHS]
     counts = {
-        "globally optimal (GMM)": (plotting.GLOBAL, [row["is_global"].sum() for row in rows]),
-        "locally optimal only (LMM)": (plotting.LOCAL, [(row["is_local"] & ~row["is_global"]).sum() for row in rows]),
+        "globally optimal (GMM)": (ml.plotting.GLOBAL, [row["is_global"].sum() for row in rows]),
+        "locally optimal only (LMM)": (
+            ml.plotting.LOCAL,
+            [(row["is_local"] & ~row["is_global"]).sum() for row in rows],
+        ),
         "saturated, negative score gap": ("#E3B23C", [(~row["is_local"]).sum() for row in rows]),
-        "not saturated": (plotting.NEITHER, [trials - row["saturated"].sum() for row in rows]),
+        "not saturated": (ml.plotting.NEITHER, [trials - row["saturated"].sum() for row in rows]),
     }
     bottom = np.zeros(len(rows))
     for name, (colour, count) in counts.items():
@@ -331,17 +336,23 @@ def _draw_shares(finding: Finding) -> Figure:
         low, high = drawing.proportion_interval(level, trials)
         middle = level / trials
         left.errorbar(
-            position + offset, middle, [middle - low, high - middle], fmt="none", color=plotting.INK, capsize=3, lw=1.2
+            position + offset,
+            middle,
+            [middle - low, high - middle],
+            fmt="none",
+            color=ml.plotting.INK,
+            capsize=3,
+            lw=1.2,
         )
     left.set(xticks=position, xticklabels=names, xlabel="dimension d", ylabel="share of problems", ylim=(0, 1))
     left.set_title("What descent converges to (95% intervals)")
     exact = [1 - np.mean(row["corr"]) for row in rows]
-    for epsilon, marker, colour in zip(EPSILONS, "s^v", (plotting.PATH, *plotting.ACCENTS[3:5]), strict=True):
+    for epsilon, marker, colour in zip(EPSILONS, "s^v", (ml.plotting.PATH, *ml.plotting.ACCENTS[3:5]), strict=True):
         height = [1 - np.mean(row["textbook"][epsilon]["corr"]) for row in rows]
         label = f"textbook, ÷ (‖∇L‖ + {epsilon:.0e})".replace("e-0", "e-") if epsilon else "textbook, ÷ ‖∇L‖"
         right.semilogy(position, height, f"{marker}--", color=colour, label=label)
-    right.axhline(1 - 0.997, color=plotting.INK, lw=1.2, ls=":", label="paper's average, .997")
-    right.semilogy(position, exact, "o-", color=plotting.GLOBAL, label="exact gradient")
+    right.axhline(1 - 0.997, color=ml.plotting.INK, lw=1.2, ls=":", label="paper's average, .997")
+    right.semilogy(position, exact, "o-", color=ml.plotting.GLOBAL, label="exact gradient")
     right.set(xticks=position, xticklabels=names, xlabel="dimension d", ylabel="1 − mean correlation")
     right.set_title("Distance to the max-margin direction")
     handles, labels = (
@@ -354,22 +365,22 @@ def _draw_shares(finding: Finding) -> Figure:
 def _draw_gaps(finding: Finding) -> Figure:
     gaps = np.concatenate([row["gap"] for row in finding.arrays["rows"]])
     finite = gaps[np.isfinite(gaps)]
-    fig, (left, right) = plotting.figure(2, width=5.4, height=3.8)
+    fig, (left, right) = ml.plotting.figure(2, width=5.4, height=3.8)
     bins = np.arange(np.floor(finite.min() * 100) / 100, finite.max() + 0.01, 0.01)
     heights, edges = np.histogram(finite, bins=bins)
-    colours = [plotting.LOCAL if edge >= 0 else "#E3B23C" for edge in edges[:-1]]
+    colours = [ml.plotting.LOCAL if edge >= 0 else "#E3B23C" for edge in edges[:-1]]
     left.bar(edges[:-1], heights / finite.size, width=np.diff(edges), align="edge", color=colours)
-    left.axvline(0, color=plotting.INK, ls="--", lw=1.2)
+    left.axvline(0, color=ml.plotting.INK, ls="--", lw=1.2)
     left.set(xlabel="smallest score gap to a neighbour", ylabel="probability (bins of .01)", xlim=(-0.15, 0.6))
     left.set_title("Score gaps of saturated runs")
-    right.plot(np.sort(finite), np.arange(1, finite.size + 1) / finite.size, color=plotting.LOCAL)
-    right.axvline(0, color=plotting.INK, ls="--", lw=1.2)
+    right.plot(np.sort(finite), np.arange(1, finite.size + 1) / finite.size, color=ml.plotting.LOCAL)
+    right.axvline(0, color=ml.plotting.INK, ls="--", lw=1.2)
     below = np.mean(finite < 0)
     right.annotate(
         f"{100 * below:.2f}% below zero",
         xy=(0, below),
         xytext=(0.25, 0.25),
-        arrowprops={"arrowstyle": "->", "color": plotting.INK},
+        arrowprops={"arrowstyle": "->", "color": ml.plotting.INK},
     )
     right.set(
         xlabel="smallest score gap to a neighbour", ylabel="cumulative probability", ylim=(0, 1.02), xlim=(-0.15, 0.6)

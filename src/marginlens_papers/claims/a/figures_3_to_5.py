@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import BoundaryNorm, ListedColormap
-from matplotlib.figure import Figure
 
 import marginlens as ml
-from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1c, figure_3a, figure_3b, figure_5
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.losses.margin import CorrelationLoss, Logistic, Loss
 from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD
+from marginlens.result.palette import ACCENTS, INK
 from marginlens.risk import JointRisk, softmax
 from marginlens.svm import att_svm, relaxed_svm
 from marginlens.theory import predict_limit
@@ -25,6 +21,10 @@ from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BY_HAND = {
     "a": {"p_mm": (4 / 3, 1 / 3), "p_relax": (4 / 3, 1 / 3), "v_mm": (0.0, 1.0)},
@@ -170,7 +170,7 @@ class A_F3(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Both panels in the plane; probabilities and distances over the steps; how the growth of r decides in (b)."""
         at = finding.arrays
-        fig, axes = plotting.figure(2, width=5.5, height=6.2)
+        fig, axes = ml.plotting.figure(2, width=5.5, height=6.2)
         titles = ("(a) all three are support vectors", "(b) input 3 is not a support vector")
         for ax, name, title in zip(axes, "ab", titles, strict=True):
             _draw_plane(ax, at[name], title)
@@ -256,7 +256,7 @@ def _panel(data: TokenDataset, n_steps: int, progress: Progress) -> dict[str, An
     """The prediction for one dataset, and the run with what the figures need of it."""
     prediction = predict_limit(data)
     details = prediction.details
-    record = Record(plotting.recorded_steps(n_steps, dense=1000), keep=("x", "attention", "margin"))
+    record = Record(ml.plotting.recorded_steps(n_steps, dense=1000), keep=("x", "attention", "margin"))
     risk = JointRisk(data)
     run = descend(risk, optimizer=Blockwise(NormalizedGD(STEP)), n_steps=n_steps, start=START, record=record)
     progress.advance()
@@ -287,41 +287,41 @@ def _distance(panels: dict[str, dict[str, Any]]) -> float:
 
 
 def _draw_plane(ax: Axes, at: Any, title: str) -> None:
-    plotting.ray(ax, at["v_mm"], 20.0, color=plotting.INK, label="$v^{mm}$")
-    plotting.ray(ax, at["p_relax"], 20.0, color=plotting.GLOBAL, label="$p^{relax}$, in (a) also $p^{mm}$")
+    ml.plotting.ray(ax, at["v_mm"], 20.0, color=ml.plotting.INK, label="$v^{mm}$")
+    ml.plotting.ray(ax, at["p_relax"], 20.0, color=ml.plotting.GLOBAL, label="$p^{relax}$, in (a) also $p^{mm}$")
     if not np.allclose(at["p_relax"], at["p_mm"]):
-        plotting.ray(ax, at["p_mm"], 20.0, color=plotting.NEITHER, label="$p^{mm}$ in (b)")
-    for part, colour, offset in (("v", plotting.INK, (-11, 0)), ("p", plotting.GLOBAL, (-9, -9))):
+        ml.plotting.ray(ax, at["p_mm"], 20.0, color=ml.plotting.NEITHER, label="$p^{mm}$ in (b)")
+    for part, colour, offset in (("v", ml.plotting.INK, (-11, 0)), ("p", ml.plotting.GLOBAL, (-9, -9))):
         path = drawing.until_it_leaves(at[part], JOINT_WINDOW)
-        plotting.arrowed_path(ax, path, color=colour, linewidth=1.8, label=f"${part}$ by descent")
-        plotting.starts(ax, path[0])
-        plotting.note_at(ax, f"${part}(0)$", path[0], offset, ha="right")
+        ml.plotting.arrowed_path(ax, path, color=colour, linewidth=1.8, label=f"${part}$ by descent")
+        ml.plotting.starts(ax, path[0])
+        ml.plotting.note_at(ax, f"${part}(0)$", path[0], offset, ha="right")
     chosen = np.arange(at["keys"].shape[1]) == at["selected"][:, None]
     drawing.scatter_tokens(ax, at["keys"], chosen.astype(float))
-    shared: dict[str, Any] = {"s": 70.0, "color": plotting.PATH, "edgecolor": "white", "linewidth": 0.8}
+    shared: dict[str, Any] = {"s": 70.0, "color": ml.plotting.PATH, "edgecolor": "white", "linewidth": 0.8}
     ax.scatter(0.0, 0.0, zorder=8, label="the other token of all three", **shared)
     for i, key in enumerate(at["keys"][np.arange(len(chosen)), at["selected"]]):
-        plotting.note_at(ax, drawing.point(*key), key, ((11, 0), (9, -12), (-3, 15))[i])
-        look: dict[str, Any] = {"marker": "*", "s": 200, "color": plotting.INPUTS[i], "edgecolor": "white"}
+        ml.plotting.note_at(ax, drawing.point(*key), key, ((11, 0), (9, -12), (-3, 15))[i])
+        look: dict[str, Any] = {"marker": "*", "s": 200, "color": ml.plotting.INPUTS[i], "edgecolor": "white"}
         ax.scatter([], [], label=f"optimal token of input {i + 1}", **look)
     ax.set(xlim=JOINT_WINDOW[0], ylim=JOINT_WINDOW[1], aspect="equal", title=title)
     ax.set(xlabel="first coordinate of p, v and the tokens", ylabel="second coordinate")
 
 
 def _draw_curves(at: Any) -> Figure:
-    fig, (left, right) = plotting.figure(2, width=5.4, height=4.2)
+    fig, (left, right) = ml.plotting.figure(2, width=5.4, height=4.2)
     steps, early = at["a"]["steps"], at["a"]["steps"] <= 200
     left.plot(
-        steps[early], at["a"]["largest"][early], color=plotting.GLOBAL, label="softmax, largest (paper's formula)"
+        steps[early], at["a"]["largest"][early], color=ml.plotting.GLOBAL, label="softmax, largest (paper's formula)"
     )
-    look: dict[str, Any] = {"color": plotting.LOCAL, "ls": ":", "lw": 2.2}
+    look: dict[str, Any] = {"color": ml.plotting.LOCAL, "ls": ":", "lw": 2.2}
     left.plot(steps[early], at["a"]["optimal"][early], **look, label="softmax, optimal tokens (authors' code)")
-    left.plot(steps[early], at["a"]["logistic"][early], color=plotting.INK, ls="--", label="logistic, output")
+    left.plot(steps[early], at["a"]["logistic"][early], color=ml.plotting.INK, ls="--", label="logistic, output")
     left.set(xlabel="step", ylabel="mean probability over inputs", ylim=(0.0, 1.05), title="(c) probabilities in (a)")
     left.legend(loc="lower right")
     for name, style, limit in (("a", "-", "p^{mm}"), ("b", "--", "p^{relax}")):
         panel = at[name]
-        for part, goal, colour in (("p", "p_relax", plotting.GLOBAL), ("v", "v_mm", plotting.INK)):
+        for part, goal, colour in (("p", "p_relax", ml.plotting.GLOBAL), ("v", "v_mm", ml.plotting.INK)):
             gap = drawing.misalignment(panel[part][1:], panel[goal])
             label = f"({name}) ${part}$ from ${limit if part == 'p' else 'v^{mm}'}$"
             right.loglog(steps[1:], np.where(gap > 1e-16, gap, np.nan), color=colour, ls=style, label=label)
@@ -331,15 +331,18 @@ def _draw_curves(at: Any) -> Figure:
 
 
 def _draw_growth(at: Any) -> Figure:
-    fig, (ax,) = plotting.figure(1, width=7.0, height=4.4)
+    fig, (ax,) = ml.plotting.figure(1, width=7.0, height=4.4)
     orders = at["orders"]
-    for colour, marker, (name, points) in zip(plotting.shades(len(orders)), "osD^", orders.items(), strict=True):
+    for colour, marker, (name, points) in zip(ml.plotting.shades(len(orders)), "osD^", orders.items(), strict=True):
         degrees = np.degrees(np.arctan2(points[:, 1], points[:, 0]))
         ax.semilogx(at["R"], degrees, color=colour, marker=marker, ms=5, label=name)
-    for goal, colour, name in (("p_relax", plotting.GLOBAL, "$p^{relax}$"), ("p_mm", plotting.NEITHER, "$p^{mm}$")):
+    for goal, colour, name in (
+        ("p_relax", ml.plotting.GLOBAL, "$p^{relax}$"),
+        ("p_mm", ml.plotting.NEITHER, "$p^{mm}$"),
+    ):
         height = float(np.degrees(np.arctan2(at["b"][goal][1], at["b"][goal][0])))
         ax.axhline(height, color=colour, ls=(0, (5, 3)), lw=1.8, zorder=1)
-        plotting.note_at(ax, name, (at["R"][-1], height), (8, 0))
+        ml.plotting.note_at(ax, name, (at["R"][-1], height), (8, 0))
     ax.set(xlabel="R, the limit on ‖p‖", ylabel="direction of p in degrees")
     ax.set_title("(b): the limit depends on how fast r, the limit on ‖v‖, grows")
     ax.legend(loc="upper right", title="path with")
@@ -452,7 +455,7 @@ class A_F4(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Largest probability, what it lacks to one on a logarithmic axis, and norm, over the steps."""
         shortfall, norm = finding.arrays["shortfall"], finding.arrays["norm"]
-        fig, (left, middle, right) = plotting.figure(3, width=4.3, height=4.0)
+        fig, (left, middle, right) = ml.plotting.figure(3, width=4.3, height=4.0)
         for name, look in _LOOKS.items():
             left.plot(1.0 - shortfall[name], **look)
             middle.semilogy(shortfall[name], **look)
@@ -482,9 +485,9 @@ def _shortfall(data: TokenDataset, path: FloatArray) -> FloatArray:
 
 
 _LOOKS: dict[str, dict[str, Any]] = {
-    "ngd": {"color": plotting.ACCENTS[2], "label": "normalised, step .1"},
-    "ngd_single_precision": {"color": plotting.INK, "ls": (0, (2, 1.5)), "lw": 1.4, "label": "the same in float32"},
-    "gd": {"color": plotting.ACCENTS[4], "label": "constant, step 1"},
+    "ngd": {"color": ACCENTS[2], "label": "normalised, step .1"},
+    "ngd_single_precision": {"color": INK, "ls": (0, (2, 1.5)), "lw": 1.4, "label": "the same in float32"},
+    "gd": {"color": ACCENTS[4], "label": "constant, step 1"},
 }
 
 
@@ -494,7 +497,7 @@ def _mark_reference(ax: Axes, values: dict[str, float]) -> None:
         "s": 40,
         "marker": "D",
         "facecolor": "none",
-        "edgecolor": plotting.INK,
+        "edgecolor": ml.plotting.INK,
         "linewidth": 1.3,
         "zorder": 6,
     }
@@ -565,7 +568,7 @@ class A_F5(Claim):
         """Descend for every score and both losses; measure side, order, limit and settled height."""
         n_steps = 50_000 if effort is Effort.PAPER else 5000
         progress.expect(len(LOSSES) * len(SCORES))
-        steps = plotting.recorded_steps(n_steps, dense=5000)
+        steps = ml.plotting.recorded_steps(n_steps, dense=5000)
         points: dict[str, FloatArray] = {}
         directions = []
         for name, loss in LOSSES.items():
@@ -593,8 +596,11 @@ class A_F5(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths under either loss, coloured by C, and the heights at which they settle against the prediction."""
         at = finding.arrays
-        fig, axes = plotting.figure(3, width=4.6, height=4.7)
-        colours = plotting.shades(len(SCORES))
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import BoundaryNorm, ListedColormap
+
+        fig, axes = ml.plotting.figure(3, width=4.6, height=4.7)
+        colours = ml.plotting.shades(len(SCORES))
         for ax, name in zip(axes, LOSSES, strict=False):
             _draw_paths(ax, at["points"][name], colours)
             ax.set_title(f"{name.capitalize()} loss")
@@ -659,17 +665,17 @@ def _degrees(lean: FloatArray) -> str:
 
 def _draw_paths(ax: Axes, paths: FloatArray, colours: list[Any]) -> None:
     ax.set_aspect("equal", adjustable="box")
-    plotting.ray(ax, np.array([1.0, 0.0]), 20.0, color=plotting.GLOBAL, zorder=5)
+    ml.plotting.ray(ax, np.array([1.0, 0.0]), 20.0, color=ml.plotting.GLOBAL, zorder=5)
     for colour, path in zip(colours, paths, strict=True):
-        plotting.arrowed_path(ax, drawing.until_it_leaves(path, BIAS_WINDOW), arrows=2, color=colour)
+        ml.plotting.arrowed_path(ax, drawing.until_it_leaves(path, BIAS_WINDOW), arrows=2, color=colour)
     keys = np.array([(1.0, 1.0), (1.0, -1.0)])
-    ax.scatter(keys[:, 0], keys[:, 1], marker="*", s=260, color=plotting.INPUTS[:2], edgecolor="white", zorder=7)
-    ax.scatter(0.0, 0.0, s=60, color=plotting.PATH, edgecolor="white", zorder=7)
-    plotting.note_at(ax, "γ = C", keys[0], (-12, 7), ha="right")
-    plotting.note_at(ax, "γ = 1", keys[1], (-12, -7), ha="right")
-    plotting.note_at(ax, "γ = 0", (0.0, 0.0), (-7, 0), ha="right")
-    plotting.note_at(
-        ax, "GMM", (6.2, 0.0), (-2, 9 if paths[-1, 1, 1] < 0.0 else -10), ha="right", color=plotting.GLOBAL
+    ax.scatter(keys[:, 0], keys[:, 1], marker="*", s=260, color=ml.plotting.INPUTS[:2], edgecolor="white", zorder=7)
+    ax.scatter(0.0, 0.0, s=60, color=ml.plotting.PATH, edgecolor="white", zorder=7)
+    ml.plotting.note_at(ax, "γ = C", keys[0], (-12, 7), ha="right")
+    ml.plotting.note_at(ax, "γ = 1", keys[1], (-12, -7), ha="right")
+    ml.plotting.note_at(ax, "γ = 0", (0.0, 0.0), (-7, 0), ha="right")
+    ml.plotting.note_at(
+        ax, "GMM", (6.2, 0.0), (-2, 9 if paths[-1, 1, 1] < 0.0 else -10), ha="right", color=ml.plotting.GLOBAL
     )
     ax.set(
         xlim=BIAS_WINDOW[0],
@@ -681,11 +687,14 @@ def _draw_paths(ax: Axes, paths: FloatArray, colours: list[Any]) -> None:
 
 def _draw_heights(ax: Axes, height: dict[str, FloatArray]) -> None:
     fine = np.geomspace(1.0, 100.0, 200)
-    for name, colour, marker in (("correlation", plotting.ACCENTS[4], "o"), ("logistic", plotting.ACCENTS[3], "s")):
+    for name, colour, marker in (
+        ("correlation", ml.plotting.ACCENTS[4], "o"),
+        ("logistic", ml.plotting.ACCENTS[3], "s"),
+    ):
         ax.plot(fine, predicted_height(LOSSES[name], fine), color=colour, lw=1.4)
         ax.plot(SCORES, height[name], marker, color=colour, ms=6, label=f"{name} loss")
-    ax.plot([], [], color=plotting.PATH, lw=1.4, label="½ log (C |ℓ′(C)| / |ℓ′(1)|)")
-    ax.axhline(0.0, color=plotting.GLOBAL, ls=(0, (5, 3)), lw=1.6)
+    ax.plot([], [], color=ml.plotting.PATH, lw=1.4, label="½ log (C |ℓ′(C)| / |ℓ′(1)|)")
+    ax.axhline(0.0, color=ml.plotting.GLOBAL, ls=(0, (5, 3)), lw=1.6)
     ax.set_xscale("log")
     ax.set_yscale("symlog", linthresh=1.0)
     ax.set(xlabel="score C", ylabel="second coordinate of p in the end", ylim=(-90, 9))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import TokenDataset, scored_tokens, sphere_tokens
 from marginlens.directions import unit
 from marginlens.risk import AttentionRisk
@@ -23,6 +22,9 @@ from marginlens.theory import (
     locally_optimal_directions,
 )
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CORRELATION_SEED = 4
 
@@ -127,23 +129,23 @@ class A_L4(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Cosines with and without Assumption B, and how much of π the ratio uses."""
-        fig, (left, right) = plotting.figure(2, width=5.2, height=3.8)
+        fig, (left, right) = ml.plotting.figure(2, width=5.2, height=3.8)
         bins = np.linspace(-1, 1, 61)
         for values, colour, label in (
-            (finding.arrays["cosine"], plotting.GLOBAL, "Assumption B holds"),
-            (finding.arrays["control"], plotting.NEITHER, "scores differ: it does not"),
+            (finding.arrays["cosine"], ml.plotting.GLOBAL, "Assumption B holds"),
+            (finding.arrays["control"], ml.plotting.NEITHER, "scores differ: it does not"),
         ):
             heights, edges = np.histogram(values[np.isfinite(values)], bins=bins)
             left.stairs(
-                heights / heights.sum(), edges, fill=colour == plotting.NEITHER, color=colour, lw=2, label=label
+                heights / heights.sum(), edges, fill=colour == ml.plotting.NEITHER, color=colour, lw=2, label=label
             )
-        left.axvline(0, color=plotting.INK, ls="--", lw=1.2)
+        left.axvline(0, color=ml.plotting.INK, ls="--", lw=1.2)
         left.set(xlabel="cosine of descent with the GMM direction", ylabel="share of gradients", title="Lemma 4")
         left.set_ylim(top=1.3 * left.get_ylim()[1])  # room for the legend above what stands at 0
         left.legend(loc="upper left")
         used = finding.arrays["lemma_5"]["excess"] / finding.arrays["lemma_5"]["pi"] + 1
-        right.hist(np.clip(used, -3, None), bins=60, color=plotting.LOCAL, weights=np.full(used.size, 1 / used.size))
-        right.axvline(1, color=plotting.INK, ls="--", lw=1.2)
+        right.hist(np.clip(used, -3, None), bins=60, color=ml.plotting.LOCAL, weights=np.full(used.size, 1 / used.size))
+        right.axvline(1, color=ml.plotting.INK, ls="--", lw=1.2)
         right.text(0.93, 0.9, "bound", ha="right", transform=right.get_xaxis_transform())
         right.set(xlabel="(ratio − 1)/π, cut at −3", ylabel="share of gradients")
         right.set_title("Lemma 5, beyond its explicit radius")
@@ -310,14 +312,16 @@ class A_L8(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Proven radius against the norm where the order settles, by case."""
-        fig, axes = plotting.figure(2, width=4.8, height=4.4)
+        fig, axes = ml.plotting.figure(2, width=4.8, height=4.4)
         case, radius, settled = (finding.arrays[name] for name in ("case", "radius", "settled"))
         low, high = 0.5 * np.nanmin(settled), 2 * np.nanmax(radius[np.isfinite(settled)])
         titles = ("Case 1: the larger margin wins", "Case 2: the smaller margin wins")
-        for ax, number, colour, title in zip(axes, (1, 2), (plotting.GLOBAL, plotting.LOCAL), titles, strict=True):
+        for ax, number, colour, title in zip(
+            axes, (1, 2), (ml.plotting.GLOBAL, ml.plotting.LOCAL), titles, strict=True
+        ):
             shown = (case == number) & np.isfinite(settled)
             ax.loglog(settled[shown], radius[shown], ".", color=colour, ms=4, alpha=0.4, rasterized=True)
-            ax.plot([low, high], [low, high], color=plotting.INK, ls="--", lw=1.2)
+            ax.plot([low, high], [low, high], color=ml.plotting.INK, ls="--", lw=1.2)
             ax.text(0.97, 0.06, "dashed: proven = observed", ha="right", transform=ax.transAxes)
             ax.set(xlabel="last norm with the order reversed", xlim=(low, high), ylim=(low, high), title=title)
         axes[0].set_ylabel("radius from which on it is proven")

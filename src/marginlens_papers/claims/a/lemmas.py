@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy.special import log_softmax
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import TokenDataset, gaussian_tokens, sphere_tokens
 from marginlens.dynamics import Record, descend, matching_optimizer
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
@@ -19,6 +18,9 @@ from marginlens.svm import Status, att_svm
 from marginlens.theory import constructive_separator, key_inequality, smoothness
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.drawing import cumulative, level
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MATRIX_SEED = 1
 CHECKPOINTS = (1, 3, 10, 30, 100, 300, 1000)
@@ -98,11 +100,11 @@ class A_L1(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Deviation against step, one line per setting, on logarithmic axes."""
-        fig, (ax,) = plotting.figure(1, width=7.2, height=4.0)
+        fig, (ax,) = ml.plotting.figure(1, width=7.2, height=4.0)
         colours = {
-            "logistic": plotting.ACCENTS[0],
-            "exponential": plotting.ACCENTS[1],
-            "correlation": plotting.ACCENTS[2],
+            "logistic": ml.plotting.ACCENTS[0],
+            "exponential": ml.plotting.ACCENTS[1],
+            "correlation": ml.plotting.ACCENTS[2],
         }
         for name, (marks, values) in finding.arrays["curves"].items():
             head, loss, rule = name.split(", ")
@@ -112,8 +114,8 @@ class A_L1(Claim):
             ax.loglog(marks, shown, style, marker=marker, ms=5, lw=1.2, color=colours[loss.split()[0]])
         level(ax, 1e-10, "bar of the claim", dash=":")
         handles = [ax.plot([], [], color=colour, lw=2)[0] for colour in colours.values()]
-        handles += [ax.plot([], [], style, color=plotting.INK, lw=1.2)[0] for style in ("-", "--")]
-        handles += [ax.plot([], [], marker, color=plotting.INK, ms=5)[0] for marker in ("o", "^")]
+        handles += [ax.plot([], [], style, color=ml.plotting.INK, lw=1.2)[0] for style in ("-", "--")]
+        handles += [ax.plot([], [], marker, color=ml.plotting.INK, ms=5)[0] for marker in ("o", "^")]
         names = [
             *(f"{name} loss" for name in colours),
             "plain steps",
@@ -250,10 +252,10 @@ class A_S(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Distribution of the largest curvature met relative to L_p, by loss."""
-        fig, (ax,) = plotting.figure(1, width=6.4, height=3.8)
-        for (name, share), colour in zip(finding.arrays["shares"].items(), plotting.ACCENTS, strict=False):
+        fig, (ax,) = ml.plotting.figure(1, width=6.4, height=3.8)
+        for (name, share), colour in zip(finding.arrays["shares"].items(), ml.plotting.ACCENTS, strict=False):
             cumulative(ax, share, f"{name.lower()} loss", colour)
-        ax.axvline(1, color=plotting.INK, ls="--", lw=1.2)
+        ax.axvline(1, color=ml.plotting.INK, ls="--", lw=1.2)
         ax.text(0.93, 0.5, "$L_p$ ", ha="right", va="center")
         ax.set(xscale="log", xlabel="largest curvature met / $L_p$", ylabel="share of problems", ylim=(0, 1.02))
         ax.set_title("How loose the smoothness constant is")
@@ -383,12 +385,12 @@ class A_K3(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Distribution of left over right."""
-        fig, (ax,) = plotting.figure(1, width=6.4, height=3.6)
+        fig, (ax,) = ml.plotting.figure(1, width=6.4, height=3.6)
         bins = np.linspace(0, 1, 51)
-        for (kind, ratio), colour in zip(finding.arrays["ratios"].items(), plotting.ACCENTS, strict=False):
+        for (kind, ratio), colour in zip(finding.arrays["ratios"].items(), ml.plotting.ACCENTS, strict=False):
             heights, edges = np.histogram(ratio, bins=bins)
             ax.stairs(heights / len(ratio), edges, color=colour, lw=1.8, label=f"{kind} γ and a")
-        ax.axvline(1, color=plotting.INK, ls="--", lw=1.2)
+        ax.axvline(1, color=ml.plotting.INK, ls="--", lw=1.2)
         ax.text(0.985, 0.6, "bound", ha="right", va="center", transform=ax.get_xaxis_transform())
         ax.set(xlabel="left side / bound", ylabel="share of instances", yscale="log", xlim=(0, 1.04))
         ax.set_title("How much of the bound is used")
@@ -505,11 +507,11 @@ class A_L2(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How much longer the constructed separator is than the shortest one."""
-        fig, (ax,) = plotting.figure(1, width=6.0, height=3.6)
+        fig, (ax,) = ml.plotting.figure(1, width=6.0, height=3.6)
         lengths = finding.arrays["lengths"]
         bins = np.geomspace(1, max(10.0, float(lengths.max()) * 1.01), 40)
-        ax.hist(lengths, bins=bins.tolist(), color=plotting.LOCAL, weights=np.full(len(lengths), 1 / len(lengths)))
-        ax.axvline(1, color=plotting.INK, ls="--", lw=1.2)
+        ax.hist(lengths, bins=bins.tolist(), color=ml.plotting.LOCAL, weights=np.full(len(lengths), 1 / len(lengths)))
+        ax.axvline(1, color=ml.plotting.INK, ls="--", lw=1.2)
         ax.set(xscale="log", xlabel="‖constructed p‖ / ‖max-margin p‖", ylabel="share of problems")
         ax.set_title("The constructed separator exists always, but is not the shortest")
         return {"length": fig}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import marginlens as ml
-from marginlens import plotting
 from marginlens.data import TokenDataset, figure_1b, sphere_tokens
 from marginlens.directions import unit
 from marginlens.dynamics import Cone, Path
@@ -26,6 +23,10 @@ from marginlens.theory import (
 )
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 GLOBAL_SEED = 5
 GLOBAL_SCALES = 10.0 ** np.arange(6)  # R · margin
@@ -120,16 +121,16 @@ class A_T1(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The distance to the GMM direction over the radius for every problem, and one path that bends into it."""
-        fig, (left, right) = plotting.figure(2, width=5.4, height=4.6)
+        fig, (left, right) = ml.plotting.figure(2, width=5.4, height=4.6)
         distance, widths = finding.arrays["distance"], finding.arrays["d"]
         low, high = float(widths.min()), float(widths.max())
-        shade = plotting.shades(101)
+        shade = ml.plotting.shades(101)
         for d, line in zip(widths, distance, strict=True):
             left.loglog(GLOBAL_SCALES, line, color=shade[round(100 * (d - low) / (high - low))], lw=1.0, alpha=0.8)
         for d in (low, (low + high) / 2.0, high):
             left.plot([], [], color=shade[round(100 * (d - low) / (high - low))], label=f"d = {d:.0f}")
         guide = 30.0 / GLOBAL_SCALES[1:]
-        left.loglog(GLOBAL_SCALES[1:], guide, color=plotting.INK, ls="--", lw=1.3)
+        left.loglog(GLOBAL_SCALES[1:], guide, color=ml.plotting.INK, ls="--", lw=1.3)
         left.text(GLOBAL_SCALES[3], 2.0 * guide[2], "slope −1", ha="left", va="bottom")
         left.set(xlabel="R · margin", ylabel="‖p̄(R)/R − GMM direction‖")
         left.set_title(f"{len(widths)} problems: the distance falls like 1/R")
@@ -168,20 +169,22 @@ def _draw_global_plane(ax: Axes, planar: dict[str, Any]) -> None:
     window: drawing.Window = ((-2.6, 2.6), (-0.6, 4.4))
     turn = np.linspace(0.0, 2.0 * np.pi, 200)
     for radius in (1.0, 2.0, 3.0, 4.0):
-        ax.plot(radius * np.cos(turn), radius * np.sin(turn), color=plotting.FAINT, lw=1.0, zorder=1)
-        plotting.note_at(
+        ax.plot(radius * np.cos(turn), radius * np.sin(turn), color=ml.plotting.FAINT, lw=1.0, zorder=1)
+        ml.plotting.note_at(
             ax,
             f"R = {radius:g}",
             radius * np.array([-0.5, 0.866]),
             (0, 0),
             ha="center",
             fontsize=9,
-            color=plotting.PATH,
+            color=ml.plotting.PATH,
         )
-    plotting.ray(ax, direction, 20.0, color=plotting.GLOBAL, label="GMM direction")
+    ml.plotting.ray(ax, direction, 20.0, color=ml.plotting.GLOBAL, label="GMM direction")
     start = points[0] / radii[0]
-    ax.plot(*np.stack([0 * start, 20.0 * start]).T, color=plotting.PATH, ls=":", lw=1.4, label="steepest descent at 0")
-    ax.plot(*points.T, color=plotting.INK, lw=2.0, marker="o", ms=4, zorder=5, label="p̄(R)")
+    ax.plot(
+        *np.stack([0 * start, 20.0 * start]).T, color=ml.plotting.PATH, ls=":", lw=1.4, label="steepest descent at 0"
+    )
+    ax.plot(*points.T, color=ml.plotting.INK, lw=2.0, marker="o", ms=4, zorder=5, label="p̄(R)")
     drawing.scatter_tokens(ax, planar["keys"], planar["scores"])
     ax.set(xlim=window[0], ylim=window[1], aspect="equal", xlabel="p₁ and first coordinate of the keys", ylabel="p₂")
     ax.set_title("One path bends into the max-margin direction")
@@ -301,7 +304,7 @@ class A_T4(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Cones around directions of one problem in the plane, norms on a logarithmic scale, and where each local path goes."""
-        fig, (ax,) = plotting.figure(1, width=8.4, height=5.2)
+        fig, (ax,) = ml.plotting.figure(1, width=8.4, height=5.2)
         _draw_local_plane(ax, finding.arrays["planar"])
         return {"cones": fig}
 
@@ -362,14 +365,16 @@ def _draw_local_plane(ax: Axes, planar: dict[str, Any]) -> None:
 
     turn = np.linspace(0.0, 2.0 * np.pi, 200)
     for k in range(4):
-        ax.plot((1 + k) * np.cos(turn), (1 + k) * np.sin(turn), color=plotting.FAINT, lw=1.0, zorder=0)
+        ax.plot((1 + k) * np.cos(turn), (1 + k) * np.sin(turn), color=ml.plotting.FAINT, lw=1.0, zorder=0)
         place = (1 + k) * np.array([np.cos(np.radians(-82)), np.sin(np.radians(-82))])
-        plotting.note_at(ax, f"‖p‖ = {floor * 10**k:g}", place, (0, 0), ha="center", fontsize=9, color=plotting.PATH)
+        ml.plotting.note_at(
+            ax, f"‖p‖ = {floor * 10**k:g}", place, (0, 0), ha="center", fontsize=9, color=ml.plotting.PATH
+        )
     seen: set[str] = set()
     for axis, half, is_global, is_local, points in zip(
         *(planar[name] for name in ("axes", "half_angles", "is_global", "is_local", "points")), strict=True
     ):
-        colour = plotting.GLOBAL if is_global else plotting.LOCAL if is_local else plotting.PATH
+        colour = ml.plotting.GLOBAL if is_global else ml.plotting.LOCAL if is_local else ml.plotting.PATH
         name = (
             "cone around the GMM"
             if is_global
@@ -385,12 +390,12 @@ def _draw_local_plane(ax: Axes, planar: dict[str, Any]) -> None:
         seen.add(name)
         ax.plot(*np.stack([axis, reach * axis]).T, color=colour, ls=(0, (5, 3)), lw=1.2, zorder=2)
         path = shrink(points)
-        ax.plot(*path.T, color=plotting.INK, lw=2.0, zorder=4)
+        ax.plot(*path.T, color=ml.plotting.INK, lw=2.0, zorder=4)
         ends_inside = np.linalg.norm(points[-1]) < 0.5 * np.linalg.norm(planar["points"], axis=-1).max()
-        ax.plot(*path[-1], "X" if ends_inside else "o", ms=10, mfc=plotting.INK, mec="white", zorder=5)
-    ax.plot([], [], color=plotting.INK, lw=2.0, label="local path p̄(R)")
-    ax.plot([], [], "X", ms=9, color=plotting.INK, mec="white", label="stops at a finite norm")
-    ax.plot([], [], "o", ms=9, color=plotting.INK, mec="white", label="goes on with R")
+        ax.plot(*path[-1], "X" if ends_inside else "o", ms=10, mfc=ml.plotting.INK, mec="white", zorder=5)
+    ax.plot([], [], color=ml.plotting.INK, lw=2.0, label="local path p̄(R)")
+    ax.plot([], [], "X", ms=9, color=ml.plotting.INK, mec="white", label="stops at a finite norm")
+    ax.plot([], [], "o", ms=9, color=ml.plotting.INK, mec="white", label="goes on with R")
     ax.set(xlim=(-4.3, 4.3), ylim=(-4.3, 4.3), aspect="equal", xlabel="p₁, norms on a logarithmic scale", ylabel="p₂")
     ax.set(xticks=[], yticks=[], title="Local paths keep locally optimal axes and leave the others")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import TokenDataset, figure_1b, figure_8, scored_tokens
 from marginlens.directions import correlation, unit
 from marginlens.dynamics import Record, Trajectory, descend
@@ -27,6 +26,9 @@ from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import Limit, Note, gaps_and_norms, paths_in_plane, starts_that_select
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STARTS = np.array([(0.0, -1.0), (1.0, -1.0)])
 SEARCH_SEED = 8
@@ -123,7 +125,7 @@ class A_F8(Claim):
         best, local = token_optimality(data, v, [0, 0]), token_optimality(data, v, [0, 1])
         limits = np.stack([best.direction, local.direction])
         runs = data.repeat(len(STARTS))
-        record = Record(plotting.recorded_steps(n_steps))
+        record = Record(ml.plotting.recorded_steps(n_steps))
         run = descend(runs, v, optimizer=NormalizedGD(0.1), n_steps=n_steps, start=STARTS, record=record)
         progress.advance()
         step = GradientDescent(smoothness(data, v).largest_step)
@@ -202,14 +204,14 @@ class A_F8(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Both paths over the shaded starts; distance from each run's limit; norm."""
         at = finding.arrays
-        names, colours, key = ("GMM", "LMM"), (plotting.GLOBAL, plotting.LOCAL), at["keys"]
+        names, colours, key = ("GMM", "LMM"), (ml.plotting.GLOBAL, ml.plotting.LOCAL), at["keys"]
         limits = [Limit(*limit) for limit in zip(names, at["limits"], ([0, 0], [0, 1]), colours, strict=True)]
         notes = [Note("γ = 1", key[0, 0], (10, 13)), Note("γ = 0", key[0, 1], (8, -11))]
         notes += [Note("γ = 1", key[1, 0], (-15, 0), "right"), Note("γ = 0", key[1, 1], (-11, 0), "right")]
         title = "Shaded by the limit that a start leads to"
         fig, plane, upper, lower = paths_in_plane(at, limits, notes, WINDOW, title)
         square: dict[str, Any] = {"s": 110, "marker": "s", "edgecolor": "white", "linewidth": 0.8, "zorder": 8}
-        plane.scatter(*key[1, 1], color=plotting.INPUTS[1], **square)
+        plane.scatter(*key[1, 1], color=ml.plotting.INPUTS[1], **square)
         labels = [f"from {drawing.point(*start)} to the {name}" for start, name in zip(STARTS, names, strict=True)]
         looks = [{"color": colour, "label": label} for colour, label in zip(colours, labels, strict=True)]
         gaps_and_norms(upper, lower, at, looks)
@@ -335,7 +337,7 @@ class A_T2(Claim):
         """Descend with steps 1/L_p on random problems and hold risk, norm and direction against the theorem; then break its conditions."""
         n_steps, n_problems, n_starts = (1_000_000, 12, 3) if effort is Effort.PAPER else (100_000, 3, 2)
         rng = np.random.default_rng(SEED)
-        steps = np.array(plotting.recorded_steps(n_steps, dense=DENSE))
+        steps = np.array(ml.plotting.recorded_steps(n_steps, dense=DENSE))
         runs = []
         for _ in progress.each(range(n_problems), more=1):
             data, v = _problem(rng)
@@ -380,9 +382,9 @@ class A_T2(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Norm and distance of the direction from its limit over the steps, on a logarithmic axis."""
-        fig, axes = plotting.figure(2, width=5.0, height=4.0)
+        fig, axes = ml.plotting.figure(2, width=5.0, height=4.0)
         steps, runs = finding.arrays["steps"], finding.arrays["runs"]
-        for colour, run in zip(plotting.shades(len(runs)), runs, strict=True):
+        for colour, run in zip(ml.plotting.shades(len(runs)), runs, strict=True):
             for norm, gap in zip(run["norm"], run["gap"], strict=True):
                 axes[0].semilogx(steps[1:], norm[1:], color=colour, lw=1.2)
                 axes[1].loglog(steps[1:], gap[1:], color=colour, lw=1.2)

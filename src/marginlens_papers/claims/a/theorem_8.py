@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 
 import marginlens as ml
-from marginlens import plotting
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 from marginlens.theory import check_mixing, distance_to_set
 from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DISAGREE = 1e-8  # relative difference of norms, or of points, that counts as another solution
 EXACT = 1e-10  # distances below are rounding, which grows with the radius and reaches 1e-11 at the largest
@@ -144,12 +144,12 @@ class A_T8(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """A nonconvex feasible set with the path bending into one of its two nearest points, and the distance against the radius."""
-        fig, (left, right) = plotting.figure(2, width=6.0, height=5.2)
+        fig, (left, right) = ml.plotting.figure(2, width=6.0, height=5.2)
         _draw_plane(fig, left, finding.arrays["planar"])
         radii, distances = finding.arrays["radii"], finding.arrays["distances"]
         for is_network, colour, name in (
-            (False, plotting.ACCENTS[1], "linear head, mixed labels"),
-            (True, plotting.ACCENTS[3], "network head"),
+            (False, ml.plotting.ACCENTS[1], "linear head, mixed labels"),
+            (True, ml.plotting.ACCENTS[3], "network head"),
         ):
             chosen = distances[finding.arrays["is_network"] == is_network]
             for k, chosen_row in enumerate(chosen):
@@ -157,7 +157,7 @@ class A_T8(Claim):
                     radii, chosen_row, "o-", ms=4, lw=1.4, color=colour, alpha=0.8, label=name if k == 0 else None
                 )
         guide = 3.0 / radii
-        right.loglog(radii, guide, color=plotting.INK, lw=1.2, ls="--", label="3/(ΞR)")
+        right.loglog(radii, guide, color=ml.plotting.INK, lw=1.2, ls="--", label="3/(ΞR)")
         right.set(xlabel="radius, ΞR", ylabel="distance to the solution set, relative to its norm")
         floor = 1e-7
         right.set_ylim(floor, 4.0)
@@ -266,30 +266,34 @@ def _planar(n_radii: int) -> dict[str, Any]:
 
 
 def _draw_plane(fig: Figure, ax: Axes, planar: dict[str, Any]) -> None:
+    from matplotlib.colors import LogNorm
+
     axis, norm, path = planar["axis"], 1.0 / planar["margin"], planar["path"]
-    tint = plotting.TINTS[plotting.LOCAL]
+    tint = ml.plotting.TINTS[ml.plotting.LOCAL]
     ax.contourf(axis, axis, planar["clear"], levels=[1.0, np.inf], colors=[tint], zorder=0)
-    ax.contour(axis, axis, planar["clear"], levels=[1.0], colors=[plotting.LOCAL], linewidths=1.2, zorder=1)
-    ax.fill([], [], color=tint, ec=plotting.LOCAL, lw=1.2, label="where the constraints hold")
+    ax.contour(axis, axis, planar["clear"], levels=[1.0], colors=[ml.plotting.LOCAL], linewidths=1.2, zorder=1)
+    ax.fill([], [], color=tint, ec=ml.plotting.LOCAL, lw=1.2, label="where the constraints hold")
     turn = np.linspace(0.0, 2.0 * np.pi, 200)
-    ax.plot(norm * np.cos(turn), norm * np.sin(turn), color=plotting.INK, lw=1.0, ls=":", zorder=1, label="‖p‖ = 1/Ξ")
+    ax.plot(
+        norm * np.cos(turn), norm * np.sin(turn), color=ml.plotting.INK, lw=1.0, ls=":", zorder=1, label="‖p‖ = 1/Ξ"
+    )
     drawing.scatter_tokens(ax, planar["keys"], planar["scores"], size=45.0)
     seen = ax.scatter(
         path[:, 0],
         path[:, 1],
         c=planar["scaled_radii"],
         norm=LogNorm(),
-        cmap=plotting.SEQUENCE,
+        cmap=ml.plotting.SEQUENCE,
         s=46,
         edgecolor="white",
         linewidth=0.6,
         zorder=8,
         label="path, p̄(R)/(ΞR)",
     )
-    ring: dict[str, Any] = {"facecolor": "none", "edgecolor": plotting.GLOBAL, "linewidth": 2.2, "zorder": 9}
+    ring: dict[str, Any] = {"facecolor": "none", "edgecolor": ml.plotting.GLOBAL, "linewidth": 2.2, "zorder": 9}
     ax.scatter(planar["solutions"][:, 0], planar["solutions"][:, 1], s=210, label="global minima", **ring)
     for marker, size, name in (("*", 150.0, "optimal token"), ("o", 45.0, "other token")):
-        ax.scatter([], [], marker=marker, s=size, color=plotting.PATH, edgecolor="white", label=name)
+        ax.scatter([], [], marker=marker, s=size, color=ml.plotting.PATH, edgecolor="white", label=name)
     fig.colorbar(seen, ax=ax, label="radius, ΞR", shrink=0.85)
     ax.set(
         xlim=(-1.6, 2.8), ylim=(-2.2, 2.2), aspect="equal", xlabel="p₁ and first coordinate of the keys", ylabel="p₂"

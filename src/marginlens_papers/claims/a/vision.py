@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
 
-from marginlens.plotting import figure, shades
+import marginlens as ml
 from marginlens.probe.heads.sparsity import relative_sparsity
 from marginlens.result.palette import ACCENTS, INK, PATH
 from marginlens.training.loop import Ending
@@ -22,6 +19,10 @@ from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, P
 from marginlens_papers.vision.images import digit_images
 from marginlens_papers.vision.results import VisionCurves, VisionRun, VisionSettings
 from marginlens_papers.vision.training import chosen_images, train_vision
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLUMNS = 8  # epochs shown side by side, at most
 _CELL = 1.15  # inches
@@ -37,6 +38,8 @@ def map_figure(curves: VisionCurves, title: str, images: Any = None) -> Figure:
     epochs = _thinned(curves.map_epochs)
     first = 0 if images is None else 1
     rows, columns = len(curves.labels), len(epochs) + first
+    from matplotlib.figure import Figure
+
     fig = Figure(figsize=(0.4 + _CELL * columns, 0.7 + 1.22 * _CELL * rows), layout="constrained")
     axes = fig.subplots(rows, columns, squeeze=False)
     for row, label in enumerate(curves.labels):
@@ -61,9 +64,11 @@ def map_figure(curves: VisionCurves, title: str, images: Any = None) -> Figure:
 
 def curve_figure(runs: Sequence[VisionCurves], title: str) -> Figure:
     """Figure 7: nnz/T and ‖W‖_F of every layer over epochs, and accuracies; one run, or a few that differ in their seed."""
-    fig, (left, middle, right) = figure(3, width=4.4, height=3.9)
+    from matplotlib.ticker import MaxNLocator
+
+    fig, (left, middle, right) = ml.plotting.figure(3, width=4.4, height=3.9)
     n_layers = runs[0].by_layer["sparsity"].shape[1]
-    colours = shades(max(n_layers - 1, 1))
+    colours = ml.plotting.shades(max(n_layers - 1, 1))
     for ax, name in ((left, "sparsity"), (middle, "norm")):
         for layer in range(n_layers):
             last = layer == n_layers - 1
@@ -88,7 +93,9 @@ def curve_figure(runs: Sequence[VisionCurves], title: str) -> Figure:
 
 def runs_figure(runs: Mapping[str, VisionCurves], title: str) -> Figure:
     """The last layer's nnz/T and ‖W‖_F, and the training accuracy, of runs that differ in their settings; norms on a logarithmic scale."""
-    fig, axes = figure(3, width=4.4, height=4.2)
+    from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
+
+    fig, axes = ml.plotting.figure(3, width=4.4, height=4.2)
     marks = ("-", "--", "-.", ":", (0, (1, 1)), (0, (6, 2, 1, 2, 1, 2)))
     for k, (name, run) in enumerate(runs.items()):
         values = (run.by_layer["sparsity"][:, -1], run.by_layer["norm"][:, -1], run.scalars["train_accuracy"])
@@ -166,7 +173,7 @@ OTHERS = ("cifar10-seed-1", "cifar10-shifts-4", "cifar10-adamw-1e-4", "cifar10-a
 LEARNT, LEARNT_DIGITS = 0.5, 0.8  # test accuracies that a run must reach; chance is .1 on both sets
 DENSER = 1.1  # a last nnz/T above so many times the lowest is told, and is no progressive sparsification
 STATED_RATE = 3e-3
-TRAINS = all(find_spec(package) is not None for package in ("torch", "transformers"))
+TRAINS = all(find_spec(package) is not None for package in ("torch", "transformers", "sklearn"))
 
 
 def _bounds(name: str) -> dict[str, Bound]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import Levels, balanced_sequences, level_sequences
 from marginlens.embeddings.models import Parameters, initial_parameters
@@ -26,6 +24,10 @@ from marginlens.embeddings.one_step import (
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 STEP_SEED, DELTA, RATE = 21, 0.01, 1.0
 MOST_TOKENS = 24
@@ -122,16 +124,18 @@ class B_L2(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The largest error over the width for each kind of data, beside the bound."""
-        fig, (ax,) = plotting.figure(1, width=7.4, height=4.6)
+        fig, (ax,) = ml.plotting.figure(1, width=7.4, height=4.6)
         d = finding.arrays["d"].astype(float)
-        ax.loglog(d, 11.0 * d**-0.25, color=plotting.INK, lw=2.0)
+        ax.loglog(d, 11.0 * d**-0.25, color=ml.plotting.INK, lw=2.0)
         ax.text(d[1], 11.0 * d[1] ** -0.25 * 1.25, "bound 11 d$^{-1/4}$", ha="left", va="bottom")
         marks = "osD^vP"
-        for (name, line), colour, mark in zip(finding.arrays["errors"].items(), plotting.ACCENTS, marks, strict=False):
+        for (name, line), colour, mark in zip(
+            finding.arrays["errors"].items(), ml.plotting.ACCENTS, marks, strict=False
+        ):
             label = f"{name}: d$^{{{finding.arrays['exponents'][name]:.2f}}}$"
             ax.loglog(d, line, color=colour, lw=1.6, marker=mark, ms=4, label=label)
         guide = 0.3 * finding.arrays["errors"]["uniform"][0] * (d / d[0]) ** -0.5
-        ax.loglog(d, guide, color=plotting.PATH, ls="--", lw=1.2)
+        ax.loglog(d, guide, color=ml.plotting.PATH, ls="--", lw=1.2)
         ax.text(d[len(d) // 2], 0.8 * guide[len(d) // 2], "slope −1/2", ha="right", va="top")
         ax.set(xlabel="width d", ylabel="largest ‖err‖ / η₀", ylim=(None, 60.0))
         ax.set_title("What the first step leaves besides α$_s$ v")
@@ -305,12 +309,12 @@ class B_I(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How often Eq. (14) fails against δ and against d, and the loss after the step beside Lemma 12's bound."""
-        fig, (left, middle, right) = plotting.figure(3, width=5.0, height=4.4)
+        fig, (left, middle, right) = ml.plotting.figure(3, width=5.0, height=4.4)
         _draw_narrow(middle, finding.arrays["narrow"])
         frequency, trials = finding.arrays["frequency"], finding.arrays["trials"]
-        left.loglog(DELTAS, DELTAS, color=plotting.INK, lw=2.0)
+        left.loglog(DELTAS, DELTAS, color=ml.plotting.INK, lw=2.0)
         left.text(1.6e-2, 2.2e-2, "allowed", ha="left", va="bottom", rotation=38)
-        for size, line, n, colour in zip(SIZES, frequency, trials, plotting.ACCENTS, strict=False):
+        for size, line, n, colour in zip(SIZES, frequency, trials, ml.plotting.ACCENTS, strict=False):
             low, high = drawing.proportion_interval(line * n, n)
             seen = line * n >= 4.0
             spread = np.stack([line - low, high - line])[:, seen]
@@ -394,7 +398,7 @@ def _steps(n_starts: int, progress: Progress) -> list[dict[str, Any]]:
 
 
 def _draw_narrow(ax: Axes, narrow: list[dict[str, Any]]) -> None:
-    for size, colour in zip(NARROW_SIZES, plotting.ACCENTS, strict=False):
+    for size, colour in zip(NARROW_SIZES, ml.plotting.ACCENTS, strict=False):
         for name, style in (("B Eq. (14)", "-"), ("B' Eq. (22)", ":")):
             line = [cell for cell in narrow if (cell["name"], cell["size"], cell["delta"]) == (name, size, 0.05)]
             d, seen = np.array([cell["d"] for cell in line]), np.array([cell["frequency"] for cell in line])
@@ -417,11 +421,11 @@ def _draw_loss(ax: Axes, lemmas: list[dict[str, Any]]) -> None:
     order = np.array(RATES)
     mean = [np.array([values[rate == value].mean() for value in RATES]) for values in (loss, bound)]
     extremes = np.array([[loss[rate == value].min(), loss[rate == value].max()] for value in RATES]).T
-    ax.fill_between(order, *extremes, color=plotting.TINTS[plotting.LOCAL], lw=0)
-    ax.semilogx(order, mean[0], color=plotting.LOCAL, marker="o", ms=4, label="loss after the step (mean, range)")
-    ax.semilogx(order, mean[1], color=plotting.GLOBAL, marker="s", ms=4, label="bound of Lemma 12")
+    ax.fill_between(order, *extremes, color=ml.plotting.TINTS[ml.plotting.LOCAL], lw=0)
+    ax.semilogx(order, mean[0], color=ml.plotting.LOCAL, marker="o", ms=4, label="loss after the step (mean, range)")
+    ax.semilogx(order, mean[1], color=ml.plotting.GLOBAL, marker="s", ms=4, label="bound of Lemma 12")
     last = max(lemma["rate"] for lemma in lemmas if lemma["promised"])
-    ax.axvspan(order[0] / 1.3, last, color=plotting.FAINT, alpha=0.6, lw=0)
+    ax.axvspan(order[0] / 1.3, last, color=ml.plotting.FAINT, alpha=0.6, lw=0)
     ax.text(
         last * 1.3, 0.97, "d is enough to the left", transform=ax.get_xaxis_transform(), ha="left", va="top", fontsize=9
     )

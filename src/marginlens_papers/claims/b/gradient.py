@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from decimal import Decimal, localcontext
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
 from marginlens.embeddings.one_step import directional_slope
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.drawing import level
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED, D, STEP, DIGITS = 23, 5, 1e-30, 160
 SCALES = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0)  # of E, p and v each
@@ -110,7 +112,7 @@ class B_L7(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Differences over how small the gradient by p has become."""
-        fig, (ax,) = plotting.figure(1, width=7.4, height=4.4)
+        fig, (ax,) = ml.plotting.figure(1, width=7.4, height=4.4)
         labels = {
             "complex step": "all parts, against complex steps",
             "autograd": "all parts, against autograd",
@@ -118,7 +120,7 @@ class B_L7(Claim):
             "Lemma 8": "part by p, against Lemma 8",
         }
         size = finding.arrays["size of p"]
-        for (name, label), colour, mark in zip(labels.items(), plotting.ACCENTS, "osD^", strict=False):
+        for (name, label), colour, mark in zip(labels.items(), ml.plotting.ACCENTS, "osD^", strict=False):
             if name in finding.arrays:
                 line = np.maximum(finding.arrays[name], 1e-18)
                 ax.loglog(size, line, ls="none", marker=mark, ms=4, color=colour, alpha=0.8, label=label)

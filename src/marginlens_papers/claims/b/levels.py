@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.directions import correlation
 from marginlens.embeddings.models import TrainingSettings
@@ -16,6 +15,9 @@ from marginlens.typing import FloatArray
 from marginlens_papers.archive import LEVELS, ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.b.text_runs import Ranks, panels, ranks_of, spearman
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 2
 SIZES, SEEDS = (
@@ -210,12 +212,12 @@ def _along_v(name: str, b: FloatArray) -> dict[str, float]:
 
 def _levels(full: Any, live: Any) -> Figure:
     """⟨E_s, p⟩ and |⟨E_s, v⟩| by level: the mean and the middle 80% of tokens."""
-    fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
+    fig, (left, right) = ml.plotting.figure(2, width=5.2, height=4.2)
     law = Levels()
     names = ["none", *(f"{1.0 - 2.0 * delta:g}" for delta in law.deltas)]
     shown = (
-        (full, "full size", plotting.ACCENTS[0], -0.12),
-        (live, "reduced, trained here", plotting.ACCENTS[1], 0.12),
+        (full, "full size", ml.plotting.ACCENTS[0], -0.12),
+        (live, "reduced, trained here", ml.plotting.ACCENTS[1], 0.12),
     )
     for run, label, colour, shift in shown:
         for ax, values in ((left, run.a), (right, run.b * np.where(law.sign == 0, 1, law.sign))):

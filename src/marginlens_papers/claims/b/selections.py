@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy.optimize import nnls
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics.flow import UntilNorm
@@ -27,6 +25,10 @@ from marginlens.theory.vocabulary_selections import FeasibleSelections, feasible
 from marginlens.typing import BoolArray, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SOLUTION_SEED, RATE, SAME = 24, 10.0, 1e-7
 KINDS = ("one token each", "with ties", "decisive tokens")
@@ -165,11 +167,11 @@ class B_L3(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How often the closed form fails, over the width and over the number of sequences."""
-        fig, axes = plotting.figure(2, width=5.2, height=4.2)
+        fig, axes = ml.plotting.figure(2, width=5.2, height=4.2)
         table = finding.arrays["table"]
         panels = (("width d (n = 4)", WIDTHS, 0), ("sequences n (d = 64)", COUNTS, len(WIDTHS)))
         for ax, (label, places, first) in zip(axes, panels, strict=True):
-            for kind, (name, colour, mark) in enumerate(zip(KINDS, plotting.ACCENTS, "osD", strict=False)):
+            for kind, (name, colour, mark) in enumerate(zip(KINDS, ml.plotting.ACCENTS, "osD", strict=False)):
                 at, shares = [], []
                 for k, place in enumerate(places):
                     in_cell = (table["cell"] == first + k) & (table["kind"] == kind)
@@ -420,15 +422,15 @@ class B_L6(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The length of every selection's solution beside that of the decisive tokens, its norm beside 4n, and flows by size."""
-        fig, (left, right, third) = plotting.figure(3, width=5.0, height=4.2)
+        fig, (left, right, third) = ml.plotting.figure(3, width=5.0, height=4.2)
         _draw_lengths(left, finding)
         _draw_flows(third, finding)
         m, over, tilt = (finding.arrays[name] for name in ("irrelevant", "over_4n", "tilt"))
-        colours = (plotting.GLOBAL, plotting.LOCAL, plotting.ACCENTS[3])
+        colours = (ml.plotting.GLOBAL, ml.plotting.LOCAL, ml.plotting.ACCENTS[3])
         for k, (colour, c) in enumerate(zip(colours, sorted(set(tilt.tolist())), strict=False)):
             of_tilt = tilt == c
             right.scatter(m[of_tilt] + 0.12 * (k - 1), over[of_tilt], s=30, color=colour, label=f"c = {c:g}")
-        right.axhline(1.0, color=plotting.INK, ls="--", lw=1.2)
+        right.axhline(1.0, color=ml.plotting.INK, ls="--", lw=1.2)
         right.text(0.8, 0.9, "bound of Lemma 21", va="top")
         right.set(
             xlabel="irrelevant tokens", ylabel="‖p̂‖ of the decisive tokens over 4n", yscale="log", ylim=(1e-3, 2.0)
@@ -543,8 +545,8 @@ def _draw_flows(ax: Axes, finding: Finding) -> None:
     """How many flows go elsewhere, with the lead in margin and without it, by width and step."""
     rates, sizes = finding.arrays["flows"], finding.arrays["sizes"]
     groups = (
-        (TILTS[1], plotting.GLOBAL, "o", "with the widest margin (c = 6)"),
-        (0.0, plotting.LOCAL, "s", "the paper's embeddings"),
+        (TILTS[1], ml.plotting.GLOBAL, "o", "with the widest margin (c = 6)"),
+        (0.0, ml.plotting.LOCAL, "s", "the paper's embeddings"),
     )
     for k, (tilt, colour, mark, label) in enumerate(groups):
         for x, (d, rate) in enumerate(sizes):
@@ -578,7 +580,7 @@ def _draw_lengths(ax: Axes, finding: Finding) -> None:
             ratios,
             s=8,
             alpha=0.5,
-            color=plotting.NEITHER,
+            color=ml.plotting.NEITHER,
             label="a selection" if first else None,
         )
         ax.scatter(
@@ -586,15 +588,15 @@ def _draw_lengths(ax: Axes, finding: Finding) -> None:
             [finding.arrays["end"][k]],
             s=60,
             facecolors="none",
-            edgecolors=plotting.GLOBAL,
+            edgecolors=ml.plotting.GLOBAL,
             lw=1.8,
             zorder=4,
             label="where the flow goes" if first else None,
         )
-    ax.axhline(1.0, color=plotting.INK, ls="--", lw=1.2)
+    ax.axhline(1.0, color=ml.plotting.INK, ls="--", lw=1.2)
     edges = np.flatnonzero(np.diff(tilt[order])) + 0.5
     for edge in edges:
-        ax.axvline(edge, color=plotting.FAINT, lw=1.2, zorder=1)
+        ax.axvline(edge, color=ml.plotting.FAINT, lw=1.2, zorder=1)
     ax.set_yscale("log")
     starts = np.concatenate([[-0.5], edges, [len(order) - 0.5]])
     ax.set_xticks((starts[1:] + starts[:-1]) / 2.0, [f"c = {c:g}" for c in sorted(set(tilt.tolist()))])

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy.stats import norm, rankdata
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.train import FREQUENT
-from marginlens.plotting.tokens import TokenPoints, draw_tokens
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.archive import ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SOURCES = {"imdb": "IMDB", "yelp": "Yelp"}
 CONTROLS = {  # data of another size than the claims', kept to tell the size of the data from its kind
@@ -496,22 +497,22 @@ def _weakening(chosen: Mapping[str, Seeds]) -> str:
 
 
 # ---- pictures
-def points_of(run: Any) -> TokenPoints:
+def points_of(run: Any) -> ml.plotting.TokenPoints:
     """The points of a kept run, or of one just trained."""
     known = run.statistics
     names = getattr(run, "names", None)
-    return TokenPoints.of(known.posterior_difference, run.a, run.b, known.count, names)
+    return ml.plotting.TokenPoints.of(known.posterior_difference, run.a, run.b, known.count, names)
 
 
 def panels(run: Any, title: str) -> Figure:
     """The two panels of one run, with a dozen telling tokens named."""
-    return draw_tokens(points_of(run), title=title)
+    return ml.plotting.draw_tokens(points_of(run), title=title)
 
 
 def training_curves(groups: Sequence[Seeds]) -> Figure:
     """Losses and both rank correlations over the epochs: a colour for each setting, a line for each seed."""
-    fig, (left, middle, right) = plotting.figure(3, width=4.6, height=4.8)
-    styles = [(colour, width) for width in (1.6, 3.0) for colour in plotting.ACCENTS]
+    fig, (left, middle, right) = ml.plotting.figure(3, width=4.6, height=4.8)
+    styles = [(colour, width) for width in (1.6, 3.0) for colour in ml.plotting.ACCENTS]
     for (colour, width), group in zip(cycle(styles), groups, strict=False):
         line: Any = {"color": colour, "linewidth": width, "alpha": 0.8}
         for k, run in enumerate(group.runs):
@@ -535,4 +536,4 @@ def _epochs(ax: Axes, runs: Sequence[ArchivedRun]) -> None:
     for epoch in sorted(
         {milestone for run in runs for milestone in run.settings.milestones if milestone < run.epochs[-1]}
     ):
-        ax.axvline(epoch, color=plotting.PATH, linestyle=":", linewidth=1.0)
+        ax.axvline(epoch, color=ml.plotting.PATH, linestyle=":", linewidth=1.0)

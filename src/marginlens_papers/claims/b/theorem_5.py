@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import marginlens as ml
-from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
 from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.directions import correlation
@@ -22,6 +19,10 @@ from marginlens.theory.embedding_limits import EmbeddingDetails, predict_embeddi
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SEED, D_MODEL, FAR, FARTHEST, NEAR = 51, 2048, 1000.0, 5e4, 100.0
 RATES = (10.0, 100.0)
@@ -113,8 +114,8 @@ class B_T5(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The cosine along the flow at both rates, the norm at the theorem's rate beside that of normalised steps, and smaller rates."""
-        fig, (left, middle, right) = plotting.figure(3, width=4.6, height=4.2)
-        for rate, colour in zip(RATES, (plotting.GLOBAL, plotting.LOCAL), strict=True):
+        fig, (left, middle, right) = ml.plotting.figure(3, width=4.6, height=4.2)
+        for rate, colour in zip(RATES, (ml.plotting.GLOBAL, ml.plotting.LOCAL), strict=True):
             lines = [curve for curve in finding.arrays["curves"] if curve["rate"] == rate]
             for k, line in enumerate(lines):
                 left.loglog(
@@ -243,8 +244,8 @@ def _small_steps(data: LabelledSequences, start: Parameters) -> list[tuple[float
 def _draw_stiff(ax: Axes, stiff: list[Any]) -> None:
     labels = ("gradient flow", "normalised steps of size 1")
     for k, run in enumerate(stiff):
-        ax.loglog(KEPT[1:], run["flow"][1:], color=plotting.INK, lw=1.6, label=labels[0] if k == 0 else None)
-        style = {"color": plotting.ACCENTS[3], "lw": 1.2, "marker": "o", "ms": 3}
+        ax.loglog(KEPT[1:], run["flow"][1:], color=ml.plotting.INK, lw=1.6, label=labels[0] if k == 0 else None)
+        style = {"color": ml.plotting.ACCENTS[3], "lw": 1.2, "marker": "o", "ms": 3}
         ax.loglog(KEPT[1:], run["descent"][1:], **style, label=labels[1] if k == 0 else None)
     rates = [run["rate"] for run in stiff]
     ax.set(xlabel="arc length, or number of steps", ylabel="‖p‖")
@@ -260,8 +261,10 @@ def _draw_shares(ax: Axes, finding: Finding) -> None:
         in_bin = stated[place == k]
         low, high = drawing.proportion_interval(int(in_bin.sum()), len(in_bin))
         spread = [[in_bin.mean() - float(low)], [float(high) - in_bin.mean()]]
-        ax.errorbar(np.mean(signal[place == k]), in_bin.mean(), yerr=spread, fmt="o", color=plotting.GLOBAL, capsize=3)
-    ax.axvline(SIGNAL, color=plotting.INK, ls="--", lw=1.2)
+        ax.errorbar(
+            np.mean(signal[place == k]), in_bin.mean(), yerr=spread, fmt="o", color=ml.plotting.GLOBAL, capsize=3
+        )
+    ax.axvline(SIGNAL, color=ml.plotting.INK, ls="--", lw=1.2)
     ax.text(SIGNAL * 0.93, 0.05, "η₀ = 10 and 100\nlie to the right", ha="right", va="bottom")
     ax.set(xscale="log", xlim=(0.25, 10.0), ylim=(-0.05, 1.05), xlabel="(η₀/2) |α_s| √d of the rarest decisive token")
     ax.set_xticks([0.3, 0.5, 1, 2, 4, 8], ["0.3", "0.5", "1", "2", "4", "8"])

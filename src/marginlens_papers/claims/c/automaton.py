@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy.special import softmax
 
 import marginlens as ml
-from marginlens import plotting
 from marginlens.data import SequenceDataset, acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import descend
 from marginlens.errors import InputError
@@ -18,6 +16,9 @@ from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 3
 RADII = np.array([4.0, 15.0, 60.0, 240.0, 1e4, 1e6])
@@ -156,7 +157,7 @@ class C_A(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Total variation over the norm, and one dataset's next-token probabilities beside the automaton's."""
-        fig, (left, right) = plotting.figure(2, width=5.6, height=4.6)
+        fig, (left, right) = ml.plotting.figure(2, width=5.6, height=4.6)
         variation, fresh = np.maximum(finding.arrays["variation"], 1e-16), finding.arrays["fresh"]
         for k, (sizes, cyclic) in enumerate(SHAPES):
             rows = variation[finding.arrays["shape"] == k]
@@ -165,12 +166,12 @@ class C_A(Claim):
                 RADII[: AT_240 + 1],
                 rows[:, : AT_240 + 1],
             )  # beyond, W itself is rounded too coarsely to see more
-            left.loglog(radii, np.median(rows, axis=0), color=plotting.ACCENTS[k], marker="osD^"[k], label=label)
-            left.fill_between(radii, rows.min(axis=0), rows.max(axis=0), color=plotting.ACCENTS[k], alpha=0.15, lw=0)
+            left.loglog(radii, np.median(rows, axis=0), color=ml.plotting.ACCENTS[k], marker="osD^"[k], label=label)
+            left.fill_between(radii, rows.min(axis=0), rows.max(axis=0), color=ml.plotting.ACCENTS[k], alpha=0.15, lw=0)
         left.loglog(
-            RADII, fresh.mean(axis=0), color=plotting.INK, ls="--", marker="x", label="new sequences, mean of all"
+            RADII, fresh.mean(axis=0), color=ml.plotting.INK, ls="--", marker="x", label="new sequences, mean of all"
         )
-        left.axhline(1e-3, color=plotting.PATH, lw=1.0, ls=":")
+        left.axhline(1e-3, color=ml.plotting.PATH, lw=1.0, ls=":")
         left.set(xlabel="‖W‖ of the trained layer", ylabel="total variation to the automaton", ylim=(5e-17, 2.0))
         left.set_title("The layer becomes its automaton")
         left.legend(loc="lower right", fontsize=9)
@@ -252,14 +253,16 @@ def _draw_example(ax: Any, example: dict[str, Any]) -> None:
         for k, share in enumerate(stacks):
             base, y = 0.0, -(i * (n_bars + 1.2) + k)
             for token in np.flatnonzero(share > 1e-9):
-                ax.barh(y, share[token], left=base, color=plotting.ACCENTS[token % 6], height=0.86, lw=0)
+                ax.barh(y, share[token], left=base, color=ml.plotting.ACCENTS[token % 6], height=0.86, lw=0)
                 if share[token] > 0.08:
                     ax.text(
                         base + share[token] / 2, y, names[token], ha="center", va="center", color="white", fontsize=8
                     )
                 base += share[token]
             what = "automaton" if k == n_bars - 1 else f"‖W‖ = {radii[k]:g}"
-            ax.text(1.02, y, what, va="center", fontsize=8, color=plotting.INK if k == n_bars - 1 else plotting.PATH)
+            ax.text(
+                1.02, y, what, va="center", fontsize=8, color=ml.plotting.INK if k == n_bars - 1 else ml.plotting.PATH
+            )
         middle = -(i * (n_bars + 1.2) + (n_bars - 1) / 2)
         ax.text(
             -0.02, middle, f"{''.join(names[x] for x in row['ids'])} → {names[row['label']]}", ha="right", va="center"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data.sequence_generators import (
     acyclic_sequences,
     acyclic_sequences_as_coded,
@@ -47,6 +46,9 @@ from marginlens_papers.claims.c.training_curves import (
     train,
 )
 from marginlens_papers.claims.drawing import mean_band, mean_curve
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 11
 ACYCLIC_SIZES = (8, 8, 4, 6)  # K, d, n, T
@@ -134,13 +136,13 @@ class C_F3(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The correlation with W^mm over the steps, and what is missing from one."""
         arrays = finding.arrays
-        fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
+        fig, (left, right) = ml.plotting.figure(2, width=5.2, height=4.2)
         for ax, of in ((left, lambda corr: corr), (right, lambda corr: 1.0 - corr)):
             mean_band(ax, arrays["steps"], of(arrays["text"]), "text's form, W(0) = 0", color=GLOBAL)
             mean_curve(
-                ax, arrays["code_steps"], of(arrays["code"]), "code's form, random W(0)", color=plotting.INK, ls="--"
+                ax, arrays["code_steps"], of(arrays["code"]), "code's form, random W(0)", color=ml.plotting.INK, ls="--"
             )
-            ax.axvline(PAPER_STEPS, color=plotting.PATH, ls=":", lw=1.2)
+            ax.axvline(PAPER_STEPS, color=ml.plotting.PATH, ls=":", lw=1.2)
             ax.set_xscale("log")
             ax.set_xlabel("normalised steps of .01")
         left.set(
@@ -149,7 +151,7 @@ class C_F3(Claim):
             ylim=(None, 1.01),
         )
         left.legend(loc="lower right", frameon=True, framealpha=1.0, edgecolor="none")
-        plotting.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
+        ml.plotting.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
         right.set(yscale="log", ylabel="1 − correlation", title="What is missing falls with the steps")
         right.legend(loc="lower left")
         return {"correlation": fig}
@@ -294,20 +296,22 @@ class C_F4(Claim):
         """Correlation and distance over the steps."""
         arrays = finding.arrays
         steps = arrays["steps"]
-        fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
+        fig, (left, right) = ml.plotting.figure(2, width=5.2, height=4.2)
         mean_band(left, steps, arrays["corr"], "text's form, W(0) = 0", color=GLOBAL)
-        mean_curve(left, steps, arrays["code_corr"], "code's form, random W(0)", color=plotting.INK, ls="--")
+        mean_curve(left, steps, arrays["code_corr"], "code's form, random W(0)", color=ml.plotting.INK, ls="--")
         mean_band(right, steps, arrays["distance"], "text's form", color=GLOBAL)
-        mean_curve(right, steps, arrays["code_distance"], "code's form", color=plotting.INK, ls="--")
-        mean_curve(right, steps, arrays["same_step"], "code's, same step", color=plotting.ACCENTS[3], ls=":")
+        mean_curve(right, steps, arrays["code_distance"], "code's form", color=ml.plotting.INK, ls="--")
+        mean_curve(right, steps, arrays["same_step"], "code's, same step", color=ml.plotting.ACCENTS[3], ls=":")
         for ax in (left, right):
-            ax.axvline(PAPER_STEPS, color=plotting.PATH, ls=":", lw=1.2)
+            ax.axvline(PAPER_STEPS, color=ml.plotting.PATH, ls=":", lw=1.2)
             ax.set(xscale="log", xlabel="normalised steps of .01")
         left.set(ylabel=r"correlation of $W$ with $W^{\rm mm}$", title="Cyclic data: the direction", ylim=(None, 1.02))
         left.legend(loc="lower right", frameon=True, framealpha=1.0, edgecolor="none")
-        plotting.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
-        right.axhline(0.5 * CYCLIC_TEXT.step, color=plotting.PATH, lw=1.0, ls="-.")
-        plotting.note_at(right, "half a step", (1.0, 0.5 * CYCLIC_TEXT.step), (0, -9), color=plotting.PATH, fontsize=9)
+        ml.plotting.note_at(left, "the paper's\nfigure ends", (PAPER_STEPS, 0.5), (6, 0), fontsize=9)
+        right.axhline(0.5 * CYCLIC_TEXT.step, color=ml.plotting.PATH, lw=1.0, ls="-.")
+        ml.plotting.note_at(
+            right, "half a step", (1.0, 0.5 * CYCLIC_TEXT.step), (0, -9), color=ml.plotting.PATH, fontsize=9
+        )
         right.set(
             yscale="log",
             ylabel=r"$\|\Pi(W) - W^{\rm cyc}\|$",
@@ -459,7 +463,7 @@ class C_F5(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Correlation over the steps, global and local, and the distance with the local correction by either rule."""
-        fig, axes = plotting.figure(3, width=4.7, height=4.8)
+        fig, axes = ml.plotting.figure(3, width=4.7, height=4.8)
         lines = zip(SQUARED_SERIES, ("-", ":", "--"), strict=True)
         draw_contrasts(axes, finding.arrays["steps"], [(name, finding.arrays[name], line) for name, line in lines])
         axes[0].set_title("Squared loss: the direction")
@@ -684,7 +688,7 @@ class C_F6(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Correlation over the steps, global and local, and the distance with the local correction by either rule."""
-        fig, axes = plotting.figure(3, width=4.7, height=4.8)
+        fig, axes = ml.plotting.figure(3, width=4.7, height=4.8)
         lines = zip(CROSS_ENTROPY_SERIES, ("-", ":", "--"), strict=True)
         draw_contrasts(axes, finding.arrays["steps"], [(name, finding.arrays[name], line) for name, line in lines])
         axes[0].set_title("Cross-entropy: the direction")

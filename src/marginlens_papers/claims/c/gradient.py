@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import Record
@@ -21,6 +20,9 @@ from marginlens.risk.next_token_heads import NextTokenHead
 from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.svm.graph import graph_svm
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 19
 STEPS = 100
@@ -139,32 +141,32 @@ class C_L(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How much of the Lipschitz constants is used, how much of Lemma 5's promise, and the cosines of Lemma 6."""
-        fig, (left, middle, right) = plotting.figure(3, width=4.4, height=3.8)
+        fig, (left, middle, right) = ml.plotting.figure(3, width=4.4, height=3.8)
         arrays = finding.arrays
         bins = np.geomspace(1e-5, 2.0, 61).tolist()
         for name, colour, label in (
-            ("L", plotting.LOCAL, "L of Eq. (23)"),
-            ("sharp", plotting.GLOBAL, "sharper L"),
+            ("L", ml.plotting.LOCAL, "L of Eq. (23)"),
+            ("sharp", ml.plotting.GLOBAL, "sharper L"),
         ):
             left.hist(np.maximum(arrays[name], 1e-5), bins=bins, histtype="step", lw=2, color=colour, label=label)
-        left.axvline(1.0, color=plotting.INK, ls="--", lw=1.2)
+        left.axvline(1.0, color=ml.plotting.INK, ls="--", lw=1.2)
         left.set(xscale="log", xlabel="slope of ∇L between two points,\nover the constant", ylabel="pairs of points")
         left.set_title("Eq. (23): never reached")
         left.legend(loc="upper left")
         for name, colour, label in (
-            ("beyond", plotting.NEITHER, "η = 8/sharper L"),
-            ("descent", plotting.LOCAL, "η = 1/L"),
+            ("beyond", ml.plotting.NEITHER, "η = 8/sharper L"),
+            ("descent", ml.plotting.LOCAL, "η = 1/L"),
         ):
             values = np.clip(arrays[name], -0.5, 2.1)
             fill = name == "beyond"
             heights, edges = np.histogram(values, bins=np.linspace(-0.5, 2.1, 53))
             middle.stairs(heights / heights.sum(), edges, fill=fill, color=colour, lw=2, label=label)
-        middle.axvline(1.0, color=plotting.INK, ls="--", lw=1.2)
+        middle.axvline(1.0, color=ml.plotting.INK, ls="--", lw=1.2)
         middle.set(xlabel="decrease of the risk over η/2 ‖∇L‖²", ylabel="share of steps", yscale="log", ylim=(1e-4, 9))
         middle.set_title("Lemma 5")
         middle.legend(loc="upper left")
-        right.hist(arrays["pull"], bins=np.linspace(-1.0, 1.0, 61).tolist(), color=plotting.GLOBAL)
-        right.axvline(0.0, color=plotting.INK, ls="--", lw=1.2)
+        right.hist(arrays["pull"], bins=np.linspace(-1.0, 1.0, 61).tolist(), color=ml.plotting.GLOBAL)
+        right.axvline(0.0, color=ml.plotting.INK, ls="--", lw=1.2)
         right.set(xlabel=r"cosine of −∇L with $W^{\rm mm}$", ylabel="gradients", xticks=[-1.0, -0.5, 0.0, 0.5, 1.0])
         right.set_title("Lemma 6")
         return {"smoothness": fig}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy.optimize import minimize
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import Record
@@ -31,6 +30,9 @@ from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.drawing import level
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FEASIBILITY_SEED = 31
 FEASIBILITY_SHAPES = ((8, 8, 4, 6), (6, 12, 5, 5), (10, 5, 6, 6))  # K, d, n, T
@@ -216,16 +218,16 @@ class C_L1(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How the excess along W^mm settles on c e^-R, and the excess at random matrices."""
-        fig, (left, right) = plotting.figure(2, width=5.8, height=4.6)
+        fig, (left, right) = ml.plotting.figure(2, width=5.8, height=4.6)
         near = HEIGHTS <= 1e3
-        for colour, (name, lines) in zip(plotting.ACCENTS, finding.arrays["curves"].items(), strict=False):
+        for colour, (name, lines) in zip(ml.plotting.ACCENTS, finding.arrays["curves"].items(), strict=False):
             left.semilogx(HEIGHTS[near], np.median(lines, axis=0)[near], color=colour, label=name)
             left.fill_between(
                 HEIGHTS[near], lines.min(axis=0)[near], lines.max(axis=0)[near], color=colour, alpha=0.1, lw=0
             )
             norms, logs = finding.arrays["random"][name]
             right.scatter(norms, logs, s=5, color=colour, alpha=0.45, lw=0, rasterized=True, label=name)
-        left.axhline(0.0, color=plotting.INK, lw=1.0, ls="--", zorder=1)
+        left.axhline(0.0, color=ml.plotting.INK, lw=1.0, ls="--", zorder=1)
         left.set(xlabel="R", ylabel="log(L(R W$^{mm}$) − L$_*$) − log(c e$^{-R}$)")
         left.set_title("Along W$^{mm}$ the excess becomes c e$^{-R}$\n(medians; bands from smallest to largest)")
         left.legend(loc="upper right", fontsize=9)
@@ -387,13 +389,19 @@ class C_L2(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The three deviations of every dataset, shape by shape, below the bar."""
         table, each = finding.arrays["table"], finding.arrays["each"]
-        fig, (ax,) = plotting.figure(1, width=8.4, height=4.4)
+        fig, (ax,) = ml.plotting.figure(1, width=8.4, height=4.4)
         jitter = np.linspace(-0.11, 0.11, each)
         for place, (name, label) in enumerate(SHOWN):
             values = np.maximum(table[:, NAMES.index(name)], 1e-19).reshape(len(SEPARATION_SHAPES), each)
             at = np.arange(len(SEPARATION_SHAPES))[:, None] + 0.27 * (place - 1) + jitter
             ax.semilogy(
-                at.ravel(), values.ravel(), "o^s"[place], ms=4, color=plotting.ACCENTS[place], alpha=0.75, label=label
+                at.ravel(),
+                values.ravel(),
+                "o^s"[place],
+                ms=4,
+                color=ml.plotting.ACCENTS[place],
+                alpha=0.75,
+                label=label,
             )
         level(ax, _BAR, r"bar of the claim for $W^{\rm mm}$ and the cosine", dash=":")
         names = [f"K={K}, d={d}\nn={n}, T={T}" for K, d, n, T in SEPARATION_SHAPES]
@@ -610,29 +618,29 @@ class C_L3(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Chords for the log-loss and the two controls, spectra on S_cyc, and the growth of the norm."""
-        fig, (left, middle, right) = plotting.figure(3, width=4.4, height=3.8)
+        fig, (left, middle, right) = ml.plotting.figure(3, width=4.4, height=3.8)
         arrays = finding.arrays
         bins = np.linspace(-0.5, 0.3, 65)
         for name, colour, label in (
-            ("log", plotting.LOCAL, "log-loss, C Eᵀ = I"),
-            ("squared", plotting.ACCENTS[3], "squared loss"),
-            ("general", plotting.NEITHER, "log-loss, general head"),
+            ("log", ml.plotting.LOCAL, "log-loss, C Eᵀ = I"),
+            ("squared", ml.plotting.ACCENTS[3], "squared loss"),
+            ("general", ml.plotting.NEITHER, "log-loss, general head"),
         ):
             heights, edges = np.histogram(np.clip(arrays[name][np.isfinite(arrays[name])], -0.5, 0.3), bins=bins)
             left.stairs(heights / heights.sum(), edges, fill=name == "general", color=colour, lw=2, label=label)
-        left.axvline(0.0, color=plotting.INK, ls="--", lw=1.2)
+        left.axvline(0.0, color=ml.plotting.INK, ls="--", lw=1.2)
         left.set(xlabel="risk between two points less the chord,\nrelative", ylabel="share of pairs", yscale="log")
         left.set_title("Lemma 3: below the chord")
         left.legend(loc="upper left", fontsize=9)
         jitter = np.random.default_rng(0).uniform(-0.15, 0.15, size=len(arrays["rank"]))
         middle.scatter(
-            arrays["rank"] + jitter, arrays["cyclic"], s=22, color=plotting.GLOBAL, label=r"on $S_{\rm cyc}$"
+            arrays["rank"] + jitter, arrays["cyclic"], s=22, color=ml.plotting.GLOBAL, label=r"on $S_{\rm cyc}$"
         )
         middle.scatter(
             arrays["rank"] + jitter,
             np.maximum(np.abs(arrays["whole"]), 1e-18),
             s=22,
-            color=plotting.NEITHER,
+            color=ml.plotting.NEITHER,
             label="on all W (modulus)",
         )
         middle.set(
@@ -645,7 +653,7 @@ class C_L3(Claim):
         middle.set_title(r"Strictly convex on $S_{\rm cyc}$")
         middle.legend(loc="center right")
         for line in arrays["norms"]:
-            right.plot(arrays["steps"], line, color=plotting.PATH, lw=1.2, alpha=0.8)
+            right.plot(arrays["steps"], line, color=ml.plotting.PATH, lw=1.2, alpha=0.8)
         right.set(xscale="log", xlabel="steps of plain descent, η = 1/L", ylabel="‖W‖", title="Theorem 4: W diverges")
         return {"convexity": fig}
 

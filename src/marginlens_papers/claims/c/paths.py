@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import marginlens as ml
-from marginlens import plotting
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.dynamics.paths.next_token_law import path_law
@@ -20,6 +18,9 @@ from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.c.lemmas import SETTINGS, Setting, feasible_data
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ACYCLIC_SEED = 17
 ACYCLIC_SHAPES = ((8, 8, 4, 6), (6, 12, 5, 5), (10, 5, 6, 6))  # K, d, n, T
@@ -158,22 +159,22 @@ class C_T1(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The distance to the max-margin direction over the radius: the log-loss at the left, other losses and heads at the right."""
-        fig, axes = plotting.figure(2, width=5.2, height=4.5)
+        fig, axes = ml.plotting.figure(2, width=5.2, height=4.5)
         distance, convex = finding.arrays["distance"], finding.arrays["is_convex"]
         titles = ("Log-loss, C Eᵀ = I", "ℓ(u) = −u and e⁻ᵘ, C = E")
         for ax, of_setting, title in zip(axes, (convex, ~convex), titles, strict=True):
-            for colour, shape in zip(plotting.ACCENTS, ACYCLIC_SHAPES, strict=False):
+            for colour, shape in zip(ml.plotting.ACCENTS, ACYCLIC_SHAPES, strict=False):
                 chosen = np.array([shape_of == shape for shape_of in finding.arrays["shape"]]) & of_setting
                 for line in distance[chosen]:
                     ax.loglog(ACYCLIC_SCALES, line, color=colour, lw=1.0, alpha=0.7)
                 if chosen.any():
                     ax.plot([], [], color=colour, label=f"K = {shape[0]}, d = {shape[1]}")
             ax.loglog(
-                ACYCLIC_SCALES, finding.arrays["certified"][of_setting].max(axis=0), color=plotting.NEITHER, lw=1.8
+                ACYCLIC_SCALES, finding.arrays["certified"][of_setting].max(axis=0), color=ml.plotting.NEITHER, lw=1.8
             )
-            ax.plot([], [], color=plotting.NEITHER, label="no true minimiser lies above")
+            ax.plot([], [], color=ml.plotting.NEITHER, label="no true minimiser lies above")
             guide = 10.0 / ACYCLIC_SCALES[2:]
-            ax.loglog(ACYCLIC_SCALES[2:], guide, color=plotting.INK, ls="--", lw=1.3)
+            ax.loglog(ACYCLIC_SCALES[2:], guide, color=ml.plotting.INK, ls="--", lw=1.3)
             ax.text(ACYCLIC_SCALES[3], 2.0 * guide[1], "slope −1", ha="left", va="bottom")
             ax.set(
                 xlabel="R · margin",
@@ -332,9 +333,9 @@ class C_T2(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The two limits, and the remainder beside its prediction."""
-        fig, (left, middle, right) = plotting.figure(3, width=4.9, height=4.5)
+        fig, (left, middle, right) = ml.plotting.figure(3, width=4.9, height=4.5)
         near = CYCLIC_SCALES <= 40.0
-        for colour, shape in zip(plotting.ACCENTS, CYCLIC_SHAPES, strict=False):
+        for colour, shape in zip(ml.plotting.ACCENTS, CYCLIC_SHAPES, strict=False):
             of_shape = [k for k, shape_of in enumerate(finding.arrays["shape"]) if shape_of == shape]
             for k in of_shape:
                 left.loglog(CYCLIC_SCALES, finding.arrays["distance"][k], color=colour, lw=1.0, alpha=0.7)
@@ -342,19 +343,26 @@ class C_T2(Claim):
                 if np.isfinite(finding.arrays["offset"][k]):
                     right.loglog(CYCLIC_SCALES, finding.arrays["offset_error"][k], color=colour, lw=1.0, alpha=0.7)
                 right.loglog(
-                    CYCLIC_SCALES, finding.arrays["remainder"][k], color=plotting.NEITHER, lw=1.0, alpha=0.8, zorder=1
+                    CYCLIC_SCALES,
+                    finding.arrays["remainder"][k],
+                    color=ml.plotting.NEITHER,
+                    lw=1.0,
+                    alpha=0.8,
+                    zorder=1,
                 )
             left.plot([], [], color=colour, label=f"K = {shape[0]}, d = {shape[1]}, n = {shape[2]}")
         far = CYCLIC_SCALES >= 1e2
-        left.loglog(CYCLIC_SCALES[far], 30.0 / CYCLIC_SCALES[far], color=plotting.INK, ls="--", lw=1.3)
+        left.loglog(CYCLIC_SCALES[far], 30.0 / CYCLIC_SCALES[far], color=ml.plotting.INK, ls="--", lw=1.3)
         left.text(1.2e3, 40.0 / 1e3, "slope −1", ha="left", va="bottom")
         left.set(xlabel="R · margin", ylabel="‖W$_R$/R − W$^{mm}$/‖W$^{mm}$‖‖", title="Direction → W$^{mm}$, like 1/R")
         left.legend(loc="lower left", fontsize=9)
-        middle.semilogy(CYCLIC_SCALES[near], 10.0 * np.exp(-CYCLIC_SCALES[near]), color=plotting.INK, ls="--", lw=1.3)
+        middle.semilogy(
+            CYCLIC_SCALES[near], 10.0 * np.exp(-CYCLIC_SCALES[near]), color=ml.plotting.INK, ls="--", lw=1.3
+        )
         middle.text(16.5, 12.0 * np.exp(-15.0), "e$^{-R·margin}$", ha="left", va="bottom")
         middle.set(xlabel="R · margin", ylabel="‖Π(W$_R$) − W$^{cyc}$‖", title="Cyclic part → W$^{cyc}$, exponentially")
-        right.plot([], [], color=plotting.NEITHER, label="norm of the remainder")
-        right.plot([], [], color=plotting.ACCENTS[0], label="in colour: distance to its prediction")
+        right.plot([], [], color=ml.plotting.NEITHER, label="norm of the remainder")
+        right.plot([], [], color=ml.plotting.ACCENTS[0], label="in colour: distance to its prediction")
         right.set(
             xlabel="R · margin", ylabel="‖W$_R$ − C$_R$W$^{mm}$ − Π(W$_R$)‖", title="The remainder is the dual's offset"
         )

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
+import marginlens as ml
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import PriorityGraph, cyclic_subset, is_acyclic, priority_graphs, tied_positions
 from marginlens.graphs.export import from_tables
-from marginlens.plotting.graphs import draw_graphs
 from marginlens.typing import BoolArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 17
 WINDOWS = (3, 16)
@@ -148,7 +150,9 @@ class C_G(Claim):
                 f"After {table['shown'][graph['last']]} ({graph['samples']:,} windows)" for graph in table["graphs"]
             ]
             shown = [graphs[graph["last"]] for graph in table["graphs"]]
-            figures[f"text-window-{window}"] = draw_graphs(shown, table["shown"], title=title, headings=headings)
+            figures[f"text-window-{window}"] = ml.plotting.draw_graphs(
+                shown, table["shown"], title=title, headings=headings
+            )
         return figures
 
 
@@ -303,4 +307,4 @@ def _draw_figure_2() -> Figure:
         cyclic = priority_graphs(subset)
         shown += cyclic.values()
         headings += [f"Cyclic subdataset, last token {SUBSCRIPTS[k]}" for k in cyclic]
-    return draw_graphs(shown, SUBSCRIPTS, headings=headings)
+    return ml.plotting.draw_graphs(shown, SUBSCRIPTS, headings=headings)

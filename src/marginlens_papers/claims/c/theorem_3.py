@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.directions import correlation
@@ -22,6 +21,9 @@ from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 23
 SHAPE = (6, 8, 6, 4)  # K, d, n, T
@@ -162,8 +164,8 @@ class C_T3(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The distance within S_cyc, the attention's distance to its limit, and the correlations, over the steps."""
-        fig, (left, middle, right) = plotting.figure(3, width=4.9, height=4.8)
-        for series, colour in zip(SERIES, plotting.ACCENTS, strict=False):
+        fig, (left, middle, right) = ml.plotting.figure(3, width=4.9, height=4.8)
+        for series, colour in zip(SERIES, ml.plotting.ACCENTS, strict=False):
             line = "--" if series.papers_constant else "-"
             if series.name not in finding.arrays:
                 continue
@@ -174,15 +176,15 @@ class C_T3(Claim):
                 right.semilogx(run["steps"], run["corr"], **look)
             left.plot([], [], color=colour, ls=line, label=series.name)
         for array in finding.arrays[SERIES[0].name]:
-            left.loglog(array["steps"], array["wrong_distance"], color=plotting.NEITHER, lw=1.1, zorder=1)
-        left.plot([], [], color=plotting.NEITHER, label="control: W$^{cyc}$ too long by a tenth")
+            left.loglog(array["steps"], array["wrong_distance"], color=ml.plotting.NEITHER, lw=1.1, zorder=1)
+        left.plot([], [], color=ml.plotting.NEITHER, label="control: W$^{cyc}$ too long by a tenth")
         for run in finding.arrays[SERIES[2].name]:
-            right.semilogx(run["steps"], run["growth"], color=plotting.INK, lw=1.1, ls=":", alpha=0.8)
-        right.plot([], [], color=plotting.INK, ls=":", label="growth W(τ) − W(τ/10), ‖W(0)‖ = 32")
+            right.semilogx(run["steps"], run["growth"], color=ml.plotting.INK, lw=1.1, ls=":", alpha=0.8)
+        right.plot([], [], color=ml.plotting.INK, ls=":", label="growth W(τ) − W(τ/10), ‖W(0)‖ = 32")
         last = max(float(run["steps"][-1]) for runs in finding.arrays.values() for run in runs)
         guide = np.array([last / 1e3, last])
         for ax in (left, middle):
-            ax.loglog(guide, 1e4 / guide, color=plotting.INK, lw=1.6, ls=(0, (6, 2)))
+            ax.loglog(guide, 1e4 / guide, color=ml.plotting.INK, lw=1.6, ls=(0, (6, 2)))
             ax.text(0.09 * last, 1.4e5 / last, "slope −1", ha="left", va="bottom")
         left.set(ylabel=r"$\|\Pi(W) - W^{\rm cyc}\|$", title="The part in S$_{cyc}$ → W$^{cyc}$, like 1/τ")
         middle.set(ylabel="largest total variation to the limit", title="Attention → its limit, like 1/τ")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
-from marginlens import plotting
 from marginlens.data.sequence_generators import (
     cyclic_sequences,
     cyclic_sequences_as_coded,
@@ -25,6 +23,7 @@ from marginlens.graphs.priority import PriorityGraph, priority_graphs
 from marginlens.losses.next_token import LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import cyclic_correction, local_correction
 from marginlens.optimizers import NormalizedGD
+from marginlens.result.palette import ACCENTS
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.svm.graph import graph_svm
@@ -32,8 +31,11 @@ from marginlens.typing import BoolArray, FloatArray, IntArray
 from marginlens_papers.claim import Progress
 from marginlens_papers.claims.drawing import mean_band, mean_curve
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 Graphs = Mapping[int, PriorityGraph]
-GLOBAL, LOCAL = plotting.ACCENTS[1], plotting.ACCENTS[0]  # blue and orange, as in paper C's own figures
+GLOBAL, LOCAL = ACCENTS[1], ACCENTS[0]  # blue and orange, as in paper C's own figures
 DISTANCE_TITLES = {"label's component": "labels' components", "selected component": "selected components"}
 KINDS = ("global", "local")
 RULES = {"label's component": LocalRule.LABELS_COMPONENT, "selected component": LocalRule.SELECTED_COMPONENT}

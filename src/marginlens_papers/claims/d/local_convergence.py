@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import TokenDataset, sphere_queries
 from marginlens.dynamics import Record, descend
 from marginlens.norms import Frobenius, Nuclear
@@ -19,6 +18,9 @@ from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 11
 SIZES = (6, 8, 10)  # n, T, d
@@ -220,16 +222,16 @@ def _note(numbers: dict[str, float]) -> str:
 
 
 def _draw_correlations(finding: Finding) -> Figure:
-    fig, (left, right) = plotting.figure(2, width=5.4, height=4.2)
+    fig, (left, right) = ml.plotting.figure(2, width=5.4, height=4.2)
     on_W, on_factors = finding.arrays["W"], finding.arrays["factors"]
-    drawing.mean_band(left, on_W["steps"], on_W["frobenius"], "Frobenius solution", color=plotting.ACCENTS[1])
-    drawing.mean_band(left, on_W["steps"], on_W["nuclear"], "nuclear solution", color=plotting.ACCENTS[0])
+    drawing.mean_band(left, on_W["steps"], on_W["frobenius"], "Frobenius solution", color=ml.plotting.ACCENTS[1])
+    drawing.mean_band(left, on_W["steps"], on_W["nuclear"], "nuclear solution", color=ml.plotting.ACCENTS[0])
     drawing.mean_curve(
-        left, on_W["steps"], on_W["textbook"], "Frobenius, gradient that cancels", color=plotting.PATH, ls="--"
+        left, on_W["steps"], on_W["textbook"], "Frobenius, gradient that cancels", color=ml.plotting.PATH, ls="--"
     )
     steps = on_factors["steps"]
-    drawing.mean_band(right, steps, on_factors["frobenius"], "Frobenius solution", color=plotting.ACCENTS[1])
-    drawing.mean_band(right, steps, on_factors["nuclear"], "nuclear solution", color=plotting.ACCENTS[0])
+    drawing.mean_band(right, steps, on_factors["frobenius"], "Frobenius solution", color=ml.plotting.ACCENTS[1])
+    drawing.mean_band(right, steps, on_factors["nuclear"], "nuclear solution", color=ml.plotting.ACCENTS[0])
     for ax, title in ((left, "Training W"), (right, "Training its factors")):
         ax.set(
             xscale="log",
@@ -244,11 +246,11 @@ def _draw_correlations(finding: Finding) -> Figure:
 
 
 def _draw_spread(finding: Finding) -> Figure:
-    fig, (ax,) = plotting.figure(1, width=6.4, height=4.0)
+    fig, (ax,) = ml.plotting.figure(1, width=6.4, height=4.0)
     on_W, on_factors = finding.arrays["W"], finding.arrays["factors"]
-    drawing.cumulative(ax, on_W["frobenius"][:, -1], "W, exact", plotting.ACCENTS[1])
-    drawing.cumulative(ax, on_W["textbook"][:, -1], "W, gradient that cancels", plotting.PATH)
-    drawing.cumulative(ax, on_factors["nuclear"][:, -1], "factors, exact (nuclear solution)", plotting.ACCENTS[0])
+    drawing.cumulative(ax, on_W["frobenius"][:, -1], "W, exact", ml.plotting.ACCENTS[1])
+    drawing.cumulative(ax, on_W["textbook"][:, -1], "W, gradient that cancels", ml.plotting.PATH)
+    drawing.cumulative(ax, on_factors["nuclear"][:, -1], "factors, exact (nuclear solution)", ml.plotting.ACCENTS[0])
     ax.set(xscale="log", xlabel="1 − correlation at the last step", ylabel="share of runs up to that", ylim=(0, 1.02))
     ax.legend(loc="lower right")
     return fig

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import TokenDataset
 from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError
@@ -18,6 +17,9 @@ from marginlens.theory.multi_token import multi_token_limit
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 13
 N_INPUTS, N_TOKENS = 3, 4
@@ -269,9 +271,11 @@ def _note(numbers: dict[str, float]) -> str:
 
 
 def _draw_distances(finding: Finding) -> Figure:
-    fig, (ax,) = plotting.figure(1, width=6.6, height=4.3)
+    fig, (ax,) = ml.plotting.figure(1, width=6.6, height=4.3)
     styles = {"cancelling": "--", "exact": "-"}
-    for colour, d, row in zip(plotting.shades(4), finding.arrays["dimensions"], finding.arrays["rows"], strict=False):
+    for colour, d, row in zip(
+        ml.plotting.shades(4), finding.arrays["dimensions"], finding.arrays["rows"], strict=False
+    ):
         both = ~np.isnan(row["cancelling"][:, -1]) & ~np.isnan(row["exact"][:, -1])
         for way, dash in styles.items():
             if both.any():
@@ -286,12 +290,12 @@ def _draw_distances(finding: Finding) -> Figure:
 
 
 def _draw_dropped(finding: Finding) -> Figure:
-    fig, (ax,) = plotting.figure(1, width=6.6, height=4.3)
-    for way, marker, colour in (("cancelling", "s", plotting.PATH), ("exact", "o", plotting.GLOBAL)):
+    fig, (ax,) = ml.plotting.figure(1, width=6.6, height=4.3)
+    for way, marker, colour in (("cancelling", "s", ml.plotting.PATH), ("exact", "o", ml.plotting.GLOBAL)):
         x = np.concatenate([row[f"log_dropped_{way}"] for row in finding.arrays["rows"]])
         y = np.concatenate([row[way][:, -1] for row in finding.arrays["rows"]])
         ax.semilogy(x, y, marker, color=colour, ms=5, alpha=0.7, label=f"{way} gradient")
-    ax.axvline(-16.0, color=plotting.INK, ls=":", lw=1.2)
+    ax.axvline(-16.0, color=ml.plotting.INK, ls=":", lw=1.2)
     ax.set(
         xlabel=r"$\log_{10}$ of the largest dropped attention (line: $10^{-16}$)",
         ylabel=r"1 − cosine with $W^{\rm fin} + R\,W^{\rm dir}$ at the end",

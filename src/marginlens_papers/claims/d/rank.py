@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import sphere_queries
 from marginlens.norms import Frobenius, Nuclear
 from marginlens.status import Status
@@ -15,6 +14,9 @@ from marginlens.svm import MarginSolution, att_svm
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.drawing import level
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 12
 SETTINGS = ((5, 5), (5, 10), (5, 15), (10, 5), (15, 5))  # n, T: one of them is 5
@@ -185,11 +187,11 @@ def _note(numbers: dict[str, float]) -> str:
 
 
 def _draw_ranks(finding: Finding) -> Figure:
-    fig, axes = plotting.figure(2, width=5.2, height=4.2)
+    fig, axes = ml.plotting.figure(2, width=5.2, height=4.2)
     rows = finding.arrays["rows"]
     for ax, by, fixed in ((axes[0], "n", "T"), (axes[1], "T", "n")):
         counts = sorted({row[by] for row in rows if row[fixed] == 5})
-        for colour, count in zip(plotting.shades(3), counts, strict=False):
+        for colour, count in zip(ml.plotting.shades(3), counts, strict=False):
             chosen = [row for row in rows if row[by] == count and row[fixed] == 5 and row["solved"].any()]
             d = [row["d"] for row in chosen]
             for name, style in (("frobenius", "o-"), ("nuclear", "s--")):
@@ -201,10 +203,12 @@ def _draw_ranks(finding: Finding) -> Figure:
 
 
 def _draw_singular_values(finding: Finding) -> Figure:
-    fig, (ax,) = plotting.figure(1, width=6.4, height=4.0)
+    fig, (ax,) = ml.plotting.figure(1, width=6.4, height=4.0)
     row = next(row for row in finding.arrays["rows"] if (row["n"], row["T"], row["d"]) == (15, 5, 15))
     values = row["singular_values"][row["solved"]]
-    ax.semilogy(np.arange(1, 16), np.maximum(values / values[:, :1], 1e-17).T, color=plotting.LOCAL, lw=0.8, alpha=0.5)
+    ax.semilogy(
+        np.arange(1, 16), np.maximum(values / values[:, :1], 1e-17).T, color=ml.plotting.LOCAL, lw=0.8, alpha=0.5
+    )
     level(ax, RANK_RTOL, "counted above this line", side="right")
     ax.set(
         xlabel="singular value, by size",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import TokenDataset, sphere_queries
 from marginlens.dynamics import Record, descend
 from marginlens.norms import L2, Lp, Norm
@@ -17,6 +16,9 @@ from marginlens.svm import att_svm, label_svm, relaxed_svm
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
 from marginlens_papers.claims import drawing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 17
 SIZES = (6, 8, 10)  # n, T, d
@@ -208,7 +210,7 @@ def _note(numbers: dict[str, float]) -> str:
 
 
 def _draw_tables(finding: Finding) -> Figure:
-    fig, axes = plotting.figure(2, width=4.8, height=3.9)
+    fig, axes = ml.plotting.figure(2, width=4.8, height=3.9)
     titles = {"table": "Tokens of the run itself", "of_other_runs": "Tokens of the run with p'"}
     names = [f"{p:g}" for p in NORMS]
     for ax, (key, title) in zip(axes, titles.items(), strict=True):
@@ -219,8 +221,8 @@ def _draw_tables(finding: Finding) -> Figure:
 
 
 def _draw_curves(finding: Finding) -> Figure:
-    fig, (ax,) = plotting.figure(1, width=6.4, height=4.2)
-    for colour, (p, (steps, values)) in zip(plotting.ACCENTS, finding.arrays["curves"].items(), strict=False):
+    fig, (ax,) = ml.plotting.figure(1, width=6.4, height=4.2)
+    for colour, (p, (steps, values)) in zip(ml.plotting.ACCENTS, finding.arrays["curves"].items(), strict=False):
         drawing.mean_band(ax, steps, np.maximum(values, 1e-16), f"p = {p:g}", color=colour)
     ax.set(xscale="log", yscale="log", xlabel="step", ylabel="divergence from the own direction")
     ax.set_title("Mean over seeds, 10th to 90th percentile")

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import class_clusters
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.norms import Frobenius, LInf, Norm, Spectral
 from marginlens.optimizers import Muon, Optimizer, SignDescent, SteepestDescent
 from marginlens.optimizers.schedules import PowerDecay
+from marginlens.result.palette import ACCENTS
 from marginlens.risk.multiclass import MulticlassRisk
 from marginlens.svm import BilinearSolution, bilinear_svm
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
 from marginlens_papers.claims.drawing import heat_map
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 3
 SPREAD = 0.1
@@ -30,10 +33,10 @@ FIT_FROM = 1 / 30  # of all steps: from there on exponents are fitted
 GEOMETRIES = {"sign": "max", "normalised": "frobenius", "spectral": "spectral", "muon": "spectral"}
 LABELS = {"sign": "sign", "normalised": "normalised GD", "spectral": "spectral", "muon": "Muon"}
 LOOKS: dict[str, dict[str, Any]] = {
-    "sign": {"color": plotting.ACCENTS[0], "ls": "-"},
-    "normalised": {"color": plotting.ACCENTS[1], "ls": "-"},
-    "spectral": {"color": plotting.ACCENTS[2], "ls": "-"},
-    "muon": {"color": plotting.ACCENTS[3], "ls": "--"},
+    "sign": {"color": ACCENTS[0], "ls": "-"},
+    "normalised": {"color": ACCENTS[1], "ls": "-"},
+    "spectral": {"color": ACCENTS[2], "ls": "-"},
+    "muon": {"color": ACCENTS[3], "ls": "--"},
 }
 
 
@@ -251,20 +254,20 @@ def _note(numbers: dict[str, float]) -> str:
 
 
 def _draw_correlations(finding: Finding) -> Figure:
-    fig, axes = plotting.figure(3, width=4.2, height=4.1)
+    fig, axes = ml.plotting.figure(3, width=4.2, height=4.1)
     for ax, (norm, word) in zip(axes, WORDS.items(), strict=True):
         for name, curves in finding.arrays["runs"]["paper"].items():
             width = 2.6 if GEOMETRIES[name] == norm else 1.4
             ax.semilogx(curves.steps, curves.cosine[norm], lw=width, label=LABELS[name], **LOOKS[name])
         ax.set(xlabel="step", ylim=(0.5, 1.01), title=f"max-margin classifier: {word}")
-        ax.axhspan(0.70, 0.95, color=plotting.FAINT, alpha=0.35, lw=0)
+        ax.axhspan(0.70, 0.95, color=ml.plotting.FAINT, alpha=0.35, lw=0)
     axes[0].set_ylabel("correlation (band: the paper's axis)")
     axes[0].legend(loc="lower right")
     return fig
 
 
 def _draw_gaps(finding: Finding) -> Figure:
-    fig, (left, right) = plotting.figure(2, width=5.4, height=4.3)
+    fig, (left, right) = ml.plotting.figure(2, width=5.4, height=4.3)
     best = finding.arrays["best"]
     for kind, style in (("paper", {"alpha": 0.45}), ("long", {})):
         for name, curves in finding.arrays["runs"][kind].items():
@@ -274,7 +277,7 @@ def _draw_gaps(finding: Finding) -> Figure:
             right.loglog(best[norm] * curves.length, curves.gap(norm), label=label, **LOOKS[name], **style)
     steps = finding.arrays["runs"]["long"]["sign"].steps
     guide = steps[steps >= 0.03 * steps[-1]]
-    left.loglog(guide, 0.9 * np.sqrt(guide[0] / guide), color=plotting.INK, ls=":", lw=1.4, label="∝ t^(−1/2)")
+    left.loglog(guide, 0.9 * np.sqrt(guide[0] / guide), color=ml.plotting.INK, ls=":", lw=1.4, label="∝ t^(−1/2)")
     left.set(xlabel="step t", ylabel="1 − margin / best margin in the own norm", ylim=(2e-3, 1.5))
     left.set_title("Paper's steps (pale), longer steps (full)")
     right.set(xlabel=r"clock $γ^{*}\, Σ\, η$", ylabel="1 − margin / best margin", ylim=(2e-3, 1.5), xlim=(0.3, None))
@@ -284,7 +287,7 @@ def _draw_gaps(finding: Finding) -> Figure:
 
 
 def _draw_table(finding: Finding) -> Figure:
-    fig, axes = plotting.figure(2, width=5.0, height=3.6)
+    fig, axes = ml.plotting.figure(2, width=5.0, height=3.6)
     titles = {"paper": "Share of the best margin, paper's steps", "long": "Longer steps"}
     for ax, (kind, by_name) in zip(axes, finding.arrays["runs"].items(), strict=True):
         shares = np.array([[curves.share[norm][-1] for norm in NORMS] for curves in by_name.values()])

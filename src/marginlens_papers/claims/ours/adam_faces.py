@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import sphere_tokens
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
@@ -18,6 +17,9 @@ from marginlens.svm import att_svm
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.norm_runs import norms_of, smallest_lead
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 65
 SIZES = (4, 6, 30)
@@ -312,12 +314,12 @@ def _note(numbers: dict[str, float]) -> str:
 
 
 def _draw_crossings(finding: Finding) -> Figure:
-    fig, (left, right) = plotting.figure(2, width=5.8, height=4.8)
+    fig, (left, right) = ml.plotting.figure(2, width=5.8, height=4.8)
     epsilons = finding.arrays["epsilons"]
     x = -np.log(epsilons)
     for k, (schedule, part) in enumerate(finding.arrays["crossings"].items()):
         low, middle, high = np.quantile(part["by_gradient"], [0.0, 0.5, 1.0], axis=0)
-        colour, power = plotting.ACCENTS[k], 1.0 - schedule.power
+        colour, power = ml.plotting.ACCENTS[k], 1.0 - schedule.power
         left.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
         left.loglog(x, middle, "osD^"[k], color=colour, ms=5.5, label=f"{schedule.label}, η = {schedule.size:g}")
         left.plot(x, middle[-1] * (x / x[-1]) ** (1.0 / power), color=colour, lw=1.3)
@@ -327,7 +329,9 @@ def _draw_crossings(finding: Finding) -> Figure:
     left.set_xticks([10, 20, 50, 100], ["10", "20", "50", "100"], minor=False)
     left.tick_params(axis="x", which="minor", labelbottom=False)
     left.legend(loc="upper left")
-    right.axline((x[-1], 1.0), slope=1.0 / x[-1], color=plotting.INK, lw=1.2, ls="--", label="proportional to log(1/ε)")
+    right.axline(
+        (x[-1], 1.0), slope=1.0 / x[-1], color=ml.plotting.INK, lw=1.2, ls="--", label="proportional to log(1/ε)"
+    )
     right.set(
         xlim=(0.0, 145.0), ylim=(0.0, 1.05), xlabel="log(1/ε)", ylabel="(crossing / that of the smallest ε)^(1−a)"
     )
@@ -337,15 +341,19 @@ def _draw_crossings(finding: Finding) -> Figure:
 
 
 def _draw_faces(finding: Finding) -> Figure:
-    fig, axes = plotting.figure(2, width=5.8, height=4.8)
+    fig, axes = ml.plotting.figure(2, width=5.8, height=4.8)
     goals = (("linf", "the ℓ∞ max-margin solution"), ("l2", "the Euclidean max-margin solution"))
     for ax, (name, goal) in zip(axes, goals, strict=True):
         for k, face in enumerate(finding.arrays["faces"]):
             label = "ε = 0" if face["epsilon"] == 0.0 else f"ε = {face['epsilon']:.0e}".replace("e-0", "e-")
             cosine = face[f"{name}_cosine"].mean(axis=0)
-            look: dict[str, Any] = {"color": plotting.ACCENTS[k], "ls": ("-", "--", "-.", ":")[k], "lw": 2.0 + 0.4 * k}
+            look: dict[str, Any] = {
+                "color": ml.plotting.ACCENTS[k],
+                "ls": ("-", "--", "-.", ":")[k],
+                "lw": 2.0 + 0.4 * k,
+            }
             ax.plot(face["steps"], cosine, label=label, **look)
-        ax.axhline(1.0, color=plotting.INK, lw=0.8)
+        ax.axhline(1.0, color=ml.plotting.INK, lw=0.8)
         ax.set(
             xscale="log",
             xlabel="step of Adam, a = 0",

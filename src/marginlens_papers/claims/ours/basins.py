@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib import patheffects
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from scipy.ndimage import gaussian_filter
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import TokenDataset, basin_example, figure_1b
 from marginlens.data.random_tokens import scored_tokens
 from marginlens.directions import correlation
@@ -27,6 +22,10 @@ from marginlens.theory.optimality import log_slopes
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SEED = 6076  # where the search over seeds begins
 STEP = 0.1
@@ -305,7 +304,10 @@ def _paths(plane: Basins) -> FloatArray:
 
 
 def _picture(parts: dict[str, Any], title: str) -> Figure:
-    fig, (left, right) = plotting.figure(2, width=6.6, height=7.5)
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    fig, (left, right) = ml.plotting.figure(2, width=6.6, height=7.5)
     names, colours, hatches = _key(parts["optima"])
     _landscape(fig, left, parts, names, colours)
     left.set_title(f"{title}: the risk, and paths of descent")
@@ -319,13 +321,17 @@ def _picture(parts: dict[str, Any], title: str) -> Figure:
         if k >= 0
     ]
     handles += [
-        Patch(facecolor=plotting.PATH, edgecolor="white", label="cone of Theorem 3, to scale"),
-        Line2D([], [], color="white", lw=2.0, path_effects=_outline(3.4, plotting.INK), label="border between basins"),
-        Line2D([], [], color=plotting.INK, lw=1.6, label="descent"),
-        Line2D([], [], marker="o", ls="", mfc="white", mec=plotting.INK, label="start"),
+        Patch(facecolor=ml.plotting.PATH, edgecolor="white", label="cone of Theorem 3, to scale"),
+        Line2D(
+            [], [], color="white", lw=2.0, path_effects=_outline(3.4, ml.plotting.INK), label="border between basins"
+        ),
+        Line2D([], [], color=ml.plotting.INK, lw=1.6, label="descent"),
+        Line2D([], [], marker="o", ls="", mfc="white", mec=ml.plotting.INK, label="start"),
     ]
     if len(parts["minima"]):
-        handles.append(Line2D([], [], marker="P", ls="", ms=10, mfc=plotting.PATH, mec="white", label="finite minimum"))
+        handles.append(
+            Line2D([], [], marker="P", ls="", ms=10, mfc=ml.plotting.PATH, mec="white", label="finite minimum")
+        )
     fig.legend(handles=handles, loc="outside lower center", ncol=3, handlelength=2.6, handleheight=1.4)
     return fig
 
@@ -337,10 +343,10 @@ def _key(optima: LocalOptima) -> tuple[list[str], list[str], list[str]]:
     for is_global in optima.is_global:
         local = "the LMM direction" if single_local else f"LMM direction {k + 1}"
         names.append("the GMM direction" if is_global else local)
-        colours.append(plotting.GLOBAL if is_global else _COLOURS[k % len(_COLOURS)])
+        colours.append(ml.plotting.GLOBAL if is_global else _COLOURS[k % len(_COLOURS)])
         hatches.append("" if is_global else _HATCHES[k % len(_HATCHES)])
         k += not is_global
-    return [*names, "a finite minimum"], [*colours, plotting.PATH], [*hatches, "xxxx"]
+    return [*names, "a finite minimum"], [*colours, ml.plotting.PATH], [*hatches, "xxxx"]
 
 
 def _tint(colour: str, strength: float = 0.28) -> tuple[float, float, float]:
@@ -361,38 +367,40 @@ def _landscape(fig: Figure, ax: Axes, parts: dict[str, Any], names: list[str], c
         inside = gaussian_filter((plane.ends == k).astype(float), 0.012 * len(plane.ends))
         x, y = plane.starts[0, :, 0], plane.starts[:, 0, 1]
         border = ax.contour(x, y, inside, levels=[0.5], colors="white", linewidths=2.0, zorder=2)
-        border.set_path_effects(_outline(3.4, plotting.INK))
+        border.set_path_effects(_outline(3.4, ml.plotting.INK))
     for direction, name, colour in zip(parts["optima"].directions, names, colours, strict=False):
         ax.plot(*np.outer(direction, [0.0, 3.0 * half]), color=colour, lw=3.0, zorder=3, path_effects=_outline(5.0))
         place = 0.8 * half * direction / np.max(np.abs(direction))
-        plotting.note_at(ax, _brief(name), place, (0.0, 0.0), color=colour, weight="bold", ha="center")
+        ml.plotting.note_at(ax, _brief(name), place, (0.0, 0.0), color=colour, weight="bold", ha="center")
     window: drawing.Window = ((-half, half), (-half, half))
     for path in parts["paths"]:
         inside_path = drawing.until_it_leaves(path, window)
-        plotting.arrowed_path(
-            ax, inside_path, arrows=2, linewidth=1.5, zorder=4, color=plotting.INK, path_effects=_outline(3.2)
+        ml.plotting.arrowed_path(
+            ax, inside_path, arrows=2, linewidth=1.5, zorder=4, color=ml.plotting.INK, path_effects=_outline(3.2)
         )
-    plotting.starts(ax, parts["paths"][:, 0])
+    ml.plotting.starts(ax, parts["paths"][:, 0])
     _mark_minima(ax, parts["minima"])
     ax.grid(visible=False)
     ax.set(xlim=window[0], ylim=window[1], aspect="equal", xlabel="p₁", ylabel="p₂")
 
 
 def _mark_minima(ax: Axes, points: FloatArray) -> None:
-    ax.plot(*points[:1].T, "P", ms=11, mfc=plotting.PATH, mec="white", mew=1.3, zorder=8)
+    ax.plot(*points[:1].T, "P", ms=11, mfc=ml.plotting.PATH, mec="white", mew=1.3, zorder=8)
 
 
 def _outline(width: float, colour: str = "white") -> list[Any]:
+    from matplotlib import patheffects
+
     return [patheffects.Stroke(linewidth=width, foreground=colour), patheffects.Normal()]
 
 
 def _disc(ax: Axes, parts: dict[str, Any], names: list[str], colours: list[str], hatches: list[str]) -> None:
     disc, rim = parts["disc"], float(np.log10(1.0 + parts["far"]))
     looks = [
-        plotting.BasinLook(_tint(colour), _tint(colour, 0.6), hatch)
+        ml.plotting.BasinLook(_tint(colour), _tint(colour, 0.6), hatch)
         for colour, hatch in zip(colours, hatches, strict=True)
     ]
-    plotting.log_radius_disc(ax, disc.starts, disc.ends, looks, far=parts["far"])
+    ml.plotting.log_radius_disc(ax, disc.starts, disc.ends, looks, far=parts["far"])
     for k, cone in enumerate(parts["cones"]):
         axis, width = np.arctan2(cone.p[1], cone.p[0]), np.arccos(1.0 - cone.mu)
         sweep, begin = axis + np.linspace(-width, width, 30), np.log10(1.0 + cone.radius)
@@ -400,13 +408,13 @@ def _disc(ax: Axes, parts: dict[str, Any], names: list[str], colours: list[str],
         ax.fill(*np.concatenate([begin * edge, rim * edge[:, ::-1]], axis=1), color=colours[k], lw=0.0, zorder=5)
         tip = np.array([np.cos(axis), np.sin(axis)])
         ax.plot(*np.outer(tip, [0.0, begin]), color=colours[k], lw=1.6, ls=(0, (5, 3)), zorder=4)
-        plotting.rim_label(ax, tip, _brief(names[k]), rim, colours[k])
+        ml.plotting.rim_label(ax, tip, _brief(names[k]), rim, colours[k])
     for path in parts["paths"]:
         path = path[np.linalg.norm(path, axis=-1) <= parts["far"]]
-        ax.plot(*plotting.log_radius(path).T, color=plotting.INK, lw=0.9, alpha=0.8, zorder=3)
-    begins = plotting.log_radius(parts["paths"][:, 0])
-    plotting.starts(ax, begins, s=14)
-    _mark_minima(ax, plotting.log_radius(parts["minima"]))
+        ax.plot(*ml.plotting.log_radius(path).T, color=ml.plotting.INK, lw=0.9, alpha=0.8, zorder=3)
+    begins = ml.plotting.log_radius(parts["paths"][:, 0])
+    ml.plotting.starts(ax, begins, s=14)
+    _mark_minima(ax, ml.plotting.log_radius(parts["minima"]))
     ax.set_title("The whole plane: basins and cones")
 
 

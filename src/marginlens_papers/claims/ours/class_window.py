@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 import marginlens as ml
-from marginlens import plotting
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.data.tokens import TokenDataset
@@ -25,6 +20,10 @@ from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 SAMPLES, IRRELEVANT, SIGNAL = 20, 40, 6.0
 NEAR, FAR, COARSE = 100.0, 1000.0, 1e-4
 LENGTHS, WIDTHS, DECISIVE = (4, 8, 15, 30, 60), (128, 512, 2048, 8192), (1, 2, 5)
@@ -33,7 +32,7 @@ RATES = (10.0, 100.0, 200.0, 400.0, 700.0, 1e3, 3e3, 1e4)  # η₀ at T = 30 and
 MOVES = (0.02, 10 / 120, 0.25, 100 / 120, 1.25, 200 / 120, 400 / 120, 700 / 120, 1e3 / 120, 25.0, 1e4 / 120, 300.0)
 FEWER = (0.02, 10 / 120, 100 / 120, 200 / 120, 400 / 120, 700 / 120, 25.0, 1e4 / 120)
 TRACED = (100.0, 400.0, 1e3)
-_SHARE = LinearSegmentedColormap.from_list("share", ["#eba98c", "#f6f1ea", "#a9cbe8"])  # of runs that come right
+_SHARE_COLOURS = ("#eba98c", "#f6f1ea", "#a9cbe8")  # from no run that comes right to all
 
 
 class X_T5(Claim):
@@ -305,7 +304,7 @@ def _trace(cell: Cell, seed: int) -> dict[str, FloatArray]:
 
 
 def _draw_map(finding: Finding) -> Figure:
-    fig, axes = plotting.figure(2, width=6.6, height=4.8)
+    fig, axes = ml.plotting.figure(2, width=6.6, height=4.8)
     rows = [(f"T = {T}", (T, WIDTH, 1)) for T in LENGTHS]
     others = [(f"d = {d:,}", (LENGTH, d, 1)) for d in WIDTHS]
     others += [(f"{k} a class", (LENGTH, WIDTH, k)) for k in DECISIVE[1:]]
@@ -324,6 +323,10 @@ def _draw_table(
     ax: Axes, finding: Finding, rows: list[tuple[str, tuple[int, int, int]]], moves: tuple[float, ...]
 ) -> None:
     """How many runs come right in each setting, with the 95% interval below; a bar above where check_class_window warns."""
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.patches import Rectangle
+
+    colours = LinearSegmentedColormap.from_list("share", _SHARE_COLOURS)
     cells, right, lost, inside = (finding.arrays[name] for name in ("cells", "right", "lost", "inside"))
     for i, (_, key) in enumerate(rows):
         for j, moved in enumerate(moves):
@@ -332,14 +335,14 @@ def _draw_table(
                 continue
             count, n = int(np.sum(right[of_cell])), int(of_cell.sum())
             ax.add_patch(
-                Rectangle((j - 0.5, i - 0.5), 1.0, 1.0, facecolor=_SHARE(count / n), edgecolor="white", lw=1.2)
+                Rectangle((j - 0.5, i - 0.5), 1.0, 1.0, facecolor=colours(count / n), edgecolor="white", lw=1.2)
             )
             low, high = (f"{float(end):.2f}".replace("0.", ".") for end in drawing.proportion_interval(count, n))
             star = "*" if np.any(~right[of_cell] & ~lost[of_cell]) else ""
             ax.text(j, i - 0.06, f"{count}/{n}{star}", ha="center", va="center", fontsize=10.5)
             ax.text(j, i + 0.28, f"{low}–{high}", ha="center", va="center", fontsize=6.8)
             if inside[of_cell].any():
-                ax.plot([j - 0.4, j + 0.4], [i - 0.36] * 2, color=plotting.INK, lw=2.0, solid_capstyle="butt")
+                ax.plot([j - 0.4, j + 0.4], [i - 0.36] * 2, color=ml.plotting.INK, lw=2.0, solid_capstyle="butt")
     ax.set_xticks(range(len(moves)), [f"{moved:.2g}" if moved < 100.0 else f"{moved:.0f}" for moved in moves])
     ax.set_yticks(range(len(rows)), [name for name, _ in rows])
     ax.set(xlim=(-0.5, len(moves) - 0.5), ylim=(len(rows) - 0.5, -0.5))
@@ -348,8 +351,8 @@ def _draw_table(
 
 
 def _draw_flows(traces: list[dict[str, Any]]) -> Figure:
-    fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
-    for trace, colour, style in zip(traces, plotting.ACCENTS, ("-", "--", ":"), strict=False):
+    fig, (left, right) = ml.plotting.figure(2, width=5.2, height=4.2)
+    for trace, colour, style in zip(traces, ml.plotting.ACCENTS, ("-", "--", ":"), strict=False):
         label = f"η₀ = {trace['rate']:,.0f}"
         left.plot(trace["norm"], trace["along"] / trace["norm"], color=colour, ls=style, lw=2.0, label=label)
         for k, sign in enumerate("+−"):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, ScalarFormatter
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data import sphere_queries
 from marginlens.dynamics import Record, descend
 from marginlens.norms import L1, Frobenius, LInf, Norm, Nuclear, Spectral
@@ -21,6 +19,9 @@ from marginlens.theory.sign_factors import sign_factor_margin
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
 from marginlens_papers.claims.drawing import heat_map, level
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 31
 SIZES = (6, 8, 10)  # n, T, d
@@ -247,9 +248,11 @@ def _sentence(numbers: dict[str, float], sign: list[dict[str, Any]]) -> str:
 
 
 def _draw_sign(finding: Finding) -> Figure:
-    fig, (left, right) = plotting.figure(2, width=5.2, height=4.2)
+    from matplotlib.ticker import LogLocator, ScalarFormatter
+
+    fig, (left, right) = ml.plotting.figure(2, width=5.2, height=4.2)
     runs = finding.arrays["sign"]
-    for colour, run in zip(plotting.shades(len(runs)), runs, strict=True):
+    for colour, run in zip(ml.plotting.shades(len(runs)), runs, strict=True):
         label = f"width {run['width']}"
         left.loglog(run["looks"], 1.0 - np.mean(run["alignment"], axis=0), "o-", color=colour, label=label)
         right.semilogx(run["looks"], np.mean(run["share"], axis=0), "o-", color=colour, label=label)
@@ -273,7 +276,7 @@ def _draw_sign(finding: Finding) -> Figure:
 
 
 def _draw_table(finding: Finding) -> Figure:
-    fig, (ax,) = plotting.figure(1, width=6.6, height=3.2)
+    fig, (ax,) = ml.plotting.figure(1, width=6.6, height=3.2)
     shares = finding.arrays["shares"]
     means = np.array([np.mean(values, axis=0) for values in shares.values()])
     heat_map(ax, means, list(shares), list(KNOWN), ".3f")

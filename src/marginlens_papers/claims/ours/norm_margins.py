@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
 from marginlens_papers.claims.drawing import heat_map, level
 from marginlens_papers.norm_runs import SETTINGS, NormRuns, Setting, archived_norm_runs, norm_runs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STEPS, LONG_STEPS = 10_000, 100_000
 PROBLEMS, FEW_PROBLEMS = 200, 8
@@ -283,7 +285,7 @@ class X_N2(_OneNormOneMargin):
 
 
 def _draw_tables(runs: NormRuns) -> Figure:
-    fig, (left, right) = plotting.figure(2, width=5.6, height=4.9)
+    fig, (left, right) = ml.plotting.figure(2, width=5.6, height=4.9)
     heat_map(left, runs.table, runs.names, runs.names, ".4f")
     left.set(
         xlabel="margin in",
@@ -299,10 +301,10 @@ def _draw_tables(runs: NormRuns) -> Figure:
 
 
 def _draw_course(arrays: Any) -> Figure:
-    fig, (left, right) = plotting.figure(2, width=5.6, height=4.5)
+    fig, (left, right) = ml.plotting.figure(2, width=5.6, height=4.5)
     runs, long = arrays["runs"], arrays["long"]
     looks = [
-        {"color": plotting.ACCENTS[k], "marker": "osD^v"[k], "ms": 4.5, "label": name}
+        {"color": ml.plotting.ACCENTS[k], "marker": "osD^v"[k], "ms": 4.5, "label": name}
         for k, name in enumerate(runs.names)
     ]
     for k, look in enumerate(looks):
@@ -325,5 +327,5 @@ def _draw_course(arrays: Any) -> Figure:
         )
     right.set(xscale="log", xlabel=f"1 − share of the own margin after {LONG_STEPS:,} steps", ylabel="share of runs")
     right.set(ylim=(0.0, 1.02), title=f"All {n} × {long.share.shape[-1]} runs")
-    right.axvline(1.0 - LONG_OWN_SHARE, color=plotting.INK, ls="--", lw=1.2)
+    right.axvline(1.0 - LONG_OWN_SHARE, color=ml.plotting.INK, ls="--", lw=1.2)
     return fig

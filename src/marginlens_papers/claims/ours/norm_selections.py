@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.dynamics import descend
 from marginlens.optimizers import SteepestDescent
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.norm_runs import SETTINGS, Problems, Setting
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SLOWER = 0.1  # sizes of steps relative to those of X-N1 and X-N2, so that paths hardly depend on them
 STEPS = 4000
@@ -199,7 +201,7 @@ def _note(found: dict[str, dict[str, Any]]) -> str:
 
 
 def _draw(variable: str, part: dict[str, Any]) -> Figure:
-    fig, (left, middle, right) = plotting.figure(3, width=4.9, height=4.9)
+    fig, (left, middle, right) = ml.plotting.figure(3, width=4.9, height=4.9)
     names = part["names"]
     n = len(names)
     drawing.heat_map(left, 100.0 * part["differ"], names, names, ".0f", max(10.0, 100.0 * float(part["differ"].max())))
@@ -215,9 +217,9 @@ def _draw(variable: str, part: dict[str, Any]) -> Figure:
     successes = np.round(part["best"] * part["count"])
     low, high = drawing.proportion_interval(successes, part["count"])
     place = np.arange(n)
-    right.bar(place, 100 * part["best"], color=plotting.LOCAL, width=0.66)
+    right.bar(place, 100 * part["best"], color=ml.plotting.LOCAL, width=0.66)
     error = 100 * np.stack([part["best"] - low, high - part["best"]])
-    right.errorbar(place, 100 * part["best"], error, fmt="none", color=plotting.INK, capsize=4, lw=1.3)
+    right.errorbar(place, 100 * part["best"], error, fmt="none", color=ml.plotting.INK, capsize=4, lw=1.3)
     right.set(xticks=place, xticklabels=names, xlabel="descent in", ylabel="% of problems", ylim=(0, 100))
     right.set_title("Select the best token in every input\n(95% intervals)")
     right.grid(visible=False, axis="x")

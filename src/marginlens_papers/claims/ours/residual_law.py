@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
 from marginlens.dynamics import Record, descend
 from marginlens.optimizers import NormalizedGD
@@ -21,6 +19,10 @@ from marginlens.typing import FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SEED = 20
 LOOKED_AT = (100, 300, 1000, 2000)
@@ -251,13 +253,13 @@ def _note(numbers: dict[str, float], runs: list[dict[str, Any]]) -> str:
 def _draw_collapse(finding: Finding) -> Figure:
     run, shown = finding.arrays["runs"][0], finding.arrays["shown"]
     count = len(shown["solved"])
-    fig, axes = plotting.figure(4, width=3.5, height=4.3)
+    fig, axes = ml.plotting.figure(4, width=3.5, height=4.3)
     places = [k for k, count in enumerate(run["steps"]) if count in LOOKED_AT]
     low = 0.5 * float(np.nanmin(run["smallest"][:count][run["holds"][:count]]))
     for column, (ax, place) in enumerate(zip(axes, places, strict=True)):
         for settled, colour, name in (
-            (False, plotting.NEITHER, "run not settled yet by the law's clock"),
-            (True, plotting.ACCENTS[2], "run settled"),
+            (False, ml.plotting.NEITHER, "run not settled yet by the law's clock"),
+            (True, ml.plotting.ACCENTS[2], "run settled"),
         ):
             mine = (run["settled"][:count, place] == settled) & run["holds"][:count]
             chosen = shown["carrying"] & mine[:, None]
@@ -272,7 +274,7 @@ def _draw_collapse(finding: Finding) -> Figure:
                 label=name,
                 rasterized=True,
             )
-        ax.plot([low, 1.0], [low, 1.0], color=plotting.INK, lw=1.0, ls="--", zorder=3)
+        ax.plot([low, 1.0], [low, 1.0], color=ml.plotting.INK, lw=1.0, ls="--", zorder=3)
         middle = np.median(run["deviation"][:, place])
         ax.set(xlim=(low, 1.6), ylim=(0.1 * low, 1.6), xlabel="multiplier of ATT-SVM (share)")
         ax.set_title(f"{run['steps'][place]:,} steps\nmedian deviation {_short(middle)}")
@@ -293,9 +295,9 @@ def _short(number: float) -> str:
 
 def _draw_deviation(finding: Finding) -> Figure:
     runs, plain = finding.arrays["runs"], finding.arrays["plain"]
-    fig, (left, right) = plotting.figure(2, width=5.6, height=4.4)
+    fig, (left, right) = ml.plotting.figure(2, width=5.6, height=4.4)
     for k, (run, name) in enumerate(zip(runs, finding.arrays["losses"], strict=True)):
-        look = {"color": plotting.ACCENTS[k], "ls": ("-", "--", ":")[k], "lw": 1.6 + k}
+        look = {"color": ml.plotting.ACCENTS[k], "ls": ("-", "--", ":")[k], "lw": 1.6 + k}
         _banded(left, run["steps"], run["deviation"], f"{name} loss", look, band=k == 0)
     level(left, 1e-3, "aim for the median", dash=":")
     left.set(xscale="log", yscale="log", xlabel="step of NGD", ylabel="largest deviation |log(λ read off / λ solved)|")
@@ -304,15 +306,15 @@ def _draw_deviation(finding: Finding) -> Figure:
     run = runs[0]
     late = run["steps"] >= 100
     for which, colour, name in (
-        (run["stable"], plotting.ACCENTS[2], "NGD, step 1"),
-        (run["holds"] & ~run["stable"], plotting.ACCENTS[4], "NGD, step longer than 2/stiffness"),
+        (run["stable"], ml.plotting.ACCENTS[2], "NGD, step 1"),
+        (run["holds"] & ~run["stable"], ml.plotting.ACCENTS[4], "NGD, step longer than 2/stiffness"),
     ):
         x, y = (run[values][which][:SHOWN, late] for values in ("clock", "deviation"))
         right.loglog(x.ravel(), y.ravel(), "o", ms=2.4, mew=0, alpha=0.6, color=colour, label=name, rasterized=True)
     x, y = plain["clock"][plain["stable"]], plain["deviation"][plain["stable"]]
-    right.loglog(x.ravel(), y.ravel(), "^", ms=3.6, mew=0, alpha=0.8, color=plotting.ACCENTS[3], label="plain GD")
+    right.loglog(x.ravel(), y.ravel(), "^", ms=3.6, mew=0, alpha=0.8, color=ml.plotting.ACCENTS[3], label="plain GD")
     clock = np.geomspace(0.02, 24.0, 200)
-    right.plot(clock, np.exp(-clock), color=plotting.INK, lw=1.6, label="e^(−rate · R)", zorder=4)
+    right.plot(clock, np.exp(-clock), color=ml.plotting.INK, lw=1.6, label="e^(−rate · R)", zorder=4)
     right.set(xlim=(0.02, 300), ylim=(1e-10, 30), xlabel="the law's clock, rate · R", ylabel="largest deviation")
     right.set_title("The same, by the clock that the law predicts")
     right.legend(loc="lower left", markerscale=2.5)
@@ -321,11 +323,11 @@ def _draw_deviation(finding: Finding) -> Figure:
 
 def _draw_offset(finding: Finding) -> Figure:
     run = finding.arrays["runs"][0]
-    fig, (ax,) = plotting.figure(1, width=6.4, height=4.4)
+    fig, (ax,) = ml.plotting.figure(1, width=6.4, height=4.4)
     for name, colour, label in (
-        ("plain", plotting.PATH, "p against R pᵐᵐ/‖pᵐᵐ‖"),
-        ("with_offset", plotting.ACCENTS[3], "p against R pᵐᵐ/‖pᵐᵐ‖ + offset"),
-        ("in_span", plotting.ACCENTS[2], "the same, within the span of the active rows"),
+        ("plain", ml.plotting.PATH, "p against R pᵐᵐ/‖pᵐᵐ‖"),
+        ("with_offset", ml.plotting.ACCENTS[3], "p against R pᵐᵐ/‖pᵐᵐ‖ + offset"),
+        ("in_span", ml.plotting.ACCENTS[2], "the same, within the span of the active rows"),
     ):
         values = run[name][run["holds"]]
         _banded(ax, run["steps"], np.maximum(values, 1e-30), label, {"color": colour}, band=True)

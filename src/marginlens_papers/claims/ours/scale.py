@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from marginlens import plotting
+import marginlens as ml
 from marginlens.sweeps import sweep
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
@@ -24,6 +23,9 @@ from marginlens_papers.scale_runs import (
     counted,
     scale_plan,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TAIL = 1e-2  # of 1 - correlation: what lies beyond counts as the tail
 WIDE = 100  # from this width on a share is known to ±1e-5
@@ -151,15 +153,15 @@ def _note(runs: ScaleRuns, facts: dict[str, Any], numbers: dict[str, float], hal
 
 def _draw(finding: Finding) -> Figure:
     runs, low, high = (finding.arrays[name] for name in ("runs", "low", "high"))
-    fig, (left, middle, right) = plotting.figure(3, width=4.4, height=4.4)
+    fig, (left, middle, right) = ml.plotting.figure(3, width=4.4, height=4.4)
     place = np.arange(len(WIDTHS))
     share = runs.share_negative
-    left.errorbar(place, share, [share - low, high - share], fmt="o", color=plotting.INK, capsize=4, ms=5)
-    left.axhline(0.01, color=plotting.PATH, ls=":", lw=1.2)
+    left.errorbar(place, share, [share - low, high - share], fmt="o", color=ml.plotting.INK, capsize=4, ms=5)
+    left.axhline(0.01, color=ml.plotting.PATH, ls=":", lw=1.2)
     left.annotate("the paper's bound, 1%", (place[-1], 0.01), (0, 4), textcoords="offset points", ha="right")
     left.set(yscale="log", xticks=place, xticklabels=[str(d) for d in runs.widths], xlabel="dimension d")
     left.set(ylabel="share of problems (95% intervals)", title="Saturated with a negative score gap")
-    colours = plotting.ACCENTS
+    colours = ml.plotting.ACCENTS
     for k, d in enumerate(runs.widths):
         beyond = np.cumsum(runs.misses[k, 0][::-1])[::-1] / runs.n_saturated[k]
         middle.loglog(
@@ -181,7 +183,7 @@ def _draw(finding: Finding) -> Figure:
         ylabel="share of saturated runs beyond",
     )
     middle.set_title("The tail of the correlation")
-    right.axvline(0, color=plotting.INK, ls="--", lw=1.2)
+    right.axvline(0, color=ml.plotting.INK, ls="--", lw=1.2)
     right.set(xlim=(-0.3, 0.8), xlabel="smallest score gap to a neighbour", ylabel="probability (bins of .01)")
     right.set_title("Score gaps")
     fig.legend(*middle.get_legend_handles_labels(), loc="outside lower center", ncol=6)

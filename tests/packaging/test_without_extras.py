@@ -1,0 +1,106 @@
+"""What an installation without extras can do, and the sentence in which everything else names the extra that it needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from marginlens.papers import registered
+from tolerances import HANGING
+
+OPTIONAL = ("matplotlib", "sklearn", "PIL", "pyarrow", "pandas", "polars", "networkx", "torch", "transformers")
+WITHOUT = f"""
+import sys
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in {OPTIONAL!r} else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+"""  # as if none of them were installed
+
+LIBRARY = """
+import json
+import numpy as np
+import marginlens as ml
+from marginlens.papers import registered
+
+data, v = ml.data.figure_8()
+run = ml.descend(data, v, n_steps=200)
+solution = ml.att_svm(data, run.selected)
+html = run._repr_html_()
+print(json.dumps({
+    "cosine": float(ml.correlation(run.final, solution.x)),
+    "residual": float(np.max(solution.kkt_residual())),
+    "theorem": bool(ml.predict_limit(data, v).verdicts),
+    "picture": html[html.index("There is no picture"):].split("</p>")[0],
+    "graphs": len(ml.priority_graphs(ml.data.figure_2())),
+    "lab": ml.lab.lab_page().startswith("<!doctype html>"),
+    "claims": len(ml.ledger()),
+    "statements": sorted({one.citation for one in registered()}),
+}))
+"""
+
+
+def python(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT + source, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANGING, check=False)
+
+
+def test_theory_training_solving_graphs_the_lab_and_the_ledger_need_none():
+    done = python(LIBRARY)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["cosine"] > 0.9
+    assert found["residual"] < 1e-9
+    assert (found["theorem"], found["graphs"], found["lab"]) == (True, 2, True)
+    assert "marginlens[plot]" in found["picture"]
+    assert found["claims"] >= 42
+    assert found["statements"] == sorted({one.citation for one in registered()})
+
+
+@pytest.mark.parametrize(
+    ("code", "extra"),
+    [
+        ("ml.plotting", "plot"),
+        ("import marginlens.plotting.files", "plot"),
+        ("ml.priority_graphs(ml.data.figure_2())[1].plot()", "plot"),
+        ("ml.AttentionTextClassifier", "text"),
+        ("ml.ledger().to_frame('pandas')", "pandas"),
+    ],
+)
+def test_what_needs_an_extra_names_it(code, extra):
+    done = python(f"import marginlens as ml\n{code}")
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("marginlens.errors.MissingExtra: "), done.stderr
+    assert last.endswith(f"install it with pip install 'marginlens[{extra}]'.")
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("reproduce", "--quick", "--only", "A-F9"), "report"),
+        (("train", "PROBLEM", "--plot", "figure.png"), "plot"),
+        (("text", "train", "TABLE"), "text"),
+    ],
+)
+def test_commands_say_it_in_one_sentence(words, extra, tmp_path):
+    from marginlens.data import figure_8, write_problem
+
+    problem, table = tmp_path / "problem.npz", tmp_path / "table.csv"
+    write_problem(problem, figure_8()[0], head=figure_8()[1])
+    table.write_text("text,label\na fine film,good\na dull film,bad\n" * 10, encoding="utf-8")
+    files = {"PROBLEM": str(problem), "TABLE": str(table), "figure.png": str(tmp_path / "figure.png")}
+    done = python(
+        "import marginlens_command; marginlens_command.main()",
+        *(files.get(word, word) for word in words),
+        *(("--out", str(tmp_path / "out")) if words[0] != "train" else ()),
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.endswith(f"pip install 'marginlens[{extra}]'.")
