@@ -35,6 +35,7 @@ run = ml.descend(data, v, n_steps=200)
 solution = ml.att_svm(data, run.selected)
 html = run._repr_html_()
 print(json.dumps({
+    "statements": sorted({one.citation for one in registered()}),  # before claims, which add theirs
     "cosine": float(ml.correlation(run.final, solution.x)),
     "residual": float(np.max(solution.kkt_residual())),
     "theorem": bool(ml.predict_limit(data, v).verdicts),
@@ -42,7 +43,6 @@ print(json.dumps({
     "graphs": len(ml.priority_graphs(ml.data.figure_2())),
     "lab": ml.lab.lab_page().startswith("<!doctype html>"),
     "claims": len(ml.ledger()),
-    "statements": sorted({one.citation for one in registered()}),
 }))
 """
 
