@@ -47,5 +47,7 @@ def test_every_part_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_cvxpy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"needs the package cvxpy: install it with pip install 'marginlens\[bench\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"needs the package cvxpy: install it with pip install 'marginlens\[bench\]'"
+    ):
         graph.bench_graph()

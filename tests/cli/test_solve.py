@@ -202,6 +202,7 @@ def test_a_norm_is_shown_with_its_bounds_and_with_other_solutions(here):
     [(figure_8, "OUT.PNG"), (figure_1b, "out.svg"), (lambda: sphere_tokens(2, 3, 3, 2, 0), "out.png")],
 )
 def test_plot_draws_problems_in_the_plane(here, maker, name):
+    pytest.importorskip("matplotlib")
     write_problem("f.npz", *maker())
     Path(name).write_text("an older file")
     result = solve("f.npz", "--plot", name)
