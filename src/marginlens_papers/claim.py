@@ -165,11 +165,11 @@ class Claim(ABC):
         return Verdict.REPRODUCED_WITH_NOTE if finding.note else Verdict.REPRODUCED
 
 
-def _in_style(draw: Callable[[Any, Finding], dict[str, Figure]]) -> Callable[[Any, Finding], dict[str, Figure]]:
+def _in_style(draw: Callable[..., Any]) -> Callable[..., Any]:
     """`draw` in the style of the library's figures; matplotlib is imported when it draws, so that a ledger is read without it."""
 
     @wraps(draw)
-    def styled(claim: Any, finding: Finding) -> dict[str, Figure]:
+    def styled(claim: Any, finding: Finding) -> Any:
         from marginlens.plotting import in_style
 
         return in_style(draw)(claim, finding)
