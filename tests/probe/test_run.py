@@ -506,6 +506,12 @@ def test_the_maps_of_a_decoder_have_the_tokens_it_has_read_behind_its_start():
     assert [result.head_name(0, 1), result.head_name(3, 0)] == ["encoder 0 H1", "cross 0 H0"]
     decoded = tuple((model.config.decoder_start_token_id, *row[:-1]) for row in ids)
     assert [example.decoder_tokens for example in result.examples] == [("[start]", *row[:-1]) for row in names]
+    read = ("[start]", *names[0][:-1])
+    for row in result.examples[0].to_frame("pyarrow").to_pylist():
+        tower = result.layer_names[row["layer"]].split()[0]
+        assert row["token"] == (names[0] if tower == "encoder" else read)[row["query"]]
+        attended = read if tower == "decoder" else names[0]
+        assert row["selected_token"] == (attended[row["selected"]] if row["selected"] >= 0 else "")
     received = Counter()
     for place, example in enumerate(result.examples):
         batch = {"input_ids": [ids[place]], "decoder_input_ids": [decoded[place]]}

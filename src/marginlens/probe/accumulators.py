@@ -57,7 +57,7 @@ class MeasureSums:
         Args:
             attention: (n_inputs, n_heads, n_queries, n_tokens), of a layer that may have fewer heads than others: these have no numbers.
             visible: (n_inputs, n_queries, n_tokens). selection: of every query, (n_inputs, n_heads, n_queries).
-            kind: in cross-attention no query can select itself, and in windows none is that of the first token.
+            kind: in cross-attention no query can select itself, and windows of an image have no first token.
         """
         heads = slice(0, attention.shape[1])
         if not self.n_queries[layer]:
@@ -75,11 +75,13 @@ class MeasureSums:
             self.sums[name][layer, heads] += numbers.sum(axis=1)
             self.first[name][layer, heads] += numbers[:, query == 0].sum(axis=1)
         selected = np.moveaxis(selection.unique, 1, 0)[:, counted]  # (n_heads, n_queries)
-        sees = visible[counted]
-        first, last = np.argmax(sees, axis=-1), sees.shape[-1] - 1 - np.argmax(sees[:, ::-1], axis=-1)
-        itself = selected == query if kind is not LayerKind.CROSS else np.full(selected.shape, np.nan)
+        sees, unknown = visible[counted], np.full(selected.shape, np.nan)
+        first = np.argmax(visible.any(axis=1), axis=-1)[np.nonzero(counted)[0]]  # of the input: a window may hide it
+        last = sees.shape[-1] - 1 - np.argmax(sees[:, ::-1], axis=-1)
+        itself = selected == query if kind is not LayerKind.CROSS else unknown
+        selects_first = selected == first if kind is not LayerKind.WINDOW else unknown
         negligible = negligible_shares(maps, tuple(NEGLIGIBLE), n_visible[counted])
-        hits = (top > 0.5, itself, selected == first, selected == last, selected < 0, *negligible)
+        hits = (top > 0.5, itself, selects_first, selected == last, selected < 0, *negligible)
         for name, hit in zip(self._SHARES, hits, strict=True):
             self.sums[name][layer, heads] += hit.sum(axis=1)
         attended = np.where((visible & counted[..., None])[:, None], attention, 0.0)
@@ -115,6 +117,7 @@ class LayerTokens:
 
     def __init__(self, inputs: Inputs, adapter: Adapter) -> None:
         self.inputs, self.n_layers, self.n_heads = inputs, adapter.n_layers, adapter.n_heads
+        self.layer_names = adapter.layer_names
         towers = [adapter.tower(layer) for layer in range(adapter.n_layers)]
         kinds = [adapter.kind(layer) for layer in range(adapter.n_layers)]
         self._is_decoder = [tower == "decoder" for tower in towers]
@@ -138,7 +141,7 @@ class ExampleMaps:
 
     def __init__(self, tokens: LayerTokens, settings: ProbeSettings) -> None:
         self._inputs, self._decoder, self._longest = tokens.inputs, tokens.decoder, settings.longest_example
-        self._n_heads = tokens.n_heads
+        self._n_heads, self._layer_names = tokens.n_heads, tokens.layer_names
         n_maps = tokens.n_layers * tokens.n_heads
         count = min(settings.examples, max(1, _MAX_EXAMPLE_ENTRIES // (n_maps * self._longest**2)))
         self._layers: dict[int, list[tuple[Any, IntArray, FloatArray]]] = {k: [] for k in self._chosen(count)}
@@ -188,6 +191,7 @@ class ExampleMaps:
                     grid=self._inputs.grid,
                     image=self._inputs.image(place),
                     decoder_tokens=() if self._decoder is None else self._decoder.tokens[place],
+                    layer_names=() if self._decoder is None else self._layer_names,
                 )
             )
         return tuple(made)

@@ -97,7 +97,7 @@ _BY_GROUP = {
         ("margin_low", "5% margin", "The logit margin that 95% of the queries exceed."),
         ("decisive_share", "decisive", "The share of queries whose selected token holds more than half of the attention."),
         ("self_share", "selects itself", "The share of queries that select their own token."),
-        ("first_share", "selects the first", "The share of queries that select the first token."),
+        ("first_share", "selects the first", "The share of queries that select the first token of their input."),
         ("last_share", "selects the last", "The share of queries that select the last token they see."),
         ("sink_share", "sink", "The share of all attention that goes to the most attended token of an input."),
         ("tied_share", "tied",
@@ -268,6 +268,7 @@ class Example(Displayed, Tabular):
             for a query that sees only one token, -1 and the margin, zero up to rounding, for one whose selection is tied.
         decoder_tokens: (n_tokens) what the tokens that a decoder reads are called, where there is one: the queries of its layers, and what
             its own attention (not its cross-attention) goes to.
+        layer_names: as in `ProbeResult`, where there is a decoder: they say which layers are the decoder's.
         grid: rows and columns of patches where the tokens after the first are an image's.
         image: (height, width, channels) that image in bytes, at the size that the model reads.
 
@@ -283,6 +284,7 @@ class Example(Displayed, Tabular):
     grid: tuple[int, int] | None = None
     image: npt.NDArray[np.uint8] | None = None
     decoder_tokens: tuple[str, ...] = ()
+    layer_names: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Example({self.name[:40]!r}, {len(self.tokens)} tokens, {len(self.queries)} queries)"
@@ -299,20 +301,38 @@ class Example(Displayed, Tabular):
         }
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw which tokens the queries attend to, over all heads: queries downward, tokens across. Returns the axes."""
+        """Draw which tokens the queries attend to, over all heads: queries downward, tokens across. Returns the axes.
+
+        Where there is a decoder, it is the heads of the encoder that are drawn: all others have other tokens.
+        """
         axes = axes_for(ax)
-        draw_matrix(axes, np.mean(self.attention, axis=(0, 1)), "Blues", 0.0)
+        drawn = [layer for layer in range(len(self.attention)) if self._queries(layer) is self.tokens]
+        draw_matrix(axes, np.mean(self.attention[drawn], axis=(0, 1)), "Blues", 0.0)
         names = [short_name(token, 12) for token in self.tokens]
         axes.set_xticks(np.arange(len(names)), names, rotation=90)
         axes.set_yticks(np.arange(len(self.queries)), [names[query] for query in self.queries.tolist()])
         axes.set(xlabel="attention to, mean of all heads", ylabel="query")
         return axes
 
+    def _tower(self, layer: int) -> str:
+        return self.layer_names[layer].split()[0] if self.decoder_tokens else ""
+
+    def _queries(self, layer: int) -> tuple[str, ...]:
+        """The tokens that a layer attends with."""
+        return self.decoder_tokens if self._tower(layer) in ("decoder", "cross") else self.tokens
+
+    def _attended(self, layer: int) -> tuple[str, ...]:
+        """The tokens that a layer attends to."""
+        return self.decoder_tokens if self._tower(layer) == "decoder" else self.tokens
+
     def _columns(self) -> dict[str, Any]:
         layer, head, query = np.indices(self.selected.shape).reshape(3, -1)
         chosen, places = self.selected.ravel(), self.queries[query]
-        names = {"token": [self.tokens[k] for k in places.tolist()], "selected": chosen}
-        tokens = [self.tokens[k] if k >= 0 else "" for k in chosen.tolist()]
+        layers = range(len(self.selected))
+        queries, attended = ([tokens(k) for k in layers] for tokens in (self._queries, self._attended))
+        of_query, of_selected = (list(zip(layer.tolist(), at.tolist(), strict=True)) for at in (places, chosen))
+        names = {"token": [queries[at][k] for at, k in of_query], "selected": chosen}
+        tokens = [attended[at][k] if k >= 0 else "" for at, k in of_selected]
         return {
             "layer": layer,
             "head": head,
