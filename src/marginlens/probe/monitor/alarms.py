@@ -6,7 +6,7 @@ what it is; and it must hold at `PERSISTENCE` measurements in a row, so that a s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -39,13 +39,13 @@ class Alarm:
     """One finding of a rule.
 
     Attributes:
-        kind: the rule. layer, head: what it is about; head is None for a whole layer.
-        step: the first of the steps in a row at which it held. sentence: what to tell the person who trains.
+        kind: the rule. layer, heads: what it is about; no heads for a whole layer.
+        step: the first of the steps in a row at which it held, for the first of the heads. sentence: what to tell the person who trains.
     """
 
     kind: AlarmKind
     layer: int
-    head: int | None
+    heads: tuple[int, ...]
     step: int
     sentence: str
 
@@ -54,9 +54,9 @@ class Alarm:
 
 
 def find_alarms(curves: CheckpointCurves) -> tuple[Alarm, ...]:
-    """All alarms that the curves of a run raise, those that began first before the others."""
+    """All alarms that the curves of a run raise, one for each rule and layer, those that began first before the others."""
     found = [*_not_finite(curves), *_collapses(curves), *_stuck(curves), *_growth(curves)]
-    return tuple(sorted(found, key=lambda alarm: (alarm.step, alarm.layer, -1 if alarm.head is None else alarm.head)))
+    return tuple(sorted(found, key=lambda alarm: (alarm.step, alarm.layer, alarm.heads)))
 
 
 def alarm_summary(alarms: Sequence[Alarm], most: int = 12) -> tuple[str, ...]:
@@ -67,15 +67,15 @@ def alarm_summary(alarms: Sequence[Alarm], most: int = 12) -> tuple[str, ...]:
 
 
 def _not_finite(curves: CheckpointCurves) -> list[Alarm]:
-    """One for each head whose attention was finite at first; it takes one measurement."""
+    """Heads whose attention was finite at first; it takes one measurement."""
     values = curves["relative_nnz"]
+    is_lost = np.isnan(values) & np.isfinite(values[0])
     found = []
-    for layer, head in np.argwhere(np.isfinite(values[0])).tolist():
-        lost = np.flatnonzero(np.isnan(values[:, layer, head]))
-        if lost.size:
-            step = _step(curves, int(lost[0]))
-            said = f"L{layer}H{head}: its attention is not finite from step {step} on, so that its weights or inputs are not."
-            found.append(Alarm(AlarmKind.NOT_FINITE, layer, head, step, said))
+    for layer in np.flatnonzero(is_lost.any(axis=(0, 2))).tolist():
+        heads = np.flatnonzero(is_lost[:, layer].any(axis=0)).tolist()
+        step = _step(curves, int(np.argmax(is_lost[:, layer].any(axis=1))))
+        said = f"{_named(layer, heads)}: attention that is not finite from step {step} on, so that the weights or inputs are not."
+        found.append(Alarm(AlarmKind.NOT_FINITE, layer, tuple(heads), step, said))
     return found
 
 
@@ -93,7 +93,7 @@ def _collapses(curves: CheckpointCurves) -> list[Alarm]:
                 f"Layer {layer}: entropy collapse from step {step} on; the mean entropy of its heads fell from {curve[0]:.2g} to "
                 f"{low:.1g} nats, which often comes before training diverges (a lower learning rate or a longer warm-up helps)."
             )
-            found.append(Alarm(AlarmKind.ENTROPY_COLLAPSE, layer, None, step, said + _after(curves, holds, start)))
+            found.append(Alarm(AlarmKind.ENTROPY_COLLAPSE, layer, (), step, said + _after(curves, holds, start)))
     return found
 
 
@@ -103,17 +103,17 @@ def _stuck(curves: CheckpointCurves) -> list[Alarm]:
     found = []
     with np.errstate(invalid="ignore"):
         holds = (sink >= STUCK_SINK_SHARE) & (sink[0] <= UNSTUCK_SINK_SHARE)
-    for layer, head in np.argwhere(holds.any(axis=0)).tolist():
-        start = _first_run(holds[:, layer, head])
-        if start is not None:
-            step = _step(curves, start)
-            first = curves["first_share"][start, layer, head] if "first_share" in curves.measures else np.nan
-            which = ", the first," if first >= STUCK_SINK_SHARE else ""
-            said = (
-                f"L{layer}H{head}: stuck on one token from step {step} on; one token of each input{which} gets "
-                f"{sink[start, layer, head]:.0%} of the attention of all queries, against {sink[0, layer, head]:.0%} at first."
-            )
-            found.append(Alarm(AlarmKind.STUCK, layer, head, step, said + _after(curves, holds[:, layer, head], start)))
+    for layer, starts in _by_layer(holds):
+        heads, start = list(starts), min(starts.values())
+        step, at = _step(curves, start), (list(starts.values()), layer, heads)
+        first = curves["first_share"][at] if "first_share" in curves.measures else np.array([np.nan])
+        which = ", the first," if (first >= STUCK_SINK_SHARE).all() else ""
+        said = (
+            f"{_named(layer, heads)}: stuck on one token from step {step} on; one token of each input{which} gets "
+            f"{_span(sink[at], '.0%')} of the attention of all queries, against {_span(sink[0, layer, heads], '.0%')} at first."
+        )
+        said += _after(curves, holds[:, layer, heads].any(axis=1), start)
+        found.append(Alarm(AlarmKind.STUCK, layer, tuple(heads), step, said))
     return found
 
 
@@ -125,25 +125,39 @@ def _growth(curves: CheckpointCurves) -> list[Alarm]:
         is_large = norms >= NORM_GROWTH * np.maximum(norms[0], UNIT_NORM)
         is_growing = np.diff(norms, axis=0, prepend=norms[:1]) > 0.0
         holds = is_large & is_growing & (share >= UNCHANGED_NNZ_SHARE * share[0])
-    for layer, head in np.argwhere(holds.any(axis=0)).tolist():
-        start = _first_run(holds[:, layer, head])
-        if start is not None:
-            step, now = _step(curves, start), start + PERSISTENCE - 1
-            said = (
-                f"L{layer}H{head}: its weights grow without sharper attention from step {step} on; the norm of W went from "
-                f"{norms[0, layer, head]:.2g} to {norms[now, layer, head]:.2g}, nnz/T from {share[0, layer, head]:.2f} to "
-                f"{share[now, layer, head]:.2f} (weight decay holds weights that do nothing)."
-            )
-            found.append(
-                Alarm(
-                    AlarmKind.GROWTH_WITHOUT_SPARSITY,
-                    layer,
-                    head,
-                    step,
-                    said + _after(curves, holds[:, layer, head], start),
-                )
-            )
+    for layer, starts in _by_layer(holds):
+        heads, start = list(starts), min(starts.values())
+        step, now = _step(curves, start), ([k + PERSISTENCE - 1 for k in starts.values()], layer, heads)
+        said = (
+            f"{_named(layer, heads)}: weights that grow without sharper attention from step {step} on; the norm of W went from "
+            f"{_span(norms[0, layer, heads], '.2g')} to {_span(norms[now], '.2g')}, nnz/T from "
+            f"{_span(share[0, layer, heads], '.2f')} to {_span(share[now], '.2f')} (weight decay holds weights that do nothing)."
+        )
+        said += _after(curves, holds[:, layer, heads].any(axis=1), start)
+        found.append(Alarm(AlarmKind.GROWTH_WITHOUT_SPARSITY, layer, tuple(heads), step, said))
     return found
+
+
+def _by_layer(holds: BoolArray) -> Iterator[tuple[int, dict[int, int]]]:
+    """Of every layer in which a rule (n_measurements, n_layers, n_heads) held long enough: head → where that began."""
+    for layer in np.flatnonzero(holds.any(axis=(0, 2))).tolist():
+        begun = {head: _first_run(curve) for head, curve in enumerate(holds[:, layer].T)}
+        starts = {head: start for head, start in begun.items() if start is not None}
+        if starts:
+            yield layer, starts
+
+
+def _named(layer: int, heads: list[int]) -> str:
+    """L3H5, or Layer 3, heads 5 and 7."""
+    if len(heads) == 1:
+        return f"L{layer}H{heads[0]}"
+    return f"Layer {layer}, heads {', '.join(map(str, heads[:-1]))} and {heads[-1]}"
+
+
+def _span(values: FloatArray, form: str) -> str:
+    """The smallest and the largest number, or one where they read the same."""
+    low, high = (format(float(end(values)), form) for end in (np.min, np.max))
+    return low if low == high else f"{low}–{high}"
 
 
 def _first_run(holds: BoolArray) -> int | None:

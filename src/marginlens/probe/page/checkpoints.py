@@ -86,7 +86,7 @@ def _page_data(curves: CheckpointCurves, alarms: Sequence[Alarm] | None) -> dict
         "heads": curves.n_heads,
         "measures": [_measure_data(curves, measure) for measure in curves.shown],
         "axis": "checkpoint" if alarms is None else "optimizer step",
-        "alarms": [[alarm.layer, alarm.head] for alarm in alarms or ()],
+        "alarms": [[alarm.layer, head] for alarm in alarms or () for head in alarm.heads or (None,)],
     }
 
 
