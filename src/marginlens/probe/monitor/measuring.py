@@ -6,6 +6,7 @@ They are those of `probe_model`, computed where the model is: on a GPU only the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from marginlens.errors import InputError, reject
 from marginlens.probe.heads.key_query import factor_norms
 from marginlens.probe.models.adapters import Adapter
-from marginlens.probe.models.adapters.base import LayerReading, device_of
+from marginlens.probe.models.adapters.base import LayerKind, LayerReading, device_of
 from marginlens.probe.models.implementation import eager_attention, is_hugging_face
 from marginlens.probe.models.inputs import InputBatch
 from marginlens.probe.models.reading import adapter_of_batch, read_attention
@@ -27,6 +28,9 @@ from marginlens.typing import BoolArray, FloatArray, IntArray
 MAX_INPUTS, MAX_TOKENS = 8, 64  # of a batch that nobody chose for the monitor: it is cut to these
 MAP_MEASURES = ("relative_nnz", "nnz", "entropy", "top_probability")
 SHARES = ("decisive_share", "first_share", "sink_share", "tied_share")
+_LAYERS_AT_ONCE = (
+    4  # whose norms are made in parallel: beside a GPU, small eigenvalue problems take longer than all else
+)
 LIKELY_POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 
 
@@ -293,7 +297,10 @@ class _LayerSums:
         margin = best.values[..., 0] - best.values[..., 1]
         ties = (logits >= (best.values[..., :1] - reading.rounding.double()[..., None])) & sees
         is_unique = ties.sum(dim=-1) == 1
-        first = visible.int().argmax(dim=-1)[:, None]  # (B, 1, T) the first visible token
+        first = visible.any(dim=1).int().argmax(dim=-1)[:, None, None]  # (B, 1, 1) the first token of the input
+        selects_first = (is_unique & (best.indices[..., 0] == first)).double()
+        if reading.kind is LayerKind.WINDOW:  # of an image, which has no first token
+            selects_first.fill_(torch.nan)
         received = (maps * weights[..., None]).sum(dim=2)  # (B, H, S)
         sums = {
             "relative_nnz": (nnz / n_visible.clamp(min=1)[:, None] * weights),
@@ -301,7 +308,7 @@ class _LayerSums:
             "entropy": -torch.special.xlogy(maps, maps).sum(dim=-1) * weights,
             "top_probability": top * weights,
             "decisive_share": (top > 0.5) * weights,
-            "first_share": (is_unique & (best.indices[..., 0] == first)) * weights,
+            "first_share": selects_first * weights,
             "sink_share": received.amax(dim=-1, keepdim=True),
             "tied_share": ~is_unique * weights,
         }
@@ -335,18 +342,21 @@ def weight_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str,
     if not is_usual or adapter.rotary or not adapter.reads_weights or adapter.beyond_w:
         found, notes, _ = head_norms(adapter, offset)
         return found, notes
-    with single_blas_thread():
-        for layer in range(adapter.n_layers):
-            weights = adapter.projection(layer)
-            if weights.deviation is not None:  # measured, not stored
-                found, notes, _ = head_norms(adapter, offset)
-                return found, notes
-            d_model, d_head = weights.W_Q.shape[0], adapter.shape(layer).d_head
-            queries, keys = (
-                W.detach().reshape(d_model, -1, d_head).permute(1, 0, 2) for W in (weights.W_Q, weights.W_K)
-            )
-            n_heads = queries.shape[0]
-            keys = keys[[adapter.key_head(head, layer) for head in range(n_heads)]]
-            for name, values in factor_norms(keys, queries, adapter.scale(layer)).items():
-                norms[name][layer, :n_heads] = values
+    weights = [adapter.projection(layer) for layer in range(adapter.n_layers)]
+    if any(layer.deviation is not None for layer in weights):  # measured, not stored
+        found, notes, _ = head_norms(adapter, offset)
+        return found, notes
+
+    def of_layer(layer: int) -> dict[str, FloatArray]:
+        d_model, d_head = weights[layer].W_Q.shape[0], adapter.shape(layer).d_head
+        queries, keys = (
+            W.detach().reshape(d_model, -1, d_head).permute(1, 0, 2) for W in (weights[layer].W_Q, weights[layer].W_K)
+        )
+        keys = keys[[adapter.key_head(head, layer) for head in range(len(queries))]]
+        return factor_norms(keys, queries, adapter.scale(layer))
+
+    with single_blas_thread(), ThreadPoolExecutor(_LAYERS_AT_ONCE) as pool:
+        for layer, by_name in enumerate(pool.map(of_layer, range(adapter.n_layers))):
+            for name, values in by_name.items():
+                norms[name][layer, : len(values)] = values
     return norms, []
