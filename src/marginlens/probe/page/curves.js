@@ -2,7 +2,6 @@
 (() => {
   const data = JSON.parse(document.getElementById("curves").textContent);
   const state = { measure: 0, layer: 0, head: 0 };
-  const byId = (id) => document.getElementById(id);
 
   // ---- numbers
   const shown = (value) => {
@@ -129,13 +128,6 @@
     });
     byId("one").replaceChildren(make("h3", {}, `Layer ${state.layer}, head ${state.head}: ${measure.title} ${ends(values)}`), make("div", { class: "scroll" }, picture),
       make("p", { class: "under" }, "Grey are the other heads of the layer."));
-  }
-
-  function letKeysScroll() { // what is wider than its place can be reached and scrolled without a mouse
-    document.querySelectorAll(".scroll").forEach((element) => {
-      if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
-      else element.removeAttribute("tabindex");
-    });
   }
 
   function showAll() {

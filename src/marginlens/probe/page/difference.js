@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("difference").textContent);
   const state = { measure: 0, layer: data.start[0], head: data.start[1] };
-  const byId = (id) => document.getElementById(id);
+  const layerName = (layer) => data.layerNames[layer];
 
   // ---- numbers and colours
   const digits = (value) => {
@@ -40,7 +40,7 @@
     byId("says").textContent = measure.distance ? measure.says : `${measure.says} Shown is ${data.probed} minus ${data.against}.`;
     const top = make("tr", {}, make("th", { scope: "col" }, "layer \\ head"),
       ...Array.from({ length: data.heads }, (_, head) => make("th", { scope: "col" }, String(head))));
-    const rows = measure.values.map((row, layer) => make("tr", {}, make("th", { scope: "row" }, String(layer)),
+    const rows = measure.values.map((row, layer) => make("tr", {}, make("th", { scope: "row" }, layerName(layer)),
       ...row.map((value, head) => make("td", {}, cell(measure, value, layer, head)))));
     byId("heat").replaceChildren(make("thead", {}, top), make("tbody", {}, ...rows));
     const bar = make("i"), low = measure.distance ? 0 : -measure.largest;
@@ -53,7 +53,7 @@
     const chosen = layer === state.layer && head === state.head;
     const button = make("button", { type: "button", id: `cell-${layer}-${head}`, "aria-pressed": String(chosen) }, signed(value, measure));
     button.style.background = colour(value, measure);
-    button.setAttribute("aria-label", `Layer ${layer}, head ${head}: ${measure.title} ${signed(value, measure)}`);
+    button.setAttribute("aria-label", `${layerTitle(layerName(layer))}, head ${head}: ${measure.title} ${signed(value, measure)}`);
     button.tabIndex = chosen ? 0 : -1;
     button.addEventListener("click", () => choose(layer, head));
     return button;
@@ -66,7 +66,7 @@
     showHeat();
     showHead();
     byId(`cell-${layer}-${head}`).focus();
-    byId("announcement").textContent = `Layer ${layer}, head ${head} is shown below.`;
+    byId("announcement").textContent = `${layerTitle(layerName(layer))}, head ${head} is shown below.`;
   }
 
   byId("heat").addEventListener("keydown", (event) => {
@@ -75,13 +75,6 @@
     event.preventDefault();
     choose(state.layer + step[0], state.head + step[1]);
   });
-
-  function letKeysScroll() { // what is wider than its place can be reached and scrolled without a mouse
-    document.querySelectorAll(".scroll").forEach((place) => {
-      if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
-      else place.removeAttribute("tabindex");
-    });
-  }
 
   // ---- one head in both models
   function showHead() {
@@ -92,7 +85,7 @@
       make("td", { class: "number" }, measure.distance ? "" : shown(at(measure.probed), measure)),
       make("td", { class: "number" }, signed(at(measure.values), measure))));
     const heading = make("tr", {}, ...columns.map(([name, kind]) => make("th", { scope: "col", class: kind }, name)));
-    byId("head").replaceChildren(make("h2", {}, `Layer ${state.layer}, head ${state.head}`),
+    byId("head").replaceChildren(make("h2", {}, `${layerTitle(layerName(state.layer))}, head ${state.head}`),
       make("div", { class: "scroll" }, make("table", { class: "rows" }, make("thead", {}, heading), make("tbody", {}, ...rows))));
     letKeysScroll();
   }

@@ -32,6 +32,7 @@ def difference_page(difference: ProbeDifference) -> str:
         names={"probed": probed.model, "against": against.model},
         columns=list(difference.rows(1)[0]) if difference.changed_heads(1) else [],
         rows=[[_cell(value) for value in row.values()] for row in difference.rows(_ROWS)],
+        addresses=[f"#L{layer}H{head}" for layer, head in difference.changed_heads(_ROWS)],
         data=htmlsafe_json_dumps(page_data(difference), ensure_ascii=True, allow_nan=False, separators=(",", ":")),
     )
 
@@ -42,6 +43,7 @@ def page_data(difference: ProbeDifference) -> dict[str, Any]:
         "probed": difference.probed.model,
         "against": difference.against.model,
         "layers": difference.n_layers,
+        "layerNames": [difference.probed.layer_name(layer) for layer in range(difference.n_layers)],
         "heads": difference.n_heads,
         "measures": [_measure_data(difference, measure) for measure in difference.shown],
         "start": list(difference.changed_heads(1)[0]) if difference.changed_heads(1) else [0, 0],
@@ -55,7 +57,7 @@ def _measure_data(difference: ProbeDifference, measure: Measure) -> dict[str, An
     return {
         **measure._asdict(),
         "label": measure.label,
-        "percent": measure.name.endswith("_share"),
+        "percent": measure.is_share,
         "distance": is_distance,
         "largest": float(f"{largest:.6g}"),
         "values": rounded(difference[measure.name]),

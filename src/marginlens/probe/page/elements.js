@@ -12,6 +12,14 @@ const draw = (name, attributes = {}, text = null) => {
   if (text !== null) element.textContent = text;
   return element;
 };
+const byId = (id) => document.getElementById(id);
+// What is wider than its place can be reached and scrolled without a mouse.
+const letKeysScroll = () => document.querySelectorAll(".scroll").forEach((place) => {
+  if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
+  else place.removeAttribute("tabindex");
+});
+// Layers have a number, or the name of a part of the model before it.
+const layerTitle = (name) => (/^\d+$/.test(name) ? `Layer ${name}` : name[0].toUpperCase() + name.slice(1));
 // Buttons for measures, in their groups; `choose(k)` draws the page anew, these buttons included, and the chosen one has the focus then.
 const showMeasureButtons = (place, measures, chosen, choose) => {
   const groups = [...new Set(measures.map((measure) => measure.group))];

@@ -12,8 +12,6 @@
   const layerName = (layer) => data.layerNames[layer];
   const hasTowers = data.layerNames.some((name) => !/^\d+$/.test(name));
   const headName = (layer, head) => (hasTowers ? `${layerName(layer)} H${head}` : `L${layerName(layer)}H${head}`);
-  const layerTitle = (layer) => (hasTowers ? layerName(layer)[0].toUpperCase() + layerName(layer).slice(1) : `Layer ${layerName(layer)}`);
-  const byId = (id) => document.getElementById(id);
 
   // ---- numbers and colours
   const shown = (value, percent = false) => {
@@ -36,16 +34,11 @@
 
   // ---- all heads
   function showMeasures() {
-    const groups = [...new Set(data.measures.map((one) => one.group))];
-    byId("measures").replaceChildren(...groups.flatMap((group) => [
-      make("span", {}, group),
-      make("div", { role: "group", "aria-label": group }, ...data.measures.flatMap((one, k) => one.group !== group ? [] : [
-        pressable(one.label, k === state.measure, () => { state.measure = k; showMeasures(); showHeat(); }),
-      ])),
-    ]));
-    const again = byId("measures").querySelector('[aria-pressed="true"]');
-    if (document.activeElement === document.body && state.touched && again) again.focus();
-    state.touched = true;
+    showMeasureButtons(byId("measures"), data.measures, state.measure, (k) => {
+      state.measure = k;
+      showMeasures();
+      showHeat();
+    });
   }
 
   function showHeat() {
@@ -60,7 +53,7 @@
         const cell = pressable(shown(value, measure.percent), chosen, () => go(`#L${layer}H${head}`));
         cell.style.background = value === null ? "#e9e6e0" : mix(PALE, high > low ? (value - low) / (high - low) : 0.5);
         cell.id = `cell-${layer}-${head}`;
-        cell.setAttribute("aria-label", `${layerTitle(layer)}, head ${head}: ${measure.title} ${shown(value, measure.percent)}`);
+        cell.setAttribute("aria-label", `${layerTitle(layerName(layer))}, head ${head}: ${measure.title} ${shown(value, measure.percent)}`);
         cell.tabIndex = (state.layer === null ? layer === 0 && head === 0 : chosen) ? 0 : -1;
         return make("td", {}, cell);
       })));
@@ -69,13 +62,6 @@
     bar.style.background = gradient(PALE);
     byId("legend").replaceChildren(shown(low, measure.percent), bar, shown(high, measure.percent), ` ${measure.title}`);
     letKeysScroll();
-  }
-
-  function letKeysScroll() { // what is wider than its place can be reached and scrolled without a mouse
-    document.querySelectorAll(".scroll").forEach((place) => {
-      if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
-      else place.removeAttribute("tabindex");
-    });
   }
 
   byId("heat").addEventListener("keydown", (event) => {
@@ -102,7 +88,7 @@
     const parts = [title(), sink(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...maxMargin())), preferences(), numbers()];
     panel.replaceChildren(...parts.flat());
     letKeysScroll();
-    if (location.hash) byId("announcement").textContent = `${layerTitle(state.layer)}, head ${state.head} is shown below.`;
+    if (location.hash) byId("announcement").textContent = `${layerTitle(layerName(state.layer))}, head ${state.head} is shown below.`;
   }
 
   function sink() { // the token that gets most of this head's attention beyond its part
@@ -119,7 +105,7 @@
       const at = [Math.floor(k / data.heads), k % data.heads];
       return [make("a", { href: `#L${at[0]}H${at[1]}`, rel }, `${words} ${headName(...at)}`)];
     };
-    return make("div", { class: "title" }, make("h2", {}, `${layerTitle(state.layer)}, head ${state.head}`),
+    return make("div", { class: "title" }, make("h2", {}, `${layerTitle(layerName(state.layer))}, head ${state.head}`),
       make("p", { class: "facts" }, ...link("prev", "←", index - 1), make("a", { href: "#heads-title" }, "all heads"), ...link("next", "→", index + 1)));
   }
 
