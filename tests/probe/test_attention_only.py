@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.probe import ProbeSettings, probe_model, probe_page, read_attention, register_adapter, select_tokens
+from marginlens.probe import (
+    ProbeSettings,
+    encode_texts,
+    probe_model,
+    probe_page,
+    read_attention,
+    register_adapter,
+    select_tokens,
+)
 from marginlens.probe.models.adapters import _REGISTERED, adapter_for
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.encoders import BertAdapter
@@ -73,6 +81,36 @@ def test_a_probe_measures_attention_and_says_why_there_is_no_W(ernie):
         assert np.isfinite(result[name]).all(), name
     assert len(result.examples) > 0
     assert "W is not read" in probe_page(result)
+
+
+def test_cross_attention_to_another_model_is_measured_where_both_are_one_model():
+    alone = small_model("bert decoder", torch.float64)
+    assert any(note.startswith("Cross-attention is left out") for note in probe_model(alone, encoded(alone)).notes)
+    encoder = small_model("bert", torch.float64).config
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, alone.config)
+    config.decoder_start_token_id = config.pad_token_id = 0
+    with torch.random.fork_rng():
+        both = transformers.EncoderDecoderModel(config).double().eval()
+    inputs = encode_texts(["the cat sat", "a dog barked at it"], letters(), both.config)
+    result = probe_model(both, inputs)
+    assert result.layer_names == tuple(f"{tower} {k}" for tower in ("encoder", "decoder", "cross") for k in range(3))
+    assert np.isfinite(result["sink_share"]).all()
+    assert not any(note.startswith("Cross-attention is left out") for note in result.notes)
+
+
+def letters():
+    """A tokenizer of words by their lengths."""
+
+    class ByLength:
+        pad_token_id, model_max_length = 0, 99
+
+        def __call__(self, texts, **options):
+            return {"input_ids": [[3 + len(word) for word in text.split()] for text in texts]}
+
+        def convert_ids_to_tokens(self, ids):
+            return [f"{token - 3} letters" for token in ids]
+
+    return ByLength()
 
 
 def with_normalised_queries():

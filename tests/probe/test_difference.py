@@ -47,6 +47,14 @@ def test_a_model_does_not_differ_from_itself(make):
     assert "is that of" in found.sentences()[0]
 
 
+def test_fused_attention_is_put_aside_for_the_comparison():
+    model, fused = tiny_gpt2(), tiny_gpt2(seed=1)
+    expected = compare_models(model, fused, encoded(model))["total_variation"]
+    fused.set_attn_implementation("sdpa")
+    np.testing.assert_array_equal(compare_models(model, fused, encoded(model))["total_variation"], expected)
+    assert fused.config._attn_implementation == "sdpa"
+
+
 def test_a_head_that_was_changed_is_the_one_that_changed_most():
     model, other = tiny_bert(), tiny_bert()
     with torch.no_grad():

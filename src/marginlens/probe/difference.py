@@ -10,6 +10,7 @@ import numpy as np
 
 from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters import adapter_for
+from marginlens.probe.models.implementation import eager_attention
 from marginlens.probe.models.inputs import Inputs, TextInputs
 from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, tower_for
 from marginlens.probe.models.reading import finite_heads, read_attention
@@ -86,7 +87,7 @@ class ProbeDifference(_Measured, Tabular):
         rows = []
         for layer, head in self.changed_heads(count):
             row: dict[str, Any] = {
-                "head": f"L{layer}H{head}",
+                "head": self.probed.head_name(layer, head),
                 "total variation": float(self["total_variation"][layer, head]),
             }
             for name, title in (
@@ -108,7 +109,7 @@ class ProbeDifference(_Measured, Tabular):
             return (
                 f"On these inputs the attention of {self.probed.model} is that of {self.against.model} in every head.",
             )
-        heads = ", ".join(f"L{layer}H{head} ({moved[layer, head]:.2f})" for layer, head in self.changed_heads(3))
+        heads = ", ".join(f"{self.probed.head_name(*at)} ({moved[at]:.2f})" for at in self.changed_heads(3))
         layers = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in moved])
         said = [
             f"The attention of a head has moved by a total variation of {_short(float(np.nanmean(moved)))} on average; the heads "
@@ -116,8 +117,9 @@ class ProbeDifference(_Measured, Tabular):
         ]
         if self.n_layers > 1:
             most, least = int(np.nanargmax(layers)), int(np.nanargmin(layers))
+            most_name, least_name = map(self.probed.layer_name, (most, least))
             said.append(
-                f"Layer {most} has changed most, by {_short(float(layers[most]))} on average, and layer {least} least, by "
+                f"Layer {most_name} has changed most, by {_short(float(layers[most]))} on average, and layer {least_name} least, by "
                 f"{_short(float(layers[least]))}."
             )
         for name, words in (("entropy", "entropy of the attention, in nats,"), ("frobenius", "Frobenius norm of W")):
@@ -160,7 +162,7 @@ class ProbeDifference(_Measured, Tabular):
 
     def _facts(self) -> dict[str, Any]:
         means = {f"mean {known.title}": float(np.nanmean(self[known.name])) for known in self.shown}
-        heads = [f"L{layer}H{head}" for layer, head in self.changed_heads(5)]
+        heads = [self.probed.head_name(*at) for at in self.changed_heads(5)]
         return {"heads that changed most": heads, **means, "notes": " ".join(self.notes) or None}
 
 
@@ -185,8 +187,16 @@ def compare_models(
         Differences of shape (n_layers, n_heads), `model` minus `against`, and the mean total variation of the maps. To check it:
         `probe_model` gives the numbers of each, and `read_attention` the maps.
     """
-    options = replace(settings or ProbeSettings(), examples=0)
-    first, second = as_loaded(model), as_loaded(against)
+    first, second = (one.model if isinstance(one, LoadedModel) else one for one in (model, against))
+    with eager_attention(first), eager_attention(second):
+        return _compared(as_loaded(model), as_loaded(against), inputs, settings or ProbeSettings(), progress)
+
+
+def _compared(
+    first: LoadedModel, second: LoadedModel, inputs: Any, settings: ProbeSettings, progress: ProgressCallback | None
+) -> ProbeDifference:
+    """`compare_models` for models whose attention can be seen."""
+    options = replace(settings, examples=0)
     _check_alike(first, second)
     data = as_inputs(first, inputs)
     _check_readable(second, data)

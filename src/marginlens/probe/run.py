@@ -28,7 +28,7 @@ from marginlens.probe.heads.max_margin import (
 from marginlens.probe.heads.selection import Selection, select_tokens
 from marginlens.probe.models.adapters import GUIDE, Adapter
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
-from marginlens.probe.models.adapters.base import LayerKind, LayerReading, logit_rounding
+from marginlens.probe.models.adapters.base import LEFT_OUT, LayerKind, LayerReading, logit_rounding
 from marginlens.probe.models.implementation import eager_attention
 from marginlens.probe.models.inputs import Inputs, check_memory
 from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, load_model, tower_for
@@ -51,6 +51,10 @@ _WHY_NO_SOLUTION = {  # why a head has no correlation, by what its SVM ended wit
 _WITHOUT_MAPS = (
     "Examples, sinks by name and preferences are left out: the layers of this model do not all attend to the tokens of an input (it has "
     "windows, or tokens that it makes itself)."
+)
+_WITHOUT_CROSS = (
+    "Cross-attention is left out: it goes to what another model makes of another input. Probe an EncoderDecoderModel of both to have it "
+    "measured."
 )
 _TIES_LEFT_OUT = "are tied: different tokens share their largest logit, up to rounding, and they are left out."
 
@@ -121,6 +125,8 @@ def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: P
             "precision (give it float32 weights)."
         )
     notes += _notes_on_missing_heads(sums.is_finite | ~exists, has_finite_weights)
+    if adapter.reads_weights and any(LEFT_OUT in name for name, _ in adapter.model.named_modules()):
+        notes += [_WITHOUT_CROSS]
     preferences, graphs, shares = selections.preferences(options.preferences if has_maps else 0, sums.is_finite)
     if not has_maps:
         notes += [_WITHOUT_MAPS]

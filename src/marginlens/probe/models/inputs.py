@@ -142,7 +142,8 @@ def encode_texts(texts: Sequence[str], tokenizer: Any, config: Any) -> TextInput
         raise reject("texts", "a list of at least one text", repr(texts)[:60])
     if tokenizer is None:
         raise reject("tokenizer", "the tokenizer of the model", "None", "Keep its files in the model's folder.")
-    config = getattr(config, "text_config", None) or config  # of a model with a tower of texts
+    parts = (getattr(config, name, None) for name in ("text_config", "encoder"))  # of CLIP, of an EncoderDecoderModel
+    config = next((part for part in parts if part is not None), config)
     max_tokens = int(getattr(config, "max_position_embeddings", None) or _UNLIMITED)
     if config.model_type in _OFFSET_POSITIONS:
         max_tokens -= int(config.pad_token_id) + 1

@@ -22,6 +22,7 @@ _TRIAL_SIZES, _N_TRIALS = (
     (0.1, 1.0, 10.0),
     64,
 )  # of the random inputs that the measured map is tried on, each size on its own
+LEFT_OUT = "crossattention"  # in the name of modules of BERT and GPT-2 that attend to another model's output
 _MAX_MULTIPLE = 2.0**12  # of unit vectors that is tried
 
 Factors = tuple[FloatArray, FloatArray, FloatArray]  # W_Q (d, d_h), b_Q (d_h,) and W_K (d, d_h) of one head
@@ -170,7 +171,7 @@ class Adapter(ABC):
         return [
             (name, module)
             for name, module in self.model.named_modules()
-            if "crossattention" not in name and all(hasattr(module, child) for child in self.projections)
+            if LEFT_OUT not in name and all(hasattr(module, child) for child in self.projections)
         ]
 
     # ---- sizes
