@@ -11,7 +11,6 @@ from marginlens.cli._deferred import errors, rows, terminal
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
 from marginlens.cli._training import (
-    Assignments,
     Batch,
     Checkpoint,
     Device,
@@ -21,6 +20,7 @@ from marginlens.cli._training import (
     RunSeed,
     SettingsText,
     TimeLimit,
+    assignments_option,
     chosen_settings,
     leave,
     list_settings_option,
@@ -45,7 +45,7 @@ def vision(
     learning_rate: LearningRate = None,
     seed: RunSeed = None,
     device: Device = None,
-    assignments: Assignments = None,
+    assignments: Annotated[list[str] | None, assignments_option("marginlens_papers", "vision/results.py")] = None,
     settings: SettingsText = None,
     list_settings: Annotated[bool, list_settings_option("marginlens_papers.vision.results", "VisionSettings")] = False,
     checkpoint: Checkpoint = None,
@@ -87,6 +87,10 @@ def vision(
             facts = {"ending": run.ending.name, "epochs_done": int(run.curves.epochs[-1]), "accuracy": run.accuracy}
             typer.echo(rows.as_json({**facts, "settings": chosen.to_dict(), "out": str(out)}))
         else:
-            terminal.say(f"{run}, test accuracy {run.accuracy:.4f}. {run.ending.value}")
+            curves = run.curves
+            measured = (
+                f"nnz/T {curves.by_layer['sparsity'][-1, -1]:.3f} in the last layer, test accuracy {run.accuracy:.4f}"
+            )
+            terminal.say(f"{int(curves.epochs[-1])} epochs: {measured}. {run.ending.value}")
             terminal.say(f"Written to {out}")
         leave(run.ending, checkpoint)

@@ -124,6 +124,10 @@ COMPLETED = [
     ("marginlens train x --optimizer s", 4, {"sign", "steepest"}),
     ("marginlens reproduce --only A-F1", 3, {"A-F1a", "A-F1b", "A-F1c"}),
     ("marginlens reproduce --only A-F9,X-N", 3, {"A-F9,X-N1"}),
+    ("marginlens embeddings --set la", 3, {"layers="}),
+    ("marginlens vision --set wi", 3, {"width="}),
+    ("marginlens lab --preset A-F1", 3, {"A-F1a", "A-F1b", "A-F1c"}),
+    ("marginlens graph x --encoding l", 4, {"latin-1"}),
     ("marginlens statement A Thm ", 4, {"1", "2", "3"}),
     ("marginlens completion ", 2, {"bash", "zsh", "fish"}),
 ]

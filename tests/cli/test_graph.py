@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import shlex
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from marginlens.cli.app import app
 from marginlens.data.files import write_sequences
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.text_windows import split_text_windows, text_windows
@@ -41,6 +44,18 @@ def text(here):
     Path("t.txt").write_text(TEXT, encoding="utf-8")
     Path("s.json").write_text('{"sequences": [[0, 1], [1, 0], [0, 1], [2, 1]], "labels": [0, 0, 1, 1]}')
     return "t.txt"
+
+
+def test_a_text_may_be_packed_in_another_encoding_or_come_from_stdin(here):
+    text = "Es war ein König, und der König war gut.\n"
+    Path("t.txt").write_text(text, encoding="utf-8")
+    Path("t.txt.gz").write_bytes(gzip.compress(text.encode()))
+    Path("latin.txt").write_text(text, encoding="latin-1")
+    plain = numbers("t.txt")
+    for line in (["t.txt.gz"], ["latin.txt", "--encoding", "latin-1"]):
+        assert {**numbers(*line), "file": "t.txt"} == plain
+    from_stdin = CliRunner().invoke(app, ["graph", "-", "--json"], input=text)
+    assert {**json.loads(from_stdin.stdout), "file": "t.txt"} == plain
 
 
 def test_it_prints_priorities_and_separability(example):

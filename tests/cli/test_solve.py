@@ -38,7 +38,7 @@ def test_it_prints_the_prediction_and_every_direction(here):
     assert result.stdout.startswith("b.npz: 1 input with 3 tokens, d_model = 3, d_key = 2\n")
     assert "(-0.100, 0.995)" in line(result, "GMM  │ 0")
     assert "0.9 " in line(result, "LMM  │ 1")
-    assert "These are all of P^mm." in result.stdout
+    assert "These are all locally optimal directions (P^mm)." in result.stdout
     assert "A Thm 1 applies: the regularisation path converges to the GMM direction." in result.stdout
     assert "✗ A Assumption B: the non-optimal scores of an input differ by up to 0.9" in result.stdout
     assert "Not certain: A Thm 2 does not apply" in result.stdout
@@ -78,7 +78,7 @@ def test_tied_optimal_tokens_are_answered_by_the_global_minima_of_the_problem_wi
     write_problem("t.npz", data, v)
     result = solve("t.npz")
     assert "(-0.100, 0.995)" in line(result, "G^mm │ 0")
-    assert "These are all of P^mm and of G^mm." in result.stdout
+    assert "These are all locally optimal directions (P^mm), and all of G^mm." in result.stdout
     assert "A Thm 8 applies" in result.stdout
     assert "does not exist" not in result.stdout
     (told,) = numbers("t.npz")["problems"]
@@ -169,7 +169,7 @@ def test_long_lists_are_cut_and_the_rest_is_counted(here):
 
 def test_a_problem_with_too_many_selections_says_so(here):
     write_problem("l.npz", TokenDataset(np.random.default_rng(0).normal(size=(20, 9, 30)), np.ones(20)), np.ones(30))
-    assert "P^mm is too large to list in full; the GMM alone is shown." in solve("l.npz").stdout
+    assert "(P^mm) to list them; the GMM alone is shown." in solve("l.npz").stdout
 
 
 @pytest.mark.parametrize("name", ["l1", "l2", "linf", "l1.75", "l3"])

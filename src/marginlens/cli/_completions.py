@@ -15,6 +15,9 @@ import typer
 from marginlens.papers import natural
 
 NORMS = ("l1", "l2", "linf", "l1.75", "l3", "frobenius", "spectral", "nuclear", "max-row")
+ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16")
+DEVICES = ("cpu", "cuda", "cuda:1", "mps")
+_SETTING = re.compile(r"^    (\w+): [\w\[\], .]+ = \w+\(", re.MULTILINE)
 _QUOTED = r'"([^"]+)"'
 _IMPLEMENTED = re.compile(r"@implements\(\s*\"([A-Z]'?)\",\s*((?:\"[^\"]+\",?\s*)+)\)")
 _USED = re.compile(r"@uses\(\s*\"([A-Z]'?)\",\s*\{(.*?)\n?\s*\}[,\s]*\)\n", re.DOTALL)
@@ -33,6 +36,23 @@ def words_of(*words: str) -> Callable[[str], list[str]]:
 
 
 norm_names = words_of(*NORMS)
+
+
+def setting_names(package: str, file: str) -> Callable[[str], list[str]]:
+    """The completion of --set: the settings that a file of a package lists, each with the sign behind which its value is typed."""
+
+    def matching(incomplete: str) -> list[str]:
+        names = [name for source in _sources(package, file) for name in _SETTING.findall(source)]
+        return [f"{name}=" for name in names if f"{name}=".startswith(incomplete)]
+
+    return matching
+
+
+def preset_names(incomplete: str) -> list[str]:
+    """The lab's examples whose names begin so."""
+    from marginlens.lab.presets import presets
+
+    return [entry.name for entry in presets() if entry.name.lower().startswith(incomplete.lower())]
 
 
 def claim_ids(incomplete: str) -> list[str]:

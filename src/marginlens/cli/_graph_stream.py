@@ -81,7 +81,8 @@ def rank_stream(options: StreamOptions, n_words: int, as_json: bool) -> None:
         typer.echo(_rows.as_json(row))
         return
     out = console()
-    out.print(f"{source!r}", markup=False)
+    files = ", ".join(map(str, options.files[:_SHOWN])) + (", ..." if len(options.files) > _SHOWN else "")
+    out.print(f"{files}: {row['windows']} windows of {options.window} tokens", markup=False)
     out.print(
         f"{row['dropped']} of {row['windows']} windows ({row['dropped'] / row['windows']:.0%}) lack the token that follows them and are "
         f"left out. {row['last_tokens']} different last tokens, {row['acyclic']} of them ({row['share_acyclic']:.1%}) without ties; "
@@ -94,7 +95,7 @@ def rank_stream(options: StreamOptions, n_words: int, as_json: bool) -> None:
     ]
     out.print(rows_table("Priorities by last token", cells))
     if options.out is not None:
-        out.print(f"Written to {options.out}; marginlens.graphs.StoredGraphs reads them.", markup=False)
+        out.print(f"Written to {options.out}; in Python, marginlens.graphs.StoredGraphs reads them.", markup=False)
 
 
 def _summary(source: Any, graphs: StoredGraphs, options: StreamOptions) -> dict[str, Any]:

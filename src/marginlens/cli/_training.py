@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from marginlens.cli._completions import DEVICES, setting_names, words_of
 from marginlens.cli._deferred import errors, terminal
 from marginlens.cli._exit import EXIT_NOT_REPRODUCED
 
@@ -29,11 +30,22 @@ Epochs = Annotated[int | None, typer.Option(metavar="N", help="Passes over the d
 Batch = Annotated[int | None, typer.Option(metavar="N", help="Samples in a step.")]
 LearningRate = Annotated[float | None, typer.Option(metavar="R", help="Of the optimiser.")]
 RunSeed = Annotated[int | None, typer.Option(metavar="N", help="Of initial values and of the order.", show_default="0")]
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="cpu, cuda or cuda:1.", show_default="cpu")]
-Assignments = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Another setting, such as layers=2; repeat it for several."),
+Device = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="cpu, cuda or cuda:1.", show_default="cpu", autocompletion=words_of(*DEVICES)),
 ]
+
+
+def assignments_option(package: str, file: str) -> Any:
+    """The option --set of a command whose settings a file of a package lists."""
+    return typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Another setting, such as layers=2; repeat it for several.",
+        autocompletion=setting_names(package, file),
+    )
+
+
 SettingsText = Annotated[
     str | None,
     typer.Option("--settings", metavar="FILE", help="A JSON file of settings by name, or the JSON itself."),

@@ -96,19 +96,21 @@ _ADVICE = (
     (r"Leave out 'head' to", "Leave 'C' out of the file to"),
     (r"Leave it out, or give None, for the head", "Leave it out for the head"),
     (r"State an offset", "State one with --offset"),
+    (r"download=True \(on the command line: --download\)", "--download"),
     (r"Call priority_graphs with the stream and this folder: it is made again\.", "Run the same command again."),
     (r"one for each sample of X", "one for each text"),
     (r"Name it with the argument '(\w+)'\.", r"Name it with --\1."),
+    (r"give header=False\.", "give --no-header."),
     (r"A smaller min_count may help\.", "A smaller --min-count may help."),
-    (r"whole numbers of shape \((\d+),\): one", r"\1 whole numbers, one"),
-    (r"an array of finite numbers of shape \((\d+),\)", r"\1 finite numbers"),
+    (r"whole numbers of shape \((\d+),\): one token index per input", r"one token index per input, \1 in all"),
+    (r"an array of finite numbers of shape \((\d+),\)", r"finite numbers, \1 in all"),
     (r"got shape \((\d+),\)(?: with dtype \w+)?", r"got \1"),
 )
 _CLASSES = re.compile(
     r"\b(?:ml\.)?(L1|L2|LInf|Spectral|Nuclear|Frobenius)\(\)"
 )  # and what --norm calls them, in small letters
 _REJECTION = re.compile(r"The '(.+?)' argument must be (.*); got (.*) instead\.(?: (.*))?", re.DOTALL)
-_CALLED = r"\b[a-z]+(?:_[a-z0-9]+)+\b(?!\.\w)"  # names with underscores, outside names of files
+_CALLED = r"\b(?!save_pretrained\b)[a-z]+(?:_[a-z0-9]+)+\b(?!\.\w)"  # names with underscores, outside names of files
 
 
 def in_words(problem: Any, context: Any) -> str:

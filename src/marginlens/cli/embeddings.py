@@ -12,7 +12,6 @@ from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
 from marginlens.cli._training import (
-    Assignments,
     Batch,
     Checkpoint,
     Device,
@@ -22,6 +21,7 @@ from marginlens.cli._training import (
     RunSeed,
     SettingsText,
     TimeLimit,
+    assignments_option,
     chosen_settings,
     leave,
     list_settings_option,
@@ -56,7 +56,7 @@ def embeddings(
     learning_rate: LearningRate = None,
     seed: RunSeed = None,
     device: Device = None,
-    assignments: Assignments = None,
+    assignments: Annotated[list[str] | None, assignments_option("marginlens", "embeddings/models.py")] = None,
     settings: SettingsText = None,
     list_settings: Annotated[bool, list_settings_option("marginlens.embeddings.models", "TrainingSettings")] = False,
     checkpoint: Checkpoint = None,

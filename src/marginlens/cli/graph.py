@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import marginlens as ml
+from marginlens.cli._completions import ENCODINGS, words_of
 from marginlens.cli._deferred import errors, np, terminal
 from marginlens.cli._deferred import files as places
 from marginlens.cli._deferred import rows as _rows
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from marginlens.svm import GraphSolution
 
 WINDOW = 16  # tokens of a window unless said otherwise
+STDIN = "-"
 _CONTINUED = 40  # tokens that follow a prefix unless said otherwise
 _WORDS = 300  # words that have an id of their own unless said otherwise
 _SHOWN = 3  # last tokens that are shown unless chosen
@@ -44,7 +46,8 @@ SequenceFiles = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILE",
-        help="A text in UTF-8, or a .json or .npz file with sequences, labels and optionally vocabulary and E; several files of a stream.",
+        help="A text, also .gz, - for one from stdin, or a .json or .npz file with sequences, labels and optionally vocabulary and E; "
+        "several files of a stream.",
         show_default=False,
     ),
 ]
@@ -90,6 +93,15 @@ def graph(
     tokens: Annotated[
         int | None,
         typer.Option(metavar="N", help="How many tokens to continue it by.", show_default=str(_CONTINUED)),
+    ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of a text, such as latin-1.",
+            show_default="UTF-8",
+            autocompletion=words_of(*ENCODINGS),
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option(metavar="N", help="Of random embeddings, of sequences held out and of the continuation.")
@@ -144,6 +156,7 @@ def graph(
         marginlens graph story.txt --words --vocabulary 300 --last the --plot the.svg
         marginlens graph sequences.json --drop --held-out 0.1
         marginlens graph story.txt --prefix "Once upon" --tokens 80 --seed 1
+        marginlens graph - --encoding latin-1 --json < märchen.txt
         marginlens graph --stream corpus.txt.gz more.txt --words --out graphs
     """
     with errors_as_sentences():
@@ -154,7 +167,8 @@ def graph(
             from marginlens.cli._graph_stream import StreamOptions, rank_stream
 
             drawn = {"plot": plot, "save": save, "sequences": sequences}
-            refuse_options("for a stream", d_model=d_model, drop=drop, held_out=held_out, prefix=prefix, **drawn)
+            kept = {"d_model": d_model, "drop": drop, "held_out": held_out, "prefix": prefix, "encoding": encoding}
+            refuse_options("for a stream", **kept, **drawn)
             length = WINDOW if window is None else window
             texts = (words, vocabulary, tokenizer)
             rank_stream(StreamOptions(files, length, *texts, dtype, separator, last, out, scheduler), _WORDS, as_json)
@@ -163,7 +177,9 @@ def graph(
         refuse_options("unless --stream is given", **given)
         if len(files) != 1:
             raise errors.reject("file", "a single one unless --stream is given", f"{len(files)} files")
-        source = _source(files[0], window, words, vocabulary, d_model, drop, seed)
+        if str(files[0]) == STDIN:
+            refuse_options("for a text from stdin, which no fingerprint can name", save=save)
+        source = _source(files[0], window, words, vocabulary, d_model, drop, seed, encoding)
         for place, argument, suffixes in (
             (plot, "plot", (".png", ".svg", ".pdf")),
             (save, "save", (".json",)),
@@ -249,12 +265,13 @@ class TextSource:
     unit: Unit
     d_model: int | None
     seed: int
+    encoding: str | None = None
 
     def read(self, held_out: float | None) -> NamedSequences | SequenceSplit:
         """The windows; where a share is held out, those of the beginning of the text and those of its end."""
         from marginlens.data.text_windows import read_text, split_text_windows, text_windows
 
-        text, options = read_text(self.file), {"d_model": self.d_model, "rng": self.seed}
+        text, options = read_text(self.file, self.encoding or "utf-8"), {"d_model": self.d_model, "rng": self.seed}
         if held_out is None:
             return text_windows(text, self.window, self.unit, **options)
         return split_text_windows(text, self.window, self.unit, held_out=held_out, **options)
@@ -271,7 +288,8 @@ class TextSource:
         most = getattr(self.unit, "max_vocabulary", None)
         words = [] if most is None else ["--words", "--vocabulary", str(most)]
         width = [] if self.d_model is None else ["--d-model", str(self.d_model), "--seed", str(self.seed)]
-        return ["--window", str(self.window), *words, *width]
+        encoding = [] if self.encoding is None else ["--encoding", self.encoding]
+        return ["--window", str(self.window), *words, *width, *encoding]
 
 
 @dataclass(frozen=True)
@@ -304,21 +322,28 @@ class ListSource:
 
 
 def _source(
-    file: Path, window: int | None, words: bool, vocabulary: int | None, d_model: int | None, drop: bool, seed: int
+    file: Path,
+    window: int | None,
+    words: bool,
+    vocabulary: int | None,
+    d_model: int | None,
+    drop: bool,
+    seed: int,
+    encoding: str | None,
 ) -> TextSource | ListSource:
     """How to read the file, with the options that its kind takes."""
     from marginlens.data.vocabulary import Characters, Words
 
     if file.suffix.lower() in (".json", ".npz"):
         kind = f"for a {file.suffix.lower()} file, which lists its sequences"
-        refuse_options(kind, window=window, words=words, vocabulary=vocabulary, d_model=d_model)
+        refuse_options(kind, window=window, words=words, vocabulary=vocabulary, d_model=d_model, encoding=encoding)
         return ListSource(file, drop, seed)
     refuse_options("for a text, whose windows are dropped and counted anyway", drop=drop)
     if not words:
         refuse_options("unless words are the tokens", vocabulary=vocabulary)
-        return TextSource(file, WINDOW if window is None else window, Characters(), d_model, seed)
+        return TextSource(file, WINDOW if window is None else window, Characters(), d_model, seed, encoding)
     most = errors.whole_number(_WORDS if vocabulary is None else vocabulary, "vocabulary", at_least=1)
-    return TextSource(file, WINDOW if window is None else window, Words(max_vocabulary=most), d_model, seed)
+    return TextSource(file, WINDOW if window is None else window, Words(max_vocabulary=most), d_model, seed, encoding)
 
 
 # ---- what is computed

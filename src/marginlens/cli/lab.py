@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from marginlens.cli._completions import preset_names
 from marginlens.cli._deferred import errors, files, terminal
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import Quiet, refuse_options
@@ -29,7 +30,14 @@ def lab(
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="LAB.html", help="Where the page goes.")] = PAGE,
     preset: Annotated[
-        str | None, typer.Option("--preset", metavar="NAME", help="The example to begin with.", show_default="A-F1b")
+        str | None,
+        typer.Option(
+            "--preset",
+            metavar="NAME",
+            help="The example to begin with.",
+            show_default="A-F1b",
+            autocompletion=preset_names,
+        ),
     ] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Write the page without opening it.")] = False,
     quiet: Quiet = False,

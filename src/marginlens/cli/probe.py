@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from marginlens.cli._completions import DEVICES, words_of
 from marginlens.cli._deferred import errors, files, np, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet, refuse_options
+from marginlens.cli._voice import naming
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,7 +96,13 @@ def probe(
         ),
     ] = False,
     device: Annotated[
-        str, typer.Option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1, mps.")
+        str,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="Where the model runs: cpu, cuda, cuda:1, mps.",
+            autocompletion=words_of(*DEVICES),
+        ),
     ] = "cpu",
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="The folder holds the checkpoints of a training run: draw curves.")
@@ -168,7 +176,8 @@ def probe(
                 else:
                     from marginlens.probe.difference import compare_models
 
-                    other = load_model(against, trust_pickle=trust_pickle, download=download, device=device)
+                    with naming(**dict.fromkeys(("name", "model", "path", "folder", "config", "tokenizer"), "against")):
+                        other = load_model(against, trust_pickle=trust_pickle, download=download, device=device)
                     result = compare_models(loaded, other, inputs, settings, progress=bar)
             if folder is not None:
                 files.write_folder(folder, _files(result, checkpoints), "out")

@@ -228,9 +228,10 @@ def _show_predicted(out: Console, problem: int, prediction: dict[str, Any], solu
         out.print(f"and {len(solutions) - _MAX_ROWS} more; --json lists them all.")
     tied = any(row["kind"] == "G^mm" for row in solutions)
     if prediction["every_direction_listed"]:
-        out.print(f"These are all of P^mm{' and of G^mm' if tied else ''}.")
+        out.print(f"These are all locally optimal directions (P^mm){', and all of G^mm' if tied else ''}.")
     else:
-        out.print(f"P^mm is too large to list in full; {'G^mm' if tied else 'the GMM'} alone is shown.")
+        shown = "G^mm" if tied else "the GMM"
+        out.print(f"There are too many locally optimal directions (P^mm) to list them; {shown} alone is shown.")
     _rows.show_theorems(out, prediction)
     out.print(prediction["why"], markup=False, style="bold")
     for row in solutions:

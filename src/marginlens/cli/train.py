@@ -616,7 +616,7 @@ def _show_problem(out: Console, row: dict[str, Any]) -> None:
         "direction": _rows.vector(row["direction"]),
         "norm": _rows.number(row["norm"]),
         "selects": _rows.selection(row["selected"]),
-        "probability": f"at least {row['smallest_probability']:.6g} for every selected token",
+        "probability": f"at least {_near_one(row['smallest_probability'])} for every selected token",
         "ended": f"{ml.Status[row['status']].value} ({row['steps_taken']:,} steps)",
     }
     out.print(terminal.facts_table("Trained", trained))
@@ -646,6 +646,14 @@ def _show_problem(out: Console, row: dict[str, Any]) -> None:
     out.print(row["prediction"]["why"], markup=False)
     if row["advice"]:
         out.print(row["advice"], markup=False)
+
+
+def _near_one(probability: float) -> str:
+    """A probability, by its distance from one where six digits would call it one."""
+    distance = 1.0 - probability
+    if distance >= 1e-6:
+        return f"{probability:.6g}"
+    return f"1 - {distance:.1e}" if distance > 0.0 else "1, to rounding,"
 
 
 def _cells(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:

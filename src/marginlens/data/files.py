@@ -340,8 +340,11 @@ def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSeq
     if len(parts) not in (0, len(data)):
         raise reject("split", f"one for each of {len(data)} sequences in {str(path)!r}", len(parts))
     if split not in parts:
-        known = ", ".join(map(str, np.unique(parts))) or "none"
-        raise reject("split", f"one of {known}, those of {str(path)!r}", repr(split))
+        known = ", ".join(map(str, np.unique(parts)))
+        expected = (
+            f"one of {known}, those of {str(path)!r}" if known else f"left out for {str(path)!r}, which has no parts"
+        )
+        raise reject("split", expected, repr(split))
     return data.take(np.flatnonzero(parts == split)), names
 
 

@@ -149,6 +149,8 @@ class TextFile:
         try:
             return content.decode(encoding)
         except UnicodeDecodeError as problem:
+            if self.encoding is None and b"\0" in content[:_SNIFFED]:
+                raise reject("path", _EXPECTED, f"{str(path)!r}, which is no text") from problem
             got = f"{str(path)!r}, which is not at byte {problem.start}"
             raise reject(
                 "encoding", f"the encoding of the file, {encoding} unless given", got, "latin-1 reads any."
@@ -202,7 +204,10 @@ class TextFile:
             shown = ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
             got = f"none of {', '.join(map(repr, usual))}" if asked is None else repr(asked)
             expected = f"a column of {str(self.path)!r}, by name or by number, which has {shown}"
-            raise reject(argument, expected, got, f"Name it with the argument '{argument}'." if asked is None else "")
+            advice = f"Name it with the argument '{argument}'."
+            if self.header:
+                advice += " Where the first row is data, give header=False."
+            raise reject(argument, expected, got, advice if asked is None else "")
         return found
 
     def _json_lines(self, content: str, labelled: bool) -> Iterator[tuple[str, str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -56,10 +57,22 @@ class RunRequest:
 
     def words(self, settings: RunSettings) -> list[str]:
         """The settings that are not the usual ones, and the rest, as the command line takes them; no place on this machine."""
-        usual = type(settings)().to_dict()
-        changed = {name: value for name, value in settings.to_dict().items() if value != usual[name]}
+        changed = changed_settings(settings)
         limit = [] if self.time_limit is None else ["--time-limit", f"{self.time_limit:g}"]
         return [*(["--settings", json.dumps(changed)] if changed else []), "--every", str(self.every), *limit]
+
+
+def changed_settings(settings: RunSettings) -> dict[str, Any]:
+    """The settings that are not the usual ones."""
+    usual = type(settings)().to_dict()
+    return {name: value for name, value in settings.to_dict().items() if value != usual[name]}
+
+
+def beginning(data: object, settings: RunSettings) -> str:
+    """What a run begins with, in a sentence: its data, and the settings that are not the usual ones."""
+    size = re.sub(r"^\w+\((.*)\)$", r"\1", repr(data))
+    changed = ", ".join(f"{name} {json.dumps(value)}" for name, value in changed_settings(settings).items())
+    return f"{size}. Settings: {changed + ', otherwise' if changed else ''} the usual ones.".replace(":  ", ": ")
 
 
 def time_left(limit: float | None) -> Callable[[], float | None]:
@@ -74,6 +87,15 @@ def check_folder(place: Path, argument: str) -> None:
     """Refuse, before any work, an output path that is not a folder."""
     if place.exists() and not place.is_dir():
         raise reject(argument, "a folder, which need not exist", f"{str(place)!r}, which is a file")
+
+
+def make_folder(place: Path, argument: str) -> None:
+    """Make the folder of the results before training, so that one that cannot be written is refused at once."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        got = f"{str(place)!r} ({problem.strerror or problem})"
+        raise reject(argument, "a folder that can be written", got) from problem
 
 
 def parse_settings(text: str) -> dict[str, Any]:

@@ -134,7 +134,11 @@ def _has_stars(place: Path) -> bool:
         entry = json.loads(first)
     except ValueError:
         return False
-    return isinstance(entry, dict) and "stars" in entry and not {"label", "sentiment", "class", "y"} & set(entry)
+    return (
+        isinstance(entry, dict)
+        and {"stars", "text"} <= set(entry)
+        and not {"label", "sentiment", "class", "y"} & set(entry)
+    )
 
 
 def _train_test_masks(

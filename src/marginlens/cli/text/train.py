@@ -235,8 +235,10 @@ def _check_weights(request: TrainingRequest, parts: Parts) -> None:
     weights = request.settings.get("class_weight")
     if isinstance(weights, dict) and set(weights) != set(parts.classes):
         shown = ", ".join(map(repr, parts.classes[:_SHOWN_CLASSES]))
-        other = next(iter(sorted(set(weights) ^ set(parts.classes))))
-        raise errors.reject("class_weight", f"a weight for every class ({shown})", f"{other!r} in one of them alone")
+        unknown = sorted(set(weights) - set(parts.classes))
+        missing = sorted(set(parts.classes) - set(weights))
+        got = f"one for {unknown[0]!r}, which is no class" if unknown else f"none for {missing[0]!r}"
+        raise errors.reject("class_weight", f"a weight for every class ({shown})", got)
 
 
 def _fit(model: AttentionTextClassifier, parts: Parts, progress: ProgressCallback, *, drop: bool) -> None:
