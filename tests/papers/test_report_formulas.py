@@ -30,6 +30,11 @@ def test_a_formula_is_mathml():
     assert mathml("1 < 2") == "<math><mn>1</mn><mo>&lt;</mo><mn>2</mn></math>"
 
 
+def test_numbers_in_a_text_have_powers_of_ten_and_a_prime_stands_beside_its_letter():
+    assert rendered("at most 4e-03, not 1e5x").replace("\N{NO-BREAK SPACE}", " ") == "at most 4 · 10⁻³, not 1e5x"
+    assert mathml("p'") == '<math><mi>p</mi><mo lspace="0" rspace="0">′</mo></math>'
+
+
 def test_a_text_keeps_its_words_and_is_escaped():
     assert rendered("the $p$ of <b>") == "the <math><mi>p</mi></math> of &lt;b&gt;"
     assert plain("the $p^mm$ of $W$") == "the p^mm of W"

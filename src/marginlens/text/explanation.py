@@ -15,6 +15,7 @@ from marginlens.typing import FloatArray
 
 _TABLE_ROWS = 15  # rows of the printed table
 _LISTED_CLASSES = 6  # whose probabilities are listed where there are more than two
+_DEEPEST = 0.45  # opacity of the deepest colour, on which dark and light letters can both be read
 _FULL_COLOUR = 0.25  # share of all contributions at which a word has the full colour
 
 
@@ -251,4 +252,4 @@ def _background(strength: float) -> str:
 
     depth = min(abs(strength), 1.0) ** 0.5
     red, green, blue = (int((GLOBAL if strength > 0 else LOCAL)[k : k + 2], 16) for k in (1, 3, 5))
-    return f"background:rgba({red},{green},{blue},{0.75 * depth:.2f});border-radius:3px;padding:.1em .15em"
+    return f"background:rgba({red},{green},{blue},{_DEEPEST * depth:.2f});border-radius:3px;padding:.1em .15em"

@@ -16,6 +16,10 @@ _SYMBOLS = {
     "⊥": r"\perp ", "ℓ": r"\ell ", "∫": r"\int ", "Σ": r"\sum ", "…": r"\ldots ", "~": r"\sim ", "⇒": r"\Rightarrow ", "≍": r"\asymp ",
     "½": r"\frac{1}{2}", "%": r"\%", "#": r"\#", "&": r"\&",
 }  # fmt: skip
+_SCIENTIFIC = re.compile(r"(?<![\w.])\d+(?:\.\d+)?e[+-]?\d+(?!\w)")
+_RAISED_DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SPACE = "\N{NO-BREAK SPACE}"
+_PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<m[io]>′</m[io]></msup>")
 _ACCENTS = {"\u0304": "bar", "\u0302": "hat", "\u0303": "tilde"}
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ᵀ", [*"0123456789+-", r"\top "], strict=True))
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
@@ -24,12 +28,26 @@ _INDICES = set("ijknthsyαβτ")  # letters that are indices even where two of t
 
 
 def rendered(text: str) -> Markup:
-    """The text as HTML: its formulas as MathML, everything else escaped."""
+    """The text as HTML: its formulas as MathML, numbers such as 2.5e-11 with powers of ten, everything else escaped."""
     parts, end = [], 0
     for found in _FORMULA.finditer(text):
-        parts += [escape(text[end : found.start()]), mathml(found[1])]
+        parts += [escape(_with_powers(text[end : found.start()])), mathml(found[1])]
         end = found.end()
-    return Markup("").join([*parts, escape(text[end:])])
+    return Markup("").join([*parts, escape(_with_powers(text[end:]))])
+
+
+def power_of_ten(number: str) -> str:
+    """A number such as "2.5e-11" as "2.5 · 10⁻¹¹", and any minus sign as it is printed."""
+    digits, _, exponent = number.replace("-", "−").partition("e")
+    if not exponent:
+        return digits
+    digits, exponent = digits.removesuffix(".0"), exponent.replace("−", "-")
+    power = f"10{str(int(exponent)).translate(_RAISED_DIGITS)}"
+    return power if digits == "1" else f"{digits}{_SPACE}·{_SPACE}{power}"
+
+
+def _with_powers(text: str) -> str:
+    return _SCIENTIFIC.sub(lambda found: power_of_ten(found[0]), text)
 
 
 def plain(text: str) -> str:
@@ -47,6 +65,7 @@ def mathml(formula: str) -> Markup:
     inner = re.sub(r"^<math[^>]*><mrow>|</mrow></math>$", "", element)
     inner = re.sub(r"&#x0*([0-9A-F]+);", lambda found: str(escape(chr(int(found[1], 16)))), inner)
     inner = re.sub(r"<mrow>(<m[ion]>[^<]*</m[ion]>|<mtext>[^<]*</mtext>)</mrow>", r"\1", inner)  # a row of one
+    inner = _PRIME.sub(r'\1<mo lspace="0" rspace="0">′</mo>', inner)  # the sign is raised in every font already
     return Markup(f"<math>{inner}</math>")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from marginlens_papers.claim import Unit
+from marginlens_papers.report.formulas import power_of_ten
 from marginlens_papers.report.ledger import BoundCheck
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NEAR_ONE, ROUNDING = 1e-5, 1e-14
 _SPACE = "\N{NO-BREAK SPACE}"
 
@@ -39,16 +39,6 @@ def _shown(value: float, unit: Unit) -> str:
     if unit is Unit.SHARE:
         return f"{100 * value:.5g}%".replace("-", "−")
     if ROUNDING < abs(1.0 - value) < NEAR_ONE:  # six digits would show a one
-        return f"1{_SPACE}{'−' if value < 1.0 else '+'}{_SPACE}{_power_of_ten(f'{abs(1.0 - value):.1e}')}"
+        return f"1{_SPACE}{'−' if value < 1.0 else '+'}{_SPACE}{power_of_ten(f'{abs(1.0 - value):.1e}')}"
     shown = f"{value:.6g}"
-    return _power_of_ten(f"{value:.3g}" if "e" in shown else shown)
-
-
-def _power_of_ten(number: str) -> str:
-    """A number such as "2.5e-11" as "2.5 · 10⁻¹¹", and any minus sign as it is printed."""
-    digits, _, exponent = number.replace("-", "−").partition("e")
-    if not exponent:
-        return digits
-    digits, exponent = digits.removesuffix(".0"), exponent.replace("−", "-")
-    power = f"10{str(int(exponent)).translate(_RAISED)}"
-    return power if digits == "1" else f"{digits}{_SPACE}·{_SPACE}{power}"
+    return power_of_ten(f"{value:.3g}" if "e" in shown else shown)

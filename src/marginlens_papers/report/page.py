@@ -67,7 +67,7 @@ def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> s
     filters: dict[str, Callable[..., Any]] = {
         "kind": lambda verdict: verdict.name.lower().replace("_", "-"),
         "anchor": lambda entry: entry.id.replace(" ", "-"),
-        "label": lambda entry: ", ".join(label.replace(" ", "\N{NO-BREAK SPACE}") for label in entry.labels),
+        "label": lambda entry: ", ".join(map(_unbroken, entry.labels)),
         "rendered": rendered,
         "number": shown_number,
         "bound": shown_bound,
@@ -161,6 +161,7 @@ class Folded(NamedTuple):
     details: str
 
 
+_LONGEST_UNBROKEN = 16  # letters of a label that fit in the ledger's first column
 _ABBREVIATIONS = ("Eq", "Eqs", "Fig", "Figs", "App", "Thm", "cf", "e.g", "i.e")
 _MEASURED_SHORT, _MEASURED_REST = (
     200,
@@ -180,6 +181,11 @@ def _measured(text: str) -> Folded:
     """What was measured, in two where it is long."""
     folded = in_two(text, _MEASURED_SHORT)
     return folded if len(folded.details) >= _MEASURED_REST else Folded(text, "")
+
+
+def _unbroken(label: str) -> str:
+    """A label that is not broken over two lines, unless it is longer than its column."""
+    return label.replace(" ", "\N{NO-BREAK SPACE}") if len(label) <= _LONGEST_UNBROKEN else label
 
 
 def _alt(picture: Picture, entry: Entry) -> str:

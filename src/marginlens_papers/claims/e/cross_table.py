@@ -39,8 +39,8 @@ class E_1(Claim):
     )
     protocol = (
         "n = 6, T = 8, d = 10, tokens, head and queries on the sphere, 100 seeds, from zero; steps .1 along the gradient over its dual "
-        "norm, 1,500, 2,000 and 20,000 of them for p = 1.75, 2 and 3. Row: what W was trained with; column: p' of margin and divergence, "
-        "for the tokens that this very run selects (ours), and for those that the run of p' selects, as in the authors' code. Head "
+        "norm, 1,500, 2,000 and 20,000 of them for p = 1.75, 2 and 3. Row: what W was trained with; column: $p'$ of margin and divergence, "
+        "for the tokens that this very run selects (ours), and for those that the run of $p'$ selects, as in the authors' code. Head "
         "and W together on the authors' problem of two inputs in the plane, from zero, each normalised by itself: v "
         "against the ℓp-SVM of "
         "the selected tokens, W against the relaxed problem, with margin one where v has a support vector."
@@ -211,12 +211,12 @@ def _note(numbers: dict[str, float]) -> str:
 
 def _draw_tables(finding: Finding) -> Figure:
     fig, axes = ml.plotting.figure(2, width=4.8, height=3.9)
-    titles = {"table": "Tokens of the run itself", "of_other_runs": "Tokens of the run with p'"}
+    titles = {"table": "Tokens of the run itself", "of_other_runs": "Tokens of the run with p′"}
     names = [f"{p:g}" for p in NORMS]
     for ax, (key, title) in zip(axes, titles.items(), strict=True):
         mean = np.mean(finding.arrays[key], axis=-1)
         drawing.heat_map(ax, mean, names, names, ".4f", top=0.25)
-        ax.set(xlabel="p' of margin and divergence", ylabel="p of mirror descent", title=title)
+        ax.set(xlabel="p′ of margin and divergence", ylabel="p of mirror descent", title=title)
     return fig
 
 

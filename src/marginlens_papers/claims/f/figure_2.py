@@ -59,7 +59,7 @@ class Curves(NamedTuple):
 
 class F_1(Claim):
     labels = ("F Fig 2",)
-    title = "A linear classifier of several classes: every geometry reaches its own margin, at the rate $t^-1/2$"
+    title = "A linear classifier of several classes: every geometry reaches its own margin, at the rate $t^(-1/2)$"
     statement = (
         "Steepest descent in a norm with steps $η_t$ ∝ $t^(-1/2)$ on separable data drives W to the classifier of the largest margin "
         "$min (e_y − e_c)ᵀ W h$ in that norm, with a gap of $O((log t + n)/√t)$ (F Thm 1), and so with momentum (F Thm 2): sign descent "
