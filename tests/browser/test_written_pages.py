@@ -1,4 +1,4 @@
-"""The report and the pages of a probe, opened from their files in a real browser."""
+"""The report, the pages of a probe and explained texts, opened from their files in a real browser."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from made_up_probe import EVIL, HEADS, LAYERS, made_up_curves, made_up_result
 from marginlens.probe import probe_page
 from marginlens.probe.page.checkpoints import checkpoint_page
 from marginlens.probe.result import Example
+from marginlens.text.explanation import REST_TOKEN, TextExplanation, TokenRow, html_page
+from marginlens.text.phrases import Span
 from marginlens_papers.report import reproduce
 
 
@@ -37,6 +39,22 @@ def image_example() -> Example:
     return Example("image 0", tokens, np.arange(1), attention, attention.argmax(axis=-1), margins, (3, 4), pixels)
 
 
+def explained_texts() -> list[TextExplanation]:
+    """Two explained texts, one for each class, with words of every depth of colour."""
+    found = []
+    for sign, label in ((1.0, "pos"), (-1.0, "neg")):
+        text, tokens = f"wonderful {EVIL}", ("wonderful", "film", "the")
+        votes = [sign * vote for vote in (2.0, -0.3, 0.01)]
+        rows = [
+            TokenRow(name, 1, 0.3, 0.1, vote, 0.3 * vote, 0.1, 0.5) for name, vote in zip(tokens, votes, strict=True)
+        ]
+        rows.append(TokenRow(REST_TOKEN, 0, 0.1, 0.0, 0.1, 0.01, float("nan"), float("nan")))
+        words = tuple((Span(3 * k, 3 * k + 2, (k,), (1.0,)), vote) for k, vote in enumerate(votes))
+        classes, shares = ("neg", "pos"), (0.2, 0.8)[:: int(sign)]
+        found.append(TextExplanation(text, label, classes, sign, 0.1, tuple(rows), words, (sign,), shares))
+    return found
+
+
 def write_pages(folder: Path) -> dict[str, Path]:
     claims = (
         changed(fake_claim("A-1"), title=EVIL, statement=EVIL, protocol=EVIL),
@@ -48,6 +66,7 @@ def write_pages(folder: Path) -> dict[str, Path]:
     texts = {
         "heads": probe_page(made_up_result(examples=(*made_up.examples, image_example())), introduction=[EVIL]),
         "checkpoints": checkpoint_page(made_up_curves()),
+        "explained": html_page(explained_texts()),
     }
     paths = {"report": reproduce(claims, folder / "report").page}
     for name, text in texts.items():
@@ -61,7 +80,7 @@ def pages(tmp_path_factory):
     return write_pages(tmp_path_factory.mktemp("pages"))
 
 
-@pytest.fixture(params=["report", "heads", "checkpoints"])
+@pytest.fixture(params=["report", "heads", "checkpoints", "explained"])
 def page(request, pages):
     return pages[request.param]
 
