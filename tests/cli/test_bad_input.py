@@ -55,6 +55,10 @@ CASES = [
     ("probe", "here --text t.txt --images x.npy", "--images"),
     ("probe", "here --out t.txt", "--out"),
     ("probe", "here --out .", "--out"),
+    ("probe", "run", "MODEL_OR_PATH"),
+    ("probe", "here --out /proc/x", "--out"),
+    ("text train", "r.csv --out /proc/x", "--out"),
+    ("solve", "f.npz --plot /proc/x.png", "--plot"),
     ("statement", "A Thm 99", "LABEL"),
     ("text train", "nothing.csv", "FILE"),
     ("text train", "r.csv --text body", "--text"),
@@ -81,6 +85,9 @@ def files(here):
     Path("latin.txt").write_bytes(b"caf\xe9 au lait")
     Path("r.csv").write_text("text,label,split\n" + "good good,1,train\nbad bad,0,train\n" * 10)
     Path("here").mkdir()
+    for name in ("checkpoint-1", "checkpoint-2"):
+        (Path("run") / name).mkdir(parents=True)
+        (Path("run") / name / "config.json").write_text("{}")
     return here
 
 

@@ -169,6 +169,7 @@ def probe(
                 options: dict[str, Any] = {"trust_pickle": trust_pickle, "device": device}
                 result = probe_checkpoints(folders, inputs, settings, **options, progress=bar)
             else:
+                _refuse_checkpoints(model)
                 loaded = load_model(model, trust_pickle=trust_pickle, download=download, device=device)
                 inputs = _inputs(loaded, text, images, limit)
                 if against is None:
@@ -247,6 +248,16 @@ def _check_folder(folder: Path) -> None:
             raise errors.reject("out", expected, f"{str(folder)!r}, the folder that the command runs in")
     if not final.parent.is_dir():
         raise errors.reject("out", "a folder inside one that exists", repr(str(folder)))
+    files.check_writable(final, "out")
+
+
+def _refuse_checkpoints(model: str) -> None:
+    """Say of a folder that holds no model but several in folders of their own, as a training run leaves them, how to see them."""
+    folder = Path(model)
+    inside = sorted(config.parent.name for config in folder.glob("*/config.json")) if folder.is_dir() else []
+    if inside and not (folder / "config.json").is_file():
+        got = f"{model!r}, which holds {len(inside)} of them, such as {inside[0]!r}"
+        raise errors.reject("model", "one model", got, "--checkpoints draws the curves of all; or name one of them.")
 
 
 def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:

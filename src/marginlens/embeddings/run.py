@@ -17,7 +17,7 @@ from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.train import FACTS, EpochRecord, TrainingRun, train_embeddings
 from marginlens.errors import reject
 from marginlens.training.loop import Callbacks, epoch_display
-from marginlens.training.script import RunRequest, beginning, check_folder, make_folder, time_left, versions_on
+from marginlens.training.script import RunRequest, beginning, check_folder, time_left, versions_on
 
 EVERY = 50  # epochs between two checkpoints
 LENGTH = 256  # tokens of a K-level sequence
@@ -97,14 +97,12 @@ def run_embeddings(
     check_folder(request.out, "out")
     data, names = source.read()
     held_out = source.read_held_out()
-    versions = versions_on(settings.device)
-    make_folder(request.out, "out")
     if say is not None:
         say(beginning(data, settings))
     facts = {
         "data": source.to_dict(),
         "command": shlex.join(["marginlens", "embeddings", *source.words(), *request.words(settings)]),
-        "versions": versions,
+        "versions": versions_on(settings.device),
         "sequences": len(data),
         "held_out_sequences": 0 if held_out is None else len(held_out),
     }

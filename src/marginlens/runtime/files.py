@@ -39,6 +39,19 @@ def check_place(place: Path, argument: str, suffixes: tuple[str, ...] = ()) -> N
         raise reject(argument, "a file that can be written", f"{str(place)!r}, which is there and is no file")
     if not place.resolve().parent.is_dir():
         raise reject(argument, "a file in a folder that exists", repr(str(place)))
+    check_writable(place, argument)
+
+
+def check_writable(place: Path, argument: str) -> None:
+    """Refuse, before any work, a place in a folder that cannot be written: a file without a name is made there, and is gone again.
+
+    Where folders above the place are missing, the nearest one that is there counts.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=next(folder for folder in place.resolve().parents if folder.exists())):
+            pass
+    except OSError as problem:
+        raise reject(argument, "a place that can be written", unusable(place, problem)) from problem
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from marginlens.errors import (
     whole_number,
 )
 from marginlens.result.frames import frame
-from marginlens.runtime.files import as_path, unusable, write_folder
+from marginlens.runtime.files import as_path, check_writable, unusable, write_folder
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.explanation import TextExplanation, explain_sample, top_two
 from marginlens.text.learning import (
@@ -554,6 +554,7 @@ def check_model_folder(folder: str | os.PathLike[str], argument: str = "folder")
         raise reject(argument, "a new folder, or one with only an earlier model", got)
     if not path.resolve().parent.is_dir():
         raise reject(argument, "a place in a folder that exists", repr(str(path)))
+    check_writable(path, argument)
     return path
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marginlens.errors import InputError, MissingExtra, positive_number, reject
+from marginlens.runtime.files import check_writable
 from marginlens.runtime.versions import versions
 from marginlens.training.settings import RunSettings, torch_device
 
@@ -84,18 +85,10 @@ def time_left(limit: float | None) -> Callable[[], float | None]:
 
 
 def check_folder(place: Path, argument: str) -> None:
-    """Refuse, before any work, an output path that is not a folder."""
+    """Refuse, before any work, an output path that is not a folder or cannot be written."""
     if place.exists() and not place.is_dir():
         raise reject(argument, "a folder, which need not exist", f"{str(place)!r}, which is a file")
-
-
-def make_folder(place: Path, argument: str) -> None:
-    """Make the folder of the results before training, so that one that cannot be written is refused at once."""
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        got = f"{str(place)!r} ({problem.strerror or problem})"
-        raise reject(argument, "a folder that can be written", got) from problem
+    check_writable(place, argument)
 
 
 def parse_settings(text: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from marginlens.errors import reject
 from marginlens.training.loop import Callbacks, epoch_display
-from marginlens.training.script import RunRequest, beginning, check_folder, make_folder, time_left, versions_on
+from marginlens.training.script import RunRequest, beginning, check_folder, time_left, versions_on
 from marginlens_papers.vision.images import digit_images, read_images
 from marginlens_papers.vision.results import FACTS, VisionEpochRecord, VisionRun, VisionSettings
 from marginlens_papers.vision.training import train_vision
@@ -43,8 +43,6 @@ def run_vision(
     if (models.folder is None) != (models.every is None):
         raise reject("save_models", "given together with save_every", "one of the two")
     images = digit_images() if data is None else read_images(data)
-    versions = versions_on(settings.device)
-    make_folder(request.out, "out")
     if say is not None:
         say(beginning(images, settings))
     source = "--digits" if data is None else data.name
@@ -52,7 +50,7 @@ def run_vision(
     facts: dict[str, Any] = {
         "data": {"file": None if data is None else data.name, **images.to_dict()},
         "command": shlex.join(["marginlens", "vision", source, *request.words(settings), *saving]),
-        "versions": versions,
+        "versions": versions_on(settings.device),
     }
 
     def write(so_far: VisionRun) -> None:
