@@ -73,7 +73,7 @@ def beginning(data: object, settings: RunSettings) -> str:
     """What a run begins with, in a sentence: its data, and the settings that are not the usual ones."""
     size = re.sub(r"^\w+\((.*)\)$", r"\1", repr(data))
     changed = ", ".join(f"{name} {json.dumps(value)}" for name, value in changed_settings(settings).items())
-    return f"{size}. Settings: {changed + ', otherwise' if changed else ''} the usual ones.".replace(":  ", ": ")
+    return f"{size}. Settings: {f'{changed}, otherwise ' if changed else ''}the usual ones."
 
 
 def time_left(limit: float | None) -> Callable[[], float | None]:
