@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -184,3 +185,19 @@ def test_quiet_writes_files_all_the_same(tmp_path, monkeypatch):
     result = invoke("solve", "f.npz", "--quiet", "--plot", "f.pdf")
     assert (result.exit_code, result.output) == (0, "")
     assert Path("f.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_with_its_script(tmp_path):
+    program = tmp_path / "marginlens"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m marginlens "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    lines = [
+        f"source <({program} completion bash)",
+        "complete -p marginlens",
+        "COMP_WORDS=(marginlens solve x --norm li) COMP_CWORD=4",
+        f"_marginlens_completion {program}",
+        'echo "${COMPREPLY[@]}"',
+    ]
+    done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["linf"]

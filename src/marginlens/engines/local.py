@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
-from joblib import wrap_non_picklable_objects  # type: ignore[import-untyped]
+import cloudpickle  # type: ignore[import-untyped]
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction, as_finished
@@ -87,7 +87,7 @@ class _Workers:
     """Worker processes, each a pool of one, so that a death tells whose task it was and disturbs no other process."""
 
     def __init__(self, work: TaskFunction, count: int) -> None:
-        self.prepared = (wrap_non_picklable_objects(work), max(1, n_threads() // count))
+        self.prepared = (cloudpickle.dumps(work), max(1, n_threads() // count))
         self.workers = [_Worker(self.prepared) for _ in range(count)]
         self.deaths: Counter[int] = Counter()
 
@@ -131,7 +131,7 @@ class _Workers:
 class _Worker:
     """One process and the tasks that it was given, in their order."""
 
-    def __init__(self, prepared: tuple[Any, int]) -> None:
+    def __init__(self, prepared: tuple[bytes, int]) -> None:
         self.pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare_process, initargs=prepared)
         self.tasks: dict[Future[Any], int] = {}
 
@@ -154,10 +154,10 @@ def _died(future: Future[Any]) -> bool:
 _work: TaskFunction | None = None  # of a worker process
 
 
-def _prepare_process(work: TaskFunction, threads: int) -> None:
+def _prepare_process(work: bytes, threads: int) -> None:
     """Let a new process leave signals to the one that started it, take its share of the processors, and end when the other ends."""
     global _work
-    _work = work
+    _work = cloudpickle.loads(work)  # functions of a script and of a notebook among them
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.environ["MARGINLENS_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
