@@ -34,6 +34,9 @@ def select(X: Floats, y: Integers, head: Floats) -> float:
     assert_type(run.selected, Integers)
     path = ml.path(data, head)
     assert_type(path, ml.Path)
+    with ml.plotting.paper() as style:
+        assert_type(style, ml.plotting.PlotStyle)
+        run.plot()
     return float(ml.correlation(run.final, solution.x))
 
 

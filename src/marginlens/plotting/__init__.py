@@ -1,6 +1,6 @@
 """Figures: the style they share, problems in the plane, priority graphs, clouds of tokens, and files."""
 
-# ruff: noqa: E402, F401  the names that figures use, under one roof: `plotting.figure`, `plotting.INK`, `plotting.ray`
+# ruff: noqa: E402  without matplotlib, one sentence comes first
 
 from marginlens.errors import require
 
@@ -25,3 +25,44 @@ from marginlens.plotting.plane import (
 from marginlens.plotting.style import STYLE, PlotStyle, figure, in_style, note_at, paper, shades, slides
 from marginlens.plotting.tokens import TokenPoints, draw_tokens
 from marginlens.result.palette import ACCENTS, FAINT, GLOBAL, INK, INPUTS, LOCAL, NEITHER, PATH, SEQUENCE, TINTS
+
+__all__ = [
+    "ACCENTS",
+    "FAINT",
+    "FIGURE_SUFFIXES",
+    "GLOBAL",
+    "INK",
+    "INPUTS",
+    "LOCAL",
+    "NEITHER",
+    "PATH",
+    "SEQUENCE",
+    "STYLE",
+    "TINTS",
+    "BasinLook",
+    "PlotStyle",
+    "TokenPoints",
+    "animate",
+    "arrowed_path",
+    "draw_graphs",
+    "draw_tokens",
+    "figure",
+    "in_style",
+    "log_radius",
+    "log_radius_disc",
+    "log_radius_rings",
+    "note_at",
+    "paper",
+    "pdf",
+    "png",
+    "ray",
+    "recorded_steps",
+    "rim_label",
+    "scatter_input_tokens",
+    "separating_line",
+    "shades",
+    "slides",
+    "starts",
+    "svg",
+    "write_figure",
+]

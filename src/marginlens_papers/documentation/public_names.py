@@ -155,9 +155,9 @@ def _modules() -> list[Any]:
 
 
 def _listed(module: Any) -> list[str]:
-    """The names in a module's `__all__`; where it has none, the functions and classes that it defines or gathers for its users."""
+    """The names in a module's `__all__` but its constants; where it has none, the functions and classes that it defines or gathers."""
     if hasattr(module, "__all__"):
-        return list(module.__all__)
+        return [name for name in module.__all__ if not isinstance(getattr(module, name), str | tuple | list | dict)]
     is_package = hasattr(module, "__path__")
     return [
         name
