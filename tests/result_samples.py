@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -36,12 +37,16 @@ def attention():
     plane, v = figure_1b()
     yield "runs with a record", runs
     yield "runs", ml.descend(data, head, n_steps=5)
+    ends = (runs.final, runs.selected, np.linalg.norm(runs.final, axis=1), np.full(12, 0.9), np.zeros(12, int))
+    yield "runs on a device", ml.dynamics.DeviceRun(*ends, np.full(12, 40), SimpleNamespace(name="cuda:0"))
     yield "one run", ml.descend(data[0], head[0], n_steps=5)
     yield "one run with a record", ml.descend(data[0], head[0], n_steps=40, record=kept)
     yield "a run in the plane", ml.descend(plane, v, n_steps=40, record=ml.Record(keep="x"))
     yield "solutions", ml.att_svm(data, runs.selected)
     yield "a solution", ml.att_svm(data[0], runs.selected[0])
     yield "a solution in another norm", ml.att_svm(data[0], runs.selected[0], norm=ml.L1())
+    twins = ml.TokenDataset(np.ones((2, 1, 2, 2)), np.ones((2, 1)))
+    yield "infeasible problems", ml.att_svm(twins, np.zeros((2, 1), int))
     yield "an infeasible problem", ml.att_svm(ml.TokenDataset([[[1.0, 0.0], [1.0, 0.0]]], [1.0]), [0])
     yield "a bracket", ml.att_svm(data[0], runs.selected[0]).bracket()
     yield "brackets", runs.bracket(ml.L2())
@@ -182,7 +187,18 @@ def probes():
     )
 
 
+def explanations():
+    good, bad = "a warm and clever film", "a dull and noisy film"
+    for classes in (("negative", "positive"), ("negative", "neutral", "positive")):
+        texts = [good, bad, "a film"][: len(classes)] * 4
+        labels = ["positive", "negative", "neutral"][: len(classes)] * 4
+        yield ml.AttentionTextClassifier().fit(texts, labels).explain(f"{good}, said <b>nobody</b>")
+
+
 def texts():
+    two_classes, three_classes = explanations()
+    yield "an explanation of a text", two_classes
+    yield "an explanation among three classes", three_classes
     falls = np.linspace(0.0, 0.4, 10).reshape(2, 5)
     yield (
         "falls of probabilities",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,15 @@ from marginlens.gpu.descent import (
 from marginlens.gpu.device import Device
 from marginlens.norms.kernels import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
 from marginlens.optimizers.schedules import sizes_of
+from marginlens.result import Displayed, Tabular, axes_for
+from marginlens.result.palette import LOCAL
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.typing import FloatArray, IntArray
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MAX_POINTS = 2000  # runs that a picture shows
 SERVED = (
     "attention weights p with a linear head and a built-in loss, by GradientDescent, NormalizedGD, or SteepestDescent without momentum "
     "in L1, L2, LInf or Lp"
@@ -184,13 +190,15 @@ def _steps(xp: Any, rule: Rule, kernel: DescentKernel, begin: int, end: int) -> 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DeviceRun:
+class DeviceRun(Displayed, Tabular):
     """A finished descent whose arrays are on the device; `to_host` brings one over.
 
     Attributes:
         final: the last iterates p, (batch, d_key). selected: the token with the largest attention in each input, (batch, n_inputs).
         norm: ‖final‖, (batch,). saturation: the mean over the inputs of the attention that the selected tokens have, (batch,).
         endings: numbers of `status` in `trajectory.ENDINGS`, (batch,). steps_taken: how many steps each run took, (batch,).
+
+    `to_frame()` has one row per run: run, status, norm, saturation, steps; the display brings over no more rows than it shows.
     """
 
     final: Any
@@ -215,6 +223,30 @@ class DeviceRun:
     def to_host(self, name: str) -> Any:
         """One of the arrays, by name, as one of NumPy."""
         return to_host(getattr(self, name))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw how saturated the runs are over how far they went; of many runs, as many as can be told apart. Returns the axes."""
+        ax, every = axes_for(ax), max(1, len(self) // _MAX_POINTS)
+        ax.scatter(to_host(self.norm[::every]), to_host(self.saturation[::every]), s=9, alpha=0.6, color=LOCAL)
+        more = f" (every {every}th run)" if every > 1 else ""
+        ax.set(xlabel=f"norm of the last iterate{more}", ylabel="mean attention of selected tokens")
+        return ax
+
+    def _preview(self, n_rows: int) -> tuple[int, dict[str, Any]]:
+        return len(self), self._columns_of(slice(0, n_rows))
+
+    def _columns(self) -> dict[str, Any]:
+        return self._columns_of(slice(None))
+
+    def _columns_of(self, part: slice) -> dict[str, Any]:
+        norm, saturation, steps = (to_host(array[part]) for array in (self.norm, self.saturation, self.steps_taken))
+        status = np.array(ENDINGS, dtype=object)[to_host(self.endings[part])]
+        runs = np.arange(len(self))[part]
+        return {"run": runs, "status": status, "norm": norm, "saturation": saturation, "steps": steps}
+
+    def _facts(self) -> dict[str, Any]:
+        facts = {"runs": len(self), "weights": self.final.shape[1], "device": self.device.name}
+        return facts | {"norm": to_host(self.norm), "saturation": to_host(self.saturation)}
 
 
 def descend_on_device(

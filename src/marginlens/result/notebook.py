@@ -33,21 +33,25 @@ MAX_SVG = 120_000  # characters of a picture beyond which its curves and points 
 # Every colour follows the notebook: the ink is the text's, the ground that of Jupyter, VS Code or a page in Furo's theme.
 _LINE = "var(--jp-border-color2,var(--vscode-editorWidget-border,rgba(128,128,128,.4)))"
 _GROUND = "var(--jp-layout-color0,var(--vscode-editor-background,var(--color-background-primary,Canvas)))"
+# Jupyter's rules for tables have up to two classes, so those below have two as well: the class of the element, written twice.
 _STYLE = f"""<style>
-.marginlens{{line-height:1.4;max-width:72em;overflow-wrap:anywhere}}
-.marginlens p{{margin:.2em 0 .5em}}
+.marginlens.marginlens{{line-height:1.4;max-width:72em;overflow-wrap:anywhere}}
+.marginlens.marginlens p{{margin:.2em 0 .5em}}
 .marginlens .ml-body{{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}}
-.marginlens .ml-scroll{{overflow-x:auto;max-width:100%}}
+.marginlens .ml-scroll{{overflow:auto;max-width:100%;max-height:34em}}
 .marginlens .ml-body>.ml-facts{{flex:1 1 20em;max-width:44em}}
-.marginlens table{{border-collapse:collapse;border:0;margin:0 0 .4em;table-layout:auto;font-variant-numeric:tabular-nums}}
-.marginlens th,.marginlens td{{text-align:left;vertical-align:top;padding:.15em .9em .15em 0;border:0;border-bottom:1px solid {_LINE};\
-background:none;color:inherit;max-width:34em;white-space:normal}}
-.marginlens th{{font-weight:600;white-space:nowrap}}
-.marginlens td.ml-number{{text-align:right}}
+.marginlens.marginlens table{{border-collapse:collapse;border:0;margin:0 0 .4em;table-layout:auto;color:inherit;\
+font-variant-numeric:tabular-nums}}
+.marginlens.marginlens tr{{background:none}}
+.marginlens.marginlens th,.marginlens.marginlens td{{text-align:left;vertical-align:top;padding:.15em .9em .15em 0;border:0;\
+border-bottom:1px solid {_LINE};background:none;color:inherit;max-width:34em;white-space:normal}}
+.marginlens.marginlens th{{font-weight:600;white-space:nowrap}}
+.marginlens.marginlens .ml-number{{text-align:right;white-space:nowrap}}
 .marginlens summary{{cursor:pointer}}
 .marginlens .ml-mark{{display:inline-block;width:.7em;height:.7em;margin-right:.35em;border-radius:50%;background:#7a7f85}}
 .marginlens .ml-ok{{background:#1f9d63}}
 .marginlens .ml-not{{background:#d1541f;border-radius:0}}
+.marginlens .ml-text{{white-space:pre-wrap;line-height:1.7;max-height:24em;overflow:auto}}
 .marginlens svg{{max-width:100%;height:auto;color:inherit}}
 </style>"""
 
@@ -71,6 +75,10 @@ class Displayed:
         """The numbers to show, the most asked for first; the first few stand open."""
         return {}
 
+    def _text_html(self) -> str:
+        """A text that stands between headline and numbers, as HTML whose words are escaped; none by default."""
+        return ""
+
     def _repr_html_(self) -> str:
         return element(self)
 
@@ -93,7 +101,12 @@ def element(shown: Any) -> str:
         more = len(facts) - MAX_FACTS
         table = _facts_table(facts[MAX_FACTS:])
         details += f"<details><summary>{more} more field{'s' * (more > 1)}</summary><div class='ml-scroll'>{table}</div></details>"
-    return f"<div class='marginlens'>{_STYLE}{top}<div class='ml-body'>{body}</div>{details}</div>"
+    text = (
+        f"<div class='ml-text'>{shown._text_html()}</div>"
+        if hasattr(shown, "_text_html") and shown._text_html()
+        else ""
+    )
+    return f"<div class='marginlens'>{_STYLE}{top}{text}<div class='ml-body'>{body}</div>{details}</div>"
 
 
 def _facts_table(facts: Sequence[tuple[str, Any]]) -> str:
@@ -106,7 +119,7 @@ def _rows_details(n_rows: int, columns: Mapping[str, Any]) -> str:
     plain = {name: plain_column(values[:MAX_ROWS]) for name, values in list(columns.items())[:MAX_COLUMNS]}
     if not n_rows:
         return ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in plain)
+    head = "".join(f"<th{_class_of([*values[:n_rows]])}>{escape(name)}</th>" for name, values in plain.items())
     body = "".join(
         "<tr>" + "".join(_table_cell(values[k]) for values in plain.values()) + "</tr>"
         for k in range(min(n_rows, MAX_ROWS))
@@ -118,8 +131,14 @@ def _rows_details(n_rows: int, columns: Mapping[str, Any]) -> str:
 
 
 def _table_cell(value: Any) -> str:
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool | np.bool_)
-    return f"<td class='ml-number'>{escape(cell(value))}</td>" if is_number else f"<td>{escape(cell(value))}</td>"
+    return f"<td{_class_of([value])}>{escape(cell(value))}</td>"
+
+
+def _class_of(values: Sequence[Any]) -> str:
+    """The attribute that puts numbers, and the names of their columns, to the right."""
+    numbers = int | float | np.integer | np.floating
+    is_number = all(isinstance(value, numbers) and not isinstance(value, bool | np.bool_) for value in values)
+    return " class='ml-number'" if is_number else ""
 
 
 def cell(value: Any) -> str:

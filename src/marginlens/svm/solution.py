@@ -13,7 +13,7 @@ from marginlens.errors import batch_index, reject
 from marginlens.kernels.linalg import EPS, exact_products
 from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
 from marginlens.result import Result, Tabular, axes_for, frame
-from marginlens.result.drawing import draw_bars, draw_interval, pair_names
+from marginlens.result.drawing import draw_bars, draw_interval, nothing_to_draw, pair_names
 from marginlens.result.notebook import Headline, element
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.status import Status
@@ -216,12 +216,19 @@ class MarginSolution(Result, Tabular):
         ax = axes_for(ax)
         if self.is_batch:
             margins = np.asarray(self.margin)
-            ax.hist(margins[np.isfinite(margins)], bins="auto", color=LOCAL)
-            ax.set(xlabel="margin", ylabel="problems")
+            n_infeasible = int(np.sum(margins == 0.0))
+            if n_infeasible == len(self):
+                return nothing_to_draw(ax, f"Infeasible: none of these {len(self)} problems has a solution.")
+            ax.hist(margins[np.isfinite(margins) & (margins > 0.0)], bins="auto", color=LOCAL)
+            title = f"{n_infeasible} of {len(self)} problems are infeasible" if n_infeasible else ""
+            ax.set(xlabel="margin", ylabel="problems", title=title)
             return ax
         infeasible = self.status is Status.INFEASIBLE
-        weights = self.certificate if infeasible else self.multipliers
-        weights = np.asarray(weights) * _row_norms(self.rows) * (1.0 if infeasible else float(self.margin))
+        weights = np.asarray(self.certificate if infeasible else self.multipliers)
+        scaled = weights * _row_norms(self.rows) * (1.0 if infeasible else float(self.margin))
+        weights = (
+            weights if infeasible and not np.any(scaled > 0.0) else scaled
+        )  # a zero row alone contradicts its bound
         carries = np.nan_to_num(weights) > 0.0
         names = pair_names(self.pairs, len(weights))
         colours = np.where(carries | self.active, GLOBAL, NEITHER)
@@ -235,6 +242,8 @@ class MarginSolution(Result, Tabular):
             colours=colours,
             ylabel=f"{behind[0]}: {behind[1]} over {behind[2]}" if self.pairs is not None else "constraint",
         )
+        if infeasible:
+            ax.set_title("Infeasible: these constraints contradict each other")
         return ax
 
     def _pair_columns(self) -> tuple[str, str, str]:

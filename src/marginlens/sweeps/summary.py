@@ -13,6 +13,7 @@ from marginlens.errors import InputError, real_array, reject
 from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.drawing import draw_bars, draw_interval
 from marginlens.result.notebook import Headline
+from marginlens.result.palette import ACCENTS, PATH
 from marginlens.sweeps.chunk import arrow
 from marginlens.sweeps.grid import Cell
 from marginlens.sweeps.store import Store
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles
 CONFIDENCE = 0.95  # of the intervals of shares
 _BYTES_AT_ONCE = 512e6  # of columns that are in memory together
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#000000")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -66,7 +66,7 @@ class Shares(Result, Tabular):
             ylabel="word",
         )
         for k, (low, high) in enumerate(self.intervals.values()):
-            axes.plot([low, high], [k, k], color="0.5", linewidth=1.5)
+            axes.plot([low, high], [k, k], color=PATH, linewidth=1.5)
         return axes
 
     def _columns(self) -> dict[str, Any]:
@@ -82,12 +82,14 @@ class Shares(Result, Tabular):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Numbers(Result):
+class Numbers(Result, Tabular):
     """A column of numbers.
 
     Attributes:
         n: problems whose number is finite; all else below is of these. n_undefined, n_infinite: problems with nan, and with ±inf.
         mean, standard_error, smallest, largest: nan where n is 0. quantiles: level → the number of that rank.
+
+    `to_frame()` has one row per number of the summary: quantity ("n", "mean", "5%", …), value.
     """
 
     n: int
@@ -109,13 +111,23 @@ class Numbers(Result):
         )
         return axes
 
+    def _columns(self) -> dict[str, Any]:
+        names = ("n", "n_undefined", "n_infinite", "mean", "standard_error", "smallest", "largest")
+        values = {name: float(getattr(self, name)) for name in names}
+        values |= {f"{100 * level:g}%": of for level, of in sorted(self.quantiles.items())}
+        return {"quantity": list(values), "value": np.array(list(values.values()))}
+
     def __str__(self) -> str:
         return f"{self.mean:.6g} ± {self.standard_error:.1g}"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CellSummary(Result):
-    """One cell: its axes, how many of its problems there are, and column → `Numbers` or `Shares`."""
+class CellSummary(Result, Tabular):
+    """One cell: its axes, how many of its problems there are, and column → `Numbers` or `Shares`.
+
+    `to_frame()` has one row per number: column, quantity ("mean", "5%", … of numbers, else a word), value (of a word its share), low, high
+    (of the interval of a share; nan for numbers).
+    """
 
     axes: Mapping[str, Any]
     n_problems: int
@@ -124,6 +136,20 @@ class CellSummary(Result):
     def plot(self, ax: Axes | None = None, *, column: str | None = None) -> Axes:
         """Draw one column, the first by default. Returns the axes."""
         return self.columns[column or next(iter(self.columns))].plot(ax)
+
+    def _columns(self) -> dict[str, Any]:
+        rows: list[tuple[str, str, float, float, float]] = []
+        for name, of in self.columns.items():
+            if isinstance(of, Shares):
+                rows += [(name, word, share, *of.intervals[word]) for word, share in of.shares.items()]
+            else:
+                rows += [(name, *pair, np.nan, np.nan) for pair in zip(*of._columns().values(), strict=True)]
+        columns = zip(*rows, strict=True) if rows else ((),) * 5
+        names = ("column", "quantity", "value", "low", "high")
+        return {
+            name: list(values) if name in ("column", "quantity") else np.array(values, dtype=float)
+            for name, values in zip(names, columns, strict=True)
+        }
 
     def _facts(self) -> dict[str, Any]:
         return {**self.axes, "problems": self.n_problems, **{name: str(of) for name, of in self.columns.items()}}
@@ -317,7 +343,7 @@ def _draw_shares(ax: Axes, x: FloatArray, name: str, lines: dict[str, list[CellS
     dashes = ("-", "--", ":", "-.")
     words = sorted({word for cells in lines.values() for cell in cells for word in cell.columns[name].counts})  # type: ignore[union-attr]
     for k, (label, cells) in enumerate(lines.items()):
-        for word, colour in zip(words, _COLOURS * len(words), strict=False):
+        for word, colour in zip(words, ACCENTS * len(words), strict=False):
             pairs = [(cell.columns[name].counts.get(word, 0), cell.columns[name].n) for cell in cells]  # type: ignore[union-attr]
             share = np.array([count / n for count, n in pairs])
             ends = np.array([share_interval(count, n) for count, n in pairs]).T
@@ -331,7 +357,7 @@ def _draw_shares(ax: Axes, x: FloatArray, name: str, lines: dict[str, list[CellS
 
 
 def _draw_numbers(ax: Axes, x: FloatArray, name: str, lines: dict[str, list[CellSummary]]) -> None:
-    for (label, cells), colour in zip(lines.items(), _COLOURS * len(lines), strict=False):
+    for (label, cells), colour in zip(lines.items(), ACCENTS * len(lines), strict=False):
         of: list[Any] = [cell.columns[name] for cell in cells]
         levels = sorted(of[0].quantiles)
         low, high = (np.array([found.quantiles[level] for found in of]) for level in (levels[0], levels[-1]))

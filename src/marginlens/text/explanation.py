@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from marginlens.pages import render
-from marginlens.result.frames import Tabular
+from marginlens.result import Displayed, Headline, Tabular, axes_for
+from marginlens.result.drawing import MAX_BARS, draw_bars
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.text.phrases import Span
 from marginlens.typing import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _TABLE_ROWS = 15  # rows of the printed table
 _LISTED_CLASSES = 6  # whose probabilities are listed where there are more than two
@@ -44,7 +49,7 @@ REST_TOKEN = "(rest)"  # what the token that stands in every text is called
 
 
 @dataclass(frozen=True, repr=False)
-class TextExplanation(Tabular):
+class TextExplanation(Displayed, Tabular):
     """Which tokens of a text decide, the most attended first.
 
     `f` is what is explained: with two classes the log-odds of `classes[1]`, with more the output of the predicted class. `outputs` are
@@ -165,7 +170,41 @@ class TextExplanation(Tabular):
         """The text with every word coloured by its contribution, and the table below; all of it escaped, in one element."""
         return html_page([self], page=False)
 
-    _repr_html_ = to_html
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the largest contributions as bars: to the right what speaks for the second of `poles`, to the left for the first."""
+        ax = axes_for(ax)
+        largest = sorted(self.rows, key=lambda row: -abs(row.contribution))[:MAX_BARS]
+        values = [row.contribution for row in largest]
+        colours = [GLOBAL if value > 0.0 else LOCAL for value in values]
+        first, second = self.poles
+        draw_bars(
+            ax,
+            [row.token for row in largest],
+            values,
+            f"← {first}    contribution to f    {second} →",
+            colours=colours,
+            ylabel="token",
+        )
+        return ax
+
+    def _headline(self) -> Headline:
+        return Headline(str(self.label), self.verdict.removeprefix(f"{self.label} "))
+
+    def _facts(self) -> dict[str, Any]:
+        likeliest = {name: round(share, 3) for name, share in self.likeliest()}
+        rest = self.rest.contribution
+        return {
+            "probabilities": likeliest,
+            "f": self.f,
+            "selected token": self.selected,
+            "its margin": self.margin,
+            "rest token": rest,
+        }
+
+    def _text_html(self) -> str:
+        return render(
+            "marginlens.text", "explanation.html", {"background": _background}, explanations=[self], part="text"
+        ).strip()
 
     def stretches(self) -> Iterator[tuple[str, str, float, float]]:
         """What stands before each word with tokens, the word, what it contributes, and how deep its colour is, from -1 to 1."""
@@ -185,7 +224,8 @@ class TextExplanation(Tabular):
 def html_page(explanations: list[TextExplanation], *, page: bool = True) -> str:
     """A whole page of explanations, or only the element of the first."""
     filters = {"background": _background}
-    return render("marginlens.text", "explanation.html", filters, explanations=explanations, page=page).strip() + "\n"
+    part = "page" if page else "element"
+    return render("marginlens.text", "explanation.html", filters, explanations=explanations, part=part).strip() + "\n"
 
 
 def explain_sample(model: Any, sample: Any) -> TextExplanation:
@@ -248,8 +288,6 @@ def top_two(scores: FloatArray) -> tuple[float, float]:
 
 def _background(strength: float) -> str:
     """The background of a word: red-brown for the second of the poles, blue for the first, deeper for a larger part."""
-    from marginlens.result.palette import GLOBAL, LOCAL
-
     depth = min(abs(strength), 1.0) ** 0.5
     red, green, blue = (int((GLOBAL if strength > 0 else LOCAL)[k : k + 2], 16) for k in (1, 3, 5))
     return f"background:rgba({red},{green},{blue},{_DEEPEST * depth:.2f});border-radius:3px;padding:.1em .15em"

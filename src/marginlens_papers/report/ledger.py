@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from marginlens.errors import InputError, reject
 from marginlens.papers import Paper
-from marginlens.result import axes_for, frame
+from marginlens.result import Displayed, Headline, Tabular, axes_for
 from marginlens.result.drawing import draw_bars
 from marginlens_papers.claim import Bound, Claim, Effort, Unit, Verdict
 from marginlens_papers.claims import catalogue
@@ -232,8 +232,11 @@ class Entry:
             raise InputError(f"A row of the ledger cannot be read: {problem!r} is missing or malformed.") from problem
 
 
-class Ledger(Sequence[Entry]):
-    """The entries of all claims, in the order of the papers; `ledger["A-F9"]` is the entry of one claim."""
+class Ledger(Sequence[Entry], Displayed, Tabular):
+    """The entries of all claims, in the order of the papers; `ledger["A-F9"]` is the entry of one claim.
+
+    `to_frame()` has one row per claim: claim, statement, title, verdict, measured.
+    """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = tuple(entries)
@@ -279,16 +282,15 @@ class Ledger(Sequence[Entry]):
             "measured": [entry.result.measured if entry.result else "" for entry in self._entries],
         }
 
-    def to_frame(self, library: str | None = None) -> Any:
-        """One row per claim: claim, statement, title, verdict, measured; as a data frame, see `marginlens.result.Tabular`."""
-        return frame(self._columns(), library)
+    def _headline(self) -> Headline:
+        results = [entry.result for entry in self._entries if entry.result]
+        if not results:
+            return Headline(f"{len(self)} claims", "none has been run: `marginlens reproduce` runs them.")
+        return Headline(tally([result.verdict for result in results]))
 
-    def _repr_html_(self) -> str:
-        rows = [
-            (entry.id, entry.label, entry.title, entry.verdict, entry.result.measured if entry.result else "")
-            for entry in self._entries
-        ]
+    def _text_html(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("claim", "statement", "what it says", "verdict", "measured"))
+        rows = zip(*self._columns().values(), strict=True)
         body = "".join("<tr>" + "".join(f"<td>{rendered(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
