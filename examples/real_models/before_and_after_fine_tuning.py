@@ -10,6 +10,7 @@ On the command line it is ``marginlens probe AFTER --against BEFORE``. It needs 
 from copy import deepcopy
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -65,17 +66,18 @@ print(*difference.sentences(), sep="\n")
 # %%
 # The head that moved most, on one word: before it looked one word back, now it runs through the word from its end.
 layer, head = difference.changed_heads(1)[0]
-one_word = words(1, backwards=True)
-figure, axes = plt.subplots(1, 3, figsize=(8.6, 3.0), layout="constrained")
-difference.plot(axes[0])
-axes[0].set_title("share of the attention\nthat has moved")
+moved, one_word = difference["total_variation"], words(1, backwards=True)
+figure, axes = plt.subplots(1, 3, figsize=(6.4, 2.6), layout="constrained")
+axes[0].imshow(moved, cmap="Blues", vmin=0.0, vmax=1.0)
+for (row, column), share in zip(np.ndindex(moved.shape), moved.ravel(), strict=True):
+    axes[0].text(column, row, f"{share:.2f}", ha="center", va="center", color="white" if share > 0.5 else "black")
+axes[0].set(xlabel="head", ylabel="layer", xticks=range(2), yticks=range(2), title="share that moved")
+ticks = range(0, 2 * WORD, 4)
 for ax, network, when in ((axes[1], before, "before"), (axes[2], model, "after")):
-    attention = network(input_ids=one_word, output_attentions=True).attentions[layer][0, head].detach()
+    attention = network(input_ids=one_word, output_attentions=True).attentions[layer][0, head].tolist()
     ax.imshow(attention, cmap="Blues", vmin=0.0, vmax=1.0)
-    ax.axvline(WORD - 0.5, color="0.6", lw=0.8)
-    ax.axhline(WORD - 0.5, color="0.6", lw=0.8)
-    ticks = range(0, 2 * WORD, 4)
-    ax.set(xlabel="attended position", title=f"layer {layer}, head {head}, {when}", xticks=ticks, yticks=ticks)
+    ax.set(xlabel="attended position", ylabel="attending position", xticks=ticks, yticks=ticks)
+    ax.set_title(f"L{layer}H{head}, {when}")
+for ax in axes:
     ax.grid(visible=False)
-axes[1].set_ylabel("position that attends")
 plt.show()

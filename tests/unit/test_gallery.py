@@ -143,7 +143,7 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     "attention_gets_sparse": lambda x: 1.0 <= x["sparsity"][-1].mean() < 0.7 * x["sparsity"][0].mean(),
     "where_the_sinks_are": lambda x: x["shares"]["[CLS], the first"].max() > 0.8,
     "before_and_after_fine_tuning": lambda x: (
-        max(x["losses"]) < 1.0 and x["difference"]["total_variation"].max() > 0.3 and x["layer"] == 0
+        x["losses"][0] < 1.0 and x["moved"].max() > 0.3 and x["layer"] == 0  # where letters are looked up
     ),
     "watch_training": lambda x: (
         x["losses"][-1] < 0.5 * x["losses"][0]

@@ -168,7 +168,8 @@ def _array_cell(value: Any) -> str:
     if value.ndim == 0:
         return cell(value.item())
     if value.size <= MAX_SHOWN:
-        return np.array2string(value, precision=4, separator=", ").replace("\n", "").replace("-", "−")
+        text = np.array2string(value, separator=", ", formatter={"float_kind": lambda entry: f"{entry:.4g}"})
+        return text.replace("\n", "").replace("-", "−")
     first = ", ".join(cell(entry) for entry in value.ravel()[:3].tolist())
     shape = " × ".join(map(str, value.shape))
     if value.dtype.kind in "iuf" and np.isfinite(value).any():

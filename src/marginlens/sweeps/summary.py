@@ -151,6 +151,11 @@ class CellSummary(Result, Tabular):
             for name, values in zip(names, columns, strict=True)
         }
 
+    def _headline(self) -> Headline:
+        return Headline(
+            ", ".join(f"{name} = {value}" for name, value in self.axes.items()), f"{self.n_problems:,} problems"
+        )
+
     def _facts(self) -> dict[str, Any]:
         return {**self.axes, "problems": self.n_problems, **{name: str(of) for name, of in self.columns.items()}}
 

@@ -285,7 +285,7 @@ class Ledger(Sequence[Entry], Displayed, Tabular):
     def _headline(self) -> Headline:
         results = [entry.result for entry in self._entries if entry.result]
         if not results:
-            return Headline(f"{len(self)} claims", "none has been run: `marginlens reproduce` runs them.")
+            return Headline(f"{len(self)} claims", "none has been run yet; marginlens reproduce runs them.")
         return Headline(tally([result.verdict for result in results]))
 
     def _text_html(self) -> str:
