@@ -91,6 +91,6 @@ def vision(
             measured = (
                 f"nnz/T {curves.by_layer['sparsity'][-1, -1]:.3f} in the last layer, test accuracy {run.accuracy:.4f}"
             )
-            terminal.say(f"{int(curves.epochs[-1])} epochs: {measured}. {run.ending.value}")
+            terminal.say(f"{terminal.counted(int(curves.epochs[-1]), 'epoch')}: {measured}. {run.ending.value}")
             terminal.say(f"Written to {out}")
         leave(run.ending, checkpoint)

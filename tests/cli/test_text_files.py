@@ -157,3 +157,13 @@ def test_what_cannot_be_learned_from_is_one_sentence(here, case):
     assert result.exit_code == 2
     assert result.stderr.startswith(f"marginlens: {sentence}")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["semicolon.csv", "latin.csv", "lines.jsonl.gz"])
+def test_every_form_of_a_file_can_be_encoded(here, name):
+    content, options = FORMS[name]
+    Path(name).write_bytes(content())
+    Path("pieces.txt").write_text("\n".join(["[UNK]", "superb", "dull", "film"]), encoding="utf-8")
+    given = [word for option, value in options.items() for word in (f"--{option}", value)]
+    found = numbers("encode", name, "--out", "ids.npz", "--pieces", "pieces.txt", "--drop", *given)
+    assert (found["samples"], found["classes"]) == (40, ["neg", "pos"])

@@ -126,6 +126,11 @@ def facts_table(title: str, facts: Mapping[str, str]) -> Table:
     return table
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: 1 layer, 12 layers."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """A time as people say it: 0.4 s, 12 s, 3 min 4 s, 1 h 2 min."""
     if seconds < 10:

@@ -105,6 +105,6 @@ def embeddings(
             measured = f"loss {run.loss:.4g}, training accuracy {run.accuracy:.4f}"
             if held_out is not None:
                 measured += f"; held out: loss {run.held_out_loss:.4g}, accuracy {run.held_out_accuracy:.4f}"
-            terminal.say(f"{len(run.history)} epochs: {measured}. {run.ending.value}")
+            terminal.say(f"{terminal.counted(len(run.history), 'epoch')}: {measured}. {run.ending.value}")
             terminal.say(f"Written to {out}")
         leave(run.ending, checkpoint)

@@ -301,10 +301,10 @@ def show(out: Console, result: ProbeResult | CheckpointCurves | ProbeDifference)
 def _show_heads(out: Console, result: ProbeResult) -> None:
     from marginlens.probe.page.answers import answers
 
-    size = (
-        f"{result.n_layers} layers of {result.n_heads} heads; {result.n_inputs:,} inputs, {result.n_queries:,} queries"
-    )
-    out.print(f"{result.model}: {size}", markup=False)
+    counted = terminal.counted
+    heads = f"{counted(result.n_layers, 'layer')} of {counted(result.n_heads, 'head')}"
+    measured = f"{counted(result.n_inputs, 'input')}, {result.n_queries:,} queries"
+    out.print(f"{result.model}: {heads}; {measured}", markup=False)
     for answer in answers(result):
         out.print(f"{answer.question} {answer.sentence}", markup=False)
         if answer.rows:
@@ -335,7 +335,9 @@ def _show_heads(out: Console, result: ProbeResult) -> None:
 
 
 def _show_difference(out: Console, result: ProbeDifference) -> None:
-    size = f"{result.n_layers} layers of {result.n_heads} heads; {result.probed.n_inputs:,} inputs"
+    counted = terminal.counted
+    heads = f"{counted(result.n_layers, 'layer')} of {counted(result.n_heads, 'head')}"
+    size = f"{heads}; {counted(result.probed.n_inputs, 'input')}"
     out.print(f"{result.probed.model} against {result.against.model}: {size}", markup=False)
     out.print(terminal.rows_table("The heads that changed most", result.rows(_HEADS)))
     for sentence in result.sentences():

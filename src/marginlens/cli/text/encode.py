@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +14,23 @@ from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
 from marginlens.cli._voice import naming
-from marginlens.cli.text._options import DropWithoutTokens, LabelColumn, LabelledFile, Seed, SplitColumn, TextColumn
+from marginlens.cli.text._options import (
+    Delimiter,
+    DropWithoutTokens,
+    Encoding,
+    FileForm,
+    LabelColumn,
+    LabelledFile,
+    NoHeader,
+    Seed,
+    SplitColumn,
+    TextColumn,
+)
+from marginlens.cli.text._parts import TrainingRequest
+
+if TYPE_CHECKING:
+    from marginlens.text import Reviews, ReviewSource
+    from marginlens.text.text_files import TextFile
 
 
 def encode(
@@ -48,6 +65,9 @@ def encode(
         str | None,
         typer.Option(metavar="PART", help="Count tokens in this part only.", show_default="all texts, or train"),
     ] = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    no_header: NoHeader = False,
     drop: DropWithoutTokens = False,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -61,11 +81,12 @@ def encode(
     """
     with errors_as_sentences("Nothing was written."):
         from marginlens.data.files import write_labelled
-        from marginlens.text import ReviewPart, encode_reviews, paper_pipeline, review_source
+        from marginlens.text import ReviewPart, encode_reviews, paper_pipeline
         from marginlens.text.readers import TRAIN
 
         files.check_place(out, "out", (".npz",))
-        taken = ReviewPart(review_source(file, text, label, split), part, sample, hold_out, seed)
+        source = _source(file, FileForm(text, label, split, delimiter, encoding, no_header))
+        taken = ReviewPart(source, part, sample, hold_out, seed)
         pipeline = paper_pipeline(_pieces(pieces), empty="drop" if drop else "refuse")
         if count_in is None and hold_out is not None:
             count_in = TRAIN
@@ -94,6 +115,34 @@ def encode(
             total += "".join(f"; {n:,} in {name}" for name, n in answer["parts"].items())
             speed = f"{seconds:.1f} s, {answer['samples'] / seconds:,.0f} texts per second"
             terminal.console().print(f"{total}{left_out}\n{speed}, reading included\nWritten to {out}", markup=False)
+
+
+@dataclass(frozen=True)
+class _TwoClasses:
+    """The texts of a file with their two classes as -1 and +1."""
+
+    file: TextFile
+
+    def read(self) -> Reviews:
+        from marginlens.text import Reviews
+        from marginlens.text.readers import two_classes
+
+        found = self.file.rows(labelled=True, least_classes=1)
+        y, classes = two_classes(found.labels or [], "label")
+        split = None if found.split is None else np.array([str(part) for part in found.split])
+        return Reviews(found.texts, y, classes, split, found.left_out)
+
+    def digest(self) -> str:
+        return self.file.digest()
+
+
+def _source(file: Path, form: FileForm) -> ReviewSource:
+    """Where the texts are: aclImdb and Yelp's reviews as paper B takes them, anything else as people have it."""
+    from marginlens.text import review_source
+    from marginlens.text.text_files import TextFile
+
+    found = TrainingRequest(file, form).source()
+    return _TwoClasses(found) if isinstance(found, TextFile) else review_source(file)
 
 
 def _pieces(place: Path) -> Any:
