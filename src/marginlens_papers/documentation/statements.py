@@ -13,6 +13,7 @@ from pathlib import Path
 import marginlens
 from marginlens.errors import InputError
 from marginlens.papers import SOURCES, Implementation, natural, registered
+from marginlens.statements import WORDS
 from marginlens_papers.claim import Claim, Effort, Progress
 from marginlens_papers.claims import catalogue
 
@@ -112,7 +113,7 @@ def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitat
         if not mine:
             continue
         lines += ["", f"## {paper.key}: {paper.title}", "", f"{paper.authors}, {paper.year}", ""]
-        lines += ["| statement | what | function | tests | claims |", "| --- | --- | --- | --- | --- |"]
+        lines += ["| statement | what it says | function | tests | claims |", "| --- | --- | --- | --- | --- |"]
         for label in mine:
             targets = sorted(
                 (item for item in functions if item.citation == label),
@@ -120,7 +121,7 @@ def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitat
             )
             cells = [
                 label.removeprefix(f"{paper.key} "),
-                "<br>".join(_plain(target.summary) for target in targets),
+                WORDS.get(label) or "<br>".join(_plain(target.summary) for target in targets),
                 "<br>".join(_function(entry) for entry in targets),
                 "<br>".join(_tests(element for element in tests if element.label == label)),
                 ", ".join(claim.id for claim in claims if label in claim.labels),
