@@ -21,7 +21,7 @@ from marginlens_papers.report.model_page import ModelSection
 from marginlens_papers.report.numbers import shown_bound, shown_number
 
 PAGE, LAB = "index.html", "lab.html"
-_SCREEN_DOTS_PER_POINT = 112 / 72  # a figure's letters then match the page's small print
+_SCREEN_DOTS_PER_POINT = 100 / 72  # a figure's letters then match the page's small print
 _ALWAYS_COUNTED = (Verdict.REPRODUCED, Verdict.NOT_REPRODUCED)  # on top of the page, also where there is none
 _ABOUT = {
     "A": "One layer of softmax attention, trained by gradient descent: the attention weights $p$ grow without bound, while their "
