@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from fake_claims import fake_claim
 from marginlens.errors import InputError
 from marginlens.papers import Implementation, registered
+from marginlens.statements import WORDS
 from marginlens_papers import documentation
 from marginlens_papers.claims import catalogue
 from marginlens_papers.documentation import (
@@ -62,8 +63,8 @@ def test_the_page_leads_from_statement_to_function_test_and_claim():
     function = "[`att_svm`](../src/marginlens/svm/attention.py)"
     assert rows == [
         "| Fig 9(a) |  |  |  | A-F9 |",
-        f"| Thm 3 | Shortest p that separates \\|x\\|. | {function} |  |  |",
-        f"| Thm 4 | Shortest p that separates \\|x\\|. | {function} "
+        f"| Thm 3 | {WORDS['A Thm 3']} | {function} |  |  |",
+        f"| Thm 4 | {WORDS['A Thm 4']} | {function} "
         "| [test_local.py](../tests/theory/test_local.py): it leaves the cone | A-F9 |",
     ]
 

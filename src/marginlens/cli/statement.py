@@ -68,7 +68,7 @@ def statement(
             )
         else:
             for row in rows:
-                _show(terminal.console(), row)
+                _show(row)
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Statement:
 
     @property
     def words(self) -> str:
-        """What the statement says: in words of its own, else as a claim or a function puts it."""
-        others = (*self.shown, *(_sentence(one.summary) for one in self.functions), "")
+        """What the statement says: in words of its own, else as a function or a claim puts it."""
+        others = (*(_sentence(one.summary) for one in self.functions), *self.shown, "")
         return WORDS.get(self.label) or others[0]
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,25 +166,18 @@ def _listed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _show(out: Any, row: dict[str, Any]) -> None:
-    lines = [
-        row["statement"],
-        f"  {row['says']}",
-        *(
-            f"  {id_}: {told}"
-            for id_, told in zip(row["claims"], row["claims_say"], strict=True)
-            if told != row["says"]
-        ),
-    ]
+def _show(row: dict[str, Any]) -> None:
+    lines = [(0, row["statement"]), (2, row["says"])]
     for one in row["functions"]:
-        what = [] if one["what"] == row["says"] else [f"    {one['what']}"]
-        lines += [f"  {_inside(one)}{one['name']}", *what, f"    written in {one['module']}"]
+        what = [] if one["what"] == row["says"] else [(4, one["what"])]
+        lines += [(2, f"{_inside(one)}{one['name']}"), *what, (4, f"written in {one['module']}")]
     if row["earlier_labels"]:
-        lines.append(f"  in the earlier version of the paper: {', '.join(row['earlier_labels'])}")
+        lines.append((2, f"in the earlier version of the paper: {', '.join(row['earlier_labels'])}"))
     if row["claims"]:
-        lines.append(f"  shown by: marginlens reproduce --only {','.join(row['claims'])}")
-    for line in lines:
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        lines.append((2, f"shown by: marginlens reproduce --only {','.join(row['claims'])}"))
+    lines += [(4, f"{id_}: {told}") for id_, told in zip(row["claims"], row["claims_say"], strict=True)]
+    for indent, line in lines:
+        terminal.say_indented(line, indent)
 
 
 def _inside(function: dict[str, Any]) -> str:
