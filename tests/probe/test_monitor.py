@@ -184,7 +184,7 @@ def test_a_module_with_a_model_inside_is_watched_as_lightning_has_it():
     assert [module.logged[f"attention/entropy/layer_{layer}"] for layer in range(2)] == means.tolist()
 
 
-def trainer(folder, model, monitor=None, **options):
+def trainer(folder, model, monitor=None, evaluation=None, **options):
     pytest.importorskip("accelerate")
     rows = [{"input_ids": row, "labels": row} for batch in token_batches(10) for row in batch]
     usual = {
@@ -200,7 +200,8 @@ def trainer(folder, model, monitor=None, **options):
     }
     arguments = transformers.TrainingArguments(str(folder), **(usual | options))
     callbacks = None if monitor is None else [monitor]
-    return transformers.Trainer(model, arguments, train_dataset=rows, callbacks=callbacks)
+    data = {"train_dataset": rows, "eval_dataset": evaluation}
+    return transformers.Trainer(model, arguments, **data, callbacks=callbacks)
 
 
 def test_in_the_trainer_optimizer_steps_are_counted_and_weights_are_the_same(tmp_path):
@@ -233,10 +234,79 @@ def test_the_trainer_reports_means_of_layers_to_tensorboard(tmp_path):
     np.testing.assert_allclose([point.value for point in points], monitor.curves.by_layer("entropy")[:, 1], rtol=1e-6)
 
 
+def test_the_trainers_evaluation_data_are_what_is_measured(tmp_path):
+    monitor = AttentionMonitor(every=3)
+    rows = [{"input_ids": row, "labels": row} for batch in token_batches(3, seed=9) for row in batch]
+    evaluation = {"one": rows, "other": rows[:2]}
+    training = trainer(tmp_path, language_model(), monitor, evaluation, eval_strategy="steps", eval_steps=2)
+    training.train()
+    assert monitor.curves.steps.tolist() == [0, 3, 6]
+    alone = AttentionMonitor({"input_ids": torch.stack([row["input_ids"] for row in rows[:8]])}, max_margin_every=0)
+    alone.step(training.model)
+    np.testing.assert_allclose(alone.curves["entropy"][0], monitor.curves["entropy"][-1], rtol=ROUNDING)
+
+
+def test_the_trainer_reports_to_wandb_offline(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}.items():
+        monkeypatch.setenv(name, value)
+    logged = []
+    log = wandb.Run.log
+    monkeypatch.setattr(
+        wandb.Run, "log", lambda run, data, *args, **kw: (logged.append(data), log(run, data, *args, **kw))
+    )
+    monitor = AttentionMonitor(every=3)
+    trainer(tmp_path, language_model(), monitor, report_to=["wandb"]).train()
+    wandb.finish()
+    points = [row for row in logged if "train/attention/entropy/layer_1" in row]
+    assert [row["train/global_step"] for row in points] == [0, 3, 6]
+    values = [row["train/attention/entropy/layer_1"] for row in points]
+    np.testing.assert_allclose(values, monitor.curves.by_layer("entropy")[:, 1], rtol=ROUNDING)
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+
+
+@pytest.mark.filterwarnings("ignore")  # of Lightning's own
+def test_in_lightning_it_stands_in_on_train_batch_end(tmp_path):
+    lightning = pytest.importorskip("lightning")
+    monitor = AttentionMonitor(path=tmp_path / "run.parquet", every=2)
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = language_model()
+
+        def training_step(self, batch, index):
+            return self.model(**batch, labels=batch["input_ids"]).loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        def on_train_batch_end(self, outputs, batch, index):
+            self.log_dict(monitor.step(self, batch, step=self.trainer.global_step))
+
+    rows = [{"input_ids": row} for batch in token_batches(6) for row in batch]
+    options = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    fitting = lightning.Trainer(
+        max_epochs=1, accumulate_grad_batches=2, default_root_dir=tmp_path, enable_checkpointing=False, **options
+    )
+    fitting.fit(Module(), torch.utils.data.DataLoader(rows, batch_size=2))
+    monitor.finish()
+    assert fitting.global_step == 6
+    assert read_run(tmp_path / "run.parquet").steps.tolist() == [0, 2, 4, 6]
+    assert float(fitting.logged_metrics["attention/entropy/layer_1"]) == pytest.approx(
+        monitor.curves.by_layer("entropy")[-1, 1]
+    )
+
+
 def test_a_process_that_is_not_the_first_does_nothing(tmp_path):
     monitor, other = AttentionMonitor(path=tmp_path / "run.parquet"), SimpleNamespace(is_world_process_zero=False)
     for event in (monitor.on_train_begin, monitor.on_step_end, monitor.on_save, monitor.on_train_end):
         event(None, other, None, model=None)
+    with pytest.MonkeyPatch.context() as patch:  # a loop of one's own in the second of two processes
+        patch.setattr(torch.distributed, "is_initialized", lambda: True)
+        patch.setattr(torch.distributed, "get_rank", lambda: 1)
+        assert monitor.step(language_model(), {"input_ids": token_batches(1)[0]}) == {}
+        monitor.finish()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -298,7 +368,7 @@ def test_a_new_run_renames_the_file_of_an_earlier_one(tmp_path):
     path = tmp_path / "run.parquet"
     train(language_model(), AttentionMonitor(path=path, every=2))
     first = path.read_bytes()
-    AttentionMonitor({"input_ids": token_batches(1)[0]}, path).step(language_model())
+    AttentionMonitor({"input_ids": token_batches(1)[0]}, path).step(language_model(), step=1)
     assert (tmp_path / "run-1.parquet").read_bytes() == first
     assert {step for step, _, _ in rows_of(path)} == {1}
 

@@ -150,15 +150,17 @@ class AttentionMonitor(_Callback):
                 not looked at.
             step: the number of optimizer steps so far, for runs that are resumed; counted from 1 by default.
         Returns:
-            The means of every layer by name, to be logged, where it measured; else nothing.
+            The means of every layer by name, to be logged, where it measured; else nothing, as in all processes but the first.
         """
+        if not _is_first_process():
+            return {}
         if self._batch is None:
             if batch is None:
                 raise reject("batch", "given at the first step, or to AttentionMonitor", "None")
             self._batch = MonitorBatch.of(batch, is_chosen=False)
         now = (self._step or 0) + 1 if step is None else whole_number(step, "step", at_least=0)
         if self._step is None:
-            self._begin(model, 0 if step is None else now)
+            self._begin(model, now - 1 if now else 0)
         self._step = now
         is_due = not self._record.rows or now % self.every == 0
         return self._measure(model, now) if is_due and now not in self._record.rows else {}
@@ -175,12 +177,13 @@ class AttentionMonitor(_Callback):
         """Find the batch and the reporters, go on in the file of a resumed run, and measure before the first step."""
         if not state.is_world_process_zero:
             return
-        handler = sys._getframe(1).f_locals.get("self")  # the Trainer's list of callbacks, which an event does not name
-        callbacks = getattr(handler, "callbacks", ())
+        trainer, model = _calling_trainer(), kwargs["model"]
+        callbacks = trainer.callback_handler.callbacks if trainer is not None else ()
         self._reporters = [other for other in callbacks if type(other).__module__.startswith(_INTEGRATIONS)]
-        model = kwargs["model"]
         if self._batch is None:
-            self._batch = _batch_of_trainer(kwargs.get("eval_dataloader"), kwargs.get("train_dataloader"))
+            has_evaluation = trainer is not None and trainer.eval_dataset is not None
+            evaluation = _evaluation_data(trainer) if has_evaluation else kwargs.get("eval_dataloader")
+            self._batch = _batch_of_trainer(evaluation, kwargs.get("train_dataloader"))
         self._begin(model, int(state.global_step))
         if not self._record.rows:
             self._report(self._measure(model, int(state.global_step)), args, state, control, model)
@@ -313,6 +316,31 @@ def _synchronize(model: Any) -> None:
     device = torch.device(device_of(model))
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def _is_first_process() -> bool:
+    """Whether this is the process that measures: the only one, or the first of those that train together."""
+    from torch import distributed
+
+    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+
+
+def _calling_trainer() -> Any:
+    """The Trainer that raised the event, which names neither its callbacks nor its evaluation data; None where there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if hasattr(caller, "callback_handler") and hasattr(caller, "get_eval_dataloader"):
+            return caller
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _evaluation_data(trainer: Any) -> Any:
+    """The loader of a Trainer's evaluation data, of the first where there are several."""
+    several = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}
+    with _random_state():
+        return trainer.get_eval_dataloader(next(iter(several.values()), None))
 
 
 def _digest(batch: MonitorBatch | None) -> str:
