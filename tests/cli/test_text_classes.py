@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn import metrics
+from typer.main import get_command
 
+from marginlens.cli.app import app
 from marginlens.cli.text._options import FileForm
 from marginlens.cli.text._parts import TrainingRequest, read_parts
-from marginlens.text.classifier import AttentionTextClassifier
+from marginlens.text.classifier import FEW_TEXTS, AttentionTextClassifier
 from one_command import command
 
 run, numbers = command("text")
@@ -147,6 +149,32 @@ def test_a_share_is_drawn_of_every_class(here):
     parts = read_parts(TrainingRequest(Path("t.jsonl"), FileForm(), test="0.2"))
     names, counts = np.unique(parts.test_labels, return_counts=True)
     assert dict(zip(names.tolist(), counts.tolist(), strict=True)) == {"art": 10, "food": 4, "sport": 1}
+
+
+def test_equal_texts_are_drawn_together(here):
+    pairs = texts({"art": 40, "food": 40})
+    write_lines("t.jsonl", pairs + pairs[:30] + [(pairs[0][0], "food"), (pairs[0][0], "art")])
+    for seed in range(5):
+        parts = read_parts(TrainingRequest(Path("t.jsonl"), FileForm(), test="0.3", seed=seed))
+        assert not set(parts.texts) & set(parts.test_texts)
+        assert len(parts.texts) + len(parts.test_texts) == 112
+        assert set(parts.test_labels) == {"art", "food"}
+
+
+def test_defaults_in_the_help_are_those_of_the_classifier():
+    options = {param.name: param for param in get_command(app).commands["text"].commands["train"].params}
+    for name, default in AttentionTextClassifier().get_params().items():
+        if name in ("learning_rate", "weight_decay"):
+            assert float(options[name].show_default) == default
+        elif name in options and isinstance(options[name].show_default, str):
+            assert default is None
+            assert options[name].show_default.endswith(f" below {FEW_TEXTS} texts")
+        elif name in options:
+            assert options[name].default == default
+    assert options["seed"].default == AttentionTextClassifier().random_state
+    of_many, of_few = (AttentionTextClassifier()._size_settings(n)._asdict() for n in (FEW_TEXTS, FEW_TEXTS - 1))
+    for name, number in of_many.items():
+        assert options[name].show_default == f"{number}; {of_few[name]} below {FEW_TEXTS} texts"
 
 
 LINES = {

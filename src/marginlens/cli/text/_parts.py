@@ -153,7 +153,7 @@ def _train_test_masks(
         raise errors.reject("train", f"a part that FILE names ({_listed(parts)})", repr(part))
     train = np.ones(n, dtype=bool) if part is None else split == part
     if share is not None:
-        test = _drawn(labels, train, share, request)
+        test = _drawn(found.texts, labels, train, share, request)
         return train & ~test, test, f"{share:g} of each class, drawn at random"
     tested_part = "test" if request.test is None and "test" in parts and part != "test" else request.test
     if tested_part in parts:
@@ -167,20 +167,26 @@ def _train_test_masks(
     return train, np.zeros(n, dtype=bool), None
 
 
-def _drawn(labels: Any, train: BoolArray, share: float, request: TrainingRequest) -> BoolArray:
-    """(n_texts,) a share of each class drawn at random, at least one text of it and not all."""
-    rng, test = np.random.default_rng(request.seed), np.zeros(len(labels), dtype=bool)
+def _drawn(texts: list[str], labels: Any, train: BoolArray, share: float, request: TrainingRequest) -> BoolArray:
+    """(n_texts,) a share of each class drawn at random, at least one text of it and not all; equal texts stay on one side."""
+    rng, index = np.random.default_rng(request.seed), dict[str, int]()
+    number = np.array([index.setdefault(text, len(index)) for text in texts])  # equal texts have equal numbers
+    tested = np.zeros(len(index), dtype=bool)
+    candidates = np.flatnonzero(train)
+    first = candidates[np.unique(number[candidates], return_index=True)[1]]  # a row for each distinct text
     for name in np.unique(labels[train]):
-        candidates = np.flatnonzero(train & (labels == name))
-        if len(candidates) == 1:
+        distinct = number[first[labels[first] == name]]
+        if len(distinct) == 1:
             expected = "a part or a file where a class has a single text, which cannot be both trained and tested on"
-            raise errors.reject("test", expected, f"a share, where class {str(name)!r} has one")
-        size = max(1, round(share * len(candidates)))
-        if size >= len(candidates):
-            expected = f"a share that leaves some of the {len(candidates)} texts of class {str(name)!r} to train on"
+            copies = int(np.sum(labels[train] == name))
+            times = f", {copies} times" if copies > 1 else ""
+            raise errors.reject("test", expected, f"a share, where class {str(name)!r} has one{times}")
+        size = max(1, round(share * len(distinct)))
+        if size >= len(distinct) > 0:
+            expected = f"a share that leaves some of the {len(distinct)} texts of class {str(name)!r} to train on"
             raise errors.reject("test", expected, repr(request.test))
-        test[rng.permutation(candidates)[:size]] = True
-    return test
+        tested[rng.permutation(distinct)[:size]] = True
+    return train & tested[number]
 
 
 def _listed(parts: list[str]) -> str:

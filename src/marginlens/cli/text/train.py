@@ -61,7 +61,8 @@ def train(
         str | None,
         typer.Option(
             metavar="PART|FILE|SHARE",
-            help="What to test on: a part, another file, or a share such as 0.2 of each class drawn at random.",
+            help="What to test on: a part, another file, or a share such as 0.2 of each class drawn at random, equal texts on one "
+            "side.",
             show_default="test, if there is one",
         ),
     ] = None,
@@ -77,13 +78,16 @@ def train(
     encoding: Encoding = None,
     no_header: NoHeader = False,
     ngrams: Annotated[
-        int | None, typer.Option(metavar="N", help="Most words of a phrase, 1 to 3.", show_default="3")
+        int | None,
+        typer.Option(metavar="N", help="Most words of a phrase, 1 to 3.", show_default="3; 2 below 500 texts"),
     ] = None,
     min_count: Annotated[
-        int | None, typer.Option(metavar="N", help="Words that occur N times are tokens.", show_default="2")
+        int | None,
+        typer.Option(metavar="N", help="Words that occur N times are tokens.", show_default="2; 1 below 500 texts"),
     ] = None,
     phrase_count: Annotated[
-        int | None, typer.Option(metavar="N", help="Phrases that occur N times are tokens.", show_default="2")
+        int | None,
+        typer.Option(metavar="N", help="Phrases that occur N times are tokens.", show_default="2; 1 below 500 texts"),
     ] = None,
     characters: Annotated[
         bool, typer.Option("--characters", help="Take every letter as a word: for languages without blanks.")
@@ -100,7 +104,9 @@ def train(
             autocompletion=words_of("balanced"),
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the texts.", show_default="8")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(metavar="N", help="Passes over the texts.", show_default="8; 16 below 500 texts")
+    ] = None,
     learning_rate: Annotated[
         float | None, typer.Option(metavar="R", help="Of the scores.", show_default="0.07")
     ] = None,
