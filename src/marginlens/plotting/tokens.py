@@ -195,7 +195,7 @@ def _handles(points: TokenPoints) -> list[Line2D]:
     for count in np.unique(np.geomspace(points.count.min(), points.count.max(), 3).round().astype(int)).tolist():
         level = float(_frequency(points, count))
         rounded = round(count, 2 - len(str(count))) if count >= 100 else count  # two leading digits
-        size, label = (5.0 + 19.0 * level) ** 0.5, f"{rounded:,} times"
+        size, label = (5.0 + 19.0 * level) ** 0.5, f"{rounded:,} times" if rounded > 1 else "once"
         handles.append(Line2D([], [], color=_colours(_SHADES[0])(level), markersize=size, label=label, **look))
     return handles
 

@@ -32,11 +32,7 @@ from marginlens.runtime.files import as_path, check_writable, unusable, write_fo
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.text.explanation import TextExplanation, explain_sample, top_two
 from marginlens.text.learning import (
-    FOLDS_BELOW,
-    MIN_CALIBRATED,
-    Learned,
     LearningSettings,
-    TokenSets,
     Votes,
     learn,
     log_probabilities,
@@ -54,7 +50,7 @@ try:
 except ModuleNotFoundError as problem:
     raise missing_extra("scikit-learn", "text", "A text classifier") from problem
 
-MIN_COUNT = 2  # occurrences of a word in the default pipeline
+FEW_TEXTS = 500  # below which words and pairs that occur once are tokens too: there is little else to learn from
 MAX_CLASSES = 1000  # more labels than this are a mistake, or another task
 MAX_VOTES = 20_000_000  # tokens times classes; the rarest phrases give way
 MANY_CLASSES = 20  # from which numbers as labels are looked at: whether they are measurements
@@ -90,19 +86,23 @@ IMPORTANCE = np.dtype(
 )
 
 
-def default_pipeline(empty: str = "drop", min_count: int = MIN_COUNT, *, characters: bool = False) -> TextPipeline:
+def default_pipeline(empty: str = "drop", min_count: int = 2, *, characters: bool = False) -> TextPipeline:
     """Lower-case words without stemming, punctuation and emoji, stop words and negations kept, that occur twice."""
     cleaning = Cleaning(keep_punctuation=True, characters=bool(characters))
     return TextPipeline(cleaning, stop_words=None, min_count=min_count, empty=empty)
 
 
-class _Trial(NamedTuple):
-    """What was learned with these tokens."""
+class _SizeSettings(NamedTuple):
+    """Settings whose usual values depend on how many texts there are."""
 
-    learned: Learned
-    tokens: WordsAndPhrases | PlainIds
-    places: TokenPlaces
-    texts: TokenSets
+    ngrams: int = 3
+    min_count: int = 2
+    phrase_count: int = 2
+    epochs: int = 8
+
+    @classmethod
+    def usual(cls, n_texts: int) -> _SizeSettings:
+        return cls(ngrams=2, min_count=1, phrase_count=1, epochs=16) if n_texts < FEW_TEXTS else cls()
 
 
 class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
@@ -118,14 +118,16 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
     Args:
         pipeline: `TextPipeline` that finds the words, in place of `min_count`, `characters` and `tokenizer`; None for lower-case words,
             punctuation marks and emoji without stemming, since all of them speak, texts without a token left out with a warning.
-        ngrams: most words of a phrase, 1 to 3; 3, because "not very good" speaks otherwise than its pairs. Of few texts (under 3,000)
-            those held out choose between this and shorter phrases, since most phrases of few texts are chance.
-        min_count: words that occur less often than this are not tokens; 2, because what occurs once has been met on one side only.
-        phrase_count: the same for phrases; 2.
+        ngrams: most words of a phrase, 1 to 3; None for 3, because "not very good" speaks otherwise than its pairs, and for 2 where there
+            are fewer than 500 texts, of which most longer phrases are chance.
+        min_count: words that occur less often than this are not tokens; None for 2, because what occurs once has been met on one side
+            only, and for 1 where there are fewer than 500 texts, which have little else.
+        phrase_count: the same for phrases; None for 2, and for 1 where there are fewer than 500 texts.
         characters: take every letter as a word, for languages without blanks between words; False, with advice where texts have none.
         tokenizer: function from a text to a list of strings, or a tokenizer of the packages transformers or tokenizers, in place of the
             words; None for the words.
-        epochs: passes over the texts; 8, after which accuracy on other texts no longer grows.
+        epochs: passes over the texts; None for 8, after which accuracy on other texts no longer grows, and for 16 where there are fewer
+            than 500 texts.
         learning_rate: of AdaGrad for the scores, falling to zero; .07, between too even and too sparse attention. Votes learn
             60 times as fast.
         weight_decay: of the votes; 0, because calibration on held-out texts does more for probabilities.
@@ -146,12 +148,12 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         self,
         pipeline: TextPipeline | None = None,
         *,
-        ngrams: int = 3,
-        min_count: int = MIN_COUNT,
-        phrase_count: int = 2,
+        ngrams: int | None = None,
+        min_count: int | None = None,
+        phrase_count: int | None = None,
         characters: bool = False,
         tokenizer: Any = None,
-        epochs: int = 8,
+        epochs: int | None = None,
         learning_rate: float = 0.07,
         weight_decay: float = 0.0,
         class_weight: Any = None,
@@ -181,30 +183,25 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
             y: (n_samples,) labels of any kind, of at least two classes. sample_weight: (n_samples,) how much each sample counts.
             progress: called as `progress(done, total)` in texts read.
         """
-        pipeline, settings = self._pipeline(), self._settings()
         is_text = _are_texts(X)
+        sized = self._size_settings(len(X))
+        pipeline, settings = self._pipeline(sized.min_count), self._settings(sized.epochs)
         classes, labels = _labels(y, len(X))
         weights = _weights(sample_weight, self.class_weight, classes, labels)
         goes_on = bool(self.warm_start) and hasattr(self, "a_")
         if goes_on and not (np.array_equal(classes, self.classes_) and is_text == self._reads_texts):
             got = ", ".join(map(repr, classes.tolist()[:6]))
             raise reject("y", f"the classes of the first fit ({self._shown_classes}), as warm_start is on", got)
-        ngrams = whole_number(self.ngrams, "ngrams", at_least=1)
-        if ngrams > MAX_PHRASE:
-            raise reject("ngrams", f"a whole number from 1 to {MAX_PHRASE}", ngrams)
-        chooses = is_text and not goes_on and MIN_CALIBRATED <= len(labels) < FOLDS_BELOW  # how long phrases are
-        n_runs = ngrams if chooses else 1
-        n_planned = n_runs * planned_readings(labels, settings)
+        n_planned = planned_readings(labels, settings)
         watch = Progress(progress, n_planned + (len(X) if is_text else 0))
         tokens: WordsAndPhrases | PlainIds
         if goes_on:
             tokens, places = self.tokens_, self.tokens_.positions(X)
             watch.advance(len(X) if is_text else 0)
         elif is_text:
-            count = whole_number(self.phrase_count, "phrase_count", at_least=1)
             most = min(MAX_TOKENS, MAX_VOTES // len(classes))
             tokens, places = WordsAndPhrases.fit(
-                X, pipeline, ngrams, count, lambda n, _: watch.advance(n - watch.done), most
+                X, pipeline, sized.ngrams, sized.phrase_count, lambda n, _: watch.advance(n - watch.done), most
             )
             if not isinstance(pipeline.cleaning, TokenizerWords) and not pipeline.cleaning.characters:
                 _advise_characters(X, pipeline)
@@ -213,16 +210,9 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         known = np.flatnonzero(np.diff(places.offsets))
         self._check_known(known, labels, classes, pipeline)
         labels, weights = labels[known], weights[known] / weights[known].mean()
-        watch.advance(n_planned - n_runs * planned_readings(labels, settings))  # those of texts that were left out
-        start = self._votes() if goes_on else None
-        trials = []
-        for n_words in range(n_runs, 0, -1):
-            fewer = tokens.up_to(n_words) if isinstance(tokens, WordsAndPhrases) and n_runs > 1 else tokens
-            seats = places.below(len(fewer))
-            texts = token_sets(seats.tokens, seats.offsets, len(fewer)).take(known)
-            learned = learn(texts, labels, weights, len(classes), settings, watch, start)
-            trials.append(_Trial(learned, fewer, seats, texts))
-        learned, tokens, places, texts = min(trials, key=lambda trial: trial.learned.calibration.loss)
+        watch.advance(n_planned - planned_readings(labels, settings))  # those of texts that were left out
+        texts = token_sets(places.tokens, places.offsets, len(tokens)).take(known)
+        learned = learn(texts, labels, weights, len(classes), settings, watch, self._votes() if goes_on else None)
         votes = learned.votes
         self.left_out_ = np.setdiff1d(np.arange(len(X)), known)
         self.classes_, self.tokens_ = classes, tokens
@@ -339,20 +329,27 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
     def _more_tags(self) -> dict[str, Any]:
         return {"X_types": ["string"]}
 
-    def _pipeline(self) -> TextPipeline:
+    def _size_settings(self, n_texts: int) -> _SizeSettings:
+        """What was given, and the usual values for so many texts of what was not."""
+        usual = _SizeSettings.usual(n_texts)
+        given = {name: getattr(self, name) for name in usual._fields if getattr(self, name) is not None}
+        found = usual._replace(**{name: whole_number(value, name, at_least=1) for name, value in given.items()})
+        if found.ngrams > MAX_PHRASE:
+            raise reject("ngrams", f"a whole number from 1 to {MAX_PHRASE}", found.ngrams)
+        return found
+
+    def _pipeline(self, min_count: int) -> TextPipeline:
         if self.pipeline is not None:
             if not isinstance(self.pipeline, TextPipeline):
                 raise reject("pipeline", "a TextPipeline or None", type(self.pipeline).__name__)
             if self.tokenizer is not None:
                 raise reject("tokenizer", "None where a pipeline is given", type(self.tokenizer).__name__)
             return self.pipeline
-        min_count = whole_number(self.min_count, "min_count", at_least=1)
         if self.tokenizer is None:
             return default_pipeline(min_count=min_count, characters=self.characters)
         return _tokenizer_pipeline(self.tokenizer, min_count)
 
-    def _settings(self) -> LearningSettings:
-        epochs = whole_number(self.epochs, "epochs", at_least=1)
+    def _settings(self, epochs: int) -> LearningSettings:
         decay = real_number(self.weight_decay, "weight_decay", "a number of at least 0")
         if decay < 0.0:
             raise reject("weight_decay", "a number of at least 0", decay)

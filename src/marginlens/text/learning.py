@@ -67,6 +67,14 @@ class TokenSets(NamedTuple):
         places = np.repeat(ranges[:, 0] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return TokenSets(self.token[places], offsets, self.n_tokens)
 
+    def without_unknown(self, known: TokenSets) -> TokenSets:
+        """These sets less the tokens that none of the sets `known` has: as texts look to a model of those."""
+        is_known = np.zeros(self.n_tokens, dtype=bool)
+        is_known[known.token] = True
+        kept = is_known[self.token]
+        offsets = np.concatenate([[0], np.cumsum(kept)])[self.offsets]
+        return TokenSets(self.token[kept], offsets, self.n_tokens)
+
 
 def token_sets(tokens: IntArray, offsets: IntArray, n_tokens: int) -> TokenSets:
     """The distinct tokens of every text, from its tokens in the order of their places."""
@@ -439,7 +447,8 @@ def learn(
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         trials: list[tuple[Votes, TokenSets]] = []
         for fold in folds:
-            trial, whole = trained(np.setdiff1d(every, fold)), texts.take(fold)
+            others = np.setdiff1d(every, fold)
+            trial, whole = trained(others), texts.take(fold).without_unknown(texts.take(others))
             trials += [(trial, whole), (trial, whole.between(excerpts(whole.offsets, rng)))]
         votes = trained(every)
     if not (np.isfinite(votes.a).all() and np.isfinite(votes.b).all()):

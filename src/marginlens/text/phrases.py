@@ -36,11 +36,6 @@ class TokenPlaces(NamedTuple):
     tokens: IntArray
     offsets: IntArray
 
-    def below(self, n_tokens: int) -> TokenPlaces:
-        """The places of the first `n_tokens` tokens."""
-        kept = self.tokens < n_tokens
-        return self if kept.all() else TokenPlaces(self.tokens[kept], offsets_of(kept)[self.offsets])
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class WordsAndPhrases:
@@ -94,10 +89,6 @@ class WordsAndPhrases:
         """(n_tokens,) what each token is called; a phrase is its words with blanks between them."""
         words = self.vocabulary.names
         return (*words, *(" ".join([words[k] for k in row]) for several in self.phrases for row in several.tolist()))
-
-    def up_to(self, n_words: int) -> WordsAndPhrases:
-        """These tokens without phrases of more than `n_words` words."""
-        return WordsAndPhrases(self.vocabulary, self.phrases[: n_words - 1])
 
     def __len__(self) -> int:
         return len(self.vocabulary) + sum(map(len, self.phrases))
