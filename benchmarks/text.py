@@ -29,7 +29,7 @@ from marginlens.text.text_files import TextFile
 from marginlens.typing import FloatArray, IntArray
 
 N_RARE, N_COMMON, N_IMBALANCED_DRAWS = 200, 4000, 5
-N_FEW, N_FEW_DRAWS = 60, 20
+FEW, N_FEW_DRAWS = (30, 60, 120, 300, 1000), 20  # texts
 N_TEST = 2000  # texts, a sample of the test part
 N_DRAWN_TEST = 1000  # of them, for parts that train many models
 N_YELP_SPLITS = 3
@@ -54,13 +54,15 @@ def bench_text(
 
     Args:
         imdb: the reviews of IMDB with columns text, label (two classes), and split (train, test): for the parts imdb, imbalance, few,
-            lengths and faithfulness. yelp: reviews with columns text, stars (3 left out) and, if there is one, balanced (True where
-            a review belongs to the balanced half): for the parts yelp and stars.
+            lengths and faithfulness.
+        yelp: reviews with columns text, stars (3 left out) and, if there is one, balanced (True where a review belongs to the balanced
+            half): for the parts yelp, yelp-lengths and stars.
         only: parts to run; all that the files serve by default.
         seed: of splits, draws and models.
     Returns:
-        A row for each model of each part, with `cpu_seconds` of its training (time of the processor, tuning included), and a row that
-        sums up the part. Means over draws have a `standard_error`; `difference_error` is that of the difference to TF-IDF on equal draws.
+        A row for each model of each part, with `cpu_seconds` of its training (time of the processor, tuning included) or also `seconds`
+        by the clock, and a row that sums up the part. Means over draws have a `standard_error`; `difference_error` is that of the
+        difference to TF-IDF on equal draws.
     """
     data = _Data(imdb, yelp, seed)
     parts = data.parts(only)
@@ -83,10 +85,11 @@ class Split(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A trained model and the processor's time that it took."""
+    """A trained model, and how long that took: time of the processor, and by the clock."""
 
     model: Any
     cpu_seconds: float
+    seconds: float
 
 
 class _Data:
@@ -146,6 +149,12 @@ class _Data:
         rows = _stratified(self.imdb.test_labels, N_TEST / len(self.imdb.test_labels), np.random.default_rng(self.seed))
         return [self.imdb.test_texts[i] for i in rows], self.imdb.test_labels[rows]
 
+    def yelp_split(self, k: int) -> Split:
+        """The balanced reviews of Yelp, a share of each class held out."""
+        texts, stars, balanced = self.stars
+        labels = np.where(stars >= 4, "positive", "negative")
+        return _held_out(texts, labels, np.flatnonzero(balanced), self.seed + k)
+
     def draw(self, counts: Sequence[int], k: int) -> Split:
         """So many of IMDB's training texts of each class, and the sample to test on."""
         rng, labels = np.random.default_rng((self.seed, k)), self.imdb.labels
@@ -175,6 +184,7 @@ def _imdb(data: _Data) -> Iterator[Row]:
             "model": _named(name, each.model),
             **_scores(each.model, split.test_texts, split.test_labels),
             "cpu_seconds": each.cpu_seconds,
+            "seconds": each.seconds,
         }
         for name, each in fitted.items()
     ]
@@ -182,14 +192,12 @@ def _imdb(data: _Data) -> Iterator[Row]:
 
 
 def _yelp(data: _Data) -> Iterator[Row]:
-    texts, stars, balanced = data.stars
-    chosen, labels = np.flatnonzero(balanced), np.where(stars >= 4, "positive", "negative")
     models = {
         OURS: lambda seed: AttentionTextClassifier(random_state=seed),
         "TF-IDF": lambda seed: TfidfLogistic(2, seed),
         "NB-SVM": lambda seed: NaiveBayesSvm(3, seed),
     } | {name: lambda seed, model=model: type(model)(seed) for name, model in _fasttext(data)}
-    splits = [_held_out(texts, labels, chosen, data.seed + k) for k in range(N_YELP_SPLITS)]
+    splits = [data.yelp_split(k) for k in range(N_YELP_SPLITS)]
     rows = []
     for name, make in models.items():
         fitted = [_fit(make(data.seed + k), split) for k, split in enumerate(splits)]
@@ -202,6 +210,7 @@ def _yelp(data: _Data) -> Iterator[Row]:
                 "model": _named(name, fitted[0].model),
                 **_mean("accuracy", scores),
                 "cpu_seconds": float(np.mean([each.cpu_seconds for each in fitted])),
+                "seconds": float(np.mean([each.seconds for each in fitted])),
             }
         )
     yield from (*rows, *([] if FastText.is_installed() else [_missing()]), _accuracy_summary(rows))
@@ -218,6 +227,7 @@ def _stars(data: _Data) -> Iterator[Row]:
             "model": _named(name, each.model),
             **_scores(each.model, split.test_texts, split.test_labels),
             "cpu_seconds": each.cpu_seconds,
+            "seconds": each.seconds,
         }
         for name, each in fitted.items()
     ]
@@ -236,7 +246,7 @@ def _imbalance(data: _Data) -> Iterator[Row]:
         split = data.draw((N_COMMON, N_RARE), k)
         rare = split.test_labels == np.unique(split.labels)[1]
         for name, make in models.items():
-            model, seconds = _fit(make(), split)
+            model, seconds, _ = _fit(make(), split)
             proba = model.predict_proba(split.test_texts)[:, 1]
             scores[name].append((float(roc_auc_score(rare, proba)), float(np.mean(proba[rare] > 0.5)), seconds))
     yield from _drawn_rows(scores, ("auc", "recall", "cpu_seconds"), f"{N_COMMON} : {N_RARE}")
@@ -247,25 +257,38 @@ def _few(data: _Data) -> Iterator[Row]:
         OURS: lambda: AttentionTextClassifier(random_state=data.seed),
         "TF-IDF": lambda: TfidfLogistic(2, data.seed),
     }
-    scores: dict[str, list[tuple[float, ...]]] = {name: [] for name in models}
-    for k in range(N_FEW_DRAWS):
-        split = data.draw((N_FEW // 2, N_FEW // 2), k)
-        for name, make in models.items():
-            model, seconds = _fit(make(), split)
-            scores[name].append((*_scores(model, split.test_texts, split.test_labels).values(), seconds))
-    yield from _drawn_rows(scores, ("accuracy", "log_loss", "cpu_seconds"), f"{N_FEW} texts")
+    for n in FEW:
+        scores: dict[str, list[tuple[float, ...]]] = {name: [] for name in models}
+        for k in range(N_FEW_DRAWS):
+            split = data.draw((n // 2, n // 2), k)
+            for name, make in models.items():
+                model, seconds, _ = _fit(make(), split)
+                scores[name].append((*_scores(model, split.test_texts, split.test_labels).values(), seconds))
+        yield from _drawn_rows(scores, ("accuracy", "log_loss", "cpu_seconds"), f"{n} texts")
 
 
 def _lengths(data: _Data) -> Iterator[Row]:
     models = {OURS: data.attention.model, "TF-IDF": data.tfidf.model}
-    texts, labels = data.test_sample
+    yield from _length_rows(models, data.test_sample, (data.imdb.test_texts, data.imdb.test_labels))
+
+
+def _yelp_lengths(data: _Data) -> Iterator[Row]:
+    split = data.yelp_split(0)
+    models = {OURS: AttentionTextClassifier(random_state=data.seed), "TF-IDF": TfidfLogistic(2, data.seed)}
+    tested = (split.test_texts, split.test_labels)
+    yield from _length_rows({name: _fit(model, split).model for name, model in models.items()}, tested, tested)
+
+
+def _length_rows(models: dict[str, Any], sample: tuple[list[str], Any], tested: tuple[list[str], Any]) -> Iterator[Row]:
+    """Scores on the first words of a sample of texts, and on whole texts by their lengths."""
+    texts, labels = sample
     sets = {f"first {n} words": ([" ".join(text.split()[:n]) for text in texts], labels) for n in EXCERPTS}
-    n_words = np.array([len(text.split()) for text in data.imdb.test_texts])
+    n_words = np.array([len(text.split()) for text in tested[0]])
     for low, high in pairwise((*LENGTHS, None)):
         rows = np.flatnonzero((n_words >= low) & (n_words < (high or np.inf)))
-        if len(np.unique(data.imdb.test_labels[rows])) > 1:
+        if len(np.unique(tested[1][rows])) > 1:
             name = f"{low} to {high - 1} words" if high else f"from {low} words on"
-            sets[name] = ([data.imdb.test_texts[i] for i in rows], data.imdb.test_labels[rows])
+            sets[name] = ([tested[0][i] for i in rows], tested[1][rows])
     excess = {}
     for setting, (some, right) in sets.items():
         scores = {name: _scores(model, some, right) for name, model in models.items()}
@@ -308,20 +331,21 @@ PARTS: dict[str, Callable[[_Data], Iterator[Row]]] = {
     "imbalance": _imbalance,
     "few": _few,
     "yelp": _yelp,
+    "yelp-lengths": _yelp_lengths,
     "stars": _stars,
 }
-FILE_OF = {name: "yelp" if name in ("yelp", "stars") else "imdb" for name in PARTS}
+FILE_OF = {name: "yelp" if name in ("yelp", "yelp-lengths", "stars") else "imdb" for name in PARTS}
 
 
 # ---- models and scores
 
 
 def _fit(model: Any, split: Split) -> Fitted:
-    began = time.process_time()
+    began, clock = time.process_time(), time.perf_counter()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*were left out of training")
         model.fit(split.texts, split.labels)
-    return Fitted(model, time.process_time() - began)
+    return Fitted(model, time.process_time() - began, time.perf_counter() - clock)
 
 
 def _warm_up() -> None:
@@ -380,7 +404,7 @@ def _drawn_rows(scores: dict[str, list[tuple[float, ...]]], names: Sequence[str]
             row["difference_error"] = float(np.std(difference, ddof=1) / np.sqrt(n_draws))
         yield row
     lead = float((tables[OURS] - tables["TF-IDF"])[:, 0].mean())
-    yield {"model": SUMMARY, "lead": lead, "note": f"{names[0]} {lead:+.4f} beside TF-IDF"}
+    yield {"setting": setting, "model": SUMMARY, "lead": lead, "note": f"{names[0]} {lead:+.4f} beside TF-IDF"}
 
 
 def _attention_residual(model: Any, text: str) -> float:
