@@ -183,8 +183,8 @@ LINES = {
     "train t.jsonl --test one.jsonl --label kind": "--label must be a name in every line, 'kind'; got only 'text', 'label' in line 1.",
     "train two.jsonl --test one.jsonl": "--test must be texts of classes that are trained on ('art', 'food'); got 'sport'.",
     "train t.jsonl --class-weight even": "--class-weight must be balanced, or a positive weight by label such as ham=1,spam=5; got 'even'.",
-    "train t.jsonl --class-weight art=1": "--class-weight must be a weight for every class ('art', 'food', 'sport'); got 'food' in one "
-    "of them alone.",
+    "train t.jsonl --class-weight art=1": "--class-weight must be a weight for every class ('art', 'food', 'sport'); got none for "
+    "'food'.",
     "train t.jsonl --tokenizer t.jsonl": "--tokenizer must be a tokenizer of the package tokenizers, saved as .json; got 't.jsonl', "
     "which cannot be read.",
     "train t.jsonl --tokenizer x.json --characters": "--characters must be left out beside --tokenizer.",
