@@ -458,6 +458,39 @@ def write_archive(path: Path, data: dict[str, Any], rows: list[Row]) -> None:
     path.write_text(json.dumps(archive, indent=1) + "\n", encoding="utf-8")
 
 
+TABLE = (  # of docs/text.md: what a row says, the part, setting and number that it takes, and how the number is written
+    ("IMDB, official split: accuracy", "imdb", None, "accuracy", ".2%"),
+    ("IMDB: seconds of training, tuning included", "imdb", None, "seconds", ".0f"),
+    ("Yelp, good or bad, a fifth held out: accuracy", "yelp", None, "accuracy", ".2%"),
+    ("Yelp, 1, 2, 4 or 5 stars: accuracy", "stars", None, "accuracy", ".2%"),
+    (
+        f"{N_COMMON:,} against {N_RARE} texts: area under the ROC curve",
+        "imbalance",
+        f"{N_COMMON} : {N_RARE}",
+        "auc",
+        ".3f",
+    ),
+    ("60 texts: accuracy", "few", "60 texts", "accuracy", ".2%"),
+    ("1,000 texts: accuracy", "few", "1000 texts", "accuracy", ".2%"),
+    ("first ten words of a review of IMDB: log-loss", "lengths", "first 10 words", "log_loss", ".3f"),
+    ("reviews of IMDB under 100 words: log-loss", "lengths", "0 to 99 words", "log_loss", ".3f"),
+    ("comprehensiveness (high is good)", "faithfulness", "by contribution", "comprehensiveness", ".3f"),
+    ("sufficiency (low is good)", "faithfulness", "by contribution", "sufficiency", ".3f"),
+)
+COLUMNS = (OURS, "TF-IDF", "NB-SVM", "fastText")
+
+
+def markdown_table(archive: dict[str, Any]) -> str:
+    """The numbers of an archive that docs/text.md shows."""
+    lines = [f"| | {' | '.join(COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
+    for words, part, setting, number, form in TABLE:
+        rows = [row for row in archive["parts"][part]["rows"] if row.get("setting") == setting]
+        of = {row["model"].split(" (")[0]: row.get(number) for row in rows}
+        cells = ["" if of.get(name) is None else format(of[name], form) for name in COLUMNS]
+        lines.append(f"| {words} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--imdb", help="the reviews of IMDB")
@@ -468,3 +501,6 @@ if __name__ == "__main__":
     given = vars(parser.parse_args())
     out = given.pop("out")
     write_archive(out, given, bench_text(**given))
+    archive = json.loads(out.read_text(encoding="utf-8"))
+    if set(archive["parts"]) == set(PARTS):
+        print(markdown_table(archive), end="")

@@ -2,12 +2,14 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
 from benchmarks import text as benchmark
 from made_up_reviews import reviews
 from marginlens.errors import InputError
+from marginlens_papers.archive import results_folder
 from one_command import command
 
 SMALL = {
@@ -68,6 +70,13 @@ def test_every_part_has_its_rows(files, tmp_path):
     assert list(archive["parts"]) == ["imdb", "few"]
     assert archive["parts"]["few"]["command"] == "marginlens bench text --imdb imdb.csv --only few --seed 0 --json"
     assert str(tmp_path) not in out.read_text(encoding="utf-8")
+
+
+def test_the_page_of_texts_shows_the_archived_numbers():
+    archive = json.loads((results_folder() / "text-benchmark.json").read_text(encoding="utf-8"))
+    assert set(archive["parts"]) == set(benchmark.PARTS)
+    page = Path(__file__).parents[2] / "docs" / "text.md"
+    assert benchmark.markdown_table(archive) in page.read_text(encoding="utf-8")
 
 
 def test_the_command_runs_a_part(files):
