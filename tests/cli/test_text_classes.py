@@ -72,6 +72,16 @@ def test_measures_of_three_classes_are_those_of_scikit_learn(folder):
     assert told["confusion"] == metrics.confusion_matrix(labels, predicted, labels=list(WORDS)).tolist()
 
 
+def test_the_worst_mistakes_are_shown(folder, here):
+    pairs = texts({"art": 8, "food": 6}, seed=1)
+    write_lines("w.jsonl", [("a painting in the museum", "food"), *pairs])
+    mistakes = numbers("evaluate", folder / "m", "w.jsonl", "--mistakes", "2")["mistakes"]
+    assert 1 <= len(mistakes) <= 2
+    assert (mistakes[0]["text"], mistakes[0]["said"]) == ("a painting in the museum", "art")
+    assert "a painting in the museum" in run("evaluate", folder / "m", "w.jsonl").stdout
+    assert numbers("evaluate", folder / "m", "w.jsonl", "--mistakes", "0")["mistakes"] == []
+
+
 def test_texts_of_a_single_class_can_be_evaluated(folder, here):
     write_lines("art.jsonl", texts({"art": 5}))
     told = numbers("evaluate", folder / "m", "art.jsonl")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
 from typing import Any
 
 from marginlens.cli._deferred import errors, np, terminal
 from marginlens.cli.text._options import left_out_words
 
 _WIDEST = 12  # classes up to which the confusion table is printed
+_SHOWN_TEXT = 120  # characters of a text
 
 
-def measures(classifier: Any, texts: list[str], labels: list[str]) -> dict[str, Any]:
-    """How well a classifier does on texts with these labels, as plain values; row i of the confusion table is what was said of class i."""
+def measures(classifier: Any, texts: list[str], labels: list[str], n_mistakes: int = 0) -> dict[str, Any]:
+    """How well a classifier does on texts with these labels, as plain values; row i of the confusion table is what was said of class i.
+
+    `mistakes` are the texts of which something else than their label was said, at most `n_mistakes`, those that are least expected first.
+    """
     from sklearn import metrics
 
     classes = [str(name) for name in classifier.classes_]
@@ -24,6 +29,9 @@ def measures(classifier: Any, texts: list[str], labels: list[str]) -> dict[str, 
     indices = np.array([index[label] for label in labels])
     predicted = log_probabilities.argmax(axis=1)
     every = np.arange(len(classes))
+    of_label = log_probabilities[np.arange(len(indices)), indices]
+    wrong = np.flatnonzero(predicted != indices)
+    worst = wrong[np.argsort(of_label[wrong], kind="stable")][:n_mistakes]
     precision, recall, f1, counts = metrics.precision_recall_fscore_support(
         indices, predicted, labels=every, zero_division=0.0
     )
@@ -38,12 +46,21 @@ def measures(classifier: Any, texts: list[str], labels: list[str]) -> dict[str, 
         "balanced_accuracy": float(np.mean(recall[present])),
         "macro_f1": float(np.mean(f1[present])),
         "auc": auc,
-        "log_loss": float(-np.mean(log_probabilities[np.arange(len(indices)), indices])),
+        "log_loss": float(-np.mean(of_label)),
         "classes": [
             {"label": name, "texts": int(n), "precision": float(p), "recall": float(r), "f1": float(f)}
             for name, n, p, r, f in zip(classes, counts, precision, recall, f1, strict=True)
         ],
         "confusion": metrics.confusion_matrix(indices, predicted, labels=every).tolist(),
+        "mistakes": [
+            {
+                "label": labels[i],
+                "said": classes[predicted[i]],
+                "probability": float(np.exp(log_probabilities[i].max())),
+            }
+            | {"text": texts[i]}
+            for i in worst.tolist()
+        ],
     }
 
 
@@ -72,3 +89,6 @@ def show_measures(answer: dict[str, Any]) -> None:
     out.print(terminal.rows_table("By class, with how often each was said" if with_said else "By class", rows))
     if not with_said:
         out.print("--json has the confusion table too.", markup=False)
+    if answer["mistakes"]:
+        shortened = [{**row, "text": shorten(row["text"], _SHOWN_TEXT, placeholder=" …")} for row in answer["mistakes"]]
+        out.print(terminal.rows_table("The texts that it is most wrong about", shortened))

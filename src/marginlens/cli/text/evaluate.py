@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from marginlens.cli._deferred import rows as _rows
@@ -30,16 +32,21 @@ def evaluate(
     encoding: Encoding = None,
     no_header: NoHeader = False,
     drop: DropEmpty = False,
+    mistakes: Annotated[
+        int, typer.Option(metavar="N", help="Show the N texts that the model is most wrong about.", min=0)
+    ] = 5,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Say how well a model classifies labelled texts.
 
     Accuracy, balanced accuracy (the mean recall of the classes), macro F1, AUC (of each class against the others), log-loss, and for each
-    class precision, recall, F1 and how often each class was said of its texts.
+    class precision, recall, F1 and how often each class was said of its texts; then the texts that the model is most wrong about, which are
+    often those with a wrong label.
 
     Examples:
         marginlens text evaluate model test.csv
+        marginlens text evaluate model test.csv --mistakes 20
         marginlens text evaluate model test.tsv --text 2 --label 1 --no-header --json
     """
     with errors_as_sentences():
@@ -49,7 +56,7 @@ def evaluate(
         form = FileForm(text, label, None, delimiter, encoding, no_header, drop)
         found = form.of(file).rows(labelled=True, least_classes=1)
         answer = {"file": file, "texts": len(found.texts), "left_out": found.left_out}
-        answer |= measures(classifier, found.texts, found.labels or [])
+        answer |= measures(classifier, found.texts, found.labels or [], mistakes)
         if as_json:
             typer.echo(_rows.as_json(answer))
         else:
