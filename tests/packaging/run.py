@@ -70,8 +70,8 @@ class Environment(NamedTuple):
     outside: Path
 
     def pip(self, *words: str) -> None:
-        """Install, quietly."""
-        self.run("-m", "pip", "--quiet", "--disable-pip-version-check", "install", *words)
+        """Install, quietly, and leave the bytecode to the first import."""
+        self.run("-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-compile", *words)
 
     def run(self, *words: str) -> str:
         """What Python prints there; what it prints when it fails ends the job."""
