@@ -90,7 +90,8 @@ def reproduce(
         ran = {"ran": list(published.ran), "failed": [entry.id for entry in published.failures]}
         typer.echo(rows.as_json({**answer, **ran, "report": _shown(published.page)}))
     else:
-        terminal.console().print(ledger_table(published.entries))
+        screen = terminal.console()
+        screen.print(ledger_table(published.entries, screen.width))
         terminal.say(f"{tally(verdicts)}.\nWritten to {_shown(published.page)}")
         if published.beside:
             terminal.say(published.beside)
@@ -123,7 +124,8 @@ def claims(
         if as_json:
             typer.echo(rows.as_json([entry.to_dict() for entry in entries]))
             return
-        terminal.console().print(ledger_table(entries))
+        screen = terminal.console()
+        screen.print(ledger_table(entries, screen.width))
         if not any(entry.result for entry in entries):
             place = "" if folder == _REPORT else f" --out {shlex.quote(str(folder))}"
             typer.echo(f"There is no report in {folder} yet: marginlens reproduce{place} makes one.", err=True)

@@ -27,6 +27,14 @@ def test_every_word_is_whole_and_every_line_fits(width):
     assert words <= set(" ".join(lines).split())
 
 
+def test_columns_that_do_not_fit_are_named_instead():
+    rows = [{"token": "wonderful", "contribution": "+6.7594", "posterior_difference": "+1.000"}]
+    assert "posterior" in printed(45, rows).splitlines()[2]
+    narrow = printed(35, rows)
+    assert "contribution" in narrow
+    assert "Too narrow for posterior" in narrow
+
+
 @pytest.mark.parametrize("text", ["\\", "[a]\\", "a\\\\", "\\[b]", "[/]"])
 def test_signs_of_the_markup_are_printed_as_they_are(text):
     assert f"│ {text} " in printed(40, [{"token": text}])

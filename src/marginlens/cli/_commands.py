@@ -61,6 +61,12 @@ def is_quiet() -> bool:
     return context is not None and bool(context.meta.get(_QUIET))
 
 
+def takes(option: str) -> bool:
+    """Whether the command that runs has an option of this name."""
+    context = get_current_context(silent=True)
+    return context is not None and any(option in parameter.opts for parameter in context.command.params)
+
+
 def running() -> Any:
     """The command that runs and what was typed to reach it, as a context; None where a function was called from Python."""
     return get_current_context(silent=True)

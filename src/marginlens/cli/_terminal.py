@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.padding import Padding
 from rich.progress import (
     BarColumn,
@@ -20,7 +21,7 @@ from rich.progress import Progress as Display
 from rich.table import Table
 from rich.text import Text
 
-from marginlens.cli._commands import is_quiet
+from marginlens.cli._commands import is_quiet, takes
 
 _MIN_WIDTH = 120  # of a table, where the output is no terminal
 
@@ -112,28 +113,57 @@ class RateBar(Display):
             super().stop()
 
 
-def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Flat rows with the same keys as a table; numbers are right-aligned and rounded to four digits, long texts wrap."""
-    table = Table(title=Text(title, style="bold"), title_justify="left")
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    for name in names:
-        if all(isinstance(row.get(name), int | float | None) for row in rows):
-            table.add_column(Text(name.replace("_", " ")), justify="right", no_wrap=True)
-        else:
-            table.add_column(Text(name.replace("_", " ")), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_cell(row.get(name))) for name in names))
-    return table
+class RowsTable:
+    """Flat rows with the same keys as a table below its title; the last columns are named instead where the terminal is too narrow."""
+
+    def __init__(self, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.title, self.rows = title, rows
+        self.names = list(dict.fromkeys(name for row in rows for name in row))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The title, the table, and which columns are missing."""
+        shown = self._fitting(options.max_width)
+        yield Text(self.title, style="bold")
+        yield self._table(shown)
+        if len(shown) < len(self.names):
+            missing = ", ".join(name.replace("_", " ") for name in self.names[len(shown) :])
+            yield Text(f"Too narrow for {missing}{'; --json has all' if takes('--json') else ''}.", style="dim")
+
+    def _fitting(self, width: int) -> list[str]:
+        """The first columns, as many as fit with every word whole; one at least."""
+        left = width - 1
+        for place, name in enumerate(self.names):
+            words = [name.replace("_", " "), *(_cell(row.get(name)) for row in self.rows)]
+            left -= 3 + max((cell_len(word) for text in words for word in text.split()), default=0)
+            if left < 0:
+                return self.names[: max(place, 1)]
+        return self.names
+
+    def _table(self, names: list[str]) -> Table:
+        table = Table()
+        for name in names:
+            if all(isinstance(row.get(name), int | float | None) for row in self.rows):
+                table.add_column(Text(name.replace("_", " ")), justify="right", no_wrap=True)
+            else:
+                table.add_column(Text(name.replace("_", " ")), overflow="fold")
+        for row in self.rows:
+            table.add_row(*(Text(_cell(row.get(name))) for name in names))
+        return table
 
 
-def facts_table(title: str, facts: Mapping[str, str]) -> Table:
-    """Named facts about one thing, one per line."""
-    table = Table(title=Text(title, style="bold"), title_justify="left", show_header=False)
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> RowsTable:
+    """Rows as a table; numbers are right-aligned and rounded to four digits, long texts wrap."""
+    return RowsTable(title, rows)
+
+
+def facts_table(title: str, facts: Mapping[str, str]) -> Group:
+    """Named facts about one thing, one per line, below their title."""
+    table = Table(show_header=False)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for name, text in facts.items():
         table.add_row(Text(name), Text(text))
-    return table
+    return Group(Text(title, style="bold"), table)
 
 
 def counted(number: int, noun: str) -> str:

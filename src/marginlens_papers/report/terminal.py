@@ -22,6 +22,7 @@ _COLOURS: dict[Verdict, str] = {
     Verdict.NOT_REPRODUCED: "bold red",
     Verdict.ASSUMPTION_NOT_MET: "yellow",
 }
+_WIDE = 110  # letters of a terminal from which on all columns of the ledger are shown
 _MEASURED = 150  # letters of what was measured that the ledger shows on the terminal
 
 
@@ -49,18 +50,19 @@ class ClaimBars(Bars, Watcher):
                 self.console.print(f"   {escape(plain(entry.result.note))}")
 
 
-def ledger_table(entries: Iterable[Entry]) -> Table:
-    """The ledger, one row per claim."""
+def ledger_table(entries: Iterable[Entry], width: int = _WIDE) -> Table:
+    """The ledger, one row per claim; on a narrow terminal without what the paper says and what was measured, which the page has."""
     table = Table(title="The ledger", title_justify="left", title_style="bold", show_lines=True)
-    for name in ("claim", "statement", "paper", "measured", "verdict"):
+    numbers = ("paper", "measured") if width >= _WIDE else ()
+    for name in ("claim", "statement", *numbers, "verdict"):
         table.add_column(name, overflow="fold")
     table.add_column("time", justify="right", no_wrap=True)
     for entry in entries:
+        measured = Text(_shortened(plain(entry.result.measured))) if entry.result else ""
         table.add_row(
             f"[bold]{escape(entry.id)}[/]\n[dim]{escape(entry.label)}{_package(entry)}[/]",
             Text(plain(entry.title)),
-            Text(plain(entry.paper_value)),
-            Text(_shortened(plain(entry.result.measured))) if entry.result else "",
+            *((Text(plain(entry.paper_value)), measured) if numbers else ()),
             _verdict(entry),
             duration(entry.result.seconds) if entry.result else "",
         )
