@@ -535,6 +535,7 @@ def test_the_page_names_the_run_and_shows_every_head(tmp_path):
     text = monitor.write_page(tmp_path / "run.html").read_text(encoding="utf-8")
     assert "8 measurements" in text
     assert "What deserves a look" not in text
+    assert "→ –" not in text  # the max-margin part was due at the first measurement only
     data = json.loads(text.split('id="curves">')[1].split("</script>")[0])
     (entropy,) = (measure for measure in data["measures"] if measure["name"] == "entropy")
     np.testing.assert_allclose(np.array(entropy["values"]), monitor.curves["entropy"], rtol=1e-3)

@@ -18,7 +18,7 @@ from marginlens.probe.heads.preferences import Preference, PreferenceGraph
 from marginlens.result import Displayed, Result, Tabular, axes_for, draw_matrix
 from marginlens.result.drawing import short_name
 from marginlens.result.notebook import Headline
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -584,20 +584,25 @@ class CheckpointCurves(_Measured, Tabular):
         """Whether there are enough checkpoints to tell a trend from chance."""
         return len(self.names) >= MIN_TREND_CHECKPOINTS
 
+    def has_measure(self, name: str) -> BoolArray:
+        """(n_checkpoints,) where some head has a measure: a monitor does not take all of them every time."""
+        return np.isfinite(self[name]).any(axis=(1, 2))
+
     def by_layer(self, name: str) -> FloatArray:
         """(n_checkpoints, n_layers) the mean of a measure over the heads of each layer that have it; nan where none has."""
         return finite_mean(self[name])
 
     def trends(self, name: str) -> list[RankTest]:
         """For each layer the rank correlation of its mean with the order of training, and how often chance gives as strong a one."""
-        known = np.isfinite(self[name]).any(
-            axis=(1, 2)
-        )  # a measure that was not due at some steps has a trend over the others
+        known = self.has_measure(name)
         return [rank_test(self.steps[known], curve[known]) for curve in self.by_layer(name).T]
 
     def relative_change(self, name: str) -> FloatArray:
         """(n_layers,) last over first mean of each layer, minus 1; nan where the first is zero or unknown."""
-        first, *_, last = self.by_layer(name)
+        known = self.by_layer(name)[self.has_measure(name)]
+        if not len(known):
+            return np.full(self.n_layers, np.nan)
+        first, last = known[0], known[-1]
         return last / np.where(first == 0.0, np.nan, first) - 1.0
 
     def rows(self, layer: int = -1) -> list[dict[str, Any]]:
@@ -633,7 +638,7 @@ class CheckpointCurves(_Measured, Tabular):
         from marginlens.result.palette import ACCENTS, PATH
 
         axes = axes_for(ax)
-        known = np.isfinite(self[measure]).any(axis=(1, 2))
+        known = self.has_measure(measure)
         steps = self.steps[known]
         for layer, (curve, colour) in enumerate(
             zip(self.by_layer(measure)[known].T, shades(self.n_layers), strict=True)
@@ -649,8 +654,9 @@ class CheckpointCurves(_Measured, Tabular):
                 axes.plot(steps, means, label=label, color=colour, linestyle=(0, dashes), linewidth=1.6)
         trend = self.trends(measure)[-1].correlation
         suffix = f" · last layer: rank correlation {trend:.2f}".replace("-", "−")
+        where = "step" if self.names[0].startswith("step ") else "checkpoint"  # of a monitor, or of saved models
         axes.set(
-            xlabel=f"checkpoint{suffix if np.isfinite(trend) and self.can_have_trend else ''}",
+            xlabel=f"{where}{suffix if np.isfinite(trend) and self.can_have_trend else ''}",
             ylabel=f"{_title(measure)}, mean of a layer",
             title=_title(measure),
         )

@@ -100,7 +100,6 @@
     byId("head").focus({ preventScroll: true });
   }
   window.addEventListener("hashchange", follow);
-  window.addEventListener("resize", letKeysScroll);
   showMeasures();
   showHeat();
   showHead();

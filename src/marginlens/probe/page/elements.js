@@ -18,6 +18,7 @@ const letKeysScroll = () => document.querySelectorAll(".scroll").forEach((place)
   if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
   else place.removeAttribute("tabindex");
 });
+window.addEventListener("resize", letKeysScroll);
 // Layers have a number, or the name of a part of the model before it.
 const layerTitle = (name) => (/^\d+$/.test(name) ? `Layer ${name}` : name[0].toUpperCase() + name.slice(1));
 // Buttons for measures, in their groups; `choose(k)` draws the page anew, these buttons included, and the chosen one has the focus then.

@@ -71,7 +71,7 @@ def _weights(result: ProbeResult) -> list[str]:
 
 
 def _selections(result: ProbeResult) -> list[str]:
-    n_heads = result.n_layers * result.n_heads
+    n_heads = int(np.isfinite(result["decisive_share"]).sum())
     kinds = {"self_share": "their own token", "first_share": "the first token", "last_share": "the last token"}
     if result.last_is_itself:
         kinds = {"self_share": "their own token, the last that they see,", "first_share": "the first token"}
@@ -183,7 +183,9 @@ def training_findings(curves: CheckpointCurves) -> tuple[str, ...]:
 
 def change(curves: CheckpointCurves, name: str, layer: int = -1) -> str:
     """First and last number of one layer's mean, with the rank correlation: 0.93 → 0.31 (−1.00)."""
-    curve, rank = curves.by_layer(name)[:, layer], curves.trends(name)[layer].correlation
+    curve, rank = curves.by_layer(name)[curves.has_measure(name), layer], curves.trends(name)[layer].correlation
+    if not len(curve):
+        return "–"
     ends = f"{_number(curve[0])} → {_number(curve[-1])}"
     return f"{ends} ({rank:.2f})".replace("-", "−") if np.isfinite(rank) and curves.can_have_trend else ends
 
@@ -247,10 +249,11 @@ def _percents(shares: FloatArray) -> str:
 
 def _max_margin(curves: CheckpointCurves, name: str, words: str) -> str:
     """One number of the max-margin part in the last layer, beside its baselines."""
-    own = curves.by_layer(name)[:, -1]
+    known = curves.has_measure(name)
+    own = curves.by_layer(name)[known, -1]
     if not np.isfinite(own).any():
         return f"{words} is known at no checkpoint in the last layer: no W makes the selections of its heads, or these are all tied."
-    baselines = {title: curves.by_layer(name + ending)[:, -1] for ending, (title, _) in BASELINES.items() if ending}
+    baselines = {title: curves.by_layer(name + ending)[known, -1] for ending, (title, _) in BASELINES.items() if ending}
     beside = ", ".join(f"{_number(curve[0])} → {_number(curve[-1])} for {title}" for title, curve in baselines.items())
     return (
         f"{words}, the mean over the heads of the last layer, goes {change(curves, name)}. The baselines: {beside}. It exceeds that of a "

@@ -345,7 +345,6 @@
     if (known) byId("head").scrollIntoView();
   }
   window.addEventListener("hashchange", follow);
-  window.addEventListener("resize", letKeysScroll);
   showMeasures();
   follow();
 })();
