@@ -91,7 +91,8 @@ def ablate_heads(
 
     Args:
         model: the loaded model, with its head of classes or next tokens where it has one. adapter: its adapter.
-        inputs: from `encode_texts` or `prepare_images`; the cost is about half a run of all of them for every head.
+        inputs: from `encode_texts` or `prepare_images`; a head costs about 0.6 of a run of all of them, and as much again or more where
+            distributions over a large vocabulary are compared.
         progress: called with the number of heads that are done; those of earlier batches count in proportion.
     """
     import torch

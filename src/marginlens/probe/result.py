@@ -155,7 +155,7 @@ class ProbeSettings:
         examples: inputs whose attention maps are recorded.
         longest_example: tokens of such an input; of longer ones only the first query's map is recorded.
         preferences: rows of what each head prefers over what.
-        ablation: whether to silence every head in turn and measure the change of the model's output; costs a run for each head.
+        ablation: whether to silence every head in turn and measure the change of the model's output; costs about a run for each head.
         ablation_inputs: inputs that this uses, evenly spread over all.
         seed: of everything random, which is in the max-margin part alone: the sampled queries, the selections and the weights of the
             baselines.
@@ -586,7 +586,7 @@ class CheckpointCurves(_Measured, Tabular):
 
     def has_measure(self, name: str) -> BoolArray:
         """(n_checkpoints,) where some head has a measure: a monitor does not take all of them every time."""
-        return np.isfinite(self[name]).any(axis=(1, 2))
+        return np.asarray(np.isfinite(self[name]).any(axis=(1, 2)))
 
     def by_layer(self, name: str) -> FloatArray:
         """(n_checkpoints, n_layers) the mean of a measure over the heads of each layer that have it; nan where none has."""
