@@ -258,4 +258,4 @@ def test_the_max_margin_part_stands_beside_its_baselines():
     assert "at 5 of 7 checkpoints" in correlation
     unknown = made_up_curves(correlation=np.full(N_CHECKPOINTS, np.nan))
     assert "is known at no checkpoint in the last layer" in training_findings(unknown)[3]
-    assert change(unknown, "correlation") == "– → –"
+    assert change(unknown, "correlation") == "–"
