@@ -295,16 +295,22 @@ def test_rotary_models_have_no_matrix_without_an_offset() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-def test_rotary_frequencies_that_change_with_the_length_have_no_matrix_but_a_reading(kind: str) -> None:
+def test_rotary_frequencies_that_change_with_the_length_have_the_matrix_of_short_texts(kind: str) -> None:
     rope = {"rope_type": kind, "factor": 2.0, "rope_theta": 100.0}
     if kind == "longrope":
-        rope |= {"short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0], "original_max_position_embeddings": 8}
+        rope |= {"short_factor": [1.5, 1.2], "long_factor": [3.0, 2.0], "original_max_position_embeddings": 8}
     config = transformers.LlamaConfig(**TEXT, rope_parameters=rope)
     config._attn_implementation = "eager"
-    model = transformers.LlamaModel(config).eval()
-    with pytest.raises(InputError, match="frequencies stay the same; got the rotary type " + repr(kind)):
-        adapter_for(model).key_query(0, 0, 1)
-    assert len(list(read_attention(model, batch()))) == 3
+    model = transformers.LlamaModel(config).double().eval()
+    adapter, ids = adapter_for(model), torch.arange(3, 9)[None]
+    longest = adapter.longest_text
+    assert longest == (8 if kind == "longrope" else config.max_position_embeddings)
+    (reading, *_) = read_attention(model, {"input_ids": ids})
+    assert len(list(read_attention(model, {"input_ids": ids.repeat(1, longest)}))) == 3  # other frequencies, for now
+    head, x = adapter.key_query(0, 0, 2), reading.inputs[0].numpy()
+    for query in range(2, 6):
+        logit = x[query - 2] @ head.matrix @ x[query]
+        assert logit == pytest.approx(float(reading.logits[0, 0, query, query - 2]), rel=1e-5, abs=1e-9)
 
 
 def test_the_model_is_left_as_it_was_found() -> None:

@@ -196,6 +196,10 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
     notes = []
     if adapter.rotary:
         notes = [f"W and its norms are those at offset {offset}, query position minus key position."]
+        if adapter.longest_text is not None:
+            notes.append(
+                f"They are those of texts of at most {adapter.longest_text} tokens: longer ones have other rotary frequencies."
+            )
     elif offset is not None:
         notes = [
             f"The offset {offset} is without effect: this model has no rotary positions, and one W for all offsets."

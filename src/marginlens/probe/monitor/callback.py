@@ -79,8 +79,8 @@ class AttentionMonitor(_Callback):
         offset: for models with rotary positions, as in `ProbeSettings`.
 
     With the defaults measuring took .1 % to 1.2 % of the training of a small GPT-2 on a CPU; beside GPT-2 small on an H200, in mixed
-    precision, 4.9 %, and 3 % without the max-margin part. `monitor.cost` says what it takes in your run, `marginlens bench monitor` on
-    your machine.
+    precision, 4.5 % to 4.9 %, and 3 % without the max-margin part. `monitor.cost` says what it takes in your run, `marginlens bench
+    monitor` on your machine.
 
     To check it: `probe_model` on a saved checkpoint and the same inputs gives the same numbers.
     """

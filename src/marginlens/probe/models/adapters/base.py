@@ -369,6 +369,11 @@ class Adapter(ABC):
         """Whether a head's logits are those of one W, up to a constant of the query."""
         return self.reads_weights and not self.rotary and not self.beyond_w
 
+    @property
+    def longest_text(self) -> int | None:
+        """The tokens of a text up to which W at an offset is the model's, where longer ones have other rotary frequencies."""
+        return None
+
     def _map(self, layer: int, factors: Factors, offset: int | None) -> KeyQueryMap:
         W_Q, b_Q, W_K = factors
         return KeyQueryMap(W_K=W_K, W_Q=W_Q, b_Q=b_Q, scale=self.scale(layer))

@@ -20,7 +20,10 @@ from marginlens.probe.models.adapters.base import (
 )
 from marginlens.typing import FloatArray
 
-_CHANGING_FREQUENCIES = ("dynamic", "longrope")  # rotary types whose frequencies depend on how long the text is
+_LONGEST_SHORT = {  # rotary types with other frequencies for long texts → what the configuration calls the length up to which one is short
+    "dynamic": "max_position_embeddings",
+    "longrope": "original_max_position_embeddings",
+}
 
 
 class RotaryAdapter(Adapter):
@@ -68,18 +71,36 @@ class RotaryAdapter(Adapter):
         W_Q, b_Q, W_K = factors
         return KeyQueryMap(W_K=W_K @ self.rotation(layer, int(offset)), W_Q=W_Q, b_Q=b_Q, scale=self.scale(layer))
 
+    @property
+    def longest_text(self) -> int | None:
+        kinds = self._rotary.rope_type
+        kind = next(
+            (kind for kind in _LONGEST_SHORT if kind in (kinds.values() if isinstance(kinds, dict) else [kinds])), None
+        )
+        if kind is None:
+            return None
+        stated = (
+            self.config.rope_parameters.get(_LONGEST_SHORT[kind]),
+            getattr(self.config, _LONGEST_SHORT[kind], None),
+        )
+        return next((int(length) for length in stated if length), None)
+
+    @property
+    def _rotary(self) -> Any:
+        return next(module.rotary_emb for module in self.model.modules() if hasattr(module, "rotary_emb"))
+
     def rotation(self, layer: int, offset: int) -> FloatArray:
         """R(offset), (d_h, d_h), as it acts on a column, with the factor that some rotary types put on what they turn."""
-        rotary = next(module.rotary_emb for module in self.model.modules() if hasattr(module, "rotary_emb"))
-        kind, frequencies, scaling = rotary.rope_type, "inv_freq", "attention_scaling"
+        rotary, prefix = self._rotary, ""
+        kind = rotary.rope_type
         if isinstance(kind, dict):  # layers of several kinds, each with its own frequencies
             of_layer = self.config.layer_types[layer]
-            kind, frequencies, scaling = kind[of_layer], f"{of_layer}_{frequencies}", f"{of_layer}_{scaling}"
-        if kind in _CHANGING_FREQUENCIES:
-            raise reject("model", "one whose rotary frequencies stay the same", f"the rotary type {kind!r}")
-        angle = offset * getattr(rotary, frequencies).detach().cpu().double().numpy()  # (width that is turned / 2,)
+            kind, prefix = kind[of_layer], f"{of_layer}_"
+        frequencies = "original_inv_freq" if kind in _LONGEST_SHORT else "inv_freq"  # those of short texts
+        angle = offset * getattr(rotary, prefix + frequencies).detach().cpu().double().numpy()  # (width turned / 2,)
         cos, sin = np.diag(np.cos(angle)), np.diag(np.sin(angle))
-        turned = float(getattr(rotary, scaling)) ** 2 * np.block([[cos, -sin], [sin, cos]])
+        scaling = float(getattr(rotary, f"{prefix}attention_scaling"))
+        turned = scaling**2 * np.block([[cos, -sin], [sin, cos]])
         matrix = np.eye(self.shape(layer).d_head)
         matrix[: len(turned), : len(turned)] = turned
         return matrix
