@@ -90,7 +90,7 @@ LINES = {
     "text train r.csv --learning-rate -1": "--learning-rate",
     "text train r.csv --weight-decay -1": "--weight-decay",
     "text train r.csv --learning-rate nan": "--learning-rate",
-    "text train rare.csv": "The texts of FILE",
+    "text train rare.csv --min-count 2": "The texts of FILE",
     "text train one.csv --test 0.5": "--test",
     "text train r.csv --test gone.csv": "--test",
     "text train r.csv --train dev": "--train",
