@@ -214,6 +214,11 @@ def _check_attention(reading: LayerReading, theirs: Any, name: str) -> None:
     difference = (ours.double() - theirs.double()).abs()
     both_nan = ours.isnan().any(dim=-1, keepdim=True) & theirs.isnan().any(dim=-1, keepdim=True)
     compared = reading.visible[:, queries].any(dim=-1)[:, None, :, None] & ~both_nan
+    if bool((theirs.isnan() & compared).any()):
+        raise InputError(
+            f"The model itself computes attention that is not finite in its layer {reading.layer} on this batch, where its weights give "
+            "numbers, as float64 models do whose padded tokens see nothing (give it inputs without padding, or float32 weights)."
+        )
     if bool((compared & ~(difference <= _ATTENTION_ATOL + eps + 0.5 * rounding)).any()):
         worst = float(difference.masked_fill(~compared, 0.0).max())
         raise InputError(f"The module {name} {_OTHERWISE}: its attention differs by up to {worst:.2g}.")
