@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tolerances
+from marginlens.cli._commands import Entry, group
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]["marginlens"]
@@ -41,6 +42,18 @@ def start(folder, package, code, *, sigint="default_int_handler"):
 def test_a_signal_during_the_imports_is_one_sentence_and_130(tmp_path, package, name):
     done = start(tmp_path, package, SIGNALLED.format(name=name, seconds=60))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "marginlens: interrupted.\n")
+
+
+def test_ctrl_c_while_a_command_is_imported_is_one_sentence_and_130(tmp_path, monkeypatch, capsys):
+    (tmp_path / "interrupted_command.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(tmp_path)
+    app = group(
+        {"run": Entry("interrupted_command", "run", "Run."), "stop": Entry("interrupted_command", "stop", "Stop.")}
+    )
+    with pytest.raises(SystemExit) as ending:
+        app(["run"])
+    assert ending.value.code == 130
+    assert capsys.readouterr() == ("", "marginlens: interrupted.\n")
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):

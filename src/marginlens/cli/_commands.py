@@ -211,6 +211,13 @@ class Group(TyperGroup):
         ]
         return [*named, *_short_helps(super(TyperGroup, self).shell_complete(ctx, incomplete))]
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; Ctrl-C while it is being imported is answered by `main`, where typer would leave without a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
     def main(
         self,
         args: Sequence[str] | None = None,
