@@ -83,7 +83,7 @@ def test_a_file_is_read_without_its_mark_and_with_plain_new_lines(tmp_path):
 
 
 def test_unusable_files_are_refused(tmp_path):
-    for content, sentence in ((b"", "which is empty"), (b"abc\xff", r"in UTF-8; got .* whose byte 3 \(0xff\) is not")):
+    for content, sentence in ((b"", "which is empty"), (b"abc\xff", r"got utf-8, in which byte 3 \(0xff\) of")):
         (tmp_path / "t.txt").write_bytes(content)
         with pytest.raises(InputError, match=sentence):
             read_text(tmp_path / "t.txt")

@@ -47,10 +47,10 @@ def decoded(content: bytes, path: Path, encoding: str = "utf-8") -> str:
         expected = "an encoding that Python knows, such as utf-8, latin-1 or utf-16"
         raise reject("encoding", expected, repr(encoding)) from problem
     except UnicodeDecodeError as problem:
-        wrong = f"{str(path)!r}, whose byte {problem.start} (0x{content[problem.start]:02x}) is not"
-        raise reject(
-            "encoding", f"the encoding of the text, {encoding} unless given", wrong, "latin-1 reads any."
-        ) from problem
+        wrong = (
+            f"{encoding}, in which byte {problem.start} (0x{content[problem.start]:02x}) of {str(path)!r} is no letter"
+        )
+        raise reject("encoding", "the encoding of the text", wrong, "latin-1 reads any.") from problem
 
 
 def text_windows(
