@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from marginlens.errors import positive_number, reject
-from marginlens.result.palette import FAINT, INK, SEQUENCE
+from marginlens.result.palette import ACCENTS, FAINT, INK, SEQUENCE
 
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
@@ -35,6 +35,7 @@ STYLE: dict[str, Any] = {
     "grid.color": FAINT,
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
+    "axes.prop_cycle": mpl.cycler(color=ACCENTS),
     "lines.linewidth": 1.8,
     "legend.frameon": False,
     "figure.facecolor": "white",
