@@ -12,6 +12,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
 
 from marginlens.errors import positive_number, reject
 from marginlens.result.palette import ACCENTS, FAINT, INK, SEQUENCE
@@ -35,7 +36,7 @@ STYLE: dict[str, Any] = {
     "grid.color": FAINT,
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
-    "axes.prop_cycle": mpl.cycler(color=ACCENTS),
+    "axes.prop_cycle": cycler(color=ACCENTS),
     "lines.linewidth": 1.8,
     "legend.frameon": False,
     "figure.facecolor": "white",
