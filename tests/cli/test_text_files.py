@@ -96,6 +96,20 @@ def test_predictions_are_those_of_the_model_in_every_form(here, model):
     assert numbers("predict", model, "t.txt")["predictions"] == lines
 
 
+@pytest.mark.parametrize(
+    "content", [table().encode(), gzip.compress(json_lines().encode())], ids=["table", "packed lines"]
+)
+def test_training_on_standard_input_equals_training_on_the_file(here, content):
+    Path("r.jsonl" if content[:1] == b"\x1f" else "r.csv").write_bytes(content)
+    options = ["--test", "0.25", "--epochs", "2", "--json"]
+    typed = CliRunner().invoke(cli.app, ["text", "train", "-", *options], input=content)
+    assert typed.exit_code == 0, typed.output
+    piped, read = json.loads(typed.stdout), numbers("train", *Path().glob("r.*"), *options[:-1])
+    for name in ("sha256", "size", "measures", "tokens"):
+        assert piped[name] == read[name]
+    assert CliRunner().invoke(cli.app, ["text", "train", "-"], input="").exit_code == 2
+
+
 def test_measures_are_those_of_scikit_learn(here, model):
     Path("t.csv").write_text("text,label\nsuperb,pos\nsuperb,neg\ndull,neg\ndull film,neg\n", encoding="utf-8")
     told = numbers("evaluate", model, "t.csv")

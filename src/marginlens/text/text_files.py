@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,7 +79,9 @@ class TextFile:
                 raise reject("encoding", expected, repr(self.encoding)) from problem
 
     def digest(self) -> str:
-        """SHA-256 of the file, or of all names and contents of a folder in their order."""
+        """SHA-256 of the file or of stdin, or of all names and contents of a folder in their order."""
+        if self._is_stdin:
+            return hashlib.sha256(self._stdin).hexdigest()
         total = hashlib.sha256()
         root = Path(self.path)
         for file in [root] if root.is_file() else sorted(root.glob("*/*.txt")):
@@ -108,6 +111,15 @@ class TextFile:
         parts = split if any(part is not None for part in split) else None
         return LabelledTexts(texts, labels if labelled else None, parts, {k: n for k, n in left_out.items() if n})
 
+    @property
+    def _is_stdin(self) -> bool:
+        return str(self.path) == STDIN
+
+    @cached_property
+    def _stdin(self) -> bytes:
+        """All of stdin, which can be read once only."""
+        return sys.stdin.buffer.read()
+
     def _columns(self, labelled: bool) -> Iterator[tuple[str, str, Any]]:
         """Text, label and part of each sample, empty where they are missing."""
         path = as_path(self.path, "path", _EXPECTED)
@@ -119,9 +131,9 @@ class TextFile:
             yield from self._table(*self._parquet(path), labelled)
             return
         content = self._decoded(path)
-        if name.endswith(_JSON_LINES) or (self.path == STDIN and content.lstrip()[:1] == "{"):
+        if name.endswith(_JSON_LINES) or (self._is_stdin and content.lstrip()[:1] == "{"):
             yield from self._json_lines(content, labelled)
-        elif name.endswith(".txt") or (self.path == STDIN and not labelled and self.text is None):
+        elif name.endswith(".txt") or (self._is_stdin and not labelled and self.text is None):
             if labelled:
                 raise reject("path", "a file with labels", f"{str(self.path)!r}, which is plain text")
             yield from ((line, "", None) for line in content.splitlines() if line.strip())
@@ -138,7 +150,7 @@ class TextFile:
 
     def _decoded(self, path: Path) -> str:
         try:
-            content = sys.stdin.buffer.read() if self.path == STDIN else path.read_bytes()
+            content = self._stdin if self._is_stdin else path.read_bytes()
             if content[:2] == b"\x1f\x8b":
                 content = gzip.decompress(content)
         except (OSError, EOFError) as problem:

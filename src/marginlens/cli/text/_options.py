@@ -29,7 +29,7 @@ LabelledFile = Annotated[
     typer.Argument(
         metavar="FILE",
         help="Labelled texts: a table (CSV, TSV, parquet, also .gz), JSON lines, a folder with a folder of .txt files for each class, "
-        "aclImdb or Yelp's reviews.",
+        "aclImdb or Yelp's reviews; - reads stdin.",
         show_default=False,
     ),
 ]

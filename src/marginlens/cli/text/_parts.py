@@ -7,11 +7,12 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marginlens.cli._deferred import errors, np
-from marginlens.cli.text._options import FileForm
+from marginlens.cli.text._options import STDIN, FileForm
 
 if TYPE_CHECKING:
     from marginlens.data.tokens import BoolArray
@@ -37,12 +38,18 @@ class TrainingRequest:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: Path | None = None
 
-    def source(self, path: Path | None = None) -> ReviewSource | TextFile:
-        """Where the texts are: the file itself, or another one of the same kind."""
+    @cached_property
+    def source(self) -> ReviewSource | TextFile:
+        """Where the texts are."""
+        return self._source_at(self.file)
+
+    def _source_at(self, place: Path) -> ReviewSource | TextFile:
+        """The texts of the file or of stdin, or of another file of the same kind."""
         from marginlens.text import ImdbFolder
         from marginlens.text.readers import YelpLines
 
-        place = self.file if path is None else path
+        if place == self.file == Path(STDIN):
+            return self.form.of(STDIN)
         if not place.exists():
             expected = "a file or folder of labelled texts"
             raise errors.reject("path", expected, f"{str(place)!r}, which is not there")
@@ -56,7 +63,7 @@ class TrainingRequest:
         """The texts with their labels as words, of the file itself or of another one."""
         from marginlens.text.text_files import LabelledTexts, TextFile
 
-        source = self.source(path)
+        source = self.source if path is None else self._source_at(path)
         if isinstance(source, TextFile):
             return source.rows(labelled=True)
         reviews = source.read()

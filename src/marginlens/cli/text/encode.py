@@ -141,7 +141,7 @@ def _source(file: Path, form: FileForm) -> ReviewSource:
     from marginlens.text import review_source
     from marginlens.text.text_files import TextFile
 
-    found = TrainingRequest(file, form).source()
+    found = TrainingRequest(file, form).source
     return _TwoClasses(found) if isinstance(found, TextFile) else review_source(file)
 
 

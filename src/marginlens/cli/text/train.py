@@ -126,6 +126,7 @@ def train(
         marginlens text train mails.csv --class-weight balanced --test 0.2
         marginlens text train 新闻.jsonl --characters --test 0.2 --out model
         marginlens text train train.csv --test test.csv --seed 1 --json
+        zcat reviews.csv.gz | marginlens text train - --test 0.2
     """
     with errors_as_sentences("Nothing was written."):
         from marginlens.text.classifier import check_model_folder
@@ -148,7 +149,7 @@ def train(
         request = TrainingRequest(file, form, part, test, seed, settings, tokenizer)
         if out is not None:
             check_model_folder(out, "out")
-        request.source()
+        _ = request.source  # refused before anything is written
         with terminal.Bars() as bars:
             model, answer = _trained(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
         if out is not None:
@@ -219,7 +220,7 @@ def _trained(
     return model, {
         "command": request.command(compare=comparing is not None),
         "file": request.file.name,
-        "sha256": request.source().digest(),
+        "sha256": request.source.digest(),
         "versions": versions(),
         "settings": {**parameters, "tokenizer": None if request.tokenizer is None else request.tokenizer.name},
         "size": f"{trained_on:,} texts to train on{named}",
