@@ -122,7 +122,7 @@ def test_the_answers_follow_the_numbers():
     unasked = made_up_result(heads)
     measures = {name: values for name, values in unasked.measures.items() if not name.startswith("output_")}
     not_asked = answers(dataclasses.replace(unasked, measures=measures))[0]
-    assert not_asked.sentence.startswith("Not measured. Give --ablate")
+    assert not_asked.sentence.startswith("Not measured. Give ProbeSettings(ablation=True)")
     assert not_asked.rows == ()
     hidden = dataclasses.replace(unasked, measures=measures, weights_missing="it has no adapter")
     assert "takes an adapter" in answers(hidden)[0].sentence

@@ -96,7 +96,7 @@ _ADVICE = (
     (r"Leave out 'head' to", "Leave 'C' out of the file to"),
     (r"Leave it out, or give None, for the head", "Leave it out for the head"),
     (r"State an offset", "State one with --offset"),
-    (r"download=True \(on the command line: --download\)", "--download"),
+    (r"\w+=True \(on the command line: (--[\w-]+)\)", r"\1"),
     (r"Call priority_graphs with the stream and this folder: it is made again\.", "Run the same command again."),
     (r"one for each sample of X", "one for each text"),
     (r"Name it with the argument '(\w+)'\.", r"Name it with --\1."),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FOLDER = Path("probe-report")
 PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"
 CURVES_PNG, CURVES_SVG = "curves.png", "curves.svg"
+_ABLATE = "--ablate"
 _HEADS = 6  # heads that each table of the terminal names
 _ROWS = 30  # of a long run that the terminal shows, evenly spread
 _LAYER_COLUMNS = ("relative_nnz", "nnz", "entropy", "top_probability", "frobenius", "margin_median", "decisive_share")
@@ -92,7 +93,7 @@ def probe(
     ablate: Annotated[
         bool,
         typer.Option(
-            "--ablate", help="Silence every head in turn and measure the change of the output: a run for each head."
+            _ABLATE, help="Silence every head in turn and measure the change of the output: a run for each head."
         ),
     ] = False,
     device: Annotated[
@@ -271,7 +272,7 @@ def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:
     if not checkpoints:
         from marginlens.probe.page import probe_page
 
-        return {PAGE: probe_page(result).encode(), NUMBERS: numbers}
+        return {PAGE: probe_page(result, ablation_option=_ABLATE).encode(), NUMBERS: numbers}
     from marginlens.plotting.files import png, svg
     from marginlens.probe.page.checkpoints import checkpoint_page, draw_curves
 
@@ -305,7 +306,7 @@ def _show_heads(out: Console, result: ProbeResult) -> None:
     heads = f"{counted(result.n_layers, 'layer')} of {counted(result.n_heads, 'head')}"
     measured = f"{counted(result.n_inputs, 'input')}, {result.n_queries:,} queries"
     out.print(f"{result.model}: {heads}; {measured}", markup=False)
-    for answer in answers(result):
+    for answer in answers(result, _ABLATE):
         out.print(f"{answer.question} {answer.sentence}", markup=False)
         if answer.rows:
             named = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]

@@ -13,7 +13,7 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from marginlens.pages import data_address, render
 from marginlens.probe.heads.preferences import PreferenceGraph
-from marginlens.probe.page.answers import answers
+from marginlens.probe.page.answers import ABLATION_ARGUMENT, answers
 from marginlens.probe.page.findings import findings
 from marginlens.probe.result import MEASURE_TITLES, Example, Measure, ProbeResult, rounded
 
@@ -21,12 +21,15 @@ _MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure
 _INCH, _FRAME = 70.0, 4.0  # pixels of an inch of a graph's layout, and around the whole
 
 
-def probe_page(result: ProbeResult, *, introduction: Sequence[str] = (), back: str = "") -> str:
+def probe_page(
+    result: ProbeResult, *, introduction: Sequence[str] = (), back: str = "", ablation_option: str = ABLATION_ARGUMENT
+) -> str:
     """The page's text.
 
     Args:
         introduction: sentences that stand above what the numbers say, e.g. on where the inputs come from.
         back: address of the page that this one belongs to, linked at the top.
+        ablation_option: what to give to have heads silenced, which the page says where they were not.
     """
     facts = [
         f"{result.n_layers} layers of {result.n_heads} heads",
@@ -41,7 +44,7 @@ def probe_page(result: ProbeResult, *, introduction: Sequence[str] = (), back: s
         facts=facts,
         back=back,
         introduction=introduction,
-        answers=answers(result),
+        answers=answers(result, ablation_option),
         findings=findings(result),
         notes=result.notes,  # JSON that no text in it can end, and no browser reads as markup
         data=htmlsafe_json_dumps(page_data(result), ensure_ascii=True, allow_nan=False, separators=(",", ":")),

@@ -10,6 +10,7 @@ from marginlens.probe.result import NEGLIGIBLE, ProbeResult
 from marginlens.typing import FloatArray
 
 SINK_SHARE = 0.3  # of all attention, from which on the most attended token of an input is called a sink
+ABLATION_ARGUMENT = "ProbeSettings(ablation=True)"  # how Python asks for the change of the output
 _N_HEADS = 4  # that an answer names
 
 
@@ -33,18 +34,16 @@ class Answer(NamedTuple):
     note: str = ""  # how the numbers are meant
 
 
-def answers(result: ProbeResult) -> tuple[Answer, ...]:
-    """The three answers, also where one of them was not asked for: then it says how to ask."""
-    return _pruning(result), _sinks(result), _sparsity(result)
+def answers(result: ProbeResult, ablation_option: str = ABLATION_ARGUMENT) -> tuple[Answer, ...]:
+    """The three answers, also where one of them was not asked for: then it says how to ask, by this option or argument."""
+    return _pruning(result, ablation_option), _sinks(result), _sparsity(result)
 
 
-def _pruning(result: ProbeResult) -> Answer:
+def _pruning(result: ProbeResult, ablation_option: str) -> Answer:
     question = "Which heads can be pruned?"
     name = next((name for name in ("output_divergence", "output_change") if name in result.measures), None)
     if name is None:
-        how = (
-            "Give --ablate (in Python: ablation=True) to silence every head in turn and measure how the output changes."
-        )
+        how = f"Give {ablation_option} to silence every head in turn and measure how the output changes."
         if result.weights_missing:
             how = "To silence a head takes an adapter for the model's family."
         return Answer(question, f"Not measured. {how}")
