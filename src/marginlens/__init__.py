@@ -5,6 +5,7 @@ The public names are listed in `__init__.pyi`. Each is imported when it is first
 
 import ast
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ _HOMES = {
     if isinstance(statement, ast.ImportFrom)
     for alias in statement.names
 }  # name -> the module that defines it; "marginlens" itself for its packages
-__all__ = [name for name, home in sorted(_HOMES.items()) if home != "marginlens"]
+_NEEDS = {
+    "AttentionTextClassifier": "sklearn"
+}  # name -> the package of an extra without which its module cannot be imported
+__all__ = [
+    name
+    for name, home in sorted(_HOMES.items())
+    if home != "marginlens" and (name not in _NEEDS or find_spec(_NEEDS[name]) is not None)
+]  # so that `from marginlens import *` gives what is installed
 
 
 def __getattr__(name: str) -> Any:

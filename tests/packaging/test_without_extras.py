@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import marginlens as ml
 from marginlens.papers import registered
 from tolerances import HANGING
 
@@ -65,6 +66,13 @@ def test_theory_training_solving_graphs_the_lab_and_the_ledger_need_none():
     assert found["statements"] == sorted(library)
 
 
+def test_a_star_import_gives_what_is_installed():
+    done = python("from marginlens import *\nprint(*sorted(set(dir())))")
+    assert done.returncode == 0, done.stderr
+    names = {name for name in ml.__all__ if name != "AttentionTextClassifier"}
+    assert names <= set(done.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("code", "extra"),
     [
@@ -72,6 +80,8 @@ def test_theory_training_solving_graphs_the_lab_and_the_ledger_need_none():
         ("import marginlens.plotting.files", "plot"),
         ("ml.priority_graphs(ml.data.figure_2())[1].plot()", "plot"),
         ("ml.AttentionTextClassifier", "text"),
+        ("from marginlens.text import baselines; baselines.TfidfLogistic().fit(['a', 'b'], [0, 1])", "text"),
+        ("from marginlens.text import baselines; baselines.NaiveBayesSvm().fit(['a', 'b'], [0, 1])", "text"),
         ("ml.ledger().to_frame('pandas')", "pandas"),
     ],
 )

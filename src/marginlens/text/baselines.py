@@ -73,6 +73,7 @@ class TfidfLogistic:
 
     def fit(self, texts: Sequence[str], labels: Any) -> TfidfLogistic:
         """Learn from texts and their labels."""
+        _check_installed("TfidfLogistic")
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         self._vectorizer = TfidfVectorizer(
@@ -152,6 +153,7 @@ class NaiveBayesSvm:
 
     def fit(self, texts: Sequence[str], labels: Any) -> NaiveBayesSvm:
         """Learn from texts and their labels."""
+        _check_installed("NaiveBayesSvm")
         from sklearn.feature_extraction.text import CountVectorizer
 
         self._vectorizer = CountVectorizer(
@@ -315,6 +317,12 @@ def compared(
 
 
 _NUMBERS = ("test_accuracy", "training_accuracy", "tokens", "seconds", "cpu_seconds", "chosen")
+
+
+def _check_installed(name: str) -> None:
+    """Refuse a classifier of scikit-learn where that is not installed."""
+    if find_spec("sklearn") is None:
+        raise missing_extra("scikit-learn", "text", name)
 
 
 def _cross_validated(
