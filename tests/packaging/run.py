@@ -4,9 +4,11 @@
     python tests/packaging/run.py --python python3.12      with this one
     python tests/packaging/run.py --extras                 then every extra in an environment of its own
     python tests/packaging/run.py --extras graph,text      or these
+    python tests/packaging/run.py --no-base --extras text  and nothing without extras
 
 Without an extra: how large the environment is, the command, the tests that need no extra, and once mypy --strict on a user's script.
-With one: that pip finds nothing missing, and a call that needs the extra. Environments lie in a temporary folder and are deleted again.
+With one: that pip finds nothing missing, and a call that needs the extra. An environment that fails is said at once, the others go on,
+and the job fails at the end. Environments lie in a temporary folder and are deleted again.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +66,10 @@ EXTRAS = {  # a call that needs the extra
 }  # not here: gpu, which needs a CUDA device; all and dev, which are the others together
 
 
+class Failed(Exception):
+    """What went wrong in an environment."""
+
+
 class Environment(NamedTuple):
     """A fresh environment, and the folder outside the checkout where commands run."""
 
@@ -74,12 +81,12 @@ class Environment(NamedTuple):
         self.run("-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-compile", *words)
 
     def run(self, *words: str) -> str:
-        """What Python prints there; what it prints when it fails ends the job."""
+        """What Python prints there; `Failed`, with what it printed, where it fails."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         command = [str(self.python), *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.outside, env=clean)
         if done.returncode != 0:
-            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}")
+            raise Failed(f"{' '.join(command)} failed:\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}")
         return done.stdout
 
     def megabytes(self) -> int:
@@ -99,8 +106,10 @@ def environment(interpreter: str, folder: Path) -> Iterator[Environment]:
     outside = place / "outside"
     subprocess.run([interpreter, "-m", "venv", str(place / "venv")], check=True)
     outside.mkdir()
-    yield Environment(place / "venv" / "bin" / "python", outside)
-    shutil.rmtree(place)
+    try:
+        yield Environment(place / "venv" / "bin" / "python", outside)
+    finally:
+        shutil.rmtree(place)
 
 
 def check_base(interpreter: str, wheel: Path, folder: Path, *, with_types: bool) -> str:
@@ -109,12 +118,10 @@ def check_base(interpreter: str, wheel: Path, folder: Path, *, with_types: bool)
         place.pip(str(wheel))
         size = place.megabytes()
         if size > MAX_MEGABYTES:
-            raise SystemExit(
-                f"The packages of an environment without extras take {size} MB, more than {MAX_MEGABYTES}."
-            )
+            raise Failed(f"The packages of an environment without extras take {size} MB, more than {MAX_MEGABYTES}.")
         file = place.run("-c", "import marginlens; print(marginlens.__file__)").strip()
         if not Path(file).is_relative_to(place.python.parents[1]):
-            raise SystemExit(f"marginlens was imported from {file}, which is not where it was installed.")
+            raise Failed(f"marginlens was imported from {file}, which is not where it was installed.")
         version = subprocess.run(
             [place.python.parent / "marginlens", "--version"], check=True, capture_output=True, text=True
         )
@@ -159,17 +166,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--extras", nargs="?", const=",".join(EXTRAS), default="", help="extras to install, all if none is named"
     )
+    parser.add_argument("--no-base", action="store_true", help="only the extras")
     parser.add_argument("--no-types", action="store_true", help="leave out mypy, which takes minutes")
     options = parser.parse_args(arguments)
     found = options.python or interpreters() or [sys.executable]
-    with tempfile.TemporaryDirectory(prefix="marginlens-wheel-") as folder:
-        wheel = build(Path(folder)).wheel
-        for k, interpreter in enumerate(found):
-            start = time.perf_counter()
-            said = check_base(interpreter, wheel, Path(folder), with_types=k == 0 and not options.no_types)
-            print(f"{interpreter}: {said} ({time.perf_counter() - start:.0f} s)", flush=True)
+    failures = 0
+    with tempfile.TemporaryDirectory(prefix="marginlens-wheel-") as name:
+        folder = Path(name)
+        wheel = build(folder).wheel
+        checks: list[tuple[str, Callable[[], str]]] = []
+        for k, interpreter in enumerate([] if options.no_base else found):
+            with_types = k == 0 and not options.no_types
+            checks.append((interpreter, partial(check_base, interpreter, wheel, folder, with_types=with_types)))
         for extra in filter(None, options.extras.split(",")):
-            print(f"{found[0]}, {extra}: {check_extra(found[0], wheel, extra, Path(folder))}", flush=True)
+            checks.append((f"{found[0]}, {extra}", partial(check_extra, found[0], wheel, extra, folder)))
+        for name, check in checks:
+            start = time.perf_counter()
+            try:
+                said = check()
+            except Failed as failure:
+                failures += 1
+                said = f"FAILED: {failure}"
+            print(f"{name}: {said} ({time.perf_counter() - start:.0f} s)", flush=True)
+    if failures:
+        raise SystemExit(f"{failures} of {len(checks)} environments failed.")
 
 
 if __name__ == "__main__":
