@@ -9,7 +9,7 @@
 # All prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test test-gpu test-wheel numerics lint docs picture site site-links clean
+.PHONY: help setup reproduce test test-gpu test-wheel numerics lint docs pictures site site-links clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -73,8 +73,8 @@ lint: $(READY)
 docs: $(READY)
 	@$(BIN)/python -m marginlens_papers.documentation
 
-picture: $(READY)
-	@$(BIN)/python -m marginlens_papers.documentation picture
+pictures: $(READY)
+	@$(BIN)/python -m marginlens_papers.documentation pictures
 
 site: $(READY)
 	@$(BIN)/python -m marginlens_papers.documentation site --report $(REPORT) $(ARGS)

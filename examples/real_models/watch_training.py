@@ -11,8 +11,10 @@ import matplotlib.pyplot as plt
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+import marginlens as ml
 from marginlens.probe import AttentionMonitor
 
+plt.rcParams.update(ml.plotting.STYLE)
 N_STEPS = 200
 N_LETTERS, WORD = 12, 10
 
@@ -77,6 +79,6 @@ for ax, name, title in ((axes[0], "relative_nnz", "nnz/T"), (axes[1], "frobenius
             style = "-" if layer else "--"
             ax.plot(curves.steps, curves[name][:, layer, head], style, label=f"L{layer}H{head}")
     ax.set(xlabel="optimizer step", ylabel=title)
-axes[0].legend(frameon=False)
+axes[0].legend()
 figure.suptitle("Two heads become sharp as their weights grow")
 plt.show()

@@ -76,10 +76,14 @@ def test_the_readme_keeps_all_but_the_table():
         readme_with("NEW", f"before\n{begin}\nafter\n")
 
 
-def test_the_picture_is_the_first_figure_of_its_claim(tmp_path, monkeypatch):
+def test_pictures_are_the_first_figure_of_a_claim_and_the_last_of_an_example(tmp_path, monkeypatch):
     claim = fake_claim(documentation.PICTURED_CLAIM, draw=lambda found: {"paths": Figure(), "more": Figure()})
     monkeypatch.setattr(catalogue, "claims", lambda: (claim,))
+    example = tmp_path / documentation.PICTURED_EXAMPLE
+    example.parent.mkdir(parents=True)
+    example.write_text("import matplotlib.pyplot as plt\nplt.figure()\nplt.show()\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["documentation", "picture"])
+    monkeypatch.setattr("sys.argv", ["documentation", "pictures"])
     documentation.main()
-    assert (tmp_path / documentation.PICTURE).read_bytes().startswith(b"\x89PNG")
+    for name in (documentation.PICTURE, documentation.PICTURE_OF_EXAMPLE):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")

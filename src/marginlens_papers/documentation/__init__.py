@@ -1,7 +1,7 @@
-"""What is written from the code: the table of statements, the README's table and picture, and the site.
+"""What is written from the code: the table of statements, the README's table, the pictures, and the site.
 
 They belong to a checkout, because tests and examples are among what they list. `python -m marginlens_papers.documentation` in its root
-(`make docs`) writes the tables, with `picture` (`make picture`) the README's picture, and with `site` (`make site`) the site.
+(`make docs`) writes the tables, with `pictures` (`make pictures`) those of README and docs, and with `site` (`make site`) the site.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from pathlib import Path
 
 from marginlens.errors import InputError
 from marginlens.papers import registered
+from marginlens_papers.documentation.pictures import (
+    PICTURE,
+    PICTURE_OF_EXAMPLE,
+    PICTURED_CLAIM,
+    PICTURED_EXAMPLE,
+    write_pictures,
+)
 from marginlens_papers.documentation.public_names import PublicName, Room, public_names, public_rooms
 from marginlens_papers.documentation.site import SiteSettings, build_site, stage_source
 from marginlens_papers.documentation.statements import (
-    PICTURE,
-    PICTURED_CLAIM,
     README,
     THEOREMS,
     TestCitation,
@@ -27,12 +32,13 @@ from marginlens_papers.documentation.statements import (
     readme_with,
     theorems_page,
     write_pages,
-    write_picture,
 )
 
 __all__ = [
     "PICTURE",
     "PICTURED_CLAIM",
+    "PICTURED_EXAMPLE",
+    "PICTURE_OF_EXAMPLE",
     "README",
     "THEOREMS",
     "PublicName",
@@ -52,14 +58,14 @@ __all__ = [
     "stage_source",
     "theorems_page",
     "write_pages",
-    "write_picture",
+    "write_pictures",
 ]
 
 
 def main() -> None:
-    """Write the pages, the picture or the site of the checkout in the current folder."""
+    """Write the pages, the pictures or the site of the checkout in the current folder."""
     parser = argparse.ArgumentParser(description="Write the pages of this checkout that come from the code.")
-    parser.add_argument("what", nargs="?", choices=("pages", "picture", "site"), default="pages")
+    parser.add_argument("what", nargs="?", choices=("pages", "pictures", "site"), default="pages")
     parser.add_argument(
         "--no-run", action="store_true", help="site: do not run the examples; their pages have no pictures"
     )
@@ -76,6 +82,6 @@ def main() -> None:
             settings = SiteSettings(runs_examples=not options.no_run, report=options.report)
             print(build_site(root, root / "build" / "site", settings, checks_links=options.check_links))
         else:
-            (write_picture if options.what == "picture" else write_pages)(root)
+            (write_pictures if options.what == "pictures" else write_pages)(root)
     except InputError as problem:
         sys.exit(f"marginlens: {problem}")

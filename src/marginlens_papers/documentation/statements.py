@@ -1,4 +1,4 @@
-"""The pages that are written from the registry of statements: theorem → function → test → claim, and the README's table and picture."""
+"""The pages that are written from the registry of statements: theorem → function → test → claim, and the README's table."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ import marginlens
 from marginlens.errors import InputError
 from marginlens.papers import SOURCES, Implementation, natural, registered
 from marginlens.statements import WORDS
-from marginlens_papers.claim import Claim, Effort, Progress
+from marginlens_papers.claim import Claim
 from marginlens_papers.claims import catalogue
 
 THEOREMS = "docs/theorems.md"
 README = "README.md"
-PICTURE = "docs/images/trajectories.png"
-PICTURED_CLAIM = "A-F1b"
 _MARKS = ("<!-- written by make docs: begin -->", "<!-- written by make docs: end -->")
 
 
@@ -197,13 +195,3 @@ def write_pages(root: Path) -> None:
     claims = catalogue.claims()  # which import what they show
     for gap in gaps(registered(), cited_by_tests(root), claims):
         print(gap, file=sys.stderr)
-
-
-def write_picture(root: Path) -> None:
-    """Draw the README's picture: the first figure of the claim it shows."""
-    from marginlens.plotting.files import png
-
-    claim = catalogue.claim(PICTURED_CLAIM)
-    figure = next(iter(claim.draw(claim.compute(Effort.PAPER, Progress())).values()))
-    (root / PICTURE).parent.mkdir(parents=True, exist_ok=True)
-    (root / PICTURE).write_bytes(png(figure))
