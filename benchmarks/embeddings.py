@@ -89,18 +89,18 @@ class PlainOneLayer:
         self.embedding = torch.nn.Embedding.from_pretrained(torch.from_numpy(start.E.copy()), freeze=False)
         self.p, self.v = (torch.nn.Parameter(torch.from_numpy(one.copy())) for one in (start.p, start.v))
         trained = [self.embedding.weight, self.p, self.v]
-        self.optimiser = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        self.optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
 
     def step(self) -> None:
         """One step on all sequences."""
         import torch
 
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         X = self.embedding(self.tokens)  # (n_samples, n_tokens, d_model)
         attention = torch.softmax(X @ self.p, dim=-1)
         outputs = (attention[:, None, :] @ X)[:, 0] @ self.v
         torch.nn.functional.softplus(-self.y * outputs).mean().backward()
-        self.optimiser.step()
+        self.optimizer.step()
 
     def products(self) -> Any:
         """(n_vocabulary,) E p."""

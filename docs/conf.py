@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
@@ -36,6 +37,8 @@ exclude_patterns = [
     "**/*.py.md5",
 ]
 suppress_warnings = ["config.cache"]  # the gallery's settings hold functions
+# The gallery's processes that waited long are replaced, of which joblib warns.
+warnings.filterwarnings("ignore", "A worker stopped while some jobs")
 
 # ---- Markdown: as a code host shows it
 myst_enable_extensions = ["dollarmath", "attrs_block", "attrs_inline"]

@@ -1,4 +1,4 @@
-"""Both models' exact gradients, and AdamW, against torch's autograd and optimiser on sequences written out position by position."""
+"""Both models' exact gradients, and AdamW, against torch's autograd and optimizer on sequences written out position by position."""
 
 import numpy as np
 import pytest
@@ -94,17 +94,17 @@ def test_training_is_torchs_adamw_on_autograds_gradients(name, train_v):
     settings = TrainingSettings(layers, 9, batch=11, weight_decay=0.01, train_v=train_v, dtype="float64")
     model = model_class(distinct_tokens(data), copied(start), settings)
     theirs = leaves(start)
-    optimiser = torch.optim.AdamW(theirs if train_v else theirs[:2], weight_decay=0.01)
+    optimizer = torch.optim.AdamW(theirs if train_v else theirs[:2], weight_decay=0.01)
     for rate in (0.05, 0.05, 0.005):
         order = rng.permutation(len(data))
         model.begin(order)
         total = 0.0
-        optimiser.param_groups[0]["lr"] = rate
+        optimizer.param_groups[0]["lr"] = rate
         for first, last in batches_of(len(data), 11):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = loss_of(data, order[first:last], *theirs, layers)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             total += loss.item() * (last - first)
             model.step(first, last, rate)
             assert abs(model.loss - total) < LOOP_AGREEMENT

@@ -29,7 +29,7 @@ def by_quadprog(data, alpha):
 
 @pytest.mark.statement("A Def 2")
 @pytest.mark.parametrize("seed", range(20))
-def test_neighbours_and_gap_agree_with_another_optimiser(seed):
+def test_neighbours_and_gap_agree_with_another_optimizer(seed):
     rng = np.random.default_rng(seed)
     data, v = ragged_problem(rng, 3, 4, 4)
     scores = data.scores(v)

@@ -28,7 +28,7 @@ Checkpoint = Annotated[
 TimeLimit = Annotated[float | None, typer.Option(metavar="S", help="Stop in good order after S seconds.")]
 Epochs = Annotated[int | None, typer.Option(metavar="N", help="Passes over the data.")]
 Batch = Annotated[int | None, typer.Option(metavar="N", help="Samples in a step.")]
-LearningRate = Annotated[float | None, typer.Option(metavar="R", help="Of the optimiser.")]
+LearningRate = Annotated[float | None, typer.Option(metavar="R", help="Of the optimizer.")]
 RunSeed = Annotated[int | None, typer.Option(metavar="N", help="Of initial values and of the order.", show_default="0")]
 Device = Annotated[
     str | None,

@@ -1,4 +1,4 @@
-"""`marginlens completion`: the script with which a shell completes commands, options, claims, statements, norms and optimisers."""
+"""`marginlens completion`: the script with which a shell completes commands, options, claims, statements, norms and optimizers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def completion(
     """Print the script that completes commands in a shell.
 
     Write it where your shell reads it, and open a new terminal. TAB then completes commands and their options, and where an option or an
-    argument takes one of them claims (A-F9), statements (A Thm 3), norms, optimisers, losses and files.
+    argument takes one of them claims (A-F9), statements (A Thm 3), norms, optimizers, losses and files.
 
     Examples:
         marginlens completion bash > ~/.local/share/bash-completion/completions/marginlens

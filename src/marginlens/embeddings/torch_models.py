@@ -149,7 +149,7 @@ class DeviceModel(ABC):
         self.E, self.p, self.v = (torch.from_numpy(parameter).to(device) for parameter in (start.E, start.p, start.v))
         trained = {"E": self.E, "p": self.p, **({"v": self.v} if settings.train_v else {})}
         self.trained = {name: torch.nn.Parameter(parameter, requires_grad=False) for name, parameter in trained.items()}
-        self.optimiser = torch.optim.AdamW(
+        self.optimizer = torch.optim.AdamW(
             list(self.trained.values()),
             settings.learning_rate,
             ADAMW_BETAS,
@@ -159,7 +159,7 @@ class DeviceModel(ABC):
         )
         for parameter in self.trained.values():
             parameter.grad = torch.zeros_like(parameter)
-            self.optimiser.state[parameter] = {
+            self.optimizer.state[parameter] = {
                 "step": torch.zeros((), dtype=torch.float32, device=device),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
@@ -191,7 +191,7 @@ class DeviceModel(ABC):
     @property
     def taken(self) -> int:
         """Steps taken so far."""
-        return int(self.optimiser.state[self.trained["E"]]["step"])
+        return int(self.optimizer.state[self.trained["E"]]["step"])
 
     def begin(self, order: IntArray) -> None:
         """Start an epoch in which the sequences come in this order."""
@@ -206,8 +206,8 @@ class DeviceModel(ABC):
         outputs = self.gradients(batch)
         margins = torch.cat([group.y * f for group, f in zip(batch.groups, outputs, strict=True)])
         self._loss += torch.nn.functional.softplus(-margins).sum(dtype=torch.float64)
-        self.optimiser.param_groups[0]["lr"] = rate
-        self.optimiser.step()
+        self.optimizer.param_groups[0]["lr"] = rate
+        self.optimizer.step()
 
     def products(self) -> tuple[Any, Any]:
         """(n_vocabulary,) E p and E v, as NumPy arrays."""
@@ -236,8 +236,8 @@ class DeviceModel(ABC):
         """All arrays that the next step depends on, by name."""
         arrays = {"E": self.E, "p": self.p, "v": self.v}
         for name, tensor in self.trained.items():
-            arrays[f"m_{name}"] = self.optimiser.state[tensor]["exp_avg"]
-            arrays[f"s_{name}"] = self.optimiser.state[tensor]["exp_avg_sq"]
+            arrays[f"m_{name}"] = self.optimizer.state[tensor]["exp_avg"]
+            arrays[f"s_{name}"] = self.optimizer.state[tensor]["exp_avg_sq"]
         return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
 
     def restore(self, arrays: dict[str, Any], taken: int) -> None:
@@ -250,9 +250,9 @@ class DeviceModel(ABC):
         for name, tensor in (("E", self.E), ("p", self.p), ("v", self.v)):
             put(tensor, name)
         for name, tensor in self.trained.items():
-            put(self.optimiser.state[tensor]["exp_avg"], f"m_{name}")
-            put(self.optimiser.state[tensor]["exp_avg_sq"], f"s_{name}")
-            self.optimiser.state[tensor]["step"].fill_(taken)
+            put(self.optimizer.state[tensor]["exp_avg"], f"m_{name}")
+            put(self.optimizer.state[tensor]["exp_avg_sq"], f"s_{name}")
+            self.optimizer.state[tensor]["step"].fill_(taken)
 
     def write_gradients(self, by_p: Any, by_v: Any) -> None:
         """Hand the gradients by p and v to AdamW."""

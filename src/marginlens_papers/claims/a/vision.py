@@ -304,7 +304,7 @@ class A_F67(Claim):
         ),
         "runs-cifar10": FigureText(
             "CIFAR-10: the deciding run (solid) beside all others that were tried, with other rates, shifts, "
-            "seeds and optimisers: last layer's sparsity, norm, and training accuracy.",
+            "seeds and optimizers: last layer's sparsity, norm, and training accuracy.",
             "Three panels with six runs. With AdamW at rate 0.0003 nnz/T falls to between .1 and .2; at 0.0001 it "
             "falls to about .4 and rises again; at 0.003 it collapses within a few epochs without learning, its "
             "norm shooting up; with SGD it stays at 1 and its norm is constant.",
@@ -434,7 +434,7 @@ def _note(archived: ArchivedVisionRun) -> str:
     stopped = "" if archived.ending is Ending.FINISHED else f" of {settings.epochs}"
     return (
         "The trends are reproduced with other settings than the paper's. It trained for 400 epochs on 50,000 images at a fixed rate of "
-        "3e-3 and does not state its optimiser; here "
+        "3e-3 and does not state its optimizer; here "
         f"{int(archived.curves.epochs[-1])} epochs{stopped} on {data['train']:,} images, {_rule(archived)}, batch {settings.batch}"
         + (f", {added}." if added else ".")
     )
