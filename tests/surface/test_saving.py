@@ -1,10 +1,11 @@
-"""Runs and datasets come back from files as they were."""
+"""Runs and margin solutions come back from files as they were."""
 
 import numpy as np
 import pytest
 
 import marginlens as ml
 from marginlens.dynamics import Trajectory
+from marginlens.svm import MarginSolution
 
 
 def runs():
@@ -35,6 +36,61 @@ def test_a_run_comes_back_as_it_was(name, tmp_path):
             np.testing.assert_array_equal(again.saved[quantity].log, value.log)
         else:
             np.testing.assert_array_equal(again.saved[quantity], value)
+
+
+def solutions():
+    data, _ = ml.data.sphere_tokens(3, 2, 4, 6, 0)
+    infeasible, _ = ml.data.sphere_tokens(40, 3, 5, 2, 1)
+    ragged = ml.TokenDataset([np.eye(3), np.eye(3)[:1]], [1, 1])
+    yield "a batch", ml.att_svm(data, np.zeros((3, 2), dtype=int))
+    yield "some infeasible", ml.att_svm(infeasible, np.zeros((40, 3), dtype=int))
+    yield "one problem", ml.att_svm(data[0], [1, 2])
+    yield "one token in an input", ml.att_svm(ragged, [1, 0])
+    yield "another norm", ml.att_svm(data[0], [1, 2], norm=ml.Lp(1.75))
+    yield "nothing to separate", ml.att_svm(ml.TokenDataset(np.ones((1, 1, 2)), [1]), [0])
+    yield "next tokens", ml.graph_svm(ml.data.cyclic_sequences(5, 6, 5, 4, 0))
+    yield "next tokens in another norm", ml.graph_svm(ml.data.figure_2(), norm=ml.Nuclear())
+
+
+SOLUTIONS = dict(solutions())
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_a_solution_comes_back_with_its_proof(name, tmp_path):
+    solution = SOLUTIONS[name]
+    solution.save(tmp_path / "proof.npz")
+    again = MarginSolution.load(tmp_path / "proof.npz")
+    assert type(again) is type(solution)
+    assert repr(again) == repr(solution)
+    assert again.to_dict() == solution.to_dict()
+    np.testing.assert_array_equal(again.kkt_residual(), solution.kkt_residual())
+    np.testing.assert_array_equal(again.bracket(), solution.bracket())
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("a batch", "x"), ("some infeasible", "certificate"), ("next tokens", "x")]
+)
+def test_a_proof_that_does_not_hold_is_seen_when_it_is_read(name, field, tmp_path):
+    SOLUTIONS[name].save(tmp_path / "proof.npz")
+    with np.load(tmp_path / "proof.npz") as archive:
+        arrays = dict(archive)
+    arrays[field] = arrays[field] + 0.01
+    np.savez(tmp_path / "forged.npz", **arrays)
+    forged, was = MarginSolution.load(tmp_path / "forged.npz"), SOLUTIONS[name]
+    of = ml.Status.INFEASIBLE if field == "certificate" else ml.Status.OPTIMAL
+    claimed = np.atleast_1d(np.asarray(was.status == of))
+    assert claimed.any()
+    assert (np.atleast_1d(np.asarray(forged.status))[claimed] == ml.Status.INACCURATE).all()
+
+
+def test_a_file_that_holds_no_solution_is_refused_in_one_sentence(tmp_path):
+    RUNS["one run"].save(tmp_path / "run.npz")
+    SOLUTIONS["one problem"].save(tmp_path / "proof.npz")
+    with np.load(tmp_path / "proof.npz") as archive:
+        np.savez(tmp_path / "short.npz", **{**archive, "lower": archive["lower"][:-1]})
+    for name in ("run.npz", "short.npz", "absent.npz"):
+        with pytest.raises(ml.InputError, match=r"a \.npz file that MarginSolution.save wrote"):
+            MarginSolution.load(tmp_path / name)
 
 
 def test_runs_are_equal_where_they_ended_alike():

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from dataclasses import dataclass, field
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -19,8 +16,8 @@ from marginlens.result import Result, Tabular, axes_for, draw_matrix
 from marginlens.result.drawing import draw_fan
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import ExcessRisk
-from marginlens.runtime.files import as_path, check_place, unusable, write_whole
 from marginlens.runtime.progress import ProgressCallback, as_progress
+from marginlens.runtime.result_files import read_result, write_result
 from marginlens.status import Status
 from marginlens.svm.solution import Bracket
 from marginlens.typing import FloatArray, IntArray
@@ -116,17 +113,13 @@ class Trajectory(Result, Tabular):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run, without what was trained, to a .npz file that `Trajectory.load` reads; `data.save` writes the dataset."""
-        place = as_path(path, "path", "the path of a file")
-        check_place(place, "path", (".npz",))
         per_run = {name: value for name in _PER_RUN if (value := getattr(self, name)) is not None}
         names = [status.name for status in np.atleast_1d(self.status)]
         arrays = {**per_run, "status": np.array(names if self.is_batch else names[0]), "saved.steps": self.saved.steps}
         for name, value in self.saved.items():
             parts = {".sign": value.sign, ".log": value.log} if isinstance(value, ExcessRisk) else {"": value}
             arrays.update({f"saved.{name}{part}": array for part, array in parts.items()})
-        stream = BytesIO()
-        np.savez_compressed(stream, format=RUN_FORMAT, **arrays)
-        write_whole(place, stream.getvalue(), "path")
+        write_result(path, RUN_FORMAT, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], risk: Any = None) -> Trajectory:
@@ -135,16 +128,9 @@ class Trajectory(Result, Tabular):
         Args:
             risk: what was trained, for `split`; None where that is not needed.
         """
-        place, expected = as_path(path, "path", "the path of a file"), "a .npz file that Trajectory.save wrote"
-        try:
-            with np.load(place, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
-            reason = unusable(path, problem) if isinstance(problem, OSError) else repr(str(path))
-            raise reject("path", expected, reason) from problem
-        missing = {"final", "selected", "norm", "status", "steps_taken", "saved.steps"} - set(arrays)
-        if str(arrays.get("format")) != RUN_FORMAT or missing:
-            raise reject("path", expected, f"{str(path)!r}, which holds {', '.join(sorted(arrays)) or 'nothing'}")
+        expected = "a .npz file that Trajectory.save wrote"
+        required = ("final", "selected", "norm", "status", "steps_taken", "saved.steps")
+        arrays = read_result(path, RUN_FORMAT, expected, required)
         names = arrays["status"]
         status = np.array([Status[name] for name in names], dtype=object) if names.ndim else Status[str(names)]
         saved: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Norms: value, dual norm and steepest direction."""
 
-from marginlens.norms.choice import as_norm, direction_of, norm_named
+from marginlens.norms.choice import as_norm, direction_of, norm_name, norm_named
 from marginlens.norms.entrywise import L1, L2, LInf, Lp
 from marginlens.norms.matrix import Frobenius, MaxRow, Nuclear, Spectral
 from marginlens.norms.protocol import Norm
@@ -17,5 +17,6 @@ __all__ = [
     "Spectral",
     "as_norm",
     "direction_of",
+    "norm_name",
     "norm_named",
 ]

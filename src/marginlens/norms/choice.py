@@ -42,6 +42,16 @@ def norm_named(name: str, argument: str = "norm") -> Norm:
     return ends[power] if power in ends else Lp(power)
 
 
+def norm_name(norm: Norm) -> str:
+    """The name by which `norm_named` finds a norm of this library."""
+    if isinstance(norm, Lp):
+        return f"l{norm.p!r}"
+    for name, named in NAMED.items():
+        if type(named) is type(norm):
+            return name
+    raise reject("norm", "a norm of this library, which has a name", repr(norm))
+
+
 def as_norm(norm: Any, shape: tuple[int, ...], argument: str = "norm") -> Norm:
     """`norm` if it is one and measures points of this shape, else the error that says what is expected."""
     if isinstance(norm, type) or not isinstance(norm, Norm):

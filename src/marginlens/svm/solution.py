@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -208,6 +209,19 @@ class MarginSolution(Result, Tabular):
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, in types that `json.dumps` takes; the norm as it is written in Python."""
         return {**super().to_dict(), "norm": repr(self.norm)}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write problem, solution and proof to a .npz file that `load` reads, here or on another machine."""
+        from marginlens.svm.solution_file import save_solution
+
+        save_solution(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> MarginSolution:
+        """The solution in a file that `save` wrote. Its proof is checked again: where it does not hold, the status is INACCURATE."""
+        from marginlens.svm.solution_file import load_solution
+
+        return load_solution(path)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw which constraints hold x in place, by λ_r ‖a_r‖/‖x‖, or for an infeasible problem which contradict each other, by their
