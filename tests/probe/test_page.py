@@ -18,7 +18,7 @@ from marginlens.probe.page import graph_drawing, page_data
 from marginlens.probe.page.answers import answers
 from marginlens.probe.page.checkpoints import checkpoint_page
 from marginlens.probe.page.findings import change, findings, has_trend, training_findings
-from marginlens.probe.result import MEASURES, Example, PrunedHeads, TokenShare
+from marginlens.probe.result import MEASURES, Example, MarginCounts, PrunedHeads, TokenShare
 
 
 def embedded(page):
@@ -35,6 +35,15 @@ def test_the_page_holds_every_measure():
     assert data["preferences"] == {"1.2": [[EVIL, "two", 5, 1, 8]]}
     assert [name for *_, name in data["graphs"]["1.2"]["names"]] == ["two", EVIL[:15] + "…"]
     assert np.sum(data["margins"]["counts"]) == LAYERS * HEADS * 200
+
+
+def test_one_layer_of_one_head_is_counted_in_the_singular():
+    result = made_up_result(n_inputs=1, n_queries=1)
+    single = {name: values[:1, :1] for name, values in result.measures.items()}
+    facts = {"examples": (), "preferences": {}, "graphs": {}, "margins": MarginCounts.empty(1, 1)}
+    page = probe_page(dataclasses.replace(result, measures=single, **facts))
+    assert "1 layer of 1 head" in page
+    assert "1 input, 1 query" in page
 
 
 def test_images_stand_beside_maps_with_a_scale_of_their_own():

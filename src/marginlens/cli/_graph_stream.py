@@ -13,7 +13,7 @@ import typer
 import marginlens as ml
 from marginlens.cli import _rows
 from marginlens.cli._options import refuse_options
-from marginlens.cli._terminal import Bars, console, rows_table
+from marginlens.cli._terminal import Bars, console, counted, rows_table
 from marginlens.cli._voice import naming
 from marginlens.data.vocabulary import quoted
 from marginlens.errors import reject, whole_number
@@ -82,11 +82,12 @@ def rank_stream(options: StreamOptions, n_words: int, as_json: bool) -> None:
         return
     out = console()
     files = ", ".join(map(str, options.files[:_SHOWN])) + (", ..." if len(options.files) > _SHOWN else "")
-    out.print(f"{files}: {row['windows']} windows of {options.window} tokens", markup=False)
+    out.print(f"{files}: {counted(row['windows'], 'window')} of {counted(options.window, 'token')}", markup=False)
     out.print(
         f"{row['dropped']} of {row['windows']} windows ({row['dropped'] / row['windows']:.0%}) lack the token that follows them and are "
-        f"left out. {row['last_tokens']} different last tokens, {row['acyclic']} of them ({row['share_acyclic']:.1%}) without ties; "
-        f"{row['tokens']} tokens, {row['edges']} edges and {row['components']} components in all graphs together.",
+        f"left out. {counted(row['last_tokens'], 'different last token')}, {row['acyclic']} of them ({row['share_acyclic']:.1%}) without "
+        f"ties; {counted(row['tokens'], 'token')}, {counted(row['edges'], 'edge')} and {counted(row['components'], 'component')} in all "
+        "graphs together.",
         markup=False,
     )
     cells = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import marginlens as ml
 from marginlens.cli import _rows
-from marginlens.cli._terminal import Bars, console, facts_table
+from marginlens.cli._terminal import Bars, console, counted, facts_table
 
 if TYPE_CHECKING:
     from marginlens.lab import LabProblem
@@ -83,7 +83,7 @@ def show_joint(row: dict[str, Any]) -> None:
             "selects": _rows.selection(trained["selected"]),
             "cosine of v with v^mm": f"{trained['correlation_of_head']:.8f}",
             "cosine of p with p^relax": f"{trained['correlation_of_p']:.8f}",
-            "ended": f"{ml.Status[trained['status']].value} ({trained['steps_taken']:,} steps)",
+            "ended": f"{ml.Status[trained['status']].value} ({counted(trained['steps_taken'], 'step')})",
         }
         out.print(facts_table(f"Trained by {row['training']['optimizer']}", ended))
     else:

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import marginlens as ml
-from marginlens.result import jsonable
+from marginlens.result import counted, jsonable
 from marginlens.status import Status
 from marginlens.typing import ArrayLike
 
@@ -42,12 +42,11 @@ def size_of(data: ml.TokenDataset | ml.SequenceDataset) -> str:
     """The size of a dataset in words."""
     if isinstance(data, ml.SequenceDataset):
         upto = "" if np.ptp(data.lengths) == 0 else "up to "
-        counted = f"{len(data)} sequences of {upto}{int(data.lengths.max())}"
-        return f"{counted} over {data.n_vocabulary} tokens, d_model = {data.d_model}"
-    problems = f"{len(data)} problems of " if data.is_batch else ""
+        size = f"{counted(len(data), 'sequence')} of {upto}{int(data.lengths.max())}"
+        return f"{size} over {counted(data.n_vocabulary, 'token')}, d_model = {data.d_model}"
+    problems = f"{counted(len(data), 'problem')} of " if data.is_batch else ""
     upto = "" if data.mask.all() else "up to "
-    inputs = "1 input" if data.n_inputs == 1 else f"{data.n_inputs} inputs"
-    tokens = "1 token" if data.n_tokens == 1 else f"{data.n_tokens} tokens"
+    inputs, tokens = counted(data.n_inputs, "input"), counted(data.n_tokens, "token")
     return f"{problems}{inputs} with {upto}{tokens}, d_model = {data.d_model}, d_key = {data.d_key}"
 
 
@@ -258,20 +257,28 @@ def show_indented(out: Console, text: str) -> None:
     out.print(Padding(Text(text), (0, 0, 0, 2)))
 
 
+def left_out_sequences(count: int, share: str = "") -> str:
+    """A sentence on sequences that were left out, and nothing where there are none."""
+    one, several = (
+        f"sequence{share} lacks the token that follows it and is",
+        f"sequences{share} lack the token that follows them and are",
+    )
+    return f"{counted(count, one, several)} left out. " if count else ""
+
+
 def show_sequence_problem(out: Console, row: Mapping[str, Any]) -> None:
     """Print a next-token problem, its Graph-SVM and its cyclic correction."""
     out.print(f"{row['file']}: {row['size']}, head: {row['head']}", markup=False)
-    dropped = (
-        f"{row['dropped']} sequences lack the token that follows them and are left out. " if row["dropped"] else ""
-    )
+    dropped = left_out_sequences(row["dropped"])
     ties = "without ties" if row["acyclic"] else "with ties"
-    out.print(f"{dropped}{row['last_tokens']} different last tokens, {ties}.", markup=False)
+    out.print(f"{dropped}{counted(row['last_tokens'], 'different last token')}, {ties}.", markup=False)
     if row["unrealizable"]:
         first = row["unrealizable"][0]
         token = "no token" if first["separated"] is None else f'"{first["separated"]}"'
         count = len(row["unrealizable"])
+        lacking = counted(count, "sequence lacks its label and is", "sequences lack their label and are")
         out.print(
-            f"{count} sequences lack their label and are kept; the head separates {token} in sample {first['sample']}.",
+            f"{lacking} kept; the head separates {token} in sample {first['sample']}.",
             markup=False,
         )
     separable = row["separability"]

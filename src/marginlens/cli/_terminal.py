@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from marginlens.cli._commands import is_quiet, takes
+from marginlens.result.notebook import counted as counted  # noqa: PLC0414  which commands take from here, as they take tables
 
 _MIN_WIDTH = 120  # of a table, where the output is no terminal
 
@@ -164,11 +165,6 @@ def facts_table(title: str, facts: Mapping[str, str]) -> Group:
     for name, text in facts.items():
         table.add_row(Text(name), Text(text))
     return Group(Text(title, style="bold"), table)
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things: 1 layer, 12 layers."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -530,11 +530,11 @@ def _show_rankings(out: Console, row: dict[str, Any]) -> None:
 
     dropped = row["dropped"]
     share = f" ({dropped / (dropped + row['samples']):.0%})" if dropped else ""
-    left_out = f"{dropped} sequences{share} lack the token that follows them and are left out. " if dropped else ""
-    held_out = f"{row['held_out']} others are held out. " if "held_out" in row else ""
+    left_out = _rows.left_out_sequences(dropped, share)
+    held_out = f"{terminal.counted(row['held_out'], 'other is', 'others are')} held out. " if "held_out" in row else ""
     out.print(f"{row['file']}: {row['size']}", markup=False)
     out.print(
-        f"{left_out}{held_out}{row['last_tokens']} different last tokens, {row['acyclic']} of them without ties.",
+        f"{left_out}{held_out}{terminal.counted(row['last_tokens'], 'different last token')}, {row['acyclic']} of them without ties.",
         markup=False,
     )
     cells = []

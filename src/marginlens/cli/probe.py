@@ -302,10 +302,8 @@ def show(out: Console, result: ProbeResult | CheckpointCurves | ProbeDifference)
 def _show_heads(out: Console, result: ProbeResult) -> None:
     from marginlens.probe.page.answers import answers
 
-    counted = terminal.counted
-    heads = f"{counted(result.n_layers, 'layer')} of {counted(result.n_heads, 'head')}"
-    measured = f"{counted(result.n_inputs, 'input')}, {result.n_queries:,} queries"
-    out.print(f"{result.model}: {heads}; {measured}", markup=False)
+    measured = f"{terminal.counted(result.n_inputs, 'input')}, {terminal.counted(result.n_queries, 'query', 'queries')}"
+    out.print(f"{result.model}: {result.size_words}; {measured}", markup=False)
     for answer in answers(result, _ABLATE):
         out.print(f"{answer.question} {answer.sentence}", markup=False)
         if answer.rows:
@@ -336,9 +334,7 @@ def _show_heads(out: Console, result: ProbeResult) -> None:
 
 
 def _show_difference(out: Console, result: ProbeDifference) -> None:
-    counted = terminal.counted
-    heads = f"{counted(result.n_layers, 'layer')} of {counted(result.n_heads, 'head')}"
-    size = f"{heads}; {counted(result.probed.n_inputs, 'input')}"
+    size = f"{result.size_words}; {terminal.counted(result.probed.n_inputs, 'input')}"
     out.print(f"{result.probed.model} against {result.against.model}: {size}", markup=False)
     out.print(terminal.rows_table("The heads that changed most", result.rows(_HEADS)))
     for sentence in result.sentences():
@@ -346,7 +342,10 @@ def _show_difference(out: Console, result: ProbeDifference) -> None:
 
 
 def _show_curves(out: Console, result: CheckpointCurves) -> None:
-    out.print(f"{result.model}: {len(result.names)} checkpoints; {result.n_inputs:,} inputs", markup=False)
+    out.print(
+        f"{result.model}: {terminal.counted(len(result.names), 'checkpoint')}; {terminal.counted(result.n_inputs, 'input')}",
+        markup=False,
+    )
     rows = [{name: row[name] for name in row if name in _CURVE_COLUMNS} for row in result.rows()]
     rows = [rows[k] for k in np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).round().astype(int))]
     out.print(terminal.rows_table("The last layer, means over heads", rows))

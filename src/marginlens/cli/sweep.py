@@ -130,7 +130,7 @@ def write_table(
         if as_json:
             typer.echo(json.dumps({"rows": n_rows, "out": str(out)}))
         else:
-            terminal.say(f"{n_rows:,} rows. Written to {out}")
+            terminal.say(f"{terminal.counted(n_rows, 'row')}. Written to {out}")
 
 
 def _engine(workers: int | None, processes: bool, gpus: int | None, scheduler: str | None) -> Engine:

@@ -312,9 +312,11 @@ class Choices:
         given = "the given W" if self.start.ndim == 2 else _rows.vector(self.start)
         begin = given if self.start.any() else "zero"
         if not self.is_euclidean:
-            return f"{self.n_steps:,} steps of {self.optimizer!r}, {self.loss_name} loss, from {begin}"
-        kind = "normalised steps of length" if self.normalized else "steps of plain gradient descent, η ="
-        return f"{self.n_steps:,} {kind} {self.optimizer.size:.4g}, {self.loss_name} loss, from {begin}"
+            return (
+                f"{terminal.counted(self.n_steps, 'step')} of {self.optimizer!r}, {self.loss_name} loss, from {begin}"
+            )
+        kind, rest = ("normalised step", "of length") if self.normalized else ("step", "of plain gradient descent, η =")
+        return f"{terminal.counted(self.n_steps, kind)} {rest} {self.optimizer.size:.4g}, {self.loss_name} loss, from {begin}"
 
 
 def _drawn(start: str | None, size: int, rng: np.random.Generator) -> str | None:
@@ -617,7 +619,7 @@ def _show_problem(out: Console, row: dict[str, Any]) -> None:
         "norm": _rows.number(row["norm"]),
         "selects": _rows.selection(row["selected"]),
         "probability": f"at least {_near_one(row['smallest_probability'])} for every selected token",
-        "ended": f"{ml.Status[row['status']].value} ({row['steps_taken']:,} steps)",
+        "ended": f"{ml.Status[row['status']].value} ({terminal.counted(row['steps_taken'], 'step')})",
     }
     out.print(terminal.facts_table("Trained", trained))
     kinds = {"GMM": "globally optimal (GMM)", "LMM": "locally optimal (LMM)", "neither": "not locally optimal"}
@@ -695,7 +697,7 @@ def _show_sequences(row: dict[str, Any], choices: Choices) -> None:
         "risk": f"{_rows.number(trained['risk'])}{limit}",
         "attention": f"more than half on the label in {trained['selected_share']:.1%} of the sequences, "
         f"at least {_rows.number(trained['smallest_attention'])} on every label",
-        "ended": f"{ml.Status[trained['status']].value} ({trained['steps_taken']:,} steps)",
+        "ended": f"{ml.Status[trained['status']].value} ({terminal.counted(trained['steps_taken'], 'step')})",
     }
     out.print(terminal.facts_table("Trained", facts))
     beside: dict[str, str] = {}

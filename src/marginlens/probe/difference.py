@@ -16,7 +16,7 @@ from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, t
 from marginlens.probe.models.reading import finite_heads, read_attention
 from marginlens.probe.result import Measure, ProbeResult, ProbeSettings, _Measured, rounded
 from marginlens.probe.run import probe_model
-from marginlens.result import Tabular, axes_for, draw_matrix
+from marginlens.result import Tabular, axes_for, counted, draw_matrix
 from marginlens.result.notebook import Headline
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import FloatArray
@@ -53,9 +53,8 @@ class ProbeDifference(_Measured, Tabular):
     measures: dict[str, FloatArray]
 
     def __repr__(self) -> str:
-        size = f"{self.n_layers} layers of {self.n_heads} heads"
-        moved = self["total_variation"]
-        return f"ProbeDifference({self.probed.model} against {self.against.model}: {size}, mean total variation {np.nanmean(moved):.3g})"
+        moved = f"mean total variation {np.nanmean(self['total_variation']):.3g}"
+        return f"ProbeDifference({self.probed.model} against {self.against.model}: {self.size_words}, {moved})"
 
     @property
     def shown(self) -> tuple[Measure, ...]:
@@ -127,7 +126,9 @@ class ProbeDifference(_Measured, Tabular):
             if change is not None and np.isfinite(change).any():
                 grown, known = int(np.sum(change > 0.0)), int(np.isfinite(change).sum())
                 before, now = (_short(float(np.nanmean(result[name]))) for result in (self.against, self.probed))
-                said.append(f"The mean {words} went from {before} to {now}; it is larger in {grown} of {known} heads.")
+                said.append(
+                    f"The mean {words} went from {before} to {now}; it is larger in {grown} of {counted(known, 'head')}."
+                )
         return tuple(said)
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,7 +158,7 @@ class ProbeDifference(_Measured, Tabular):
         return {"layer": layer, "head": head, **{name: np.ravel(values) for name, values in self.measures.items()}}
 
     def _headline(self) -> Headline:
-        where = f"{self.n_layers} layers of {self.n_heads} heads on {self.probed.n_inputs} inputs"
+        where = f"{self.size_words} on {counted(self.probed.n_inputs, 'input')}"
         return Headline(f"{self.probed.model} against {self.against.model}", f"{where}. {self.sentences()[0]}")
 
     def _facts(self) -> dict[str, Any]:
@@ -210,9 +211,7 @@ def _compared(
         results.append(probe_model(loaded, data, options, progress=part))
     probed, other = results
     if probed["nnz"].shape != other["nnz"].shape:
-        raise _unlike(
-            f"{other.n_layers} layers of {other.n_heads} heads", f"{probed.n_layers} layers of {probed.n_heads} heads"
-        )
+        raise _unlike(other.size_words, probed.size_words)
     moved = total_variation(first, second, data)
     if report is not None:
         report(1, 1)

@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 
 from marginlens.errors import reject, whole_number
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
-from marginlens.result import Displayed, Result, Tabular, axes_for, draw_matrix
+from marginlens.result import Displayed, Result, Tabular, axes_for, counted, draw_matrix
 from marginlens.result.drawing import short_name
 from marginlens.result.notebook import Headline
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -367,6 +367,11 @@ class _Measured(Result):
         return int(next(iter(self.measures.values())).shape[-1])
 
     @property
+    def size_words(self) -> str:
+        """How many layers of how many heads."""
+        return f"{counted(self.n_layers, 'layer')} of {counted(self.n_heads, 'head')}"
+
+    @property
     def shown(self) -> tuple[Measure, ...]:
         """The measures that some head has a number for, in the order in which they are shown."""
         known = dict(self.measures)
@@ -453,7 +458,7 @@ class ProbeResult(_Measured, Tabular):
 
     def __repr__(self) -> str:
         part = "with" if self.has_max_margin else "without"
-        size = f"{self.n_layers} layers of {self.n_heads} heads on {self.n_inputs} inputs"
+        size = f"{self.size_words} on {counted(self.n_inputs, 'input')}"
         return (
             f"ProbeResult({self.model}: {size}, mean nnz/T {np.nanmean(self['relative_nnz']):.3f}, {part} max-margin)"
         )
@@ -519,7 +524,7 @@ class ProbeResult(_Measured, Tabular):
         return {"layer": layer, "head": head, **{name: np.ravel(values) for name, values in self.measures.items()}}
 
     def _headline(self) -> Headline:
-        where = f"{self.n_layers} layers of {self.n_heads} heads on {self.n_inputs} inputs"
+        where = f"{self.size_words} on {counted(self.n_inputs, 'input')}"
         return Headline(self.model, f"{where}; mean nnz/T {np.nanmean(self['relative_nnz']):.3f}.")
 
     def _facts(self) -> dict[str, Any]:
@@ -554,7 +559,8 @@ class CheckpointCurves(_Measured, Tabular):
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"CheckpointCurves({self.model}: {len(self.names)} checkpoints, {self.n_inputs} inputs)"
+        size = f"{counted(len(self.names), 'checkpoint')}, {counted(self.n_inputs, 'input')}"
+        return f"CheckpointCurves({self.model}: {size})"
 
     def _columns(self) -> dict[str, Any]:
         place, layer, head = np.indices((len(self.names), self.n_layers, self.n_heads)).reshape(3, -1)
@@ -567,7 +573,7 @@ class CheckpointCurves(_Measured, Tabular):
         }
 
     def _headline(self) -> Headline:
-        return Headline(self.model, f"{len(self.names)} checkpoints, {self.n_layers} layers of {self.n_heads} heads.")
+        return Headline(self.model, f"{counted(len(self.names), 'checkpoint')}, {self.size_words}.")
 
     def _facts(self) -> dict[str, Any]:
         ends = {

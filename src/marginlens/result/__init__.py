@@ -4,5 +4,5 @@
 
 from marginlens.result.drawing import axes_for, draw_matrix
 from marginlens.result.frames import Tabular, frame
-from marginlens.result.notebook import Displayed, Headline
+from marginlens.result.notebook import Displayed, Headline, counted
 from marginlens.result.result import Result, jsonable

@@ -100,7 +100,9 @@ def element(shown: Any) -> str:
     if facts[MAX_FACTS:]:
         more = len(facts) - MAX_FACTS
         table = _facts_table(facts[MAX_FACTS:])
-        details += f"<details><summary>{more} more field{'s' * (more > 1)}</summary><div class='ml-scroll'>{table}</div></details>"
+        details += (
+            f"<details><summary>{counted(more, 'more field')}</summary><div class='ml-scroll'>{table}</div></details>"
+        )
     text = (
         f"<div class='ml-text'>{shown._text_html()}</div>"
         if hasattr(shown, "_text_html") and shown._text_html()
@@ -124,7 +126,7 @@ def _rows_details(n_rows: int, columns: Mapping[str, Any]) -> str:
         "<tr>" + "".join(_table_cell(values[k]) for values in plain.values()) + "</tr>"
         for k in range(min(n_rows, MAX_ROWS))
     )
-    of = f"the first {MAX_ROWS} of {n_rows:,} rows" if n_rows > MAX_ROWS else f"{n_rows} row{'s' * (n_rows > 1)}"
+    of = f"the first {MAX_ROWS} of {n_rows:,} rows" if n_rows > MAX_ROWS else counted(n_rows, "row")
     wide = f", {MAX_COLUMNS} of {len(columns)} columns" if len(columns) > MAX_COLUMNS else ""
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f"<details><summary>{of} of <code>to_frame()</code>{wide}</summary><div class='ml-scroll'>{table}</div></details>"
@@ -180,6 +182,11 @@ def _array_cell(value: Any) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number of things: 1 layer, 12 layers, 1,204 queries; the plural may be given."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def tally(values: Any) -> str:

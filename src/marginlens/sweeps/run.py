@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marginlens.engines import Engine, as_engine
 from marginlens.errors import reject
-from marginlens.result import Displayed, Result, axes_for
+from marginlens.result import Displayed, Result, axes_for, counted
 from marginlens.result.drawing import draw_bars
 from marginlens.result.frames import frame_of_arrow
 from marginlens.result.notebook import Headline
@@ -77,7 +77,11 @@ class SweepStatus(Result):
         )
         unfinished = "running" if self.is_running else "not finished: running the same sweep again goes on"
         state = "finished" if self.is_finished else unfinished
-        wrong = f" {len(self.damaged)} files are damaged: {', '.join(self.damaged)}." if self.damaged else ""
+        wrong = (
+            f" {counted(len(self.damaged), 'file is', 'files are')} damaged: {', '.join(self.damaged)}."
+            if self.damaged
+            else ""
+        )
         return f"{self.folder}: {share}, {self.bytes / 1e6:.1f} MB; {state}.{wrong}"
 
 

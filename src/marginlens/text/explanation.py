@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from marginlens.pages import render
-from marginlens.result import Displayed, Headline, Tabular, axes_for
+from marginlens.result import Displayed, Headline, Tabular, axes_for, counted
 from marginlens.result.drawing import MAX_BARS, draw_bars
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.text.phrases import Span
@@ -160,7 +160,7 @@ class TextExplanation(Displayed, Tabular):
             for row in ([{name: name for name in widths}, *cells] if cells else [])
         ]
         more = len(self.rows) - len(cells)
-        rest = [f"and {more} tokens that contribute less"] if more else []
+        rest = [f"and {counted(more, 'token that contributes', 'tokens that contribute')} less"] if more else []
         return "\n".join([self.verdict, *lines, *rest])
 
     def __repr__(self) -> str:

@@ -71,7 +71,10 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
 def show_measures(answer: dict[str, Any]) -> None:
     """Print what `measures` found."""
     out = terminal.console()
-    out.print(f"{answer['file']}: {answer['texts']:,} texts{left_out_words(answer['left_out'])}", markup=False)
+    out.print(
+        f"{answer['file']}: {terminal.counted(answer['texts'], 'text')}{left_out_words(answer['left_out'])}",
+        markup=False,
+    )
     facts = {
         "accuracy": f"{answer['accuracy']:.2%}",
         "balanced accuracy": f"{answer['balanced_accuracy']:.2%}",

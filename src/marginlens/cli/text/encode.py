@@ -111,7 +111,8 @@ def encode(
             typer.echo(_rows.as_json(answer))
         else:
             left_out = "".join(f"; left out {n} ({reason})" for reason, n in answer["left_out"].items())
-            total = f"{answer['samples']:,} texts, {answer['positions']:,} positions, {answer['tokens']:,} tokens"
+            units = {"samples": "text", "positions": "position", "tokens": "token"}
+            total = ", ".join(terminal.counted(answer[name], unit) for name, unit in units.items())
             total += "".join(f"; {n:,} in {name}" for name, n in answer["parts"].items())
             speed = f"{seconds:.1f} s, {answer['samples'] / seconds:,.0f} texts per second"
             terminal.console().print(f"{total}{left_out}\n{speed}, reading included\nWritten to {out}", markup=False)

@@ -86,6 +86,8 @@ def explain(
             out.print(explanation.text, markup=False)
             out.print(terminal.rows_table(explanation.verdict, explanation.table()))
         if left:
-            terminal.say(f"and {left:,} texts more; --limit {left + len(explanations)} explains them all.")
+            terminal.say(
+                f"and {terminal.counted(left, 'text')} more; --limit {left + len(explanations)} explains them all."
+            )
         if html is not None:
             terminal.say(f"Written to {html}")

@@ -126,8 +126,8 @@ def _show(predictions: list[dict[str, Any]], left_out: dict[str, int], out: str 
     labels = [row["label"] for row in predictions]
     said = sorted(((labels.count(name), name) for name in set(labels)), key=lambda pair: (-pair[0], pair[1]))
     counts = ", ".join(f"{n:,} {name}" for n, name in said[:_COUNTED])
-    more = f" and {len(said) - _COUNTED} classes more" if len(said) > _COUNTED else ""
-    terminal.say(f"{len(predictions):,} texts: {counts}{more}{left_out_words(left_out)}")
+    more = f" and {terminal.counted(len(said) - _COUNTED, 'class', 'classes')} more" if len(said) > _COUNTED else ""
+    terminal.say(f"{terminal.counted(len(predictions), 'text')}: {counts}{more}{left_out_words(left_out)}")
     if out is not None:
         terminal.say(f"Written to {out}")
         return

@@ -223,7 +223,7 @@ def _trained(
         "sha256": request.source.digest(),
         "versions": versions(),
         "settings": {**parameters, "tokenizer": None if request.tokenizer is None else request.tokenizer.name},
-        "size": f"{trained_on:,} texts to train on{named}",
+        "size": f"{terminal.counted(trained_on, 'text')} to train on{named}",
         "classes": names.tolist(),
         "texts_by_class": dict(zip(names.tolist(), counts.tolist(), strict=True)),
         "left_out": {**parts.left_out, **without_token},

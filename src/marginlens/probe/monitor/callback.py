@@ -29,6 +29,7 @@ from marginlens.probe.monitor.measuring import (
 )
 from marginlens.probe.monitor.record import RunRecord, check_path, read_record, set_aside
 from marginlens.probe.result import CheckpointCurves, ProbeSettings, finite_mean
+from marginlens.result import counted
 from marginlens.runtime.files import as_path, write_whole
 
 try:
@@ -111,7 +112,8 @@ class AttentionMonitor(_Callback):
 
     def __repr__(self) -> str:
         where = f", {self.path}" if self.path is not None else ""
-        return f"AttentionMonitor(every {self.every} steps: {len(self._record.rows)} measurements, {len(self._alarms)} alarms{where})"
+        found = f"{counted(len(self._record.rows), 'measurement')}, {counted(len(self._alarms), 'alarm')}"
+        return f"AttentionMonitor(every {counted(self.every, 'step')}: {found}{where})"
 
     # ---- what was measured
 

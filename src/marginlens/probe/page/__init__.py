@@ -16,6 +16,7 @@ from marginlens.probe.heads.preferences import PreferenceGraph
 from marginlens.probe.page.answers import ABLATION_ARGUMENT, answers
 from marginlens.probe.page.findings import findings
 from marginlens.probe.result import MEASURE_TITLES, Example, Measure, ProbeResult, rounded
+from marginlens.result import counted
 
 _MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure is not spread over all colours
 _INCH, _FRAME = 70.0, 4.0  # pixels of an inch of a graph's layout, and around the whole
@@ -32,8 +33,8 @@ def probe_page(
         ablation_option: what to give to have heads silenced, which the page says where they were not.
     """
     facts = [
-        f"{result.n_layers} layers of {result.n_heads} heads",
-        f"{result.n_inputs:,} inputs, {result.n_queries:,} queries",
+        result.size_words,
+        f"{counted(result.n_inputs, 'input')}, {counted(result.n_queries, 'query', 'queries')}",
         f"{result.mean_tokens:.1f} visible tokens on average",
         *([f"{result.seconds:.0f} s of computing"] if np.isfinite(result.seconds) else []),
     ]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marginlens.probe.result import NEGLIGIBLE, ProbeResult
+from marginlens.result import counted
 from marginlens.typing import FloatArray
 
 SINK_SHARE = 0.3  # of all attention, from which on the most attended token of an input is called a sink
@@ -79,7 +80,8 @@ def _sinks(result: ProbeResult) -> Answer:
     if not np.isfinite(share).any():
         return Answer(question, "Not measured: no head has attention that is finite.")
     n_sinks = int(np.sum(np.nan_to_num(share) >= SINK_SHARE))
-    said = f"In {n_sinks} of {int(np.isfinite(share).sum())} heads one token of an input gets {SINK_SHARE:.0%} or more of all attention."
+    known = counted(int(np.isfinite(share).sum()), "head")
+    said = f"In {n_sinks} of {known} one token of an input gets {SINK_SHARE:.0%} or more of all attention."
     rows = tuple((name, _percent(part), _percent(expected)) for name, part, expected in result.sinks)
     strongest = sorted(result.head_sinks.items(), key=lambda item: item[1].expected - item[1].share)[:_N_HEADS]
     heads = tuple(_named(result, at, f"{row.name}, {_percent(row.share)}") for at, row in strongest)

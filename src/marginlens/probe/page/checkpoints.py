@@ -14,6 +14,7 @@ from marginlens.papers import BIBLIOGRAPHY
 from marginlens.probe.monitor.alarms import Alarm, alarm_summary
 from marginlens.probe.page.findings import change, training_findings
 from marginlens.probe.result import MEASURE_TITLES, MEASURES, CheckpointCurves, Measure, rounded
+from marginlens.result import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,15 +52,15 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
     main = [name for name in MAIN if name in _drawn(curves)]
     others = [name for name in _drawn(curves) if name not in MAIN]
     paper = BIBLIOGRAPHY["A"]
-    kind = "checkpoints" if alarms is None else "measurements"
+    kind = "checkpoint" if alarms is None else "measurement"
     return render(
         "marginlens.probe.page",
         "checkpoints.html",
         title="What attention heads select over training",
         facts=[
             curves.model,
-            f"{len(curves.names)} {kind}, {curves.names[0]} to {curves.names[-1]}",
-            f"{curves.n_inputs:,} inputs",
+            f"{counted(len(curves.names), kind)}, {curves.names[0]} to {curves.names[-1]}",
+            counted(curves.n_inputs, "input"),
         ],
         back="",
         introduction=() if alarms is None or alarms else ("No alarm was raised.",),
@@ -117,7 +118,7 @@ def _drawn(curves: CheckpointCurves) -> list[str]:
 
 def _embedded(curves: CheckpointCurves, names: list[str], columns: int) -> dict[str, str]:
     """A figure with one panel for each measure, as an address that holds it, and what it shows in words."""
-    words = f"Curves over {len(curves.names)} checkpoints, one panel for each of {len(names)} measures"
+    words = f"Curves over {counted(len(curves.names), 'checkpoint')}, one panel for each of {counted(len(names), 'measure')}"
     from marginlens.plotting import svg
 
     return {"address": data_address(svg(draw_curves(curves, names, columns)), "image/svg+xml"), "words": words}

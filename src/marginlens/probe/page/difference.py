@@ -10,6 +10,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from marginlens.pages import render
 from marginlens.probe.difference import TOTAL_VARIATION, ProbeDifference
 from marginlens.probe.result import Measure, rounded
+from marginlens.result import counted
 
 _ROWS = 12  # heads in the table of those that changed most
 
@@ -22,8 +23,8 @@ def difference_page(difference: ProbeDifference) -> str:
         "difference.html",
         title=f"{probed.model} against {against.model}",
         facts=[
-            f"{probed.family}, {difference.n_layers} layers of {difference.n_heads} heads",
-            f"{probed.n_inputs:,} inputs, {probed.n_queries:,} queries",
+            f"{probed.family}, {difference.size_words}",
+            f"{counted(probed.n_inputs, 'input')}, {counted(probed.n_queries, 'query', 'queries')}",
         ],
         back="",
         introduction=(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from marginlens.probe.result import BASELINES, MIN_TREND_CHECKPOINTS, CheckpointCurves, ProbeResult, rank_test
+from marginlens.result import counted
 from marginlens.typing import BoolArray, FloatArray
 
 _CLEAR_RATIO = 1.25  # of two medians, from which on one is said to be larger
@@ -78,7 +79,7 @@ def _selections(result: ProbeResult) -> list[str]:
     most = {name: int(np.sum(np.nan_to_num(result[name]) > 0.5)) for name in kinds}
     *others, last = (f"{most[name]} select {what}" for name, what in kinds.items())
     said = (
-        f"Of {n_heads} heads, {', '.join(others)} and {last} in more than half of their queries. On average "
+        f"Of {counted(n_heads, 'head')}, {', '.join(others)} and {last} in more than half of their queries. On average "
         f"{np.nanmean(result['decisive_share']):.0%} of a head's selections are decisive: the selected token holds more than half of the "
         "attention."
     )
@@ -86,8 +87,8 @@ def _selections(result: ProbeResult) -> list[str]:
     if np.nan_to_num(tied).any():
         share = tied[_largest(tied)]
         said += (
-            f" In {int(np.sum(np.nan_to_num(tied) > 0))} of {n_heads} heads some queries select nothing, being tied: several tokens share "
-            f"their largest logit, up to rounding, most often in {result.head_name(*_largest(tied))}, in "
+            f" In {int(np.sum(np.nan_to_num(tied) > 0))} of {counted(n_heads, 'head')} some queries select nothing, being tied: several "
+            f"tokens share their largest logit, up to rounding, most often in {result.head_name(*_largest(tied))}, in "
             f"{f'{share:.0%}' if share >= 0.1 else f'{100 * share:.2g}%'} of its queries."
         )
     return [said]
@@ -215,10 +216,10 @@ def _sparser(curves: CheckpointCurves, name: str, whose: str) -> str:
         )
     sparser = has_trend(curves, name, sign=-1)
     ranks = ", with the rank correlation with the step in brackets" if name == "relative_nnz" else ""
-    falling = f"falls in {int(sparser.sum())} of {n} layers (the last layer: {change(curves, name)}{ranks})"
-    counted = f"nnz/T of {whose}, the mean over heads, {falling}"
+    falling = f"falls in {int(sparser.sum())} of {counted(n, 'layer')} (the last layer: {change(curves, name)}{ranks})"
+    said = f"nnz/T of {whose}, the mean over heads, {falling}"
     if not has_norms:
-        return f"{counted}. The norm of W is not known here, so that nothing is said about sparsity beside it."
+        return f"{said}. The norm of W is not known here, so that nothing is said about sparsity beside it."
     larger = has_trend(curves, "frobenius", sign=1)
     both = sparser & larger
     weights = f"the Frobenius norm of W grows in {int(larger.sum())} (the last layer: {change(curves, 'frobenius')})"
@@ -235,7 +236,7 @@ def _sparser(curves: CheckpointCurves, name: str, whose: str) -> str:
             f" (A curve falls or grows where its last value differs from its first by {MIN_RELATIVE_CHANGE:.0%} or more and a permutation "
             f"test of its rank correlation with the step gives p ≤ {SIGNIFICANCE:g}{f'/{n}, for {n} layers' if n > 1 else ''}.)"
         )
-    return f"{counted}; {weights}. {verdict}"
+    return f"{said}; {weights}. {verdict}"
 
 
 def _percents(shares: FloatArray) -> str:

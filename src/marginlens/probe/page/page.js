@@ -235,7 +235,7 @@
       if (!count) return;
       const tall = (count / highest) * (height - 34);
       const box = draw("rect", { x: x(logs[k]), y: height - tall, width: Math.max(x(logs[k + 1]) - x(logs[k]) - 0.6, 0.8), height: tall, fill: "#4286be" });
-      box.append(draw("title", {}, `${k ? `${shown(edges[k])} to` : "up to"} ${shown(edges[k + 1])}: ${count} queries`));
+      box.append(draw("title", {}, `${k ? `${shown(edges[k])} to` : "up to"} ${shown(edges[k + 1])}: ${count} ${count === 1 ? "query" : "queries"}`));
       picture.append(box);
     });
     for (let power = Math.ceil(logs[0]); power <= logs[logs.length - 1] + 1e-9; power += 1) {
@@ -254,7 +254,7 @@
     });
     picture.append(...labels); // above both lines
     const tied = value("tied_share"), counted = total.toLocaleString("en");
-    return [make("h3", {}, tied ? `Margins of ${counted} queries, ${shown(tied, true)} of them tied` : `Margins of ${counted} selections`), make("div", { class: "scroll" }, picture)];
+    return [make("h3", {}, tied ? `Margins of ${counted} ${total === 1 ? "query" : "queries"}, ${shown(tied, true)} of them tied` : `Margins of ${counted} ${total === 1 ? "selection" : "selections"}`), make("div", { class: "scroll" }, picture)];
   }
 
   function maxMargin() {
