@@ -77,7 +77,6 @@ from marginlens.optimizers import (
     SignDescent as SignDescent,
     SteepestDescent as SteepestDescent,
 )
-from marginlens.papers import ledger as ledger
 from marginlens.risk import (
     AttentionRisk as AttentionRisk,
     JointRisk as JointRisk,
@@ -105,5 +104,6 @@ from marginlens.theory import (
     predict_limit as predict_limit,
     token_optimality as token_optimality,
 )
+from marginlens_papers import ledger as ledger
 
 __version__: str

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 
@@ -194,17 +193,3 @@ def natural(label: str) -> tuple[tuple[int, int, str], ...]:
     """The key that sorts labels as people count: Def 2 before Def 10, paper by paper."""
     parts = [part for part in re.split(r"(\d+)", label) if part]
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
-
-
-def ledger(folder: str = "report") -> Any:
-    """The claims of the papers, each with `.id`, `.label` and `.statement`, and its last result where `folder` holds a report.
-
-    They live in `marginlens_papers`, which comes in the same wheel and is imported when this is called.
-    """
-    if find_spec("marginlens_papers") is None:
-        from marginlens.errors import MissingExtra
-
-        raise MissingExtra(
-            "The ledger needs the package marginlens_papers, which is installed with marginlens: install both."
-        )
-    return import_module("marginlens_papers").ledger(folder)

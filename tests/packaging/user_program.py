@@ -3,7 +3,7 @@
 `make lint` checks it beside the sources, and `make test-wheel` with `mypy --strict` against the installed package.
 """
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from marginlens.graphs import PriorityGraph
 from marginlens.probe import ProbeResult, probe_model
 from marginlens.svm import GraphSolution
 from marginlens.text.explanation import TextExplanation
+from marginlens.theory import Check
+from marginlens_papers.report import Entry, Ledger
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -38,6 +40,36 @@ def select(X: Floats, y: Integers, head: Floats) -> float:
         assert_type(style, ml.plotting.PlotStyle)
         run.plot()
     return float(ml.correlation(run.final, solution.x))
+
+
+def predict(X: Floats, y: Integers, head: Floats) -> str:
+    """What the theorems say: of one problem; `Any` stands for the list that a batch gives."""
+    prediction = ml.predict_limit(ml.TokenDataset(X, y), head)
+    assert_type(prediction, ml.Prediction | Any)
+    assert_type(ml.predict(ml.AttentionRisk(ml.TokenDataset(X, y), head)), ml.Prediction | Any)
+    assert_type(ml.theory.check_assumption_b(ml.TokenDataset(X, y), head), Check | Any)
+    if isinstance(prediction, ml.Prediction):
+        assert_type(prediction.direction, Floats | None)
+        return prediction.why
+    return "; ".join(one.why for one in prediction)
+
+
+def random_problems(device: str) -> Floats:
+    """Problems of the papers' experiments: a dataset and heads on the CPU; elsewhere what lies on the device."""
+    data, heads = ml.data.sphere_tokens(10, 6, 5, 10, 0)
+    assert_type(data, ml.TokenDataset)
+    assert_type(heads, Floats)
+    assert_type(ml.data.gaussian_tokens(10, 6, 5, 10, 0, device="cpu"), tuple[ml.TokenDataset, Floats])
+    assert_type(ml.data.sphere_tokens(10, 6, 5, 10, 0, device=device), tuple[Any, Any])
+    return heads
+
+
+def claims() -> list[str]:
+    """The ledger of the papers' claims."""
+    ledger = ml.ledger("report")
+    assert_type(ledger, Ledger)
+    assert_type(ledger["A-F9"], Entry)
+    return [f"{entry.id}: {entry.statement}" for entry in ledger]
 
 
 def next_tokens(sequences: list[list[int]], labels: list[int], E: Floats) -> dict[int, PriorityGraph]:

@@ -148,7 +148,8 @@ def _predicted(problem: TokenProblem, start: str | None) -> list[dict[str, Any]]
         bar = bars.bar("Solving")
         for j in range(len(batch)):
             prediction = ml.predict_limit(batch[j], head[j], start=None if begin is None else begin[j], **options)
-            row = {**_rows.prediction_row(prediction), "every_direction_listed": prediction.candidates.complete}
+            listed = prediction.candidates is not None and prediction.candidates.complete
+            row = {**_rows.prediction_row(prediction), "every_direction_listed": listed}
             solutions = _rows.candidate_rows(batch[j], head[j], prediction)
             problems.append({"problem": j, "prediction": row, "solutions": solutions})
             bar(j + 1, len(batch))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -12,6 +12,18 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.errors import float_array, positive_number, reject, whole_number
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray, IntArray
+
+
+@overload
+def sphere_tokens(
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any, *, device: Literal["cpu"] = "cpu"
+) -> tuple[TokenDataset, FloatArray]: ...
+
+
+@overload
+def sphere_tokens(
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any, *, device: str
+) -> tuple[Any, Any]: ...
 
 
 @implements("A", "App. E")
@@ -63,6 +75,18 @@ def class_clusters(n_classes: int, n_points: int, d_model: int, spread: float, r
     classes = np.repeat(np.arange(n_classes), n_points)
     noise = generator.standard_normal((len(classes), d_model))
     return means[classes] + positive_number(spread, "spread") * noise, classes
+
+
+@overload
+def gaussian_tokens(
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any, *, device: Literal["cpu"] = "cpu"
+) -> tuple[TokenDataset, FloatArray]: ...
+
+
+@overload
+def gaussian_tokens(
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any, *, device: str
+) -> tuple[Any, Any]: ...
 
 
 def gaussian_tokens(

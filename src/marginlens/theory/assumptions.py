@@ -148,7 +148,7 @@ def _each(data: TokenDataset, head: Any, ask: Callable[[TokenDataset, FloatArray
 
 
 @implements("A", "Assumption A")
-def check_assumption_a(data: TokenDataset, head: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+def check_assumption_a(data: TokenDataset, head: Any, loss: Loss = Logistic()) -> Check | Any:  # noqa: B008
     r"""Whether the loss strictly decreases with a bounded, Lipschitz slope on the scores of the problem.
 
     .. math:: \ell' < 0,\quad |\ell'| \le M_1,\quad |\ell'(u) - \ell'(w)| \le M_0 |u - w| \quad \text{on } [\min\gamma, \max\gamma]
@@ -187,7 +187,7 @@ def check_assumption_a(data: TokenDataset, head: Any, loss: Loss = Logistic()) -
 
 
 @implements("A", "Assumption B")
-def check_assumption_b(data: TokenDataset, head: Any) -> Any:
+def check_assumption_b(data: TokenDataset, head: Any) -> Check | Any:
     r"""Whether all non-optimal tokens of an input score the same, below the optimal one.
 
     .. math:: \gamma_{it} = \gamma_{i\tau} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t, \tau \ne \mathrm{opt}_i
@@ -209,7 +209,7 @@ def check_assumption_b(data: TokenDataset, head: Any) -> Any:
 
 
 @implements("A", "Thm 1")
-def check_strict_optimum(data: TokenDataset, head: Any) -> Any:
+def check_strict_optimum(data: TokenDataset, head: Any) -> Check | Any:
     r"""Whether the highest score of every input belongs to one token.
 
     .. math:: \gamma_{it} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t \ne \mathrm{opt}_i
@@ -228,7 +228,7 @@ def check_strict_optimum(data: TokenDataset, head: Any) -> Any:
 
 
 @implements("A", "Thm 4")
-def check_distinct_scores(data: TokenDataset, head: Any) -> Any:
+def check_distinct_scores(data: TokenDataset, head: Any) -> Check | Any:
     r"""Whether no two tokens of an input score the same.
 
     .. math:: \gamma_{it} \ne \gamma_{i\tau} \quad \text{for all } t \ne \tau
@@ -254,7 +254,7 @@ def check_distinct_scores(data: TokenDataset, head: Any) -> Any:
 
 
 @implements("A", "Def 1")
-def check_separable(data: TokenDataset, head: Any) -> Any:
+def check_separable(data: TokenDataset, head: Any) -> Check | Any:
     r"""Whether the GMM direction exists: some p selects the optimal token of every input.
 
     .. math:: \exists p:\ (k_{i\,\mathrm{opt}_i} - k_{it})^\top p \ge 1 \quad \text{for all } t \ne \mathrm{opt}_i
@@ -279,7 +279,7 @@ def check_separable(data: TokenDataset, head: Any) -> Any:
 
 
 @implements("A", "Lemma 6")
-def check_step(data: TokenDataset, head: Any, optimizer: Any, loss: Loss = Logistic()) -> Any:  # noqa: B008
+def check_step(data: TokenDataset, head: Any, optimizer: Any, loss: Loss = Logistic()) -> Check | Any:  # noqa: B008
     r"""Whether an optimizer is one that the theorems on gradient descent speak of.
 
     .. math:: p(t+1) = p(t) - \eta \nabla L(p(t)), \quad \eta \le 1/L_p
@@ -448,7 +448,7 @@ class Separator(Result):
 
 
 @implements("A", "Lemma 2", "Lemma 11")
-def constructive_separator(data: TokenDataset, head: Any) -> Any:
+def constructive_separator(data: TokenDataset, head: Any) -> Separator | Any:
     r"""A direction that selects every optimal token when all labels are +1 and the head lies in the range of Wᵀ.
 
     .. math:: p = \underline\gamma^{-1} (W^\top)^\dagger v, \quad

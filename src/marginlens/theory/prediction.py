@@ -212,7 +212,7 @@ class Prediction(Result, Tabular):
 
 @implements("A", "Thm 1", "Thm 2", "Thm 3", "Thm 5", "Thm 6", "Thm 8")
 @implements("C", "Thm 1", "Thm 2", "Thm 3", "Eq. (2)", "Eq. (3)")
-def predict(risk: Any, *, start: Any = None, optimizer: Any = None, max_problems: int = 10_000) -> Any:
+def predict(risk: Any, *, start: Any = None, optimizer: Any = None, max_problems: int = 10_000) -> Prediction | Any:
     r"""Which theorem applies to a training problem, condition by condition, and the direction that the weights converge to.
 
     .. math:: \lim_{R\to\infty} \frac{\bar p(R)}{R} = \frac{p^{mm\star}}{\|p^{mm\star}\|} \ \text{(A Thm 1)}, \qquad
@@ -261,7 +261,7 @@ def predict_limit(
     start: Any = None,
     optimizer: Any = None,
     max_problems: int = 10_000,
-) -> Any:
+) -> Prediction | Any:
     """`predict` for a dataset: which theorem applies to it, condition by condition, and the direction that it gives.
 
     Args:
