@@ -10,6 +10,8 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe import AttentionMonitor, ProbeSettings, probe_model, read_run
+from marginlens.probe.page.checkpoints import checkpoint_page
+from tiny_families import batch_for, small_model
 from tiny_transformers import encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit
 
 torch = pytest.importorskip("torch")
@@ -79,6 +81,20 @@ def test_numbers_are_those_of_the_probe_on_the_same_inputs(make):
     for name, values in curves.measures.items():
         rtol = HALF_OF_THE_DIGITS if name in ("frobenius", "spectral", "nuclear") else ROUNDING
         np.testing.assert_allclose(values[0], found[name], rtol=rtol, atol=ROUNDING, err_msg=name)
+
+
+@pytest.mark.parametrize(("name", "towers"), [("t5", {"encoder", "decoder", "cross"}), ("clip", {"text", "vision"})])
+def test_layers_of_several_stacks_have_the_names_that_the_probe_gives_them(name, towers, tmp_path):
+    model, batch = small_model(name, torch.float32), batch_for(name, torch.float32)
+    monitor = AttentionMonitor(batch, path=tmp_path / "run.parquet", max_margin_every=0)
+    logged = monitor.step(model)
+    monitor.finish()
+    curves = read_run(tmp_path / "run.parquet")
+    page = checkpoint_page(curves, ())
+    assert {layer.split()[0] for layer in curves.layer_names} == towers
+    for layer in curves.layer_names:
+        assert f'<th scope="row">{layer}</th>' in page
+        assert f"attention/entropy/{layer.replace(' ', '_')}" in logged
 
 
 def test_the_sink_share_is_the_attention_of_the_most_attended_token():

@@ -56,6 +56,10 @@ class ProbeDifference(_Measured, Tabular):
         moved = f"mean total variation {np.nanmean(self['total_variation']):.3g}"
         return f"ProbeDifference({self.probed.model} against {self.against.model}: {self.size_words}, {moved})"
 
+    def layer_name(self, layer: int) -> str:
+        """What a layer is called in both models."""
+        return self.probed.layer_name(layer)
+
     @property
     def shown(self) -> tuple[Measure, ...]:
         """The measures with a difference in some head, the total variation of the maps first."""
@@ -86,7 +90,7 @@ class ProbeDifference(_Measured, Tabular):
         rows = []
         for layer, head in self.changed_heads(count):
             row: dict[str, Any] = {
-                "head": self.probed.head_name(layer, head),
+                "head": self.head_name(layer, head),
                 "total variation": float(self["total_variation"][layer, head]),
             }
             for name, title in (
@@ -108,7 +112,7 @@ class ProbeDifference(_Measured, Tabular):
             return (
                 f"On these inputs the attention of {self.probed.model} is that of {self.against.model} in every head.",
             )
-        heads = ", ".join(f"{self.probed.head_name(*at)} ({moved[at]:.2f})" for at in self.changed_heads(3))
+        heads = ", ".join(f"{self.head_name(*at)} ({moved[at]:.2f})" for at in self.changed_heads(3))
         layers = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in moved])
         said = [
             f"The attention of a head has moved by a total variation of {_short(float(np.nanmean(moved)))} on average; the heads "
@@ -116,9 +120,9 @@ class ProbeDifference(_Measured, Tabular):
         ]
         if self.n_layers > 1:
             most, least = int(np.nanargmax(layers)), int(np.nanargmin(layers))
-            most_name, least_name = map(self.probed.layer_name, (most, least))
+            most_name, least_name = map(self.layer_title, (most, least))
             said.append(
-                f"Layer {most_name} has changed most, by {_short(float(layers[most]))} on average, and layer {least_name} least, by "
+                f"{most_name.capitalize()} has changed most, by {_short(float(layers[most]))} on average, and {least_name} least, by "
                 f"{_short(float(layers[least]))}."
             )
         for name, words in (("entropy", "entropy of the attention, in nats,"), ("frobenius", "Frobenius norm of W")):
@@ -163,7 +167,7 @@ class ProbeDifference(_Measured, Tabular):
 
     def _facts(self) -> dict[str, Any]:
         means = {f"mean {known.title}": float(np.nanmean(self[known.name])) for known in self.shown}
-        heads = [self.probed.head_name(*at) for at in self.changed_heads(5)]
+        heads = [self.head_name(*at) for at in self.changed_heads(5)]
         return {"heads that changed most": heads, **means, "notes": " ".join(self.notes) or None}
 
 

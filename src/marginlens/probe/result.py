@@ -355,6 +355,7 @@ class _Measured(Result):
     """What results with `measures` by name have in common; the last two axes of a measure are layers and heads."""
 
     measures: Mapping[str, FloatArray]
+    layer_names: tuple[str, ...] = ()
 
     @property
     def n_layers(self) -> int:
@@ -365,6 +366,20 @@ class _Measured(Result):
     def n_heads(self) -> int:
         """Query heads of each layer."""
         return int(next(iter(self.measures.values())).shape[-1])
+
+    def layer_name(self, layer: int) -> str:
+        """What a layer is called: its number, after the part of the model where there are several."""
+        return self.layer_names[layer] if self.layer_names else str(layer)
+
+    def layer_title(self, layer: int) -> str:
+        """A layer in a sentence: layer 3, or cross 1 where a model has several stacks."""
+        name = self.layer_name(layer)
+        return f"layer {name}" if name.isdecimal() else name
+
+    def head_name(self, layer: int, head: int) -> str:
+        """What a head is called: L3H5, or cross 1 H5 where a model has several stacks."""
+        name = self.layer_name(layer)
+        return f"L{name}H{head}" if name.isdecimal() else f"{name} H{head}"
 
     @property
     def size_words(self) -> str:
@@ -441,15 +456,6 @@ class ProbeResult(_Measured, Tabular):
     layer_names: tuple[str, ...] = ()
     weights_missing: str = ""
     seconds: float = float("nan")
-
-    def layer_name(self, layer: int) -> str:
-        """What a layer is called: its number, after the part of the model where there are several."""
-        return self.layer_names[layer] if self.layer_names else str(layer)
-
-    def head_name(self, layer: int, head: int) -> str:
-        """What a head is called: L3H5, or cross 1 H5 where a model has several stacks."""
-        name = self.layer_name(layer)
-        return f"L{name}H{head}" if name.isdecimal() else f"{name} H{head}"
 
     @property
     def has_max_margin(self) -> bool:
@@ -547,6 +553,7 @@ class CheckpointCurves(_Measured, Tabular):
         steps: (n_checkpoints,) the numbers in these names, or 0, 1, 2, … where they have none.
         measures: name → (n_checkpoints, n_layers, n_heads), those of the max-margin part among them where it was asked for.
         n_inputs: on how many inputs. notes: sentences on what could not be measured, each said once.
+        layer_names: (n_layers) what the layers are called, as in `ProbeResult`.
 
     `to_frame()` has one row per checkpoint and head: checkpoint, step, layer, head, and every measure by its name.
     """
@@ -557,6 +564,7 @@ class CheckpointCurves(_Measured, Tabular):
     measures: Mapping[str, FloatArray]
     n_inputs: int
     notes: tuple[str, ...] = ()
+    layer_names: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         size = f"{counted(len(self.names), 'checkpoint')}, {counted(self.n_inputs, 'input')}"
@@ -628,6 +636,7 @@ class CheckpointCurves(_Measured, Tabular):
             "checkpoints": list(self.names),
             "steps": rounded(self.steps),
             "inputs": self.n_inputs,
+            "layer_names": list(self.layer_names),
             "notes": list(self.notes),
             "measures": {name: rounded(values) for name, values in self.measures.items()},
             "trends": {name: rounded(tests[:, 0]) for name, tests in trends.items()},
@@ -649,7 +658,7 @@ class CheckpointCurves(_Measured, Tabular):
         for layer, (curve, colour) in enumerate(
             zip(self.by_layer(measure)[known].T, shades(self.n_layers), strict=True)
         ):
-            axes.plot(steps, curve, label=f"layer {layer}", color=colour, marker="o", markersize=3.5)
+            axes.plot(steps, curve, label=self.layer_title(layer), color=colour, marker="o", markersize=3.5)
         if measure in MEASURE_TITLES:
             looks = zip(
                 list(BASELINES)[1:], (ACCENTS[0], ACCENTS[3], PATH), ((4, 2), (1, 1.5), (6, 2, 1, 2)), strict=True

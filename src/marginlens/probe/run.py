@@ -497,12 +497,13 @@ def probe_checkpoints(
             "these heads out."
         )
     return CheckpointCurves(
-        model=f"{results[0].family}, {results[0].n_layers} layers of {results[0].n_heads} heads",
+        model=f"{results[0].family}, {results[0].size_words}",
         names=tuple(folder.name for folder in checkpoints),
         steps=_steps(checkpoints),
         measures=measures,
         n_inputs=len(data),
         notes=tuple(notes),
+        layer_names=results[0].layer_names,
     )
 
 

@@ -74,7 +74,7 @@ def _not_finite(curves: CheckpointCurves) -> list[Alarm]:
     for layer in np.flatnonzero(is_lost.any(axis=(0, 2))).tolist():
         heads = np.flatnonzero(is_lost[:, layer].any(axis=0)).tolist()
         step = _step(curves, int(np.argmax(is_lost[:, layer].any(axis=1))))
-        said = f"{_named(layer, heads)}: attention that is not finite from step {step} on, so that the weights or inputs are not."
+        said = f"{_named(curves, layer, heads)}: attention that is not finite from step {step} on, so that the weights or inputs are not."
         found.append(Alarm(AlarmKind.NOT_FINITE, layer, tuple(heads), step, said))
     return found
 
@@ -88,9 +88,13 @@ def _collapses(curves: CheckpointCurves) -> list[Alarm]:
             holds = (curve <= COLLAPSED_ENTROPY_NATS) & (curve <= COLLAPSED_ENTROPY_SHARE * curve[0])
         start = _first_run(holds)
         if start is not None:
-            step, low = _step(curves, start), float(np.nanmin(curve[start:]))
+            name, step, low = (
+                curves.layer_title(layer).capitalize(),
+                _step(curves, start),
+                float(np.nanmin(curve[start:])),
+            )
             said = (
-                f"Layer {layer}: entropy collapse from step {step} on; the mean entropy of its heads fell from {curve[0]:.2g} to "
+                f"{name}: entropy collapse from step {step} on; the mean entropy of its heads fell from {curve[0]:.2g} to "
                 f"{low:.1g} nats, which often comes before training diverges (a lower learning rate or a longer warm-up helps)."
             )
             found.append(Alarm(AlarmKind.ENTROPY_COLLAPSE, layer, (), step, said + _after(curves, holds, start)))
@@ -109,7 +113,7 @@ def _stuck(curves: CheckpointCurves) -> list[Alarm]:
         first = curves["first_share"][at] if "first_share" in curves.measures else np.array([np.nan])
         which = ", the first," if (first >= STUCK_SINK_SHARE).all() else ""
         said = (
-            f"{_named(layer, heads)}: stuck on one token from step {step} on; one token of each input{which} gets "
+            f"{_named(curves, layer, heads)}: stuck on one token from step {step} on; one token of each input{which} gets "
             f"{_span(sink[at], '.0%')} of the attention of all queries, against {_span(sink[0, layer, heads], '.0%')} at first."
         )
         said += _after(curves, holds[:, layer, heads].any(axis=1), start)
@@ -129,7 +133,7 @@ def _growth(curves: CheckpointCurves) -> list[Alarm]:
         heads, start = list(starts), min(starts.values())
         step, now = _step(curves, start), ([k + PERSISTENCE - 1 for k in starts.values()], layer, heads)
         said = (
-            f"{_named(layer, heads)}: weights that grow without sharper attention from step {step} on; the norm of W went from "
+            f"{_named(curves, layer, heads)}: weights that grow without sharper attention from step {step} on; the norm of W went from "
             f"{_span(norms[0, layer, heads], '.2g')} to {_span(norms[now], '.2g')}, nnz/T from "
             f"{_span(share[0, layer, heads], '.2f')} to {_span(share[now], '.2f')} (weight decay holds weights that do nothing)."
         )
@@ -147,11 +151,11 @@ def _by_layer(holds: BoolArray) -> Iterator[tuple[int, dict[int, int]]]:
             yield layer, starts
 
 
-def _named(layer: int, heads: list[int]) -> str:
-    """L3H5, or Layer 3, heads 5 and 7."""
+def _named(curves: CheckpointCurves, layer: int, heads: list[int]) -> str:
+    """L3H5, or Layer 3, heads 5 and 7; of several stacks encoder 3 H5, or Encoder 3, heads 5 and 7."""
     if len(heads) == 1:
-        return f"L{layer}H{heads[0]}"
-    return f"Layer {layer}, heads {', '.join(map(str, heads[:-1]))} and {heads[-1]}"
+        return curves.head_name(layer, heads[0])
+    return f"{curves.layer_title(layer).capitalize()}, heads {', '.join(map(str, heads[:-1]))} and {heads[-1]}"
 
 
 def _span(values: FloatArray, form: str) -> str:

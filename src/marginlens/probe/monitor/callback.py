@@ -257,31 +257,36 @@ class AttentionMonitor(_Callback):
             return {}
         for note in () if self._record.rows else measured.notes:  # later ones say the same with other counts
             self._note(note)
+        self._record.facts["layer_names"] = list(measured.layer_names)
         self._record.add(step, measured.measures)
-        self._raise_alarms()
+        curves = self.curves
+        self._raise_alarms(curves)
         self._write(force=False)
         self.seconds += time.perf_counter() - began
-        return self._values(measured)
+        return self._values(measured, curves)
 
-    def _raise_alarms(self) -> None:
+    def _raise_alarms(self, curves: CheckpointCurves) -> None:
         known = {(alarm.kind, alarm.layer, alarm.heads) for alarm in self._alarms}
-        self._alarms = find_alarms(self.curves)
+        self._alarms = find_alarms(curves)
         for alarm in self._alarms:
             if (alarm.kind, alarm.layer, alarm.heads) not in known:
                 _LOG.warning("%s", alarm.sentence)
 
-    def _values(self, measured: Measured) -> dict[str, float]:
-        """What a logger gets: attention/relative_nnz/layer_0 and so on, numbers that are finite."""
+    def _values(self, measured: Measured, curves: CheckpointCurves) -> dict[str, float]:
+        """What a logger gets: attention/relative_nnz/layer_0 or encoder_0 and so on, numbers that are finite."""
         values: dict[str, float] = {}
         for name in REPORTED:
             if name not in measured.measures:
                 continue
             numbers = measured.measures[name]
             if self.report == "heads":
-                heads = {f"L{layer}H{head}": float(value) for (layer, head), value in np.ndenumerate(numbers)}
+                heads = {
+                    curves.head_name(layer, head): float(value) for (layer, head), value in np.ndenumerate(numbers)
+                }
             else:
-                heads = {f"layer_{layer}": float(value) for layer, value in enumerate(finite_mean(numbers))}
-            values |= {f"{PREFIX}/{name}/{where}": value for where, value in heads.items() if np.isfinite(value)}
+                heads = {curves.layer_title(layer): float(value) for layer, value in enumerate(finite_mean(numbers))}
+            known = {where.replace(" ", "_"): value for where, value in heads.items() if np.isfinite(value)}
+            values |= {f"{PREFIX}/{name}/{where}": value for where, value in known.items()}
         return {**values, f"{PREFIX}/alarms": float(len(self._alarms))}
 
     def _report(self, values: dict[str, float], args: Any, state: Any, control: Any, model: Any) -> None:

@@ -220,10 +220,11 @@ def _single_precision(model: Any) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One measurement: name → (n_layers, n_heads), nan where there is no number, and sentences on what could not be measured."""
+    """One measurement: name → (n_layers, n_heads), nan where there is no number, what was not measured, and names of layers."""
 
     measures: dict[str, FloatArray]
     notes: tuple[str, ...]
+    layer_names: tuple[str, ...]
 
 
 def measure_heads(
@@ -255,7 +256,7 @@ def measure_heads(
             separated, more = max_margin_measures(adapter, batch, max_margin, sums.is_finite)  # type: ignore[arg-type]
             measures |= separated
             notes += more
-    return Measured(measures, tuple(notes))
+    return Measured(measures, tuple(notes), adapter.layer_names)
 
 
 def is_out_of_memory(problem: Exception) -> bool:

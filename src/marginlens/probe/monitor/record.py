@@ -30,7 +30,7 @@ class RunRecord:
     """Measurements by step, in the order of training.
 
     Attributes:
-        facts: what belongs to the run: model, n_inputs, and whatever else JSON can hold.
+        facts: what belongs to the run: model, n_inputs, layer_names, and whatever else JSON can hold.
         rows: step → name → (n_layers, n_heads).
     """
 
@@ -71,6 +71,7 @@ class RunRecord:
             measures={name: np.stack([self.rows[step].get(name, missing) for step in steps]) for name in names},
             n_inputs=int(self.facts.get("n_inputs", 0)),
             notes=tuple(self.facts.get("notes", ())),
+            layer_names=tuple(self.facts.get("layer_names", ())),
         )
 
     # ---- the file

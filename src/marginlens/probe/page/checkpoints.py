@@ -75,7 +75,9 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
         figures=[_embedded(curves, main, 2), _embedded(curves, others, 3)],
         has_trend=curves.can_have_trend,
         columns=[MAIN[name] for name in main],
-        rows=[[change(curves, name, layer) for name in main] for layer in range(curves.n_layers)],
+        rows={
+            curves.layer_name(layer): [change(curves, name, layer) for name in main] for layer in range(curves.n_layers)
+        },
         data=htmlsafe_json_dumps(_page_data(curves, alarms), ensure_ascii=True, allow_nan=False),
     )
 
@@ -84,6 +86,7 @@ def _page_data(curves: CheckpointCurves, alarms: Sequence[Alarm] | None) -> dict
     """The curves of every head as plain values, and which heads have an alarm."""
     return {
         "layers": curves.n_layers,
+        "layerNames": [curves.layer_name(layer) for layer in range(curves.n_layers)],
         "heads": curves.n_heads,
         "measures": [_measure_data(curves, measure) for measure in curves.shown],
         "axis": "checkpoint" if alarms is None else "optimizer step",

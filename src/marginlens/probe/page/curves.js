@@ -54,7 +54,7 @@
     byId("says").textContent = measure.says;
     const top = make("tr", {}, make("th", { scope: "col" }, "layer \\ head"),
       ...Array.from({ length: data.heads }, (_, head) => make("th", { scope: "col" }, String(head))));
-    const rows = Array.from({ length: data.layers }, (_, layer) => make("tr", {}, make("th", { scope: "row" }, String(layer)),
+    const rows = Array.from({ length: data.layers }, (_, layer) => make("tr", {}, make("th", { scope: "row" }, data.layerNames[layer]),
       ...Array.from({ length: data.heads }, (_, head) => make("td", {}, cell(measure, layer, head)))));
     byId("many").replaceChildren(make("thead", {}, top), make("tbody", {}, ...rows));
     byId("scale").textContent = `All curves share one scale, from ${shown(measure.range[0])} to ${shown(measure.range[1])}, over steps `
@@ -76,7 +76,7 @@
     const button = make("button", { type: "button", id: `curve-${layer}-${head}`, "aria-pressed": String(chosen) }, picture, make("small", {}, shown(last)));
     const warning = alarmed(layer, head);
     if (warning) button.classList.add("alarmed");
-    button.setAttribute("aria-label", `Layer ${layer}, head ${head}: ${measure.title} ${ends(values)}${warning ? ", with an alarm" : ""}`);
+    button.setAttribute("aria-label", `${layerTitle(data.layerNames[layer])}, head ${head}: ${measure.title} ${ends(values)}${warning ? ", with an alarm" : ""}`);
     button.tabIndex = chosen ? 0 : -1;
     button.addEventListener("click", () => choose(layer, head));
     return button;
@@ -103,7 +103,7 @@
     const measure = data.measures[state.measure], values = curve(measure, state.layer, state.head);
     const box = { left: 64, top: 12, width: 620, height: 210 };
     const [x, y] = place(measure, box), bottom = box.top + box.height;
-    const words = `${measure.title} of layer ${state.layer}, head ${state.head}: ${ends(values)}`;
+    const title = `${layerTitle(data.layerNames[state.layer])}, head ${state.head}`, words = `${title}: ${measure.title} ${ends(values)}`;
     const picture = draw("svg", { class: "large", viewBox: "0 0 700 262", role: "img", "aria-label": words });
     [0, 0.5, 1].forEach((share) => {
       const value = measure.range[0] + share * (measure.range[1] - measure.range[0]);
@@ -126,7 +126,7 @@
       point.append(draw("title", {}, `step ${measure.steps[k].toLocaleString("en")}: ${shown(value)}`));
       picture.append(point);
     });
-    byId("one").replaceChildren(make("h3", {}, `Layer ${state.layer}, head ${state.head}: ${measure.title} ${ends(values)}`), make("div", { class: "scroll" }, picture),
+    byId("one").replaceChildren(make("h3", {}, words), make("div", { class: "scroll" }, picture),
       make("p", { class: "under" }, "Grey are the other heads of the layer."));
   }
 

@@ -226,7 +226,7 @@ def _sparser(curves: CheckpointCurves, name: str, whose: str) -> str:
     statement, figures = "attention gets sparser while the key-query weights grow", "paper A's Figs 6 and 7 say"
     if both.any():
         falls, grows = (_percents(np.abs(curves.relative_change(curve)[both])) for curve in (name, "frobenius"))
-        where = "" if both.all() else f", in layer {', '.join(map(str, np.flatnonzero(both)))} only"
+        where = "" if both.all() else f", in {', '.join(map(curves.layer_title, np.flatnonzero(both).tolist()))} only"
         verdict = f"So {statement}, as {figures}{where}: nnz/T falls by {falls}, the norm grows by {grows}."
     else:
         statement = statement.replace("gets", "get")
