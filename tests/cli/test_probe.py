@@ -53,6 +53,14 @@ def test_the_difference_of_two_models(bert, text, tmp_path_factory):
     assert "--checkpoints must be left out with --against" in refused(bert, "--against", other, "--checkpoints")
 
 
+def test_two_models_of_one_name_are_told_apart(bert, text, tmp_path_factory):
+    other = save(tiny_bert(seed=1), tmp_path_factory.mktemp("tuned") / "bert")
+    found = numbers(bert, "--text", text, "--against", other, "--no-max-margin")
+    assert [found["model"], found["against"]] == [f"{place.parent.name}/bert" for place in map(Path, (bert, other))]
+    same = numbers(bert, "--text", text, "--against", bert, "--no-max-margin")
+    assert (same["model"], same["against"]) == ("bert (first)", "bert (second)")
+
+
 def test_two_models_of_other_architectures_are_refused(bert, vit, text):
     assert "a model of the same architecture, bert" in refused(bert, "--text", text, "--against", vit)
 

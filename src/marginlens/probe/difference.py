@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -213,7 +214,9 @@ def _compared(
                 report(k * total + done, 3 * total)
 
         results.append(probe_model(loaded, data, options, progress=part))
-    probed, other = results
+    probed, other = (
+        replace(result, model=name) for result, name in zip(results, _distinct_names(first, second), strict=True)
+    )
     if probed["nnz"].shape != other["nnz"].shape:
         raise _unlike(other.size_words, probed.size_words)
     moved = total_variation(first, second, data)
@@ -227,6 +230,18 @@ def _compared(
     return ProbeDifference(
         probed, other, {TOTAL_VARIATION.name: moved, **{name: probed[name] - other[name] for name in shared}}
     )
+
+
+def _distinct_names(first: LoadedModel, second: LoadedModel) -> tuple[str, str]:
+    """The names of two models; where they share one, with as many folders above as it takes, or by their order."""
+    if first.name != second.name:
+        return first.name, second.name
+    places = [Path(str(getattr(one.model.config, "name_or_path", ""))).resolve().parts for one in (first, second)]
+    for n_parts in range(2, min(map(len, places)) + 1):
+        one, other = ("/".join(parts[-n_parts:]) for parts in places)
+        if one != other:
+            return one, other
+    return f"{first.name} (first)", f"{second.name} (second)"
 
 
 def total_variation(first: LoadedModel, second: LoadedModel, inputs: Inputs) -> FloatArray:
