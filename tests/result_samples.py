@@ -15,16 +15,21 @@ from marginlens import theory
 from marginlens.data import figure_1b, gaussian_tokens, sphere_tokens
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings import check_assumption_4
-from marginlens.embeddings.models import TrainingSettings
+from marginlens.embeddings.models import TrainingSettings, initial_parameters
+from marginlens.embeddings.one_step import first_step, first_step_errors
 from marginlens.embeddings.train import train_embeddings
+from marginlens.gpu.margins import DeviceMargins
 from marginlens.graphs.priority import ranking_evidence
 from marginlens.graphs.stream import GraphSummary
 from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion
 from marginlens.probe.difference import ProbeDifference
+from marginlens.probe.heads.max_margin import HeadMargin, MarginMatch
+from marginlens.risk.smoothness import smoothness
 from marginlens.svm.graph import GraphConflict
 from marginlens.svm.vocabulary import closed_form_candidate
 from marginlens.sweeps.run import SweepStatus
 from marginlens.sweeps.summary import CellSummary, Numbers, Shares, Summary
+from marginlens.theory.device_optimality import DeviceOptimality
 
 SEQUENCES = [[0, 1, 2], [1, 2, 3], [0, 3, 2]]
 LABELS = [1, -1, 1]
@@ -98,6 +103,13 @@ def theorems():
         "laws of residual attention",
         theory.residual_law(batch, heads, theory.globally_optimal_direction(batch, heads).selected),
     )
+    yield "smoothness", smoothness(data, v)
+    yield "smoothness of a batch", smoothness(batch, heads)
+    kinds = np.array([0, 1, 1, 3, 2, 1])
+    margins = np.array([0.5, 0.4, 0.7, 0.0, 0.3, 0.6])
+    solved = DeviceMargins(np.ones((6, 3)), np.ones((6, 2)), kinds < 2, (kinds == 3) * 1, margins / 1e16, margins, 1)
+    yield "margins on a device", solved
+    yield "optimality on a device", DeviceOptimality(solved, margins - 0.4, kinds, margins, None, 1)
     yield "a label margin", theory.label_margin(plain[0], [0, 1])
     yield "best selections", theory.best_selections(plain[0])
     yield "a quadrant", theory.selection_quadrant(plain[0], rng.standard_normal((7, 3)), [0, 1])
@@ -130,14 +142,26 @@ def vocabulary():
     yield "labelled sequences", data
     yield "statistics of tokens", ml.token_statistics(data)
     yield "Assumption 4", check_assumption_4(data)
+    wide = initial_parameters(4, 256, rng, np.float64)
+    yield "a first step", first_step(wide, 1.0, data)
+    yield "a proved bound", first_step_errors(first_step(wide, 1.0, data), 0.1)
     yield "a training of embeddings", train_embeddings(data, TrainingSettings(d_model=4, epochs=3, dtype="float64"))
 
 
 def next_tokens():
-    sequences = ml.data.cyclic_sequences(5, 6, 5, 4, 0)
+    rng, sequences = np.random.default_rng(0), ml.data.cyclic_sequences(5, 6, 5, 4, 0)
+    many = ml.data.cyclic_sequences(30, 40, 5, 40, 0)
     graphs = ml.priority_graphs(sequences)
     graph = max(graphs.values(), key=lambda graph: len(graph.edges))
     automaton = ml.NextTokenAutomaton.fit(sequences)
+    yield "what a head does", ml.nexttoken.check_head(sequences, rng.standard_normal(sequences.E.shape))
+    yield (
+        "what a head does with many tokens",
+        ml.nexttoken.check_head(many, many.E + 0.2 * rng.standard_normal(many.E.shape)),
+    )
+    table = np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, -1.0], [-1.0, 0.0]])
+    tied = ml.SequenceDataset([[0, 1, 3]] * 4 + [[0, 2, 3]], [0] * 5, table)
+    yield "the law of a path", ml.dynamics.path_law(ml.path(tied, np.array([1e3, 1e4, 1e5])))
     yield "a matrix of a graph", ml.graph_svm(sequences)
     yield "a run on matrices", ml.descend(sequences, n_steps=3)
     yield "sequences", sequences
@@ -179,6 +203,8 @@ def probes():
     yield "a probe", result
     yield "an example of a probe", result.examples[0]
     yield "checkpoints", made_up_curves()
+    matches = [MarginMatch(0.1 * k, 0.2 - 0.1 * k, 0.3, 0.4, 12, ml.Status.OPTIMAL, 1e-12) for k in range(7)]
+    yield "how max-margin a head is", HeadMargin(matches[6], *(tuple(matches[k : k + 2]) for k in (0, 2, 4)), 3)
     other = made_up_result({"entropy": result["entropy"] - 0.1}, model="other")
     differences = {name: values - other[name] for name, values in result.measures.items()}
     yield (

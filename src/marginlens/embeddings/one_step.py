@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import expit
@@ -18,11 +18,17 @@ from marginlens.dynamics.trajectory import Trajectory
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens, loss_and_gradients
 from marginlens.errors import positive_number, real_array, reject
 from marginlens.papers import implements, uses
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import draw_interval
+from marginlens.result.palette import LOCAL, PATH
 from marginlens.typing import ArrayLike, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class FirstStep:
+class FirstStep(Result, Tabular):
     r"""One step of descent from the initialisation, :math:`E^1_s = E^0_s + \frac{\eta_0}{2}\alpha_s v + err_s,\ p^1 = p^0 + err_p`.
 
     Attributes:
@@ -30,11 +36,13 @@ class FirstStep:
         alpha: (n_vocabulary,) α_s; where lengths differ the mean of y_i times the share of s in sequence i, see `mean_signed_share`.
         error_E: (n_vocabulary, d_model) err_s. error_p: (d_model,) err_p.
         loss_before: L at the start.
+
+    `to_frame()` has one row per token: token, alpha, step (the length η₀/2 |α_s| ‖v‖ of its part along v), error (‖err_s‖).
     """
 
-    data: LabelledSequences
-    start: Parameters
-    after: Parameters
+    data: LabelledSequences = field(repr=False)
+    start: Parameters = field(repr=False)
+    after: Parameters = field(repr=False)
     rate: float
     alpha: FloatArray
     error_E: FloatArray
@@ -54,6 +62,21 @@ class FirstStep:
     def __repr__(self) -> str:
         size = f"{len(self.alpha)} tokens, d={len(self.error_p)}"
         return f"FirstStep({size}, rate={self.rate:g}, largest error {self.errors.max():.4g})"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the error of every token against its step along v: below the line the step outweighs the error. Returns the axes."""
+        axes, columns = axes_for(ax), self._columns()
+        step, error = columns["step"], columns["error"]
+        axes.scatter(step, error, s=14, alpha=0.7, color=LOCAL)
+        lengths = np.linspace(0.0, float(step.max()), 100)[1:]
+        axes.plot(lengths, lengths, color=PATH, linestyle="--", label="error = step")
+        axes.set(xlabel="length of the step along v", ylabel="length of the error", yscale="log")
+        axes.legend()
+        return axes
+
+    def _columns(self) -> dict[str, Any]:
+        step = 0.5 * self.rate * np.abs(self.alpha) * np.linalg.norm(self.after.v)
+        return {"token": np.arange(len(step)), "alpha": self.alpha, "step": step, "error": self.errors[:-1]}
 
 
 @implements("B", "Eq. (4)", "Eq. (5)", "Lemma 2")
@@ -103,7 +126,7 @@ SMALLEST_WIDTH = 256  # that every lemma about the first step asks for
 
 
 @dataclass(frozen=True, repr=False)
-class ProvedBound:
+class ProvedBound(Result):
     """Both sides of an inequality `value <= bound` that a statement promises with probability 1 - δ.
 
     `width` is d and `log10_width_needed` the decimal logarithm of the d that the statement asks for, 0 where it asks for none and
@@ -136,6 +159,12 @@ class ProvedBound:
         needed = "no d is enough" if math.isinf(self.log10_width_needed) else needed
         sign = "<=" if self.holds else ">"
         return f"ProvedBound({self.citation}: {self.value:.4g} {sign} {self.bound:.4g}, {needed})"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw both sides of the inequality on one axis. Returns the axes."""
+        axes = axes_for(ax)
+        draw_interval(axes, [("value", self.value), ("bound", self.bound)], self.citation)
+        return axes
 
 
 def log_of_pairs(n_vocabulary: int, delta: Any) -> float:

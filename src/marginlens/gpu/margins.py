@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout
+from marginlens.result import Displayed, Headline, Tabular, axes_for, counted
+from marginlens.result.drawing import nothing_to_draw
+from marginlens.result.palette import LOCAL
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_ROWS = 64  # of a problem, n_inputs (n_tokens - 1), that one warp solves
 MAX_COORDINATES = 2**20  # of a row
@@ -81,7 +87,7 @@ def solve_margins(device: Device, problem: Selection, constants: Mapping[str, An
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class DeviceMargins:
+class DeviceMargins(Displayed, Tabular):
     """Solutions of a batch of `att_svm` in arrays on a device, each proved by its residual; for a batch of n problems with m rows.
 
     Attributes:
@@ -92,6 +98,8 @@ class DeviceMargins:
         residual: (n,) the optimality residual, or that of the Farkas vector.
         margin: (n,) 1/‖x‖, zero where the problem is infeasible.
         n_on_cpu: problems that the device left unproved and the CPU solved.
+
+    `to_frame()` has one row per problem: problem, status, margin, residual.
     """
 
     x: Any
@@ -108,3 +116,21 @@ class DeviceMargins:
     def __repr__(self) -> str:
         size = f"{len(self)} problems of {self.multipliers.shape[1]} rows, d={self.x.shape[1]}"
         return f"DeviceMargins({size}, {self.n_on_cpu} solved on the CPU)"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw how often margins are how large; infeasible problems have none. Returns the axes."""
+        axes, margin = axes_for(ax), self._columns()["margin"]
+        found = margin[np.isfinite(margin) & (margin > 0.0)]
+        if not len(found):
+            return nothing_to_draw(axes, "No problem has a margin.")
+        axes.hist(found, bins="auto", color=LOCAL)
+        axes.set(xlabel=f"margin of {len(found):,} of {counted(len(margin), 'problem')}", ylabel="problems")
+        return axes
+
+    def _columns(self) -> dict[str, Any]:
+        arrays = {name: getattr(self, name) for name in ("status", "margin", "residual")}
+        on_host = {name: array.get() if hasattr(array, "get") else array for name, array in arrays.items()}
+        return {"problem": np.arange(len(self)), **on_host}
+
+    def _headline(self) -> Headline:
+        return Headline(counted(len(self), "problem"), f"{self.n_on_cpu:,} were solved on the CPU.")

@@ -3,14 +3,20 @@ r"""The linear head that turns what attention puts out into one number per token
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.errors import n_axes, real_array, reject
 from marginlens.papers import implements
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import MAX_BARS, draw_bars
+from marginlens.result.palette import FAILS, HOLDS
 from marginlens.typing import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _ROUNDINGS = 4.0  # a score this many roundings of its own sum away from 0 or 1 is 0 or 1
 _INVERSION = 16.0  # and all of C Eᵀ is I when it is within so many roundings of a matrix inversion
@@ -80,7 +86,7 @@ def is_listed(head: Any) -> bool:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class HeadCheck:
+class HeadCheck(Result, Tabular):
     r"""What a head does to each label.
 
     Attributes:
@@ -89,6 +95,8 @@ class HeadCheck:
         rival: (n_vocabulary,) the token with the highest score among the others, -1 where there is none.
         deviation: the largest entry of |C Eᵀ - I|.
         exists: whether some C has these scores: always for a given C; for C Eᵀ = I only where the embeddings are linearly independent.
+
+    `to_frame()` has one row per label: label, gap, rival, holds.
     """
 
     gap: FloatArray
@@ -99,6 +107,21 @@ class HeadCheck:
     def __repr__(self) -> str:
         smallest = f"smallest gap {self.gap.min():.4g}"
         return f"HeadCheck({smallest}, {len(self.failing)} labels fail Assumption 3, |C Eᵀ - I| ≤ {self.deviation:.1e})"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw by how much each label's own token leads, of many labels those with the smallest lead. Returns the axes."""
+        axes = axes_for(ax)
+        shown = np.sort(np.argsort(self.gap, kind="stable")[:MAX_BARS])
+        colours = [HOLDS if holds else FAILS for holds in self.holds[shown].tolist()]
+        names = [f"token {y}" for y in shown.tolist()]
+        draw_bars(axes, names, self.gap[shown], "score of its own token less the next best", colours=colours)
+        axes.set_ylabel(
+            "label" if len(shown) == len(self.gap) else f"label (the {len(shown)} smallest of {len(self.gap)})"
+        )
+        return axes
+
+    def _columns(self) -> dict[str, Any]:
+        return {"label": np.arange(len(self.gap)), "gap": self.gap, "rival": self.rival, "holds": self.holds}
 
     @property
     def holds(self) -> BoolArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,11 +11,16 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar, length
 from marginlens.losses.margin import Logistic, Loss, LossConstants, as_loss
 from marginlens.papers import implements
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.drawing import draw_interval
 from marginlens.typing import ArrayLike
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-@dataclass(frozen=True, repr=False)
-class Smoothness:
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Smoothness(Result, Tabular):
     """Smoothness constants of the risk in p, each (…).
 
     Attributes:
@@ -24,6 +29,8 @@ class Smoothness:
         from_weights: the constant of Eq. (6); nan where the keys were given without W.
         M0, M1: Lipschitz constant and bound of ℓ' on the scores of the problem.
         log_L_p: the logarithm of L_p, right also where L_p itself underflows to 0.0, as every slope of the loss may, or overflows.
+
+    `to_frame()` has one row per problem: problem, and every constant by its name.
     """
 
     L_p: Any
@@ -44,6 +51,18 @@ class Smoothness:
         if np.ndim(self.L_p) == 0:
             return f"Smoothness(L_p={self.L_p:.4g}, from_keys={self.from_keys:.4g}, M0={self.M0:.4g}, M1={self.M1:.4g})"
         return f"Smoothness({np.size(self.L_p)} problems, L_p {np.min(self.L_p):.4g} … {np.max(self.L_p):.4g})"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw both constants on one axis; of a batch the smallest and the largest. Returns the axes."""
+        axes, both = axes_for(ax), {"from the keys": self.from_keys, "Eq. (6)": self.from_weights}
+        ends = {"": np.min} if np.size(self.L_p) == 1 else {", smallest": np.min, ", largest": np.max}
+        marks = [(name + word, float(end(values))) for name, values in both.items() for word, end in ends.items()]
+        draw_interval(axes, [mark for mark in marks if np.isfinite(mark[1])], "smoothness of the risk")
+        return axes
+
+    def _columns(self) -> dict[str, Any]:
+        constants = {name: np.ravel(value) for name, value in vars(self).items()}
+        return {"problem": np.arange(np.size(self.L_p)), **constants}
 
 
 @implements("A", "Eq. (6)", "Lemma 6")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marginlens.engines import Engine, as_engine
 from marginlens.errors import reject
-from marginlens.result import Displayed, Result, axes_for, counted
+from marginlens.result import Displayed, Result, Tabular, axes_for, counted
 from marginlens.result.drawing import draw_bars
 from marginlens.result.frames import frame_of_arrow
 from marginlens.result.notebook import Headline
@@ -39,12 +39,14 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SweepStatus(Result):
+class SweepStatus(Result, Tabular):
     """How far a sweep is.
 
     Attributes:
         folder: where it is. n_chunks, n_problems: of the plan. chunks_done, problems_done: of these. bytes: on the disk.
         is_running: whether a process is at work on it. damaged: files that are not what was written, where that was looked for.
+
+    `to_frame()` has two rows, what is done and what is left: state, chunks, problems.
     """
 
     folder: str
@@ -63,10 +65,14 @@ class SweepStatus(Result):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw how many problems are done and how many are left. Returns the axes."""
-        axes = axes_for(ax)
-        counts = [self.problems_done, self.n_problems - self.problems_done]
-        draw_bars(axes, ["done", "left"], counts, "problems", ylabel="state")
+        axes, columns = axes_for(ax), self._columns()
+        draw_bars(axes, columns["state"], columns["problems"], "problems", ylabel="state")
         return axes
+
+    def _columns(self) -> dict[str, Any]:
+        chunks = [self.chunks_done, self.n_chunks - self.chunks_done]
+        problems = [self.problems_done, self.n_problems - self.problems_done]
+        return {"state": ["done", "left"], "chunks": chunks, "problems": problems}
 
     def _headline(self) -> Headline:
         return Headline("finished" if self.is_finished else "not finished", str(self), self.is_finished or None)

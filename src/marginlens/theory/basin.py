@@ -13,7 +13,7 @@ from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import float_array, positive_number, real_array, real_number, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses
-from marginlens.result import Result, axes_for
+from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.drawing import draw_interval
 from marginlens.result.notebook import Headline
 from marginlens.risk.smoothness import smoothness
@@ -101,7 +101,7 @@ _C0_PROVEN = 96.0  # what the proof of Lemma 7 (L3) needs for C_0 in Eq. (46)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class BasinCone(Result):
+class BasinCone(Result, Tabular):
     r"""The cone :math:`C_{\mu,R}(p^{mm})` of a locally optimal selection, its constants, and the radii of each claim about it.
 
     Attributes:
@@ -116,6 +116,8 @@ class BasinCone(Result):
         every_input_has_neighbours: what Eqs (31a) to (46) take for granted. An input without neighbours can outweigh the others
             where its slope is far larger, and put a stationary point beyond Eq. (39); `correlation_radius` and
             `proven_radius` make such inputs negligible, the paper's radii do not.
+
+    `to_frame()` has one row per claim about the cone: claim, and the radius from which on it holds.
     """
 
     optimality: TokenOptimality
@@ -256,16 +258,23 @@ class BasinCone(Result):
     def plot(self, ax: Any = None) -> Any:
         """Draw from which norm on each claim about the cone holds. Returns the axes."""
         ax = axes_for(ax)
-        radii = {
+        draw_interval(ax, list(self._radii().items()), "norm of p")
+        ax.set_ylabel("claim")
+        return ax
+
+    def _radii(self) -> dict[str, float]:
+        """Each claim, and from which norm on it holds."""
+        return {
             "no stationary point": self.no_stationary_radius,
             "the paper's R, Eq. (46)": self.radius,
             "steps stay inside, Eq. (58)": self.invariance_radius,
             "Lemma 7 (L3)": self.correlation_radius,
             "limit proved": self.proven_radius,
         }
-        draw_interval(ax, list(radii.items()), "norm of p")
-        ax.set_ylabel("claim")
-        return ax
+
+    def _columns(self) -> dict[str, Any]:
+        radii = self._radii()
+        return {"claim": list(radii), "radius": list(radii.values())}
 
     def _headline(self) -> Headline:
         angle = float(np.degrees(np.arccos(1.0 - self.mu)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,10 +11,16 @@ from marginlens.data.device_tokens import DeviceTokens, to_host
 from marginlens.gpu.margins import DeviceMargins
 from marginlens.gpu.measures import OPTIMALITY_KINDS, UNDECIDED, SelectedTokens, measure_selections
 from marginlens.papers import implements
+from marginlens.result import Displayed, Tabular, axes_for
+from marginlens.result.drawing import draw_bars
 from marginlens.svm import att_svm
 from marginlens.svm.on_device import checked_selection
 from marginlens.svm.solvers.dual_active_set import OPTIMAL, TRIVIAL
 from marginlens.theory.optimality import NEIGHBOUR_SLACK_RTOL, SCORE_RTOL, SOLVER_SLACK_RTOL, token_optimality
+from marginlens.typing import IntArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _CONSTANTS: dict[str, Any] = {
     "SCORE_RTOL": SCORE_RTOL,
@@ -26,7 +32,7 @@ _CONSTANTS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class DeviceOptimality:
+class DeviceOptimality(Displayed, Tabular):
     """What selections amount to, in arrays (n,) on the device; see `TokenOptimality`.
 
     Attributes:
@@ -35,6 +41,8 @@ class DeviceOptimality:
         kind: place in ("global", "local", "neither", "infeasible") of the first that holds.
         correlation: of p and the solution; smallest_probability: of a selected token under p. None where no p is given.
         n_on_cpu: problems that the CPU decided.
+
+    `to_frame()` has one row per problem: problem, kind, score_gap, margin; with a p also correlation and smallest_probability.
     """
 
     solution: DeviceMargins
@@ -48,9 +56,23 @@ class DeviceOptimality:
         return len(self.solution)
 
     def __repr__(self) -> str:
-        counts = np.bincount(to_host(self.kind), minlength=len(OPTIMALITY_KINDS))
-        words = ", ".join(f"{count} {name}" for count, name in zip(counts, OPTIMALITY_KINDS, strict=True))
+        words = ", ".join(f"{count} {name}" for count, name in zip(self._counts(), OPTIMALITY_KINDS, strict=True))
         return f"DeviceOptimality({len(self)} problems: {words})"
+
+    def _counts(self) -> IntArray:
+        return np.bincount(to_host(self.kind), minlength=len(OPTIMALITY_KINDS))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw how many selections are of each kind. Returns the axes."""
+        axes = axes_for(ax)
+        draw_bars(axes, OPTIMALITY_KINDS, self._counts(), "problems", ylabel="optimality of the selection")
+        return axes
+
+    def _columns(self) -> dict[str, Any]:
+        measured = {"score_gap": self.score_gap, "margin": self.solution.margin}
+        measured |= {"correlation": self.correlation, "smallest_probability": self.smallest_probability}
+        known = {name: to_host(array) for name, array in measured.items() if array is not None}
+        return {"problem": np.arange(len(self)), "kind": np.array(OPTIMALITY_KINDS)[to_host(self.kind)], **known}
 
 
 @implements("A", "Def 2")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,14 +12,20 @@ from marginlens.dynamics.paths.path import Path
 from marginlens.errors import reject
 from marginlens.nexttoken.path_expansion import ACTIVE_GAP, RANK_RTOL, WEAK_MULTIPLIER, balance, can_carry
 from marginlens.papers import implements
+from marginlens.result import Result, Tabular, axes_for, counted
+from marginlens.result.drawing import nothing_to_draw
+from marginlens.result.palette import LOCAL, PATH
 from marginlens.svm.solution import Status
 from marginlens.typing import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _SAME = 1e-9  # distance of two rows, relative to the longest, at which they are one
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class PathLaw:
+class PathLaw(Result, Tabular):
     r"""The law that a path obeys far out.
 
     Pairs whose rows agree across S_cyc (labels of one component over tokens of one component) are taken together.
@@ -31,9 +38,11 @@ class PathLaw:
         holds: whether every active row can carry a positive multiplier. Where one cannot, the path has terms that grow slowly and no
             constant offset: see `NextTokenAutomaton.expansion`.
         offset: (d_model, d_model) the predicted limit of :math:`\bar W_R - C_R W^{mm} - W^{cyc}`; nan where the law does not hold.
+
+    `to_frame()` has one row per active row: row, multiplier, log_c.
     """
 
-    path: Path
+    path: Path = field(repr=False)
     rows: FloatArray
     multipliers: FloatArray
     log_c: FloatArray
@@ -43,7 +52,22 @@ class PathLaw:
 
     def __repr__(self) -> str:
         what = f"offset of norm {np.linalg.norm(self.offset):.4g}" if self.holds else "no constant offset"
-        return f"PathLaw({len(self.rows)} active rows, {what})"
+        return f"PathLaw({counted(len(self.rows), 'active row')}, {what})"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw `deviation` over the radii of the path, beside a curve that falls like 1/R. Returns the axes."""
+        axes = axes_for(ax)
+        if not self.holds:
+            return nothing_to_draw(axes, "The law does not hold: an active row carries no positive multiplier.")
+        radii, deviation = self.path.radii, self.deviation()
+        axes.loglog(radii, deviation, marker="o", linestyle="", color=LOCAL, label="of residual attention")
+        axes.loglog(radii, deviation[-1] * radii[-1] / radii, color=PATH, linestyle="--", label="like 1/R")
+        axes.set(xlabel="radius R", ylabel="largest deviation from the law")
+        axes.legend()
+        return axes
+
+    def _columns(self) -> dict[str, Any]:
+        return {"row": np.arange(len(self.rows)), "multiplier": self.multipliers, "log_c": self.log_c}
 
     def remainder(self) -> FloatArray:
         """(n_radii, d_model, d_model) what is left of the path without its parts along W^mm and S_cyc."""

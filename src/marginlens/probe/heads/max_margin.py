@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from marginlens.directions import correlation
 from marginlens.errors import positive_number, real_array, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
+from marginlens.result import Headline, Result, Tabular, axes_for
+from marginlens.result.palette import FAINT, GLOBAL, LOCAL
 from marginlens.runtime.threads import n_threads, single_blas_thread
 from marginlens.status import Status
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.typing import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SAME_TOKEN_RTOL = (
     1e-6  # tokens closer than this, relative to their length, are one token: single precision leaves about 1e-7
@@ -104,7 +109,7 @@ class MarginMatch:
 
 
 @dataclass(frozen=True, repr=False)
-class HeadMargin:
+class HeadMargin(Result, Tabular):
     """How max-margin one head is, and how much of that chance explains.
 
     Attributes:
@@ -113,6 +118,8 @@ class HeadMargin:
         random_head: Gaussian factors of the same shapes, each at *its own* selections: how max-margin a random head is.
         random_matrix: the same random heads beside the SVM of this head's selections.
         n_tied: queries that are left out of the head's problem, since several tokens share their largest logit.
+
+    `to_frame()` has one row for each matrix beside each solution: kind (own or the name of a baseline), and what `MarginMatch` has.
     """
 
     own: MarginMatch
@@ -124,6 +131,28 @@ class HeadMargin:
     def __repr__(self) -> str:
         chance = np.mean([match.correlation for match in self.random_head])
         return f"HeadMargin({self.own.status.name}, correlation {self.own.correlation:.3f}, random heads {chance:.3f})"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the correlation of the head with its max-margin solution beside those of the baselines. Returns the axes."""
+        axes, columns = axes_for(ax), self._columns()
+        kinds = list(dict.fromkeys(columns["kind"]))
+        places = [kinds.index(kind) for kind in columns["kind"]]
+        colours = [LOCAL if place else GLOBAL for place in places]
+        axes.scatter(columns["correlation"], places, c=colours, s=30, zorder=3)
+        axes.set_yticks(np.arange(len(kinds)), [kind.replace("_", " ") for kind in kinds])
+        axes.set(xlabel="correlation with the max-margin solution", ylabel="weights and selections")
+        axes.set_ylim(len(kinds) - 0.4, -0.6)
+        axes.axvline(0.0, color=FAINT, zorder=1)
+        return axes
+
+    def _columns(self) -> dict[str, Any]:
+        chance = ("random_selections", "random_head", "random_matrix")
+        rows = [("own", self.own), *((kind, match) for kind in chance for match in getattr(self, kind))]
+        values = {field.name: [getattr(match, field.name) for _, match in rows] for field in fields(MarginMatch)}
+        return {"kind": [kind for kind, _ in rows], **values}
+
+    def _headline(self) -> Headline:
+        return Headline(self.own.status.name, str(self.own.status.value), self.own.status.ok)
 
 
 # ---- which queries are asked about
