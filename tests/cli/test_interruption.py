@@ -56,6 +56,35 @@ def test_ctrl_c_while_a_command_is_imported_is_one_sentence_and_130(tmp_path, mo
     assert capsys.readouterr() == ("", "marginlens: interrupted.\n")
 
 
+FINALIZED = """
+import os, signal, time
+
+import marginlens.cli.app as cli
+
+class Compiled:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+
+def command(**_):
+    Compiled()
+    end = time.monotonic() + {seconds}
+    while time.monotonic() < end:
+        pass
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.app = command
+cli.main()
+"""
+
+
+def test_ctrl_c_inside_a_finalizer_is_one_sentence_and_130():
+    command = [sys.executable, "-c", FINALIZED.format(seconds=tolerances.HANGING)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=tolerances.HANGING)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "marginlens: interrupted.\n")
+
+
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
     done = start(tmp_path, "typer", SIGNALLED.format(name="SIGINT", seconds=0), sigint="SIG_IGN")
     assert done.returncode == 1
@@ -75,6 +104,7 @@ def test_the_command_line_raises_on_signals_unless_they_are_ignored(monkeypatch,
 
     seen = {}
     monkeypatch.setattr(cli, "app", lambda **_: seen.update({one: signal.getsignal(one) for one in before}))
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, handler)
     try:

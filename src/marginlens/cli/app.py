@@ -5,14 +5,21 @@ from __future__ import annotations
 import io
 import signal
 import sys
+import threading
+from _thread import interrupt_main
 from importlib.util import find_spec
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from marginlens import __version__
 from marginlens.cli._commands import HELP_NAMES, Entry, group
 from marginlens.cli._exit import errors_as_sentences
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+_FINALIZER_SECONDS = 0.01  # after which a finalizer that was interrupted has ended
 
 COMMANDS = {
     "solve": Entry("marginlens.cli.solve", "solve", "Predict where training goes, with proofs."),
@@ -71,3 +78,12 @@ def _interruptible() -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.unraisablehook = _interrupt_again
+
+
+def _interrupt_again(ignored: UnraisableHookArgs) -> None:
+    """Interrupt once more where Ctrl-C came inside a finalizer, as compilers have many: Python drops what these raise."""
+    if ignored.exc_type is KeyboardInterrupt:
+        threading.Timer(_FINALIZER_SECONDS, interrupt_main, (signal.SIGTERM,)).start()
+    else:
+        sys.__unraisablehook__(ignored)
