@@ -126,7 +126,7 @@ def train(
         marginlens text train mails.csv --class-weight balanced --test 0.2
         marginlens text train 新闻.jsonl --characters --test 0.2 --out model
         marginlens text train train.csv --test test.csv --seed 1 --json
-        zcat reviews.csv.gz | marginlens text train - --test 0.2
+        marginlens text train - --test 0.2 < reviews.csv
     """
     with errors_as_sentences("Nothing was written."):
         from marginlens.text.classifier import check_model_folder
