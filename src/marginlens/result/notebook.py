@@ -52,6 +52,7 @@ border-bottom:1px solid {_LINE};background:none;color:inherit;max-width:34em;whi
 .marginlens .ml-ok{{background:#1f9d63}}
 .marginlens .ml-not{{background:#d1541f;border-radius:0}}
 .marginlens .ml-text{{white-space:pre-wrap;line-height:1.7;max-height:24em;overflow:auto}}
+.marginlens .ml-text span{{border-radius:3px;padding:.1em .15em}}
 .marginlens svg{{max-width:100%;height:auto;color:inherit}}
 </style>"""
 

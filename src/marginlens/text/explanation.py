@@ -203,7 +203,7 @@ class TextExplanation(Displayed, Tabular):
 
     def _text_html(self) -> str:
         return render(
-            "marginlens.text", "explanation.html", {"background": _background}, explanations=[self], part="text"
+            "marginlens.text", "explanation.html", {"background": background}, explanations=[self], part="text"
         ).strip()
 
     def stretches(self) -> Iterator[tuple[str, str, float, float]]:
@@ -223,7 +223,7 @@ class TextExplanation(Displayed, Tabular):
 
 def html_page(explanations: list[TextExplanation], *, page: bool = True) -> str:
     """A whole page of explanations, or only the element of the first."""
-    filters = {"background": _background}
+    filters = {"background": background}
     part = "page" if page else "element"
     return render("marginlens.text", "explanation.html", filters, explanations=explanations, part=part).strip() + "\n"
 
@@ -286,8 +286,8 @@ def top_two(scores: FloatArray) -> tuple[float, float]:
     return float(ranked[0]), float(ranked[1]) if len(ranked) > 1 else -np.inf
 
 
-def _background(strength: float) -> str:
-    """The background of a word: red-brown for the second of the poles, blue for the first, deeper for a larger part."""
+def background(strength: float) -> str:
+    """The colour behind a word: red-brown for the second of the poles, blue for the first, deeper for a larger part."""
     depth = min(abs(strength), 1.0) ** 0.5
     red, green, blue = (int((GLOBAL if strength > 0 else LOCAL)[k : k + 2], 16) for k in (1, 3, 5))
-    return f"background:rgba({red},{green},{blue},{_DEEPEST * depth:.2f});border-radius:3px;padding:.1em .15em"
+    return f"background:rgba({red},{green},{blue},{_DEEPEST * depth:.2f})"
