@@ -1,4 +1,4 @@
-"""The report, the pages of a probe and explained texts, opened from their files in a real browser."""
+"""The report, the pages of a probe, explained texts and an evaluation, opened from their files in a real browser."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ from browser_page import (
 )
 from fake_claims import changed, fake_claim, finding, raising
 from made_up_probe import EVIL, HEADS, LAYERS, made_up_curves, made_up_result
+from made_up_reviews import reviews
 from marginlens.probe import probe_page
 from marginlens.probe.page.checkpoints import checkpoint_page
 from marginlens.probe.result import Example
+from marginlens.text.classifier import AttentionTextClassifier
+from marginlens.text.evaluation import evaluation_page, measures
 from marginlens.text.explanation import REST_TOKEN, TextExplanation, TokenRow, html_page
 from marginlens.text.phrases import Span
 from marginlens_papers.report import reproduce
@@ -55,6 +58,14 @@ def explained_texts() -> list[TextExplanation]:
     return found
 
 
+def evaluation() -> str:
+    """The page of a classifier that is wrong about a text with markup in it."""
+    classifier = AttentionTextClassifier().fit(*reviews(200))
+    texts, labels = reviews(40, seed=1)
+    texts, labels = [*texts, f"A wonderful, superb film. {EVIL}"], [*labels, "bad"]
+    return evaluation_page(classifier, texts, measures(classifier, texts, labels, n_mistakes=3), EVIL)
+
+
 def write_pages(folder: Path) -> dict[str, Path]:
     claims = (
         changed(fake_claim("A-1"), title=EVIL, statement=EVIL, protocol=EVIL),
@@ -67,6 +78,7 @@ def write_pages(folder: Path) -> dict[str, Path]:
         "heads": probe_page(made_up_result(examples=(*made_up.examples, image_example())), introduction=[EVIL]),
         "checkpoints": checkpoint_page(made_up_curves()),
         "explained": html_page(explained_texts()),
+        "evaluated": evaluation(),
     }
     paths = {"report": reproduce(claims, folder / "report").page}
     for name, text in texts.items():
@@ -80,7 +92,7 @@ def pages(tmp_path_factory):
     return write_pages(tmp_path_factory.mktemp("pages"))
 
 
-@pytest.fixture(params=["report", "heads", "checkpoints", "explained"])
+@pytest.fixture(params=["report", "heads", "checkpoints", "explained", "evaluated"])
 def page(request, pages):
     return pages[request.param]
 
@@ -286,3 +298,44 @@ def test_examples_are_maps_of_tokens_or_of_patches(heads, pages):
     assert [one.text for one in heads.find_elements("css selector", ".choices [aria-pressed='true']")] == ["image 0"]
     assert heads.switch_to.active_element.text == "image 0"
     assert heads.execute_script("return document.querySelector('.map image').href.baseVal").startswith("data:image/png")
+
+
+# ---- an evaluation of a text classifier
+
+
+def listed_tokens(browser):
+    """The cells of the tokens that are shown."""
+    rows = "[...document.querySelectorAll('#tokens tbody tr')].filter((row) => !row.hidden)"
+    return browser.execute_script(f"return {rows}.map((row) => [...row.cells].map((cell) => cell.textContent))")
+
+
+def test_tokens_are_searched_and_sorted(browser, pages):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(browser, pages["evaluated"])
+    everything = listed_tokens(browser)
+    search = browser.find_element("css selector", "#tokens input")
+    search.send_keys("Superb not")
+    found = listed_tokens(browser)
+    assert found == [cells for cells in everything if "superb" in cells[0] and "not" in cells[0]]
+    assert found
+    assert texts(browser, "#tokens output") == [f"{len(found)} of {len(everything)} tokens"]
+    search.send_keys(Keys.CONTROL, "a", Keys.BACKSPACE)
+    attention, vote = browser.find_elements("css selector", "#tokens thead button")[1:3]
+    for button, column in ((attention, 1), (vote, 2)):
+        for order in ("descending", "ascending"):
+            button.click()
+            values = [float(cells[column].replace(",", "")) for cells in listed_tokens(browser) if cells[column] != "–"]
+            assert values == sorted(values, reverse=order == "descending")
+            assert texts(browser, "#tokens [aria-sort]") == [button.text.strip(" ↓↑")]
+    assert sorted(listed_tokens(browser)) == sorted(everything)
+
+
+def test_tokens_are_a_plain_table_without_script(browser, pages):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        open_page(browser, pages["evaluated"])
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert shown(browser, "#tokens tbody tr") > 100
+    assert shown(browser, "#tokens form") + shown(browser, "#tokens button") == 0

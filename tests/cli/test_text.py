@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,31 @@ def test_texts_are_explained_as_a_table_and_as_html(here, model):
     assert page.startswith("<!doctype html>")
     assert "&lt;i&gt;" in page
     assert "<i>" not in page
+
+
+def test_an_evaluation_is_a_page_of_numbers_mistakes_and_tokens(here, model):
+    texts = ["the superb film", "a dull plot", "superb <i>scene</i>"]
+    rows = zip(texts, ("pos", "neg", "neg"), strict=True)
+    Path("t.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows), encoding="utf-8")
+    options = ("evaluate", model, "t.csv", "--mistakes", "1", "--html")
+    assert numbers(*options, "p.html")["accuracy"] == pytest.approx(2 / 3)
+    page = Path("p.html").read_text(encoding="utf-8")
+    for words in ("t.csv: 3 texts", "66.67%", "True label neg, said pos", "&lt;", "<th>dull</th>"):
+        assert words in page
+    assert "<i>" not in page
+    found = [row for text in texts for row in AttentionTextClassifier.load(model).explain(text).rows]
+    superb = [row for row in found if row.token == "superb"]
+    cells = [np.mean([row.attention for row in superb]), superb[0].b, sum(abs(row.contribution) for row in superb)]
+    shown = re.search("<tr><th>superb</th>(.*)</tr>", page)[1].replace("</td>", "").split("<td>")[1:]
+    assert [float(cell) for cell in shown[:3]] == pytest.approx(cells, abs=0.01)
+    assert shown[3] == "2"  # of these texts
+    assert "Written to q.html" in run(*options, "q.html").stdout
+    assert run(*options, "q.html", "--quiet").exit_code == 0
+    assert Path("q.html").read_text(encoding="utf-8") == page
+    for place in ("p.txt", "nowhere/p.html"):
+        refused = run(*options, place)
+        assert refused.exit_code == 2
+        assert "--html must be" in refused.stderr
 
 
 def test_explanations_as_json_are_those_of_the_model(model):

@@ -13,6 +13,7 @@ from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, Squar
 from marginlens.nexttoken import WindowBigram, limit_risk, path_radius
 from marginlens.optimizers import Blockwise
 from marginlens.probe.heads.preferences import head_preferences, visible_types
+from marginlens.text.evaluation import measures
 from marginlens_papers.vision.training import VisionSettings
 
 
@@ -176,6 +177,7 @@ REFUSED = [
     ("texts", lambda: text.TextPipeline().encode(["good", None], [1, 1])),
     ("y", lambda: text.TextPipeline().encode(["good"], [1, 1])),
     ("y", lambda: text.TextPipeline().encode(["good", "bad"], [1, 0])),
+    ("labels", lambda: measures(None, ["good"], ["a", "b"])),
     ("path", lambda: text.review_source("nowhere.csv")),
     ("path", lambda: text.ReviewTable("nowhere.csv").read()),
     ("label", lambda: text.ReviewTable("a.csv", label=3)),

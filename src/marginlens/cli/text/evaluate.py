@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from marginlens.cli._deferred import files, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
-from marginlens.cli.text._measures import measures, show_measures
+from marginlens.cli.text._measures import show_measures, subject
 from marginlens.cli.text._options import (
     Delimiter,
     DropEmpty,
@@ -35,6 +37,12 @@ def evaluate(
     mistakes: Annotated[
         int, typer.Option(metavar="N", help="Show the N texts that the model is most wrong about.", min=0)
     ] = 5,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.html", help="Write a page there: numbers, mistakes with their words, tokens to search."
+        ),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -46,18 +54,26 @@ def evaluate(
 
     Examples:
         marginlens text evaluate model test.csv
-        marginlens text evaluate model test.csv --mistakes 20
+        marginlens text evaluate model test.csv --mistakes 20 --html page.html
         marginlens text evaluate model test.tsv --text 2 --label 1 --no-header --json
     """
     with errors_as_sentences():
         from marginlens.text.classifier import AttentionTextClassifier
+        from marginlens.text.evaluation import evaluation_page, measures
 
+        if html is not None:
+            files.check_place(html, "html", (".html", ".htm"))
         classifier = AttentionTextClassifier.load(model)
         form = FileForm(text, label, None, delimiter, encoding, no_header, drop)
         found = form.of(file).rows(labelled=True, least_classes=1)
         answer = {"file": file, "texts": len(found.texts), "left_out": found.left_out}
         answer |= measures(classifier, found.texts, found.labels or [], mistakes)
+        if html is not None:
+            page = evaluation_page(classifier, found.texts, answer, subject(answer))
+            files.write_whole(html, page.encode(), "html")
         if as_json:
             typer.echo(_rows.as_json(answer))
-        else:
-            show_measures(answer)
+            return
+        show_measures(answer)
+        if html is not None:
+            terminal.say(f"Written to {html}")

@@ -13,7 +13,7 @@ from marginlens.cli._deferred import errors, np, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
-from marginlens.cli.text._measures import measures, show_measures
+from marginlens.cli.text._measures import show_measures
 from marginlens.cli.text._options import (
     Delimiter,
     DropEmpty,
@@ -198,6 +198,7 @@ def _trained(
     from marginlens.runtime.versions import versions
     from marginlens.text.baselines import compared
     from marginlens.text.classifier import AttentionTextClassifier
+    from marginlens.text.evaluation import measures
 
     tokenizer = _tokenizer(request.tokenizer)
     parts = read_parts(request)
@@ -230,7 +231,7 @@ def _trained(
         "trained_on": trained_on,
         "tested_on": n_tested,
         "test_part": parts.tested_on,
-        "measures": measures(model, parts.test_texts, list(map(str, parts.test_labels))) if n_tested else None,
+        "measures": measures(model, parts.test_texts, parts.test_labels) if n_tested else None,
         "models": rows,
         "training": model.training_,
         "tokens": [dict(zip(table.dtype.names, map(_plain, row), strict=True)) for row in top],
