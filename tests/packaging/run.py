@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from packaging_tools import ROOT, build
+from packaging_tools import build
 
 TORCH = "torch==2.13.0"
 NEEDS_TORCH = {"torch", "probe", "monitor", "minilm", "report"}
@@ -169,13 +169,14 @@ def check_base(interpreter: str, wheel: Path, folder: Path, *, with_types: bool)
             [place.python.parent / "marginlens", "--version"], check=True, capture_output=True, text=True
         )
         place.pip("pytest", "hypothesis")
-        shutil.copytree(ROOT / "tests", place.outside / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", place.outside)
+        checkout = folder / "checkout"  # the copy that the wheel was built from
+        shutil.copytree(checkout / "tests", place.outside / "tests")
+        shutil.copy(checkout / "pyproject.toml", place.outside)
         passed = place.run("-m", "pytest", "-p", "no:cacheprovider", *TESTS).splitlines()
         words = [f"{size} MB", version.stdout.strip(), passed[-1].strip(" =") if passed else ""]
         if with_types:
             place.pip("mypy")
-            shutil.copy(ROOT / "tests" / "packaging" / "user_program.py", place.outside)
+            shutil.copy(checkout / "tests" / "packaging" / "user_program.py", place.outside)
             (place.outside / "pyproject.toml").unlink()  # a user has settings of their own
             words.append("mypy --strict: " + place.run("-m", "mypy", "--strict", "user_program.py").strip())
         return "; ".join(words)
