@@ -37,7 +37,7 @@ class FirstStep(Result, Tabular):
         error_E: (n_vocabulary, d_model) err_s. error_p: (d_model,) err_p.
         loss_before: L at the start.
 
-    `to_frame()` has one row per token: token, alpha, step (the length η₀/2 |α_s| ‖v‖ of its part along v), error (‖err_s‖).
+    `to_frame()` has one row per token: token, alpha, step (the length of its part along v), error (‖err_s‖).
     """
 
     data: LabelledSequences = field(repr=False)
