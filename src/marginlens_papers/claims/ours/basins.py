@@ -16,6 +16,7 @@ from marginlens.directions import correlation
 from marginlens.dynamics import Record, Trajectory, descend
 from marginlens.losses.margin import Logistic
 from marginlens.optimizers import NormalizedGD
+from marginlens.result.palette import ACCENTS
 from marginlens.risk import AttentionRisk
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
 from marginlens.theory.optimality import log_slopes
@@ -32,7 +33,7 @@ STEP = 0.1
 NEAR_1B, NEAR_RANDOM = 4.0, 6.0  # half the sides of the square windows around the origin
 REACHED = 0.99
 FENCE_POINTS = 720
-_COLOURS = ("#0F6FB4", "#0B8A64", "#8A4F9E", "#C58A00")  # locally optimal directions, by margin
+_COLOURS = (ACCENTS[1], ACCENTS[2], ACCENTS[4], ACCENTS[3])  # locally optimal directions, by margin
 _HATCHES = ("////", "....", "\\\\\\\\", "++")
 
 
