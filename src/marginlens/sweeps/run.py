@@ -78,9 +78,7 @@ class SweepStatus(Result, Tabular):
         return Headline("finished" if self.is_finished else "not finished", str(self), self.is_finished or None)
 
     def __str__(self) -> str:
-        share = (
-            f"{self.chunks_done:,} of {self.n_chunks:,} chunks ({self.problems_done:,} of {self.n_problems:,} problems)"
-        )
+        share = f"{self.chunks_done:,} of {counted(self.n_chunks, 'chunk')} ({self.problems_done:,} of {self.n_problems:,} problems)"
         unfinished = "running" if self.is_running else "not finished: running the same sweep again goes on"
         state = "finished" if self.is_finished else unfinished
         wrong = (
@@ -202,7 +200,7 @@ class Sweep(Displayed):
         axes = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in grid.axes.items())
         recorded = ", ".join([*self.store.plan["record"], *self.store.plan["measures"]])
         return (
-            f"Sweep of {len(grid.cells):,} cells{f' ({axes})' if axes else ''} with {grid.n_problems:,} problems each, recording "
+            f"Sweep of {counted(len(grid.cells), 'cell')}{f' ({axes})' if axes else ''} with {grid.n_problems:,} problems each, recording "
             f"{recorded}. {self.status()}"
         )
 

@@ -13,10 +13,8 @@ from marginlens.result import counted
 from marginlens.text.explanation import background
 from marginlens.text.learning import Votes, token_sets
 
-MAX_LISTED_TOKENS, MAX_LISTED_CELLS = (
-    5000,
-    45_000,
-)  # of the page's table of tokens, so that it stays well below a megabyte
+MAX_LISTED_TOKENS = 5000  # rows of the page's table of tokens
+MAX_LISTED_CELLS = 45_000  # cells of that table, so that the page stays well below a megabyte
 MAX_CLASS_COLUMNS = 12  # classes up to which each has columns in the page's tables
 _LISTED_CONFUSIONS = 30  # pairs of classes that are listed where there are more
 
