@@ -1,5 +1,5 @@
 # make reproduce   run the papers' claims and write report/index.html   (ARGS="--quick", ARGS="--only A-F9")
-# make test        lint, types, tests and the numerics job               (PYTEST_ARGS="-k svm")
+# make test        lint, types, tests and the numerics job               (PYTEST_ARGS="-k svm", PYTEST_ARGS="-n 0 --pdb")
 #                  pages are opened in Chromium where it and its driver are found; MARGINLENS_BROWSER=required fails where they are not
 # make test-gpu    tests that need a CUDA device, which make test leaves out; with the packages of the interpreter that PYTHON names
 # make test-wheel  build sdist and wheel, install the wheel in fresh environments and test it there   (ARGS="--extras", ARGS="--python python3.12")
@@ -52,7 +52,7 @@ $(AXE):
 	fi
 
 test: lint $(AXE)
-	@$(BIN)/python -m pytest -m "not gpu" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not gpu" -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 	@$(BIN)/python tests/numerics/run.py
 
 test-gpu:
