@@ -10,9 +10,8 @@ import numpy as np
 
 from benchmarks.baselines import batched_descent
 from marginlens.data import sphere_problems
-from marginlens.data.device_tokens import to_host
 from marginlens.dynamics import descend
-from marginlens.gpu.device import Device, as_device
+from marginlens.gpu.device import Device, as_device, to_host
 from marginlens.optimizers import NormalizedGD
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
+
+import numpy as np
 
 
 class Status(Enum):
@@ -29,3 +32,13 @@ class Status(Enum):
 
     def __repr__(self) -> str:
         return f"Status.{self.name}"
+
+
+def names_of(status: Any) -> Any:
+    """The name of a status, or an array of names, as files hold them."""
+    return np.vectorize(lambda one: one.name, otypes=[str])(status)
+
+
+def statuses(names: Any) -> Any:
+    """The status of a name, or an object array of those of several. Raises KeyError for a name that no status has."""
+    return Status[str(names)] if np.ndim(names) == 0 else np.array([Status[name] for name in names], dtype=object)

@@ -259,10 +259,8 @@ def show_indented(out: Console, text: str) -> None:
 
 def left_out_sequences(count: int, share: str = "") -> str:
     """A sentence on sequences that were left out, and nothing where there are none."""
-    one, several = (
-        f"sequence{share} lacks the token that follows it and is",
-        f"sequences{share} lack the token that follows them and are",
-    )
+    one = f"sequence{share} lacks the token that follows it and is"
+    several = f"sequences{share} lack the token that follows them and are"
     return f"{counted(count, one, several)} left out. " if count else ""
 
 

@@ -117,8 +117,3 @@ class DeviceTokens:
             return [[tokens[b, i, :length] for i, length in enumerate(row)] for b, row in enumerate(lengths)]
 
         return TokenDataset(ragged(X), y, K=None if K is None else ragged(K))
-
-
-def to_host(array: Any) -> Any:
-    """An array on a device as one of NumPy; an array of NumPy as it is."""
-    return array.get() if hasattr(array, "get") else np.asarray(array)

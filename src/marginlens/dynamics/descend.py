@@ -8,7 +8,7 @@ from typing import Any, Protocol, overload
 
 import numpy as np
 
-from marginlens.data.device_tokens import DeviceTokens, to_host
+from marginlens.data.device_tokens import DeviceTokens
 from marginlens.directions import length
 from marginlens.dynamics.brackets import Witness
 from marginlens.dynamics.device_descent import (
@@ -39,7 +39,7 @@ from marginlens.dynamics.kernels.steepest_descent import (
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import InputError, real_array, reject, whole_number
-from marginlens.gpu.device import Device, as_device
+from marginlens.gpu.device import Device, as_device, to_host
 from marginlens.losses.margin import Logistic, as_loss, compiled_code
 from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Nuclear, Spectral, as_norm
 from marginlens.norms.kernels import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN

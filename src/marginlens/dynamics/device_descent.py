@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.device_tokens import DeviceTokens, to_host
+from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics.kernels.steepest_descent import GRADIENT, STEEPEST, Rule
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
@@ -27,7 +27,7 @@ from marginlens.gpu.descent import (
     Shape,
     Steps,
 )
-from marginlens.gpu.device import Device
+from marginlens.gpu.device import Device, to_host
 from marginlens.norms.kernels import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
 from marginlens.optimizers.schedules import sizes_of
 from marginlens.result import Displayed, Tabular, axes_for

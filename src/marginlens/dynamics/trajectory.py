@@ -18,7 +18,7 @@ from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import ExcessRisk
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.result_files import read_result, write_result
-from marginlens.status import Status
+from marginlens.status import Status, names_of, statuses
 from marginlens.svm.solution import Bracket
 from marginlens.typing import FloatArray, IntArray
 
@@ -114,8 +114,7 @@ class Trajectory(Result, Tabular):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run, without what was trained, to a .npz file that `Trajectory.load` reads; `data.save` writes the dataset."""
         per_run = {name: value for name in _PER_RUN if (value := getattr(self, name)) is not None}
-        names = [status.name for status in np.atleast_1d(self.status)]
-        arrays = {**per_run, "status": np.array(names if self.is_batch else names[0]), "saved.steps": self.saved.steps}
+        arrays = {**per_run, "status": names_of(self.status), "saved.steps": self.saved.steps}
         for name, value in self.saved.items():
             parts = {".sign": value.sign, ".log": value.log} if isinstance(value, ExcessRisk) else {"": value}
             arrays.update({f"saved.{name}{part}": array for part, array in parts.items()})
@@ -131,8 +130,6 @@ class Trajectory(Result, Tabular):
         expected = "a .npz file that Trajectory.save wrote"
         required = ("final", "selected", "norm", "status", "steps_taken", "saved.steps")
         arrays = read_result(path, RUN_FORMAT, expected, required)
-        names = arrays["status"]
-        status = np.array([Status[name] for name in names], dtype=object) if names.ndim else Status[str(names)]
         saved: dict[str, Any] = {}
         for name in (
             name.removeprefix("saved.") for name in arrays if name.startswith("saved.") and name != "saved.steps"
@@ -143,7 +140,7 @@ class Trajectory(Result, Tabular):
             elif not part:
                 saved[base] = arrays[f"saved.{base}"]
         per_run: dict[str, Any] = {name: arrays.get(name) for name in _PER_RUN}
-        return cls(**per_run, status=status, saved=Saved(arrays["saved.steps"], saved), risk=risk)
+        return cls(**per_run, status=statuses(arrays["status"]), saved=Saved(arrays["saved.steps"], saved), risk=risk)
 
     def deviation_from(self, law: Any) -> Any:
         """How far the run is from the law of residual attention, (…): the honest answer to "has it converged?".

@@ -101,6 +101,11 @@ def device_of(array: Any) -> Device:
     return _cuda_device(int(array.device.id))
 
 
+def to_host(array: Any) -> Any:
+    """An array on a device as one of NumPy; an array of NumPy as it is."""
+    return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
 def import_cupy() -> Any:
     """The module CuPy; refused in one sentence where it is not installed."""
     try:

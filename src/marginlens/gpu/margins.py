@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout
+from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout, to_host
 from marginlens.result import Displayed, Headline, Tabular, axes_for, counted
 from marginlens.result.drawing import nothing_to_draw
 from marginlens.result.palette import LOCAL
@@ -128,9 +128,8 @@ class DeviceMargins(Displayed, Tabular):
         return axes
 
     def _columns(self) -> dict[str, Any]:
-        arrays = {name: getattr(self, name) for name in ("status", "margin", "residual")}
-        on_host = {name: array.get() if hasattr(array, "get") else array for name, array in arrays.items()}
-        return {"problem": np.arange(len(self)), **on_host}
+        values = {name: to_host(getattr(self, name)) for name in ("status", "margin", "residual")}
+        return {"problem": np.arange(len(self)), **values}
 
     def _headline(self) -> Headline:
         return Headline(counted(len(self), "problem"), f"{self.n_on_cpu:,} were solved on the CPU.")

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.device_tokens import DeviceTokens, to_host
+from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import reject
-from marginlens.gpu.device import Device, parts
+from marginlens.gpu.device import Device, parts, to_host
 from marginlens.gpu.margins import DeviceMargins, MarginArrays, Selection, is_solved_by_warps, solve_margins
 from marginlens.kernels.linalg import EPS
 from marginlens.status import Status

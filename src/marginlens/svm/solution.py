@@ -211,7 +211,7 @@ class MarginSolution(Result, Tabular):
         return {**super().to_dict(), "norm": repr(self.norm)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write problem, solution and proof to a .npz file that `load` reads, here or on another machine."""
+        """Write problem, solution and proof to a .npz file that `load` reads, on any machine."""
         from marginlens.svm.solution_file import save_solution
 
         save_solution(self, path)

@@ -12,7 +12,7 @@ import numpy as np
 from marginlens.errors import InputError
 from marginlens.norms import norm_name, norm_named
 from marginlens.runtime.result_files import not_such_a_file, read_result, write_result
-from marginlens.status import Status
+from marginlens.status import Status, names_of, statuses
 from marginlens.svm.bilinear import BilinearSolution
 from marginlens.svm.graph import GraphSolution
 from marginlens.svm.solution import MarginSolution
@@ -25,9 +25,8 @@ _PARTS = ("X", "Q", "triples", "scale")  # of rows that are known by tokens and 
 
 def save_solution(solution: MarginSolution, path: str | os.PathLike[str]) -> None:
     """Write the problem, its solution and its proof to a .npz file."""
-    names = [status.name for status in np.atleast_1d(np.asarray(solution.status))]
-    status = np.array(names if solution.is_batch else names[0])
-    arrays: dict[str, Any] = {"kind": type(solution).__name__, "norm": norm_name(solution.norm), "status": status}
+    arrays: dict[str, Any] = {"kind": type(solution).__name__, "norm": norm_name(solution.norm)}
+    arrays["status"] = names_of(solution.status)
     for name, value in ((field.name, getattr(solution, field.name)) for field in fields(solution)):
         if isinstance(value, BilinearRows):
             parts = (value.X, value.Q, value.triples, value.terms.scale)
@@ -43,11 +42,11 @@ def load_solution(path: str | os.PathLike[str]) -> MarginSolution:
     arrays = read_result(path, SOLUTION_FORMAT, expected, ("kind", "norm", "status", "lower", "x", "multipliers"))
     try:
         kind = _KINDS[str(arrays["kind"])]
-        names = arrays["status"]
-        status = np.array([Status[name] for name in names], dtype=object) if names.ndim else Status[str(names)]
         rows = {name: _rows(name, arrays) for name in ("rows", "equalities")}
         taken = {field.name: arrays.get(field.name) for field in fields(kind)}
-        solution = kind(**{**taken, **rows, "status": status, "norm": norm_named(str(arrays["norm"]))})
+        solution = kind(
+            **{**taken, **rows, "status": statuses(arrays["status"]), "norm": norm_named(str(arrays["norm"]))}
+        )
         return _checked(solution)
     except (InputError, KeyError, ValueError, TypeError, IndexError) as problem:
         raise not_such_a_file(path, expected, arrays) from problem

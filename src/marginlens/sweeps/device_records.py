@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.device_tokens import DeviceTokens, to_host
+from marginlens.data.device_tokens import DeviceTokens
 from marginlens.dynamics import DeviceRun
 from marginlens.dynamics.trajectory import ENDINGS
-from marginlens.gpu.device import as_device, parts
+from marginlens.gpu.device import as_device, parts, to_host
 from marginlens.gpu.margins import DeviceMargins
 from marginlens.svm.solvers.dual_active_set import INFEASIBLE
 from marginlens.svm.solvers.least_distance import OUTCOME_STATUS

@@ -67,8 +67,8 @@ def measures(classifier: Any, texts: Sequence[str], labels: Sequence[Any], n_mis
                 "label": labels[i],
                 "said": classes[predicted[i]],
                 "probability": float(np.exp(log_probabilities[i].max())),
+                "text": texts[i],
             }
-            | {"text": texts[i]}
             for i in worst.tolist()
         ],
     }

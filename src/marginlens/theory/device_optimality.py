@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marginlens.data.device_tokens import DeviceTokens, to_host
+from marginlens.data.device_tokens import DeviceTokens
+from marginlens.gpu.device import to_host
 from marginlens.gpu.margins import DeviceMargins
 from marginlens.gpu.measures import OPTIMALITY_KINDS, UNDECIDED, SelectedTokens, measure_selections
 from marginlens.papers import implements

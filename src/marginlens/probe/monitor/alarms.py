@@ -88,11 +88,8 @@ def _collapses(curves: CheckpointCurves) -> list[Alarm]:
             holds = (curve <= COLLAPSED_ENTROPY_NATS) & (curve <= COLLAPSED_ENTROPY_SHARE * curve[0])
         start = _first_run(holds)
         if start is not None:
-            name, step, low = (
-                curves.layer_title(layer).capitalize(),
-                _step(curves, start),
-                float(np.nanmin(curve[start:])),
-            )
+            name = curves.layer_title(layer).capitalize()
+            step, low = _step(curves, start), float(np.nanmin(curve[start:]))
             said = (
                 f"{name}: entropy collapse from step {step} on; the mean entropy of its heads fell from {curve[0]:.2g} to "
                 f"{low:.1g} nats, which often comes before training diverges (a lower learning rate or a longer warm-up helps)."
