@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from marginlens import errors
+    from marginlens.cli import _rankings as rankings
     from marginlens.cli import _rows as rows
     from marginlens.cli import _terminal as terminal
     from marginlens.runtime import files
@@ -26,8 +27,9 @@ else:
 
     np = Deferred("numpy")
     errors = Deferred("marginlens.errors")
+    rankings = Deferred("marginlens.cli._rankings")
     rows = Deferred("marginlens.cli._rows")
     terminal = Deferred("marginlens.cli._terminal")
     files = Deferred("marginlens.runtime.files")
 
-__all__ = ["errors", "files", "np", "rows", "terminal"]
+__all__ = ["errors", "files", "np", "rankings", "rows", "terminal"]

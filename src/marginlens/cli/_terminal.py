@@ -182,4 +182,6 @@ def duration(seconds: float) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return "–"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -15,15 +15,13 @@ import typer
 
 import marginlens as ml
 from marginlens.cli._completions import ENCODINGS, words_of
-from marginlens.cli._deferred import errors, np, terminal
+from marginlens.cli._deferred import errors, np, rankings, terminal
 from marginlens.cli._deferred import files as places
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet, refuse_options
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from marginlens.cli._terminal import Bar
     from marginlens.data.text_windows import SequenceSplit
     from marginlens.data.tokens import IntArray
@@ -35,10 +33,6 @@ WINDOW = 16  # tokens of a window unless said otherwise
 STDIN = "-"
 _CONTINUED = 40  # tokens that follow a prefix unless said otherwise
 _WORDS = 300  # words that have an id of their own unless said otherwise
-_SHOWN = 3  # last tokens that are shown unless chosen
-_RANKING_LINES = 12  # components above others that the terminal lists for a last token, and
-_LOWER = 12  # components below each; JSON has all
-_MEMBERS = 40  # tokens of a component that the terminal lists
 _DISTRIBUTION = 10  # next tokens that are listed
 _GRAPH_PACKAGES = ("python", "marginlens", "numpy", "scipy")  # whose versions a saved file names
 
@@ -194,7 +188,7 @@ def graph(
             ids = None if prefix is None else _prefix_ids(ranking.named, prefix)
             row = ranking.to_dict()
         if screen is not None:
-            _show_rankings(screen, row)
+            rankings.show_rankings(screen, row)
         if plot is not None:
             _draw(ranking, plot)
         if save is not None:
@@ -205,7 +199,7 @@ def graph(
             solution = ml.graph_svm(ranking.named.data.E, ranking.graphs, progress=bar)
         row["separability"] = _rows.separability(ranking.named, ranking.graphs, solution)
         if screen is not None:
-            _show_separability(screen, row["separability"])
+            rankings.show_separability(screen, row["separability"])
         if ids is not None or held_out is not None:
             with _stage("Making the automaton"):
                 automaton, reason = _fitted(ranking, solution)
@@ -216,7 +210,7 @@ def graph(
                     scores = [] if automaton is None else _scores(ranking.split, automaton)
                 row["prediction"] = {"reason": reason, "scores": scores}
                 if screen is not None and scores:
-                    _show_prediction(screen, scores)
+                    rankings.show_prediction(screen, scores)
             if ids is not None:
                 row["continuation"] = {
                     "prefix": prefix,
@@ -366,17 +360,7 @@ class Ranking:
         named, split = (read, None) if held_out is None else (read.training, read)
         graphs = ml.priority_graphs(named.data)
         counts = np.bincount(named.data.last, minlength=named.data.n_vocabulary)
-        frequent = [int(k) for k in np.argsort(-counts, kind="stable") if counts[k]]
-        known = {name: k for k, name in enumerate(named.vocabulary.shown)}
-        known |= {name: k for k, name in enumerate(named.vocabulary.names)}
-        for name in last or ():
-            if name not in known:
-                raise errors.reject("last", f"one of the {len(named.vocabulary)} tokens of the vocabulary", repr(name))
-            if known[name] not in graphs:
-                raise errors.reject(
-                    "last", "the last token of some sequence that holds the token which follows it", repr(name)
-                )
-        shown = list(dict.fromkeys(known[name] for name in last)) if last else frequent[:_SHOWN]
+        shown = rankings.shown_last_tokens(graphs, named.vocabulary.names, counts, last)
         return cls(source, named, graphs, shown, split)
 
     def to_dict(self) -> dict[str, Any]:
@@ -396,39 +380,11 @@ class Ranking:
         }
 
     def _row(self, last: int) -> dict[str, Any]:
-        graph, names = self.graphs[last], self.named.vocabulary.shown
-        sizes = [len(part) for part in graph.components]
-        return {
-            "last": names[last],
-            "samples": int(np.sum(self.named.data.last == last)),
-            "tokens": len(graph.nodes),
-            "components": graph.n_components,
-            "largest_component": max(sizes),
-            "strict_pairs": len(graph.strict),
-            "tied_pairs": sum(size * (size - 1) // 2 for size in sizes),
-            "acyclic": graph.is_acyclic,
-            "order": self._order(graph, names),
-        }
-
-    def _order(self, graph: PriorityGraph, names: Sequence[str]) -> dict[str, Any]:
-        """Which components the sequences rank above which, how many say so, and the pairs of tokens behind it."""
-        data = self.named.data
-        evidence, order = ml.graphs.ranking_evidence(data, graph), ml.graphs.component_order(graph)
-        original = data.original_samples() if self.split is None else self.split.samples
-        count = graph.n_components * (graph.n_components - 1) // 2
-        direct, reached = int(order.direct.sum()), int(order.reach.sum())
-        return {
-            "equal": [[names[token] for token in part] for part in graph.components],
-            "compared": {"directly": direct, "through_chains": reached - direct, "not": count - reached},
-            "above": [
-                {"component": int(upper), "over": int(lower), "sequences": int(times)}
-                for (upper, lower), times in zip(evidence.components.tolist(), evidence.component_samples, strict=True)
-            ],
-            "pairs": [
-                {"above": names[i], "below": names[j], "sequences": int(times), "first": int(original[first])}
-                for (i, j), times, first in zip(evidence.pairs.tolist(), evidence.samples, evidence.first, strict=True)
-            ],
-        }
+        data, graph = self.named.data, self.graphs[last]
+        places = data.original_samples() if self.split is None else self.split.samples
+        evidence = ml.graphs.ranking_evidence(data, graph)
+        n_samples = int(np.sum(data.last == last))
+        return rankings.graph_row(graph, self.named.vocabulary.shown, n_samples, evidence, places)
 
 
 def _fitted(ranking: Ranking, solution: GraphSolution) -> tuple[ml.NextTokenAutomaton | None, str]:
@@ -520,101 +476,3 @@ def _save(ranking: Ranking, place: Path, held_out: float | None) -> None:
         "{\n" + ",\n".join([*entries, f'"graphs":[\n{graphs}]']) + "\n}\n"
     )  # one line for each entry and part of a graph
     places.write_whole(place, text.encode(), "save")
-
-
-# ---- the terminal
-
-
-def _show_rankings(out: Console, row: dict[str, Any]) -> None:
-    from marginlens.data.vocabulary import quoted
-
-    dropped = row["dropped"]
-    share = f" ({dropped / (dropped + row['samples']):.0%})" if dropped else ""
-    left_out = _rows.left_out_sequences(dropped, share)
-    held_out = f"{terminal.counted(row['held_out'], 'other is', 'others are')} held out. " if "held_out" in row else ""
-    out.print(f"{row['file']}: {row['size']}", markup=False)
-    out.print(
-        f"{left_out}{held_out}{terminal.counted(row['last_tokens'], 'different last token')}, {row['acyclic']} of them without ties.",
-        markup=False,
-    )
-    cells = []
-    for graph in row["graphs"]:
-        cells.append({**graph, "last": quoted(graph["last"]), "acyclic": "yes" if graph["acyclic"] else "no"})
-        del cells[-1]["order"]
-    out.print(terminal.rows_table("Priorities by last token", cells))
-    for graph in row["graphs"]:
-        _show_order(out, graph)
-
-
-def _show_order(out: Console, row: dict[str, Any]) -> None:
-    """The components that sequences rank above others, with how many say so, and nothing that they do not say."""
-    from marginlens.data.vocabulary import quoted
-
-    order, last = row["order"], quoted(row["last"])
-    compared = order["compared"]
-    total = sum(compared.values())
-    if not total:
-        equal = f"all {row['tokens']} tokens are equal" if row["tokens"] > 1 else "there is one token"
-        out.print(f"After {last} {equal}.", markup=False)
-        return
-    rest = f", {compared['not']} not at all" if compared["not"] else ""
-    chains = f", {compared['through_chains']} through chains" if compared["through_chains"] else ""
-    out.print(
-        f"After {last}, {compared['directly']} of {total} pairs of components are ranked by sequences{chains}{rest}. "
-        "Above > below (sequences that say so):",
-        markup=False,
-    )
-    names = [quoted(members[0]) for members in order["equal"]]
-    several = [part for part, members in enumerate(order["equal"]) if len(members) > 1]
-    for number, part in enumerate(several, 1):
-        members = order["equal"][part]
-        names[part] = f"[{number}]"
-        more = f" … {len(members)} in all" if len(members) > _MEMBERS else ""
-        equal = " ".join(map(quoted, members[:_MEMBERS]))
-        _rows.show_indented(out, f"[{number}] = {len(members)} equal tokens: {equal}{more}")
-    below: dict[int, list[tuple[int, int]]] = {}
-    for pair in order["above"]:
-        below.setdefault(pair["component"], []).append((pair["sequences"], pair["over"]))
-    ranked = sorted(below.items(), key=lambda item: (-sum(times for times, _ in item[1]), item[0]))
-    for upper, lower in ranked[:_RANKING_LINES]:
-        lower.sort(key=lambda pair: (-pair[0], pair[1]))
-        listed = "  ".join(f"{names[part]} ({times})" for times, part in lower[:_LOWER])
-        more = f"  and {len(lower) - _LOWER} more" if len(lower) > _LOWER else ""
-        _rows.show_indented(out, f"{names[upper]} > {listed}{more}")
-    if len(ranked) > _RANKING_LINES:
-        more = f"and {len(ranked) - _RANKING_LINES} more components above others; --json lists them all."
-        _rows.show_indented(out, more)
-
-
-def _show_separability(out: Console, row: dict[str, Any]) -> None:
-    out.print(f"Graph-SVM of all last tokens: {row['meaning']} {row['proof']}", markup=False)
-    if "conflict" in row:
-        out.print(row["conflict"]["sentence"], markup=False)
-        counts = [ranking["sequences"] for ranking in row["conflict"]["rankings"]]
-        times = f"{counts[0]}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-        out.print(
-            f"Sequences that say so: {times} for each ranking. Linearly independent embeddings, such as one-hot ones, separate "
-            "every order; --json lists the rows in conflict.",
-            markup=False,
-        )
-
-
-def _show_prediction(out: Console, scores: list[dict[str, Any]]) -> None:
-    some_unknown = any(score["unknown"] for score in scores)
-    cells = [
-        {
-            "rule": score["rule"],
-            "sequences": score["samples"],
-            "accuracy": f"{score['accuracy']:.3f}",
-            "log-loss": f"{score['finite_log_loss']:.3f}",
-            "impossible": f"{score['impossible']:.2%}",
-            **({"unknown": f"{score['unknown']:.2%}"} if some_unknown else {}),
-        }
-        for score in scores
-    ]
-    out.print(terminal.rows_table("Prediction of the sequences held out", cells))
-    out.print(
-        "impossible: the token that follows had probability zero; the log-loss is the mean over the others. Every rule chooses among "
-        "the tokens of the sequence.",
-        markup=False,
-    )
