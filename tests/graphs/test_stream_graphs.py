@@ -137,6 +137,26 @@ def test_a_folder_is_gone_on_with_and_damaged_files_are_made_again(stream: ml.da
         assert_same(ml.priority_graphs(stream, out=out), one_pass([zipf(3_000, 50)], 6, 50))
 
 
+def test_what_a_killed_run_left_beside_a_whole_index_goes(stream: ml.data.TokenStream, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("what the cat saw the dog saw, what the dog saw the cat did not\n" * 20, encoding="utf-8")
+    for source in (stream, ml.data.TextStream(text, 4, chunk=300)):
+        out, counted = tmp_path / type(source).__name__, []
+        expected = {last: graph.edges.tolist() for last, graph in ml.priority_graphs(source, out=out).items()}
+        whole = {file for file in out.rglob("*") if file.is_file()}
+        (out / "chunks").mkdir()
+        left = [out / "chunks" / "000001.counts", out / ".first.partial", out / "parts" / ".000000.graphs-x.partial"]
+        if source is not stream:
+            left += [out / "tokens.ids", out / "tokens.json"]
+        for place in left:
+            place.write_bytes(b"left over")
+        graphs = ml.priority_graphs(source, out=out, progress=lambda done, _: counted.append(done))  # noqa: B023
+        assert not counted
+        assert {last: graph.edges.tolist() for last, graph in graphs.items()} == expected
+        assert not (out / "chunks").exists()
+        assert {file for file in out.rglob("*") if file.is_file()} == whole
+
+
 def test_the_folder_of_something_else_is_refused(stream: ml.data.TokenStream, tmp_path: Path) -> None:
     ml.priority_graphs(stream, out=tmp_path / "graphs")
     other = ml.data.TokenStream(zipf(3_000, 50, seed=1), 6)

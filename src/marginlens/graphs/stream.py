@@ -67,13 +67,15 @@ def _fill(folder: Path, source: TokenStream | TextStream, engine: Any, progress:
             if _is_left_over(entry):
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         store = _Store(folder, source.fingerprint)
-        if store.is_complete():
-            return
-        stream = source.tokens(folder, progress)
-        if stream.n_vocabulary > MAX_TOKENS:
-            remedy = "Number the tokens that occur from 0 on."
-            raise reject("n_vocabulary", f"at most {MAX_TOKENS} tokens", stream.n_vocabulary, remedy)
-        store.fill(stream, engine, progress)
+        if not store.is_complete():
+            stream = source.tokens(folder, progress)
+            if stream.n_vocabulary > MAX_TOKENS:
+                remedy = "Number the tokens that occur from 0 on."
+                raise reject("n_vocabulary", f"at most {MAX_TOKENS} tokens", stream.n_vocabulary, remedy)
+            store.fill(stream, engine, progress)
+        shutil.rmtree(
+            folder / CHUNKS, ignore_errors=True
+        )  # also those of a run that was killed when its index was there
         source.forget(folder)
 
 
@@ -287,7 +289,7 @@ class _Store:
     fingerprint: str
 
     def fill(self, stream: TokenStream, engine: Any, progress: Progress) -> None:
-        """Count the chunks that are missing, merge them, and write the index; the chunks go when it is there."""
+        """Count the chunks that are missing, merge them, and write the index."""
         threads, indices = Threads(n_threads()), range(stream.n_chunks)
         missing = [k for k in indices if not self._is_whole(self._chunk(k), self._chunk_facts(k, stream))]
         progress.expect(progress.done + len(missing))
@@ -302,7 +304,6 @@ class _Store:
             self._write_part(p, ranges[p], part, stream.n_vocabulary)
             progress.advance()
         self._write_index(ranges, totals, stream)
-        shutil.rmtree(self.folder / CHUNKS, ignore_errors=True)
 
     def is_complete(self) -> bool:
         """Whether the index is there and every file that it lists is whole; otherwise the index goes."""
