@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,19 @@ def test_it_prints_a_summary_and_goes_on_in_its_folder(text):
     assert "which holds the graphs of another stream" in refused.stderr
 
 
+def test_texts_may_be_packed_and_in_another_encoding(text):
+    Path("plain.txt").write_bytes(gzip.compress("naïf, très naïf\r\n".encode("latin-1") * 9))
+    Path("utf8.txt").write_text("naïf, très naïf\n" * 9, encoding="utf-8")
+    rows = [
+        numbers("--stream", "plain.txt", "--encoding", "latin-1", "--window", "12"),
+        numbers("--stream", "utf8.txt", "--window", "12"),
+    ]
+    assert rows[0]["graphs"] == rows[1]["graphs"]
+    refused = graph("--stream", "plain.txt")
+    assert refused.exit_code == 2
+    assert "--encoding must be the encoding of the text" in refused.stderr
+
+
 def test_token_ids_are_read_from_raw_files_and_arrays(here):
     ids = np.random.default_rng(0).integers(9, size=400)
     ids.astype("<u2").tofile("ids.bin")
@@ -75,6 +89,8 @@ def test_token_ids_are_read_from_raw_files_and_arrays(here):
         (("--stream", "t.txt", "--separator", "3"), "--separator "),
         (("--stream", "t.txt", "--vocabulary", "3"), "--vocabulary "),
         (("--stream", "t.txt", "--dtype", "uint16", "--words"), "--words "),
+        (("--stream", "t.txt", "--dtype", "uint16", "--encoding", "latin-1"), "--encoding "),
+        (("--stream", "t.txt", "--encoding", "utf-9"), "--encoding must be an encoding that Python knows"),
         (("--stream", "t.json"), "a text or a file of token ids"),
         (("t.txt", "t.txt"), "a single one unless --stream"),
         (("t.txt", "--out", "graphs"), "--out must be left out unless --stream is given"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.data import text_stream
+from marginlens.data import plain_text, text_stream
 from marginlens.data.text_windows import indexed_text
 from marginlens.data.vocabulary import Characters, Listed, Words
 from marginlens.runtime.progress import Progress
@@ -21,13 +24,20 @@ TEXT = "\ufeffΟΔΟΣ the cat and the dog,\r\nthe cat's dog — <unk> @-@ naïv
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 7 bytes, so that characters, new lines and words are cut between two."""
-    monkeypatch.setattr(text_stream, "_BLOCK_BYTES", 7)
+    for module in (plain_text, text_stream):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 7)
 
 
 def write(path: Path, text: str = TEXT) -> Path:
-    content = text.encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    packed = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    path.write_bytes(packed.get(path.suffix, bytes)(text.encode()))
     return path
+
+
+def ids_of(stream: ml.data.TokenStream) -> np.ndarray:
+    """All tokens of a stream."""
+    chunks = [stream.read(k) for k in range(stream.n_chunks)]
+    return np.concatenate([chunk.ids[chunk.first :] for chunk in chunks])
 
 
 @pytest.mark.parametrize(
@@ -35,15 +45,69 @@ def write(path: Path, text: str = TEXT) -> Path:
     [None, Words(), Words(lowercase=False, max_vocabulary=5), Words(min_count=41), Listed()],
     ids=["characters", "words", "frequent", "rare", "listed"],
 )
-@pytest.mark.parametrize("name", ["text.txt", "text.txt.gz"])
+@pytest.mark.parametrize("name", ["text.txt", "text.txt.gz", "text.bz2", "text.xz"])
 def test_a_file_has_the_tokens_of_the_text_in_memory(tmp_path: Path, unit: Any, name: str) -> None:
     path = write(tmp_path / name)
     text = ml.data.read_text(write(tmp_path / "plain.txt"))
     vocabulary, ids = indexed_text(text, unit)
     stream = ml.data.TextStream(path, 6, unit, chunk=500).tokens(tmp_path, Progress())
-    chunks = [stream.read(k) for k in range(stream.n_chunks)]
-    np.testing.assert_array_equal(np.concatenate([chunk.ids[chunk.first :] for chunk in chunks]), ids)
+    np.testing.assert_array_equal(ids_of(stream), ids)
     assert stream.names == vocabulary.names
+
+
+@pytest.mark.parametrize("name", ["packed.gz", "packed.bz2", "packed.xz"])
+def test_files_are_unpacked_by_their_bytes_not_by_their_name(tmp_path: Path, name: str) -> None:
+    renamed = write(tmp_path / name).rename(tmp_path / "text.txt")
+    plain = write(tmp_path / "plain.gz", "BZh text, not packed")
+    assert ml.data.read_text(renamed) == TEXT.removeprefix("\ufeff").replace("\r\n", "\n")
+    assert ml.data.read_text(plain) == "BZh text, not packed"
+    stream = ml.data.TextStream([renamed, plain], 4).tokens(tmp_path, Progress())
+    assert stream.n_tokens == len(ml.data.read_text(renamed)) + len(ml.data.read_text(plain))
+
+
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("ab" * 40 + "c", [Characters()]),
+        ('{"naïve":["ΟΔΟΣ","Σ!"],"b+c=d/e;":(1)}' * 9, [Characters(), Words(max_vocabulary=None)]),
+        ("你好，世界。ΑΣ、ΒΣ！好" * 9, [Characters(), Words(max_vocabulary=None)]),
+        ("ΑΣ\u3000the\tΣΑΣ\u2028cat's" * 9, [Characters(), Words(), Listed()]),
+    ],
+    ids=["letters", "marks", "ideographs", "blanks"],
+)
+def test_a_text_of_one_line_is_cut_where_no_token_is(tmp_path: Path, text: str, units: Iterable[Any]) -> None:
+    path = write(tmp_path / "text.txt", text)
+    for unit in units:
+        vocabulary, ids = indexed_text(text, unit)
+        folder = tmp_path / type(unit).__name__
+        folder.mkdir()
+        stream = ml.data.TextStream(path, 2, unit, chunk=50).tokens(folder, Progress())
+        assert stream.names == vocabulary.names
+        np.testing.assert_array_equal(ids_of(stream), ids)
+
+
+def test_no_more_than_a_few_blocks_of_a_line_wait_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_stream, "_MAX_TOKEN", 40)
+    path = write(tmp_path / "marks.txt", "aaaaaaaaaaaaaaaaaaaa;bbbbbbbbbbbb b" * 50 + "a" * 38)
+    pieces = list(text_stream._pieces(path, "utf-8"))
+    assert "".join(pieces) == path.read_text(encoding="utf-8")
+    assert max(map(len, pieces)) <= 47
+    with pytest.raises(ml.InputError, match="at least every 40 characters"):
+        ml.priority_graphs(ml.data.TextStream(write(tmp_path / "long.txt", "a b " + "a" * 60), 1, Words()))
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-be", "utf-32", "gb18030", "shift_jis", "cp437"])
+def test_an_encoding_reads_what_the_text_in_memory_has(tmp_path: Path, encoding: str) -> None:
+    text = "the cat, cafe and\r\nthe end\r\n" * 9 + ("très naïf" if encoding in ("latin-1", "cp437") else "日本語")
+    path = tmp_path / "text.txt"
+    path.write_bytes(text.encode(encoding))
+    assert ml.data.read_text(path, encoding) == text.replace("\r\n", "\n")
+    vocabulary, ids = indexed_text(text.replace("\r\n", "\n"), Words())
+    stream = ml.data.TextStream(path, 4, Words(), encoding=encoding)
+    tokens = stream.tokens(tmp_path, Progress())
+    assert tokens.names == vocabulary.names
+    np.testing.assert_array_equal(ids_of(tokens), ids)
+    assert stream.fingerprint != ml.data.TextStream(path, 4, Words()).fingerprint
 
 
 def test_the_graphs_are_those_of_the_windows_in_memory(tmp_path: Path) -> None:
@@ -103,7 +167,9 @@ def test_a_wrong_text_ends_in_a_sentence(tmp_path: Path) -> None:
     good = write(tmp_path / "good.txt")
     (tmp_path / "latin.txt").write_bytes(b"na\xc3\xafve na\xefve")
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(TEXT.encode())[:-20])
-    (tmp_path / "plain.gz").write_text("no archive")
+    (tmp_path / "cut.bz2").write_bytes(bz2.compress(TEXT.encode())[:-20])
+    (tmp_path / "damaged.xz").write_bytes(lzma.compress(TEXT.encode())[:60] + bytes(80))
+    (tmp_path / "text.zst").write_bytes(b"\x28\xb5\x2f\xfd\x04\x00")
     write(tmp_path / "empty.txt", "")
     for files, window, unit, words in (
         (tmp_path / "missing.txt", 3, None, "which is not there"),
@@ -112,12 +178,19 @@ def test_a_wrong_text_ends_in_a_sentence(tmp_path: Path) -> None:
         (3, 3, None, "int"),
         (good, 3, "words", "'unit'"),
         (good, 0, None, "'window'"),
-        (tmp_path / "latin.txt", 3, None, "whose byte 9 (0xef) is not"),
+        (tmp_path / "latin.txt", 3, None, "byte 9 (0xef)"),
         (tmp_path / "cut.txt.gz", 3, None, "truncated or damaged"),
-        (tmp_path / "plain.gz", 3, None, "truncated or damaged"),
+        (tmp_path / "cut.bz2", 3, None, "truncated or damaged"),
+        (tmp_path / "damaged.xz", 3, None, "truncated or damaged"),
+        (tmp_path / "text.zst", 3, None, "packed by zstd instead. Unpack it first"),
         (tmp_path / "empty.txt", 3, None, "at least one token"),
         (good, 100_000, None, "shorter than the longest text"),
     ):
         with pytest.raises(ml.InputError) as refusal:
             ml.priority_graphs(ml.data.TextStream(files, window, unit))
         assert words in str(refusal.value)
+    for encoding in ("utf-9", "hex", 8):
+        with pytest.raises(ml.InputError, match="an encoding that Python knows"):
+            ml.data.TextStream(good, 3, encoding=encoding)  # type: ignore[arg-type]
+        with pytest.raises(ml.InputError, match="an encoding that Python knows"):
+            ml.data.read_text(good, encoding)  # type: ignore[arg-type]

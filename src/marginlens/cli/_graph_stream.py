@@ -35,6 +35,7 @@ class StreamOptions:
     words: bool
     vocabulary: int | None
     tokenizer: Path | None
+    encoding: str | None
     dtype: str | None
     separator: int | None
     last: list[str] | None
@@ -48,11 +49,12 @@ class StreamOptions:
                 raise reject("file", "a text or a file of token ids where --stream is given", repr(str(file)))
         if all(file.is_dir() or file.suffix.lower() in _TOKEN_FILES for file in self.files) or self.dtype is not None:
             given = {"words": self.words, "vocabulary": self.vocabulary, "tokenizer": self.tokenizer}
-            refuse_options("for files of token ids", **given)
+            refuse_options("for files of token ids", **given, encoding=self.encoding)
             dtype = self.dtype or ("uint32" if self.files[0].suffix.lower() == ".u32" else "uint16")
             return ml.data.TokenStream(list(self.files), self.window, separator=self.separator, dtype=dtype)
         refuse_options("for texts", separator=self.separator)
-        return ml.data.TextStream(list(self.files), self.window, self._unit(n_words))
+        encoding = self.encoding or "utf-8"
+        return ml.data.TextStream(list(self.files), self.window, self._unit(n_words), encoding=encoding)
 
     def _unit(self, n_words: int) -> Any:
         if self.tokenizer is not None:

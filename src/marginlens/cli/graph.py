@@ -40,8 +40,8 @@ SequenceFiles = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILE",
-        help="A text, also .gz, - for one from stdin, or a .json or .npz file with sequences, labels and optionally vocabulary and E; "
-        "several files of a stream.",
+        help="A text, also packed as .gz, .bz2 or .xz, - for one from stdin, or a .json or .npz file with sequences, labels and "
+        "optionally vocabulary and E; several files of a stream.",
         show_default=False,
     ),
 ]
@@ -118,7 +118,7 @@ def graph(
         bool,
         typer.Option(
             "--stream",
-            help="Files that need not fit in memory: texts, also .gz, or token ids as .npy, .bin or Arrow files; graphs alone.",
+            help="Files that need not fit in memory: texts, also packed, or token ids as .npy, .bin or Arrow files; graphs alone.",
         ),
     ] = False,
     out: Annotated[
@@ -161,10 +161,10 @@ def graph(
             from marginlens.cli._graph_stream import StreamOptions, rank_stream
 
             drawn = {"plot": plot, "save": save, "sequences": sequences}
-            kept = {"d_model": d_model, "drop": drop, "held_out": held_out, "prefix": prefix, "encoding": encoding}
+            kept = {"d_model": d_model, "drop": drop, "held_out": held_out, "prefix": prefix}
             refuse_options("for a stream", **kept, **drawn)
             length = WINDOW if window is None else window
-            texts = (words, vocabulary, tokenizer)
+            texts = (words, vocabulary, tokenizer, encoding)
             rank_stream(StreamOptions(files, length, *texts, dtype, separator, last, out, scheduler), _WORDS, as_json)
             return
         given = {"out": out, "tokenizer": tokenizer, "dtype": dtype, "separator": separator, "scheduler": scheduler}
@@ -263,7 +263,8 @@ class TextSource:
 
     def read(self, held_out: float | None) -> NamedSequences | SequenceSplit:
         """The windows; where a share is held out, those of the beginning of the text and those of its end."""
-        from marginlens.data.text_windows import read_text, split_text_windows, text_windows
+        from marginlens.data.plain_text import read_text
+        from marginlens.data.text_windows import split_text_windows, text_windows
 
         text, options = read_text(self.file, self.encoding or "utf-8"), {"d_model": self.d_model, "rng": self.seed}
         if held_out is None:

@@ -28,6 +28,7 @@ from marginlens.data.paper_examples import (
     norm_example,
     norm_selection_example,
 )
+from marginlens.data.plain_text import read_text
 from marginlens.data.random_tokens import (
     MonotoneNetwork,
     class_clusters,
@@ -52,7 +53,7 @@ from marginlens.data.sequence_generators import (
 )
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_stream import TextStream
-from marginlens.data.text_windows import SequenceSplit, read_text, split_sequences, split_text_windows, text_windows
+from marginlens.data.text_windows import SequenceSplit, split_sequences, split_text_windows, text_windows
 from marginlens.data.token_stream import TokenStream
 from marginlens.data.tokens import TokenDataset
 from marginlens.data.vocabulary import Characters, NamedSequences, Vocabulary, Words

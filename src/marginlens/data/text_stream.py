@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
-import gzip
 import hashlib
 import json
 import os
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from marginlens.data.plain_text import BLOCK_BYTES, incremental_decoder, text_blocks
 from marginlens.data.token_stream import RawFile, TokenStream
 from marginlens.data.vocabulary import Characters, Unit, Vocabulary
 from marginlens.errors import reject, whole_number
@@ -26,10 +25,16 @@ from marginlens.runtime.files import as_path, flush_folder, unusable, write_whol
 from marginlens.runtime.progress import Progress
 from marginlens.typing import IntArray
 
-_BLOCK_BYTES = 1 << 20  # of a file that are read at a time
 _BLOCK_TOKENS = 1 << 22  # that are renumbered at a time
+_MAX_TOKEN = 1 << 22  # characters that are searched for a place to cut
 _N_CODE_POINTS = 0x110000
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_CUTS = (  # where a piece of text may end, the best first: after a line; in a longer line, before a blank, or after a mark that no
+    # token of Words() reaches beyond and that does not change how the letters beside it look in lower case
+    re.compile(r"(?s).*\n"),
+    re.compile(r"(?s).+(?=\s)"),
+    re.compile(r'(?s).*[(){}\[\]"!?;+=/、。，；！？]'),
+)
 _TOKENS, _FIRST, _DESCRIPTION = "tokens.ids", ".first.partial", "tokens.json"
 
 
@@ -40,15 +45,19 @@ class TextStream:
     `text_windows(read_text(file), window, unit)`, with the same ids.
 
     Args:
-        files: the path of a file in UTF-8, also compressed as .gz, or a list of them.
+        files: the path of a text file, also packed by gzip, bzip2 or xz, or a list of them.
         window: T, the tokens of each window.
         unit: what a token is: `Characters()` by default, `Words(...)`, or a tokenizer of the package tokenizers, also inside one of
-            transformers, which reads line by line, as `Words(pattern=...)` does where a token may hold a new line. The vocabulary is that
-            of all files.
+            transformers, which reads line by line, as `Words(pattern=...)` does where a token may hold a new line. Lines longer than a
+            megabyte are cut before a blank or after a mark such as ; or 。, and one that has neither for 4 million characters is read by
+            Characters() alone. The vocabulary is that of all files.
+        encoding: of all files.
         chunk: labels of a chunk, as in `TokenStream`.
     """
 
-    def __init__(self, files: Any, window: int, unit: Any = None, *, chunk: int | None = None) -> None:
+    def __init__(
+        self, files: Any, window: int, unit: Any = None, *, encoding: str = "utf-8", chunk: int | None = None
+    ) -> None:
         single = isinstance(files, str | os.PathLike)
         listed = [files] if single else list(files) if isinstance(files, Sequence) else []
         expected = "the path of a text file, or a list of them"
@@ -61,6 +70,8 @@ class TextStream:
                 raise reject("files", expected, f"{str(file)!r}, {got}")
         self.window = whole_number(window, "window", at_least=1)
         self.unit = Characters() if unit is None else unit
+        incremental_decoder(encoding)
+        self.encoding = encoding
         self.tokens_per_chunk = None if chunk is None else whole_number(chunk, "chunk", at_least=1)
         self._numbering()  # refuses what is no unit
 
@@ -71,7 +82,9 @@ class TextStream:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all files and of what decides how they are counted."""
-        digest = hashlib.sha256(json.dumps([self.window, _identity(self.unit)]).encode())
+        encoding = codecs.lookup(self.encoding).name
+        decisive = [self.window, _identity(self.unit), *([] if encoding == "utf-8" else [encoding])]
+        digest = hashlib.sha256(json.dumps(decisive).encode())
         for path in self.files:
             try:
                 with path.open("rb") as file:
@@ -125,12 +138,13 @@ class TextStream:
 
     def _write_first_ids(self, place: Path, numbering: _Numbering, progress: Progress) -> list[int]:
         """Write every token by the number that `numbering` gives it at first; where each text begins, and the number of all tokens."""
-        edges = [0]
+        edges, anywhere = [0], isinstance(numbering, _CodePoints)  # where a text may be cut
         try:
             with place.open("wb") as file:
                 for path in progress.each(self.files):
                     n_tokens = 0
-                    for piece in _pieces(path):
+                    pieces = text_blocks(path, self.encoding, "files") if anywhere else _pieces(path, self.encoding)
+                    for piece in pieces:
                         ids = numbering.ids(piece)
                         file.write(ids.astype("<u4").data)
                         n_tokens += len(ids)
@@ -154,47 +168,20 @@ def _identity(unit: Any) -> Any:
 # ---- reading
 
 
-def _pieces(path: Path) -> Iterator[str]:
-    """The text of a file in pieces of about a megabyte that end with a line; a longer line is cut before a blank."""
+def _pieces(path: Path, encoding: str) -> Iterator[str]:
+    """The text of a file in pieces of about a megabyte with whole tokens: they end where `_CUTS` allow it."""
     waiting = ""
-    for text in _decoded(path):
+    for text in text_blocks(path, encoding, "files"):
         waiting += text
-        end = waiting.rfind("\n") + 1 or (waiting.rfind(" ") if len(waiting) > _BLOCK_BYTES else 0)
-        if end > 0:
+        cuts = _CUTS if len(waiting) > BLOCK_BYTES else _CUTS[:1]
+        if end := next((found.end() for cut in cuts if (found := cut.match(waiting))), 0):
             yield waiting[:end]
             waiting = waiting[end:]
+        if len(waiting) > _MAX_TOKEN:
+            expected = f"texts with a new line, blank or mark at least every {_MAX_TOKEN:,} characters"
+            raise reject("files", expected, f"{str(path)!r}, which has none for longer", "Characters() reads any text.")
     if waiting:
         yield waiting
-
-
-def _decoded(path: Path) -> Iterator[str]:
-    """The text of a file as `read_text` reads it: without a byte-order mark, with new lines as one character."""
-    decoder, n_bytes, carried = codecs.getincrementaldecoder("utf-8")(), 0, ""
-    for content in _blocks(path):
-        pending = len(decoder.getstate()[0])
-        try:
-            text = carried + decoder.decode(content, final=not content)
-        except UnicodeDecodeError as problem:
-            wrong = f"{str(path)!r}, whose byte {n_bytes - pending + problem.start} (0x{problem.object[problem.start]:02x}) is not"
-            raise reject("files", "text files in UTF-8", wrong) from problem
-        text = text if n_bytes else text.removeprefix("\ufeff")
-        n_bytes += len(content)
-        carried = "\r" if content and text.endswith("\r") else ""  # half of a new line
-        yield text.removesuffix(carried).replace("\r\n", "\n")
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, a block at a time, and an empty one at the end."""
-    opened: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        with opened(path, "rb") as file:
-            while content := file.read(_BLOCK_BYTES):
-                yield content
-    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
-        raise reject("files", "text files", f"{str(path)!r}, which is truncated or damaged ({problem})") from problem
-    except OSError as problem:
-        raise reject("files", "text files", unusable(path, problem)) from problem
-    yield b""
 
 
 # ---- numbering tokens
@@ -272,12 +259,11 @@ def _renumbered(first: Path, place: Path, numbering: _Numbering) -> dict[str, An
     table = numbering.table()
     dtype = "uint16" if table.max() < 2**16 else "uint32"
     table, checksum = table.astype(dtype), 0
-    source: npt.NDArray[Any] = np.memmap(first, dtype="<u4", mode="r")
     aside = place.with_name(f".{place.name}.partial")
     try:
-        with aside.open("wb") as file:
-            for a in range(0, len(source), _BLOCK_TOKENS):
-                block = table[source[a : a + _BLOCK_TOKENS]].astype(np.dtype(dtype).newbyteorder("<"))
+        with first.open("rb") as source, aside.open("wb") as file:
+            while len(numbers := np.fromfile(source, "<u4", _BLOCK_TOKENS)):
+                block = table[numbers].astype(np.dtype(dtype).newbyteorder("<"))
                 checksum = zlib.crc32(block.data, checksum)
                 file.write(block.data)
             file.flush()
@@ -294,6 +280,6 @@ def _renumbered(first: Path, place: Path, numbering: _Numbering) -> dict[str, An
 def _checksum(place: Path) -> int:
     checksum = 0
     with place.open("rb") as file:
-        while content := file.read(_BLOCK_BYTES):
+        while content := file.read(BLOCK_BYTES):
             checksum = zlib.crc32(content, checksum)
     return checksum

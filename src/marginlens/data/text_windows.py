@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import os
-import sys
-import zlib
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,42 +10,9 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.vocabulary import Characters, NamedSequences, Unit, Vocabulary
 from marginlens.errors import reject, whole_number
-from marginlens.runtime.files import as_path
 from marginlens.typing import FloatArray, IntArray
 
-STDIN = "-"
-GZIP_MARK = b"\x1f\x8b"
 MAX_ONE_HOT = 4_096  # tokens up to which one-hot embeddings are made: 134 MB
-
-
-def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
-    """The text of a file, also of one packed by gzip, or of stdin for "-", with new lines as one character and without a mark."""
-    place = as_path(path, "path", "the path of a file")
-    try:
-        content = sys.stdin.buffer.read() if str(path) == STDIN else place.read_bytes()
-        if content[:2] == GZIP_MARK:
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise reject("path", "a text file", f"{str(path)!r} ({reason})") from problem
-    text = decoded(content, place, encoding).replace("\r\n", "\n")
-    if not text:
-        raise reject("path", "a text file", f"{str(path)!r}, which is empty")
-    return text
-
-
-def decoded(content: bytes, path: Path, encoding: str = "utf-8") -> str:
-    """The text of bytes in an encoding, without a byte-order mark."""
-    try:
-        return content.decode(encoding).removeprefix("\ufeff")
-    except LookupError as problem:
-        expected = "an encoding that Python knows, such as utf-8, latin-1 or utf-16"
-        raise reject("encoding", expected, repr(encoding)) from problem
-    except UnicodeDecodeError as problem:
-        wrong = (
-            f"{encoding}, in which byte {problem.start} (0x{content[problem.start]:02x}) of {str(path)!r} is no letter"
-        )
-        raise reject("encoding", "the encoding of the text", wrong, "latin-1 reads any.") from problem
 
 
 def text_windows(

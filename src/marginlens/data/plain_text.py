@@ -1,0 +1,88 @@
+"""Texts in files: unpacked by their first bytes, decoded block by block."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import os
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import IO, Any
+
+from marginlens.errors import reject
+from marginlens.runtime.files import as_path
+
+STDIN = "-"
+BLOCK_BYTES = 1 << 20  # of an unpacked file that are decoded at a time
+_MARK_BYTES = 10  # that tell how a file is packed
+_PACKED: tuple[tuple[re.Pattern[bytes], Any], ...] = (
+    (re.compile(rb"\x1f\x8b"), gzip.open),
+    (re.compile(rb"BZh[1-9]1AY&SY"), bz2.open),
+    (re.compile(rb"\xfd7zXZ\0"), lzma.open),
+)
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
+
+
+def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
+    """The text of a file, also of one packed by gzip, bzip2 or xz, or of stdin for "-", with new lines as one character and without a
+    byte-order mark.
+    """
+    text = "".join(text_blocks(as_path(path, "path", "the path of a file"), encoding, "path"))
+    if not text:
+        raise reject("path", "a text file", f"{str(path)!r}, which is empty")
+    return text
+
+
+def text_blocks(path: Path, encoding: str, argument: str) -> Iterator[str]:
+    """The text that `read_text` reads, a block at a time; `argument` names the path in refusals."""
+    decoder, n_bytes, carried = incremental_decoder(encoding), 0, ""
+    for content in _unpacked_blocks(path, argument):
+        pending = len(decoder.getstate()[0])
+        try:
+            text = carried + decoder.decode(content, final=not content)
+        except UnicodeDecodeError as problem:
+            place, byte = n_bytes - pending + problem.start, problem.object[problem.start]
+            wrong = f"{encoding}, in which byte {place} (0x{byte:02x}) of {str(path)!r} is no letter"
+            raise reject("encoding", "the encoding of the text", wrong, "latin-1 reads any.") from problem
+        text = text if n_bytes else text.removeprefix("\ufeff")
+        n_bytes += len(content)
+        carried = "\r" if content and text.endswith("\r") else ""  # half of a new line
+        yield text.removesuffix(carried).replace("\r\n", "\n")
+
+
+def incremental_decoder(encoding: Any) -> codecs.IncrementalDecoder:
+    """The decoder of an encoding of texts, else the sentence that says what is expected."""
+    try:
+        io.TextIOWrapper(io.BytesIO(), encoding)  # refuses codecs that are no encodings of texts, such as hex
+        return codecs.getincrementaldecoder(encoding)()
+    except (LookupError, TypeError, ValueError) as problem:
+        expected = "an encoding that Python knows, such as utf-8, latin-1 or utf-16"
+        raise reject("encoding", expected, repr(encoding)) from problem
+
+
+def _unpacked_blocks(path: Path, argument: str) -> Iterator[bytes]:
+    """The bytes of a file, or of stdin, and an empty block at the end."""
+    expected = "a text file"
+    try:
+        with nullcontext(sys.stdin.buffer) if str(path) == STDIN else path.open("rb") as source:
+            file: IO[bytes] = source if source.seekable() else io.BytesIO(source.read())
+            mark = file.read(_MARK_BYTES)
+            file.seek(0)
+            if mark.startswith(_ZSTANDARD):
+                remedy = "Unpack it first, or read `zstd -dc FILE` from stdin."
+                raise reject(argument, expected, f"{str(path)!r}, which is packed by zstd", remedy)
+            unpack = next((opened for pattern, opened in _PACKED if pattern.match(mark)), None)
+            unpacked = file if unpack is None else unpack(file)
+            while content := unpacked.read(BLOCK_BYTES):
+                yield content
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as problem:
+        reason = getattr(problem, "strerror", None) or f"which is truncated or damaged: {problem}"
+        raise reject(argument, expected, f"{str(path)!r} ({reason})") from problem
+    yield b""
