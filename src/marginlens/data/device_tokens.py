@@ -8,7 +8,7 @@ import numpy as np
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import reject
-from marginlens.gpu.device import Device, Layout, device_of
+from marginlens.gpu.device import Device, Layout, device_of, to_host
 
 
 class DeviceTokens:

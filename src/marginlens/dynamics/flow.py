@@ -57,7 +57,7 @@ def flow(
     head: Any = None,
     *,
     loss: Any = None,
-    until: UntilLength | UntilNorm = UntilNorm(500.0),  # noqa: B008
+    until: UntilLength | UntilNorm = UntilNorm(500.0),
     start: Any = None,
     record: Record | None = None,
     rtol: float = 1e-7,

@@ -371,7 +371,7 @@ def embedding_flow(
     sequences: Any,
     y: ArrayLike | None = None,
     *,
-    until: UntilNorm | UntilLength = UntilNorm(500.0),  # noqa: B008
+    until: UntilNorm | UntilLength = UntilNorm(500.0),
     record: Record | None = None,
     tolerance: float = 1e-7,
 ) -> Trajectory:
