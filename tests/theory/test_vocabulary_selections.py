@@ -30,6 +30,21 @@ def test_selected_and_secondary_tokens_of_a_written_example():
     assert not equivalent_directions(E, [1.0], [-1.0], [[0, 1], [1, 4]])
 
 
+@pytest.mark.statement("B Eq. (8)")
+def test_what_is_orthogonal_to_p_makes_no_ties():
+    rng = np.random.default_rng(5)
+    E = np.column_stack(
+        [rng.normal(size=(6, 3)), 1e14 * rng.normal(size=(6, 2))]
+    )  # two long columns that p does not see
+    p = np.array([1.0, -2.0, 0.5, 0.0, 0.0])
+    sequences = [[0, 1, 2], [3, 4, 5], [0, 5]]
+    short = [ids.tolist() for ids in selected_tokens(E[:, :3], p[:3], sequences)]
+    assert [ids.tolist() for ids in selected_tokens(E, p, sequences)] == short
+    assert all(len(ids) == 1 for ids in short)
+    rounded = np.array([[0.1, 0.2, -0.3], [0.0, 0.0, 0.0]])  # 0.1 + 0.2 − 0.3 is not 0 in float64, but ties with it
+    assert selected_tokens(rounded, np.ones(3), [[0, 1]])[0].tolist() == [0, 1]
+
+
 @pytest.mark.statement("B Definition 16")
 def test_local_optimality_sums_over_selected_positions():
     E = np.array([[3.0, 2.0], [3.0, -1.5], [1.0, 0.0]])

@@ -24,7 +24,9 @@ from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 Selection = tuple[IntArray, ...]  # the token ids selected in each sequence, ascending
 
-_TIE_RTOL = 2.0**-40  # logits that differ by less, relative to the longer of both ‖E_s‖‖p‖, tie: what rounding leaves
+_TIE_RTOL = (
+    2.0**-40
+)  # logits that differ by less, relative to the larger of both Σ_j |E_sj p_j|, tie: what rounding leaves
 _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
 
@@ -86,7 +88,9 @@ def token_ranks(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None
     given = 0.0 if tie is None else real_number(tie, "tie", "a number of at least 0")
     if not given >= 0.0:
         raise reject("tie", "a number of at least 0", tie)
-    rounding = np.linalg.norm(table, axis=1) * np.linalg.norm(query) * _TIE_RTOL
+    rounding = (
+        np.abs(table) @ np.abs(query) * _TIE_RTOL
+    )  # what a sum of products can lose: Σ_j |E_sj p_j|, not ‖E_s‖‖p‖
     widths = rounding if tie is None else np.full(len(table), given)  # (n_vocabulary,)
     logits = table @ query
     parts = [_ranks(np.unique(ids), logits, widths) for ids in token_lists(sequences, len(table))]
