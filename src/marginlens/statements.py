@@ -101,8 +101,8 @@ WORDS: dict[str, str] = {
     "constant factor, and embeddings are wide enough, the flow goes to it.",
     "B Lemma 20": "At the max-margin solution some selected token leads another one by exactly one: the problem is tight.",
     "B Lemma 21": "For wide embeddings the max-margin solution that selects the decisive tokens alone is no longer than 4n.",
-    "B Thm 5": "Under Assumption 4, after one large step on wide embeddings, gradient flow makes p diverge and select the decisive token "
-    "of every sequence; its direction, if there is one, is a max-margin direction.",
+    "B Thm 5": "Under Assumption 4, after one large step on wide embeddings, gradient flow makes p diverge; its direction, if there "
+    "is one, is a max-margin direction, and every decisive token is selected in some sequence (in every sequence by Lemma 14).",
     "B §3, one irrelevant token": "Where a single token of the vocabulary is irrelevant, Thm 5 and Lemma 6 leave one selection: the "
     "decisive tokens alone.",
     "B' Lemma 4.5": "The earlier form of B Lemma 19: if the max-margin solution of the decisive tokens alone is shortest by a constant "
