@@ -108,7 +108,7 @@ def test_a_class_is_lost_for_a_window_of_steps_and_the_prediction_says_so():
     data = balanced_sequences(20, 30, 1, 40, rng)
     start = initial_parameters(data.n_vocabulary, 2048, rng, np.float64)
     small, lost, large = (
-        predict_embedding_limit(start, rate, data, until=UntilNorm(100.0)) for rate in (100.0, 400.0, 1000.0)
+        predict_embedding_limit(start, rate, data, until=UntilNorm(100.0)) for rate in (100.0, 400.0, 3000.0)
     )
     for fine in (small, large):
         assert fine.details.only_important
@@ -125,7 +125,13 @@ def test_a_class_is_lost_for_a_window_of_steps_and_the_prediction_says_so():
     assert lost.details.warning in str(lost)
     assert abs(lost.details.run.final @ start.v) > 20.0 > 5.0 > abs(large.details.run.final @ start.v)
     lucky = predict_embedding_limit(start, 400.0, SMALL, until=UntilNorm(50.0))
-    assert lucky.details.window.holds  # so short sequences have no window
+    assert lucky.details.window.holds  # short sequences with one decisive token a class have no window
+    rng = np.random.default_rng(31)
+    data = balanced_sequences(72, 5, 36, 130, rng)  # with many they have
+    start = initial_parameters(data.n_vocabulary, 1024, rng, np.float64)
+    short = predict_embedding_limit(start, 4.0 * 5 * 36 * 1.8, data, until=UntilNorm(100.0))
+    assert len(short.details.lost) == 1
+    assert not short.details.window.holds
     rng = np.random.default_rng([20, 12, 1, 40, 2048, 0])
     data = balanced_sequences(20, 12, 1, 40, rng)
     start = initial_parameters(data.n_vocabulary, 2048, rng, np.float64)
