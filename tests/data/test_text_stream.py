@@ -144,6 +144,30 @@ def test_a_tokenizer_reads_line_by_line(tmp_path: Path) -> None:
     assert stream.names == ("the", "cat", "##s", "[UNK]")
 
 
+class Letters:
+    """A unit without __repr__: the letters of a text that are not blanks, some as capitals."""
+
+    def __init__(self, capitals: str, write: Any = None) -> None:
+        self.capitals, self.write = capitals, write
+
+    def split(self, text: str) -> list[str]:
+        return [letter.upper() if letter in self.capitals else letter for letter in text if not letter.isspace()]
+
+    def vocabulary(self, counts: Any) -> ml.data.Vocabulary:
+        return ml.data.Vocabulary(tuple(sorted(counts)), self)  # type: ignore[arg-type]
+
+
+def test_a_unit_without_a_repr_is_known_by_its_class_and_state(tmp_path: Path) -> None:
+    path, out = write(tmp_path / "text.txt"), tmp_path / "graphs"
+    first = ml.priority_graphs(ml.data.TextStream(path, 4, Letters("tc")), out=out)
+    again = ml.priority_graphs(ml.data.TextStream(path, 4, Letters("tc")), out=out)
+    assert len(first) == len(again)
+    with pytest.raises(ml.InputError, match="the graphs of another stream"):
+        ml.priority_graphs(ml.data.TextStream(path, 4, Letters("t")), out=out)
+    with pytest.raises(ml.InputError, match="one whose __repr__ says how it cuts texts"):
+        ml.priority_graphs(ml.data.TextStream(path, 4, Letters("t", write=lambda: None)))
+
+
 def test_texts_are_encoded_once_and_again_where_the_file_is_damaged(tmp_path: Path) -> None:
     stream = ml.data.TextStream(write(tmp_path / "text.txt"), 5)
     out = tmp_path / "graphs"

@@ -162,7 +162,12 @@ def _identity(unit: Any) -> Any:
     if hasattr(unit, "to_str"):
         return unit.to_str()
     fields = dataclasses.fields(unit) if dataclasses.is_dataclass(unit) else ()
-    return [repr(unit), {field.name: repr(getattr(unit, field.name)) for field in fields}]
+    unnamed = type(unit).__repr__ is object.__repr__  # which gives an address in memory
+    name = f"{type(unit).__module__}.{type(unit).__qualname__} {unit.__getstate__()!r}" if unnamed else repr(unit)
+    if re.search(r" at 0x[0-9a-fA-F]+>", name):
+        expected = "one whose __repr__ says how it cuts texts, by which a folder knows its stream"
+        raise reject("unit", expected, f"{name}, which is another in every process")
+    return [name, {field.name: repr(getattr(unit, field.name)) for field in fields}]
 
 
 # ---- reading
