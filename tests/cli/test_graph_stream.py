@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import marginlens as ml
+from marginlens.cli.app import app
 from one_command import command
 
 TEXT = "to be or not to be that is the question\n" * 5
@@ -64,6 +69,23 @@ def test_texts_may_be_packed_and_in_another_encoding(text):
     assert "--encoding must be the encoding of the text" in refused.stderr
 
 
+def test_a_pipe_is_a_stream_too(text):
+    expected = numbers("--stream", text, "--window", "5")
+    packed = CliRunner().invoke(
+        app, ["graph", "--stream", "-", "--window", "5", "--json"], input=gzip.compress(TEXT.encode())
+    )
+    assert json.loads(packed.stdout) == {**expected, "files": ["-"]}
+    for _ in range(2):  # the folder knows the stream by what came through the pipe
+        result = CliRunner().invoke(app, ["graph", "--stream", "-", "--window", "5", "--out", "graphs"], input=TEXT)
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith("-: 195 windows of 5 tokens")
+    os.mkfifo("pipe")
+    writer = threading.Thread(target=lambda: Path("pipe").write_text(TEXT, encoding="utf-8"))
+    writer.start()
+    assert numbers("--stream", "pipe", "--window", "5") == {**expected, "files": ["pipe"]}
+    writer.join()
+
+
 def test_token_ids_are_read_from_raw_files_and_arrays(here):
     ids = np.random.default_rng(0).integers(9, size=400)
     ids.astype("<u2").tofile("ids.bin")
@@ -82,7 +104,7 @@ def test_token_ids_are_read_from_raw_files_and_arrays(here):
     [
         (("--stream", "missing.txt"), "which is not there"),
         (("--stream", "t.txt", "--window", "10000"), "--window "),
-        (("--stream", "t.txt", "--last", "xyz"), "--last "),
+        (("--stream", "t.txt", "--last", "xyz"), "--last must be one of the 14 tokens of the vocabulary"),
         (("--stream", "t.txt", "--last", "q", "--window", "2"), "--last "),
         (("--stream", "t.txt", "--d-model", "3"), "--d-model must be left out for a stream"),
         (("--stream", "t.txt", "--plot", "p.png"), "--plot "),
@@ -91,6 +113,7 @@ def test_token_ids_are_read_from_raw_files_and_arrays(here):
         (("--stream", "t.txt", "--dtype", "uint16", "--words"), "--words "),
         (("--stream", "t.txt", "--dtype", "uint16", "--encoding", "latin-1"), "--encoding "),
         (("--stream", "t.txt", "--encoding", "utf-9"), "--encoding must be an encoding that Python knows"),
+        (("--stream", "t.txt", "t.bin"), "either texts or files of token ids; got 't.bin' beside 't.txt'"),
         (("--stream", "t.json"), "a text or a file of token ids"),
         (("t.txt", "t.txt"), "a single one unless --stream"),
         (("t.txt", "--out", "graphs"), "--out must be left out unless --stream is given"),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +17,20 @@ import typer
 import marginlens as ml
 from marginlens.cli import _rows
 from marginlens.cli._options import refuse_options
+from marginlens.cli._rankings import shown_last_tokens
 from marginlens.cli._terminal import Bars, console, counted, rows_table
 from marginlens.cli._voice import naming
+from marginlens.data.plain_text import BLOCK_BYTES, STDIN
 from marginlens.data.vocabulary import quoted
 from marginlens.errors import reject, whole_number
+from marginlens.runtime.files import unusable
 
 if TYPE_CHECKING:
     from marginlens.data import TextStream, TokenStream
-    from marginlens.graphs import StoredGraphs
+    from marginlens.graphs import PriorityGraph, StoredGraphs
 
 _TOKEN_FILES = (".npy", ".bin", ".u16", ".u32", ".arrow")  # names of files with token ids end so; others are texts
-_SHOWN = 3  # last tokens that are shown unless chosen
+_SHOWN = 3  # files that are named
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,12 @@ class StreamOptions:
         for file in self.files:
             if file.suffix.lower() in (".json", ".npz"):
                 raise reject("file", "a text or a file of token ids where --stream is given", repr(str(file)))
-        if all(file.is_dir() or file.suffix.lower() in _TOKEN_FILES for file in self.files) or self.dtype is not None:
+        ids = [file for file in self.files if file.is_dir() or file.suffix.lower() in _TOKEN_FILES]
+        if ids and len(ids) < len(self.files) and self.dtype is None:
+            text = next(file for file in self.files if file not in ids)
+            got = f"{str(ids[0])!r} beside {str(text)!r}"
+            raise reject("file", "either texts or files of token ids", got, "--dtype reads all of them as ids.")
+        if ids or self.dtype is not None:
             given = {"words": self.words, "vocabulary": self.vocabulary, "tokenizer": self.tokenizer}
             refuse_options("for files of token ids", **given, encoding=self.encoding)
             dtype = self.dtype or ("uint32" if self.files[0].suffix.lower() == ".u32" else "uint16")
@@ -68,8 +80,31 @@ class StreamOptions:
         return ml.data.Words(max_vocabulary=whole_number(count, "vocabulary", at_least=1))
 
 
+@contextmanager
+def _regular_files(files: list[Path]) -> Iterator[list[Path]]:
+    """The files; what comes through a pipe is written to a temporary one first, since a stream is read more than once."""
+    with tempfile.TemporaryDirectory(prefix="marginlens-pipe-") as folder:
+        regular = list(files)
+        for k, file in enumerate(files):
+            if str(file) == STDIN or file.is_fifo():
+                regular[k] = Path(folder) / f"pipe-{k}"
+                try:
+                    opened = nullcontext(sys.stdin.buffer) if str(file) == STDIN else file.open("rb")
+                    with opened as pipe, regular[k].open("wb") as written:
+                        shutil.copyfileobj(pipe, written, BLOCK_BYTES)
+                except OSError as problem:
+                    expected = "a pipe whose content has room in the temporary folder, which TMPDIR names"
+                    raise reject("file", expected, unusable(file, problem)) from problem
+        yield regular
+
+
 def rank_stream(options: StreamOptions, n_words: int, as_json: bool) -> None:
     """Count the windows of a stream, and print the sizes of all graphs and of the shown ones."""
+    with _regular_files(options.files) as regular:
+        _rank(replace(options, files=regular), options.files, n_words, as_json)
+
+
+def _rank(options: StreamOptions, files: list[Path], n_words: int, as_json: bool) -> None:
     source = options.source(n_words)
     try:
         with Bars() as bars:
@@ -78,16 +113,16 @@ def rank_stream(options: StreamOptions, n_words: int, as_json: bool) -> None:
     except KeyboardInterrupt:
         where = "is lost; --out DIR keeps it" if options.out is None else f"is in {options.out}; run it again to go on"
         raise KeyboardInterrupt(f"What was counted {where}.") from None
-    row = _summary(source, graphs, options)
+    row = {"files": list(map(str, files)), **_summary(graphs, options)}
     if as_json:
         typer.echo(_rows.as_json(row))
         return
     out = console()
-    files = ", ".join(map(str, options.files[:_SHOWN])) + (", ..." if len(options.files) > _SHOWN else "")
-    out.print(f"{files}: {counted(row['windows'], 'window')} of {counted(options.window, 'token')}", markup=False)
+    listed = ", ".join(row["files"][:_SHOWN]) + (", ..." if len(files) > _SHOWN else "")
+    out.print(f"{listed}: {counted(row['windows'], 'window')} of {counted(options.window, 'token')}", markup=False)
     out.print(
-        f"{row['dropped']} of {row['windows']} windows ({row['dropped'] / row['windows']:.0%}) lack the token that follows them and are "
-        f"left out. {counted(row['last_tokens'], 'different last token')}, {row['acyclic']} of them ({row['share_acyclic']:.1%}) without "
+        f"{row['dropped']:,} of {row['windows']:,} windows ({row['dropped'] / row['windows']:.0%}) lack the token that follows them and "
+        f"are left out. {counted(row['last_tokens'], 'different last token')}, {row['acyclic']:,} of them ({row['share_acyclic']:.1%}) without "
         f"ties; {counted(row['tokens'], 'token')}, {counted(row['edges'], 'edge')} and {counted(row['components'], 'component')} in all "
         "graphs together.",
         markup=False,
@@ -101,11 +136,12 @@ def rank_stream(options: StreamOptions, n_words: int, as_json: bool) -> None:
         out.print(f"Written to {options.out}; in Python, marginlens.graphs.StoredGraphs reads them.", markup=False)
 
 
-def _summary(source: Any, graphs: StoredGraphs, options: StreamOptions) -> dict[str, Any]:
+def _summary(graphs: StoredGraphs, options: StreamOptions) -> dict[str, Any]:
     summary = graphs.summary()
+    counts = np.zeros(graphs.facts["n_vocabulary"], dtype=np.int64)
+    counts[summary.last] = summary.windows
+    names = graphs.names or tuple(map(str, range(len(counts))))
     return {
-        "files": [str(file) for file in options.files],
-        "stream": repr(source),
         "window": options.window,
         "windows": summary.n_windows,
         "dropped": summary.n_dropped,
@@ -115,45 +151,26 @@ def _summary(source: Any, graphs: StoredGraphs, options: StreamOptions) -> dict[
         "components": summary.n_components,
         "acyclic": summary.n_acyclic,
         "share_acyclic": summary.share_acyclic,
-        "graphs": [_graph_row(place, graphs, summary) for place in _shown(graphs, summary, options.last)],
+        "graphs": [
+            _graph_row(graphs[k], _shown_names(names)[k], int(counts[k]))
+            for k in shown_last_tokens(graphs, names, counts, options.last)
+        ],
     }
 
 
-def _shown(graphs: StoredGraphs, summary: Any, names: list[str] | None) -> list[int]:
-    """The places in the summary of the last tokens to show: those that are named, or the most frequent ones."""
-    if not names:
-        return np.argsort(-summary.windows, kind="stable")[:_SHOWN].tolist()
-    known = {name: k for k, name in enumerate(_token_names(graphs))}
-    known |= {name: k for k, name in enumerate(graphs.names or ())}
-    places = []
-    for name in names:
-        if name not in known:
-            raise reject("last", f"one of the {len(known)} tokens of the vocabulary", repr(name))
-        if known[name] not in graphs:
-            expected = "the last token of some window that holds the token which follows it"
-            raise reject("last", expected, repr(name))
-        places.append(int(np.searchsorted(summary.last, known[name])))
-    return list(dict.fromkeys(places))
+def _shown_names(names: Sequence[str]) -> Sequence[str]:
+    """The names with signs for blanks."""
+    return ml.data.Vocabulary(tuple(names), ml.data.Characters()).shown
 
 
-def _token_names(graphs: StoredGraphs) -> Sequence[str]:
-    """What the tokens are called, with signs for blanks; their ids where the stream has no names."""
-    if graphs.names is None:
-        return tuple(map(str, range(graphs.facts["n_vocabulary"])))
-    return ml.data.Vocabulary(graphs.names, ml.data.Characters()).shown
-
-
-def _graph_row(place: int, graphs: StoredGraphs, summary: Any) -> dict[str, Any]:
-    last = int(summary.last[place])
-    graph = graphs[last]
-    sizes = np.bincount(graph.component_of)
+def _graph_row(graph: PriorityGraph, name: str, n_windows: int) -> dict[str, Any]:
     return {
-        "last": _token_names(graphs)[last],
-        "windows": int(summary.windows[place]),
+        "last": name,
+        "windows": n_windows,
         "tokens": len(graph.nodes),
         "edges": len(graph.edges),
         "components": graph.n_components,
-        "largest_component": int(sizes.max()),
+        "largest_component": int(np.bincount(graph.component_of).max()),
         "strict_pairs": len(graph.strict),
         "acyclic": graph.is_acyclic,
     }
