@@ -20,7 +20,7 @@ from marginlens.data.vocabulary import Words
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.export import from_tables
 from marginlens.nexttoken.automaton import NextTokenAutomaton
-from marginlens.nexttoken.scores import WindowBigram
+from marginlens.nexttoken.scores import WindowNgram
 from marginlens.svm.graph import graph_svm
 from one_command import command
 from tolerances import CONDITIONED, SVM_KKT
@@ -71,7 +71,14 @@ def test_it_prints_priorities_and_separability(example):
         < lines.index('"e2" > "e3" (1)  "e1" (1)')
         < lines.index('"e3" > "e1" (1)')
     )
-    assert "Graph-SVM of all last tokens: The shortest vector was found" in result.stdout
+    assert "Graph-SVM" not in result.stdout
+    assert "One-hot embeddings separate every order" in result.stdout
+    solution = graph_svm(np.eye(4), priority_graphs(figure_2()))
+    solved = " ".join(graph(example, "--margin").stdout.split())
+    assert "Graph-SVM of all last tokens: The shortest vector was found" in solved
+    assert (
+        f"W needs norm {np.log(99.0) * np.linalg.norm(solution.x):,.0f} to rank every pair at least 99 to 1" in solved
+    )
 
 
 def test_only_what_the_sequences_compare_is_ranked(here):
@@ -103,8 +110,18 @@ def test_the_sequences_that_say_so_can_be_found(text):
 
 
 def test_its_json_holds_the_same_numbers(example):
-    told = numbers(example)
+    told = numbers(example, "--margin")
     assert [row["last"] for row in told["graphs"]] == ["e2", "e1"]  # the more frequent first
+    unsolved = numbers(example)
+    assert {**unsolved, "separability": told["separability"]} == told
+    assert set(unsolved["separability"]) == set(told["separability"])
+    assert [name for name, value in unsolved["separability"].items() if value is None] == [
+        "status",
+        "margin",
+        "residual",
+        "smallest_gap",
+    ]
+    assert unsolved["separability"]["separable"] is True
     tied, ordered = told["graphs"]
     assert (tied["samples"], tied["tokens"], tied["components"], tied["largest_component"]) == (4, 4, 2, 3)
     assert (tied["strict_pairs"], tied["tied_pairs"], tied["acyclic"]) == (2, 3, False)
@@ -165,21 +182,31 @@ def test_the_automaton_continues_a_prefix(text):
     assert set(told["text"]) <= set("or not t")  # attention outputs what it reads
     again = graph(text, "--window", "6", "--prefix", "or not t", "--tokens", "12", "--seed", "3")
     assert "The automaton continues:\nor not t" in again.stdout
+    assert "ends in repetition" in again.stdout
 
 
 def test_the_automaton_is_scored_on_what_is_held_out(text):
     options = ("--window", "3", "--held-out", "0.5")
+    content = "abca " * 8 + "abcb " * 8  # the second half contradicts the first
+    Path(text).write_text(content, encoding="utf-8")
     told = numbers(text, *options)
-    split = split_text_windows(TEXT, 3, held_out=0.5)
+    split = split_text_windows(content, 3, held_out=0.5)
     automaton = NextTokenAutomaton.fit(split.training.data)
     scores = {row["rule"]: row for row in told["prediction"]["scores"]}
     assert told["samples"] == len(split.training.data)
     assert told["held_out"] == len(split.held_out)
     assert scores["automaton"]["accuracy"] == automaton.score(split.held_out).accuracy
-    bigram = WindowBigram.fit(split.training.data).score(split.held_out)
+    bigram = WindowNgram.fit(split.training.data, 2).score(split.held_out)
     assert scores["bigram of the same windows"]["accuracy"] == bigram.accuracy
-    assert "bigram of all of the text" in scores
-    assert "Prediction of the sequences held out" in graph(text, *options).stdout
+    assert scores["4-gram of all of the text"]["mixed_log_loss"] > 0.0
+    assert told["prediction"]["windows"] == len(split.held_out) + len(split.held_out.dropped)
+    assert scores["automaton"]["impossible"] > 0.0
+    assert scores["automaton"]["log_loss"] is None  # JSON has no ∞
+    shown = " ".join(graph(text, *options).stdout.split())
+    assert f"Prediction of {len(split.held_out)} sequences held out" in shown
+    assert "∞" in shown
+    right = scores["automaton"]["accuracy"] * len(split.held_out) / told["prediction"]["windows"]
+    assert f"the automaton predicts {right:.1%}" in shown
     listed = numbers("s.json", "--held-out", "0.25", "--seed", "1")
     assert (listed["samples"], listed["held_out"]) == (3, 1)
 

@@ -10,7 +10,7 @@ from marginlens import data, embeddings, probe, svm, text
 from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.embeddings import TrainingSettings
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, as_nexttoken_loss
-from marginlens.nexttoken import WindowBigram, limit_risk, path_radius
+from marginlens.nexttoken import WindowNgram, limit_risk, path_radius
 from marginlens.optimizers import Blockwise
 from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.text.evaluation import measures
@@ -147,8 +147,9 @@ REFUSED = [
     ("last", lambda: ml.NextTokenAutomaton.fit(TIED).heights(4)),
     ("data", lambda: ml.NextTokenAutomaton.fit(TIED).score(ml.SequenceDataset([[0, 1]], [0], np.eye(2)))),
     ("priority", lambda: ml.NextTokenAutomaton.fit(TIED, priority=3)),
-    ("first", lambda: WindowBigram.of_pairs([-1], [0], 3)),
-    ("second", lambda: WindowBigram.of_pairs([0], [5], 3)),
+    ("W", lambda: ml.NextTokenAutomaton.fit(TIED).predict_proba([0], W=np.eye(2))),
+    ("ids", lambda: WindowNgram.of_text([0, 5], 2, 3)),
+    ("order", lambda: WindowNgram.of_text([0, 1], 0, 3)),
     # embeddings
     ("n_vocabulary", lambda: embeddings.initial_parameters(0, 4, 0, "float64")),
     ("dtype", lambda: embeddings.initial_parameters(3, 4, 0, "int64")),

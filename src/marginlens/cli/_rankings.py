@@ -150,7 +150,8 @@ def _show_order(out: Console, row: dict[str, Any]) -> None:
 
 def show_separability(out: Console, row: dict[str, Any]) -> None:
     """Print whether one W ranks all tokens so, and otherwise what is in conflict."""
-    out.print(f"Graph-SVM of all last tokens: {row['meaning']} {row['proof']}", markup=False)
+    solved = "Graph-SVM of all last tokens: " if row["status"] else ""
+    out.print(f"{solved}{row['meaning']} {row['proof']}", markup=False)
     if "conflict" in row:
         out.print(row["conflict"]["sentence"], markup=False)
         counts = [ranking["sequences"] for ranking in row["conflict"]["rankings"]]
@@ -162,23 +163,36 @@ def show_separability(out: Console, row: dict[str, Any]) -> None:
         )
 
 
-def show_prediction(out: Console, scores: list[dict[str, Any]]) -> None:
-    """Print how well each rule predicts what is held out."""
-    some_unknown = any(score["unknown"] for score in scores)
+def show_prediction(out: Console, row: dict[str, Any]) -> None:
+    """Print how well each rule predicts what is held out, over the same sequences, and what these are of all."""
+    some_unknown = any(score["unknown"] for score in row["scores"])
+    mixed = f"log-loss, {row['mixed']:.0%} uniform"
     cells = [
         {
             "rule": score["rule"],
-            "sequences": score["samples"],
             "accuracy": f"{score['accuracy']:.3f}",
-            "log-loss": f"{score['finite_log_loss']:.3f}",
+            "log-loss": _rows.number(score["log_loss"]) if np.isinf(score["log_loss"]) else f"{score['log_loss']:.3f}",
+            mixed: f"{score['mixed_log_loss']:.3f}",
             "impossible": f"{score['impossible']:.2%}",
             **({"unknown": f"{score['unknown']:.2%}"} if some_unknown else {}),
         }
-        for score in scores
+        for score in row["scores"]
     ]
-    out.print(_terminal.rows_table("Prediction of the sequences held out", cells))
+    title = f"Prediction of {_terminal.counted(row['scores'][0]['samples'], 'sequence')} held out"
+    out.print(_terminal.rows_table(title, cells))
     out.print(
-        "impossible: the token that follows had probability zero; the log-loss is the mean over the others. Every rule chooses among "
-        "the tokens of the sequence.",
+        "Every rule chooses among the tokens of the sequence. impossible: the token that follows had probability zero, which makes the "
+        f"log-loss infinite; in the column beside it {row['mixed']:.0%} of every rule is uniform over the sequence's tokens. N-grams back "
+        "off by Witten and Bell; from trigrams on they read the order of tokens, which attention without positions does not.",
         markup=False,
     )
+    if row["left_out"]:
+        out.print(f"{row['left_out']:,} more are left out because <unknown> follows them.", markup=False)
+    if row["windows"] is not None:
+        first = row["scores"][0]
+        out.print(
+            f"Of all {row['windows']:,} windows held out, {first['samples'] / row['windows']:.1%} hold the token that follows them. "
+            f"Of all, the {first['rule']} predicts {first['accuracy_of_all']:.1%}, and a bigram of the text that may choose any "
+            f"token {row['free_bigram_accuracy']:.1%}.",
+            markup=False,
+        )

@@ -207,21 +207,44 @@ def sequence_row(file: Path, problem: SequenceProblem, prediction: Prediction) -
     }
 
 
-def separability(found: NamedSequences, graphs: Mapping[int, PriorityGraph], solution: GraphSolution) -> dict[str, Any]:
-    """Whether one W ranks all tokens of all last tokens as the graphs say, and if not, which tokens are in conflict."""
-    infeasible = solution.status is Status.INFEASIBLE
-    residual = float(solution.certificate_residual() if infeasible else solution.kkt_residual())
-    margin = f"Margin {solution.margin:.4g}, KKT residual {residual:.1g}."
-    gaps = solution.rows.apply(solution.x.reshape(-1))  # (e_i - e_j)ᵀ W e_k over all pairs i ⇒ j of all last tokens k
+def separability(
+    found: NamedSequences, graphs: Mapping[int, PriorityGraph], solution: GraphSolution | None
+) -> dict[str, Any]:
+    """Whether one W ranks all tokens of all last tokens as the graphs say, and if not, which tokens are in conflict.
+
+    Args:
+        solution: the Graph-SVM of the graphs, or None for one-hot tokens, where it was not solved: then its numbers are None.
+    """
     row: dict[str, Any] = {
+        "separable": True,
+        "status": None,
+        "meaning": "One-hot embeddings separate every order, so that some W ranks all tokens of all last tokens so.",
+        "margin": None,
+        "residual": None,
+        "smallest_gap": None,
+        "strict_pairs": sum(len(graph.strict) for graph in graphs.values()),
+        "proof": "How large it must be: --margin.",
+    }
+    if solution is None:
+        return row
+    infeasible, margin = solution.status is Status.INFEASIBLE, float(solution.margin)
+    residual = float(solution.certificate_residual() if infeasible else solution.kkt_residual())
+    gaps = solution.rows.apply(solution.x.reshape(-1))  # (e_i - e_j)ᵀ W e_k over all pairs i ⇒ j of all last tokens k
+    # W^mm has gaps of at least 1, so that log 99 of it is the shortest W whose softmax puts 99 to 1 between tokens that are ranked
+    scale = (
+        f": W needs norm {np.log(99.0) / margin:,.0f} to rank every pair at least 99 to 1"
+        if 0.0 < margin < np.inf
+        else ""
+    )
+    proof = "Farkas" if infeasible else f"Margin {margin:.4g}{scale}. KKT"
+    row |= {
         "separable": solution.status in (Status.OPTIMAL, Status.TRIVIAL),
         "status": solution.status.name,
         "meaning": solution.status.value,
-        "margin": float(solution.margin),
+        "margin": margin,
         "residual": residual,
         "smallest_gap": None if infeasible or not len(gaps) else float(gaps.min()),
-        "strict_pairs": sum(len(graph.strict) for graph in graphs.values()),
-        "proof": f"Farkas residual {residual:.1g}." if infeasible else margin,
+        "proof": f"{proof} residual {residual:.1g}.",
     }
     if infeasible:
         row["conflict"] = _conflict(found, graphs, solution)

@@ -34,6 +34,10 @@ STDIN = "-"
 _CONTINUED = 40  # tokens that follow a prefix unless said otherwise
 _WORDS = 300  # words that have an id of their own unless said otherwise
 _DISTRIBUTION = 10  # next tokens that are listed
+_REPETITION = (
+    "It adds only tokens that it reads: no new one ever comes, and one that has left the window never returns, so that every "
+    "continuation ends in repetition."
+)
 _GRAPH_PACKAGES = ("python", "marginlens", "numpy", "scipy")  # whose versions a saved file names
 
 SequenceFiles = Annotated[
@@ -100,6 +104,13 @@ def graph(
     seed: Annotated[
         int, typer.Option(metavar="N", help="Of random embeddings, of sequences held out and of the continuation.")
     ] = 0,
+    margin: Annotated[
+        bool,
+        typer.Option(
+            "--margin",
+            help="Solve the Graph-SVM of all last tokens also where nothing else needs it: how large W must be.",
+        ),
+    ] = False,
     as_json: AsJson = False,
     plot: Annotated[
         Path | None,
@@ -143,6 +154,8 @@ def graph(
 ) -> None:
     """Rank tokens by what the data say follows: priority graphs by last token, their separability, and the automaton they make.
 
+    The Graph-SVM is solved where something needs it: --margin, --held-out, --prefix, and embeddings other than one-hot.
+
     Windows of a text that do not hold the token which follows them are left out and counted: attention can only output what it reads.
 
     Examples:
@@ -161,7 +174,7 @@ def graph(
             from marginlens.cli._graph_stream import StreamOptions, rank_stream
 
             drawn = {"plot": plot, "save": save, "sequences": sequences}
-            kept = {"d_model": d_model, "drop": drop, "held_out": held_out, "prefix": prefix}
+            kept = {"d_model": d_model, "drop": drop, "held_out": held_out, "prefix": prefix, "margin": margin}
             refuse_options("for a stream", **kept, **drawn)
             length = WINDOW if window is None else window
             texts = (words, vocabulary, tokenizer, encoding)
@@ -195,31 +208,29 @@ def graph(
             _save(ranking, save, held_out)
         if sequences is not None:
             ml.data.write_sequences(sequences, ranking.named.data, ranking.named.vocabulary.names)
-        with _stage("Solving Graph-SVM") as bar:
-            solution = ml.graph_svm(ranking.named.data.E, ranking.graphs, progress=bar)
+        data, solution = ranking.named.data, None
+        if margin or ids is not None or held_out is not None or not np.array_equal(data.E, np.eye(*data.E.shape)):
+            with _stage("Solving Graph-SVM") as bar:
+                solution = ml.graph_svm(data.E, ranking.graphs, progress=bar)
         row["separability"] = _rows.separability(ranking.named, ranking.graphs, solution)
         if screen is not None:
             rankings.show_separability(screen, row["separability"])
-        if ids is not None or held_out is not None:
+        if solution is not None and (ids is not None or held_out is not None):
             with _stage("Making the automaton"):
                 automaton, reason = _fitted(ranking, solution)
             if screen is not None and reason:
                 screen.print(reason, markup=False)
             if ranking.split is not None:
-                with _stage("Predicting"):
-                    scores = [] if automaton is None else _scores(ranking.split, automaton)
-                row["prediction"] = {"reason": reason, "scores": scores}
-                if screen is not None and scores:
-                    rankings.show_prediction(screen, scores)
+                row["prediction"] = {"reason": reason, "scores": []}
+                if automaton is not None:
+                    with _stage("Predicting"):
+                        scores = ml.nexttoken.score_held_out(ranking.split, {"automaton": automaton})
+                    row["prediction"] |= scores.to_dict()
+                    if screen is not None:
+                        rankings.show_prediction(screen, row["prediction"])
             if ids is not None:
-                row["continuation"] = {
-                    "prefix": prefix,
-                    "reason": reason,
-                    "next": [],
-                    "explanation": "",
-                    "text": "",
-                    "whole": "",
-                }
+                empty = dict.fromkeys(("explanation", "text", "whole"), "")
+                row["continuation"] = {"prefix": prefix, "reason": reason, "next": [], **empty}
                 if automaton is not None:
                     with _stage("Continuing"):
                         row["continuation"] |= _continued(ranking, automaton, ids, n_tokens, seed)
@@ -227,6 +238,7 @@ def graph(
                         screen.print(row["continuation"]["explanation"], markup=False)
                         screen.print("The automaton continues:", style="bold")
                         screen.print(row["continuation"]["whole"], markup=False)
+                        screen.print(_REPETITION, markup=False)
         if screen is None:
             typer.echo(_rows.as_json(row))
             return
@@ -396,17 +408,6 @@ def _fitted(ranking: Ranking, solution: GraphSolution) -> tuple[ml.NextTokenAuto
         return ml.NextTokenAutomaton.fit(ranking.named.data, graphs=ranking.graphs, priority=solution), ""
     except errors.InputError as problem:
         return None, str(problem)
-
-
-def _scores(split: SequenceSplit, automaton: ml.NextTokenAutomaton) -> list[dict[str, Any]]:
-    """How well the automaton predicts what is held out, beside bigrams that may choose among the same tokens."""
-    from marginlens.nexttoken.scores import WindowBigram
-
-    training = split.training.data
-    rules: dict[str, Any] = {"automaton": automaton, "bigram of the same windows": WindowBigram.fit(training)}
-    if split.text is not None:
-        rules["bigram of all of the text"] = WindowBigram.of_text(split.text, training.n_vocabulary)
-    return [{"rule": name, **rule.score(split.held_out).to_dict()} for name, rule in rules.items()]
 
 
 def _prefix_ids(named: NamedSequences, text: str) -> IntArray:

@@ -80,13 +80,15 @@ class SequenceSplit(NamedTuple):
 
     Attributes:
         training: the sequences to learn from. held_out: the others. samples: (n_training,) where each of the first stood before any was
-            dropped or held out: its window in a text, its place in a list. text: the ids of the first part of a text, else None.
+            dropped or held out: its window in a text, its place in a list. text, held_out_text: the ids of the two parts of a text,
+            also of what lies in no window that holds the token which follows it; else None.
     """
 
     training: NamedSequences
     held_out: SequenceDataset
     samples: IntArray
     text: IntArray | None
+    held_out_text: IntArray | None = None
 
 
 def split_text_windows(
@@ -114,7 +116,7 @@ def split_text_windows(
             expected = f"such that some window of the {name} part holds the token that follows it"
             raise reject("held_out", expected, f"{share:g}, which leaves {len(part)} tokens for windows of {T}")
     training = NamedSequences(windows_of(ids[:cut], T, E), vocabulary)
-    return SequenceSplit(training, windows_of(ids[cut:], T, E), training.data.original_samples(), ids[:cut])
+    return SequenceSplit(training, windows_of(ids[cut:], T, E), training.data.original_samples(), ids[:cut], ids[cut:])
 
 
 def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 0) -> SequenceSplit:

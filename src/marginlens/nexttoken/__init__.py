@@ -13,7 +13,7 @@ from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction,
 from marginlens.nexttoken.loss_check import LossCheck, check_loss
 from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion, expand_path
 from marginlens.nexttoken.path_radius import limit_risk, path_radius
-from marginlens.nexttoken.scores import PredictionScore, WindowBigram
+from marginlens.nexttoken.scores import HeldOutScores, PredictionScore, WindowNgram, score_held_out
 from marginlens.risk.next_token_heads import HeadCheck, check_head
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "ExpansionKind",
     "Explanation",
     "HeadCheck",
+    "HeldOutScores",
     "LabelLoss",
     "LogLoss",
     "LossCheck",
@@ -33,7 +34,7 @@ __all__ = [
     "SquaredLoss",
     "SquaredProbability",
     "TieBreak",
-    "WindowBigram",
+    "WindowNgram",
     "check_head",
     "check_loss",
     "cyclic_correction",
@@ -41,4 +42,5 @@ __all__ = [
     "limit_risk",
     "local_correction",
     "path_radius",
+    "score_held_out",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
+from scipy.special import softmax
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
@@ -151,15 +152,22 @@ class NextTokenAutomaton(Displayed):
             self._whole.append(expansion)
         return expansion
 
-    def predict_proba(self, sequence: Any) -> FloatArray:
+    def predict_proba(self, sequence: Any, *, W: ArrayLike | None = None) -> FloatArray:
         """(n_vocabulary,) the probability of each token to follow the sequence; zero for tokens that the sequence lacks.
 
-        nan for tokens of equal height whose shares are not known; `explain` says why.
+        nan for tokens of equal height whose shares are not known; `explain` says why, and where only enormous norms show the limit.
+
+        Args:
+            W: (d_model, d_model) the weights of a layer, such as `ml.path(data, [R]).points[0]` at norm R, to get its probabilities
+                instead of their limit.
         """
         ids = check_sequence(sequence, self.n_vocabulary)
         tokens, counts = np.unique(ids, return_counts=True)
         probability = np.zeros(self.n_vocabulary)
-        probability[tokens] = self._shares(int(ids[-1]), tokens, counts)[0]
+        if W is None:
+            probability[tokens] = self._shares(int(ids[-1]), tokens, counts)[0]
+        else:
+            probability[tokens] = softmax(self._logits(self.data.weights(W), int(ids[-1]))[tokens] + np.log(counts))
         return probability
 
     def predict(self, sequence: Any) -> int:
@@ -301,16 +309,16 @@ class NextTokenAutomaton(Displayed):
 
     # ---- the check
 
-    def score(self, data: SequenceDataset) -> PredictionScore:
-        """How well it predicts the labels of a dataset, such as one that was held out: accuracy and log-loss.
+    def score(self, data: SequenceDataset, *, W: ArrayLike | None = None) -> PredictionScore:
+        """How well it, or a layer with weights W, predicts the labels of a dataset, such as one that was held out: accuracy and log-loss.
 
         Samples are merged where they hold the same tokens, so this is much quicker than `predict_proba` of each. Compare with
-        `WindowBigram.fit(training).score(data)`.
+        `WindowNgram.fit(training, 2).score(data)`.
         """
         if as_sequences(data).n_vocabulary != self.n_vocabulary:
             raise reject("data", f"over the {self.n_vocabulary} tokens of the automaton", f"{data.n_vocabulary} tokens")
         problem = reduce_sequences(data)
-        return score_shares(problem, self._entry_shares(problem))
+        return score_shares(problem, self._entry_shares(problem) if W is None else problem.shares(data.weights(W)))
 
     def _entry_shares(self, problem: ReducedProblem) -> FloatArray:
         """(n_entries,) the probability of each of the different tokens of each merged sample; nan where it is not known."""
@@ -342,12 +350,9 @@ class NextTokenAutomaton(Displayed):
         r"""(n_samples,) how far a layer with weights W is from the automaton: :math:`\tfrac12 \sum_x |P_x - Q_x|` on each sequence."""
         weights = as_sequences(data).weights(W)
         problem = reduce_sequences(data)
-        first, sample = problem.offsets[:-1], problem.sample
-        logits = problem.logits(problem.table(weights))
-        trained = np.exp(logits - np.maximum.reduceat(logits, first)[sample])
-        trained /= np.add.reduceat(trained, first)[sample]
-        distance: FloatArray = 0.5 * np.add.reduceat(np.abs(trained - self._entry_shares(problem)), first)
-        return distance[problem.merged]
+        distance = np.abs(problem.shares(weights) - self._entry_shares(problem))
+        summed: FloatArray = 0.5 * np.add.reduceat(distance, problem.offsets[:-1])
+        return summed[problem.merged]
 
 
 def _checked(priority: Any, data: SequenceDataset) -> GraphSolution:

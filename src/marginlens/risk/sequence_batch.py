@@ -69,15 +69,22 @@ class ReducedProblem:
         """(n_entries,) logits of each entry, multiplicity included."""
         return table[self.tokens, self.column[self.sample]] + self.log_counts
 
+    def shares(self, W: FloatArray) -> FloatArray:
+        """(n_entries,) the attention of a layer with weights W on each entry; those of a sample add up to one."""
+        first, sample, logits = self.offsets[:-1], self.sample, self.logits(self.table(W))
+        weight: FloatArray = np.exp(logits - np.maximum.reduceat(logits, first)[sample])
+        return weight / np.add.reduceat(weight, first)[sample]
 
-def reduce_sequences(data: SequenceDataset) -> ReducedProblem:
-    """The reduced problem of a dataset, in time linear in its positions up to sorting."""
+
+def reduce_sequences(data: SequenceDataset, *, merge: bool = True) -> ReducedProblem:
+    """The reduced problem of a dataset, in time linear in its positions up to sorting; every sample stays apart unless `merge`."""
     K, sample = data.n_vocabulary, data.sample
     keys, counts = np.unique(sample * K + data.tokens, return_counts=True)
     owner, tokens = keys // K, keys % K
     offsets = np.searchsorted(owner, np.arange(len(data) + 1))
     queries, column = np.unique(data.last, return_inverse=True)
-    merged = _merged(column.reshape(-1), data.labels, tokens * (int(counts.max()) + 1) + counts, offsets)
+    entries = tokens * (int(counts.max()) + 1) + counts
+    merged = _merged(column.reshape(-1), data.labels, entries, offsets) if merge else np.arange(len(data))
     first = np.unique(merged, return_index=True)[1]
     kept = np.isin(owner, first)
     renumbered = np.argsort(np.argsort(first))[merged]  # by first appearance
