@@ -53,6 +53,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "C-F5": "c.figures_3_to_6",
     "C-F6": "c.figures_3_to_6",
     "C-A": "c.automaton",
+    "C-H": "c.held_out",
     "C-L": "c.gradient",
     "D-1": "d.local_convergence",
     "D-2": "d.rank",

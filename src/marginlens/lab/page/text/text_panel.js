@@ -179,7 +179,7 @@ export function mountContinuation(root, store) {
     element("div", { class: "field" }, element("label", { for: "text-prompt" }, "Beginning"), prompt.input),
     element("div", { class: "row" }, count.node, draw.node, seed.node, element("button", { type: "button", onclick: open }, "Begin as the text does")),
     refusal, text, reason, rivals,
-    element("p", { class: "small" }, "Choose a token to see why it came. The rule is the limit of training (the automaton of C): the highest tokens of the window take all, and mix in fixed shares.")));
+    element("p", { class: "small" }, "Choose a token to see why it came. The rule is the limit of training (the automaton of C): the highest tokens of the window take all, and mix in fixed shares. Where tokens that the text does not compare are equally high, gradient descent may share otherwise, or reach this share at enormous norms alone.")));
   let answer = null;
   let chosen = null; // the place of the token whose reason is shown
   let asked = null;

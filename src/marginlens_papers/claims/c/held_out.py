@@ -1,0 +1,156 @@
+"""C, abstract: how well the automaton predicts text that was held out, beside n-grams, and what W lacks: order."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import marginlens as ml
+from marginlens.nexttoken import HeldOutScores, NextTokenAutomaton, score_held_out
+from marginlens.typing import FloatArray, IntArray
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SEED = 31
+WINDOW, VOCABULARY, HELD_OUT = 3, 30, 0.2
+NOISE = 0.2  # share of tokens that are drawn from the whole vocabulary
+DISTANCES = np.array(
+    [0.05, 0.6, 0.15]
+)  # shares of tokens that repeat the last one, the one before, and the one before that
+TRIGRAM = "trigram of all of the text"
+
+
+class C_H(Claim):
+    labels = ("C Abstract",)
+    title = "What the automaton predicts of held-out text, and what it lacks"
+    statement = (
+        "The trained layer reads which tokens a window holds, how often, and which comes last, but not their order. So its limit "
+        "leads n-grams with backoff where order says nothing, and falls behind them where it says something, as in real text."
+    )
+    protocol = (
+        "Two generated texts over 30 tokens, the last fifth held out, windows of 3. In the first, the next token repeats the one at "
+        "distance 1, 2 or 3 with probability .05, .6 and .15 and is random otherwise. On windows of three different tokens a rule that "
+        "reads only their set and the last one cannot tell distance 2 from 3, by symmetry in the names; a trigram can. In the second, a "
+        "layer with random weights draws the next token from the window, with the same noise. The table of tiny Shakespeare was made by "
+        "`marginlens graph --held-out 0.1 --json` and comes with the package. N-grams back off by Witten and Bell, are learned from the "
+        "same text, and choose among the window's tokens too."
+    )
+    paper_value = "–"
+    expected = {
+        "errors_above_the_bound_without_order": Bound(high=4.0),
+        "errors_of_the_trigram_below_its_limit": Bound(high=4.0),
+        "lead_of_the_trigram": Bound(low=0.2),
+        "lead_of_the_automaton": Bound(low=0.005),
+        "log_loss_above_the_best_n_gram": Bound(high=-0.02),
+    }
+    words = {
+        "errors_above_the_bound_without_order": Words(
+            "Text with order: accuracy of the automaton above the bound for rules without order, in standard errors"
+        ),
+        "errors_of_the_trigram_below_its_limit": Words(
+            "Text with order: accuracy of the trigram below its limit, in standard errors"
+        ),
+        "lead_of_the_trigram": Words("Text with order: lead of the trigram over the automaton in accuracy", Unit.SHARE),
+        "lead_of_the_automaton": Words("Text of a layer: lead over the best n-gram in accuracy", Unit.SHARE),
+        "log_loss_above_the_best_n_gram": Words(
+            "Text of a layer: log-loss of the automaton above that of the best n-gram, 1% uniform in each"
+        ),
+    }
+    headline = "lead_of_the_trigram"
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Score the automaton and n-grams on both generated texts, and read the table of the real one."""
+        n_tokens = 200_000 if effort is Effort.PAPER else 60_000
+        found: dict[str, HeldOutScores] = {}
+        for name in progress.each(("order", "layer")):
+            rng = np.random.default_rng([SEED, len(found)])
+            weigh = (lambda window: DISTANCES) if name == "order" else _layer(rng)
+            found[name] = _scored(_text(n_tokens, weigh, rng), different=name == "order")
+        chance = DISTANCES + NOISE / VOCABULARY
+        second, unordered = chance[1] / chance.sum(), chance[1:].mean() / chance.sum()
+        (automaton, *others), order = found["layer"].scores.values(), found["order"].scores
+        limited, trigram = order["automaton"], order[TRIGRAM]
+        best = max(score.accuracy for score in others)
+        numbers = {
+            "errors_above_the_bound_without_order": _errors(limited.accuracy, unordered, limited.n_samples),
+            "errors_of_the_trigram_below_its_limit": -_errors(trigram.accuracy, second, trigram.n_samples),
+            "lead_of_the_trigram": trigram.accuracy - limited.accuracy,
+            "lead_of_the_automaton": automaton.accuracy - best,
+            "log_loss_above_the_best_n_gram": automaton.mixed_log_loss - min(score.mixed_log_loss for score in others),
+        }
+        real = shakespeare()[0]["prediction"]["scores"]
+        measured = (
+            f"Where order decides, the automaton is right in {limited.accuracy:.3f} of {limited.n_samples} held-out windows of three "
+            f"different tokens ({unordered:.3f} at most without order), the trigram in {trigram.accuracy:.3f} (its limit: {second:.3f}). "
+            f"On the text of a layer the automaton is right in {automaton.accuracy:.3f}, the best n-gram in {best:.3f}. On windows of 3 "
+            "characters of tiny Shakespeare: " + ", ".join(f"{row['rule']} {row['accuracy']:.3f}" for row in real) + "."
+        )
+        tables = {name: {rule: score.accuracy for rule, score in held.scores.items()} for name, held in found.items()}
+        tables["shakespeare"] = {row["rule"]: row["accuracy"] for row in real}
+        return Finding(measured, numbers, tables)
+
+    figures = {
+        "held-out": FigureText(
+            "Accuracy on held-out windows of 3 of the automaton and of n-grams: a text in which the order of tokens decides, the text of a "
+            "layer, and characters of tiny Shakespeare.",
+            "Three groups of five bars. Where order decides and on tiny Shakespeare the automaton's bar is far below those of trigram and "
+            "4-gram; on the text of a layer it is the longest.",
+        ),
+    }
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Bars of accuracy by rule, a group for each text."""
+        fig, axes = ml.plotting.figure(3, width=4.2, height=3.4)
+        titles = ("Order decides", "Text of a layer", "Tiny Shakespeare")
+        for ax, title, scores in zip(axes, titles, finding.arrays.values(), strict=True):
+            colours = [ml.plotting.ACCENTS[int(rule != "automaton")] for rule in scores]
+            ax.barh(range(len(scores)), list(scores.values()), color=colours)
+            ax.set_yticks(range(len(scores)), list(scores) if ax is axes[0] else [])
+            ax.set(xlim=(0.0, 1.0), xlabel="accuracy")
+            ax.invert_yaxis()
+            ax.set_title(title)
+        return {"held-out": fig}
+
+
+def _errors(accuracy: float, expected: float, n_samples: int) -> float:
+    """How many standard errors a measured accuracy is above the expected one."""
+    return float((accuracy - expected) / np.sqrt(expected * (1.0 - expected) / n_samples))
+
+
+def shakespeare() -> list[dict[str, Any]]:
+    """What `marginlens graph --held-out 0.1 --json` said of tiny Shakespeare, for windows of 3 and 8 characters and of 8 words."""
+    place = files("marginlens_papers") / "results" / "shakespeare-held-out.json"
+    return list(json.loads(place.read_text(encoding="utf-8"))["runs"])
+
+
+def _text(n_tokens: int, weigh: Any, rng: np.random.Generator) -> IntArray:
+    """A text whose next token is one of the last three with the probabilities `weigh(window)`, nearest first, or random."""
+    ids = rng.integers(0, VOCABULARY, n_tokens)
+    drawn = rng.random(n_tokens)
+    for t in range(WINDOW, n_tokens):
+        chosen = int(np.searchsorted(np.cumsum(weigh(ids[t - WINDOW : t][::-1])), drawn[t]))
+        if chosen < WINDOW:
+            ids[t] = ids[t - 1 - chosen]
+    return ids
+
+
+def _layer(rng: np.random.Generator) -> Any:
+    """The attention of a layer with random weights over one-hot tokens, as probabilities of the last three tokens, less the noise."""
+    M: FloatArray = np.exp(2.0 * rng.standard_normal((VOCABULARY, VOCABULARY)))
+    return lambda window: (1.0 - NOISE) * M[window[0], window] / M[window[0], window].sum()
+
+
+def _scored(ids: IntArray, *, different: bool) -> HeldOutScores:
+    """The automaton and n-grams on the end of a text, on windows of three different tokens alone where `different` says so."""
+    text = "".join(chr(ord("A") + token) for token in ids.tolist())
+    split = ml.data.split_text_windows(text, WINDOW, held_out=HELD_OUT)
+    if different:
+        rows = np.sort(split.held_out.tokens.reshape(-1, WINDOW), axis=1)
+        chosen = np.flatnonzero((np.diff(rows) > 0).all(axis=1))
+        split = split._replace(held_out=split.held_out.take(chosen))
+    return score_held_out(split, {"automaton": NextTokenAutomaton.fit(split.training.data)})
