@@ -1,5 +1,7 @@
 """Regularisation paths of every kind of risk: resuming, a user's own risk, results, and arguments they cannot use."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,9 +10,13 @@ from hypothesis import strategies as st
 import marginlens as ml
 from marginlens.data import TokenDataset, figure_1b
 from marginlens.dynamics import Binding, Cone, CyclicPart
+from marginlens.risk import matrix_from_vector
 from quadratic_risk import Quadratic
 
 GENERAL_KKT = 1e-5  # what is left of the conditions where second derivatives are estimated
+MATRIX_TANGENT = (
+    1e-7  # of the gradient along the sphere at an exact point, which logits of a thousand round at about 1e-12 each
+)
 SAME_LOG_RISK = 1e-6  # difference of log risks between the general search and the special ones
 
 
@@ -52,18 +58,118 @@ def test_a_path_is_followed_further_as_if_it_had_never_stopped(name):
     assert np.all(np.diff(whole.value()) <= 1e-12)
     assert whole.kkt_residual().max() < GENERAL_KKT
     assert "\n" not in repr(whole)
-    assert set(whole.to_dict()) == {"radii", "points", "selected", "log_excess", "excess_sign", "binding"}
+    assert set(whole.to_dict()) == {"radii", "points", "selected", "log_excess", "excess_sign", "binding", "trusted"}
+    assert whole.trusted.all()
+    assert "trusted" not in repr(whole)
     assert whole.plot().get_xlabel() == "radius"
 
 
+def of_matrix(seed, shape, lengths=None):
+    """A risk of W with a query for each input, of (n_inputs, n_tokens, d_model, d_query), and the same as a risk of p with formed keys."""
+    n, n_tokens, d_model, d_query = shape
+    rng = np.random.default_rng(seed)
+    X = [rng.normal(size=(length, d_model)) for length in lengths or [n_tokens] * n]
+    y, v, queries = rng.choice([-1.0, 1.0], n), rng.normal(size=d_model), rng.normal(size=(n, d_query))
+    formed = [np.einsum("q,td->tqd", u, x).reshape(len(x), -1) for u, x in zip(queries, X, strict=True)]
+    vector = ml.AttentionRisk(TokenDataset(X, y, K=formed), v)
+    return ml.AttentionRisk(TokenDataset(X, y), v).as_matrix(queries), vector
+
+
+def tangential(risk, x):
+    """The part along the sphere of the gradient at a point on it, relative to all of it."""
+    g, u = risk.gradient(x).direction().ravel(), x.ravel() / np.linalg.norm(x)
+    return np.linalg.norm(g - (g @ u) * u)
+
+
+@pytest.mark.parametrize(
+    ("seed", "shape", "lengths"), [(31, (2, 3, 3, 2), None), (32, (4, 3, 2, 5), None), (33, (3, 4, 3, 3), [4, 2, 3])]
+)
+def test_the_path_of_a_matrix_is_that_of_p_with_queries_times_tokens_for_keys(seed, shape, lengths):
+    risk, vector = of_matrix(seed, shape, lengths)
+    radii = np.array([0.5, 20.0, 900.0])
+    of_W, of_p = ml.path(risk, radii, restarts=6), ml.path(vector, radii, restarts=6)
+    np.testing.assert_allclose(of_W.points.reshape(3, -1), of_p.points, atol=1e-9 * radii[-1])
+    np.testing.assert_array_equal(of_W.selected, of_p.selected)
+    np.testing.assert_array_equal(of_W.selected, [risk.select(W) for W in of_W.points])
+    np.testing.assert_allclose(of_W.log_excess, of_p.log_excess, rtol=1e-9)
+    assert of_W.binding.tolist() == of_p.binding.tolist()
+    on_ball = of_W.binding == Binding.BALL
+    assert max(tangential(risk, W) for W in of_W.points[on_ball]) < MATRIX_TANGENT
+    best = ml.att_svm(
+        risk.of_p.data, of_W.selected[-1], query=risk.query
+    )  # the max-margin W of the same norm is no better
+    same_norm = radii[-1] * best.x / np.linalg.norm(best.x)
+    assert of_W.log_excess[-1] < risk.excess(same_norm, of_W.selected[-1]).log
+    assert of_W.correlation(best.x)[-1] > 0.99
+    with pytest.raises(ml.InputError, match="one whose points have parts"):
+        of_W.split()
+
+
 @pytest.mark.statement("A Lemma 1")
-def test_the_path_of_a_matrix_is_that_of_its_vector():
-    data, v = problem(1)
-    u = np.array([1.0, -2.0])
-    radii = np.array([0.5, 8.0])
-    of_W = ml.path(ml.AttentionRisk(data, v).as_matrix(u), radii, restarts=2)
-    of_p = ml.path(data, radii * np.linalg.norm(u), head=v, restarts=2)
-    assert np.log(of_W.value()) == pytest.approx(np.log(of_p.value()), abs=SAME_LOG_RISK)
+@pytest.mark.parametrize("seed", [41, 42])
+def test_the_path_of_a_matrix_with_one_query_is_that_of_its_vector(seed):
+    data, v = problem(seed)
+    u = np.array([1.0, -2.0, 0.5])
+    radii = np.array([0.5, 8.0, 600.0])
+    of_W = ml.path(ml.AttentionRisk(data, v).as_matrix(u), radii, restarts=6)
+    of_p = ml.path(data, radii * np.linalg.norm(u), head=v, restarts=6)
+    np.testing.assert_allclose(of_W.points, matrix_from_vector(of_p.points, u), atol=1e-9 * radii[-1])
+    np.testing.assert_allclose(of_W.log_excess, of_p.log_excess, rtol=1e-9)
+    np.testing.assert_array_equal(of_W.selected, of_p.selected)
+    formed = ml.path(ml.AttentionRisk(data, v).as_matrix(np.tile(u, (2, 1))), radii, restarts=6)  # one for each input
+    np.testing.assert_allclose(of_W.points, formed.points, atol=1e-7 * radii[-1])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_path_of_a_matrix_stays_in_a_cone(shared):
+    """The axis is no u pᵀ, so that with one query too the path needs matrices of rank two."""
+    risk, _ = of_matrix(51, (2, 3, 2, 2))
+    risk = risk.of_p.as_matrix(risk.query[0]) if shared else risk
+    axis, radii = np.array([[0.3, -1.0], [0.8, 0.5]]), [2.0, 50.0]
+    path = ml.path(risk, radii, region=Cone(axis.ravel(), 0.05, 1.0), restarts=4)
+    assert path.points.shape == (2, 2, 2)
+    assert path.correlation(axis).min() >= 0.95 - 1e-12
+    others = np.random.default_rng(5).normal(size=(4000, 2, 2)) * 0.3 + axis / np.linalg.norm(axis)
+    others *= radii[-1] / np.linalg.norm(others, axis=(1, 2), keepdims=True)
+    others = others[ml.correlation(others.reshape(-1, 4), axis.ravel()) >= 0.95]
+    assert len(others) > 100
+    assert path.value()[-1] <= min(risk.value(W) for W in others) + 1e-15
+    with pytest.raises(ml.InputError, match="'region' argument must be a Cone with an axis of length 4"):
+        ml.path(risk, radii, region=Cone(axis[0], 0.05, 1.0))
+
+
+class Unknown:
+    """A risk of a user's own: that of another, of which nothing but the protocol is known."""
+
+    def __init__(self, risk):
+        self.shape, self.select = risk.shape, risk.select
+        self.value, self.log_value, self.gradient = risk.value, risk.log_value, risk.gradient
+        self.margin_rows, self.smoothness = risk.margin_rows, risk.smoothness
+
+
+@pytest.mark.parametrize("seed", [61, 62])
+def test_far_radii_of_a_risk_of_ones_own_are_not_trusted_and_wrong_points_are_seen(seed):
+    risk, _ = of_matrix(seed, (2, 3, 3, 2))
+    exact = ml.path(risk, [2.0, 4000.0], restarts=6)
+    path = ml.path(Unknown(risk), [2.0, 4000.0], restarts=2)
+    assert path.trusted.tolist() == [True, False]
+    assert "1 not trusted" in repr(path)
+    assert "1 not trusted" in path._repr_html_()
+    assert np.log(path.value()[0]) == pytest.approx(np.log(exact.value()[0]), abs=SAME_LOG_RISK)
+    assert path.kkt_residual()[0] < GENERAL_KKT
+    wrong = exact.points + 0.3 * exact.radii[:, None, None] * unit_matrix(seed, risk.shape)
+    wrong *= (exact.radii / np.linalg.norm(wrong, axis=(1, 2)))[:, None, None]
+    planted = dataclasses.replace(path, _state=path._state._replace(points=tuple(wrong)))
+    assert planted.kkt_residual().min() > 0.05
+    inside = dataclasses.replace(path, _state=path._state._replace(points=tuple(0.7 * wrong)))  # nothing keeps it there
+    assert inside.kkt_residual().min() > 0.05
+    right = dataclasses.replace(path, _state=path._state._replace(points=tuple(exact.points)))
+    assert right.kkt_residual().max() < MATRIX_TANGENT
+
+
+def unit_matrix(seed, shape):
+    matrix = np.random.default_rng(seed).normal(size=shape)
+    return matrix / np.linalg.norm(matrix)
 
 
 def test_a_risk_of_ones_own_is_minimised_inside_and_on_the_ball():

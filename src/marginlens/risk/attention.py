@@ -358,11 +358,15 @@ class AttentionRisk:
         the risk does not feel.
         """
         basis = _orthonormal(self._keys[self.data.mask], axis)
-        data = copy(self.data)
-        data.K, data.W = self._keys @ basis, None
-        reduced = replace(self, data=data)
-        reduced.__dict__["_keys"] = data.K  # centred already
+        reduced = self.with_keys(self._keys @ basis)
+        reduced.__dict__["_keys"] = reduced.data.K  # centred already
         return KeySpan(reduced, basis)
+
+    def with_keys(self, K: FloatArray) -> AttentionRisk:
+        """The same risk with other keys, (…, n_inputs, n_tokens, d_key), zero where there is no token; they are not checked."""
+        data = copy(self.data)
+        data.K, data.W = K, None
+        return replace(self, data=data)
 
     def token_margins(self) -> FloatArray:
         """Y f of selecting one token outright, for each token of each input, (n_inputs, n_tokens); -inf where there is no token."""

@@ -1,17 +1,18 @@
-"""Regularisation paths of attention weights p, globally or inside a cone.
+"""Regularisation paths of attention weights p and of key-query matrices W, globally or inside a cone.
 
-Local minima are followed from small balls to large ones. New starts are random points while the risk is smooth, then max-margin
-directions of what random directions select and, for a linear head, of the optimal tokens.
+A matrix W is a vector whose keys are u_i ⊗ x_it, queries times tokens. Local minima are followed from small balls to large ones. New
+starts are random points while the risk is smooth, then max-margin directions of what random directions select and, for a linear head, of
+the optimal tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from marginlens.directions import unit
+from marginlens.directions import length, unit
 from marginlens.dynamics.paths.cone import Cone
 from marginlens.dynamics.paths.path import Binding, PathPoints, SearchState, increasing, path_search
 from marginlens.dynamics.paths.projected_newton import (
@@ -22,6 +23,7 @@ from marginlens.dynamics.paths.projected_newton import (
 )
 from marginlens.errors import reject
 from marginlens.risk.attention import AttentionRisk, KeySpan
+from marginlens.risk.matrix import MatrixRisk
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm import att_svm
 from marginlens.typing import ArrayLike, FloatArray
@@ -37,21 +39,38 @@ ATTENTION_RESTARTS = 16
 
 
 @path_search.register(AttentionRisk)
-def _(risk: AttentionRisk, region: Any, restarts: int | None) -> AttentionSearch:
+def _vector_search(risk: AttentionRisk, region: Any, restarts: int | None) -> AttentionSearch:
     if region is not None and (not isinstance(region, Cone) or len(region.axis) != risk.data.d_key):
         got = f"an axis of length {len(region.axis)}" if isinstance(region, Cone) else type(region).__name__
         raise reject("region", f"a Cone with an axis of length {risk.data.d_key}", got)
     span = risk.in_key_span(None if region is None else region.axis)
-    return AttentionSearch(span, region, ATTENTION_RESTARTS if restarts is None else restarts)
+    return AttentionSearch(span, region, ATTENTION_RESTARTS if restarts is None else restarts, risk.shape)
+
+
+@path_search.register(MatrixRisk)
+def _matrix_search(risk: MatrixRisk, region: Any, restarts: int | None) -> AttentionSearch:
+    """The search for p with keys u_i ⊗ x_it; for one query u with keys ‖u‖ x_it, where W = u pᵀ/‖u‖ is as long as p (A Lemma 1)."""
+    X, u = risk.of_p.data.X, risk.query
+    if risk.shares_query and region is None:  # the axis of a cone need not be some u pᵀ
+        search = _vector_search(risk.of_p.with_keys(length(u) * X), None, restarts)
+        span = search.span._replace(basis=np.kron(unit(u)[:, None], search.span.basis).astype(float))
+        return replace(search, span=span, shape=risk.shape)
+    queries = np.broadcast_to(u, (len(X), risk.d_query))
+    keys = np.einsum("iq,itd->itqd", queries, X).reshape(*X.shape[:2], -1)
+    return replace(_vector_search(risk.of_p.with_keys(keys), region, restarts), shape=risk.shape)
 
 
 @dataclass(frozen=True)
 class AttentionSearch:
-    """Local minima of one problem's risk, in coordinates of the span of its keys, followed from small balls to large ones."""
+    """Local minima of one problem's risk, in coordinates of the span of its keys, followed from small balls to large ones.
+
+    The basis of the span leads to points of this shape, one entry after the other.
+    """
 
     span: KeySpan
     cone: Cone | None
     restarts: int
+    shape: tuple[int, ...]
 
     @property
     def risk(self) -> AttentionRisk:
@@ -116,7 +135,8 @@ class AttentionSearch:
             gradient = self.risk.second_order(c[k : k + 1]).gradient
             of_ball, of_cone = self.region(radius).kkt_multipliers(c[k : k + 1], gradient).multipliers[0]
             binding[k] = names.get((bool(of_ball > 0.0), bool(of_cone > 0.0 or of_ball < 0.0)), Binding.NONE)
-        return PathPoints(c @ self.span.basis.T, selected, excess.log, excess.sign, binding)
+        points = (c @ self.span.basis.T).reshape(len(c), *self.shape)
+        return PathPoints(points, selected, excess.log, excess.sign, binding)
 
     def kkt_residual(self, state: SearchState) -> FloatArray:
         """(n_radii,) the gradient that no constraint holds, relative to its terms."""
@@ -124,8 +144,8 @@ class AttentionSearch:
         return np.array([kkt_residual(self.risk, c, self.region(radius)) for c, radius in pairs])
 
     def split(self, state: SearchState) -> Any:
-        """Refused: p has no parts."""
-        raise reject("risk", "one whose points have parts, such as JointRisk", "AttentionRisk")
+        """Refused: neither p nor W has parts."""
+        raise reject("risk", "one whose points have parts, such as JointRisk", f"one of points of shape {self.shape}")
 
     # ---- starts
 

@@ -142,18 +142,6 @@ class FactorSearch(GeneralSearch):
             binding=ball_bindings(binds),
         )
 
-    def kkt_residual(self, state: SearchState) -> FloatArray:
-        """(n_radii,) the part of the gradient that the ball does not hold, relative to all of it."""
-        left = np.zeros(len(state.radii))
-        for k, x in enumerate(state.points):
-            g, u = self.risk.gradient(x).direction().ravel(), unit(x.ravel())
-            left[k] = float(np.linalg.norm(g - min(float(g @ u), 0.0) * u))
-        return left
-
-    def split(self, state: SearchState) -> Any:
-        """Q (n_radii, d_query, width) and K (n_radii, d_model, width)."""
-        return self.risk.split(np.stack(state.points))
-
 
 @path_search.register(FactorRisk)
 def _factor_search(risk: FactorRisk, region: Any, restarts: int | None) -> FactorSearch:

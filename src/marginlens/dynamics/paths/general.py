@@ -1,7 +1,8 @@
 """Regularisation paths of any risk, through its value and gradient alone.
 
 The logarithm of the risk is minimised over each ball by sequential quadratic programming, from the point before, from down the slope at
-the origin and from random points. Derivatives of second order are estimated, so that points are right to about six digits.
+the origin and from random points. Derivatives of second order are estimated, so that points are right to about six digits, as long as
+the risk changes by more than its rounding in the ball: where it tends to a positive number, it soon does not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from marginlens.typing import ArrayLike, FloatArray
 GENERAL_BOUNDARY_RTOL = 1e-6  # distance to the ball, relative to its radius, that counts as on it
 GENERAL_FTOL = 1e-14  # change of the log risk at which a search ends
 MAX_GENERAL_STEPS = 300
+INSIDE_STEP = 1e-2  # distance, relative to the radius, at which the slope around a minimum inside the ball is looked at
+LOG_VISIBLE_CHANGE = np.log(1e-10)  # of the risk around a point, relative to it: of less, rounding leaves few digits
 
 
 @dataclass(frozen=True)
@@ -91,21 +94,28 @@ class GeneralSearch:
             log_excess=logs,
             excess_sign=np.where(values < 0.0, -1.0, 1.0),
             binding=ball_bindings(binds),
+            trusted=self._slopes(state)[:, 1] > logs + LOG_VISIBLE_CHANGE,
         )
 
     def kkt_residual(self, state: SearchState) -> FloatArray:
-        """(n_radii,) the gradient that the ball does not hold, relative to all of it, or to L/R where that is larger."""
-        left = np.zeros(len(state.radii))
+        """(n_radii,) the gradient that the ball does not hold, relative to all of it; inside the ball to that a short step away."""
+        return self._slopes(state)[:, 0]
+
+    def _slopes(self, state: SearchState) -> FloatArray:
+        """(n_radii, 2) the residual of each point, and the logarithm of what the risk changes in a step around it."""
+        slopes = np.zeros((len(state.radii), 2))
         for k, (x, radius) in enumerate(zip(state.points, state.radii.tolist(), strict=True)):
             gradient, norm = self.risk.gradient(x), float(length(x.ravel()))
-            g, u = gradient.direction().ravel(), x.ravel() / (norm or 1.0)
+            g, u, step, scale = gradient.direction().ravel(), unit(x.ravel()), radius, float(gradient.log_norm)
             if norm >= radius * (1.0 - GENERAL_BOUNDARY_RTOL) and g @ u < 0.0:
-                g = g - (g @ u) * u
-            log = float(self.risk.log_value(x))
-            log = float(np.log(max(abs(float(self.risk.value(x))), 1e-300))) if np.isnan(log) else log
-            share = np.exp(min(0.0, float(gradient.log_norm) + np.log(radius) - log))
-            left[k] = float(np.linalg.norm(g)) * float(share)
-        return left
+                slopes[k, 0] = np.linalg.norm(g - (g @ u) * u)
+            else:  # the smaller of two slopes: around a minimum both are large, where the risk only levels off one of them is smaller yet
+                step = INSIDE_STEP * radius
+                away = step * (u if norm > 0.0 else unit(np.ones(x.size))).reshape(x.shape)
+                scale = min(float(self.risk.gradient(x + side).log_norm) for side in (-away, away))
+                slopes[k, 0] = np.exp(min(0.0, float(gradient.log_norm) - scale)) if g.any() else 0.0
+            slopes[k, 1] = scale + np.log(step)
+        return slopes
 
     def split(self, state: SearchState) -> Any:
         """The parts of the points, where the risk has them."""

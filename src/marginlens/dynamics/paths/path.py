@@ -55,6 +55,7 @@ class PathPoints(NamedTuple):
     log_excess: FloatArray
     excess_sign: FloatArray
     binding: ObjectArray
+    trusted: Any = True
 
 
 class PathSearch(Protocol):
@@ -100,9 +101,11 @@ class Path(Result, Tabular):
             last point's tokens outright for attention, the infimum for next tokens (nan where Graph-SVM is infeasible, which leaves it
             unknown), and zero otherwise.
         binding: (n_radii,) a `Binding` for each radius, (n_radii, 2) for a joint risk. risk: what was minimised.
+        trusted: (n_radii,) whether the point is told from others by its risk. Always, but for a risk of your own where all that it
+            changes around the point is below the rounding of its value: there the point may be no minimum, whatever else is said of it.
 
     `to_frame()` has one row per radius: radius (for a joint risk radius_v and radius_p), norm, log_excess (natural logarithm),
-    excess_sign, selected, binding, and cosine_with_last, that of the point with the last one.
+    excess_sign, selected, binding, trusted, and cosine_with_last, that of the point with the last one.
     """
 
     radii: FloatArray
@@ -111,6 +114,7 @@ class Path(Result, Tabular):
     log_excess: FloatArray
     excess_sign: FloatArray
     binding: ObjectArray
+    trusted: BoolArray
     risk: Any = field(repr=False)
     _search: Any
     _state: SearchState
@@ -168,7 +172,8 @@ class Path(Result, Tabular):
             \quad \text{relative to the length of } \nabla L \text{ if no two of its terms cancelled}
 
         For next tokens it is the larger of the residuals along S_cyc and across it, each beside its own terms, so that the second is as
-        exact far out, where it is :math:`e^{-R\cdot\text{margin}}`; the second alone where the first part was given.
+        exact far out, where it is :math:`e^{-R\cdot\text{margin}}`; the second alone where the first part was given. For factors and
+        for a risk of your own it is relative to the gradient itself, and inside the ball to that a hundredth of the radius away.
         """
         return self._search.kkt_residual(self._state)
 
@@ -210,10 +215,16 @@ class Path(Result, Tabular):
         columns["binding"] = (
             [" and ".join(part.name for part in row) for row in self.binding] if joint else self.binding
         )
-        return columns | {"cosine_with_last": np.asarray(correlation(flat, flat[-1]))}
+        return columns | {"trusted": self.trusted, "cosine_with_last": np.asarray(correlation(flat, flat[-1]))}
 
     def _headline(self) -> Headline:
-        return Headline("", f"{len(self)} points of smallest risk, at radii {self.radii[0]} to {self.radii[-1]}.")
+        sentence = f"{len(self)} points of smallest risk, at radii {self.radii[0]} to {self.radii[-1]}{self._doubt()}."
+        return Headline("", sentence)
+
+    def _doubt(self) -> str:
+        """How many points are not to be trusted, as the end of a sentence."""
+        n_doubtful = int(np.sum(~self.trusted))
+        return f"; {n_doubtful} not trusted: the risk changes by less than its rounding there" if n_doubtful else ""
 
     def _facts(self) -> dict[str, Any]:
         last = {"selected at the last": self.selected[-1], "log excess risk at the last": self.log_excess[-1]}
@@ -225,7 +236,7 @@ class Path(Result, Tabular):
     def __repr__(self) -> str:
         first, last = (str(R) for R in (self.radii[0], self.radii[-1]))
         ends = f"selected={self.selected[-1].tolist()}, log excess {self.log_excess[-1]:.6g} at the last"
-        return f"Path({len(self)} radii {first} … {last}, {ends})"
+        return f"Path({len(self)} radii {first} … {last}, {ends}{self._doubt()})"
 
 
 @implements("A", "Eq. (2)", "Eq. (9)", "Eq. (66)", "Thm 4", "Thm 5", "Thm 6", "Thm 7", "Thm 8")
@@ -247,9 +258,12 @@ def path(
     .. math:: \bar x(R) = \arg\min_{\|x\| \le R,\ x \in C} L(x)
 
     The risk is not convex, except for next tokens with the log-loss and C Eᵀ = I. Local minima are followed from small balls to large
-    ones, new starts are added on the way, and candidates are compared by the logarithm of their excess risk; so radii of 1e4/margin and
-    beyond are no different from small ones. What follows each kind of risk is described in `marginlens.dynamics.paths`. A risk of your
-    own is minimised by a general method through `value`, `log_value` and `gradient`, to about six digits: `kkt_residual` says how well.
+    ones, new starts are added on the way, and candidates are compared by the logarithm of their excess risk; so for attention weights p,
+    for matrices W and their factors, for (v, p) and for next tokens radii of 1e4/margin and beyond are no different from small ones.
+    W is searched as p with the keys u_i ⊗ x_it, and for one query through A Lemma 1. What follows each kind of risk is described in
+    `marginlens.dynamics.paths`. A risk of your own is minimised by a general method through `value`, `log_value` and `gradient`, to
+    about six digits: `kkt_residual` says how well. It sees no excess below the rounding of the risk itself, about 1e-16 of it: radii so
+    large that nothing more is left are not to be trusted, and `trusted` is False there.
 
     Args:
         problem: a risk of one problem, or a dataset with `head` and `loss`, as `descend` takes them.
@@ -257,10 +271,11 @@ def path(
             number or (n_radii,), neither of which may fall.
         norm: of the balls: `L2()`, which for matrices is `Frobenius()`. The ball of radius r of a `FactorRisk`, ‖Q‖² + ‖K‖² ≤ r², is the
             ball ‖W‖_* ≤ r²/2 of its matrix W = Q Kᵀ in the nuclear norm.
-        region: where a point may be; everywhere by default. A `Cone` for attention weights p; `CyclicPart(W)` for next tokens, which
-            fixes the part along S_cyc, so that the balls hold the other part alone.
-        restarts: new starts at each radius; by default 16 for p, 64 for (v, p), 4 for next tokens, 8 for other risks. More of them make
-            it surer that the minimum is global.
+        region: where a point may be; everywhere by default. A `Cone` for attention weights p; for a matrix W its axis is a matrix too, one
+            row after the other: `Cone(W.ravel(), …)`. `CyclicPart(W)` for next tokens, which fixes the part along S_cyc, so that the
+            balls hold the other part alone.
+        restarts: new starts at each radius; by default 16 for p and W, 64 for (v, p), 4 for next tokens, 8 for other risks. More of
+            them make it surer that the minimum is global.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
         progress: called as `progress(done, total)` after each ball that is searched. What it raises ends the search, as Ctrl-C does.
     Returns:
@@ -289,7 +304,9 @@ def _extended(
     state = state._replace(generator=copy.deepcopy(state.generator))  # so that a path can be resumed twice
     with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
         state = search.extend(state, radii, progress)
-        return Path(state.radii, *search.finish(state), risk, search, state)
+        found = search.finish(state)
+        found = found._replace(trusted=np.broadcast_to(found.trusted, len(state.radii)))
+        return Path(state.radii, *found, risk, search, state)
 
 
 def ball_bindings(binds: BoolArray) -> ObjectArray:
