@@ -1,20 +1,20 @@
 """marginlens predicts, trains and verifies what softmax attention selects.
 
 The public names are listed in `__init__.pyi`. Each is imported when it is first used, so that `import marginlens` takes no time.
+What this file itself needs has a leading underscore: `Path` is a public name, which pathlib's must not take.
 """
 
-import ast
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+import ast as _ast
+from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
+from pathlib import Path as _Path
 
 __version__ = "0.1.0"
 
 _HOMES = {
     alias.name: statement.module
-    for statement in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
-    if isinstance(statement, ast.ImportFrom)
+    for statement in _ast.parse(_Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
+    if isinstance(statement, _ast.ImportFrom)
     for alias in statement.names
 }  # name -> the module that defines it; "marginlens" itself for its packages
 _NEEDS = {
@@ -23,20 +23,20 @@ _NEEDS = {
 __all__ = [
     name
     for name, home in sorted(_HOMES.items())
-    if home != "marginlens" and (name not in _NEEDS or find_spec(_NEEDS[name]) is not None)
+    if home != "marginlens" and (name not in _NEEDS or _find_spec(_NEEDS[name]) is not None)
 ]  # so that `from marginlens import *` gives what is installed
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name, or a package of the library, when it is first used."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'marginlens' has no attribute {name!r}")
-    value = import_module(f"marginlens.{name}") if home == "marginlens" else getattr(import_module(home), name)
+    value = _import_module(f"marginlens.{name}") if home == "marginlens" else getattr(_import_module(home), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    """All public names, imported or not."""
-    return sorted({*globals(), *_HOMES})
+    """All public names and packages, imported or not, and the attributes that every module has."""
+    return sorted({*_HOMES, *(name for name in globals() if name.startswith("__"))})

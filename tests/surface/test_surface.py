@@ -1,6 +1,8 @@
 """The public surface: a name that comes or goes is a decision, and this list is where it is taken."""
 
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import marginlens as ml
@@ -27,7 +29,31 @@ def test_the_top_level_has_these_names():
     assert sorted(ml.__all__) == sorted(NAMES.split())
     for name in (*NAMES.split(), *PACKAGES.split()):
         assert getattr(ml, name) is not None
-    assert set(NAMES.split()) | set(PACKAGES.split()) <= set(dir(ml))
+
+
+def test_every_name_is_the_object_of_its_home_and_there_are_no_others():
+    """In a fresh interpreter, where nothing else has been imported: no module of Python takes the place of a public name."""
+    program = """if True:
+        import ast, importlib, inspect
+        import marginlens as ml
+        seen = set(dir(ml))
+        with open(ml.__file__ + "i", encoding="utf-8") as file:
+            homes = {a.name: s.module for s in ast.parse(file.read()).body if isinstance(s, ast.ImportFrom) for a in s.names}
+        installed = [name for name in homes if name in ml.__all__ or homes[name] == "marginlens"]
+        for name in installed:
+            home = homes[name]
+            value = importlib.import_module(f"marginlens.{name}") if home == "marginlens" else getattr(importlib.import_module(home), name)
+            assert getattr(ml, name) is value, name
+            assert inspect.getmodule(value).__name__.startswith("marginlens"), name
+        assert {name for name in seen if not name.startswith("__")} == set(homes) == {n for n in dir(ml) if not n.startswith("__")}
+        public = {}
+        exec("from marginlens import *", public)
+        assert {name for name in public if name != "__builtins__"} == set(ml.__all__)
+        assert all(public[name] is getattr(ml, name) for name in ml.__all__)
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)
+    path = ml.path(ml.TokenDataset([[[1.0], [0.0]]], [1.0]), 1.0, head=[1.0], restarts=0)
+    assert isinstance(path, ml.Path)
 
 
 def test_one_thing_has_one_name_in_all_functions():
