@@ -27,7 +27,7 @@ ATTENTION_ATOL = 1e-5  # of a probability, that an adapter may miss
 KEY_QUERY_RTOL = (
     1e-5  # of the largest logit: families turn or normalise queries in single precision also in float64 models
 )
-SCALES = (1e-200, 1.0, 1e200)
+SCALES = (1e-100, 1.0, 1e100)  # whose squares are float64 numbers too, for norms that are sums of squares
 
 
 def check_norm(norm: Norm, shape: tuple[int, ...] = (5,), *, n_trials: int = 20, rng: Any = 0) -> None:
@@ -37,7 +37,7 @@ def check_norm(norm: Norm, shape: tuple[int, ...] = (5,), *, n_trials: int = 20,
         \langle g, s(g)\rangle = \|g\|_*, \ \|s(g)\| = 1
 
     Args:
-        shape: of the points to try. n_trials: how many random ones.
+        shape: of the points to try, whose entries are of sizes 1e-100, 1 and 1e100. n_trials: how many random ones.
     """
     generator = as_generator(rng)
     zero = np.zeros(shape)

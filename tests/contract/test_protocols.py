@@ -57,6 +57,32 @@ def test_norms_keep_their_contract(norm, shape):
     check_norm(norm, shape)
 
 
+@pytest.mark.parametrize("norm", [*ENTRYWISE, ml.Spectral(), ml.Nuclear(), ml.MaxRow()], ids=repr)
+def test_norms_have_values_where_squares_do_not(norm):
+    """More than the contract asks of a user's own norm."""
+    x, g = np.random.default_rng(8).normal(size=(2, 3, 2))
+    for scale in (1e-200, 1e200):
+        assert norm.value(scale * x) == pytest.approx(scale * norm.value(x), rel=1e-10)
+        assert norm.dual(scale * g) == pytest.approx(scale * norm.dual(g), rel=1e-10)
+        assert norm.value(norm.steepest(scale * g)) == pytest.approx(1.0, rel=1e-10)
+
+
+def test_a_norm_written_as_a_plain_sum_of_squares_keeps_the_contract():
+    class Weighted:
+        weights = np.array([0.25, 3.0, 1.0, 7.5])
+
+        def value(self, x):
+            return float(np.sqrt(np.sum(self.weights * x**2)))
+
+        def dual(self, g):
+            return float(np.sqrt(np.sum(g**2 / self.weights)))
+
+        def steepest(self, g):
+            return g / self.weights / (self.dual(g) or 1.0)
+
+    check_norm(Weighted(), (4,))
+
+
 @pytest.mark.parametrize("norm", [ml.Spectral(), ml.Nuclear(), ml.MaxRow()], ids=repr)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 1), (3, 2), (4, 7)])
 def test_norms_of_matrices_keep_their_contract(norm, shape):
