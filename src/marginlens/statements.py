@@ -1,4 +1,4 @@
-"""What the statements of the papers say, each in a sentence or two of plain words, by label."""
+"""What the statements of the papers say, each in a sentence or two of plain words, by label; and which are steps of a proof only."""
 
 from __future__ import annotations
 
@@ -158,4 +158,71 @@ WORDS: dict[str, str] = {
     "norm, with a gap of order (log t + n)/√t.",
     "F Thm 2": "The same with momentum; the gap's order then has the dimension as a factor.",
     "F cross-entropy": "The mean cross-entropy of a linear classifier with several classes.",
+}
+
+_PROOFS: dict[str, dict[str, str]] = {
+    "A Lemma 3": {"Eq. (16)": "the reaction to logits, split into the selected token's part and those of the others"},
+    "A Lemma 4": {
+        "Eq. (17)": "short names for scores, for logits of p and of the GMM direction, and for slopes of the loss",
+        "Eq. (19)": "the slope of the risk along the GMM direction as a mean over inputs",
+        "Eq. (20)": "what one input adds to Eq. (19), with the derivative of the softmax written out",
+        "Eq. (21)": "under Assumption B this part is score lead times s(1 - s) times the lead over the other logits' mean",
+        "Eq. (22)": "a lower bound of Eq. (21), by the smallest lead of a logit",
+    },
+    "A Lemma 5": {"Eq. (23)": "all that is to be shown: the lead along p is at most 1 + π times that along the GMM"},
+    "A Lemma 6": {
+        "Eq. (27)": "the derivative of the attention in p",
+        "Eq. (28a)": "the attention is Lipschitz in p, with the norm of the keys",
+        "Eq. (28b)": "the derivative of the softmax is Lipschitz in p, with three times the norm of the keys",
+        "Eq. (29)": "a change of the gradient is one of the loss's slope and one of the softmax's derivative",
+    },
+    "A Lemma 7": {
+        "Eq. (34)": "the slope of the risk along any q as a mean over inputs",
+        "Eq. (36)": "Lemma 3 for neighbours alone, the other tokens being part of the error",
+        "Eq. (37)": "attention on neighbours has to outweigh the error of Eq. (36)",
+        "Eq. (38)": "Eq. (37) with exponentials in the radius for the error; the radius of Eq. (39) makes them small enough",
+        "Eq. (41)": "Eq. (31a), from Eq. (40) with the smallest and the largest slopes of the loss and score leads",
+        "Eq. (42)": "an upper bound of the neighbours' sum for q in any direction",
+        "Eq. (43)": "the bound of the slope along any q that follows from Eq. (42); with q along the gradient it is Eq. (31b)",
+        "Eq. (44)": "(L3) written over inputs: the slopes along p and along the locally optimal direction",
+        "Eq. (45)": "Eq. (36) again, for both sides of Eq. (44)",
+        "Eq. (47)": "what is left of (L3) once errors are bounded: the neighbours' sums, with 1 + π/2",
+        "Eq. (48)": "inputs whose smallest lead is nearly one or more miss Eq. (47) by an exponentially small amount at most",
+    },
+    "A Thm 2": {"Eq. (51)": "what a step adds along the GMM direction, by the changes of the norm and of the risk"},
+    "A Thm 3": {
+        "Eq. (53)": "(L3) with 1 - ε for 1/(1 + π), everywhere in the cone beyond some norm",
+        "Eq. (54a)": "a step raises the component along the locally optimal direction",
+        "Eq. (54b)": "a bound of the norm after a step",
+        "Eq. (54c)": "by which factor at most a step lengthens p",
+        "Eq. (55)": "the cosine with that direction is still at least 1 - μ after a step that is small enough",
+        "Eq. (56)": "how large a step may be for the iterate to stay in the cone",
+    },
+    "C Lemma 2": {"Eq. (10)": "a matrix orthogonal to the cyclic subspace gives tokens of a component equal logits"},
+    "C Eq. (23)": {
+        "Eq. (20)": "the change of the gradient is at most 2‖E‖² √T times that of the attention",
+        "Eq. (21)": "the attention changes by at most ‖E‖² times the change of W; docs/differences.md says where this fails",
+        "Eq. (22)": "Eqs (20) and (21) together: the gradient is Lipschitz",
+    },
+    "C Lemma 3": {
+        "Eq. (25)": "what would hold on a segment in the cyclic subspace if the risk were not strictly convex there",
+        "Eq. (26)": "after Eq. (25) no sequence has curvature along the segment, so that no two logits of a component part",
+    },
+    "C Thm 3": {
+        "Eq. (28)": "convexity between W and R W^mm plus W's cyclic part; docs/differences.md says how W^mm is scaled",
+        "Eq. (29)": "far out a step goes along W^mm at least as far as along W; docs/differences.md says what is missing",
+        "Eq. (30)": "how far a step goes along W, in norms, where the norm is above one half",
+        "Eq. (31)": "a difference of squares over twice the norm is at least the difference of norms",
+        "Eq. (32)": "the step outside the cyclic subspace is no longer than the whole step",
+        "Eq. (33)": "the squared step is at most twice the step size times the decrease of the risk, by Lemma 5",
+        "Eq. (34)": "summed over steps: the part outside the cyclic subspace goes to the direction of W^mm",
+        "Eq. (35)": "convexity again: were the cyclic part not to go to W^cyc, the gradient would not vanish",
+        "Fig 1": "a drawing without numbers: attention picks out the tokens of highest priority and mixes them",
+    },
+}  # statement -> the equations that are only steps of its proof, or the picture that shows it, and what each says
+PROOF_STEPS = {f"{proved[0]} {label}": proved for proved, steps in _PROOFS.items() for label in steps}
+WORDS |= {
+    f"{proved[0]} {label}": f"{'Illustration' if label.startswith('Fig') else 'Proof step'} of {proved}: {step}."
+    for proved, steps in _PROOFS.items()
+    for label, step in steps.items()
 }

@@ -9,7 +9,7 @@ import pytest
 import marginlens
 from marginlens.cli.statement import found, public_name
 from marginlens.papers import EARLIER_LABELS, registered
-from marginlens.statements import WORDS
+from marginlens.statements import PROOF_STEPS, WORDS
 from marginlens_papers.claims import catalogue
 from one_command import command
 
@@ -94,6 +94,24 @@ def test_a_step_inside_a_function_says_where_it_is_used():
     assert "inside" in statement("A").stdout
 
 
+def test_a_step_of_a_proof_leads_to_what_it_proves():
+    implemented = {one.citation for one in registered()}
+    assert set(PROOF_STEPS.values()) <= implemented
+    assert not set(PROOF_STEPS) & implemented
+    (told,) = numbers("A Eq. (34)")
+    assert told["belongs_to"] == "A Lemma 7"
+    assert told["functions"] == told["claims"] == []
+    assert "Proof step of A Lemma 7: " in statement("A Eq. (34)").stdout
+    assert [one["statement"] for one in numbers("A eq 54")] == ["A Eq. (54a)", "A Eq. (54b)", "A Eq. (54c)"]
+    assert "Illustration of C Thm 3" in statement("C figure 1").stdout
+
+
+@pytest.mark.parametrize(("paper", "last"), [("A", 85), ("C", 35)])
+def test_every_numbered_equation_has_a_row(paper, last):
+    known = {int(number) for one in found(paper) for number in re.findall(r"Eq\. \((\d+)[a-z]?\)", one.label)}
+    assert set(range(1, last + 1)) <= known
+
+
 def test_a_label_needs_no_quotes():
     assert numbers("A", "Eq", "10") == numbers("A Eq. (10)")
 
@@ -113,7 +131,7 @@ def test_a_letter_lists_its_paper_and_nothing_lists_all():
         one["statement"] for one in every if one["statement"].startswith("C ")
     }
     labels = {label for claim in catalogue.claims() for label in claim.labels}
-    assert labels | {one.citation for one in registered()} == {one["statement"] for one in every}
+    assert labels | {one.citation for one in registered()} | set(PROOF_STEPS) == {one["statement"] for one in every}
     assert "Graph-SVM" in statement("C").stdout
 
 

@@ -59,7 +59,8 @@ def test_gaps_name_every_label_that_lacks_something():
 def test_the_page_leads_from_statement_to_function_test_and_claim():
     tests = [TestCitation("A Thm 4", "tests/theory/test_local.py", "test_it_leaves_the_cone")]
     page = theorems_page([implemented("Thm 4"), implemented("Thm 3")], tests, [fake_claim()])
-    rows = [line for line in page.splitlines() if line.startswith(("| Thm", "| Fig"))]
+    of_A = page.partition("\n## C:")[0].splitlines()
+    rows = [line for line in of_A if line.startswith(("| Thm", "| Fig"))]
     function = "[`att_svm`](../src/marginlens/svm/attention.py)"
     assert rows == [
         "| Fig 9(a) |  |  |  | A-F9 |",
@@ -67,6 +68,7 @@ def test_the_page_leads_from_statement_to_function_test_and_claim():
         f"| Thm 4 | {WORDS['A Thm 4']} | {function} "
         "| [test_local.py](../tests/theory/test_local.py): it leaves the cone | A-F9 |",
     ]
+    assert f"| Eq. (34) | {WORDS['A Eq. (34)']} |  |  |  |" in of_A  # a step of a proof
 
 
 def test_the_readme_keeps_all_but_the_table():

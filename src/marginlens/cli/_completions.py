@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 
 from marginlens.papers import natural
+from marginlens.statements import PROOF_STEPS
 
 NORMS = ("l1", "l2", "linf", "l1.75", "l3", "frobenius", "spectral", "nuclear", "max-row")
 ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16")
@@ -78,7 +79,7 @@ def label_words(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def statement_labels() -> list[str]:
     """The labels of all statements that the sources name, paper by paper."""
-    labels: dict[str, None] = {}
+    labels: dict[str, None] = dict.fromkeys(PROOF_STEPS)
     for source in (*_sources("marginlens", "**/*.py"), *_sources("marginlens_papers", "**/*.py")):
         for paper, listed in _IMPLEMENTED.findall(source):
             labels |= dict.fromkeys(f"{paper} {label}" for label in re.findall(_QUOTED, listed))

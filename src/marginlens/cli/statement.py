@@ -18,7 +18,7 @@ from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
 from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation, natural, registered
-from marginlens.statements import WORDS
+from marginlens.statements import PROOF_STEPS, WORDS
 
 _LONG_WORDS = {
     "theorem": "thm",
@@ -48,7 +48,7 @@ def statement(
 ) -> None:
     """Say what a statement of the papers says, and find the function behind it: how to import it, where it stands, which claims show it.
 
-    A paper's letter lists all its statements. An equation that is a step of a proof is described by the function that contains it.
+    A paper's letter lists all its statements. An equation inside a function leads to that function, a step of a proof to what it proves.
 
     Examples:
         marginlens statement A Thm 3
@@ -101,6 +101,7 @@ class Statement:
             "statement": self.label,
             "says": self.words,
             "functions": functions,
+            "belongs_to": PROOF_STEPS.get(self.label),
             "claims": list(self.claims),
             "claims_say": list(self.shown),
             "earlier_labels": [earlier for earlier, later in EARLIER_LABELS.items() if later == self.label],
@@ -112,7 +113,8 @@ def found(label: str | None) -> list[Statement]:
     catalogue = papers_module("claims.catalogue")
     claims = () if catalogue is None else catalogue.known_claims()
     functions = registered()  # those that the claims have imported among them
-    labels = {one.citation for one in functions} | {cited for claim in claims for cited in claim.labels}
+    labels = set(PROOF_STEPS) | {one.citation for one in functions}
+    labels |= {cited for claim in claims for cited in claim.labels}
     wanted = _wanted(label, sorted(labels, key=natural))
     return [
         Statement(
@@ -142,6 +144,7 @@ def _wanted(label: str | None, labels: list[str]) -> list[str]:
     key = _plain(label)
     later = {EARLIER_LABELS[one] for one in EARLIER_LABELS if key in (_plain(one), _plain(one.split()[0]))}
     same = [one for one in labels if one in later or key in (_plain(one), _plain(one.split()[0]))]
+    same = same or [one for one in labels if _plain(one).startswith(f"{key} ")]  # Eq. (28) for (28a) and (28b)
     if same:
         return same
     near = get_close_matches(key, [_plain(one) for one in labels], n=3, cutoff=0.5)

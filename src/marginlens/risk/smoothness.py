@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar, length
 from marginlens.losses.margin import Logistic, Loss, LossConstants, as_loss
-from marginlens.papers import implements
+from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.drawing import draw_interval
 from marginlens.typing import ArrayLike
@@ -66,6 +66,7 @@ class Smoothness(Result, Tabular):
 
 
 @implements("A", "Eq. (6)", "Lemma 6")
+@uses("A", {"Eq. (24)": "The constant of Eq. (6) again, as the lemma states it."})
 def smoothness(data: TokenDataset, head: Any, loss: Loss = Logistic()) -> Smoothness:  # noqa: B008
     r"""Lipschitz constant of the gradient of the training risk, so that descent with steps up to its inverse never climbs.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import marginlens
 from marginlens.errors import InputError
 from marginlens.papers import SOURCES, Implementation, natural, registered
-from marginlens.statements import WORDS
+from marginlens.statements import PROOF_STEPS, WORDS
 from marginlens_papers.claim import Claim
 from marginlens_papers.claims import catalogue
 
@@ -98,7 +98,7 @@ def _is_figure(label: str) -> bool:
 def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitation], claims: Sequence[Claim]) -> str:
     """The page from each statement to the function that implements it, the tests that check it and the claims that show it."""
     labels = {function.citation for function in functions} | {test.label for test in tests}
-    labels |= {label for claim in claims for label in claim.labels}
+    labels |= {label for claim in claims for label in claim.labels} | set(PROOF_STEPS)
     lines = [
         "# From theorem to function, test and claim",
         "",

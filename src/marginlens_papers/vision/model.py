@@ -18,7 +18,9 @@ from marginlens_papers.vision.results import MOMENTUM, VisionSettings
 PROCESSOR = "preprocessor_config.json"
 
 
-@uses("A", {"Eq. (4)": "The self-attention of every layer of the model whose attention maps Figures 6 and 7 measure."})
+@uses(
+    "A", {"Eq. (4)": "Each layer of the model of Figures 6 and 7, with several heads and W in factors; no risk has it."}
+)
 def vision_transformer(settings: VisionSettings, data: LabelledImages) -> Any:
     """A `ViTForImageClassification` in float32 on the processor, with the weights that the seed gives.
 
