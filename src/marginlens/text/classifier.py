@@ -111,9 +111,9 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
     .. math:: f_c(X) = \sum_{t \in X \cup \{0\}} \mathrm{softmax}(a_X)_t\, b_{tc},\quad a_s = \langle E_s, p\rangle,\
         b_{sc} = \langle E_s, v_c\rangle,\quad P(c \mid X) = \mathrm{softmax}(f(X))_c
 
-    Tokens are the distinct words and phrases of a text, and a rest token 0 that stands in every text. It is the intercept: texts with few
-    known words fall back to its votes. Two classes have one output, f = log-odds of `classes_[1]`. p and the v_c are unit vectors, E_s
-    are the learned numbers (a_s, b_s).
+    Tokens are the distinct words and phrases of a text, and a rest token 0 that stands in every text. It is the intercept: it votes
+    for the weighted shares of the classes in training, to which texts with few known words fall back. Two classes have one output,
+    f = log-odds of `classes_[1]`. p and the v_c are unit vectors, E_s are the learned numbers (a_s, b_s).
 
     Args:
         pipeline: `TextPipeline` that finds the words, in place of `min_count`, `characters` and `tokenizer`; None for lower-case words,
@@ -138,7 +138,7 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
     Learned: `classes_`; `a_` (n_tokens,); `b_` (n_tokens,) for two classes, else (n_tokens, n_classes); `rest_a_` and `rest_b_` of the
     rest token; `tokens_` with `names`; `class_counts_` (n_tokens, n_classes) occurrences in the training texts; `selected_` (n_tokens,)
     in how many of them a token has the highest score; `left_out_` indices of training texts without a token; `training_` texts read, texts
-    held out, their loss, and what calibration changed.
+    held out, the mean log-loss of these as whole texts (`held_out_loss`, NaN where none was), and what calibration changed.
     """
 
     classes_: Any
@@ -185,7 +185,8 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         """
         is_text = _are_texts(X)
         sized = self._size_settings(len(X))
-        pipeline, settings = self._pipeline(sized.min_count), self._settings(sized.epochs)
+        pipeline = self._pipeline(sized.min_count)
+        settings = self._settings(sized.epochs, min(pipeline.min_count, sized.phrase_count) if is_text else 1)
         classes, labels = _labels(y, len(X))
         weights = _weights(sample_weight, self.class_weight, classes, labels)
         goes_on = bool(self.warm_start) and hasattr(self, "a_")
@@ -349,12 +350,12 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
             return default_pipeline(min_count=min_count, characters=self.characters)
         return _tokenizer_pipeline(self.tokenizer, min_count)
 
-    def _settings(self, epochs: int) -> LearningSettings:
+    def _settings(self, epochs: int, min_texts: int) -> LearningSettings:
         decay = real_number(self.weight_decay, "weight_decay", "a number of at least 0")
         if decay < 0.0:
             raise reject("weight_decay", "a number of at least 0", decay)
         rate = positive_number(self.learning_rate, "learning_rate")
-        return LearningSettings(epochs, rate, decay, _seed(self.random_state))
+        return LearningSettings(epochs, rate, decay, _seed(self.random_state), min_texts)
 
     def _votes(self) -> Votes:
         return Votes(self.a_, self.b_.reshape(len(self.a_), len(self.rest_b_)), self.rest_a_, self.rest_b_)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import log_softmax, logsumexp, softmax
+from scipy.special import log_softmax
 
 from marginlens.errors import reject
 from marginlens.kernels.linalg import COMPILED
@@ -67,11 +67,9 @@ class TokenSets(NamedTuple):
         places = np.repeat(ranges[:, 0] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return TokenSets(self.token[places], offsets, self.n_tokens)
 
-    def without_unknown(self, known: TokenSets) -> TokenSets:
-        """These sets less the tokens that none of the sets `known` has: as texts look to a model of those."""
-        is_known = np.zeros(self.n_tokens, dtype=bool)
-        is_known[known.token] = True
-        kept = is_known[self.token]
+    def without_unknown(self, known: TokenSets, min_texts: int) -> TokenSets:
+        """These sets less the tokens that fewer than `min_texts` of the sets `known` have: as texts look to a model of those."""
+        kept = (np.bincount(known.token, minlength=self.n_tokens) >= min_texts)[self.token]
         offsets = np.concatenate([[0], np.cumsum(kept)])[self.offsets]
         return TokenSets(self.token[kept], offsets, self.n_tokens)
 
@@ -110,14 +108,15 @@ class Votes:
     rest_b: FloatArray
 
     @classmethod
-    def naive_bayes(cls, texts: TokenSets, labels: IntArray, weights: FloatArray, n_classes: int) -> Votes:
+    def naive_bayes(cls, texts: TokenSets, labels: IntArray, weights: FloatArray, prior: FloatArray) -> Votes:
         r"""Equal scores, and votes from how much more often than expected a token stands in texts of a class.
 
-        .. math:: b_{sc} = \kappa \log \frac{n_{sc} + 1}{n_s N_c / N + 1} + b_{0c},\quad b_{0c} = \log \frac{w_c + 1}{\sum_c (w_c + 1)}
+        .. math:: b_{sc} = \kappa \log \frac{n_{sc} + 1}{n_s N_c / N + 1} + \pi_c
 
-        n counts tokens in texts, N_c those of a class, w_c weighs the texts of a class; votes are taken less their mean over the classes,
-        and the difference of two where there are two.
+        n counts tokens in texts, N_c those of a class, `prior` (n_outputs,) is π; votes are taken less their mean over the classes, and
+        the difference of two where there are two.
         """
+        n_classes = max(len(prior), 2)
         labels_of_entries, weights_of_entries = (np.repeat(x, np.diff(texts.offsets)) for x in (labels, weights))
         size = texts.n_tokens * n_classes
         entries = texts.token.astype(np.int64) * n_classes + labels_of_entries
@@ -125,12 +124,7 @@ class Votes:
         expected = observed.sum(axis=1, keepdims=True) * (observed.sum(axis=0) / observed.sum())
         scale = START_SCALE if n_classes == 2 else START_SCALE_OF_MANY
         b = scale * np.log((observed + PRIOR_COUNT) / (expected + PRIOR_COUNT))
-        of_class = np.bincount(labels, weights=weights, minlength=n_classes) + PRIOR_COUNT
-        prior = np.log(of_class / of_class.sum())
-        if n_classes == 2:
-            b, prior = b[:, 1:] - b[:, :1], prior[1:] - prior[:1]
-        else:
-            b, prior = b - b.mean(axis=1, keepdims=True), prior - prior.mean()
+        b = b[:, 1:] - b[:, :1] if n_classes == 2 else b - b.mean(axis=1, keepdims=True)
         return cls(np.zeros(texts.n_tokens), b + prior, 0.0, prior)
 
     def outputs(self, texts: TokenSets) -> FloatArray:
@@ -150,15 +144,14 @@ class Votes:
         return Votes(self.a, np.zeros((len(self.a), 1)), self.rest_a, np.ones(1)).outputs(texts)
 
     def calibrated(self, found: Calibration) -> Votes:
-        """The model with another rest token and outputs scale · f + shift: attention adds up to 1, so every vote is changed alike.
+        """The model with another rest token, and with votes scale · b + shift of all others.
 
         With more than two classes every token's votes are made to add up to zero, which changes no probability.
         """
-        shift = np.asarray(found.shift)
-        b, rest_b = found.scale * self.b + shift, shift + np.asarray(found.rest_vote)
-        if len(rest_b) > 1:
-            b, rest_b = b - b.mean(axis=1, keepdims=True), rest_b - rest_b.mean()
-        return Votes(self.a, b, found.rest_score, rest_b)
+        b = found.scale * self.b + np.asarray(found.shift)
+        if b.shape[1] > 1:
+            b -= b.mean(axis=1, keepdims=True)
+        return Votes(self.a, b, found.rest_score, np.asarray(found.rest_vote))
 
 
 @njit(**COMPILED)
@@ -255,12 +248,17 @@ def _read_texts(
 
 @dataclass(frozen=True)
 class LearningSettings:
-    """Readings of every text, AdaGrad's rate for scores, the decay of votes, and the seed of order, omissions and excerpts."""
+    """Readings of every text, AdaGrad's rate for scores, the decay of votes, and the seed of order, omissions and excerpts.
+
+    While all texts are read once, every vote falls by the factor exp(-weight_decay), less as the rate of learning falls.
+    `min_texts` is in how many texts a token has to stand to be one.
+    """
 
     epochs: int = 8
     learning_rate: float = 0.07
     weight_decay: float = 0.0
     seed: int = 0
+    min_texts: int = 1
 
 
 def run_adagrad(
@@ -313,15 +311,17 @@ def log_probabilities(f: FloatArray) -> FloatArray:
     return np.asarray(log_softmax(f, axis=1))
 
 
-def mean_log_loss(f: FloatArray, labels: IntArray, weights: FloatArray) -> float:
-    """The weighted mean of -log of the probability of each text's label."""
-    return float(-np.average(log_probabilities(f)[np.arange(len(labels)), labels], weights=weights))
+def outputs_of_shares(labels: IntArray, weights: FloatArray, n_classes: int) -> FloatArray:
+    """(n_outputs,) the outputs at which probabilities are the weighted shares of the classes."""
+    log_shares = np.log(np.bincount(labels, weights=weights, minlength=n_classes) / weights.sum())
+    return log_shares[1:] - log_shares[:1] if n_classes == 2 else log_shares - log_shares.mean()
 
 
 class Calibration(NamedTuple):
-    """What is changed after training: the scale and shift of outputs, and the rest token, whose votes are `rest_vote` and the shift.
+    """What is changed after training: the scale and shift of the tokens' votes, and the rest token.
 
-    `loss` is that of the held-out texts. Training leaves the rest token a small and chancy part of long texts, so that none of it stays.
+    The rest token votes for the shares of the classes, which are all that is known of a text without any token. Training leaves it a small
+    and chancy part of long texts, so that none of what it learned stays. `loss` is that of the held-out texts as wholes.
     """
 
     scale: float
@@ -332,56 +332,65 @@ class Calibration(NamedTuple):
 
 
 def calibration(
-    trials: list[tuple[Votes, TokenSets]], labels: IntArray, weights: FloatArray, most: float = 5.0
+    trials: list[tuple[Votes, TokenSets]], labels: IntArray, weights: FloatArray, prior: FloatArray, most: float = 5.0
 ) -> Calibration:
-    """The changes at which texts held out of training, and excerpts of them, lose least.
+    """The changes at which texts held out of training, and excerpts of them, lose least; the shift is that of whole texts.
 
     Args:
-        trials: models with the texts that each has not been trained on. labels, weights: of all these texts.
+        trials: models with the texts that each has not been trained on; the second half has excerpts of the texts of the first.
+        labels, weights: of all these texts and excerpts. prior: (n_outputs,) the rest token's votes.
         most: the largest logarithm of the scale.
     """
-    found = []
+    n_outputs, found = len(prior), []
     for score in REST_SCORES:
-        models = [(replace(votes, rest_a=score, rest_b=0.0 * votes.rest_b), texts) for votes, texts in trials]
+        models = [(replace(votes, rest_a=score, rest_b=0.0 * prior), texts) for votes, texts in trials]
         f = np.concatenate([votes.outputs(texts) for votes, texts in models])
         rest = np.concatenate([votes.rest_attention(texts) for votes, texts in models])
-        scale, shift, rest_vote = scale_and_shifts(f, rest, labels, weights, most)
-        loss = mean_log_loss(scale * f + shift + rest * rest_vote, labels, weights)
-        found.append(Calibration(scale, tuple(shift.tolist()), score, tuple(rest_vote.tolist()), loss))
-    return min(found, key=lambda trial: trial.loss)
+        bounds = [(-5.0, most), *[(-10.0, 10.0)] * n_outputs]
+        x, loss = scale_and_shift(f, rest, labels, weights, prior, np.zeros(1 + n_outputs), bounds)
+        found.append((loss, score, x, f, rest))
+    _, score, x, f, rest = min(found, key=lambda trial: trial[0])
+    # Of a rare class excerpts say less than of a common one: a shift that suits both kinds of texts makes whole texts too seldom rare.
+    whole = slice(len(labels) // 2)
+    bounds = [(x[0], x[0]), *[(-20.0, 20.0)] * n_outputs]
+    x, loss = scale_and_shift(f[whole], rest[whole], labels[whole], weights[whole], prior, x, bounds)
+    return Calibration(float(np.exp(x[0])), tuple(x[1:].tolist()), score, tuple(prior.tolist()), loss)
 
 
-def scale_and_shifts(
-    f: FloatArray, rest: FloatArray, labels: IntArray, weights: FloatArray, most: float = 5.0
-) -> tuple[float, FloatArray, FloatArray]:
-    r"""The scale and the shifts of the outputs at which texts lose least, drawn a little towards 1 and 0.
+def scale_and_shift(
+    f: FloatArray,
+    rest: FloatArray,
+    labels: IntArray,
+    weights: FloatArray,
+    prior: FloatArray,
+    centre: FloatArray,
+    bounds: list[tuple[float, float]],
+) -> tuple[FloatArray, float]:
+    r"""The logarithm of the scale and the shift of the tokens' votes at which texts lose least, drawn a little towards `centre`.
 
-    .. math:: \min_{\tau, \delta, \beta} \sum_i w_i\, \ell(y_i, e^\tau f_i + \delta + q_{i0} \beta)
-        + \tfrac{\rho}2 (\tau^2 + \|\delta\|^2 + \|\beta\|^2)
+    .. math:: \min_{\tau, \delta} \sum_i w_i\, \ell(y_i, e^\tau f_i + (1 - q_{i0}) \delta + q_{i0} \pi)
+        + \tfrac{\rho}2 \|(\tau, \delta) - x_0\|^2
 
     Args:
-        f: (n_texts, n_outputs). rest: (n_texts, 1) attention q_i0 of the rest token.
+        f: (n_texts, n_outputs), with a rest token that votes for nothing. rest: (n_texts, 1) its attention q_i0. prior: π.
+        centre: (1 + n_outputs,) x_0. bounds: of each of these numbers.
+    Returns:
+        (1 + n_outputs,) τ and δ, and the weighted mean of the loss.
     """
-    n_outputs = f.shape[1]
+    rows = np.arange(len(labels))
 
     def value(x: FloatArray) -> tuple[float, FloatArray]:
-        z = np.exp(x[0]) * f + x[1 : 1 + n_outputs] + rest * x[1 + n_outputs :]
-        if n_outputs == 1:
-            margin = np.where(labels == 1, 1.0, -1.0) * z[:, 0]
-            loss = np.logaddexp(0.0, -margin)
-            slope = (-np.where(labels == 1, 1.0, -1.0) * np.exp(-np.logaddexp(0.0, margin)))[:, None]
-        else:
-            loss = logsumexp(z, axis=1) - z[np.arange(len(labels)), labels]
-            slope = softmax(z, axis=1)
-            slope[np.arange(len(labels)), labels] -= 1.0
-        slope = slope * weights[:, None]
-        parts = ([np.sum(slope * f) * np.exp(x[0])], slope.sum(axis=0), (slope * rest).sum(axis=0))
-        gradient = np.concatenate(parts) + CALIBRATION_PENALTY * x
-        return float(weights @ loss + 0.5 * CALIBRATION_PENALTY * (x @ x)), gradient
+        log_p = log_probabilities(np.exp(x[0]) * f + (1.0 - rest) * x[1:] + rest * prior)
+        slope = np.exp(log_p)
+        slope[rows, labels] -= 1.0
+        slope = weights[:, None] * slope[:, -f.shape[1] :]  # for two classes f is the output of the second
+        gradient = np.append(np.sum(slope * f) * np.exp(x[0]), (slope * (1.0 - rest)).sum(axis=0))
+        penalty = 0.5 * CALIBRATION_PENALTY * np.sum((x - centre) ** 2)
+        return float(penalty - weights @ log_p[rows, labels]), gradient + CALIBRATION_PENALTY * (x - centre)
 
-    bounds = [(-5.0, most), *[(-10.0, 10.0)] * (2 * n_outputs)]
-    found = minimize(value, np.zeros(1 + 2 * n_outputs), jac=True, method="L-BFGS-B", bounds=bounds).x
-    return float(np.exp(found[0])), found[1 : 1 + n_outputs], found[1 + n_outputs :]
+    x = minimize(value, centre, jac=True, method="L-BFGS-B", bounds=bounds).x
+    f = np.exp(x[0]) * f + (1.0 - rest) * x[1:] + rest * prior
+    return x, float(-np.average(log_probabilities(f)[rows, labels], weights=weights))
 
 
 @dataclass(frozen=True)
@@ -394,7 +403,7 @@ class Learned:
     calibration: Calibration
 
     def facts(self) -> dict[str, Any]:
-        """Everything but the model, as JSON holds it."""
+        """Everything but the model, as JSON holds it; `held_out_loss` is the mean log-loss of the held-out texts as wholes."""
         scale, shift, rest_score, rest_vote, loss = self.calibration
         counts = {"readings": self.readings, "held_out": self.held_out, "held_out_loss": loss}
         changes = {"scale": scale, "shift": list(shift), "rest_score": rest_score, "rest_vote": list(rest_vote)}
@@ -439,27 +448,27 @@ def learn(
 
     def trained(chosen: IntArray) -> Votes:
         parts = (texts.take(chosen), labels[chosen], weights[chosen])
-        first = Votes.naive_bayes(*parts, n_classes) if start is None else start
+        first = Votes.naive_bayes(*parts, prior) if start is None else start
         return run_adagrad(*parts, first, settings, progress)
 
+    prior = outputs_of_shares(labels, weights, n_classes)
     rng = np.random.default_rng(settings.seed + 2)
     every, folds = np.arange(len(labels)), held_out_folds(labels, settings.seed)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         trials: list[tuple[Votes, TokenSets]] = []
         for fold in folds:
             others = np.setdiff1d(every, fold)
-            trial, whole = trained(others), texts.take(fold).without_unknown(texts.take(others))
-            trials += [(trial, whole), (trial, whole.between(excerpts(whole.offsets, rng)))]
+            whole = texts.take(fold).without_unknown(texts.take(others), settings.min_texts)
+            trials.append((trained(others), whole))
+        trials += [(votes, whole.between(excerpts(whole.offsets, rng))) for votes, whole in trials]
         votes = trained(every)
     if not (np.isfinite(votes.a).all() and np.isfinite(votes.b).all()):
         got = f"{settings.learning_rate:g} with weight_decay = {settings.weight_decay:g}"
         remedy = f"A rate of {LearningSettings().learning_rate:g} suits most texts."
         raise reject("learning_rate", "so small that training does not run away", got, remedy)
     if not folds:
-        unchanged = Calibration(
-            1.0, (0.0,) * len(votes.rest_b), votes.rest_a, tuple(votes.rest_b.tolist()), float("nan")
-        )
+        unchanged = Calibration(1.0, (0.0,) * len(prior), votes.rest_a, tuple(prior.tolist()), float("nan"))
         return Learned(votes.calibrated(unchanged), settings.epochs * len(labels), 0, unchanged)
-    judged = np.concatenate([np.append(fold, fold) for fold in folds])
-    found = calibration(trials, labels[judged], weights[judged], most=5.0 if start is None else 0.0)
+    judged = np.tile(np.concatenate(folds), 2)
+    found = calibration(trials, labels[judged], weights[judged], prior, most=5.0 if start is None else 0.0)
     return Learned(votes.calibrated(found), settings.epochs * len(labels), sum(map(len, folds)), found)
