@@ -197,14 +197,14 @@ def _read_texts(
 
     A row of `state` has a token's score, the sum of its squared derivatives, the votes, and their sums; the last row is the rest token's.
     With attention q, the derivative of f_c by a_s is q_s (b_sc - f_c), and by b_sc it is q_s. `rates` are those of the scores before the
-    first text and after the last, and the weight decay.
+    first text and after the last.
     """
     n_outputs, rest, longest = (state.shape[1] - 2) // 2, state.shape[0] - 1, 0
     for i in order:
         longest = max(longest, offsets[i + 1] - offsets[i])
     read, q = np.empty(longest + 1, dtype=np.int64), np.empty(longest + 1)
     f, slopes = np.empty(n_outputs), np.empty(n_outputs)
-    before, after, decay = rates
+    before, after = rates
     for j in range(len(order)):
         i = order[j]
         first, last, weight, dropped = offsets[i], offsets[i + 1], weights[i], MAX_DROPPED * rng.random()
@@ -238,7 +238,7 @@ def _read_texts(
             for c in range(n_outputs):
                 vote = state[s, 2 + c]
                 pull += slopes[c] * (vote - f[c])
-                step = share * (slopes[c] + decay * vote)
+                step = share * slopes[c]
                 state[s, 2 + n_outputs + c] += step * step
                 state[s, 2 + c] -= VOTE_RATE * rate * step / math.sqrt(state[s, 2 + n_outputs + c])
             pull *= share
@@ -279,16 +279,19 @@ def run_adagrad(
     share = np.mean(1.0 / np.diff(texts.offsets))
     state = np.full((len(start.a) + 1, 2 + 2 * n_outputs), START_SQUARES * share**2)
     state[:, 0] = np.append(start.a, start.rest_a)
-    state[:, 2 : 2 + n_outputs] = np.vstack([start.b, start.rest_b])
+    votes = slice(2, 2 + n_outputs)
+    state[:, votes] = np.vstack([start.b, start.rest_b])
     for done in range(0, settings.epochs * n, n):
         order = rng.permutation(n)
         for k in range(0, n, _STRIDE):
             part = order[k : k + _STRIDE]
             bounds = 1.0 - (done + k + np.array([0, len(part)])) / (settings.epochs * n)
-            rates = (*(settings.learning_rate * bounds).tolist(), settings.weight_decay)
+            rates = settings.learning_rate * bounds
             _read_texts(texts.token, texts.offsets, labels, weights, part, state, rates, rng)
+            if settings.weight_decay:  # outside AdaGrad's sums, which would make it slow learning instead
+                state[:, votes] *= math.exp(-settings.weight_decay * bounds.mean() * len(part) / n)
             progress.advance(len(part))
-    b = np.ascontiguousarray(state[:, 2 : 2 + n_outputs])
+    b = np.ascontiguousarray(state[:, votes])
     return Votes(state[:-1, 0].copy(), b[:-1], float(state[-1, 0]), b[-1])
 
 
