@@ -137,6 +137,62 @@ def test_a_folder_is_gone_on_with_and_damaged_files_are_made_again(stream: ml.da
         assert_same(ml.priority_graphs(stream, out=out), one_pass([zipf(3_000, 50)], 6, 50))
 
 
+def test_the_evidence_of_a_stream_is_that_of_its_windows_in_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    ids = np.concatenate([np.sort(rng.integers(11, size=40)) for _ in range(30)])  # sorted runs rank tokens strictly
+    for texts, separator in (([ids], None), ([ids[:500], ids[500:520], ids[520:]], None), ([ids], 7)):
+        stream = ml.data.TokenStream(texts, 5, n_vocabulary=11, separator=separator, chunk=97)
+        graphs, data = ml.priority_graphs(stream), stream.sequences(np.eye(11))
+        assert graphs.tokens is stream
+        assert_same(ml.priority_graphs(data), graphs)
+        origins = np.cumsum([0, *map(len, texts[:-1])])  # then the first place of every window among all tokens
+        places = np.concatenate([a + np.arange(len(run) - 5) for a, run in zip(origins, texts, strict=True)])
+        if separator is not None:
+            places = np.array([a for a in places if separator not in ids[a : a + 6]])
+        n_strict = 0
+        for graph in graphs.values():
+            found, expected = (ml.graphs.ranking_evidence(source, graph) for source in (stream, data))
+            for name in ("pairs", "samples", "components", "component_samples"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+            np.testing.assert_array_equal(found.first, places[data.original_samples()][expected.first])
+            n_strict += len(found.pairs)
+        assert n_strict > 20
+
+
+def test_what_is_held_out_is_not_counted(tmp_path: Path) -> None:
+    text = "one day the old man met the old dog, and the old dog met a man; the day after it met the cat\n" * 12
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    words = ml.data.Words(max_vocabulary=12)
+    expected = ml.data.split_text_windows(text, 6, words, held_out=0.17)
+    graphs = ml.priority_graphs(ml.data.TextStream(tmp_path / "text.txt", 6, words, chunk=40).hold_out(0.17))
+    assert_same(graphs, ml.priority_graphs(expected.training.data))
+    assert graphs.tokens is not None
+    split = graphs.tokens.split(expected.training.vocabulary, expected.training.data.E)
+    assert split.training.data == expected.training.data
+    assert split.held_out == expected.held_out
+    np.testing.assert_array_equal(split.samples, expected.samples)
+    np.testing.assert_array_equal(split.text, expected.text)
+    whole = ml.data.TextStream(tmp_path / "text.txt", 6, words)
+    ml.priority_graphs(whole, out=tmp_path / "graphs")
+    with pytest.raises(ml.InputError, match="the graphs of another stream"):
+        ml.priority_graphs(whole.hold_out(0.17), out=tmp_path / "graphs")
+    with pytest.raises(ml.InputError, match="'held_out'"):
+        whole.hold_out(1.5)
+    opened = ml.graphs.StoredGraphs(tmp_path / "graphs").tokens
+    assert opened is not None
+    assert opened.sequences(expected.training.data.E) == ml.data.text_windows(text, 6, words).data
+
+
+def test_sequences_are_those_of_the_first_tokens_where_not_all_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ml.data.token_stream, "MAX_POSITIONS_IN_MEMORY", 4 * 300)
+    ids = zipf(1_000, 20, seed=4)
+    stream = ml.data.TokenStream(ids, 4, n_vocabulary=20).hold_out(0.5)
+    assert stream.sequences(np.eye(20)) == ml.data.TokenStream(ids[:300], 4).sequences(np.eye(20))
+    split = stream.split(ml.data.Vocabulary(tuple("abcdefghijklmnopqrst"), ml.data.Characters()), np.eye(20))
+    np.testing.assert_array_equal(split.text, ids[:300])
+    assert split.held_out == ml.data.TokenStream(ids[500:800], 4).sequences(np.eye(20))
+
+
 def test_what_a_killed_run_left_beside_a_whole_index_goes(stream: ml.data.TokenStream, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("what the cat saw the dog saw, what the dog saw the cat did not\n" * 20, encoding="utf-8")
@@ -145,11 +201,8 @@ def test_what_a_killed_run_left_beside_a_whole_index_goes(stream: ml.data.TokenS
         expected = {last: graph.edges.tolist() for last, graph in ml.priority_graphs(source, out=out).items()}
         whole = {file for file in out.rglob("*") if file.is_file()}
         (out / "chunks").mkdir()
-        left = [out / "chunks" / "000001.counts", out / ".first.partial", out / "parts" / ".000000.graphs-x.partial"]
-        if source is not stream:
-            left += [out / "tokens.ids", out / "tokens.json"]
-        for place in left:
-            place.write_bytes(b"left over")
+        for name in ("chunks/000001.counts", ".first.partial", ".tokens.ids.partial", "parts/.000000.graphs-x.partial"):
+            (out / name).write_bytes(b"left over")
         graphs = ml.priority_graphs(source, out=out, progress=lambda done, _: counted.append(done))  # noqa: B023
         assert not counted
         assert {last: graph.edges.tolist() for last, graph in graphs.items()} == expected

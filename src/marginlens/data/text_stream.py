@@ -13,12 +13,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from marginlens.data.plain_text import BLOCK_BYTES, incremental_decoder, text_blocks
-from marginlens.data.token_stream import RawFile, TokenStream
+from marginlens.data.token_stream import RawFile, TokenStream, without_end
 from marginlens.data.vocabulary import Characters, Unit, Vocabulary
 from marginlens.errors import reject, whole_number
 from marginlens.runtime.files import as_path, flush_folder, unusable, write_whole
@@ -53,7 +53,12 @@ class TextStream:
             Characters() alone. The vocabulary is that of all files.
         encoding: of all files.
         chunk: labels of a chunk, as in `TokenStream`.
+
+    Attributes:
+        held_out: the share of the tokens, at the end, that is not counted; see `hold_out`.
     """
+
+    held_out: float = 0.0
 
     def __init__(
         self, files: Any, window: int, unit: Any = None, *, encoding: str = "utf-8", chunk: int | None = None
@@ -83,7 +88,9 @@ class TextStream:
     def fingerprint(self) -> str:
         """SHA-256 of all files and of what decides how they are counted."""
         encoding = codecs.lookup(self.encoding).name
-        decisive = [self.window, _identity(self.unit), *([] if encoding == "utf-8" else [encoding])]
+        options = {} if encoding == "utf-8" else {"encoding": encoding}
+        options |= {"held_out": self.held_out} if self.held_out else {}
+        decisive = [self.window, _identity(self.unit), *([options] if options else [])]
         digest = hashlib.sha256(json.dumps(decisive).encode())
         for path in self.files:
             try:
@@ -93,6 +100,10 @@ class TextStream:
                 raise reject("files", "text files", unusable(path, problem)) from problem
         return digest.hexdigest()
 
+    def hold_out(self, share: float) -> TextStream:
+        """The same stream without this share of its tokens, between 0 and 1, at the end; the vocabulary stays that of all."""
+        return without_end(self, share)
+
     def tokens(self, folder: Path, progress: Progress) -> TokenStream:
         """The ids of all texts, in a file of this folder that is written unless it is there."""
         place, description = folder / _TOKENS, folder / _DESCRIPTION
@@ -100,18 +111,10 @@ class TextStream:
             numbering = self._numbering()
             edges = self._write_first_ids(folder / _FIRST, numbering, progress)
             written = _renumbered(folder / _FIRST, place, numbering)
-            facts = {"stream": self.fingerprint, "edges": edges, "names": numbering.vocabulary().names, **written}
+            names = numbering.vocabulary().names
+            facts = {"stream": self.fingerprint, "held_out": self.held_out, "edges": edges, "names": names, **written}
             write_whole(description, json.dumps(facts).encode(), "out")
-        facts = json.loads(description.read_text(encoding="utf-8"))
-        file = RawFile(place, facts["dtype"], tuple(facts["edges"]))
-        stream = TokenStream(file, self.window, n_vocabulary=len(facts["names"]), chunk=self.tokens_per_chunk)
-        stream.names = tuple(facts["names"])
-        return stream
-
-    def forget(self, folder: Path) -> None:
-        """Remove the file of ids."""
-        for name in (_DESCRIPTION, _TOKENS, _FIRST):
-            (folder / name).unlink(missing_ok=True)
+        return cast(TokenStream, stored_tokens(folder, self.window, self.tokens_per_chunk))
 
     def _is_encoded(self, place: Path, description: Path) -> bool:
         """Whether the ids of these texts are there, undamaged; a damaged file is named and will be made again."""
@@ -154,6 +157,17 @@ class TextStream:
         if edges[-1] == 0:
             raise reject("files", "texts with at least one token", "none")
         return edges
+
+
+def stored_tokens(folder: Path, window: int, chunk: int | None = None) -> TokenStream | None:
+    """The stream of ids that `TextStream.tokens` has written to a folder; None where it has written none."""
+    if not all((folder / name).is_file() for name in (_DESCRIPTION, _TOKENS)):
+        return None
+    facts = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
+    file = RawFile(folder / _TOKENS, facts["dtype"], tuple(facts["edges"]))
+    stream = TokenStream(file, window, n_vocabulary=len(facts["names"]), chunk=chunk)
+    stream.names, stream.held_out = tuple(facts["names"]), facts.get("held_out", 0.0)
+    return stream
 
 
 def _identity(unit: Any) -> Any:

@@ -107,7 +107,7 @@ def split_text_windows(
     Args:
         text, window, unit, d_model, rng: as in `text_windows`. held_out: the share of the text at its end, between 0 and 1.
     """
-    share, T = _share(held_out), whole_number(window, "window", at_least=1)
+    share, T = held_out_share(held_out), whole_number(window, "window", at_least=1)
     vocabulary, ids = indexed_text(text, unit)
     cut = len(ids) - round(share * len(ids))
     E = embeddings(len(vocabulary), d_model, rng)
@@ -125,7 +125,7 @@ def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 
     Args:
         held_out: their share, between 0 and 1. rng: a generator, or a whole number to seed one.
     """
-    data, share = named.data, _share(held_out)
+    data, share = named.data, held_out_share(held_out)
     count = round(share * len(data))
     if not 0 < count < len(data):
         raise reject("held_out", "such that both parts have a sequence", f"{share:g} of {len(data)} sequences")
@@ -137,7 +137,8 @@ def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 
     return SequenceSplit(NamedSequences(training, named.vocabulary), others, samples, None)
 
 
-def _share(held_out: Any) -> float:
+def held_out_share(held_out: Any) -> float:
+    """`held_out` if it is a share between 0 and 1."""
     expected = "a share between 0 and 1, such as 0.1"
     if isinstance(held_out, bool) or not isinstance(held_out, int | float | np.number):
         raise reject("held_out", expected, repr(held_out))

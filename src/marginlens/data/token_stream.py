@@ -6,23 +6,29 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from marginlens.data.sequences import SequenceDataset
+from marginlens.data.text_windows import SequenceSplit, held_out_share
+from marginlens.data.vocabulary import NamedSequences, Vocabulary
 from marginlens.errors import missing_extra, reject, whole_number
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import Progress
-from marginlens.typing import IntArray
+from marginlens.typing import FloatArray, IntArray
 
 MAX_CHUNK_POSITIONS = 1 << 24  # tokens of all windows of a chunk: 128 MB as counted triples
+MAX_POSITIONS_IN_MEMORY = 1 << 25  # tokens of all windows that are made at once: 256 MB, several times in a dataset
 _BLOCK_TOKENS = 1 << 22  # that are looked through at a time
 _RAW_DTYPES = ("uint8", "uint16", "uint32", "int32", "int64")
+S = TypeVar("S", bound=Any)
 _SOURCE = "an array of token ids, the path of a .npy, .bin or .arrow file or of a folder that datasets wrote, or a list of these"
 
 
@@ -37,6 +43,19 @@ class Chunk(NamedTuple):
     ids: IntArray
     starts: IntArray
     first: int
+
+    def labels(self, window: int, separator: int | None) -> IntArray:
+        """(n_windows,) the places in `ids` of the labels that have a whole window of their text before them."""
+        places = np.arange(len(self.ids))
+        begins = np.zeros(len(self.ids) + 1, dtype=np.int64)  # of the text that each place lies in
+        begins[self.starts] = self.starts
+        if separator is not None:
+            after = np.flatnonzero(self.ids == separator) + 1
+            begins[after] = after
+        inside = places - window >= np.maximum.accumulate(begins)[:-1]
+        if separator is not None:
+            inside &= self.ids != separator
+        return np.flatnonzero(inside & (places >= self.first))
 
 
 class _Texts(NamedTuple):
@@ -67,9 +86,11 @@ class TokenStream:
 
     Attributes:
         names: (n_vocabulary,) what the tokens are called, for those who read the graphs; None unless it is set.
+        held_out: the share of the tokens, at the end, that is not counted; see `hold_out`.
     """
 
     names: tuple[str, ...] | None = None
+    held_out: float = 0.0
 
     def __init__(
         self,
@@ -114,8 +135,9 @@ class TokenStream:
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens there are in all texts, separators among them."""
-        return int(self._edges[-1])
+        """How many tokens there are in all texts, separators among them, without those held out."""
+        total = int(self._edges[-1])
+        return total - round(self.held_out * total)
 
     @property
     def n_chunks(self) -> int:
@@ -132,7 +154,8 @@ class TokenStream:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all ids and of what decides how they are counted."""
-        digest = hashlib.sha256(json.dumps([self.window, self.separator, self.n_vocabulary]).encode())
+        decisive = [self.window, self.separator, self.n_vocabulary, *([self.held_out] if self.held_out else [])]
+        digest = hashlib.sha256(json.dumps(decisive).encode())
         for texts in self._texts:
             digest.update(np.ascontiguousarray(texts.edges).data)
             for block in _blocks(texts.ids):
@@ -143,14 +166,47 @@ class TokenStream:
         """The stream itself: its tokens have their ids."""
         return self
 
-    def forget(self, folder: Path) -> None:
-        """There is nothing to remove."""
+    def hold_out(self, share: float) -> TokenStream:
+        """The same stream without this share of its tokens, between 0 and 1, at the end; `split` has both parts."""
+        return without_end(self, share)
 
     def read(self, index: int) -> Chunk:
         """The tokens of one chunk, checked against the vocabulary."""
         first = index * self.tokens_per_chunk
         last = min(first + self.tokens_per_chunk, self.n_tokens)
-        begin = max(0, first - self.window)
+        return self._read(max(0, first - self.window), first, last)
+
+    def sequences(self, E: FloatArray) -> SequenceDataset:
+        """The windows that hold the token which follows them, as far as they fit in memory: those of the first `n_in_memory` tokens.
+
+        Args:
+            E: (n_vocabulary, d_model) embeddings.
+        """
+        return self._sequences(0, self.n_tokens, E)[0]
+
+    def split(self, vocabulary: Vocabulary, E: FloatArray) -> SequenceSplit:
+        """Windows to learn from and windows held out, of the first `n_in_memory` tokens of each part; as `split_text_windows`."""
+        training, text = self._sequences(0, self.n_tokens, E)
+        held_out, rest = self._sequences(self.n_tokens, int(self._edges[-1]), E)
+        return SequenceSplit(NamedSequences(training, vocabulary), held_out, training.original_samples(), text)
+
+    @property
+    def n_in_memory(self) -> int:
+        """Of how many tokens at most windows are made all at once."""
+        return max(MAX_POSITIONS_IN_MEMORY // self.window, self.window + 1)
+
+    def _sequences(self, first: int, last: int, E: FloatArray) -> tuple[SequenceDataset, IntArray]:
+        """The windows in the tokens from `first` on that fit in memory, and these tokens."""
+        T, chunk = self.window, self._read(first, first, min(last, first + self.n_in_memory))
+        labels = chunk.labels(T, self.separator)
+        if not any(np.any(chunk.ids[labels - t] == chunk.ids[labels]) for t in range(1, T + 1)):
+            got = f"{T}, where none of {len(chunk.ids):,} tokens follows such a window"
+            raise reject("window", "long enough that some window holds the token that follows it", got)
+        windows = np.lib.stride_tricks.sliding_window_view(chunk.ids, T)[labels - T]
+        return SequenceDataset(windows, chunk.ids[labels], E, unrealizable="drop"), chunk.ids
+
+    def _read(self, begin: int, first: int, last: int) -> Chunk:
+        """The tokens from `begin` to `last` - 1, of which those from `first` on are labels."""
         ids, starts = [], []
         for part in range(int(np.searchsorted(self._edges, begin, side="right")) - 1, len(self._texts)):
             origin, texts = int(self._edges[part]), self._texts[part]
@@ -169,6 +225,14 @@ class TokenStream:
             place = int(np.argmax((ids < 0) | (ids >= self.n_vocabulary)))
             expected = f"token ids from 0 to {self.n_vocabulary - 1}"
             raise reject("source", expected, f"id {ids[place]} at position {first + place} of {name}")
+
+
+def without_end(stream: S, share: float) -> S:
+    """A copy of a stream that holds out this share of its tokens."""
+    part = copy(stream)
+    part.held_out = held_out_share(share)
+    vars(part).pop("fingerprint", None)
+    return part
 
 
 def _blocks(ids: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -506,13 +506,17 @@ class Evidence(Result, Tabular):
         return {"above": pairs[:, 0], "below": pairs[:, 1], "sequences": self.samples, "first": self.first}
 
 
-def ranking_evidence(data: SequenceDataset, graph: PriorityGraph) -> Evidence:
-    """The sequences of a dataset that put tokens strictly above others in one of its priority graphs.
+def ranking_evidence(data: SequenceDataset | TokenStream, graph: PriorityGraph) -> Evidence:
+    """The sequences of a dataset, or the windows of a stream, that put tokens strictly above others in one of its priority graphs.
 
     Args:
         graph: one of `priority_graphs(data)`. Its `counts` are positions; here a sequence that holds a token twice counts once, and one
             that lacks its label does not count.
+    Returns:
+        The evidence. For a stream, which is read once, `first` has the place of the window's first token among all tokens.
     """
+    if isinstance(data, TokenStream):
+        return _summed([found for k in range(data.n_chunks) if (found := _chunk_evidence(data, k, as_graph(graph)))])
     as_sequences(data)
     last, K = as_graph(graph).last, data.n_vocabulary
     ending = np.flatnonzero(data.last == last)
@@ -537,3 +541,36 @@ def ranking_evidence(data: SequenceDataset, graph: PriorityGraph) -> Evidence:
         components=np.stack([keys // N, keys % N], axis=1),
         component_samples=times,
     )
+
+
+def _chunk_evidence(stream: TokenStream, index: int, graph: PriorityGraph) -> Evidence | None:
+    """The evidence of one chunk of a stream, if there is any."""
+    chunk, T, K = stream.read(index), stream.window, stream.n_vocabulary
+    labels = chunk.labels(T, stream.separator)
+    labels = labels[chunk.ids[labels - 1] == graph.last]
+    windows = np.lib.stride_tricks.sliding_window_view(chunk.ids, T)[labels - T] if len(labels) else np.empty((0, T))
+    realizable = (windows == chunk.ids[labels, None]).any(axis=1)
+    if not realizable.any():
+        return None
+    offsets, E = (
+        np.arange(np.sum(realizable) + 1) * T,
+        np.empty((K, 0)),
+    )  # what embeddings the tokens have does not matter
+    windows, labels = windows[realizable], labels[realizable]
+    found = ranking_evidence(SequenceDataset.of_positions(windows.reshape(-1), offsets, chunk.ids[labels], E), graph)
+    origin = index * stream.tokens_per_chunk - chunk.first
+    return replace(found, first=origin + labels[found.first] - T)
+
+
+def _summed(parts: Sequence[Evidence]) -> Evidence:
+    """The evidence of all parts, each of other sequences; the earlier parts come first."""
+
+    def total(pairs: list[IntArray], counts: list[IntArray]) -> tuple[IntArray, IntArray, IntArray]:
+        different, first, place = np.unique(np.concatenate(pairs), axis=0, return_index=True, return_inverse=True)
+        summed = np.bincount(place.reshape(-1), np.concatenate(counts), len(different)).astype(np.int64)
+        return different, summed, first
+
+    pairs, samples, first = total([part.pairs for part in parts], [part.samples for part in parts])
+    places = np.concatenate([part.first for part in parts])[first]
+    components, times, _ = total([part.components for part in parts], [part.component_samples for part in parts])
+    return Evidence(pairs, samples, places, components, times)

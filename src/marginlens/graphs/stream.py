@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.text_stream import TextStream
+from marginlens.data.text_stream import TextStream, stored_tokens
 from marginlens.data.token_stream import Chunk, TokenStream
 from marginlens.engines import Threads, as_engine
 from marginlens.errors import reject
@@ -46,12 +46,12 @@ def stream_graphs(
     """The graphs of a stream in the folder `out`, with what is there already; see `priority_graphs`."""
     if out is not None:
         folder = resolved(as_path(out, "out", "the path of a folder"))
-        _fill(folder, source, engine, Progress(progress))
-        return StoredGraphs(folder)
+        tokens = _fill(folder, source, engine, Progress(progress))
+        return StoredGraphs(folder, tokens)
     temporary = Path(tempfile.mkdtemp(prefix="marginlens-graphs-"))
     try:
-        _fill(temporary, source, engine, Progress(progress))
-        graphs = StoredGraphs(temporary)
+        tokens = _fill(temporary, source, engine, Progress(progress))
+        graphs = StoredGraphs(temporary, tokens)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -59,16 +59,16 @@ def stream_graphs(
     return graphs
 
 
-def _fill(folder: Path, source: TokenStream | TextStream, engine: Any, progress: Progress) -> None:
-    """Count and merge what the folder does not hold yet."""
+def _fill(folder: Path, source: TokenStream | TextStream, engine: Any, progress: Progress) -> TokenStream:
+    """Count and merge what the folder does not hold yet; the tokens that are counted."""
     _check_folder(folder, source)
     with locked_folder(folder):
         for entry in (*folder.iterdir(), *(folder / CHUNKS).iterdir(), *(folder / PARTS).iterdir()):
             if _is_left_over(entry):
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         store = _Store(folder, source.fingerprint)
+        stream = source.tokens(folder, progress)
         if not store.is_complete():
-            stream = source.tokens(folder, progress)
             if stream.n_vocabulary > MAX_TOKENS:
                 remedy = "Number the tokens that occur from 0 on."
                 raise reject("n_vocabulary", f"at most {MAX_TOKENS} tokens", stream.n_vocabulary, remedy)
@@ -76,7 +76,7 @@ def _fill(folder: Path, source: TokenStream | TextStream, engine: Any, progress:
         shutil.rmtree(
             folder / CHUNKS, ignore_errors=True
         )  # also those of a run that was killed when its index was there
-        source.forget(folder)
+        return stream
 
 
 def _check_folder(folder: Path, source: TokenStream | TextStream) -> None:
@@ -470,18 +470,22 @@ class StoredGraphs(Mapping[int, PriorityGraph], Displayed, Tabular):
 
     Args:
         folder: what `priority_graphs(stream, out=folder)` has filled.
+        tokens: the stream that was counted; by default that in the folder, which holds the ids of texts.
 
     Attributes:
+        tokens: the stream, None where the folder does not hold it: `tokens.sequences(E)` has its windows, as far as they fit in memory,
+            and `ranking_evidence(tokens, graph)` what stands behind a ranking.
         names: (n_vocabulary,) what the tokens are called, where the stream knows it. facts: n_windows, n_dropped, window and others.
 
     `to_frame()` has one row per graph, as that of `summary()`.
     """
 
     folder: Path
+    tokens: TokenStream | None
     names: tuple[str, ...] | None
     facts: Mapping[str, Any]
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], tokens: TokenStream | None = None) -> None:
         self.folder = as_path(folder, "folder", "the path of a folder")
         try:
             index = read_arrays(self.folder / INDEX)
@@ -492,6 +496,7 @@ class StoredGraphs(Mapping[int, PriorityGraph], Displayed, Tabular):
                 "folder", expected, f"{str(self.folder)!r}, whose {INDEX} is not usable ({problem})"
             ) from problem
         self.facts = index.facts
+        self.tokens = stored_tokens(self.folder, self.facts["window"]) if tokens is None else tokens
         self.names = None if index.facts["names"] is None else tuple(index.facts["names"])
         self._arrays = {name: np.array(array) for name, array in index.arrays.items()}
         self._verified: BoolArray = np.zeros(len(index.facts["ranges"]), dtype=bool)
