@@ -28,19 +28,57 @@ def text(here):
     return "t.txt"
 
 
-def test_the_numbers_are_those_of_the_graphs_in_memory(text):
-    row = numbers("--stream", text, "--window", "5", "--last", "␣", "--last", "t")
-    graphs = ml.priority_graphs(ml.data.text_windows(TEXT, 5).data)
-    assert row["windows"] == len(TEXT) - 5
-    assert row["last_tokens"] == len(graphs)
-    assert row["edges"] == sum(len(each.edges) for each in graphs.values())
-    assert row["acyclic"] == sum(each.is_acyclic for each in graphs.values())
-    names = sorted(set(TEXT))
-    for shown, name in zip(row["graphs"], " t", strict=True):
-        expected = graphs[names.index(name)]
-        assert shown["components"] == expected.n_components
-        assert shown["strict_pairs"] == len(expected.strict)
-    assert row["graphs"][0]["last"] == "␣"
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--window", "5", "--last", "␣", "--last", "t"),
+        ("--window", "4", "--words", "--vocabulary", "6"),
+        ("--window", "7", "--margin"),
+        ("--window", "3", "--words", "--d-model", "4", "--seed", "3"),
+        ("--window", "6", "--words", "--held-out", "0.3", "--prefix", "the cat saw a"),
+        ("--window", "3", "--held-out", "0.21"),
+        ("--window", "8", "--prefix", "the cat s", "--tokens", "12", "--seed", "5"),
+    ],
+    ids=["characters", "words", "margin", "random", "both", "held-out", "prefix"],
+)
+def test_a_stream_answers_like_a_file(here, options, monkeypatch):
+    monkeypatch.setattr(ml.data.token_stream, "MAX_CHUNK_POSITIONS", 400)  # many chunks
+    text = "the cat saw a dog; a dog saw the cat, and the old cat saw that the dog saw it.\nThen a bird sang:\n" * 7
+    Path("t.txt").write_text(text + text[::-1], encoding="utf-8")
+    expected = numbers("t.txt", *options)
+    found = numbers("--stream", "t.txt", *options)
+    counts = found.pop("stream")
+    assert found == expected
+    assert counts["windows"] == expected["samples"] + expected["dropped"]
+    assert found["graphs"][0]["order"]["pairs"] or "--words" in options
+
+
+def test_graphs_are_drawn_and_saved_as_those_of_a_file(text):
+    for place, options in (("file", [text]), ("stream", ["--stream", text])):
+        outputs = ["--plot", f"{place}.svg", "--save", f"{place}.json", "--sequences", f"{place}.npz"]
+        result = graph(*options, "--window", "5", *outputs)
+        assert result.exit_code == 0, result.output
+        assert f"Written to {place}.json" in result.stdout
+    saved = [json.loads(Path(f"{place}.json").read_text(encoding="utf-8")) for place in ("file", "stream")]
+    for name in ("graphs", "vocabulary", "samples", "dropped", "settings"):
+        assert saved[0][name] == saved[1][name]
+    assert "--stream" in saved[1]["command"]
+    assert Path("file.svg").read_text(encoding="utf-8") == Path("stream.svg").read_text(encoding="utf-8")
+    data = [ml.data.read_sequences(f"{place}.npz").data for place in ("file", "stream")]
+    assert data[0] == data[1]
+
+
+def test_it_learns_from_the_first_tokens_where_not_all_fit(text, monkeypatch):
+    monkeypatch.setattr(ml.data.token_stream, "MAX_POSITIONS_IN_MEMORY", 4 * 60)
+    Path("t.txt").write_text(TEXT[:60] + "bnoe " * 30, encoding="utf-8")
+    Path("first.txt").write_text(TEXT[:60], encoding="utf-8")
+    result = graph("--stream", "t.txt", "--window", "4", "--prefix", "to b")
+    assert "What follows is learned from the first 60 of 210 tokens" in " ".join(result.stdout.split())
+    row = numbers("--stream", "t.txt", "--window", "4", "--prefix", "to b")
+    assert row["stream"]["learned_tokens"] == 60
+    first = numbers("first.txt", "--window", "4", "--prefix", "to b")
+    assert row["continuation"] == first["continuation"]
+    assert row["samples"] > first["samples"]
 
 
 def test_it_prints_a_summary_and_goes_on_in_its_folder(text):
@@ -49,6 +87,7 @@ def test_it_prints_a_summary_and_goes_on_in_its_folder(text):
         assert result.exit_code == 0, result.output
         assert "different last tokens" in result.stdout
         assert '"to"' in result.stdout
+        assert "Above > below (sequences that say so)" in result.stdout
         assert "Written to graphs" in result.stdout
     assert len(ml.graphs.StoredGraphs("graphs")) > 0
     refused = graph("--stream", text, "--words", "--window", "4", "--out", "graphs")
@@ -74,15 +113,15 @@ def test_a_pipe_is_a_stream_too(text):
     packed = CliRunner().invoke(
         app, ["graph", "--stream", "-", "--window", "5", "--json"], input=gzip.compress(TEXT.encode())
     )
-    assert json.loads(packed.stdout) == {**expected, "files": ["-"]}
+    assert json.loads(packed.stdout)["graphs"] == expected["graphs"]
     for _ in range(2):  # the folder knows the stream by what came through the pipe
         result = CliRunner().invoke(app, ["graph", "--stream", "-", "--window", "5", "--out", "graphs"], input=TEXT)
         assert result.exit_code == 0, result.output
-        assert result.stdout.startswith("-: 195 windows of 5 tokens")
+        assert result.stdout.startswith(f"-: {expected['samples']} sequences of 5 over 14 tokens")
     os.mkfifo("pipe")
     writer = threading.Thread(target=lambda: Path("pipe").write_text(TEXT, encoding="utf-8"))
     writer.start()
-    assert numbers("--stream", "pipe", "--window", "5") == {**expected, "files": ["pipe"]}
+    assert numbers("--stream", "pipe", "--window", "5")["graphs"] == expected["graphs"]
     writer.join()
 
 
@@ -96,7 +135,10 @@ def test_token_ids_are_read_from_raw_files_and_arrays(here):
     rows.append(numbers("--stream", "ids.raw", "--dtype", "int32", "--window", "3"))
     assert all(row["graphs"] == rows[0]["graphs"] for row in rows)
     separated = numbers("--stream", "ids.bin", "--window", "3", "--separator", "4")
-    assert separated["windows"] < rows[0]["windows"]
+    assert separated["stream"]["windows"] < rows[0]["stream"]["windows"]
+    continued = numbers("--stream", "ids.bin", "--window", "3", "--prefix", "3 1 4", "--held-out", "0.2")
+    assert continued["continuation"]["whole"].startswith("3 1 4 ")
+    assert continued["prediction"]["scores"]
 
 
 @pytest.mark.parametrize(
@@ -106,8 +148,11 @@ def test_token_ids_are_read_from_raw_files_and_arrays(here):
         (("--stream", "t.txt", "--window", "10000"), "--window "),
         (("--stream", "t.txt", "--last", "xyz"), "--last must be one of the 14 tokens of the vocabulary"),
         (("--stream", "t.txt", "--last", "q", "--window", "2"), "--last "),
-        (("--stream", "t.txt", "--d-model", "3"), "--d-model must be left out for a stream"),
-        (("--stream", "t.txt", "--plot", "p.png"), "--plot "),
+        (("--stream", "t.txt", "--drop"), "--drop must be left out for a stream"),
+        (("--stream", "t.txt", "--plot", "p.gif"), "--plot "),
+        (("--stream", "t.txt", "--held-out", "2"), "--held-out "),
+        (("--stream", "t.txt", "--prefix", "Ω"), "--prefix "),
+        (("--stream", "-", "--save", "s.json"), "--save "),
         (("--stream", "t.txt", "--separator", "3"), "--separator "),
         (("--stream", "t.txt", "--vocabulary", "3"), "--vocabulary "),
         (("--stream", "t.txt", "--dtype", "uint16", "--words"), "--words "),

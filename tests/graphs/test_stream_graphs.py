@@ -172,6 +172,7 @@ def test_what_is_held_out_is_not_counted(tmp_path: Path) -> None:
     assert split.held_out == expected.held_out
     np.testing.assert_array_equal(split.samples, expected.samples)
     np.testing.assert_array_equal(split.text, expected.text)
+    np.testing.assert_array_equal(split.held_out_text, expected.held_out_text)
     whole = ml.data.TextStream(tmp_path / "text.txt", 6, words)
     ml.priority_graphs(whole, out=tmp_path / "graphs")
     with pytest.raises(ml.InputError, match="the graphs of another stream"):

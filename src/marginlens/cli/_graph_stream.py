@@ -1,93 +1,64 @@
-"""`marginlens graph --stream`: the priority graphs of texts and token files that need not fit in memory."""
+"""`marginlens graph --stream`: texts and token files that need not fit in memory, and the priority graphs of their windows."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+import weakref
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import typer
-
 import marginlens as ml
-from marginlens.cli import _rows
 from marginlens.cli._options import refuse_options
-from marginlens.cli._rankings import shown_last_tokens
-from marginlens.cli._terminal import Bars, console, counted, rows_table
 from marginlens.cli._voice import naming
 from marginlens.data.plain_text import BLOCK_BYTES, STDIN
-from marginlens.data.vocabulary import quoted
-from marginlens.errors import reject, whole_number
+from marginlens.data.text_windows import embeddings
+from marginlens.data.vocabulary import UNKNOWN, Listed, NamedSequences, Vocabulary
+from marginlens.errors import reject
 from marginlens.runtime.files import unusable
 
 if TYPE_CHECKING:
-    from marginlens.data import TextStream, TokenStream
-    from marginlens.graphs import PriorityGraph, StoredGraphs
+    from marginlens.cli._terminal import Bar
+    from marginlens.data import SequenceSplit, TextStream, TokenStream
+    from marginlens.graphs import StoredGraphs
 
 _TOKEN_FILES = (".npy", ".bin", ".u16", ".u32", ".arrow")  # names of files with token ids end so; others are texts
-_SHOWN = 3  # files that are named
+_NAMED = 3  # files
 
 
 @dataclass(frozen=True)
-class StreamOptions:
-    """What `marginlens graph --stream` was asked for; None and False are what was not said."""
+class StreamSource:
+    """Windows of texts, or of files of token ids; None and False are what was not said."""
 
-    files: list[Path]
+    files: Sequence[Path]
     window: int
-    words: bool
-    vocabulary: int | None
+    words: int | None  # that have an id of their own; None where words are not the tokens
     tokenizer: Path | None
     encoding: str | None
     dtype: str | None
     separator: int | None
-    last: list[str] | None
-    out: Path | None
-    scheduler: str | None
+    d_model: int | None
+    seed: int
 
-    def source(self, n_words: int) -> TextStream | TokenStream:
-        """The stream; `n_words` is how many words have an id of their own unless said otherwise."""
-        for file in self.files:
-            if file.suffix.lower() in (".json", ".npz"):
-                raise reject("file", "a text or a file of token ids where --stream is given", repr(str(file)))
-        ids = [file for file in self.files if file.is_dir() or file.suffix.lower() in _TOKEN_FILES]
-        if ids and len(ids) < len(self.files) and self.dtype is None:
-            text = next(file for file in self.files if file not in ids)
-            got = f"{str(ids[0])!r} beside {str(text)!r}"
-            raise reject("file", "either texts or files of token ids", got, "--dtype reads all of them as ids.")
-        if ids or self.dtype is not None:
-            given = {"words": self.words, "vocabulary": self.vocabulary, "tokenizer": self.tokenizer}
-            refuse_options("for files of token ids", **given, encoding=self.encoding)
-            dtype = self.dtype or ("uint32" if self.files[0].suffix.lower() == ".u32" else "uint16")
-            return ml.data.TokenStream(list(self.files), self.window, separator=self.separator, dtype=dtype)
-        refuse_options("for texts", separator=self.separator)
-        encoding = self.encoding or "utf-8"
-        return ml.data.TextStream(list(self.files), self.window, self._unit(n_words), encoding=encoding)
+    @property
+    def file(self) -> Path:
+        """What the files are called together."""
+        return Path(", ".join(map(str, self.files[:_NAMED])) + (", …" if len(self.files) > _NAMED else ""))
 
-    def _unit(self, n_words: int) -> Any:
-        if self.tokenizer is not None:
-            refuse_options("where a tokenizer cuts the texts", words=self.words, vocabulary=self.vocabulary)
-            with naming(path="tokenizer"):
-                return ml.text.SubwordTokenizer.from_file(self.tokenizer)
-        if not self.words:
-            refuse_options("unless words are the tokens", vocabulary=self.vocabulary)
-            return ml.data.Characters()
-        count = n_words if self.vocabulary is None else self.vocabulary
-        return ml.data.Words(max_vocabulary=whole_number(count, "vocabulary", at_least=1))
-
-
-@contextmanager
-def _regular_files(files: list[Path]) -> Iterator[list[Path]]:
-    """The files; what comes through a pipe is written to a temporary one first, since a stream is read more than once."""
-    with tempfile.TemporaryDirectory(prefix="marginlens-pipe-") as folder:
-        regular = list(files)
-        for k, file in enumerate(files):
+    @cached_property
+    def regular_files(self) -> list[Path]:
+        """The files; what comes through a pipe is written to a temporary one first, since a stream is read more than once."""
+        regular = list(self.files)
+        for k, file in enumerate(self.files):
             if str(file) == STDIN or file.is_fifo():
-                regular[k] = Path(folder) / f"pipe-{k}"
+                folder = Path(tempfile.mkdtemp(prefix="marginlens-pipe-"))
+                weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+                regular[k] = folder / "content"
                 try:
                     opened = nullcontext(sys.stdin.buffer) if str(file) == STDIN else file.open("rb")
                     with opened as pipe, regular[k].open("wb") as written:
@@ -95,82 +66,71 @@ def _regular_files(files: list[Path]) -> Iterator[list[Path]]:
                 except OSError as problem:
                     expected = "a pipe whose content has room in the temporary folder, which TMPDIR names"
                     raise reject("file", expected, unusable(file, problem)) from problem
-        yield regular
+        return regular
 
+    @cached_property
+    def unit(self) -> Any:
+        """What texts are cut into; None for files of token ids."""
+        ids = [file for file in self.files if file.is_dir() or file.suffix.lower() in _TOKEN_FILES]
+        for file in self.files:
+            if file.suffix.lower() in (".json", ".npz"):
+                raise reject("file", "a text or a file of token ids where --stream is given", repr(str(file)))
+        if ids and len(ids) < len(self.files) and self.dtype is None:
+            text = next(file for file in self.files if file not in ids)
+            got = f"{str(ids[0])!r} beside {str(text)!r}"
+            raise reject("file", "either texts or files of token ids", got, "--dtype reads all of them as ids.")
+        if ids or self.dtype is not None:
+            given = {"words": self.words is not None, "tokenizer": self.tokenizer, "encoding": self.encoding}
+            refuse_options("for files of token ids", **given)
+            return None
+        refuse_options("for texts", separator=self.separator)
+        if self.tokenizer is not None:
+            refuse_options("where a tokenizer cuts the texts", words=self.words is not None)
+            with naming(path="tokenizer"):
+                return ml.text.SubwordTokenizer.from_file(self.tokenizer)
+        return ml.data.Characters() if self.words is None else ml.data.Words(max_vocabulary=self.words)
 
-def rank_stream(options: StreamOptions, n_words: int, as_json: bool) -> None:
-    """Count the windows of a stream, and print the sizes of all graphs and of the shown ones."""
-    with _regular_files(options.files) as regular:
-        _rank(replace(options, files=regular), options.files, n_words, as_json)
+    def count(self, held_out: float | None, out: Path | None, scheduler: str | None, bar: Bar) -> StoredGraphs:
+        """The priority graphs of all windows, without those of the share that is held out."""
+        stream: TextStream | TokenStream
+        if self.unit is None:
+            dtype = self.dtype or ("uint32" if self.files[0].suffix.lower() == ".u32" else "uint16")
+            stream = ml.data.TokenStream(self.regular_files, self.window, separator=self.separator, dtype=dtype)
+        else:
+            encoding = self.encoding or "utf-8"
+            stream = ml.data.TextStream(self.regular_files, self.window, self.unit, encoding=encoding)
+        if held_out is not None:
+            stream = stream.hold_out(held_out)
+        try:
+            return ml.priority_graphs(stream, out=out, engine=scheduler, progress=bar)
+        except KeyboardInterrupt:
+            where = "is lost; --out DIR keeps it" if out is None else f"is in {out}; run it again to go on"
+            raise KeyboardInterrupt(f"What was counted {where}.") from None
 
+    def vocabulary(self, graphs: StoredGraphs) -> Vocabulary:
+        """What the tokens are called; by their ids where the files have nothing else."""
+        if graphs.names is None:
+            return Vocabulary(tuple(map(str, range(graphs.facts["n_vocabulary"]))), Listed())
+        unknown = graphs.names.index(UNKNOWN) if self.words is not None and UNKNOWN in graphs.names else None
+        return Vocabulary(graphs.names, ml.data.Characters() if self.tokenizer else self.unit, unknown)
 
-def _rank(options: StreamOptions, files: list[Path], n_words: int, as_json: bool) -> None:
-    source = options.source(n_words)
-    try:
-        with Bars() as bars:
-            bar = bars.bar("Counting windows")
-            graphs = ml.priority_graphs(source, out=options.out, engine=options.scheduler, progress=bar)
-    except KeyboardInterrupt:
-        where = "is lost; --out DIR keeps it" if options.out is None else f"is in {options.out}; run it again to go on"
-        raise KeyboardInterrupt(f"What was counted {where}.") from None
-    row = {"files": list(map(str, files)), **_summary(graphs, options)}
-    if as_json:
-        typer.echo(_rows.as_json(row))
-        return
-    out = console()
-    listed = ", ".join(row["files"][:_SHOWN]) + (", ..." if len(files) > _SHOWN else "")
-    out.print(f"{listed}: {counted(row['windows'], 'window')} of {counted(options.window, 'token')}", markup=False)
-    out.print(
-        f"{row['dropped']:,} of {row['windows']:,} windows ({row['dropped'] / row['windows']:.0%}) lack the token that follows them and "
-        f"are left out. {counted(row['last_tokens'], 'different last token')}, {row['acyclic']:,} of them ({row['share_acyclic']:.1%}) without "
-        f"ties; {counted(row['tokens'], 'token')}, {counted(row['edges'], 'edge')} and {counted(row['components'], 'component')} in all "
-        "graphs together.",
-        markup=False,
-    )
-    cells = [
-        {**graph, "last": quoted(graph["last"]), "acyclic": "yes" if graph["acyclic"] else "no"}
-        for graph in row["graphs"]
-    ]
-    out.print(rows_table("Priorities by last token", cells))
-    if options.out is not None:
-        out.print(f"Written to {options.out}; in Python, marginlens.graphs.StoredGraphs reads them.", markup=False)
+    def read(self, tokens: TokenStream, vocabulary: Vocabulary) -> NamedSequences | SequenceSplit:
+        """The windows that fit in memory; where a share is held out, those of both parts."""
+        E = embeddings(len(vocabulary), self.d_model, self.seed)
+        return tokens.split(vocabulary, E) if tokens.held_out else NamedSequences(tokens.sequences(E), vocabulary)
 
+    def settings(self) -> dict[str, Any]:
+        """What decides what is read, besides the files."""
+        units = "characters" if self.words is None else f"words, the {self.words} most frequent"
+        units = "ids" if self.unit is None else f"tokenizer {self.tokenizer.name}" if self.tokenizer else units
+        width = "one-hot" if self.d_model is None else f"{self.d_model} random coordinates, seed {self.seed}"
+        return {"tokens": units, "window": self.window, "embeddings": width}
 
-def _summary(graphs: StoredGraphs, options: StreamOptions) -> dict[str, Any]:
-    summary = graphs.summary()
-    counts = np.zeros(graphs.facts["n_vocabulary"], dtype=np.int64)
-    counts[summary.last] = summary.windows
-    names = graphs.names or tuple(map(str, range(len(counts))))
-    return {
-        "window": options.window,
-        "windows": summary.n_windows,
-        "dropped": summary.n_dropped,
-        "last_tokens": summary.n_graphs,
-        "tokens": int(summary.tokens.sum()),
-        "edges": summary.n_edges,
-        "components": summary.n_components,
-        "acyclic": summary.n_acyclic,
-        "share_acyclic": summary.share_acyclic,
-        "graphs": [
-            _graph_row(graphs[k], _shown_names(names)[k], int(counts[k]))
-            for k in shown_last_tokens(graphs, names, counts, options.last)
-        ],
-    }
-
-
-def _shown_names(names: Sequence[str]) -> Sequence[str]:
-    """The names with signs for blanks."""
-    return ml.data.Vocabulary(tuple(names), ml.data.Characters()).shown
-
-
-def _graph_row(graph: PriorityGraph, name: str, n_windows: int) -> dict[str, Any]:
-    return {
-        "last": name,
-        "windows": n_windows,
-        "tokens": len(graph.nodes),
-        "edges": len(graph.edges),
-        "components": graph.n_components,
-        "largest_component": int(np.bincount(graph.component_of).max()),
-        "strict_pairs": len(graph.strict),
-        "acyclic": graph.is_acyclic,
-    }
+    def options(self) -> list[str]:
+        """The words of the command line that read it so, besides the first file."""
+        words = [] if self.words is None else ["--words", "--vocabulary", str(self.words)]
+        named = ("tokenizer", "encoding", "dtype", "separator", "d_model")
+        given = {name.replace("_", "-"): getattr(self, name) for name in named if getattr(self, name) is not None}
+        options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        seed = [] if self.d_model is None else ["--seed", str(self.seed)]
+        return [*map(str, self.files[1:]), "--stream", "--window", str(self.window), *words, *options, *seed]

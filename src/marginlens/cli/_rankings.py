@@ -49,20 +49,18 @@ def shown_last_tokens(
     return list(dict.fromkeys(known[name] for name in last))
 
 
-def graph_row(
-    graph: PriorityGraph, names: Sequence[str], n_samples: int, evidence: Evidence, places: IntArray | None = None
-) -> dict[str, Any]:
+def graph_row(graph: PriorityGraph, names: Sequence[str], n_samples: int, evidence: Evidence) -> dict[str, Any]:
     """The sizes of a graph, and its order: which components the sequences rank above which, and the pairs of tokens behind it.
 
     Args:
         names: (n_vocabulary,) what the tokens are called. n_samples: how many sequences end in the last token.
-        places: where each sample of `evidence.first` stands in the source; None where that is not known.
+        evidence: of the graph, with `first` as places in the source.
     """
     sizes = np.bincount(graph.component_of).tolist()
     order = ml.graphs.component_order(graph)
     count = graph.n_components * (graph.n_components - 1) // 2
     direct, reached = int(order.direct.sum()), int(order.reach.sum())
-    first = [None] * len(evidence.pairs) if places is None else places[evidence.first].tolist()
+    first = evidence.first.tolist()
     return {
         "last": names[graph.last],
         "samples": n_samples,

@@ -42,12 +42,16 @@ def size_of(data: ml.TokenDataset | ml.SequenceDataset) -> str:
     """The size of a dataset in words."""
     if isinstance(data, ml.SequenceDataset):
         upto = "" if np.ptp(data.lengths) == 0 else "up to "
-        size = f"{counted(len(data), 'sequence')} of {upto}{int(data.lengths.max())}"
-        return f"{size} over {counted(data.n_vocabulary, 'token')}, d_model = {data.d_model}"
+        return sequences_size(len(data), f"{upto}{int(data.lengths.max())}", data.n_vocabulary, data.d_model)
     problems = f"{counted(len(data), 'problem')} of " if data.is_batch else ""
     upto = "" if data.mask.all() else "up to "
     inputs, tokens = counted(data.n_inputs, "input"), counted(data.n_tokens, "token")
     return f"{problems}{inputs} with {upto}{tokens}, d_model = {data.d_model}, d_key = {data.d_key}"
+
+
+def sequences_size(count: int, length: str, n_vocabulary: int, d_model: int) -> str:
+    """The size of a dataset of sequences in words."""
+    return f"{counted(count, 'sequence')} of {length} over {counted(n_vocabulary, 'token')}, d_model = {d_model}"
 
 
 # ---- token selection
@@ -208,7 +212,7 @@ def sequence_row(file: Path, problem: SequenceProblem, prediction: Prediction) -
 
 
 def separability(
-    found: NamedSequences, graphs: Mapping[int, PriorityGraph], solution: GraphSolution | None
+    found: NamedSequences | None, graphs: Mapping[int, PriorityGraph], solution: GraphSolution | None
 ) -> dict[str, Any]:
     """Whether one W ranks all tokens of all last tokens as the graphs say, and if not, which tokens are in conflict.
 
@@ -246,7 +250,7 @@ def separability(
         "smallest_gap": None if infeasible or not len(gaps) else float(gaps.min()),
         "proof": f"{proof} residual {residual:.1g}.",
     }
-    if infeasible:
+    if infeasible and found is not None:
         row["conflict"] = _conflict(found, graphs, solution)
     return row
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,11 +22,13 @@ from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet, refuse_options
 
 if TYPE_CHECKING:
+    from marginlens.cli._graph_stream import StreamSource
     from marginlens.cli._terminal import Bar
     from marginlens.data.text_windows import SequenceSplit
     from marginlens.data.tokens import IntArray
-    from marginlens.data.vocabulary import NamedSequences, Unit
-    from marginlens.graphs import PriorityGraph
+    from marginlens.data.vocabulary import NamedSequences, Unit, Vocabulary
+    from marginlens.graphs import PriorityGraph, StoredGraphs
+    from marginlens.graphs.priority import Evidence
     from marginlens.svm import GraphSolution
 
 WINDOW = 16  # tokens of a window unless said otherwise
@@ -170,23 +172,20 @@ def graph(
         errors.whole_number(seed, "seed", at_least=0)
         if tokens is not None and prefix is None:
             raise errors.reject("tokens", "left out unless a prefix is to be continued", tokens)
-        if stream:
-            from marginlens.cli._graph_stream import StreamOptions, rank_stream
-
-            drawn = {"plot": plot, "save": save, "sequences": sequences}
-            kept = {"d_model": d_model, "drop": drop, "held_out": held_out, "prefix": prefix, "margin": margin}
-            refuse_options("for a stream", **kept, **drawn)
-            length = WINDOW if window is None else window
-            texts = (words, vocabulary, tokenizer, encoding)
-            rank_stream(StreamOptions(files, length, *texts, dtype, separator, last, out, scheduler), _WORDS, as_json)
-            return
-        given = {"out": out, "tokenizer": tokenizer, "dtype": dtype, "separator": separator, "scheduler": scheduler}
-        refuse_options("unless --stream is given", **given)
-        if len(files) != 1:
-            raise errors.reject("file", "a single one unless --stream is given", f"{len(files)} files")
         if str(files[0]) == STDIN:
             refuse_options("for a text from stdin, which no fingerprint can name", save=save)
-        source = _source(files[0], window, words, vocabulary, d_model, drop, seed, encoding)
+        source: TextSource | ListSource | StreamSource
+        if stream:
+            refuse_options("for a stream", drop=drop)
+            refuse_options("where a tokenizer cuts the texts", prefix=None if tokenizer is None else prefix)
+            kind = (tokenizer, encoding, dtype, separator)
+            source = _stream_source(files, window, words, vocabulary, kind, d_model, seed)
+        else:
+            given = {"out": out, "tokenizer": tokenizer, "dtype": dtype, "separator": separator, "scheduler": scheduler}
+            refuse_options("unless --stream is given", **given)
+            if len(files) != 1:
+                raise errors.reject("file", "a single one unless --stream is given", f"{len(files)} files")
+            source = _source(files[0], window, words, vocabulary, d_model, drop, seed, encoding)
         for place, argument, suffixes in (
             (plot, "plot", (".png", ".svg", ".pdf")),
             (save, "save", (".json",)),
@@ -195,24 +194,34 @@ def graph(
             if place is not None:
                 places.check_place(place, argument, suffixes)
         screen = None if as_json else terminal.console()
-        with _stage("Ranking tokens"):
-            ranking = Ranking.of(source, held_out, last)
-            n_tokens = errors.whole_number(_CONTINUED if tokens is None else tokens, "tokens", at_least=0)
-            ids = None if prefix is None else _prefix_ids(ranking.named, prefix)
+        n_tokens = errors.whole_number(_CONTINUED if tokens is None else tokens, "tokens", at_least=0)
+        with _stage("Ranking tokens") as bar:
+            if isinstance(source, TextSource | ListSource):
+                ranking = Ranking.of(source, held_out, last)
+            else:
+                counted = source.count(held_out, out, scheduler, bar)
+                in_memory = margin or any(option is not None for option in (held_out, prefix, d_model, sequences))
+                ranking = Ranking.of_stream(source, counted, last, in_memory)
+            ids = None if prefix is None else _prefix_ids(ranking.vocabulary, prefix)
             row = ranking.to_dict()
         if screen is not None:
             rankings.show_rankings(screen, row)
+            if stream and (row["stream"]["learned_tokens"] or np.inf) < row["stream"]["tokens"]:
+                learned = f"{row['stream']['learned_tokens']:,} of {row['stream']['tokens']:,} tokens"
+                screen.print(f"What follows is learned from the first {learned}, whose windows fit in memory.")
         if plot is not None:
             _draw(ranking, plot)
         if save is not None:
             _save(ranking, save, held_out)
-        if sequences is not None:
-            ml.data.write_sequences(sequences, ranking.named.data, ranking.named.vocabulary.names)
-        data, solution = ranking.named.data, None
-        if margin or ids is not None or held_out is not None or not np.array_equal(data.E, np.eye(*data.E.shape)):
+        if sequences is not None and ranking.named is not None:
+            ml.data.write_sequences(sequences, ranking.named.data, ranking.vocabulary.names)
+        solution, E = None, None if ranking.named is None else ranking.named.data.E
+        if E is not None and (
+            margin or ids is not None or held_out is not None or not np.array_equal(E, np.eye(*E.shape))
+        ):
             with _stage("Solving Graph-SVM") as bar:
-                solution = ml.graph_svm(data.E, ranking.graphs, progress=bar)
-        row["separability"] = _rows.separability(ranking.named, ranking.graphs, solution)
+                solution = ml.graph_svm(E, ranking.learned, progress=bar)
+        row["separability"] = _rows.separability(ranking.named, ranking.learned, solution)
         if screen is not None:
             rankings.show_separability(screen, row["separability"])
         if solution is not None and (ids is not None or held_out is not None):
@@ -247,7 +256,7 @@ def graph(
                 "How well the automaton of these rankings predicts: --held-out 0.1 measures it on sequences that are left out.",
                 markup=False,
             )
-        for place in (plot, save, sequences):
+        for place in (plot, save, sequences, out):
             if place is not None:
                 screen.print(f"Written to {place}", markup=False)
 
@@ -328,6 +337,23 @@ class ListSource:
         return [*(["--drop"] if self.drop else []), *(["--seed", str(self.seed)] if self.seed else [])]
 
 
+def _stream_source(
+    files: list[Path],
+    window: int | None,
+    words: bool,
+    vocabulary: int | None,
+    kind: tuple[Path | None, str | None, str | None, int | None],
+    d_model: int | None,
+    seed: int,
+) -> StreamSource:
+    """How to read a stream; `kind` are the tokenizer, the encoding, the dtype and the separator."""
+    from marginlens.cli._graph_stream import StreamSource
+
+    refuse_options("unless words are the tokens", vocabulary=None if words else vocabulary)
+    most = errors.whole_number(_WORDS if vocabulary is None else vocabulary, "vocabulary", at_least=1)
+    return StreamSource(files, WINDOW if window is None else window, most if words else None, *kind, d_model, seed)
+
+
 def _source(
     file: Path,
     window: int | None,
@@ -358,46 +384,95 @@ def _source(
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The priority graphs of a file, and the last tokens whose graphs are shown."""
+    """The priority graphs of all sequences, and the last tokens whose graphs are shown.
 
-    source: TextSource | ListSource
-    named: NamedSequences
-    graphs: dict[int, PriorityGraph]
+    Attributes:
+        counts: (n_vocabulary,) how many sequences end in each token. dropped: how many more lack the token that follows them.
+        named: the sequences, of a stream those that fit in memory, or None where nothing needs them. split: the same beside what is held
+            out. learned: the graphs of `named`, or all graphs where it is None. stored: the graphs of a stream.
+    """
+
+    source: TextSource | ListSource | StreamSource
+    vocabulary: Vocabulary
+    graphs: Mapping[int, PriorityGraph]
+    counts: IntArray
+    dropped: int
     shown: list[int]
+    named: NamedSequences | None
     split: SequenceSplit | None
+    learned: Mapping[int, PriorityGraph]
+    stored: StoredGraphs | None = None
 
     @classmethod
     def of(cls, source: TextSource | ListSource, held_out: float | None, last: Sequence[str] | None) -> Ranking:
         """Rank the tokens; `last` names the last tokens to show, the most frequent ones by default."""
         read: Any = source.read(held_out)
         named, split = (read, None) if held_out is None else (read.training, read)
-        graphs = ml.priority_graphs(named.data)
-        counts = np.bincount(named.data.last, minlength=named.data.n_vocabulary)
+        data, graphs = named.data, ml.priority_graphs(named.data)
+        counts = np.bincount(data.last, minlength=data.n_vocabulary)
         shown = rankings.shown_last_tokens(graphs, named.vocabulary.names, counts, last)
-        return cls(source, named, graphs, shown, split)
+        return cls(source, named.vocabulary, graphs, counts, len(data.dropped), shown, named, split, graphs)
+
+    @classmethod
+    def of_stream(
+        cls, source: StreamSource, graphs: StoredGraphs, last: Sequence[str] | None, in_memory: bool
+    ) -> Ranking:
+        """The ranking of a counted stream; `in_memory` says whether something needs its sequences."""
+        vocabulary, summary = source.vocabulary(graphs), graphs.summary()
+        counts = np.zeros(len(vocabulary), dtype=np.int64)
+        counts[summary.last] = summary.windows
+        shown = rankings.shown_last_tokens(graphs, vocabulary.names, counts, last)
+        read: Any = source.read(graphs.tokens, vocabulary) if in_memory else None
+        named, split = (read.training, read) if in_memory and graphs.tokens.held_out else (read, None)
+        learned = ml.priority_graphs(named.data) if in_memory else graphs
+        return cls(source, vocabulary, graphs, counts, summary.n_dropped, shown, named, split, learned, graphs)
 
     def to_dict(self) -> dict[str, Any]:
         """What the graphs say, as plain values."""
-        data = self.named.data
         held_out = {} if self.split is None else {"held_out": len(self.split.held_out)}
         return {
             "file": str(self.source.file),
-            "size": _rows.size_of(data),
+            "size": self._size(),
             "settings": self.source.settings(),
-            "samples": len(data),
-            "dropped": len(data.dropped),
+            "samples": int(self.counts.sum()),
+            "dropped": self.dropped,
             **held_out,
             "last_tokens": len(self.graphs),
-            "acyclic": sum(graph.is_acyclic for graph in self.graphs.values()),
-            "graphs": [self._row(k) for k in self.shown],
+            "acyclic": sum(graph.is_acyclic for graph in self.graphs.values())
+            if self.stored is None
+            else self.stored.summary().n_acyclic,
+            "graphs": [
+                rankings.graph_row(self.graphs[k], self.vocabulary.shown, int(self.counts[k]), self._evidence(k))
+                for k in self.shown
+            ],
+            **({} if self.stored is None else {"stream": self._stream_row(self.stored)}),
         }
 
-    def _row(self, last: int) -> dict[str, Any]:
-        data, graph = self.named.data, self.graphs[last]
-        places = data.original_samples() if self.split is None else self.split.samples
-        evidence = ml.graphs.ranking_evidence(data, graph)
-        n_samples = int(np.sum(data.last == last))
-        return rankings.graph_row(graph, self.named.vocabulary.shown, n_samples, evidence, places)
+    def _size(self) -> str:
+        if self.named is not None and self.stored is None:
+            return _rows.size_of(self.named.data)
+        K, d_model = len(self.vocabulary), getattr(self.source, "d_model", None)
+        return _rows.sequences_size(int(self.counts.sum()), str(self.source.window), K, d_model or K)
+
+    def _evidence(self, last: int) -> Evidence:
+        """What stands behind the order of a graph, with `first` as places in the source."""
+        if self.stored is not None:
+            return ml.graphs.ranking_evidence(self.stored.tokens, self.graphs[last])
+        found = ml.graphs.ranking_evidence(self.named.data, self.graphs[last])
+        places = self.named.data.original_samples() if self.split is None else self.split.samples
+        return replace(found, first=places[found.first])
+
+    def _stream_row(self, graphs: StoredGraphs) -> dict[str, Any]:
+        summary, tokens = graphs.summary(), graphs.tokens
+        learned = None if self.named is None else min(tokens.n_tokens, tokens.n_in_memory)
+        return {
+            "files": [str(file) for file in self.source.files],
+            "tokens": tokens.n_tokens,
+            "learned_tokens": learned,
+            "windows": summary.n_windows,
+            "edges": summary.n_edges,
+            "components": summary.n_components,
+        }
 
 
 def _fitted(ranking: Ranking, solution: GraphSolution) -> tuple[ml.NextTokenAutomaton | None, str]:
@@ -405,13 +480,13 @@ def _fitted(ranking: Ranking, solution: GraphSolution) -> tuple[ml.NextTokenAuto
     if solution.status is ml.Status.INFEASIBLE:
         return None, "There is no automaton, because the Graph-SVM of the data has no solution."
     try:
-        return ml.NextTokenAutomaton.fit(ranking.named.data, graphs=ranking.graphs, priority=solution), ""
+        return ml.NextTokenAutomaton.fit(ranking.named.data, graphs=ranking.learned, priority=solution), ""
     except errors.InputError as problem:
         return None, str(problem)
 
 
-def _prefix_ids(named: NamedSequences, text: str) -> IntArray:
-    ids = named.vocabulary.encode(text, "prefix")
+def _prefix_ids(vocabulary: Vocabulary, text: str) -> IntArray:
+    ids = vocabulary.encode(text, "prefix")
     if len(ids) == 0:
         raise errors.reject("prefix", "at least one token", repr(text))
     return ids
@@ -421,7 +496,7 @@ def _continued(
     ranking: Ranking, automaton: ml.NextTokenAutomaton, prefix: IntArray, n_tokens: int, seed: int
 ) -> dict[str, Any]:
     """What the automaton says follows a prefix, why, and how it goes on from there."""
-    vocabulary, window = ranking.named.vocabulary, ranking.source.window
+    vocabulary, window = ranking.vocabulary, ranking.source.window
     sequence = prefix if window is None else prefix[-window:]
     probability = automaton.predict_proba(sequence)
     likely = [int(k) for k in np.argsort(-probability, kind="stable")[:_DISTRIBUTION] if probability[k] > 0.0]
@@ -442,7 +517,7 @@ def _draw(ranking: Ranking, place: Path) -> None:
     from marginlens.plotting.files import write_figure
 
     shown = [ranking.graphs[k] for k in ranking.shown]
-    write_figure(place, ml.plotting.draw_graphs(shown, ranking.named.vocabulary.shown))
+    write_figure(place, ml.plotting.draw_graphs(shown, ranking.vocabulary.shown))
 
 
 def _save(ranking: Ranking, place: Path, held_out: float | None) -> None:
@@ -450,18 +525,22 @@ def _save(ranking: Ranking, place: Path, held_out: float | None) -> None:
     from marginlens.graphs.export import to_table
     from marginlens.runtime.versions import versions
 
-    data, vocabulary, file = ranking.named.data, ranking.named.vocabulary, ranking.source.file
+    vocabulary, file = ranking.vocabulary, ranking.source.file
     shown = [word for k in ranking.shown for word in ("--last", vocabulary.shown[k])]
     share = [] if held_out is None else ["--held-out", repr(held_out)]
     command = ["marginlens", "graph", file.name, *ranking.source.options(), *share, *shown, "--save", place.name]
     facts = {
         "command": shlex.join(command),
         "file": file.name,
-        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        **(
+            {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+            if ranking.stored is None
+            else {"stream": ranking.stored.facts["stream"]}
+        ),
         "settings": ranking.source.settings(),
         "versions": {name: version for name, version in versions().items() if name in _GRAPH_PACKAGES},
-        "samples": len(data),
-        "dropped": len(data.dropped),
+        "samples": int(ranking.counts.sum()),
+        "dropped": ranking.dropped,
         "vocabulary": list(vocabulary.names),
         "shown": list(vocabulary.shown),
     }
@@ -469,7 +548,7 @@ def _save(ranking: Ranking, place: Path, held_out: float | None) -> None:
     def line(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
-    tables = [{**to_table(ranking.graphs[k]), "samples": int(np.sum(data.last == k))} for k in ranking.shown]
+    tables = [{**to_table(ranking.graphs[k]), "samples": int(ranking.counts[k])} for k in ranking.shown]
     graphs = ",\n".join(
         "{" + ",\n ".join(f'"{name}":{line(part)}' for name, part in table.items()) + "}" for table in tables
     )

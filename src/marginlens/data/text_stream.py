@@ -88,7 +88,7 @@ class TextStream:
     def fingerprint(self) -> str:
         """SHA-256 of all files and of what decides how they are counted."""
         encoding = codecs.lookup(self.encoding).name
-        options = {} if encoding == "utf-8" else {"encoding": encoding}
+        options: dict[str, Any] = {} if encoding == "utf-8" else {"encoding": encoding}
         options |= {"held_out": self.held_out} if self.held_out else {}
         decisive = [self.window, _identity(self.unit), *([options] if options else [])]
         digest = hashlib.sha256(json.dumps(decisive).encode())

@@ -188,7 +188,7 @@ class TokenStream:
         """Windows to learn from and windows held out, of the first `n_in_memory` tokens of each part; as `split_text_windows`."""
         training, text = self._sequences(0, self.n_tokens, E)
         held_out, rest = self._sequences(self.n_tokens, int(self._edges[-1]), E)
-        return SequenceSplit(NamedSequences(training, vocabulary), held_out, training.original_samples(), text)
+        return SequenceSplit(NamedSequences(training, vocabulary), held_out, training.original_samples(), text, rest)
 
     @property
     def n_in_memory(self) -> int:
