@@ -263,3 +263,17 @@ def test_the_edges_it_keeps_are_those_of_the_graphs(text):
         assert np.array_equal(back.edges, graphs[last].edges)
         assert np.array_equal(back.counts, graphs[last].counts)
         assert table["samples"] == np.sum(data.last == last)
+
+
+def test_windows_that_unknown_words_follow_are_counted_and_not_scored(here):
+    content = "the cat saw the dog and the dog saw the cat and the bird saw the newt and the newt saw the bird . " * 4
+    Path("w.txt").write_text(content, encoding="utf-8")
+    options = ("--words", "--vocabulary", "4", "--window", "5", "--held-out", "0.4")
+    found = numbers("w.txt", *options)["prediction"]
+    split = split_text_windows(content, 5, Words(max_vocabulary=4), held_out=0.4)
+    unknown = int(np.sum(split.held_out.labels == split.training.vocabulary.unknown))
+    assert 0 < unknown < len(split.held_out)
+    assert found["left_out"] == unknown
+    assert {row["samples"] for row in found["scores"]} == {len(split.held_out) - unknown}
+    shown = " ".join(graph("w.txt", *options).stdout.split())
+    assert f"{unknown} more ({unknown / len(split.held_out):.0%}) are left out because <unknown> follows them" in shown

@@ -184,12 +184,17 @@ def show_prediction(out: Console, row: dict[str, Any]) -> None:
         "off by Witten and Bell; from trigrams on they read the order of tokens, which attention without positions does not.",
         markup=False,
     )
-    if row["left_out"]:
-        out.print(f"{row['left_out']:,} more are left out because <unknown> follows them.", markup=False)
-    if row["windows"] is not None:
-        first = row["scores"][0]
+    first, left_out = row["scores"][0], row["left_out"]
+    if left_out:
+        share = left_out / (left_out + first["samples"])
         out.print(
-            f"Of all {row['windows']:,} windows held out, {first['samples'] / row['windows']:.1%} hold the token that follows them. "
+            f"{left_out:,} more ({share:.0%}) are left out because <unknown> follows them; a rule that predicts it elsewhere is wrong.",
+            markup=False,
+        )
+    if row["windows"] is not None:
+        known = " that a word of the vocabulary follows" if left_out else ""
+        out.print(
+            f"Of all {row['windows']:,} windows held out{known}, {first['samples'] / row['windows']:.1%} hold the token that follows. "
             f"Of all, the {first['rule']} predicts {first['accuracy_of_all']:.1%}, and a bigram of the text that may choose any "
             f"token {row['free_bigram_accuracy']:.1%}.",
             markup=False,

@@ -252,9 +252,7 @@ def score_held_out(split: SequenceSplit, rules: Mapping[str, NextTokenAutomaton 
         compared |= {f"{_gram(n)} of all of the text": WindowNgram.of_text(text, n, K) for n in orders}
         known = np.flatnonzero(rest[longest - 1 :] != (-1 if unknown is None else unknown)) + longest - 1
         pairs, counts = np.unique(text[:-1] * K + text[1:], return_counts=True)
-        frequent = pairs[np.lexsort((-counts, pairs // K))][
-            ::-1
-        ]  # of each token, what followed it most often comes last
+        frequent = pairs[np.lexsort((-counts, pairs // K))][::-1]  # what followed a token most often comes last
         likeliest = np.full(K, -1)
         likeliest[frequent // K] = frequent % K
         n_windows, free_accuracy = len(known), float(np.mean(likeliest[rest[known - 1]] == rest[known]))

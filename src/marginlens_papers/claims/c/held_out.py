@@ -98,8 +98,8 @@ class C_H(Claim):
         "held-out": FigureText(
             "Accuracy on held-out windows of 3 of the automaton and of n-grams: a text in which the order of tokens decides, the text of a "
             "layer, and characters of tiny Shakespeare.",
-            "Three groups of five bars. Where order decides and on tiny Shakespeare the automaton's bar is far below those of trigram and "
-            "4-gram; on the text of a layer it is the longest.",
+            "Three groups of five bars. The automaton's bar is far below those of trigram and 4-gram where order decides, below them on "
+            "tiny Shakespeare, and the longest on the text of a layer.",
         ),
     }
 
