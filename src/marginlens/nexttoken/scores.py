@@ -154,7 +154,8 @@ class WindowNgram:
                 ends, lengths, following, number = (part[long] for part in (ends, lengths, following, number))
                 keys, number = np.unique(number * K + tokens[ends - m], return_inverse=True)
             pairs, counts = np.unique(number * K + following, return_counts=True)
-            total, different = (np.bincount(pairs // K, times, len(keys)) for times in (counts, np.ones(len(pairs))))
+            total = np.bincount(pairs // K, counts, len(keys)).astype(np.float64)
+            different = np.bincount(pairs // K, minlength=len(keys)).astype(np.float64)
             levels.append(_Contexts(keys, pairs, counts, total, different))
         return cls(tuple(levels), K)
 
