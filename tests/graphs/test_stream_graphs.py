@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -192,6 +194,34 @@ def test_sequences_are_those_of_the_first_tokens_where_not_all_fit(monkeypatch: 
     split = stream.split(ml.data.Vocabulary(tuple("abcdefghijklmnopqrst"), ml.data.Characters()), np.eye(20))
     np.testing.assert_array_equal(split.text, ids[:300])
     assert split.held_out == ml.data.TokenStream(ids[500:800], 4).sequences(np.eye(20))
+
+
+KILLED = """
+import os, shutil, signal, sys
+import marginlens as ml
+from marginlens.graphs import stream
+
+def remove_some(folder, **_):
+    for chunk in sorted(folder.iterdir())[:2]:
+        chunk.unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+stream.shutil = type("", (), {"rmtree": staticmethod(remove_some)})
+ml.priority_graphs(ml.data.TokenStream(sys.argv[1], 6, chunk=700), out=sys.argv[2])
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
+def test_a_run_that_is_killed_while_chunks_are_removed_leaves_nothing(
+    stream: ml.data.TokenStream, tmp_path: Path
+) -> None:
+    out = tmp_path / "graphs"
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "tokens.bin"), str(out)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == -signal.SIGKILL
+    assert (out / "graphs.index").is_file()
+    assert len([*(out / "chunks").iterdir()]) == stream.n_chunks - 2
+    assert_same(ml.priority_graphs(stream, out=out), one_pass([zipf(3_000, 50)], 6, 50))
+    assert not (out / "chunks").exists()
 
 
 def test_what_a_killed_run_left_beside_a_whole_index_goes(stream: ml.data.TokenStream, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def graph(
         bool,
         typer.Option(
             "--stream",
-            help="Files that need not fit in memory: texts, also packed, or token ids as .npy, .bin or Arrow files; graphs alone.",
+            help="Files that need not fit in memory: texts, also packed or from a pipe, or token ids as .npy, .bin or Arrow files.",
         ),
     ] = False,
     out: Annotated[
