@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,12 +12,14 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
-from marginlens.errors import InputError
+from marginlens.errors import InputError, reject
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.text.vectorize import TextPipeline, TextVocabulary, offsets_of
 from marginlens.typing import IntArray
 
-MAX_TOKENS = 1_500_000  # words and phrases together; the rarest phrases give way
+MAX_TOKENS = (
+    1_500_000  # words and phrases together; the rarest phrases give way. Its cube, a phrase's key, is below 2^63
+)
 MAX_PHRASE = 3  # words
 
 
@@ -67,14 +69,15 @@ class WordsAndPhrases:
         with _renamed_argument("texts", "X"):
             tokenized = pipeline.tokenize(texts, progress)
             words = pipeline._vocabulary(tokenized, None)
+        check_unicode(words.names, "X", "texts")
         ids, offsets = tokenized.renumbered(words._ids(tokenized.names))
+        most = max(min(max_tokens, MAX_TOKENS) - len(words), 0)
         found: list[tuple[IntArray, IntArray]] = []  # keys and counts of the phrases of each length
-        for length in range(2, ngrams + 1):
+        for length in range(2, ngrams + 1 if most else 2):
             keys, _ = _phrase_keys(ids, offsets, len(words), length)
             distinct, counts = np.unique(keys, return_counts=True)
             often = counts >= phrase_count
             found.append((distinct[often], counts[often]))
-        most = max(max_tokens - len(words), 0)
         counts = np.concatenate([counts for _, counts in found]) if found else np.empty(0, dtype=np.int64)
         least = int(np.sort(counts)[::-1][most]) + 1 if len(counts) > most else 0
         phrases = tuple(
@@ -185,6 +188,16 @@ def _renamed_argument(inner: str, outer: str) -> Iterator[None]:
         yield
     except InputError as problem:
         raise InputError(str(problem).replace(f"The '{inner}", f"The '{outer}", 1)) from problem
+
+
+def check_unicode(words: Iterable[str], argument: str, what: str) -> None:
+    """Refuse words with half a surrogate pair, which no file can hold: they come from bytes read in a wrong encoding."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError as problem:
+            got = f"a lone surrogate in {word!a}"
+            raise reject(argument, f"{what} of Unicode characters", got, "Read the file in its encoding.") from problem
 
 
 def _phrase_keys(words: IntArray, offsets: IntArray, n_words: int, length: int) -> tuple[IntArray, IntArray]:
