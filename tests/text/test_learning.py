@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from marginlens.runtime.progress import Progress
-from marginlens.text.classifier import AttentionTextClassifier
+from marginlens.text.classifier import AttentionTextClassifier, default_pipeline
 from marginlens.text.learning import LearningSettings, Votes, outputs_of_shares, run_adagrad, token_sets
+from marginlens.text.phrases import MAX_PHRASE, MAX_TOKENS, WordsAndPhrases
 from tolerances import ROUNDING
 
 NOISE = [f"noise{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(400)]
@@ -67,3 +68,33 @@ def test_weight_decay_makes_votes_smaller_and_helps_where_most_words_are_noise()
     losses = [-np.log(model.predict_proba(texts_apart)[np.arange(2000), y]).mean() for model in models]
     assert losses[1] < losses[0] - 0.03
     assert models[1].score(*train) < models[0].score(*train)  # learns less of the noise by heart
+
+
+@pytest.mark.parametrize(("kind", "options"), [("texts", {}), ("texts", {"class_weight": "balanced"}), ("ids", {})])
+def test_a_weight_of_zero_leaves_a_text_out(kind, options):
+    texts, y = noisy_texts((260, 230, 60), seed=41)  # with 500 texts or more, other settings are usual
+    X = texts if kind == "texts" else np.random.default_rng(42).integers(0, 40, (len(y), 7)) + 5 * y[:, None]
+    weights = np.random.default_rng(43).integers(0, 3, len(y)).astype(float)
+    weights[y == 1] = np.maximum(weights[y == 1], 1.0)
+    counted = np.flatnonzero(weights)
+    apart = AttentionTextClassifier(epochs=2, **options).fit([X[i] for i in counted], y[counted], weights[counted])
+    found = AttentionTextClassifier(epochs=2, **options).fit(X, y, weights)
+    assert found.tokens_.names == apart.tokens_.names
+    assert np.array_equal(found.class_counts_, apart.class_counts_)
+    assert np.array_equal(found.predict_proba(X), apart.predict_proba(X))
+
+
+def test_texts_left_out_are_counted_where_they_stand_among_all():
+    X, y = ["fine film", "", "dull film", "zebra", "fine plot", "dull plot"], [1, 1, 0, 0, 1, 0]
+    with pytest.warns(UserWarning, match="1 of 5 texts"):
+        model = AttentionTextClassifier(min_count=2, epochs=1).fit(X, y, sample_weight=[1, 0, 1, 1, 1, 1])
+    assert model.left_out_.tolist() == [3]
+
+
+def test_the_keys_of_phrases_do_not_overflow():
+    assert MAX_TOKENS**MAX_PHRASE < 2**63
+    texts = ["to be or not to be", "not to be or to be"]
+    for most, n_phrases in ((9, 5), (5, 1), (4, 0), (3, 0)):  # four words
+        tokens, places = WordsAndPhrases.fit(texts, default_pipeline(min_count=1), 3, 1, max_tokens=most)
+        assert len(tokens) - len(tokens.vocabulary) <= n_phrases
+        assert np.array_equal(tokens.positions(texts).tokens, places.tokens)

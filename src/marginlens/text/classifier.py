@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
+from scipy.sparse import issparse
 
 from marginlens.data.sequences import flat_sequences
 from marginlens.embeddings.statistics import TokenStatistics
@@ -39,7 +40,7 @@ from marginlens.text.learning import (
     planned_readings,
     token_sets,
 )
-from marginlens.text.phrases import MAX_PHRASE, MAX_TOKENS, PlainIds, TokenPlaces, WordsAndPhrases
+from marginlens.text.phrases import MAX_PHRASE, MAX_TOKENS, PlainIds, TokenPlaces, WordsAndPhrases, check_unicode
 from marginlens.text.vectorize import Cleaning, TextPipeline, TextVocabulary, TokenizerWords
 from marginlens.typing import FloatArray, IntArray
 
@@ -181,15 +182,20 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
 
         Args:
             X: n_samples strings, or token-id lists, or an array (n_samples, n_tokens) of ids, which are used as they are.
-            y: (n_samples,) labels of any kind, of at least two classes. sample_weight: (n_samples,) how much each sample counts.
+            y: (n_samples,) labels of any kind, of at least two classes. sample_weight: (n_samples,) how much each sample counts;
+                one of weight 0 is as if it were not there.
             progress: called as `progress(done, total)` in texts read.
         """
         is_text = _are_texts(X)
+        classes, labels = _labels(y, len(X))
+        weights = _weights(sample_weight, self.class_weight, classes, labels)
+        counted = np.flatnonzero(weights)
+        if len(counted) < len(X):
+            samples = list(X)
+            X, labels, weights = [samples[i] for i in counted], labels[counted], weights[counted]
         sized = self._size_settings(len(X))
         pipeline = self._pipeline(sized.min_count)
         settings = self._settings(sized.epochs, min(pipeline.min_count, sized.phrase_count) if is_text else 1)
-        classes, labels = _labels(y, len(X))
-        weights = _weights(sample_weight, self.class_weight, classes, labels)
         goes_on = bool(self.warm_start) and hasattr(self, "a_")
         if goes_on and not (np.array_equal(classes, self.classes_) and is_text == self._reads_texts):
             got = ", ".join(map(repr, classes.tolist()[:6]))
@@ -210,14 +216,14 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         else:
             tokens, places = PlainIds.fit(X)
         known = np.flatnonzero(np.diff(places.offsets))
-        self._check_known(known, labels, classes, pipeline)
+        left_out = counted[np.setdiff1d(np.arange(len(X)), known)]
+        self._check_known(left_out, labels, classes, pipeline, np.setdiff1d(labels, labels[known]))
         labels, weights = labels[known], weights[known] / weights[known].mean()
         watch.advance(n_planned - planned_readings(labels, settings))  # those of texts that were left out
         texts = token_sets(places.tokens, places.offsets, len(tokens)).take(known)
         learned = learn(texts, labels, weights, len(classes), settings, watch, self._votes() if goes_on else None)
         votes = learned.votes
-        self.left_out_ = np.setdiff1d(np.arange(len(X)), known)
-        self.classes_, self.tokens_ = classes, tokens
+        self.classes_, self.tokens_, self.left_out_ = classes, tokens, left_out
         self.a_, self.b_ = votes.a, votes.b[:, 0] if len(classes) == 2 else votes.b
         self.rest_a_, self.rest_b_ = votes.rest_a, votes.rest_b
         all_labels = np.repeat(labels, np.diff(places.offsets)[known])
@@ -370,17 +376,17 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         places: TokenPlaces = self.tokens_.positions(X)
         return self._votes().outputs(token_sets(places.tokens, places.offsets, len(self.tokens_)))
 
-    def _check_known(self, known: IntArray, labels: IntArray, classes: Any, pipeline: TextPipeline) -> None:
+    def _check_known(
+        self, left_out: IntArray, labels: IntArray, classes: Any, pipeline: TextPipeline, lost: IntArray
+    ) -> None:
         """Refuse texts without tokens where the pipeline says so, or classes that lose all; otherwise count what is left out."""
-        n_empty = len(labels) - len(known)
+        n_empty = len(left_out)
         if n_empty and pipeline.empty == "refuse":
-            first = int(np.setdiff1d(np.arange(len(labels)), known)[0])
             more = f" and {n_empty - 1} more" if n_empty > 1 else ""
             expected = "texts that have at least one token"
             raise reject(
-                "X", expected, f"none in the review at index {first}{more}", 'Use empty="drop" to leave them out.'
+                "X", expected, f"none in the review at index {left_out[0]}{more}", 'Use empty="drop" to leave them out.'
             )
-        lost = np.setdiff1d(np.arange(len(classes)), labels[known])
         if len(lost):
             names = ", ".join(repr(classes[k].item() if hasattr(classes[k], "item") else classes[k]) for k in lost[:4])
             raise reject(
@@ -433,6 +439,8 @@ def _tokenizer_pipeline(tokenizer: Any, min_count: int, empty: str = "drop") -> 
 def _are_texts(X: Any) -> bool:
     """Whether these samples are texts and not token ids, judged by the first."""
     expected = "a list of texts, or a list of token-id lists"
+    if issparse(X):
+        raise reject("X", expected, "a sparse matrix", "Counts of words are not texts: give the texts themselves.")
     if isinstance(X, str | bytes | Mapping | Set) or hasattr(X, "columns") or not hasattr(X, "__len__"):
         raise reject("X", expected, type(X).__name__, "Put the texts into a list.")
     if len(X) == 0:
@@ -476,7 +484,7 @@ def _labels(y: Any, n_samples: int) -> tuple[Any, IntArray]:
     if labels.shape != (n_samples,):
         raise reject("y", expected, f"shape {labels.shape}")
     listed = y if isinstance(y, list | tuple) else labels.tolist()  # an array of a list makes words of all of it
-    missing = [i for i, label in enumerate(listed) if label is None or label != label]
+    missing = [i for i, label in enumerate(listed) if label is None or _is_nan(label)]
     if missing:
         raise reject("y", "a label for every sample", f"none at index {missing[0]}")
     try:
@@ -486,15 +494,24 @@ def _labels(y: Any, n_samples: int) -> tuple[Any, IntArray]:
     if len({isinstance(label, str) for label in listed}) > 1 or (len(labels) and not len(classes)):
         raise reject("y", "labels of one kind, such as words or numbers", "a mixture")
     if len(classes) == 1:
-        raise reject("y", "labels of at least two classes", f"only {classes.tolist()[0]!r}")
+        raise reject("y", "labels of at least two classes", f"one class, {classes.tolist()[0]!r},")
+    check_unicode([label for label in classes.tolist() if isinstance(label, str)], "y", "labels")
     shown = ", ".join(map(repr, classes.tolist()[:3]))
     if len(classes) > MANY_CLASSES and _are_measurements(classes, n_samples):
-        remedy = "They look like measurements: sort them into classes, such as low and high."
+        remedy = "They look like continuous measurements: sort them into classes, such as low and high."
         raise reject("y", "labels of classes", f"{len(classes):,} different numbers ({shown}, ...)", remedy)
     if len(classes) > MAX_CLASSES:
         remedy = "They look like numbers or names of single texts: is this the column of the labels?"
         raise reject("y", f"labels of at most {MAX_CLASSES:,} classes", f"{len(classes):,} ({shown}, ...)", remedy)
     return classes, places.astype(np.int64)
+
+
+def _is_nan(label: Any) -> bool:
+    """Whether a label is NaN, or a missing value of pandas, which does not say whether it equals itself."""
+    try:
+        return bool(label != label)
+    except TypeError:
+        return True
 
 
 def _are_measurements(classes: Any, n_samples: int) -> bool:
@@ -516,13 +533,15 @@ def _weights(sample_weight: Any, class_weight: Any, classes: Any, labels: IntArr
             raise reject("sample_weight", expected, f"shape {given.shape}")
         weights = real_array(given, "sample_weight", (len(labels),))
         if (weights < 0.0).any() or np.any(np.bincount(labels, weights=weights) <= 0.0):
-            raise reject("sample_weight", f"{expected}, not all 0 in a class", "others")
+            raise reject("sample_weight", expected, "a negative weight, or a class whose weights are all zero,")
     if class_weight is None:
         return weights
     try:
-        of_class = compute_class_weight(class_weight, classes=classes, y=classes[labels])
+        of_class = compute_class_weight(class_weight, classes=classes, y=classes[labels[weights > 0.0]])
+        if not np.all((of_class > 0.0) & np.isfinite(of_class)):
+            raise ValueError("weights that no class can have")
     except (ValueError, TypeError) as problem:
-        expected = 'None, "balanced", or a dict from each class to its weight'
+        expected = 'None, "balanced", or a dict from each class to its weight, a positive number'
         raise reject("class_weight", expected, repr(class_weight)[:60]) from problem
     return weights * of_class[labels]
 
