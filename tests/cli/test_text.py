@@ -11,6 +11,7 @@ import pytest
 import marginlens_papers
 from marginlens.cli.text._options import FileForm
 from marginlens.cli.text._parts import TrainingRequest, read_parts
+from marginlens.cli.text.train import _comparison
 from marginlens.data.files import read_labelled
 from marginlens.text import ReviewTable
 from marginlens.text.baselines import INVERSE_PENALTIES
@@ -64,7 +65,8 @@ def test_training_prints_accuracies_beside_the_comparison(table):
         "TF-IDF of words and pairs",
     ):
         assert name in result.stdout
-    assert "The tokens selected most often" in result.stdout
+    assert "The tokens that contribute most to the answers about 80 texts" in result.stdout
+    assert "⟨E,p⟩" not in result.stdout
     assert "Written to m" in result.stdout
     reviews = ReviewTable(table).read()
     test = [text for text, part in zip(reviews.texts, reviews.split, strict=True) if part == "test"]
@@ -80,8 +82,19 @@ def test_training_prints_accuracies_beside_the_comparison(table):
     assert ("note" in told["models"][3]) == (
         told["models"][3]["test_accuracy"] is None
     )  # fastText, where it is installed
+    found = [row["test_accuracy"] for row in told["models"] if row["test_accuracy"] is not None]
+    lead = found[0] - max(found[1:])
+    words = "equally many" if lead == 0.0 else f"{'better' if lead > 0.0 else 'worse'} than"
+    assert words in result.stdout
     assert told["command"] == "marginlens text train r.csv --compare"
     assert str(Path.cwd()) not in Path("m/model.json").read_text()
+
+
+def test_a_better_comparison_is_named_with_its_lead():
+    rows = [{"model": name, "test_accuracy": share} for name, share in (("ours", 0.75), ("A", 0.8), ("B", 0.7))]
+    assert _comparison(rows, 40) == "This model is worse than A, by 5.00 points: 2 texts of 40."
+    assert _comparison([rows[1], rows[0]], 40).startswith("This model is better than ours, by 5.00 points")
+    assert _comparison(rows[:1], 40) is None
 
 
 def test_its_json_holds_the_same_numbers(table):
@@ -94,6 +107,7 @@ def test_its_json_holds_the_same_numbers(table):
     tokens = {one["token"]: one for one in told["tokens"]}
     assert tokens["wonderful"]["posterior_difference"] == 1.0
     assert tokens["dull"]["b"] < 0 < tokens["superb"]["b"]
+    assert all(row["contribution"] > 0.0 and 0.0 < row["attention"] < 1.0 for row in told["tokens"])
     assert told["training"]["readings"] == 16 * 80
 
 
@@ -193,6 +207,26 @@ def test_an_evaluation_is_a_page_of_numbers_mistakes_and_tokens(here, model):
         refused = run(*options, place)
         assert refused.exit_code == 2
         assert "--html must be" in refused.stderr
+
+
+def test_an_evaluation_says_how_many_texts_were_trained_on(here):
+    write_table("r.csv", 120, columns=("text", "label"), seed=5)
+    assert run("train", "r.csv", "--test", "0.25", "--out", "m", "--seed", "3").exit_code == 0
+    parts = read_parts(TrainingRequest(Path("r.csv"), FileForm(), test="0.25", seed=3))
+    told = numbers("evaluate", "m", "r.csv", "--html", "p.html")
+    assert told["trained_on"] == sum(text in set(parts.texts) for text in parts.texts + parts.test_texts)
+    correct = AttentionTextClassifier.load("m").predict(parts.test_texts) == parts.test_labels
+    assert told["accuracy_of_unseen"] == pytest.approx(np.mean(correct))
+    words = f"{told['trained_on']} of 120 trained on"
+    assert words in Path("p.html").read_text(encoding="utf-8")
+    assert words in run("evaluate", "m", "r.csv").stdout
+    write_table("other.csv", 40, columns=("text", "label"), seed=6)
+    rows = Path("other.csv").read_text().splitlines()
+    new = [row.replace(",", " and so on,") for row in rows[1:]]
+    Path("other.csv").write_text("\n".join([rows[0], *new]))
+    assert "none of which was trained on" in run("evaluate", "m", "other.csv").stdout
+    Path("other.csv").write_text("\n".join([rows[0], *new, f"  {parts.texts[0]}  ,{parts.labels[0]}"]))
+    assert numbers("evaluate", "m", "other.csv")["trained_on"] == 1  # blanks aside
 
 
 def test_explanations_as_json_are_those_of_the_model(model):

@@ -29,6 +29,7 @@ from marginlens.text.classifier import (
     SETTINGS_FILE,
     AttentionTextClassifier,
 )
+from marginlens.text.explanation import FULL_COLOUR
 from marginlens.text.learning import Votes, token_sets
 from marginlens.text.phrases import PlainIds, WordsAndPhrases
 from tolerances import ROUNDING
@@ -249,6 +250,50 @@ def test_contributions_add_up_to_the_output(data, fitted):
         assert sum(row.attention for row in told.rows) == pytest.approx(1.0, rel=1e3 * ROUNDING)
         assert told.label == fitted.predict([text])[0]
         assert told.probability == pytest.approx(fitted.predict_proba([text]).max(), rel=1e3 * ROUNDING)
+
+
+def test_an_explanation_leads_with_what_speaks_for_the_decision(fitted):
+    for text in ("Not dull, not AWFUL: a superb quokka film!", "boring boring plot", "was it moving"):
+        told = fitted.explain(text)
+        sign = 1.0 if told.label == "good" else -1.0
+        top = max(told.rows, key=lambda row: sign * row.contribution)
+        assert f"for it {top.token} ({top.contribution:+.2f})" in told.verdict
+        sizes = [abs(row.contribution) for row in told.rows]
+        assert sizes == sorted(sizes, reverse=True)
+        assert told.table(3)[-1]["token"] == "(rest)"
+        left = sum(row.contribution for row in told.known[2:])
+        assert f"{left:+.4f} in all" in (told.others(3) or [f"{left:+.4f} in all"])[0]
+    assert fitted.explain("a superb quokka, a quokka, an ibex").unknown == ("quokka", "an", "ibex")
+    assert "unknown: quokka" in fitted.explain("a superb quokka film").verdict
+
+
+def test_a_token_is_selected_only_where_it_has_half_of_the_attention(fitted):
+    model = pickle.loads(pickle.dumps(fitted))
+    name, other = (model.tokens_.names.index(word) for word in ("film", "plot"))
+    for gain, selected in ((30.0, "film"), (-30.0, None)):
+        model.a_ = fitted.a_.copy()
+        model.a_[name] = fitted.rest_a_ + gain
+        model.a_[other] = fitted.rest_a_ - 40.0
+        told = model.explain("film plot")
+        assert told.selected == selected
+        assert ("selected token film (attention 1.00)" in told.verdict) == (selected == "film")
+        assert ("the rest token has 100% of the attention" in told.verdict) == (selected is None)
+    model.a_[[name, other]] = fitted.rest_a_  # a third each, as far as the pair is not known
+    assert model.explain("film plot").selected is None
+    assert "selected" not in model.explain("film plot").verdict
+
+
+def test_colours_have_one_scale_in_all_texts(fitted):
+    def colours(text):
+        told = fitted.explain(text)
+        shown = re.findall(r"<span style=\"([^\"]*)\" title=\"contributes ([^\"]*)\"", told.to_html())
+        return {abs(float(contribution)): float(style.rstrip(")").rsplit(",", 1)[1]) for style, contribution in shown}
+
+    faint, deep = colours("the film with a plot"), colours("superb superb wonderful")
+    assert max(faint) < FULL_COLOUR < max(deep)
+    for contribution, opacity in {**faint, **deep}.items():
+        assert opacity == pytest.approx(0.45 * min(contribution / FULL_COLOUR, 1.0) ** 0.5, abs=0.011)
+    assert 'class="unknown" title="unknown to the model">zebra<' in fitted.explain("superb zebra").to_html()
 
 
 def test_html_is_escaped_and_keeps_the_text():
@@ -502,7 +547,10 @@ def test_texts_without_a_token_are_left_out_counted_and_judged_by_the_rest_token
         model = AttentionTextClassifier(min_count=2, epochs=1).fit(["?!", *texts, "zebra"], ["good", *y, "bad"])
     assert model.left_out_.tolist() == [0, 61]
     assert model.decision_function(["?!", ""]).tolist() == [float(model.rest_b_[0])] * 2
-    assert "none of the text's words is known" in model.explain("?!").verdict
+    for text, why in (("?!", "none of the text's words is known"), ("", "the text has no words")):
+        assert f"{why}, so this is the share of its class in training" in model.explain(text).verdict
+    weighted = AttentionTextClassifier(class_weight={"good": 3, "bad": 1}, epochs=1).fit(texts[:-1], y[:-1])
+    assert "the weighted share of its class" in weighted.explain("?!").verdict
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [1.0, 0.0]])

@@ -31,6 +31,7 @@ from marginlens.errors import (
 from marginlens.result.frames import frame
 from marginlens.runtime.files import as_path, check_writable, unusable, write_folder
 from marginlens.runtime.progress import Progress, ProgressCallback
+from marginlens.text.evaluation import text_digests
 from marginlens.text.explanation import TextExplanation, explain_sample, top_two
 from marginlens.text.learning import (
     LearningSettings,
@@ -59,7 +60,7 @@ LONG_WORD = 15  # letters of a mean word from which texts have no blanks between
 _N_LOOKED_AT = 200  # texts whose words are measured
 
 SETTINGS_FILE, ARRAYS_FILE = "model.json", "arrays.npz"
-_FORMAT = "marginlens text classifier 3"
+_FORMAT = "marginlens text classifier 4"
 _SAVED = "a folder that AttentionTextClassifier.save wrote"
 _PARAMETERS = (
     "ngrams",
@@ -140,7 +141,8 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
     Learned: `classes_`; `a_` (n_tokens,); `b_` (n_tokens,) for two classes, else (n_tokens, n_classes); `rest_a_` and `rest_b_` of the
     rest token; `tokens_` with `names`; `class_counts_` (n_tokens, n_classes) occurrences in the training texts; `selected_` (n_tokens,)
     in how many of them a token has the highest score; `left_out_` indices of training texts without a token; `training_` texts read, texts
-    held out, the mean log-loss of these as whole texts (`held_out_loss`, NaN where none was), and what calibration changed.
+    held out, the mean log-loss of these as whole texts (`held_out_loss`, NaN where none was), and what calibration changed;
+    `text_digests_` numbers by which `text_digests` knows the training texts again.
     """
 
     classes_: Any
@@ -229,7 +231,10 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         all_labels = np.repeat(labels, np.diff(places.offsets)[known])
         self.class_counts_ = _counts(places.tokens, all_labels, len(tokens), len(classes))
         self.selected_ = _selection_counts(texts, votes.a)
-        self.training_ = learned.facts()
+        counted = {"positions": len(all_labels), "weighted": bool(np.ptp(weights))}
+        self.training_ = learned.facts() | counted
+        digests = text_digests(X)[known] if is_text else np.empty(0, dtype=np.uint64)
+        self.text_digests_ = np.union1d(digests, self.text_digests_ if goes_on else digests)
         return self
 
     def decision_function(self, X: Any) -> FloatArray:
@@ -603,7 +608,7 @@ def _load(cls: Any, folder: str | os.PathLike[str], tokenizer: Any) -> Any:
     try:
         settings = json.loads((path / SETTINGS_FILE).read_text(encoding="utf-8"))
         written = str(settings.get("format"))
-        if written.startswith(_FORMAT.removesuffix("3")) and written != _FORMAT:
+        if written.startswith(_FORMAT.removesuffix("4")) and written != _FORMAT:
             got = f"{str(path)!r}, written by another version of this library ({written!r}; this one reads {_FORMAT!r})"
             raise reject("folder", _SAVED, got, "Train the model again with this version.")
         if written != _FORMAT:
@@ -625,7 +630,11 @@ def _packed(model: AttentionTextClassifier) -> tuple[bytes, dict[str, Any]]:
     if classes.dtype.kind not in "biufU" and not all(isinstance(c, str | int | float | bool) for c in classes.tolist()):
         raise reject("classes_", "labels that are words or numbers, which JSON can hold", f"dtype {classes.dtype}")
     arrays: dict[str, Any] = {"a": model.a_, "b": model.b_, "selected": model.selected_, "left_out": model.left_out_}
-    arrays |= {"class_counts": model.class_counts_, "rest": np.array([model.rest_a_, *model.rest_b_])}
+    arrays |= {
+        "class_counts": model.class_counts_,
+        "text_digests": model.text_digests_,
+        "rest": np.array([model.rest_a_, *model.rest_b_]),
+    }
     if isinstance(tokens, WordsAndPhrases):
         arrays |= {f"phrases_{several.shape[1]}": several for several in tokens.phrases}
         arrays["word_counts"] = tokens.vocabulary.counts
@@ -712,5 +721,6 @@ def _unpacked(cls: Any, settings: dict[str, Any], arrays: dict[str, Any], tokeni
     model.tokens_, model.left_out_, model.class_counts_ = tokens, arrays["left_out"], arrays["class_counts"]
     model.a_, model.b_, model.selected_ = arrays["a"], arrays["b"], arrays["selected"]
     model.rest_a_, model.rest_b_ = float(arrays["rest"][0]), arrays["rest"][1:]
+    model.text_digests_ = arrays["text_digests"]
     model.training_ = {k: float("nan") if v is None else v for k, v in settings["training"].items()}
     return model

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from marginlens.errors import reject
 from marginlens.pages import render
 from marginlens.result import counted
-from marginlens.text.explanation import background
+from marginlens.result.palette import ACCENTS, HOLDS
+from marginlens.text.explanation import background, shade
 from marginlens.text.learning import Votes, token_sets
+from marginlens.typing import FloatArray, IntArray
 
 MAX_LISTED_TOKENS = 5000  # rows of the page's table of tokens
 MAX_LISTED_CELLS = 45_000  # cells of that table, so that the page stays well below a megabyte
@@ -19,10 +23,18 @@ MAX_CLASS_COLUMNS = 12  # classes up to which each has columns in the page's tab
 _LISTED_CONFUSIONS = 30  # pairs of classes that are listed where there are more
 
 
+def text_digests(texts: Iterable[str]) -> npt.NDArray[np.uint64]:
+    """(n_texts,) a number for each text, by which a model knows the texts that it was trained on; how words are parted does not count."""
+    plain = (" ".join(text.split()).encode("utf-8", "surrogatepass") for text in texts)
+    return np.frombuffer(b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in plain), dtype="<u8")
+
+
 def measures(classifier: Any, texts: Sequence[str], labels: Sequence[Any], n_mistakes: int = 0) -> dict[str, Any]:
     """How well a classifier does on texts with these labels, as plain values; row i of the confusion table is what was said of class i.
 
     `mistakes` are the texts of which something else than their label was said, at most `n_mistakes`, those that are least expected first.
+    `trained_on` counts the texts that the classifier was trained on, None where it does not know, and `accuracy_of_unseen` is that of the
+    others.
     """
     from sklearn import metrics
 
@@ -39,6 +51,8 @@ def measures(classifier: Any, texts: Sequence[str], labels: Sequence[Any], n_mis
     indices = np.array([index[label] for label in labels])
     predicted = log_probabilities.argmax(axis=1)
     every = np.arange(len(classes))
+    digests = getattr(classifier, "text_digests_", ())
+    unseen = ~np.isin(text_digests(texts), digests)
     of_label = log_probabilities[np.arange(len(indices)), indices]
     wrong = np.flatnonzero(predicted != indices)
     worst = wrong[np.argsort(of_label[wrong], kind="stable")][:n_mistakes]
@@ -53,6 +67,8 @@ def measures(classifier: Any, texts: Sequence[str], labels: Sequence[Any], n_mis
         auc = float(metrics.roc_auc_score(indices, shares, multi_class="ovr", labels=every))
     return {
         "accuracy": float(np.mean(predicted == indices)),
+        "trained_on": int(np.sum(~unseen)) if len(digests) else None,
+        "accuracy_of_unseen": float(np.mean((predicted == indices)[unseen])) if unseen.any() else None,
         "balanced_accuracy": float(np.mean(recall[present])),
         "macro_f1": float(np.mean(f1[present])),
         "auc": auc,
@@ -71,6 +87,24 @@ def measures(classifier: Any, texts: Sequence[str], labels: Sequence[Any], n_mis
             }
             for i in worst.tolist()
         ],
+    }
+
+
+def facts(measured: Mapping[str, Any], n_texts: int) -> dict[str, str]:
+    """What `measures` found as words and numbers, accuracy on texts that were not trained on first where there are others."""
+    trained_on, unseen = measured["trained_on"], measured["accuracy_of_unseen"]
+    shown = {"accuracy": f"{measured['accuracy']:.2%}"}
+    if trained_on:
+        of_others = "–" if unseen is None else f"{unseen:.2%}"
+        shown = {
+            f"accuracy on the {n_texts - trained_on:,} texts that it was not trained on": of_others,
+            f"accuracy on all, {trained_on:,} of {n_texts:,} trained on": shown["accuracy"],
+        }
+    return shown | {
+        "balanced accuracy": f"{measured['balanced_accuracy']:.2%}",
+        "macro F1": f"{measured['macro_f1']:.4f}",
+        "AUC": "–" if measured["auc"] is None else f"{measured['auc']:.4f}",
+        "log-loss": f"{measured['log_loss']:.4f}",
     }
 
 
@@ -93,9 +127,14 @@ def evaluation_page(classifier: Any, texts: Sequence[str], measured: Mapping[str
     return render(
         "marginlens.text",
         "evaluation.html",
-        {"background": background, "counted": counted},
+        {
+            "background": background,
+            "counted": counted,
+            "agreement": lambda share: shade(share, (HOLDS, ACCENTS[3])),  # other colours than those of the words
+        },
         subject=subject or counted(len(texts), "text"),
         measured=measured,
+        facts=facts(measured, len(texts)),
         names=names,
         with_columns=len(names) <= MAX_CLASS_COLUMNS,
         confusions=pairs[:_LISTED_CONFUSIONS],
@@ -117,11 +156,19 @@ def _vote_columns(classifier: Any, names: list[str]) -> dict[str, Any]:
     return {"speaks for": np.array(names)[classifier.b_.argmax(axis=1)], "its vote": classifier.b_.max(axis=1)}
 
 
-def _token_cells(classifier: Any, texts: Sequence[str], columns: Mapping[str, Any]) -> Iterator[list[str]]:
-    """The tokens that contribute most to the outputs of these texts, then those that training had most often, as cells of text.
-
-    A token's attention is e^(a - a_0) times that of the rest token, and what it contributes is attention times the width of its votes.
+class TokenWeights(NamedTuple):
+    """What the tokens of a model do in some texts, (n_tokens,) each: the texts that have it, its mean attention in them, NaN where none
+    has, and its contribution, attention times the width of its votes summed over the texts; `order` has those that contribute most first.
     """
+
+    n_texts: IntArray
+    attention: FloatArray
+    contribution: FloatArray
+    order: IntArray
+
+
+def token_weights(classifier: Any, texts: Sequence[str]) -> TokenWeights:
+    """What each token contributes to the outputs of these texts; its attention is e^(a - a_0) times that of the rest token."""
     places = classifier.tokens_.positions(texts)
     sets = token_sets(places.tokens, places.offsets, len(classifier.a_))
     votes = Votes(classifier.a_, classifier.b_.reshape(sets.n_tokens, -1), classifier.rest_a_, classifier.rest_b_)
@@ -129,15 +176,21 @@ def _token_cells(classifier: Any, texts: Sequence[str], columns: Mapping[str, An
     n_texts = np.bincount(sets.token, minlength=sets.n_tokens)
     attention = np.exp(classifier.a_ - classifier.rest_a_) * np.bincount(sets.token, rest, minlength=sets.n_tokens)
     width = np.abs(classifier.b_) if classifier.b_.ndim == 1 else np.ptp(votes.b, axis=1)
-    trained = classifier.class_counts_.sum(axis=1)
-    names = classifier.tokens_.names
+    mean = np.divide(attention, n_texts, out=np.full(len(attention), np.nan), where=n_texts > 0)
+    order = np.lexsort((-classifier.class_counts_.sum(axis=1), -attention * width))
+    return TokenWeights(n_texts, mean, attention * width, order)
+
+
+def _token_cells(classifier: Any, texts: Sequence[str], columns: Mapping[str, Any]) -> Iterator[list[str]]:
+    """The tokens that contribute most to the outputs of these texts, then those that training had most often, as cells of text."""
+    found, names = token_weights(classifier, texts), classifier.tokens_.names
     most = min(MAX_LISTED_TOKENS, MAX_LISTED_CELLS // (5 + len(columns)))
-    for s in np.lexsort((-trained, -attention * width))[:most].tolist():
+    for s in found.order[:most].tolist():
         yield [
             names[s],
-            f"{attention[s] / n_texts[s]:.5f}" if n_texts[s] else "–",
+            f"{found.attention[s]:.5f}" if found.n_texts[s] else "–",
             *(str(column[s]) if column.dtype.kind == "U" else f"{column[s]:+.2f}" for column in columns.values()),
-            f"{attention[s] * width[s]:,.2f}",
-            f"{n_texts[s]:,}",
-            f"{trained[s]:,}",
+            f"{found.contribution[s]:,.2f}",
+            f"{found.n_texts[s]:,}",
+            f"{classifier.class_counts_[s].sum():,}",
         ]

@@ -1,4 +1,4 @@
-"""Explanations of classified texts: each token's attention and vote, as a table and as highlighted HTML."""
+"""Explanations of classified texts: what each token contributes to the decision, as a table and as highlighted HTML."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from marginlens.embeddings.statistics import TokenStatistics
 from marginlens.pages import render
 from marginlens.result import Displayed, Headline, Tabular, axes_for, counted
 from marginlens.result.drawing import MAX_BARS, draw_bars
 from marginlens.result.palette import GLOBAL, LOCAL
+from marginlens.text.learning import log_probabilities, token_sets
 from marginlens.text.phrases import Span
 from marginlens.typing import FloatArray
 
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _TABLE_ROWS = 15  # rows of the printed table
+_NAMED = 3  # tokens or words that a sentence names
+SELECTED_ATTENTION = 0.5  # from which on a token is called selected: it then counts more than all others together
 _LISTED_CLASSES = 6  # whose probabilities are listed where there are more than two
 _DEEPEST = 0.45  # opacity of the deepest colour, on which dark and light letters can both be read
-_FULL_COLOUR = 0.25  # share of all contributions at which a word has the full colour
+FULL_COLOUR = 0.5  # contribution, in log-odds, from which on a word has the full colour: from 50 to 62 % by itself
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class TokenRow:
     `attention` is its share of the softmax, `a` = ⟨E_s,p⟩, `b` = ⟨E_s,v⟩ its vote, `contribution` = attention · b; the contributions of all
     tokens, the rest token included, add up to f. With two classes b and contribution speak for the second, with more for the predicted
     one; `contributions` has them for every class, in the order of the explanation's `outputs`. `alpha` and `posterior_difference` are
-    those of the training texts, of the same class; NaN for the rest token.
+    those of the training texts, of the same class; NaN for the rest token. `in_training` counts its occurrences in the training texts
+    of every class.
     """
 
     token: str
@@ -43,6 +48,7 @@ class TokenRow:
     alpha: float
     posterior_difference: float
     contributions: tuple[float, ...] = ()
+    in_training: tuple[int, ...] = ()
 
 
 REST_TOKEN = "(rest)"  # what the token that stands in every text is called
@@ -50,12 +56,13 @@ REST_TOKEN = "(rest)"  # what the token that stands in every text is called
 
 @dataclass(frozen=True, repr=False)
 class TextExplanation(Displayed, Tabular):
-    """Which tokens of a text decide, the most attended first.
+    """Which tokens of a text decide, the one that contributes most first.
 
     `f` is what is explained: with two classes the log-odds of `classes[1]`, with more the output of the predicted class. `outputs` are
-    all outputs, one for two classes, else one for each. `probabilities` are those of `classes`. `margin` is by how much the selected token
-    beats every other, `words` are the stretches of the text that have tokens, with what each contributes to f; all of them and the rest
-    token, `rest`, together contribute f. As a data frame: a row for each of `rows`.
+    all outputs, one for two classes, else one for each. `probabilities` are those of `classes`. `margin` is by how much the highest score
+    of the text's tokens exceeds the next. `words` are the words of the text, with what each contributes to f; all of them and the rest
+    token, `rest`, together contribute f. `weighted` says whether some training texts counted more than others. As a data frame: a row for
+    each of `rows`.
     """
 
     text: Any
@@ -67,6 +74,7 @@ class TextExplanation(Displayed, Tabular):
     words: tuple[tuple[Span, float], ...]
     outputs: tuple[float, ...] = ()
     probabilities: tuple[float, ...] = ()
+    weighted: bool = False
 
     @property
     def probability(self) -> float:
@@ -84,9 +92,21 @@ class TextExplanation(Displayed, Tabular):
         return next(row for row in self.rows if not row.count)
 
     @property
+    def unknown(self) -> tuple[str, ...]:
+        """The distinct words of the text, signs aside, that the model does not know: not in the training texts, or too seldom."""
+        written = (word for _, word, span, _ in self.stretches() if span and not span.tokens)
+        return tuple(dict.fromkeys(word for word in written if any(map(str.isalnum, word))))
+
+    @property
+    def most_attended(self) -> TokenRow:
+        """The row with the largest attention, which is often the rest token's."""
+        return max(self.rows, key=lambda row: row.attention)
+
+    @property
     def selected(self) -> str | None:
-        """The token of the text with the highest score; None where it has no known token."""
-        return max(self.known, key=lambda row: row.a).token if self.known else None
+        """The token of the text that has half of the attention or more; None where no token has, as in most texts."""
+        top = self.most_attended
+        return top.token if top.count and top.attention >= SELECTED_ATTENTION else None
 
     @property
     def poles(self) -> tuple[str, str]:
@@ -109,29 +129,47 @@ class TextExplanation(Displayed, Tabular):
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """One sentence: the decision, and what speaks most for it and against it."""
+        share = f"{self.label} (probability {self.probability:.3f}"
         if not self.known:
-            share = f"probability {self.probability:.3f}"
-            return (
-                f"{self.label} ({share}): none of the text's words is known, so this is the share in training, no more."
-            )
-        return f"{self.label} (probability {self.probability:.3f}, f = {self.f:+.3f}); selected token: {self.selected}"
+            why = "none of the text's words is known" if self.words else "the text has no words"
+            of = "the weighted share of its class" if self.weighted else "the share of its class"
+            return f"{share}): {why}, so this is {of} in training"
+        sign = -1.0 if len(self.outputs) == 1 and self.label == self.classes[0] else 1.0
+        speaking = [row for row in self.rows if sign * row.contribution > 0.0][:_NAMED]
+        against = [row for row in self.rows if sign * row.contribution < 0.0][:1]
+        named = ", ".join(f"{row.token} ({row.contribution:+.2f})" for row in speaking)
+        parts = [f"for it {named}", *(f"against it {row.token} ({row.contribution:+.2f})" for row in against)]
+        top = self.most_attended
+        if self.selected is not None:
+            parts.append(f"selected token {top.token} (attention {top.attention:.2f})")
+        elif not top.count and top.attention >= SELECTED_ATTENTION:
+            parts.append(f"the rest token has {top.attention:.0%} of the attention: the known words say little")
+        if self.unknown:
+            more = len(self.unknown) - _NAMED
+            parts.append(f"unknown: {', '.join(self.unknown[:_NAMED])}" + (f" and {more} more" if more > 0 else ""))
+        return f"{share}, f = {self.f:+.3f}): {'; '.join(parts)}"
 
     def table(self, n_rows: int = _TABLE_ROWS) -> list[dict[str, str]]:
-        """The tokens with the largest contributions as cells of text."""
-        largest = sorted(self.rows, key=lambda row: -abs(row.contribution))[:n_rows]
+        """The tokens with the largest contributions, and in the last row the rest token, as cells of text."""
+        two = len(self.outputs) == 1
+        column = self.classes.index(self.label)
+        sides = "{} / {}".format(*self.classes) if two else f"{self.label} / others"
+
+        def trained(row: TokenRow) -> str:
+            of = row.in_training if two else (row.in_training[column], sum(row.in_training) - row.in_training[column])
+            return " / ".join(f"{n:,}" for n in of)
+
         return [
             {
                 "token": row.token,
                 "times": str(row.count) if row.count else "",
-                "attention": f"{row.attention:.3f}",
                 "contribution": f"{row.contribution:+.4f}",
-                "⟨E,p⟩": f"{row.a:+.2f}",
-                "⟨E,v⟩": f"{row.b:+.2f}",
-                "α": f"{row.alpha:+.1e}" if row.count else "",
-                "posterior difference": f"{row.posterior_difference:+.3f}" if row.count else "",
+                "attention": f"{row.attention:.3f}",
+                "vote": f"{row.b:+.2f}",
+                f"in training, {sides}": trained(row) if row.in_training else "",
             }
-            for row in largest
+            for row in (*self.known[: n_rows - 1], self.rest)
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,7 +180,9 @@ class TextExplanation(Displayed, Tabular):
             "probability": self.probability,
             "f": self.f,
             "selected": self.selected,
+            "most_attended": {"token": self.most_attended.token, "attention": self.most_attended.attention},
             "selection_margin": self.margin,
+            "unknown": list(self.unknown),
             "probabilities": {str(name): value for name, value in zip(self.classes, self.probabilities, strict=True)},
             "outputs": list(self.outputs),
             "tokens": [
@@ -159,15 +199,19 @@ class TextExplanation(Displayed, Tabular):
             ).rstrip()
             for row in ([{name: name for name in widths}, *cells] if cells else [])
         ]
-        more = len(self.rows) - len(cells)
-        rest = [f"and {counted(more, 'token that contributes', 'tokens that contribute')} less"] if more else []
-        return "\n".join([self.verdict, *lines, *rest])
+        return "\n".join([self.verdict, *lines, *self.others()])
+
+    def others(self, n_rows: int = _TABLE_ROWS) -> list[str]:
+        """A line about the tokens that `table` leaves out; none where it leaves out none."""
+        left = self.known[n_rows - 1 :]
+        total = f"{sum(row.contribution for row in left):+.4f}"
+        return [f"and {counted(len(left), 'token')} more, {total} in all"] if left else []
 
     def __repr__(self) -> str:
         return f"TextExplanation({self.verdict})"
 
     def to_html(self) -> str:
-        """The text with every word coloured by its contribution, and the table below; all of it escaped, in one element."""
+        """The text with every word coloured by its contribution, deeper up to ±0.5, and the table; all of it escaped, in one element."""
         return html_page([self], page=False)
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -192,13 +236,13 @@ class TextExplanation(Displayed, Tabular):
 
     def _facts(self) -> dict[str, Any]:
         likeliest = {name: round(share, 3) for name, share in self.likeliest()}
-        rest = self.rest.contribution
+        top = self.most_attended
         return {
             "probabilities": likeliest,
             "f": self.f,
-            "selected token": self.selected,
-            "its margin": self.margin,
-            "rest token": rest,
+            "most attended": f"{top.token}, attention {top.attention:.3f}",
+            "rest token": self.rest.contribution,
+            "unknown words": len(self.unknown),
         }
 
     def _text_html(self) -> str:
@@ -206,9 +250,8 @@ class TextExplanation(Displayed, Tabular):
             "marginlens.text", "explanation.html", {"background": background}, explanations=[self], part="text"
         ).strip()
 
-    def stretches(self) -> Iterator[tuple[str, str, float, float]]:
-        """What stands before each word with tokens, the word, what it contributes, and how deep its colour is, from -1 to 1."""
-        total = sum(abs(contribution) for _, contribution in self.words) or 1.0
+    def stretches(self) -> Iterator[tuple[str, str, Span | None, float]]:
+        """What stands before each word, the word, its span and what it contributes; at last what stands after all, without a span."""
         end = 0
         for span, contribution in self.words:
             if isinstance(self.text, str):
@@ -216,9 +259,9 @@ class TextExplanation(Displayed, Tabular):
             else:
                 before, word = " " * bool(end), str(int(self.text[span.start]))
             end = span.end
-            yield before, word, contribution, contribution / total / _FULL_COLOUR
+            yield before, word, span, contribution
         if isinstance(self.text, str):
-            yield self.text[end:], "", 0.0, 0.0
+            yield self.text[end:], "", None, 0.0
 
 
 def html_page(explanations: list[TextExplanation], *, page: bool = True) -> str:
@@ -229,11 +272,10 @@ def html_page(explanations: list[TextExplanation], *, page: bool = True) -> str:
 
 
 def explain_sample(model: Any, sample: Any) -> TextExplanation:
-    """The explanation of one text, or one list of token ids, by a fitted classifier."""
-    places = model.tokens_.positions([sample]).tokens
-    ids, count = np.unique(places, return_counts=True)
-    proba = model.predict_proba([sample])[0]
-    outputs = np.atleast_1d(model.decision_function([sample])[0])
+    """The explanation of one text, or one list of token ids, by a fitted classifier; only its own tokens are looked at."""
+    places = model.tokens_.positions([sample])
+    ids, count = np.unique(places.tokens, return_counts=True)
+    outputs = model._votes().outputs(token_sets(places.tokens, places.offsets, len(model.a_)))[0]
     best = int(outputs[0] > 0.0) if len(outputs) == 1 else int(outputs.argmax())
     column = 0 if len(outputs) == 1 else best
     a = np.append(model.a_[ids], model.rest_a_)
@@ -249,15 +291,15 @@ def explain_sample(model: Any, sample: Any) -> TextExplanation:
         (span, sum(share * each[s] for s, share in zip(span.tokens, span.shares, strict=True)))
         for span in model.tokens_.spans(sample)
     )
-    known = model.statistics_ if len(outputs) == 1 else model.statistics_of(model.classes_[best])
+    trained = model.class_counts_[ids]  # (n_distinct, n_classes)
+    inside = trained[:, 1 if len(outputs) == 1 else best]
+    known = TokenStatistics(inside, trained.sum(axis=1) - inside, model.training_["positions"])
     names = [*(model.tokens_.names[s] for s in ids.tolist()), REST_TOKEN]
-    alpha, difference = (np.append(values[ids], np.nan) for values in (known.alpha, known.posterior_difference))
-    columns = (attention, a, votes[:, column], contribution, alpha, difference)
-    rows = [
-        _row(name, int(n), list(map(float, values)), tuple(of_all.tolist()))
-        for name, n, of_all, *values in zip(names, np.append(count, 0), contributions, *columns, strict=True)
-    ]
-    rows.sort(key=lambda row: -row.attention)
+    alpha, difference = (np.append(values, np.nan) for values in (known.alpha, known.posterior_difference))
+    columns = (np.append(count, 0), attention, a, votes[:, column], contribution, alpha, difference)
+    of_classes = (map(tuple, contributions.tolist()), (*map(tuple, trained.tolist()), ()))
+    rows = list(map(TokenRow, names, *(values.tolist() for values in columns), *of_classes))
+    rows.sort(key=lambda row: -abs(row.contribution))
     classes = tuple(model.classes_.tolist())
     first, second = top_two(a[:-1])
     return TextExplanation(
@@ -269,13 +311,9 @@ def explain_sample(model: Any, sample: Any) -> TextExplanation:
         tuple(rows),
         words,
         tuple(outputs.tolist()),
-        tuple(proba.tolist()),
+        tuple(np.exp(log_probabilities(outputs[None])[0]).tolist()),
+        model.training_["weighted"],
     )
-
-
-def _row(name: str, count: int, values: list[float], contributions: tuple[float, ...]) -> TokenRow:
-    attention, a, b, contribution, alpha, difference = values
-    return TokenRow(name, count, attention, a, b, contribution, alpha, difference, contributions)
 
 
 def top_two(scores: FloatArray) -> tuple[float, float]:
@@ -286,8 +324,12 @@ def top_two(scores: FloatArray) -> tuple[float, float]:
     return float(ranked[0]), float(ranked[1]) if len(ranked) > 1 else -np.inf
 
 
-def background(strength: float) -> str:
-    """The colour behind a word: red-brown for the second of the poles, blue for the first, deeper for a larger part."""
-    depth = min(abs(strength), 1.0) ** 0.5
-    red, green, blue = (int((GLOBAL if strength > 0 else LOCAL)[k : k + 2], 16) for k in (1, 3, 5))
-    return f"background:rgba({red},{green},{blue},{_DEEPEST * depth:.2f})"
+def background(contribution: float) -> str:
+    """The colour behind a word: blue for the first of the poles, red-brown for the second, on one scale in all texts."""
+    return shade(contribution / FULL_COLOUR, (LOCAL, GLOBAL))
+
+
+def shade(strength: float, colours: tuple[str, str]) -> str:
+    """The first colour for a negative strength, the second for a positive one, deeper up to a strength of 1."""
+    red, green, blue = (int(colours[strength > 0.0][k : k + 2], 16) for k in (1, 3, 5))
+    return f"background:rgba({red},{green},{blue},{_DEEPEST * min(abs(strength), 1.0) ** 0.5:.2f})"

@@ -24,7 +24,7 @@ MAX_PHRASE = 3  # words
 
 
 class Span(NamedTuple):
-    """A stretch `text[start:end]` and the tokens that it is part of; `shares` of one occurrence of each belong to it."""
+    """A stretch `text[start:end]` and the tokens that it is part of, none of an unknown word; `shares` of each occurrence are its."""
 
     start: int
     end: int
@@ -105,7 +105,7 @@ class WordsAndPhrases:
             return self._with_phrases(*self.vocabulary.positions(texts))
 
     def spans(self, text: str) -> list[Span]:
-        """The words of one text that have tokens; a phrase is shared by the words it joins."""
+        """The words of one text; a phrase is shared by the words it joins."""
         words = self.vocabulary.spans(text)
         ids = np.array([s for _, _, several in words for s in several], dtype=np.int64)
         word_of = [k for k, (_, _, several) in enumerate(words) for _ in several]
@@ -176,9 +176,9 @@ class PlainIds:
         return TokenPlaces(tokens[kept], offsets_of(kept)[offsets])
 
     def spans(self, sequence: Any) -> list[Span]:
-        """The known ids of one sequence; `start` counts positions."""
+        """The ids of one sequence; `start` counts positions."""
         ids = flat_sequences([sequence])[0].tolist()
-        return [Span(t, t + 1, (s,), (1.0,)) for t, s in enumerate(ids) if 0 <= s < self.n_tokens]
+        return [Span(t, t + 1, *(((s,), (1.0,)) if 0 <= s < self.n_tokens else ((), ()))) for t, s in enumerate(ids)]
 
 
 @contextmanager

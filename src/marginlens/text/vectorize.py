@@ -502,12 +502,12 @@ class TextVocabulary:
         return tokenized.renumbered(self._ids(tokenized.names))
 
     def spans(self, text: str) -> list[tuple[int, int, list[int]]]:
-        """For each word of one text that has tokens: where it starts, where it ends, and their ids."""
+        """For each word of one text: where it starts, where it ends, and the ids of its tokens, none of an unknown word; no stop words."""
         spans = self.pipeline.cleaning.spans(text)
         tokens = self.pipeline.tokens_of(self.pipeline.cleaning.words(text))
         known = self._index
         ids = [[known[name] for name in names if name in known] for names in tokens]
-        return [(start, end, several) for (start, end), several in zip(spans, ids, strict=True) if several]
+        return [(*span, several) for span, names, several in zip(spans, tokens, ids, strict=True) if names]
 
     def __len__(self) -> int:
         return len(self.names)

@@ -18,21 +18,17 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
 
 def subject(answer: dict[str, Any]) -> str:
     """What was measured, in a line."""
-    return f"{answer['file']}: {terminal.counted(answer['texts'], 'text')}{left_out_words(answer['left_out'])}"
+    unseen = ", none of which was trained on" if answer["trained_on"] == 0 else ""
+    return f"{answer['file']}: {terminal.counted(answer['texts'], 'text')}{unseen}{left_out_words(answer['left_out'])}"
 
 
 def show_measures(answer: dict[str, Any]) -> None:
     """Print what `measures` found."""
+    from marginlens.text.evaluation import facts
+
     out = terminal.console()
     out.print(subject(answer), markup=False)
-    facts = {
-        "accuracy": f"{answer['accuracy']:.2%}",
-        "balanced accuracy": f"{answer['balanced_accuracy']:.2%}",
-        "macro F1": f"{answer['macro_f1']:.4f}",
-        "AUC": "–" if answer["auc"] is None else f"{answer['auc']:.4f}",
-        "log-loss": f"{answer['log_loss']:.4f}",
-    }
-    out.print(terminal.facts_table("How well the model does", facts))
+    out.print(terminal.facts_table("How well the model does", facts(answer, answer["texts"])))
     names = [row["label"] for row in answer["classes"]]
     with_said = len(names) <= _WIDEST
     rows = [

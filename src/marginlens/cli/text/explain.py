@@ -85,6 +85,8 @@ def explain(
         for explanation in explanations:
             out.print(explanation.text, markup=False)
             out.print(terminal.rows_table(explanation.verdict, explanation.table()))
+            for line in explanation.others():
+                out.print(line, markup=False)
         if left:
             terminal.say(
                 f"and {terminal.counted(left, 'text')} more; --limit {left + len(explanations)} explains them all."

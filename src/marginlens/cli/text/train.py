@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from marginlens.text.classifier import AttentionTextClassifier
 
 _TOP_TOKENS = 12  # that are shown
+_LOOKED_AT = 2000  # texts in which their attention is measured
 _SHOWN_CLASSES = 6  # whose names are said
 _SAVED_FACTS = (
     "command",
@@ -198,7 +199,7 @@ def _trained(
     from marginlens.runtime.versions import versions
     from marginlens.text.baselines import compared
     from marginlens.text.classifier import AttentionTextClassifier
-    from marginlens.text.evaluation import measures
+    from marginlens.text.evaluation import measures, token_weights
 
     tokenizer = _tokenizer(request.tokenizer)
     parts = read_parts(request)
@@ -214,8 +215,9 @@ def _trained(
     named = f", {n_tested:,} to test on ({parts.tested_on})" if parts.tested_on is not None else ""
     trained_on = len(parts.texts) - len(model.left_out_)
     without_token = {"no token left": len(model.left_out_)} if len(model.left_out_) else {}
-    table = model.token_importance_
-    top = table[np.argsort(-table["selected"], kind="stable")[:_TOP_TOKENS]]
+    looked_at = (parts.test_texts or parts.texts)[:_LOOKED_AT]
+    weights, table = token_weights(model, looked_at), model.token_importance_
+    top = [s for s in weights.order[:_TOP_TOKENS].tolist() if weights.n_texts[s]]
     names, counts = np.unique(parts.labels, return_counts=True)
     parameters = {k: v for k, v in model.get_params().items() if k not in ("pipeline", "tokenizer")}
     return model, {
@@ -233,9 +235,29 @@ def _trained(
         "test_part": parts.tested_on,
         "measures": measures(model, parts.test_texts, parts.test_labels) if n_tested else None,
         "models": rows,
+        "comparison": _comparison(rows, n_tested),
         "training": model.training_,
-        "tokens": [dict(zip(table.dtype.names, map(_plain, row), strict=True)) for row in top],
+        "tokens_looked_at": len(looked_at),
+        "tokens": [
+            dict(zip(table.dtype.names, map(_plain, table[s]), strict=True))
+            | {"attention": float(weights.attention[s]), "contribution": float(weights.contribution[s])}
+            for s in top
+        ],
     }
+
+
+def _comparison(rows: list[dict[str, Any]], n_tested: int) -> str | None:
+    """Whether the best of the others does better on the texts to test on, and by how much, in a sentence."""
+    tested = [row for row in rows if row["test_accuracy"] is not None]
+    if len(tested) < 2:
+        return None
+    best = max(tested[1:], key=lambda row: row["test_accuracy"])
+    lead = tested[0]["test_accuracy"] - best["test_accuracy"]
+    texts = terminal.counted(round(abs(lead) * n_tested), "text")
+    if lead == 0.0:
+        return f"This model and {best['model']} are right about equally many texts."
+    better = "better" if lead > 0.0 else "worse"
+    return f"This model is {better} than {best['model']}, by {100 * abs(lead):.2f} points: {texts} of {n_tested:,}."
 
 
 def _check_weights(request: TrainingRequest, parts: Parts) -> None:
@@ -295,13 +317,15 @@ def _show(answer: dict[str, Any], folder: Path | None) -> None:
     for row in answer["models"]:
         if row.get("note"):
             out.print(f"{row['model']}: {row['note']}", markup=False)
+    if answer["comparison"] is not None:
+        out.print(answer["comparison"], markup=False)
     if answer["measures"] is not None:
         show_measures({"file": answer["test_part"], "texts": answer["tested_on"], "left_out": {}, **answer["measures"]})
     if answer["test_part"] is None:
         out.print("There is no part to test on: --test 0.2 would hold out a fifth.", markup=False)
-    several = len(answer["classes"]) > 2
-    top = [_token_cells(row, several=several) for row in answer["tokens"] if row["selected"]]
-    out.print(terminal.rows_table("The tokens selected most often", top))
+    texts = terminal.counted(answer["tokens_looked_at"], "text")
+    title = f"The tokens that contribute most to the answers about {texts}: attention times vote, summed"
+    out.print(terminal.rows_table(title, [_token_cells(row) for row in answer["tokens"]]))
     if folder is not None:
         terminal.say(f"Written to {folder}")
 
@@ -316,15 +340,10 @@ def _classes(counts: dict[str, int]) -> str:
     return f"{len(counts)} classes: " + ", ".join(f"{name!r} ({n:,})" for name, n in largest) + more
 
 
-def _token_cells(row: dict[str, Any], *, several: bool) -> dict[str, Any]:
-    """What a token says; with several classes of the class that it speaks for."""
-    cells = {"token": row["token"], "speaks for": str(row["label"]), "selected": row["selected"], "count": row["count"]}
-    return cells | {
-        "⟨E,p⟩": row["a"],
-        "⟨E,v⟩": row["b"],
-        "α": f"{row['alpha']:+.2e}",
-        "posterior difference" + (" of that class" if several else ""): row["posterior_difference"],
-    }
+def _token_cells(row: dict[str, Any]) -> dict[str, Any]:
+    """What a token does; with more than two classes its vote is that for the class that it speaks for."""
+    cells = {"token": row["token"], "speaks for": str(row["label"]), "contribution": row["contribution"]}
+    return cells | {"mean attention": row["attention"], "vote": row["b"], "times in training": row["count"]}
 
 
 def _model_cells(row: dict[str, Any]) -> dict[str, Any]:
