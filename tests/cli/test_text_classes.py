@@ -96,8 +96,11 @@ def test_predictions_have_a_probability_for_every_class(folder, here):
     expected = model.predict_proba([row["text"] for row in rows])
     found = [[float(row[f"probability of {name}"]) for name in WORDS] for row in rows]
     np.testing.assert_array_equal(found, expected)
-    assert [row["label"] for row in rows] == model.predict([row["text"] for row in rows]).tolist()
-    assert [row["selected"] for row in rows] == [model.explain(row["text"]).selected for row in rows]
+    assert [row["predicted"] for row in rows] == model.predict([row["text"] for row in rows]).tolist()
+    assert {row["label"] for row in rows} == set(WORDS)  # the file's own column
+    explained = [model.explain(row["text"]).known for row in rows]
+    strongest = [max(tokens, key=lambda row: row.contribution).token for tokens in explained]
+    assert [row["strongest_token"] for row in rows] == strongest
 
 
 def test_a_class_of_three_is_drawn_when_it_is_named(folder, here):
@@ -143,7 +146,7 @@ def test_a_model_carries_its_tokenizer(here):
     assert told["models"][0]["tokens"] == 2
     Path("words.json").unlink()
     Path("new.txt").write_text("a goal\n")
-    assert numbers("predict", "m", "new.txt")["predictions"][0]["label"] == "sport"
+    assert numbers("predict", "m", "new.txt")["predictions"][0]["predicted"] == "sport"
 
 
 def test_letters_are_words_where_they_are_asked_for(here):
@@ -151,7 +154,7 @@ def test_letters_are_words_where_they_are_asked_for(here):
     told = numbers("train", "t.jsonl", "--characters", "--ngrams", "1", "--out", "m")
     assert told["settings"]["characters"] is True
     Path("new.txt").write_text("好\n难\n", encoding="utf-8")
-    assert [row["label"] for row in numbers("predict", "m", "new.txt")["predictions"]] == ["good", "bad"]
+    assert [row["predicted"] for row in numbers("predict", "m", "new.txt")["predictions"]] == ["good", "bad"]
 
 
 def test_a_share_is_drawn_of_every_class(here):

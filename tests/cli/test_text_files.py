@@ -86,7 +86,7 @@ def test_predictions_are_those_of_the_model_in_every_form(here, model):
         assert result.exit_code == 0, result.output
         assert result.stdout.endswith(f"Written to {name}\n")
     lines = [json.loads(line) for line in Path("s.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [row["label"] for row in lines] == ["pos", "neg"]
+    assert [row["predicted"] for row in lines] == ["pos", "neg"]
     assert [row["probabilities"]["pos"] for row in lines] == expected[:, 1].tolist()
     with Path("s.csv").open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
@@ -94,6 +94,43 @@ def test_predictions_are_those_of_the_model_in_every_form(here, model):
     typed = CliRunner().invoke(cli.app, ["text", "predict", str(model), "-", "--out", "-"], input="a superb film\n")
     assert json.loads(typed.stdout) == lines[0]
     assert numbers("predict", model, "t.txt")["predictions"] == lines
+
+
+ODD = {
+    "t.csv": 'id,text,label,predicted,,text\n7,"a superb, odd film",pos,x,y,z\n8,"",neg\n9,dull,neg,,,,more\n',
+    "t.tsv": "label\ttext\tprobability of pos\nneg\ta superb film\t3\nneg\t\t\npos\tdull\t4\n",
+    "t.jsonl": '{"id": 1, "text": "superb", "tags": ["a", 2]}\n{"text": "", "probability": 0.5}\n{"text": "dull", "id": null}\n',
+    "t.txt": "a superb film\n\ndull\n",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_predictions_keep_every_row_and_column_of_the_file(here, model, name):
+    Path(name).write_text(ODD[name], encoding="utf-8")
+    told = numbers("predict", model, name, "--out", "s.csv")
+    classifier, called = AttentionTextClassifier.load(model), told["columns"]
+    texts, rows = TextFile(name).entries()
+    assert len(texts) == 3
+    assert not texts[1]
+    expected = classifier.predict_proba(texts)
+    for row, before, shares in zip(told["predictions"], rows, expected, strict=True):
+        assert {key: row[key] for key in before} == before
+        assert list(row[called["probabilities"]].values()) == shares.tolist()
+        assert row[called["predicted"]] == classifier.classes_[shares.argmax()]
+    with Path("s.csv").open(newline="", encoding="utf-8") as stream:
+        header, *cells = list(csv.reader(stream))
+    assert len(header) == len(set(header)) == len(cells[0])
+    assert [float(row[-1]) for row in cells] == expected[:, 1].tolist()
+    for k, column in enumerate(rows[0]):
+        assert header[k] == column
+        if isinstance(rows[0][column], str):
+            assert [row[k] for row in cells] == [row.get(column, "") for row in rows]
+    said = run("predict", model, name).stdout
+    assert "3 texts: " in said
+    assert "1 without a text" in said
+    clash = called["predicted"] != "predicted" or called["probability"] != "probability"
+    assert clash == (name in ("t.csv", "t.jsonl")) == ("has columns of these names already" in said)
+    assert run("predict", model, name, "--drop").stdout.startswith("2 texts: ")
 
 
 @pytest.mark.parametrize(

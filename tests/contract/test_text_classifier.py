@@ -257,14 +257,14 @@ def test_an_explanation_leads_with_what_speaks_for_the_decision(fitted):
         told = fitted.explain(text)
         sign = 1.0 if told.label == "good" else -1.0
         top = max(told.rows, key=lambda row: sign * row.contribution)
-        assert f"for it {top.token} ({top.contribution:+.2f})" in told.verdict
+        assert f"for it '{top.token}' ({top.contribution:+.2f})" in told.verdict
         sizes = [abs(row.contribution) for row in told.rows]
         assert sizes == sorted(sizes, reverse=True)
         assert told.table(3)[-1]["token"] == "(rest)"
         left = sum(row.contribution for row in told.known[2:])
         assert f"{left:+.4f} in all" in (told.others(3) or [f"{left:+.4f} in all"])[0]
     assert fitted.explain("a superb quokka, a quokka, an ibex").unknown == ("quokka", "an", "ibex")
-    assert "unknown: quokka" in fitted.explain("a superb quokka film").verdict
+    assert "unknown: 'quokka'" in fitted.explain("a superb quokka film").verdict
 
 
 def test_a_token_is_selected_only_where_it_has_half_of_the_attention(fitted):
@@ -276,7 +276,7 @@ def test_a_token_is_selected_only_where_it_has_half_of_the_attention(fitted):
         model.a_[other] = fitted.rest_a_ - 40.0
         told = model.explain("film plot")
         assert told.selected == selected
-        assert ("selected token film (attention 1.00)" in told.verdict) == (selected == "film")
+        assert ("'film' has 100% of the attention: selected" in told.verdict) == (selected == "film")
         assert ("the rest token has 100% of the attention" in told.verdict) == (selected is None)
     model.a_[[name, other]] = fitted.rest_a_  # a third each, as far as the pair is not known
     assert model.explain("film plot").selected is None

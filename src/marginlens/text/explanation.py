@@ -50,6 +50,11 @@ class TokenRow:
     contributions: tuple[float, ...] = ()
     in_training: tuple[int, ...] = ()
 
+    @property
+    def called(self) -> str:
+        """The token in a sentence."""
+        return f"'{self.token}'" if self.count else "the rest token"
+
 
 REST_TOKEN = "(rest)"  # what the token that stands in every text is called
 
@@ -138,16 +143,15 @@ class TextExplanation(Displayed, Tabular):
         sign = -1.0 if len(self.outputs) == 1 and self.label == self.classes[0] else 1.0
         speaking = [row for row in self.rows if sign * row.contribution > 0.0][:_NAMED]
         against = [row for row in self.rows if sign * row.contribution < 0.0][:1]
-        named = ", ".join(f"{row.token} ({row.contribution:+.2f})" for row in speaking)
-        parts = [f"for it {named}", *(f"against it {row.token} ({row.contribution:+.2f})" for row in against)]
+        named = ", ".join(f"{row.called} ({row.contribution:+.2f})" for row in speaking)
+        parts = [f"for it {named}", *(f"against it {row.called} ({row.contribution:+.2f})" for row in against)]
         top = self.most_attended
-        if self.selected is not None:
-            parts.append(f"selected token {top.token} (attention {top.attention:.2f})")
-        elif not top.count and top.attention >= SELECTED_ATTENTION:
-            parts.append(f"the rest token has {top.attention:.0%} of the attention: the known words say little")
+        if top.attention >= SELECTED_ATTENTION:
+            parts.append(f"{top.called} has {top.attention:.0%} of the attention" + (": selected" if top.count else ""))
         if self.unknown:
             more = len(self.unknown) - _NAMED
-            parts.append(f"unknown: {', '.join(self.unknown[:_NAMED])}" + (f" and {more} more" if more > 0 else ""))
+            listed = ", ".join(f"'{word}'" for word in self.unknown[:_NAMED])
+            parts.append(f"unknown: {listed}" + (f" and {more} more" if more > 0 else ""))
         return f"{share}, f = {self.f:+.3f}): {'; '.join(parts)}"
 
     def table(self, n_rows: int = _TABLE_ROWS) -> list[dict[str, str]]:

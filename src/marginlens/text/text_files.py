@@ -10,10 +10,11 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,9 @@ _EXPECTED = (
 )
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _REMEDY = "Use drop=True to leave them out."
+
+
+_Sample = tuple[str, str, Any, dict[str, Any]]  # text, label, part, and all columns of the row
 
 
 class LabelledTexts(NamedTuple):
@@ -91,10 +95,9 @@ class TextFile:
 
     def rows(self, *, labelled: bool, least_classes: int = 2) -> LabelledTexts:
         """The texts; with their labels, of so many classes at least, where they are asked for."""
-        columns = list(self._columns(labelled))
         texts, labels, split = [], [], []
         left_out = {"no text": 0, "no label": 0}
-        for number, (text, label, part) in enumerate(columns, 1):
+        for number, (text, label, part, _) in enumerate(self._samples(labelled), 1):
             missing = "text" if not text.strip() else "label" if labelled and not label.strip() else None
             if missing is not None:
                 if not self.drop:
@@ -111,6 +114,15 @@ class TextFile:
         parts = split if any(part is not None for part in split) else None
         return LabelledTexts(texts, labels if labelled else None, parts, {k: n for k, n in left_out.items() if n})
 
+    def entries(self) -> tuple[list[str], list[dict[str, Any]]]:
+        """Every text, empty ones too unless they are to be dropped, and with it all columns of its row."""
+        found = [
+            (text, row) for text, _, _, row in self._samples(False, blank_lines=True) if text.strip() or not self.drop
+        ]
+        if not found:
+            raise reject("path", _EXPECTED, f"{str(self.path)!r}, which has no texts")
+        return [text for text, _ in found], [row for _, row in found]
+
     @property
     def _is_stdin(self) -> bool:
         return str(self.path) == STDIN
@@ -120,8 +132,8 @@ class TextFile:
         """All of stdin, which can be read once only."""
         return sys.stdin.buffer.read()
 
-    def _columns(self, labelled: bool) -> Iterator[tuple[str, str, Any]]:
-        """Text, label and part of each sample, empty where they are missing."""
+    def _samples(self, labelled: bool, *, blank_lines: bool = False) -> Iterator[_Sample]:
+        """Text, label and part of each sample, empty where they are missing, and its whole row; of plain text blank lines where asked."""
         path = as_path(self.path, "path", _EXPECTED)
         if path.is_dir():
             yield from self._folder(path)
@@ -136,17 +148,19 @@ class TextFile:
         elif name.endswith(".txt") or (self._is_stdin and not labelled and self.text is None):
             if labelled:
                 raise reject("path", "a file with labels", f"{str(self.path)!r}, which is plain text")
-            yield from ((line, "", None) for line in content.splitlines() if line.strip())
+            lines = (line for line in content.rstrip("\r\n").splitlines() if blank_lines or line.strip())
+            yield from ((line, "", None, {"text": line}) for line in lines)
         else:
             yield from self._table(*self._csv(content), labelled)
 
-    def _folder(self, root: Path) -> Iterator[tuple[str, str, Any]]:
+    def _folder(self, root: Path) -> Iterator[_Sample]:
         classes = sorted(folder for folder in root.iterdir() if folder.is_dir())
         if not any(next(folder.glob("*.txt"), None) for folder in classes):
             raise reject("path", _EXPECTED, f"{str(self.path)!r}, where no folder holds .txt files")
         for folder in classes:
             for file in sorted(folder.glob("*.txt")):
-                yield self._decoded(file), folder.name, None
+                text = self._decoded(file)
+                yield text, folder.name, None, {"folder": folder.name, "file": file.name, "text": text}
 
     def _decoded(self, path: Path) -> str:
         try:
@@ -190,7 +204,7 @@ class TextFile:
         values = [[_word(one) for one in column.to_pylist()] for column in table.columns]
         return table.column_names, [list(row) for row in zip(*values, strict=True)]
 
-    def _table(self, names: list[str], rows: list[list[str]], labelled: bool) -> Iterator[tuple[str, str, Any]]:
+    def _table(self, names: list[str], rows: list[list[str]], labelled: bool) -> Iterator[_Sample]:
         if not self.header and self.text is None and self.label is None and len(names) == 2 and labelled:
             counts = [len({row[k] for row in rows if len(row) > k}) for k in (0, 1)]
             label = int(np.argmin(counts))  # the column with fewer different values
@@ -201,9 +215,12 @@ class TextFile:
         if text == label:
             raise reject("label", "another column than that of the texts", repr(names[label]))
         split = self._index("split", self.split, ("split",), names) if self.split or "split" in names else -1
+        numbered = [str(k + 1) for k in range(len(names), max(map(len, rows), default=0))]  # columns without a name
+        every = free_names([*names, *numbered])
         for row in rows:
-            cells = [*row, *[""] * (len(names) - len(row))]
-            yield cells[text], cells[label] if labelled else "", cells[split] if split >= 0 else None
+            cells = [*row, *[""] * (len(every) - len(row))]
+            part = cells[split] if split >= 0 else None
+            yield cells[text], cells[label] if labelled else "", part, dict(zip(every, cells, strict=True))
 
     def _index(self, argument: str, asked: str | None, usual: tuple[str, ...], names: list[str]) -> int:
         """Which column is meant: by name, or by number from 1."""
@@ -222,7 +239,7 @@ class TextFile:
             raise reject(argument, expected, got, advice if asked is None else "")
         return found
 
-    def _json_lines(self, content: str, labelled: bool) -> Iterator[tuple[str, str, Any]]:
+    def _json_lines(self, content: str, labelled: bool) -> Iterator[_Sample]:
         for number, line in enumerate(content.splitlines(), 1):
             if not line.strip():
                 continue
@@ -235,7 +252,7 @@ class TextFile:
             text = self._value(entry, "text", self.text, TEXT_COLUMNS, number)
             label = self._value(entry, "label", self.label, LABEL_COLUMNS, number) if labelled else ""
             part = entry.get(self.split or "split")
-            yield text, label, None if part is None else str(part)
+            yield text, label, None if part is None else str(part), entry
 
     def _value(self, entry: dict[str, Any], argument: str, asked: str | None, usual: tuple[str, ...], line: int) -> str:
         name = next((name for name in (usual if asked is None else (asked,)) if name in entry), None)
@@ -245,6 +262,16 @@ class TextFile:
             raise reject(argument, expected, got, f"Name it with the argument '{argument}'." if asked is None else "")
         value = entry[name]
         return json.dumps(value) if isinstance(value, bool | list | dict) else _word(value)
+
+
+def free_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """The names, with a number behind each that is taken or comes again."""
+    found: dict[str, None] = dict.fromkeys(taken)
+    n_taken = len(found)
+    for name in names:
+        numbers = (f"{name}_{k}" for k in count(2))
+        found[name if name not in found else next(new for new in numbers if new not in found)] = None
+    return list(found)[n_taken:]
 
 
 def _word(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,12 +24,12 @@ from marginlens.cli.text._options import (
     NoHeader,
     TextColumn,
     TextsFile,
-    left_out_words,
 )
 
 _BATCH = 1000  # texts between two steps of the progress bar
 _SHOWN = 20  # predictions that the terminal lists; --out writes all
 _COUNTED = 12  # classes whose numbers are said
+_OURS = ("predicted", "probability", "strongest_token", "probabilities")  # columns behind those of the file
 
 
 def predict(
@@ -46,7 +47,9 @@ def predict(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Classify every text of a file: its label, the probability of each class, and the token that the model selects.
+    """Classify every text of a file: what is predicted, its probability, the token that speaks most for it, and all probabilities.
+
+    Every row of the file comes back with all its columns, also those without a text, of which the shares in training are predicted.
 
     Examples:
         marginlens text predict model reviews.csv --out scores.csv
@@ -59,87 +62,106 @@ def predict(
         if out is not None and out != "-":
             files.check_place(Path(out), "out", (".csv", ".jsonl"))
         classifier = AttentionTextClassifier.load(model)
-        found = FileForm(text, None, None, delimiter, encoding, no_header, drop).of(file).rows(labelled=False)
-        predictions = _predictions(classifier, found.texts)
+        texts, rows = FileForm(text, None, None, delimiter, encoding, no_header, drop).of(file).entries()
+        written, called = _table(rows, _predictions(classifier, texts))
         if out == "-":
-            typer.echo(_json_lines(predictions), nl=False)
+            typer.echo(_json_lines(written), nl=False)
         elif out is not None:
-            content = _json_lines(predictions) if out.endswith(".jsonl") else _csv(predictions)
+            content = _json_lines(written) if out.endswith(".jsonl") else _csv(written, called["probabilities"])
             files.write_whole(Path(out), content.encode(), "out")
         if as_json:
-            typer.echo(_rows.as_json({"predictions": predictions, "left_out": found.left_out, "out": out}))
+            typer.echo(_rows.as_json({"predictions": written, "columns": called, "out": out}))
         elif out != "-":
-            _show(predictions, found.left_out, out)
+            _show(texts, written, called, out)
 
 
 def _predictions(classifier: Any, texts: list[str]) -> list[dict[str, Any]]:
-    """Label, probabilities and selected token of each text."""
+    """What is predicted of each text, and what speaks most for it."""
     names = [str(name) for name in classifier.classes_]
     found: list[dict[str, Any]] = []
     with terminal.Bars() as bars:
         bar = bars.bar("Classifying")
         for start in range(0, len(texts), _BATCH):
             part = texts[start : start + _BATCH]
-            selected = _selected(classifier, part)
-            for text, probability, token in zip(part, classifier.predict_proba(part), selected, strict=True):
-                best = int(np.argmax(probability))
-                found.append(
-                    {
-                        "text": text,
-                        "label": names[best],
-                        "probability": float(probability[best]),
-                        "selected": token,
-                        "probabilities": dict(zip(names, probability.tolist(), strict=True)),
-                    }
-                )
+            probabilities = classifier.predict_proba(part)
+            strongest = _strongest(classifier, part, probabilities.argmax(axis=1))
+            for probability, token in zip(probabilities.tolist(), strongest, strict=True):
+                shares = dict(zip(names, probability, strict=True))
+                best = max(shares, key=shares.__getitem__)
+                values = (best, shares[best], token, shares)
+                found.append(dict(zip(_OURS, values, strict=True)))
             bar(len(found), len(texts))
     return found
 
 
-def _selected(classifier: Any, texts: list[str]) -> list[str | None]:
-    """The token of each text with the highest score, None where none is known."""
-    places = classifier.tokens_.positions(texts)
-    names, found = classifier.tokens_.names, []
-    for start, end in zip(places.offsets[:-1], places.offsets[1:], strict=True):
+def _strongest(classifier: Any, texts: list[str], predicted: Any) -> list[str | None]:
+    """The token of each text that contributes most to what is predicted; None where none speaks for it."""
+    places, names = classifier.tokens_.positions(texts), classifier.tokens_.names
+    b, found = classifier.b_, []
+    for best, start, end in zip(predicted, places.offsets[:-1], places.offsets[1:], strict=True):
         ids = places.tokens[start:end]
-        found.append(names[ids[np.argmax(classifier.a_[ids])]] if len(ids) else None)
+        votes = (1.0 if best else -1.0) * b[ids] if b.ndim == 1 else b[ids, best]
+        weights = np.exp(classifier.a_[ids] - classifier.a_[ids].max(initial=-np.inf)) * votes
+        found.append(names[ids[weights.argmax()]] if weights.max(initial=0.0) > 0.0 else None)
     return found
+
+
+def _table(
+    rows: list[dict[str, Any]], predictions: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The rows of the file with what is predicted behind their own columns, and what ours are called beside those."""
+    from marginlens.text.text_files import free_names
+
+    taken = dict.fromkeys(name for row in rows for name in row)
+    called = dict(zip(_OURS, free_names(_OURS, taken), strict=True))
+    ours = ({called[name]: value for name, value in row.items()} for row in predictions)
+    return [row | more for row, more in zip(rows, ours, strict=True)], called
 
 
 def _json_lines(predictions: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in predictions)
 
 
-def _csv(predictions: list[dict[str, Any]]) -> str:
+def _csv(rows: list[dict[str, Any]], probabilities: str) -> str:
+    """The table with a column for each class in place of its probabilities; what is no text is written as JSON."""
+    from marginlens.text.text_files import free_names
+
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name != probabilities]
+    classes = list(rows[0][probabilities])
     stream = io.StringIO(newline="")
-    names = list(predictions[0]["probabilities"])
     writer = csv.writer(stream)
-    writer.writerow(["text", "label", "probability", "selected", *(f"probability of {name}" for name in names)])
-    for row in predictions:
-        writer.writerow(
-            [row["text"], row["label"], row["probability"], row["selected"] or "", *row["probabilities"].values()]
-        )
+    writer.writerow([*names, *free_names((f"probability of {name}" for name in classes), names)])
+    for row in rows:
+        values = (row.get(name) for name in names)
+        plain = ["" if v is None else v if isinstance(v, str | float) else json.dumps(v) for v in values]
+        writer.writerow([*plain, *row[probabilities].values()])
     return stream.getvalue()
 
 
-def _show(predictions: list[dict[str, Any]], left_out: dict[str, int], out: str | None) -> None:
-    labels = [row["label"] for row in predictions]
-    said = sorted(((labels.count(name), name) for name in set(labels)), key=lambda pair: (-pair[0], pair[1]))
-    counts = ", ".join(f"{n:,} {name}" for n, name in said[:_COUNTED])
+def _show(texts: list[str], rows: list[dict[str, Any]], called: dict[str, str], out: str | None) -> None:
+    predicted, probability, strongest, _ = called.values()
+    labels = Counter(row[predicted] for row in rows)
+    said = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
+    counts = ", ".join(f"{n:,} {name}" for name, n in said[:_COUNTED])
     more = f" and {terminal.counted(len(said) - _COUNTED, 'class', 'classes')} more" if len(said) > _COUNTED else ""
-    terminal.say(f"{terminal.counted(len(predictions), 'text')}: {counts}{more}{left_out_words(left_out)}")
+    empty = sum(not text.strip() for text in texts)
+    without = f"; {empty:,} without a text" if empty else ""
+    terminal.say(f"{terminal.counted(len(rows), 'text')}: {counts}{more}{without}")
+    renamed = [f"{new!r}" for name, new in called.items() if new != name]
+    if renamed:
+        terminal.say(f"The file has columns of these names already; the new ones are called {', '.join(renamed)}.")
     if out is not None:
         terminal.say(f"Written to {out}")
         return
     cells = [
         {
-            "text": row["text"][:60],
-            "label": row["label"],
-            "probability": f"{row['probability']:.3f}",
-            "selected": row["selected"] or "–",
+            "text": text[:60],
+            "predicted": row[predicted],
+            "probability": f"{row[probability]:.3f}",
+            "speaks most for it": row[strongest] or "–",
         }
-        for row in predictions[:_SHOWN]
+        for text, row in zip(texts[:_SHOWN], rows, strict=False)
     ]
     terminal.console().print(terminal.rows_table("Predictions", cells))
-    if len(predictions) > _SHOWN:
-        terminal.say(f"and {len(predictions) - _SHOWN:,} more; --out scores.csv writes them all.")
+    if len(rows) > _SHOWN:
+        terminal.say(f"and {len(rows) - _SHOWN:,} more; --out scores.csv writes them all.")
