@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marginlens.papers import Paper
 from marginlens.runtime.progress import Progress
@@ -103,6 +103,13 @@ class Finding:
     assumption_met: bool = True
 
 
+class Run(NamedTuple):
+    """A descent that a claim follows to its limit: what is trained, in the words of `ImplicitBias.variable`, and by which optimizer."""
+
+    variable: str
+    optimizer: Any
+
+
 class Claim(ABC):
     """One row of the ledger. A subclass is named after its id, `A_F9` for A-F9, and says what the paper states and how it is checked.
 
@@ -113,6 +120,7 @@ class Claim(ABC):
         words: what each of these numbers is. headline: the number that stands in the ledger, the first where it is empty;
             paper_number: what the paper has in its place, where it has a number.
         figures: caption and alternative text of each figure that `draw` makes.
+        runs: the descents whose limits its numbers are about; `ml.predict` cites the claim for these, with steps of any size.
         source: the paper, where it is none of this library's; the ids of its claims begin with its key.
         package: the installed package that ships the claim, filled in when it is found there; empty for this library's own.
     """
@@ -129,6 +137,7 @@ class Claim(ABC):
     headline: str = ""
     paper_number: str = ""
     figures: Mapping[str, FigureText] = {}
+    runs: tuple[Run, ...] = ()
     source: Paper | None = None
     package: str = ""
 
@@ -177,4 +186,4 @@ def _in_style(draw: Callable[..., Any]) -> Callable[..., Any]:
     return styled
 
 
-__all__ = ["Bound", "Claim", "Effort", "FigureText", "Finding", "Paper", "Progress", "Unit", "Verdict", "Words"]
+__all__ = ["Bound", "Claim", "Effort", "FigureText", "Finding", "Paper", "Progress", "Run", "Unit", "Verdict", "Words"]

@@ -84,7 +84,7 @@ def test_normalised_steps_have_an_observed_limit_and_constant_ones_would_make_it
         "Observed, not proved: the GMM direction, from every start. A Thm 2 with n = 1 proves it for constant steps"
         in words
     )
-    assert "claim A-F1a" in words
+    assert "A-F1a" in words
     assert "With --constant the steps are those of the theorem, and the limit is certain" in words
     assert "start is zero" not in words
     (told,) = numbers("a.npz")["problems"]

@@ -40,7 +40,8 @@ class SteepestDescent:
     Args:
         norm: in which a step has length η_t; `norm.steepest` says what happens where several steps are as good.
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
-        momentum: μ, at least 0 and below 1. nesterov: whether to look ahead.
+        momentum: μ, at least 0 and below 1; it must forget faster than gradients fall, ηγ < log(1/μ) with γ the best margin in the norm.
+        nesterov: whether to look ahead.
     """
 
     norm: Norm
@@ -101,7 +102,9 @@ class Muon(_InAFixedNorm):
     .. math:: W \leftarrow W - \eta_t U V^\top, \qquad m_t = U \Sigma V^\top
 
     The polar factor is exact, singular values of any smallness included. On the factors of W each is a matrix of its own:
-    `Blockwise(Muon(size))`.
+    `Blockwise(Muon(size))`. With constant steps runs reach the spectral margin γ only while ηγ < log(1/μ), .051 for the usual μ = .95;
+    beyond it the momentum remembers old gradients, and `Muon(0.5)` stops at about half of the margin (claim X-N6). F Thm 2 is about
+    falling steps without look-ahead, `nesterov=False`.
     """
 
     def __init__(self, size: StepSize, momentum: float = 0.95, nesterov: bool = True) -> None:

@@ -10,7 +10,9 @@ separable data; for attention it is proved for few optimizers, and observed by c
 
 from __future__ import annotations
 
-from functools import singledispatch
+from collections.abc import Callable
+from functools import cache, singledispatch
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,15 +26,18 @@ from marginlens.optimizers import (
     MirrorDescent,
     NormalizedGD,
     PolyakStep,
+    PowerDecay,
     SteepestDescent,
     as_optimizer,
 )
+from marginlens.optimizers.schedules import size_at
 from marginlens.papers import implements
 from marginlens.risk import AttentionRisk, FactorRisk, MatrixRisk, MulticlassRisk
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
 from marginlens.svm.bilinear import bilinear_svm
 from marginlens.svm.pairs import token_pairs
+from marginlens.theory.assumptions import Check
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 BY_A = "A Thms 2 and 3, for constant steps up to 1/L_p and the starts that they name"
@@ -40,26 +45,27 @@ BY_D = "D (arXiv 2308.16898), around locally optimal tokens, under conditions th
 BY_D_FACTORS = "D (arXiv 2308.16898), for the regularisation path of the factors"
 BY_FLOW_OF_FACTORS = "arXiv 2403.08699, for gradient flow with the exponential loss from aligned starts"
 BY_E = "E (arXiv 2410.14581), around locally optimal tokens from starts in a cone, under conditions that are not checked here"
-BY_F_1 = "F (arXiv 2502.04664) Thm 1, for linear models on separable data with steps η_t ∝ t^-1/2"
-BY_F_2 = "F (arXiv 2502.04664) Thm 2, with momentum, for linear models on separable data with steps η_t ∝ t^-1/2"
-BY_F_ADAM = "F (arXiv 2502.04664), for linear models on separable data"
-BY_ADAM = "arXiv 2406.10650, for linear models on separable data with steps η_t = t^-a"
-BY_TWO_FACES = (
-    "arXiv 2609.33904, for linear models: steps turn to those of gradient descent when gradients have fallen below ε"
-)
 BY_FAST_RATES = "arXiv 2402.05738, for W with normalised and Polyak steps, on data of its kind"
+BY_C = "C Thm 3, for constant steps up to 1/L"
+BY_SOUDRY = "Soudry et al. (arXiv 1710.10345, A's [22]), for plain gradient descent with small enough constant steps"
+BY_F_1 = "F (arXiv 2502.04664) Thm 1, for steps η_t ∝ t^-1/2"
+BY_F_2 = "F (arXiv 2502.04664) Thm 2, for momentum without look-ahead and steps η_t ∝ t^-1/2"
+BY_F_ADAM = "F (arXiv 2502.04664), for β₁ ≤ β₂ and steps η_t ∝ t^-1/2"
+BY_ADAM = "arXiv 2406.10650, for β₁ ≤ β₂ and falling steps η_t ∝ t^-a, a ≤ 1"
+BY_TWO_FACES = "arXiv 2609.33904, for steps η_t ∝ t^-a with 1/3 < a < 1"
 SIGN_ON_FACTORS = (
-    "it is steepest descent in max(|Q|∞, |K|∞) and, as claim X-N3 saw, heads for stationary points of the margin problem in that norm, "
+    "it is steepest descent in max(|Q|∞, |K|∞) and heads for stationary points of the margin problem in that norm, "
     "whose best margin `sign_factor_margin` bounds for all widths"
 )
-ON_LINEAR_MODELS = (BY_F_1, BY_F_2, BY_F_ADAM, BY_ADAM, BY_TWO_FACES)  # the others are about attention
+NOT_COVERED = ", which these are not"
+MEMORY_ON_FACTORS = (
+    "the margin of Q Kᵀ grows faster with every step, and no theorem or claim says what a memory of gradients does then"
+)
+
+_TINY = 1e-300  # in place of a β₂ of zero
 
 ON_P, ON_W, ON_FACTORS, ON_CLASSES = "p", "W", "W = Q Kᵀ", "W of a linear classifier"
-OBSERVED_ON = {ON_P: "X-N2", ON_W: "X-N1", ON_FACTORS: "X-N3"}  # the claims that compare norms, by what is trained
-NORMS_OBSERVED_ON = {
-    ON_P: (L1, L2, LInf, Lp),
-    ON_W: (L1, L2, LInf, Nuclear, Spectral),  # L2 with its other name Frobenius
-}
+ON_BOTH, ON_SEQUENCES = "v and p", "W of next tokens"  # of which claims run descents too
 
 
 class ImplicitBias(NamedTuple):
@@ -70,10 +76,14 @@ class ImplicitBias(NamedTuple):
             linear classifier".
         norm: the norm of the margin problem that runs end in; None where it is not known.
         early_norm: another norm that runs head for long before, where there is one.
-        proved: who proves it, for what; empty where nobody is known to. observed: ids of the claims of the ledger that look at it.
+        proved: who proves it of this variable, for what; empty where nobody is known to.
+        proved_of_linear_models: who proves it of linear models on separable data, for what.
+        observed: ids of the claims of the ledger that ran this optimizer on this variable, with steps of any size.
         selected: (n_inputs,) the tokens of `solution`: those of the start, else those of the highest scores; None where neither is known.
         solution: the margin problem of these tokens in `norm`; None where no solver takes it.
         note: what is known where no norm of the variable is.
+        conditions: what the steps and the memory of the optimizer must meet, each with its numbers; where one fails `norm` is None, or
+            `early_norm` where there was one.
     """
 
     optimizer: str
@@ -81,10 +91,12 @@ class ImplicitBias(NamedTuple):
     norm: Norm | None
     early_norm: Norm | None = None
     proved: tuple[str, ...] = ()
+    proved_of_linear_models: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
     selected: IntArray | None = None
     solution: MarginSolution | None = None
     note: str = ""
+    conditions: tuple[Check, ...] = ()
 
     @property
     def direction(self) -> FloatArray | None:
@@ -95,34 +107,49 @@ class ImplicitBias(NamedTuple):
         return direction.T if self.variable in (ON_W, ON_FACTORS) else direction
 
     def __str__(self) -> str:
+        claims = claim_words(self.observed)
+        rows = "".join(f"\n  {check}." for check in self.conditions)
         if self.norm is None:
+            failed = [check.sentence for check in self.conditions if not check]
             if self.note:
-                return (
+                known = (
                     f"{self.optimizer} heads for the largest margin in no known norm of {self.variable}: {self.note}."
                 )
-            return f"In which norm {self.optimizer} has the largest margin on {self.variable} is not known."
+            else:
+                reason = f": {'; and '.join(failed)}" if failed else ""
+                known = (
+                    f"In which norm {self.optimizer} has the largest margin on {self.variable} is not known{reason}."
+                )
+            return f"{known}{f' Such runs are in {claims}.' if self.observed else ''}{rows}"
+        does = {ON_CLASSES: "classify the points", ON_SEQUENCES: "rank the tokens as the priority graphs do"}.get(
+            self.variable, "select the same tokens"
+        )
         early = ""
         if self.early_norm is not None:
             early = f", after a long time near that of the least {norm_words(self.early_norm)}"
         sentences = [
             f"{self.optimizer} heads for the {self.variable} of the least {norm_words(self.norm)} among all that "
-            f"{'classify the points' if self.variable == ON_CLASSES else 'select the same tokens'} with margin one{early}."
+            f"{does} with margin one{early}."
         ]
+        on = "" if self.variable == ON_CLASSES else "On attention "
         if self.proved:
             sentences.append(f"Proved by {'; and by '.join(self.proved)}.")
-        on_attention = self.variable == ON_CLASSES or any(proof not in ON_LINEAR_MODELS for proof in self.proved)
         if self.observed:
-            claims = f"{'claims' if len(self.observed) > 1 else 'claim'} {' and '.join(self.observed)}"
-            sentences.append(f"{'Seen' if on_attention else 'On attention seen, not proved,'} by {claims}.")
-        elif not on_attention:
-            sentences.append("On attention no proof of it is known here, and no claim of the ledger looks at it.")
+            seen = "Seen by" if self.proved else f"{on}seen, not proved, by" if on else "Seen, not proved, by"
+            sentences.append(f"{seen} {claims}.")
+        elif not self.proved and (on or not self.proved_of_linear_models):
+            nobody = "no proof of it is known here, and no claim of the ledger looks at it"
+            sentences.append(f"{on}{nobody}." if on else f"{nobody[0].upper()}{nobody[1:]}.")
+        if self.proved_of_linear_models:
+            proofs = "; and by ".join(self.proved_of_linear_models)
+            sentences.append(f"Of linear models on separable data it is proved by {proofs}.")
         if self.solution is not None and self.selected is not None:
             best = {
                 Status.OPTIMAL: f"the best margin in this norm is {float(self.solution.margin):.4g}",
                 Status.INFEASIBLE: "there is no margin in any norm",
             }.get(self.solution.status, "the best margin in this norm is not certified")
             sentences.append(f"For the tokens {self.selected.tolist()} {best}.")
-        return " ".join(sentences)
+        return " ".join(sentences) + rows
 
 
 def norm_words(norm: Norm) -> str:
@@ -134,36 +161,102 @@ def norm_words(norm: Norm) -> str:
     return f"{names[type(norm)]} norm" if type(norm) in names else repr(norm)
 
 
-@implements("X", "N1", "N2", "N5")
+@implements("X", "N1", "N2", "N5", "N6")
 def implicit_bias(
     optimizer: Any, risk: Any, *, start: ArrayLike | None = None, selected: ArrayLike | None = None
-) -> ImplicitBias | None:
-    """Which norm's margin the runs of an optimizer head for on a risk of one problem, who proves it, and the direction for given tokens.
+) -> ImplicitBias | Any:
+    """Which norm's margin the runs of an optimizer head for on a risk, who proves it, and the direction for given tokens.
+
+    An optimizer with a memory follows the gradients of now only while its memory fades faster than they fall. Each step of length η adds
+    ηγ to the margin, γ the best margin in the optimizer's norm, and divides gradients by e^(ηγ): momentum needs ηγ < log(1/β), Adam
+    ηγ < ½ log(1/β₂) and β₁ ≤ β₂. Falling steps meet the first two in the end, constant ones do or do not; where they do not, the
+    norm is not known, and `conditions` says by which numbers.
 
     Args:
         optimizer: any of the library's. risk: an `AttentionRisk`, `MatrixRisk`, `FactorRisk` or `MulticlassRisk`.
-        start: x(0), whose tokens `solution` is about. selected: (n_inputs,) the tokens themselves, such as `run.selected`.
+        start: x(0), whose tokens `solution` is about. selected: (n_inputs,) the tokens themselves, such as `run.selected`; for a batch
+            (batch, n_inputs).
     Returns:
-        An `ImplicitBias`; None for an optimizer or a risk of which nothing is known, a user's own for instance.
+        An `ImplicitBias`, or a list of them for a batch; None for an optimizer or a risk of which nothing is known, a user's own for
+        instance.
     """
     rule = as_optimizer(optimizer)
-    if isinstance(risk, MulticlassRisk):
-        return _of_classes(rule, risk)
-    if not isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk):
+    if not isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk):
         return None
-    if risk.is_batch:
-        raise reject("risk", "of one problem", f"a batch of {len(risk)}", "Take risk[j].")
-    variable = {AttentionRisk: ON_P, MatrixRisk: ON_W}.get(type(risk), ON_FACTORS)
+    if getattr(risk, "is_batch", False):
+        starts = [None] * len(risk) if start is None else risk.start(start)
+        chosen = [None] * len(risk) if selected is None else selected
+        if len(chosen) != len(risk):
+            raise reject("selected", f"of shape (batch, n_inputs) for {len(risk)} problems", f"{len(chosen)} rows")
+        return [_of_one(rule, risk[j], starts[j], chosen[j]) for j in range(len(risk))]
+    return _of_one(rule, risk, start, selected)
+
+
+def _of_one(rule: Any, risk: Any, start: Any, selected: Any) -> ImplicitBias | None:
+    kinds = {AttentionRisk: ON_P, MatrixRisk: ON_W, MulticlassRisk: ON_CLASSES}
+    variable = kinds.get(type(risk), ON_FACTORS)
     known = _of_factors(rule) if variable == ON_FACTORS else _bias(rule, risk.shape)
     if known is None:
         return None
-    proved = [proof for proof in known.proved if variable == ON_W or proof != BY_FAST_RATES]
-    if isinstance(risk, MatrixRisk) and not risk.shares_query:
-        proved = [BY_D if proof == BY_A else proof for proof in proved]
-    tokens = _tokens(risk, start, selected)
-    solution = None if known.norm is None or tokens is None else _solve(risk, tokens, known.norm)
-    fields = known._replace(proved=tuple(proved))._asdict()
-    return ImplicitBias(_words(rule), variable, selected=tokens, solution=solution, **fields)
+    if variable == ON_P:
+        known = known._replace(proved=tuple(proof for proof in known.proved if proof != BY_FAST_RATES))
+    elif variable == ON_W and not risk.shares_query:
+        known = known._replace(proved=tuple(BY_D if proof == BY_A else proof for proof in known.proved))
+    tokens = None if variable == ON_CLASSES else _tokens(risk, start, selected)
+    if tokens is None and variable != ON_CLASSES:
+        return _checked(rule, variable, known, lambda norm: None)
+    return _checked(rule, variable, known, lambda norm: _solve(risk, tokens, norm))._replace(selected=tokens)
+
+
+def bias_on_sequences(
+    rule: Any, shape: tuple[int, ...], solve: Callable[[Norm], MarginSolution | None], acyclic: Check
+) -> ImplicitBias | None:
+    """The bias on next tokens; `solve` gives the Graph-SVM solution in a norm, None where there is none.
+
+    Where tokens tie, what circling W^cyc does to steps in other norms than the Euclidean, or with a memory, is open.
+    """
+    known = _bias(rule, shape)
+    if known is None:
+        return None
+    plain = isinstance(known.norm, L2) and known.early_norm is None and not getattr(rule, "momentum", 0.0)
+    proved = (BY_C,) if isinstance(rule, GradientDescent) else ()
+    return _checked(rule, ON_SEQUENCES, known._replace(proved=proved), solve, () if plain else (acyclic,))
+
+
+def _checked(
+    rule: Any,
+    variable: str,
+    known: _Known,
+    solve: Callable[[Norm], MarginSolution | None],
+    more: tuple[Check, ...] = (),
+) -> ImplicitBias:
+    """What is known of an optimizer, less what its steps and memory do not allow on this problem."""
+    linear = tuple(_covering(proof, rule) for proof in known.proved_of_linear_models)
+    proved = known.proved
+    if variable == ON_CLASSES:  # a linear model itself
+        proved = tuple(proof for proof in linear if proof in known.proved_of_linear_models)
+        linear = tuple(proof for proof in linear if proof not in proved)
+    first = known.early_norm or known.norm
+    solution = None if first is None else solve(first)
+    conditions = () if first is None else (*_conditions(rule, solution), *more)
+    found = ImplicitBias(
+        optimizer_words(rule),
+        variable,
+        known.norm,
+        known.early_norm,
+        proved,
+        linear,
+        observed_by(rule, variable),
+        solution=solution,
+        note=known.note,
+        conditions=conditions,
+    )
+    if known.early_norm is not None and (decay_power(rule) or 0.0) <= 1.0:  # only the early norm depends on the memory
+        early = known.early_norm if all(conditions) else None
+        return found._replace(solution=None if known.norm is None else solve(known.norm), early_norm=early)
+    if all(conditions):
+        return found
+    return found._replace(norm=None, early_norm=None, proved=(), proved_of_linear_models=(), solution=None)
 
 
 # ---- what is known of each optimizer
@@ -175,7 +268,7 @@ class _Known(NamedTuple):
     norm: Norm | None
     early_norm: Norm | None = None
     proved: tuple[str, ...] = ()
-    observed: tuple[str, ...] = ()
+    proved_of_linear_models: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -189,21 +282,14 @@ def _euclidean(shape: tuple[int, ...]) -> Norm:
     return L2() if len(shape) == 1 else Frobenius()
 
 
-def _observed(norm: Norm, shape: tuple[int, ...]) -> tuple[str, ...]:
-    """The claim that looks at steepest descent in this norm on points of this shape."""
-    variable = ON_P if len(shape) == 1 else ON_W
-    return (OBSERVED_ON[variable],) if isinstance(norm, NORMS_OBSERVED_ON[variable]) else ()
-
-
 @_bias.register
 def _(rule: GradientDescent, shape: tuple[int, ...]) -> _Known:
-    return _Known(_euclidean(shape), proved=(BY_A,))
+    return _Known(_euclidean(shape), proved=(BY_A,), proved_of_linear_models=(BY_SOUDRY,))
 
 
 @_bias.register
 def _(rule: NormalizedGD, shape: tuple[int, ...]) -> _Known:
-    norm = _euclidean(shape)
-    return _Known(norm, proved=(BY_F_1, BY_FAST_RATES), observed=_observed(norm, shape))
+    return _Known(_euclidean(shape), proved=(BY_FAST_RATES,), proved_of_linear_models=(BY_F_1,))
 
 
 @_bias.register
@@ -218,63 +304,177 @@ def _(rule: SteepestDescent, shape: tuple[int, ...]) -> _Known | None:
         raise reject("optimizer", "one whose norm measures vectors", f"{rule!r}, whose norm measures matrices")
     if not isinstance(norm, L1 | L2 | LInf | Lp | Spectral | Nuclear | MaxRow):
         return None
-    proof = (BY_F_2 if rule.momentum > 0.0 else BY_F_1,)
-    return _Known(
-        norm,
-        proved=() if isinstance(norm, MaxRow) else proof,  # F has entrywise and Schatten norms
-        observed=() if rule.momentum > 0.0 else _observed(norm, shape),
-    )
+    proof = (BY_F_1,)
+    if rule.momentum > 0.0:
+        proof = () if rule.nesterov else (BY_F_2,)
+    return _Known(norm, proved_of_linear_models=() if isinstance(norm, MaxRow) else proof)  # F: entrywise and Schatten
 
 
 @_bias.register
 def _(rule: Adam, shape: tuple[int, ...]) -> _Known:
     if rule.eps == 0.0:
-        return _Known(LInf(), proved=(BY_F_ADAM, BY_ADAM), observed=("X-N5",))
-    return _Known(_euclidean(shape), LInf(), proved=(BY_TWO_FACES,), observed=("X-N5",))
+        return _Known(LInf(), proved_of_linear_models=(BY_F_ADAM, BY_ADAM))
+    return _Known(_euclidean(shape), LInf(), proved_of_linear_models=(BY_TWO_FACES,))
 
 
 @_bias.register
 def _(rule: MirrorDescent, shape: tuple[int, ...]) -> _Known:
-    norm = _euclidean(shape) if rule.p == 2.0 else Lp(rule.p)
-    return _Known(norm, proved=(BY_E,), observed=("E-1",))
+    return _Known(_euclidean(shape) if rule.p == 2.0 else Lp(rule.p), proved=(BY_E,))
 
 
 def _of_factors(rule: Any) -> _Known | None:
     """What is known of training Q and K; the norm is that of W = Q Kᵀ."""
-    inner, claims = rule.optimizer if isinstance(rule, Blockwise) else rule, (OBSERVED_ON[ON_FACTORS],)
+    inner = rule.optimizer if isinstance(rule, Blockwise) else rule
     steepest_in = inner.norm if isinstance(inner, SteepestDescent) else None
+    if steepest_in is not None and inner.momentum > 0.0:
+        return _Known(None, note=MEMORY_ON_FACTORS)
     if isinstance(inner, GradientDescent | NormalizedGD) or isinstance(steepest_in, L2):
-        return _Known(Nuclear(), proved=(BY_D_FACTORS, BY_FLOW_OF_FACTORS), observed=claims)
+        return _Known(Nuclear(), proved=(BY_D_FACTORS, BY_FLOW_OF_FACTORS))
     if isinstance(steepest_in, Spectral) and isinstance(rule, Blockwise):
-        return _Known(Spectral(), observed=claims)
+        return _Known(Spectral())
     if isinstance(steepest_in, LInf):  # whether by block or not, it is the same
-        return _Known(None, observed=claims, note=SIGN_ON_FACTORS)
+        return _Known(None, note=SIGN_ON_FACTORS)
     return _Known(None) if isinstance(inner, SteepestDescent | Adam | MirrorDescent | PolyakStep) else None
 
 
-def _of_classes(rule: Any, risk: MulticlassRisk) -> ImplicitBias | None:
-    """What is known of linear classifiers, with their margin problem: tokens are classes, queries are points."""
-    known = _bias(rule, risk.shape)
-    if known is None or known.norm is None:
-        return None
-    n_classes = risk.shape[0]
-    point, other = np.nonzero(np.arange(n_classes) != risk.classes[:, None])
-    triples = np.stack([point, risk.classes[point], other], axis=-1)
-    proved = tuple(proof for proof in known.proved if proof in ON_LINEAR_MODELS)
-    solution = bilinear_svm(np.eye(n_classes), risk.H, triples, norm=known.norm)
-    return ImplicitBias(_words(rule), ON_CLASSES, known.norm, known.early_norm, proved, ("F-1",), None, solution)
+def is_known(rule: Any) -> bool:
+    """Whether the library says anything of this optimizer; of a user's own, or of steps in a norm of theirs, it does not."""
+    if isinstance(rule, Blockwise):
+        return is_known(rule.optimizer)
+    norm = getattr(rule, "norm", None)
+    return _bias.dispatch(type(rule)) is not _bias.dispatch(object) and (
+        norm is None or isinstance(norm, L1 | L2 | LInf | Lp | Spectral | Nuclear | MaxRow)
+    )
 
 
-def _words(rule: Any) -> str:
+def unknown_words(rule: Any) -> str:
+    """That nothing is said of an optimizer, in words."""
+    return f"no theorem or claim here is about {optimizer_words(rule)}"
+
+
+def optimizer_words(rule: Any) -> str:
     """The optimizer as it is written, without what never changes its bias."""
     if isinstance(rule, Blockwise):
-        return f"Blockwise({_words(rule.optimizer)})"
+        return f"Blockwise({optimizer_words(rule.optimizer)})"
     name = type(rule).__name__
-    if name == "SteepestDescent":
-        return f"SteepestDescent({rule.norm!r})"
+    if isinstance(rule, SteepestDescent):
+        name = f"SteepestDescent({rule.norm!r})" if name == "SteepestDescent" else name
+        ahead = "Nesterov's momentum" if rule.nesterov else "momentum"
+        return f"{name} with {ahead} {rule.momentum:g}" if rule.momentum > 0.0 else name
     if isinstance(rule, Adam):
-        return f"Adam with ε = {rule.eps:g}"
+        return f"Adam with β = {rule.betas} and ε = {rule.eps:g}"
     return f"MirrorDescent with p = {rule.p:g}" if isinstance(rule, MirrorDescent) else name
+
+
+# ---- steps and memory
+
+
+def decay_power(rule: Any) -> float | None:
+    """a of steps η_t ∝ t^-a, 0 for constant ones; None for a function of the step, of which nothing is known."""
+    size = getattr(rule, "size", 1.0)
+    if isinstance(size, PowerDecay):
+        return size.power
+    return None if callable(size) else 0.0
+
+
+def _covering(proof: str, rule: Any) -> str:
+    """A citation of a theorem on falling steps, which says so where these are none of its own."""
+    a = decay_power(rule)
+    if a is None:
+        return f"{proof}, which these are not known to be"
+    covered = {BY_SOUDRY: True, BY_ADAM: 0.0 < a <= 1.0, BY_TWO_FACES: 1.0 / 3.0 < a < 1.0}.get(proof, a == 0.5)
+    return proof if covered else f"{proof}{NOT_COVERED}"
+
+
+def _conditions(rule: Any, solution: MarginSolution | None) -> tuple[Check, ...]:
+    """What must hold for the steps to follow the gradients of now, in the norm of `solution`; nothing without a memory."""
+    power, momentum = decay_power(rule), getattr(rule, "momentum", 0.0)
+    checks = []
+    if power is not None and power > 1.0:
+        said = f"steps that fall like t^-{power:g} have a finite sum, so that weights stay finite"
+        checks.append(Check("sum of steps", False, said, {"power": power}))
+    if isinstance(rule, Adam):
+        first, second = rule.betas
+        relation = "does not exceed" if first <= second else "exceeds"
+        said = f"β₁ = {first:g} {relation} β₂ = {second:g}"
+        checks.append(Check("β₁ ≤ β₂", first <= second, said, {"beta_1": first, "beta_2": second}))
+        checks.append(_fades(rule, -0.5 * float(np.log(max(second, _TINY))), "½ log(1/β₂)", solution))
+    elif momentum > 0.0:
+        checks.append(_fades(rule, -float(np.log(momentum)), "log(1/β)", solution))
+    return tuple(checks)
+
+
+def _fades(rule: Any, rate: float, words: str, solution: MarginSolution | None) -> Check:
+    """Whether the memory of old gradients fades faster, e^-rate a step, than steps of this size make gradients fall, e^-ηγ."""
+    name, power = "memory", decay_power(rule)
+    if solution is None or solution.status is not Status.OPTIMAL:
+        lacking = "no solver gives it" if solution is None else solution.status.value.rstrip(".").lower()
+        return Check(name, False, f"ηγ is to stay below {words} = {rate:.4g}, and γ is not known ({lacking})")
+    if power is None:
+        return Check(
+            name, False, f"how η_t γ compares with {words} = {rate:.4g} is not known of a function of the step"
+        )
+    fall = size_at(rule.size, 0) * float(solution.margin)
+    numbers = {"eta_gamma": fall, "memory_rate": rate, "ratio": fall / rate}
+    if power == 0.0 or fall <= rate:
+        relation = "is below" if fall < rate else "is not below"
+        meaning = "" if fall < rate else ", so that old gradients outweigh new ones"
+        return Check(name, fall < rate, f"ηγ = {fall:.4g} {relation} {words} = {rate:.4g}{meaning}", numbers)
+    n_steps = (fall / rate) ** (1.0 / power)
+    said = f"η_t γ, {fall:.4g} at first, is below {words} = {rate:.4g} from step {n_steps:,.0f} on"
+    return Check(name, True, said, {**numbers, "first_step": n_steps})
+
+
+# ---- which claims ran it
+
+
+def run_kind(rule: Any) -> tuple[Any, ...] | None:
+    """What optimizers share that differ in the size of their steps alone; None for one that is unknown or has a schedule of its own."""
+    if isinstance(rule, Blockwise):
+        inner = run_kind(rule.optimizer)
+        by_entry = isinstance(getattr(rule.optimizer, "norm", None), LInf)  # the same by block or not
+        return inner if inner is None or by_entry else ("by block", *inner)
+    power = decay_power(rule)
+    if power is None or not is_known(rule):
+        return None
+    if isinstance(rule, NormalizedGD):
+        return ("steepest", "Euclidean norm", 0.0, False, power)
+    if isinstance(rule, SteepestDescent):
+        norm = "Euclidean norm" if isinstance(rule.norm, L2) else norm_words(rule.norm)
+        return ("steepest", norm, rule.momentum, rule.nesterov and rule.momentum > 0.0, power)
+    if isinstance(rule, Adam):
+        return ("Adam", rule.betas, rule.eps > 0.0, power)
+    if isinstance(rule, MirrorDescent):
+        return ("mirror", rule.p, rule.normalized, power)
+    return (type(rule).__name__,)
+
+
+def observed_by(rule: Any, variable: str, label: str = "") -> tuple[str, ...]:
+    """The ids of the claims that declare runs of this optimizer on this variable, with steps of any size.
+
+    Args:
+        label: of a statement, such as "A Thm 3": only claims about it.
+    """
+    kind = run_kind(rule)
+    return tuple(
+        claim.id
+        for claim in _claims()
+        if kind is not None
+        and (not label or label in claim.labels)
+        and any(run.variable == variable and run_kind(run.optimizer) == kind for run in claim.runs)
+    )
+
+
+def claim_words(ids: tuple[str, ...]) -> str:
+    """Claims as a sentence names them: "claims A-F9 and X-N2"."""
+    return f"{'claims' if len(ids) > 1 else 'claim'} {', '.join(ids[:-1])}{' and ' if ids[1:] else ''}{ids[-1] if ids else ''}"
+
+
+@cache
+def _claims() -> tuple[Any, ...]:
+    """The claims that declare runs, imported when they are first asked for, as those of `ml.ledger` are: the library never needs them."""
+    catalogue = import_module("marginlens_papers.claims.catalogue")
+    return tuple(claim for claim in catalogue.known_claims() if claim.runs)
 
 
 # ---- the margin problem
@@ -291,16 +491,21 @@ def _tokens(risk: Any, start: Any, selected: Any) -> IntArray | None:
     return of_p.data.optimal(of_p.head) if of_p.is_linear else None
 
 
-def _solve(risk: Any, tokens: IntArray, norm: Norm) -> MarginSolution | None:
-    """The margin problem of these tokens, in p or in the transpose of W; None where no solver takes it.
+def _solve(risk: Any, tokens: IntArray | None, norm: Norm) -> MarginSolution | None:
+    """The margin problem of these tokens, in p or in the transpose of W, or of the classes; None where no solver takes it.
 
     The rows of the transpose are not those of W, so the problem in the norm of rows is left out.
     """
-    if isinstance(norm, MaxRow):
+    if isinstance(norm, MaxRow) and not isinstance(risk, MulticlassRisk):
         return None
     try:
         if isinstance(risk, AttentionRisk):
             return att_svm(risk.data, tokens, norm=norm)
+        if isinstance(risk, MulticlassRisk):  # tokens are classes, queries are points
+            n_classes = risk.shape[0]
+            point, other = np.nonzero(np.arange(n_classes) != risk.classes[:, None])
+            triples = np.stack([point, risk.classes[point], other], axis=-1)
+            return bilinear_svm(np.eye(n_classes), risk.H, triples, norm=norm)
         data, queries = risk.of_p.data, np.atleast_2d(risk.query)
         _, pairs = token_pairs(data, tokens)
         first = pairs[:, 0] * data.n_tokens

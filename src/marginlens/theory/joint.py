@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from marginlens.risk.softmax import probabilities
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, relaxed_svm
 from marginlens.theory.assumptions import Check, TheoremVerdict
+from marginlens.theory.implicit_bias import ON_BOTH, claim_words, observed_by, unknown_words
 from marginlens.theory.label_margin import (
     BestSelections,
     LabelMargin,
@@ -277,11 +278,17 @@ def _(risk: JointRisk, start: Any, optimizer: Any, max_problems: int) -> list[Pr
     The candidates for α are the selections with the largest label margin. The condition of Theorem 6 that α is selected in the limit is
     replaced by one on the data that implies it: the shortest p that separates α on S selects it outside S as well, with room to spare.
     """
-    for name, value in (("start", start), ("optimizer", optimizer)):
-        if value is not None:
-            raise reject(name, "left out for a JointRisk, because Theorems 5 and 6 are about the joint path", "it")
+    if start is not None:
+        raise reject("start", "left out for a JointRisk, because Theorems 5 and 6 are about the joint path", "it")
     data = risk.data.as_batch()
-    return [_best_prediction(data[j], risk.loss, max_problems) for j in range(len(data))]
+    found = [_best_prediction(data[j], risk.loss, max_problems) for j in range(len(data))]
+    if optimizer is None:
+        return found
+    said = f"{unknown_words(optimizer)} on v and p together: A Thms 5 and 6 are about the joint path"
+    claims = observed_by(optimizer, ON_BOTH)
+    if claims:
+        said = f"no theorem here is about descent on v and p together, only about the joint path; such runs are in {claim_words(claims)}"
+    return [replace(each, why=f"{each.why} {said[0].upper()}{said[1:]}.") for each in found]
 
 
 def _best_prediction(data: TokenDataset, loss: Loss, max_problems: int) -> Prediction:

@@ -10,7 +10,7 @@ from marginlens.papers import implements
 from marginlens.risk import MulticlassRisk
 from marginlens.status import Status
 from marginlens.theory.assumptions import Check, TheoremVerdict
-from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias, norm_words
+from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias, norm_words, unknown_words
 from marginlens.theory.prediction import Prediction, predictions
 
 RATES = {
@@ -25,9 +25,8 @@ def _(risk: MulticlassRisk, start: Any, optimizer: Any, max_problems: int) -> li
     name = "MulticlassRisk"
     bias = None if optimizer is None else implicit_bias(optimizer, risk)
     if bias is None:
-        return [
-            Prediction(name, (), "Which margin a linear classifier attains depends on the optimizer: give optimizer=.")
-        ]
+        unknown = "Which margin a linear classifier attains depends on the optimizer: give optimizer=."
+        return [Prediction(name, (), unknown if optimizer is None else f"Not certain: {unknown_words(optimizer)}.")]
     verdict = check_steepest_theorem(optimizer, bias)
     if verdict is None:
         return [Prediction(name, (), f"No theorem that is checked here covers {bias.optimizer}.", bias=bias)]

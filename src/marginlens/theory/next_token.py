@@ -8,17 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
-from marginlens.errors import reject
+from marginlens.errors import InputError, reject
 from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs, separated_tokens
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.loss_check import check_loss
-from marginlens.optimizers import GradientDescent
+from marginlens.norms import L2, Norm
+from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token_heads import HeadCheck, check_head
 from marginlens.status import Status
 from marginlens.svm import GraphSolution, MarginSolution, graph_svm
 from marginlens.theory.assumptions import Check, TheoremVerdict
+from marginlens.theory.implicit_bias import bias_on_sequences, is_known, optimizer_words, unknown_words
 from marginlens.theory.prediction import UNDER_17, Prediction, predictions
 from marginlens.typing import FloatArray, IntArray
 
@@ -91,7 +93,7 @@ def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer
             ),
             TheoremVerdict(
                 f"C Thm 3{remark}",
-                (log, labels, identical, separable, *_check_step(used, optimizer)),
+                (log, labels, identical, separable, *_check_step(used, optimizer, mix)),
                 "gradient descent from any start converges to the direction of W^mm, and its part in S_cyc to W^cyc",
             ),
         )
@@ -108,16 +110,26 @@ def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer
         every = (*stated, *extended)
         notes = (*notes, f"As stated, none of C Thms 1 to 3 applies: {identical.sentence}.")
     direction = np.asarray(priority.x) * float(priority.margin) if separable else None
+
+    def in_norm(norm: Norm) -> MarginSolution | None:
+        try:
+            return priority if isinstance(norm, L2) else graph_svm(used.E, graphs, norm=norm)
+        except InputError:  # a norm without a solver
+            return None
+
     return Prediction(
         "NextTokenRisk",
         every,
-        _why(first, second, third, priority),
+        _why(first, second, third, priority, optimizer),
         notes,
         direction=direction if third.applies else None,
         path_direction=direction if first.applies or second.applies else None,
         details=NextTokenDetails(
             graphs, priority, mix, mix.x if finite and (second.applies or third.applies) else None, targets
         ),
+        bias=None
+        if optimizer is None
+        else bias_on_sequences(optimizer, (used.d_model, used.d_model), in_norm, acyclic),
     )
 
 
@@ -156,12 +168,16 @@ def _check_separable(priority: MarginSolution) -> Check:
     return Check("Graph-SVM feasible, W^mm ≠ 0", priority.status is Status.OPTIMAL, said)
 
 
-def _check_step(data: SequenceDataset, optimizer: Any) -> tuple[Check, ...]:
+def _check_step(data: SequenceDataset, optimizer: Any, mix: CyclicCorrection) -> tuple[Check, ...]:
     if optimizer is None:
         return ()
     largest = 1.0 / NextTokenRisk(data).smoothness()
+    if not is_known(optimizer):
+        return (Check("step size", False, unknown_words(optimizer)),)
     if not isinstance(optimizer, GradientDescent):
-        said = "the theorem is about constant steps; normalised ones circle W^cyc at a distance of about one step"
+        said = f"the theorem is about constant steps of plain gradient descent, not about {optimizer_words(optimizer)}"
+        if isinstance(optimizer, NormalizedGD) and mix.status is not Status.TRIVIAL:
+            said = "the theorem is about constant steps; normalised ones circle W^cyc at a distance of about one step"
         return (Check("step size", False, said),)
     return (
         Check(
@@ -211,11 +227,15 @@ def _realizable(data: SequenceDataset, targets: IntArray, identity: bool, loss: 
     )
 
 
-def _why(first: TheoremVerdict, second: TheoremVerdict, third: TheoremVerdict, priority: MarginSolution) -> str:
+def _why(
+    first: TheoremVerdict, second: TheoremVerdict, third: TheoremVerdict, priority: MarginSolution, optimizer: Any
+) -> str:
     if third.applies:
         return f"Certain: W grows along W^mm, by {third.citation}; its part in S_cyc tends to W^cyc."
     if priority.status is Status.TRIVIAL:
         return "W does not diverge: nothing is strictly ranked, and the minimum is the cyclic correction alone."
     if first.applies or second.applies:
-        return f"Certain for the regularisation path, by {(first if first.applies else second).citation}; open for gradient descent."
+        plain = optimizer is None or isinstance(optimizer, GradientDescent)
+        descent = "gradient descent" if plain else optimizer_words(optimizer)
+        return f"Certain for the regularisation path, by {(first if first.applies else second).citation}; open for {descent}."
     return f"Not certain: {third.failed[0].sentence}. Descent may follow the pseudo-graphs of what it selects itself (C §6)."

@@ -33,7 +33,17 @@ from marginlens.theory.assumptions import (
 )
 from marginlens.theory.basin import BasinCone, basin_cone
 from marginlens.theory.directional import SAME_DIRECTION_ATOL, directional_margin
-from marginlens.theory.implicit_bias import BY_A, ImplicitBias, implicit_bias
+from marginlens.theory.implicit_bias import (
+    BY_A,
+    BY_C,
+    ON_P,
+    ImplicitBias,
+    claim_words,
+    implicit_bias,
+    is_known,
+    observed_by,
+    unknown_words,
+)
 from marginlens.theory.mixing import mixing_constants, optimal_sets
 from marginlens.theory.optimality import (
     TokenOptimality,
@@ -48,11 +58,6 @@ from marginlens.typing import BoolArray, FloatArray, IntArray
 UNDER_17 = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
 _SET_LABEL = "G^mm"  # of a global minimum of ATT-SVM'
 _MAX_PRINTED = 10  # candidates
-OBSERVED_IN = {
-    "A Thm 2": "claim A-F1a",
-    "A Thm 3": "claims A-F1b and A-F2",
-}  # normalised steps did what a theorem says of plain ones
-OBSERVED_WITHOUT_THEOREM = "claim A-F9"  # normalised runs ended in the max-margin direction of what they selected
 
 
 class Candidates(NamedTuple):
@@ -136,7 +141,7 @@ class Prediction(Result, Tabular):
             known of it.
         details: the quantities behind the verdicts: `AttentionDetails`, `JointDetails`, `NextTokenDetails` or `EmbeddingDetails`.
 
-    `to_frame()` has one row per condition of a theorem: theorem, condition, holds, sentence.
+    `to_frame()` has one row per condition of a theorem, and of the optimizer's bias: theorem, condition, holds, sentence.
     """
 
     problem: str
@@ -165,7 +170,7 @@ class Prediction(Result, Tabular):
     def __str__(self) -> str:
         shown = [verdict for verdict in self.verdicts if verdict.citation.endswith(UNDER_17)] or self.verdicts
         listed = () if self.candidates is None else (str(self.candidates),)
-        bias = () if self.bias is None or self.bias.proved == (BY_A,) else (str(self.bias),)
+        bias = () if self.bias is None or self.bias.proved in ((BY_A,), (BY_C,)) else (str(self.bias),)
         return "\n".join([*self.notes, *map(str, shown), *listed, self.why, *bias])
 
     def plot(self, ax: Any = None) -> Any:
@@ -189,7 +194,8 @@ class Prediction(Result, Tabular):
         return ax
 
     def _columns(self) -> dict[str, Any]:
-        return condition_columns(self.verdicts)
+        of_bias = () if self.bias is None else (TheoremVerdict("bias", self.bias.conditions, ""),)
+        return condition_columns((*self.verdicts, *of_bias))
 
     def _headline(self) -> Headline:
         return Headline("", self.why, True if self.why.startswith("Certain") else None)
@@ -242,11 +248,10 @@ def predict(risk: Any, *, start: Any = None, optimizer: Any = None, max_problems
     rule = None if optimizer is None else as_optimizer(optimizer)
     found = predictions(risk, start, rule, max_problems)
     if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk) and rule is not None:
-        starts = [None] * len(risk) if start is None else risk.start(start)
-        singles = [risk[j] for j in range(len(risk))] if risk.is_batch else [risk]
+        biases = implicit_bias(rule, risk, start=start)
         found = [
-            replace(prediction, bias=implicit_bias(rule, single, start=x))
-            for prediction, single, x in zip(found, singles, starts, strict=True)
+            replace(prediction, bias=bias)
+            for prediction, bias in zip(found, biases if risk.is_batch else [biases], strict=True)
         ]
     return found if getattr(risk, "is_batch", False) else found[0]
 
@@ -280,15 +285,20 @@ def predict_limit(
 @singledispatch
 def predictions(risk: Any, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
     """The predictions for each problem of a risk: by default that no theorem is known for it."""
-    return [_without_theorem(risk)] * (len(risk) if getattr(risk, "is_batch", False) else 1)
+    return [_without_theorem(risk, optimizer)] * (len(risk) if getattr(risk, "is_batch", False) else 1)
 
 
-def _without_theorem(risk: Any) -> Prediction:
+def _without_theorem(risk: Any, optimizer: Any) -> Prediction:
     name = type(risk).__name__
     what = f"{name} with a nonlinear head" if isinstance(risk, AttentionRisk) else name
     what = f"{name} with a query for each input" if isinstance(risk, MatrixRisk) else what
     can = "descend(risk) trains on it, and least_distance(*risk.margin_rows(selected)) gives the max-margin direction of what a run selects"
-    return Prediction(name, (), f"No theorem is known for {what}: {can}.")
+    why = f"No theorem is known for {what}: {can}."
+    if isinstance(risk, MatrixRisk | FactorRisk):
+        why = f"No theorem that is checked here is about {what}; D (arXiv 2308.16898) is, under conditions of its own: {can}."
+    if optimizer is not None and not is_known(optimizer):
+        why = f"{why} And {unknown_words(optimizer)}."
+    return Prediction(name, (), why)
 
 
 # ---- paper A, one head
@@ -313,7 +323,7 @@ class AttentionDetails(NamedTuple):
 @predictions.register
 def _(risk: AttentionRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
     if not risk.is_linear:
-        return [_without_theorem(risk)] * len(risk)
+        return [_without_theorem(risk, optimizer)] * len(risk)
     data = risk.data.as_batch()
     heads = data.head(risk.head)
     starts = [None] * len(data) if start is None else risk.start(start)
@@ -324,7 +334,7 @@ def _(risk: AttentionRisk, start: Any, optimizer: Any, max_problems: int) -> lis
 def _(risk: MatrixRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
     """Lemma 1: Wᵀu takes the steps of p, those of `matching_optimizer`, and W/‖W‖_F tends to the matrix of p's limit."""
     if not risk.shares_query:
-        return [_without_theorem(risk)] * len(risk)
+        return [_without_theorem(risk, optimizer)] * len(risk)
     size = float(length(risk.query))
     rule = optimizer
     if isinstance(optimizer, GradientDescent | NormalizedGD):
@@ -405,7 +415,7 @@ def _of_p(
     return Prediction(
         "AttentionRisk",
         (path, *by_descent) if to_set is None else (path, *by_descent, to_set),
-        _why(promise, normalised, step, why_not, minima),
+        _why(promise, optimizer, step, why_not, minima),
         notes,
         direction=promise.direction if promise is not None and (step is None or step) else None,
         path_direction=path_direction,
@@ -440,16 +450,17 @@ def _promise(
     return None
 
 
-def _why(
-    promise: _Promise | None, normalised: bool, step: Check | None, why_not: str, minima: FloatArray | None
-) -> str:
+def _why(promise: _Promise | None, optimizer: Any, step: Check | None, why_not: str, minima: FloatArray | None) -> str:
     """What is known of the limit, how surely, and what would make it surer."""
-    if promise is None:
+    normalised = isinstance(optimizer, NormalizedGD)
+    if optimizer is not None and not is_known(optimizer):
+        sentences = [f"Not certain: {unknown_words(optimizer)}."]
+    elif promise is None:
         sentences = [why_not]
         if normalised:
             sentences.append(
                 "Steps are normalised besides, which no theorem covers. Observed, not proved: runs that saturate end in the max-margin "
-                f"direction of the tokens that they select ({OBSERVED_WITHOUT_THEOREM})."
+                f"direction of the tokens that they select ({claim_words(observed_by(optimizer, ON_P))})."
             )
     elif step is None:
         sentences = [f"Certain for constant steps up to 1/L_p: {promise.limit}, by {promise.reason}."]
@@ -459,11 +470,15 @@ def _why(
         sentences = [
             f"Observed, not proved: {promise.limit}. {promise.reason} proves it for constant steps up to 1/L_p = "
             f"{power_text(-step.numbers['log_L_p'])}; normalised steps, which no theorem covers, went there in "
-            f"{OBSERVED_IN[promise.citation]}."
+            f"{claim_words(observed_by(optimizer, ON_P, promise.citation))}."
         ]
     else:
+        largest = (
+            "that" if isinstance(optimizer, GradientDescent) else f"1/L_p = {power_text(-step.numbers['log_L_p'])}"
+        )
         sentences = [
-            f"Not certain: {step.sentence}. Constant steps up to that have a certain limit: {promise.limit}, by {promise.reason}."
+            f"Not certain: {step.sentence}. Constant steps of plain gradient descent up to {largest} have a certain limit: "
+            f"{promise.limit}, by {promise.reason}."
         ]
     if minima is not None:
         where = "the one global minimum" if len(minima) == 1 else f"the {len(minima)} global minima"

@@ -55,6 +55,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "C-A": "c.automaton",
     "C-H": "c.held_out",
     "C-L": "c.gradient",
+    "C-O": "c.other_optimizers",
     "D-1": "d.local_convergence",
     "D-2": "d.rank",
     "D-3": "d.multi_token",
@@ -69,6 +70,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-N3": "ours.factors",
     "X-N4": "ours.norm_selections",
     "X-N5": "ours.adam_faces",
+    "X-N6": "ours.memory",
 }
 
 _REQUIRED = ("labels", "title", "statement", "protocol", "paper_value", "expected")  # of every claim

@@ -14,8 +14,9 @@ from marginlens.dynamics import Record, UntilLength, UntilNorm, descend
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
+from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
 
@@ -84,6 +85,7 @@ class A_F2(Claim):
     }
     headline = "share_of_starts_that_converge"
     paper_number = "every start"
+    runs = (Run(ON_P, NormalizedGD()),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend from inside every cone, then from wider and wider ones."""
@@ -346,6 +348,7 @@ class A_T3(Claim):
     }
     headline = "share_of_flows_that_converge"
     paper_number = "every start"
+    runs = (Run(ON_P, GradientDescent(1.0)),)  # of size 1/L_p
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Take plain steps and follow the flow from inside every cone; then start outside one."""

@@ -13,8 +13,9 @@ from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory import token_optimality
+from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 from marginlens_papers.claims.drawing import (
@@ -66,6 +67,7 @@ class A_F1a(Claim):
         "largest_late_fall": Words("Largest fall of the correlation between recorded steps from step 100 on"),
     }
     headline = "corr_end"
+    runs = (Run(ON_P, NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend from the six starts and compare direction and norm with the SVM solution along the way."""
@@ -193,6 +195,7 @@ class A_F1b(Claim):
         "corr_end": Words("Lowest correlation of a start with its limit after the last step"),
     }
     headline = "corr_end"
+    runs = (Run(ON_P, NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Certify both directions, descend from the six starts and from a grid of starts, and repeat two runs with rounding."""
@@ -337,6 +340,7 @@ class A_F1c(Claim):
         ),
     }
     headline = "corr_end"
+    runs = (Run(ON_P, NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Solve the ATT-SVM of the optimal tokens and descend towards it from six starts."""

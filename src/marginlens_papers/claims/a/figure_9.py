@@ -13,12 +13,14 @@ from marginlens.data import TokenDataset
 from marginlens.data.counter_based import sphere_problems
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
+from marginlens.optimizers import NormalizedGD
 from marginlens.risk import softmax
 from marginlens.svm import Status, set_svm
 from marginlens.sweeps import Sweep, sweep
 from marginlens.theory import token_optimality
+from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 from marginlens_papers.scale_runs import (
@@ -95,6 +97,7 @@ class A_F9(Claim):
     }
     headline = "smallest_mean_corr"
     paper_number = ".997 on average"
+    runs = (Run(ON_P, NormalizedGD()),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend every random problem, solve the ATT-SVM of what it selected, and classify; then again with the textbook gradient."""

@@ -17,8 +17,9 @@ from marginlens.result.palette import ACCENTS, INK
 from marginlens.risk import JointRisk, softmax
 from marginlens.svm import att_svm, relaxed_svm
 from marginlens.theory import predict_limit
+from marginlens.theory.implicit_bias import ON_BOTH, ON_P
 from marginlens.typing import FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 
@@ -116,6 +117,7 @@ class A_F3(Claim):
         "fixed_head_corr_p_mm": Words("Panel (b) with the head's norm fixed at 10: correlation of $p$ with $p^mm$"),
     }
     headline = "descent_corr_p_b"
+    runs = (Run(ON_BOTH, Blockwise(NormalizedGD(STEP))),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Predict both panels from the data, then let descent and the joint path go there."""
@@ -563,6 +565,7 @@ class A_F5(Claim):
         "largest_error_of_height": Words("Largest difference of the settled height from $½ log(C |ℓ'(C)| / |ℓ'(1)|)$"),
     }
     headline = "corr_end"
+    runs = (Run(ON_P, NormalizedGD(0.1)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend for every score and both losses; measure side, order, limit and settled height."""

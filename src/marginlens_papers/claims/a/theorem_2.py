@@ -22,8 +22,9 @@ from marginlens.theory import (
     smoothness,
     token_optimality,
 )
+from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import Limit, Note, gaps_and_norms, paths_in_plane, starts_that_select
 
@@ -114,6 +115,7 @@ class A_F8(Claim):
     }
     headline = "corr_lmm"
     paper_number = "two limits"
+    runs = (Run(ON_P, NormalizedGD(0.1)), Run(ON_P, GradientDescent(1.0)))
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Certify the two directions of the named data, descend to both, shade the starts, and search for more such data."""
@@ -332,6 +334,7 @@ class A_T2(Claim):
     }
     headline = "smallest_corr"
     paper_number = "→ 1"
+    runs = (Run(ON_P, GradientDescent(1.0)),)  # of size 1/L_p
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend with steps 1/L_p on random problems and hold risk, norm and direction against the theorem; then break its conditions."""

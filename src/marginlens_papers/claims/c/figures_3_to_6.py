@@ -19,12 +19,14 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.directions import correlation
 from marginlens.graphs.cyclic import LocalRule, local_subset, selected_positions
 from marginlens.losses.next_token import CrossEntropy, SquaredLoss, SquaredProbability
+from marginlens.optimizers import NormalizedGD
 from marginlens.status import Status
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.sweeps import Plan, sweep
+from marginlens.theory.implicit_bias import ON_SEQUENCES
 from marginlens.typing import BoolArray, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims.c.training_curves import (
     GLOBAL,
     RULES,
@@ -82,6 +84,7 @@ class C_F3(Claim):
     }
     headline = "corr_at_4000"
     paper_number = "> .99 (.9927 in the figure)"
+    runs = (Run(ON_SEQUENCES, NormalizedGD(0.01)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train in both forms and follow the correlation with W^mm."""
@@ -231,6 +234,7 @@ class C_F4(Claim):
     }
     headline = "corr_at_4000"
     paper_number = "≈ .987"
+    runs = (Run(ON_SEQUENCES, NormalizedGD(0.01)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train in both forms; follow the correlation with W^mm and the distance of the cyclic part to W^cyc."""

@@ -19,8 +19,9 @@ from marginlens.optimizers import GradientDescent
 from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
+from marginlens.theory.implicit_bias import ON_SEQUENCES
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,6 +109,7 @@ class C_T3(Claim):
     }
     headline = "median_corr_from_zero"
     paper_number = "→ 1"
+    runs = (Run(ON_SEQUENCES, GradientDescent(1.0)),)  # of size 1/L
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend on every dataset from every kind of start."""

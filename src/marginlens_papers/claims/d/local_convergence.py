@@ -14,8 +14,9 @@ from marginlens.optimizers import Blockwise, NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
+from marginlens.theory.implicit_bias import ON_FACTORS, ON_W
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 
@@ -70,6 +71,7 @@ class D_1(Claim):
     }
     headline = "mean_corr_W_last"
     paper_number = "about .99"
+    runs = (Run(ON_W, NormalizedGD(STEP)), Run(ON_FACTORS, Blockwise(NormalizedGD(STEP))))
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train W exactly and by the authors' steps, and the factors; then solve the margin problems."""

@@ -13,8 +13,9 @@ from marginlens.norms import L2, Lp, Norm
 from marginlens.optimizers import Blockwise, MirrorDescent
 from marginlens.risk import AttentionRisk, JointRisk
 from marginlens.svm import att_svm, label_svm, relaxed_svm
+from marginlens.theory.implicit_bias import ON_BOTH, ON_W
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
 from marginlens_papers.claims import drawing
 
 if TYPE_CHECKING:
@@ -74,6 +75,14 @@ class E_1(Claim):
     }
     headline = "mean_divergence_3_3"
     paper_number = "about 0"
+    runs = tuple(
+        Run(variable, optimizer)
+        for p in N_STEPS
+        for variable, optimizer in (
+            (ON_W, MirrorDescent(p, STEP, normalized=True)),
+            (ON_BOTH, Blockwise(MirrorDescent(p, STEP, normalized=True))),
+        )
+    )
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train with each p, solve for each p', and measure."""

@@ -15,9 +15,10 @@ from marginlens.optimizers.schedules import PowerDecay
 from marginlens.risk import AttentionRisk
 from marginlens.risk.matrix import FactorRisk
 from marginlens.svm import att_svm
+from marginlens.theory.implicit_bias import ON_FACTORS
 from marginlens.theory.sign_factors import sign_factor_margin
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map, level
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ KNOWN: dict[str, Norm] = {
     "Frobenius": Frobenius(),
     "nuclear": Nuclear(),
     "spectral": Spectral(),
+}
+OTHERS: dict[str, Optimizer] = {
+    "normalised GD": Blockwise(SteepestDescent(Frobenius(), PowerDecay(0.5, 0.5))),
+    "spectral": Blockwise(SteepestDescent(Spectral(), PowerDecay(0.5, 0.5))),
 }
 
 
@@ -90,6 +95,10 @@ class X_N3(Claim):
         ),
     }
     headline = "least_mean_alignment"
+    runs = (
+        Run(ON_FACTORS, SignDescent(PowerDecay(SIGN_SIZE, 0.5))),
+        *(Run(ON_FACTORS, rule) for rule in OTHERS.values()),
+    )
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train the factors by all three, and hold the runs against the margins of W, the bound and its conditions."""
@@ -107,12 +116,8 @@ class X_N3(Claim):
             sign.append({"width": width, **_sign_run(risk, rule, start, n_steps)})
         risk = FactorRisk(of_p, queries, 10)
         start = rng.uniform(-START, START, (n_problems, *risk.shape))
-        others: dict[str, Optimizer] = {
-            "normalised GD": Blockwise(SteepestDescent(Frobenius(), PowerDecay(0.5, 0.5))),
-            "spectral": Blockwise(SteepestDescent(Spectral(), PowerDecay(0.5, 0.5))),
-        }
         shares = {}
-        for name, optimizer in others.items():
+        for name, optimizer in OTHERS.items():
             run = descend(risk, optimizer=optimizer, n_steps=n_steps, start=start)
             shares[name] = _shares(risk, run.final, run.selected)
             progress.advance()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 import marginlens as ml
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map, level
 from marginlens_papers.norm_runs import SETTINGS, NormRuns, Setting, archived_norm_runs, norm_runs
 
@@ -57,6 +57,10 @@ def _words(variable: str) -> dict[str, Words]:
                 f"Descent in {name}: mean share after {LONG_STEPS:,} steps, over the runs that have settled on their tokens"
             )
     return {number: Words(sentence) for number, sentence in sentences.items()}
+
+
+def _runs(variable: str) -> tuple[Run, ...]:
+    return tuple(Run(variable, geometry.descent(STEPS)) for geometry in SETTINGS[variable].geometries)
 
 
 def _steps(variable: str) -> str:
@@ -218,6 +222,7 @@ class X_N1(_OneNormOneMargin):
     }
     words = _words("W")
     variable = "W"
+    runs = _runs("W")
 
     def note(self, runs: NormRuns, long: NormRuns) -> str:
         """Why coordinate descent is last, where it misses its aim, and what late changes do to a mean."""
@@ -266,6 +271,7 @@ class X_N2(_OneNormOneMargin):
     }
     words = _words("p")
     variable = "p"
+    runs = _runs("p")
 
     def note(self, runs: NormRuns, long: NormRuns) -> str:
         """Which other shares are above the aim, and that the solutions' are too."""

@@ -1,0 +1,184 @@
+"""X N6: momentum and Adam reach their norm's margin while their memory fades faster than gradients fall; what happens beyond."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import marginlens as ml
+from marginlens.data import sphere_queries, sphere_tokens
+from marginlens.dynamics import Record, descend
+from marginlens.norms import L2, LInf, Spectral
+from marginlens.optimizers import Adam, PowerDecay, SteepestDescent
+from marginlens.risk import AttentionRisk
+from marginlens.theory.implicit_bias import ON_P, ON_W, implicit_bias
+from marginlens.typing import FloatArray, IntArray
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
+from marginlens_papers.norm_runs import norms_of, smallest_lead
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SEED = 67
+RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+CLOCK, LATE_CLOCK = 200.0, 20_000.0  # steps, each counted as min(ηγ, rate)
+BELOW, BEYOND, FAR_BEYOND = 0.8, 1.5, 12.0  # ratios of ηγ to the memory's rate
+FALLING_FROM, FALLING_STEPS = 16.0, 64  # first ratio of falling steps; their number over that at which it is one
+RULES: dict[str, tuple[Any, ...]] = {  # by name, with a size to be replaced
+    **{
+        name: tuple(SteepestDescent(norm, 1.0, *memory) for memory in ((0.5, False), (0.9, False), (0.95, True)))
+        for name, norm in (("sign", LInf()), ("normalised", L2()), ("Muon", Spectral()))
+    },
+    "Adam": (Adam(1.0, (0.5, 0.5)), Adam(1.0, (0.9, 0.99)), Adam(1.0), Adam(1.0, (0.99, 0.5))),
+}
+SHORT, _, USUAL, UNBOUNDED = RULES["Adam"]
+FALLING = {"sign": RULES["sign"][1], "normalised": RULES["normalised"][1], "Muon": RULES["Muon"][2], "Adam": SHORT}
+CHECKED = {
+    **{f"share_below_{name}": (Bound(low=0.95), f"{name}, short memory: mean share of its margin") for name in RULES},
+    **{f"share_beyond_{name}": (Bound(high=0.8), f"{name}, long memory: mean share") for name in RULES},
+    **{
+        f"late_change_beyond_{name}": (Bound(-0.05, 0.05), f"{name}, long memory: gain of the last half of the steps")
+        for name in list(RULES)[:3]
+    },
+    **{f"share_falling_{name}": (Bound(low=0.9), f"{name}, steps $t^(-1/2)$: mean share at the end") for name in RULES},
+    "share_late_Adam": (Bound(low=0.9), f"Adam, long memory, after {LATE_CLOCK / CLOCK:g} times as long: mean share"),
+    "share_of_unbounded_Adam": (Bound(high=0.4), "Adam with β = (.99, .5): mean share"),
+}
+
+
+class X_N6(Claim):
+    labels = ("X N6",)
+    title = "A memory must fade faster than gradients fall: where momentum and Adam reach their margin"
+    statement = (
+        "Steps of length η in a norm whose best margin is γ divide gradients by $e^(ηγ)$ each. With constant steps momentum β reaches the "
+        "norm's margin where ηγ < log(1/β); beyond it old gradients outweigh new ones, and the direction freezes short of the margin. Adam "
+        "follows its gradients where ηγ < ½ log(1/β₂) and β₁ ≤ β₂. Beyond, its second moment becomes a mean over the whole past: it "
+        "still nears the ℓ∞ margin, but by a clock of ½ log(1/β₂) a step; with β₁ > √β₂ it does not. Falling steps come below "
+        "the rate of any memory, and from there on runs head for the margin."
+    )
+    protocol = (
+        "n = 4, T = 6, d = 30 (p: sign, normalised, Adam) and n = 4, T = 5, d = 6 with a query per input (W: Muon), all on the sphere, "
+        f"6 problems, from zero. Ratio: ηγ over log(1/β) or ½ log(1/β₂), γ the certified best margin of the tokens that the run selects; "
+        f"steps until ηγ, or the rate where that is less, adds up to about {CLOCK:g}. Below: ratio ≤ {BELOW:g}; beyond: ≥ {BEYOND:g}, for "
+        f"Adam ≥ {FAR_BEYOND:g}. Late: Adam with β = (.5, .5) from ratio 16 on to {LATE_CLOCK:,.0f}. Falling: $t^(-1/2)$ from ratio "
+        f"{FALLING_FROM:g} on, {FALLING_STEPS} times the steps after which it is one. Bars were set after pilots on seeds 901 to 904, "
+        "which also showed that Adam goes on beyond its rate, where it had been thought to stop."
+    )
+    paper_value = "beyond the papers; theorems have falling steps and, for Adam, β₁ ≤ β₂"
+    expected = {name: bound for name, (bound, _) in CHECKED.items()}
+    words = {name: Words(sentence) for name, (_, sentence) in CHECKED.items()}
+    headline = "share_beyond_Muon"
+    runs = (
+        *(Run(ON_W if name == "Muon" else ON_P, rule) for name, rules in RULES.items() for rule in rules),
+        *(Run(ON_W if name == "Muon" else ON_P, replace(rule, size=PowerDecay(1.0))) for name, rule in FALLING.items()),
+    )
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Run every memory at every ratio, constant and falling."""
+        paper = effort is Effort.PAPER
+        count, rng = 6 if paper else 3, np.random.default_rng(SEED)
+        on_p = AttentionRisk(*sphere_tokens(count, 4, 6, 30, rng))
+        data, heads, queries = sphere_queries(count, 4, 5, 6, rng)
+        risks = {name: AttentionRisk(data, heads).as_matrix(queries) if name == "Muon" else on_p for name in RULES}
+        ratios = {rule: RATIOS if paper else RATIOS[1::2] for rules in RULES.values() for rule in rules}
+        ratios[USUAL] = (0.5, 2.0, 8.0, 32.0) if paper else (32.0,)
+        ratios[UNBOUNDED] = RATIOS[:4:2]
+        progress.expect(len(ratios) + len(FALLING) + 1)
+        constant: dict[Any, FloatArray] = {}
+        for name, rules in RULES.items():
+            for rule in rules:
+                clock = CLOCK if paper or rule != USUAL else CLOCK / 4.0
+                constant[rule] = np.concatenate([_shares(risks[name], rule, r, clock) for r in ratios[rule]], axis=1)
+                progress.advance()
+        falling = {}
+        for name, rule in FALLING.items():
+            falling[name] = _shares(risks[name], rule, FALLING_FROM, 0.0)
+            progress.advance()
+        late = _shares(on_p, SHORT, 16.0, LATE_CLOCK)
+        progress.advance()
+        arrays = {"constant": constant, "falling": falling, "late": late}
+        numbers = _numbers(arrays)
+        return Finding(_sentence(numbers), numbers, arrays)
+
+    figures = {
+        "map": FigureText(
+            "Share of the best margin in the optimizer's own norm against how fast gradients fall, relative to how fast it forgets them; "
+            "a dot is a run. Left of the line the memory fades faster.",
+            "Four panels. Sign, normalised and Muon: shares near one left of the line at ratio 1, and scattered between .1 and .9 "
+            "right of it. Adam: near one up to ratio 2, falling to about .6 at ratio 30; black dots of much longer runs at ratio 16 are "
+            "above .9, and those with β = (.99, .5) near zero everywhere.",
+        ),
+    }
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Shares against the ratio, a panel for each optimizer."""
+        fig, axes = ml.plotting.figure(4, width=3.6, height=4.2)
+        for ax, (name, rules) in zip(axes, RULES.items(), strict=True):
+            for k, rule in enumerate(rules):
+                ratio, _, share = finding.arrays["constant"][rule]
+                ahead = ", look-ahead" if getattr(rule, "nesterov", False) else ""
+                decays = rule.betas if name == "Adam" else (rule.momentum,)
+                label = f"β = {', '.join(f'{decay:g}' for decay in decays)}{ahead}"
+                ax.plot(ratio, share, "osD^"[k], color=ml.plotting.ACCENTS[k], ms=4, alpha=0.7, label=label)
+            if name == "Adam":
+                ax.plot(*finding.arrays["late"][::2], "k*", ms=7, label="β = 0.5, 0.5, 100 times as long")
+            ax.axvline(1.0, color=ml.plotting.INK, lw=1.2, ls="--")
+            rate = "½ log(1/β₂)" if name == "Adam" else "log(1/β)"
+            ax.set(xscale="log", ylim=(-0.5, 1.03), xlabel=f"ηγ / {rate}", title=name)
+            ax.legend(loc="lower left")
+        axes[0].set_ylabel("share of the best margin in the own norm")
+        return {"map": fig}
+
+
+def _shares(risk: Any, rule: Any, ratio: float, clock: float) -> FloatArray:
+    """(3, batch): each run's own ratio, and its share of the best margin after half of the steps and after all of them.
+
+    Steps are constant; where `clock` is zero they fall from this ratio on.
+    """
+    _, rate, usual = _memory(risk, rule, risk.best_tokens())
+    size, falls = ratio / float(np.median(usual)), clock == 0.0
+    n = int(FALLING_STEPS * ratio**2 if falls else clock / (rate[0] * min(ratio, 1.0)))
+    sized = replace(rule, size=PowerDecay(size) if falls else size)
+    run = descend(risk, optimizer=sized, n_steps=n, record=Record([n // 2, n]))
+    margin, _, ratios = _memory(risk, rule, run.selected)
+    norm = getattr(rule, "norm", LInf())
+    shares = [
+        smallest_lead(risk, x, run.selected) / norms_of(norm, x) / margin for x in np.moveaxis(run.saved["x"], 1, 0)
+    ]
+    return np.stack([size * ratios, *shares])
+
+
+def _memory(risk: Any, rule: Any, selected: IntArray) -> FloatArray:
+    """(3, batch): the best margin γ in the rule's norm, the rate of its memory, and their ratio, as `ml.predict` has them."""
+    biases = implicit_bias(rule, risk, selected=selected)
+    return np.array([list(bias.conditions[-1].numbers.values())[:3] for bias in biases]).T
+
+
+def _numbers(arrays: dict[str, Any]) -> dict[str, float]:
+    numbers = {"share_late_Adam": float(arrays["late"][2].mean())}
+    for name, rules in RULES.items():
+        runs = [arrays["constant"][rule] for rule in rules if rule != UNBOUNDED]
+        ratio, middle, share = np.concatenate(runs, axis=1)
+        beyond = ratio >= (FAR_BEYOND if name == "Adam" else BEYOND)
+        numbers[f"share_below_{name}"] = float(share[ratio <= BELOW].mean())
+        numbers[f"share_beyond_{name}"] = float(share[beyond].mean())
+        numbers[f"late_change_beyond_{name}"] = float((share - middle)[beyond].mean())
+        numbers[f"share_falling_{name}"] = float(arrays["falling"][name][2].mean())
+    numbers["share_of_usual_Adam"] = float(arrays["constant"][USUAL][2, -3:].mean())
+    numbers["share_of_unbounded_Adam"] = float(arrays["constant"][UNBOUNDED][2].mean())
+    return numbers
+
+
+def _sentence(numbers: dict[str, float]) -> str:
+    def each(number: str) -> str:
+        return ", ".join(f"{name} {numbers[f'{number}_{name}']:.3f}" for name in RULES)
+
+    return (
+        f"Mean share of the own margin where memory fades faster than gradients fall: {each('share_below')}; where it does not: "
+        f"{each('share_beyond')}, of which the last half of the steps changed {each('late_change_beyond')}. Adam goes on: after a "
+        f"hundred times as long it has {numbers['share_late_Adam']:.3f}; with its usual β = (.9, .999) and the longest steps it has "
+        f"{numbers['share_of_usual_Adam']:.3f}, with β = (.99, .5) {numbers['share_of_unbounded_Adam']:.3f}. Falling steps: "
+        f"{each('share_falling')}."
+    )
