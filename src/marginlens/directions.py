@@ -34,8 +34,9 @@ def _scaled_length(array: FloatArray) -> FloatArray:
 def unit(x: ArrayLike) -> FloatArray:
     """`x` divided by its norm over the last axis; nan where the norm is zero or not finite."""
     array = _weights(x, "x")
+    norms = np.asarray(length(array))[..., None]
     with np.errstate(invalid="ignore", divide="ignore"):
-        return array / length(array)[..., None]
+        return array / np.where(np.isfinite(norms), norms, np.nan)
 
 
 def correlation(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:

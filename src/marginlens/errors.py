@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,12 +16,17 @@ NOT_NUMBERS = (TypeError, ValueError, OverflowError, RuntimeError)  # the last b
 
 
 class InputError(ValueError):
-    """An argument that cannot be used; the message names it. Where `reject` made it, its parts are attributes too."""
+    """An argument that cannot be used; the message names it. Where `reject` made it, its parts are attributes too.
+
+    `argument` is an argument of the function that was called or, where `file` is given, an entry of that file. Other arguments
+    that a message names stand between backticks, as `drop=True`: the command line writes its options in their place.
+    """
 
     argument: str = ""
     expected: str = ""
     got: str = ""
     remedy: str = ""
+    file: str = ""
 
 
 class MissingExtra(ImportError):
@@ -31,14 +37,29 @@ class EngineError(RuntimeError):
     """Workers, or the machine that hands out the work, that are gone; the message says what became of the tasks."""
 
 
-def reject(argument: str, expected: str, got: object, remedy: str = "") -> InputError:
-    """The error for one unusable argument, in the words that every message of the library uses."""
+def reject(argument: str, expected: str, got: object, remedy: str = "", file: str = "") -> InputError:
+    """The error for one unusable argument, or entry of a file, in the words that every message of the library uses."""
     received = str(got)
     received = " ".join(received.split()) if "\n" in received else received  # arrays print on several lines
-    sentence = f"The '{argument}' argument must be {expected}; got {received} instead."
+    kind = f"entry of {file!r}" if file else "argument"
+    sentence = f"The '{argument}' {kind} must be {expected}; got {received} instead."
     problem = InputError(f"{sentence} {remedy}".rstrip())
     problem.argument, problem.expected, problem.got, problem.remedy = argument, expected, received, remedy
+    problem.file = file
     return problem
+
+
+@contextmanager
+def calling(file: object = "", /, **names: str) -> Iterator[None]:
+    """Let refusals inside call arguments by other names, e.g. `calling(d_model="d")`; with a file, all others are its entries."""
+    try:
+        yield
+    except InputError as problem:
+        name = names.get(problem.argument, problem.argument)
+        entry = "" if problem.argument in names else str(file)
+        if not name or problem.file or (name, entry) == (problem.argument, ""):
+            raise
+        raise reject(name, problem.expected, problem.got, problem.remedy, entry) from problem
 
 
 def missing_extra(package: str, extra: str, feature: str) -> MissingExtra:

@@ -50,7 +50,7 @@ def reproduce(
         marginlens reproduce --resume
         marginlens reproduce --quick --quiet && echo all reproduced
     """
-    with errors_as_sentences("The earlier report, if there was one, is untouched."):
+    with errors_as_sentences("The earlier report, if there was one, is untouched.", folder="{out}"):
         from marginlens.runtime.threads import n_threads
         from marginlens_papers import report
         from marginlens_papers.claim import Effort

@@ -120,14 +120,14 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
 WRONG = {
     "no y and v": ({"y": None, "v": None}, r"without y and v \(it holds 'X'\)"),
     "lower-case w": ({"w": np.eye(2)}, r"in this spelling; got '.*' with 'w'"),
-    "flat X": ({"X": X[0]}, r"'X' argument must be of shape \(n_inputs, n_tokens, d_model\).*; got shape \(2, 2\)"),
-    "long head": ({"v": np.ones(3)}, r"'v' argument must be .* of shape \(2,\); got shape \(3,\)"),
-    "K and W": ({"K": X, "W": np.eye(2)}, r"'K' argument must be left out when W is given"),
-    "texts": ({"y": np.array(["a", "b"])}, r"'y' argument must be an array of real numbers; got dtype <U1"),
+    "flat X": ({"X": X[0]}, r"'X' entry of .* must be of shape \(n_inputs, n_tokens, d_model\).*; got shape \(2, 2\)"),
+    "long head": ({"v": np.ones(3)}, r"'v' entry of .* must be .* of shape \(2,\); got shape \(3,\)"),
+    "K and W": ({"K": X, "W": np.eye(2)}, r"'K' entry of .* must be left out when W is given"),
+    "texts": ({"y": np.array(["a", "b"])}, r"'y' entry of .* must be an array of real numbers; got dtype <U1"),
     "objects": ({"X": np.array([[1.0], "a"], dtype=object)}, r"'X' .*an array of numbers; got pickled obj"),
-    "lengths too large": ({"lengths": [2, 3]}, r"'lengths' argument must be whole numbers from 1 to 2 .*; got 3"),
-    "flat X with lengths": ({"X": X[0, 0], "lengths": [1, 2]}, r"'lengths' argument must be left out unless"),
-    "short K": ({"K": X[:, :1], "lengths": [1, 2]}, r"'K' argument must be tokens for lengths of shape \(2,\)"),
+    "lengths too large": ({"lengths": [2, 3]}, r"'lengths' entry of .* must be whole numbers from 1 to 2 .*; got 3"),
+    "flat X with lengths": ({"X": X[0, 0], "lengths": [1, 2]}, r"'lengths' entry of .* must be left out unless"),
+    "short K": ({"K": X[:, :1], "lengths": [1, 2]}, r"'K' entry of .* must be tokens for lengths of shape \(2,\)"),
 }
 
 
@@ -159,7 +159,7 @@ FILES = {
     "a list": (b"[1, 2]", r"whose JSON is no object with names"),
     "too deep": (b"[" * 100_000, r"which is neither"),
     "a pickle": (pickle.dumps(GOOD), r"which is neither"),
-    "truncated": (archive()[:-30], r"in which the file cannot be read"),
+    "truncated": (archive()[:-30], r"which begins as an archive and is none"),
     "damaged": (damaged(), r"in which y cannot be read"),
     "huge number": (b'{"X": [[[1' + b"0" * 400 + b', 2]]], "y": [1], "v": [1, 1]}', r"'X' .*finite numbers; got inf"),
 }
@@ -209,8 +209,8 @@ def test_names_and_ids_say_the_same(tmp_path):
 
 UNUSABLE = {
     "no labels": ({"sequences": [[0]]}, r"without labels \(it holds 'sequences'\)"),
-    "text": ({"sequences": ["ab"], "labels": [0]}, r"'sequences' argument must be a list of lists of tokens; got"),
-    "one label": ({"sequences": [[0]], "labels": 0}, "'labels' argument must be a list with one token per sequence"),
+    "text": ({"sequences": ["ab"], "labels": [0]}, r"'sequences' entry of .* must be a list of lists of tokens; got"),
+    "one label": ({"sequences": [[0]], "labels": 0}, "'labels' entry of .* must be a list with one token per sequence"),
     "mixed": ({"sequences": [[0, "a"]], "labels": [0]}, "or names in all; got values of type int and str"),
     "negative": ({"sequences": [[0, -1]], "labels": [0]}, "id -1 at position 1 of sample 0"),
     "none": ({"sequences": [], "labels": []}, "at least one sequence"),
@@ -248,12 +248,12 @@ def test_labelled_sequences_names_and_parts_are_read_back(tmp_path):
 ARRAYS = {"tokens": [0, 1, 0], "offsets": [0, 2, 3], "y": [1, -1]}
 BROKEN = {
     "no y": ({"y": None}, "without y"),
-    "fractions": ({"tokens": [0.5, 1.0, 0.0]}, "'tokens' argument must be a list of whole numbers"),
-    "an empty sequence": ({"offsets": [0, 0, 3]}, "'offsets' argument must be .* that increase"),
-    "offsets beyond": ({"offsets": [0, 2, 9]}, "'offsets' argument must be numbers from 0 to 3"),
-    "a label": ({"y": [1, 2]}, "'y' argument must be labels, each -1 or .*the label 2"),
+    "fractions": ({"tokens": [0.5, 1.0, 0.0]}, "'tokens' entry of .* must be a list of whole numbers"),
+    "an empty sequence": ({"offsets": [0, 0, 3]}, "'offsets' entry of .* must be .* that increase"),
+    "offsets beyond": ({"offsets": [0, 2, 9]}, "'offsets' entry of .* must be numbers from 0 to 3"),
+    "a label": ({"y": [1, 2]}, "'y' entry of .* must be labels, each -1 or .*the label 2"),
     "a token": ({"names": ["a"]}, "ids from 0 to 0.*; got id 1 at position 1 of sample 0"),
-    "names": ({"names": [["a"], ["b"]]}, "'names' argument must be a list of names"),
+    "names": ({"names": [["a"], ["b"]]}, "'names' entry of .* must be a list of names"),
 }
 
 

@@ -238,7 +238,7 @@ def test_spans_point_at_the_words_of_tokens():
 
 def test_texts_without_tokens():
     texts, y = ["good", "the of", "bad", "!!!"], [1, 1, -1, -1]
-    with pytest.raises(InputError, match=r"none in the review at index 1 and 1 more instead. Use empty=\"drop\""):
+    with pytest.raises(InputError, match=r"none in the review at index 1 and 1 more instead. Use `empty=\"drop\"`"):
         TextPipeline(min_count=1).encode(texts, y)
     encoded = TextPipeline(min_count=1, empty="drop").encode(texts, y)
     assert encoded.kept.tolist() == [0, 2]

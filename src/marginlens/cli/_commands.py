@@ -31,6 +31,7 @@ _KINDS = {"int": "a whole number", "integer": "a whole number", "float": "a numb
 _SIMILAR = 0.7  # of two words, from 0 to 1, for a suggestion
 _COMPLETION_WIDTH = 60  # letters of what a shell shows beside a completion
 _QUIET = "marginlens.quiet"
+_LONG_WORD = re.compile(r"\S{200,}")  # such as a path that is too long to be repeated
 
 
 class Entry(NamedTuple):
@@ -76,6 +77,11 @@ def typed_name(parameter: Any) -> str:
     """What a person types for a parameter: its longest option, or the name of the argument."""
     options = [name for name in parameter.opts if name.startswith("--")]
     return options[0] if options else str(parameter.metavar or parameter.name.upper()).strip("[].")
+
+
+def shortened(sentence: str) -> str:
+    """A sentence with the beginning and the end alone of words that are too long for it."""
+    return _LONG_WORD.sub(lambda word: f"{word[0][:60]}…{word[0][-20:]}", sentence)
 
 
 # ---- commands
@@ -287,7 +293,7 @@ def refusal(problem: Any) -> str:
         return str(problem.format_message())
     context = getattr(problem, "ctx", None)
     path = "marginlens" if context is None else " ".join(["marginlens", *context.command_path.split()[1:]])
-    return f"marginlens: {_what(problem)} {path} --help says what can be typed."
+    return f"marginlens: {shortened(_what(problem))} {path} --help says what can be typed."
 
 
 def _what(problem: Any) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import typer
 
-from marginlens.cli._commands import is_quiet, running
+from marginlens.cli._commands import is_quiet, running, shortened, typed_name
 from marginlens.cli._deferred import errors
-from marginlens.cli._voice import in_words
 
 EXIT_NOT_REPRODUCED = 1
 EXIT_UNUSABLE = 2
@@ -19,11 +19,16 @@ EXIT_INTERRUPTED = 130
 
 
 @contextmanager
-def errors_as_sentences(after_interruption: str = "") -> Iterator[None]:
+def errors_as_sentences(
+    after_interruption: str = "", *, others: str = "the {argument}", **names: str
+) -> Iterator[None]:
     """End in one sentence on stderr, not in a traceback, when something is unusable or the run is interrupted; warnings are sentences too.
 
     Args:
         after_interruption: what an interrupted command leaves behind, unless the interruption itself carries a message.
+        names: what the command calls arguments of the library, with its own parameters in braces, e.g. head="the head in {file}".
+            A parameter of the same name needs none.
+        others: what it calls all other arguments.
     """
     try:
         with _warnings_as_sentences():
@@ -35,10 +40,10 @@ def errors_as_sentences(after_interruption: str = "") -> Iterator[None]:
         typer.echo(f"marginlens: interrupted. {said}".rstrip(), err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except Exception as problem:
-        sentence = _sentence(problem)
+        sentence = _sentence(problem, names, others)
         if sentence is None:
             raise
-        typer.echo(" ".join([f"marginlens: {sentence}".rstrip(), *_notes(problem)]), err=True)
+        typer.echo(" ".join([f"marginlens: {shortened(sentence)}".rstrip(), *_notes(problem)]), err=True)
         raise typer.Exit(EXIT_UNUSABLE) from None
 
 
@@ -47,14 +52,43 @@ def _notes(problem: BaseException) -> list[str]:
     return list(getattr(problem, "__notes__", ()))
 
 
-def _sentence(problem: Exception) -> str | None:
+def _sentence(problem: Exception, names: Mapping[str, str], others: str) -> str | None:
     """What to say of an error; None where it is a defect of the library."""
     if isinstance(problem, errors.InputError):
-        return in_words(problem, running())
+        context = running()
+        return str(problem) if context is None else _refusal(problem, context, names, others)
     if isinstance(problem, MemoryError):
         return f"Not enough memory. {problem}"
     expected = (errors.EngineError, errors.MissingExtra, OSError)
     return str(problem) if isinstance(problem, expected) else None
+
+
+def _refusal(problem: Any, context: Any, names: Mapping[str, str], others: str) -> str:
+    """The sentence for an `InputError` of a command: what was typed for the argument, what was expected, what was got, what to do."""
+    typed = {parameter.name: typed_name(parameter) for parameter in context.command.params}
+
+    def named(argument: str) -> str:
+        return names[argument].format_map(typed) if argument in names else typed.get(argument, "")
+
+    def option(found: re.Match[str]) -> str:
+        return named(found[1]) or found[0]
+
+    if not problem.argument:
+        sentence = str(problem)
+    else:
+        name = named(problem.argument) or others.format_map({**typed, "argument": problem.argument})
+        if problem.file:
+            given = {str(one): typed[key] for key, value in context.params.items() for one in _several(value)}
+            name = f"{problem.argument!r} in {given.get(problem.file, problem.file)}"
+        name = f"The{name[3:]}" if name.startswith("the ") else name
+        needs_no_got = problem.expected.startswith("left out") or problem.got in ("none", "both")
+        got = "" if needs_no_got else f"; got {problem.got}"
+        sentence = f"{name} must be {problem.expected}{got}. {problem.remedy}".rstrip()
+    return re.sub(r"`(\w+)(?:=[^`]*)?`", option, sentence)
+
+
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 @contextmanager
@@ -67,5 +101,6 @@ def _warnings_as_sentences() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)  # of numpy, on an overflow that the result itself speaks of
         warnings.showwarning = say
         yield

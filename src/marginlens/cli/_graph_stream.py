@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import marginlens as ml
 from marginlens.cli._options import refuse_options
-from marginlens.cli._voice import naming
 from marginlens.data.plain_text import BLOCK_BYTES, STDIN
 from marginlens.data.text_windows import embeddings
 from marginlens.data.vocabulary import UNKNOWN, Listed, NamedSequences, Vocabulary
-from marginlens.errors import reject
+from marginlens.errors import calling, reject
 from marginlens.runtime.files import unusable
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class StreamSource:
         refuse_options("for texts", separator=self.separator)
         if self.tokenizer is not None:
             refuse_options("where a tokenizer cuts the texts", words=self.words is not None)
-            with naming(path="tokenizer"):
+            with calling(path="tokenizer"):
                 return ml.text.SubwordTokenizer.from_file(self.tokenizer)
         return ml.data.Characters() if self.words is None else ml.data.Words(max_vocabulary=self.words)
 

@@ -37,6 +37,17 @@ ProblemFile = Annotated[
 DropUnrealizable = Annotated[
     bool, typer.Option("--drop", help="Leave out sequences of the file that lack their label.")
 ]
+OF_PROBLEM_FILE = {  # what commands that read a problem call the arguments of the library
+    "path": "{file}",
+    "data": "{file}",
+    "problem": "{file}",
+    "head": "the head in {file}",
+    "rows": "the keys in {file}",
+    "places": "the tokens in {file}",
+    "unrealizable": "{drop}",
+    "others": "'{argument}' in {file}",
+}
+_LARGEST = 1e150  # of weights: their norms are sums of squares, which are to be numbers too
 PlotPlace = Annotated[
     Path | None,
     typer.Option(
@@ -61,7 +72,8 @@ def read_token_problem(file: Path) -> TokenProblem | LabProblem:
 
     entries = read_entries(file)
     if is_problem(entries):
-        problem = LabProblem.from_dict(entries, repr(str(file)))
+        with errors.calling(file):
+            problem = LabProblem.from_dict(entries, repr(str(file)))
         return problem if problem.trains_head else TokenProblem(problem.data, problem.head, problem)
     data, head = read_problem(file)
     return TokenProblem(data, head, None)
@@ -74,11 +86,17 @@ def refuse_options(kind: str, **options: Any) -> None:
             raise errors.reject(name, f"left out {kind}", repr(value if isinstance(value, bool) else str(value)))
 
 
-def numbers(text: str, argument: str, kind: type = float) -> list[Any]:
-    """Numbers of one kind separated by commas."""
+def numbers(text: str, argument: str, count: int, kind: type = float) -> list[Any]:
+    """So many numbers of one kind separated by commas: finite ones, or token indices."""
+    words, example = ("token indices", "0,1,2") if kind is int else ("finite numbers", "0.5,-1")
     try:
-        return [kind(part) for part in text.split(",")]
+        found = [kind(part) for part in text.split(",")]
     except ValueError:
-        words = "token indices" if kind is int else "numbers"
-        example = "0,1,2" if kind is int else "0.5,-1"
         raise errors.reject(argument, f"{words} separated by commas, such as {example}", repr(text)) from None
+    if len(found) != count:
+        raise errors.reject(argument, f"{words} separated by commas, {count} in all", f"{len(found)}")
+    limit = 2**63 if kind is int else _LARGEST
+    wrong = next((one for one in found if not -limit < one < limit), None)
+    if wrong is not None:
+        raise errors.reject(argument, f"{words} separated by commas, below {limit:g}", f"{wrong}")
+    return found

@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import marginlens as ml
+from marginlens.errors import calling
 from marginlens.result import counted, jsonable
 from marginlens.status import Status
 from marginlens.typing import ArrayLike
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from marginlens.theory.assumptions import TheoremVerdict
 
 _COORDINATES = 4  # of a direction that the terminal shows
+_LARGE_ENTRY = 1e6  # from which on entries have a power of ten
 _TOKENS = 7  # of a selection that the terminal shows
 MAX_MATRIX = 64  # d_model up to which JSON holds whole matrices
 
@@ -174,7 +176,8 @@ def read_sequence_problem(file: Path, *, drop: bool) -> SequenceProblem:
     data = problem.named.data
     if problem.head is None and len(data.unrealizable):
         remedy = 'Leave them out with --drop, or give a head "C" in the file.'
-        raise reject_unrealizable(data.unrealizable, data.labels, remedy)
+        with calling(file):
+            raise reject_unrealizable(data.unrealizable, data.labels, remedy)
     return problem
 
 
@@ -323,13 +326,13 @@ def number(value: Any) -> str:
 
 
 def vector(values: Any) -> str:
-    """The first coordinates of a direction; – where there is none."""
+    """The first coordinates of a direction or a point; – where there is none."""
     array = np.asarray(values, dtype=np.float64)
     if np.isnan(array).any():
         return "–"
-    if len(array) <= _COORDINATES:
-        return f"({', '.join(f'{entry:.3f}' for entry in array)})"
-    return f"({', '.join(f'{entry:.3f}' for entry in array[: _COORDINATES - 2])}, … {len(array)} in all)"
+    shown = array if len(array) <= _COORDINATES else array[: _COORDINATES - 2]
+    entries = [f"{entry:.3f}" if abs(entry) < _LARGE_ENTRY else f"{entry:.3g}" for entry in shown]
+    return f"({', '.join(entries)}{'' if len(shown) == len(array) else f', … {len(array)} in all'})"
 
 
 def selection(selected: ArrayLike) -> str:

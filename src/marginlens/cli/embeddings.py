@@ -28,6 +28,15 @@ from marginlens.cli._training import (
     speaker,
 )
 
+_CALLED = {  # what the command calls arguments of the library
+    "path": "{file}",
+    "rng": "{data_seed}",
+    "set": "{assignments}",
+    "n_samples": "{levels}",
+    "n_tokens": "{length}",
+    "folder": "{out}",
+}
+
 
 def embeddings(
     out: RunFolder,
@@ -77,7 +86,7 @@ def embeddings(
         marginlens embeddings ids.npz --layers 2 --device cuda --checkpoint run.npz --time-limit 600 --out run
         marginlens embeddings --list-settings
     """
-    with errors_as_sentences():
+    with errors_as_sentences(**_CALLED, others="{assignments} {argument}"):
         from marginlens.embeddings.models import TrainingSettings
         from marginlens.embeddings.run import EmbeddingSource, run_embeddings
         from marginlens.training.script import RunRequest

@@ -40,6 +40,14 @@ _REPETITION = (
     "It adds only tokens that it reads: no new one ever comes, and one that has left the window never returns, so that every "
     "continuation ends in repetition."
 )
+_CALLED = {  # what the command calls arguments of the library
+    **dict.fromkeys(("path", "file", "data", "source"), "{files}"),
+    "max_vocabulary": "{vocabulary}",
+    "engine": "{scheduler}",
+    "unit": "{words}",
+    "folder": "{out}",
+    "unrealizable": "{drop}",
+}
 _GRAPH_PACKAGES = ("python", "marginlens", "numpy", "scipy")  # whose versions a saved file names
 
 SequenceFiles = Annotated[
@@ -168,7 +176,7 @@ def graph(
         marginlens graph - --encoding latin-1 --json < märchen.txt
         marginlens graph --stream corpus.txt.gz more.txt --words --out graphs
     """
-    with errors_as_sentences():
+    with errors_as_sentences(**_CALLED):
         errors.whole_number(seed, "seed", at_least=0)
         if tokens is not None and prefix is None:
             raise errors.reject("tokens", "left out unless a prefix is to be continued", tokens)
@@ -320,12 +328,9 @@ class ListSource:
     def read(self, held_out: float | None) -> NamedSequences | SequenceSplit:
         """The sequences; where a share is held out, some of them at random, and the others."""
         from marginlens.data.files import read_sequences
-        from marginlens.data.sequences import reject_unrealizable
         from marginlens.data.text_windows import split_sequences
 
-        named = read_sequences(self.file, unrealizable="drop" if self.drop else "keep")
-        if not self.drop and len(named.data.unrealizable):
-            raise reject_unrealizable(named.data.unrealizable, named.data.labels, "Leave them out with --drop.")
+        named = read_sequences(self.file, unrealizable="drop" if self.drop else "refuse")
         return named if held_out is None else split_sequences(named, held_out=held_out, rng=self.seed)
 
     def settings(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import typer
 from marginlens.cli._completions import preset_names
 from marginlens.cli._deferred import errors, files, terminal
 from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import Quiet, refuse_options
+from marginlens.cli._options import OF_PROBLEM_FILE, Quiet, refuse_options
 
 PAGE = Path("lab.html")
 _MARK = b"<title>marginlens lab"  # in every file that the command wrote
@@ -51,7 +51,7 @@ def lab(
         marginlens lab problem.npz --out lecture.html
         marginlens lab --preset A-F2 --no-open
     """
-    with errors_as_sentences("Nothing was written."):
+    with errors_as_sentences("Nothing was written.", **OF_PROBLEM_FILE, name="{preset}"):
         from marginlens.data.files import holds_sequences
         from marginlens.lab import LabProblem, Preset, read_problem, write_lab
         from marginlens.lab import preset as preset_named

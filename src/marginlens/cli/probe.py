@@ -13,7 +13,6 @@ from marginlens.cli._deferred import errors, files, np, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet, refuse_options
-from marginlens.cli._voice import naming
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +25,14 @@ if TYPE_CHECKING:
 FOLDER = Path("probe-report")
 PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"
 CURVES_PNG, CURVES_SVG = "curves.png", "curves.svg"
+_CALLED = {  # what the command calls arguments of the library
+    **dict.fromkeys(("name", "path", "folder", "folders", "file"), "{model}"),
+    "tokenizer": "the tokenizer of {model}",
+    "config": "config.json of {model}",
+    "W_Q": "the query weights of {model}",
+    "W_K": "the key weights of {model}",
+    "texts": "{text}",
+}
 _ABLATE = "--ablate"
 _HEADS = 6  # heads that each table of the terminal names
 _ROWS = 30  # of a long run that the terminal shows, evenly spread
@@ -136,7 +143,7 @@ def probe(
         marginlens probe training-run --checkpoints --json > curves.json
         marginlens probe fine-tuned --against my-model
     """
-    with errors_as_sentences("Nothing was written."):
+    with errors_as_sentences("Nothing was written.", **_CALLED):
         from marginlens.probe.models.loading import load_model
         from marginlens.probe.result import ProbeSettings
         from marginlens.probe.run import checkpoint_folders, probe_checkpoints, probe_model
@@ -178,7 +185,9 @@ def probe(
                 else:
                     from marginlens.probe.difference import compare_models
 
-                    with naming(**dict.fromkeys(("name", "model", "path", "folder", "config", "tokenizer"), "against")):
+                    with errors.calling(
+                        **dict.fromkeys(("name", "model", "path", "folder", "config", "tokenizer"), "against")
+                    ):
                         other = load_model(against, trust_pickle=trust_pickle, download=download, device=device)
                     result = compare_models(loaded, other, inputs, settings, progress=bar)
             if folder is not None:

@@ -13,6 +13,7 @@ from marginlens.cli._deferred import errors, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import (
+    OF_PROBLEM_FILE,
     AsJson,
     DropUnrealizable,
     PlotPlace,
@@ -73,7 +74,7 @@ def solve(
         marginlens solve problem.npz --selected 0,1,2 --norm linf
         marginlens solve sequences.json --drop --json
     """
-    with errors_as_sentences():
+    with errors_as_sentences(**OF_PROBLEM_FILE):
         from marginlens.data.files import holds_sequences
 
         if holds_sequences(file):
@@ -119,8 +120,12 @@ def _selected(data: ml.TokenDataset, v: Any, selected: str, start: str | None) -
     if start is not None:
         raise errors.reject("start", "left out when selected is given, which predicts nothing", repr(start))
     batch = data.as_batch()
-    rows = _rows.solution_rows(ml.token_optimality(batch, v, batch.selection(numbers(selected, "selected", int))))
+    rows = _rows.solution_rows(ml.token_optimality(batch, v, batch.selection(_tokens(selected, batch))))
     return [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
+
+
+def _tokens(selected: str, data: ml.TokenDataset) -> list[int]:
+    return numbers(selected, "selected", data.n_inputs, int)
 
 
 def _in_norm(
@@ -129,7 +134,7 @@ def _in_norm(
     """The ATT-SVM in a norm of the named tokens, or of the highest-scoring ones, in each problem."""
     refuse_options("when norm is given, which predicts nothing", start=start)
     batch = data.as_batch()
-    tokens = batch.optimal(batch.head(v)) if selected is None else batch.selection(numbers(selected, "selected", int))
+    tokens = batch.optimal(batch.head(v)) if selected is None else batch.selection(_tokens(selected, batch))
     rows = _rows.norm_rows(ml.att_svm(batch, tokens, norm=norm), tokens)
     return [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
 
@@ -138,7 +143,7 @@ def _predicted(problem: TokenProblem, start: str | None) -> list[dict[str, Any]]
     """The prediction and every max-margin direction of each problem, the global ones first; for the run of a file where it has one."""
     batch = problem.data.as_batch()
     head = batch.head(problem.head)
-    begin = None if start is None else batch.point(numbers(start, "start"), "start")
+    begin = None if start is None else batch.point(numbers(start, "start", batch.d_key), "start")
     options: dict[str, Any] = {}
     if problem.run is not None:
         options = {"loss": problem.run.loss, "optimizer": problem.run.optimizer}

@@ -15,6 +15,7 @@ from marginlens.cli._deferred import errors, np, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import (
+    OF_PROBLEM_FILE,
     AsJson,
     DropUnrealizable,
     PlotPlace,
@@ -55,6 +56,13 @@ OPTIMIZER_WORDS = {
 }  # what files of the lab call them, and the command line
 RANDOM = "random"  # a start whose numbers are drawn from the standard normal distribution
 ADAM_BETAS = (0.9, 0.999)
+_CALLED = {
+    "n_steps": "{steps}",
+    "size": "{step_size}",
+    "step": "{step_size}",
+    "rate": "{step_size}",
+    "power": "{decay}",
+}
 NEEDS_NORM = {"steepest": "linf, l3 or, for sequences, spectral", "mirror": "l1.75 or l3"}  # and examples of norms
 
 
@@ -139,7 +147,7 @@ def train(
         marginlens train problem.npz --optimizer sign --step-size 0.01 --decay 0.5 --json
         marginlens train sequences.json --drop
     """
-    with errors_as_sentences():
+    with errors_as_sentences(**OF_PROBLEM_FILE, **_CALLED):
         from marginlens.data.files import holds_sequences
 
         rule = Rule(optimizer, norm, momentum, eps, decay, constant)
@@ -231,14 +239,18 @@ class Rule(NamedTuple):
         """Whether steps are those of plain gradient descent."""
         return self.constant or self.name == "gd"
 
-    def of_size(self, size: float) -> ml.Optimizer:
-        """The optimizer with steps of this size."""
+    def of_size(self, size: float, *, of_matrix: bool) -> ml.Optimizer:
+        """The optimizer with steps of this size, of a matrix W or of a vector p."""
         name = "ngd" if self.name is None else self.name.lower()
         if name not in OPTIMIZERS:
             raise errors.reject("optimizer", f"one of {', '.join(OPTIMIZERS)}", repr(self.name))
         if self.constant:
             refuse_options("beside --constant, which is plain gradient descent", optimizer=self.name)
             name = "gd"
+        if name == "muon" and not of_matrix:
+            expected = "one for a vector p where the file holds no sequences"
+            remedy = "Muon steps along the singular vectors of a matrix, which W of sequences is."
+            raise errors.reject("optimizer", expected, repr(self.name), remedy)
         if name in NEEDS_NORM and self.norm is None:
             raise errors.reject("norm", f"given for the optimizer {name}, such as {NEEDS_NORM[name]}", "none")
         if name not in NEEDS_NORM:
@@ -357,7 +369,7 @@ def _joint_run(
         n_steps=run.n_steps if steps is None else errors.whole_number(steps, "steps", at_least=1),
         optimizer=ml.GradientDescent(length) if name == "gd" else ml.optimizers.Blockwise(ml.NormalizedGD(length)),
         loss=run.loss if loss_word is None else _loss(loss_word, LOSSES)[1],
-        start=run.start if start is None else numbers(start, "start"),
+        start=run.start if start is None else numbers(start, "start", run.data.d_key),
     )
 
 
@@ -374,7 +386,9 @@ def _token_choices(
     n_steps = errors.whole_number(N_STEPS if steps is None else steps, "steps", at_least=1)
     name, loss = _loss(loss_name, LOSSES)
     begin = (
-        np.zeros(data.d_key) if start is None else np.array(data.as_batch().point(numbers(start, "start"), "start")[0])
+        np.zeros(data.d_key)
+        if start is None
+        else np.array(data.as_batch().point(numbers(start, "start", data.d_key), "start")[0])
     )
     if size is not None:
         errors.positive_number(size, "step_size")
@@ -386,7 +400,7 @@ def _token_choices(
             raise errors.reject("step_size", "given for keys so large that 1/L_p is below the range of numbers", "none")
         size = largest if np.isfinite(largest) else STEP_SIZE
     default = STEP_SIZE if rule.name in (None, "ngd", "gd", "polyak") else STEEPEST_STEP_SIZE
-    optimizer = rule.of_size(default if size is None else size)
+    optimizer = rule.of_size(default if size is None else size, of_matrix=False)
     return Choices(n_steps, optimizer, name, loss, begin)
 
 
@@ -407,13 +421,9 @@ def _sequence_choices(
         size = 1.0 / ml.NextTokenRisk(data).smoothness()
     begin = np.zeros((data.d_model, data.d_model))
     if start is not None:
-        entries = np.array(numbers(start, "start"))
-        if len(entries) != begin.size:
-            raise errors.reject(
-                "start", f"the {begin.size} entries of W for sequences, row by row", f"{len(entries)} numbers"
-            )
+        entries = np.array(numbers(start, "start", begin.size))
         begin = data.weights(entries.reshape(begin.shape), "start")
-    optimizer = rule.of_size(SEQUENCE_STEP_SIZE if size is None else size)
+    optimizer = rule.of_size(SEQUENCE_STEP_SIZE if size is None else size, of_matrix=True)
     return Choices(n_steps, optimizer, name, loss, begin)
 
 

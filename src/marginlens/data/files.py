@@ -7,9 +7,11 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from inspect import signature
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from marginlens.data.sequences import FlatSequences, SequenceDataset, as_sequenc
 from marginlens.data.text_windows import MAX_ONE_HOT, embeddings
 from marginlens.data.tokens import TokenDataset, as_dataset, sign_labels
 from marginlens.data.vocabulary import Listed, NamedSequences, Vocabulary
-from marginlens.errors import InputError, array_of_any, real_array, reject
+from marginlens.errors import InputError, array_of_any, calling, real_array, reject
 from marginlens.runtime.files import as_path, check_place, unusable, write_whole
 from marginlens.typing import FloatArray, IntArray
 
@@ -31,6 +33,19 @@ _KNOWN = {"X", "y", "v", "K", "W", "lengths", "sequences", "labels", "vocabulary
 _KNOWN |= {"tokens", "offsets", "names", "split", "format"}
 _ZIP, _NPY = b"PK", b"\x93NUMPY"
 PathLike = str | os.PathLike[str]
+P, T = ParamSpec("P"), TypeVar("T")
+
+
+def _refusing_entries(read: Callable[Concatenate[PathLike, P], T]) -> Callable[Concatenate[PathLike, P], T]:
+    """Let what a reader of a file refuses be an entry of that file, unless it is an argument of the reader."""
+    arguments = {name: name for name in signature(read).parameters}
+
+    @wraps(read)
+    def reading(path: PathLike, *args: P.args, **kwargs: P.kwargs) -> T:
+        with calling(path, **arguments):
+            return read(path, *args, **kwargs)
+
+    return reading
 
 
 # ---- any dataset
@@ -49,6 +64,7 @@ def save(path: PathLike, data: TokenDataset | FlatSequences) -> None:
         raise reject("data", "a TokenDataset, a SequenceDataset or LabelledSequences", type(data).__name__)
 
 
+@_refusing_entries
 def load(path: PathLike) -> TokenDataset | SequenceDataset | LabelledSequences:
     """The dataset in a file that `save`, `write_problem`, `write_sequences` or `write_labelled` wrote, or in one of their form."""
     expected = "a file that data.save or one of marginlens.data's writers wrote"
@@ -67,6 +83,7 @@ def load(path: PathLike) -> TokenDataset | SequenceDataset | LabelledSequences:
 # ---- tokens and a head
 
 
+@_refusing_entries
 def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
     r"""The dataset and the head in a file.
 
@@ -92,6 +109,7 @@ def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
     return data, np.asarray(entries["v"], dtype=np.float64)
 
 
+@_refusing_entries
 def read_entries(path: PathLike) -> dict[str, Any]:
     """What a .npz or JSON file of a problem holds, by name."""
     return _entries(path, _PROBLEM, float)
@@ -209,6 +227,7 @@ def read_sequences(path: PathLike, *, unrealizable: str = "refuse") -> NamedSequ
     return read_sequence_problem(path, unrealizable=unrealizable).named
 
 
+@_refusing_entries
 def read_sequence_problem(path: PathLike, *, unrealizable: str = "refuse") -> SequenceProblem:
     """The sequences of a file as `read_sequences` reads them, with the head that it may give as "C", (n_vocabulary, d_model)."""
     entries = _entries(path, _SEQUENCES, int)
@@ -305,6 +324,7 @@ def _n_vocabulary(sequences: list[Any], labels: list[int], E: Any) -> int:
 # ---- labelled sequences
 
 
+@_refusing_entries
 def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSequences, list[str] | None]:
     """The labelled sequences in a file and the names of their tokens, where it has them.
 
@@ -321,14 +341,14 @@ def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSeq
     for name, array in arrays.items():
         kinds = {"tokens": "iu", "offsets": "iu", "y": "iuf"}.get(name, "US")
         if array.ndim != 1 or array.dtype.kind not in kinds:
-            got = f"shape {array.shape} with dtype {array.dtype} in {str(path)!r}"
-            raise reject(name, "a list of names" if kinds == "US" else "a list of whole numbers", got)
+            expected = "a list of names" if kinds == "US" else "a list of whole numbers"
+            raise reject(name, expected, f"shape {array.shape} with dtype {array.dtype}", file=str(path))
     tokens, offsets = arrays["tokens"].astype(np.int64), arrays["offsets"].astype(np.int64)
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 1).any():
         raise reject(
             "offsets",
             f"numbers from 0 to {len(tokens)}, the number of positions, that increase, as no sequence is empty",
-            f"{offsets[:1]} to {offsets[-1:]} in {str(path)!r}",
+            f"{offsets[:1]} to {offsets[-1:]}",
         )
     names = [str(name) for name in arrays["names"]] if "names" in arrays else None
     n_vocabulary = int(tokens.max()) + 1 if names is None else len(names)
@@ -338,7 +358,7 @@ def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSeq
         return data, names
     parts = arrays.get("split", np.empty(0, dtype=str))
     if len(parts) not in (0, len(data)):
-        raise reject("split", f"one for each of {len(data)} sequences in {str(path)!r}", len(parts))
+        raise reject("split", f"one for each of {len(data)} sequences", len(parts), file=str(path))
     if split not in parts:
         known = ", ".join(map(str, np.unique(parts)))
         expected = (
@@ -391,16 +411,20 @@ def _entries(path: PathLike, expected: str, parse_int: Callable[[str], Any]) -> 
 
 def _arrays(path: Path, content: bytes, expected: str) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
-    name = "the file"
+    name = ""
     try:
         with np.load(BytesIO(content), allow_pickle=False) as archive:
             for name in archive.files:
                 arrays[name] = archive[name] if name in _KNOWN else None
     except (ValueError, EOFError, OSError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as problem:
-        if "allow_pickle" in str(problem):
+        if name and "allow_pickle" in str(problem):  # of an entry: of all else numpy says that it may be a pickle
             remedy = "Save plain arrays; pad inputs of different lengths and add 'lengths', or use JSON."
             raise reject(name, "an array of numbers", "pickled objects, which are not loaded", remedy) from problem
-        raise reject("path", expected, f"{str(path)!r}, in which {name} cannot be read") from problem
+        reason = (
+            "in which {} is too large for memory" if isinstance(problem, MemoryError) else "in which {} cannot be read"
+        )
+        got = reason.format(name) if name else "which begins as an archive and is none"
+        raise reject("path", expected, f"{str(path)!r}, {got}") from problem
     wrong = next((name for name, array in arrays.items() if name in _KNOWN and not isinstance(array, np.ndarray)), None)
     if wrong is not None:
         raise reject(wrong, "an array of numbers", "an entry that is no array")

@@ -136,7 +136,7 @@ class SequenceDataset(FlatSequences):
         missing = ~np.logical_or.reduceat(tokens == np.repeat(targets, np.diff(offsets)), offsets[:-1])
         lacking = np.flatnonzero(missing)
         if len(lacking) and unrealizable == "refuse":
-            raise reject_unrealizable(lacking, targets, 'Leave them out with unrealizable="drop".')
+            raise reject_unrealizable(lacking, targets, 'Leave them out with `unrealizable="drop"`.')
         self.dropped: IntArray = lacking if unrealizable == "drop" else np.empty(0, dtype=np.int64)
         if len(self.dropped) == len(targets):
             raise reject("labels", "in its own sequence for at least one sample", f"none among {len(targets)}")

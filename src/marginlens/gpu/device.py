@@ -85,10 +85,10 @@ def find_device(number: int | None) -> Device:
         count = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as problem:
         raise InputError(
-            f"The 'device' argument asks for a GPU, but CUDA finds none that it can use ({problem}); take device='cpu'."
+            f"The 'device' argument asks for a GPU, but CUDA finds none that it can use ({problem}); take `device='cpu'`."
         ) from problem
     if count == 0:
-        raise InputError("The 'device' argument asks for a GPU, but CUDA finds none; take device='cpu'.")
+        raise InputError("The 'device' argument asks for a GPU, but CUDA finds none; take `device='cpu'`.")
     if number is None:
         number = int(cupy.cuda.Device().id)
     if number >= count:

@@ -535,7 +535,7 @@ class StoredGraphs(Mapping[int, PriorityGraph], Displayed, Tabular):
                 file.verify()
                 self._verified[index] = True
         except DamagedFile as problem:
-            remedy = "Call priority_graphs with the stream and this folder: it is made again."
+            remedy = "Count the stream into this folder again: it is then made anew."
             got = f"{str(path)!r}, which is damaged ({problem})"
             raise reject("folder", "one of whole files", got, remedy) from problem
         graphs = GraphArrays(*(np.asarray(file.arrays[name]) for name in GraphArrays._fields))

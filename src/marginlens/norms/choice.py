@@ -62,7 +62,7 @@ def as_norm(norm: Any, shape: tuple[int, ...], argument: str = "norm") -> Norm:
         raise reject(argument, expected, got)
     if getattr(norm, "needs_matrix", False) and len(shape) != 2:
         kind = "a vector" if len(shape) == 1 else f"a point of shape {shape}"
-        raise reject(argument, f"a norm of {kind}, such as ml.L2() or ml.LInf()", f"{norm!r}, a norm of matrices")
+        raise reject(argument, f"a norm of {kind}, such as L2 or LInf", f"{type(norm).__name__}, a norm of matrices")
     return norm
 
 

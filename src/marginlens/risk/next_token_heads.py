@@ -57,7 +57,7 @@ def as_head(data: SequenceDataset, head: Any) -> NextTokenHead:
         head,
         "head",
         (data.n_vocabulary, data.d_model),
-        remedy="Leave it out, or give None, for the head with C Eᵀ = I.",
+        remedy="Leave it out for the head with C Eᵀ = I.",
     )
     table, eps = C @ data.E.T, np.finfo(float).eps
     amplified = np.linalg.norm(C, 2) * np.linalg.norm(data.E, 2)  # the condition number of E where C is its inverse

@@ -61,7 +61,7 @@ _N_LOOKED_AT = 200  # texts whose words are measured
 
 SETTINGS_FILE, ARRAYS_FILE = "model.json", "arrays.npz"
 _FORMAT = "marginlens text classifier 4"
-_SAVED = "a folder that AttentionTextClassifier.save wrote"
+_SAVED = "a folder of a saved text classifier"
 _PARAMETERS = (
     "ngrams",
     "min_count",
@@ -390,12 +390,15 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
             more = f" and {n_empty - 1} more" if n_empty > 1 else ""
             expected = "texts that have at least one token"
             raise reject(
-                "X", expected, f"none in the review at index {left_out[0]}{more}", 'Use empty="drop" to leave them out.'
+                "X",
+                expected,
+                f"none in the review at index {left_out[0]}{more}",
+                'Use `empty="drop"` to leave them out.',
             )
         if len(lost):
             names = ", ".join(repr(classes[k].item() if hasattr(classes[k], "item") else classes[k]) for k in lost[:4])
             raise reject(
-                "X", "texts of every class that have a token", f"none of {names}", "A smaller min_count may help."
+                "X", "texts of every class that have a token", f"none of {names}", "A smaller `min_count` may help."
             )
         if n_empty and self.pipeline is None:
             often = "once" if pipeline.min_count == 1 else f"{pipeline.min_count} times"
@@ -482,7 +485,7 @@ def _seed(random_state: Any) -> int:
 
 def _labels(y: Any, n_samples: int) -> tuple[Any, IntArray]:
     """The classes, and each label as the index of its class."""
-    expected = f"{n_samples:,} labels, one for each sample of X"
+    expected = f"{n_samples:,} labels, one for each sample"
     if y is None:
         raise reject("y", expected, "none")
     labels = array_of_any(y, "y", expected)
@@ -532,7 +535,7 @@ def _weights(sample_weight: Any, class_weight: Any, classes: Any, labels: IntArr
     """(n_samples,) how much each sample counts, class weights included."""
     weights = np.ones(len(labels))
     if sample_weight is not None:
-        expected = f"numbers of at least 0 of shape ({len(labels)},), one for each sample of X"
+        expected = f"numbers of at least 0 of shape ({len(labels)},), one for each sample"
         given = array_of_any(sample_weight, "sample_weight", expected)
         if given.shape != (len(labels),):
             raise reject("sample_weight", expected, f"shape {given.shape}")

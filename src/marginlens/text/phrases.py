@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
-from marginlens.errors import InputError, reject
+from marginlens.errors import calling, reject
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.text.vectorize import TextPipeline, TextVocabulary, offsets_of
 from marginlens.typing import IntArray
@@ -66,7 +65,7 @@ class WordsAndPhrases:
             pipeline: how words are found and which are tokens. ngrams: most words of a phrase, 1 for single words only.
             phrase_count: phrases that occur this often become tokens, the most frequent as far as there is place for `max_tokens`.
         """
-        with _renamed_argument("texts", "X"):
+        with calling(texts="X"):
             tokenized = pipeline.tokenize(texts, progress)
             words = pipeline._vocabulary(tokenized, None)
         check_unicode(words.names, "X", "texts")
@@ -101,7 +100,7 @@ class WordsAndPhrases:
 
     def positions(self, texts: Any) -> TokenPlaces:
         """The tokens of texts, in the order of their places."""
-        with _renamed_argument("texts", "X"):
+        with calling(texts="X"):
             return self._with_phrases(*self.vocabulary.positions(texts))
 
     def spans(self, text: str) -> list[Span]:
@@ -156,7 +155,7 @@ class PlainIds:
     @classmethod
     def fit(cls, sequences: Any) -> tuple[PlainIds, TokenPlaces]:
         """As `WordsAndPhrases.fit`, for token ids."""
-        with _renamed_argument("sequences", "X"):
+        with calling(sequences="X"):
             data = LabelledSequences(sequences, np.ones(len(sequences)))
         return cls(data.n_vocabulary), TokenPlaces(data.tokens, data.offsets)
 
@@ -170,7 +169,7 @@ class PlainIds:
 
     def positions(self, sequences: Any) -> TokenPlaces:
         """The known tokens of sequences."""
-        with _renamed_argument("sequences", "X"):
+        with calling(sequences="X"):
             tokens, offsets = flat_sequences(sequences)
         kept = (tokens >= 0) & (tokens < self.n_tokens)
         return TokenPlaces(tokens[kept], offsets_of(kept)[offsets])
@@ -179,15 +178,6 @@ class PlainIds:
         """The ids of one sequence; `start` counts positions."""
         ids = flat_sequences([sequence])[0].tolist()
         return [Span(t, t + 1, *(((s,), (1.0,)) if 0 <= s < self.n_tokens else ((), ()))) for t, s in enumerate(ids)]
-
-
-@contextmanager
-def _renamed_argument(inner: str, outer: str) -> Iterator[None]:
-    """Errors about the argument `inner` of what is called name the argument `outer` that users gave."""
-    try:
-        yield
-    except InputError as problem:
-        raise InputError(str(problem).replace(f"The '{inner}", f"The '{outer}", 1)) from problem
 
 
 def check_unicode(words: Iterable[str], argument: str, what: str) -> None:

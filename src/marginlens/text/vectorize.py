@@ -472,7 +472,7 @@ class TextPipeline:
         if not kept:
             n_texts = len(offsets) - 1 if counted is None else int(counted.sum())
             got = f"{n_texts} whose most frequent token occurs {int(counts.max(initial=0))} times"
-            remedy = "Give more texts, or a pipeline with a smaller min_count."
+            remedy = "Give more texts, or a smaller `min_count`."
             raise reject("texts", f"reviews with a token that occurs {self.min_count} times", got, remedy)
         return TextVocabulary(self, tuple(names[k] for k in kept), counts[kept])
 
@@ -530,7 +530,7 @@ class TextVocabulary:
         if len(kept) < len(lengths) and self.pipeline.empty == "refuse":
             empty = np.flatnonzero(lengths == 0)
             more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
-            remedy = 'Use empty="drop" to leave them out.'
+            remedy = 'Use `empty="drop"` to leave them out.'
             raise reject("texts", expected, f"none in the review at index {int(empty[0])}{more}", remedy)
         if not len(kept):
             raise reject("texts", expected, f"none in any of {len(lengths)}")

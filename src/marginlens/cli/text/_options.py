@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from marginlens.text.text_files import TextFile
 
 STDIN = "-"
+OF_TEXT_FILE = {  # what commands that read texts call the arguments of the library
+    "path": "{file}",
+    "X": "the texts of {file}",
+    "texts": "the texts of {file}",
+    "y": "the labels of {file}",
+    "labels": "the labels of {file}",
+    "header": "{no_header}",
+    "folder": "{model}",
+    "empty": "{drop}",
+}
 
 ModelFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A folder that text train --out wrote.", show_default=False)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from marginlens.cli._deferred import files, np, terminal
+from marginlens.cli._deferred import errors, files, np, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
-from marginlens.cli._voice import naming
 from marginlens.cli.text._options import (
+    OF_TEXT_FILE,
     Delimiter,
     DropWithoutTokens,
     Encoding,
@@ -79,7 +79,7 @@ def encode(
         marginlens text encode reviews.csv --out ids.npz --pieces bert-vocabulary.txt --drop
         marginlens text encode aclImdb --out imdb.npz --pieces bert-vocabulary.txt --part train --sample 10000 --seed 1
     """
-    with errors_as_sentences("Nothing was written."):
+    with errors_as_sentences("Nothing was written.", **OF_TEXT_FILE):
         from marginlens.data.files import write_labelled
         from marginlens.text import ReviewPart, encode_reviews, paper_pipeline
         from marginlens.text.readers import TRAIN
@@ -150,5 +150,5 @@ def _pieces(place: Path) -> Any:
     """The tokenizer in a file."""
     from marginlens.text import SubwordTokenizer
 
-    with naming(path="pieces"):
+    with errors.calling(path="pieces"):
         return SubwordTokenizer.from_file(place)

@@ -13,6 +13,7 @@ from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
 from marginlens.cli.text._measures import show_measures, subject
 from marginlens.cli.text._options import (
+    OF_TEXT_FILE,
     Delimiter,
     DropEmpty,
     Encoding,
@@ -57,7 +58,7 @@ def evaluate(
         marginlens text evaluate model test.csv --mistakes 20 --html page.html
         marginlens text evaluate model test.tsv --text 2 --label 1 --no-header --json
     """
-    with errors_as_sentences():
+    with errors_as_sentences(**OF_TEXT_FILE):
         from marginlens.text.classifier import AttentionTextClassifier
         from marginlens.text.evaluation import evaluation_page, measures
 

@@ -54,7 +54,7 @@ def explain(
         marginlens text explain model --file reviews.csv --text body --limit 100 --html why.html
         marginlens text explain model - --json < sentences.txt
     """
-    with errors_as_sentences():
+    with errors_as_sentences(path="{file}", folder="{model}", header="{no_header}"):
         from marginlens.text.classifier import AttentionTextClassifier
         from marginlens.text.explanation import html_page
 

@@ -48,7 +48,7 @@ def figure(
         marginlens text figure model --class sports --plot sports.pdf --names 20
         marginlens text figure run --plot embeddings.svg
     """
-    with errors_as_sentences():
+    with errors_as_sentences(folder="{source}", path="{source}"):
         from marginlens.plotting.files import FIGURE_SUFFIXES, write_figure
         from marginlens.plotting.tokens import draw_tokens
 

@@ -16,6 +16,7 @@ from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
 from marginlens.cli.text._options import (
+    OF_TEXT_FILE,
     Delimiter,
     DropEmpty,
     Encoding,
@@ -56,7 +57,7 @@ def predict(
         marginlens text predict model reviews.jsonl.gz --text body --out scores.jsonl
         marginlens text predict model - --out - < sentences.txt
     """
-    with errors_as_sentences("Nothing was written."):
+    with errors_as_sentences("Nothing was written.", **OF_TEXT_FILE):
         from marginlens.text.classifier import AttentionTextClassifier
 
         if out is not None and out != "-":

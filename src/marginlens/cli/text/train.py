@@ -15,6 +15,7 @@ from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
 from marginlens.cli.text._measures import show_measures
 from marginlens.cli.text._options import (
+    OF_TEXT_FILE,
     Delimiter,
     DropEmpty,
     Encoding,
@@ -129,7 +130,7 @@ def train(
         marginlens text train train.csv --test test.csv --seed 1 --json
         marginlens text train - --test 0.2 < reviews.csv
     """
-    with errors_as_sentences("Nothing was written."):
+    with errors_as_sentences("Nothing was written.", **OF_TEXT_FILE, random_state="{seed}", train="{part}"):
         from marginlens.text.classifier import check_model_folder
 
         chosen = {
