@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 
@@ -187,6 +190,16 @@ def registered() -> tuple[Implementation, ...]:
         with suppress(MissingExtra):  # parts that need an optional package implement no statement
             import_module(module.name)
     return implementations() + used_inside()
+
+
+def listed_statements() -> list[dict[str, Any]]:
+    """Every registered statement and every one that a claim shows, as `make docs` has written them: a look-up that imports nothing else."""
+    rows = json.loads(Path(__file__).with_name("statements.json").read_text(encoding="utf-8"))
+    if find_spec("marginlens_papers") is None:  # whose claims and functions are then not there
+        for row in rows:
+            row["functions"] = [one for one in row["functions"] if not one["module"].startswith("marginlens_papers")]
+            row["claims"] = row["claims_say"] = []
+    return [row for row in rows if row["functions"] or row["claims"] or row["belongs_to"]]
 
 
 def natural(label: str) -> tuple[tuple[int, int, str], ...]:

@@ -14,7 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from marginlens.cli import app as cli
-from marginlens.cli._completions import NORMS, statement_labels
+from marginlens.cli._completions import NORMS
 from marginlens.data import figure_8, write_problem
 
 HEAVY = ("numpy", "scipy", "numba", "sklearn", "matplotlib", "rich", "pydantic", "marginlens.runtime.packs")
@@ -162,12 +162,6 @@ def test_the_script_of_a_shell_names_the_command_and_its_variable(shell):
     script = invoke("completion", shell).stdout
     assert "marginlens" in script
     assert f"_MARGINLENS_COMPLETE=complete_{shell}" in script
-
-
-def test_every_statement_is_completed():
-    from marginlens.cli.statement import found
-
-    assert set(statement_labels()) == {one.label for one in found(None)}
 
 
 def test_quiet_prints_nothing_and_json_all_the_same(tmp_path, monkeypatch):

@@ -1,16 +1,18 @@
 """`marginlens statement`: every label leads to something that can be imported, however it is written."""
 
 import re
+import subprocess
 import sys
 from importlib import import_module
 
 import pytest
 
 import marginlens
-from marginlens.cli.statement import found, public_name
-from marginlens.papers import EARLIER_LABELS, registered
+from marginlens.cli.statement import found
+from marginlens.papers import EARLIER_LABELS, listed_statements, registered
 from marginlens.statements import PROOF_STEPS, WORDS
 from marginlens_papers.claims import catalogue
+from marginlens_papers.documentation.statements import public_name, statement_rows
 from one_command import command
 
 statement, numbers = command("statement")
@@ -36,12 +38,11 @@ def test_a_statement_leads_to_its_functions_and_claims(label):
 
 def test_every_statement_says_something_and_those_people_cite_in_words_of_their_own():
     every = found(None)
-    assert all(one.words for one in every)
-    cited = {
-        one.label for one in every if re.match(r"[ABC]'? (Thm|Prop|Lemma|Cor|Def|Definition|Assumption)\b", one.label)
-    }
+    assert all(one["says"] for one in every)
+    labels = {one["statement"] for one in every}
+    cited = {label for label in labels if re.match(r"[ABC]'? (Thm|Prop|Lemma|Cor|Def|Definition|Assumption)\b", label)}
     assert len(cited) > 60
-    assert cited <= set(WORDS) <= {one.label for one in every}
+    assert cited <= set(WORDS) <= labels
 
 
 WRITTEN = {
@@ -60,20 +61,20 @@ WRITTEN = {
 
 @pytest.mark.parametrize("written", WRITTEN)
 def test_brackets_dots_and_hyphens_need_not_be_written(written):
-    assert [one.label for one in found(written)] == [WRITTEN[written]]
+    assert [one["statement"] for one in found(written)] == [WRITTEN[written]]
 
 
 def test_every_label_leads_to_itself_alone():
     for one in found(None):
-        assert [other.label for other in found(one.label)] == [one.label]
+        assert found(one["statement"]) == [one]
 
 
 @pytest.mark.parametrize("earlier", EARLIER_LABELS)
 def test_labels_of_the_earlier_version_lead_to_the_later_one(earlier):
     (one,) = found(earlier)
-    assert one.label == EARLIER_LABELS[earlier]
-    assert one.functions
-    assert earlier in one.to_dict()["earlier_labels"]
+    assert one["statement"] == EARLIER_LABELS[earlier]
+    assert one["functions"]
+    assert earlier in one["earlier_labels"]
 
 
 def test_a_statement_names_its_earlier_label():
@@ -142,6 +143,30 @@ def test_an_unknown_label_is_one_sentence_with_what_is_near(label, near):
     assert "LABEL must be" in result.stderr
     assert near in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_the_list_that_is_looked_up_is_that_of_the_code():
+    claims = catalogue.claims()  # which import what they show
+    assert listed_statements() == statement_rows(registered(), claims), "statements.json is stale: run make docs"
+
+
+def test_a_look_up_imports_neither_the_library_nor_its_numerical_packages():
+    code = "import sys, marginlens_command as c; sys.argv = ['marginlens', 'statement', 'C', 'Lemma', '3']\n"
+    code += "try: c.main()\nexcept SystemExit: print(*sys.modules)"
+    shown, modules = subprocess.check_output([sys.executable, "-c", code], text=True).rsplit("\n", 2)[:2]
+    assert shown.startswith("C Lemma 3\n")
+    assert not {"numpy", "numba", "scipy", "rich", "marginlens_papers.claims"} & set(modules.split())
+
+
+def test_claims_of_installed_packages_are_among_them(monkeypatch):
+    class Added:
+        id, labels, statement = "NTP-L1", ("A Thm 3", "N Lemma 1"), "A claim of another package."
+
+    monkeypatch.setattr("marginlens.cli.statement._claims_of_packs", lambda: (Added(),))
+    assert found("A Thm 3")[0]["claims"][-1] == "NTP-L1"
+    (added,) = numbers("N Lemma 1")
+    assert (added["says"], added["claims"]) == (Added.statement, ["NTP-L1"])
+    assert "NTP-L1: A claim of another package." in statement("N Lemma 1").stdout
 
 
 def test_statements_are_found_without_optional_packages(monkeypatch):

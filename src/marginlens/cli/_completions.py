@@ -1,6 +1,6 @@
 """What the shell offers after TAB: claims, statements, norms and other words that options take.
 
-Claims and statements are read from the sources as text: importing them would take seconds.
+Claims are read from the sources as text: importing them would take seconds.
 """
 
 from __future__ import annotations
@@ -12,18 +12,12 @@ from pathlib import Path
 
 import typer
 
-from marginlens.papers import natural
-from marginlens.statements import PROOF_STEPS
+from marginlens.papers import listed_statements
 
 NORMS = ("l1", "l2", "linf", "l1.75", "l3", "frobenius", "spectral", "nuclear", "max-row")
 ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16")
 DEVICES = ("cpu", "cuda", "cuda:1", "mps")
 _SETTING = re.compile(r"^    (\w+): [\w\[\], .]+ = \w+\(", re.MULTILINE)
-_QUOTED = r'"([^"]+)"'
-_IMPLEMENTED = re.compile(r"@implements\(\s*\"([A-Z]'?)\",\s*((?:\"[^\"]+\",?\s*)+)\)")
-_USED = re.compile(r"@uses\(\s*\"([A-Z]'?)\",\s*\{(.*?)\n?\s*\}[,\s]*\)\n", re.DOTALL)
-_LABEL = re.compile(r"\"([A-Z]'? [^\"]+)\"")
-_CLAIMED = re.compile(r"^    labels = \((.*?)\)$", re.DOTALL | re.MULTILINE)
 _CLAIM = re.compile(r'^    "([A-Z]-\w+)": "', re.MULTILINE)
 
 
@@ -70,24 +64,11 @@ def label_words(ctx: typer.Context, incomplete: str) -> list[str]:
     """The next words of statements that begin with the words typed so far: A, then Thm, then 3."""
     typed = [_plain(word) for word in ctx.params.get("words") or ()]
     found: dict[str, None] = {}
-    for label in statement_labels():
-        words = [_plain(word) for word in label.split()]
+    for row in listed_statements():
+        words = [_plain(word) for word in row["statement"].split()]
         if len(words) > len(typed) and [word.lower() for word in words[: len(typed)]] == [w.lower() for w in typed]:
             found[words[len(typed)]] = None
     return [word for word in found if word.lower().startswith(_plain(incomplete).lower())]
-
-
-def statement_labels() -> list[str]:
-    """The labels of all statements that the sources name, paper by paper."""
-    labels: dict[str, None] = dict.fromkeys(PROOF_STEPS)
-    for source in (*_sources("marginlens", "**/*.py"), *_sources("marginlens_papers", "**/*.py")):
-        for paper, listed in _IMPLEMENTED.findall(source):
-            labels |= dict.fromkeys(f"{paper} {label}" for label in re.findall(_QUOTED, listed))
-        for paper, steps in _USED.findall(source):
-            labels |= dict.fromkeys(f"{paper} {label}" for label in re.findall(rf"{_QUOTED}\s*:", steps))
-    for source in _sources("marginlens_papers", "claims/**/*.py"):
-        labels |= dict.fromkeys(label for listed in _CLAIMED.findall(source) for label in _LABEL.findall(listed))
-    return sorted(labels, key=natural)
 
 
 def _plain(word: str) -> str:

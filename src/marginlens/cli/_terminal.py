@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -39,15 +38,6 @@ def console(*, stderr: bool = False) -> Console:
 def say(sentence: str) -> None:
     """Print a sentence in one line, however long it is; nothing with --quiet."""
     console().print(sentence, markup=False, soft_wrap=True)
-
-
-def say_indented(sentence: str, indent: int) -> None:
-    """Print a sentence behind so many blanks: wrapped by words on a terminal, in one line elsewhere; nothing with --quiet."""
-    out = console()
-    if out.is_terminal:
-        out.print(Padding(Text(sentence), (0, 0, 0, indent)))
-    else:
-        out.print(" " * indent + sentence, markup=False, soft_wrap=True)
 
 
 class Bar:

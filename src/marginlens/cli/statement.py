@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Annotated, Any
 
 import typer
 
 from marginlens.cli import papers_module
+from marginlens.cli._commands import is_quiet
 from marginlens.cli._completions import label_words
 from marginlens.cli._deferred import errors, terminal
-from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
-from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation, natural, registered
-from marginlens.statements import PROOF_STEPS, WORDS
+from marginlens.papers import EARLIER_LABELS, SOURCES, listed_statements, natural
+from marginlens.runtime.packs import CLAIMS, pack_names
 
 _LONG_WORDS = {
     "theorem": "thm",
@@ -55,11 +57,11 @@ def statement(
         marginlens statement C --json
         marginlens statement
     """
-    with errors_as_sentences():
+    with errors_as_sentences(label="{words}"):
         label = " ".join(words) if words else None
-        rows = [one.to_dict() for one in found(label)]
+        rows = found(label)
         if as_json:
-            typer.echo(_rows.as_json(rows))
+            typer.echo(json.dumps(rows, indent=2))
         elif label is None or label.strip().upper() in SOURCES:
             terminal.console().print(
                 terminal.rows_table(
@@ -71,71 +73,21 @@ def statement(
                 _show(row)
 
 
-@dataclass(frozen=True)
-class Statement:
-    """One statement of a paper, the functions that implement or use it, and the ids of the claims that show it."""
-
-    label: str
-    functions: tuple[Implementation, ...]
-    claims: tuple[str, ...]
-    shown: tuple[str, ...] = ()  # what each of these claims says
-
-    @property
-    def words(self) -> str:
-        """What the statement says: in words of its own, else as a function or a claim puts it."""
-        others = (*(_sentence(one.summary) for one in self.functions), *self.shown, "")
-        return WORDS.get(self.label) or others[0]
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it in plain values."""
-        functions = [
-            {
-                "name": public_name(one),
-                "role": "uses" if one.inside else "implements",
-                "what": _sentence(one.summary),
-                "module": one.module,
-            }
-            for one in self.functions
-        ]
-        return {
-            "statement": self.label,
-            "says": self.words,
-            "functions": functions,
-            "belongs_to": PROOF_STEPS.get(self.label),
-            "claims": list(self.claims),
-            "claims_say": list(self.shown),
-            "earlier_labels": [earlier for earlier, later in EARLIER_LABELS.items() if later == self.label],
-        }
-
-
-def found(label: str | None) -> list[Statement]:
+def found(label: str | None) -> list[dict[str, Any]]:
     """The statements that a label names: one, all of a paper for its letter, or every one for None."""
-    catalogue = papers_module("claims.catalogue")
-    claims = () if catalogue is None else catalogue.known_claims()
-    functions = registered()  # those that the claims have imported among them
-    labels = set(PROOF_STEPS) | {one.citation for one in functions}
-    labels |= {cited for claim in claims for cited in claim.labels}
-    wanted = _wanted(label, sorted(labels, key=natural))
-    return [
-        Statement(
-            one,
-            tuple(function for function in functions if function.citation == one),
-            tuple(claim.id for claim in claims if one in claim.labels),
-            tuple(claim.statement.replace("$", "") for claim in claims if one in claim.labels),
-        )
-        for one in wanted
-    ]
+    rows = {row["statement"]: row for row in listed_statements()}
+    for claim in _claims_of_packs():
+        for cited in claim.labels:
+            empty = dict.fromkeys(("functions", "claims", "claims_say", "earlier_labels"), ())
+            row = rows.setdefault(cited, {"statement": cited, "says": claim.statement, "belongs_to": None, **empty})
+            row["claims"], row["claims_say"] = [*row["claims"], claim.id], [*row["claims_say"], claim.statement]
+    return [rows[one] for one in _wanted(label, sorted(rows, key=natural))]
 
 
-def public_name(one: Implementation) -> str:
-    """The shortest path under which the function can be imported."""
-    parts, first = one.module.split("."), one.name.split(".")[0]
-    target = getattr(sys.modules[one.module], first)
-    for length in range(1, len(parts)):
-        package = ".".join(parts[:length])
-        if getattr(sys.modules[package], first, None) is target:
-            return f"{package}.{one.name}"
-    return f"{one.module}.{one.name}"
+def _claims_of_packs() -> Iterable[Any]:
+    """The claims that installed packages add, which are imported only where there are any."""
+    catalogue = papers_module("claims.catalogue") if pack_names(CLAIMS) else None
+    return () if catalogue is None else catalogue.added_claims()
 
 
 def _wanted(label: str | None, labels: list[str]) -> list[str]:
@@ -179,14 +131,10 @@ def _show(row: dict[str, Any]) -> None:
     if row["claims"]:
         lines.append((2, f"shown by: marginlens reproduce --only {','.join(row['claims'])}"))
     lines += [(4, f"{id_}: {told}") for id_, told in zip(row["claims"], row["claims_say"], strict=True)]
-    for indent, line in lines:
-        terminal.say_indented(line, indent)
+    width = get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize  # in one line elsewhere
+    for indent, line in [] if is_quiet() else lines:
+        typer.echo(fill(line, width, initial_indent=" " * indent, subsequent_indent=" " * indent))
 
 
 def _inside(function: dict[str, Any]) -> str:
     return "inside " if function["role"] == "uses" else ""
-
-
-def _sentence(summary: str) -> str:
-    """A docstring's sentence without the marks around its formulas."""
-    return re.sub(r":math:`([^`]*)`", r"\1", summary)

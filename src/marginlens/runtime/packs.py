@@ -14,8 +14,6 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
-from marginlens.errors import InputError
-
 CLAIMS, ADAPTERS, DATASETS = "marginlens.claims", "marginlens.adapters", "marginlens.datasets"
 _KINDS = {CLAIMS: "claim", ADAPTERS: "adapter", DATASETS: "dataset"}
 _MAX_REASON = 160  # letters of what a pack raised that its sentence repeats
@@ -83,6 +81,8 @@ def _loaded(group: str, point: EntryPoint, check: Callable[[Added], None] | None
         _leave_out(group, point, f"importing {point.value} raised {type(problem).__name__} ({reason.rstrip('.')})")
         return None
     if check is not None:
+        from marginlens.errors import InputError  # with numpy, which names alone do not need
+
         try:
             check(added)
         except InputError as problem:

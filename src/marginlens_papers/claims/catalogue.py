@@ -84,7 +84,12 @@ def claims() -> tuple[Claim, ...]:
 
 def known_claims() -> tuple[Claim, ...]:
     """The claims of this library, then those that installed packages list under `marginlens.claims`, in alphabetical order."""
-    return (*claims(), *(_from_pack(added) for added in load_packs(CLAIMS, _check_pack)))
+    return (*claims(), *added_claims())
+
+
+def added_claims() -> tuple[Claim, ...]:
+    """The claims that installed packages add."""
+    return tuple(_from_pack(added) for added in load_packs(CLAIMS, _check_pack))
 
 
 def _from_pack(added: Added) -> Claim:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import marginlens
 from marginlens.errors import InputError
-from marginlens.papers import SOURCES, Implementation, natural, registered
+from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation, natural, registered
 from marginlens.statements import PROOF_STEPS, WORDS
 from marginlens_papers.claim import Claim
 from marginlens_papers.claims import catalogue
 
 THEOREMS = "docs/theorems.md"
 README = "README.md"
+STATEMENTS = "src/marginlens/statements.json"
 _MARKS = ("<!-- written by make docs: begin -->", "<!-- written by make docs: end -->")
 
 
@@ -172,6 +175,51 @@ def _plain(sentence: str) -> str:
     return re.sub(r":math:`([^`]*)`", r"`\1`", sentence).replace("|", "\\|")
 
 
+# ---- what `marginlens statement` says
+
+
+def statement_rows(functions: Iterable[Implementation], claims: Sequence[Claim]) -> list[dict[str, Any]]:
+    """Every statement: what it says, the functions that implement or use it, the claims that show it, its earlier labels."""
+    labels = set(PROOF_STEPS) | {one.citation for one in functions} | {cited for one in claims for cited in one.labels}
+    rows = []
+    for label in sorted(labels, key=natural):
+        found = [one for one in functions if one.citation == label]
+        shown = [claim for claim in claims if label in claim.labels]
+        sentences = [re.sub(r":math:`([^`]*)`", r"\1", one.summary) for one in found]
+        said = [claim.statement.replace("$", "") for claim in shown]
+        rows.append(
+            {
+                "statement": label,
+                "says": WORDS.get(label) or [*sentences, *said, ""][0],
+                "functions": [
+                    {
+                        "name": public_name(one),
+                        "role": "uses" if one.inside else "implements",
+                        "what": sentence,
+                        "module": one.module,
+                    }
+                    for one, sentence in zip(found, sentences, strict=True)
+                ],
+                "belongs_to": PROOF_STEPS.get(label),
+                "claims": [claim.id for claim in shown],
+                "claims_say": said,
+                "earlier_labels": [earlier for earlier, later in EARLIER_LABELS.items() if later == label],
+            }
+        )
+    return rows
+
+
+def public_name(one: Implementation) -> str:
+    """The shortest path under which the function can be imported."""
+    parts, first = one.module.split("."), one.name.split(".")[0]
+    target = getattr(sys.modules[one.module], first)
+    for length in range(1, len(parts)):
+        package = ".".join(parts[:length])
+        if getattr(sys.modules[package], first, None) is target:
+            return f"{package}.{one.name}"
+    return f"{one.module}.{one.name}"
+
+
 # ---- writing
 
 
@@ -185,6 +233,7 @@ def pages(root: Path) -> dict[str, str]:
     return {
         THEOREMS: theorems_page(functions, tests, claims),
         README: readme_with(implemented_table(functions), readme),
+        STATEMENTS: json.dumps(statement_rows(functions, claims), indent=1, ensure_ascii=False) + "\n",
     }
 
 
