@@ -49,6 +49,24 @@ class Mortal:
         return task
 
 
+@dataclass(frozen=True)
+class Stillborn:
+    """Work whose process kills itself while it is loaded there, as long as the folder has fewer than `deaths` marks."""
+
+    folder: Path
+    deaths: int
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        marks = len(list(self.folder.iterdir()))
+        if marks < self.deaths:
+            (self.folder / f"{marks}-{os.getpid()}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def __call__(self, task):
+        return -task
+
+
 def workers():
     return [thread for thread in threading.enumerate() if thread.name.startswith("marginlens-task")]
 
@@ -120,6 +138,22 @@ def test_a_task_that_kills_its_processes_is_named(tmp_path):
     with pytest.raises(EngineError, match=r"^Task 3 ended 3 worker processes one after the other[^.]*\.$"):
         finished.extend(Processes(2).run(Mortal(tmp_path, 99), range(50)))
     assert len(finished) == len(set(finished))
+    assert multiprocessing.active_children() == []
+
+
+def test_processes_that_die_while_they_start_are_no_tasks_fault(tmp_path, monkeypatch):
+    monkeypatch.setattr("marginlens.engines.local._LONGEST_PAUSE", 0.01)
+    assert dict(Processes(1).run(Stillborn(tmp_path, 5), range(4, 8))) == {task: -task for task in range(4, 8)}
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_processes_that_never_start_end_the_run_and_blame_no_task(tmp_path, monkeypatch):
+    monkeypatch.setattr("marginlens.engines.local._LONGEST_PAUSE", 0.01)
+    with pytest.raises(
+        EngineError, match=r"^8 worker processes died one after the other before they began a task"
+    ) as caught:
+        list(Processes(2).run(Stillborn(tmp_path, 99), range(20)))
+    assert "Task" not in str(caught.value)
     assert multiprocessing.active_children() == []
 
 

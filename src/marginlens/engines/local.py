@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, get_context, parent_process
+from multiprocessing.sharedctypes import RawValue
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -20,7 +22,10 @@ from marginlens.errors import EngineError, whole_number
 from marginlens.runtime.interrupts import interrupts_blocked
 from marginlens.runtime.threads import limited_threads, n_threads
 
-_MAX_DEATHS = 3  # worker processes that one task may take with it
+_MAX_DEATHS = 3  # worker processes that one task may take with it, and
+_MAX_IDLE_DEATHS = 8  # that may die one after the other before they have begun a task, with no task finished meanwhile
+_LONGEST_PAUSE = 5.0  # seconds before another one is started after such deaths
+_NO_TASK = -1  # what a process reports until it begins a task, and between two
 
 
 class Threads:
@@ -62,7 +67,9 @@ class Processes:
     """Tasks in processes of this machine: for work in Python, such as a generator function of one's own.
 
     The processes are spawned, not forked, and read compiled functions from the cache on disk. Where one dies, its task is run again
-    in a new one; the other processes go on meanwhile. A script that uses processes needs the usual `if __name__ == "__main__":`.
+    in a new one, up to three times; the other processes go on meanwhile. One that dies before it has begun a task, as while it
+    starts, is no task's fault: others are started after longer and longer pauses, and eight such deaths in a row end the run.
+    A script that uses processes needs the usual `if __name__ == "__main__":`.
 
     Args:
         n_workers: processes; each uses its share of the processors. By default as many as there are processors.
@@ -90,6 +97,7 @@ class _Workers:
         self.prepared = (cloudpickle.dumps(work), max(1, n_threads() // count))
         self.workers = [_Worker(self.prepared) for _ in range(count)]
         self.deaths: Counter[int] = Counter()
+        self.idle_deaths = 0  # since a task was finished
 
     def submit(self, task: int) -> Future[Any]:
         """Give the task to the process with the fewest."""
@@ -100,22 +108,35 @@ class _Workers:
             return self._replace(worker).submit(task)
 
     def lost(self, task: int, future: Future[Any]) -> bool:
-        """Whether the process of a task died; the first of its tasks was the one that it was running."""
+        """Whether the process of a task died; a task that it had reported to have begun is to blame, and no other."""
         worker = next((worker for worker in self.workers if future in worker.tasks), None)
         if not _died(future):
+            self.idle_deaths = 0
             if worker is not None:
                 del worker.tasks[future]
             return False
         if worker is not None:
-            running = next(task for future, task in worker.tasks.items() if future.done() and _died(future))
-            self.deaths[running] += 1
-            if self.deaths[running] >= _MAX_DEATHS:
-                raise EngineError(
-                    f"Task {running} ended {_MAX_DEATHS} worker processes one after the other: they were killed, ran out of memory, or "
-                    'the script starts processes outside of if __name__ == "__main__".'
-                )
+            begun = worker.begun.value
+            if begun == _NO_TASK:
+                self._pause()
+            else:
+                self.deaths[begun] += 1
+                if self.deaths[begun] >= _MAX_DEATHS:
+                    raise EngineError(
+                        f"Task {begun} ended {_MAX_DEATHS} worker processes one after the other: they were killed, or ran out of memory."
+                    )
             self._replace(worker)
         return True
+
+    def _pause(self) -> None:
+        """Wait before a process that died without a task is replaced, the longer the more of them died; too many are an error."""
+        self.idle_deaths += 1
+        if self.idle_deaths >= _MAX_IDLE_DEATHS:
+            raise EngineError(
+                f"{_MAX_IDLE_DEATHS} worker processes died one after the other before they began a task: they were killed, ran out of "
+                'memory, or the script starts processes outside of if __name__ == "__main__".'
+            )
+        time.sleep(min(_LONGEST_PAUSE, 0.05 * 2**self.idle_deaths))
 
     def close(self) -> None:
         """End all processes, at once where they are still at work."""
@@ -132,7 +153,9 @@ class _Worker:
     """One process and the tasks that it was given, in their order."""
 
     def __init__(self, prepared: tuple[bytes, int]) -> None:
-        self.pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare_process, initargs=prepared)
+        self.begun = RawValue("q", _NO_TASK)  # the task that the process is at
+        initial = (*prepared, self.begun)
+        self.pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare_process, initargs=initial)
         self.tasks: dict[Future[Any], int] = {}
 
     def submit(self, task: int) -> Future[Any]:
@@ -151,13 +174,14 @@ def _died(future: Future[Any]) -> bool:
     return not future.cancelled() and isinstance(future.exception(), BrokenProcessPool)
 
 
-_work: TaskFunction | None = None  # of a worker process
+_work: TaskFunction | None = None  # of a worker process, and
+_begun: Any = None  # where it reports the task that it is at
 
 
-def _prepare_process(work: bytes, threads: int) -> None:
+def _prepare_process(work: bytes, threads: int, begun: Any) -> None:
     """Let a new process leave signals to the one that started it, take its share of the processors, and end when the other ends."""
-    global _work
-    _work = cloudpickle.loads(work)  # functions of a script and of a notebook among them
+    global _work, _begun
+    _work, _begun = cloudpickle.loads(work), begun  # functions of a script and of a notebook among them
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.environ["MARGINLENS_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -174,4 +198,8 @@ def _end_with_parent() -> None:
 
 def _run_task(task: int) -> Any:
     assert _work is not None
-    return _work(task)
+    _begun.value = task
+    try:
+        return _work(task)
+    finally:
+        _begun.value = _NO_TASK
