@@ -1,13 +1,19 @@
 """Plans: grids in their documented order, one sentence for whatever is wrong, and a hash of all that results depend on."""
 
 import itertools
+import json
+import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import marginlens as ml
+from marginlens.cli.app import app
 from marginlens.sweeps import Plan
 from marginlens.sweeps.grid import AXES, Grid
 
@@ -86,9 +92,11 @@ def test_a_changed_function_is_a_changed_plan():
         ({"d": 0}, "'d' argument must be a whole number of at least 1"),
         ({"d": None}, "'d' argument must be given for the data sphere; got none"),
         ({"data": "spere"}, "Did you mean sphere?"),
-        ({"data": "no_such_module:make"}, "a module that can be imported; got 'no_such_module:make'"),
+        ({"data": "no_such_module:make"}, "or of one that is allowed; got 'no_such_module:make'"),
+        ({"data": "os:system"}, "or of one that is allowed; got 'os:system'"),
+        ({"n_steps": 0}, "a whole number of at least 1"),
         ({"data": "os:system('x')"}, "a function as module:function"),
-        ({"data": "os:nothing"}, "must be a function of the module os"),
+        ({"data": "marginlens.data:nothing"}, "must be a function of the module marginlens.data"),
         ({"loss": "logistik"}, "Did you mean logistic?"),
         ({"optimizer": "normalised-gd"}, "Did you mean normalized-gd?"),
         ({"optimizer": "mirror:linf"}, "mirror:lP with a number P above 1"),
@@ -143,6 +151,65 @@ def test_a_plan_in_a_file_is_the_plan_of_the_same_keys(tmp_path, monkeypatch):
     keys = {"data": made_up_data.make, "n_problems": 5, "n_steps": [10, 20], "parameters": {"width": [1, 2]}}
     assert made.hash == Plan.of(keys).hash
     assert [tuple(cell.axes.values()) for cell in made.cells] == [(10, 1), (10, 2), (20, 1), (20, 2)]
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module beside plan.toml that imports others, and a working folder that is not theirs."""
+    name = f"made_up_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / f"{name}.py").write_text(
+        "import os, shutil\ndef make(rng, n_problems, cell):\n    raise KeyError('no such width')\n"
+        "def leave(run):\n    raise SystemExit(0)\n"
+    )
+    (tmp_path / f"{name}_elsewhere.py").write_text("def make(rng, n_problems, cell):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    return name
+
+
+def in_file(tmp_path, **keys):
+    file = tmp_path / "plans" / "plan.toml"
+    file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in {"n_problems": 3, **keys}.items()))
+    return file
+
+
+@pytest.mark.parametrize("reference", ["shutil:rmtree", "{}:os.system", "{}:shutil.rmtree", "{}_elsewhere:make"])
+def test_a_plan_names_functions_of_its_own_folder_alone_unless_others_are_allowed(tmp_path, module, reference):
+    named = reference.format(module)
+    file = in_file(tmp_path, data=named)
+    with pytest.raises(ml.InputError, match=f"one that is allowed; got '{re.escape(named)}'") as refused:
+        Plan.from_file(file)
+    assert (refused.value.argument, refused.value.file) == ("data", str(file))
+    home = "posix" if "system" in named else "shutil" if "rmtree" in named else named.partition(":")[0]
+    assert callable(Plan.from_file(file, allow=[home]).data)
+    assert callable(Plan.from_file(in_file(tmp_path, data=f"{module}:make")).data)
+
+
+@pytest.mark.parametrize("key", ["allow", "folder"])
+def test_a_plan_cannot_allow_itself_more(tmp_path, module, key):
+    with pytest.raises(ml.InputError, match=f"without the key {key}"):
+        Plan.from_file(in_file(tmp_path, data="os:system", **{key: "/"}))
+
+
+def test_a_function_that_fails_or_leaves_is_one_sentence_that_names_it(tmp_path, module):
+    runner, shape = CliRunner(), {"n_inputs": 1, "n_tokens": 2, "d": 2, "n_steps": 1}
+    ending = ["sweep", str(in_file(tmp_path, data=f"{module}:make")), "--out", "o"]
+    measured = {"n_problems": 3, **shape, "measures": {"size": f"{module}:leave"}}
+    told = [runner.invoke(app, ending)]
+    toml = "".join(f"{k} = {json.dumps(v)}\n" for k, v in measured.items() if k != "measures")
+    Path(ending[1]).write_text(f'{toml}[measures]\nsize = "{module}:leave"\n')
+    told.append(runner.invoke(app, [*ending[:3], "p"]))
+    (tmp_path / "plans" / f"{module}_exits.py").write_text("raise SystemExit('bye')\n")
+    told.append(runner.invoke(app, [*ending[:1], str(in_file(tmp_path, data=f"{module}_exits:f")), "--out", "q"]))
+    assert [one.exit_code for one in told] == [2, 2, 2]
+    assert [one.stderr.count("\n") for one in told] == [1, 1, 1]
+    said = [one.stderr for one in told]
+    assert f"'data' in PLAN must be a function that returns; got '{module}:make', which raised KeyError" in said[0]
+    assert (
+        f"'measures' in PLAN must be a function that returns; got '{module}:leave', which raised SystemExit" in said[1]
+    )
+    assert f"got '{module}_exits:f', which raised SystemExit (bye)" in said[2]
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,10 @@ def run_plan(
     gpus: Annotated[
         int | None, typer.Option(metavar="N", help="Compute them on N GPUs; the plan's device is cuda.")
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE", help="Let the plan run functions of this module too; repeat it for several."),
+    ] = None,
     scheduler: Annotated[
         str | None, typer.Option(metavar="tcp://…", help="Compute them on the cluster of a Dask scheduler.")
     ] = None,
@@ -50,6 +54,9 @@ def run_plan(
     quiet: Quiet = False,
 ) -> None:
     """Run a plan, or go on with it: the word run may be left out.
+
+    A plan is a program: where it names functions as module:function, they are run. It may name those of modules in its own folder, and
+    of modules that --allow names; do not run a plan whose folder you would not run.
 
     Chunks that are in the folder are not computed again, so running the same command again goes on from wherever it ended. Ctrl-C ends it
     after the chunks in hand, with everything kept; a second one ends it at once, and loses only those.
@@ -59,10 +66,11 @@ def run_plan(
         marginlens sweep run plan.toml --out results --workers 8
         marginlens sweep run plan.toml --out results --scheduler tcp://head:8786 --quiet
     """
-    with errors_as_sentences():
+    names = {"engine": "{scheduler}", "folder": "{out}", "n_workers": "{workers}", "others": "'{argument}' in {plan}"}
+    with errors_as_sentences(**names):
         from marginlens.sweeps import Plan
 
-        made = Plan.from_file(plan)
+        made = Plan.from_file(plan, allow=allow or ())
         engine = _engine(workers, processes, gpus, scheduler)
         with terminal.RateBar() as bar:
             finished = ml.sweep(made, out, engine=engine, progress=bar)

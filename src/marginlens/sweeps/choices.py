@@ -8,14 +8,15 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, positive_number, reject
+from marginlens.errors import positive_number, reject
 from marginlens.losses import CorrelationLoss, CrossEntropy, Exponential, Logistic, LogLoss, Loss, SquaredLoss
 from marginlens.losses.next_token import NextTokenLoss, SquaredProbability
 from marginlens.norms import norm_named
@@ -136,26 +137,50 @@ def starting_point(start: Any, n_problems: int, shape: tuple[int, ...], rng: np.
 # ---- functions of one's own
 
 
-def imported(reference: str, key: str, folder: str) -> Callable[..., Any]:
-    """The function "module:function"; modules of `folder` can be imported, and nothing is evaluated."""
+def imported(reference: str, key: str, folder: str, allow: Sequence[str] = ()) -> Callable[..., Any]:
+    """The function "module:function" of a module in `folder`, of this library, or of one that is allowed; nothing else is imported."""
     module_name, separator, name = reference.partition(":")
     parts = [*module_name.split("."), *name.split(".")]
     if not separator or not all(part.isidentifier() for part in parts):
         raise reject(key, "a function as module:function", repr(reference))
+    in_folder = PathFinder.find_spec(parts[0], [folder]) is not None
+    exposed = f"a function of a module in {folder!r}, where plans may run code, or of one that is allowed"
+    if not (in_folder or _is_allowed(module_name, allow)):
+        raise reject(key, exposed, repr(reference), "`allow` lets a plan use other modules.")
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
         found: Any = importlib.import_module(module_name)
-    except ImportError as problem:
-        advice = f"Modules are looked for in {folder!r} too."
-        raise reject(
-            key, "module:function with a module that can be imported", f"{reference!r} ({problem})", advice
-        ) from problem
+    except (Exception, SystemExit) as problem:
+        raise reject(key, "a function of a module that can be imported", _raised(reference, problem)) from problem
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
         raise reject(key, f"a function of the module {module_name}", repr(reference))
+    home = sys.modules.get(getattr(found, "__module__", ""))  # which for what a module has imported is another one
+    if not _is_allowed(getattr(home, "__name__", ""), allow):
+        file = Path(getattr(home, "__file__", None) or "/").resolve()
+        if not file.is_relative_to(Path(folder).resolve()):
+            raise reject(key, exposed, repr(reference), "`allow` lets a plan use other modules.")
     return found
+
+
+def _is_allowed(module: str, allow: Sequence[str]) -> bool:
+    return any(f"{module}.".startswith(f"{one}.") for one in ("marginlens", "marginlens_papers", *allow))
+
+
+def called(function: Callable[..., Any], key: str, *arguments: Any) -> Any:
+    """What a function of one's own returns; whatever it raises is one sentence that names it."""
+    try:
+        return function(*arguments)
+    except (Exception, SystemExit) as problem:
+        got = _raised(function_record(function)["function"], problem)
+        raise reject(key, "a function that returns", got) from problem
+
+
+def _raised(function: str, problem: BaseException) -> str:
+    said = " ".join(str(problem).split())
+    return f"{function!r}, which raised {type(problem).__name__}{f' ({said})' if said else ''}"
 
 
 def working_folder() -> str:
@@ -180,7 +205,5 @@ def described(value: Any, key: str) -> str:
     """An object of one's own as a plan writes it: its repr, which must say what it is and not where it lies in memory."""
     text = repr(value)
     if _ADDRESS.search(text):
-        raise InputError(
-            f"The '{key}' argument must be an object whose repr shows its settings, by which a plan is known again; got {text}."
-        )
+        raise reject(key, "an object whose repr shows its settings, by which a plan is known again", text)
     return text

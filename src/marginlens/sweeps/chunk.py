@@ -19,8 +19,8 @@ from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record, descend
-from marginlens.errors import InputError, missing_extra, reject
-from marginlens.sweeps.choices import loss_named, optimizer_named, starting_point
+from marginlens.errors import InputError, calling, missing_extra, reject
+from marginlens.sweeps.choices import called, loss_named, optimizer_named, starting_point
 from marginlens.sweeps.device_records import DeviceChunkRun, device_parts, joined, recorded_on_device
 from marginlens.sweeps.grid import Cell, Chunk
 from marginlens.sweeps.plan import FORMAT, Plan
@@ -99,7 +99,7 @@ def _columns(plan: Plan, run: Any, n_problems: int) -> dict[str, Any]:
     """What is recorded of runs, by name, and what functions of one's own measure of them."""
     columns = (recorded_on_device if isinstance(run, DeviceChunkRun) else recorded)(run, plan.record or ())
     for name, measure in plan.measures.items():
-        value = measure(run)
+        value = called(measure, "measures", run)
         parts = (
             {f"{name}_{part}": array for part, array in value.items()} if isinstance(value, Mapping) else {name: value}
         )
@@ -139,8 +139,10 @@ def made_problems(cell: Cell, chunk: Chunk, seed: int, device: str = "cpu") -> t
     if isinstance(settings["data"], str):
         make = {"sphere": counter_based.sphere_problems, "gaussian": counter_based.gaussian_problems}[settings["data"]]
         shape = settings["n_inputs"], settings["n_tokens"], settings["d"]
-        return make(chunk.first, chunk.last, *shape, seed, cell.stream, device=device)
-    made = settings["data"](random_numbers(seed, cell, chunk, DATA_NUMBERS), chunk.n_problems, dict(settings))
+        with calling(d_model="d"):
+            return make(chunk.first, chunk.last, *shape, seed, cell.stream, device=device)
+    rng = random_numbers(seed, cell, chunk, DATA_NUMBERS)
+    made = called(settings["data"], "data", rng, chunk.n_problems, dict(settings))
     expected = f"a function that returns (data, head) with {chunk.n_problems} problems"
     if not isinstance(made, tuple) or len(made) != 2:
         raise reject("data", expected, type(made).__name__)

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, positive_number, reject, whole_number
+from marginlens.errors import InputError, calling, positive_number, reject, whole_number
 from marginlens.optimizers import Optimizer, as_optimizer
 from marginlens.runtime.files import as_path, unusable
 from marginlens.sweeps.choices import (
@@ -65,7 +65,8 @@ class Plan:
             head, trajectory, solution, optimality and cell.
         saved_steps: steps after which iterates are kept for the measures, in `run.trajectory.saved["x"]`.
         parameters: further settings for a function that makes data. chunk: problems in a chunk. device: "cpu", "cuda" or "cuda:1".
-        folder: where the modules of "module:function" are looked for besides Python's own path; no part of what the plan is.
+        folder: with the modules whose functions "module:function" names; the working folder, or that of the plan's file.
+        allow: further modules whose functions may be named. Neither is part of what the plan is.
     """
 
     n_problems: int
@@ -87,6 +88,7 @@ class Plan:
     chunk: int | None = None
     device: str = "cpu"
     folder: str = ""
+    allow: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         store = object.__setattr__
@@ -97,7 +99,7 @@ class Plan:
         store(self, "seed", whole_number(self.seed, "seed", at_least=0))
         for name in ("n_inputs", "n_tokens", "d"):
             store(self, name, _values(getattr(self, name), name, _size))
-        store(self, "n_steps", _values(self.n_steps, "n_steps", lambda v, n: whole_number(v, n, at_least=0)))
+        store(self, "n_steps", _values(self.n_steps, "n_steps", lambda v, n: whole_number(v, n, at_least=1)))
         store(self, "data", _values(self.data, "data", self._checked_data))
         default = "logistic" if self.problem == "selection" else "log"
         store(self, "loss", _values(default if self.loss is None else self.loss, "loss", self._checked_loss))
@@ -122,14 +124,14 @@ class Plan:
         known = [field.name for field in fields(cls)]
         for key in keys:
             if key not in known:
-                raise reject("plan", f"made of the keys {', '.join(known[:-1])}", repr(key), nearest(str(key), known))
+                raise reject("plan", f"made of the keys {', '.join(known[:-2])}", repr(key), nearest(str(key), known))
         if "n_problems" not in keys:
             raise reject("plan", "one that says n_problems", f"the keys {', '.join(keys) or 'of an empty plan'}")
         return cls(**keys)
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str]) -> Plan:
-        """The plan in a TOML file; functions "module:function" are looked for in the working folder too."""
+    def from_file(cls, path: str | os.PathLike[str], *, allow: Sequence[str] = ()) -> Plan:
+        """The plan in a TOML file; its functions "module:function" are those of modules in its own folder or in `allow`."""
         place = as_path(path, "plan", "the path of a TOML file")
         try:
             keys = tomllib.loads(place.read_text(encoding="utf-8"))
@@ -137,9 +139,10 @@ class Plan:
             raise reject("plan", "a file that can be read", unusable(place, problem)) from problem
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise reject("plan", "a TOML file", f"{str(place)!r} ({problem})") from problem
-        if "folder" in keys:
-            raise reject("plan", "without the key folder, which is the working folder", repr(keys["folder"]))
-        return cls.of(keys)
+        for key in {"folder", "allow"} & set(keys):
+            raise reject("plan", f"without the key {key}, by which others say what it may run", repr(keys[key]))
+        with calling(place, plan="plan"):
+            return cls.of({**keys, "folder": str(place.absolute().parent), "allow": tuple(allow)})
 
     # ---- the grid
 
@@ -180,7 +183,7 @@ class Plan:
         """The plan in types that JSON has: all that its results depend on."""
         plan: dict[str, Any] = {"format": FORMAT}
         for field in fields(self):
-            if field.name not in ("folder", "chunk"):
+            if field.name not in ("folder", "allow", "chunk"):
                 value = getattr(self, field.name)
                 plan[field.name] = value.written() if isinstance(value, Axis) else written(value)
         sizes = self.grid.chunk_sizes
@@ -205,7 +208,7 @@ class Plan:
 
     def _checked_data(self, value: Any, key: str) -> Any:
         if isinstance(value, str) and ":" in value:
-            return imported(value, key, self.folder)
+            return imported(value, key, self.folder, self.allow)
         if callable(value):
             return value
         if value not in PROTOCOLS:
@@ -239,7 +242,7 @@ class Plan:
         for name, function in (self.measures or {}).items():
             if not isinstance(name, str) or not name.isidentifier() or name in ("cell", "problem", *AXES, *RECORDS):
                 raise reject("measures", "names of columns that nothing else has", repr(name))
-            found = imported(function, "measures", self.folder) if isinstance(function, str) else function
+            found = imported(function, "measures", self.folder, self.allow) if isinstance(function, str) else function
             if not callable(found):
                 raise reject("measures", "functions, in a file as module:function", repr(function))
             measures[name] = found

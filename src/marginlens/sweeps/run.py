@@ -185,7 +185,8 @@ class Sweep(Displayed):
             only = replace(chunk, first=chunk.first + place, last=chunk.first + place + 1)
             problems, head = made_problems(cell, only, self.store.plan["seed"])
             return Problem(problems[0], head[0], dict(cell.settings))
-        function = data if data is not None else imported(said["function"], "data", working_folder())
+        module = str(said["function"]).partition(":")[0]
+        function = data if data is not None else imported(said["function"], "data", working_folder(), (module,))
         if function_record(function)["source"] != said["source"]:
             raise reject("data", f"the function {said['function']} as it was when the sweep was run", "a changed one")
         settings = {**cell.settings, "data": function}
