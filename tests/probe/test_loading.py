@@ -68,7 +68,7 @@ def test_half_precision_is_read_as_single(tmp_path: Path, stored: str, read: str
 
 def test_pickled_weights_are_refused_unless_asked(tmp_path: Path) -> None:
     model = pickled(tmp_path)
-    message = r"pytorch_model\.bin, a pickle, which can run code .* give trust_pickle=True \(on the command line: --trust-pickle\)"
+    message = r"pytorch_model\.bin, a pickle, which can run code .* give `trust_pickle=True`"
     with pytest.raises(InputError, match=message):
         load_model(tmp_path)
     loaded = load_model(tmp_path, trust_pickle=True)
@@ -89,16 +89,58 @@ class _Opens:
 def test_even_a_trusted_pickle_runs_no_code(tmp_path: Path) -> None:
     pickled(tmp_path)
     torch.save({"x": _Opens(str(tmp_path / "ran"))}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match="of which transformers says"):
+    with pytest.raises(InputError, match="hold more than tensors and are not loaded") as caught:
         load_model(tmp_path, trust_pickle=True)
+    assert "weights_only" not in str(caught.value)  # torch's advice, which would run the code
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_pickle_beside_weights_that_are_not_the_models_is_loaded(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    pickled(tmp_path)
+    save_file({"x": torch.ones(2)}, tmp_path / "optimizer.safetensors")
+    assert load_model(tmp_path, trust_pickle=True).model.config.model_type == "bert"
+    with pytest.raises(InputError, match="a pickle, which can run code"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("outside", ["../other/model.safetensors", "sub/../../model.safetensors"])
+def test_an_index_that_points_outside_of_the_folder_is_refused(tmp_path: Path, outside: str) -> None:
+    folder = tmp_path / "model"
+    saved_bert(folder).save_pretrained(folder, max_shard_size="2KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    index = folder / "model.safetensors.index.json"
+    load_model(folder)
+    facts = json.loads(index.read_text())
+    facts["weight_map"][next(iter(facts["weight_map"]))] = outside
+    index.write_text(json.dumps(facts))
+    with pytest.raises(InputError, match=rf"names '{re.escape(outside)}', which is outside of it"):
+        load_model(folder)
+
+
+def test_code_of_a_tokenizer_is_named(tmp_path: Path) -> None:
+    saved_bert(tmp_path)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")
+    auto_map = {"auto_map": {"AutoTokenizer": ["words.Words", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Words"} | auto_map))
+    with pytest.raises(InputError, match=r"whose tokenizer_config\.json names code of its own \(words\.Words\)"):
+        load_model(tmp_path)
+
+
+def test_a_model_without_attention_is_not_told_to_change_it(tmp_path: Path) -> None:
+    config = transformers.MambaConfig(hidden_size=8, num_hidden_layers=1, vocab_size=9, state_size=2)
+    model = transformers.MambaModel(config).eval()
+    with pytest.raises(InputError, match="It has no attention") as caught:
+        list(read_attention(model, {"input_ids": np.array([[1, 2, 3]])}))
+    assert "eager" not in str(caught.value)
 
 
 def test_a_name_of_the_hub_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     message = re.escape(
         "got 'bert-base-uncased', which is not a folder on this machine instead. "
-        "Nothing is downloaded unless download=True (on the command line: --download) is given."
+        "Nothing is downloaded unless `download=True` is given."
     )
     with pytest.raises(InputError, match=message):
         load_model("bert-base-uncased")

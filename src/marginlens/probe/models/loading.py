@@ -23,7 +23,11 @@ _SAVED_BUFFERS = (
     ".attn.bias",
     ".attn.masked_bias",
 )  # no weights; earlier versions saved them too
-_SAFE = ("*.safetensors", "*.safetensors.index.json")
+_SAFE = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+)  # what transformers takes; others are no weights of the model
+_TOKENIZER = ("tokenizer_config.json", "AutoTokenizer")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _MODEL_FOLDER = "a folder with a model that transformers saved"
 _ADAPTER = "adapter_config.json"  # of peft, beside weights that are added to those of a model
@@ -64,11 +68,11 @@ def load_model(
     if local.is_dir():
         _check_weights(local, trust_pickle)
     options: dict[str, Any] = {"local_files_only": not download or local.is_dir(), "trust_remote_code": False}
-    pickled = trust_pickle and local.is_dir() and not _has(local, _SAFE)
+    pickled = trust_pickle and local.is_dir() and not _has(local, _SAFE) and _has(local, _PICKLED)
     safe = None if trust_pickle and not local.is_dir() else not pickled
     with _quiet(transformers):
         config = _attempt(path, lambda: transformers.AutoConfig.from_pretrained(place, **options))
-        _check_code(path, config)
+        _check_code(path, "config.json", "AutoModel", getattr(config, "auto_map", None))
         loading = {"attn_implementation": "eager", "use_safetensors": safe, "output_loading_info": True}
         kind = _saved_class(transformers, config)
         model, info = _attempt(path, lambda: kind.from_pretrained(place, **options, **loading))
@@ -77,6 +81,7 @@ def load_model(
         images = hasattr(config, "image_size") or hasattr(config, "vision_config")
         tokenizer = None
         if not hasattr(config, "image_size") and (not local.is_dir() or _has(local, _TOKENIZER_FILES)):
+            _check_code(path, *_TOKENIZER, (_json(place, _TOKENIZER[0]) or {}).get("auto_map"))
             tokenizer = _attempt(path, lambda: transformers.AutoTokenizer.from_pretrained(place, **options))
     missing = sorted(name for name in info["missing_keys"] if "pooler." not in name)  # heads save no pooler
     if missing:  # transformers would leave random numbers there
@@ -92,7 +97,7 @@ def load_model(
     if model.dtype.itemsize < 4 and not getattr(model, "is_quantized", False):  # transformers refuses to convert those
         model = model.float()
     sizes = getattr(config, "vision_config", config)
-    settings = ImageSettings.of(sizes, _preprocessor(place)) if images else None
+    settings = ImageSettings.of(sizes, _json(place, "preprocessor_config.json")) if images else None
     return LoadedModel(model.eval().to(device), tokenizer, settings, name)
 
 
@@ -166,7 +171,7 @@ def _place(path: str | os.PathLike[str], download: bool) -> tuple[str, str]:
             "path",
             _MODEL_FOLDER,
             f"{str(path)!r}, which is not a folder on this machine",
-            "Nothing is downloaded unless download=True (on the command line: --download) is given.",
+            "Nothing is downloaded unless `download=True` is given.",
         )
     return str(path), str(path)
 
@@ -176,9 +181,12 @@ def _check_weights(folder: Path, trust_pickle: bool) -> None:
         if (folder / _ADAPTER).is_file():
             raise reject("path", _MODEL_FOLDER, f"{str(folder)!r}, which holds an adapter without its model", _MERGE)
         raise reject("path", _MODEL_FOLDER, f"{str(folder)!r}, which has no config.json")
+    _check_indices(folder)
     if _has(folder, _SAFE):
         return
     pickled = sorted(file.name for pattern in _PICKLED for file in folder.glob(pattern))
+    if not pickled and (folder / _ADAPTER).is_file():
+        return  # which transformers puts on the model that it names
     if not pickled:
         raise reject("path", _MODEL_FOLDER, f"{str(folder)!r}, which has no weights (model.safetensors)")
     if not trust_pickle:
@@ -186,15 +194,27 @@ def _check_weights(folder: Path, trust_pickle: bool) -> None:
             "path",
             "a folder with weights as safetensors",
             f"{str(folder)!r} with {pickled[0]}, a pickle, which can run code when it is loaded",
-            "If you trust where it comes from, give trust_pickle=True (on the command line: --trust-pickle).",
+            "If you trust where it comes from, give `trust_pickle=True`.",
         )
 
 
-def _check_code(path: str | os.PathLike[str], config: Any) -> None:
-    """Refuse a model whose own code transformers would silently replace by that of its family."""
-    code = [code for name, code in (getattr(config, "auto_map", None) or {}).items() if name.startswith("AutoModel")]
+def _check_indices(folder: Path) -> None:
+    """Refuse lists of files with weights that name one outside of the folder."""
+    for index in sorted(folder.glob("*.index.json")):
+        listed = (_json(str(folder), index.name) or {}).get("weight_map")
+        for file in set(listed.values()) if isinstance(listed, dict) else ():
+            if not isinstance(file, str) or not Path(os.path.normpath(folder / file)).is_relative_to(folder):
+                got = f"{str(folder)!r}, whose {index.name} names {file!r}, which is outside of it"
+                raise reject("path", _MODEL_FOLDER, got)
+
+
+def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: Any) -> None:
+    """Refuse a model, or a tokenizer, whose own code transformers would silently replace by that of its family."""
+    named = auto_map if isinstance(auto_map, dict) else {}
+    code = [code for name, code in named.items() if name.startswith(kind)]
     if code:
-        got = f"{str(path)!r}, whose config.json names code of its own ({code[0]}), which is not run"
+        shown = code[0] if isinstance(code[0], str) else next(filter(None, code[0]), "")
+        got = f"{str(path)!r}, whose {file} names code of its own ({shown}), which is not run"
         raise reject("path", _MODEL_FOLDER, got, "If you trust it, load the model yourself and probe what you loaded.")
 
 
@@ -223,9 +243,8 @@ def _has(folder: Path, patterns: tuple[str, ...]) -> bool:
     return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
-def _preprocessor(place: str) -> dict[str, Any] | None:
-    """The contents of a model's preprocessor_config.json; None where it has none."""
-    name = "preprocessor_config.json"
+def _json(place: str, name: str) -> dict[str, Any] | None:
+    """The contents of a JSON file of a model; None where it has none."""
     file = Path(place) / name if Path(place).is_dir() else _fetched(place, name)
     if file is None or not file.is_file():
         return None
@@ -269,7 +288,11 @@ def _attempt(path: str | os.PathLike[str], load: Any) -> Any:
         if "ignore_mismatched_sizes" in lines[0]:  # the report that it points to is not shown
             got = f"{str(path)!r}, whose weights have other shapes than config.json states"
             raise reject("path", _MODEL_FOLDER, got) from problem
-        got = f"{str(path)!r}, of which transformers says: {lines[0].rstrip('.')}"
+        if "weights_only" in str(problem):  # what torch advises would run the code
+            got = f"{str(path)!r}, whose pickled weights hold more than tensors and are not loaded"
+            raise reject("path", _MODEL_FOLDER, got) from problem
+        said = lines[0] if not lines[0].endswith(":") else " ".join(" ".join(lines).split())  # a list follows
+        got = f"{str(path)!r}, of which transformers says: {said.rstrip('.')}"
         raise reject("path", _MODEL_FOLDER, got) from problem
 
 

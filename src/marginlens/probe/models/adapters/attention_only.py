@@ -109,7 +109,7 @@ class AttentionOnlyAdapter(Adapter):
                 "model",
                 "a model that hands out its attention",
                 f"{type(self.model).__name__}, whose output has none",
-                'Load it with attn_implementation="eager".',
+                "It has no attention, as state-space models have none, or keeps it to itself.",
             )
         self._layers = described
         for layer in range(len(kept)) if layers is None else layers:
