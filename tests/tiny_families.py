@@ -32,6 +32,7 @@ OPT = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn
 CLIP_TEXT = {**SMALL, **TEXT, **IDS, "num_hidden_layers": 2, "eos_token_id": 2}
 CLIP_IMAGE = {**IMAGE, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
 DEBERTA = {**SMALL, **TEXT, "relative_attention": True, "position_buckets": 8}
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
 MOE = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8}
 GEMMA = {**SMALL, **TEXT, **WIDE, **IDS, **LOCAL, "query_pre_attn_scalar": 9}
 
@@ -82,6 +83,10 @@ MODELS = {  # name, whose first word is the family → class of transformers, it
         {**SMALL, **TEXT, **BIASED, "num_key_value_heads": 1, "head_dim": 8, "rope_parameters": YARN},
     ),
     "mistral": ("MistralModel", {**SMALL, **TEXT, **GROUPED, "sliding_window": 4}),
+    "gpt_oss": (
+        "GptOssForCausalLM",
+        {**SMALL, **TEXT, **WIDE, **IDS, **LOCAL, **EXPERTS, "rope_parameters": {**YARN, "factor": 2.0}},
+    ),
     "mixtral": ("MixtralModel", {**SMALL, **TEXT, **GROUPED, "num_local_experts": 2}),
     "gemma": ("GemmaModel", {**SMALL, **TEXT, "num_key_value_heads": 1, "head_dim": 8}),
     "starcoder2": ("Starcoder2Model", {**SMALL, **TEXT, **GROUPED, "sliding_window": 4}),

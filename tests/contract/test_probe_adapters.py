@@ -33,10 +33,19 @@ ROTARY = [
     if name.split()[0]
     in (
         *("llama", "mistral", "mixtral", "gemma", "starcoder2", "qwen2", "phi", "phi3", "gpt_neox", "modernbert"),
-        *("qwen3", "qwen3_moe", "gemma3_text", "olmo2", "olmo3", "gemma2"),
+        *("gpt_oss", "qwen3", "qwen3_moe", "gemma3_text", "olmo2", "olmo3", "gemma2"),
     )
 ]
-PLAIN_ROTARY = ["llama", "llama yarn, wide heads", "mistral", "gemma", "starcoder2", "qwen2", "gemma2 uncapped"]
+PLAIN_ROTARY = [
+    "llama",
+    "llama yarn, wide heads",
+    "mistral",
+    "gemma",
+    "starcoder2",
+    "qwen2",
+    "gemma2 uncapped",
+    "gpt_oss",
+]
 CAUSAL = [
     *ROTARY,
     *(name for name in MODELS if name.startswith("gpt2")),
@@ -46,7 +55,7 @@ CAUSAL = [
     "clip_text_model",
 ]
 CAUSAL.remove("modernbert")
-LOCAL_LAYERS = ("gemma2", "gemma2 uncapped", "gemma3_text", "olmo3")  # all but the second
+LOCAL_LAYERS = ("gemma2", "gemma2 uncapped", "gemma3_text", "olmo3", "gpt_oss")  # all but the second
 NAN_IN_DOUBLE = ("opt", "bloom", "clip", "clip_text_model")
 TWO_STACKS = ("t5", "bart", "clip")  # whose layers do not all see the same tokens
 ONE_W = [  # for all logits of a query

@@ -19,7 +19,7 @@ from marginlens.probe.heads.sparsity import (
 from marginlens.probe.models.adapters.base import Adapter, LayerKind
 from marginlens.probe.models.adapters.encoder_decoder import start_token
 from marginlens.probe.models.inputs import ImageInputs, InputBatch, Inputs, TextInputs
-from marginlens.probe.result import NEGLIGIBLE, Example, MarginCounts, ProbeSettings, TokenShare
+from marginlens.probe.result import LEARNED_SINK, NEGLIGIBLE, Example, MarginCounts, ProbeSettings, TokenShare
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_EXAMPLE_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small
@@ -51,6 +51,7 @@ class MeasureSums:
         visible: BoolArray,
         selection: Selection,
         kind: LayerKind = LayerKind.SELF,
+        sink: FloatArray | None = None,
     ) -> None:
         """Add the queries of one batch that see at least two tokens.
 
@@ -58,6 +59,7 @@ class MeasureSums:
             attention: (n_inputs, n_heads, n_queries, n_tokens), of a layer that may have fewer heads than others: these have no numbers.
             visible: (n_inputs, n_queries, n_tokens). selection: of every query, (n_inputs, n_heads, n_queries).
             kind: in cross-attention no query can select itself, and windows of an image have no first token.
+            sink: (n_inputs, n_heads, n_queries) attention to a learned sink. How many tokens are attended to is then that of the rest.
         """
         heads = slice(0, attention.shape[1])
         if not self.n_queries[layer]:
@@ -70,7 +72,14 @@ class MeasureSums:
             :, counted
         ]  # (n_heads, n_queries, n_tokens)
         top = top_probability(maps)
-        values = (soft_sparsity(maps), relative_sparsity(maps, n_visible[counted]), entropy(maps), top)
+        rest = maps
+        if sink is not None:
+            self.sums.setdefault(LEARNED_SINK, np.full(self.first["nnz"].shape, np.nan))
+            total = maps.sum(axis=-1, keepdims=True)
+            rest = np.divide(maps, total, out=np.zeros_like(maps), where=total > 0.0)
+            taken = np.moveaxis(sink, 1, 0)[:, counted].sum(axis=1)
+            self.sums[LEARNED_SINK][layer, heads] = np.nan_to_num(self.sums[LEARNED_SINK][layer, heads]) + taken
+        values = (soft_sparsity(rest), relative_sparsity(rest, n_visible[counted]), entropy(rest), top)
         for name, numbers in zip(self._MAPS, values, strict=True):
             self.sums[name][layer, heads] += numbers.sum(axis=1)
             self.first[name][layer, heads] += numbers[:, query == 0].sum(axis=1)

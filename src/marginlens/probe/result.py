@@ -64,6 +64,7 @@ NEGLIGIBLE = {
     0.01: "negligible_share_at_0.01",
     0.1: "negligible_share_at_0.1",
 }  # by total variation
+LEARNED_SINK = "learned_sink_share"  # of models whose heads have one
 # fmt: off
 _BY_GROUP = {
     "Sparsity": (
@@ -100,6 +101,7 @@ _BY_GROUP = {
         ("first_share", "selects the first", "The share of queries that select the first token of their input."),
         ("last_share", "selects the last", "The share of queries that select the last token they see."),
         ("sink_share", "sink", "The share of all attention that goes to the most attended token of an input."),
+        (LEARNED_SINK, "learned sink", "The share of all attention that goes to the head's learned sink, which is no token."),
         ("tied_share", "tied",
          "The share of queries whose largest logit belongs to several tokens, up to rounding: they select none of them."),
     ),

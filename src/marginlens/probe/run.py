@@ -106,7 +106,8 @@ def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: P
             is_finite = finite_heads(reading)
             if not is_finite.all():
                 attention = np.where(is_finite[:, None, None], attention, 0.0)
-            sums.add(reading.layer, attention, visible, selection, reading.kind)
+            sink = None if reading.sink is None else reading.sink.detach().cpu().double().numpy()
+            sums.add(reading.layer, attention, visible, selection, reading.kind, sink)
             if has_maps and reading.layer == 0:
                 has_maps = attention.shape[-1] == max(
                     map(len, batch.tokens)

@@ -290,8 +290,10 @@ class _LayerSums:
         sees = visible[:, None] & finite[None, :, None, None]
         maps = torch.where(sees, reading.attention.double(), 0.0)  # (B, H, T, S)
         weights = counted[:, None].double()  # (B, 1, T)
-        square = maps.square().sum(dim=-1)
-        nnz = maps.sum(dim=-1) / square.masked_fill(square == 0.0, 1.0)
+        total = maps.sum(dim=-1, keepdim=True)
+        rest = maps if reading.sink is None else maps / total.masked_fill(total == 0.0, 1.0)  # what no sink takes
+        square = rest.square().sum(dim=-1)
+        nnz = rest.sum(dim=-1) / square.masked_fill(square == 0.0, 1.0)
         top = maps.amax(dim=-1)
         logits = reading.logits.double().masked_fill(~sees, -torch.inf)
         best = logits.topk(2, dim=-1)
@@ -306,7 +308,7 @@ class _LayerSums:
         sums = {
             "relative_nnz": (nnz / n_visible.clamp(min=1)[:, None] * weights),
             "nnz": nnz * weights,
-            "entropy": -torch.special.xlogy(maps, maps).sum(dim=-1) * weights,
+            "entropy": -torch.special.xlogy(rest, rest).sum(dim=-1) * weights,
             "top_probability": top * weights,
             "decisive_share": (top > 0.5) * weights,
             "first_share": selects_first * weights,

@@ -13,6 +13,7 @@ from marginlens.probe.models.adapters.encoders import AlbertAdapter, BertAdapter
 from marginlens.probe.models.adapters.rotary import (
     CappedAdapter,
     GptNeoXAdapter,
+    GptOssAdapter,
     LlamaAdapter,
     ModernBertAdapter,
     NormalisedAdapter,
@@ -36,6 +37,7 @@ ADAPTERS: tuple[type[Adapter], ...] = (
     OptAdapter,
     BloomAdapter,
     LlamaAdapter,
+    GptOssAdapter,
     NormalisedAdapter,
     CappedAdapter,
     Phi3Adapter,

@@ -82,7 +82,7 @@ class LayerReading:
     queries: Any  # (B, H, T, d_h) as they enter the logits, rotary applied where the family has it
     keys: Any  # (B, H, S, d_h) alike, grouped keys repeated to the query heads
     logits: Any  # (B, H, T, S) scaled; -inf where the model hides a token from a query
-    attention: Any  # (B, H, T, S) softmax of the logits over the last axis; zeros where a query sees nothing
+    attention: Any  # (B, H, T, S) softmax of the logits over the last axis, the sink's among them; zeros where a query sees nothing
     visible: Any  # (B, T, S) bool: query i sees token j, and i is itself a real token
     rounding: Any  # (B, H, T) by how much rounding alone may part two logits of a query
     kind: LayerKind = LayerKind.SELF
@@ -91,6 +91,7 @@ class LayerReading:
     query_factor: Any = None  # (B, H, T) the factors r_z and
     key_factor: Any = None  # (B, H, S) r_x that normalising queries and keys puts on a logit; all above zero
     cap: float | None = None  # c where the model's logits are c tanh(l/c)
+    sink: Any = None  # (B, H, T) attention to a learned sink, which is no token, where heads have one: 1 less the sum over tokens
 
     def __repr__(self) -> str:
         n_inputs, n_heads, n_tokens, _ = self.attention.shape
@@ -294,6 +295,10 @@ class Adapter(ABC):
         """c where the layer's logits are c tanh(l/c)."""
         return None
 
+    def sink_logits(self, layer: int) -> Any:
+        """(H,) the logits of the layer's learned sinks, which compete with those of tokens; None where it has none."""
+        return None
+
     def read(self, layer: int, captured: Captured) -> LayerReading:
         """Queries, keys, logits and attention of a layer, computed from what went into it."""
         import torch
@@ -326,15 +331,21 @@ class Adapter(ABC):
             hidden = hidden_by(captured.mask)
             logits = (logits + captured.mask).masked_fill_(hidden, -math.inf)
             sees = sees & ~hidden.all(dim=1)
-        attention = torch.softmax(logits, dim=-1, dtype=torch.float32 if self.softmax_in_single else None)
+        sinks = self.sink_logits(layer)
+        competing = logits
+        if sinks is not None:
+            competing = torch.cat((logits, sinks.to(logits)[None, :, None, None].expand(*logits.shape[:3], 1)), dim=-1)
+        attention = torch.softmax(competing, dim=-1, dtype=torch.float32 if self.softmax_in_single else None)
         if self.softmax_in_single:
             attention = attention.to(queries.dtype)  # as the family's own code does
+        sink = None if sinks is None else attention[..., -1]
+        attention = attention[..., : logits.shape[-1]]
         if captured.mask is not None:
             attention.masked_fill_(hidden, 0.0)  # a query that sees nothing: 0 rather than 0/0
         visible = sees & captured.real[:, :, None]
         return LayerReading(
             layer, captured.inputs, queries, keys, logits, attention, visible, rounding,
-            self.kind(layer), captured.memory, bias, made.query_factor, key_factor, cap,
+            self.kind(layer), captured.memory, bias, made.query_factor, key_factor, cap, sink,
         )  # fmt: skip
 
     # ---- the weights behind it

@@ -119,6 +119,21 @@ class LlamaAdapter(RotaryAdapter, LinearAdapter):
         return "it normalises its queries and keys, which are then not linear in its inputs" if normalises else ""
 
 
+class GptOssAdapter(LlamaAdapter):
+    """gpt-oss, whose heads each have a learned logit beside those of the tokens: a sink that takes attention and adds nothing."""
+
+    families: ClassVar[tuple[str, ...]] = ("gpt_oss",)
+    softmax_in_single: ClassVar[bool] = False
+
+    def rotate(self, heads: Any, rotation: Any) -> Any:
+        import torch
+
+        return super().rotate(heads, [torch.cat((table, table), dim=-1) for table in rotation])  # one angle a pair
+
+    def sink_logits(self, layer: int) -> Any:
+        return self.attention_module(layer).sinks
+
+
 class NormalisedAdapter(RotaryAdapter, LinearAdapter):
     r"""Qwen3, Gemma 3 and OLMo 2 and 3, which bring queries and keys to length before they turn them.
 
