@@ -194,7 +194,8 @@ def registered() -> tuple[Implementation, ...]:
 
 def listed_statements() -> list[dict[str, Any]]:
     """Every registered statement and every one that a claim shows, as `make docs` has written them: a look-up that imports nothing else."""
-    rows = json.loads(Path(__file__).with_name("statements.json").read_text(encoding="utf-8"))
+    with Path(__file__).with_name("statements.jsonl").open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
     if find_spec("marginlens_papers") is None:  # whose claims and functions are then not there
         for row in rows:
             row["functions"] = [one for one in row["functions"] if not one["module"].startswith("marginlens_papers")]

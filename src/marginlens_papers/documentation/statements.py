@@ -21,7 +21,7 @@ from marginlens_papers.claims import catalogue
 
 THEOREMS = "docs/theorems.md"
 README = "README.md"
-STATEMENTS = "src/marginlens/statements.json"
+STATEMENTS = "src/marginlens/statements.jsonl"
 _MARKS = ("<!-- written by make docs: begin -->", "<!-- written by make docs: end -->")
 
 
@@ -183,7 +183,9 @@ def statement_rows(functions: Iterable[Implementation], claims: Sequence[Claim])
     labels = set(PROOF_STEPS) | {one.citation for one in functions} | {cited for one in claims for cited in one.labels}
     rows = []
     for label in sorted(labels, key=natural):
-        found = [one for one in functions if one.citation == label]
+        found = sorted(
+            (one for one in functions if one.citation == label), key=lambda one: (one.inside, one.module, one.name)
+        )
         shown = [claim for claim in claims if label in claim.labels]
         sentences = [re.sub(r":math:`([^`]*)`", r"\1", one.summary) for one in found]
         said = [claim.statement.replace("$", "") for claim in shown]
@@ -233,7 +235,7 @@ def pages(root: Path) -> dict[str, str]:
     return {
         THEOREMS: theorems_page(functions, tests, claims),
         README: readme_with(implemented_table(functions), readme),
-        STATEMENTS: json.dumps(statement_rows(functions, claims), indent=1, ensure_ascii=False) + "\n",
+        STATEMENTS: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in statement_rows(functions, claims)),
     }
 
 
