@@ -115,7 +115,7 @@ MODELS = {  # name, whose first word is the family → class of transformers, it
 IMAGES = [name for name in MODELS if name.split()[0] in ("vit", "deit", "dinov2", "dinov2_with_registers", "swin")]
 IMAGES += ["clip_vision_model"]
 TEXTUAL = [name for name in MODELS if name not in (*IMAGES, "whisper")]
-NO_FLOAT64 = ("mixtral", "qwen3_moe")  # whose experts torch multiplies in single precision at most
+NO_FLOAT64 = ("gpt_oss", "mixtral", "qwen3_moe")  # whose experts torch multiplies in single precision at most
 
 
 @cache

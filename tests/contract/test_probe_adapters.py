@@ -44,7 +44,6 @@ PLAIN_ROTARY = [
     "starcoder2",
     "qwen2",
     "gemma2 uncapped",
-    "gpt_oss",
 ]
 CAUSAL = [
     *ROTARY,
@@ -218,6 +217,18 @@ def _rotation(rotary: Any, position_ids: Any) -> tuple[Any, Any]:
     angles = position_ids[..., None].double() * rotary.inv_freq.double()
     doubled = torch.cat((angles, angles), dim=-1)
     return doubled.cos() * rotary.attention_scaling, doubled.sin() * rotary.attention_scaling
+
+
+def test_what_a_learned_sink_takes_is_what_the_tokens_lack() -> None:
+    model, batch = small_model("gpt_oss", torch.float32), batch_for("gpt_oss", torch.float32, "left")
+    for reading, own in zip(read_attention(model, batch), own_attention(model, batch), strict=True):
+        rows = reading.visible.any(dim=-1)[:, None].expand(reading.sink.shape)
+        lacking = (1.0 - own.sum(dim=-1))[rows]
+        assert float((reading.sink[rows] - lacking).abs().max()) <= SINGLE
+        assert float(lacking.min()) > 0.0
+        assert float(lacking.std()) > 0.02  # else to read a constant would do
+    (llama, *_) = read_attention(small_model("llama", torch.float32), batch_for("llama", torch.float32))
+    assert llama.sink is None
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2"])

@@ -530,3 +530,20 @@ def test_the_maps_of_a_decoder_have_the_tokens_it_has_read_behind_its_start():
     assert any(head == 0 and row.name.startswith("'w") for (_, head), row in result.head_sinks.items())
     assert "cross 1" in probe_page(result)
     assert any(layer == 5 for layer, _ in result.preferences)
+
+
+def test_a_learned_sink_is_a_measure_and_the_rest_is_counted_among_tokens():
+    model, llama = small_model("gpt_oss", torch.float32), tiny_llama()
+    inputs = encoded(model)
+    found = probe_model(model, inputs, ProbeSettings(max_margin=False)).measures
+    sums = [[], [], []]
+    for ids in inputs.ids:
+        with torch.no_grad():
+            own = model(input_ids=torch.tensor([ids]), output_attentions=True).attentions
+        for layer, maps in enumerate(own):
+            sums[layer].append(maps[0, :, 1:].double().sum(dim=-1).numpy())  # of the queries that see two tokens
+    taken = 1.0 - np.stack([np.concatenate(layer, axis=1).mean(axis=1) for layer in sums])
+    np.testing.assert_allclose(found["learned_sink_share"], taken, atol=1e-5)
+    assert (found["relative_nnz"] <= 1.0 + EXACT).all()
+    assert (found["nnz"] >= 1.0 - EXACT).all()
+    assert "learned_sink_share" not in probe_model(llama, encoded(llama), ProbeSettings(max_margin=False)).measures
