@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import marginlens as ml
+from marginlens import errors
 from marginlens.papers import registered
 from tolerances import HANGING
 
@@ -114,4 +115,15 @@ def test_commands_say_it_in_one_sentence(words, extra, tmp_path):
     )
     assert (done.returncode, done.stdout) == (2, "")
     (sentence,) = done.stderr.splitlines()
-    assert sentence.endswith(f"pip install 'marginlens[{extra}]'.")
+    assert f"pip install 'marginlens[{extra}]'." in sentence
+
+
+@pytest.mark.parametrize("extra", ["probe", "text"])
+@pytest.mark.parametrize("gpu", [True, False])
+@pytest.mark.parametrize("torch", [True, False])
+def test_a_cpu_build_of_torch_is_named_where_torch_is_missing_and_no_gpu_is_seen(monkeypatch, extra, gpu, torch):
+    monkeypatch.setattr(errors, "which", lambda name: "/usr/bin/nvidia-smi" if gpu else None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: object() if torch else None)
+    sentence = str(errors.missing_extra("transformers", extra, "Loading a model"))
+    assert f"pip install 'marginlens[{extra}]'" in sentence
+    assert ("install a CPU build of torch first" in sentence) == (extra == "probe" and not gpu and not torch)
