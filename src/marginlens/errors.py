@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from shutil import which
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 _LARGEST = 2**63 - 1
+_WITH_TORCH = {"torch", "probe", "monitor", "minilm", "report", "all"}  # extras that bring it
 _DOUBLE = np.dtype(np.float64)
 NOT_NUMBERS = (TypeError, ValueError, OverflowError, RuntimeError)  # the last by a tensor that requires a gradient
 
@@ -63,8 +65,11 @@ def calling(file: object = "", /, **names: str) -> Iterator[None]:
 
 
 def missing_extra(package: str, extra: str, feature: str) -> MissingExtra:
-    """The error for an optional package that is not installed."""
-    return MissingExtra(f"{feature} needs the package {package}: install it with {install_command(extra)}.")
+    """The error for an optional package that is not installed; where it brings torch and no GPU is seen, with how to get a small one."""
+    sentence = f"{feature} needs the package {package}: install it with {install_command(extra)}."
+    if extra in _WITH_TORCH and find_spec("torch") is None and which("nvidia-smi") is None:
+        sentence += " No GPU is seen here: install a CPU build of torch first, which is a fraction of the size."
+    return MissingExtra(sentence)
 
 
 def require(package: str, extra: str, feature: str) -> None:
