@@ -28,7 +28,8 @@ def _scaled_length(array: FloatArray) -> FloatArray:
     """Norm over the last axis of vectors whose squares leave the range, divided by their largest entries first."""
     scale = np.max(np.abs(array), axis=-1, keepdims=True, initial=0.0)
     safe = np.where((scale == 0.0) | ~np.isfinite(scale), 1.0, scale)
-    return np.linalg.norm(array / safe, axis=-1) * safe[..., 0]
+    with np.errstate(over="ignore"):  # a norm may lie beyond all numbers whose entries do not: it is infinite
+        return np.linalg.norm(array / safe, axis=-1) * safe[..., 0]
 
 
 def unit(x: ArrayLike) -> FloatArray:

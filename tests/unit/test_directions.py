@@ -60,3 +60,10 @@ def test_the_angle_between_matrices_is_one_number_when_asked_for():
     np.testing.assert_allclose(np.cos(found), ml.correlation(first, second, axes=2), atol=1e-12)
     with pytest.raises(ml.InputError, match="weights whose last 2 axes match"):
         ml.angle(first, second[:, :3], axes=2)
+
+
+def test_a_vector_whose_norm_is_no_number_has_no_direction():
+    endless = np.full(5, 1.6e308)
+    assert np.isnan(directions.unit(endless)).all()
+    assert np.isnan(ml.correlation(endless, np.ones(5)))
+    assert np.isnan(ml.angle(np.stack([endless, np.ones(5)]), np.ones(5))).tolist() == [True, False]
