@@ -5,6 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from marginlens.cli import _terminal
 from marginlens.cli._terminal import facts_table, rows_table
 
 ROWS = [
@@ -42,3 +43,14 @@ def test_signs_of_the_markup_are_printed_as_they_are(text):
     stream = StringIO()
     Console(file=stream, width=40).print(facts_table("Facts", {"token": text}))
     assert f"│ token │ {text} │" in stream.getvalue()
+
+
+def test_a_long_computation_says_how_far_it_is_where_there_are_no_bars(monkeypatch, capsys):
+    monkeypatch.setattr(_terminal, "_FIRST_LINE_SECONDS", 0.01)
+    said = ""
+    with _terminal.Bars() as bars:
+        bar = bars.bar("Solving")
+        bar(1, 3000)
+        while "after" not in said:  # which a test that hangs would end
+            said += capsys.readouterr().err
+    assert said.startswith("marginlens: Solving, 1 of 3,000 after 0 s ...\n")

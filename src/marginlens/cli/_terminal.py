@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import Event, Thread
 from typing import Any
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.progress import (
@@ -23,6 +25,7 @@ from rich.text import Text
 from marginlens.cli._commands import is_quiet, takes
 from marginlens.result.notebook import counted as counted  # noqa: PLC0414  which commands take from here, as they take tables
 
+_FIRST_LINE_SECONDS = 10.0  # before which nothing is said where the output is no terminal
 _MIN_WIDTH = 120  # of a table, where the output is no terminal
 
 
@@ -56,18 +59,34 @@ class Bar:
 
 
 class Bars(Display):
-    """Progress bars on stderr, only where it is a terminal; use it in a `with` block."""
+    """Progress bars on stderr; where it is no terminal, a line after 10, 30, 70, … s instead. Use it in a `with` block."""
 
     def __init__(self) -> None:
         on = console(stderr=True)
         title = TextColumn("{task.description}", markup=False)
         columns = (SpinnerColumn(), title, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         super().__init__(*columns, console=on, transient=True, disable=not on.is_terminal or on.quiet)
+        self._ended = Event()
+
+    def start(self) -> None:
+        """Show the bars, or say from time to time how far they are."""
+        super().start()
+        if self.disable and not self.console.quiet:
+            Thread(target=self._speak, daemon=True).start()
 
     def stop(self) -> None:
         """Take all bars away."""
+        self._ended.set()
         if not self.disable:
             super().stop()
+
+    def _speak(self) -> None:
+        seconds, pause = 0.0, _FIRST_LINE_SECONDS
+        while not self._ended.wait(pause):
+            seconds, pause = seconds + pause, 2.0 * pause
+            for task in self.tasks[-1:]:
+                count = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"
+                typer.echo(f"marginlens: {task.description}{count} after {seconds:.0f} s ...", err=True)
 
     def bar(self, title: str) -> Bar:
         """A bar for one computation."""
