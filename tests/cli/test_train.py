@@ -208,3 +208,11 @@ def test_matrices_of_next_tokens_are_trained_by_muon(here):
     )
     told = numbers("s.json", "--optimizer", "muon", "--steps", "20")
     assert told["training"]["optimizer"].startswith("Muon(0.01")
+
+
+def test_nothing_is_said_of_a_direction_that_is_none_and_nothing_by_numpy(here):
+    write_problem("f.npz", *figure_8())
+    result = train("f.npz", "--step-size", "1.5e308", "--steps", "4", "--start", "3e149,1e149")
+    assert result.exit_code == 0, result.output
+    assert "overflow" not in result.stderr
+    assert max(map(len, result.stdout.splitlines())) < 200

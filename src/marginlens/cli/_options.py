@@ -30,7 +30,7 @@ ProblemFile = Annotated[
     typer.Argument(
         metavar="FILE",
         help="A .npz or JSON file with X, y, v and optionally K or W; a problem that the lab saved; or a file with sequences, labels and "
-        "optionally vocabulary, E and C.",
+        "optionally vocabulary, E and C; - reads stdin.",
         show_default=False,
     ),
 ]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from functools import lru_cache, wraps
 from inspect import signature
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import IO, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
+from marginlens.data.plain_text import STDIN
 from marginlens.data.problem_json import is_problem, problem_tokens
 from marginlens.data.sequences import FlatSequences, SequenceDataset, as_sequences, check_ids
 from marginlens.data.text_windows import MAX_ONE_HOT, embeddings
@@ -393,7 +395,7 @@ def _entries(path: PathLike, expected: str, parse_int: Callable[[str], Any]) -> 
     """What a file holds, by name: arrays from a .npz, numbers and nested lists from JSON; pickled objects are never loaded."""
     place = as_path(path, "path", "the path of a file")
     try:
-        content = place.read_bytes()
+        content = _whole(sys.stdin.buffer) if str(place) == STDIN else place.read_bytes()
     except OSError as problem:
         raise reject("path", expected, unusable(place, problem)) from problem
     if content.startswith(_NPY):
@@ -407,6 +409,12 @@ def _entries(path: PathLike, expected: str, parse_int: Callable[[str], Any]) -> 
     if not isinstance(entries, Mapping):
         raise reject("path", expected, f"{str(place)!r}, whose JSON is no object with names")
     return {name: values for name, values in entries.items() if values is not None}
+
+
+@lru_cache(maxsize=1)
+def _whole(stream: IO[bytes]) -> bytes:
+    """All of a stream, which can be read once only; asked again it is the same."""
+    return stream.read()
 
 
 def _arrays(path: Path, content: bytes, expected: str) -> dict[str, Any]:
