@@ -109,7 +109,7 @@ def test_a_step_of_a_proof_leads_to_what_it_proves():
 
 @pytest.mark.parametrize(("paper", "last"), [("A", 85), ("C", 35)])
 def test_every_numbered_equation_has_a_row(paper, last):
-    known = {int(number) for one in found(paper) for number in re.findall(r"Eq\. \((\d+)[a-z]?\)", one.label)}
+    known = {int(number) for one in found(paper) for number in re.findall(r"Eq\. \((\d+)[a-z]?\)", one["statement"])}
     assert set(range(1, last + 1)) <= known
 
 
