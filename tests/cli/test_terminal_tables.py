@@ -47,6 +47,7 @@ def test_signs_of_the_markup_are_printed_as_they_are(text):
 
 def test_a_long_computation_says_how_far_it_is_where_there_are_no_bars(monkeypatch, capsys):
     monkeypatch.setattr(_terminal, "_FIRST_LINE_SECONDS", 0.01)
+    monkeypatch.delenv("MARGINLENS_QUIET")
     said = ""
     with _terminal.Bars() as bars:
         bar = bars.bar("Solving")

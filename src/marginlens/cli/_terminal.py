@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from threading import Event, Thread
 from typing import Any
@@ -71,7 +72,7 @@ class Bars(Display):
     def start(self) -> None:
         """Show the bars, or say from time to time how far they are."""
         super().start()
-        if self.disable and not self.console.quiet:
+        if self.disable and not self.console.quiet and not os.environ.get("MARGINLENS_QUIET"):
             Thread(target=self._speak, daemon=True).start()
 
     def stop(self) -> None:

@@ -35,7 +35,7 @@ _EXPECTED = (
     "a table (CSV, TSV, parquet), JSON lines, plain lines, or a folder with a folder of .txt files for each class"
 )
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-_REMEDY = "Use `drop=True` to leave them out."
+_REMEDY = "`drop=True` leaves them out."
 
 
 _Sample = tuple[str, str, Any, dict[str, Any]]  # text, label, part, and all columns of the row
