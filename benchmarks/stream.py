@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
+from marginlens.data.text_stream import TextStream
 from marginlens.data.token_stream import TokenStream
 from marginlens.graphs import PriorityGraph, StoredGraphs, priority_graphs
 from marginlens.runtime.progress import Progress, ProgressCallback
@@ -21,10 +22,12 @@ from marginlens.typing import IntArray
 TOKENS, COMPARED_TOKENS = 100_000_000, 1_000_000
 VOCABULARY, WINDOW = 50_000, 8
 BLOCK = 1 << 22  # tokens that are drawn at a time
+TEXT_BYTES, TEXT_WINDOW = 60_000_000, 3
 
 
 def bench_stream(progress: ProgressCallback | None = None, *, seed: int = 0) -> list[dict[str, Any]]:
     """Count the windows of a synthetic corpus in a mapped file of 16-bit ids, then those of a smaller one twice: as a stream and at once.
+    Then those of the characters of three texts: in lines, as one line with blanks, and as one line without.
 
     Tokens are independent, with Zipf's law over the vocabulary: the r-th most frequent has a share of 1/r. Files are in temporary folders.
 
@@ -33,23 +36,30 @@ def bench_stream(progress: ProgressCallback | None = None, *, seed: int = 0) -> 
         that its folder held after a chunk or a range of last tokens; and a summary row with the number of `different_graphs`.
     """
     watch = Progress(progress)
-    watch.expect(3)
+    watch.expect(6)
     with tempfile.TemporaryDirectory(prefix="marginlens-bench-") as folder:
         corpus = Path(folder) / "corpus.bin"
         rng = np.random.default_rng(seed)
         _write_corpus(corpus, 10 * WINDOW, rng)
-        _streamed(corpus)  # compile, or load what was compiled before
+        _streamed(_tokens(corpus), folder)  # compile, or load what was compiled before
         _write_corpus(corpus, TOKENS, rng)
-        rows = [_streamed(corpus)[1]]
+        rows = [_streamed(_tokens(corpus), folder)[1]]
         watch.advance()
         _write_corpus(corpus, COMPARED_TOKENS, rng)
-        graphs, row = _streamed(corpus)
+        graphs, row = _streamed(_tokens(corpus), folder)
         watch.advance()
         expected, at_once = _at_once(np.fromfile(corpus, dtype="<u2").astype(np.int64))
         watch.advance()
         different = _n_different(graphs, expected)
+        letters = rng.integers(ord("a"), ord("z") + 1, size=TEXT_BYTES, dtype=np.uint8)
+        texts = []
+        for method, sign in (("one line without blanks", None), ("one line with blanks", " "), ("lines", "\n")):
+            letters[:: 6 if sign == " " else 60] = ord(sign or "a")
+            letters.tofile(corpus)
+            texts.append(_streamed(TextStream(corpus, TEXT_WINDOW), folder)[1] | {"method": method})
+            watch.advance()
     summary = {"method": "summary", "tokens": COMPARED_TOKENS, "graphs": len(expected), "different_graphs": different}
-    return [*rows, row, at_once, summary]
+    return [*rows, row, at_once, *texts, summary]
 
 
 def _write_corpus(place: Path, n_tokens: int, rng: np.random.Generator) -> None:
@@ -61,17 +71,22 @@ def _write_corpus(place: Path, n_tokens: int, rng: np.random.Generator) -> None:
             file.write(np.searchsorted(bounds, drawn, side="right").astype("<u2").data)
 
 
-def _streamed(corpus: Path) -> tuple[StoredGraphs, dict[str, Any]]:
-    """The graphs of the corpus as a stream, in a folder beside it."""
-    out, disk = Path(tempfile.mkdtemp(dir=corpus.parent)), 0
+def _tokens(corpus: Path) -> TokenStream:
+    return TokenStream(corpus, WINDOW, n_vocabulary=VOCABULARY)
+
+
+def _streamed(stream: TokenStream | TextStream, folder: str) -> tuple[StoredGraphs, dict[str, Any]]:
+    """The graphs of a stream, in a folder of their own."""
+    out, disk = Path(tempfile.mkdtemp(dir=folder)), 0
 
     def look(done: int, total: int) -> None:
         nonlocal disk
         disk = max(disk, sum(file.stat().st_size for file in out.rglob("*") if file.is_file()))
 
     clocks = time.perf_counter(), time.process_time()
-    graphs = priority_graphs(TokenStream(corpus, WINDOW, n_vocabulary=VOCABULARY), out=out, progress=look)
-    row = _row(corpus.stat().st_size // 2, "stream", graphs, clocks)
+    graphs = priority_graphs(stream, out=out, progress=look)
+    row = _row(graphs.facts["n_windows"] + stream.window, "stream", graphs, clocks)
+    row |= {"K": graphs.facts["n_vocabulary"], "T": stream.window}
     return graphs, row | {"disk_gb": disk / 1e9}
 
 
