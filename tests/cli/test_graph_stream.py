@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import marginlens as ml
+from marginlens.cli import _rankings
 from marginlens.cli.app import app
 from one_command import command
 
@@ -66,6 +67,17 @@ def test_graphs_are_drawn_and_saved_as_those_of_a_file(text):
     assert Path("file.svg").read_text(encoding="utf-8") == Path("stream.svg").read_text(encoding="utf-8")
     data = [ml.data.read_sequences(f"{place}.npz").data for place in ("file", "stream")]
     assert data[0] == data[1]
+
+
+def test_chains_are_followed_among_few_components(text, monkeypatch):
+    few = numbers("--stream", text, "--window", "5")
+    monkeypatch.setattr(_rankings, "_MAX_COMPONENTS", 1)
+    many = numbers("--stream", text, "--window", "5")
+    for followed, others in zip(few["graphs"], many["graphs"], strict=True):
+        assert others["order"]["compared"]["directly"] == followed["order"]["compared"]["directly"]
+        if followed["components"] > 1:
+            assert others["order"]["compared"]["through_chains"] is others["order"]["compared"]["not"] is None
+    assert "chains are not followed among more than 1" in graph("--stream", text, "--window", "5").stdout
 
 
 def test_it_learns_from_the_first_tokens_where_not_all_fit(text, monkeypatch):

@@ -23,6 +23,7 @@ _SHOWN = 3  # last tokens that are shown unless chosen
 _RANKING_LINES = 12  # components above others that the terminal lists for a last token, and
 _LOWER = 12  # components below each; JSON has all
 _MEMBERS = 40  # tokens of a component that the terminal lists
+_MAX_COMPONENTS = 10_000  # up to which chains of rankings are followed: 200 MB
 
 
 # ---- rows
@@ -57,9 +58,9 @@ def graph_row(graph: PriorityGraph, names: Sequence[str], n_samples: int, eviden
         evidence: of the graph, with `first` as places in the source.
     """
     sizes = np.bincount(graph.component_of).tolist()
-    order = ml.graphs.component_order(graph)
-    count = graph.n_components * (graph.n_components - 1) // 2
-    direct, reached = int(order.direct.sum()), int(order.reach.sum())
+    count, direct = graph.n_components * (graph.n_components - 1) // 2, len(evidence.components)
+    followed = graph.n_components <= _MAX_COMPONENTS
+    reached = int(ml.graphs.component_order(graph).reach.sum()) if followed else None
     first = evidence.first.tolist()
     return {
         "last": names[graph.last],
@@ -72,7 +73,11 @@ def graph_row(graph: PriorityGraph, names: Sequence[str], n_samples: int, eviden
         "acyclic": graph.is_acyclic,
         "order": {
             "equal": [[names[token] for token in part] for part in graph.components],
-            "compared": {"directly": direct, "through_chains": reached - direct, "not": count - reached},
+            "compared": {
+                "directly": direct,
+                "through_chains": None if reached is None else reached - direct,
+                "not": None if reached is None else count - reached,
+            },
             "above": [
                 {"component": int(upper), "over": int(lower), "sequences": int(times)}
                 for (upper, lower), times in zip(evidence.components.tolist(), evidence.component_samples, strict=True)
@@ -112,13 +117,15 @@ def _show_order(out: Console, row: dict[str, Any]) -> None:
     """The components that sequences rank above others, with how many say so, and nothing that they do not say."""
     order, last = row["order"], quoted(row["last"])
     compared = order["compared"]
-    total = sum(compared.values())
+    total = len(order["equal"]) * (len(order["equal"]) - 1) // 2
     if not total:
         equal = f"all {row['tokens']:,} tokens are equal" if row["tokens"] > 1 else "there is one token"
         out.print(f"After {last} {equal}.", markup=False)
         return
     rest = f", {compared['not']:,} not at all" if compared["not"] else ""
     chains = f", {compared['through_chains']:,} through chains" if compared["through_chains"] else ""
+    if compared["not"] is None:
+        chains = f"; chains are not followed among more than {_MAX_COMPONENTS:,}"
     out.print(
         f"After {last}, {compared['directly']:,} of {total:,} pairs of components are ranked by sequences{chains}{rest}. "
         "Above > below (sequences that say so):",
