@@ -45,7 +45,9 @@ def test_a_claim_at_quick_effort(claim_id):
         assert changed(claim, expected={**claim.expected, name: beyond}).judge(finding) is Verdict.NOT_REPRODUCED
     ran = {run_kind(optimizer) for optimizer in optimizers}
     swept = {"A-F9"}  # whose runs are those of a sweep
-    assert claim.id in swept or {run_kind(run.optimizer) for run in claim.runs} <= ran, "it declares what it does not run"
+    assert claim.id in swept or {run_kind(run.optimizer) for run in claim.runs} <= ran, (
+        "it declares what it does not run"
+    )
     name = next(iter(numbers))
     stated = changed(claim, as_stated={name: Bound(low=numbers[name] + 1.0)})
     assert stated.judge(finding) is Verdict.PARTLY_REPRODUCED

@@ -11,7 +11,7 @@ separable data; for attention it is proved for few optimizers, and observed by c
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, singledispatch
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -239,17 +239,10 @@ def _checked(
     first = known.early_norm or known.norm
     solution = None if first is None else solve(first)
     conditions = () if first is None else (*_conditions(rule, solution), *more)
+    known = known._replace(proved=proved, proved_of_linear_models=linear)
+    seen = observed_by(rule, variable)
     found = ImplicitBias(
-        optimizer_words(rule),
-        variable,
-        known.norm,
-        known.early_norm,
-        proved,
-        linear,
-        observed_by(rule, variable),
-        solution=solution,
-        note=known.note,
-        conditions=conditions,
+        optimizer_words(rule), variable, observed=seen, solution=solution, conditions=conditions, **known._asdict()
     )
     if known.early_norm is not None and (decay_power(rule) or 0.0) <= 1.0:  # only the early norm depends on the memory
         early = known.early_norm if all(conditions) else None
@@ -272,54 +265,31 @@ class _Known(NamedTuple):
     note: str = ""
 
 
-@singledispatch
 def _bias(rule: Any, shape: tuple[int, ...]) -> _Known | None:
-    """What is known of an optimizer of points of this shape; None for one of a user's own."""
-    return None
-
-
-def _euclidean(shape: tuple[int, ...]) -> Norm:
-    return L2() if len(shape) == 1 else Frobenius()
-
-
-@_bias.register
-def _(rule: GradientDescent, shape: tuple[int, ...]) -> _Known:
-    return _Known(_euclidean(shape), proved=(BY_A,), proved_of_linear_models=(BY_SOUDRY,))
-
-
-@_bias.register
-def _(rule: NormalizedGD, shape: tuple[int, ...]) -> _Known:
-    return _Known(_euclidean(shape), proved=(BY_FAST_RATES,), proved_of_linear_models=(BY_F_1,))
-
-
-@_bias.register
-def _(rule: PolyakStep, shape: tuple[int, ...]) -> _Known:
-    return _Known(_euclidean(shape), proved=(BY_FAST_RATES,))
-
-
-@_bias.register
-def _(rule: SteepestDescent, shape: tuple[int, ...]) -> _Known | None:
-    norm = rule.norm
-    if getattr(norm, "needs_matrix", False) and len(shape) != 2:
-        raise reject("optimizer", "one whose norm measures vectors", f"{rule!r}, whose norm measures matrices")
-    if not isinstance(norm, L1 | L2 | LInf | Lp | Spectral | Nuclear | MaxRow):
-        return None
-    proof = (BY_F_1,)
-    if rule.momentum > 0.0:
-        proof = () if rule.nesterov else (BY_F_2,)
-    return _Known(norm, proved_of_linear_models=() if isinstance(norm, MaxRow) else proof)  # F: entrywise and Schatten
-
-
-@_bias.register
-def _(rule: Adam, shape: tuple[int, ...]) -> _Known:
-    if rule.eps == 0.0:
+    """What is known of an optimizer of points of this shape; None for one of a user's own, or in a norm of theirs."""
+    euclidean = L2() if len(shape) == 1 else Frobenius()
+    if isinstance(rule, GradientDescent):
+        return _Known(euclidean, proved=(BY_A,), proved_of_linear_models=(BY_SOUDRY,))
+    if isinstance(rule, NormalizedGD):
+        return _Known(euclidean, proved=(BY_FAST_RATES,), proved_of_linear_models=(BY_F_1,))
+    if isinstance(rule, PolyakStep):
+        return _Known(euclidean, proved=(BY_FAST_RATES,))
+    if isinstance(rule, MirrorDescent):
+        return _Known(euclidean if rule.p == 2.0 else Lp(rule.p), proved=(BY_E,))
+    if isinstance(rule, Adam) and rule.eps == 0.0:
         return _Known(LInf(), proved_of_linear_models=(BY_F_ADAM, BY_ADAM))
-    return _Known(_euclidean(shape), LInf(), proved_of_linear_models=(BY_TWO_FACES,))
-
-
-@_bias.register
-def _(rule: MirrorDescent, shape: tuple[int, ...]) -> _Known:
-    return _Known(_euclidean(shape) if rule.p == 2.0 else Lp(rule.p), proved=(BY_E,))
+    if isinstance(rule, Adam):
+        return _Known(euclidean, LInf(), proved_of_linear_models=(BY_TWO_FACES,))
+    if not isinstance(rule, SteepestDescent):
+        return None
+    if getattr(rule.norm, "needs_matrix", False) and len(shape) != 2:
+        raise reject("optimizer", "one whose norm measures vectors", f"{rule!r}, whose norm measures matrices")
+    if isinstance(rule.norm, MaxRow):  # F has entrywise and Schatten norms
+        return _Known(rule.norm)
+    if not isinstance(rule.norm, L1 | L2 | LInf | Lp | Spectral | Nuclear):
+        return None
+    with_momentum = () if rule.nesterov else (BY_F_2,)
+    return _Known(rule.norm, proved_of_linear_models=with_momentum if rule.momentum > 0.0 else (BY_F_1,))
 
 
 def _of_factors(rule: Any) -> _Known | None:
@@ -338,13 +308,8 @@ def _of_factors(rule: Any) -> _Known | None:
 
 
 def is_known(rule: Any) -> bool:
-    """Whether the library says anything of this optimizer; of a user's own, or of steps in a norm of theirs, it does not."""
-    if isinstance(rule, Blockwise):
-        return is_known(rule.optimizer)
-    norm = getattr(rule, "norm", None)
-    return _bias.dispatch(type(rule)) is not _bias.dispatch(object) and (
-        norm is None or isinstance(norm, L1 | L2 | LInf | Lp | Spectral | Nuclear | MaxRow)
-    )
+    """Whether the library says anything of this optimizer."""
+    return _bias(rule.optimizer if isinstance(rule, Blockwise) else rule, (1, 1)) is not None
 
 
 def unknown_words(rule: Any) -> str:

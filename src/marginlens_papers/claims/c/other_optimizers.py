@@ -89,7 +89,7 @@ class C_O(Claim):
                 run = descend(data, optimizer=make(size), n_steps=n_steps, record=Record([n_steps // 2, n_steps]))
                 outside, cyclic = _parts(data, run.saved["x"])
                 rows.append([_share(data, outside[:, 1], best[other], NORMS[other]) for other in NORMS])
-                grown = np.mean([float(NORMS[own].value(W)) for W in outside[:, 1]])
+                grown = float(np.mean([NORMS[own].value(W) for W in outside[:, 1]]))
                 numbers[f"pace_{kind}_{name}"] = rows[-1][list(NORMS).index(own)] * grown / (size * n_steps)
                 if kind == "cyclic":
                     target = np.stack([cyclic_correction(each).x for each in data])

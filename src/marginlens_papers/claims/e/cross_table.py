@@ -25,6 +25,7 @@ SEED = 17
 SIZES = (6, 8, 10)  # n, T, d
 STEP = 0.1
 N_STEPS = {1.75: 1500, 2.0: 2000, 3.0: 20_000}
+RULES = {p: MirrorDescent(p, STEP, normalized=True) for p in N_STEPS}
 NORMS: dict[float, Norm] = {1.75: Lp(1.75), 2.0: L2(), 3.0: Lp(3.0)}
 JOINT_TOKENS = [[[-2.7, 1.2], [1.4, 2.1], [1.3, -0.1]], [[0.4, -2.2], [-1.1, -0.4], [0.9, 0.1]]]
 JOINT_LABELS = [1.0, -1.0]
@@ -75,14 +76,7 @@ class E_1(Claim):
     }
     headline = "mean_divergence_3_3"
     paper_number = "about 0"
-    runs = tuple(
-        Run(variable, optimizer)
-        for p in N_STEPS
-        for variable, optimizer in (
-            (ON_W, MirrorDescent(p, STEP, normalized=True)),
-            (ON_BOTH, Blockwise(MirrorDescent(p, STEP, normalized=True))),
-        )
-    )
+    runs = (*(Run(ON_W, rule) for rule in RULES.values()), *(Run(ON_BOTH, Blockwise(rule)) for rule in RULES.values()))
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train with each p, solve for each p', and measure."""
@@ -96,7 +90,7 @@ class E_1(Claim):
             steps = np.unique(np.geomspace(10, n_steps, 30).astype(np.int64))
             runs[p] = descend(
                 risk,
-                optimizer=MirrorDescent(p, STEP, normalized=True),
+                optimizer=RULES[p],
                 n_steps=n_steps,
                 record=Record(steps.tolist()),
             )
@@ -161,7 +155,7 @@ def _joint(p: float, n_steps: int) -> dict[str, float]:
     X = np.array(JOINT_TOKENS)
     keys = np.einsum("iq,itd->itqd", X[:, 0], X).reshape(2, 3, 4)
     data = TokenDataset(X, JOINT_LABELS, K=keys)
-    run = descend(JointRisk(data), optimizer=Blockwise(MirrorDescent(p, STEP, normalized=True)), n_steps=n_steps)
+    run = descend(JointRisk(data), optimizer=Blockwise(RULES[p]), n_steps=n_steps)
     head, W = run.split()
     selected: IntArray = run.selected
     of_head = label_svm(X[np.arange(2), selected], JOINT_LABELS, norm=NORMS[p])
