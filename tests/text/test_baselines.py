@@ -19,7 +19,7 @@ COLOURS = ["red", "green", "blue"] * 30
 def test_tfidf_is_scikit_learns_with_the_chosen_penalty():
     model = TfidfLogistic().fit(TEXTS, LABELS)
     assert model.chosen["C"] in INVERSE_PENALTIES
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
     expected = LogisticRegression(C=model.chosen["C"], max_iter=1000).fit(vectorizer.fit_transform(TEXTS), LABELS)
     np.testing.assert_allclose(
         model.predict_proba(OTHERS), expected.predict_proba(vectorizer.transform(OTHERS)), rtol=1e-6
@@ -38,6 +38,18 @@ def test_contributions_of_words_and_the_intercept_add_up_to_the_output(texts, la
         if len(odds) == 2:
             assert model.output(text) == pytest.approx(abs(odds[1] - odds[0]), abs=1e-9)
     assert [text[s.start : s.end] for s in model.contributions(text)] == ["unheard"]
+
+
+@pytest.mark.parametrize("make", [TfidfLogistic, NaiveBayesSvm, FastText])
+def test_all_read_the_same_words_without_markup(make):
+    if make is FastText:
+        pytest.importorskip("fasttext")
+    model = make().fit(TEXTS, LABELS)
+    plain, marked = "A dull plot. I was moved!", "A dull<br /><br />plot.<br />I <b>was</b> moved!"
+    np.testing.assert_allclose(model.predict_proba([marked]), model.predict_proba([plain]), rtol=1e-9)
+    if make is TfidfLogistic:
+        words = [marked[stretch.start : stretch.end] for stretch in model.contributions(marked)]
+        assert words == ["A", "dull", "plot", ".", "I", "was", "moved", "!"]
 
 
 def test_a_single_text_of_a_class_is_not_cross_validated():
@@ -77,6 +89,7 @@ def test_one_table_of_all(monkeypatch):
     assert pairs["test_accuracy"] > words["test_accuracy"]  # "not dull" is a pair
     assert pairs["tokens"] > words["tokens"]
     assert min(pairs["cpu_seconds"], pairs["seconds"]) > 0.0
+    assert 0.0 < pairs["fit_seconds"] < pairs["seconds"]  # one fit of the many
     assert absent["test_accuracy"] is None
     assert absent["note"] == "The package fasttext is not installed."
     assert compared(TEXTS, LABELS, [], [], baselines=[TfidfLogistic(1)])[0]["test_accuracy"] is None

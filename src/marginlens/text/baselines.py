@@ -20,7 +20,14 @@ from marginlens.errors import missing_extra
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.typing import FloatArray, IntArray
 
-INVERSE_PENALTIES = (1.0, 3.0, 10.0, 30.0)  # C of logistic regression, from which cross-validation chooses
+INVERSE_PENALTIES = (
+    1.0,
+    3.0,
+    10.0,
+    30.0,
+    100.0,
+    300.0,
+)  # C of logistic regression, from which cross-validation chooses
 N_FOLDS = 3
 MAX_ITERATIONS = 1000
 LEARNING_RATES = (0.1, 0.25, 0.5, 1.0)  # of fastText, from which a part of the training texts chooses
@@ -33,18 +40,20 @@ MANY_TEXTS = (
     1000  # from which on TF-IDF leaves out what occurs in a single text, which changes no accuracy and saves time
 )
 
-_WORD = re.compile(r"(?u)\b\w\w+\b")  # as scikit-learn finds words
-_WORD_OR_SIGN = r"(?u)\w+|[^\w\s]"
+_WORD_OR_SIGN = r"(?u)\w+|[^\w\s]"  # of all of them: one-letter words and punctuation marks speak too
 _MARKUP = re.compile(r"<[^<>]{1,20}>")
 
 
 class Baseline(Protocol):
-    """A classifier of texts as `compared` trains it; after `fit`, `n_tokens` says how many features it has and `chosen` what was tuned."""
+    """A classifier of texts as `compared` trains it; after `fit`, `n_tokens` says how many features it has, `chosen` what was tuned, and
+    `fit_seconds` how long a single fit with that takes by the clock, finding words included.
+    """
 
     name: str
     classes_: Any
     n_tokens: int
     chosen: dict[str, Any]
+    fit_seconds: float
 
     def fit(self, texts: Sequence[str], labels: Any) -> Any: ...
     def predict(self, texts: Sequence[str]) -> Any: ...
@@ -77,16 +86,17 @@ class TfidfLogistic:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         self._vectorizer = TfidfVectorizer(
-            preprocessor=_lower_case,
-            token_pattern=_WORD.pattern,
+            preprocessor=_plain,
+            token_pattern=_WORD_OR_SIGN,
             ngram_range=(1, self.ngrams),
             min_df=1 if len(texts) < MANY_TEXTS else 2,
             sublinear_tf=True,
         )
+        start = time.perf_counter()
         X = self._vectorizer.fit_transform(texts)
-        self._model, self.chosen = _cross_validated(
-            X, np.asarray(labels), INVERSE_PENALTIES, self.seed, self.class_weight
-        )
+        seconds = time.perf_counter() - start
+        tuned = _cross_validated(X, np.asarray(labels), INVERSE_PENALTIES, self.seed, self.class_weight)
+        self._model, self.chosen, self.fit_seconds = tuned.model, {"C": tuned.C}, seconds + tuned.seconds
         self.classes_, self.n_tokens = self._model.classes_, X.shape[1]
         return self
 
@@ -112,7 +122,7 @@ class TfidfLogistic:
         weights = sign * self._model.coef_[k][row.indices] * row.data
         names = self._vectorizer.get_feature_names_out()[row.indices]
         value = dict(zip(names.tolist(), weights.tolist(), strict=True))
-        found = list(_WORD.finditer(_lower_case(text)))
+        found = list(re.finditer(_WORD_OR_SIGN, _plain(text)))
         words = [match.group() for match in found]
         phrases = [
             (" ".join(words[i : i + length]), range(i, i + length))
@@ -163,16 +173,19 @@ class NaiveBayesSvm:
             binary=True,
             dtype=np.float32,
         )
+        start = time.perf_counter()
         X = self._vectorizer.fit_transform(texts)
+        self.fit_seconds = time.perf_counter() - start
         self.classes_, labels = np.unique(np.asarray(labels), return_inverse=True)
         self._parts = []
         chosen = []
         for label in range(len(self.classes_))[-1 if len(self.classes_) == 2 else 0 :]:
             inside = labels == label
             ratio = _log_ratio(X[inside]) - _log_ratio(X[~inside])
-            model, tuned = _cross_validated(X.multiply(ratio).tocsr(), inside, NB_INVERSE_PENALTIES, self.seed)
-            self._parts.append((ratio, model))
-            chosen.append(tuned["C"])
+            tuned = _cross_validated(X.multiply(ratio).tocsr(), inside, NB_INVERSE_PENALTIES, self.seed)
+            self._parts.append((ratio, tuned.model))
+            self.fit_seconds += tuned.seconds
+            chosen.append(tuned.C)
         self.n_tokens, self.chosen = X.shape[1], {"C": chosen[0] if len(chosen) == 1 else chosen}
         return self
 
@@ -218,7 +231,9 @@ class FastText:
                 guesses = self._probabilities(trial, [lines[i] for i in validation]).argmax(axis=1)
                 accuracies[rate] = float(np.mean(guesses == labels[validation]))
         for rate in sorted(LEARNING_RATES[:: 1 if len(validation) else -1], key=accuracies.__getitem__, reverse=True):
+            start = time.perf_counter()
             self._model = self._trained(lines, labels, np.arange(len(lines)), rate)
+            self.fit_seconds = time.perf_counter() - start
             if self._model is not None:
                 break
         else:
@@ -292,8 +307,8 @@ def compared(
         progress: called as `progress(done, total)` in classifiers.
     Returns:
         A row for each: `model` (its name with what was tuned), `test_accuracy` (None without test texts), `training_accuracy`, `tokens`,
-        `seconds` and `cpu_seconds` of training, tuning included, and `chosen`. fastText without its package has a row with None for every
-        number, and a `note` that says so.
+        `seconds` and `cpu_seconds` of training, tuning included, `chosen`, and `fit_seconds` of a single fit. fastText without its
+        package has a row with None for every number, and a `note` that says so.
     """
     chosen = usual_baselines(seed) if baselines is None else list(baselines)
     watch = Progress(progress, len(chosen))
@@ -310,13 +325,13 @@ def compared(
             tuned = ", ".join(f"{name.replace('_', ' ')} = {value}" for name, value in model.chosen.items())
             tested = float(np.mean(model.predict(test_texts) == np.asarray(test_labels))) if len(test_texts) else None
             trained = float(np.mean(model.predict(texts) == np.asarray(labels)))
-            numbers = (tested, trained, model.n_tokens, seconds, cpu, model.chosen)
+            numbers = (tested, trained, model.n_tokens, seconds, cpu, model.chosen, model.fit_seconds)
             rows.append({"model": f"{model.name}, {tuned}", **dict(zip(_NUMBERS, numbers, strict=True))})
         watch.advance()
     return rows
 
 
-_NUMBERS = ("test_accuracy", "training_accuracy", "tokens", "seconds", "cpu_seconds", "chosen")
+_NUMBERS = ("test_accuracy", "training_accuracy", "tokens", "seconds", "cpu_seconds", "chosen", "fit_seconds")
 
 
 def _check_installed(name: str) -> None:
@@ -325,23 +340,31 @@ def _check_installed(name: str) -> None:
         raise missing_extra("scikit-learn", "text", name)
 
 
-def _cross_validated(
-    X: Any, labels: Any, penalties: Sequence[float], seed: int, class_weight: Any = None
-) -> tuple[Any, dict[str, Any]]:
-    """Logistic regression with the C that has the least log-loss on parts it was not fitted on, and that C."""
+class _Tuned(NamedTuple):
+    """Logistic regression with the C that was chosen, and the seconds of its last fit, to all texts."""
+
+    model: Any
+    C: float
+    seconds: float
+
+
+def _cross_validated(X: Any, labels: Any, penalties: Sequence[float], seed: int, class_weight: Any = None) -> _Tuned:
+    """Logistic regression with the C that has the least log-loss on parts it was not fitted on."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
     n_folds = min(N_FOLDS, int(np.unique(labels, return_counts=True)[1].min()))
     if n_folds < 2:  # a class with a single text
-        return LogisticRegression(max_iter=MAX_ITERATIONS, class_weight=class_weight).fit(X, labels), {"C": 1.0}
+        start = time.perf_counter()
+        model = LogisticRegression(max_iter=MAX_ITERATIONS, class_weight=class_weight).fit(X, labels)
+        return _Tuned(model, model.C, time.perf_counter() - start)
     search = GridSearchCV(
         LogisticRegression(max_iter=MAX_ITERATIONS, class_weight=class_weight),
         {"C": list(penalties)},
         scoring="neg_log_loss",
         cv=StratifiedKFold(n_folds, shuffle=True, random_state=seed),
     ).fit(X, labels)
-    return search.best_estimator_, {"C": float(search.best_params_["C"])}
+    return _Tuned(search.best_estimator_, float(search.best_params_["C"]), search.refit_time_)
 
 
 def _log_ratio(X: Any) -> FloatArray:
@@ -366,14 +389,12 @@ def _epochs(n_texts: int) -> int:
     return min(max(round(FASTTEXT_PASSES / n_texts), 5), 100)
 
 
-def _lower_case(text: str) -> str:
-    """In lower case, every character in its place."""
-    lower = text.lower()
-    return lower if len(lower) == len(text) else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
-
-
 def _plain(text: str) -> str:
-    return _MARKUP.sub(" ", text.lower())
+    """In lower case with blanks in place of markup, every character in its place."""
+    lower = text.lower()
+    if len(lower) != len(text):
+        lower = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+    return _MARKUP.sub(lambda match: " " * len(match.group()), lower)
 
 
 def _fasttext_line(text: str) -> str:
