@@ -1,4 +1,4 @@
-"""The text classifier beside tuned TF-IDF, NB-SVM and fastText: accuracy, imbalance, few texts, classes, lengths, faithfulness.
+"""The text classifier beside tuned TF-IDF, NB-SVM and fastText: accuracy, imbalance, few texts, lengths, faithfulness, noise, wrong labels.
 
 `marginlens bench text --imdb FILE --yelp FILE` prints a table; `python -m benchmarks.text --imdb FILE --yelp FILE --out RESULT.json` writes
 it with commands, versions and digests, part by part, and leaves the parts of an earlier file that are not asked for.
@@ -11,12 +11,14 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import entropy
 from sklearn.metrics import log_loss, roc_auc_score
 
 from marginlens.errors import InputError, reject
@@ -34,10 +36,19 @@ N_TEST = 2000  # texts, a sample of the test part
 N_DRAWN_TEST = 1000  # of them, for parts that train many models
 N_YELP_SPLITS = 3
 TEST_SHARE = 0.2  # of Yelp's reviews
+FLIPPED, N_FLIPPED_SPLITS = (0.2, 0.35), 3  # shares of Yelp's training labels that are wrong
+NOISE_SIZES, N_NOISE_DRAWS, N_NOISE_TEST = (1000, 5000, 20_000), 3, 5000  # generated texts
+NOISE_WORDS, N_NOISE_VOCABULARY = 20, 2000  # that say nothing: of a text, and different ones
+SIGNAL_WORDS, N_SIGNAL_VOCABULARY, SIGNAL_SHARE = (
+    3,
+    10,
+    0.8,
+)  # that speak, of a text and of each class; so often of the right class
 EXCERPTS = (5, 10, 20, 50, 100)  # words from the start of a text
 LENGTHS = (0, 100, 150, 200, 300, 500)  # words, where bins of whole texts begin
 N_EXPLAINED = 300
 OURS = "attention"
+MAJORITY = "best possible"
 SUMMARY = "summary"
 Row = dict[str, Any]
 
@@ -56,13 +67,13 @@ def bench_text(
         imdb: the reviews of IMDB with columns text, label (two classes), and split (train, test): for the parts imdb, imbalance, few,
             lengths and faithfulness.
         yelp: reviews with columns text, stars (3 left out) and, if there is one, balanced (True where a review belongs to the balanced
-            half): for the parts yelp, yelp-lengths and stars.
+            half): for the parts yelp, yelp-lengths, stars, even and flipped. The part noise generates its texts.
         only: parts to run; all that the files serve by default.
         seed: of splits, draws and models.
     Returns:
         A row for each model of each part, with `cpu_seconds` of its training (time of the processor, tuning included) or also `seconds`
-        by the clock, and a row that sums up the part. Means over draws have a `standard_error`; `difference_error` is that of the
-        difference to TF-IDF on equal draws.
+        by the clock and `fit_seconds` of one fit without tuning, and a row that sums up the part. Means over draws have a
+        `standard_error`; `difference_error` is that of the difference to TF-IDF on equal draws.
     """
     data = _Data(imdb, yelp, seed)
     parts = data.parts(only)
@@ -85,11 +96,15 @@ class Split(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A trained model, and how long that took: time of the processor, and by the clock."""
+    """A trained model, and how long that took: time of the processor, by the clock, and one fit without tuning by the clock."""
 
     model: Any
     cpu_seconds: float
     seconds: float
+    fit_seconds: float
+
+    def times(self) -> Row:
+        return {"cpu_seconds": self.cpu_seconds, "seconds": self.seconds, "fit_seconds": self.fit_seconds}
 
 
 class _Data:
@@ -103,11 +118,11 @@ class _Data:
         unknown = [name for name in only if name not in PARTS]
         if unknown:
             raise reject("only", f"parts among {', '.join(PARTS)}", ", ".join(map(repr, unknown)))
-        served = [name for name in PARTS if self.files[FILE_OF[name]] is not None]
+        served = [name for name in PARTS if FILE_OF[name] is None or self.files[FILE_OF[name]] is not None]
         for name in only:
             if name not in served:
                 raise InputError(f"The part {name} needs --{FILE_OF[name]} FILE.")
-        if not served:
+        if not only and not any(self.files.values()):
             raise InputError("The benchmark of texts needs data: --imdb FILE, --yelp FILE, or both.")
         return [name for name in served if not only or name in only]
 
@@ -183,8 +198,7 @@ def _imdb(data: _Data) -> Iterator[Row]:
         {
             "model": _named(name, each.model),
             **_scores(each.model, split.test_texts, split.test_labels),
-            "cpu_seconds": each.cpu_seconds,
-            "seconds": each.seconds,
+            **each.times(),
         }
         for name, each in fitted.items()
     ]
@@ -209,8 +223,7 @@ def _yelp(data: _Data) -> Iterator[Row]:
             {
                 "model": _named(name, fitted[0].model),
                 **_mean("accuracy", scores),
-                "cpu_seconds": float(np.mean([each.cpu_seconds for each in fitted])),
-                "seconds": float(np.mean([each.seconds for each in fitted])),
+                **{name: float(np.mean([each.times()[name] for each in fitted])) for name in fitted[0].times()},
             }
         )
     yield from (*rows, *([] if FastText.is_installed() else [_missing()]), _accuracy_summary(rows))
@@ -226,12 +239,82 @@ def _stars(data: _Data) -> Iterator[Row]:
         {
             "model": _named(name, each.model),
             **_scores(each.model, split.test_texts, split.test_labels),
-            "cpu_seconds": each.cpu_seconds,
-            "seconds": each.seconds,
+            **each.times(),
         }
         for name, each in fitted.items()
     ]
     yield from (*rows, *([] if FastText.is_installed() else [_missing()]), _accuracy_summary(rows))
+
+
+def _even(data: _Data) -> Iterator[Row]:
+    """How even attention is over the words and phrases of a text, and what becomes of accuracy where all of them count alike."""
+    split = data.yelp_split(0)
+    model = _fit(AttentionTextClassifier(random_state=data.seed), split).model
+    explained = [model.explain(text) for text in split.test_texts[:N_EXPLAINED]]
+    shares = [np.array([row.attention for row in each.known]) for each in explained if each.known]
+    even = copy(model)
+    even.a_ = np.full_like(model.a_, model.a_.mean())
+    yield {
+        "model": OURS,
+        "n_texts": len(shares),
+        "accuracy": _scores(model, split.test_texts, split.test_labels)["accuracy"],
+        "accuracy_even": _scores(even, split.test_texts, split.test_labels)["accuracy"],
+        "largest_attention": float(np.median([share.max() for share in shares])),
+        "rest_attention": float(np.median([each.rest.attention for each in explained])),
+        # e^entropy, the effective number of tokens, over their number: 1 where all count alike
+        "evenness": float(np.median([np.exp(entropy(share)) / len(share) for share in shares])),
+    }
+
+
+def _flipped(data: _Data) -> Iterator[Row]:
+    splits = [data.yelp_split(k) for k in range(N_FLIPPED_SPLITS)]
+    for share in FLIPPED:
+        scores: dict[str, list[tuple[float, ...]]] = {OURS: [], "TF-IDF": []}
+        for k, split in enumerate(splits):
+            rng = np.random.default_rng((data.seed, k))
+            first, second = np.unique(split.labels)
+            wrong = rng.random(len(split.labels)) < share
+            mixed = split._replace(labels=np.where(wrong == (split.labels == first), second, first))
+            _score_draw(scores, mixed, data.seed + k)
+        yield from _drawn_rows(scores, ("accuracy", "log_loss", "cpu_seconds"), f"{share:.0%} of labels wrong")
+
+
+def _noise(data: _Data) -> Iterator[Row]:
+    for n in NOISE_SIZES:
+        scores: dict[str, list[tuple[float, ...]]] = {OURS: [], "TF-IDF": [], "TF-IDF of words": [], MAJORITY: []}
+        for k in range(N_NOISE_DRAWS):
+            split = generated(n, N_NOISE_TEST, np.random.default_rng((data.seed, k)))
+            _score_draw(scores, split, data.seed + k)
+        yield from _drawn_rows(scores, ("accuracy", "log_loss", "cpu_seconds"), f"{n} generated texts")
+
+
+def generated(n: int, n_test: int, rng: np.random.Generator) -> Split:
+    """Texts of words in random order, most of which say nothing; the others speak for the right class more often than not."""
+    labels = rng.integers(2, size=n + n_test)
+    right = rng.random((n + n_test, SIGNAL_WORDS)) < SIGNAL_SHARE
+    spoken_for = np.where(right, labels[:, None], 1 - labels[:, None])
+    signal = N_NOISE_VOCABULARY + N_SIGNAL_VOCABULARY * spoken_for + rng.integers(N_SIGNAL_VOCABULARY, size=right.shape)
+    words = np.hstack([rng.integers(N_NOISE_VOCABULARY, size=(n + n_test, NOISE_WORDS)), signal])
+    texts = [" ".join(f"w{word}" for word in row) for row in rng.permuted(words, axis=1).tolist()]
+    return Split(texts[:n], labels[:n], texts[n:], labels[n:])
+
+
+class _Majority:
+    """What is best for the texts of `generated`: the class that most of the words that speak are of."""
+
+    classes_ = np.array([0, 1])
+
+    def fit(self, texts: list[str], labels: Any) -> None:
+        """There is nothing to learn."""
+
+    def predict_proba(self, texts: list[str]) -> FloatArray:
+        first = N_NOISE_VOCABULARY + N_SIGNAL_VOCABULARY
+        words = [[int(word[1:]) for word in text.split()] for text in texts]
+        lead = np.array(
+            [sum(w >= first for w in row) - sum(N_NOISE_VOCABULARY <= w < first for w in row) for row in words]
+        )
+        second = 1.0 / (1.0 + (SIGNAL_SHARE / (1.0 - SIGNAL_SHARE)) ** -lead)
+        return np.column_stack([1.0 - second, second])
 
 
 def _imbalance(data: _Data) -> Iterator[Row]:
@@ -246,24 +329,17 @@ def _imbalance(data: _Data) -> Iterator[Row]:
         split = data.draw((N_COMMON, N_RARE), k)
         rare = split.test_labels == np.unique(split.labels)[1]
         for name, make in models.items():
-            model, seconds, _ = _fit(make(), split)
+            model, seconds, *_ = _fit(make(), split)
             proba = model.predict_proba(split.test_texts)[:, 1]
             scores[name].append((float(roc_auc_score(rare, proba)), float(np.mean(proba[rare] > 0.5)), seconds))
     yield from _drawn_rows(scores, ("auc", "recall", "cpu_seconds"), f"{N_COMMON} : {N_RARE}")
 
 
 def _few(data: _Data) -> Iterator[Row]:
-    models: dict[str, Callable[[], Any]] = {
-        OURS: lambda: AttentionTextClassifier(random_state=data.seed),
-        "TF-IDF": lambda: TfidfLogistic(2, data.seed),
-    }
     for n in FEW:
-        scores: dict[str, list[tuple[float, ...]]] = {name: [] for name in models}
+        scores: dict[str, list[tuple[float, ...]]] = {OURS: [], "TF-IDF": []}
         for k in range(N_FEW_DRAWS):
-            split = data.draw((n // 2, n // 2), k)
-            for name, make in models.items():
-                model, seconds, _ = _fit(make(), split)
-                scores[name].append((*_scores(model, split.test_texts, split.test_labels).values(), seconds))
+            _score_draw(scores, data.draw((n // 2, n // 2), k), data.seed)
         yield from _drawn_rows(scores, ("accuracy", "log_loss", "cpu_seconds"), f"{n} texts")
 
 
@@ -333,8 +409,12 @@ PARTS: dict[str, Callable[[_Data], Iterator[Row]]] = {
     "yelp": _yelp,
     "yelp-lengths": _yelp_lengths,
     "stars": _stars,
+    "even": _even,
+    "flipped": _flipped,
+    "noise": _noise,
 }
-FILE_OF = {name: "yelp" if name in ("yelp", "yelp-lengths", "stars") else "imdb" for name in PARTS}
+OF_YELP = ("yelp", "yelp-lengths", "stars", "even", "flipped")
+FILE_OF = {name: None if name == "noise" else "yelp" if name in OF_YELP else "imdb" for name in PARTS}
 
 
 # ---- models and scores
@@ -345,7 +425,21 @@ def _fit(model: Any, split: Split) -> Fitted:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*were left out of training")
         model.fit(split.texts, split.labels)
-    return Fitted(model, time.process_time() - began, time.perf_counter() - clock)
+    seconds = time.perf_counter() - clock
+    return Fitted(model, time.process_time() - began, seconds, getattr(model, "fit_seconds", seconds))
+
+
+def _score_draw(scores: dict[str, list[tuple[float, ...]]], split: Split, seed: int) -> None:
+    """Train the models that `scores` names, and add accuracy, log-loss and seconds of each."""
+    makers: dict[str, Callable[[], Any]] = {
+        OURS: lambda: AttentionTextClassifier(random_state=seed),
+        "TF-IDF": lambda: TfidfLogistic(2, seed),
+        "TF-IDF of words": lambda: TfidfLogistic(1, seed),
+        MAJORITY: _Majority,
+    }
+    for name, draws in scores.items():
+        fitted = _fit(makers[name](), split)
+        draws.append((*_scores(fitted.model, split.test_texts, split.test_labels).values(), fitted.cpu_seconds))
 
 
 def _warm_up() -> None:
@@ -442,11 +536,12 @@ def write_archive(path: Path, data: dict[str, Any], rows: list[Row]) -> None:
     """Put the rows into a JSON file by part, beside the parts that are there already; files are named without their folders."""
     archive: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"parts": {}}
     for part in dict.fromkeys(row["part"] for row in rows):
-        name = FILE_OF[part]
+        file = Path(data[FILE_OF[part]]) if FILE_OF[part] else None
+        given = f" --{FILE_OF[part]} {file.name}" if file else ""
         archive["parts"][part] = {
-            "command": f"marginlens bench text --{name} {Path(data[name]).name} --only {part} --seed {data['seed']} --json",
-            "file": Path(data[name]).name,
-            "sha256": TextFile(data[name]).digest(),
+            "command": f"marginlens bench text{given} --only {part} --seed {data['seed']} --json",
+            "file": file.name if file else None,
+            "sha256": TextFile(file).digest() if file else None,
             "seed": data["seed"],
             "settings": AttentionTextClassifier(random_state=data["seed"]).get_params(),
             "versions": versions(),
@@ -461,6 +556,7 @@ def write_archive(path: Path, data: dict[str, Any], rows: list[Row]) -> None:
 TABLE = (  # of docs/text.md: what a row says, the part, setting and number that it takes, and how the number is written
     ("IMDB, official split: accuracy", "imdb", None, "accuracy", ".2%"),
     ("IMDB: seconds of training, tuning included", "imdb", None, "seconds", ".0f"),
+    ("IMDB: seconds of one fit", "imdb", None, "fit_seconds", ".0f"),
     ("Yelp, good or bad, a fifth held out: accuracy", "yelp", None, "accuracy", ".2%"),
     ("Yelp, 1, 2, 4 or 5 stars: accuracy", "stars", None, "accuracy", ".2%"),
     (
@@ -477,17 +573,43 @@ TABLE = (  # of docs/text.md: what a row says, the part, setting and number that
     ("comprehensiveness (high is good)", "faithfulness", "by contribution", "comprehensiveness", ".3f"),
     ("sufficiency (low is good)", "faithfulness", "by contribution", "sufficiency", ".3f"),
 )
+LIMITS = (  # of docs/text-limits.md, likewise
+    *(
+        (f"{n:,} generated texts: {words}", "noise", f"{n} generated texts", number, form)
+        for words, number, form in (("accuracy", "accuracy", ".2%"), ("log-loss", "log_loss", ".3f"))
+        for n in NOISE_SIZES
+    ),
+    *(
+        (
+            f"Yelp, {share:.0%} of the training labels wrong: {words}",
+            "flipped",
+            f"{share:.0%} of labels wrong",
+            number,
+            form,
+        )
+        for words, number, form in (("accuracy", "accuracy", ".2%"), ("log-loss", "log_loss", ".3f"))
+        for share in FLIPPED
+    ),
+    ("comprehensiveness (high is good)", "faithfulness", "by contribution", "comprehensiveness", ".3f"),
+    ("sufficiency (low is good)", "faithfulness", "by contribution", "sufficiency", ".3f"),
+    ("Yelp: accuracy", "even", None, "accuracy", ".2%"),
+    ("Yelp, all scores made equal after training: accuracy", "even", None, "accuracy_even", ".2%"),
+    ("Yelp: largest attention of a word or phrase", "even", None, "largest_attention", ".3f"),
+    ("Yelp: attention of the rest token", "even", None, "rest_attention", ".2f"),
+    ("Yelp: effective number of tokens, of all tokens", "even", None, "evenness", ".0%"),
+)
 COLUMNS = (OURS, "TF-IDF", "NB-SVM", "fastText")
+LIMIT_COLUMNS = (OURS, "TF-IDF", "TF-IDF of words", MAJORITY)
 
 
-def markdown_table(archive: dict[str, Any]) -> str:
-    """The numbers of an archive that docs/text.md shows."""
-    lines = [f"| | {' | '.join(COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
-    for words, part, setting, number, form in TABLE:
-        rows = [row for row in archive["parts"][part]["rows"] if row.get("setting") == setting]
-        of = {row["model"].split(" (")[0]: row.get(number) for row in rows}
-        cells = ["" if of.get(name) is None else format(of[name], form) for name in COLUMNS]
-        lines.append(f"| {words} | {' | '.join(cells)} |")
+def markdown_table(archive: dict[str, Any], table: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> str:
+    """The numbers of an archive that a page shows; a row without any number is left out."""
+    lines = [f"| | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
+    for words, part, setting, number, form in table:
+        rows = archive["parts"].get(part, {"rows": []})["rows"]
+        of = {row["model"].split(" (")[0]: row.get(number) for row in rows if row.get("setting") == setting}
+        cells = ["" if of.get(name) is None else format(of[name], form) for name in columns]
+        lines += [f"| {words} | {' | '.join(cells)} |"] if any(cells) else []
     return "\n".join(lines) + "\n"
 
 
@@ -503,4 +625,4 @@ if __name__ == "__main__":
     write_archive(out, given, bench_text(**given))
     archive = json.loads(out.read_text(encoding="utf-8"))
     if set(archive["parts"]) == set(PARTS):
-        print(markdown_table(archive), end="")
+        print(markdown_table(archive, TABLE, COLUMNS), markdown_table(archive, LIMITS, LIMIT_COLUMNS), sep="\n", end="")
