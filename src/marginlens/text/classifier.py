@@ -114,8 +114,10 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         b_{sc} = \langle E_s, v_c\rangle,\quad P(c \mid X) = \mathrm{softmax}(f(X))_c
 
     Tokens are the distinct words and phrases of a text, and a rest token 0 that stands in every text. It is the intercept: it votes
-    for the weighted shares of the classes in training, to which texts with few known words fall back. Two classes have one output,
-    f = log-odds of `classes_[1]`. p and the v_c are unit vectors, E_s are the learned numbers (a_s, b_s).
+    for the weighted shares of the classes in training, to which texts with few known words fall back. Trained as usual this is a bag of
+    phrases with a length term: attention is nearly even, and what decides are the contributions, attention times vote, which `explain`
+    lists. Two classes have one output, f = log-odds of `classes_[1]`. p and the v_c are unit vectors, E_s are the learned numbers
+    (a_s, b_s).
 
     Args:
         pipeline: `TextPipeline` that finds the words, in place of `min_count`, `characters` and `tokenizer`; None for lower-case words,
@@ -147,6 +149,7 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
 
     classes_: Any
     tokens_: WordsAndPhrases | PlainIds
+    text_digests_: Any
 
     def __init__(
         self,
