@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -24,7 +25,9 @@ from marginlens.cli._options import AsJson, Quiet, refuse_options
 if TYPE_CHECKING:
     from marginlens.cli._graph_stream import StreamSource
     from marginlens.cli._terminal import Bar
+    from marginlens.data.sequences import SequenceDataset
     from marginlens.data.text_windows import SequenceSplit
+    from marginlens.data.token_stream import TokenStream
     from marginlens.data.tokens import IntArray
     from marginlens.data.vocabulary import NamedSequences, Unit, Vocabulary
     from marginlens.graphs import PriorityGraph, StoredGraphs
@@ -232,9 +235,9 @@ def graph(
         row["separability"] = _rows.separability(ranking.named, ranking.learned, solution)
         if screen is not None:
             rankings.show_separability(screen, row["separability"])
-        if solution is not None and (ids is not None or held_out is not None):
+        if ranking.named is not None and solution is not None and (ids is not None or held_out is not None):
             with _stage("Making the automaton"):
-                automaton, reason = _fitted(ranking, solution)
+                automaton, reason = _fitted(ranking.named.data, ranking.learned, solution)
             if screen is not None and reason:
                 screen.print(reason, markup=False)
             if ranking.split is not None:
@@ -393,8 +396,9 @@ class Ranking:
 
     Attributes:
         counts: (n_vocabulary,) how many sequences end in each token. dropped: how many more lack the token that follows them.
+        evidence: what stands behind the order of a graph, with `first` as places in the source. size: of all sequences, in words.
         named: the sequences, of a stream those that fit in memory, or None where nothing needs them. split: the same beside what is held
-            out. learned: the graphs of `named`, or all graphs where it is None. stored: the graphs of a stream.
+            out. learned: the graphs of `named`, or all graphs where it is None. stream: what is known of a stream alone.
     """
 
     source: TextSource | ListSource | StreamSource
@@ -402,11 +406,14 @@ class Ranking:
     graphs: Mapping[int, PriorityGraph]
     counts: IntArray
     dropped: int
+    n_acyclic: int
     shown: list[int]
+    evidence: Callable[[PriorityGraph], Evidence]
+    size: str
     named: NamedSequences | None
     split: SequenceSplit | None
     learned: Mapping[int, PriorityGraph]
-    stored: StoredGraphs | None = None
+    stream: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, source: TextSource | ListSource, held_out: float | None, last: Sequence[str] | None) -> Ranking:
@@ -416,7 +423,15 @@ class Ranking:
         data, graphs = named.data, ml.priority_graphs(named.data)
         counts = np.bincount(data.last, minlength=data.n_vocabulary)
         shown = rankings.shown_last_tokens(graphs, named.vocabulary.names, counts, last)
-        return cls(source, named.vocabulary, graphs, counts, len(data.dropped), shown, named, split, graphs)
+        places = data.original_samples() if split is None else split.samples
+
+        def evidence(graph: PriorityGraph) -> Evidence:
+            found = ml.graphs.ranking_evidence(data, graph)
+            return replace(found, first=places[found.first])
+
+        n_acyclic = sum(graph.is_acyclic for graph in graphs.values())
+        sizes = (counts, len(data.dropped), n_acyclic, shown, evidence, _rows.size_of(data))
+        return cls(source, named.vocabulary, graphs, *sizes, named, split, graphs)
 
     @classmethod
     def of_stream(
@@ -424,68 +439,57 @@ class Ranking:
     ) -> Ranking:
         """The ranking of a counted stream; `in_memory` says whether something needs its sequences."""
         vocabulary, summary = source.vocabulary(graphs), graphs.summary()
+        tokens = cast("TokenStream", graphs.tokens)  # those that were counted just now
         counts = np.zeros(len(vocabulary), dtype=np.int64)
         counts[summary.last] = summary.windows
         shown = rankings.shown_last_tokens(graphs, vocabulary.names, counts, last)
-        read: Any = source.read(graphs.tokens, vocabulary) if in_memory else None
-        named, split = (read.training, read) if in_memory and graphs.tokens.held_out else (read, None)
+        size = _rows.sequences_size(
+            int(counts.sum()), str(source.window), len(vocabulary), source.d_model or len(vocabulary)
+        )
+        read: Any = source.read(tokens, vocabulary) if in_memory else None
+        named, split = (read.training, read) if in_memory and tokens.held_out else (read, None)
+        row = {
+            "files": [str(file) for file in source.files],
+            "tokens": tokens.n_tokens,
+            "learned_tokens": min(tokens.n_tokens, tokens.n_in_memory) if in_memory else None,
+            "windows": summary.n_windows,
+            "edges": summary.n_edges,
+            "components": summary.n_components,
+            "fingerprint": graphs.facts["stream"],
+        }
+        evidence = partial(ml.graphs.ranking_evidence, tokens)
+        sizes = (counts, summary.n_dropped, summary.n_acyclic, shown, evidence, size)
         learned = ml.priority_graphs(named.data) if in_memory else graphs
-        return cls(source, vocabulary, graphs, counts, summary.n_dropped, shown, named, split, learned, graphs)
+        return cls(source, vocabulary, graphs, *sizes, named, split, learned, row)
 
     def to_dict(self) -> dict[str, Any]:
         """What the graphs say, as plain values."""
         held_out = {} if self.split is None else {"held_out": len(self.split.held_out)}
+        graphs = [(self.graphs[k], int(self.counts[k])) for k in self.shown]
         return {
             "file": str(self.source.file),
-            "size": self._size(),
+            "size": self.size,
             "settings": self.source.settings(),
             "samples": int(self.counts.sum()),
             "dropped": self.dropped,
             **held_out,
             "last_tokens": len(self.graphs),
-            "acyclic": sum(graph.is_acyclic for graph in self.graphs.values())
-            if self.stored is None
-            else self.stored.summary().n_acyclic,
+            "acyclic": self.n_acyclic,
             "graphs": [
-                rankings.graph_row(self.graphs[k], self.vocabulary.shown, int(self.counts[k]), self._evidence(k))
-                for k in self.shown
+                rankings.graph_row(graph, self.vocabulary.shown, n, self.evidence(graph)) for graph, n in graphs
             ],
-            **({} if self.stored is None else {"stream": self._stream_row(self.stored)}),
-        }
-
-    def _size(self) -> str:
-        if self.named is not None and self.stored is None:
-            return _rows.size_of(self.named.data)
-        K, d_model = len(self.vocabulary), getattr(self.source, "d_model", None)
-        return _rows.sequences_size(int(self.counts.sum()), str(self.source.window), K, d_model or K)
-
-    def _evidence(self, last: int) -> Evidence:
-        """What stands behind the order of a graph, with `first` as places in the source."""
-        if self.stored is not None:
-            return ml.graphs.ranking_evidence(self.stored.tokens, self.graphs[last])
-        found = ml.graphs.ranking_evidence(self.named.data, self.graphs[last])
-        places = self.named.data.original_samples() if self.split is None else self.split.samples
-        return replace(found, first=places[found.first])
-
-    def _stream_row(self, graphs: StoredGraphs) -> dict[str, Any]:
-        summary, tokens = graphs.summary(), graphs.tokens
-        learned = None if self.named is None else min(tokens.n_tokens, tokens.n_in_memory)
-        return {
-            "files": [str(file) for file in self.source.files],
-            "tokens": tokens.n_tokens,
-            "learned_tokens": learned,
-            "windows": summary.n_windows,
-            "edges": summary.n_edges,
-            "components": summary.n_components,
+            **({} if self.stream is None else {"stream": self.stream}),
         }
 
 
-def _fitted(ranking: Ranking, solution: GraphSolution) -> tuple[ml.NextTokenAutomaton | None, str]:
+def _fitted(
+    data: SequenceDataset, graphs: Mapping[int, PriorityGraph], solution: GraphSolution
+) -> tuple[ml.NextTokenAutomaton | None, str]:
     """The automaton of the data, given their Graph-SVM; or the sentence that says why there is none."""
     if solution.status is ml.Status.INFEASIBLE:
         return None, "There is no automaton, because the Graph-SVM of the data has no solution."
     try:
-        return ml.NextTokenAutomaton.fit(ranking.named.data, graphs=ranking.learned, priority=solution), ""
+        return ml.NextTokenAutomaton.fit(data, graphs=graphs, priority=solution), ""
     except errors.InputError as problem:
         return None, str(problem)
 
@@ -539,8 +543,8 @@ def _save(ranking: Ranking, place: Path, held_out: float | None) -> None:
         "file": file.name,
         **(
             {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
-            if ranking.stored is None
-            else {"stream": ranking.stored.facts["stream"]}
+            if ranking.stream is None
+            else {"stream": ranking.stream["fingerprint"]}
         ),
         "settings": ranking.source.settings(),
         "versions": {name: version for name, version in versions().items() if name in _GRAPH_PACKAGES},
