@@ -38,8 +38,7 @@ SMALL = {
 def files(tmp_path, monkeypatch):
     for name, value in SMALL.items():
         monkeypatch.setattr(benchmark, name, value)
-    for penalties in ("INVERSE_PENALTIES", "NB_INVERSE_PENALTIES"):
-        monkeypatch.setattr(baselines, penalties, (1.0, 10.0))
+    monkeypatch.setattr(baselines, "INVERSE_PENALTIES", (1.0, 10.0))
     texts, labels = reviews(240)
     parts = ["train" if i < 160 else "test" for i in range(240)]
     stars = [str(1 + (i // 2) % 2 + 3 * (label == "good")) for i, label in enumerate(labels)]

@@ -82,7 +82,6 @@ def test_a_star_import_gives_what_is_installed():
         ("ml.priority_graphs(ml.data.figure_2())[1].plot()", "plot"),
         ("ml.AttentionTextClassifier", "text"),
         ("from marginlens.text import baselines; baselines.TfidfLogistic().fit(['a', 'b'], [0, 1])", "text"),
-        ("from marginlens.text import baselines; baselines.NaiveBayesSvm().fit(['a', 'b'], [0, 1])", "text"),
         ("ml.ledger().to_frame('pandas')", "pandas"),
     ],
 )

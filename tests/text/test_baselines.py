@@ -5,9 +5,10 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks.nb_svm import NaiveBayesSvm
 from made_up_reviews import reviews
 from marginlens.text import baselines
-from marginlens.text.baselines import INVERSE_PENALTIES, FastText, NaiveBayesSvm, TfidfLogistic, compared
+from marginlens.text.baselines import INVERSE_PENALTIES, FastText, TfidfLogistic, compared
 from progress_counter import ProgressCounter
 
 TEXTS, LABELS = reviews(240)

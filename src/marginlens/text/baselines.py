@@ -1,4 +1,4 @@
-"""Other classifiers of texts to compare with: TF-IDF with logistic regression, NB-SVM and fastText, each tuned on its training texts.
+"""Other classifiers of texts to compare with: TF-IDF with logistic regression and fastText, each tuned on its training texts.
 
 `compared(texts, labels, test_texts, test_labels)` trains those that are usual and gives back a row of numbers for each.
 """
@@ -34,13 +34,11 @@ LEARNING_RATES = (0.1, 0.25, 0.5, 1.0)  # of fastText, from which a part of the 
 FASTTEXT_SIZE = 10  # of its vectors, as in its authors' comparison
 FASTTEXT_PASSES = 200_000  # texts passed over, in as many epochs as that takes: at least 5, at most 100
 VALIDATION_SHARE = 0.1  # of the training texts, by which fastText's rate is chosen
-NB_SMOOTHING = 1.0  # added to the counts of NB-SVM
-NB_INVERSE_PENALTIES = (0.1, 0.3, 1.0)  # C of NB-SVM, whose features are larger
 MANY_TEXTS = (
     1000  # from which on TF-IDF leaves out what occurs in a single text, which changes no accuracy and saves time
 )
 
-_WORD_OR_SIGN = r"(?u)\w+|[^\w\s]"  # of all of them: one-letter words and punctuation marks speak too
+WORD_OR_SIGN = r"(?u)\w+|[^\w\s]"  # of all of them: one-letter words and punctuation marks speak too
 _MARKUP = re.compile(r"<[^<>]{1,20}>")
 
 
@@ -82,12 +80,13 @@ class TfidfLogistic:
 
     def fit(self, texts: Sequence[str], labels: Any) -> TfidfLogistic:
         """Learn from texts and their labels."""
-        _check_installed("TfidfLogistic")
+        if find_spec("sklearn") is None:
+            raise missing_extra("scikit-learn", "text", "TfidfLogistic")
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         self._vectorizer = TfidfVectorizer(
-            preprocessor=_plain,
-            token_pattern=_WORD_OR_SIGN,
+            preprocessor=plain_text,
+            token_pattern=WORD_OR_SIGN,
             ngram_range=(1, self.ngrams),
             min_df=1 if len(texts) < MANY_TEXTS else 2,
             sublinear_tf=True,
@@ -95,7 +94,7 @@ class TfidfLogistic:
         start = time.perf_counter()
         X = self._vectorizer.fit_transform(texts)
         seconds = time.perf_counter() - start
-        tuned = _cross_validated(X, np.asarray(labels), INVERSE_PENALTIES, self.seed, self.class_weight)
+        tuned = cross_validated(X, np.asarray(labels), INVERSE_PENALTIES, self.seed, self.class_weight)
         self._model, self.chosen, self.fit_seconds = tuned.model, {"C": tuned.C}, seconds + tuned.seconds
         self.classes_, self.n_tokens = self._model.classes_, X.shape[1]
         return self
@@ -122,7 +121,7 @@ class TfidfLogistic:
         weights = sign * self._model.coef_[k][row.indices] * row.data
         names = self._vectorizer.get_feature_names_out()[row.indices]
         value = dict(zip(names.tolist(), weights.tolist(), strict=True))
-        found = list(re.finditer(_WORD_OR_SIGN, _plain(text)))
+        found = list(re.finditer(WORD_OR_SIGN, plain_text(text)))
         words = [match.group() for match in found]
         phrases = [
             (" ".join(words[i : i + length]), range(i, i + length))
@@ -146,61 +145,6 @@ class TfidfLogistic:
         row = self._vectorizer.transform([text])
         f = np.atleast_1d(self._model.decision_function(row)[0])
         return (row, 1.0 if f[0] > 0.0 else -1.0, 0) if len(f) == 1 else (row, 1.0, int(f.argmax()))
-
-
-class NaiveBayesSvm:
-    """NB-SVM: a linear model on which words and phrases a text has, each times its log-ratio of naive Bayes, one model for each class.
-
-    The loss is the logistic, which gives probabilities, and C is cross-validated; words are lower case, punctuation marks count as words.
-
-    Args:
-        ngrams: most words of a phrase. seed: of the folds.
-    """
-
-    def __init__(self, ngrams: int = 3, seed: int = 0) -> None:
-        self.name = f"NB-SVM of phrases of up to {ngrams} words"
-        self.ngrams, self.seed = ngrams, seed
-
-    def fit(self, texts: Sequence[str], labels: Any) -> NaiveBayesSvm:
-        """Learn from texts and their labels."""
-        _check_installed("NaiveBayesSvm")
-        from sklearn.feature_extraction.text import CountVectorizer
-
-        self._vectorizer = CountVectorizer(
-            preprocessor=_plain,
-            token_pattern=_WORD_OR_SIGN,
-            ngram_range=(1, self.ngrams),
-            binary=True,
-            dtype=np.float32,
-        )
-        start = time.perf_counter()
-        X = self._vectorizer.fit_transform(texts)
-        self.fit_seconds = time.perf_counter() - start
-        self.classes_, labels = np.unique(np.asarray(labels), return_inverse=True)
-        self._parts = []
-        chosen = []
-        for label in range(len(self.classes_))[-1 if len(self.classes_) == 2 else 0 :]:
-            inside = labels == label
-            ratio = _log_ratio(X[inside]) - _log_ratio(X[~inside])
-            tuned = _cross_validated(X.multiply(ratio).tocsr(), inside, NB_INVERSE_PENALTIES, self.seed)
-            self._parts.append((ratio, tuned.model))
-            self.fit_seconds += tuned.seconds
-            chosen.append(tuned.C)
-        self.n_tokens, self.chosen = X.shape[1], {"C": chosen[0] if len(chosen) == 1 else chosen}
-        return self
-
-    def predict(self, texts: Sequence[str]) -> Any:
-        """(n_texts,) the class with the highest probability."""
-        return self.classes_[self.predict_proba(texts).argmax(axis=1)]
-
-    def predict_proba(self, texts: Sequence[str]) -> FloatArray:
-        """(n_texts, n_classes) probabilities."""
-        X = self._vectorizer.transform(texts)
-        each = [model.predict_proba(X.multiply(ratio).tocsr())[:, 1] for ratio, model in self._parts]
-        if len(each) == 1:
-            return np.column_stack([1.0 - each[0], each[0]])
-        together = np.column_stack(each)
-        return np.asarray(together / together.sum(axis=1, keepdims=True))
 
 
 class FastText:
@@ -334,12 +278,6 @@ def compared(
 _NUMBERS = ("test_accuracy", "training_accuracy", "tokens", "seconds", "cpu_seconds", "chosen", "fit_seconds")
 
 
-def _check_installed(name: str) -> None:
-    """Refuse a classifier of scikit-learn where that is not installed."""
-    if find_spec("sklearn") is None:
-        raise missing_extra("scikit-learn", "text", name)
-
-
 class _Tuned(NamedTuple):
     """Logistic regression with the C that was chosen, and the seconds of its last fit, to all texts."""
 
@@ -348,7 +286,7 @@ class _Tuned(NamedTuple):
     seconds: float
 
 
-def _cross_validated(X: Any, labels: Any, penalties: Sequence[float], seed: int, class_weight: Any = None) -> _Tuned:
+def cross_validated(X: Any, labels: Any, penalties: Sequence[float], seed: int, class_weight: Any = None) -> _Tuned:
     """Logistic regression with the C that has the least log-loss on parts it was not fitted on."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
@@ -367,12 +305,6 @@ def _cross_validated(X: Any, labels: Any, penalties: Sequence[float], seed: int,
     return _Tuned(search.best_estimator_, float(search.best_params_["C"]), search.refit_time_)
 
 
-def _log_ratio(X: Any) -> FloatArray:
-    """(n_features,) logarithms of the smoothed shares of features."""
-    counts = np.asarray(X.sum(axis=0), dtype=float).ravel() + NB_SMOOTHING
-    return np.log(counts / counts.sum())
-
-
 def _validation_split(labels: IntArray, seed: int) -> tuple[IntArray, IntArray]:
     """Indices of the training texts to fit trials on, and of the tenth of each class, at least one, to judge them by."""
     rng = np.random.default_rng(seed)
@@ -389,7 +321,7 @@ def _epochs(n_texts: int) -> int:
     return min(max(round(FASTTEXT_PASSES / n_texts), 5), 100)
 
 
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """In lower case with blanks in place of markup, every character in its place."""
     lower = text.lower()
     if len(lower) != len(text):
@@ -399,4 +331,4 @@ def _plain(text: str) -> str:
 
 def _fasttext_line(text: str) -> str:
     """A text on one line with blanks around its punctuation marks, in lower case."""
-    return " ".join(re.findall(_WORD_OR_SIGN, _plain(text)))
+    return " ".join(re.findall(WORD_OR_SIGN, plain_text(text)))

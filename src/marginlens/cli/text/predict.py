@@ -89,8 +89,7 @@ def _predictions(classifier: Any, texts: list[str]) -> list[dict[str, Any]]:
             for probability, token in zip(probabilities.tolist(), strongest, strict=True):
                 shares = dict(zip(names, probability, strict=True))
                 best = max(shares, key=shares.__getitem__)
-                values = (best, shares[best], token, shares)
-                found.append(dict(zip(_OURS, values, strict=True)))
+                found.append(dict(zip(_OURS, (best, shares[best], token, shares), strict=True)))
             bar(len(found), len(texts))
     return found
 
@@ -141,8 +140,7 @@ def _csv(rows: list[dict[str, Any]], probabilities: str) -> str:
 
 def _show(texts: list[str], rows: list[dict[str, Any]], called: dict[str, str], out: str | None) -> None:
     predicted, probability, strongest, _ = called.values()
-    labels = Counter(row[predicted] for row in rows)
-    said = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
+    said = sorted(Counter(row[predicted] for row in rows).items(), key=lambda pair: (-pair[1], pair[0]))
     counts = ", ".join(f"{n:,} {name}" for name, n in said[:_COUNTED])
     more = f" and {terminal.counted(len(said) - _COUNTED, 'class', 'classes')} more" if len(said) > _COUNTED else ""
     empty = sum(not text.strip() for text in texts)
