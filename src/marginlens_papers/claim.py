@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import wraps
@@ -94,6 +94,7 @@ class Finding:
         note: where the result differs from the paper or needs a word; a non-empty note makes "reproduced with a note".
             Its first sentence is short and says what matters; the page shows the others on demand.
         assumption_met: False when the data at hand do not satisfy what the statement supposes.
+        archived: the names of numbers that were read from `results/` and not computed in this run.
     """
 
     measured: str
@@ -101,6 +102,7 @@ class Finding:
     arrays: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
     assumption_met: bool = True
+    archived: Collection[str] = ()
 
 
 class Run(NamedTuple):
@@ -116,7 +118,9 @@ class Claim(ABC):
     Attributes:
         labels: the papers' statements, such as "A Thm 3". title, statement, protocol, paper_value: sentences of the report.
         expected: what must hold for the claim to be reproduced at all, by the name of the number.
-        as_stated: what the paper's words and figures say beyond that; a miss makes the claim partly reproduced.
+        as_stated: what the paper's words and figures say beyond that: partly reproduced where only some of it holds, not reproduced
+            where nothing of it does.
+        known: the verdict of the last reading, declared where it is "not reproduced": that verdict again is no failure of a run.
         words: what each of these numbers is. headline: the number that stands in the ledger, the first where it is empty;
             paper_number: what the paper has in its place, where it has a number.
         figures: caption and alternative text of each figure that `draw` makes.
@@ -133,6 +137,7 @@ class Claim(ABC):
     paper_value: str
     expected: Mapping[str, Bound]
     as_stated: Mapping[str, Bound] = {}
+    known: Verdict | None = None
     words: Mapping[str, Words] = {}
     headline: str = ""
     paper_number: str = ""
@@ -160,16 +165,23 @@ class Claim(ABC):
         return ", ".join(self.labels)
 
     def judge(self, finding: Finding) -> Verdict:
-        """Hold the found numbers against the expected ones; nothing else decides."""
+        """Hold the found numbers against their bounds; nothing else decides.
+
+        Archived numbers can lower a verdict, but without a bound that a number of this run meets a claim is partly reproduced at best.
+        """
         if not finding.assumption_met:
             return Verdict.ASSUMPTION_NOT_MET
 
-        def all_hold(bounds: Mapping[str, Bound]) -> bool:
-            return all(bound.holds(finding.numbers[name]) for name, bound in bounds.items())
+        def meets(bounds: Mapping[str, Bound]) -> dict[str, bool]:
+            return {name: bound.holds(finding.numbers[name]) for name, bound in bounds.items()}
 
-        if not all_hold(self.expected):
+        expected, stated = meets(self.expected), meets(self.as_stated)
+        if not all(expected.values()) or (stated and not any(stated.values())):
             return Verdict.NOT_REPRODUCED
-        if not all_hold(self.as_stated):
+        computed = any(
+            holds for met in (expected, stated) for name, holds in met.items() if name not in finding.archived
+        )
+        if not all(stated.values()) or not computed:
             return Verdict.PARTLY_REPRODUCED
         return Verdict.REPRODUCED_WITH_NOTE if finding.note else Verdict.REPRODUCED
 

@@ -41,7 +41,8 @@ def reproduce(
     """Run the claims, print the ledger and write the report.
 
     With --only and --resume, the other claims keep the results that the report already holds.
-    An interrupted run writes the report with the claims that it finished. Exits with 1 when a claim that ran was not reproduced.
+    An interrupted run writes the report with the claims that it finished. Exits with 1 when a claim that ran was not reproduced,
+    other than those that declare this as known.
     Claims draw their random numbers from seeds of their own, so that every run gives the same numbers.
 
     Examples:

@@ -36,8 +36,17 @@ def test_a_claim_at_quick_effort(claim_id):
     numbers = finding.numbers
     missed = {name: numbers[name] for name, bound in claim.expected.items() if not bound.holds(numbers[name])}
     assert not missed
-    assert claim.judge(finding) in (Verdict.REPRODUCED, Verdict.REPRODUCED_WITH_NOTE, Verdict.PARTLY_REPRODUCED)
-    assert set(claim.as_stated) <= set(numbers)
+    assert set(claim.as_stated) | set(finding.archived) <= set(numbers)
+    verdict, stated = claim.judge(finding), [bound.holds(numbers[name]) for name, bound in claim.as_stated.items()]
+    assert (
+        (verdict is Verdict.NOT_REPRODUCED)
+        == (claim.known is Verdict.NOT_REPRODUCED)
+        == (not any([*stated, not stated]))
+    )
+    assert (verdict is Verdict.PARTLY_REPRODUCED) == (any(stated) and not all(stated))
+    assert claim.known in (None, Verdict.NOT_REPRODUCED)
+    if claim.known is None:
+        assert {*claim.expected, *claim.as_stated} - set(finding.archived), "a claim is not judged by stored runs alone"
     assert reported[-1][0] == reported[-1][1] > 0
 
     for name in claim.expected:
@@ -48,9 +57,11 @@ def test_a_claim_at_quick_effort(claim_id):
     assert claim.id in swept or {run_kind(run.optimizer) for run in claim.runs} <= ran, (
         "it declares what it does not run"
     )
-    name = next(iter(numbers))
-    stated = changed(claim, as_stated={name: Bound(low=numbers[name] + 1.0)})
-    assert stated.judge(finding) is Verdict.PARTLY_REPRODUCED
+    first, second = list(numbers)[:2]
+    beyond = {first: Bound(low=numbers[first] + 1.0)}
+    assert changed(claim, as_stated=beyond).judge(finding) is Verdict.NOT_REPRODUCED
+    some = changed(claim, as_stated={**beyond, second: Bound(low=numbers[second])})
+    assert some.judge(finding) is Verdict.PARTLY_REPRODUCED
 
     assert any(letter.isdigit() for letter in finding.measured)
     assert "nan" not in finding.measured + finding.note
@@ -106,6 +117,33 @@ def test_a_missing_number_or_nan_is_not_a_success():
     broken = replace(finding, numbers=dict.fromkeys(finding.numbers, float("nan")))
     assert claim.judge(broken) is Verdict.NOT_REPRODUCED
     assert claim.judge(replace(finding, assumption_met=False)) is Verdict.ASSUMPTION_NOT_MET
+
+
+@pytest.mark.parametrize(
+    ("stated", "verdict"),
+    [
+        ((), Verdict.REPRODUCED),
+        ((0.4, 0.5), Verdict.REPRODUCED),
+        ((0.4, 0.6), Verdict.PARTLY_REPRODUCED),
+        ((0.6,), Verdict.NOT_REPRODUCED),
+        ((0.6, 0.7), Verdict.NOT_REPRODUCED),
+    ],
+)
+def test_partly_reproduced_needs_something_in_the_papers_words_that_holds(stated, verdict):
+    numbers = {"checked": 1.0} | {f"stated_{k}": 0.5 for k in range(len(stated))}
+    as_stated = {f"stated_{k}": Bound(low=low) for k, low in enumerate(stated)}
+    claim = changed(a_f9.A_F9(), expected={"checked": Bound(1.0, 1.0)}, as_stated=as_stated)
+    assert claim.judge(Finding("", numbers)) is verdict
+    assert claim.judge(Finding("", {**numbers, "checked": 0.0})) is Verdict.NOT_REPRODUCED
+
+
+def test_archived_numbers_lower_a_verdict_and_do_not_carry_one_alone():
+    claim = changed(a_f9.A_F9(), expected={"stored": Bound(low=1.0)}, as_stated={"new": Bound(low=1.0)})
+    for new, verdict in ((1.0, Verdict.REPRODUCED), (0.0, Verdict.NOT_REPRODUCED)):
+        assert claim.judge(Finding("", {"stored": 1.0, "new": new}, archived=("stored",))) is verdict
+    assert claim.judge(Finding("", {"stored": 0.0, "new": 1.0}, archived=("stored",))) is Verdict.NOT_REPRODUCED
+    both = Finding("", {"stored": 1.0, "new": 1.0}, archived=("stored", "new"))
+    assert claim.judge(both) is Verdict.PARTLY_REPRODUCED
 
 
 # ---- single numbers and the verdict they lead to

@@ -2,11 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from fake_claims import fake_claim, finding, raising
+from fake_claims import changed, fake_claim, finding, raising
 from marginlens.errors import InputError
-from marginlens_papers.claim import Bound, Effort, Verdict
+from marginlens_papers.claim import Bound, Effort, Finding, Verdict
 from marginlens_papers.claims import catalogue
 from marginlens_papers.report import Entry, Interrupted, ledger, reproduce
 from marginlens_papers.report.ledger import read_ledger
@@ -43,6 +44,32 @@ def test_every_kind_of_ending_gets_its_verdict(tmp_path):
         "Entry(A-1: reproduced)",
         "Entry(A-2: reproduced with a note)",
     ]
+
+
+def test_a_verdict_that_a_claim_declares_is_no_failure_unless_the_run_stopped(tmp_path):
+    claims = [
+        changed(fake_claim("A-1", finding(0.9)), known=Verdict.NOT_REPRODUCED),
+        changed(fake_claim("A-2", raising(ValueError("no data"))), known=Verdict.NOT_REPRODUCED),
+        changed(fake_claim("A-3", draw=lambda found: {}["nothing"]), known=Verdict.NOT_REPRODUCED),
+        fake_claim("A-4", finding(0.9)),
+    ]
+    report = reproduce(claims, tmp_path / "report")
+    assert set(verdicts(report).values()) == {Verdict.NOT_REPRODUCED}
+    assert [entry.id for entry in report.failures] == ["A-2", "A-3", "A-4"]
+    assert [row.result.known for row in read_ledger(report.folder)] == [True, False, False, False]
+
+
+def test_archived_numbers_are_marked_on_the_page_and_in_the_ledger(tmp_path):
+    found = Finding("mean .9996", {"mean_corr": 0.9996, "other": 1.0}, {"corr": np.zeros(3)}, archived=["mean_corr"])
+    report = reproduce([fake_claim("A-1", lambda effort, progress: found)], tmp_path / "report")
+    (row,) = json.loads((report.folder / "ledger.json").read_text(encoding="utf-8"))
+    assert row["archived"] == ["mean_corr"]
+    assert read_ledger(report.folder)[0].result == report.entries[0].result
+    page = report.page.read_text(encoding="utf-8")
+    assert "<small>archived</small>" in page
+    assert "<small>archived: Mean correlation" in page
+    again = reproduce([fake_claim("A-1")], tmp_path / "another").page.read_text(encoding="utf-8")
+    assert "archived</small>" not in again
 
 
 def test_a_computation_that_raises_says_why_and_where(tmp_path):

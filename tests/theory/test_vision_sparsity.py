@@ -64,12 +64,12 @@ def quick():
 @pytest.mark.statement("A Fig 6", "A Fig 7")
 def test_maps_of_digits_concentrate_and_all_bounds_are_met(quick):
     claim = a_f67.A_F67()
-    assert set(claim.expected) == {*a_f67._bounds("digits"), *a_f67._bounds("cifar10")}
+    trends_of_the_paper = set(a_f67._bounds("cifar10")) - {"cifar10_accuracy"}
+    assert set(claim.expected) == {*a_f67._bounds("digits"), "cifar10_accuracy"}
     assert claim.judge(quick) is Verdict.PARTLY_REPRODUCED
     missed = {name for name, bound in claim.as_stated.items() if not bound.holds(quick.numbers[name])}
-    assert missed == set(
-        claim.as_stated
-    )  # fewer epochs and images, a denser map in the end, none of it at the stated rate
+    # fewer epochs and images, a denser map in the end, none of it at the stated rate
+    assert missed == set(claim.as_stated) - trends_of_the_paper
     maps = quick.arrays["digits"][0].maps
     assert (maps[-1] ** 2).sum(axis=1).mean() > 1.2 * (maps[0] ** 2).sum(axis=1).mean()
 

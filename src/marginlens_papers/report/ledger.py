@@ -33,7 +33,7 @@ MARKS: dict[Verdict, str] = {
 class BoundCheck:
     """One number that decided a verdict, and its bound; `number` is nan when it was never found.
 
-    `as_stated` marks a bound that holds the claim to the paper's letter: missing it makes the claim partly reproduced.
+    `as_stated` marks a bound that holds the claim to the paper's letter: missing it makes the claim partly reproduced at best.
     `sentence` says what the number is, and `unit` how it is shown.
     """
 
@@ -72,6 +72,8 @@ class ClaimResult:
         seconds: wall-clock time of computing and drawing. effort: how much of the protocol was run.
         checks: the numbers that decided, each with its bound. numbers: every number, by name. pictures: the figures.
         finished: when the run ended, in ISO 8601 with its time zone. versions: the software and the machine it ran on.
+        known: whether the claim declares this verdict as that of the last reading, so that it is no failure.
+        archived: the numbers that were read from `results/` and not computed in the run.
     """
 
     verdict: Verdict
@@ -84,6 +86,8 @@ class ClaimResult:
     pictures: tuple[Picture, ...]
     finished: str
     versions: Mapping[str, str]
+    known: bool = False
+    archived: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON values: an infinite bound and a number that is not finite are null."""
@@ -103,11 +107,13 @@ class ClaimResult:
         return {
             "measured": self.measured,
             "verdict": self.verdict.value,
+            "known": self.known,
             "seconds": self.seconds,
             "note": self.note,
             "effort": self.effort.name.lower(),
             "expected": checks,
             "numbers": {name: _finite(number) for name, number in self.numbers.items()},
+            "archived": list(self.archived),
             "figures": [vars(picture) for picture in self.pictures],
             "finished": self.finished,
             "versions": dict(self.versions),
@@ -138,6 +144,8 @@ class ClaimResult:
             tuple(Picture(**picture) for picture in row["figures"]),
             row["finished"],
             row["versions"],
+            bool(row.get("known", False)),
+            tuple(row.get("archived", ())),
         )
 
 

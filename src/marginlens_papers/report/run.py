@@ -61,9 +61,10 @@ class Report:
 
     @property
     def failures(self) -> tuple[Entry, ...]:
-        """The entries of this run that were not reproduced."""
+        """The entries of this run that were not reproduced, without those whose claim declares just that."""
         ran = [(entry, entry.result) for entry in self.entries if entry.id in self.ran]
-        return tuple(entry for entry, result in ran if result and result.verdict is Verdict.NOT_REPRODUCED)
+        failed = Verdict.NOT_REPRODUCED
+        return tuple(entry for entry, result in ran if result and result.verdict is failed and not result.known)
 
     @property
     def unfinished(self) -> tuple[Entry, ...]:
@@ -187,6 +188,8 @@ def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Cla
         pictures=tuple(pictures),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),
+        known=outcome.verdict is claim.known and not outcome.stopped,
+        archived=outcome.archived,
     )
 
 
@@ -201,7 +204,10 @@ def _files(entries: Iterable[Entry]) -> set[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What running one claim gave, before anything is written: `drawings` are PNG and SVG by the name of the figure."""
+    """What running one claim gave, before anything is written: `drawings` are PNG and SVG by the name of the figure.
+
+    `archived` names the numbers that were not computed in the run, and `stopped` says that an error ended it.
+    """
 
     verdict: Verdict
     measured: str
@@ -209,17 +215,20 @@ class Outcome:
     numbers: dict[str, float]
     drawings: dict[str, tuple[bytes, bytes]]
     seconds: float
+    archived: tuple[str, ...] = ()
+    stopped: bool = False
 
 
 def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome:
     """Compute, judge and draw; an error in any of them is a verdict, an interruption is not."""
     start = time.perf_counter()
-    measured, note = "Nothing: the run stopped before it had a number.", ""
+    measured, note, stopped = "Nothing: the run stopped before it had a number.", "", ""
+    archived: tuple[str, ...] = ()
     numbers: dict[str, float] = {}
     drawings: dict[str, tuple[bytes, bytes]] = {}
     try:
         finding = claim.compute(effort, Progress(report))
-        measured, note = finding.measured, finding.note
+        measured, note, archived = finding.measured, finding.note, tuple(finding.archived)
         numbers = {name: float(number) for name, number in finding.numbers.items()}
         verdict = claim.judge(finding)
         from marginlens.plotting import png, svg
@@ -231,7 +240,8 @@ def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome
         what = " ".join(str(error).split()) or "no message"
         stopped = f"The run stopped with {type(error).__name__}{where}: {what.rstrip('.')}."
         verdict, note = Verdict.NOT_REPRODUCED, f"{note} {stopped}".strip()
-    return Outcome(verdict, measured, note, numbers, drawings, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Outcome(verdict, measured, note, numbers, drawings, seconds, archived, bool(stopped))
 
 
 # ---- several claims, in several processes

@@ -136,7 +136,8 @@ class B_F2(Claim):
                 f"the offset goes from {min(offsets):+.2f} to {max(offsets):+.2f}"
             )
         arrays: dict[str, Any] = {"full": full, "live": live, "reduced": f"d = {d}, {n:,} sequences, {epochs} epochs"}
-        return Finding(measured, numbers, arrays, note + ".")
+        archived = [name for name in numbers if name.startswith("full")]
+        return Finding(measured, numbers, arrays, note + ".", archived=archived)
 
     figures = {
         "full": FigureText(
