@@ -56,8 +56,6 @@ class A_F2(Claim):
         "share_that_converge_from_proven_radius": Bound(low=1.0),
         "share_that_stay_from_proven_radius": Bound(low=1.0),
         "starts_without_descent_towards_it": Bound(high=0),
-        "starts": Bound(low=100),
-        "problems": Bound(low=8),
     }
     words = {
         "share_of_starts_that_converge": Words(
@@ -80,8 +78,6 @@ class A_F2(Claim):
             "Starts at which the risk does not fall towards $p^mm$",
             Unit.COUNT,
         ),
-        "starts": Words("Starts tried", Unit.COUNT),
-        "problems": Words("Random problems tried", Unit.COUNT),
     }
     headline = "share_of_starts_that_converge"
     paper_number = "every start"

@@ -53,7 +53,6 @@ class A_T1(Claim):
         "median_slope": Bound(high=-0.98),
         "distance_grows": Bound(high=0),
         "largest_kkt_residual": Bound(high=1e-7),
-        "problems": Bound(low=4),
     }
     words = {
         "smallest_corr_at_largest_radius": Words(
@@ -63,7 +62,6 @@ class A_T1(Claim):
         "median_slope": Words("Median exponent of $R$ with which the distance falls"),
         "distance_grows": Words("Times the distance grows from one radius to the next", Unit.COUNT),
         "largest_kkt_residual": Words("Largest KKT residual along the paths"),
-        "problems": Words("Random problems followed", Unit.COUNT),
     }
     headline = "smallest_corr_at_largest_radius"
 
@@ -219,8 +217,6 @@ class A_T4(Claim):
         "share_of_others_left": Bound(low=1.0),
         "share_in_general_position": Bound(low=1.0),
         "largest_kkt_residual": Bound(high=1e-6),
-        "lmm": Bound(low=3),
-        "others": Bound(low=6),
     }
     words = {
         "share_of_lmm_kept": Words("Locally optimal directions that the local path keeps", Unit.SHARE),
@@ -230,8 +226,6 @@ class A_T4(Claim):
             Unit.SHARE,
         ),
         "largest_kkt_residual": Words("Largest KKT residual along the paths"),
-        "lmm": Words("Locally optimal directions tried", Unit.COUNT),
-        "others": Words("Other directions tried", Unit.COUNT),
     }
     headline = "share_of_others_left"
 

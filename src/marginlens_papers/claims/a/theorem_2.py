@@ -58,7 +58,6 @@ class A_F8(Claim):
     )
     paper_value = "two starts, two limits; the lower token that the LMM selects has no SVM-neighbour"
     expected = {
-        "assumption_b": Bound(1.0, 1.0),
         "n_locally_optimal": Bound(2.0, 2.0),
         "gmm_is_global": Bound(1.0, 1.0),
         "lmm_is_local_only": Bound(1.0, 1.0),
@@ -74,7 +73,6 @@ class A_F8(Claim):
         "share_reached_with_a_lead": Bound(1.0, 1.0),
     }
     words = {
-        "assumption_b": Words("The data satisfy Assumption B", Unit.TRUTH),
         "n_locally_optimal": Words("Selections that are locally optimal, of four", Unit.COUNT),
         "gmm_is_global": Words(
             "The direction of the optimal tokens is certified as globally optimal",
@@ -190,7 +188,7 @@ class A_F8(Claim):
             "gap": gap,
             "basins": reaches_local,
         }
-        return Finding(measured, numbers, arrays)
+        return Finding(measured, numbers, arrays, assumption_met=bool(numbers["assumption_b"]))
 
     figures = {
         "paths": FigureText(
@@ -300,7 +298,6 @@ class A_T2(Claim):
     )
     paper_value = "$‖p(t)‖$ → ∞ and $p(t)/‖p(t)‖ → p^mm*/‖p^mm*‖$ from any start"
     expected = {
-        "assumption_b": Bound(1.0, 1.0),
         "rises_of_the_risk": Bound(0.0, 0.0),
         "largest_share_of_the_bound_on_squared_gradients": Bound(high=1.0),
         "smallest_growth_over_predicted": Bound(low=0.9),
@@ -312,7 +309,6 @@ class A_T2(Claim):
         "corr_with_two_inputs": Bound(high=0.5),
     }
     words = {
-        "assumption_b": Words("All problems satisfy Assumption B", Unit.TRUTH),
         "rises_of_the_risk": Words("Times the risk rises between recorded steps", Unit.COUNT),
         "largest_share_of_the_bound_on_squared_gradients": Words(
             "Largest share of its bound that the sum of squared gradients uses"
@@ -371,7 +367,8 @@ class A_T2(Claim):
             f"or more. Controls: {numbers['corr_without_assumption_b']:.3f} without Assumption B, {numbers['corr_with_two_inputs']:.3f} "
             "with two inputs."
         )
-        return Finding(measured, numbers, {"runs": runs, "steps": steps})
+        arrays = {"runs": runs, "steps": steps}
+        return Finding(measured, numbers, arrays, assumption_met=bool(numbers["assumption_b"]))
 
     figures = {
         "curves": FigureText(

@@ -49,14 +49,11 @@ class B_L2(Claim):
     )
     paper_value = "errors ≤ 11 η₀ $d^(-1/4)$"
     expected = {
-        "violations": Bound(high=0),
         "largest_ratio_to_bound": Bound(high=1),
         "slowest_exponent": Bound(high=-0.25),
         "alignment_error_at_largest_d": Bound(high=0.25),
-        "steps": Bound(low=60),
     }
     words = {
-        "violations": Words("Steps whose error exceeds the bound $11 η₀ d^(−1/4)$", Unit.COUNT),
         "largest_ratio_to_bound": Words("Largest error as a fraction of the bound $11 η₀ d^(−1/4)$"),
         "slowest_exponent": Words(
             "Exponent of $d$ with which the errors fall, for the kind of data where it is slowest"
@@ -64,7 +61,6 @@ class B_L2(Claim):
         "alignment_error_at_largest_d": Words(
             "Largest error at the largest width, as a fraction of the largest displacement $(η₀/2) max |α_s|$"
         ),
-        "steps": Words("First steps taken", Unit.COUNT),
     }
     headline = "largest_ratio_to_bound"
     paper_number = "$≤ 1$"

@@ -12,7 +12,7 @@ import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
 from marginlens.embeddings.one_step import directional_slope
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
 from marginlens_papers.claims.drawing import level
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ class B_L7(Claim):
         "largest_difference_to_other_derivatives": Bound(high=1e-10),
         "largest_difference_of_p_to_160_digits": Bound(high=1e-10),
         "largest_difference_of_lemma_8": Bound(high=1e-10),
-        "problems": Bound(low=10),
     }
     words = {
         "largest_difference_to_other_derivatives": Words(
@@ -53,7 +52,6 @@ class B_L7(Claim):
             "Lemma 7: largest relative difference of the gradient by $p$ from 160-digit arithmetic"
         ),
         "largest_difference_of_lemma_8": Words("Lemma 8: largest relative difference from the gradient by $p$"),
-        "problems": Words("Random problems compared", Unit.COUNT),
     }
     headline = "largest_difference_to_other_derivatives"
     paper_number = "exact"

@@ -52,17 +52,19 @@ class B_L3(Claim):
     )
     paper_value = "one solution, that of Eq. (18), which is p̂ = M⁺1"
     expected = {
-        "selections_without_a_proved_solution": Bound(high=0),
         "largest_kkt_residual": Bound(high=1e-10),
         "largest_distance_to_nnls": Bound(high=1e-7),
         "closed_form_misjudged": Bound(high=0),
         "infeasible_without_proof": Bound(high=0),
         "infeasible_selections": Bound(low=5),
-        "selections": Bound(low=100),
         "longest_of_eq_18_over_eq_9": Bound(high=1.0 + 1e-9),
         "eq_18_differs_without_ties": Bound(high=0),
     }
-    as_stated = {"closed_form_failure_rate": Bound(high=0), "eq_18_differs_with_ties": Bound(high=0)}
+    as_stated = {
+        "selections_without_a_proved_solution": Bound(high=0),
+        "closed_form_failure_rate": Bound(high=0),
+        "eq_18_differs_with_ties": Bound(high=0),
+    }
     words = {
         "selections_without_a_proved_solution": Words(
             "Selections without a proved max-margin solution",
@@ -79,7 +81,6 @@ class B_L3(Claim):
             Unit.COUNT,
         ),
         "infeasible_selections": Words("Contradictory selections tried", Unit.COUNT),
-        "selections": Words("Selections solved", Unit.COUNT),
         "longest_of_eq_18_over_eq_9": Words("Longest solution of Eq. (18), relative to that of Eq. (9)"),
         "eq_18_differs_without_ties": Words(
             "Selections without ties where Eqs (18) and (9) differ",
@@ -293,19 +294,19 @@ class B_L6(Claim):
     )
     paper_value = "–"
     expected = {
-        "limits_that_select_everything": Bound(low=0, high=0),
         "largest_drift_where_all_tie": Bound(high=1e-8),
         "largest_difference_of_leads": Bound(high=1e-9),
         "elsewhere_with_the_lead_at_the_smallest_size": Bound(low=0.5),
         "elsewhere_with_the_lead_at_the_largest_size": Bound(high=0.1),
-        "largest_slack_of_the_tightest_constraint": Bound(high=1e-8),
-        "largest_norm_over_4n": Bound(high=1),
         "limits_not_among_the_selections": Bound(low=0, high=0),
         "selections": Bound(low=50),
     }
     as_stated = {
-        "lead_from_the_papers_start": Bound(low=0.5)
-    }  # "we expect this to be the case", where all α_s are alike
+        "limits_that_select_everything": Bound(low=0, high=0),
+        "largest_slack_of_the_tightest_constraint": Bound(high=1e-8),
+        "largest_norm_over_4n": Bound(high=1),
+        "lead_from_the_papers_start": Bound(low=0.5),  # "we expect this to be the case", where all α_s are alike
+    }
     words = {
         "limits_that_select_everything": Words("Lemma 6: limits that select every token", Unit.COUNT),
         "largest_drift_where_all_tie": Words(

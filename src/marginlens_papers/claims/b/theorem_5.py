@@ -59,7 +59,6 @@ class B_T5(Claim):
         "stiff_smallest_norm": Bound(low=5e4),
         "stiff_smallest_growth": Bound(low=0.99, high=1.001),
         "stiff_smallest_corr": Bound(low=0.999),
-        "datasets": Bound(low=3),
     }
     words = {
         "smallest_corr": Words("Lowest cosine of $p$ with the max-margin direction of what it selects"),
@@ -72,7 +71,6 @@ class B_T5(Claim):
         "stiff_smallest_corr": Words(
             "At the theorem's $η₀$: lowest cosine with the max-margin direction of what is selected"
         ),
-        "datasets": Words("Datasets tried", Unit.COUNT),
     }
     headline = "smallest_corr"
 

@@ -115,7 +115,6 @@ class C_L1(Claim):
         "largest_disagreement_with_subtraction": Bound(high=1e-9),
         "largest_slope_error": Bound(high=4e-5),
         "largest_constant_error": Bound(high=1e-6),
-        "datasets": Bound(low=3),
     }
     words = {
         "subtracted_not_above": Words("Random matrices whose risk is not above $L*$", Unit.COUNT),
@@ -128,7 +127,6 @@ class C_L1(Claim):
         ),
         "largest_slope_error": Words("Largest difference from $−1$ of the slope of the log excess along $R W^mm$"),
         "largest_constant_error": Words("Largest relative error of the predicted constant $c$ in $c e^(−R)$"),
-        "datasets": Words("Datasets tried", Unit.COUNT),
     }
     headline = "subtracted_not_above"
     paper_number = "$0$"

@@ -64,10 +64,12 @@ class D_3(Claim):
     expected = {
         "n_passed_twice": Bound(low=3.0),
         "median_ratio_exact_to_cancelling": Bound(high=1.0),
-        "smallest_log10_dropped_cancelling": Bound(low=-20.0),
         "smallest_log10_dropped_exact": Bound(high=-20.0),
     }
-    as_stated = {"mean_distance_cancelling_d4": Bound(0.0175, 0.07)}
+    as_stated = {
+        "smallest_log10_dropped_cancelling": Bound(low=-20.0),
+        "mean_distance_cancelling_d4": Bound(0.0175, 0.07),
+    }
     words = {
         "n_passed_twice": Words("Problems whose runs pass with both gradients", Unit.COUNT),
         "median_ratio_exact_to_cancelling": Words(

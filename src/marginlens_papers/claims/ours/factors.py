@@ -48,9 +48,9 @@ class X_N3(Claim):
     labels = ("X N3",)
     title = "Sign descent on the factors heads for the margin of factors with bounded entries"
     statement = (
-        "On the factors of W = Q Kᵀ gradient descent goes to the nuclear margin and steepest descent in the spectral norm, factor by "
-        "factor, to the spectral one. Sign descent goes to none of the margins of W in ℓ1, ℓ∞, Frobenius, nuclear or "
-        "spectral norm: it is "
+        "On the factors of W = Q Kᵀ gradient descent reaches nine tenths of the nuclear margin or more, and steepest descent in the "
+        "spectral norm, factor by factor, .85 of the spectral one. Sign descent reaches .95 of none of the margins of W in ℓ1, ℓ∞, "
+        "Frobenius, nuclear or spectral norm: it is "
         "steepest descent in max(|Q|∞, |K|∞) and heads for stationary points of that margin problem, where with G = Σ $λ_r A_r$ "
         "⟨G K, Q⟩ = |Q|∞ $‖G K‖₁$ and ⟨Gᵀ Q, K⟩ = |K|∞ $‖Gᵀ Q‖₁$. The best margin over all widths is that of the "
         "convex hull of s tᵀ with "
@@ -72,11 +72,13 @@ class X_N3(Claim):
         "least_mean_alignment": Bound(low=0.8),
         "largest_deficit_ratio": Bound(high=0.75),
         "share_gained_from_narrow_to_wide": Bound(low=0.1),
+    }
+    as_stated = {
         "largest_known_share_of_sign": Bound(high=0.95),
         "mean_nuclear_share_of_gd": Bound(low=0.9),
         "mean_spectral_share_of_spectral": Bound(low=0.85),
+        "least_mean_alignment": Bound(low=STATIONARY),
     }
-    as_stated = {"least_mean_alignment": Bound(low=STATIONARY)}
     words = {
         "largest_gap_of_bound": Words("Largest gap between the two sides of the bound on the best margin"),
         "least_mean_alignment": Words(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 STEPS, LONG_STEPS = 10_000, 100_000
 PROBLEMS, FEW_PROBLEMS = 200, 8
 OWN_SHARE, LONG_OWN_SHARE, OTHER_SHARE = 0.995, 0.999, 0.95  # bars on mean shares
+LIMIT_DISTANCE = 0.02  # of a mean share from that of the exact solution
 SLOWEST = "ℓ1"  # whose descent has the longest way to its margin
 
 
@@ -26,37 +26,25 @@ def _names(variable: str) -> list[str]:
     return [geometry.name for geometry in SETTINGS[variable].geometries]
 
 
-def _bars(names: Iterable[str], number: str, low: float) -> dict[str, Bound]:
-    """What a number must reach for each of these norms."""
-    return {f"{number}_{name}": Bound(low=low) for name in names}
-
-
-def _expected(variable: str) -> dict[str, Bound]:
-    """What the shares of a descent's own margin must reach, ℓ1 apart: after 100,000 steps of the runs that have settled on their tokens."""
-    names = [name for name in _names(variable) if name != SLOWEST]
-    return _bars(names, "own_share", OWN_SHARE) | _bars(names, "long_settled_share", LONG_OWN_SHARE)
-
-
 def _as_stated(variable: str) -> dict[str, Bound]:
-    """The aim for every norm, over all runs."""
-    return _bars([SLOWEST], "own_share", OWN_SHARE) | _bars(_names(variable), "long_own_share", LONG_OWN_SHARE)
+    """What the share of a descent's own margin must reach, for every norm and over all runs, and what no other share may."""
+    own = {f"own_share_{name}": Bound(low=OWN_SHARE) for name in _names(variable)}
+    return own | {"largest_other_share": Bound(high=OTHER_SHARE)}
 
 
 def _words(variable: str) -> dict[str, Words]:
     """What each of these numbers is."""
-    sentences = {
-        "largest_other_share": "Largest mean share of a margin in another norm",
-        "largest_share": "Largest share of any run; none can exceed 1",
-        "solver_gap": "Largest gap between the proved bounds on a margin",
+    own = {
+        f"own_share_{name}": Words(f"Descent in {name}: mean share of its own margin after {STEPS:,} steps")
+        for name in _names(variable)
     }
-    for name in _names(variable):
-        sentences[f"own_share_{name}"] = f"Descent in {name}: mean share of its own margin after {STEPS:,} steps"
-        sentences[f"long_own_share_{name}"] = f"Descent in {name}: mean share after {LONG_STEPS:,} steps, over all runs"
-        if name != SLOWEST:
-            sentences[f"long_settled_share_{name}"] = (
-                f"Descent in {name}: mean share after {LONG_STEPS:,} steps, over the runs that have settled on their tokens"
-            )
-    return {number: Words(sentence) for number, sentence in sentences.items()}
+    others = {
+        "largest_other_share": Words("Largest mean share of a margin in another norm"),
+        "largest_distance_from_the_limits": Words(
+            "Largest difference of a mean share from what the exact solution of the descent's norm has"
+        ),
+    }
+    return own | others
 
 
 def _runs(variable: str) -> tuple[Run, ...]:
@@ -71,9 +59,10 @@ class _OneNormOneMargin(Claim):
     """Descent in each of several norms, held against the best margin in each of them."""
 
     variable: ClassVar[str]
+    expected = {"largest_distance_from_the_limits": Bound(high=LIMIT_DISTANCE)}
     paper_value = (
-        f"beyond the papers; aim: mean share of the own margin ≥ {OWN_SHARE:g} after {STEPS:,} steps and ≥ {LONG_OWN_SHARE:g} after "
-        f"{LONG_STEPS:,}, every other ≤ {OTHER_SHARE:g}"
+        f"beyond the papers; aim: mean share of the own margin ≥ {OWN_SHARE:g} after {STEPS:,} steps, and ≥ {LONG_OWN_SHARE:g} "
+        f"after {LONG_STEPS:,} in stored runs, which are shown and not judged; every other ≤ {OTHER_SHARE:g}"
     )
 
     @property
@@ -90,9 +79,10 @@ class _OneNormOneMargin(Claim):
         long = archived_norm_runs(self.variable, LONG_STEPS)
         progress.advance()
         numbers = _numbers(runs, long)
-        return Finding(
-            _sentence(runs, long, numbers), numbers, {"runs": runs, "long": long}, note=self.note(runs, long)
-        )
+        arrays = {"runs": runs, "long": long}
+        stored = [name for name in numbers if "long" in name]
+        sentence, note = _sentence(runs, long, numbers), self.note(runs, long)
+        return Finding(sentence, numbers, arrays, note=note, archived=stored)
 
     @abstractmethod
     def note(self, runs: NormRuns, long: NormRuns) -> str:
@@ -195,12 +185,6 @@ class X_N1(_OneNormOneMargin):
         "selects, which a bracket proves. Runs of 10,000 steps are taken anew; those of 100,000 are archived, by "
         "python -m marginlens_papers.norm_runs W --steps 100000 --problems 200. No run is left out."
     )
-    expected = {
-        **_expected("W"),
-        "largest_other_share": Bound(high=OTHER_SHARE),
-        "largest_share": Bound(high=1.0 + 1e-6),
-        "solver_gap": Bound(high=1e-7),
-    }
     as_stated = _as_stated("W")
     headline = "own_share_spectral"
     figures = {
@@ -245,12 +229,7 @@ class X_N2(_OneNormOneMargin):
         "over the largest such margin for the tokens it selects, which a bracket proves. Runs of 10,000 steps are taken anew; those of "
         "100,000 are archived, by python -m marginlens_papers.norm_runs p --steps 100000 --problems 200. No run is left out."
     )
-    expected = {
-        **_expected("p"),
-        "largest_share": Bound(high=1.0 + 1e-6),
-        "solver_gap": Bound(high=1e-7),
-    }
-    as_stated = {**_as_stated("p"), "largest_other_share": Bound(high=OTHER_SHARE)}
+    as_stated = _as_stated("p")
     headline = "own_share_ℓ2"
     figures = {
         "table": FigureText(
