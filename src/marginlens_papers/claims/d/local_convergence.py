@@ -28,6 +28,7 @@ SIZES = (6, 8, 10)  # n, T, d
 STEP = 0.1
 EPSILON = float(np.finfo(np.float64).eps)  # what the authors add to the norm of the gradient
 LOOKED_AT = 1000
+CONVERGED = 0.99  # mean correlation with the solution: the paper's for W, asked of the factors too
 
 
 class D_1(Claim):
@@ -46,13 +47,13 @@ class D_1(Claim):
     )
     paper_value = "mean correlation with the W-SVM about .99 after 1,000 steps"
     expected = {
-        "mean_corr_W_last": Bound(low=0.99),
-        "lead_of_frobenius_on_W": Bound(low=0.0),
-        "lead_of_nuclear_on_factors": Bound(low=0.0),
+        "mean_corr_W_last": Bound(low=CONVERGED),
+        "lead_of_frobenius_on_W": Bound(low=0.05),
+        "lead_of_nuclear_on_factors": Bound(low=0.05),
         "largest_bracket_gap": Bound(high=1e-8),
         "share_of_runs_with_a_margin": Bound(low=1.0),
     }
-    as_stated = {"mean_corr_W_1000": Bound(low=0.985)}
+    as_stated = {"mean_corr_W_1000": Bound(low=0.985), "mean_corr_factors_last": Bound(low=CONVERGED)}
     words = {
         "mean_corr_W_last": Words(
             "$W$ trained directly: mean correlation with the Frobenius solution at the last step"
@@ -65,6 +66,7 @@ class D_1(Claim):
         ),
         "largest_bracket_gap": Words("Largest gap between the proved bounds on a margin"),
         "share_of_runs_with_a_margin": Words("Runs whose selected tokens can be separated", Unit.SHARE),
+        "mean_corr_factors_last": Words("Factors trained: mean correlation with the nuclear solution at the last step"),
         "mean_corr_W_1000": Words(
             "$W$ trained directly: mean correlation with the Frobenius solution after 1,000 steps"
         ),
@@ -212,12 +214,18 @@ def _sentence(numbers: dict[str, float]) -> str:
 
 
 def _note(numbers: dict[str, float]) -> str:
-    if numbers["mean_corr_W_textbook_last"] >= numbers["mean_corr_W_last"]:
-        return ""
-    return (
-        "The authors' gradient cancels once attention saturates; with ε in the denominator its runs stall at "
-        f"{numbers['mean_corr_W_textbook_last']:.4f} where exact ones go on to {numbers['mean_corr_W_last']:.4f}."
-    )
+    found, notes = numbers["mean_corr_factors_last"], []
+    if found < CONVERGED:
+        notes.append(
+            f"The factors are on their way to the nuclear solution and not there: mean correlation {found:.3f}. The paper gives no number "
+            f"for them; the bar of {CONVERGED:g} is that for W."
+        )
+    if numbers["mean_corr_W_textbook_last"] < numbers["mean_corr_W_last"]:
+        notes.append(
+            "The authors' gradient cancels once attention saturates; with ε in the denominator its runs stall at "
+            f"{numbers['mean_corr_W_textbook_last']:.4f} where exact ones go on to {numbers['mean_corr_W_last']:.4f}."
+        )
+    return " ".join(notes)
 
 
 # ---- figures
