@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import softmax
 
 import marginlens as ml
-from marginlens.data import SequenceDataset, acyclic_sequences, cyclic_sequences
+from marginlens.data import SequenceDataset, acyclic_sequences, cyclic_sequences, random_sequences
 from marginlens.dynamics import descend
 from marginlens.errors import InputError
 from marginlens.nexttoken import NextTokenAutomaton
+from marginlens.nexttoken.automaton import TIE, TieBreak
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.typing import FloatArray
@@ -30,6 +32,8 @@ SHAPES: tuple[tuple[tuple[int, int, int, int], bool], ...] = (  # vocabulary, wi
     ((10, 16, 24, 6), True),
     ((12, 10, 20, 6), True),
 )
+ONE_HOT = (6, 6, 12, 4)  # vocabulary = width, samples, length
+SLOW_RADII = np.array([1e4, 1e8])  # over the margin
 STEP, STEPS = 0.1, 4000  # normalised
 CONSTANT_STEPS = 20_000
 
@@ -49,7 +53,10 @@ class C_A(Claim):
         "1e6; gradient descent from zero, with normalised steps beyond norm 200 on acyclic data and with 20,000 constant steps of one "
         "over the smoothness on cyclic data. Compared by total variation on every training sequence, and for the minimiser on as many "
         "new sequences of random tokens that end in a token the data know. Control: the spread by $W^cyc$ alone, "
-        "without the constant term."
+        "without the constant term. Beside them one-hot tokens, 12 random sequences of 4 over 6, drawn again until two tokens of equal "
+        "height are told apart by a direction $W_1$ along which the path grows like log R alone: $s + log s$ must then grow like log R, "
+        "s being the logit gap of the two, less that of the constant terms, over that in $W_1$, between minimisers of norm 1e4 and "
+        "1e8 over the margin."
     )
     paper_value = "–"
     expected = {
@@ -60,6 +67,8 @@ class C_A(Claim):
         "median_variation_of_cyclic_descent": Bound(high=0.01),
         "retrieves_the_label_component": Bound(low=1),
         "smallest_norm": Bound(low=200),
+        "slow_smallest_pace": Bound(low=0.95),
+        "slow_largest_pace": Bound(high=1.05),
     }
     words = {
         "largest_variation_at_norm_240": Words(
@@ -74,6 +83,12 @@ class C_A(Claim):
             Unit.SHARE,
         ),
         "smallest_norm": Words("Smallest norm of a trained layer"),
+        "slow_smallest_pace": Words(
+            "One-hot tokens that a slow term decides: least growth of $s + log s$ over that of $log R$"
+        ),
+        "slow_largest_pace": Words(
+            "One-hot tokens that a slow term decides: largest growth of $s + log s$ over that of $log R$"
+        ),
     }
     headline = "largest_variation_at_norm_240"
 
@@ -108,6 +123,8 @@ class C_A(Claim):
             ).final
         for j, W in weights.items():
             descended[j] = problems[j][1].total_variation(problems[j][0], W).max()
+        slow = [row for j in range(max(count // 5, 4)) for row in _slow_ties(np.random.default_rng([SEED, 1, j]))]
+        pace, losers = np.array([row[0] for row in slow]), np.array([row[1] for row in slow])
         progress.advance()
         variation, new_mean, new_largest = np.array(seen), *(np.array(part) for part in zip(*fresh, strict=True))
         numbers = {
@@ -124,6 +141,11 @@ class C_A(Claim):
             "largest_variation_of_cyclic_descent": float(descended[is_cyclic].max()),
             "retrieves_the_label_component": float(np.mean(retrieved)),
             "smallest_norm": float(np.min([*norms, *batch.norm])),
+            "slow_smallest_pace": float(pace.min()),
+            "slow_largest_pace": float(pace.max()),
+            "slow_largest_variation_at_1e4_over_the_margin": float(losers[:, 0].max()),
+            "slow_largest_variation_at_1e8_over_the_margin": float(losers[:, 1].max()),
+            "slow_sequences": float(len(slow)),
             "datasets": float(count),
             "redrawn": float(redrawn),
         }
@@ -138,7 +160,9 @@ class C_A(Claim):
             f"share, and at {numbers['mean_variation_on_new_sequences']:.0e} at norm 1e6 "
             f"({numbers['largest_variation_on_new_sequences']:.0e} at most); if tokens of equal height shared by "
             "$W^cyc$ alone, that would "
-            f"be {numbers['mean_variation_without_the_constant_term']:.2g}."
+            f"be {numbers['mean_variation_without_the_constant_term']:.2g}. Of {len(slow)} one-hot sequences that a slow term decides "
+            f"the variation is up to {losers[:, 0].max():.2g} at norm 1e4/margin and {losers[:, 1].max():.2g} at 1e8/margin, and "
+            f"$s + log s$ grows by {pace.min():.3f} to {pace.max():.3f} of log R."
         )
         arrays = {"variation": variation, "fresh": new_mean, "shape": np.array(shape_of), "example": _example()}
         return Finding(measured, numbers, arrays)
@@ -205,6 +229,41 @@ def _separable(
         if automaton.priority.pairs is not None and len(automaton.priority.pairs):
             return data, automaton, tries
     raise InputError(f"No separable dataset of shape {sizes} among 1,000.")
+
+
+def _slow_ties(rng: np.random.Generator) -> list[tuple[float, FloatArray]]:
+    """One-hot tokens of equal height that a slow term decides between: the pace of their logit gap, and the loser's share at two norms.
+
+    Pairs without a multiplier balance at the share s/C_R of those with one, e^-s = s/C_R up to a factor: s + log s grows like log R.
+    """
+    while True:
+        drawn = random_sequences(*ONE_HOT, rng)
+        data = SequenceDataset([drawn[i][0] for i in range(len(drawn))], drawn.labels, np.eye(ONE_HOT[0]))
+        try:
+            automaton = NextTokenAutomaton.fit(data)
+        except InputError:
+            continue
+        ties = []
+        for last in automaton.graphs:
+            expansion = automaton.expansion(last)
+            slow, constant = expansion.slow, expansion.offset + automaton.mix.x
+            for ids in ([*pair, last] for pair in combinations(range(ONE_HOT[0]), 2) if slow):
+                told = automaton.explain(ids)
+                if told.tie is TieBreak.SLOW and len(told.chain[0]) == 2 and len(told.winners) == 1:
+                    winner = told.winners[0].token
+                    loser = sum(told.chain[0]) - winner
+                    gap, offset = (float(W[winner, last] - W[loser, last]) for W in (slow[0], constant))
+                    ties += [(winner, loser, last, gap, offset)] if gap > TIE else []
+        if ties:
+            break
+    points = ml.path(data, SLOW_RADII / automaton.priority.margin).points
+    found = []
+    for winner, loser, last, gap, offset in ties:
+        logits = points[:, winner, last] - points[:, loser, last]
+        s = (logits - offset) / gap
+        pace = (np.diff(s) + np.diff(np.log(s)))[0] / np.log(SLOW_RADII[1] / SLOW_RADII[0])
+        found.append((float(pace), 1.0 / (1.0 + np.exp(logits))))
+    return found
 
 
 def _fresh(data: SequenceDataset, rng: np.random.Generator) -> SequenceDataset:
