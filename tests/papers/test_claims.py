@@ -161,6 +161,7 @@ def _inside(bound):
     [
         ("mean_corr_with_negative_gap", 0.985, Verdict.PARTLY_REPRODUCED),  # however high the median is
         ("mean_corr_with_negative_gap", 0.991, Verdict.REPRODUCED),
+        ("lowest_mean_corr_with_negative_gap_of_a_width", 0.977, Verdict.PARTLY_REPRODUCED),
         ("mean_corr_textbook_1e-12", 0.994, Verdict.PARTLY_REPRODUCED),
         ("share_of_negative_gaps", 0.011, Verdict.NOT_REPRODUCED),
         ("saturated_share_d2", 0.45, Verdict.NOT_REPRODUCED),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.stats import binom
 
 from marginlens.data.sequence_generators import cyclic_sequences, random_sequences
 from marginlens.graphs.priority import priority_graphs
@@ -12,6 +13,7 @@ from marginlens.losses.next_token import CrossEntropy, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
+from marginlens_papers.claims.c import automaton as c_a
 from marginlens_papers.claims.c import figures_3_to_6 as c_f5
 from marginlens_papers.claims.c.training_curves import (
     RULES,
@@ -93,6 +95,22 @@ def test_the_distance_of_figure_5_remains_zero_by_the_labels_component_only():
     assert found.always_zero("label's component").mean() >= 0.9  # a label ties in about one trial of a hundred
     assert not found.always_zero("selected component").all()
     assert np.nanmax(found.distance["selected component"]) > 0.1
+
+
+@pytest.mark.parametrize(("trials", "passes", "fails"), [(12, 10, 9), (40, 37, 36), (100, 94, 93), (500, 482, 481)])
+def test_the_bar_on_trials_without_a_distance_depends_on_their_number(trials, passes, fails):
+    """It is the largest count that .98 a trial would miss in at most one series of a hundred."""
+    bound = c_f5.C_F5.expected["code_zero_tail"]
+    assert [bound.holds(binom.cdf(count, trials, c_f5.ZERO_SHARE)) for count in (passes, fails)] == [True, False]
+
+
+@pytest.mark.statement("C Abstract", "X O")
+def test_a_slow_term_separates_one_hot_tokens_by_the_logarithm_of_the_norm():
+    found = [row for j in range(3) for row in c_a._slow_ties(np.random.default_rng([907, j]))]
+    pace, loser = np.array([row[0] for row in found]), np.array([row[1] for row in found])
+    assert 0.95 < pace.min() < pace.max() < 1.05
+    assert np.all(loser[:, 1] < loser[:, 0])
+    assert np.all(loser[:, 1] > 1e-9)  # a gap that grew like the norm itself would leave nothing at 1e8
 
 
 def test_the_squared_loss_pulls_by_two_paces():
