@@ -108,9 +108,9 @@ def test_the_bar_on_trials_without_a_distance_depends_on_their_number(trials, pa
 def test_a_slow_term_separates_one_hot_tokens_by_the_logarithm_of_the_norm():
     found = [row for j in range(3) for row in c_a._slow_ties(np.random.default_rng([907, j]))]
     pace, loser = np.array([row[0] for row in found]), np.array([row[1] for row in found])
-    assert 0.95 < pace.min() < pace.max() < 1.05
+    assert 0.99 < pace.min() < pace.max() < 1.01
     assert np.all(loser[:, 1] < loser[:, 0])
-    assert np.all(loser[:, 1] > 1e-9)  # a gap that grew like the norm itself would leave nothing at 1e8
+    assert np.all(loser[:, 1] > 1e-9)  # a gap that grew like the norm itself would leave nothing at 1e6
 
 
 def test_the_squared_loss_pulls_by_two_paces():

@@ -33,7 +33,9 @@ SHAPES: tuple[tuple[tuple[int, int, int, int], bool], ...] = (  # vocabulary, wi
     ((12, 10, 20, 6), True),
 )
 ONE_HOT = (6, 6, 12, 4)  # vocabulary = width, samples, length
-SLOW_RADII = np.array([1e4, 1e8])  # over the margin
+SLOW_RADII = np.array(
+    [1e3, 1e6]
+)  # over the margin; at 1e8 the KKT residual is no longer small against the pairs in question
 STEP, STEPS = 0.1, 4000  # normalised
 CONSTANT_STEPS = 20_000
 
@@ -55,8 +57,8 @@ class C_A(Claim):
         "new sequences of random tokens that end in a token the data know. Control: the spread by $W^cyc$ alone, "
         "without the constant term. Beside them one-hot tokens, 12 random sequences of 4 over 6, drawn again until two tokens of equal "
         "height are told apart by a direction $W_1$ along which the path grows like log R alone: $s + log s$ must then grow like log R, "
-        "s being the logit gap of the two, less that of the constant terms, over that in $W_1$, between minimisers of norm 1e4 and "
-        "1e8 over the margin."
+        "s being the logit gap of the two, less that of the constant terms, over that in $W_1$, between minimisers of norm 1e3 and "
+        "1e6 over the margin."
     )
     paper_value = "–"
     expected = {
@@ -67,8 +69,8 @@ class C_A(Claim):
         "median_variation_of_cyclic_descent": Bound(high=0.01),
         "retrieves_the_label_component": Bound(low=1),
         "smallest_norm": Bound(low=200),
-        "slow_smallest_pace": Bound(low=0.95),
-        "slow_largest_pace": Bound(high=1.05),
+        "slow_smallest_pace": Bound(low=0.99),
+        "slow_largest_pace": Bound(high=1.01),
     }
     words = {
         "largest_variation_at_norm_240": Words(
@@ -143,8 +145,8 @@ class C_A(Claim):
             "smallest_norm": float(np.min([*norms, *batch.norm])),
             "slow_smallest_pace": float(pace.min()),
             "slow_largest_pace": float(pace.max()),
-            "slow_largest_variation_at_1e4_over_the_margin": float(losers[:, 0].max()),
-            "slow_largest_variation_at_1e8_over_the_margin": float(losers[:, 1].max()),
+            "slow_largest_variation_at_1e3_over_the_margin": float(losers[:, 0].max()),
+            "slow_largest_variation_at_1e6_over_the_margin": float(losers[:, 1].max()),
             "slow_sequences": float(len(slow)),
             "datasets": float(count),
             "redrawn": float(redrawn),
@@ -161,8 +163,8 @@ class C_A(Claim):
             f"({numbers['largest_variation_on_new_sequences']:.0e} at most); if tokens of equal height shared by "
             "$W^cyc$ alone, that would "
             f"be {numbers['mean_variation_without_the_constant_term']:.2g}. Of {len(slow)} one-hot sequences that a slow term decides "
-            f"the variation is up to {losers[:, 0].max():.2g} at norm 1e4/margin and {losers[:, 1].max():.2g} at 1e8/margin, and "
-            f"$s + log s$ grows by {pace.min():.3f} to {pace.max():.3f} of log R."
+            f"the variation is up to {losers[:, 0].max():.2g} at norm 1e3/margin and {losers[:, 1].max():.2g} at 1e6/margin, and "
+            f"$s + log s$ grows by {pace.min():.4f} to {pace.max():.4f} of log R."
         )
         arrays = {"variation": variation, "fresh": new_mean, "shape": np.array(shape_of), "example": _example()}
         return Finding(measured, numbers, arrays)
