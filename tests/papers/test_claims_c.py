@@ -104,7 +104,6 @@ def test_the_bar_on_trials_without_a_distance_depends_on_their_number(trials, pa
     assert [bound.holds(binom.cdf(count, trials, c_f5.ZERO_SHARE)) for count in (passes, fails)] == [True, False]
 
 
-@pytest.mark.statement("C Abstract", "X O")
 def test_a_slow_term_separates_one_hot_tokens_by_the_logarithm_of_the_norm():
     found = [row for j in range(3) for row in c_a._slow_ties(np.random.default_rng([907, j]))]
     pace, loser = np.array([row[0] for row in found]), np.array([row[1] for row in found])
