@@ -20,14 +20,6 @@ def test_no_run_has_more_than_the_best_margin_of_any_norm():
     assert np.max(shares) <= 1.0 + ROUNDING
 
 
-def test_muon_is_run_as_the_theorem_has_it_and_with_look_ahead_for_comparison():
-    optimizers = [f_1._optimizer(name, 0.1) for name in ("muon", f_1.LOOK_AHEAD)]
-    assert [optimizer.nesterov for optimizer in optimizers] == [False, True]
-    assert {optimizer.momentum for optimizer in optimizers} == {f_1.MOMENTUM}
-    _, finding, _ = quick_run("F-1")
-    assert finding.numbers["own_share_muon_long"] != finding.numbers[f"own_share_{f_1.LOOK_AHEAD}_long"]
-
-
 def test_exponents_are_those_of_power_laws():
     steps = np.unique(np.geomspace(1, 10_000, 60).astype(int))
     assert abs(f_1._slope(steps, 3.0 * steps**-0.5) + 0.5) < ROUNDING
