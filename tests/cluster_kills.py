@@ -1,8 +1,12 @@
-"""Kill -9 of Dask workers and schedulers at random moments of a sweep, which then has to end up as an undisturbed one.
+"""Kill -9 of Dask workers, schedulers and callers at random moments of a sweep, which then has to end up as an undisturbed one.
 
-python tests/cluster_kills.py [N_KILLS [SEED]]   prints a line a kill, and ends with how many sweeps were whole
+python tests/cluster_kills.py [N_KILLS [SEED [KIND ...]]]   prints a line a kill, and ends with how many sweeps were whole
+
+A kind is worker, scheduler or caller, the process that runs the sweep on the cluster; the first two by turns unless given.
 """
 
+import json
+import subprocess
 import sys
 import tempfile
 import threading
@@ -52,11 +56,19 @@ class Trials:
         finally:
             engine.close()
 
+    def _caller(self, out):
+        """A process that runs the sweep."""
+        plan = self.folder / "plan.toml"
+        plan.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in PLAN.items()), encoding="utf-8")
+        command = [sys.executable, "-m", "marginlens", "sweep", str(plan), "--out", str(out), "--quiet"]
+        return subprocess.Popen([*command, "--scheduler", self.cluster.address])
+
     def trial(self, name, victim):
         """Run a sweep, kill `victim` meanwhile, go on with it: (chunks there at the kill, None if it was over; whether it is whole)."""
         out, chunks_at_kill = self.folder / name, []
         n_chunks, delay = self.rng.integers(self.n_chunks), self.rng.uniform(0, MAX_DELAY_SECONDS)
         target = self.cluster.scheduler if victim == "scheduler" else self.cluster.workers[-1 - self.rng.integers(2)]
+        target = self._caller(out) if victim == "caller" else target
         over = threading.Event()
 
         def kill():
@@ -69,7 +81,7 @@ class Trials:
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            self._run(out)
+            target.wait() if victim == "caller" else self._run(out)
         except EngineError:
             if victim != "scheduler":
                 raise
@@ -78,7 +90,7 @@ class Trials:
         if chunks_at_kill and victim == "scheduler":
             self.cluster.stop()
             self.cluster.start()
-        elif chunks_at_kill:
+        elif chunks_at_kill and victim == "worker":
             self.cluster.add_worker()
         made = self._run(out)
         status, rows = made.status(check=True), made.table([])
@@ -87,24 +99,25 @@ class Trials:
         return (chunks_at_kill[0] if chunks_at_kill else None), whole
 
 
-def main(n_kills=100, seed=0):
-    """Kill workers and schedulers by turns until `n_kills` came before the end of their sweep; True where all sweeps were whole."""
+def main(n_kills=100, seed=0, *kinds):
+    """Kill these kinds by turns until `n_kills` came before the end of their sweep; True where all sweeps were whole."""
     counts, begin = Counter(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, DaskCluster(2) as cluster:
         trials = Trials(folder, seed, cluster)
         while counts["kills"] < n_kills:
-            victim = ("worker", "scheduler")[counts["trials"] % 2]
+            kinds = kinds or ("worker", "scheduler")
+            victim = kinds[counts["trials"] % len(kinds)]
             n_chunks, whole = trials.trial(str(counts["trials"]), victim)
             killed = n_chunks is not None
             counts.update({"trials": 1, "kills": killed, victim: killed, "spoilt": not whole})
             moment = f"killed after {n_chunks} chunks" if killed else "not killed, the sweep was over"
             print(f"{victim:9} {moment}: {'whole' if whole else 'SPOILT'}", flush=True)
     print(
-        f"{counts['kills']} kills ({counts['worker']} of workers, {counts['scheduler']} of schedulers) in "
+        f"{counts['kills']} kills ({', '.join(f'{counts[kind]} of {kind}s' for kind in kinds)}) in "
         f"{time.perf_counter() - begin:.0f} s: {counts['trials'] - counts['spoilt']} of {counts['trials']} sweeps whole"
     )
     return counts["spoilt"] == 0
 
 
 if __name__ == "__main__":
-    sys.exit(not main(*map(int, sys.argv[1:])))
+    sys.exit(not main(*map(int, sys.argv[1:3]), *sys.argv[3:]))

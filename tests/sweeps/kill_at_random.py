@@ -1,6 +1,7 @@
 """Kill a sweep with signal 9 at random moments, go on with it, and hold its table to that of an undisturbed run.
 
 Run by itself it kills as often as it is told: python tests/sweeps/kill_at_random.py 100
+Of a sweep in processes it kills the one that was started, or the others: python tests/sweeps/kill_at_random.py 20 parents | workers
 """
 
 import os
@@ -26,9 +27,9 @@ record = ["selection", "norm", "final", "margin", "optimality"]
 """  # 100 chunks of a few milliseconds, so that much of the time is spent on writing them
 
 
-def start(plan, folder):
+def start(plan, folder, *options):
     """Start the command in a process of its own."""
-    command = [sys.executable, "-m", "marginlens", "sweep", str(plan), "--out", str(folder)]
+    command = [sys.executable, "-m", "marginlens", "sweep", str(plan), "--out", str(folder), *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ.copy())
 
 
@@ -37,9 +38,9 @@ def chunks(folder):
     return len(list((folder / "chunks").glob("*.parquet"))) if folder.exists() else 0
 
 
-def killed(plan, folder, n_before, delay):
+def killed(plan, folder, n_before, delay, *options):
     """Start a sweep, wait until it has so many chunks and for `delay` seconds more, and kill it; how many it has then."""
-    process = start(plan, folder)
+    process = start(plan, folder, *options)
     while process.poll() is None and chunks(folder) < n_before:
         time.sleep(0.001)
     time.sleep(delay)
@@ -83,6 +84,49 @@ def check_after(plan, folder, digest, *, delays):
     assert not list(folder.rglob("*.partial"))
 
 
+def worker_processes(parent):
+    """The processes that compute for another one, those that are only starting among them."""
+    try:
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def kill_in_processes(n_kills, whom):
+    """Kill a sweep in processes at random moments, or the processes that compute for it, which must then not end it."""
+    rng, done, sweeps = np.random.default_rng(5), 0, 0
+    with tempfile.TemporaryDirectory() as name:
+        plan = Path(name) / "plan.toml"
+        plan.write_text(PLAN, encoding="utf-8")
+        digest = ml.sweep(plan, Path(name) / "undisturbed").digest()
+        while done < n_kills:
+            sweeps += 1
+            folder = Path(name) / f"{sweeps:03d}"
+            if whom == "parents":
+                there, was_killed = killed(plan, folder, int(rng.integers(90)), rng.uniform(0.0, 0.02), "--processes")
+                done += was_killed
+            else:
+                process, there = start(plan, folder, "--processes", "--workers", "2"), -1
+                while process.poll() is None:
+                    while (
+                        process.poll() is None and chunks(folder) <= there
+                    ):  # faster than they start, none would begin
+                        time.sleep(0.01)
+                    time.sleep(rng.uniform(0.0, 1.0))
+                    for victim in rng.permutation(worker_processes(process.pid))[: int(done < n_kills)].tolist():
+                        there = chunks(folder)
+                        os.kill(victim, signal.SIGKILL)
+                        done += 1
+                        print(f"{done} of {n_kills}: killed a worker with {there} chunks there", flush=True)
+                assert process.returncode == 0, process.communicate()[1].decode()
+            check_after(plan, folder, digest, delays=())
+            print(
+                f"{done} of {n_kills} kills of {whom} in {sweeps} sweeps, the last with {there} chunks: same table",
+                flush=True,
+            )
+
+
 def main(n_kills):
     """Kill at `n_kills` moments, each in a folder of its own, and say how many tables were the same."""
     rng, same, at = np.random.default_rng(0), 0, []
@@ -108,4 +152,4 @@ def main(n_kills):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1])) if len(sys.argv) == 2 else kill_in_processes(int(sys.argv[1]), sys.argv[2])
