@@ -152,6 +152,7 @@ def test_a_memory_must_fade_faster_than_gradients_fall(name):
     assert below.norm == (ml.Spectral() if name == "muon" else getattr(make(1.0), "norm", ml.LInf()))
     assert all(below.conditions)
     assert above.norm is above.direction is None
+    assert float(above.solution.margin) == pytest.approx(float(solution.margin), rel=1e-9)
     assert above.proved_of_linear_models == ()
     (failed,) = (check for check in above.conditions if not check)
     assert failed.numbers["ratio"] == pytest.approx(1.01, rel=1e-6)

@@ -492,15 +492,15 @@ def _compared(data: ml.TokenDataset, v: FloatArray, choices: Choices, run: ml.Tr
 
 
 def _norm_margin(data: ml.TokenDataset, run: ml.Trajectory, choices: Choices) -> dict[str, Any]:
-    """What the run has of the largest margin in the norm that its optimizer heads for, and what it proves of that by itself."""
+    """What the run has of the largest margin in the norm of its optimizer, and what it proves of that by itself."""
     bias = ml.theory.implicit_bias(choices.optimizer, run.risk, selected=run.selected)
     row: dict[str, Any] = {"account": str(bias or ""), "norm": None, "share": None, "proved_share": None}
-    if bias is None or bias.norm is None or bias.solution is None or bias.solution.status is not ml.Status.OPTIMAL:
+    if bias is None or bias.solution is None or bias.solution.status is not ml.Status.OPTIMAL:
         return row
-    rows = run.risk.margin_rows(run.selected).rows
-    margin = float(np.min(rows @ run.final)) / bias.norm.value(run.final) if run.norm > 0.0 else 0.0
-    share, proved = margin * bias.solution.bracket().upper, margin * run.bracket(bias.norm).lower
-    return {**row, "norm": repr(bias.norm), "share": max(share, 0.0), "proved_share": max(proved, 0.0)}
+    rows, norm = run.risk.margin_rows(run.selected).rows, bias.solution.norm
+    margin = float(np.min(rows @ run.final)) / norm.value(run.final) if run.norm > 0.0 else 0.0
+    share, proved = margin * bias.solution.bracket().upper, margin * run.bracket(norm).lower
+    return {**row, "norm": repr(norm), "share": max(share, 0.0), "proved_share": max(proved, 0.0)}
 
 
 def _predicted(batch: ml.TokenDataset, head: FloatArray, choices: Choices) -> list[Prediction]:

@@ -80,7 +80,8 @@ class ImplicitBias(NamedTuple):
         proved_of_linear_models: who proves it of linear models on separable data, for what.
         observed: ids of the claims of the ledger that ran this optimizer on this variable, with steps of any size.
         selected: (n_inputs,) the tokens of `solution`: those of the start, else those of the highest scores; None where neither is known.
-        solution: the margin problem of these tokens in `norm`; None where no solver takes it.
+        solution: the margin problem of these tokens in `norm`, or where a condition fails in the norm that its steps are taken in; None
+            where no solver takes it.
         note: what is known where no norm of the variable is.
         conditions: what the steps and the memory of the optimizer must meet, each with its numbers; where one fails `norm` is None, or
             `early_norm` where there was one.
@@ -101,7 +102,7 @@ class ImplicitBias(NamedTuple):
     @property
     def direction(self) -> FloatArray | None:
         """The max-margin direction of `selected` in `norm`, of norm one, in the shape of the variable; None where there is none."""
-        if self.solution is None or self.solution.status is not Status.OPTIMAL:
+        if self.norm is None or self.solution is None or self.solution.status is not Status.OPTIMAL:
             return None
         direction = self.solution.direction
         return direction.T if self.variable in (ON_W, ON_FACTORS) else direction
@@ -249,7 +250,7 @@ def _checked(
         return found._replace(solution=None if known.norm is None else solve(known.norm), early_norm=early)
     if all(conditions):
         return found
-    return found._replace(norm=None, early_norm=None, proved=(), proved_of_linear_models=(), solution=None)
+    return found._replace(norm=None, early_norm=None, proved=(), proved_of_linear_models=())
 
 
 # ---- what is known of each optimizer
@@ -456,7 +457,7 @@ def _tokens(risk: Any, start: Any, selected: Any) -> IntArray | None:
     return of_p.data.optimal(of_p.head) if of_p.is_linear else None
 
 
-def _solve(risk: Any, tokens: IntArray | None, norm: Norm) -> MarginSolution | None:
+def _solve(risk: Any, tokens: Any, norm: Norm) -> MarginSolution | None:
     """The margin problem of these tokens, in p or in the transpose of W, or of the classes; None where no solver takes it.
 
     The rows of the transpose are not those of W, so the problem in the norm of rows is left out.
