@@ -184,12 +184,13 @@ def implicit_bias(
     rule = as_optimizer(optimizer)
     if not isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk):
         return None
-    if getattr(risk, "is_batch", False):
-        starts = [None] * len(risk) if start is None else risk.start(start)
-        chosen = [None] * len(risk) if selected is None else selected
-        if len(chosen) != len(risk):
-            raise reject("selected", f"of shape (batch, n_inputs) for {len(risk)} problems", f"{len(chosen)} rows")
-        return [_of_one(rule, risk[j], starts[j], chosen[j]) for j in range(len(risk))]
+    if not isinstance(risk, MulticlassRisk) and risk.is_batch:
+        n: int = len(risk)
+        starts: Any = [None] * n if start is None else risk.start(start)
+        chosen: Any = [None] * n if selected is None else selected
+        if np.shape(chosen)[:1] != (n,):
+            raise reject("selected", f"of shape (batch, n_inputs) for {n} problems", f"shape {np.shape(chosen)}")
+        return [_of_one(rule, risk[j], x, tokens) for j, (x, tokens) in enumerate(zip(starts, chosen, strict=True))]
     return _of_one(rule, risk, start, selected)
 
 
@@ -289,13 +290,13 @@ def _bias(rule: Any, shape: tuple[int, ...]) -> _Known | None:
         return _Known(rule.norm)
     if not isinstance(rule.norm, L1 | L2 | LInf | Lp | Spectral | Nuclear):
         return None
-    with_momentum = () if rule.nesterov else (BY_F_2,)
+    with_momentum: tuple[str, ...] = () if rule.nesterov else (BY_F_2,)
     return _Known(rule.norm, proved_of_linear_models=with_momentum if rule.momentum > 0.0 else (BY_F_1,))
 
 
 def _of_factors(rule: Any) -> _Known | None:
     """What is known of training Q and K; the norm is that of W = Q Kᵀ."""
-    inner = rule.optimizer if isinstance(rule, Blockwise) else rule
+    inner: Any = rule.optimizer if isinstance(rule, Blockwise) else rule
     steepest_in = inner.norm if isinstance(inner, SteepestDescent) else None
     if steepest_in is not None and inner.momentum > 0.0:
         return _Known(None, note=MEMORY_ON_FACTORS)

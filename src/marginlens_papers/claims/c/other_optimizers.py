@@ -78,7 +78,8 @@ class C_O(Claim):
         count, clock = (8, CLOCK) if effort is Effort.PAPER else (2, SHORT_CLOCK)
         rng = np.random.default_rng(SEED)
         progress.expect(len(KINDS) * len(OPTIMIZERS))
-        tables, numbers = {}, {}
+        tables: dict[str, FloatArray] = {}
+        numbers: dict[str, float] = {}
         for kind, (draw, sizes) in KINDS.items():
             data = [_feasible(draw, sizes, rng) for _ in range(count)]
             best = {name: [graph_svm(each, norm=norm) for each in data] for name, norm in NORMS.items()}

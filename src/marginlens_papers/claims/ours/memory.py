@@ -82,7 +82,9 @@ class X_N6(Claim):
         on_p = AttentionRisk(*sphere_tokens(count, 4, 6, 30, rng))
         data, heads, queries = sphere_queries(count, 4, 5, 6, rng)
         risks = {name: AttentionRisk(data, heads).as_matrix(queries) if name == "Muon" else on_p for name in RULES}
-        ratios = {rule: RATIOS if paper else RATIOS[1::2] for rules in RULES.values() for rule in rules}
+        ratios: dict[Any, tuple[float, ...]] = {
+            rule: RATIOS if paper else RATIOS[1::2] for rules in RULES.values() for rule in rules
+        }
         ratios[USUAL] = (0.5, 2.0, 8.0, 32.0) if paper else (32.0,)
         ratios[UNBOUNDED] = RATIOS[:4:2]
         progress.expect(len(ratios) + len(FALLING) + 1)
@@ -152,7 +154,7 @@ def _shares(risk: Any, rule: Any, ratio: float, clock: float) -> FloatArray:
 
 def _memory(risk: Any, rule: Any, selected: IntArray) -> FloatArray:
     """(3, batch): the best margin γ in the rule's norm, the rate of its memory, and their ratio, as `ml.predict` has them."""
-    biases = implicit_bias(rule, risk, selected=selected)
+    biases: Any = implicit_bias(rule, risk, selected=selected)
     return np.array([list(bias.conditions[-1].numbers.values())[:3] for bias in biases]).T
 
 
