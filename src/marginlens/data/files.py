@@ -35,7 +35,8 @@ _KNOWN = {"X", "y", "v", "K", "W", "lengths", "sequences", "labels", "vocabulary
 _KNOWN |= {"tokens", "offsets", "names", "split", "format"}
 _ZIP, _NPY = b"PK", b"\x93NUMPY"
 PathLike = str | os.PathLike[str]
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def _refusing_entries(read: Callable[Concatenate[PathLike, P], T]) -> Callable[Concatenate[PathLike, P], T]:

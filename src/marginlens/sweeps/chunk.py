@@ -258,7 +258,7 @@ class DamagedChunk(InputError):
         super().__init__(
             f"The chunk file {str(file)!r} is damaged ({reason}); running the same sweep again computes it anew."
         )
-        self.file, self.reason = file, reason
+        self.place, self.reason = file, reason
 
 
 def _as_arrow(value: Any) -> Any:

@@ -110,7 +110,7 @@ class Sweep(Displayed):
         """How far it is; with `check` every file is read and damaged ones are named."""
         finished = self.store.listed()
         grid = self.store.grid
-        damaged = tuple(str(problem.file) for problem in self.store.damaged(finished)) if check else ()
+        damaged = tuple(str(problem.place) for problem in self.store.damaged(finished)) if check else ()
         done = sum(grid.chunk_at(index).n_problems for index in finished)
         return SweepStatus(
             str(self.folder),
@@ -276,8 +276,8 @@ def run(plan: Plan, out: Any, engine: Engine, progress: ProgressCallback | None)
     """Compute every chunk that is not there or damaged, and write each as soon as it is finished."""
     with opened(out, plan) as store:
         for problem in store.damaged(store.listed()):
-            warnings.warn(f"The chunk file {str(problem.file)!r} is damaged and computed anew.", stacklevel=3)
-            problem.file.unlink()
+            warnings.warn(f"The chunk file {str(problem.place)!r} is damaged and computed anew.", stacklevel=3)
+            problem.place.unlink()
         finished, grid = store.listed(), plan.grid
         report = Progress(progress, grid.n_total)
         report.advance(sum(grid.chunk_at(index).n_problems for index in finished))
