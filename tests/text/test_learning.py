@@ -70,6 +70,24 @@ def test_weight_decay_makes_votes_smaller_and_helps_where_most_words_are_noise()
     assert models[1].score(*train) < models[0].score(*train)  # learns less of the noise by heart
 
 
+@pytest.mark.parametrize("counts", [(300, 300), (200, 200, 200)])
+def test_selective_attention_is_on_few_tokens_that_tell_the_classes_apart(counts, tmp_path):
+    train, (texts, y) = noisy_texts(counts, seed=51, right=0.95), noisy_texts(counts, seed=52, right=0.95)
+    plain, selective = (AttentionTextClassifier(selective=each).fit(*train) for each in (False, True))
+    held = []
+    for model in (plain, selective):
+        rows = [sorted((row.attention for row in model.explain(text).known), reverse=True) for text in texts[:40]]
+        held.append(np.mean([np.searchsorted(np.cumsum(each), 0.9 * sum(each)) + 1 for each in rows]))
+    assert held[1] < 0.7 * held[0]
+    assert selective.score(texts, y) > 0.9
+    most_attended = {max(selective.explain(text).known, key=lambda row: row.attention).token for text in texts[:40]}
+    assert all("sign" in token for token in most_attended)
+    selective.save(tmp_path / "m")
+    again = AttentionTextClassifier.load(tmp_path / "m")
+    assert again.get_params() == selective.get_params()
+    assert np.array_equal(again.predict_proba(texts), selective.predict_proba(texts))
+
+
 @pytest.mark.parametrize(("kind", "options"), [("texts", {}), ("texts", {"class_weight": "balanced"}), ("ids", {})])
 def test_a_weight_of_zero_leaves_a_text_out(kind, options):
     texts, y = noisy_texts((260, 230, 60), seed=41)  # with 500 texts or more, other settings are usual

@@ -19,6 +19,8 @@ from marginlens.typing import FloatArray, IntArray
 START_SCALE = 8.0  # of the starting votes over the log-ratios of naive Bayes: a mean over a text becomes log-odds
 START_SCALE_OF_MANY = 4.0  # the same for more than two classes
 PRIOR_COUNT = 1.0  # occurrences as expected without the label, added to those observed
+SELECTIVE_START = 1.0  # of selective attention: a token's starting score over the largest log-ratio of naive Bayes
+ENTROPY_PENALTY = 0.7  # of selective attention, in log-loss
 START_SQUARES = 10.0  # of AdaGrad's sums, in squares of a token's mean share of a text: the first steps are small
 VOTE_RATE = 60.0  # learning rate of votes over that of scores: votes are log-odds, scores logarithms of shares
 MAX_DROPPED = (
@@ -46,6 +48,7 @@ REST_SCORES = (
 CALIBRATION_PENALTY = (
     0.5  # of the squared logarithm of the scale and of the squared shifts: the calibration of few texts changes little
 )
+TINY = 1e-300  # a share of attention whose logarithm is taken
 _STRIDE = 500  # texts read between two looks for an interrupt
 
 
@@ -197,14 +200,14 @@ def _read_texts(
 
     A row of `state` has a token's score, the sum of its squared derivatives, the votes, and their sums; the last row is the rest token's.
     With attention q, the derivative of f_c by a_s is q_s (b_sc - f_c), and by b_sc it is q_s. `rates` are those of the scores before the
-    first text and after the last.
+    first text and after the last, and the penalty λ of the attention's entropy H, whose derivative by a_s is -q_s (log q_s + H).
     """
     n_outputs, rest, longest = (state.shape[1] - 2) // 2, state.shape[0] - 1, 0
     for i in order:
         longest = max(longest, offsets[i + 1] - offsets[i])
     read, q = np.empty(longest + 1, dtype=np.int64), np.empty(longest + 1)
     f, slopes = np.empty(n_outputs), np.empty(n_outputs)
-    before, after = rates
+    before, after, penalty = rates
     for j in range(len(order)):
         i = order[j]
         first, last, weight, dropped = offsets[i], offsets[i + 1], weights[i], MAX_DROPPED * rng.random()
@@ -232,7 +235,10 @@ def _read_texts(
         for c in range(n_outputs):
             f[c] /= total
         _slopes(f, labels[i], weight, slopes)
-        rate = before + (after - before) * j / len(order)
+        rate, entropy = before + (after - before) * j / len(order), 0.0
+        if penalty > 0.0:
+            for k in range(n_read):
+                entropy -= q[k] / total * math.log(max(q[k] / total, TINY))
         for k in range(n_read):
             s, share, pull = read[k], q[k] / total, 0.0
             for c in range(n_outputs):
@@ -241,6 +247,8 @@ def _read_texts(
                 step = share * slopes[c]
                 state[s, 2 + n_outputs + c] += step * step
                 state[s, 2 + c] -= VOTE_RATE * rate * step / math.sqrt(state[s, 2 + n_outputs + c])
+            if penalty > 0.0:
+                pull -= weight * penalty * (math.log(max(share, TINY)) + entropy)
             pull *= share
             state[s, 1] += pull * pull
             state[s, 0] -= rate * pull / math.sqrt(state[s, 1])
@@ -251,7 +259,8 @@ class LearningSettings:
     """Readings of every text, AdaGrad's rate for scores, the decay of votes, and the seed of order, omissions and excerpts.
 
     While all texts are read once, every vote falls by the factor exp(-weight_decay), less as the rate of learning falls.
-    `min_texts` is in how many texts a token has to stand to be one.
+    `min_texts` is in how many texts a token has to stand to be one. `selective` attention starts at tokens that tell classes apart, and
+    pays for its entropy.
     """
 
     epochs: int = 8
@@ -259,6 +268,7 @@ class LearningSettings:
     weight_decay: float = 0.0
     seed: int = 0
     min_texts: int = 1
+    selective: bool = False
 
 
 def run_adagrad(
@@ -286,7 +296,7 @@ def run_adagrad(
         for k in range(0, n, _STRIDE):
             part = order[k : k + _STRIDE]
             bounds = 1.0 - (done + k + np.array([0, len(part)])) / (settings.epochs * n)
-            rates = settings.learning_rate * bounds
+            rates = np.append(settings.learning_rate * bounds, ENTROPY_PENALTY * settings.selective)
             _read_texts(texts.token, texts.offsets, labels, weights, part, state, rates, rng)
             if settings.weight_decay:  # outside AdaGrad's sums, which would make it slow learning instead
                 state[:, votes] *= math.exp(-settings.weight_decay * bounds.mean() * len(part) / n)
@@ -452,6 +462,9 @@ def learn(
     def trained(chosen: IntArray) -> Votes:
         parts = (texts.take(chosen), labels[chosen], weights[chosen])
         first = Votes.naive_bayes(*parts, prior) if start is None else start
+        if settings.selective and start is None:
+            scale = START_SCALE if n_classes == 2 else START_SCALE_OF_MANY
+            first = replace(first, a=SELECTIVE_START / scale * np.abs(first.b - prior).max(axis=1))
         return run_adagrad(*parts, first, settings, progress)
 
     prior = outputs_of_shares(labels, weights, n_classes)

@@ -113,6 +113,9 @@ def train(
         float | None, typer.Option(metavar="R", help="Of the scores.", show_default="0.07")
     ] = None,
     weight_decay: Annotated[float | None, typer.Option(metavar="W", help="Of the votes.", show_default="0")] = None,
+    selective: Annotated[
+        bool, typer.Option("--selective", help="Let a few tokens of a text have nearly all attention; less accurate.")
+    ] = False,
     drop: DropEmpty = False,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -142,6 +145,7 @@ def train(
             "epochs": epochs,
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,
+            "selective": selective or None,
         }
         settings = {name: value for name, value in chosen.items() if value is not None}
         form = FileForm(text, label, split, delimiter, encoding, no_header, drop)
