@@ -119,7 +119,8 @@ class _Data:
         unknown = [name for name in only if name not in PARTS]
         if unknown:
             raise reject("only", f"parts among {', '.join(PARTS)}", ", ".join(map(repr, unknown)))
-        served = [name for name in PARTS if FILE_OF[name] is None or self.files[FILE_OF[name]] is not None]
+        given = {None, *(name for name, file in self.files.items() if file is not None)}  # generated data need no file
+        served = [name for name in PARTS if FILE_OF[name] in given]
         for name in only:
             if name not in served:
                 raise InputError(f"The part {name} needs --{FILE_OF[name]} FILE.")
@@ -537,8 +538,9 @@ def write_archive(path: Path, data: dict[str, Any], rows: list[Row]) -> None:
     """Put the rows into a JSON file by part, beside the parts that are there already; files are named without their folders."""
     archive: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"parts": {}}
     for part in dict.fromkeys(row["part"] for row in rows):
-        file = Path(data[FILE_OF[part]]) if FILE_OF[part] else None
-        given = f" --{FILE_OF[part]} {file.name}" if file else ""
+        option = FILE_OF[part]
+        file = Path(data[option]) if option else None
+        given = f" --{option} {file.name}" if file else ""
         archive["parts"][part] = {
             "command": f"marginlens bench text{given} --only {part} --seed {data['seed']} --json",
             "file": file.name if file else None,

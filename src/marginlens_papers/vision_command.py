@@ -69,7 +69,9 @@ def vision(
         marginlens vision cifar10.npz --device cuda --set precision=bfloat16 --checkpoint run.npz --time-limit 600 --out run
         marginlens vision --list-settings
     """
-    with errors_as_sentences(path="{file}", set="{assignments}", folder="{out}", others="{assignments} {argument}"):
+    with errors_as_sentences(
+        path="{file}", data="{file}", set="{assignments}", folder="{out}", others="{assignments} {argument}"
+    ):
         from marginlens.training.script import RunRequest
         from marginlens_papers.vision.results import VisionSettings
         from marginlens_papers.vision.run import SavedModels, run_vision

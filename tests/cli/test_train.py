@@ -188,7 +188,7 @@ def test_other_optimizers_report_the_share_of_their_own_margin(here, case):
         (("--optimizer", "steepest"), "--norm must be given for the optimizer steepest"),
         (("--optimizer", "mirror", "--norm", "linf"), "--norm must be lP with a number P above 1"),
         (("--optimizer", "sign", "--norm", "l1"), "--norm must be left out for the optimizer sign"),
-        (("--optimizer", "muon"), "--norm must be a norm of a vector"),
+        (("--optimizer", "muon"), "--optimizer must be one for a vector p"),
         (("--optimizer", "sign", "--momentum", "1"), "--momentum must be a number of at least 0 and below 1"),
         (("--optimizer", "adam", "--eps", "-1"), "--eps must be a number of at least 0"),
         (("--optimizer", "sign", "--constant"), "--optimizer must be left out beside --constant"),

@@ -124,6 +124,6 @@ def test_wrong_attention_is_refused_while_it_is_read(adapter, name):
 def test_no_weight_of_the_suite_hides_a_mistake_by_being_zero_or_one(name):
     for place, parameter in small_model(name, torch.float32).named_parameters():
         weight = parameter.detach()
-        if weight.numel() > 1:
+        if weight.numel() > 2:  # of two numbers the spread is luck
             assert float(weight.std()) > 0.1, place
             assert float((weight.abs() < 1e-3).float().mean()) < 0.2, place

@@ -497,7 +497,7 @@ def test_damaged_or_foreign_models_are_refused(fitted, tmp_path):
     with pytest.raises(InputError, match=r"another version of this library[^\n]*Train the model again[^\n]*$"):
         AttentionTextClassifier.load(tmp_path / "m")
     for folder in (tmp_path / "nothing", None):
-        with pytest.raises(InputError, match="'folder' argument must be a folder that"):
+        with pytest.raises(InputError, match="'folder' argument must be a folder of a saved"):
             AttentionTextClassifier.load(folder)
 
 

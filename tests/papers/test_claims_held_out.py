@@ -55,8 +55,9 @@ class ReadsOrder:
 
 @pytest.mark.statement("C Abstract")
 def test_a_rule_that_reads_order_breaks_the_bound_of_those_that_do_not(monkeypatch):
-    claim, finding, _ = quick_run("C-H")
-    assert claim.judge(finding) is Verdict.REPRODUCED
+    run = quick_run("C-H")
+    claim = run.claim
+    assert claim.judge(run.finding) is Verdict.REPRODUCED
     monkeypatch.setattr(c_h, "NextTokenAutomaton", ReadsOrder)
     monkeypatch.setattr(c_h, "SEED", 8)
     with_order = c_h.C_H().compute(c_h.Effort.QUICK, c_h.Progress(lambda *call: None))

@@ -355,7 +355,7 @@ def test_the_step_alone_decides_between_certain_observed_and_not_certain():
         assert unasked.why.startswith("Certain for constant steps up to 1/L_p: the GMM direction, from every start")
         assert plain.why.startswith("Certain: the GMM direction, from every start, by A Thm 2 with n = 1.")
         assert long.why.startswith(
-            f"Not certain: η = {2 * largest:.4g} exceeds 1/L_p = {largest:.4g}. Constant steps up"
+            f"Not certain: η = {2 * largest:.4g} exceeds 1/L_p = {largest:.4g}. Constant steps of plain"
         )
         assert normalised.why.startswith("Observed, not proved: the GMM direction, from every start.")
         assert [one.direction is None for one in (unasked, plain, long, normalised)] == [False, False, True, True]

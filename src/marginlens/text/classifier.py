@@ -239,8 +239,8 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         all_labels = np.repeat(labels, np.diff(places.offsets)[known])
         self.class_counts_ = _counts(places.tokens, all_labels, len(tokens), len(classes))
         self.selected_ = _selection_counts(texts, votes.a)
-        counted = {"positions": len(all_labels), "weighted": bool(np.ptp(weights))}
-        self.training_ = learned.facts() | counted
+        about_data = {"positions": len(all_labels), "weighted": bool(np.ptp(weights))}
+        self.training_ = learned.facts() | about_data
         digests = text_digests(X)[known] if is_text else np.empty(0, dtype=np.uint64)
         self.text_digests_ = np.union1d(digests, self.text_digests_ if goes_on else digests)
         return self

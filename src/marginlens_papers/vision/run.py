@@ -41,7 +41,7 @@ def run_vision(
     left = time_left(request.time_limit)
     check_folder(request.out, "out")
     if (models.folder is None) != (models.every is None):
-        raise reject("save_models", "given together with save_every", "one of the two")
+        raise reject("save_models", "given together with `save_every`", "one of the two")
     images = digit_images() if data is None else read_images(data)
     if say is not None:
         say(beginning(images, settings))
