@@ -21,11 +21,11 @@ import numpy as np
 from scipy.stats import entropy
 from sklearn.metrics import log_loss, roc_auc_score
 
+from benchmarks.faithfulness import eraser_scores
 from benchmarks.nb_svm import NaiveBayesSvm
 from marginlens.errors import InputError, reject
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.versions import versions
-from marginlens.text import eraser_scores
 from marginlens.text.baselines import FastText, TfidfLogistic
 from marginlens.text.classifier import AttentionTextClassifier
 from marginlens.text.text_files import TextFile

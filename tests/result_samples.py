@@ -225,11 +225,6 @@ def texts():
     two_classes, three_classes = explanations()
     yield "an explanation of a text", two_classes
     yield "an explanation among three classes", three_classes
-    falls = np.linspace(0.0, 0.4, 10).reshape(2, 5)
-    yield (
-        "falls of probabilities",
-        ml.text.EraserScores(0.2, 0.1, np.array(ml.text.faithfulness.SHARES), np.array([0.9, 0.8]), falls, falls / 2),
-    )
 
 
 @cache

@@ -1,6 +1,5 @@
 """Texts: readers of labelled reviews, token ids from texts, and a classifier that shows which tokens decide."""
 
-from marginlens.text.faithfulness import EraserScores, eraser_scores
 from marginlens.text.readers import (
     ImdbFolder,
     ReviewPart,
@@ -26,7 +25,6 @@ from marginlens.text.vectorize import (
 __all__ = [
     "Cleaning",
     "EncodedTexts",
-    "EraserScores",
     "ImdbFolder",
     "ReviewPart",
     "ReviewSource",
@@ -39,7 +37,6 @@ __all__ = [
     "TextVocabulary",
     "YelpLines",
     "encode_reviews",
-    "eraser_scores",
     "paper_pipeline",
     "review_source",
     "two_classes",

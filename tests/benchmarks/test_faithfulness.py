@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from benchmarks.faithfulness import eraser_scores
 from made_up_reviews import reviews
 from marginlens.errors import InputError
-from marginlens.text import eraser_scores
 from marginlens.text.baselines import TfidfLogistic
 
 TEXTS, LABELS = reviews(240)
