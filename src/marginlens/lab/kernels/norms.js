@@ -9,7 +9,7 @@ const TIED_RTOL = 1e-12; // relative difference of two moduli that are equal up 
 const SAME_NORM_RTOL_PLANE = 1e-11; // relative difference of two norms up to which both points are shortest
 const SAME_POINT_RTOL = 1e-7; // distance, relative to the norm, from which on two points are different
 
-/** The power p of the norm in which an optimizer of the page has the largest margin; with eps > 0 that of Adam is Euclidean in the end. */
+/** The power p of the norm in which an optimizer of the page has the largest margin, if its memory is short for its steps; with eps > 0 that of Adam is Euclidean in the end. */
 export function normOfOptimizer(optimizer) {
   if (optimizer.name === "SignDescent") return Infinity;
   if (optimizer.name === "Adam") return optimizer.eps > 0 ? 2 : Infinity;

@@ -3,7 +3,7 @@
 import { normOfOptimizer } from "../../kernels/norms.js";
 import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../../kernels/problem.js";
 import { element, setText } from "../dom.js";
-import { normWords } from "../findings/sentences.js";
+import { memorySentence, normWords } from "../findings/sentences.js";
 import { withLoss, withOptimizer, withStart, withSteps, withTrain } from "../state.js";
 
 /** What an optimizer is called in the list, and in a sentence what its steps do. */
@@ -84,7 +84,7 @@ export function marginSentence(optimizer, normLimits) {
   const several = normLimits.filter(({ isUnique }) => isUnique === false).map(({ limitIndex }) => limitIndex + 1);
   const beside = normLimits.length === 0 ? "" : " Dotted beside it: the shortest by the ordinary length, where gradient descent would go.";
   const open = several.length === 0 ? "" : ` For limit ${several.join(", ")} several directions are equally short, so the run may end in any of them.`;
-  return `Of all vectors that select the same tokens by a lead of one, its limit is the shortest by ${normWords(normOfOptimizer(optimizer))}.${beside}${open}`;
+  return `Of all vectors that select the same tokens by a lead of one, its limit is the shortest by ${normWords(normOfOptimizer(optimizer))}.${memorySentence(optimizer)}${beside}${open}`;
 }
 
 /** A slider with a number field beside it: { node, show(value) }; onchange(value, gesture). */
