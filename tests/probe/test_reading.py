@@ -374,7 +374,9 @@ def in_training(dtype):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = transformers.BertForSequenceClassification(config).to(dtype).train()
-    model.gradient_checkpointing_enable()
+    getattr(
+        model, "activation_checkpointing_enable", model.gradient_checkpointing_enable
+    )()  # a newer name of transformers
     model.bert.encoder.layer[0].eval()
     return model
 
