@@ -141,7 +141,7 @@ class X_T5(Claim):
             "The same for short sequences, by their length and the number of decisive tokens a class (rows): many decisive "
             "tokens open the window at every length.",
             "A table of coloured cells with counts out of 3. Rows with one decisive token a class are blue throughout; with 20 and "
-            "40 a class, red cells appear at moves of 1 to 5, under black bars, more of them for longer sequences.",
+            "40 a class, red cells appear at moves of 1 to 3, under black bars, more of them for longer sequences.",
         ),
         "flows": FigureText(
             "Three flows at $T = 30$, with a small step, one in the window and a large one: how far $p$ runs off "
