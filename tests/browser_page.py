@@ -15,12 +15,28 @@ if TYPE_CHECKING:
 AXE = Path(__file__).parents[1] / "build" / "browser" / "node_modules" / "axe-core" / "axe.min.js"
 PHONE, DESKTOP = (390, 844), (1280, 900)  # CSS pixels
 LOCAL_SCHEMES = ("file:", "blob:", "data:", "about:", "chrome:")
+STYLED = """
+    location.protocol === "file:" && document.readyState === "complete" && (
+      !document.querySelector("style, link[rel~=stylesheet]")
+      || getComputedStyle(document.body).backgroundColor !== "rgba(0, 0, 0, 0)")
+"""  # of a file that the driver calls loaded, its style sheets may not be in force yet: the background that all of ours set is transparent
+POLL_SECONDS = 0.02
 
 
 def open_page(browser: WebDriver, path: Path, fragment: str = "") -> None:
-    """Load a file afresh, also where only what follows its # differs from the page that is open."""
+    """Load a file afresh, also where only what follows its # differs from the page that is open, and wait for its style sheets."""
     browser.get("about:blank")
     browser.get(path.as_uri() + fragment)
+    wait_for(browser, STYLED)
+
+
+def wait_for(browser: WebDriver, condition: str) -> None:
+    """Wait until a JavaScript expression holds, for as long as a script may take; the page may change meanwhile."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(browser, browser.timeouts.script, POLL_SECONDS).until(
+        lambda page: page.execute_script(f"return Boolean({condition})"), f"this did not come true: {condition}"
+    )
 
 
 def resize(browser: WebDriver, size: tuple[int, int]) -> None:
@@ -158,9 +174,3 @@ def handle(browser: WebDriver, name: str) -> WebElement:
 def path_ends(browser: WebDriver) -> list[list[float]]:
     """Where the lab's runs stand at the step that is shown, start by start."""
     return browser.execute_script("return window.lab.runs().paths.map((path) => Array.from(path.now.point))")
-
-
-def wait_for(browser: WebDriver, condition: str) -> None:
-    """Wait, frame by frame, until a JavaScript expression holds."""
-    script = f"const done = arguments[0], look = () => {condition} ? done() : requestAnimationFrame(look); look();"
-    browser.execute_async_script(script)

@@ -1,8 +1,17 @@
-"""The controls of this folder: a page that logs an error, asks the network, sticks out or cannot be read is caught."""
+"""The controls of this folder: a page that logs an error, asks the network, sticks out, cannot be read or lacks its style is caught."""
 
 from __future__ import annotations
 
-from browser_page import accessibility_violations, console_errors, network_requests, open_page, overflowing
+import pytest
+
+from browser_page import (
+    accessibility_violations,
+    background_brightness,
+    console_errors,
+    network_requests,
+    open_page,
+    overflowing,
+)
 
 
 def opened(browser, folder, body):
@@ -40,3 +49,24 @@ def test_what_cannot_be_read_is_named(browser, tmp_path, axe):
     opened(browser, tmp_path, "<h1>A page</h1><p style='color: #ccc'>pale</p>")
     (violation,) = accessibility_violations(browser)
     assert violation.startswith("color-contrast: p:")
+
+
+LATE = """<style id=sheet media=print>body { background: rgb(51 51 51) }</style>
+<script>addEventListener("load", () => setTimeout(() => { sheet.media = "all"; }, 300))</script>"""
+
+
+def test_a_page_is_open_when_its_style_is_in_force(browser, tmp_path):
+    opened(browser, tmp_path, LATE)
+    assert background_brightness(browser) == pytest.approx(0.2)
+
+
+def test_a_page_whose_style_never_comes_is_refused(browser, tmp_path):
+    from selenium.common.exceptions import TimeoutException
+
+    allowed = browser.timeouts.script
+    browser.set_script_timeout(0.4)
+    try:
+        with pytest.raises(TimeoutException, match="did not come true"):
+            opened(browser, tmp_path, LATE.replace('"all"', '"print"'))
+    finally:
+        browser.set_script_timeout(allowed)
