@@ -1,0 +1,27 @@
+"""The compiled inner loops, in C++, called with arrays: `from marginlens import core; core.descend_attention(...)`.
+
+Every function of `abi/*.cpp` is an attribute of this module. `signatures` reads from their declarations what arrays they take and checks
+those that are given; `library` finds the shared library for this processor and `build` compiles it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marginlens.core.signatures import CoreFunction, core_functions
+
+
+def __getattr__(name: str) -> CoreFunction:
+    try:
+        return core_functions()[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *core_functions()]
+
+
+def functions() -> dict[str, Any]:
+    """All compiled functions by name."""
+    return dict(core_functions())

@@ -1,0 +1,129 @@
+// Four doubles as one value, which compilers keep in vector registers: one of AVX, two of SSE, NEON or WebAssembly.
+//
+// What happens in one lane never depends on the others, and sums over lanes are added in one fixed order. So a loop gives the same bits on
+// every processor, whatever the width of its registers: products are never fused with sums (-ffp-contract=off).
+#pragma once
+#include <stdint.h>
+
+#define CORE static inline __attribute__((always_inline))
+
+typedef double Lanes __attribute__((vector_size(32)));
+typedef int64_t WholeLanes __attribute__((vector_size(32)));
+
+constexpr int64_t N_LANES = 4;
+
+CORE Lanes spread(double x) { return Lanes{x, x, x, x}; }
+
+// The entries k, …, k + 3 of an array.
+CORE Lanes load(const double *x, int64_t k) {
+    Lanes y;
+    __builtin_memcpy(&y, x + k, sizeof y);
+    return y;
+}
+
+CORE void store(double *x, int64_t k, Lanes y) { __builtin_memcpy(x + k, &y, sizeof y); }
+
+// `yes` where x > y, `no` elsewhere.
+CORE Lanes where_greater(Lanes x, Lanes y, Lanes yes, Lanes no) { return x > y ? yes : no; }
+CORE double where_greater(double x, double y, double yes, double no) { return x > y ? yes : no; }
+
+// The larger and the smaller of two, neither of which is nan.
+CORE Lanes larger(Lanes x, Lanes y) { return x > y ? x : y; }
+CORE Lanes smaller(Lanes x, Lanes y) { return x < y ? x : y; }
+CORE double larger(double x, double y) { return x > y ? x : y; }
+CORE double smaller(double x, double y) { return x < y ? x : y; }
+CORE int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
+CORE int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
+
+CORE double modulus(double x) { return __builtin_fabs(x); }
+CORE Lanes modulus(Lanes x) {
+    const int64_t mask = INT64_MAX;
+    return (Lanes)((WholeLanes)x & WholeLanes{mask, mask, mask, mask});
+}
+
+// The double whose biased exponent is in the last bits of x.
+CORE Lanes power_of_two(Lanes x) { return (Lanes)((WholeLanes)x << 52); }
+CORE uint64_t bits_of(double x) {
+    uint64_t bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+CORE double double_of(uint64_t bits) {
+    double x;
+    __builtin_memcpy(&x, &bits, sizeof x);
+    return x;
+}
+CORE double power_of_two(double x) { return double_of(bits_of(x) << 52); }
+
+// ((0) + (1)) + ((2) + (3)).
+CORE double lane_sum(Lanes x) { return (x[0] + x[1]) + (x[2] + x[3]); }
+CORE double lane_max(Lanes x) { return larger(larger(x[0], x[1]), larger(x[2], x[3])); }
+
+// The 4 × 4 matrix with these rows, by its columns.
+CORE void transpose(Lanes &a, Lanes &b, Lanes &c, Lanes &d) {
+    const Lanes ab_even{a[0], b[0], a[2], b[2]}, ab_odd{a[1], b[1], a[3], b[3]};
+    const Lanes cd_even{c[0], d[0], c[2], d[2]}, cd_odd{c[1], d[1], c[3], d[3]};
+    a = Lanes{ab_even[0], ab_even[1], cd_even[0], cd_even[1]};
+    b = Lanes{ab_odd[0], ab_odd[1], cd_odd[0], cd_odd[1]};
+    c = Lanes{ab_even[2], ab_even[3], cd_even[2], cd_even[3]};
+    d = Lanes{ab_odd[2], ab_odd[3], cd_odd[2], cd_odd[3]};
+}
+
+// ---- eight numbers: one register of AVX-512, or twice four lanes
+
+#ifdef __AVX512F__
+typedef double Eight __attribute__((vector_size(64)));
+typedef int64_t WholeEight __attribute__((vector_size(64)));
+CORE Eight modulus(Eight x) {
+    const int64_t mask = INT64_MAX;
+    return (Eight)((WholeEight)x & WholeEight{mask, mask, mask, mask, mask, mask, mask, mask});
+}
+CORE Eight power_of_two(Eight x) { return (Eight)((WholeEight)x << 52); }
+CORE Eight where_greater(Eight x, Eight y, Eight yes, Eight no) { return x > y ? yes : no; }
+CORE Eight join(Lanes a, Lanes b) { return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7); }
+CORE Lanes low_half(Eight x) { return __builtin_shufflevector(x, x, 0, 1, 2, 3); }
+CORE Lanes high_half(Eight x) { return __builtin_shufflevector(x, x, 4, 5, 6, 7); }
+CORE Eight load_8(const double *x, int64_t k) {
+    Eight y;
+    __builtin_memcpy(&y, x + k, sizeof y);
+    return y;
+}
+CORE void store(double *x, int64_t k, Eight y) { __builtin_memcpy(x + k, &y, sizeof y); }
+#else
+struct Eight {
+    Lanes low, high;
+};
+CORE Eight operator+(Eight x, Eight y) { return {x.low + y.low, x.high + y.high}; }
+CORE Eight operator-(Eight x, Eight y) { return {x.low - y.low, x.high - y.high}; }
+CORE Eight operator*(Eight x, Eight y) { return {x.low * y.low, x.high * y.high}; }
+CORE Eight operator+(Eight x, double y) { return {x.low + y, x.high + y}; }
+CORE Eight operator-(Eight x, double y) { return {x.low - y, x.high - y}; }
+CORE Eight operator*(Eight x, double y) { return {x.low * y, x.high * y}; }
+CORE Eight operator+(double x, Eight y) { return {x + y.low, x + y.high}; }
+CORE Eight operator*(double x, Eight y) { return {x * y.low, x * y.high}; }
+CORE Eight &operator+=(Eight &x, Eight y) { return x = x + y; }
+CORE Eight modulus(Eight x) { return {modulus(x.low), modulus(x.high)}; }
+CORE Eight power_of_two(Eight x) { return {power_of_two(x.low), power_of_two(x.high)}; }
+CORE Eight where_greater(Eight x, Eight y, Eight yes, Eight no) {
+    return {where_greater(x.low, y.low, yes.low, no.low), where_greater(x.high, y.high, yes.high, no.high)};
+}
+CORE Eight join(Lanes a, Lanes b) { return {a, b}; }
+CORE Lanes low_half(Eight x) { return x.low; }
+CORE Lanes high_half(Eight x) { return x.high; }
+CORE Eight load_8(const double *x, int64_t k) { return {load(x, k), load(x, k + N_LANES)}; }
+CORE void store(double *x, int64_t k, Eight y) {
+    store(x, k, y.low);
+    store(x, k + N_LANES, y.high);
+}
+#endif
+
+CORE Eight twice(Lanes x) { return join(x, x); }
+CORE Lanes sum_of_halves(Eight x) { return low_half(x) + high_half(x); }
+CORE Eight smaller(Eight x, Eight y) { return where_greater(y, x, x, y); }
+
+constexpr double INF = __builtin_inf(), NOT_A_NUMBER = __builtin_nan("");
+constexpr double EPS = 2.220446049250313e-16;  // spacing of doubles at one
+
+CORE double square_root(double x) { return __builtin_sqrt(x); }  // exact by IEEE, so the same everywhere
+CORE bool is_finite(double x) { return x - x == 0.0; }
+CORE double with_sign(double size, double x) { return __builtin_copysign(size, x); }

@@ -1,0 +1,196 @@
+// Linear algebra for small dense problems: products, norms, Gram matrices and Cholesky factors.
+//
+// Matrices are C-contiguous; rows lie `stride` numbers apart where a function says so. Sums are added up in the order that is written, four
+// partial sums at a time, and rows are taken four at a time so that each load of a shared vector serves four sums.
+#pragma once
+#include "lanes.h"
+
+// x · y, two times four partial sums.
+CORE double dot(const double *x, const double *y, int64_t n) {
+    Lanes even = spread(0.0), odd = even;
+    int64_t k = 0;
+    for (; k + 8 <= n; k += 8) {
+        even += load(x, k) * load(y, k);
+        odd += load(x, k + 4) * load(y, k + 4);
+    }
+    if (k + 4 <= n) {
+        even += load(x, k) * load(y, k);
+        k += 4;
+    }
+    double total = lane_sum(even + odd);
+    for (; k < n; k++) total += x[k] * y[k];
+    return total;
+}
+
+// The inner products of four rows with x, over their first n entries.
+CORE void dot_4(const double *a, const double *b, const double *c, const double *e, const double *x, int64_t n, double sums[4]) {
+    Lanes s0 = spread(0.0), s1 = s0, s2 = s0, s3 = s0;
+    int64_t k = 0;
+    for (; k + N_LANES <= n; k += N_LANES) {
+        const Lanes y = load(x, k);
+        s0 += load(a, k) * y;
+        s1 += load(b, k) * y;
+        s2 += load(c, k) * y;
+        s3 += load(e, k) * y;
+    }
+    sums[0] = lane_sum(s0), sums[1] = lane_sum(s1), sums[2] = lane_sum(s2), sums[3] = lane_sum(s3);
+    for (; k < n; k++) {
+        sums[0] += a[k] * x[k];
+        sums[1] += b[k] * x[k];
+        sums[2] += c[k] * x[k];
+        sums[3] += e[k] * x[k];
+    }
+}
+
+// out = A x, A (n, d).
+static inline void matvec(const double *A, int64_t n, int64_t d, const double *x, double *out) {
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) dot_4(A + i * d, A + (i + 1) * d, A + (i + 2) * d, A + (i + 3) * d, x, d, out + i);
+    for (; i < n; i++) out[i] = dot(A + i * d, x, d);
+}
+
+// out = A[rows] x, without forming A[rows].
+static inline void matvec_rows(const double *A, int64_t d, const int64_t *rows, int64_t n, const double *x, double *out) {
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        dot_4(A + rows[i] * d, A + rows[i + 1] * d, A + rows[i + 2] * d, A + rows[i + 3] * d, x, d, out + i);
+    for (; i < n; i++) out[i] = dot(A + rows[i] * d, x, d);
+}
+
+// out += w0 a + w1 b + w2 c + w3 e, d entries, added in this order.
+CORE void add_rows(
+    const double *a, const double *b, const double *c, const double *e, const double weights[4], int64_t d, double *out) {
+    for (int64_t k = 0; k < d; k++)
+        out[k] = (((out[k] + weights[0] * a[k]) + weights[1] * b[k]) + weights[2] * c[k]) + weights[3] * e[k];
+}
+
+// out = Aᵀ weights, A (n, d); where `rows` is given, A[rows]ᵀ weights for n of its rows.
+static inline void vecmat(const double *weights, const double *A, const int64_t *rows, int64_t n, int64_t d, double *out) {
+    for (int64_t k = 0; k < d; k++) out[k] = 0.0;
+    for (int64_t i = 0; i < n; i += 4) {
+        double four[4];
+        const double *row[4];
+        for (int64_t j = 0; j < 4; j++) {
+            const int64_t r = smaller(i + j, n - 1);
+            four[j] = i + j < n ? weights[i + j] : 0.0;
+            row[j] = A + (rows ? rows[r] : r) * d;
+        }
+        if (four[0] != 0.0 || four[1] != 0.0 || four[2] != 0.0 || four[3] != 0.0) add_rows(row[0], row[1], row[2], row[3], four, d, out);
+    }
+}
+
+// The largest modulus among n entries.
+CORE double max_abs(const double *x, int64_t n) {
+    double largest = 0.0;
+    for (int64_t k = 0; k < n; k++) largest = larger(modulus(x[k]), largest);
+    return largest;
+}
+
+// ‖x‖ without overflow or underflow.
+static inline double norm(const double *x, int64_t n) {
+    const double scale = max_abs(x, n);
+    if (scale == 0.0 || !is_finite(scale)) return scale;
+    Lanes sums = spread(0.0);
+    double rest = 0.0;
+    int64_t k = 0;
+    for (; k + N_LANES <= n; k += N_LANES) {
+        const Lanes y = load(x, k) / scale;
+        sums += y * y;
+    }
+    for (; k < n; k++) rest += (x[k] / scale) * (x[k] / scale);
+    return scale * square_root(lane_sum(sums) + rest);
+}
+
+// Whether no entry is nan or infinite.
+static inline bool all_finite(const double *x, int64_t n) {
+    Lanes sums = spread(0.0);
+    double rest = 0.0;
+    int64_t k = 0;
+    for (; k + N_LANES <= n; k += N_LANES) sums += load(x, k) * 0.0;  // nan as soon as one entry is not finite
+    for (; k < n; k++) rest += x[k] * 0.0;
+    return lane_sum(sums) + rest == 0.0;
+}
+
+// Keys (n, T, d) less the mean key of their input, rows past an input's length zero. The mean changes no softmax and no gradient, but
+// without it the Gram matrix is more accurate. `mean` is room for d numbers.
+static inline void centre(const double *keys, const int64_t *lengths, int64_t n, int64_t T, int64_t d, double *mean, double *rows) {
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t k = 0; k < d; k++) mean[k] = 0.0;
+        for (int64_t t = 0; t < lengths[i]; t++)
+            for (int64_t k = 0; k < d; k++) mean[k] += keys[(i * T + t) * d + k] / (double)lengths[i];
+        for (int64_t t = 0; t < T; t++)
+            for (int64_t k = 0; k < d; k++)
+                rows[(i * T + t) * d + k] = t < lengths[i] ? keys[(i * T + t) * d + k] - mean[k] : 0.0;
+    }
+}
+
+// Lower triangle of the Gram matrix of A[rows], n of its rows of d entries, from row `known` on, written into the leading block of G, whose
+// rows lie `stride` apart, in blocks of 4 × 2.
+static inline void gram(const double *A, int64_t d, const int64_t *rows, int64_t n, int64_t known, double *G, int64_t stride) {
+    for (int64_t i = known; i < n; i += 4) {
+        const int64_t i4[4] = {i, smaller(i + 1, n - 1), smaller(i + 2, n - 1), smaller(i + 3, n - 1)};
+        for (int64_t j = 0; j < smaller(i + 4, n); j += 2) {  // up to the diagonal, and a little above it, where nothing is read
+            const int64_t j2[2] = {j, smaller(j + 1, n - 1)};
+            const double *left = A + rows[j2[0]] * d, *right = A + rows[j2[1]] * d;
+            Lanes sums[4][2];
+            double rest[4][2];
+            for (int a = 0; a < 4; a++) sums[a][0] = sums[a][1] = spread(0.0);
+            int64_t k = 0;
+            for (; k + N_LANES <= d; k += N_LANES) {
+                const Lanes x = load(left, k), y = load(right, k);
+                for (int a = 0; a < 4; a++) {
+                    const Lanes z = load(A, rows[i4[a]] * d + k);
+                    sums[a][0] += z * x;
+                    sums[a][1] += z * y;
+                }
+            }
+            for (int a = 0; a < 4; a++) rest[a][0] = lane_sum(sums[a][0]), rest[a][1] = lane_sum(sums[a][1]);
+            for (; k < d; k++)
+                for (int a = 0; a < 4; a++) {
+                    rest[a][0] += A[rows[i4[a]] * d + k] * left[k];
+                    rest[a][1] += A[rows[i4[a]] * d + k] * right[k];
+                }
+            for (int a = 0; a < 4; a++)
+                for (int b = 0; b < 2; b++) G[i4[a] * stride + j2[b]] = rest[a][b];
+        }
+    }
+}
+
+// Factor the leading n × n block, given by its lower triangle, in place as L Lᵀ; its rows lie `stride` apart.
+// Returns -1, or the first index whose pivot is not above `smallest`, where the factorisation stopped.
+static inline int64_t cholesky(double *L, int64_t n, int64_t stride, double smallest) {
+    for (int64_t j = 0; j < n; j++) {
+        double pivot = 0.0, inverse = 0.0;
+        for (int64_t i = j; i < n; i += 4) {
+            double *row[4], sums[4], left[4];
+            for (int64_t a = 0; a < 4; a++) row[a] = L + smaller(i + a, n - 1) * stride;
+            dot_4(row[0], row[1], row[2], row[3], L + j * stride, j, sums);
+            for (int64_t a = 0; a < 4; a++) left[a] = row[a][j] - sums[a];
+            if (i == j) {
+                if (!(left[0] > smallest)) return j;
+                pivot = square_root(left[0]);
+                inverse = 1.0 / pivot;
+            }
+            for (int64_t a = 0; a < 4; a++) row[a][j] = left[a] * inverse;
+        }
+        L[j * stride + j] = pivot;
+    }
+    return -1;
+}
+
+// right becomes L⁻¹ right, n entries.
+static inline void solve_lower(const double *L, int64_t n, int64_t stride, double *right) {
+    for (int64_t i = 0; i < n; i++) {
+        double total = right[i];
+        for (int64_t j = 0; j < i; j++) total -= L[i * stride + j] * right[j];
+        right[i] = total / L[i * stride + i];
+    }
+}
+
+// right becomes L⁻ᵀ right, n entries.
+static inline void solve_upper(const double *L, int64_t n, int64_t stride, double *right) {
+    for (int64_t i = n - 1; i >= 0; i--) {
+        right[i] /= L[i * stride + i];
+        for (int64_t j = 0; j < i; j++) right[j] -= L[i * stride + j] * right[i];
+    }
+}

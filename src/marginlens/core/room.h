@@ -1,0 +1,44 @@
+// Memory for the length of one call. All of it is taken before the work begins, so that a call that finds none has done nothing.
+#pragma once
+#include <stdint.h>
+#include <stdlib.h>
+
+constexpr int64_t OUT_OF_MEMORY = -1000, WRONG_SIZE = -1001;  // what a function returns then
+
+class Room {
+    struct Block {
+        Block *next;
+        double padding[7];  // what follows is aligned like a register of eight doubles
+    };
+    Block *last = nullptr;
+
+  public:
+    bool failed = false;
+    Room() = default;
+    Room(const Room &) = delete;
+    Room &operator=(const Room &) = delete;
+    ~Room() {
+        while (last) {
+            Block *block = last;
+            last = block->next;
+            free(block);
+        }
+    }
+
+    // Space for n values of a type, not filled; a null pointer, and `failed`, where there is none.
+    template <class T>
+    T *take(int64_t n) {
+        void *block = nullptr;
+        if (n < 0 || n > (int64_t)1 << 48 || posix_memalign(&block, 64, sizeof(Block) + n * sizeof(T))) {
+            failed = true;
+            return nullptr;
+        }
+        Block *taken = (Block *)block;
+        taken->next = last;
+        last = taken;
+        return (T *)(taken + 1);
+    }
+
+    double *doubles(int64_t n) { return take<double>(n); }
+    int64_t *integers(int64_t n) { return take<int64_t>(n); }
+};

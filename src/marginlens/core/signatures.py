@@ -1,0 +1,219 @@
+"""What the compiled functions take, read from their declarations, and the check of every argument before they are called.
+
+A declaration in `abi/*.cpp` has a parameter on each line with a comment: `(n, d)` is the shape of an array, `in 0..n` are bounds of a
+number or of all entries of an array, and `or none` lets None stand for the array. The sizes in shapes are parameters of the function too;
+they are taken from the arrays, so a caller gives everything but them, in the order of the declaration.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marginlens.errors import reject
+
+FOLDER = Path(__file__).parent
+OUT_OF_MEMORY, WRONG_SIZE = -1000, -1001  # as in room.h
+
+_TYPES = {
+    "double": np.float64,
+    "float": np.float32,
+    "int64_t": np.int64,
+    "int32_t": np.int32,
+    "uint64_t": np.uint64,
+    "uint32_t": np.uint32,
+    "uint8_t": np.uint8,
+    "bool": np.bool_,
+}
+_FUNCTION = re.compile(r"^DOOR (\w+)\((.*?)\) \{$", re.DOTALL | re.MULTILINE)
+_PARAMETER = re.compile(r"(const )?(\w+) (\*?)(\w+)$")
+_SHAPE, _BOUNDS = re.compile(r"\(([^)]*)\)"), re.compile(r"\bin (\S*)\.\.(\S*)")
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+
+Size = Callable[[dict[str, int]], int]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter: its type, and for an array the sizes of its axes, as names or as sums and products of sizes."""
+
+    name: str
+    kind: Any
+    is_array: bool
+    is_written: bool
+    is_optional: bool
+    shape: tuple[str, ...]
+    low: str
+    high: str
+
+    @cached_property
+    def sizes(self) -> tuple[Size, ...]:
+        """The size of each axis, from the sizes that are known."""
+        return tuple(_size(axis) for axis in self.shape)
+
+    @cached_property
+    def bounds(self) -> tuple[Size | None, Size | None]:
+        """The smallest and the largest value allowed, from the sizes that are known."""
+        return _size(self.low) if self.low else None, _size(self.high) if self.high else None
+
+    def checked(self, given: Any, known: dict[str, int]) -> Any:
+        """The array or number as the function gets it; `known` is filled with the sizes that its shape tells."""
+        if not self.is_array:
+            value = float(given) if self.kind is np.float64 else operator.index(given)
+            if isinstance(value, int):
+                known[self.name] = value
+            return value
+        if given is None and self.is_optional:
+            return None
+        if not isinstance(given, np.ndarray) or given.dtype != self.kind or given.ndim != len(self.shape):
+            raise self._refusal(_described(given))
+        for axis, length in zip(self.shape, given.shape, strict=True):
+            known.setdefault(axis, length)
+        if not (given.flags.c_contiguous and given.flags.aligned):
+            if self.is_written:
+                raise self._refusal(f"{_described(given)} that is not contiguous")
+            given = np.ascontiguousarray(given) if given.flags.aligned else given.copy()
+        if self.is_written and not given.flags.writeable:
+            raise self._refusal(f"{_described(given)} that is read-only")
+        return given
+
+    def check_sizes(self, given: Any, known: dict[str, int]) -> None:
+        """Refuse an array of another shape, and numbers out of bounds."""
+        if self.is_array and given is None:
+            return
+        if self.is_array and given.shape != tuple(size(known) for size in self.sizes):
+            raise self._refusal(_described(given), known)
+        low, high = self.bounds
+        if (low or high) and np.size(given):
+            least, most = (int(given.min()), int(given.max())) if self.is_array else (given, given)
+            if (low and least < low(known)) or (high and most > high(known)):
+                limits = f"{low(known) if low else ''}..{high(known) if high else ''}"
+                raise reject(self.name, f"whole numbers in {limits}", f"{least}..{most}")
+
+    def _refusal(self, got: str, known: dict[str, int] | None = None) -> Exception:
+        axes = self.shape if known is None else tuple(str(size(known)) for size in self.sizes)
+        what = "writable, contiguous array" if self.is_written else "array"
+        return reject(self.name, f"a {what} of {np.dtype(self.kind).name} with shape ({', '.join(axes)})", got)
+
+
+class CoreFunction:
+    """A compiled function; called with its arguments but the sizes, it returns a whole number."""
+
+    def __init__(self, name: str, parameters: tuple[Parameter, ...]) -> None:
+        self.name, self.parameters = name, parameters
+        axes = {axis for parameter in parameters for axis in parameter.shape}
+        self.given = tuple(parameter for parameter in parameters if parameter.name not in axes)
+        self.checks = tuple(
+            (k, parameter)
+            for k, parameter in enumerate(self.given)
+            if parameter.is_array or parameter.low or parameter.high
+        )
+
+    @cached_property
+    def _call(self) -> Any:
+        from marginlens.core.library import loaded
+
+        function = getattr(loaded(), self.name)
+        function.argtypes = [
+            ctypes.c_void_p if parameter.is_array else np.ctypeslib.as_ctypes_type(parameter.kind)
+            for parameter in self.parameters
+        ]
+        function.restype = ctypes.c_int64
+        return function
+
+    def __call__(self, *arguments: Any) -> int:
+        if len(arguments) != len(self.given):
+            raise TypeError(f"{self.name} takes {len(self.given)} arguments; got {len(arguments)}")
+        known: dict[str, int] = {}
+        arrays = [parameter.checked(given, known) for parameter, given in zip(self.given, arguments, strict=True)]
+        for k, parameter in self.checks:
+            parameter.check_sizes(arrays[k], known)
+        values = dict(zip((parameter.name for parameter in self.given), arrays, strict=True))
+        passed = [
+            _address(values[parameter.name])
+            if parameter.is_array
+            else values.get(parameter.name, known.get(parameter.name, 0))
+            for parameter in self.parameters
+        ]
+        result = int(self._call(*passed))
+        if result == OUT_OF_MEMORY:
+            raise MemoryError(f"not enough memory for {self.name}")
+        if result == WRONG_SIZE:
+            raise ValueError(f"{self.name} was called with arrays whose sizes do not fit each other: {known}")
+        return result
+
+    def __repr__(self) -> str:
+        return f"<compiled function {self.name}({', '.join(parameter.name for parameter in self.given)})>"
+
+
+@cache
+def core_functions() -> dict[str, CoreFunction]:
+    """All functions that the core declares, by name."""
+    found = {}
+    for file in sorted((FOLDER / "abi").glob("*.cpp")):
+        for name, declared in _FUNCTION.findall(file.read_text(encoding="utf-8")):
+            found[name] = CoreFunction(name, tuple(_parameters(declared)))
+    return found
+
+
+def _parameters(declared: str) -> list[Parameter]:
+    parameters = []
+    for line in declared.strip().splitlines():
+        code, _, comment = line.partition("//")
+        for text in filter(None, (part.strip() for part in code.split(","))):
+            matched = _PARAMETER.fullmatch(text)
+            if matched is None:
+                raise SyntaxError(f"a parameter of the core that cannot be read: {text!r}")
+            constant, kind, star, name = matched.groups()
+            shape, bounds = _SHAPE.search(comment), _BOUNDS.search(comment)
+            axes = tuple(axis.strip() for axis in shape[1].split(",") if axis.strip()) if star and shape else ()
+            low, high = bounds.groups() if bounds else ("", "")
+            parameters.append(
+                Parameter(
+                    name, _TYPES[kind], bool(star), bool(star and not constant), "or none" in comment, axes, low, high
+                )
+            )
+    return parameters
+
+
+def _size(text: str) -> Size:
+    """A whole number from those that are known: a name, a number, or a sum, difference or product of such."""
+    return _evaluation(ast.parse(text, mode="eval").body)
+
+
+def _evaluation(node: Any) -> Size:
+    match node:
+        case ast.Constant(value=int(value)):
+            return lambda known: value
+        case ast.Name(id=name):
+            return lambda known: known[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            negated = _evaluation(operand)
+            return lambda known: -negated(known)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            combine, first, second = _OPERATORS[type(op)], _evaluation(left), _evaluation(right)
+            return lambda known: combine(first(known), second(known))
+    raise SyntaxError(f"a size of the core that cannot be read: {ast.unparse(node)!r}")
+
+
+def _address(array: Any) -> int | None:
+    return None if array is None else array.__array_interface__["data"][0]
+
+
+def _described(given: Any) -> str:
+    if isinstance(given, np.ndarray):
+        return f"an array of {given.dtype} with shape {given.shape}"
+    return type(given).__name__
