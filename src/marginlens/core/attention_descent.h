@@ -7,30 +7,15 @@
 #include "gradient_coefficients.h"
 #include "linear_algebra.h"
 #include "room.h"
+#include "steps.h"
 
-enum End : int64_t { RAN_ALL = 0, STATIONARY = 1, NON_FINITE = 2, TIED = 3 };
-
-constexpr int64_t RESYNC = 64;           // steps after which accumulated logits are computed afresh
-constexpr double EXTREME_KEY = 1e60;     // keys beyond, or whose inverses are, are rescaled: no product of two keys and a weight leaves the range
+constexpr double EXTREME_KEY = 1e60;  // keys beyond, or whose inverses are, are rescaled: no product of two keys and a weight leaves the range
 
 // One problem: keys (n_inputs, n_tokens, d), scores (n_inputs, n_tokens) and lengths (n_inputs,).
 struct TokenProblem {
     const double *keys, *scores;
     const int64_t *lengths;
     int64_t n_inputs, n_tokens, d;
-};
-
-struct StepRule {
-    bool normalized;
-    double step;
-    int64_t loss;
-};
-
-// Which steps to take, and after which to keep p.
-struct Steps {
-    int64_t n_steps, stop;
-    const int64_t *save;
-    int64_t n_saved;
 };
 
 // Where a run stands: its state (width,), logits (n_places,), how it ended and the steps it has taken.
