@@ -4,6 +4,7 @@ import json
 import math
 import pickle
 import re
+from collections import Counter
 from html import unescape
 from itertools import pairwise
 
@@ -231,7 +232,7 @@ def test_what_occurs_once_is_a_token_of_few_texts_only():
 def test_a_phrase_is_shared_by_the_words_it_joins():
     pipeline = TextPipeline(stop_words=None, min_count=1)
     tokens, _ = WordsAndPhrases.fit(["not dull", "not dull"], pipeline, 2, 2)
-    spans = tokens.spans("not dull")
+    spans = tokens.read("not dull").spans()
     found = [(span.start, span.end, *(tokens.names[s] for s in span.tokens)) for span in spans]
     assert found == [(0, 3, "not", "not dull"), (4, 8, "dull", "not dull")]
     assert [span.shares for span in spans] == [(1.0, 0.5)] * 2
@@ -250,6 +251,30 @@ def test_contributions_add_up_to_the_output(data, fitted):
         assert sum(row.attention for row in told.rows) == pytest.approx(1.0, rel=1e3 * ROUNDING)
         assert told.label == fitted.predict([text])[0]
         assert told.probability == pytest.approx(fitted.predict_proba([text]).max(), rel=1e3 * ROUNDING)
+
+
+def test_an_explanation_has_the_bits_of_the_prediction(data, four_classes, fitted):
+    texts = ["", "zebra", "Dull dull, zebra: not DULL!", "naïve 😀 <br />film's", *data[0][5:9]]
+    sequences = [[3, 1, 3, 2], [0, 2, 1], [1, 1, 2], [3, 0, 2]] * 5
+    ids = AttentionTextClassifier(epochs=2).fit(sequences, [i % 3 for i in range(20)])
+    cut = AttentionTextClassifier(tokenizer=str.split, epochs=2).fit(*data)
+    several = AttentionTextClassifier(epochs=2).fit(*four_classes)
+    for model, samples in ((fitted, texts), (cut, texts), (several, texts), (ids, [[2, 9, 2, -1, 0], [8], [3, 1]])):
+        for sample in samples:
+            explanation = model.explain(sample)
+            assert list(explanation.probabilities) == model.predict_proba([sample])[0].tolist()
+            places = model.tokens_.positions([sample]).tokens.tolist()
+            assert {row.token: row.count for row in explanation.known} == Counter(
+                model.tokens_.names[s] for s in places
+            )
+            shares = [share for span, _ in explanation.words for share in span.shares]
+            assert sum(shares) == pytest.approx(len(places))
+            for span, part in explanation.words:
+                named = [
+                    next(row for row in explanation.rows if row.token == model.tokens_.names[s]) for s in span.tokens
+                ]
+                terms = [share * row.contribution / row.count for share, row in zip(span.shares, named, strict=True)]
+                assert part == pytest.approx(sum(terms), abs=1e3 * ROUNDING)
 
 
 def test_an_explanation_leads_with_what_speaks_for_the_decision(fitted):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from marginlens.pages import render
 from marginlens.result import Displayed, Headline, Tabular, axes_for, counted
 from marginlens.result.drawing import MAX_BARS, draw_bars
 from marginlens.result.palette import GLOBAL, LOCAL
-from marginlens.text.learning import log_probabilities, token_sets
+from marginlens.text.learning import TokenSets, log_probabilities
 from marginlens.text.phrases import Span
 from marginlens.typing import FloatArray
 
@@ -28,8 +28,7 @@ _DEEPEST = 0.45  # opacity of the deepest colour, on which dark and light letter
 FULL_COLOUR = 0.5  # contribution, in log-odds, from which on a word has the full colour: from 50 to 62 % by itself
 
 
-@dataclass(frozen=True)
-class TokenRow:
+class TokenRow(NamedTuple):
     """One distinct token of a text: how often it stands there, and what it does.
 
     `attention` is its share of the softmax, `a` = ⟨E_s,p⟩, `b` = ⟨E_s,v⟩ its vote, `contribution` = attention · b; the contributions of all
@@ -40,7 +39,7 @@ class TokenRow:
     """
 
     token: str
-    count: int
+    count: int  # type: ignore[assignment]  # in place of the method of tuples
     attention: float
     a: float
     b: float
@@ -190,7 +189,8 @@ class TextExplanation(Displayed, Tabular):
             "probabilities": {str(name): value for name, value in zip(self.classes, self.probabilities, strict=True)},
             "outputs": list(self.outputs),
             "tokens": [
-                asdict(row) | ({} if row.count else {"alpha": None, "posterior_difference": None}) for row in self.rows
+                row._asdict() | ({} if row.count else {"alpha": None, "posterior_difference": None})
+                for row in self.rows
             ],
         }
 
@@ -277,9 +277,10 @@ def html_page(explanations: list[TextExplanation], *, page: bool = True) -> str:
 
 def explain_sample(model: Any, sample: Any) -> TextExplanation:
     """The explanation of one text, or one list of token ids, by a fitted classifier; only its own tokens are looked at."""
-    places = model.tokens_.positions([sample])
-    ids, count = np.unique(places.tokens, return_counts=True)
-    outputs = model._votes().outputs(token_sets(places.tokens, places.offsets, len(model.a_)))[0]
+    text = model.tokens_.read(sample)
+    ids, place, count = np.unique(text.tokens, return_index=True, return_counts=True)
+    distinct = ids[np.argsort(place)].astype(np.int32)  # summed in this order, as for many texts, f has the same bits
+    outputs = model._votes().outputs(TokenSets(distinct, np.array([0, len(ids)]), len(model.a_)))[0]
     best = int(outputs[0] > 0.0) if len(outputs) == 1 else int(outputs.argmax())
     column = 0 if len(outputs) == 1 else best
     a = np.append(model.a_[ids], model.rest_a_)
@@ -290,20 +291,17 @@ def explain_sample(model: Any, sample: Any) -> TextExplanation:
     attention /= attention.sum()
     contributions = attention[:, None] * votes
     contribution = contributions[:, column]
-    each = dict(zip(ids.tolist(), (contribution[:-1] / count).tolist(), strict=True))  # of one of its places
-    words = tuple(
-        (span, sum(share * each[s] for s, share in zip(span.tokens, span.shares, strict=True)))
-        for span in model.tokens_.spans(sample)
-    )
+    of_a_place = (contribution[:-1] / count)[np.searchsorted(ids, text.part_of)]
+    of_words = np.bincount(text.word, text.share * of_a_place, len(text.bounds))
     trained = model.class_counts_[ids]  # (n_distinct, n_classes)
     inside = trained[:, 1 if len(outputs) == 1 else best]
     known = TokenStatistics(inside, trained.sum(axis=1) - inside, model.training_["positions"])
-    names = [*(model.tokens_.names[s] for s in ids.tolist()), REST_TOKEN]
+    names = (*map(model.tokens_.names.__getitem__, ids.tolist()), REST_TOKEN)
     alpha, difference = (np.append(values, np.nan) for values in (known.alpha, known.posterior_difference))
     columns = (np.append(count, 0), attention, a, votes[:, column], contribution, alpha, difference)
-    of_classes = (map(tuple, contributions.tolist()), (*map(tuple, trained.tolist()), ()))
-    rows = list(map(TokenRow, names, *(values.tolist() for values in columns), *of_classes))
-    rows.sort(key=lambda row: -abs(row.contribution))
+    of_classes = (zip(*contributions.T.tolist(), strict=True), (*zip(*trained.T.tolist(), strict=True), ()))
+    rows = list(map(TokenRow._make, zip(names, *(values.tolist() for values in columns), *of_classes, strict=True)))
+    order = np.argsort(-np.abs(contribution), kind="stable").tolist()
     classes = tuple(model.classes_.tolist())
     first, second = top_two(a[:-1])
     return TextExplanation(
@@ -312,8 +310,8 @@ def explain_sample(model: Any, sample: Any) -> TextExplanation:
         classes,
         float(outputs[column]),
         first - second,
-        tuple(rows),
-        words,
+        tuple(map(rows.__getitem__, order)),
+        tuple(zip(text.spans(), of_words.tolist(), strict=True)),
         tuple(outputs.tolist()),
         tuple(np.exp(log_probabilities(outputs[None])[0]).tolist()),
         model.training_["weighted"],

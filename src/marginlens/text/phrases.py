@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from marginlens.data.sequences import flat_sequences
 from marginlens.errors import calling, reject
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.text.vectorize import TextPipeline, TextVocabulary, offsets_of
-from marginlens.typing import IntArray
+from marginlens.typing import FloatArray, IntArray
 
 MAX_TOKENS = (
     1_500_000  # words and phrases together; the rarest phrases give way. Its cube, a phrase's key, is below 2^63
@@ -36,6 +37,26 @@ class TokenPlaces(NamedTuple):
 
     tokens: IntArray
     offsets: IntArray
+
+
+class ReadText(NamedTuple):
+    """One text: its tokens in the order of their places, where its words start and end, and the tokens that each word is part of.
+
+    Word `word[k]`, counted from 0 and in ascending order, has the share `share[k]` of one occurrence of the token `part_of[k]`.
+    """
+
+    tokens: IntArray
+    bounds: list[tuple[int, int]]
+    word: IntArray
+    part_of: IntArray
+    share: FloatArray
+
+    def spans(self) -> list[Span]:
+        """The words with their tokens."""
+        token, share = tuple(self.part_of.tolist()), tuple(self.share.tolist())
+        starts = np.searchsorted(self.word, np.arange(len(self.bounds) + 1)).tolist()
+        several = zip(self.bounds, pairwise(starts), strict=True)
+        return [Span(*bounds, token[first:last], share[first:last]) for bounds, (first, last) in several]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -84,7 +105,7 @@ class WordsAndPhrases:
             for length, (keys, n_times) in enumerate(found, start=2)
         )
         tokens = cls(words, phrases)
-        return tokens, tokens._with_phrases(ids, offsets)
+        return tokens, _in_order(ids, offsets, tokens._phrases_in(ids, offsets))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -101,21 +122,22 @@ class WordsAndPhrases:
     def positions(self, texts: Any) -> TokenPlaces:
         """The tokens of texts, in the order of their places."""
         with calling(texts="X"):
-            return self._with_phrases(*self.vocabulary.positions(texts))
+            ids, offsets = self.vocabulary.positions(texts)
+        return _in_order(ids, offsets, self._phrases_in(ids, offsets))
 
-    def spans(self, text: str) -> list[Span]:
-        """The words of one text; a phrase is shared by the words it joins."""
+    def read(self, text: str) -> ReadText:
+        """One text; a phrase is shared by the words it joins."""
         words = self.vocabulary.spans(text)
         ids = np.array([s for _, _, several in words for s in several], dtype=np.int64)
-        word_of = [k for k, (_, _, several) in enumerate(words) for _ in several]
-        tokens = [list(several) for _, _, several in words]
-        shares = [[1.0] * len(several) for several in tokens]
-        for length, phrase, places in self._phrases_in(ids, np.array([0, len(ids)])):
-            for s, t in zip(phrase.tolist(), places.tolist(), strict=True):
-                for j in range(length):
-                    tokens[word_of[t + j]].append(s)
-                    shares[word_of[t + j]].append(1.0 / length)
-        return [Span(start, end, tuple(tokens[k]), tuple(shares[k])) for k, (start, end, _) in enumerate(words)]
+        offsets = np.array([0, len(ids)])
+        found = list(self._phrases_in(ids, offsets))
+        word_of = np.array([k for k, (_, _, several) in enumerate(words) for _ in several], dtype=np.int64)
+        joined = [word_of, *(word_of[(t[:, None] + np.arange(length)).ravel()] for length, _, t in found)]
+        word, part_of = np.concatenate(joined), np.concatenate([ids, *(np.repeat(s, length) for length, s, _ in found)])
+        share = np.repeat([1.0, *(1.0 / length for length, _, _ in found)], list(map(len, joined)))
+        order = np.argsort(word, kind="stable")
+        bounds = [(start, end) for start, end, _ in words]
+        return ReadText(_in_order(ids, offsets, found).tokens, bounds, word[order], part_of[order], share[order])
 
     @cached_property
     def _keys(self) -> tuple[IntArray, ...]:
@@ -135,16 +157,6 @@ class WordsAndPhrases:
                 yield length, first + k[hit], places[hit]
             first += len(known)
 
-    def _with_phrases(self, words: IntArray, offsets: IntArray) -> TokenPlaces:
-        """Every word, followed by the phrases that start with it."""
-        tokens, order = [words.astype(np.int64)], [MAX_PHRASE * np.arange(len(words))]
-        for length, phrase, places in self._phrases_in(words, offsets):
-            tokens.append(phrase)
-            order.append(MAX_PHRASE * places + length - 1)
-        rank = np.concatenate(order)
-        sorting = np.argsort(rank, kind="stable")
-        return TokenPlaces(np.concatenate(tokens)[sorting], np.searchsorted(rank[sorting], MAX_PHRASE * offsets))
-
 
 @dataclass(frozen=True)
 class PlainIds:
@@ -159,7 +171,7 @@ class PlainIds:
             data = LabelledSequences(sequences, np.ones(len(sequences)))
         return cls(data.n_vocabulary), TokenPlaces(data.tokens, data.offsets)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """(n_tokens,) each id in digits."""
         return tuple(map(str, range(self.n_tokens)))
@@ -174,10 +186,13 @@ class PlainIds:
         kept = (tokens >= 0) & (tokens < self.n_tokens)
         return TokenPlaces(tokens[kept], offsets_of(kept)[offsets])
 
-    def spans(self, sequence: Any) -> list[Span]:
-        """The ids of one sequence; `start` counts positions."""
-        ids = flat_sequences([sequence])[0].tolist()
-        return [Span(t, t + 1, *(((s,), (1.0,)) if 0 <= s < self.n_tokens else ((), ()))) for t, s in enumerate(ids)]
+    def read(self, sequence: Any) -> ReadText:
+        """One sequence, whose words are its ids; their places count positions."""
+        with calling(sequences="X"):
+            ids = flat_sequences([sequence])[0]
+        word = np.flatnonzero((ids >= 0) & (ids < self.n_tokens))
+        bounds = [(t, t + 1) for t in range(len(ids))]
+        return ReadText(ids[word], bounds, word, ids[word], np.ones(len(word)))
 
 
 def check_unicode(words: Iterable[str], argument: str, what: str) -> None:
@@ -198,6 +213,17 @@ def _phrase_keys(words: IntArray, offsets: IntArray, n_words: int, length: int) 
     for j in range(1, length):
         keys = keys * n_words + words[places + j]
     return keys, places
+
+
+def _in_order(words: IntArray, offsets: IntArray, found: Iterable[tuple[int, IntArray, IntArray]]) -> TokenPlaces:
+    """Every word, followed by the phrases that start with it."""
+    tokens, order = [words.astype(np.int64)], [MAX_PHRASE * np.arange(len(words))]
+    for length, phrase, places in found:
+        tokens.append(phrase)
+        order.append(MAX_PHRASE * places + length - 1)
+    rank = np.concatenate(order)
+    sorting = np.argsort(rank, kind="stable")
+    return TokenPlaces(np.concatenate(tokens)[sorting], np.searchsorted(rank[sorting], MAX_PHRASE * offsets))
 
 
 def _words_of_keys(keys: IntArray, n_words: int, length: int) -> IntArray:

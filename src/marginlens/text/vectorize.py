@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,8 +91,14 @@ class Cleaning:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where each word of `words(text)` starts and ends in the text."""
+        return self.located(text)[1]
+
+    def located(self, text: str) -> tuple[list[str], list[tuple[int, int]]]:
+        """The words of a text, and where each starts and ends in it."""
         plain = self._without_markup(text)
-        return [match.span() for match in self._pattern(plain).finditer(plain)]
+        parts = self._pattern(plain).split(plain)  # in turn what stands between words, and a word
+        ends = list(accumulate(map(len, parts)))
+        return parts[1::2], list(zip(ends[:-1:2], ends[1::2], strict=True))
 
     def normalize(self, word: str) -> str:
         """How a word is written once capitals, accents and curly apostrophes are dropped."""
@@ -141,15 +148,16 @@ class TokenizerWords(Cleaning):
             raise reject("tokenizer", "a function from a text to a list of strings", type(found).__name__)
         return list(found)
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where each word stands, as far as it can be found again: from left to right, capitals and marks of subwords aside."""
+    def located(self, text: str) -> tuple[list[str], list[tuple[int, int]]]:
+        """The words, and where each stands as far as it can be found again: from left to right, capitals and marks of subwords aside."""
+        words = self.words(text)
         folded, end, spans = text.lower() if len(text.lower()) == len(text) else text, 0, []
-        for word in self.words(text):
+        for word in words:
             bare = word.lower().removeprefix("##").lstrip("\u0120\u2581").removesuffix("</w>")
             start = folded.find(bare, end) if bare else -1
             spans.append((start, start + len(bare)) if start >= 0 else (end, end))
             end = spans[-1][1]
-        return spans
+        return words, spans
 
     def normalize(self, word: str) -> str:
         """The word as it is."""
@@ -167,7 +175,7 @@ def _word_pattern(keep_punctuation: bool, is_ascii: bool, characters: bool = Fal
         letters = rf"(?:[^\W_]++[{marks}]*+)++"
         word = rf"[^\W_][{marks}]*+" if characters else rf"{letters}(?:['\u2019]{letters})*+"
     signs = r"[^\w\s]|_" if is_ascii else rf"{_EMOJI}|[^\w\s]|_"
-    return re.compile(rf"{word}|{signs}" if keep_punctuation else word)
+    return re.compile(rf"({word}|{signs})" if keep_punctuation else rf"({word})")
 
 
 def _is_accent(mark: str) -> bool:
@@ -414,6 +422,8 @@ class TextPipeline:
         """What each word becomes: no token, one, or several."""
         forms = [self.cleaning.normalize(word) for word in words]
         parts = {form: self._parts(form) for form in dict.fromkeys(forms)}
+        if self.stemming is None and self.pieces is None:
+            return [parts[form] for form in forms]
         whole = list(dict.fromkeys(part for several in parts.values() for part in several))
         stems = self.stemming.stems(whole) if self.stemming else whole
         distinct = list(dict.fromkeys(stems))
@@ -503,11 +513,14 @@ class TextVocabulary:
 
     def spans(self, text: str) -> list[tuple[int, int, list[int]]]:
         """For each word of one text: where it starts, where it ends, and the ids of its tokens, none of an unknown word; no stop words."""
-        spans = self.pipeline.cleaning.spans(text)
-        tokens = self.pipeline.tokens_of(self.pipeline.cleaning.words(text))
-        known = self._index
-        ids = [[known[name] for name in names if name in known] for names in tokens]
-        return [(*span, several) for span, names, several in zip(spans, tokens, ids, strict=True) if names]
+        words, spans = self.pipeline.cleaning.located(text)
+        distinct, known = list(dict.fromkeys(words)), self._index
+        ids = {
+            word: [known[name] for name in names if name in known]
+            for word, names in zip(distinct, self.pipeline.tokens_of(distinct), strict=True)
+            if names
+        }
+        return [(*span, ids[word]) for word, span in zip(words, spans, strict=True) if word in ids]
 
     def __len__(self) -> int:
         return len(self.names)
