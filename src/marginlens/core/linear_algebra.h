@@ -79,6 +79,58 @@ static inline void vecmat(const double *weights, const double *A, const int64_t 
     }
 }
 
+// ‖x‖², ‖y‖² and x · y, n entries, a multiple of the number of lanes.
+CORE void products_of_two(const double *x, const double *y, int64_t n, double *xx, double *yy, double *xy) {
+    Lanes a = spread(0.0), b = a, c = a;
+    for (int64_t k = 0; k < n; k += N_LANES) {
+        const Lanes u = load(x, k), v = load(y, k);
+        a += u * u;
+        b += v * v;
+        c += u * v;
+    }
+    *xx = lane_sum(a), *yy = lane_sum(b), *xy = lane_sum(c);
+}
+
+// x becomes cosine (x - first y) and y becomes cosine (y + second x), n entries, a multiple of the number of lanes.
+CORE void rotate(double cosine, double first, double second, double *x, double *y, int64_t n) {
+    for (int64_t k = 0; k < n; k += N_LANES) {
+        const Lanes u = load(x, k), v = load(y, k);
+        store(x, k, cosine * (u - first * v));
+        store(y, k, cosine * (v + second * u));
+    }
+}
+
+// `height` rows of a matrix product from the place b on, a register of each; the rows of X lie `down` apart and its entries `across`.
+template <class Register, int height>
+CORE void product_of_rows(
+    const double *X, int64_t down, int64_t across, const double *Y, int64_t n, double *out, int64_t width, int64_t b) {
+    Register sums[height];
+    for (int a = 0; a < height; a++) sums[a] = Register{};
+    for (int64_t k = 0; k < n; k++) {
+        Register row;
+        __builtin_memcpy(&row, Y + k * width + b, sizeof row);
+        for (int a = 0; a < height; a++) sums[a] += row * X[a * down + k * across];
+    }
+    for (int a = 0; a < height; a++) store(out, a * width + b, sums[a]);
+}
+
+// out = X Y with out[a, b] = Σ_{k<n} X[a down + k across] Y[k, b], added up in the order of k. The rows of Y and of out, `height` of them, lie
+// `width` apart, a multiple of the number of lanes.
+static inline void matrix_product(
+    const double *X, int64_t down, int64_t across, const double *Y, int64_t n, double *out, int64_t height, int64_t width) {
+    int64_t a = 0;
+    for (; a + 4 <= height; a += 4) {
+        int64_t b = 0;
+        for (; b + 8 <= width; b += 8) product_of_rows<Eight, 4>(X + a * down, down, across, Y, n, out + a * width, width, b);
+        if (b < width) product_of_rows<Lanes, 4>(X + a * down, down, across, Y, n, out + a * width, width, b);
+    }
+    for (; a < height; a++) {
+        int64_t b = 0;
+        for (; b + 8 <= width; b += 8) product_of_rows<Eight, 1>(X + a * down, down, across, Y, n, out + a * width, width, b);
+        if (b < width) product_of_rows<Lanes, 1>(X + a * down, down, across, Y, n, out + a * width, width, b);
+    }
+}
+
 // The largest modulus among n entries.
 CORE double max_abs(const double *x, int64_t n) {
     double largest = 0.0;

@@ -42,7 +42,7 @@ from marginlens.errors import InputError, real_array, reject, whole_number
 from marginlens.gpu.device import Device, as_device, to_host
 from marginlens.losses.margin import Logistic, as_loss, compiled_code
 from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Nuclear, Spectral, as_norm
-from marginlens.norms.kernels import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
+from marginlens.norms.entrywise import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
 from marginlens.optimizers import (
     Adam,
     Blockwise,

@@ -28,7 +28,7 @@ from marginlens.gpu.descent import (
     Steps,
 )
 from marginlens.gpu.device import Device, to_host
-from marginlens.norms.kernels import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
+from marginlens.norms.entrywise import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
 from marginlens.optimizers.schedules import sizes_of
 from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import LOCAL

@@ -13,9 +13,13 @@ import numpy as np
 
 from marginlens.directions import length
 from marginlens.errors import float_array, real_number, reject
-from marginlens.norms.kernels import LARGEST_ENTRY, POWER, SIGN, TIE_RTOL, steepest_entries, steepest_log_entries
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
+
+LARGEST_ENTRY, EUCLIDEAN, SIGN, POWER = range(
+    4
+)  # codes of the steepest directions of L1, L2, LInf and Lp, as in core/norms.h
+TIE_RTOL = 1e-12  # of the largest modulus: entries this close to it are as large, whichever way sums were rounded
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class L1:
 
     def steepest(self, g: FloatArray) -> FloatArray:
         """sign(g_k) e_k of the first k with |g_k| = ‖g‖∞; zero where g is zero."""
-        return _steepest(g, self.code, self.power)
+        return self.direction_of(_single(g))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
         """Steepest directions of gradients (…, *shape), with entries compared by their logarithms."""
@@ -100,7 +104,7 @@ class LInf:
 
     def steepest(self, g: FloatArray) -> FloatArray:
         """sign(g), entry by entry, with sign(0) = 0."""
-        return _steepest(g, self.code, self.power)
+        return np.sign(float_array(g, "g"))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
         """Signs of the entries (…, *shape), which no scale changes."""
@@ -145,16 +149,17 @@ class Lp:
 
     def steepest(self, g: FloatArray) -> FloatArray:
         """sign(g_j) (|g_j|/‖g‖_q)^(1/(p − 1)); zero where g is zero."""
-        return _steepest(g, self.code, self.p)
+        return self.direction_of(_single(g))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
         """Steepest directions of gradients (…, *shape), with the roots of entries taken from their logarithms."""
         flat, scales = entries(gradient)
-        shape, direction = flat.shape, np.empty_like(flat)
-        for one, scale, out in zip(
-            flat.reshape(-1, shape[-1]), scales.reshape(-1, shape[-1]), direction.reshape(-1, shape[-1]), strict=True
-        ):
-            steepest_log_entries(one, scale, self.p, out)
+        with np.errstate(divide="ignore"):
+            logs = np.log(np.abs(flat)) + scales
+        largest = np.max(logs, axis=-1, keepdims=True, initial=-np.inf)
+        sizes = np.exp((logs - np.where(largest == -np.inf, 0.0, largest)) / (self.p - 1.0))
+        norms = np.sum(sizes**self.p, axis=-1, keepdims=True) ** (1.0 / self.p)
+        direction = np.divide(np.sign(flat) * sizes, norms, out=np.zeros_like(flat), where=norms != 0.0)
         return direction.reshape(gradient.array.shape)
 
 
@@ -176,8 +181,6 @@ def _power_norm(x: FloatArray, argument: str, power: float) -> float:
     return largest * float(np.sum((sizes / largest) ** power)) ** (1.0 / power)
 
 
-def _steepest(g: FloatArray, code: int, power: float) -> FloatArray:
-    gradient = np.ascontiguousarray(float_array(g, "g"))
-    out = np.empty_like(gradient)
-    steepest_entries(gradient.ravel(), code, power, out.reshape(-1))
-    return out
+def _single(g: FloatArray) -> LogScaled:
+    gradient = float_array(g, "g")
+    return LogScaled(gradient, np.zeros(()), gradient.ndim)

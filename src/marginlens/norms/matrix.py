@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from marginlens import core
 from marginlens.directions import length
 from marginlens.errors import float_array, reject
-from marginlens.kernels.graded_svd import leading_pair, polar_factor
 from marginlens.norms.entrywise import L2
-from marginlens.norms.kernels import steepest_rows
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
@@ -42,7 +42,7 @@ class Spectral:
 
     def steepest(self, g: FloatArray) -> FloatArray:
         """U Vᵀ of the singular value decomposition of g, over the singular values that are not zero."""
-        return _polar(*_row_terms(_matrix(g, "g")))
+        return _direction(_matrix(g, "g"), _polar)
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
         """Steepest directions of gradients (…, n_rows, n_columns), small singular values and all."""
@@ -68,7 +68,7 @@ class Nuclear:
 
     def steepest(self, g: FloatArray) -> FloatArray:
         """u vᵀ of the largest singular value of g; zero where g is zero."""
-        return _leading(*_row_terms(_matrix(g, "g")))
+        return _direction(_matrix(g, "g"), _leading)
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
         """Steepest directions of gradients (…, n_rows, n_columns)."""
@@ -94,17 +94,11 @@ class MaxRow:
 
     def steepest(self, g: FloatArray) -> FloatArray:
         """g with its rows divided by their norms."""
-        matrix = np.ascontiguousarray(_matrix(g, "g"))
-        out = np.empty_like(matrix)
-        steepest_rows(matrix, out)
-        return out
+        return _unit_rows(_matrix(g, "g"))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
         """Steepest directions of gradients (…, n_rows, n_columns), each row in a scale of its own."""
-        array = np.ascontiguousarray(row_scaled(gradient)[0])
-        out = np.empty_like(array)
-        steepest_rows(array.reshape(-1, array.shape[-1]), out.reshape(-1, array.shape[-1]))
-        return out
+        return _unit_rows(row_scaled(gradient)[0])
 
 
 def row_scaled(gradient: LogScaled) -> tuple[FloatArray, FloatArray]:
@@ -135,33 +129,39 @@ def _schatten(x: Any, argument: str, order: Any) -> float:
     return largest * float(np.linalg.norm(matrix / largest, order))
 
 
-def _row_terms(matrix: FloatArray, log_scale: FloatArray | None = None) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """A matrix with scaled rows as a sum of rank-one terms e_i row_iᵀ."""
-    n_rows = len(matrix)
-    scales = np.zeros(n_rows) if log_scale is None else np.array(log_scale, dtype=np.float64)
-    return np.eye(n_rows), np.ascontiguousarray(matrix), scales
+def _unit_rows(matrix: FloatArray) -> FloatArray:
+    """Every row divided by its Euclidean norm; zero rows stay zero."""
+    sizes = length(matrix)[..., None]
+    return np.divide(matrix, sizes, out=np.zeros_like(matrix), where=sizes != 0.0)
+
+
+def _direction(matrix: FloatArray, directions: Any) -> FloatArray:
+    """The direction of a matrix, as a sum of rank-one terms e_i row_iᵀ."""
+    found: FloatArray = directions(np.eye(len(matrix))[None], matrix[None], np.zeros((1, len(matrix))))[0]
+    return found
+
+
+def _for_each(gradient: LogScaled, directions: Any) -> FloatArray:
+    """The direction of each matrix of a batch, from its rank-one terms where they are known."""
+    array, scales = row_scaled(gradient)
+    left, right = np.eye(array.shape[-2])[None], array
+    if gradient.terms is not None:
+        left, right, scales = gradient.terms.left, gradient.terms.right, gradient.terms.log_scale
+        left = left.reshape(-1, *left.shape[-2:])
+    count = math.prod(array.shape[:-2])
+    found = directions(left, right.reshape(count, *right.shape[-2:]), scales.reshape(count, scales.shape[-1]))
+    return np.asarray(found).reshape(array.shape)
 
 
 def _polar(left: FloatArray, right: FloatArray, log_scale: FloatArray) -> FloatArray:
-    out = np.empty((left.shape[1], right.shape[1]))
-    polar_factor(left, right, log_scale, out)
+    """Σ_k u_k v_kᵀ, (batch, d_left, d_right), of terms left (batch, m, d_left) or (1, m, d_left), right and log_scale (batch, m)."""
+    out = np.empty((len(right), left.shape[2], right.shape[2]))
+    core.polar_factors(left, right, log_scale, out, np.empty(len(right), dtype=np.int64))
     return out
 
 
 def _leading(left: FloatArray, right: FloatArray, log_scale: FloatArray) -> FloatArray:
-    u, v = np.empty(left.shape[1]), np.empty(right.shape[1])
-    leading_pair(left, right, log_scale, u, v)
-    return np.outer(u, v)
-
-
-def _for_each(gradient: LogScaled, direction: Any) -> FloatArray:
-    """The direction of each matrix of a batch, from its rank-one terms where they are known."""
-    array, scales = row_scaled(gradient)
-    out = np.empty_like(array)
-    for place in np.ndindex(array.shape[:-2]):
-        if gradient.terms is None:
-            out[place] = direction(*_row_terms(array[place], scales[place]))
-        else:
-            terms = gradient.terms[place]
-            out[place] = direction(*map(np.ascontiguousarray, (terms.left, terms.right, terms.log_scale)))
-    return out
+    """u vᵀ of the largest singular value of each sum of terms."""
+    u, v = np.empty((len(right), left.shape[2])), np.empty((len(right), right.shape[2]))
+    core.leading_pairs(left, right, log_scale, u, v, np.empty(len(right)))
+    return u[:, :, None] * v[:, None, :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from marginlens import core
 from marginlens.directions import length
 from marginlens.errors import reject
-from marginlens.kernels.graded_svd import singular_triplets
 from marginlens.typing import FloatArray
 
 MAX_SPREAD = 600.0  # of the logarithms of terms that one scale serves: e^-600 squared is no float64, but itself is one
@@ -83,17 +84,11 @@ class RankOneTerms:
     def singular_terms(self) -> RankOneTerms:
         """The same matrices as sums over their singular values, min(d_left, d_right) terms of which some may be zero."""
         batch, count = self.left.shape[:-2], min(self._shape)
-        left, right = np.zeros((*batch, count, self._shape[0])), np.zeros((*batch, count, self._shape[1]))
-        scale = np.zeros((*batch, count))
-        for place in np.ndindex(batch):
-            U, V, logs = singular_triplets(
-                np.ascontiguousarray(self.left[place]),
-                np.ascontiguousarray(self.right[place]),
-                np.ascontiguousarray(self.log_scale[place]),
-            )
-            used = (*place, slice(len(logs)))
-            left[used], right[used], scale[used] = U, V, logs
-        return RankOneTerms(left, right, scale)
+        n = math.prod(batch)
+        given = [x.reshape(n, *x.shape[len(batch) :]) for x in (self.left, self.right, self.log_scale)]
+        left, right, scale = (np.empty((n, count, *x.shape[2:])) for x in given)
+        core.singular_triplets(*given, left, right, scale, np.empty(n, dtype=np.int64))
+        return RankOneTerms(*(x.reshape(*batch, *x.shape[1:]) for x in (left, right, scale)))
 
     def _dense_by_entry(self, logs: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The sum with a scale for each entry: that of the largest of its terms that is not zero there."""

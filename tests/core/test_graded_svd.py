@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marginlens.kernels.graded_svd import (
-    leading_pair,
-    polar_factor,
-    polar_factor_in,
-    singular_triplets,
-    workspace,
-)
+from marginlens import core
 
 ORACLE_DIGITS = 80  # beyond the spread of the scales
 
@@ -24,9 +18,25 @@ def terms(seed, n_terms=6, d_left=7, d_right=8, spread=0.0):
 
 
 def polar(left, right, log_scale):
-    out = np.full((left.shape[1], right.shape[1]), np.nan)
-    rank = polar_factor(left, right, log_scale, out)
-    return out, rank
+    out, ranks = np.full((1, left.shape[1], right.shape[1]), np.nan), np.full(1, -1)
+    core.polar_factors(left[None], right[None], log_scale[None], out, ranks)
+    return out[0], ranks[0]
+
+
+def leading_pair(left, right, log_scale):
+    u, v, logs = np.ones((1, left.shape[1])), np.ones((1, right.shape[1])), np.ones(1)
+    core.leading_pairs(left[None], right[None], log_scale[None], u, v, logs)
+    return u[0], v[0], logs[0]
+
+
+def triplets(left, right, log_scale):
+    count = min(left.shape[1], right.shape[1])
+    U, V = np.ones((1, count, left.shape[1])), np.ones((1, count, right.shape[1]))
+    logs, ranks = np.ones((1, count)), np.full(1, -1)
+    core.singular_triplets(left[None], right[None], log_scale[None], U, V, logs, ranks)
+    assert not U[0, ranks[0] :].any()
+    assert not V[0, ranks[0] :].any()
+    return U[0, : ranks[0]], V[0, : ranks[0]], logs[0, : ranks[0]]
 
 
 def exact_core(left, right, log_scale):
@@ -61,18 +71,18 @@ def test_polar_factors_against_80_digits(spread):
 def test_singular_values_and_the_leading_pair_against_80_digits(spread):
     left, right, log_scale = terms(2, 4, 5, 6, spread)
     with mpmath.workdps(ORACLE_DIGITS + int(spread / 2.0)):
-        QL, core, QR = exact_core(left, right, log_scale)
-        U, values, Vt = mpmath.svd_r(core)
+        QL, square, QR = exact_core(left, right, log_scale)
+        U, values, Vt = mpmath.svd_r(square)
         logs = np.array([float(mpmath.log(value)) for value in values])
         pair = np.array(((QL * U[:, 0]) * (Vt[0, :] * QR.T)).tolist(), dtype=float)
-    left_vectors, right_vectors, log_values = singular_triplets(left, right, log_scale)
+    left_vectors, right_vectors, log_values = triplets(left, right, log_scale)
     order = np.argsort(-log_values)
     assert np.allclose(log_values[order], logs, rtol=0, atol=1e-12)
     assert np.allclose(np.outer(left_vectors[order[0]], right_vectors[order[0]]), pair, rtol=0, atol=1e-13)
     assert np.allclose(left_vectors @ left_vectors.T, np.eye(4), rtol=0, atol=1e-13)
     assert np.allclose(left_vectors.T @ right_vectors, polar(left, right, log_scale)[0], rtol=0, atol=1e-13)
-    u, v = np.empty(5), np.empty(6)
-    assert leading_pair(left, right, log_scale, u, v) == pytest.approx(logs[0], abs=1e-12)
+    u, v, log_value = leading_pair(left, right, log_scale)
+    assert log_value == pytest.approx(logs[0], abs=1e-12)
     assert np.allclose(np.outer(u, v), pair, rtol=0, atol=1e-13)
 
 
@@ -143,20 +153,42 @@ def test_terms_that_cancel_and_terms_that_are_zero():
     nothing, rank = polar(left, np.zeros_like(right), log_scale)
     assert rank == 0
     assert not nothing.any()
-    u, v = np.ones(4), np.ones(5)
-    assert leading_pair(left, np.zeros_like(right), log_scale, u, v) == -np.inf
+    u, v, log_value = leading_pair(left, np.zeros_like(right), log_scale)
+    assert log_value == -np.inf
     assert not u.any()
     assert not v.any()
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 3), (2, 3, 0), (0, 0, 0)])
+def test_sums_without_terms_or_entries_have_rank_zero(shape):
+    nothing = np.ones(shape[:2]), np.ones((shape[0], shape[2])), np.zeros(shape[0])
+    found, rank = polar(*nothing)
+    assert rank == 0
+    assert not found.any()
+    assert leading_pair(*nothing)[2] == -np.inf
+    assert len(triplets(*nothing)[2]) == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e308, 5e-324])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_numbers_that_are_none_or_extreme(bad, place):
+    given = terms(7, 5, 6, 4, 3.0)
+    given[place].flat[3] = bad
+    found, rank = polar(*given)
+    assert 0 <= rank <= 4
+    assert np.isfinite(found).all() or not abs(bad) < np.inf
 
 
 def test_left_vectors_that_stay_change_no_bit():
     rng = np.random.default_rng(6)
     left = rng.normal(size=(5, 4))
-    work, out = workspace(5, 4, 6), np.empty((4, 6))
+    rights, scales = rng.normal(size=(40, 5, 6)), np.cumsum(rng.normal(size=(40, 5)), axis=1)
+    scales -= np.arange(40)[:, None] * np.arange(5.0)
+    for step in range(3, 40, 7):
+        scales[step, step % 5] = -np.inf
+    out, ranks = np.empty((40, 4, 6)), np.empty(40, dtype=np.int64)
+    core.polar_factors(left[None], rights, scales, out, ranks)
     for step in range(40):
-        right, log_scale = rng.normal(size=(5, 6)), np.cumsum(rng.normal(size=5)) - step * np.arange(5.0)
-        log_scale[step % 5] = -np.inf if step % 7 == 3 else log_scale[step % 5]
-        rank = polar_factor_in(work, left, right, log_scale, True, out)
-        fresh, its_rank = polar(left, right, log_scale)
-        assert rank == its_rank
-        assert np.array_equal(out, fresh)
+        fresh, rank = polar(left, rights[step], scales[step])
+        assert ranks[step] == rank
+        assert np.array_equal(out[step], fresh)
