@@ -55,23 +55,39 @@ CORE double double_of(uint64_t bits) {
 }
 CORE double power_of_two(double x) { return double_of(bits_of(x) << 52); }
 
+#if defined(__clang__) || __GNUC__ >= 12
+#define CHOOSE __builtin_shufflevector  // entries of two vectors, by their numbers
+#else
+#define CHOOSE(x, y, ...) __builtin_shuffle(x, y, WholeLanes{__VA_ARGS__})
+#endif
+
 // ((0) + (1)) + ((2) + (3)).
-CORE double lane_sum(Lanes x) { return (x[0] + x[1]) + (x[2] + x[3]); }
+CORE double lane_sum(Lanes x) {
+    const Lanes pairs = x + CHOOSE(x, x, 1, 0, 3, 2);
+    return pairs[0] + pairs[2];
+}
 CORE double lane_max(Lanes x) { return larger(larger(x[0], x[1]), larger(x[2], x[3])); }
 
 // The 4 × 4 matrix with these rows, by its columns.
 CORE void transpose(Lanes &a, Lanes &b, Lanes &c, Lanes &d) {
-    const Lanes ab_even{a[0], b[0], a[2], b[2]}, ab_odd{a[1], b[1], a[3], b[3]};
-    const Lanes cd_even{c[0], d[0], c[2], d[2]}, cd_odd{c[1], d[1], c[3], d[3]};
-    a = Lanes{ab_even[0], ab_even[1], cd_even[0], cd_even[1]};
-    b = Lanes{ab_odd[0], ab_odd[1], cd_odd[0], cd_odd[1]};
-    c = Lanes{ab_even[2], ab_even[3], cd_even[2], cd_even[3]};
-    d = Lanes{ab_odd[2], ab_odd[3], cd_odd[2], cd_odd[3]};
+    const Lanes ab_even = CHOOSE(a, b, 0, 4, 2, 6), ab_odd = CHOOSE(a, b, 1, 5, 3, 7);
+    const Lanes cd_even = CHOOSE(c, d, 0, 4, 2, 6), cd_odd = CHOOSE(c, d, 1, 5, 3, 7);
+    a = CHOOSE(ab_even, cd_even, 0, 1, 4, 5);
+    b = CHOOSE(ab_odd, cd_odd, 0, 1, 4, 5);
+    c = CHOOSE(ab_even, cd_even, 2, 3, 6, 7);
+    d = CHOOSE(ab_odd, cd_odd, 2, 3, 6, 7);
+}
+
+// The sums over the lanes of four values, each added as `lane_sum` does.
+CORE Lanes lane_sums(Lanes a, Lanes b, Lanes c, Lanes d) {
+    transpose(a, b, c, d);
+    return (a + b) + (c + d);
 }
 
 // ---- eight numbers: one register of AVX-512, or twice four lanes
 
-#ifdef __AVX512F__
+#if defined(__AVX512F__) && (defined(__clang__) || __GNUC__ >= 12)
+#define WIDE_REGISTERS
 typedef double Eight __attribute__((vector_size(64)));
 typedef int64_t WholeEight __attribute__((vector_size(64)));
 CORE Eight modulus(Eight x) {
@@ -80,9 +96,9 @@ CORE Eight modulus(Eight x) {
 }
 CORE Eight power_of_two(Eight x) { return (Eight)((WholeEight)x << 52); }
 CORE Eight where_greater(Eight x, Eight y, Eight yes, Eight no) { return x > y ? yes : no; }
-CORE Eight join(Lanes a, Lanes b) { return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7); }
-CORE Lanes low_half(Eight x) { return __builtin_shufflevector(x, x, 0, 1, 2, 3); }
-CORE Lanes high_half(Eight x) { return __builtin_shufflevector(x, x, 4, 5, 6, 7); }
+CORE Eight join(Lanes a, Lanes b) { return CHOOSE(a, b, 0, 1, 2, 3, 4, 5, 6, 7); }
+CORE Lanes low_half(Eight x) { return CHOOSE(x, x, 0, 1, 2, 3); }
+CORE Lanes high_half(Eight x) { return CHOOSE(x, x, 4, 5, 6, 7); }
 CORE Eight load_8(const double *x, int64_t k) {
     Eight y;
     __builtin_memcpy(&y, x + k, sizeof y);

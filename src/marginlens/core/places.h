@@ -96,7 +96,7 @@ CORE void combine_places(const double *A, int64_t n, int64_t m, const double *x,
 // out = Aᵀ x: the n rows of A, m places each, added up with the weights x. How many places are taken at a time changes no bit.
 static inline void combine(const double *A, int64_t n, int64_t m, const double *x, double *out) {
     int64_t i = 0;
-#ifdef __AVX512F__
+#ifdef WIDE_REGISTERS
     for (; i + 64 <= m; i += 64) combine_places<Eight, 8>(A + i, n, m, x, out + i);
     for (; i + 24 <= m; i += 24) combine_places<Eight, 3>(A + i, n, m, x, out + i);
     for (; i + 8 <= m; i += 8) combine_places<Eight, 1>(A + i, n, m, x, out + i);
@@ -107,28 +107,35 @@ static inline void combine(const double *A, int64_t n, int64_t m, const double *
     for (; i < m; i += 4) combine_places<Lanes, 1>(A + i, n, m, x, out + i);
 }
 
-// The inner products of `count` rows of A with x, eight partial sums each.
-template <int count>
-CORE void inner_products_of(const double *A, int64_t m, const double *x, double *out) {
-    Eight sums[count];
-    for (int j = 0; j < count; j++) sums[j] = twice(spread(0.0));
+// The eight partial sums of the inner product of a row of m places with x, as four.
+CORE Lanes inner_product_lanes(const double *row, int64_t m, const double *x) {
+    Eight sums = twice(spread(0.0));
     int64_t i = 0;
-    for (; i + 8 <= m; i += 8) {
-        const Eight y = load_8(x, i);
-        for (int j = 0; j < count; j++) sums[j] += load_8(A, j * m + i) * y;
-    }
-    for (int j = 0; j < count; j++) {
-        Lanes low = low_half(sums[j]);
-        if (i < m) low += load(A, j * m + i) * load(x, i);
-        out[j] = lane_sum(low + high_half(sums[j]));
-    }
+    for (; i + 8 <= m; i += 8) sums += load_8(row, i) * load_8(x, i);
+    const Lanes high = high_half(sums);
+    return (i < m ? low_half(sums) + load(row, i) * load(x, i) : low_half(sums)) + high;
 }
 
 // out = A x: the inner products of the n rows of A, m places each, with x.
 static inline void inner_products(const double *A, int64_t n, int64_t m, const double *x, double *out) {
     int64_t k = 0;
-    for (; k + 4 <= n; k += 4) inner_products_of<4>(A + k * m, m, x, out + k);
-    for (; k < n; k++) inner_products_of<1>(A + k * m, m, x, out + k);
+    for (; k + 4 <= n; k += 4) {
+        Eight sums[4];
+        Lanes lanes[4];
+        for (int j = 0; j < 4; j++) sums[j] = twice(spread(0.0));
+        int64_t i = 0;
+        for (; i + 8 <= m; i += 8) {
+            const Eight y = load_8(x, i);
+            for (int j = 0; j < 4; j++) sums[j] += load_8(A, (k + j) * m + i) * y;
+        }
+        for (int j = 0; j < 4; j++) {
+            lanes[j] = low_half(sums[j]);
+            if (i < m) lanes[j] += load(A, (k + j) * m + i) * load(x, i);
+            lanes[j] += high_half(sums[j]);
+        }
+        store(out, k, lane_sums(lanes[0], lanes[1], lanes[2], lanes[3]));
+    }
+    for (; k < n; k++) out[k] = lane_sum(inner_product_lanes(A + k * m, m, x));
 }
 
 // out = Aᵀ A, (m, m), of n rows of m places: tiles of 4 × 4 on and above the diagonal, and their mirror images.
@@ -184,19 +191,26 @@ CORE double square_of(const double *x, int64_t n) {
 
 // out = x - factor y, n entries; whether all are finite.
 CORE bool subtract(const double *x, double factor, const double *y, int64_t n, double *out) {
-    Lanes checks = spread(0.0);
-    double check = 0.0;
+    Eight checks = twice(spread(0.0));
+    Lanes check = spread(0.0);
+    double rest = 0.0;
     int64_t k = 0;
-    for (; k + N_LANES <= n; k += N_LANES) {
-        const Lanes z = load(x, k) - factor * load(y, k);
+    for (; k + 8 <= n; k += 8) {
+        const Eight z = load_8(x, k) - factor * load_8(y, k);
         store(out, k, z);
         checks += z * 0.0;  // nan where an entry is not finite
     }
+    if (k + N_LANES <= n) {
+        const Lanes z = load(x, k) - factor * load(y, k);
+        store(out, k, z);
+        check = z * 0.0;
+        k += N_LANES;
+    }
     for (; k < n; k++) {
         out[k] = x[k] - factor * y[k];
-        check += out[k] * 0.0;
+        rest += out[k] * 0.0;
     }
-    return lane_sum(checks) + check == 0.0;
+    return lane_sum(sum_of_halves(checks) + check) + rest == 0.0;
 }
 
 // The largest modulus among n entries, a multiple of the number of lanes.
