@@ -3,13 +3,15 @@
 #                  pages are opened in Chromium where it and its driver are found; MARGINLENS_BROWSER=required fails where they are not
 # make test-gpu    tests that need a CUDA device, which make test leaves out; with the packages of the interpreter that PYTHON names
 # make test-wheel  build sdist and wheel, install the wheel in fresh environments and test it there   (ARGS="--extras", ARGS="--python python3.12")
+# make test-core   the compiled core under the sanitizers of addresses and undefined behaviour
+# make wheels      build sdist and wheel into dist/, with the core for every level of this kind of processor
 # make numerics    tests whose numbers can move, under several kinds of arithmetic
 # make site        build the site of the documentation into build/site, with the report of make reproduce, or a quick one where there is none
 #                  (REPORT=quick, REPORT=none; make site-links asks whether links to other sites work)
 # All prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test test-gpu test-wheel numerics lint docs pictures site site-links clean
+.PHONY: help setup reproduce test test-core test-gpu test-wheel wheels numerics lint docs pictures site site-links clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -17,10 +19,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+NO_COMPILER := marginlens needs a C++ compiler to build its core: install g++ or clang++ with your system's packages, or ziglang with pip.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
 AXE := build/browser/node_modules/axe-core/axe.min.js
 PYTEST_ARGS ?= -n 2 --dist loadfile
+CONTRACT := tests/core tests/contract/test_svm_solvers.py tests/contract/test_norm_solvers.py tests/dynamics
 ARGS ?=
 REPORT ?= auto
 
@@ -39,6 +43,8 @@ $(READY): pyproject.toml
 	fi; \
 	echo "Preparing $(VENV) with $$found; the first time this takes a few minutes."; \
 	$(BIN)/python -c '$(NEW_ENOUGH)' 2>/dev/null || "$$found" -m venv --clear $(VENV)
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || [ -n "$$CXX" ] || $(PIP) ziglang || \
+	  { echo "$(NO_COMPILER)" >&2; exit 1; }
 	@$(PIP) '$(TORCH)'
 	@$(PIP) --editable '.[dev]'
 	@touch $(READY)
@@ -55,8 +61,15 @@ test: lint $(AXE)
 	@$(BIN)/python -m pytest -m "not gpu" -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 	@$(BIN)/python tests/numerics/run.py
 
+test-core: $(READY)
+	@MARGINLENS_SANITIZE=1 LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  $(BIN)/python -m pytest -q -n 0 $(CONTRACT)
+
 test-gpu:
 	@PYTHONPATH=src $(or $(PYTHON),python3) -m pytest -p no:cacheprovider -m gpu tests/gpu
+
+wheels: $(READY)
+	@$(BIN)/python -m build --outdir dist .
 
 test-wheel: $(READY)
 	@$(BIN)/python tests/packaging/run.py $(ARGS)
@@ -83,5 +96,5 @@ site-links: $(READY)
 	@$(BIN)/python -m marginlens_papers.documentation site --no-run --report none --check-links
 
 clean:
-	rm -rf $(VENV) report build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) report build dist src/marginlens/core/built src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src benchmarks tests -name __pycache__ -prune -exec rm -rf {} +

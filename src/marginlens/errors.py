@@ -35,6 +35,10 @@ class MissingExtra(ImportError):
     """An optional package that a feature needs; the message names the extra to install."""
 
 
+class CoreError(ImportError):
+    """The compiled core cannot be built or loaded; the message says what to do."""
+
+
 class EngineError(RuntimeError):
     """Workers, or the machine that hands out the work, that are gone; the message says what became of the tasks."""
 

@@ -13,11 +13,12 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import marginlens as ml
+from marginlens.core import build as core_build
 from packaging_tools import ROOT, build
 from tolerances import HANGING
 
 PACKAGES = ("marginlens", "marginlens_papers")
-CACHES = re.compile(r"^(build|dist|report|\.venv|\.git)/|(^|/)(__pycache__|\.\w+_cache)/|\.(pyc|nbi|nbc)$")
+CACHES = re.compile(r"^(build|dist|report|\.venv|\.git)/|(^|/)(__pycache__|\.\w+_cache)/|/core/built/|\.(pyc|nbi|nbc)$")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def sources():
     """Every file of the packages in the checkout."""
     found = [path for package in PACKAGES for path in (ROOT / "src" / package).rglob("*") if path.is_file()]
     kept = [path.relative_to(ROOT / "src").as_posix() for path in found]
-    return {name for name in kept if not re.search(r"__pycache__|\.(pyc|nbi|nbc)$", name)}
+    return {name for name in kept if not re.search(r"__pycache__|/core/built/|\.(pyc|nbi|nbc)$", name)}
 
 
 def test_the_wheel_has_every_file_of_the_packages(wheel_names):
@@ -58,7 +59,13 @@ def test_the_wheel_has_every_file_of_the_packages(wheel_names):
 
 def test_the_wheel_has_nothing_else(wheel_names):
     others = {name for name in wheel_names - sources() if ".dist-info/" not in name}
-    assert others == {"marginlens_command.py"}
+    libraries = {name for name in others if name.startswith("marginlens/core/built/core-")}
+    assert others - libraries == {"marginlens_command.py"}
+    assert {name.split("/core-")[1].rsplit("-", 1)[0] for name in libraries} == set(core_build.levels())
+
+
+def test_the_wheel_serves_every_python_on_this_platform(made):
+    assert re.search(r"-py3-none-manylinux_2_\d+_(x86_64|aarch64)\.whl$", made.wheel.name)
 
 
 def test_the_sdist_has_what_it_takes_to_build_and_to_test(sdist_names):
@@ -66,7 +73,16 @@ def test_the_sdist_has_what_it_takes_to_build_and_to_test(sdist_names):
     for folder in ("tests", "docs", "examples", "benchmarks"):
         files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
         tracked |= {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
-    named = {"pyproject.toml", "MANIFEST.in", "Makefile", "LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff"}
+    named = {
+        "build_backend.py",
+        "pyproject.toml",
+        "MANIFEST.in",
+        "Makefile",
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+    }
     assert {name for name in tracked | named if not CACHES.search(name)} - sdist_names == set()
 
 

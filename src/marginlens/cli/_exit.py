@@ -59,7 +59,7 @@ def _sentence(problem: Exception, names: Mapping[str, str], others: str) -> str 
         return str(problem) if context is None else _refusal(problem, context, names, others)
     if isinstance(problem, MemoryError):
         return f"Not enough memory. {problem}"
-    expected = (errors.EngineError, errors.MissingExtra, OSError)
+    expected = (errors.CoreError, errors.EngineError, errors.MissingExtra, OSError)
     return str(problem) if isinstance(problem, expected) else None
 
 

@@ -6,8 +6,6 @@ those that are given; `library` finds the shared library for this processor and 
 
 from __future__ import annotations
 
-from typing import Any
-
 from marginlens.core.signatures import CoreFunction, core_functions
 
 
@@ -20,8 +18,3 @@ def __getattr__(name: str) -> CoreFunction:
 
 def __dir__() -> list[str]:
     return [*globals(), *core_functions()]
-
-
-def functions() -> dict[str, Any]:
-    """All compiled functions by name."""
-    return dict(core_functions())

@@ -10,9 +10,11 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -33,14 +35,46 @@ COMMON = [
     "-Wno-psabi",
 ]
 SANITIZED = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+LEVELS: dict[
+    str, set[str]
+] = {  # what an x86-64 processor must have for the code of a level, beyond that of the one before
+    "x86-64": set(),
+    "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"},
+    "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+}
+_GLIBC = re.compile(rb"GLIBC_(\d+)\.(\d+)")
+
+
+class BuildError(RuntimeError):
+    """The core cannot be compiled here; the message says what to do."""
 
 
 def levels() -> list[str]:
-    """Every level that is built for this kind of processor."""
+    """Every level that is built for this kind of processor, the plainest first."""
     machine = platform.machine().lower()
     if machine in ("x86_64", "amd64"):
-        return ["x86-64", "x86-64-v3", "x86-64-v4"]
-    return ["aarch64" if machine in ("aarch64", "arm64") else machine]
+        return list(LEVELS)
+    return ["aarch64" if machine == "arm64" else machine]
+
+
+def supported_levels() -> list[str]:
+    """Levels whose code this processor runs, the plainest first."""
+    flags, needed = _processor_flags(), set()
+    found = []
+    for level in levels():
+        needed |= LEVELS.get(level, set())
+        if needed <= flags:
+            found.append(level)
+    return found
+
+
+def _processor_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return set()
+    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    return set(line.partition(":")[2].split())
 
 
 def sources() -> list[Path]:
@@ -64,52 +98,71 @@ def library_path(level: str) -> Path:
 
 
 def compiler() -> list[str]:
-    """The command of a C++ compiler: what CXX names, one of the system's, or the package ziglang."""
+    """The command of a C++ compiler: what CXX names, one of the system's, or the package ziglang; none where there is none."""
     named = os.environ.get("CXX", "").split()
     if named:
         return named
     for name in ("c++", "g++", "clang++"):
         if shutil.which(name):
             return [name]
-    if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "c++"]
-    raise SystemExit(
-        "marginlens needs a C++ compiler to build its core and found none: install g++ or clang++ from your system, "
-        "or the package ziglang with pip, and run the command again."
-    )
+    return [sys.executable, "-m", "ziglang", "c++"] if importlib.util.find_spec("ziglang") else []
+
+
+def compiler_packages() -> list[str]:
+    """Packages to install before the core can be built."""
+    return [] if compiler() else ["ziglang"]
 
 
 def build(which: list[str] | None = None) -> list[Path]:
     """Compile the levels, all of them by default; libraries of other sources are removed. A library appears whole or not at all."""
-    LIBRARIES.mkdir(exist_ok=True)
     command = compiler()
-    made = []
-    for level in which or levels():
-        path = library_path(level)
-        with tempfile.TemporaryDirectory(dir=LIBRARIES) as folder:
-            made_here = Path(folder) / path.name
-            files = [str(file) for file in sources() if file.suffix == ".cpp"]
-            options = [*COMMON, *_options_of(level, command), *(SANITIZED if "sanitized" in path.name else [])]
-            done = subprocess.run([*command, *options, *files, "-o", str(made_here)], capture_output=True, text=True)
-            if done.returncode:
-                raise SystemExit(
-                    f"marginlens could not compile its core with {' '.join(command)}:\n{done.stderr[-4000:]}"
-                )
-            os.replace(made_here, path)
-        made.append(path)
-    for old in LIBRARIES.glob("core-*.so"):
-        if digest() not in old.name:
-            old.unlink(missing_ok=True)
+    if not command:
+        raise BuildError(
+            "marginlens needs a C++ compiler to build its core and found none: install g++ or clang++ with your system's packages, "
+            "or ziglang with pip."
+        )
+    try:
+        LIBRARIES.mkdir(exist_ok=True)
+        made = [_compiled(command, level) for level in which or levels()]
+        for old in LIBRARIES.glob("core-*.so"):
+            if digest() not in old.name:
+                old.unlink(missing_ok=True)
+    except OSError as problem:
+        raise BuildError(f"marginlens could not build its core in {LIBRARIES}: {problem}") from problem
     return made
+
+
+def _compiled(command: list[str], level: str) -> Path:
+    path = library_path(level)
+    with tempfile.TemporaryDirectory(dir=LIBRARIES) as folder:
+        made = Path(folder) / path.name
+        files = [str(file) for file in sources() if file.suffix == ".cpp"]
+        options = [*COMMON, *_options_of(level, command), *(SANITIZED if "sanitized" in path.name else [])]
+        done = subprocess.run([*command, *options, *files, "-o", str(made)], capture_output=True, text=True)
+        if done.returncode:
+            raise BuildError(f"marginlens could not compile its core with {' '.join(command)}:\n{done.stderr[-4000:]}")
+        made.replace(path)
+    return path
 
 
 def _options_of(level: str, command: list[str]) -> list[str]:
     if "ziglang" in command:
-        machine = "aarch64" if level == "aarch64" else "x86_64"
-        cpu = {"x86-64": "x86_64", "x86-64-v3": "x86_64_v3", "x86-64-v4": "x86_64_v4"}.get(level, "generic")
-        return ["-target", f"{machine}-linux-gnu.2.17", f"-mcpu={cpu}", "-nostdlib++"]
-    architecture = [f"-march={level}"] if level.startswith("x86-64") else []
-    return [*architecture, "-Wl,--as-needed"]
+        machine = "x86_64" if level in LEVELS else level
+        model = level.replace("-", "_") if level in LEVELS else "generic"
+        return ["-target", f"{machine}-linux-gnu.2.17", f"-mcpu={model}", "-nostdlib++", "-fno-sanitize=all"]
+    return [*([f"-march={level}"] if level in LEVELS else []), "-Wl,--as-needed"]
+
+
+def platform_tag() -> str:
+    """The platform that a wheel with these libraries serves: every Linux whose C library is as new as the newest function they call."""
+    plain = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    if not plain.startswith("linux_"):
+        return plain
+    needed = {
+        (2, 17),
+        *((int(a), int(b)) for path in LIBRARIES.glob("core-*.so") for a, b in _GLIBC.findall(path.read_bytes())),
+    }
+    return "manylinux_{}_{}".format(*max(needed)) + plain.removeprefix("linux")
 
 
 if __name__ == "__main__":

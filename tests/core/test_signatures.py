@@ -1,0 +1,144 @@
+"""The layer in front of the compiled functions: what they declare, and that no argument reaches them unchecked."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from marginlens import core
+from marginlens.core.signatures import core_functions
+from marginlens.errors import InputError
+
+FUZZED_CALLS = 300  # for each function, each of which differs from a call that is right in one or two arguments
+
+
+def descent(n=3, T=4, d=2, n_saved=2, seed=0):
+    """The arguments of one right call."""
+    rng = np.random.default_rng(seed)
+    places = (n + 3) // 4 * 4 * T
+    return {
+        "first": 0,
+        "last": 2,
+        "keys": rng.normal(size=(2, n, T, d)),
+        "scores": rng.normal(size=(2, n, T)),
+        "lengths": rng.integers(1, T + 1, (2, n)),
+        "start": np.zeros((2, d)),
+        "normalized": 1,
+        "step": 0.5,
+        "loss": 0,
+        "n_steps": 5,
+        "stop": 5,
+        "save": np.arange(n_saved),
+        "states": np.empty((2, d)),
+        "logits": np.empty((2, places)),
+        "ends": np.zeros((2, 2), dtype=np.int64),
+        "gram": np.empty(0),
+        "has_gram": np.zeros(1, dtype=np.int64),
+        "out": np.empty((2, n_saved, d)),
+    }
+
+
+def test_a_function_takes_everything_but_the_sizes():
+    assert [parameter.name for parameter in core.descend_attention.given] == list(descent())
+    assert core.descend_attention(*descent().values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("argument", "given"),
+    [
+        ("keys", np.zeros((2, 3, 4, 2), dtype=np.float32)),
+        ("keys", np.zeros((2, 3, 4))),
+        ("keys", [[0.0]]),
+        ("keys", None),
+        ("scores", np.zeros((2, 3, 5))),
+        ("lengths", np.full((2, 3), 5)),
+        ("lengths", np.zeros((2, 3), dtype=np.int64)),
+        ("lengths", np.full((2, 3), 4, dtype=np.int32)),
+        ("first", 3),
+        ("last", 3),
+        ("loss", 7),
+        ("stop", 6),
+        ("n_steps", -1),
+        ("states", np.empty((4, 4))[::2, ::2]),
+        ("states", np.broadcast_to(np.zeros(2), (2, 2))),
+        ("out", np.empty((2, 3, 2))),
+    ],
+)
+def test_what_does_not_fit_is_refused(argument, given):
+    with pytest.raises(InputError) as refusal:
+        core.descend_attention(*(descent() | {argument: given}).values())
+    assert refusal.value.argument in (argument, "first", "stop", "save")
+
+
+def test_sizes_that_do_not_fit_each_other_are_refused():
+    with pytest.raises(ValueError, match="sizes"):
+        core.descend_attention(*(descent() | {"logits": np.empty((2, 99))}).values())
+
+
+def test_an_input_that_is_not_contiguous_or_not_aligned_is_copied():
+    plain = descent()
+    core.descend_attention(*plain.values())
+    strided = descent()
+    strided["keys"] = np.asfortranarray(strided["keys"])
+    buffer = np.zeros(strided["scores"].nbytes + 1, dtype=np.uint8)[1:]
+    strided["scores"] = np.frombuffer(buffer, dtype=np.float64).reshape(strided["scores"].shape)
+    strided["scores"][:] = plain["scores"]
+    core.descend_attention(*strided.values())
+    np.testing.assert_array_equal(strided["out"], plain["out"])
+
+
+def fuzzed_arguments(function, rng):
+    """Arguments of small sizes that fit each other, one of which may be spoilt: another shape, type or order, out of bounds, missing."""
+    names = {axis for parameter in function.parameters for axis in parameter.shape if axis.isidentifier()}
+    sizes = dict(zip(sorted(names), rng.integers(0, 5, len(names)).tolist(), strict=True))
+    spoilt = rng.integers(2 * len(function.given))
+    for k, parameter in enumerate(function.given):
+        value = random_argument(parameter, sizes, rng)
+        yield spoil(value, rng) if k == spoilt else value
+
+
+def random_argument(parameter, sizes, rng):
+    """An argument that the declaration allows, as far as its bounds are known by now."""
+    low, high = (
+        0 if bound is None else bound(sizes | {"last": 1, "n_steps": 3, "stop": 3}) for bound in parameter.bounds
+    )
+    if not parameter.is_array:
+        sizes[parameter.name] = int(rng.integers(low, max(low, high, 1) + 1))
+        return float(rng.normal()) if parameter.kind is np.float64 else sizes[parameter.name]
+    shape = tuple(max(0, size(sizes)) for size in parameter.sizes)
+    if np.issubdtype(parameter.kind, np.floating):
+        values = rng.choice(
+            [0.0, 1.0, -2.0, 1e300, 1e-300, np.nan, np.inf], shape, p=[0.3, 0.3, 0.2, 0.05, 0.05, 0.05, 0.05]
+        )
+        return values.astype(parameter.kind)
+    return rng.integers(low, max(low, high if parameter.bounds[1] else 3) + 1, shape).astype(parameter.kind)
+
+
+def spoil(value, rng):
+    """Something else in place of an argument."""
+    if not isinstance(value, np.ndarray):
+        return [2**62, -1, 10**30, np.nan, "x", None, 1.5][rng.integers(7)]
+    read_only = value.copy()
+    read_only.flags.writeable = False
+    others = [
+        None,
+        value[:-1] if value.ndim else None,
+        value[None],
+        value.astype(np.complex128),
+        read_only,
+        value.tolist(),
+    ]
+    if value.dtype.kind in "iu":
+        return [*others, value + 7, value - 9 if value.dtype.kind == "i" else value][rng.integers(8)]
+    return [*others, value.T, value[..., ::-1] if value.ndim else value][rng.integers(8)]
+
+
+@pytest.mark.parametrize("name", sorted(core_functions()))
+def test_every_call_ends_in_an_answer_or_an_exception(name):
+    function, rng = core_functions()[name], np.random.default_rng(len(name))
+    answers = 0
+    for _ in range(FUZZED_CALLS):
+        with contextlib.suppress(ValueError, TypeError, OverflowError, MemoryError):
+            function(*fuzzed_arguments(function, rng))
+            answers += 1
+    assert answers < FUZZED_CALLS
