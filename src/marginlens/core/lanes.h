@@ -23,6 +23,8 @@ CORE Lanes load(const double *x, int64_t k) {
 
 CORE void store(double *x, int64_t k, Lanes y) { __builtin_memcpy(x + k, &y, sizeof y); }
 
+CORE void copy(const double *x, int64_t n, double *out) { __builtin_memcpy(out, x, n * sizeof(double)); }
+
 // `yes` where x > y, `no` elsewhere.
 CORE Lanes where_greater(Lanes x, Lanes y, Lanes yes, Lanes no) { return x > y ? yes : no; }
 CORE double where_greater(double x, double y, double yes, double no) { return x > y ? yes : no; }

@@ -1,0 +1,127 @@
+// Descent on head v and attention weights p at once, for one problem at a time, exact at any norm of either.
+//
+// The weights of p are those of `pair_weights` with scores recomputed from v at every step. The gradient of v is a sum of attention outputs
+// weighted by the loss's slopes; it is formed from their logarithms relative to the largest, so it stays exact when every input is classified
+// with a margin of ten thousand. Both live in their own spaces: joint training is meant for few, short inputs.
+#pragma once
+#include "gradient_coefficients.h"
+#include "linear_algebra.h"
+#include "room.h"
+#include "steps.h"
+
+// One problem: tokens (n_inputs, n_tokens, d_model), keys (n_inputs, n_tokens, d_key), labels and lengths (n_inputs,).
+struct JointProblem {
+    const double *tokens, *keys, *labels;
+    const int64_t *lengths;
+    int64_t n_inputs, n_tokens, d_model, d_key;
+};
+
+// Where a run stands: v (d_model,), p (d_key,), how it ended and the steps it has taken.
+struct JointRun {
+    double *v, *p;
+    int64_t *end, *taken;
+};
+
+// Arrays that serve one problem after the other: centred keys as rows (n_inputs n_tokens, d_key) and as columns, and vectors.
+struct JointRoom {
+    double *rows, *columns, *mean, *logits, *scores, *w, *ratios, *log_slopes, *slope_v, *slope_p, *v, *p;
+
+    JointRoom(Room &room, const JointProblem &x) {
+        const int64_t m = x.n_inputs * x.n_tokens;
+        rows = room.doubles(m * x.d_key), columns = room.doubles(m * x.d_key);
+        logits = room.doubles(m), scores = room.doubles(m), w = room.doubles(m), ratios = room.doubles(m);
+        log_slopes = room.doubles(x.n_inputs);
+        slope_v = room.doubles(x.d_model), v = room.doubles(x.d_model);
+        mean = room.doubles(x.d_key), slope_p = room.doubles(x.d_key), p = room.doubles(x.d_key);
+    }
+};
+
+// ∇_v L = e^s/n · slope_v, written into the room; returns s, the largest log|ℓ'| over the inputs.
+static inline double head_gradient(const JointProblem &x, int64_t loss, const JointRoom &room) {
+    const int64_t T = x.n_tokens, d = x.d_model;
+    double largest = -INF, *slope_v = room.slope_v;
+    for (int64_t i = 0; i < x.n_inputs; i++) {
+        const double *a = room.logits + i * T, *scores = room.scores + i * T;
+        double *ratios = room.ratios + i * T, rest = 0.0, delta = 0.0;
+        const int64_t best = largest_of(a, x.lengths[i]);
+        for (int64_t t = 0; t < x.lengths[i]; t++) {
+            ratios[t] = t != best ? exp(a[t] - a[best]) : 0.0;
+            rest += ratios[t];
+            delta += ratios[t] * (scores[best] - scores[t]);
+        }
+        for (int64_t t = 0; t < x.lengths[i]; t++) ratios[t] /= 1.0 + rest;
+        room.log_slopes[i] = log_slope(loss, scores[best] - delta / (1.0 + rest));
+        largest = larger(largest, room.log_slopes[i]);
+    }
+    for (int64_t k = 0; k < d; k++) slope_v[k] = 0.0;
+    for (int64_t i = 0; i < x.n_inputs; i++) {
+        const double weight = -x.labels[i] * exp(room.log_slopes[i] - largest), *tokens = x.tokens + i * T * d;
+        const double *best = tokens + largest_of(room.logits + i * T, x.lengths[i]) * d;
+        for (int64_t k = 0; k < d; k++) slope_v[k] += weight * best[k];
+        for (int64_t t = 0; t < x.lengths[i]; t++) {
+            const double share = weight * room.ratios[i * T + t];
+            if (share == 0.0) continue;
+            for (int64_t k = 0; k < d; k++) slope_v[k] -= share * (best[k] - tokens[t * d + k]);
+        }
+    }
+    return largest;
+}
+
+// One step of one part, n entries, written into `there`; whether all are finite. `moved` becomes true where the gradient is not zero.
+CORE bool move(const double *here, const double *slope, int64_t n, const StepRule &rule, double log_scale, double *there, bool *moved) {
+    const double size = norm(slope, n);
+    const double factor = rule.normalized ? rule.step / size : rule.step * exp(log_scale);
+    if (size != 0.0) *moved = true;
+    return subtract(here, size != 0.0 ? factor : 0.0, slope, n, there);
+}
+
+// Steps from `taken` on, which move v and p; returns how it ended.
+static inline int64_t take_joint_steps(
+    const JointProblem &x, const StepRule &rule, const Steps &steps, const JointRun &run, const JointRoom &room, double *heads,
+    double *points) {
+    const int64_t n = x.n_inputs, T = x.n_tokens, m = n * T;
+    const double log_n = log((double)n);
+    int64_t saved = 0, &step = *run.taken;
+    while (saved < steps.n_saved && steps.save[saved] < step) saved++;
+    for (; step < steps.stop; step++) {
+        for (; saved < steps.n_saved && steps.save[saved] == step; saved++) {
+            copy(run.v, x.d_model, heads + saved * x.d_model);
+            copy(run.p, x.d_key, points + saved * x.d_key);
+        }
+        matvec(room.rows, m, x.d_key, run.p, room.logits);
+        matvec(x.tokens, m, x.d_model, run.v, room.scores);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t t = 0; t < T; t++) room.scores[i * T + t] *= x.labels[i];
+        if (!all_finite(room.logits, m) || !all_finite(room.scores, m)) return NON_FINITE;
+        const double log_v = head_gradient(x, rule.loss, room);
+        const double log_p = pair_weights(room.logits, room.scores, x.lengths, n, T, rule.loss, room.ratios, room.w);
+        matvec(room.columns, x.d_key, m, room.w, room.slope_p);
+        bool moved = false;
+        const bool v_finite = move(run.v, room.slope_v, x.d_model, rule, log_v - log_n, room.v, &moved);
+        const bool p_finite = move(run.p, room.slope_p, x.d_key, rule, log_p - log_n, room.p, &moved);
+        if (!moved) return STATIONARY;
+        if (!v_finite || !p_finite) return NON_FINITE;
+        copy(room.v, x.d_model, run.v);
+        copy(room.p, x.d_key, run.p);
+    }
+    return RAN_ALL;
+}
+
+// Take steps of one problem, from where `run` says it is; v and p at the kept steps are written into `heads` and `points`.
+static inline void descend_jointly(
+    const JointProblem &x, const StepRule &rule, const Steps &steps, const JointRun &run, const JointRoom &room, double *heads,
+    double *points) {
+    if (*run.end == RAN_ALL) {
+        const int64_t m = x.n_inputs * x.n_tokens;
+        centre(x.keys, x.lengths, x.n_inputs, x.n_tokens, x.d_key, room.mean, room.rows);
+        for (int64_t k = 0; k < m; k++)
+            for (int64_t j = 0; j < x.d_key; j++) room.columns[j * m + k] = room.rows[k * x.d_key + j];
+        *run.end = take_joint_steps(x, rule, steps, run, room, heads, points);
+    }
+    if (*run.end == RAN_ALL && *run.taken != steps.n_steps) return;
+    for (int64_t k = 0; k < steps.n_saved; k++)
+        if (steps.save[k] >= *run.taken) {
+            copy(run.v, x.d_model, heads + k * x.d_model);
+            copy(run.p, x.d_key, points + k * x.d_key);
+        }
+}
