@@ -230,10 +230,12 @@ def test_tokens_counted_in_some_texts_only():
 def test_spans_point_at_the_words_of_tokens():
     vocabulary = TextPipeline(pieces=PIECES, min_count=1).fit(["movi good plot"])
     text = "The <b>Plot</b> of this movi is GOOD."
-    spans = vocabulary.spans(text)
-    found = [(text[start:end], [vocabulary.names[s] for s in ids]) for start, end, ids in spans]
+    bounds, tokens = vocabulary.spans(text)
+    found = [
+        (text[start:end], [vocabulary.names[s] for s in ids]) for (start, end), ids in zip(bounds, tokens, strict=True)
+    ]
     assert found == [("Plot", ["plot"]), ("movi", ["mo", "##vi"]), ("GOOD", ["good"])]
-    assert [s for *_, ids in spans for s in ids] == vocabulary.positions([text])[0].tolist()
+    assert [s for ids in tokens for s in ids] == vocabulary.positions([text])[0].tolist()
 
 
 def test_texts_without_tokens():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,7 @@ class ReadText(NamedTuple):
         token, share = tuple(self.part_of.tolist()), tuple(self.share.tolist())
         starts = np.searchsorted(self.word, np.arange(len(self.bounds) + 1)).tolist()
         several = zip(self.bounds, pairwise(starts), strict=True)
-        return [Span(*bounds, token[first:last], share[first:last]) for bounds, (first, last) in several]
+        return [Span(start, end, token[i:j], share[i:j]) for (start, end), (i, j) in several]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -127,16 +127,15 @@ class WordsAndPhrases:
 
     def read(self, text: str) -> ReadText:
         """One text; a phrase is shared by the words it joins."""
-        words = self.vocabulary.spans(text)
-        ids = np.array([s for _, _, several in words for s in several], dtype=np.int64)
+        bounds, words = self.vocabulary.spans(text)
+        ids = np.fromiter(chain.from_iterable(words), dtype=np.int64)
         offsets = np.array([0, len(ids)])
         found = list(self._phrases_in(ids, offsets))
-        word_of = np.array([k for k, (_, _, several) in enumerate(words) for _ in several], dtype=np.int64)
+        word_of = np.repeat(np.arange(len(words)), np.fromiter(map(len, words), dtype=np.int64))
         joined = [word_of, *(word_of[(t[:, None] + np.arange(length)).ravel()] for length, _, t in found)]
         word, part_of = np.concatenate(joined), np.concatenate([ids, *(np.repeat(s, length) for length, s, _ in found)])
         share = np.repeat([1.0, *(1.0 / length for length, _, _ in found)], list(map(len, joined)))
         order = np.argsort(word, kind="stable")
-        bounds = [(start, end) for start, end, _ in words]
         return ReadText(_in_order(ids, offsets, found).tokens, bounds, word[order], part_of[order], share[order])
 
     @cached_property

@@ -511,16 +511,16 @@ class TextVocabulary:
         tokenized = self.pipeline.tokenize(texts, progress)
         return tokenized.renumbered(self._ids(tokenized.names))
 
-    def spans(self, text: str) -> list[tuple[int, int, list[int]]]:
-        """For each word of one text: where it starts, where it ends, and the ids of its tokens, none of an unknown word; no stop words."""
+    def spans(self, text: str) -> tuple[list[tuple[int, int]], list[list[int]]]:
+        """Where each word of one text starts and ends, and the ids of its tokens, none of an unknown word; without stop words."""
         words, spans = self.pipeline.cleaning.located(text)
         distinct, known = list(dict.fromkeys(words)), self._index
-        ids = {
-            word: [known[name] for name in names if name in known]
-            for word, names in zip(distinct, self.pipeline.tokens_of(distinct), strict=True)
-            if names
-        }
-        return [(*span, ids[word]) for word, span in zip(words, spans, strict=True) if word in ids]
+        tokens = dict(zip(distinct, self.pipeline.tokens_of(distinct), strict=True))
+        ids = {word: [known[name] for name in names if name in known] for word, names in tokens.items()}
+        if not all(tokens.values()):
+            spans = [span for word, span in zip(words, spans, strict=True) if tokens[word]]
+            words = [word for word in words if tokens[word]]
+        return spans, list(map(ids.__getitem__, words))
 
     def __len__(self) -> int:
         return len(self.names)
