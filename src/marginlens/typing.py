@@ -1,12 +1,22 @@
-"""Types of arrays: what functions give back, and what they take."""
+"""Types of arrays and drawings: what functions give back, and what they take."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+else:  # matplotlib may be missing, and is imported where something is drawn: these stand for its types in signatures
+    Axes, Figure = type("Axes", (), {}), type("Figure", (), {})
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 ObjectArray = npt.NDArray[np.object_]
 ArrayLike = npt.ArrayLike  # whatever np.asarray takes: nested lists, tensors on a CPU
+
+__all__ = ["ArrayLike", "Axes", "BoolArray", "Figure", "FloatArray", "IntArray", "ObjectArray"]

@@ -7,13 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from marginlens.papers import Paper
 from marginlens.runtime.progress import Progress
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from marginlens.typing import Figure
 
 
 class Effort(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,10 +33,7 @@ from marginlens.optimizers.schedules import sizes_of
 from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import LOCAL
 from marginlens.runtime.progress import Progress, ProgressCallback
-from marginlens.typing import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes, FloatArray, IntArray
 
 _MAX_POINTS = 2000  # runs that a picture shows
 SERVED = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -21,10 +21,7 @@ from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.drawing import draw_interval
 from marginlens.result.palette import LOCAL, PATH
-from marginlens.typing import ArrayLike, FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)

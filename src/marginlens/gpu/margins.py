@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,7 @@ from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout, to_host
 from marginlens.result import Displayed, Headline, Tabular, axes_for, counted
 from marginlens.result.drawing import nothing_to_draw
 from marginlens.result.palette import LOCAL
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes
 
 MAX_ROWS = 64  # of a problem, n_inputs (n_tokens - 1), that one warp solves
 MAX_COORDINATES = 2**20  # of a row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from marginlens.probe.run import probe_model
 from marginlens.result import Tabular, axes_for, counted, draw_matrix
 from marginlens.result.notebook import Headline
 from marginlens.runtime.progress import ProgressCallback, as_progress
-from marginlens.typing import FloatArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes, FloatArray
 
 TOTAL_VARIATION = Measure(
     "total_variation",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,7 @@ from marginlens.probe.heads.preferences import Preference, PreferenceGraph
 from marginlens.result import Displayed, Result, Tabular, axes_for, counted, draw_matrix
 from marginlens.result.drawing import short_name
 from marginlens.result.notebook import Headline
-from marginlens.typing import BoolArray, FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 JSON_DIGITS = 6  # significant: float32 models have no more
 MAX_EXACT_POINTS = 8  # up to here all orders are tried (40,320 of them), beyond it N_RANDOM_ORDERS random ones

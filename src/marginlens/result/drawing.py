@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from marginlens.errors import require
 from marginlens.result.palette import FAILS, FAINT, GLOBAL, HOLDS, INK, LOCAL
-from marginlens.typing import FloatArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes, FloatArray
 
 MAX_LINES = 100  # runs of a batch that are drawn as lines
 MAX_NAME = 32  # letters of a bar's name

@@ -11,16 +11,14 @@ from enum import Enum
 from html import escape
 from importlib.util import find_spec
 from io import StringIO
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from marginlens.errors import missing_extra
 from marginlens.result.frames import Tabular, plain_column
 from marginlens.result.palette import FAINT, GROUND, INK
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from marginlens.typing import Figure
 
 MAX_SHOWN = 8  # entries of an array up to which a cell shows them all
 MAX_FACTS = 8  # rows of the table of numbers; further fields stand in the details

@@ -6,16 +6,14 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from marginlens.result.drawing import axes_for, draw_matrix
 from marginlens.result.notebook import MAX_SHOWN, Displayed, tally
 from marginlens.result.palette import LOCAL
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes
 
 MAX_REPR = 150  # characters of the fields that a repr shows
 

@@ -3,7 +3,7 @@ r"""The linear head that turns what attention puts out into one number per token
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,7 @@ from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.drawing import MAX_BARS, draw_bars
 from marginlens.result.palette import FAILS, HOLDS
-from marginlens.typing import BoolArray, FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 _ROUNDINGS = 4.0  # a score this many roundings of its own sum away from 0 or 1 is 0 or 1
 _INVERSION = 16.0  # and all of C Eᵀ is I when it is within so many roundings of a matrix inversion

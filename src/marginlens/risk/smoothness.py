@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,7 @@ from marginlens.losses.margin import Logistic, Loss, LossConstants, as_loss
 from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.drawing import draw_interval
-from marginlens.typing import ArrayLike
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import ArrayLike, Axes
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from marginlens.engines import Engine, as_engine
 from marginlens.errors import reject
@@ -25,9 +25,7 @@ from marginlens.sweeps.plan import Plan, as_plan
 from marginlens.sweeps.store import Store, opened
 from marginlens.sweeps.summary import LEVELS, Summary, summarize
 from marginlens.sweeps.table import digest, whole_table, write_table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes
 
 
 class Problem(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +18,7 @@ from marginlens.sweeps.chunk import arrow
 from marginlens.sweeps.grid import Cell
 from marginlens.sweeps.store import Store
 from marginlens.sweeps.table import finished_chunks
-from marginlens.typing import FloatArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes, FloatArray
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles
 CONFIDENCE = 0.95  # of the intervals of shares

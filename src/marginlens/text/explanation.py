@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,10 +15,7 @@ from marginlens.result.drawing import MAX_BARS, draw_bars
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.text.learning import TokenSets, log_probabilities
 from marginlens.text.phrases import Span
-from marginlens.typing import FloatArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes, FloatArray
 
 _TABLE_ROWS = 15  # rows of the printed table
 _NAMED = 3  # tokens or words that a sentence names

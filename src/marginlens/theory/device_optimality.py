@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +18,7 @@ from marginlens.svm import att_svm
 from marginlens.svm.on_device import checked_selection
 from marginlens.svm.solvers.dual_active_set import OPTIMAL, TRIVIAL
 from marginlens.theory.optimality import NEIGHBOUR_SLACK_RTOL, SCORE_RTOL, SOLVER_SLACK_RTOL, token_optimality
-from marginlens.typing import IntArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes, IntArray
 
 _CONSTANTS: dict[str, Any] = {
     "SCORE_RTOL": SCORE_RTOL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.ndimage import gaussian_filter
@@ -15,11 +15,7 @@ from marginlens.directions import angle
 from marginlens.dynamics import descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.result.palette import GLOBAL, INK, INPUTS, LOCAL, PATH, TINTS
-from marginlens.typing import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from marginlens.typing import Axes, Figure, FloatArray, IntArray
 
 Window = tuple[tuple[float, float], tuple[float, float]]  # the range of each axis
 

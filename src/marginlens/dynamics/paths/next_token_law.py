@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,7 @@ from marginlens.result import Result, Tabular, axes_for, counted
 from marginlens.result.drawing import nothing_to_draw
 from marginlens.result.palette import LOCAL, PATH
 from marginlens.svm.solution import Status
-from marginlens.typing import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes, FloatArray, IntArray
 
 _SAME = 1e-9  # distance of two rows, relative to the longest, at which they are one
 

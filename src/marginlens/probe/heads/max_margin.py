@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,7 @@ from marginlens.result.palette import FAINT, GLOBAL, LOCAL
 from marginlens.runtime.threads import n_threads, single_blas_thread
 from marginlens.status import Status
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
-from marginlens.typing import BoolArray, FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 SAME_TOKEN_RTOL = (
     1e-6  # tokens closer than this, relative to their length, are one token: single precision leaves about 1e-7

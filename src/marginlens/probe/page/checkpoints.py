@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jinja2.utils import htmlsafe_json_dumps
@@ -15,9 +15,7 @@ from marginlens.probe.monitor.alarms import Alarm, alarm_summary
 from marginlens.probe.page.findings import change, training_findings
 from marginlens.probe.result import MEASURE_TITLES, MEASURES, CheckpointCurves, Measure, rounded
 from marginlens.result import counted
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from marginlens.typing import Figure
 
 _MAX_POINTS = 120  # of a head's curve on the page: more cannot be told apart, and 144 heads have many
 

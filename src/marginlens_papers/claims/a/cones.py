@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
@@ -15,14 +15,10 @@ from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
 from marginlens.theory.implicit_bias import ON_P
-from marginlens.typing import FloatArray
+from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SEED = 2
 CONE_GROWTH, FAR, LEGS = 10.0, 1000.0, 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -14,7 +14,7 @@ from marginlens.dynamics import Record, descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory import token_optimality
 from marginlens.theory.implicit_bias import ON_P
-from marginlens.typing import FloatArray
+from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
@@ -26,9 +26,6 @@ from marginlens_papers.claims.drawing import (
     shaded_looks,
     starts_that_select,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 HEIGHTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)
 STEP = 0.1

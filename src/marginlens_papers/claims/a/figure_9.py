@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from marginlens.svm import Status, set_svm
 from marginlens.sweeps import Sweep, sweep
 from marginlens.theory import token_optimality
 from marginlens.theory.implicit_bias import ON_P
-from marginlens.typing import FloatArray
+from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
@@ -37,9 +37,6 @@ from marginlens_papers.scale_runs import (
     outcomes,
     scale_plan,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EPSILONS = (0.0, 1e-9, 1e-12)  # added to the norm of the textbook gradient
 LONG = 100_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,10 @@ from marginlens.risk import JointRisk, softmax
 from marginlens.svm import att_svm, relaxed_svm
 from marginlens.theory import predict_limit
 from marginlens.theory.implicit_bias import ON_BOTH, ON_P
-from marginlens.typing import FloatArray
+from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BY_HAND = {
     "a": {"p_mm": (4 / 3, 1 / 3), "p_relax": (4 / 3, 1 / 3), "v_mm": (0.0, 1.0)},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,8 @@ from marginlens.theory import (
     local_gradient_bounds,
     locally_optimal_directions,
 )
+from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CORRELATION_SEED = 4
 

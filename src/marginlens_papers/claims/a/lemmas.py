@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import log_softmax
@@ -16,11 +16,9 @@ from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import AttentionRisk, matrix_from_vector
 from marginlens.svm import Status, att_svm
 from marginlens.theory import constructive_separator, key_inequality, smoothness
+from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.drawing import cumulative, level
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MATRIX_SEED = 1
 CHECKPOINTS = (1, 3, 10, 30, 100, 300, 1000)

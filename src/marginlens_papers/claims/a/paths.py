@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +21,9 @@ from marginlens.theory import (
     locally_optimal_directions,
     token_optimality,
 )
+from marginlens.typing import Axes, Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 GLOBAL_SEED = 5
 GLOBAL_SCALES = 10.0 ** np.arange(6)  # R · margin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,10 @@ from marginlens.theory import (
     token_optimality,
 )
 from marginlens.theory.implicit_bias import ON_P
-from marginlens.typing import FloatArray
+from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import Limit, Note, gaps_and_norms, paths_in_plane, starts_that_select
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STARTS = np.array([(0.0, -1.0), (1.0, -1.0)])
 SEARCH_SEED = 8

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,15 +14,12 @@ import marginlens as ml
 from marginlens.probe.heads.sparsity import relative_sparsity
 from marginlens.result.palette import ACCENTS, INK, PATH
 from marginlens.training.loop import Ending
+from marginlens.typing import Axes, Figure
 from marginlens_papers.archive import ArchivedVisionRun, archived_vision_run
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.vision.images import digit_images
 from marginlens_papers.vision.results import VisionCurves, VisionRun, VisionSettings
 from marginlens_papers.vision.training import chosen_images, train_vision
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLUMNS = 8  # epochs shown side by side, at most
 _CELL = 1.15  # inches

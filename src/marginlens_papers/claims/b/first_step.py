@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
@@ -21,13 +21,10 @@ from marginlens.embeddings.one_step import (
     initial_orthogonality,
     log_of_pairs,
 )
+from marginlens.typing import Axes, Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 STEP_SEED, DELTA, RATE = 21, 0.01, 1.0
 MOST_TOKENS = 24

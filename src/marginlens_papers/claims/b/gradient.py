@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal, localcontext
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +12,9 @@ import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
 from marginlens.embeddings.one_step import directional_slope
+from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
 from marginlens_papers.claims.drawing import level
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED, D, STEP, DIGITS = 23, 5, 1e-30, 160
 SCALES = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0)  # of E, p and v each

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +11,10 @@ from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.directions import correlation
 from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.train import TrainingRun, train_embeddings
-from marginlens.typing import FloatArray
+from marginlens.typing import Figure, FloatArray
 from marginlens_papers.archive import LEVELS, ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.b.text_runs import Ranks, panels, ranks_of, spearman
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 2
 SIZES, SEEDS = (

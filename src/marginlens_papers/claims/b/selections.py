@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
@@ -22,13 +22,9 @@ from marginlens.theory.embedding_limits import (
     predict_embedding_limit,
 )
 from marginlens.theory.vocabulary_selections import FeasibleSelections, feasible_selections, selected_tokens
-from marginlens.typing import BoolArray, FloatArray
+from marginlens.typing import Axes, BoolArray, Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SOLUTION_SEED, RATE, SAME = 24, 10.0, 1e-7
 KINDS = ("one token each", "with ties", "decisive tokens")

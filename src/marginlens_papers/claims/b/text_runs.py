@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm, rankdata
@@ -13,13 +13,9 @@ from scipy.stats import norm, rankdata
 import marginlens as ml
 from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.train import FREQUENT
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Axes, Figure, FloatArray, IntArray
 from marginlens_papers.archive import ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SOURCES = {"imdb": "IMDB", "yelp": "Yelp"}
 CONTROLS = {  # data of another size than the claims', kept to tell the size of the data from its kind

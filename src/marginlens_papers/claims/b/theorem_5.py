@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +16,10 @@ from marginlens.embeddings import Parameters, initial_parameters, token_statisti
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory.embedding_limits import EmbeddingDetails, predict_embedding_limit
+from marginlens.typing import Axes, Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SEED, D_MODEL, FAR, FARTHEST, NEAR = 51, 2048, 1000.0, 5e4, 100.0
 RATES = (10.0, 100.0)

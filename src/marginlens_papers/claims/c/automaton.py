@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import softmax
@@ -16,11 +16,8 @@ from marginlens.nexttoken import NextTokenAutomaton
 from marginlens.nexttoken.automaton import TIE, TieBreak
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
-from marginlens.typing import FloatArray
+from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 3
 RADII = np.array([4.0, 15.0, 60.0, 240.0, 1e4, 1e6])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.stats import binom
@@ -26,7 +26,7 @@ from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.sweeps import Plan, sweep
 from marginlens.theory.implicit_bias import ON_SEQUENCES
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import BoolArray, Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims.c.training_curves import (
     GLOBAL,
@@ -49,9 +49,6 @@ from marginlens_papers.claims.c.training_curves import (
     train,
 )
 from marginlens_papers.claims.drawing import mean_band, mean_curve
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 11
 ACYCLIC_SIZES = (8, 8, 4, 6)  # K, d, n, T

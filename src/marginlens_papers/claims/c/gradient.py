@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,8 @@ from marginlens.risk.next_token import gradient_of
 from marginlens.risk.next_token_heads import NextTokenHead
 from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.svm.graph import graph_svm
+from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 19
 STEPS = 100

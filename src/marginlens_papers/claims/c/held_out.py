@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import marginlens as ml
 from marginlens.nexttoken import HeldOutScores, NextTokenAutomaton, score_held_out
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 31
 WINDOW, VOCABULARY, HELD_OUT = 3, 30, 0.2

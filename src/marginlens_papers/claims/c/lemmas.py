@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
@@ -27,12 +27,9 @@ from marginlens.risk.next_token_heads import NextTokenHead, as_head
 from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.status import Status
 from marginlens.svm.graph import GraphSolution, graph_svm
-from marginlens.typing import FloatArray
+from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.drawing import level
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FEASIBILITY_SEED = 31
 FEASIBILITY_SHAPES = ((8, 8, 4, 6), (6, 12, 5, 5), (10, 5, 6, 6))  # K, d, n, T

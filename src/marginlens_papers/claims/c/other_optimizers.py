@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,9 @@ from marginlens.optimizers import Adam, Muon, NormalizedGD, Optimizer, SignDesce
 from marginlens.status import Status
 from marginlens.svm import graph_svm
 from marginlens.theory.implicit_bias import ON_SEQUENCES
-from marginlens.typing import FloatArray
+from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 71
 STEP, MUON_STEP = 0.1, 0.04  # ηγ, γ the median best margin in the optimizer's norm; momentum .95 asks for < .051

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +15,9 @@ from marginlens.losses.next_token import LabelLoss
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk.next_token_heads import NextTokenHead, as_head
 from marginlens.risk.sequence_batch import reduce_sequences
-from marginlens.typing import FloatArray
+from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.c.lemmas import SETTINGS, Setting, feasible_data
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ACYCLIC_SEED = 17
 ACYCLIC_SHAPES = ((8, 8, 4, 6), (6, 12, 5, 5), (10, 5, 6, 6))  # K, d, n, T

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +14,8 @@ from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import PriorityGraph, cyclic_subset, is_acyclic, priority_graphs, tied_positions
 from marginlens.graphs.export import from_tables
-from marginlens.typing import BoolArray
+from marginlens.typing import BoolArray, Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 17
 WINDOWS = (3, 16)

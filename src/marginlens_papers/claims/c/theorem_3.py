@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,11 +20,8 @@ from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
 from marginlens.theory.implicit_bias import ON_SEQUENCES
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 23
 SHAPE = (6, 8, 6, 4)  # K, d, n, T

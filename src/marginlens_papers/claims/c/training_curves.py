@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +27,9 @@ from marginlens.result.palette import ACCENTS
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.svm.graph import graph_svm
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 from marginlens_papers.claim import Progress
 from marginlens_papers.claims.drawing import mean_band, mean_curve
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Graphs = Mapping[int, PriorityGraph]
 GLOBAL, LOCAL = ACCENTS[1], ACCENTS[0]  # blue and orange, as in paper C's own figures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +15,10 @@ from marginlens.risk import AttentionRisk
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
 from marginlens.theory.implicit_bias import ON_FACTORS, ON_W
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 11
 SIZES = (6, 8, 10)  # n, T, d

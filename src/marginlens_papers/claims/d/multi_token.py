@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,9 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.status import Status
 from marginlens.theory.multi_token import multi_token_limit
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 13
 N_INPUTS, N_TOKENS = 3, 4

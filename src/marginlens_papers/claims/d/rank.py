@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,12 +11,9 @@ from marginlens.data import sphere_queries
 from marginlens.norms import Frobenius, Nuclear
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.drawing import level
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 12
 SETTINGS = ((5, 5), (5, 10), (5, 15), (10, 5), (15, 5))  # n, T: one of them is 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,9 @@ from marginlens.optimizers import Blockwise, MirrorDescent
 from marginlens.risk import AttentionRisk, JointRisk
 from marginlens.svm import att_svm, label_svm, relaxed_svm
 from marginlens.theory.implicit_bias import ON_BOTH, ON_W
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
 from marginlens_papers.claims import drawing
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 17
 SIZES = (6, 8, 10)  # n, T, d

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,9 @@ from marginlens.result.palette import ACCENTS
 from marginlens.risk.multiclass import MulticlassRisk
 from marginlens.svm import BilinearSolution, bilinear_svm
 from marginlens.theory.implicit_bias import ON_CLASSES
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 3
 SPREAD = 0.1

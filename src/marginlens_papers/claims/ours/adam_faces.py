@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,12 +16,9 @@ from marginlens.optimizers.schedules import StepSize
 from marginlens.risk import AttentionRisk
 from marginlens.svm import att_svm
 from marginlens.theory.implicit_bias import ON_P
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.norm_runs import norms_of, smallest_lead
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 65
 SIZES = (4, 6, 30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.ndimage import gaussian_filter
@@ -20,13 +20,9 @@ from marginlens.result.palette import ACCENTS
 from marginlens.risk import AttentionRisk
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
 from marginlens.theory.optimality import log_slopes
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Axes, Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SEED = 6076  # where the search over seeds begins
 STEP = 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,13 +17,9 @@ from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial_parameters
 from marginlens.theory.embedding_limits import check_class_window, decisive_tokens, predict_embedding_limit
 from marginlens.theory.vocabulary_selections import selected_tokens
-from marginlens.typing import FloatArray
+from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SAMPLES, IRRELEVANT, SIGNAL = 20, 40, 6.0
 NEAR, FAR, COARSE = 100.0, 1000.0, 1e-4

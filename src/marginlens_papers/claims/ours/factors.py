@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,9 @@ from marginlens.risk.matrix import FactorRisk
 from marginlens.svm import att_svm
 from marginlens.theory.implicit_bias import ON_FACTORS
 from marginlens.theory.sign_factors import sign_factor_margin
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map, level
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 31
 SIZES = (6, 8, 10)  # n, T, d

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,9 @@ from marginlens.norms import L2, LInf, Spectral
 from marginlens.optimizers import Adam, PowerDecay, SteepestDescent
 from marginlens.risk import AttentionRisk
 from marginlens.theory.implicit_bias import ON_P, ON_W, implicit_bias
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
 from marginlens_papers.norm_runs import norms_of, smallest_lead
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEED = 67
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)

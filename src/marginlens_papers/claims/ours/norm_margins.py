@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 import marginlens as ml
+from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map, level
 from marginlens_papers.norm_runs import SETTINGS, NormRuns, Setting, archived_norm_runs, norm_runs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STEPS, LONG_STEPS = 10_000, 100_000
 PROBLEMS, FEW_PROBLEMS = 200, 8

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import marginlens as ml
 from marginlens.dynamics import descend
 from marginlens.optimizers import SteepestDescent
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.norm_runs import SETTINGS, Problems, Setting
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SLOWER = 0.1  # sizes of steps relative to those of X-N1 and X-N2, so that paths hardly depend on them
 STEPS = 4000

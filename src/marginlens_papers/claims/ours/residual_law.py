@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +15,10 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.sweeps import Plan, sweep
 from marginlens.sweeps.choices import loss_named
 from marginlens.theory.residual_law import ResidualLaw, residual_law
-from marginlens.typing import FloatArray
+from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SEED = 20
 LOOKED_AT = (100, 300, 1000, 2000)

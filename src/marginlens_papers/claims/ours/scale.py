@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import marginlens as ml
 from marginlens.sweeps import sweep
+from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.scale_runs import (
@@ -23,9 +24,6 @@ from marginlens_papers.scale_runs import (
     counted,
     scale_plan,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TAIL = 1e-2  # of 1 - correlation: what lies beyond counts as the tail
 WIDE = 100  # from this width on a share is known to ±1e-5
