@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens import core
 from marginlens.data.text_stream import TextStream, stored_tokens
 from marginlens.data.token_stream import Chunk, TokenStream
 from marginlens.engines import Threads, as_engine
@@ -25,7 +26,6 @@ from marginlens.result import Displayed, Result, Tabular, axes_for
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import LOCAL
 from marginlens.runtime.array_file import ArrayFile, DamagedFile, read_arrays, write_arrays
-from marginlens.runtime.compilation import njit
 from marginlens.runtime.files import as_path, resolved, unusable, write_whole
 from marginlens.runtime.locks import locked_folder
 from marginlens.runtime.progress import Progress, ProgressCallback
@@ -139,62 +139,15 @@ class CountChunk:
 def count_windows(chunk: Chunk, stream: TokenStream) -> ChunkCounts:
     """Count the edges of the windows of a chunk, in time linear in its tokens but for sorting the edges."""
     K, separator = stream.n_vocabulary, -1 if stream.separator is None else stream.separator
-    followed, n_windows = _followed(chunk.ids, chunk.starts, chunk.first, stream.window, separator, K)
-    keys = _edge_keys(chunk.ids, followed, stream.window, K)
+    places, n_windows = np.empty(len(chunk.ids), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    n_places = core.find_followed(chunk.ids, chunk.starts, chunk.first, stream.window, separator, K, places, n_windows)
+    windows = np.empty((n_places, stream.window), dtype=np.int64)
+    core.fill_edge_keys(chunk.ids, places[:n_places], K, windows)
+    keys = windows.reshape(-1)
     keys.sort()
     counts = np.empty(len(keys), dtype=np.int64)
-    n_edges = _run_lengths(keys, counts)
-    return ChunkCounts(EdgeCounts(keys[:n_edges].copy(), counts[:n_edges].copy()), int(n_windows))
-
-
-@njit(nogil=True)
-def _followed(
-    ids: IntArray, starts: IntArray, first: int, window: int, separator: int, n_vocabulary: int
-) -> tuple[IntArray, int]:
-    """The places from `first` on whose token occurs among the `window` tokens before it in its text; how many have a window."""
-    latest = np.full(n_vocabulary, -1, dtype=np.int64)  # the place of each token
-    places = np.empty(len(ids), dtype=np.int64)
-    n_places, n_windows, start, text = 0, 0, 0, 0
-    for j in range(len(ids)):
-        while text < len(starts) and starts[text] <= j:
-            start = starts[text]
-            text += 1
-        token = ids[j]
-        if token == separator:
-            start = j + 1
-            continue
-        if j >= first and j - window >= start:
-            n_windows += 1
-            if latest[token] >= j - window:
-                places[n_places] = j
-                n_places += 1
-        latest[token] = j
-    return places[:n_places].copy(), n_windows
-
-
-@njit(nogil=True)
-def _edge_keys(ids: IntArray, places: IntArray, window: int, n_vocabulary: int) -> IntArray:
-    """(n_places · window,) the edge of every token of the windows before these places."""
-    keys = np.empty(len(places) * window, dtype=np.int64)
-    for n in range(len(places)):
-        j = places[n]
-        pair = (ids[j - 1] * n_vocabulary + ids[j]) * n_vocabulary
-        for t in range(window):
-            keys[n * window + t] = pair + ids[j - window + t]
-    return keys
-
-
-@njit(nogil=True)
-def _run_lengths(keys: IntArray, counts: IntArray) -> int:
-    """Move the distinct keys of a sorted array to its beginning, write how often each occurs, and return their number."""
-    n = 0
-    for k in range(len(keys)):
-        if n and keys[k] == keys[n - 1]:
-            counts[n - 1] += 1
-        else:
-            keys[n], counts[n] = keys[k], 1
-            n += 1
-    return n
+    n_edges = core.count_keys(keys, counts)
+    return ChunkCounts(EdgeCounts(keys[:n_edges].copy(), counts[:n_edges].copy()), int(n_windows[0]))
 
 
 # ---- merging counts
@@ -210,31 +163,8 @@ def merged(parts: list[EdgeCounts]) -> EdgeCounts:
 
 def _merged_pair(a: EdgeCounts, b: EdgeCounts) -> EdgeCounts:
     keys, counts = (np.empty(len(a.keys) + len(b.keys), dtype=np.int64) for _ in range(2))
-    n = _merge(a.keys, a.counts, b.keys, b.counts, keys, counts)
+    n = core.merge_counts(*a, *b, keys, counts)
     return EdgeCounts(keys[:n], counts[:n])
-
-
-@njit(nogil=True)
-def _merge(
-    keys_a: IntArray, counts_a: IntArray, keys_b: IntArray, counts_b: IntArray, keys: IntArray, counts: IntArray
-) -> int:
-    i, j, n = 0, 0, 0
-    while i < len(keys_a) and j < len(keys_b):
-        a, b = keys_a[i], keys_b[j]
-        keys[n] = min(a, b)
-        counts[n] = (counts_a[i] if a <= b else 0) + (counts_b[j] if b <= a else 0)
-        i += a <= b
-        j += b <= a
-        n += 1
-    while i < len(keys_a):
-        keys[n], counts[n] = keys_a[i], counts_a[i]
-        i += 1
-        n += 1
-    while j < len(keys_b):
-        keys[n], counts[n] = keys_b[j], counts_b[j]
-        j += 1
-        n += 1
-    return n
 
 
 class Range(NamedTuple):

@@ -1,0 +1,56 @@
+"""Counting the edges of a stream in the core, against what the definition says, place by place."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from marginlens import core
+
+
+def followed(ids, starts, first, window, separator):
+    """Places whose token stands in the window before them, and how many places have a window, by the definition."""
+    places, n_windows = [], 0
+    for j in range(first, len(ids)):
+        edges = [0, *(s for s in starts if s <= j), *(k + 1 for k in range(j) if ids[k] == separator)]
+        if ids[j] == separator or j - window < max(edges):
+            continue
+        n_windows += 1
+        places += [j] if ids[j] in ids[j - window : j] else []
+    return places, n_windows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_places_and_edges_are_those_of_the_definition(seed):
+    rng = np.random.default_rng(seed)
+    n, K, window, separator = rng.integers(0, 60), rng.integers(1, 8), rng.integers(1, 7), rng.integers(-1, 4)
+    ids, starts = rng.integers(0, K, n), np.unique(rng.integers(0, n + 1, rng.integers(0, 4)))
+    places, n_windows = np.empty(n, dtype=np.int64), np.empty(1, dtype=np.int64)
+    first = int(rng.integers(0, n + 1))
+    found = places[: core.find_followed(ids, starts, first, window, separator, K, places, n_windows)]
+    assert (found.tolist(), n_windows[0]) == followed(ids.tolist(), starts, first, window, separator)
+    keys = np.empty((len(found), window), dtype=np.int64)
+    core.fill_edge_keys(ids, found, K, keys)
+    expected = [[(ids[j - 1] * K + ids[j]) * K + token for token in ids[j - window : j]] for j in found]
+    assert keys.tolist() == expected
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 5), (1, 1), (40, 3), (200, 150)])
+def test_counts_are_those_of_a_counter(sizes):
+    rng, parts = np.random.default_rng(sizes), []
+    for size in sizes:
+        keys, counts = np.sort(rng.integers(0, 50, size)), np.empty(size, dtype=np.int64)
+        expected = Counter(keys.tolist())
+        n = core.count_keys(keys, counts)
+        assert dict(zip(keys[:n].tolist(), counts[:n].tolist(), strict=True)) == expected
+        parts.append((keys[:n], counts[:n], expected))
+    (*a, counter), (*b, other) = parts
+    keys, counts = np.empty((2, len(a[0]) + len(b[0])), dtype=np.int64)
+    n = core.merge_counts(*a, *b, keys, counts)
+    assert keys[:n].tolist() == sorted(counter + other)
+    assert dict(zip(keys[:n].tolist(), counts[:n].tolist(), strict=True)) == counter + other
+
+
+def test_a_place_without_a_window_is_refused():
+    with pytest.raises(ValueError, match="sizes"):
+        core.fill_edge_keys(np.zeros(5, dtype=np.int64), np.array([2]), 1, np.empty((1, 3), dtype=np.int64))
