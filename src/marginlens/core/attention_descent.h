@@ -11,6 +11,8 @@
 
 constexpr double EXTREME_KEY = 1e60;  // keys beyond, or whose inverses are, are rescaled: no product of two keys and a weight leaves the range
 
+constexpr int64_t SMALL_PROBLEM = 48;  // places up to which two problems at once are faster than one after the other
+
 // One problem: keys (n_inputs, n_tokens, d), scores (n_inputs, n_tokens) and lengths (n_inputs,).
 struct TokenProblem {
     const double *keys, *scores;
@@ -53,118 +55,158 @@ static inline double key_unit(const double *columns, int64_t n_entries, const do
 
 // The descent on one problem, whose arrays are in the order of places.
 struct AttentionDescent {
-    const TokenProblem &problem;
-    const AttentionRoom &room;
+    TokenProblem problem;
+    const AttentionRoom *room;
+    AttentionRun run;
+    double *out;  // (n_saved, d) p at the kept steps
+    StepRule rule;
     int64_t m;
     bool in_keys;  // the state is p, and not coefficients
     double unit = 1.0;
+    double *state = nullptr, *a = nullptr, *state_next = nullptr, *a_next = nullptr;
+    int64_t saved = 0;
 
     // p of a state, in the caller's units.
-    void write(const double *state, double *out) const {
+    void write(const double *at, double *p) const {
         const int64_t d = problem.d;
-        if (!in_keys) inner_products(room.columns, d, m, state, out);
-        for (int64_t k = 0; k < d; k++) out[k] = (in_keys ? state[k] : out[k] + room.origin[k]) / unit;
+        if (!in_keys) inner_products(room->columns, d, m, at, p);
+        for (int64_t k = 0; k < d; k++) p[k] = (in_keys ? at[k] : p[k] + room->origin[k]) / unit;
     }
 
     // The length of Σ w_k k_k, from the keys.
     double norm_of_combination() const {
-        inner_products(room.columns, problem.d, m, room.w, room.gradient);
-        return norm(room.gradient, problem.d);
+        inner_products(room->columns, problem.d, m, room->w, room->gradient);
+        return norm(room->gradient, problem.d);
     }
 
-    // The length of the gradient, relative to which its weights are, and in `room.h` its inner products with the keys.
-    double gradient_length(bool normalized) const {
-        double square, size = 0.0;
+    // The inner products of the gradient with the keys, in `h`, from its weights.
+    CORE_MEMBER void form_gradient() const {
         if (in_keys) {
-            inner_products(room.columns, problem.d, m, room.w, room.gradient);
-            combine(room.columns, problem.d, m, room.gradient, room.h);
-            square = square_of(room.gradient, problem.d);
+            inner_products(room->columns, problem.d, m, room->w, room->gradient);
+            combine(room->columns, problem.d, m, room->gradient, room->h);
         } else {
-            combine(room.gram, m, m, room.w, room.h);
-            square = dot_and_size(room.w, room.h, m, &size);
+            combine(room->gram, m, m, room->w, room->h);
         }
-        if (square > 1e-6 * size && 1e-280 < square && square < 1e280) return square_root(square);
-        return normalized || !(square > 0.0) ? norm_of_combination() : 1.0;  // the Gram matrix has cancelled
     }
 
-    // Steps from `taken` on, which move the state and the logits; returns how it ended.
-    int64_t take_steps(const StepRule &rule, const Steps &steps, const AttentionRun &run, double *out) {
-        const int64_t n = problem.n_inputs, T = problem.n_tokens;
-        const double *gains = in_keys ? room.columns : room.gram;  // turns states into changes of logits
-        double *state = run.state, *a = run.logits, *state_next = room.state, *a_next = room.logits;
-        for (int64_t k = 0; k < ROOM_PER_INPUT * whole_lanes(n); k++) room.slopes[k] = NOT_A_NUMBER;
-        int64_t saved = 0, step = *run.taken, end = RAN_ALL;
-        while (saved < steps.n_saved && steps.save[saved] < step) saved++;
-        for (; step < steps.stop; step++) {
-            for (; saved < steps.n_saved && steps.save[saved] == step; saved++) write(state, out + saved * problem.d);
-            const double log_scale =
-                weights_of_places(a, room.scores, problem.lengths, n, T, rule.loss, room.slopes, room.logs, room.w);
-            const double reach = gradient_length(rule.normalized);
-            if (reach == 0.0) {
-                end = STATIONARY;
-                break;
-            }
-            const double move = rule.normalized ? rule.step / reach : rule.step * exp(log_scale) / (double)n;
-            bool finite = subtract(state, move, in_keys ? room.gradient : room.w, run.width, state_next);
-            if ((step + 1) % RESYNC == 0) {
-                combine(gains, run.width, m, state_next, a_next);
-                finite = subtract(room.first_logits, -1.0, a_next, m, a_next) && finite;
-            } else {
-                finite = subtract(a, move, room.h, m, a_next) && finite;
-            }
-            if (!finite) {
-                end = NON_FINITE;
-                break;
-            }
-            double *former = state;
-            state = state_next, state_next = former;
-            former = a, a = a_next, a_next = former;
+    // The length of the gradient, relative to which its weights are; 1 where it is not asked for and cannot be told.
+    CORE_MEMBER double gradient_length() const {
+        double size = 0.0;
+        const double square = in_keys ? square_of(room->gradient, problem.d) : dot_and_size(room->w, room->h, m, &size);
+        if (square > 1e-6 * size && 1e-280 < square && square < 1e280) return square_root(square);
+        return rule.normalized || !(square > 0.0) ? norm_of_combination() : 1.0;  // the Gram matrix has cancelled
+    }
+
+    PlaceWeights weights() const {
+        return {a, room->scores, problem.lengths, problem.n_inputs, problem.n_tokens, rule.loss, room->slopes, room->logs, room->w};
+    }
+
+    // Move against the gradient, step number `step`; how the run goes on.
+    CORE_MEMBER int64_t move(double log_scale, int64_t step) {
+        const double reach = gradient_length();
+        if (reach == 0.0) return STATIONARY;
+        double length = rule.step / reach;
+        if (!rule.normalized) length = rule.step * (log_scale == 0.0 ? 1.0 : exp(log_scale)) / (double)problem.n_inputs;
+        bool finite = subtract(state, length, in_keys ? room->gradient : room->w, run.width, state_next);
+        if ((step + 1) % RESYNC == 0) {
+            combine(in_keys ? room->columns : room->gram, run.width, m, state_next, a_next);
+            finite = subtract(room->first_logits, -1.0, a_next, m, a_next) && finite;
+        } else {
+            finite = subtract(a, length, room->h, m, a_next) && finite;
         }
+        if (!finite) return NON_FINITE;
+        double *former = state;
+        state = state_next, state_next = former;
+        former = a, a = a_next, a_next = former;
+        return RAN_ALL;
+    }
+
+    // Bring the problem into the order of places and units, and the run to its start where it has not begun.
+    void prepare(const double *start, const Steps &steps, bool has_gram) {
+        const int64_t n = problem.n_inputs, T = problem.n_tokens, d = problem.d;
+        centred_columns(problem.keys, problem.lengths, n, T, d, room->means, room->columns);
+        if (rule.normalized) unit = key_unit(room->columns, d * m, start, d, rule.step);
+        rule.step *= unit;  // normalised descent on unit · p, with keys in units
+        bool from_zero = true;
+        for (int64_t k = 0; k < d; k++) {
+            room->origin[k] = start[k] * unit;
+            from_zero = from_zero && room->origin[k] == 0.0;
+        }
+        if (unit != 1.0)
+            for (int64_t k = 0; k < d * m; k++) room->columns[k] /= unit;
+        for (int64_t k = 0; k < m; k++) room->first_logits[k] = 0.0;
+        if (!from_zero) combine(room->columns, d, m, room->origin, room->first_logits);
+        close_places(problem.lengths, n, T, room->first_logits);
+        if (*run.taken == 0) {
+            for (int64_t k = 0; k < run.width; k++) run.state[k] = in_keys ? room->origin[k] : 0.0;
+            for (int64_t k = 0; k < m; k++) run.logits[k] = room->first_logits[k];
+            *run.end = all_finite(run.logits, m) ? RAN_ALL : NON_FINITE;
+        }
+        arrange(problem.scores, problem.lengths, n, T, room->scores);
+        if (in_keys) {
+            for (int64_t k = 0; k < m; k++) room->first_logits[k] = 0.0;
+            close_places(problem.lengths, n, T, room->first_logits);
+        } else if (!has_gram) {
+            gram_of_places(room->columns, d, m, room->gram);
+        }
+        for (int64_t k = 0; k < ROOM_PER_INPUT * whole_lanes(n); k++) room->slopes[k] = NOT_A_NUMBER;
+        state = run.state, a = run.logits, state_next = room->state, a_next = room->logits;
+        while (saved < steps.n_saved && steps.save[saved] < *run.taken) saved++;
+    }
+
+    // Hand the state to the caller, and p at the steps that a run which is over has not reached.
+    void finish(const Steps &steps) {
         if (state != run.state) {  // an odd number of steps: what the caller sees is the former state
             for (int64_t k = 0; k < run.width; k++) run.state[k] = state[k];
             for (int64_t k = 0; k < m; k++) run.logits[k] = a[k];
         }
-        *run.taken = step;
-        return end;
+        if (*run.end != RAN_ALL || *run.taken == steps.n_steps)
+            for (int64_t k = 0; k < steps.n_saved; k++)
+                if (steps.save[k] >= *run.taken) write(run.state, out + k * problem.d);
     }
 };
 
-// Take steps of one problem, from where `run` says it is; p at the kept steps is written into `out` (n_saved, d). `has_gram` says whether
-// the Gram matrix in the room is that of this problem.
-static inline void descend_attention(
-    const TokenProblem &problem, const double *start, const StepRule &rule, const Steps &steps, const AttentionRun &run,
-    const AttentionRoom &room, bool has_gram, double *out) {
-    const int64_t n = problem.n_inputs, T = problem.n_tokens, d = problem.d, m = n_places(n, T);
-    AttentionDescent descent{problem, room, m, run.width != m};
-    centred_columns(problem.keys, problem.lengths, n, T, d, room.means, room.columns);
-    if (rule.normalized) descent.unit = key_unit(room.columns, d * m, start, d, rule.step);
-    const double unit = descent.unit;  // normalised descent on unit · p, with keys in units
-    bool from_zero = true;
-    for (int64_t k = 0; k < d; k++) {
-        room.origin[k] = start[k] * unit;
-        from_zero = from_zero && room.origin[k] == 0.0;
-    }
-    if (unit != 1.0)
-        for (int64_t k = 0; k < d * m; k++) room.columns[k] /= unit;
-    for (int64_t k = 0; k < m; k++) room.first_logits[k] = 0.0;
-    if (!from_zero) combine(room.columns, d, m, room.origin, room.first_logits);
-    close_places(problem.lengths, n, T, room.first_logits);
-    if (*run.taken == 0) {
-        for (int64_t k = 0; k < run.width; k++) run.state[k] = descent.in_keys ? room.origin[k] : 0.0;
-        for (int64_t k = 0; k < m; k++) run.logits[k] = room.first_logits[k];
-        *run.end = all_finite(run.logits, m) ? RAN_ALL : NON_FINITE;
-    }
-    if (*run.end == RAN_ALL) {
-        arrange(problem.scores, problem.lengths, n, T, room.scores);
-        if (descent.in_keys) {
-            for (int64_t k = 0; k < m; k++) room.first_logits[k] = 0.0;
-            close_places(problem.lengths, n, T, room.first_logits);
-        } else if (!has_gram) {
-            gram_of_places(room.columns, d, m, room.gram);
+// Steps of `count` problems at once, until `stop` or until one of them ends. A step is a long chain of operations that wait for each
+// other; those of another problem fill the gaps. The problems do not know of each other, so it changes no result.
+template <int count>
+static inline void take_steps(AttentionDescent *const *runs, const Steps &steps) {
+    for (int64_t step = *runs[0]->run.taken; step < steps.stop; step++) {
+        PlaceWeights weights[count];
+        double log_scale[count];
+        bool going = true;
+        for (int q = 0; q < count; q++) {
+            AttentionDescent &run = *runs[q];
+            for (; run.saved < steps.n_saved && steps.save[run.saved] == step; run.saved++)
+                run.write(run.state, run.out + run.saved * run.problem.d);
+            weights[q] = run.weights();
+            weights[q].find_largest();
         }
-        *run.end = descent.take_steps({rule.normalized, rule.step * unit, rule.loss}, steps, run, out);
+        for (int q = 0; q < count; q++) weights[q].form_exponentials();
+        for (int q = 0; q < count; q++) weights[q].find_margins();
+        for (int q = 0; q < count; q++) weights[q].find_slopes();
+        for (int q = 0; q < count; q++) log_scale[q] = weights[q].finish();
+        for (int q = 0; q < count; q++) runs[q]->form_gradient();
+        for (int q = 0; q < count; q++) {
+            *runs[q]->run.end = runs[q]->move(log_scale[q], step);
+            if (*runs[q]->run.end == RAN_ALL) *runs[q]->run.taken = step + 1;
+            going = going && *runs[q]->run.end == RAN_ALL;
+        }
+        if (!going) return;
     }
-    if (*run.end != RAN_ALL || *run.taken == steps.n_steps)
-        for (int64_t k = 0; k < steps.n_saved; k++)
-            if (steps.save[k] >= *run.taken) descent.write(run.state, out + k * d);
+}
+
+// Steps of one or two problems, from where their runs say they are, all from the same step on.
+static inline void descend_attention(AttentionDescent *runs, int count, const Steps &steps) {
+    AttentionDescent *going[2];
+    for (;;) {
+        int n_going = 0;
+        for (int q = 0; q < count; q++)
+            if (*runs[q].run.end == RAN_ALL && *runs[q].run.taken < steps.stop) going[n_going++] = &runs[q];
+        if (n_going == 0) break;
+        if (n_going == 2 && *going[0]->run.taken == *going[1]->run.taken)
+            take_steps<2>(going, steps);
+        else
+            take_steps<1>(going, steps);
+    }
+    for (int q = 0; q < count; q++) runs[q].finish(steps);
 }

@@ -30,17 +30,28 @@ DOOR descend_attention(
     const int64_t m = ::n_places(n_inputs, n_tokens);
     if (n_places != m || (width != d && width != m) || (width == m && gram_size && gram_size != m * m) || !n_problems) return WRONG_SIZE;
     Room room;
-    TokenProblem problem{keys, scores, lengths, n_inputs, n_tokens, d};
-    AttentionRoom work(room, problem, gram_size ? d : width);
+    const TokenProblem shape{keys, scores, lengths, n_inputs, n_tokens, d};
+    const int together = last - first > 1 && !gram_size && m <= SMALL_PROBLEM ? 2 : 1;
+    AttentionRoom work[2] = {AttentionRoom(room, shape, gram_size ? d : width), AttentionRoom(room, shape, gram_size ? d : width)};
     if (room.failed) return OUT_OF_MEMORY;
-    if (gram_size) work.gram = gram;
-    for (int64_t b = first; b < last; b++) {
-        const int64_t j = b % n_problems;
-        problem = {keys + j * n_inputs * n_tokens * d, scores + j * n_inputs * n_tokens, lengths + j * n_inputs, n_inputs, n_tokens, d};
-        const AttentionRun run{states + b * width, logits + b * m, width, ends + 2 * b, ends + 2 * b + 1};
-        descend_attention(
-            problem, start + b * d, {normalized != 0, step, loss}, {n_steps, stop, save, n_saved}, run, work, gram_size && *has_gram,
-            out + b * n_saved * d);
+    if (gram_size) work[0].gram = gram;
+    const Steps steps{n_steps, stop, save, n_saved};
+    for (int64_t b = first; b < last; b += together) {
+        AttentionDescent runs[2];
+        const int count = (int)smaller((int64_t)together, last - b);
+        for (int q = 0; q < count; q++) {
+            const int64_t j = (b + q) % n_problems, n = n_inputs * n_tokens;
+            int64_t *end = ends + 2 * (b + q);
+            runs[q].problem = {keys + j * n * d, scores + j * n, lengths + j * n_inputs, n_inputs, n_tokens, d};
+            runs[q].room = &work[q];
+            runs[q].run = {states + (b + q) * width, logits + (b + q) * m, width, end, end + 1};
+            runs[q].out = out + (b + q) * n_saved * d;
+            runs[q].rule = {normalized != 0, step, loss};
+            runs[q].m = m;
+            runs[q].in_keys = width != m;
+            runs[q].prepare(start + (b + q) * d, steps, gram_size && *has_gram);
+        }
+        descend_attention(runs, count, steps);
         *has_gram = gram_size > 0;
     }
     return 0;
