@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -192,11 +193,10 @@ def _acyclic_note(at_4000: np.ndarray) -> str:
     )
 
 
-SEED = 11
 CYCLIC_SIZES = (6, 8, 6, 4)  # K, d, n, T
 CYCLIC_TEXT = Recipe(cyclic_sequences, CYCLIC_SIZES)
 CYCLIC_CODE = Recipe(cyclic_sequences_as_coded, CYCLIC_SIZES, random_start=True)
-PAPER_STEPS, CYCLIC_STEPS = 4_000, 40_000
+CYCLIC_STEPS = 40_000
 
 
 class C_F4(Claim):
@@ -331,10 +331,13 @@ def _halfway(run: Runs) -> Runs:
     return Runs(run.recipe, run.datasets, run.steps[at : at + 1], middle[:, None])
 
 
-SEED = 11
 ZERO_SHARE, ZERO_LEVEL = 0.98, 0.01  # share of trials with distance zero that is tested, and the level of the test
 SQUARED_SERIES = local_series(SquaredLoss(), SquaredProbability())
 N_STEPS = 4_000
+DATA = {"": "Any data", "cyclic_": "Cyclic data", "code_": "Code's series"}  # by how the names of their numbers begin
+LOCAL_CORR = {
+    f"{key}local_corr": Words(f"{data}: mean correlation with the local solution") for key, data in DATA.items()
+}
 
 
 class C_F5(Claim):
@@ -380,37 +383,26 @@ class C_F5(Claim):
         "code_single_share": Bound(low=1.0),
     }
     words = {
-        "local_corr": Words("Any data: mean correlation with the local solution"),
+        **LOCAL_CORR,
+        **{f"{key}gap": Words(f"{data}: lead of the local over the global correlation") for key, data in DATA.items()},
+        **{
+            f"{key}single_share": Words(f"{data}: trials in which each sequence selects one token", Unit.SHARE)
+            for key, data in DATA.items()
+        },
+        **{
+            f"{key}zero_share_by_label": Words(
+                f"{DATA[key]}: trials whose local distance is zero at every step", Unit.SHARE
+            )
+            for key in ("", "cyclic_")
+        },
         "gap_where_differing": Words("Any data, graphs differing: lead of the local over the global correlation"),
         "paced_corr": Words("Single tokens selected: mean correlation with the local solution of margins 1/2 and 1"),
-        "code_local_corr": Words("Code's series: mean correlation with the local solution"),
-        "code_gap": Words("Code's series: lead of the local over the global correlation"),
         "code_zero_tail": Words(
             f"Code's series: probability of so few trials, or fewer, whose local distance is zero if it is in {ZERO_SHARE:.0%}",
         ),
         "undefined": Words("Trials without a solution to compare with", Unit.COUNT),
-        "gap": Words("Any data: lead of the local over the global correlation"),
-        "cyclic_local_corr": Words("Cyclic data: mean correlation with the local solution"),
-        "cyclic_gap": Words("Cyclic data: lead of the local over the global correlation"),
-        "zero_share_by_label": Words(
-            "Any data: trials whose local distance is zero at every step",
-            Unit.SHARE,
-        ),
-        "cyclic_zero_share_by_label": Words(
-            "Cyclic data: trials whose local distance is zero at every step",
-            Unit.SHARE,
-        ),
         "code_zero_share_in_other_draws": Words(
             "Code's series, other draws: trials whose local distance is zero",
-            Unit.SHARE,
-        ),
-        "single_share": Words("Any data: trials in which each sequence selects one token", Unit.SHARE),
-        "cyclic_single_share": Words(
-            "Cyclic data: trials in which each sequence selects one token",
-            Unit.SHARE,
-        ),
-        "code_single_share": Words(
-            "Code's series: trials in which each sequence selects one token",
             Unit.SHARE,
         ),
     }
@@ -430,9 +422,7 @@ class C_F5(Claim):
         progress.advance()
         apart = ~text.agrees  # where the two kinds of graph agree, so do the two solutions
         numbers = {
-            **_squared_ends(text, ""),
-            **_squared_ends(cyclic, "cyclic_"),
-            **_squared_ends(code, "code_"),
+            **_ends(found, _squared_ends),
             "code_zero_share_in_other_draws": float(zero.mean()),
             "code_zero_tail": float(binom.cdf(_zero(code), trials[2], ZERO_SHARE)),
             "paced_corr": mean(paced),
@@ -467,24 +457,35 @@ class C_F5(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Correlation over the steps, global and local, and the distance with the local correction by either rule."""
-        fig, axes = ml.plotting.figure(3, width=4.7, height=4.8)
-        lines = zip(SQUARED_SERIES, ("-", ":", "--"), strict=True)
-        draw_contrasts(axes, finding.arrays["steps"], [(name, finding.arrays[name], line) for name, line in lines])
-        axes[0].set_title("Squared loss: the direction")
-        return {"local": fig}
+        return {"local": _draw_series(finding, SQUARED_SERIES, "Squared loss: the direction")}
 
 
-def _squared_ends(series: Contrast, prefix: str) -> dict[str, float]:
+def _ends(found: dict[str, Contrast], numbers_of: Callable[[Contrast], dict[str, float]]) -> dict[str, float]:
+    """The numbers of all series, each name with its series' beginning."""
+    several = zip(DATA, found.values(), strict=True)
+    return {key + name: number for key, series in several for name, number in numbers_of(series).items()}
+
+
+def _draw_series(finding: Finding, series: Iterable[str], title: str) -> Figure:
+    """Correlation and distances of the three series over the steps."""
+    fig, axes = ml.plotting.figure(3, width=4.7, height=4.8)
+    lines = zip(series, ("-", ":", "--"), strict=True)
+    draw_contrasts(axes, finding.arrays["steps"], [(name, finding.arrays[name], line) for name, line in lines])
+    axes[0].set_title(title)
+    return fig
+
+
+def _squared_ends(series: Contrast) -> dict[str, float]:
     local, far = mean(series.final("local")), mean(series.final("global"))
     return {
-        f"{prefix}local_corr": local,
-        f"{prefix}global_corr": far,
-        f"{prefix}gap": local - far,
-        f"{prefix}zero_share_by_label": float(series.always_zero("label's component").mean()),
-        f"{prefix}single_share": float(series.single.mean()),
-        f"{prefix}local_distance_by_label": mean(series.apart("label's component")),
-        f"{prefix}local_distance_by_selected": mean(series.apart("selected component")),
-        f"{prefix}global_distance": mean(series.apart("global")),
+        "local_corr": local,
+        "global_corr": far,
+        "gap": local - far,
+        "zero_share_by_label": float(series.always_zero("label's component").mean()),
+        "single_share": float(series.single.mean()),
+        "local_distance_by_label": mean(series.apart("label's component")),
+        "local_distance_by_selected": mean(series.apart("selected component")),
+        "global_distance": mean(series.apart("global")),
     }
 
 
@@ -558,10 +559,9 @@ def paced_solution(data: SequenceDataset, W: FloatArray) -> FloatArray:
 
 
 _GLOBAL, _LOCAL = Bound(low=0.9 * 9.59, high=1.1 * 9.59), Bound(high=1.1 * 0.09)
-SEED = 11
 CROSS_ENTROPY_SERIES = local_series(CrossEntropy(), CrossEntropy())
-N_STEPS = 4_000
 LABEL, SELECTED = RULES
+BY_RULE = {"label": LABEL, "selected": SELECTED}
 ONE_STEP = 0.1  # normalised steps circle a correction within one of them
 
 
@@ -603,36 +603,19 @@ class C_F6(Claim):
         "infinite_by_label": Bound(high=0),
     }
     words = {
-        "local_corr": Words("Any data: mean correlation with the local solution"),
-        "cyclic_local_corr": Words("Cyclic data: mean correlation with the local solution"),
-        "infinite_by_selected": Words(
-            "Trials whose local correction by the selected component is infinite",
-            Unit.COUNT,
-        ),
-        "undefined": Words("Trials without a solution to compare with", Unit.COUNT),
-        "code_local_corr": Words("Code's series: mean correlation with the local solution"),
+        **LOCAL_CORR,
+        **{
+            f"{key}local_distance_by_{name}": Words(f"{data}: mean distance from the local correction, by the {rule}")
+            for name, rule in BY_RULE.items()
+            for key, data in DATA.items()
+        },
+        **{
+            f"infinite_by_{name}": Words(f"Trials whose local correction by the {rule} is infinite", Unit.COUNT)
+            for name, rule in BY_RULE.items()
+        },
         "cyclic_global_distance": Words("Cyclic data: mean distance from the global correction"),
         "code_global_distance": Words("Code's series: mean distance from the global correction"),
-        "local_distance_by_label": Words("Any data: mean distance from the local correction, by the label's component"),
-        "cyclic_local_distance_by_label": Words(
-            "Cyclic data: mean distance from the local correction, by the label's component"
-        ),
-        "code_local_distance_by_label": Words(
-            "Code's series: mean distance from the local correction, by the label's component"
-        ),
-        "local_distance_by_selected": Words(
-            "Any data: mean distance from the local correction, by the selected component"
-        ),
-        "cyclic_local_distance_by_selected": Words(
-            "Cyclic data: mean distance from the local correction, by the selected component"
-        ),
-        "code_local_distance_by_selected": Words(
-            "Code's series: mean distance from the local correction, by the selected component"
-        ),
-        "infinite_by_label": Words(
-            "Trials whose local correction by the label's component is infinite",
-            Unit.COUNT,
-        ),
+        "undefined": Words("Trials without a solution to compare with", Unit.COUNT),
     }
     headline = "local_corr"
     paper_number = "> .99 (.9886 in the figure)"
@@ -644,9 +627,7 @@ class C_F6(Claim):
         found = contrasts(CROSS_ENTROPY_SERIES, trials, N_STEPS, SEED, progress)
         text, cyclic, code = found.values()
         numbers = {
-            **_cross_entropy_ends(text, ""),
-            **_cross_entropy_ends(cyclic, "cyclic_"),
-            **_cross_entropy_ends(code, "code_"),
+            **_ends(found, _cross_entropy_ends),
             "global_infinite": float(text.infinite("global")),
             "cyclic_global_infinite": float(cyclic.infinite("global")),
             "infinite_by_label": float(text.infinite(LABEL) + cyclic.infinite(LABEL)),
@@ -686,26 +667,22 @@ class C_F6(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Correlation over the steps, global and local, and the distance with the local correction by either rule."""
-        fig, axes = ml.plotting.figure(3, width=4.7, height=4.8)
-        lines = zip(CROSS_ENTROPY_SERIES, ("-", ":", "--"), strict=True)
-        draw_contrasts(axes, finding.arrays["steps"], [(name, finding.arrays[name], line) for name, line in lines])
-        axes[0].set_title("Cross-entropy: the direction")
-        return {"local": fig}
+        return {"local": _draw_series(finding, CROSS_ENTROPY_SERIES, "Cross-entropy: the direction")}
 
 
-def _cross_entropy_ends(series: Contrast, prefix: str) -> dict[str, float]:
+def _cross_entropy_ends(series: Contrast) -> dict[str, float]:
     far = mean(series.apart("global"))
     numbers = {
-        f"{prefix}local_corr": mean(series.final("local")),
-        f"{prefix}global_corr": mean(series.final("global")),
-        f"{prefix}smallest_local_corr": float(np.nanmin(series.final("local"))),
-        f"{prefix}global_distance": far,
-        f"{prefix}tied": float(np.sum(~series.single)),
+        "local_corr": mean(series.final("local")),
+        "global_corr": mean(series.final("global")),
+        "smallest_local_corr": float(np.nanmin(series.final("local"))),
+        "global_distance": far,
+        "tied": float(np.sum(~series.single)),
     }
-    for name, rule in (("label", LABEL), ("selected", SELECTED)):
+    for name, rule in BY_RULE.items():
         near = mean(series.apart(rule))
-        numbers[f"{prefix}local_distance_by_{name}"] = near
-        numbers[f"{prefix}distance_ratio_by_{name}"] = far / near if near > 0.0 else float("inf")
+        numbers[f"local_distance_by_{name}"] = near
+        numbers[f"distance_ratio_by_{name}"] = far / near if near > 0.0 else float("inf")
     return numbers
 
 
