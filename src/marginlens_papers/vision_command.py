@@ -7,29 +7,14 @@ from typing import Annotated
 
 import typer
 
+from marginlens.cli import _training as training
 from marginlens.cli._deferred import errors, rows, terminal
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
-from marginlens.cli._training import (
-    Batch,
-    Checkpoint,
-    Device,
-    Epochs,
-    LearningRate,
-    RunFolder,
-    RunSeed,
-    SettingsText,
-    TimeLimit,
-    assignments_option,
-    chosen_settings,
-    leave,
-    list_settings_option,
-    speaker,
-)
 
 
 def vision(
-    out: RunFolder,
+    out: training.RunFolder,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -40,17 +25,21 @@ def vision(
     digits: Annotated[
         bool, typer.Option("--digits", help="Instead of a file: scikit-learn's digits of 8 by 8 pixels.")
     ] = False,
-    epochs: Epochs = None,
-    batch: Batch = None,
-    learning_rate: LearningRate = None,
-    seed: RunSeed = None,
-    device: Device = None,
-    assignments: Annotated[list[str] | None, assignments_option("marginlens_papers", "vision/results.py")] = None,
-    settings: SettingsText = None,
-    list_settings: Annotated[bool, list_settings_option("marginlens_papers.vision.results", "VisionSettings")] = False,
-    checkpoint: Checkpoint = None,
+    epochs: training.Epochs = None,
+    batch: training.Batch = None,
+    learning_rate: training.LearningRate = None,
+    seed: training.RunSeed = None,
+    device: training.Device = None,
+    assignments: Annotated[
+        list[str] | None, training.assignments_option("marginlens_papers", "vision/results.py")
+    ] = None,
+    settings: training.SettingsText = None,
+    list_settings: Annotated[
+        bool, training.list_settings_option("marginlens_papers.vision.results", "VisionSettings")
+    ] = False,
+    checkpoint: training.Checkpoint = None,
     every: Annotated[int, typer.Option(metavar="N", help="Epochs between two checkpoints.")] = 10,
-    time_limit: TimeLimit = None,
+    time_limit: training.TimeLimit = None,
     save_models: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Save models there, as epoch-NNN, which probe reads.")
     ] = None,
@@ -80,11 +69,11 @@ def vision(
             expected = "left out beside --digits" if digits else "given, or --digits in its place"
             raise errors.reject("file", expected, "both" if digits else "none")
         common = {"epochs": epochs, "batch": batch, "learning_rate": learning_rate, "seed": seed, "device": device}
-        chosen = chosen_settings(VisionSettings, settings, assignments, **common)
+        chosen = training.chosen_settings(VisionSettings, settings, assignments, **common)
         assert isinstance(chosen, VisionSettings)
         models = SavedModels(save_models, save_every)
         request = RunRequest(out, checkpoint, every, time_limit)
-        run = run_vision(file, chosen, request, models, speaker(as_json=as_json))
+        run = run_vision(file, chosen, request, models, training.speaker(as_json=as_json))
         if as_json:
             facts = {"ending": run.ending.name, "epochs_done": int(run.curves.epochs[-1]), "accuracy": run.accuracy}
             typer.echo(rows.as_json({**facts, "settings": chosen.to_dict(), "out": str(out)}))
@@ -95,4 +84,4 @@ def vision(
             )
             terminal.say(f"{terminal.counted(int(curves.epochs[-1]), 'epoch')}: {measured}. {run.ending.value}")
             terminal.say(f"Written to {out}")
-        leave(run.ending, checkpoint)
+        training.leave(run.ending, checkpoint)

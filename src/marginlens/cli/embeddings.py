@@ -7,26 +7,11 @@ from typing import Annotated
 
 import typer
 
+from marginlens.cli import _training as training
 from marginlens.cli._deferred import errors, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
-from marginlens.cli._training import (
-    Batch,
-    Checkpoint,
-    Device,
-    Epochs,
-    LearningRate,
-    RunFolder,
-    RunSeed,
-    SettingsText,
-    TimeLimit,
-    assignments_option,
-    chosen_settings,
-    leave,
-    list_settings_option,
-    speaker,
-)
 
 _CALLED = {  # what the command calls arguments of the library
     "path": "{file}",
@@ -39,7 +24,7 @@ _CALLED = {  # what the command calls arguments of the library
 
 
 def embeddings(
-    out: RunFolder,
+    out: training.RunFolder,
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Encoded texts: a .npz that text encode wrote.")
     ] = None,
@@ -60,17 +45,19 @@ def embeddings(
     layers: Annotated[
         int | None, typer.Option(metavar="1|2", help="Of the model: B Eq. (1) or B Eq. (36).", show_default="1")
     ] = None,
-    epochs: Epochs = None,
-    batch: Batch = None,
-    learning_rate: LearningRate = None,
-    seed: RunSeed = None,
-    device: Device = None,
-    assignments: Annotated[list[str] | None, assignments_option("marginlens", "embeddings/models.py")] = None,
-    settings: SettingsText = None,
-    list_settings: Annotated[bool, list_settings_option("marginlens.embeddings.models", "TrainingSettings")] = False,
-    checkpoint: Checkpoint = None,
+    epochs: training.Epochs = None,
+    batch: training.Batch = None,
+    learning_rate: training.LearningRate = None,
+    seed: training.RunSeed = None,
+    device: training.Device = None,
+    assignments: Annotated[list[str] | None, training.assignments_option("marginlens", "embeddings/models.py")] = None,
+    settings: training.SettingsText = None,
+    list_settings: Annotated[
+        bool, training.list_settings_option("marginlens.embeddings.models", "TrainingSettings")
+    ] = False,
+    checkpoint: training.Checkpoint = None,
     every: Annotated[int, typer.Option(metavar="N", help="Epochs between two checkpoints.")] = 50,
-    time_limit: TimeLimit = None,
+    time_limit: training.TimeLimit = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -94,10 +81,12 @@ def embeddings(
         if file is None and levels is None:
             raise errors.reject("file", "given, or --levels in its place", "none")
         common = {"layers": layers, "epochs": epochs, "batch": batch, "learning_rate": learning_rate}
-        chosen = chosen_settings(TrainingSettings, settings, assignments, **common, seed=seed, device=device)
+        chosen = training.chosen_settings(TrainingSettings, settings, assignments, **common, seed=seed, device=device)
         assert isinstance(chosen, TrainingSettings)
         source = EmbeddingSource(file, split, held_out, levels, length, data_seed)
-        run = run_embeddings(source, chosen, RunRequest(out, checkpoint, every, time_limit), speaker(as_json=as_json))
+        run = run_embeddings(
+            source, chosen, RunRequest(out, checkpoint, every, time_limit), training.speaker(as_json=as_json)
+        )
         if as_json:
             facts = {
                 "ending": run.ending.name,
@@ -116,4 +105,4 @@ def embeddings(
                 measured += f"; held out: loss {run.held_out_loss:.4g}, accuracy {run.held_out_accuracy:.4f}"
             terminal.say(f"{terminal.counted(len(run.history), 'epoch')}: {measured}. {run.ending.value}")
             terminal.say(f"Written to {out}")
-        leave(run.ending, checkpoint)
+        training.leave(run.ending, checkpoint)
