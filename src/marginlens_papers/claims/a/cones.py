@@ -18,6 +18,7 @@ from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
+from marginlens_papers.claims.a.theorem_2 import log_excess
 from marginlens_papers.claims.drawing import level
 
 SEED = 2
@@ -416,7 +417,7 @@ def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray,
     curve = np.concatenate([flow.saved["x"], flow.final[:, None]], axis=1)
     return {
         "mu": cone.mu,
-        "rises": int(np.sum(np.diff(_log_excess(data, v, points, chosen), axis=1) >= 0.0)),
+        "rises": int(np.sum(np.diff(log_excess(data, v, points, chosen), axis=1) >= 0.0)),
         "falls": int(np.sum(np.diff(np.linalg.norm(points, axis=-1), axis=1) <= 0.0)),
         "same": np.all(run.selected == chosen, axis=-1) & np.all(flow.selected == chosen, axis=-1),
         "move": float(np.min(np.linalg.norm(run.final - nearest, axis=-1))),
@@ -442,13 +443,6 @@ def _apart(data: TokenDataset, v: Any, start: FloatArray, final: FloatArray) -> 
         flow = ml.flow(data, v, until=until, start=begin, rtol=1e-10)
         worst = max(worst, float(angle(flow.final - begin, way)))
     return worst
-
-
-def _log_excess(data: TokenDataset, v: Any, points: FloatArray, selected: Any) -> FloatArray:
-    """Logarithm of the risk above that of selecting the given tokens, at points (n_runs, n_kept, d_key)."""
-    flat = points.reshape(-1, points.shape[-1])
-    chosen = np.broadcast_to(selected, (len(flat), data.n_inputs))
-    return np.asarray(AttentionRisk(data.repeat(len(flat)), v).excess(flat, chosen).log).reshape(points.shape[:-1])
 
 
 def _log_time(data: TokenDataset, v: Any, curve: FloatArray) -> FloatArray:

@@ -410,7 +410,7 @@ def _run(data: TokenDataset, v: Any, start: FloatArray, steps: npt.NDArray[np.in
     )
     points = run.saved["x"]  # (n_starts, n_kept, d_key)
     norm = np.linalg.norm(points, axis=-1)
-    height = _log_excess(data, v, points, best.selected)
+    height = log_excess(data, v, points, best.selected)
     gap = drawing.misalignment(points, best.direction)
     decade = steps >= steps[-1] // 10
     first = int(np.flatnonzero(decade)[0])
@@ -433,8 +433,8 @@ def _run(data: TokenDataset, v: Any, start: FloatArray, steps: npt.NDArray[np.in
     }
 
 
-def _log_excess(data: TokenDataset, v: Any, points: FloatArray, selected: Any) -> FloatArray:
-    """Logarithm of the risk above that of selecting the optimal token, at points (n_runs, n_kept, d_key)."""
+def log_excess(data: TokenDataset, v: Any, points: FloatArray, selected: Any) -> FloatArray:
+    """Logarithm of the risk above that of selecting the given tokens, at points (n_runs, n_kept, d_key)."""
     flat = points.reshape(-1, points.shape[-1])
     chosen = np.broadcast_to(selected, (len(flat), data.n_inputs))
     return np.asarray(AttentionRisk(data.repeat(len(flat)), v).excess(flat, chosen).log).reshape(points.shape[:-1])

@@ -22,6 +22,7 @@ from marginlens.svm.graph import graph_svm
 from marginlens.theory.implicit_bias import ON_SEQUENCES
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
+from marginlens_papers.claims.c.training_curves import norms_of_matrices
 
 SEED = 23
 SHAPE = (6, 8, 6, 4)  # K, d, n, T
@@ -248,8 +249,8 @@ def follow(
     first = -NextTokenRisk(data).gradient(np.zeros_like(start)).value()
     return Curves(
         steps,
-        _norms(inside - mix.x),
-        _norms(inside - WRONG_FACTOR * mix.x),
+        norms_of_matrices(inside - mix.x),
+        norms_of_matrices(inside - WRONG_FACTOR * mix.x),
         np.array([_total_variation(data, point, limit) for point in W]),
         np.asarray(correlation(W, direction, axes=2)),
         np.concatenate([np.full(len(W) - len(corr), np.nan), corr]),
@@ -284,10 +285,6 @@ def _steps_needed(W: FloatArray, direction: FloatArray, n_steps: int, target: fl
     across = float(np.sqrt(max(np.sum(W * W) - along**2, 0.0)))
     missing = max(across * target / np.sqrt(1.0 - target**2) - along, 0.0)
     return float(np.log10(n_steps) + missing / np.linalg.norm(direction) / np.log(10.0))
-
-
-def _norms(matrices: FloatArray) -> FloatArray:
-    return np.asarray(np.linalg.norm(matrices, axis=(-2, -1)))
 
 
 def _slope(steps: IntArray, values: FloatArray) -> float:

@@ -175,7 +175,7 @@ def offset(runs: Runs, rule: LocalRule | None = None) -> Offset:
             found = cyclic_correction(data, head=head, loss=recipe.loss)
         else:
             found = local_correction(data, points[-1], rule, threshold=THRESHOLD, head=head, loss=recipe.loss)
-        distance.append(_norms(found.subspace.project(points) - found.x))
+        distance.append(norms_of_matrices(found.subspace.project(points) - found.x))
         status.append(found.status)
     return Offset(np.stack(distance), status)
 
@@ -199,7 +199,7 @@ def offset_of_trained(
         trained[cyclic] = _descend(runs.recipe, cyclic_subsets, runs.steps, None)
     spaces = [local_subspace(graph, subset) for graph, subset in zip(graphs, subsets, strict=True)]
     parts = [space.project(points) for space, points in zip(spaces, runs.points, strict=True)]
-    return _norms(np.stack(parts) - trained), np.array([not len(subset) for subset in subsets])
+    return norms_of_matrices(np.stack(parts) - trained), np.array([not len(subset) for subset in subsets])
 
 
 def mean(values: FloatArray) -> float:
@@ -216,7 +216,7 @@ def spread(values: FloatArray) -> str:
     return f"{left.mean():.{digits}f} ± {error:.{digits}f}"
 
 
-def _norms(matrices: FloatArray) -> FloatArray:
+def norms_of_matrices(matrices: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.norm(matrices, axis=(-2, -1)))
 
 
