@@ -110,7 +110,8 @@ def random_argument(parameter, sizes, rng):
         values = rng.choice(
             [0.0, 1.0, -2.0, 1e300, 1e-300, np.nan, np.inf], shape, p=[0.3, 0.3, 0.2, 0.05, 0.05, 0.05, 0.05]
         )
-        return values.astype(parameter.kind)
+        with np.errstate(over="ignore"):  # of single precision
+            return values.astype(parameter.kind)
     return rng.integers(low, max(low, high if parameter.bounds[1] else 3) + 1, shape).astype(parameter.kind)
 
 
