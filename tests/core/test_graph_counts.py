@@ -27,7 +27,7 @@ def test_places_and_edges_are_those_of_the_definition(seed):
     ids, starts = rng.integers(0, K, n), np.unique(rng.integers(0, n + 1, rng.integers(0, 4)))
     places, n_windows = np.empty(n, dtype=np.int64), np.empty(1, dtype=np.int64)
     first = int(rng.integers(0, n + 1))
-    found = places[: core.find_followed(ids, starts, first, window, separator, K, places, n_windows)]
+    found = places[: core.find_followed(K, ids, starts, first, window, separator, places, n_windows)]
     assert (found.tolist(), n_windows[0]) == followed(ids.tolist(), starts, first, window, separator)
     keys = np.empty((len(found), window), dtype=np.int64)
     core.fill_edge_keys(ids, found, K, keys)

@@ -7,26 +7,25 @@ from typing import Any
 
 import numpy as np
 
+from marginlens import core
 from marginlens.embeddings.models import (
     ADAMW_BETAS,
     ADAMW_EPSILON,
     DistinctTokens,
     Parameters,
     TrainingSettings,
-    columns,
     scalar_gradients,
 )
-from marginlens.kernels.linalg import SUMMING
-from marginlens.runtime.compilation import njit
 from marginlens.runtime.threads import in_parts
 from marginlens.typing import IntArray
 
 _ROW_SHARES = (
     8  # of the rows that occur, each summed up on its own; however many threads take them, the result is the same
 )
+_NO_STEP = (1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0)  # constants that change neither parameters nor moments
 
 
-def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> tuple[Any, ...]:
+def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> Any:
     r"""The numbers that one AdamW step multiplies with, rounded to the parameters' type.
 
     .. math:: \theta \leftarrow (1 - \eta\lambda)\theta - \frac{\eta}{1 - \beta_1^t} \frac{m}{\sqrt{s / (1 - \beta_2^t)} + \epsilon}
@@ -46,95 +45,7 @@ def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> tuple[A
         ADAMW_EPSILON,
         rate / (1.0 - first**step),
     )
-    return tuple(np.dtype(dtype).type(number) for number in numbers)
-
-
-@njit(**SUMMING)
-def adamw_vector(theta: Any, m: Any, s: Any, gradient: Any, constants: Any) -> None:
-    """One AdamW step on a vector, in place."""
-    shrink, new, old_square, new_square, unbias, eps, rate = constants
-    for j in range(theta.shape[0]):
-        g = gradient[j]
-        m[j] += (g - m[j]) * new
-        s[j] = s[j] * old_square + g * g * new_square
-        theta[j] = theta[j] * shrink - rate * m[j] / (math.sqrt(s[j]) * unbias + eps)
-
-
-@njit(**SUMMING)
-def adamw_rank_two(
-    first: int, last: int, table: Any, weights: Any, directions: Any, constants: Any, products: Any
-) -> None:
-    """One AdamW step on rows of E with the gradient x pᵀ + y vᵀ, and the new rows' products with the new p and v.
-
-    Each row is read and written once.
-
-    Args:
-        first, last: the rows. table: E and its two moments, (n_vocabulary, d_model), changed in place.
-        weights: x and y, (n_vocabulary,). directions: p, v, new p and new v, (d_model,).
-        products: receives E p and E v at the new values, (n_vocabulary,).
-    """
-    shrink, new, old_square, new_square, unbias, eps, rate = constants
-    E, M, S = table
-    x, y = weights
-    p, v, p_next, v_next = directions
-    a, b = products
-    zero = shrink - shrink
-    for k in range(first, last):
-        e, m, s, xk, yk = E[k], M[k], S[k], x[k], y[k]
-        ak, bk = zero, zero
-        for j in range(e.shape[0]):
-            g = xk * p[j] + yk * v[j]
-            mj = m[j] + (g - m[j]) * new
-            sj = s[j] * old_square + g * g * new_square
-            ej = e[j] * shrink - rate * mj / (math.sqrt(sj) * unbias + eps)
-            m[j], s[j], e[j] = mj, sj, ej
-            ak += ej * p_next[j]
-            bk += ej * v_next[j]
-        a[k], b[k] = ak, bk
-
-
-@njit(**SUMMING)
-def weighted_rows(first: int, last: int, E: Any, rows: Any, weights: Any, sums: Any) -> None:
-    """Eᵀx and Eᵀy where x and y are zero outside `rows`, each share of the rows into its own sums; four rows share each load of a sum.
-
-    Args:
-        first, last: the shares. sums: (n_shares, 2, d_model).
-    """
-    x, y = weights
-    n, n_shares = rows.shape[0], sums.shape[0]
-    for share in range(first, last):
-        p, v = sums[share, 0], sums[share, 1]
-        for j in range(p.shape[0]):
-            p[j], v[j] = 0.0, 0.0
-        k, end = n * share // n_shares, n * (share + 1) // n_shares
-        while k + 4 <= end:
-            r0, r1, r2, r3 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
-            e0, e1, e2, e3 = E[r0], E[r1], E[r2], E[r3]
-            x0, x1, x2, x3 = x[r0], x[r1], x[r2], x[r3]
-            y0, y1, y2, y3 = y[r0], y[r1], y[r2], y[r3]
-            for j in range(p.shape[0]):
-                p[j] += (x0 * e0[j] + x1 * e1[j]) + (x2 * e2[j] + x3 * e3[j])
-                v[j] += (y0 * e0[j] + y1 * e1[j]) + (y2 * e2[j] + y3 * e3[j])
-            k += 4
-        while k < end:
-            e, xk, yk = E[rows[k]], x[rows[k]], y[rows[k]]
-            for j in range(p.shape[0]):
-                p[j] += xk * e[j]
-                v[j] += yk * e[j]
-            k += 1
-
-
-@njit(**SUMMING)
-def row_products(first: int, last: int, E: Any, directions: Any, products: Any) -> None:
-    """E p and E v for rows `first` to `last`."""
-    p, v = directions
-    a, b = products
-    for k in range(first, last):
-        ak, bk = p[0] - p[0], v[0] - v[0]
-        for j in range(E.shape[1]):
-            ak += E[k, j] * p[j]
-            bk += E[k, j] * v[j]
-        a[k], b[k] = ak, bk
+    return np.array(numbers, dtype=dtype)
 
 
 class CompiledOneLayer:
@@ -149,7 +60,7 @@ class CompiledOneLayer:
         shapes = {"E": self.E, "p": self.p, "v": self.v}
         self.moments = {name: (np.zeros_like(array), np.zeros_like(array)) for name, array in shapes.items()}
         self.a, self.b = np.empty((2, len(self.E)), dtype=self.E.dtype)
-        in_parts(row_products, len(self.E), self.E, (self.p, self.v), (self.a, self.b))
+        self._form_products()
         self.taken, self.loss = 0, 0.0
         self.order: IntArray = np.arange(len(pairs))
 
@@ -160,22 +71,42 @@ class CompiledOneLayer:
     def step(self, first: int, last: int, rate: float) -> None:
         """One AdamW step on the sequences at places `first` to `last` of the order; their losses are added to `loss`."""
         samples = self.order[first:last]
-        slopes, f = np.zeros((2, len(self.E))), np.empty(len(samples))
-        scalar_gradients(columns(self.pairs), samples, (self.a, self.b), (slopes[0], slopes[1]), f)
+        slopes, f = scalar_gradients(self.pairs, samples, self.a, self.b)
         self.loss += float(np.sum(np.logaddexp(0.0, -self.pairs.y[samples] * f)))
         rows = np.flatnonzero(slopes.any(axis=0))
         x, y = (slopes / len(samples)).astype(self.E.dtype)
         sums = np.empty((_ROW_SHARES, 2, len(self.p)), dtype=self.E.dtype)
-        in_parts(weighted_rows, _ROW_SHARES, self.E, rows, (x, y), sums)
-        by_p, by_v = sums.sum(axis=0)
+        in_parts(getattr(core, f"sum_embeddings_{self.E.dtype}"), _ROW_SHARES, self.E, rows, x, y, sums)
         self.taken += 1
         constants = adamw_constants(self.taken, rate, self.settings.weight_decay, self.E.dtype)
         p, v = self.p.copy(), self.v.copy()
-        adamw_vector(self.p, *self.moments["p"], by_p, constants)
-        if self.settings.train_v:
-            adamw_vector(self.v, *self.moments["v"], by_v, constants)
-        table, directions = (self.E, *self.moments["E"]), (p, v, self.p, self.v)
-        in_parts(adamw_rank_two, len(self.E), table, (x, y), directions, constants, (self.a, self.b))
+        for name, gradient in zip("pv" if self.settings.train_v else "p", sums.sum(axis=0), strict=False):
+            table = (
+                getattr(self, name),
+                *self.moments[name],
+            )  # a vector is a table of one row, whose gradient has the weight one
+            products, (one, zero) = np.empty((2, 1), dtype=self.E.dtype), np.array([[1], [0]], dtype=self.E.dtype)
+            self._advance([part[None] for part in table], (one, zero), [gradient] * 4, constants, products)
+        table = (self.E, *self.moments["E"])
+        self._advance(table, (x, y), (p, v, self.p, self.v), constants, (self.a, self.b))
+
+    def _advance(self, table: Any, weights: Any, directions: Any, constants: Any, products: Any) -> None:
+        """One AdamW step on the rows of E with the gradient x pᵀ + y vᵀ, and the new rows' products with the new p and v.
+
+        Each row is read and written once.
+
+        Args:
+            table: E and its two moments, (n_rows, d_model), changed in place. weights: x and y, (n_rows,).
+            directions: p, v, new p and new v, (d_model,). products: receive E p and E v at the new values, (n_rows,).
+        """
+        step = getattr(core, f"step_embeddings_{self.E.dtype}")
+        in_parts(step, len(table[0]), *table, *weights, *directions, constants, *products)
+
+    def _form_products(self) -> None:
+        """E p and E v at the present parameters, by a step that changes nothing else."""
+        weights, constants = np.zeros((2, len(self.E)), dtype=self.E.dtype), np.array(_NO_STEP, dtype=self.E.dtype)
+        directions = (self.p, self.v, self.p, self.v)
+        self._advance((self.E, *self.moments["E"]), weights, directions, constants, (self.a, self.b))
 
     def products(self) -> tuple[Any, Any]:
         """(n_vocabulary,) E p and E v."""
@@ -184,9 +115,7 @@ class CompiledOneLayer:
     def outputs(self, pairs: DistinctTokens | None = None) -> Any:
         """(n_samples,) f for every sequence at the present parameters, or for every other one in `pairs`."""
         others = self.pairs if pairs is None else pairs
-        f, all_sequences = np.empty(len(others)), np.arange(len(others))
-        scalar_gradients(columns(others), all_sequences, (self.a, self.b), tuple(np.zeros((2, len(self.E)))), f)
-        return f
+        return scalar_gradients(others, np.arange(len(others)), self.a, self.b)[1]
 
     def parameters(self) -> Parameters:
         """The present parameters, as NumPy arrays that later steps change."""
@@ -207,5 +136,5 @@ class CompiledOneLayer:
             if name in arrays:
                 mine[...] = arrays[name]
         if "a" not in arrays:  # a state that another device left
-            in_parts(row_products, len(self.E), self.E, (self.p, self.v), (self.a, self.b))
+            self._form_products()
         self.taken = taken

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
 
+from marginlens import core
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import flat_sequences
 from marginlens.errors import positive_number, real_array, reject, whole_number
-from marginlens.kernels.linalg import COMPILED
 from marginlens.papers import implements, uses
-from marginlens.runtime.compilation import njit
 from marginlens.training.settings import (
     RunSettings,
     choice,
@@ -157,27 +155,9 @@ def distinct_tokens(data: LabelledSequences) -> DistinctTokens:
     tokens = np.ascontiguousarray(data.tokens, dtype=np.int32)
     token, count = np.empty(len(tokens), dtype=np.int32), np.empty(len(tokens), dtype=np.int32)
     offsets = np.zeros(len(data) + 1, dtype=np.int64)
-    n_pairs = _merge(tokens, data.offsets, np.full(data.n_vocabulary, -1), (token, count, offsets))
+    n_pairs = core.find_distinct(tokens, data.offsets, np.empty(data.n_vocabulary, np.int64), token, count, offsets)
     y = data.y.astype(np.int8)
     return DistinctTokens(token[:n_pairs].copy(), count[:n_pairs].copy(), offsets, y, data.n_vocabulary)
-
-
-@njit(**COMPILED)
-def _merge(tokens: Any, offsets: Any, place: Any, out: Any) -> int:
-    token, count, bounds = out
-    pairs = 0
-    for i in range(len(offsets) - 1):
-        begin = pairs
-        for k in range(offsets[i], offsets[i + 1]):
-            s = tokens[k]
-            if place[s] >= begin:
-                count[place[s]] += 1
-            else:
-                place[s] = pairs
-                token[pairs], count[pairs] = s, 1
-                pairs += 1
-        bounds[i + 1] = pairs
-    return pairs
 
 
 def batches_of(n_samples: int, batch: int) -> list[tuple[int, int]]:
@@ -185,47 +165,21 @@ def batches_of(n_samples: int, batch: int) -> list[tuple[int, int]]:
     return [(first, min(first + batch, n_samples)) for first in range(0, n_samples, batch)]
 
 
-@njit(**COMPILED)
-def scalar_gradients(pairs: Any, samples: Any, products: Any, slopes: Any, outputs: Any) -> None:
-    r"""Derivatives of the summed loss of some sequences by a and b, added to `slopes`.
+def scalar_gradients(pairs: DistinctTokens, samples: IntArray, a: Any, b: Any) -> tuple[FloatArray, FloatArray]:
+    r"""Derivatives of the summed loss of some sequences by a and b, and their outputs f.
 
     .. math:: f = \sum_s q_s b_s,\quad q = \mathrm{softmax}(a + \log c),\quad
         \frac{\partial f}{\partial a_s} = q_s (b_s - f),\quad \frac{\partial f}{\partial b_s} = q_s
 
     Args:
-        pairs: token, count, offsets and y of all sequences. samples: the sequences to take.
-        products: a and b, (n_vocabulary,). slopes: two float64 arrays of that length that the derivatives are added to.
-        outputs: (n_samples,) receives f.
+        samples: the sequences to take. a, b: (n_vocabulary,) products of E with p and v.
+    Returns:
+        (2, n_vocabulary) derivatives and (n_samples,) f, in float64.
     """
-    token, count, offsets, y = pairs
-    a, b = products
-    by_a, by_b = slopes
-    longest = 0
-    for i in samples:
-        longest = max(longest, offsets[i + 1] - offsets[i])
-    q = np.empty(longest)
-    for n in range(len(samples)):
-        i = samples[n]
-        first, last = offsets[i], offsets[i + 1]
-        top, best = -np.inf, 0.0
-        for k in range(first, last):
-            if a[token[k]] > top:
-                top, best = a[token[k]], b[token[k]]
-        total, lead = 0.0, 0.0
-        for k in range(first, last):
-            w = count[k] * math.exp(a[token[k]] - top)
-            q[k - first] = w
-            total += w
-            lead += w * (best - b[token[k]])
-        lead /= total  # b of the first token less f, which a saturated softmax would make cancel
-        f = best - lead
-        outputs[n] = f
-        slope = -y[i] / (1.0 + math.exp(y[i] * f)) / total
-        for k in range(first, last):
-            s = token[k]
-            w = slope * q[k - first]
-            by_a[s] += w * (b[s] - best + lead)
-            by_b[s] += w
+    slopes, f = np.zeros((2, len(a))), np.empty(len(samples))
+    y, products = pairs.y[samples].astype(np.float64), (a.astype(np.float64), b.astype(np.float64))
+    core.add_slopes(pairs.token, pairs.count, pairs.offsets, samples, y, *products, *slopes, f)
+    return slopes, f
 
 
 @implements("B", "Eq. (1)", "Eq. (2)", "Lemma 7")
@@ -251,17 +205,12 @@ def loss_and_gradients(E: Any, p: Any, v: Any, sequences: Any, y: Any = None) ->
     """
     data = as_labelled(sequences, y)
     model = as_parameters(Parameters(E, p, v), "", data.n_vocabulary)
-    slopes, f = np.zeros((2, len(model.E))), np.empty(len(data))
-    products = (model.E @ model.p, model.E @ model.v)
-    scalar_gradients(columns(distinct_tokens(data)), np.arange(len(data)), products, (slopes[0], slopes[1]), f)
+    pairs, samples = distinct_tokens(data), np.arange(len(data))
+    slopes, f = scalar_gradients(pairs, samples, model.E @ model.p, model.E @ model.v)
     by_a, by_b = slopes / len(data)
     by_E = np.outer(by_a, model.p) + np.outer(by_b, model.v)
     gradients = Parameters(by_E, model.E.T @ by_a, model.E.T @ by_b)
     return float(np.mean(np.logaddexp(0.0, -data.y * f))), gradients
-
-
-def columns(pairs: DistinctTokens) -> tuple[Any, ...]:
-    return pairs.token, pairs.count, pairs.offsets, pairs.y
 
 
 LAYER_NORM_EPSILON = 1e-5  # torch's default
@@ -288,10 +237,7 @@ def one_layer_outputs(E: Any, p: Any, v: Any, sequences: Any) -> FloatArray:
         log(1 + e^(-y f)).
     """
     model, pairs = _model_and_tokens(E, p, v, sequences)
-    outputs, slopes = np.empty(len(pairs)), np.zeros((2, len(model.E)))
-    products = (model.E @ model.p, model.E @ model.v)
-    scalar_gradients(columns(pairs), np.arange(len(pairs)), products, (slopes[0], slopes[1]), outputs)
-    return outputs
+    return scalar_gradients(pairs, np.arange(len(pairs)), model.E @ model.p, model.E @ model.v)[1]
 
 
 @implements("B", "Eq. (36)")

@@ -140,7 +140,7 @@ def count_windows(chunk: Chunk, stream: TokenStream) -> ChunkCounts:
     """Count the edges of the windows of a chunk, in time linear in its tokens but for sorting the edges."""
     K, separator = stream.n_vocabulary, -1 if stream.separator is None else stream.separator
     places, n_windows = np.empty(len(chunk.ids), dtype=np.int64), np.zeros(1, dtype=np.int64)
-    n_places = core.find_followed(chunk.ids, chunk.starts, chunk.first, stream.window, separator, K, places, n_windows)
+    n_places = core.find_followed(K, chunk.ids, chunk.starts, chunk.first, stream.window, separator, places, n_windows)
     windows = np.empty((n_places, stream.window), dtype=np.int64)
     core.fill_edge_keys(chunk.ids, places[:n_places], K, windows)
     keys = windows.reshape(-1)

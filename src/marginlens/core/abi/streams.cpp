@@ -1,4 +1,5 @@
-// Doors: random numbers by counter, edges of priority graphs in streams.
+// Doors: random numbers by counter, edges of priority graphs in streams, distinct tokens, embeddings.
+#include "../embeddings.h"
 #include "../graphs.h"
 #include "../random.h"
 #include "../room.h"
@@ -10,7 +11,7 @@ DOOR philox_words(
     uint64_t seed,
     uint64_t cell,
     uint64_t block,
-    uint64_t *words     // (2)
+    uint64_t *words  // (2)
 ) {
     philox({seed, problem, cell}, block, words[0], words[1]);
     return 0;
@@ -18,8 +19,8 @@ DOOR philox_words(
 
 // Fill rows[first:last] with normals of the problems from `problem` on; each row begins a new block.
 DOOR fill_normals(
-    int64_t first,      // in 0..last
-    int64_t last,       // in 0..n_problems
+    int64_t first,  // in 0..last
+    int64_t last,   // in 0..n_problems
     uint64_t problem,
     uint64_t seed,
     uint64_t cell,
@@ -45,7 +46,7 @@ DOOR fill_labels(
     uint64_t seed,
     uint64_t cell,
     uint64_t first_block,
-    double *y,          // (n_problems, n_inputs)
+    double *y,  // (n_problems, n_inputs)
     int64_t n_problems, int64_t n_inputs) {
     for (int64_t j = 0; j < n_problems; j++) fill_labels({seed, problem + (uint64_t)j, cell}, first_block, n_inputs, y + j * n_inputs);
     return 0;
@@ -65,14 +66,14 @@ DOOR fill_keys(
 
 // Places from `first` on whose token occurs among the `window` tokens before it in its text, and how many have a window. Returns their number.
 DOOR find_followed(
+    int64_t n_vocabulary,   // in 0..
     const int64_t *ids,     // (n_ids) in 0..n_vocabulary-1
     const int64_t *starts,  // (n_starts)
     int64_t first,
-    int64_t window,         // in 1..
+    int64_t window,  // in 1..
     int64_t separator,
-    int64_t n_vocabulary,   // in 0..
-    int64_t *places,        // (n_ids)
-    int64_t *n_windows,     // (1)
+    int64_t *places,       // (n_ids)
+    int64_t *n_windows,    // (1)
     int64_t n_ids, int64_t n_starts) {
     Room room;
     int64_t *latest = room.integers(n_vocabulary);
@@ -86,7 +87,7 @@ DOOR fill_edge_keys(
     const int64_t *ids,     // (n_ids)
     const int64_t *places,  // (n_places) in 1..n_ids-1
     int64_t n_vocabulary,
-    int64_t *keys,          // (n_places, window)
+    int64_t *keys,  // (n_places, window)
     int64_t n_ids, int64_t n_places, int64_t window) {
     for (int64_t n = 0; n < n_places; n++)
         if (places[n] < window) return WRONG_SIZE;
@@ -112,4 +113,121 @@ DOOR merge_counts(
     int64_t *counts,          // (n_a+n_b)
     int64_t n_a, int64_t n_b) {
     return merge_counts({keys_a, counts_a, n_a}, {keys_b, counts_b, n_b}, keys, counts);
+}
+
+// The distinct tokens of every text in the order of their first occurrence, how often each occurs, and their offsets. Returns their number.
+DOOR find_distinct(
+    const int32_t *tokens,   // (n_entries) in 0..n_tokens-1
+    const int64_t *offsets,  // (n_offsets)
+    int64_t *place,          // (n_tokens), holding anything
+    int32_t *distinct,       // (n_entries)
+    int32_t *count,          // (n_entries) or none
+    int64_t *bounds,         // (n_offsets)
+    int64_t n_entries, int64_t n_offsets, int64_t n_tokens) {
+    if (!n_offsets) return WRONG_SIZE;
+    const int64_t found = find_distinct({tokens, offsets, n_entries, n_tokens}, n_offsets - 1, place, distinct, count, bounds);
+    return found < 0 ? WRONG_SIZE : found;
+}
+
+// ---- embeddings
+
+// Derivatives of the summed loss of some sequences by a and b, added to by_a and by_b, and the outputs f.
+DOOR add_slopes(
+    const int32_t *token,    // (n_entries)
+    const int32_t *count,    // (n_entries)
+    const int64_t *offsets,  // (n_offsets)
+    const int64_t *samples,  // (n_samples) in 0..n_offsets-2
+    const double *y,         // (n_samples)
+    const double *a,         // (n_tokens)
+    const double *b,         // (n_tokens)
+    double *by_a,            // (n_tokens)
+    double *by_b,            // (n_tokens)
+    double *f,               // (n_samples)
+    int64_t n_entries, int64_t n_offsets, int64_t n_samples, int64_t n_tokens) {
+    const int64_t longest = longest_text({token, offsets, n_entries, n_tokens}, samples, n_samples);
+    if (longest < 0) return WRONG_SIZE;
+    Room room;
+    double *q = room.doubles(longest + 8);
+    if (room.failed) return OUT_OF_MEMORY;
+    for (int64_t n = 0; n < n_samples; n++) {
+        const int64_t begin = offsets[samples[n]], size = offsets[samples[n] + 1] - begin;
+        f[n] = add_slopes(token + begin, count + begin, size, {a, b}, y[n], q, by_a, by_b);
+    }
+    return 0;
+}
+
+// One step of AdamW on rows first … last - 1 of E with the gradient x pᵀ + y vᵀ, and the new rows' products with the new p and v; float32.
+DOOR step_embeddings_float32(
+    int64_t first,           // in 0..last
+    int64_t last,            // in 0..n_tokens
+    float *E,                // (n_tokens, d)
+    float *M,                // (n_tokens, d)
+    float *S,                // (n_tokens, d)
+    const float *x,          // (n_tokens)
+    const float *y,          // (n_tokens)
+    const float *p,          // (d)
+    const float *v,          // (d)
+    const float *new_p,      // (d)
+    const float *new_v,      // (d)
+    const float *constants,  // (7)
+    float *a,                // (n_tokens)
+    float *b,                // (n_tokens)
+    int64_t n_tokens, int64_t d) {
+    step_rows<float>(first, last, {E, M, S, d}, x, y, {p, v, new_p, new_v}, constants, a, b);
+    return 0;
+}
+
+// Eᵀx and Eᵀy over rows of E, each of shares first … last - 1 of the rows into its own sums; float32.
+DOOR sum_embeddings_float32(
+    int64_t first,        // in 0..last
+    int64_t last,         // in 0..n_shares
+    const float *E,       // (n_tokens, d)
+    const int64_t *rows,  // (n_rows) in 0..n_tokens-1
+    const float *x,       // (n_tokens)
+    const float *y,       // (n_tokens)
+    float *sums,          // (n_shares, 2, d)
+    int64_t n_tokens, int64_t d, int64_t n_rows, int64_t n_shares) {
+    for (int64_t share = first; share < last; share++) {
+        const int64_t begin = n_rows * share / n_shares, end = n_rows * (share + 1) / n_shares;
+        sum_rows<float>({E, x, y, d}, rows + begin, end - begin, sums + 2 * share * d, sums + (2 * share + 1) * d);
+    }
+    return 0;
+}
+
+// One step of AdamW on rows first … last - 1 of E with the gradient x pᵀ + y vᵀ, and the new rows' products with the new p and v; float64.
+DOOR step_embeddings_float64(
+    int64_t first,            // in 0..last
+    int64_t last,             // in 0..n_tokens
+    double *E,                // (n_tokens, d)
+    double *M,                // (n_tokens, d)
+    double *S,                // (n_tokens, d)
+    const double *x,          // (n_tokens)
+    const double *y,          // (n_tokens)
+    const double *p,          // (d)
+    const double *v,          // (d)
+    const double *new_p,      // (d)
+    const double *new_v,      // (d)
+    const double *constants,  // (7)
+    double *a,                // (n_tokens)
+    double *b,                // (n_tokens)
+    int64_t n_tokens, int64_t d) {
+    step_rows<double>(first, last, {E, M, S, d}, x, y, {p, v, new_p, new_v}, constants, a, b);
+    return 0;
+}
+
+// Eᵀx and Eᵀy over rows of E, each of shares first … last - 1 of the rows into its own sums; float64.
+DOOR sum_embeddings_float64(
+    int64_t first,        // in 0..last
+    int64_t last,         // in 0..n_shares
+    const double *E,      // (n_tokens, d)
+    const int64_t *rows,  // (n_rows) in 0..n_tokens-1
+    const double *x,      // (n_tokens)
+    const double *y,      // (n_tokens)
+    double *sums,         // (n_shares, 2, d)
+    int64_t n_tokens, int64_t d, int64_t n_rows, int64_t n_shares) {
+    for (int64_t share = first; share < last; share++) {
+        const int64_t begin = n_rows * share / n_shares, end = n_rows * (share + 1) / n_shares;
+        sum_rows<double>({E, x, y, d}, rows + begin, end - begin, sums + 2 * share * d, sums + (2 * share + 1) * d);
+    }
+    return 0;
 }
