@@ -43,8 +43,10 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
 }
 
+_BUFFER = ctypes.c_char * 0
+_MAX_KINDS = 64  # kinds of calls that are remembered for each function
+
 Size = Callable[[dict[str, int]], int]
-_Nothing = ctypes.c_char * 0
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,6 @@ class Parameter:
     def dtype(self) -> Any:
         """The type as NumPy's arrays have it."""
         return np.dtype(self.kind)
-
-    @cached_property
-    def is_named(self) -> bool:
-        """Whether all sizes are names, and none a number, a sum or a product."""
-        return all(axis.isidentifier() for axis in self.shape)
 
     @cached_property
     def sizes(self) -> tuple[Size, ...]:
@@ -104,22 +101,20 @@ class Parameter:
 
     def check_sizes(self, given: Any, known: dict[str, int]) -> None:
         """Refuse an array of another shape, and numbers out of bounds."""
-        if self.is_array:
-            if given is None:
-                return
-            shape = tuple(
-                [known[axis] for axis in self.shape] if self.is_named else [size(known) for size in self.sizes]
-            )
-            if given.shape != shape:
-                raise self._refusal(_described(given), known)
-            if not (self.low or self.high):
-                return
+        if self.is_array and given is not None and given.shape != tuple(size(known) for size in self.sizes):
+            raise self._refusal(_described(given), known)
+        if any(self.bounds):
+            self.check_bounds(given, known)
+
+    def check_bounds(self, given: Any, known: dict[str, int]) -> None:
+        """Refuse numbers out of bounds."""
         low, high = self.bounds
-        if (low or high) and np.size(given):
-            least, most = (int(given.min()), int(given.max())) if self.is_array else (given, given)
-            if (low and least < low(known)) or (high and most > high(known)):
-                limits = f"{low(known) if low else ''}..{high(known) if high else ''}"
-                raise reject(self.name, f"whole numbers in {limits}", f"{least}..{most}")
+        if given is None or (self.is_array and not given.size):
+            return
+        least, most = (int(given.min()), int(given.max())) if self.is_array else (given, given)
+        if (low and least < low(known)) or (high and most > high(known)):
+            limits = f"{low(known) if low else ''}..{high(known) if high else ''}"
+            raise reject(self.name, f"whole numbers in {limits}", f"{least}..{most}")
 
     def _refusal(self, got: str, known: dict[str, int] | None = None) -> Exception:
         axes = self.shape if known is None else tuple(str(size(known)) for size in self.sizes)
@@ -134,13 +129,11 @@ class CoreFunction:
         self.name, self.parameters = name, parameters
         axes = {axis for parameter in parameters for axis in parameter.shape}
         self.given = tuple(parameter for parameter in parameters if parameter.name not in axes)
-        self.checks = tuple(
-            (k, parameter)
-            for k, parameter in enumerate(self.given)
-            if parameter.is_array or parameter.low or parameter.high
-        )
-        places = {parameter.name: k for k, parameter in enumerate(self.given)}
-        self.sources = tuple((places.get(p.name, -1), p.is_array, p.name) for p in parameters)
+        if parameters[: len(self.given)] != self.given:
+            raise SyntaxError(f"the sizes of the core's function {name} must be its last parameters")
+        self.sizes = tuple(parameter.name for parameter in parameters[len(self.given) :])
+        self.bounded_arrays = tuple((k, one) for k, one in enumerate(self.given) if one.is_array and any(one.bounds))
+        self._known: dict[tuple[Any, ...], dict[str, int]] = {}  # sizes of calls whose arrays needed no copy, by kinds
 
     @cached_property
     def _call(self) -> Any:
@@ -157,20 +150,34 @@ class CoreFunction:
     def __call__(self, *arguments: Any) -> int:
         if len(arguments) != len(self.given):
             raise TypeError(f"{self.name} takes {len(self.given)} arguments; got {len(arguments)}")
-        known: dict[str, int] = {}
-        arrays = [parameter.checked(given, known) for parameter, given in zip(self.given, arguments, strict=True)]
-        for k, parameter in self.checks:
-            parameter.check_sizes(arrays[k], known)
-        passed = [
-            _address(arrays[k]) if is_array else arrays[k] if k >= 0 else known.get(name, 0)
-            for k, is_array, name in self.sources
-        ]
-        result = int(self._call(*passed))
+        kinds = tuple([_kind(given) for given in arguments])
+        known, values = self._known.get(kinds), arguments
+        if known is None:
+            values, known = self._checked(arguments, kinds)
+        else:
+            for k, parameter in self.bounded_arrays:
+                parameter.check_bounds(values[k], known)
+        passed = [_buffer(value) if isinstance(value, np.ndarray) else value for value in values]
+        result = int(self._call(*passed, *[known[name] for name in self.sizes]))
         if result == OUT_OF_MEMORY:
             raise MemoryError(f"not enough memory for {self.name}")
         if result == WRONG_SIZE:
             raise ValueError(f"{self.name} was called with arrays whose sizes do not fit each other: {known}")
         return result
+
+    def _checked(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, int]]:
+        """The arguments as the function gets them, and all sizes; where nothing is copied, calls of these kinds pass without the checks."""
+        known: dict[str, int] = {}
+        values = tuple([one.checked(given, known) for one, given in zip(self.given, arguments, strict=True)])
+        for parameter, value in zip(self.given, values, strict=True):
+            parameter.check_sizes(value, known)
+        for name in self.sizes:
+            known.setdefault(name, 0)  # only arrays that are None have this axis
+        if all(value is given for value, given in zip(values, arguments, strict=True)):
+            if len(self._known) >= _MAX_KINDS:
+                self._known.clear()
+            self._known[kinds] = known
+        return values, known
 
     def __repr__(self) -> str:
         return f"<compiled function {self.name}({', '.join(parameter.name for parameter in self.given)})>"
@@ -226,11 +233,17 @@ def _evaluation(node: Any) -> Size:
     raise SyntaxError(f"a size of the core that cannot be read: {ast.unparse(node)!r}")
 
 
-def _address(array: Any) -> int | None:
-    if array is None:
-        return None
-    if array.flags.writeable:  # a third of the time that NumPy takes to say it
-        return ctypes.addressof(_Nothing.from_buffer(array))
+def _kind(given: Any) -> Any:
+    """What the checks of an argument depend on, but for the entries of an array."""
+    if isinstance(given, np.ndarray):
+        return given.shape, given.dtype, given.flags.num
+    return given if isinstance(given, int) else type(given)
+
+
+def _buffer(array: Any) -> Any:
+    """What ctypes takes as the address of an array."""
+    if array.flags.writeable:
+        return _BUFFER.from_buffer(array)  # several times quicker than the address as a number
     return array.__array_interface__["data"][0]
 
 

@@ -84,7 +84,10 @@ def over_problems(kernel: Callable[..., Any], n_problems: int, *arguments: Any, 
     Args:
         step_cost: about how many operations one problem takes; it sizes the first slices.
     """
-    in_slices(lambda first, last, begin, end: kernel(first, last, *arguments), Work(n_problems, 1, step_cost))
+    if n_problems == 1:
+        kernel(0, 1, *arguments)
+    else:
+        in_slices(lambda first, last, begin, end: kernel(first, last, *arguments), Work(n_problems, 1, step_cost))
 
 
 def in_parts(kernel: Callable[..., Any], count: int, *arguments: Any) -> None:
