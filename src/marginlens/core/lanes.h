@@ -7,6 +7,7 @@
 
 #define CORE static inline __attribute__((always_inline))
 #define CORE_MEMBER inline __attribute__((always_inline))
+#define OUTLINED static __attribute__((noinline, unused))  // one copy for all callers in a file, which compiles sooner
 
 typedef double Lanes __attribute__((vector_size(32)));
 typedef int64_t WholeLanes __attribute__((vector_size(32)));

@@ -5,45 +5,70 @@
 #pragma once
 #include "lanes.h"
 
-// x · y, two times four partial sums.
-CORE double dot(const double *x, const double *y, int64_t n) {
-    Lanes even = spread(0.0), odd = even;
+// The inner products of each a with each b over n entries, sums[i * columns + j] of a[i] and b[j]. Every one is added up as two times four
+// partial sums, and then the last entries: how many are formed at a time changes no bit.
+template <int rows, int columns>
+CORE void dot_all(const double *const *a, const double *const *b, int64_t n, double *sums) {
+    Eight s[rows][columns];
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++) s[i][j] = twice(spread(0.0));
     int64_t k = 0;
     for (; k + 8 <= n; k += 8) {
-        even += load(x, k) * load(y, k);
-        odd += load(x, k + 4) * load(y, k + 4);
+        Eight y[columns];
+        for (int j = 0; j < columns; j++) y[j] = load_8(b[j], k);
+        for (int i = 0; i < rows; i++) {
+            const Eight x = load_8(a[i], k);
+            for (int j = 0; j < columns; j++) s[i][j] += x * y[j];
+        }
     }
+    constexpr int count = rows * columns, whole = count - count % 4;
+    const int64_t rest = n - n % 4;
+    Lanes sum[count];
+    for (int i = 0; i < count; i++) {
+        const Eight x = s[i / columns][i % columns];
+        sum[i] = low_half(x);
+        if (k < rest) sum[i] += load(a[i / columns], k) * load(b[i % columns], k);
+        sum[i] += high_half(x);
+    }
+    for (int i = 0; i < whole; i += 4) {  // four times the sum over lanes
+        transpose(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+        store(sums, i, (sum[i] + sum[i + 1]) + (sum[i + 2] + sum[i + 3]));
+    }
+    for (int i = whole; i < count; i++) sums[i] = lane_sum(sum[i]);
+    for (int64_t c = rest; c < n; c++)
+        for (int i = 0; i < count; i++) sums[i] += a[i / columns][c] * b[i % columns][c];
+}
+
+// x · y, two times eight partial sums, whose additions do not wait for each other.
+CORE double dot(const double *x, const double *y, int64_t n) {
+    Eight even = twice(spread(0.0)), odd = even;
+    int64_t k = 0;
+    for (; k + 16 <= n; k += 16) {
+        even += load_8(x, k) * load_8(y, k);
+        odd += load_8(x, k + 8) * load_8(y, k + 8);
+    }
+    if (k + 8 <= n) {
+        even += load_8(x, k) * load_8(y, k);
+        k += 8;
+    }
+    Lanes low = low_half(even) + low_half(odd);
     if (k + 4 <= n) {
-        even += load(x, k) * load(y, k);
+        low += load(x, k) * load(y, k);
         k += 4;
     }
-    double total = lane_sum(even + odd);
+    double total = lane_sum(low + (high_half(even) + high_half(odd)));
     for (; k < n; k++) total += x[k] * y[k];
     return total;
 }
 
 // The inner products of four rows with x, over their first n entries.
 CORE void dot_4(const double *a, const double *b, const double *c, const double *e, const double *x, int64_t n, double sums[4]) {
-    Lanes s0 = spread(0.0), s1 = s0, s2 = s0, s3 = s0;
-    int64_t k = 0;
-    for (; k + N_LANES <= n; k += N_LANES) {
-        const Lanes y = load(x, k);
-        s0 += load(a, k) * y;
-        s1 += load(b, k) * y;
-        s2 += load(c, k) * y;
-        s3 += load(e, k) * y;
-    }
-    sums[0] = lane_sum(s0), sums[1] = lane_sum(s1), sums[2] = lane_sum(s2), sums[3] = lane_sum(s3);
-    for (; k < n; k++) {
-        sums[0] += a[k] * x[k];
-        sums[1] += b[k] * x[k];
-        sums[2] += c[k] * x[k];
-        sums[3] += e[k] * x[k];
-    }
+    const double *rows[4] = {a, b, c, e};
+    dot_all<4, 1>(rows, &x, n, sums);
 }
 
 // out = A x, A (n, d).
-static inline void matvec(const double *A, int64_t n, int64_t d, const double *x, double *out) {
+OUTLINED void matvec(const double *A, int64_t n, int64_t d, const double *x, double *out) {
     int64_t i = 0;
     for (; i + 4 <= n; i += 4) dot_4(A + i * d, A + (i + 1) * d, A + (i + 2) * d, A + (i + 3) * d, x, d, out + i);
     for (; i < n; i++) out[i] = dot(A + i * d, x, d);
@@ -59,13 +84,13 @@ static inline void matvec_rows(const double *A, int64_t d, const int64_t *rows, 
 
 // out += w0 a + w1 b + w2 c + w3 e, d entries, added in this order.
 CORE void add_rows(
-    const double *a, const double *b, const double *c, const double *e, const double weights[4], int64_t d, double *out) {
+    const double *a, const double *b, const double *c, const double *e, const double weights[4], int64_t d, double *__restrict out) {
     for (int64_t k = 0; k < d; k++)
         out[k] = (((out[k] + weights[0] * a[k]) + weights[1] * b[k]) + weights[2] * c[k]) + weights[3] * e[k];
 }
 
 // out = Aᵀ weights, A (n, d); where `rows` is given, A[rows]ᵀ weights for n of its rows.
-static inline void vecmat(const double *weights, const double *A, const int64_t *rows, int64_t n, int64_t d, double *out) {
+OUTLINED void vecmat(const double *weights, const double *A, const int64_t *rows, int64_t n, int64_t d, double *out) {
     for (int64_t k = 0; k < d; k++) out[k] = 0.0;
     for (int64_t i = 0; i < n; i += 4) {
         double four[4];
@@ -131,6 +156,11 @@ static inline void matrix_product(
     }
 }
 
+// out[r] = ‖A[r]‖², A (n, d).
+static inline void squared_row_norms(const double *A, int64_t n, int64_t d, double *out) {
+    for (int64_t r = 0; r < n; r++) out[r] = dot(A + r * d, A + r * d, d);
+}
+
 // The largest modulus among n entries.
 CORE double max_abs(const double *x, int64_t n) {
     double largest = 0.0;
@@ -176,41 +206,33 @@ static inline void centre(const double *keys, const int64_t *lengths, int64_t n,
     }
 }
 
+#ifdef __AVX512F__
+constexpr int GRAM_BLOCK = 4;  // rows and columns of a block whose sums fit into the registers
+#else
+constexpr int GRAM_BLOCK = 2;
+#endif
+
 // Lower triangle of the Gram matrix of A[rows], n of its rows of d entries, from row `known` on, written into the leading block of G, whose
-// rows lie `stride` apart, in blocks of 4 × 2.
-static inline void gram(const double *A, int64_t d, const int64_t *rows, int64_t n, int64_t known, double *G, int64_t stride) {
-    for (int64_t i = known; i < n; i += 4) {
-        const int64_t i4[4] = {i, smaller(i + 1, n - 1), smaller(i + 2, n - 1), smaller(i + 3, n - 1)};
-        for (int64_t j = 0; j < smaller(i + 4, n); j += 2) {  // up to the diagonal, and a little above it, where nothing is read
-            const int64_t j2[2] = {j, smaller(j + 1, n - 1)};
-            const double *left = A + rows[j2[0]] * d, *right = A + rows[j2[1]] * d;
-            Lanes sums[4][2];
-            double rest[4][2];
-            for (int a = 0; a < 4; a++) sums[a][0] = sums[a][1] = spread(0.0);
-            int64_t k = 0;
-            for (; k + N_LANES <= d; k += N_LANES) {
-                const Lanes x = load(left, k), y = load(right, k);
-                for (int a = 0; a < 4; a++) {
-                    const Lanes z = load(A, rows[i4[a]] * d + k);
-                    sums[a][0] += z * x;
-                    sums[a][1] += z * y;
-                }
+// rows lie `stride` apart. Where `rows` is null, they are the first n.
+OUTLINED void gram(const double *A, int64_t d, const int64_t *rows, int64_t n, int64_t known, double *G, int64_t stride) {
+    constexpr int size = GRAM_BLOCK;
+    for (int64_t i = known; i < n; i += size)
+        for (int64_t j = 0; j < smaller(i + size, n); j += size) {  // up to the diagonal, and a little above it, where nothing is read
+            const double *left[size], *right[size];
+            double sums[size * size];
+            for (int a = 0; a < size; a++) {
+                const int64_t p = smaller(i + a, n - 1), q = smaller(j + a, n - 1);
+                left[a] = A + (rows ? rows[p] : p) * d, right[a] = A + (rows ? rows[q] : q) * d;
             }
-            for (int a = 0; a < 4; a++) rest[a][0] = lane_sum(sums[a][0]), rest[a][1] = lane_sum(sums[a][1]);
-            for (; k < d; k++)
-                for (int a = 0; a < 4; a++) {
-                    rest[a][0] += A[rows[i4[a]] * d + k] * left[k];
-                    rest[a][1] += A[rows[i4[a]] * d + k] * right[k];
-                }
-            for (int a = 0; a < 4; a++)
-                for (int b = 0; b < 2; b++) G[i4[a] * stride + j2[b]] = rest[a][b];
+            dot_all<size, size>(left, right, d, sums);
+            for (int a = 0; a < size; a++)
+                for (int b = 0; b < size; b++) G[smaller(i + a, n - 1) * stride + smaller(j + b, n - 1)] = sums[size * a + b];
         }
-    }
 }
 
 // Factor the leading n × n block, given by its lower triangle, in place as L Lᵀ; its rows lie `stride` apart.
 // Returns -1, or the first index whose pivot is not above `smallest`, where the factorisation stopped.
-static inline int64_t cholesky(double *L, int64_t n, int64_t stride, double smallest) {
+OUTLINED int64_t cholesky(double *L, int64_t n, int64_t stride, double smallest) {
     for (int64_t j = 0; j < n; j++) {
         double pivot = 0.0, inverse = 0.0;
         for (int64_t i = j; i < n; i += 4) {

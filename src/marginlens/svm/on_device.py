@@ -17,20 +17,18 @@ from marginlens.svm.pairs import token_pairs
 from marginlens.svm.solution import ACTIVE_SLACK_RTOL, ROUNDOFF_RTOL, MarginSolution
 from marginlens.svm.solvers.batch import (
     AMPLIFIED_EPS,
-    FAST_PATH_RTOL,
-    MAX_SQUARED_NORM,
-    MIN_SQUARED_NORM,
-    VERIFIED_RTOL,
-)
-from marginlens.svm.solvers.dual_active_set import (
     COEFFICIENT_RTOL,
     FARKAS_RTOL,
+    FAST_PATH_RTOL,
     INFEASIBLE,
+    MAX_SQUARED_NORM,
+    MIN_SQUARED_NORM,
     OPTIMAL,
     TRIVIAL,
     UNVERIFIED,
+    VERIFIED_RTOL,
+    VIOLATION_RTOL,
 )
-from marginlens.svm.solvers.gram_active_set import VIOLATION_RTOL
 from marginlens.svm.solvers.least_distance import OUTCOME_STATUS, least_distance
 from marginlens.typing import FloatArray, IntArray
 

@@ -14,7 +14,7 @@ from marginlens.dynamics import DeviceRun
 from marginlens.dynamics.trajectory import ENDINGS
 from marginlens.gpu.device import as_device, parts, to_host
 from marginlens.gpu.margins import DeviceMargins
-from marginlens.svm.solvers.dual_active_set import INFEASIBLE
+from marginlens.svm.solvers.batch import INFEASIBLE
 from marginlens.svm.solvers.least_distance import OUTCOME_STATUS
 from marginlens.sweeps.records import OPTIMALITY, STATUSES, Categories
 from marginlens.theory.device_optimality import DeviceOptimality, device_optimality

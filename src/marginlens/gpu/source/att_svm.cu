@@ -1,6 +1,6 @@
 // ATT-SVM, one problem a warp: the shortest p with p·(k_α - k_t) >= 1, its multipliers, and the check that proves them.
 //
-// The dual active-set method of marginlens/svm/solvers/gram_active_set.py on the tableau of the Gram matrix G of unit rows. With the rows
+// The dual active-set method of marginlens/core/margin/gram_active_set.h on the tableau of the Gram matrix G of unit rows. With the rows
 // S active and the others N, the symmetric tableau is
 //
 //     T = ( -G_SS⁻¹      G_SS⁻¹ G_SN        )        value = ( multipliers of S )

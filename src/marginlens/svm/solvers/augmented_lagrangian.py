@@ -16,7 +16,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from marginlens.kernels.linalg import EPS
 from marginlens.svm.solution import MAX_DIRECT_OPERATIONS
-from marginlens.svm.solvers.dual_active_set import FARKAS_RTOL
+from marginlens.svm.solvers.batch import FARKAS_RTOL
 from marginlens.svm.solvers.rows import BilinearRows, BlockInverse
 from marginlens.typing import BoolArray, FloatArray, IntArray
 

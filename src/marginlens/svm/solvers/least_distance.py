@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from marginlens import core
 from marginlens.directions import length
 from marginlens.errors import float_array, index_array, n_axes, real_array, reject
 from marginlens.kernels.linalg import EPS, exact_products
@@ -15,13 +16,14 @@ from marginlens.norms import L2, Norm
 from marginlens.runtime.threads import over_problems
 from marginlens.svm.solution import MarginSolution, Status, refined
 from marginlens.svm.solvers.batch import (
+    INFEASIBLE,
+    NEEDS_RECHECK,
+    OPTIMAL,
+    OUT_OF_RANGE,
+    UNVERIFIED,
     Batch,
     Solved,
-    block_pivoting_slice,
-    dual_active_set_slice,
-    gram_active_set_slice,
 )
-from marginlens.svm.solvers.dual_active_set import INFEASIBLE, NEEDS_RECHECK, OPTIMAL, OUT_OF_RANGE, UNVERIFIED
 from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
@@ -109,11 +111,12 @@ def _solve_batch(batch: Batch, argument: str) -> Solved:
     """The quick method that suits the shape, the careful one for what it leaves unverified, and a recheck where rows nearly cancel."""
     n_problems, n_rows, d = batch.rows.shape
     solved = Solved.empty(n_problems, n_rows, d)
-    quick = gram_active_set_slice if n_rows <= MAX_GRAM_ROWS or 2 * n_rows <= d else block_pivoting_slice
-    over_problems(quick, n_problems, batch, solved)
+    few = n_rows <= MAX_GRAM_ROWS or 2 * n_rows <= d
+    quick = core.solve_by_gram_matrix if few else core.solve_by_block_pivots
+    over_problems(quick, n_problems, *batch, *solved)
     unverified = np.flatnonzero(solved.outcome == UNVERIFIED)
     if len(unverified):
-        over_problems(dual_active_set_slice, len(unverified), unverified, batch, solved)
+        over_problems(core.solve_by_dual_active_set, len(unverified), unverified, *batch, *solved)
     if solved.outcome.max() <= UNVERIFIED:
         return solved
     if (solved.outcome == OUT_OF_RANGE).any():

@@ -1,0 +1,127 @@
+// Doors: margin problems min ‖x‖ s.t. A x ≥ b, in batches of one shape.
+#include "../margin/block_pivoting.h"
+#include "../margin/dual_active_set.h"
+#include "abi.h"
+
+// Where the results of a batch are written: x, multipliers or Farkas vectors, active rows, and an outcome of margin_problem.h.
+struct Solved {
+    double *x, *multipliers;
+    bool *active;
+    int64_t *outcome;
+
+    Candidate candidate(const MarginProblem &problem, int64_t j, double *slack) const {
+        return {x + j * problem.d, multipliers + j * problem.m, slack};
+    }
+    void write(const MarginProblem &problem, const Candidate &candidate, int64_t j, double scale, Outcome found) const {
+        outcome[j] = found;
+        write_solution(problem, candidate, scale, found, active + j * problem.m);
+    }
+};
+
+// Problems first … last - 1 through the Gram matrix of all their rows: for few rows, or rows much wider than many.
+DOOR solve_by_gram_matrix(
+    int64_t first,               // in 0..last
+    int64_t last,                // in 0..batch
+    const double *rows,          // (batch, n_rows, d)
+    const double *lower,         // (batch, n_rows)
+    double *x,                   // (batch, d)
+    double *multipliers,         // (batch, n_rows)
+    bool *active,                // (batch, n_rows)
+    int64_t *outcome,            // (batch)
+    int64_t batch, int64_t n_rows, int64_t d) {
+    const int64_t m = n_rows;
+    Room room;
+    MarginProblem problem{rows, room.doubles(m), room.doubles(m), m, d};
+    double *slack = room.doubles(m);
+    const GramSet set(room, m);
+    if (room.failed) return OUT_OF_MEMORY;
+    const Solved solved{x, multipliers, active, outcome};
+    for (int64_t j = first; j < last; j++) {
+        problem.A = rows + j * m * d;
+        const Candidate candidate = solved.candidate(problem, j, slack);
+        gram(problem.A, d, nullptr, m, 0, set.G, m);
+        for (int64_t r = 0; r < m; r++) problem.row_norms[r] = set.G[r * m + r];
+        double scale;
+        Outcome found = prepare(problem, lower + j * m, candidate, &scale);
+        if (found == UNVERIFIED && gram_active_set(problem, set, d >= 2 * m, candidate)) found = fast_path_outcome(problem, candidate);
+        solved.write(problem, candidate, j, scale, found);
+    }
+    return 0;
+}
+
+// Problems first … last - 1 through a guess of the active rows and block pivots: for many rows.
+DOOR solve_by_block_pivots(
+    int64_t first,               // in 0..last
+    int64_t last,                // in 0..batch
+    const double *rows,          // (batch, n_rows, d)
+    const double *lower,         // (batch, n_rows)
+    double *x,                   // (batch, d)
+    double *multipliers,         // (batch, n_rows)
+    bool *active,                // (batch, n_rows)
+    int64_t *outcome,            // (batch)
+    int64_t batch, int64_t n_rows, int64_t d) {
+    const int64_t m = n_rows;
+    Room room;
+    MarginProblem problem{rows, room.doubles(m), room.doubles(m), m, d};
+    double *slack = room.doubles(m);
+    const PivotRoom work(room, m, d);
+    if (room.failed) return OUT_OF_MEMORY;
+    const Solved solved{x, multipliers, active, outcome};
+    for (int64_t j = first; j < last; j++) {
+        problem.A = rows + j * m * d;
+        const Candidate candidate = solved.candidate(problem, j, slack);
+        squared_row_norms(problem.A, m, d, problem.row_norms);
+        double scale;
+        Outcome found = prepare(problem, lower + j * m, candidate, &scale);
+        if (found == UNVERIFIED) {
+            guess_active_rows(problem, work);
+            if (block_pivoting(problem, work, candidate)) found = fast_path_outcome(problem, candidate);
+        }
+        solved.write(problem, candidate, j, scale, found);
+    }
+    return 0;
+}
+
+// The problems at places first … last - 1 of a list: rows enter one by one, and infeasibility is proved.
+DOOR solve_by_dual_active_set(
+    int64_t first,               // in 0..last
+    int64_t last,                // in 0..n_listed
+    const int64_t *listed,       // (n_listed) in 0..batch-1
+    const double *rows,          // (batch, n_rows, d)
+    const double *lower,         // (batch, n_rows)
+    double *x,                   // (batch, d)
+    double *multipliers,         // (batch, n_rows)
+    bool *active,                // (batch, n_rows)
+    int64_t *outcome,            // (batch)
+    int64_t n_listed, int64_t batch, int64_t n_rows, int64_t d) {
+    const int64_t m = n_rows;
+    Room room;
+    MarginProblem problem{rows, room.doubles(m), room.doubles(m), m, d};
+    double *slack = room.doubles(m), *unit = room.doubles(m * d);
+    DualActiveSet set(room, unit, problem.lower, m, d);
+    if (room.failed) return OUT_OF_MEMORY;
+    const Solved solved{x, multipliers, active, outcome};
+    for (int64_t place = first; place < last; place++) {
+        const int64_t j = listed[place];
+        problem.A = rows + j * m * d;
+        const Candidate candidate = solved.candidate(problem, j, slack);
+        squared_row_norms(problem.A, m, d, problem.row_norms);
+        double scale;
+        Outcome found = prepare(problem, lower + j * m, candidate, &scale);
+        if (found == UNVERIFIED) {
+            for (int64_t r = 0; r < m; r++) {
+                const double factor = problem.row_norms[r] > 0.0 ? 1.0 / problem.row_norms[r] : 0.0;
+                for (int64_t i = r * d; i < (r + 1) * d; i++) unit[i] = problem.A[i] * factor;
+            }
+            const Outcome reached = set.solve(candidate.x, candidate.multipliers);
+            if (reached == OPTIMAL)
+                found = verified_outcome(problem, candidate, set.residual);
+            else if (reached == INFEASIBLE && farkas_residual(problem, candidate.multipliers, set.slack, set.residual) <= FARKAS_RTOL)
+                found = INFEASIBLE;
+            else
+                evaluate_slack(problem, candidate);
+        }
+        solved.write(problem, candidate, j, scale, found);
+    }
+    return 0;
+}
