@@ -46,26 +46,41 @@ CORE T exp_of_nonpositive(T x) {
     return where_greater(x, constant(x, -650.0), exp_near_one(x, shifted - SCALING) * power_of_two(shifted), constant(x, 0.0));
 }
 
-// The natural logarithm of x; -inf at 0 and nan below.
-CORE double log(double x) {
+// A number x > 0 as 2^k (1 + f) with √½ ≤ 1 + f < √2, subnormal numbers included.
+template <class T>
+struct Reduced {
+    T k, f;
+};
+template <class T>
+CORE Reduced<T> reduced(T x) {
     const uint64_t half_root = 0x3FE6A09E667F3BCD, one = 0x3FF0000000000000;  // the bits of √½ and of 1
-    const bool tiny = x < 0x1p-1022;
-    const uint64_t bits = bits_of(tiny ? x * 0x1p54 : x) + (one - half_root);
-    const double k = double_of((bits >> 52) | 0x4330000000000000) - (0x1p52 + (tiny ? 1023.0 + 54.0 : 1023.0));
-    const double f = double_of((bits & 0x000FFFFFFFFFFFFF) + half_root) - 1.0;
-    const double s = f / (2.0 + f), z = s * s;
-    double q = 0.13088034850927555;
+    const T tiny = constant(x, 0x1p-1022);
+    const auto bits = bits_of(where_greater(tiny, x, x * 0x1p54, x)) + (one - half_root);
+    const T bias = where_greater(tiny, x, constant(x, 0x1p52 + 1023.0 + 54.0), constant(x, 0x1p52 + 1023.0));
+    return {double_of((bits >> 52) | (uint64_t)0x4330000000000000) - bias, double_of((bits & (uint64_t)0x000FFFFFFFFFFFFF) + half_root) - 1.0};
+}
+
+// q of log(1 + f) = 2 s + s z q with s = f/(2 + f) and z = s².
+template <class T>
+CORE T log_series(T z) {
+    T q = constant(z, 0.13088034850927555);
     q = q * z + 0.13268638369266825;
     q = q * z + 0.15386244737621665;
     q = q * z + 0.18181795547521137;
     q = q * z + 0.22222222392581045;
     q = q * z + 0.28571428570799784;
     q = q * z + 0.40000000000000885;
-    q = q * z + 0.6666666666666666;
-    const double half = 0.5 * f * f;
-    double y = k * LN2_HIGH - ((half - (s * (half + z * q) + k * LN2_LOW)) - f);
-    y = x > 0.0 ? y : (x == 0.0 ? -INF : NOT_A_NUMBER);
-    return x < INF ? y : x;
+    return q * z + 0.6666666666666666;
+}
+
+// The natural logarithm of a number or of lanes; -inf at 0 and nan below.
+template <class T>
+CORE T log(T x) {
+    const Reduced<T> r = reduced(x);
+    const T s = r.f / (2.0 + r.f), z = s * s, half = 0.5 * r.f * r.f;
+    const T y = r.k * LN2_HIGH - ((half - (s * (half + z * log_series(z)) + r.k * LN2_LOW)) - r.f);
+    const T zero = constant(x, 0.0), beside = where_greater(zero, x, constant(x, NOT_A_NUMBER), x * 0.0 - INF);
+    return where_greater(constant(x, INF), x, where_greater(x, zero, y, beside), x);
 }
 
 // log(1 + x): what 1 + x loses to rounding is made good by the ratio of x to what is left of it.
@@ -86,34 +101,28 @@ CORE double tanh(double x) {
     return with_sign(-y / (2.0 + y), x);
 }
 
-// The first 26 bits of x, so that the product of two such numbers is exact.
-CORE double leading_bits(double x) { return double_of(bits_of(x) & 0xFFFFFFFFF8000000); }
+// The first 26 bits of a number, so that the product of two such is exact.
+template <class T>
+CORE T leading_bits(T x) {
+    return double_of(bits_of(x) & (uint64_t)0xFFFFFFFFF8000000);
+}
 
-// x^a of x >= 0. The logarithm is a sum of two doubles, of about 60 bits: with s = f/(2 + f) = s_1 + s_2 it is k log 2 + 2 s + ⅔ s³ + …
-CORE double pow(double x, double a) {
-    const uint64_t half_root = 0x3FE6A09E667F3BCD, one = 0x3FF0000000000000;
-    const bool tiny = x < 0x1p-1022;
-    const uint64_t bits = bits_of(tiny ? x * 0x1p54 : x) + (one - half_root);
-    const double k = double_of((bits >> 52) | 0x4330000000000000) - (0x1p52 + (tiny ? 1023.0 + 54.0 : 1023.0));
-    const double f = double_of((bits & 0x000FFFFFFFFFFFFF) + half_root) - 1.0;
-    const double u = 2.0 + f, u_1 = leading_bits(u), s = f / u, s_1 = leading_bits(s);
-    const double s_2 = ((f - s_1 * u_1) - s_1 * (f - (u_1 - 2.0))) / u, z = s * s;
-    double q = 0.13088034850927555;
-    q = q * z + 0.13268638369266825;
-    q = q * z + 0.15386244737621665;
-    q = q * z + 0.18181795547521137;
-    q = q * z + 0.22222222392581045;
-    q = q * z + 0.28571428570799784;
-    q = q * z + 0.40000000000000885;
-    q = q * z + 0.6666666666666666;
-    const double whole = k * LN2_HIGH, high = whole + 2.0 * s_1;
-    const double rest = (whole != 0.0 ? (whole - high) + 2.0 * s_1 : 0.0) + (2.0 * s_2 + (s * z * q + k * LN2_LOW));
-    const double l = high + rest, l_2 = (high - l) + rest, l_1 = leading_bits(l), a_1 = leading_bits(a);
-    const double product = a * l;
-    const double lost = (((a_1 * l_1 - product) + a_1 * (l - l_1)) + (a - a_1) * l_1) + ((a - a_1) * (l - l_1) + a * l_2);
-    const double e = exp(product), y = product > -746.0 && product < 710.0 ? e + e * lost : e;
-    const double edge = (x == 0.0) == (a > 0.0) ? 0.0 : INF;  // at zero and at infinity
-    return a == 0.0 ? 1.0 : (x > 0.0 && x < INF ? y : (x == 0.0 || x == INF ? edge : NOT_A_NUMBER));
+// x^a of a number or of lanes x >= 0. Their logarithm is formed as a sum of two doubles, of about 60 bits, with s = s_1 + s_2.
+template <class T>
+CORE T pow(T x, double a) {
+    if (a == 0.0) return constant(x, 1.0);
+    const Reduced<T> r = reduced(x);
+    const T u = 2.0 + r.f, u_1 = leading_bits(u), s = r.f / u, s_1 = leading_bits(s), z = s * s;
+    const T s_2 = ((r.f - s_1 * u_1) - s_1 * (r.f - (u_1 - 2.0))) / u;
+    const T whole = r.k * LN2_HIGH, twice_s = 2.0 * s_1, high = whole + twice_s;  // where k is not 0 it is the larger of the two
+    const T lost_before = where_greater(modulus(whole), constant(x, 0.0), (whole - high) + twice_s, constant(x, 0.0));
+    const T rest = lost_before + (2.0 * s_2 + (s * z * log_series(z) + r.k * LN2_LOW));
+    const T l = high + rest, l_1 = leading_bits(l), l_2 = l - l_1, product = a * l;
+    const double a_1 = leading_bits(a), a_2 = a - a_1;
+    const T lost = (((a_1 * l_1 - product) + a_1 * l_2) + a_2 * l_1) + (a_2 * l_2 + a * ((high - l) + rest));
+    const T e = exp(product), y = where_greater(constant(x, 709.0), modulus(product), e + e * lost, e);
+    const T at_zero = x * 0.0 + (a > 0.0 ? 0.0 : INF), at_infinity = constant(x, a > 0.0 ? INF : 0.0);
+    return where_greater(x, constant(x, 0.0), where_greater(constant(x, INF), x, y, at_infinity), at_zero);
 }
 
 // 2^k for a whole number k from -1022 to 1023.

@@ -210,18 +210,19 @@ struct GradedSvd {
         }
     }
 
-    // The SVD of Σ_m e^{log_scale[m]} lefts[m] given_rights[m]ᵀ, -inf being the scale of a term that is not there.
+    // The SVD of Σ_m e^{log_scale[m]} lefts[m] given_rights[m]ᵀ, -inf being the scale of a term that is not there; right vectors lie `apart`.
     //
     // Where `same_left` says that the left vectors are those of the call before, their basis serves again if it would be made in the same
     // order; the result is the same to the last bit.
-    void decompose(const double *lefts, const double *given_rights, const double *log_scale, bool same_left) {
+    void decompose(const double *lefts, const double *given_rights, int64_t apart, const double *log_scale, bool same_left) {
         double largest = -INF;
         for (int64_t j = 0; j < m; j++) largest = larger(log_scale[j], largest);
         if (largest == -INF) largest = 0.0;
         same_left = same_left && left.n > 0;
         for (int64_t j = 0; j < m; j++) {
             if (!same_left) sizes[j] = normalized(lefts + j * q, q, left.stride, left.vectors + j * left.stride);
-            logs[j] = (log_scale[j] - largest) + (sizes[j] + normalized(given_rights + j * d, d, right.stride, rights + j * right.stride));
+            const double size = normalized(given_rights + j * apart, d, right.stride, rights + j * right.stride);
+            logs[j] = (log_scale[j] - largest) + (sizes[j] + size);
         }
         if (!(same_left && left.same_order(m, logs))) {
             for (int64_t j = 0; same_left && j < m; j++) normalized(lefts + j * q, q, left.stride, left.vectors + j * left.stride);

@@ -11,6 +11,7 @@
 
 typedef double Lanes __attribute__((vector_size(32)));
 typedef int64_t WholeLanes __attribute__((vector_size(32)));
+typedef uint64_t BitLanes __attribute__((vector_size(32)));
 
 constexpr int64_t N_LANES = 4;
 
@@ -64,6 +65,8 @@ CORE double double_of(uint64_t bits) {
     __builtin_memcpy(&x, &bits, sizeof x);
     return x;
 }
+CORE BitLanes bits_of(Lanes x) { return (BitLanes)x; }
+CORE Lanes double_of(BitLanes bits) { return (Lanes)bits; }
 CORE double power_of_two(double x) { return double_of(bits_of(x) << 52); }
 
 #if defined(__clang__) || __GNUC__ >= 12

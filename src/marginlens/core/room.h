@@ -40,5 +40,10 @@ class Room {
     }
 
     double *doubles(int64_t n) { return take<double>(n); }
+    double *zeros(int64_t n) {
+        double *taken = doubles(n);
+        for (int64_t k = 0; taken && k < n; k++) taken[k] = 0.0;
+        return taken;
+    }
     int64_t *integers(int64_t n) { return take<int64_t>(n); }
 };

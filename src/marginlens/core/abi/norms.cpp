@@ -1,12 +1,6 @@
 // Doors: singular vectors of sums of rank-one terms, steepest directions and descent in other norms.
-#include "../graded_svd.h"
+#include "../steepest_descent.h"
 #include "abi.h"
-
-// Copy n rows of d entries between matrices whose rows lie apart.
-static void copy_rows(const double *x, int64_t stride, int64_t n, int64_t d, double *out, int64_t its_stride) {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < d; k++) out[i * its_stride + k] = x[i * stride + k];
-}
 
 // Polar factors Σ_k u_k v_kᵀ of sums Σ_m e^{s_m} l_m r_mᵀ, and their ranks; left vectors that all share are given once.
 DOOR polar_factors(
@@ -22,7 +16,7 @@ DOOR polar_factors(
     double *factor = room.doubles(q * whole_lanes(d));
     if (room.failed) return OUT_OF_MEMORY;
     for (int64_t b = 0; b < batch; b++) {
-        svd.decompose(left + b % n_lefts * m * q, right + b * m * d, log_scale + b * m, b > 0 && n_lefts == 1);
+        svd.decompose(left + b % n_lefts * m * q, right + b * m * d, d, log_scale + b * m, b > 0 && n_lefts == 1);
         svd.polar_factor(factor);
         copy_rows(factor, whole_lanes(d), q, d, out + b * q * d, d);
         ranks[b] = svd.rank;
@@ -44,7 +38,7 @@ DOOR leading_pairs(
     GradedSvd svd(room, m, q, d);
     if (room.failed) return OUT_OF_MEMORY;
     for (int64_t b = 0; b < batch; b++) {
-        svd.decompose(left + b % n_lefts * m * q, right + b * m * d, log_scale + b * m, b > 0 && n_lefts == 1);
+        svd.decompose(left + b % n_lefts * m * q, right + b * m * d, d, log_scale + b * m, b > 0 && n_lefts == 1);
         logs[b] = svd.leading_pair(u + b * q, v + b * d);
     }
     return 0;
@@ -68,12 +62,60 @@ DOOR singular_triplets(
     for (int64_t k = 0; k < batch * count * d; k++) V[k] = 0.0;
     for (int64_t k = 0; k < batch * count; k++) logs[k] = 0.0;
     for (int64_t b = 0; b < batch; b++) {
-        svd.decompose(left + b * m * q, right + b * m * d, log_scale + b * m, false);
+        svd.decompose(left + b * m * q, right + b * m * d, d, log_scale + b * m, false);
         for (int64_t j = 0; j < svd.rank; j++) {
             svd.pair(j, U + (b * count + j) * q, V + (b * count + j) * d);
             logs[b * count + j] = svd.log_values[j];
         }
         ranks[b] = svd.rank;
+    }
+    return 0;
+}
+
+// Descent on W by any optimizer: steps up to `stop` of problems first … last - 1, from where points, logits and ends say they are.
+DOOR descend_matrices(
+    int64_t first,            // in 0..last
+    int64_t last,             // in 0..batch
+    const double *keys,       // (n_problems, n_inputs, n_tokens, d)
+    const double *scores,     // (n_problems, n_inputs, n_tokens)
+    const int64_t *lengths,   // (n_problems, n_inputs) in 1..n_tokens
+    const double *queries,    // (n_problems, n_terms, q)
+    int64_t kind,             // in 0..3
+    int64_t norm,             // in 0..12
+    int64_t loss,             // in 0..2
+    const double *settings,   // (8) p of ℓp, momentum, whether it is Nesterov's, β₁, β₂, ε, p of mirror descent, whether that is normalised
+    const double *sizes,      // (n_sizes)
+    int64_t begin,            // in 0..n_steps
+    int64_t n_steps,          // in 0..
+    int64_t stop,             // in 0..n_steps
+    const int64_t *save,      // (n_saved)
+    double *points,           // (batch, q, d)
+    double *logits,           // (batch, n_inputs*n_tokens)
+    double *memory,           // (batch, 2, n_memory, d)
+    double *scales,           // (batch, n_terms)
+    double *residuals,        // (batch, 2, n_inputs*n_tokens)
+    double *anchors,          // (batch, 2, q, d)
+    int64_t *ends,            // (batch, 2)
+    double *out,              // (batch, n_saved, q, d)
+    int64_t n_problems, int64_t n_inputs, int64_t n_tokens, int64_t d, int64_t n_terms, int64_t q, int64_t n_sizes, int64_t n_saved,
+    int64_t batch, int64_t n_memory) {
+    if (!n_problems || !q || (n_terms != 1 && n_terms != n_inputs) || n_memory < larger(q, n_terms) || stop - begin > n_sizes) return WRONG_SIZE;
+    const AdamRule adam{settings[3], settings[4], settings[5]};
+    const MirrorRule mirror{settings[6], settings[7] > 0.0};
+    const UpdateRule rule{kind, norm, loss, settings[0], settings[1], settings[2] > 0.0, adam, mirror};
+    const int64_t n_rows = n_inputs * n_tokens;
+    Room room;
+    MatrixDescent descent(room, {keys, scores, lengths, queries, n_inputs, n_tokens, d, n_terms, q}, rule, n_memory);
+    if (room.failed) return OUT_OF_MEMORY;
+    for (int64_t b = first; b < last; b++) {
+        const int64_t j = b % n_problems;
+        if (ends[2 * b] == RAN_ALL && ends[2 * b + 1] < begin) return WRONG_SIZE;
+        descent.problem = {
+            keys + j * n_rows * d, scores + j * n_rows, lengths + j * n_inputs, queries + j * n_terms * q, n_inputs, n_tokens, d, n_terms, q};
+        const MatrixRun run{
+            points + b * q * d, logits + b * n_rows, memory + b * 2 * n_memory * d, scales + b * n_terms, residuals + b * 2 * n_rows,
+            anchors + b * 2 * q * d, ends + 2 * b, ends + 2 * b + 1};
+        descent.descend(sizes, begin, {n_steps, stop, save, n_saved}, run, out + b * n_saved * q * d);
     }
     return 0;
 }
