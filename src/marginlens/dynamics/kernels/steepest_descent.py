@@ -117,11 +117,11 @@ class MatrixLoop:
             np.ascontiguousarray(problems.K),
             np.ascontiguousarray(scores),
             np.ascontiguousarray(problems.lengths),
-        d_query = queries.shape[-1]
+            np.array(np.broadcast_to(queries, (len(problems), *queries.shape[-2:])), order="C"),
         )
         sizes = sizes_of(self.rule.size, begin, end)
         rule = (self.rule.kind, self.rule.norm_code, self.code, self.rule.settings, sizes, begin, end)
-        n_terms, d_query = queries.shape[-2:]
+        d_query = queries.shape[-1]
         points = np.empty((len(batch), len(save), d_query, batch.d_key))
 
         def advance(first: int, last: int, low: int, high: int) -> None:
