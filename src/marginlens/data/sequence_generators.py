@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+import scipy
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_tokens import as_generator
@@ -164,8 +163,8 @@ def _some_tie(sequences: IntArray, labels: IntArray, n_vocabulary: int) -> bool:
     size = n_vocabulary**2  # a node for each last token and token
     heads = np.repeat(sequences[:, -1] * n_vocabulary + labels, sequences.shape[1])
     tails = (sequences[:, -1:] * n_vocabulary + sequences).reshape(-1)
-    edges = coo_array((np.ones(len(heads)), (heads, tails)), shape=(size, size))
-    n_components, _ = connected_components(edges, connection="strong")
+    edges = scipy.sparse.coo_array((np.ones(len(heads)), (heads, tails)), shape=(size, size))
+    n_components, _ = scipy.sparse.csgraph.connected_components(edges, connection="strong")
     return bool(n_components < size)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.special import softmax
+import scipy
 
 from marginlens import core
 from marginlens.data.labelled import LabelledSequences, as_labelled
@@ -260,10 +260,10 @@ def two_layer_outputs(E: Any, p: Any, v: Any, sequences: Any) -> FloatArray:
     for i in range(len(pairs)):
         of_sequence = slice(pairs.offsets[i], pairs.offsets[i + 1])
         X, log_count = model.E[pairs.token[of_sequence]], np.log(pairs.count[of_sequence])
-        mixed = softmax(X @ X.T + log_count, axis=-1) @ X + X  # (n_distinct, d_model)
+        mixed = scipy.special.softmax(X @ X.T + log_count, axis=-1) @ X + X  # (n_distinct, d_model)
         centred = mixed - mixed.mean(axis=1, keepdims=True)
         normed = centred / np.sqrt(np.mean(centred * centred, axis=1, keepdims=True) + LAYER_NORM_EPSILON)
-        outputs[i] = softmax(normed @ model.p + log_count) @ (normed @ model.v)
+        outputs[i] = scipy.special.softmax(normed @ model.p + log_count) @ (normed @ model.v)
     return outputs
 
 

@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
-from scipy.stats import chi2, norm
+import scipy
 
 from marginlens.data.labelled import LabelledSequences, as_labelled, embedding_tokens
 from marginlens.dynamics.flow import UntilLength, UntilNorm, flow
@@ -320,15 +319,15 @@ def _chance(size: int, delta: float, earlier: int, d: int) -> float:
     """The sum of the chances of all products and norms of Eq. (14) to exceed their bounds, and of B' Eq. (22)'s if `earlier`."""
     t = math.sqrt(log_of_pairs(size, delta))
 
-    low, high = (float(chi2.ppf(tail, d)) for tail in (_TAIL, 1.0 - _TAIL))
+    low, high = (float(scipy.stats.chi2.ppf(tail, d)) for tail in (_TAIL, 1.0 - _TAIL))
     squares = 0.5 * (high + low) + 0.5 * (high - low) * _NODES
     law = (
-        0.5 * (high - low) * _WEIGHTS * chi2.pdf(squares, d)
+        0.5 * (high - low) * _WEIGHTS * scipy.stats.chi2.pdf(squares, d)
     )  # of d‖p‖²; given ‖p‖, E_s·p is normal with deviation ‖p‖/√d
-    of_two = float(law @ (2.0 * norm.sf(t / np.sqrt(squares / d)))) + 2.0 * _TAIL
-    total = (size + 1) * (2.0 * float(norm.sf(t)) + float(chi2.sf(4.0 * d, d))) + size * of_two
+    of_two = float(law @ (2.0 * scipy.stats.norm.sf(t / np.sqrt(squares / d)))) + 2.0 * _TAIL
+    total = (size + 1) * (2.0 * float(scipy.stats.norm.sf(t)) + float(scipy.stats.chi2.sf(4.0 * d, d))) + size * of_two
     if earlier:
-        total += 0.5 * size * (size - 1) * of_two + size * float(chi2.cdf(0.25 * d, d))
+        total += 0.5 * size * (size - 1) * of_two + size * float(scipy.stats.chi2.cdf(0.25 * d, d))
     return float(total)
 
 
@@ -358,7 +357,7 @@ def directional_slope(model: Parameters, direction: ArrayLike, sequences: Any, y
         q = weight / weight.sum()
         spread = (moved[token][:, None] - moved[token]) * (b[token][:, None] - b[token])
         label = float(pairs.y[i])
-        total += label * float(expit(-label * (q @ b[token]))) * 0.5 * float(q @ spread @ q)
+        total += label * float(scipy.special.expit(-label * (q @ b[token]))) * 0.5 * float(q @ spread @ q)
     return total / len(pairs)
 
 

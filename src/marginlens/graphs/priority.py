@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
+import scipy
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.text_stream import TextStream
@@ -382,8 +381,8 @@ def _ranks(heads: IntArray, tails: IntArray, graph: IntArray) -> IntArray:
         heads, tails: (n_edges,) the nodes of each edge. graph: (n_nodes,) which graph each node is in, increasing.
     """
     size = len(graph)
-    matrix = csr_array((np.ones(len(heads), dtype=np.int8), (heads, tails)), shape=(size, size))
-    count, labels = connected_components(matrix, connection="strong")
+    matrix = scipy.sparse.csr_array((np.ones(len(heads), dtype=np.int8), (heads, tails)), shape=(size, size))
+    count, labels = scipy.sparse.csgraph.connected_components(matrix, connection="strong")
     part = labels.astype(np.int64)
     smallest = np.full(count, size)
     np.minimum.at(smallest, part, np.arange(size))

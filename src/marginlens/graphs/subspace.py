@@ -8,8 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from scipy.linalg import cho_solve
-from scipy.sparse.linalg import LinearOperator, lsqr
+import scipy
 
 from marginlens.directions import length
 from marginlens.errors import n_axes, real_array
@@ -270,16 +269,18 @@ class CyclicSubspace:
             for _ in range(3):
                 missing = self.differences(self.cells(W - projection))
                 projection = projection + self.lift(
-                    self.differences_transposed(cho_solve((self.factor, True), missing))
+                    self.differences_transposed(scipy.linalg.cho_solve((self.factor, True), missing))
                 )
             return projection
         d, n = self.E.shape[1], len(self.tokens)
-        forward = LinearOperator(
+        forward = scipy.sparse.linalg.LinearOperator(
             (d * d, n),
             matvec=lambda a: self.lift(self.centre(np.ravel(a))).reshape(-1),
             rmatvec=lambda w: self.centre(self.cells(np.ravel(w).reshape(d, d))),
         )
-        values = lsqr(forward, W.reshape(-1), atol=1e-15, btol=1e-15, conlim=0.0, iter_lim=20 * n)[0]
+        values = scipy.sparse.linalg.lsqr(forward, W.reshape(-1), atol=1e-15, btol=1e-15, conlim=0.0, iter_lim=20 * n)[
+            0
+        ]
         return self.lift(self.centre(values))
 
 

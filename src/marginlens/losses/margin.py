@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy
 
 from marginlens.errors import NOT_NUMBERS, InputError, float_array, real_number, reject
 from marginlens.papers import implements
@@ -144,7 +144,7 @@ class Loss:
             return first
         logs = np.stack([first.log, second])
         weights = np.stack([first.sign, np.where(sign == 0.0, 0.0, np.sign(curvature))])
-        total, total_sign = logsumexp(logs, axis=0, b=weights, return_sign=True)
+        total, total_sign = scipy.special.logsumexp(logs, axis=0, b=weights, return_sign=True)
         return SignedLog(np.asarray(total_sign), np.asarray(total))
 
     def _log_integral(self, u: FloatArray, delta: FloatArray) -> SignedLog:
@@ -160,9 +160,9 @@ class Loss:
         with np.errstate(divide="ignore"):
             logs = slope.log + np.log(0.5 * size[..., None] * _WEIGHTS)
         if np.all(slope.sign == -1.0):
-            return SignedLog(np.sign(delta), np.asarray(logsumexp(logs, axis=(-2, -1))))
+            return SignedLog(np.sign(delta), np.asarray(scipy.special.logsumexp(logs, axis=(-2, -1))))
         with np.errstate(divide="ignore"):
-            total, sign = logsumexp(logs, axis=(-2, -1), b=-slope.sign, return_sign=True)
+            total, sign = scipy.special.logsumexp(logs, axis=(-2, -1), b=-slope.sign, return_sign=True)
         return SignedLog(np.asarray(sign) * np.sign(delta), np.asarray(total))
 
     @implements("A", "Assumption A")

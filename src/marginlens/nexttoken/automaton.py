@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.special import softmax
+import scipy
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
@@ -167,7 +166,9 @@ class NextTokenAutomaton(Displayed):
         if W is None:
             probability[tokens] = self._shares(int(ids[-1]), tokens, counts)[0]
         else:
-            probability[tokens] = softmax(self._logits(self.data.weights(W), int(ids[-1]))[tokens] + np.log(counts))
+            probability[tokens] = scipy.special.softmax(
+                self._logits(self.data.weights(W), int(ids[-1]))[tokens] + np.log(counts)
+            )
         return probability
 
     def predict(self, sequence: Any) -> int:
@@ -251,7 +252,7 @@ class NextTokenAutomaton(Displayed):
     def _thin(self) -> Any:
         """E, as a sparse matrix where it is mostly zeros, as one-hot embeddings are."""
         is_thin = np.count_nonzero(self.E) <= _THIN * self.E.size
-        return csr_array(self.E) if is_thin else self.E
+        return scipy.sparse.csr_array(self.E) if is_thin else self.E
 
     @cached_property
     def _orthonormal(self) -> bool:

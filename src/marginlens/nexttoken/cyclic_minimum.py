@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+import scipy
 
 from marginlens.graphs.cyclic import pseudo_graphs
 from marginlens.graphs.priority import PriorityGraph
@@ -82,7 +82,7 @@ def _centred_solve(hessian: FloatArray, right: FloatArray) -> FloatArray:
     size = len(right)
     lifted = hessian + np.trace(hessian) / size**2
     try:
-        solution = np.asarray(cho_solve(cho_factor(lifted), right))
+        solution = np.asarray(scipy.linalg.cho_solve(scipy.linalg.cho_factor(lifted), right))
     except np.linalg.LinAlgError:
         solution = np.asarray(np.linalg.lstsq(hessian, right, rcond=None)[0])
     return solution - float(solution.mean())

@@ -8,10 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import linprog
-from scipy.sparse import csr_array, diags_array
-from scipy.sparse.csgraph import connected_components
+import scipy
 
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs.cyclic import component_table
@@ -289,15 +286,17 @@ def _by_components(
     upper, lower = np.split(place, 2)
     carries = edges.multiplier > 0.0
     residual = _adjacency(np.append(upper, lower[carries]), np.append(lower, upper[carries]), len(nodes))
-    strong = connected_components(residual, connection="strong")[1]
+    strong = scipy.sparse.csgraph.connected_components(residual, connection="strong")[1]
     carries = carries | (strong[upper] == strong[lower])  # flow may be sent round a cycle through the pair
-    joined = connected_components(_adjacency(upper[carries], lower[carries], len(nodes)), directed=False)[1]
+    joined = scipy.sparse.csgraph.connected_components(
+        _adjacency(upper[carries], lower[carries], len(nodes)), directed=False
+    )[1]
     first = np.unique(joined, return_index=True)[1]  # one component of each part stays at zero
     free = np.setdiff1d(np.arange(len(nodes)), first)
     kept = np.flatnonzero(carries)
     values = np.repeat([1.0, -1.0], len(kept))
     entries = (values, (np.tile(np.arange(len(kept)), 2), np.append(upper[kept], lower[kept])))
-    rows = csr_array(entries, shape=(len(kept), len(nodes)))[:, free]
+    rows = scipy.sparse.csr_array(entries, shape=(len(kept), len(nodes)))[:, free]
     found = balance(rows, edges.log_c[kept], edges.multiplier[kept])
     if found is None:
         return None
@@ -314,8 +313,8 @@ def _by_components(
     return carries, E.T @ U @ E[last]
 
 
-def _adjacency(heads: IntArray, tails: IntArray, size: int) -> csr_array:
-    return csr_array((np.ones(len(heads)), (heads, tails)), shape=(size, size))
+def _adjacency(heads: IntArray, tails: IntArray, size: int) -> scipy.sparse.csr_array:
+    return scipy.sparse.csr_array((np.ones(len(heads)), (heads, tails)), shape=(size, size))
 
 
 def _by_rows(E: FloatArray, graphs: Mapping[int, PriorityGraph], edges: _Edges) -> tuple[BoolArray, FloatArray] | None:
@@ -351,11 +350,11 @@ def can_carry(rows: FloatArray, multipliers: FloatArray) -> BoolArray:
     below = np.concatenate([-np.eye(n), np.eye(n), np.zeros((n, 1))], axis=1)
     bounds = [(0.0, None)] * n + [(0.0, 1.0)] * n + [(0.0, LARGEST_SCALE)]
     cost = np.concatenate([np.zeros(n), -np.ones(n), np.zeros(1)])
-    found = linprog(cost, A_ub=below, b_ub=np.zeros(n), A_eq=equal, b_eq=np.zeros(rank), bounds=bounds)
+    found = scipy.optimize.linprog(cost, A_ub=below, b_ub=np.zeros(n), A_eq=equal, b_eq=np.zeros(rank), bounds=bounds)
     return carries | (found.x[n : 2 * n] > 0.5) if found.success else carries
 
 
-def balance(rows: FloatArray | csr_array, log_c: FloatArray, multipliers: FloatArray) -> FloatArray | None:
+def balance(rows: FloatArray | scipy.sparse.csr_array, log_c: FloatArray, multipliers: FloatArray) -> FloatArray | None:
     r"""The point where residual attention is a dual solution, (r,); None where Newton's method does not get there.
 
     .. math:: z = \arg\min \sum_r c_r e^{-\langle a_r, z \rangle} + \Big\langle \sum_r \lambda_r a_r, z \Big\rangle
@@ -367,7 +366,7 @@ def balance(rows: FloatArray | csr_array, log_c: FloatArray, multipliers: FloatA
     def gram(weights: FloatArray) -> FloatArray:
         if isinstance(rows, np.ndarray):
             return rows.T @ (weights[:, None] * rows)
-        return np.asarray((rows.T @ diags_array(weights) @ rows).toarray())
+        return np.asarray((rows.T @ scipy.sparse.diags_array(weights) @ rows).toarray())
 
     target = rows.T @ multipliers
     positive = np.maximum(multipliers, 1e-3 * multipliers.max())
@@ -379,13 +378,15 @@ def balance(rows: FloatArray | csr_array, log_c: FloatArray, multipliers: FloatA
         return float(weights.sum() + target @ z), weights
 
     try:
-        z = cho_solve(cho_factor(gram(positive)), rows.T @ (positive * (log_c - np.log(positive))))
+        z = scipy.linalg.cho_solve(
+            scipy.linalg.cho_factor(gram(positive)), rows.T @ (positive * (log_c - np.log(positive)))
+        )
         value, weights = at(z)
         for _ in range(MAX_NEWTON_STEPS):
             slope = target - rows.T @ weights
             if np.linalg.norm(slope) <= BALANCE_RTOL * float(weights @ length + multipliers @ length):
                 return z
-            step = cho_solve(cho_factor(gram(weights)), -slope)
+            step = scipy.linalg.cho_solve(scipy.linalg.cho_factor(gram(weights)), -slope)
             share, promised = 1.0, float(slope @ step)
             trial, trial_weights = at(z + step)
             while not trial <= value + 1e-4 * share * promised + 1e-14 * abs(value) and share > 1e-12:

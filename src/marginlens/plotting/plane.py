@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+import scipy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from scipy.ndimage import gaussian_filter
 
 from marginlens.data import TokenDataset
 from marginlens.directions import correlation
@@ -118,7 +118,7 @@ def log_radius_disc(
 
     x, y = np.moveaxis(log_radius(closed(starts, 0.0 * starts[:1]), unit), -1, 0)
     for k in np.unique(ends[ends >= 0]).tolist():
-        inside = gaussian_filter((ends == k).astype(float), 0.7, mode=("nearest", "wrap"))
+        inside = scipy.ndimage.gaussian_filter((ends == k).astype(float), 0.7, mode=("nearest", "wrap"))
         look: dict[str, Any] = {"levels": [0.5, 1.5], "colors": [looks[k].ground], "hatches": [looks[k].hatch]}
         filled = ax.contourf(x, y, closed(inside, inside[:1]), zorder=0, **look)
         filled.set_edgecolor(looks[k].hatch_colour)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
+import scipy
 
 from marginlens.errors import reject, whole_number
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
@@ -696,7 +696,7 @@ def rank_test(first: FloatArray, second: FloatArray) -> RankTest:
     a, b = (np.asarray(values, dtype=float) for values in (first, second))
     if len(a) < 2 or not (np.isfinite(a).all() and np.isfinite(b).all()) or np.ptp(a) == 0.0 or np.ptp(b) == 0.0:
         return RankTest(float("nan"), float("nan"))
-    ranks = [rankdata(values) - (len(values) + 1) / 2 for values in (a, b)]
+    ranks = [scipy.stats.rankdata(values) - (len(values) + 1) / 2 for values in (a, b)]
     centred_a, centred_b = (values / np.linalg.norm(values) for values in ranks)
     correlation = float(centred_a @ centred_b)
     orders = _orders(len(a))

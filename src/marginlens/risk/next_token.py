@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy
 
 from marginlens.data.sequences import SequenceDataset, check_realizable
 from marginlens.directions import length
@@ -158,7 +158,7 @@ def excess_of(data: SequenceDataset, W: FloatArray, head: NextTokenHead, loss: N
             sign, logs = sign * np.where(own == 1.0, sign, np.sign(outer)), log_delta + log_outer
     logs = np.where(sign == 0.0, -np.inf, logs)
     with np.errstate(divide="ignore"):
-        total, total_sign = logsumexp(logs, axis=-1, b=sign / len(data), return_sign=True)
+        total, total_sign = scipy.special.logsumexp(logs, axis=-1, b=sign / len(data), return_sign=True)
     return ExcessRisk(np.asarray(total_sign), np.asarray(total))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linprog
+import scipy
 
 from marginlens.data.sequences import SequenceDataset
 from marginlens.directions import length
@@ -284,7 +284,7 @@ def _of_last_token(E: FloatArray, pairs: IntArray, tied: IntArray, k: int) -> Gr
     costs = np.concatenate([np.ones(len(A)), np.full(2 * len(B), 0.01)])
     equations = np.vstack([np.concatenate([A / size[:, None], B, -B]).T, costs * (costs == 1.0)])
     target = np.append(np.zeros(E.shape[1]), 1.0)
-    answer = linprog(costs, A_eq=equations, b_eq=target, bounds=(0.0, None), method="highs-ds")
+    answer = scipy.optimize.linprog(costs, A_eq=equations, b_eq=target, bounds=(0.0, None), method="highs-ds")
     if answer.x is None:
         return None
     y, plus, minus = np.split(answer.x, [len(A), len(A) + len(B)])

@@ -9,9 +9,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial import cKDTree
+import scipy
 
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import index_array, reject, whole_number
@@ -237,9 +235,9 @@ def _distinct_choices(data: TokenDataset, sets: tuple[IntArray, ...], search: Se
     """The tokens that each point of the search selects, once for points that coincide, (n_solutions, n_inputs)."""
     if not len(search.points):
         return _no_choice(data)
-    near = cKDTree(search.points).query_pairs(SAME_MINIMUM_RTOL * search.best, output_type="ndarray")
-    ties = coo_array((np.ones(len(near)), near.T), shape=(len(search.points),) * 2)
-    _, component = connected_components(ties, directed=False)
+    near = scipy.spatial.cKDTree(search.points).query_pairs(SAME_MINIMUM_RTOL * search.best, output_type="ndarray")
+    ties = scipy.sparse.coo_array((np.ones(len(near)), near.T), shape=(len(search.points),) * 2)
+    _, component = scipy.sparse.csgraph.connected_components(ties, directed=False)
     _, first = np.unique(component, return_index=True)
     keys, points = _in_their_span(data), search.points[first]
     chosen = [tokens[np.argmax(keys[i, tokens] @ points.T, axis=0)] for i, tokens in enumerate(sets)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, lsmr
+import scipy
 
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
@@ -656,8 +656,10 @@ def _correction(solution: MarginSolution) -> FloatArray:
     if n * width * min(n, width) <= MAX_DIRECT_OPERATIONS:
         formed = np.concatenate([np.asarray(block).reshape(-1, width) for block in blocks]) / unit[:, None]
         return np.asarray(np.linalg.lstsq(formed, gaps)[0], dtype=np.float64)
-    operator = LinearOperator((n, width), matvec=apply, rmatvec=combine, dtype=np.float64)
-    return np.asarray(lsmr(operator, gaps, atol=0.0, btol=_LSMR_RTOL, conlim=0.0, maxiter=_MAX_LSMR)[0])
+    operator = scipy.sparse.linalg.LinearOperator((n, width), matvec=apply, rmatvec=combine, dtype=np.float64)
+    return np.asarray(
+        scipy.sparse.linalg.lsmr(operator, gaps, atol=0.0, btol=_LSMR_RTOL, conlim=0.0, maxiter=_MAX_LSMR)[0]
+    )
 
 
 def _apply(rows: FloatArray | BilinearRows, x: FloatArray) -> FloatArray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
+import scipy
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import flat_sequences
@@ -152,7 +152,7 @@ def closed_form_candidate(E: ArrayLike, sequences: Any, selected: ArrayLike) -> 
     if norm * largest <= CLOSED_FORM_RTOL:  # contradictory rows that cancel, or tokens that look the same
         return ClosedForm(p, np.zeros(len(rows)), equation_residual, 1.0)
     signed = np.concatenate([every, -ties])
-    weights, multiplier_residual = nnls(signed.T / largest, p / norm, maxiter=50 * len(signed))
+    weights, multiplier_residual = scipy.optimize.nnls(signed.T / largest, p / norm, maxiter=50 * len(signed))
     return ClosedForm(p, weights[: len(rows)] * norm / largest, equation_residual, float(multiplier_residual))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
-from scipy.sparse import issparse
+import scipy
 
 from marginlens.data.sequences import flat_sequences
 from marginlens.embeddings.statistics import TokenStatistics
@@ -455,7 +455,7 @@ def _tokenizer_pipeline(tokenizer: Any, min_count: int, empty: str = "drop") -> 
 def _are_texts(X: Any) -> bool:
     """Whether these samples are texts and not token ids, judged by the first."""
     expected = "a list of texts, or a list of token-id lists"
-    if issparse(X):
+    if scipy.sparse.issparse(X):
         raise reject("X", expected, "a sparse matrix", "Counts of words are not texts: give the texts themselves.")
     if isinstance(X, str | bytes | Mapping | Set) or hasattr(X, "columns") or not hasattr(X, "__len__"):
         raise reject("X", expected, type(X).__name__, "Put the texts into a list.")

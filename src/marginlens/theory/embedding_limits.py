@@ -7,10 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from scipy.special import expit
+import scipy
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.directions import correlation, unit
@@ -269,11 +266,13 @@ def _largest_rise(T: int, moved: float) -> float:
         return math.log(q) + math.log1p(-q) - float(np.logaddexp(0.0, moved * q))
 
     def derivative(q: float) -> float:
-        return 1.0 / q - 1.0 / (1.0 - q) - moved * float(expit(moved * q))
+        return 1.0 / q - 1.0 / (1.0 - q) - moved * float(scipy.special.expit(moved * q))
 
     if T <= 2 or derivative(1.0 / T) <= 0.0:
         return 0.0
-    top = float(brentq(derivative, 1.0 / T, 0.5))  # log G is concave, and its derivative at 1/2 is negative
+    top = float(
+        scipy.optimize.brentq(derivative, 1.0 / T, 0.5)
+    )  # log G is concave, and its derivative at 1/2 is negative
     return log_slope(top) - log_slope(1.0 / T)
 
 
@@ -380,8 +379,8 @@ def all_selecting_directions(E: ArrayLike, sequences: Any, y: ArrayLike | None =
     if used[-1] >= len(table):
         raise reject("E", f"at least {used[-1] + 1} rows, one for each token", f"{len(table)} rows")
     first = np.repeat(place[data.offsets[:-1]], data.lengths)
-    links = coo_array((np.ones(len(place)), (first, place)), shape=(len(used), len(used)))
-    n_sets, member = connected_components(links, directed=False)
+    links = scipy.sparse.coo_array((np.ones(len(place)), (first, place)), shape=(len(used), len(used)))
+    n_sets, member = scipy.sparse.csgraph.connected_components(links, directed=False)
     if np.linalg.matrix_rank(table[used]) < len(used):
         raise reject("E", "linearly independent on the tokens that occur", f"rank below {len(used)}")
     wanted = (member == np.arange(n_sets)[:, None]).astype(np.float64)  # (n_sets, n_used)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy
 
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar, correlation, unit
@@ -319,7 +319,7 @@ def _log_sum(logs: FloatArray) -> FloatArray:
     if logs.shape[-1] == 0:
         return np.full(logs.shape[:-1], -np.inf)
     with np.errstate(divide="ignore"):
-        return np.asarray(logsumexp(logs, axis=-1))
+        return np.asarray(scipy.special.logsumexp(logs, axis=-1))
 
 
 @dataclass(frozen=True, repr=False, eq=False)

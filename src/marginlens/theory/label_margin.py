@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linprog
+import scipy
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
@@ -311,7 +311,9 @@ def _free_ray(cost: _Cost, head: MarginSolution) -> FloatArray | None:
     if inside.status is not Status.OPTIMAL:
         return None
     for r in np.flatnonzero(~costs):
-        found: Any = linprog(rows[r], A_ub=-rows, b_ub=-costs.astype(float), bounds=(None, None), method="highs")
+        found: Any = scipy.optimize.linprog(
+            rows[r], A_ub=-rows, b_ub=-costs.astype(float), bounds=(None, None), method="highs"
+        )
         if found.status == 0 and found.fun < 1.0 - _FADING_RTOL:
             speed, low = float(rows[r] @ inside.x), max(float(found.fun), 0.0)
             middle = 0.5 * (1.0 + low)  # the free token fades at this speed, what costs at a speed of at least 1
@@ -392,7 +394,7 @@ def _multipliers(head: MarginSolution, i: int) -> FloatArray:
         return weights
     equal = np.vstack([head.rows[active].T, np.ones(len(active))])
     right = np.append(head.x * float(head.margin) ** 2, 1.0)
-    found: Any = linprog(-(active == i).astype(float), A_eq=equal, b_eq=right, method="highs")
+    found: Any = scipy.optimize.linprog(-(active == i).astype(float), A_eq=equal, b_eq=right, method="highs")
     if found.status == 0:
         weights = np.zeros(len(weights))
         weights[active] = np.maximum(found.x, 0.0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
@@ -75,7 +75,7 @@ def log_nonoptimality(data: TokenDataset, p: ArrayLike, optimal_sets: Any) -> An
     chosen = np.where(inside, at, -np.inf)
     rest = np.where(data.mask & ~inside, at, -np.inf)
     with np.errstate(divide="ignore"):
-        lead = logsumexp(chosen, axis=-1) - logsumexp(rest, axis=-1)
+        lead = scipy.special.logsumexp(chosen, axis=-1) - scipy.special.logsumexp(rest, axis=-1)
     worst = np.max(-np.logaddexp(0.0, lead), axis=-1)
     return as_scalar(worst)
 

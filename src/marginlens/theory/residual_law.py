@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linprog
+import scipy
 
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar
@@ -345,7 +345,7 @@ def _carried(rows: FloatArray, given: FloatArray, x: FloatArray) -> FloatArray:
     heights = np.concatenate([-np.eye(m), np.eye(m), np.zeros((m, 1))], axis=1)  # h <= λ
     bounds = [(0.0, None)] * m + [(0.0, float(1.0 / norm)) for norm in size] + [(1.0, None)]
     cost = np.concatenate([np.zeros(m), -size, [0.0]])
-    found = linprog(
+    found = scipy.optimize.linprog(
         cost, A_ub=heights, b_ub=np.zeros(m), A_eq=stationarity, b_eq=np.zeros(rows.shape[1]), bounds=bounds
     )
     if found.x is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linprog
+import scipy
 
 from marginlens.errors import real_array, reject
 from marginlens.papers import implements
@@ -99,7 +99,7 @@ def sign_factor_margin(rows: ArrayLike) -> SignFactorMargin:
 def _solve(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Multipliers of the rows and weights of the atoms (n_atoms, n_rows) of the game with these pay-offs, each with sum one."""
     n_atoms, n_rows = columns.shape
-    solved = linprog(
+    solved = scipy.optimize.linprog(
         np.append(np.zeros(n_rows), 1.0),  # the least largest pay-off of an atom
         A_ub=np.hstack([columns, -np.ones((n_atoms, 1))]),
         b_ub=np.zeros(n_atoms),

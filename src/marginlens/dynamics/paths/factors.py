@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from marginlens.directions import length, unit
 from marginlens.dynamics.paths.general import GENERAL_BOUNDARY_RTOL, GeneralSearch
@@ -124,7 +124,7 @@ class FactorSearch(GeneralSearch):
 
         options = {"maxiter": MAX_FACTOR_STEPS, "maxcor": FACTOR_MEMORY, "gtol": FACTOR_GTOL, "ftol": 0.0}
         with np.errstate(all="ignore"):
-            u = minimize(height, start, jac=True, method="L-BFGS-B", options=options).x
+            u = scipy.optimize.minimize(height, start, jac=True, method="L-BFGS-B", options=options).x
         u = start if not np.isfinite(u).all() else u
         return np.asarray(radius * unit(u)).reshape(shape)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from marginlens.directions import length, unit
 from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, increasing
@@ -76,7 +76,9 @@ class GeneralSearch:
         ball = {"type": "ineq", "fun": lambda z: 1.0 - z @ z, "jac": lambda z: -2.0 * z}
         options = {"maxiter": MAX_GENERAL_STEPS, "ftol": GENERAL_FTOL}
         with np.errstate(all="ignore"):
-            z = minimize(log_risk, start, jac=True, method="SLSQP", constraints=[ball], options=options).x
+            z = scipy.optimize.minimize(
+                log_risk, start, jac=True, method="SLSQP", constraints=[ball], options=options
+            ).x
         z = start if not np.isfinite(z).all() else z
         return (radius * z / max(1.0, float(np.linalg.norm(z)))).reshape(self.risk.shape)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, cg
+import scipy
 
 from marginlens.kernels.linalg import EPS
 from marginlens.svm.solution import MAX_DIRECT_OPERATIONS
@@ -254,9 +254,13 @@ def shifted_solution(
 ) -> FloatArray:
     """u with (shift + Gram matrix of the rows `indices`) u = right, up to a residual of `accuracy` times that of zero."""
     n = len(right)
-    system = LinearOperator((n, n), matvec=lambda u: rows.gram_product(u, indices) + shift * u, dtype=np.float64)
-    inverse = LinearOperator((n, n), matvec=rows.preconditioner(indices, shift).times, dtype=np.float64)
-    return np.asarray(cg(system, right, rtol=accuracy, atol=0.0, maxiter=_MAX_CG, M=inverse)[0])
+    system = scipy.sparse.linalg.LinearOperator(
+        (n, n), matvec=lambda u: rows.gram_product(u, indices) + shift * u, dtype=np.float64
+    )
+    inverse = scipy.sparse.linalg.LinearOperator(
+        (n, n), matvec=rows.preconditioner(indices, shift).times, dtype=np.float64
+    )
+    return np.asarray(scipy.sparse.linalg.cg(system, right, rtol=accuracy, atol=0.0, maxiter=_MAX_CG, M=inverse)[0])
 
 
 def least_squares(

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
-from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+import scipy
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.directions import length
@@ -129,12 +128,14 @@ def query_groups(rows: BilinearRows, ties: BilinearRows) -> tuple[IntArray, IntA
     """The last tokens of all rows, and a group number for each: tokens of different groups have orthogonal embeddings."""
     last = np.union1d(rows.triples[:, 0], ties.triples[:, 0])
     Q = sparse_if_thin(rows.Q[last] / np.maximum(length(rows.Q[last]), 1e-300)[:, None])
-    if not issparse(Q) and len(last) > _MAX_QUERY_TABLE:
+    if not scipy.sparse.issparse(Q) and len(last) > _MAX_QUERY_TABLE:
         return last, np.zeros(len(last), dtype=np.int64)
     close = abs(Q @ Q.T) > _ORTHOGONAL_ATOL
-    if not issparse(close) and close[0].all():
+    if not scipy.sparse.issparse(close) and close[0].all():
         return last, np.zeros(len(last), dtype=np.int64)
-    return last, connected_components(csr_array(close), directed=False)[1].astype(np.int64)
+    return last, scipy.sparse.csgraph.connected_components(scipy.sparse.csr_array(close), directed=False)[1].astype(
+        np.int64
+    )
 
 
 class _Part(NamedTuple):
@@ -251,5 +252,7 @@ def _spanning_differences(E: FloatArray, pairs: IntArray) -> FloatArray:
     So all differences lie in their span up to rounding, however long some tokens are and however close others.
     """
     i, j = np.unique(np.sort(pairs, axis=1), axis=0).T
-    tree = minimum_spanning_tree(csr_array((length(E[i] - E[j]), (i, j)), shape=(len(E), len(E)))).tocoo()
+    tree = scipy.sparse.csgraph.minimum_spanning_tree(
+        scipy.sparse.csr_array((length(E[i] - E[j]), (i, j)), shape=(len(E), len(E)))
+    ).tocoo()
     return E[tree.row] - E[tree.col]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
+import scipy
 
 from marginlens import core
 from marginlens.directions import length
@@ -219,8 +219,11 @@ def solve_equalities_exactly(A: FloatArray, b: FloatArray, support: BoolArray) -
     for _ in range(_MAX_EXACT_REFINEMENTS):
         dual_residual = exact_products(upper, np.concatenate([*multipliers, *x]))  # Rᵀλ - x
         primal_residual = exact_products(lower, np.concatenate(x), -goal)  # b - R x
-        along = solve_triangular(T, primal_residual, trans="T", check_finite=False) - Q.T @ dual_residual
-        x_change, multiplier_change = dual_residual + Q @ along, solve_triangular(T, along, check_finite=False)
+        along = scipy.linalg.solve_triangular(T, primal_residual, trans="T", check_finite=False) - Q.T @ dual_residual
+        x_change, multiplier_change = (
+            dual_residual + Q @ along,
+            scipy.linalg.solve_triangular(T, along, check_finite=False),
+        )
         x, multipliers = x.plus(x_change), multipliers.plus(multiplier_change)
         change = max(_ratio(x_change, x.high), _ratio(multiplier_change, multipliers.high))
         if change <= _CONVERGED_RTOL:

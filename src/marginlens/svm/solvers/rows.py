@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from marginlens.directions import length
 from marginlens.errors import reject
@@ -165,7 +165,7 @@ class BlockInverse(NamedTuple):
 def sparse_if_thin(matrix: FloatArray) -> Any:
     """`matrix`, as a sparse one where it is wide and mostly zeros, as one-hot embeddings are."""
     thin = matrix.shape[1] >= _SPARSE_WIDTH and np.count_nonzero(matrix) <= _SPARSE_SHARE * matrix.size
-    return csr_array(matrix) if thin else matrix
+    return scipy.sparse.csr_array(matrix) if thin else matrix
 
 
 @njit(**SUMMING)

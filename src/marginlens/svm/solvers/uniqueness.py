@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linprog
+import scipy
 
 from marginlens.typing import BoolArray, FloatArray
 
@@ -57,7 +57,7 @@ def _is_only(face: OptimalFace, movable: BoolArray, inward: FloatArray) -> bool:
     if _kernel(rays).shape[1]:
         return False
     total = rays.sum(axis=0)
-    answer = linprog(
+    answer = scipy.optimize.linprog(
         -total,
         A_ub=np.vstack([-rays, total]),
         b_ub=np.append(np.zeros(len(rays)), 1.0),

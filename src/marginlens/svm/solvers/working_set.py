@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve
-from scipy.linalg.lapack import dpstrf
+import scipy
 
 from marginlens.kernels.linalg import EPS
 from marginlens.svm.solvers.augmented_lagrangian import RESIDUAL_GOAL
@@ -157,7 +156,9 @@ class _WorkingSets:
             if factor is None:
                 return None
             products = extended.gram[-1, :-1]  # of the new row with the members
-            change = cho_solve((factor.T, False), products, check_finite=False) if len(products) else products
+            change = (
+                scipy.linalg.cho_solve((factor.T, False), products, check_finite=False) if len(products) else products
+            )
             square = 1.0 - float(products @ change)
             step = -slack / square if square > _PIVOT_RTOL else np.inf
             with np.errstate(divide="ignore"):
@@ -180,7 +181,7 @@ class _WorkingSets:
             if factor is None:
                 current = current.take(_independent(current.gram))
                 continue
-            multipliers = cho_solve((factor.T, False), self._lower[current.rows], check_finite=False)
+            multipliers = scipy.linalg.cho_solve((factor.T, False), self._lower[current.rows], check_finite=False)
             return current._replace(multipliers=multipliers, factor=factor)
 
     def _refined(self, current: _Set) -> tuple[_Set, FloatArray]:
@@ -190,7 +191,7 @@ class _WorkingSets:
         if largest > 0.1 * self._slack_atol(current):
             factor = self._factor(current.gram) if current.factor is None else current.factor
             if factor is not None:
-                change = cho_solve((factor.T, False), slack[current.rows], check_finite=False)
+                change = scipy.linalg.cho_solve((factor.T, False), slack[current.rows], check_finite=False)
                 corrected = current._replace(multipliers=current.multipliers - change, factor=factor)
                 after = self._slack(corrected)
                 if (corrected.multipliers > 0.0).all() and float(np.abs(after[current.rows]).max()) < largest:
@@ -224,7 +225,7 @@ def _drop_few(current: _Set) -> tuple[FloatArray, BoolArray]:
         members = np.concatenate([members, negative])
         units = np.zeros((m, len(negative)))
         units[negative, np.arange(len(negative))] = 1.0
-        columns = np.hstack([columns, cho_solve((current.factor.T, False), units, check_finite=False)])
+        columns = np.hstack([columns, scipy.linalg.cho_solve((current.factor.T, False), units, check_finite=False)])
         multipliers = current.multipliers - columns @ np.linalg.solve(columns[members], current.multipliers[members])
         dropped[members] = True
     return multipliers, dropped
@@ -232,5 +233,5 @@ def _drop_few(current: _Set) -> tuple[FloatArray, BoolArray]:
 
 def _independent(gram: FloatArray) -> IntArray:
     """Rows that do not depend on each other, increasing: those of the largest pivots, and at least one less than all."""
-    _, order, rank, _ = dpstrf(gram, tol=_PIVOT_RTOL, lower=1)
+    _, order, rank, _ = scipy.linalg.lapack.dpstrf(gram, tol=_PIVOT_RTOL, lower=1)
     return np.sort(order[: min(int(rank), len(gram) - 1)].astype(np.int64) - 1)
