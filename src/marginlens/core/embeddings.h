@@ -37,45 +37,25 @@ static inline double add_slopes(
 CORE float square_root(float x) { return __builtin_sqrtf(x); }
 
 template <class T>
-struct VectorOf {
+struct Vector {  // 32 bytes: one register of AVX, two of SSE
     typedef T type __attribute__((vector_size(32)));
+    static constexpr int64_t WIDTH = 32 / sizeof(T);
 };
 
-// x · y, in four times 32 bytes of partial sums.
-template <class T>
-static inline T dot_of(const T *x, const T *y, int64_t n) {
-    constexpr int64_t WIDTH = 32 / sizeof(T);
-    typename VectorOf<T>::type sums[4] = {}, a, b;
-    int64_t k = 0;
-    for (; k + 4 * WIDTH <= n; k += 4 * WIDTH)
-        for (int64_t r = 0; r < 4; r++) {
-            __builtin_memcpy(&a, x + k + r * WIDTH, sizeof a);
-            __builtin_memcpy(&b, y + k + r * WIDTH, sizeof b);
-            sums[r] += a * b;
-        }
-    const auto four = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    T total = 0;
-    for (int64_t r = 0; r < WIDTH; r++) total += four[r];
-    for (; k < n; k++) total += x[k] * y[k];
-    return total;
+// √ of each number of a vector, or of a single number.
+template <class T, class V>
+CORE V square_roots(V x) {
+    T numbers[sizeof(V) / sizeof(T)];
+    __builtin_memcpy(numbers, &x, sizeof x);
+    for (T &number : numbers) number = square_root(number);
+    __builtin_memcpy(&x, numbers, sizeof x);
+    return x;
 }
 
 template <class T>
 struct AdamW {  // the numbers of one step, in the order of `adamw_constants`
     T shrink, first_share, second_kept, second_share, unbias, epsilon, rate;
 };
-
-// One step of AdamW on a row of E with moments m and s, where the gradient is x p + y v.
-template <class T>
-static inline void step_row(
-    T *__restrict e, T *__restrict m, T *__restrict s, T x, T y, const T *__restrict p, const T *__restrict v, int64_t d, AdamW<T> c) {
-    for (int64_t j = 0; j < d; j++) {
-        const T g = x * p[j] + y * v[j];
-        m[j] += (g - m[j]) * c.first_share;
-        s[j] = s[j] * c.second_kept + g * g * c.second_share;
-        e[j] = e[j] * c.shrink - c.rate * m[j] / (square_root(s[j]) * c.unbias + c.epsilon);
-    }
-}
 
 template <class T>
 struct MovedTable {  // embeddings and their two moments, (n, d)
@@ -88,18 +68,48 @@ struct Directions {
     const T *p, *v, *new_p, *new_v;
 };
 
-// One step on rows first … last - 1 with the weights x and y of every row; a and b receive the new rows' products with the new p and v.
+// One step on the numbers at place k of a table and j of a row, one or a vector of them, where the gradient is x p + y v. Their new products
+// with the new p and v are added to a and b.
+template <class V, class T>
+CORE void step_numbers(const MovedTable<T> &table, int64_t k, const Directions<T> &to, int64_t j, T x, T y, const AdamW<T> &c, V &a, V &b) {
+    V e, m, s, p, v;
+    __builtin_memcpy(&e, table.E + k, sizeof e);
+    __builtin_memcpy(&m, table.M + k, sizeof m);
+    __builtin_memcpy(&s, table.S + k, sizeof s);
+    __builtin_memcpy(&p, to.p + j, sizeof p);
+    __builtin_memcpy(&v, to.v + j, sizeof v);
+    const V g = x * p + y * v;
+    m += (g - m) * c.first_share;
+    s = s * c.second_kept + g * g * c.second_share;
+    e = e * c.shrink - c.rate * m / (square_roots<T>(s) * c.unbias + c.epsilon);
+    __builtin_memcpy(table.E + k, &e, sizeof e);
+    __builtin_memcpy(table.M + k, &m, sizeof m);
+    __builtin_memcpy(table.S + k, &s, sizeof s);
+    __builtin_memcpy(&p, to.new_p + j, sizeof p);
+    __builtin_memcpy(&v, to.new_v + j, sizeof v);
+    a += e * p;
+    b += e * v;
+}
+
+// One step on a row; a and b receive its products with the new p and v, summed in two vectors. Memory is asked for ahead of its use.
 template <class T>
-static inline void step_rows(
-    int64_t first, int64_t last, MovedTable<T> table, const T *x, const T *y, Directions<T> to, const T *constants, T *a, T *b) {
-    const int64_t d = table.d;
-    const T *c = constants;
-    for (int64_t k = first; k < last; k++) {
-        T *e = table.E + k * d;
-        step_row<T>(e, table.M + k * d, table.S + k * d, x[k], y[k], to.p, to.v, d, {c[0], c[1], c[2], c[3], c[4], c[5], c[6]});
-        a[k] = dot_of(e, to.new_p, d);
-        b[k] = dot_of(e, to.new_v, d);
+static inline void step_row(const MovedTable<T> &table, int64_t row, const Directions<T> &to, T x, T y, const AdamW<T> &c, T &a, T &b) {
+    typedef typename Vector<T>::type V;
+    constexpr int64_t WIDTH = Vector<T>::WIDTH, AHEAD = 1024 / sizeof(T);
+    V even_a = {}, even_b = {}, odd_a = {}, odd_b = {};
+    int64_t j = 0, k = row * table.d;
+    for (; j + 2 * WIDTH <= table.d; j += 2 * WIDTH, k += 2 * WIDTH) {
+        __builtin_prefetch(table.E + k + AHEAD);
+        __builtin_prefetch(table.M + k + AHEAD);
+        __builtin_prefetch(table.S + k + AHEAD);
+        step_numbers<V>(table, k, to, j, x, y, c, even_a, even_b);
+        step_numbers<V>(table, k + WIDTH, to, j + WIDTH, x, y, c, odd_a, odd_b);
     }
+    even_a += odd_a;
+    even_b += odd_b;
+    a = b = 0;
+    for (int64_t r = 0; r < WIDTH; r++) a += even_a[r], b += even_b[r];
+    for (; j < table.d; j++, k++) step_numbers<T>(table, k, to, j, x, y, c, a, b);
 }
 
 template <class T>

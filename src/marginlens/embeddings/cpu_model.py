@@ -56,9 +56,12 @@ class CompiledOneLayer:
 
     def __init__(self, pairs: DistinctTokens, start: Parameters, settings: TrainingSettings) -> None:
         self.pairs, self.settings = pairs, settings
-        self.E, self.p, self.v = start.E, start.p, start.v
-        shapes = {"E": self.E, "p": self.p, "v": self.v}
-        self.moments = {name: (np.zeros_like(array), np.zeros_like(array)) for name, array in shapes.items()}
+        self.E, self.vectors = start.E, np.stack([start.p, start.v])
+        self.p, self.v = self.vectors
+        self.moments = {
+            "E": np.zeros((2, *self.E.shape), self.E.dtype),
+            "pv": np.zeros((2, 2, len(self.p)), self.E.dtype),
+        }
         self.a, self.b = np.empty((2, len(self.E)), dtype=self.E.dtype)
         self._form_products()
         self.taken, self.loss = 0, 0.0
@@ -79,34 +82,31 @@ class CompiledOneLayer:
         in_parts(getattr(core, f"sum_embeddings_{self.E.dtype}"), _ROW_SHARES, self.E, rows, x, y, sums)
         self.taken += 1
         constants = adamw_constants(self.taken, rate, self.settings.weight_decay, self.E.dtype)
-        p, v = self.p.copy(), self.v.copy()
-        for name, gradient in zip("pv" if self.settings.train_v else "p", sums.sum(axis=0), strict=False):
-            table = (
-                getattr(self, name),
-                *self.moments[name],
-            )  # a vector is a table of one row, whose gradient has the weight one
-            products, (one, zero) = np.empty((2, 1), dtype=self.E.dtype), np.array([[1], [0]], dtype=self.E.dtype)
-            self._advance([part[None] for part in table], (one, zero), [gradient] * 4, constants, products)
-        table = (self.E, *self.moments["E"])
-        self._advance(table, (x, y), (p, v, self.p, self.v), constants, (self.a, self.b))
+        p, v = self.vectors.copy()
+        # The vectors are a table of two rows with the gradients of p and v, each of which has the weight one in its own row.
+        gradients, weights, unused = (
+            sums.sum(axis=0),
+            np.eye(2, dtype=self.E.dtype),
+            np.empty((2, 2), dtype=self.E.dtype),
+        )
+        n_trained = 2 if self.settings.train_v else 1
+        step = getattr(core, f"step_embeddings_{self.E.dtype}")
+        step(0, n_trained, self.vectors, *self.moments["pv"], *weights, *gradients, *gradients, constants, *unused)
+        self._advance((x, y), (p, v, self.p, self.v), constants)
 
-    def _advance(self, table: Any, weights: Any, directions: Any, constants: Any, products: Any) -> None:
-        """One AdamW step on the rows of E with the gradient x pᵀ + y vᵀ, and the new rows' products with the new p and v.
-
-        Each row is read and written once.
+    def _advance(self, weights: Any, directions: Any, constants: Any) -> None:
+        """One AdamW step on E with the gradient x pᵀ + y vᵀ, and its products with the new p and v; each row is read and written once.
 
         Args:
-            table: E and its two moments, (n_rows, d_model), changed in place. weights: x and y, (n_rows,).
-            directions: p, v, new p and new v, (d_model,). products: receive E p and E v at the new values, (n_rows,).
+            weights: x and y, (n_vocabulary,). directions: p, v, new p and new v, (d_model,).
         """
         step = getattr(core, f"step_embeddings_{self.E.dtype}")
-        in_parts(step, len(table[0]), *table, *weights, *directions, constants, *products)
+        in_parts(step, len(self.E), self.E, *self.moments["E"], *weights, *directions, constants, self.a, self.b)
 
     def _form_products(self) -> None:
         """E p and E v at the present parameters, by a step that changes nothing else."""
         weights, constants = np.zeros((2, len(self.E)), dtype=self.E.dtype), np.array(_NO_STEP, dtype=self.E.dtype)
-        directions = (self.p, self.v, self.p, self.v)
-        self._advance((self.E, *self.moments["E"]), weights, directions, constants, (self.a, self.b))
+        self._advance(weights, (*self.vectors, *self.vectors), constants)
 
     def products(self) -> tuple[Any, Any]:
         """(n_vocabulary,) E p and E v."""
@@ -123,9 +123,10 @@ class CompiledOneLayer:
 
     def state(self) -> dict[str, Any]:
         """All arrays that the next step depends on, by name."""
+        of_vectors = self.moments["pv"].swapaxes(0, 1)
         moments = {
             f"{kind}_{name}": array
-            for name, both in self.moments.items()
+            for name, both in zip("Epv", (self.moments["E"], *of_vectors), strict=True)
             for kind, array in zip("ms", both, strict=True)
         }
         return {"E": self.E, "p": self.p, "v": self.v, **moments, "a": self.a, "b": self.b}

@@ -173,7 +173,9 @@ DOOR step_embeddings_float32(
     float *a,                // (n_tokens)
     float *b,                // (n_tokens)
     int64_t n_tokens, int64_t d) {
-    step_rows<float>(first, last, {E, M, S, d}, x, y, {p, v, new_p, new_v}, constants, a, b);
+    const float *c = constants;
+    const AdamW<float> adamw{c[0], c[1], c[2], c[3], c[4], c[5], c[6]};
+    for (int64_t k = first; k < last; k++) step_row<float>({E, M, S, d}, k, {p, v, new_p, new_v}, x[k], y[k], adamw, a[k], b[k]);
     return 0;
 }
 
@@ -211,7 +213,9 @@ DOOR step_embeddings_float64(
     double *a,                // (n_tokens)
     double *b,                // (n_tokens)
     int64_t n_tokens, int64_t d) {
-    step_rows<double>(first, last, {E, M, S, d}, x, y, {p, v, new_p, new_v}, constants, a, b);
+    const double *c = constants;
+    const AdamW<double> adamw{c[0], c[1], c[2], c[3], c[4], c[5], c[6]};
+    for (int64_t k = first; k < last; k++) step_row<double>({E, M, S, d}, k, {p, v, new_p, new_v}, x[k], y[k], adamw, a[k], b[k]);
     return 0;
 }
 
