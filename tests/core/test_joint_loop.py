@@ -46,5 +46,5 @@ def test_empty_and_single_axes(sizes):
 def test_lengths_out_of_bounds_are_refused():
     given = arguments()
     given[3][0, 0] = 3
-    with pytest.raises(InputError, match="'lengths' argument must be whole numbers in 1..2"):
+    with pytest.raises(InputError, match=r"'lengths' argument must be whole numbers in 1..2"):
         core.descend_jointly(0, 2, *given)

@@ -38,7 +38,7 @@ CORE T exp(T x) {
     return exp_near_one(x, k) * power_of_two(half) * power_of_two(other);
 }
 
-// e^x of a number or of lanes that are not above zero; 0 where that is below 1e-282, so that products with it are rarely subnormal, which
+// e^x of a number or of lanes that are at most 700; 0 where that is below 1e-282, so that products with it are rarely subnormal, which
 // takes processors a hundred times as long.
 template <class T>
 CORE T exp_of_nonpositive(T x) {

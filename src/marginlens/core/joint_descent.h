@@ -1,8 +1,8 @@
 // Descent on head v and attention weights p at once, for one problem at a time, exact at any norm of either.
 //
 // The weights of p are those of `pair_weights` with scores recomputed from v at every step. The gradient of v is a sum of attention outputs
-// weighted by the loss's slopes; it is formed from their logarithms relative to the largest, so it stays exact when every input is classified
-// with a margin of ten thousand. Both live in their own spaces: joint training is meant for few, short inputs.
+// weighted by the loss's slopes; it is formed from their logarithms relative to the largest, so it stays exact when every input is
+// classified with a margin of ten thousand. Both live in their own spaces: joint training is meant for few, short inputs.
 #pragma once
 #include "gradient_coefficients.h"
 #include "linear_algebra.h"

@@ -125,35 +125,55 @@ CORE void rotate(double cosine, double first, double second, double *x, double *
     }
 }
 
-// `height` rows of a matrix product from the place b on, a register of each; the rows of X lie `down` apart and its entries `across`.
-template <class Register, int height>
-CORE void product_of_rows(
-    const double *X, int64_t down, int64_t across, const double *Y, int64_t n, double *out, int64_t width, int64_t b) {
-    Register sums[height];
-    for (int a = 0; a < height; a++) sums[a] = Register{};
+// `rows` rows of a matrix product, `columns` registers of each, kept while the rows of Y pass; arguments as in `matrix_product`.
+template <class Register, int rows, int columns>
+CORE void product_tile(
+    const double *__restrict X, int64_t down, int64_t across, const double *__restrict Y, int64_t n, double *__restrict out, int64_t width) {
+    constexpr int64_t size = sizeof(Register) / sizeof(double);
+    Register sums[rows][columns];
+    for (int a = 0; a < rows; a++)
+        for (int b = 0; b < columns; b++) sums[a][b] = Register{};
     for (int64_t k = 0; k < n; k++) {
-        Register row;
-        __builtin_memcpy(&row, Y + k * width + b, sizeof row);
-        for (int a = 0; a < height; a++) sums[a] += row * X[a * down + k * across];
+        Register row[columns];
+        for (int b = 0; b < columns; b++) __builtin_memcpy(&row[b], Y + k * width + size * b, sizeof row[b]);
+        for (int a = 0; a < rows; a++)
+            for (int b = 0; b < columns; b++) sums[a][b] += row[b] * X[a * down + k * across];
     }
-    for (int a = 0; a < height; a++) store(out, a * width + b, sums[a]);
+    for (int a = 0; a < rows; a++)
+        for (int b = 0; b < columns; b++) __builtin_memcpy(out + a * width + size * b, &sums[a][b], sizeof sums[a][b]);
 }
 
-// out = X Y with out[a, b] = Σ_{k<n} X[a down + k across] Y[k, b], added up in the order of k. The rows of Y and of out, `height` of them, lie
-// `width` apart, a multiple of the number of lanes.
+// Some columns of a matrix product. The last rows are taken together with some before them, which changes no bit of these.
+template <class Register, int rows, int columns>
+static inline void product_columns(
+    const double *X, int64_t down, int64_t across, const double *Y, int64_t n, double *out, int64_t height, int64_t width) {
+    if (height < rows) {
+        if (height) product_columns<Register, (rows + 1) / 2, columns>(X, down, across, Y, n, out, height, width);
+        return;
+    }
+    for (int64_t i = 0; i < height; i += rows) {
+        const int64_t a = smaller(i, height - rows);
+        product_tile<Register, rows, columns>(X + a * down, down, across, Y, n, out + a * width, width);
+    }
+}
+
+// out = X Y with out[a, b] = Σ_{k<n} X[a down + k across] Y[k, b], added up in the order of k. The rows of Y and of out, `height` of them,
+// have `width` entries.
 static inline void matrix_product(
     const double *X, int64_t down, int64_t across, const double *Y, int64_t n, double *out, int64_t height, int64_t width) {
-    int64_t a = 0;
-    for (; a + 4 <= height; a += 4) {
-        int64_t b = 0;
-        for (; b + 8 <= width; b += 8) product_of_rows<Eight, 4>(X + a * down, down, across, Y, n, out + a * width, width, b);
-        if (b < width) product_of_rows<Lanes, 4>(X + a * down, down, across, Y, n, out + a * width, width, b);
+    int64_t b = 0;
+#ifdef __AVX512F__
+    for (; b + 32 <= width; b += 32) product_columns<Eight, 6, 4>(X, down, across, Y + b, n, out + b, height, width);
+    for (; b + 16 <= width; b += 16) product_columns<Eight, 6, 2>(X, down, across, Y + b, n, out + b, height, width);
+    for (; b + 8 <= width; b += 8) product_columns<Eight, 6, 1>(X, down, across, Y + b, n, out + b, height, width);
+#else
+    for (; b + 8 <= width; b += 8) product_columns<Lanes, 4, 2>(X, down, across, Y + b, n, out + b, height, width);
+#endif
+    for (; b < width && width >= N_LANES; b += N_LANES) {  // the last columns are taken together with some before them, too
+        const int64_t at = smaller(b, width - N_LANES);
+        product_columns<Lanes, 4, 1>(X, down, across, Y + at, n, out + at, height, width);
     }
-    for (; a < height; a++) {
-        int64_t b = 0;
-        for (; b + 8 <= width; b += 8) product_of_rows<Eight, 1>(X + a * down, down, across, Y, n, out + a * width, width, b);
-        if (b < width) product_of_rows<Lanes, 1>(X + a * down, down, across, Y, n, out + a * width, width, b);
-    }
+    for (; b < width; b++) product_columns<double, 4, 1>(X, down, across, Y + b, n, out + b, height, width);
 }
 
 // out[r] = ‖A[r]‖², A (n, d).

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy
 
+from marginlens import core
 from marginlens.data.sequences import SequenceDataset, check_realizable
 from marginlens.directions import length
 from marginlens.errors import n_axes, real_array, reject
@@ -25,7 +26,6 @@ from marginlens.losses.next_token import (
     value_of,
 )
 from marginlens.papers import implements
-from marginlens.risk.kernels.next_token_coefficients import LIKELIHOOD, LOG, gradient_weights
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.next_token_heads import NextTokenHead, as_heads, is_listed
 from marginlens.risk.protocol import MarginRows
@@ -34,6 +34,7 @@ from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 _GAUSS_8 = np.polynomial.legendre.leggauss(8)
 _NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS_8[0]), 0.5 * _GAUSS_8[1]  # on [0, 1]
+LIKELIHOOD = -2  # the code of the log-loss under C Eᵀ = I, whose weights are the probabilities themselves
 _LOGITS_AT_ONCE = 2_000_000  # that are in memory at a time when risks along a run are measured
 _SMALL_SHORTFALL = 1e-3  # of an output, below which a mean slope is more exact than a difference of losses
 
@@ -41,7 +42,7 @@ _SMALL_SHORTFALL = 1e-3  # of an output, below which a mean slope is more exact 
 def loss_code(loss: NextTokenLoss, heads: tuple[NextTokenHead, ...], batch: SequenceBatch) -> int:
     """The branch of the compiled weights that serves a loss with these heads; that of the likelihood needs every label in its sequence."""
     identity = all(head.table is None for head in heads)
-    return LIKELIHOOD if loss.code == LOG and identity and batch.is_realizable else loss.code
+    return LIKELIHOOD if loss.code == LogLoss.code and identity and batch.is_realizable else loss.code
 
 
 def needs_whole_heads(loss: NextTokenLoss) -> bool:
@@ -55,11 +56,12 @@ def gradient_of(batch: SequenceBatch, W: FloatArray, head: NextTokenHead, loss: 
     if loss.code < 0:
         w, log_scale = coefficients_numpy(batch, a, head, loss)
     else:
-        w = np.empty(len(a))
+        w, log_scales = np.empty(len(a)), np.empty(1)
         _, entries, flat, _ = batch.packed((head,), needs_whole_heads(loss))
         size = batch.joined.n_vocabulary if needs_whole_heads(loss) else 1
-        room = (np.zeros(len(entries[0]) + 1), np.empty(len(entries[5])), np.empty(size), np.empty(len(entries[0])))
-        log_scale = gradient_weights(a, (*entries, flat.reshape(size, size)), loss_code(loss, (head,), batch), w, room)
+        code = loss_code(loss, (head,), batch)
+        core.next_token_weights(a, *entries, flat.reshape(size, size), code, w, log_scales)
+        log_scale = float(log_scales[0])
         if np.isnan(log_scale):
             w, log_scale = np.full(len(a), np.nan), 0.0
     E, queries = batch.joined.E, batch.reduced.queries

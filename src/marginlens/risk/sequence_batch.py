@@ -212,7 +212,7 @@ class SequenceBatch:
         """
         reduced, parts = self.reduced, self.parts
         sample = reduced.sample
-        entry = np.lexsort((reduced.tokens, ~reduced.is_label, sample))
+        entry = np.argsort(2 * sample + ~reduced.is_label, kind="stable")
         problem = np.repeat(np.arange(len(self)), np.diff(parts[:, 3]))  # of each entry
         tokens, log_count = reduced.tokens[entry], reduced.log_counts[entry]
         pair = np.searchsorted(self.keys, reduced.column[sample] * len(self.joined.E) + tokens) - parts[problem, 0]
