@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -123,7 +124,8 @@ def build(which: list[str] | None = None) -> list[Path]:
         )
     try:
         LIBRARIES.mkdir(exist_ok=True)
-        made = [_compiled(command, level) for level in which or levels()]
+        with ThreadPoolExecutor(os.cpu_count()) as compilers:
+            made = list(compilers.map(lambda level: _compiled(command, level), which or levels()))
         for old in LIBRARIES.glob("core-*.so"):
             if digest() not in old.name:
                 old.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from functools import cache
 
 from marginlens.core import build
@@ -16,6 +17,8 @@ def loaded() -> ctypes.CDLL:
     level = chosen_level()
     path = build.library_path(level)
     if not path.exists():
+        if not os.environ.get("MARGINLENS_QUIET"):
+            print("marginlens: compiling its core, whose sources are new, about 20 s ...", file=sys.stderr, flush=True)
         try:
             build.build([level])
         except build.BuildError as problem:
