@@ -4,12 +4,13 @@ import re
 
 import numpy as np
 import pytest
+from scipy.linalg import block_diag
 
 from marginlens import core
 from marginlens.core.signatures import FOLDER
 from marginlens.kernels.linalg import EPS
 from marginlens.svm import solution
-from marginlens.svm.solvers import batch
+from marginlens.svm.solvers import batch, linear_programs
 from marginlens.svm.solvers.batch import INFEASIBLE, OPTIMAL, OUT_OF_RANGE, TRIVIAL, UNVERIFIED, Solved
 
 QUICK = (core.solve_by_gram_matrix, core.solve_by_block_pivots)
@@ -90,3 +91,59 @@ def test_tolerances_are_those_of_python():
     assert len(shared) >= 10
     for name in shared:
         assert declared[name] == getattr(batch, name, getattr(solution, name, None)), name
+
+
+@pytest.mark.parametrize("d", [1, 3, 4, 8, 13, 16, 37])
+def test_products_with_bilinear_rows(d):
+    rng = np.random.default_rng(d)
+    X, images, weights = rng.normal(size=(9, d)), rng.normal(size=(5, d)), rng.normal(size=20)
+    k, i, j = rng.integers(0, 5, 30), rng.integers(0, 9, 30), rng.integers(0, 9, 30)
+    scale, chosen = rng.uniform(1.0, 2.0, 30), rng.permutation(30)[:20]
+    terms, differences = (X, k, i, j, scale), (X[i] - X[j]) * scale[:, None]
+    norms, sums, products = np.empty(30), np.ones((5, d)), np.empty(20)
+    core.find_difference_norms(*terms, norms)
+    core.add_weighted_differences(*terms, chosen, weights, sums)
+    core.multiply_differences(*terms, chosen, images, products)
+    expected = np.ones((5, d))
+    np.add.at(expected, k[chosen], weights[:, None] * differences[chosen])
+    np.testing.assert_allclose(norms, np.linalg.norm(differences, axis=1), rtol=1e-14)
+    np.testing.assert_allclose(sums, expected, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(products, (differences * images[k])[chosen].sum(axis=1), rtol=1e-13, atol=1e-13)
+    for wrong in ((X, k + 5, i, j, scale), (X, k, i - 9, j, scale)):
+        with pytest.raises(ValueError, match="sizes"):
+            core.multiply_differences(*wrong, chosen, images, products)
+
+
+def test_products_with_blocks():
+    rng, edges = np.random.default_rng(4), np.array([0, 3, 3, 10, 11])
+    blocks = [rng.normal(size=(size, size)) for size in np.diff(edges)]
+    vector, out = rng.normal(size=11), np.empty(11)
+    entries = np.concatenate([block.ravel() for block in blocks])
+    core.multiply_blocks(edges, entries, vector, out)
+    np.testing.assert_allclose(out, block_diag(*blocks) @ vector, rtol=1e-13)
+    with pytest.raises(ValueError, match="sizes"):
+        core.multiply_blocks(edges, entries[:-1].copy(), vector, out)
+
+
+@pytest.mark.parametrize("is_box", [True, False])
+@pytest.mark.parametrize(("n_rows", "d"), [(1, 1), (3, 2), (7, 9), (9, 16), (20, 5), (25, 40)])
+def test_pivots_end_at_the_value_of_another_method(n_rows, d, is_box):
+    rng = np.random.default_rng(n_rows)
+    rows = rng.normal(size=(3, n_rows, d))
+    rows *= np.sign(rows @ rng.normal(size=d))[..., None]
+    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+    lower, x, multipliers = rng.uniform(0.1, 1.0, size=(3, n_rows)), np.zeros((3, d)), np.ones((3, n_rows))
+    linear_programs.solve_batch(rows, lower, np.arange(3), is_box, x, multipliers)
+    norm = 1 if is_box else np.inf
+    for A, b, point, weights in zip(rows, lower, x, multipliers, strict=True):
+        other, _ = linear_programs.solve_by_highs(A, b, is_box)
+        point = point / (A @ point / b).min()
+        assert np.linalg.norm(point, norm) == pytest.approx(np.linalg.norm(other, norm), rel=1e-9)
+        dual = np.linalg.norm(weights @ A, np.inf if is_box else 1)
+        assert b @ weights / dual == pytest.approx(np.linalg.norm(other, norm), rel=1e-9)
+
+
+def test_pivots_end_on_numbers_that_are_not_finite():
+    rows, x, multipliers = np.full((1, 5, 4), np.nan), np.zeros((1, 4)), np.ones((1, 5))
+    for is_box in (True, False):
+        linear_programs.solve_batch(rows, np.ones((1, 5)), np.zeros(1, dtype=np.int64), is_box, x, multipliers)

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
+from marginlens import core
 from marginlens.directions import length
 from marginlens.errors import reject
-from marginlens.kernels.linalg import SUMMING
-from marginlens.runtime.compilation import njit
 from marginlens.typing import FloatArray, IntArray
 
 MIN_FACTOR_NORM, MAX_FACTOR_NORM = 1e-50, 1e50  # of x_i - x_j and q_k; beyond, multipliers may leave double precision
@@ -65,13 +64,13 @@ class BilinearRows:
     def row_norms(self) -> FloatArray:
         """(n_rows,) the norms; zero only for rows that are."""
         norms = np.empty(len(self))
-        _difference_norms(self.terms, norms)
+        core.find_difference_norms(*self.terms, norms)
         return norms * length(self.Q)[self.terms.k]
 
     def check_range(self, argument: str) -> None:
         """Refuse tokens and queries, by the name of the argument, whose rows or multipliers would leave double precision."""
         norms = np.empty(len(self))
-        _difference_norms(self.terms, norms)
+        core.find_difference_norms(*self.terms, norms)
         for norm, what in ((norms, "differences of tokens"), (length(self.Q)[self.terms.k], "queries")):
             outside = (norm > 0.0) & ~((norm >= MIN_FACTOR_NORM) & (norm <= MAX_FACTOR_NORM))
             if outside.any():
@@ -106,7 +105,8 @@ class BilinearRows:
     def query_sums(self, weights: FloatArray, indices: IntArray | None = None) -> FloatArray:
         """(n_queries, d_tokens) the sum of weights times x_i - x_j over the rows of each query."""
         sums = np.zeros((len(self.Q), self.X.shape[1]))
-        _add_differences(self.terms, self.all_rows if indices is None else indices, weights, sums)
+        chosen = self.all_rows if indices is None else indices
+        core.add_weighted_differences(*self.terms, chosen, weights, sums)
         return sums
 
     def differences(self, indices: IntArray) -> FloatArray:
@@ -145,7 +145,7 @@ class BilinearRows:
         """(n_indices,) the scaled (x_i - x_j) · images[k]."""
         indices = self.all_rows if indices is None else indices
         products = np.empty(len(indices))
-        _difference_products(self.terms, indices, np.ascontiguousarray(images), products)
+        core.multiply_differences(*self.terms, indices, images, products)
         return products
 
 
@@ -158,7 +158,7 @@ class BlockInverse(NamedTuple):
     def times(self, vector: FloatArray) -> FloatArray:
         """The matrix times a vector."""
         out = np.empty_like(vector)
-        _block_product(self.edges, self.entries, vector, out)
+        core.multiply_blocks(self.edges, self.entries, vector, out)
         return out
 
 
@@ -166,50 +166,3 @@ def sparse_if_thin(matrix: FloatArray) -> Any:
     """`matrix`, as a sparse one where it is wide and mostly zeros, as one-hot embeddings are."""
     thin = matrix.shape[1] >= _SPARSE_WIDTH and np.count_nonzero(matrix) <= _SPARSE_SHARE * matrix.size
     return scipy.sparse.csr_array(matrix) if thin else matrix
-
-
-@njit(**SUMMING)
-def _difference_norms(terms: Terms, norms: FloatArray) -> None:
-    """The norms of the scaled differences."""
-    X, _, i, j, scale = terms
-    for r in range(len(norms)):
-        plus, minus, total, largest = X[i[r]], X[j[r]], 0.0, 0.0
-        for c in range(X.shape[1]):
-            total += (plus[c] - minus[c]) ** 2
-            largest = max(largest, abs(plus[c] - minus[c]))  # whose square may underflow
-        norms[r] = max(np.sqrt(total), largest) * scale[r]
-
-
-@njit(**SUMMING)
-def _add_differences(terms: Terms, indices: IntArray, weights: FloatArray, sums: FloatArray) -> None:
-    """Add to sums[k] the weighted differences of the rows of query k."""
-    X, k, i, j, scale = terms
-    for p in range(len(indices)):
-        r = indices[p]
-        weight, plus, minus, into = weights[p] * scale[r], X[i[r]], X[j[r]], sums[k[r]]
-        for c in range(X.shape[1]):
-            into[c] += weight * (plus[c] - minus[c])
-
-
-@njit(**SUMMING)
-def _difference_products(terms: Terms, indices: IntArray, images: FloatArray, products: FloatArray) -> None:
-    """How far images[k] ranks i above j, for every row of `indices`."""
-    X, k, i, j, scale = terms
-    for p in range(len(indices)):
-        r = indices[p]
-        plus, minus, image, total = X[i[r]], X[j[r]], images[k[r]], 0.0
-        for c in range(X.shape[1]):
-            total += (plus[c] - minus[c]) * image[c]
-        products[p] = total * scale[r]
-
-
-@njit(**SUMMING)
-def _block_product(edges: IntArray, entries: FloatArray, vector: FloatArray, out: FloatArray) -> None:
-    place = 0
-    for block in range(len(edges) - 1):
-        for row in range(edges[block], edges[block + 1]):
-            total = 0.0
-            for column in range(edges[block], edges[block + 1]):
-                total += entries[place] * vector[column]
-                place += 1
-            out[row] = total
