@@ -58,6 +58,7 @@ class CompiledOneLayer:
         self.pairs, self.settings = pairs, settings
         self.E, self.vectors = start.E, np.stack([start.p, start.v])
         self.p, self.v = self.vectors
+        self._sum, self._step = (getattr(core, f"{what}_embeddings_{self.E.dtype}") for what in ("sum", "step"))
         self.moments = {
             "E": np.zeros((2, *self.E.shape), self.E.dtype),
             "pv": np.zeros((2, 2, len(self.p)), self.E.dtype),
@@ -79,7 +80,7 @@ class CompiledOneLayer:
         rows = np.flatnonzero(slopes.any(axis=0))
         x, y = (slopes / len(samples)).astype(self.E.dtype)
         sums = np.empty((_ROW_SHARES, 2, len(self.p)), dtype=self.E.dtype)
-        in_parts(getattr(core, f"sum_embeddings_{self.E.dtype}"), _ROW_SHARES, self.E, rows, x, y, sums)
+        in_parts(self._sum, _ROW_SHARES, self.E, rows, x, y, sums)
         self.taken += 1
         constants = adamw_constants(self.taken, rate, self.settings.weight_decay, self.E.dtype)
         p, v = self.vectors.copy()
@@ -90,8 +91,9 @@ class CompiledOneLayer:
             np.empty((2, 2), dtype=self.E.dtype),
         )
         n_trained = 2 if self.settings.train_v else 1
-        step = getattr(core, f"step_embeddings_{self.E.dtype}")
-        step(0, n_trained, self.vectors, *self.moments["pv"], *weights, *gradients, *gradients, constants, *unused)
+        self._step(
+            0, n_trained, self.vectors, *self.moments["pv"], *weights, *gradients, *gradients, constants, *unused
+        )
         self._advance((x, y), (p, v, self.p, self.v), constants)
 
     def _advance(self, weights: Any, directions: Any, constants: Any) -> None:
@@ -100,8 +102,7 @@ class CompiledOneLayer:
         Args:
             weights: x and y, (n_vocabulary,). directions: p, v, new p and new v, (d_model,).
         """
-        step = getattr(core, f"step_embeddings_{self.E.dtype}")
-        in_parts(step, len(self.E), self.E, *self.moments["E"], *weights, *directions, constants, self.a, self.b)
+        in_parts(self._step, len(self.E), self.E, *self.moments["E"], *weights, *directions, constants, self.a, self.b)
 
     def _form_products(self) -> None:
         """E p and E v at the present parameters, by a step that changes nothing else."""
