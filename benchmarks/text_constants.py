@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
 from benchmarks.text import _Data
-from marginlens.kernels.linalg import COMPILED
 from marginlens.runtime.progress import Progress
 from marginlens.text import learning
 from marginlens.text.classifier import default_pipeline
@@ -74,18 +72,16 @@ def scores(draw: Draw, seed: int, **settings: Any) -> FloatArray:
 
 @contextmanager
 def constant(name: str, value: float) -> Iterator[dict[str, Any]]:
-    """The settings to learn with while a constant has another value; what is compiled with constants is compiled again."""
+    """The settings to learn with while a constant has another value."""
     if name.islower():
         yield {name: value}
         return
-    before, compiled = getattr(learning, name), learning._read_texts
+    before = getattr(learning, name)
     setattr(learning, name, value)
-    learning._read_texts = numba.njit(**{**COMPILED, "cache": False})(compiled.py_func)
     try:
         yield {}
     finally:
         setattr(learning, name, before)
-        learning._read_texts = compiled
 
 
 def main(imdb: str, write: Callable[[str], None] = print) -> None:

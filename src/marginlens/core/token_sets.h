@@ -8,11 +8,12 @@ struct TokenSets {
     int64_t n_entries, n_tokens;
 };
 
-// The length of the longest of some texts; -1 where one does not lie inside the array, or has a token outside 0 … n_tokens - 1.
+// The length of the longest of n texts, the first ones where `texts` is null; -1 where one does not lie inside the array, or has a token
+// outside 0 … n_tokens - 1.
 static inline int64_t longest_text(const TokenSets &sets, const int64_t *texts, int64_t n) {
     int64_t longest = 0;
     for (int64_t j = 0; j < n; j++) {
-        const int64_t first = sets.offsets[texts[j]], last = sets.offsets[texts[j] + 1];
+        const int64_t i = texts ? texts[j] : j, first = sets.offsets[i], last = sets.offsets[i + 1];
         if (first < 0 || last < first || last > sets.n_entries) return -1;
         int64_t n_outside = 0;
         for (int64_t k = first; k < last; k++) n_outside += sets.token[k] < 0 || sets.token[k] >= sets.n_tokens;

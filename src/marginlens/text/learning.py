@@ -10,9 +10,8 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
+from marginlens import core
 from marginlens.errors import reject
-from marginlens.kernels.linalg import COMPILED
-from marginlens.runtime.compilation import njit
 from marginlens.runtime.progress import Progress
 from marginlens.typing import FloatArray, IntArray
 
@@ -48,7 +47,6 @@ REST_SCORES = (
 CALIBRATION_PENALTY = (
     0.5  # of the squared logarithm of the scale and of the squared shifts: the calibration of few texts changes little
 )
-TINY = 1e-300  # a share of attention whose logarithm is taken
 _STRIDE = 500  # texts read between two looks for an interrupt
 
 
@@ -81,21 +79,8 @@ def token_sets(tokens: IntArray, offsets: IntArray, n_tokens: int) -> TokenSets:
     """The distinct tokens of every text, from its tokens in the order of their places."""
     flat = np.ascontiguousarray(tokens, dtype=np.int32)
     token, bounds = np.empty(len(flat), dtype=np.int32), np.zeros(len(offsets), dtype=np.int64)
-    n_entries = _distinct(flat, offsets, np.full(n_tokens, -1), token, bounds)
+    n_entries = core.find_distinct(flat, offsets, np.empty(n_tokens, dtype=np.int64), token, None, bounds)
     return TokenSets(token[:n_entries].copy(), bounds, n_tokens)
-
-
-@njit(**COMPILED)
-def _distinct(tokens: Any, offsets: Any, last_text: Any, token: Any, bounds: Any) -> int:
-    entries = 0
-    for i in range(len(offsets) - 1):
-        for k in range(offsets[i], offsets[i + 1]):
-            if last_text[tokens[k]] != i:
-                last_text[tokens[k]] = i
-                token[entries] = tokens[k]
-                entries += 1
-        bounds[i + 1] = entries
-    return entries
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,7 +124,7 @@ class Votes:
             (n_texts, n_outputs) f.
         """
         f = np.empty((len(texts.offsets) - 1, self.b.shape[1]))
-        _outputs(texts.token, texts.offsets, self.a, self.b, self.rest_a, self.rest_b, f)
+        core.fill_text_outputs(texts.token, texts.offsets, self.a, self.b, self.rest_a, self.rest_b, f)
         return f
 
     def rest_attention(self, texts: TokenSets) -> FloatArray:
@@ -155,103 +140,6 @@ class Votes:
         if b.shape[1] > 1:
             b -= b.mean(axis=1, keepdims=True)
         return Votes(self.a, b, found.rest_score, np.asarray(found.rest_vote))
-
-
-@njit(**COMPILED)
-def _outputs(token: Any, offsets: Any, a: Any, b: Any, rest_a: float, rest_b: Any, f: Any) -> None:
-    for i in range(len(offsets) - 1):
-        top = rest_a
-        for k in range(offsets[i], offsets[i + 1]):
-            top = max(top, a[token[k]])
-        total = math.exp(rest_a - top)
-        for c in range(b.shape[1]):
-            f[i, c] = total * rest_b[c]
-        for k in range(offsets[i], offsets[i + 1]):
-            weight = math.exp(a[token[k]] - top)
-            total += weight
-            for c in range(b.shape[1]):
-                f[i, c] += weight * b[token[k], c]
-        for c in range(b.shape[1]):
-            f[i, c] /= total
-
-
-@njit(**COMPILED)
-def _slopes(f: Any, label: int, weight: float, slopes: Any) -> None:
-    """The derivatives of a text's loss by its outputs."""
-    if len(f) == 1:
-        sign = 1.0 if label == 1 else -1.0
-        slopes[0] = -sign * weight / (1.0 + math.exp(min(sign * f[0], 700.0)))
-        return
-    top, total = f[0], 0.0
-    for c in range(1, len(f)):
-        top = max(top, f[c])
-    for c in range(len(f)):
-        slopes[c] = math.exp(f[c] - top)
-        total += slopes[c]
-    for c in range(len(f)):
-        slopes[c] = weight * (slopes[c] / total - (1.0 if c == label else 0.0))
-
-
-@njit(**COMPILED)
-def _read_texts(
-    token: Any, offsets: Any, labels: Any, weights: Any, order: Any, state: Any, rates: Any, rng: Any
-) -> None:
-    """Read the texts `order` one by one, and after each take a step of AdaGrad on the scores and votes of what was read of it.
-
-    A row of `state` has a token's score, the sum of its squared derivatives, the votes, and their sums; the last row is the rest token's.
-    With attention q, the derivative of f_c by a_s is q_s (b_sc - f_c), and by b_sc it is q_s. `rates` are those of the scores before the
-    first text and after the last, and the penalty λ of the attention's entropy H, whose derivative by a_s is -q_s (log q_s + H).
-    """
-    n_outputs, rest, longest = (state.shape[1] - 2) // 2, state.shape[0] - 1, 0
-    for i in order:
-        longest = max(longest, offsets[i + 1] - offsets[i])
-    read, q = np.empty(longest + 1, dtype=np.int64), np.empty(longest + 1)
-    f, slopes = np.empty(n_outputs), np.empty(n_outputs)
-    before, after, penalty = rates
-    for j in range(len(order)):
-        i = order[j]
-        first, last, weight, dropped = offsets[i], offsets[i + 1], weights[i], MAX_DROPPED * rng.random()
-        if rng.random() < EXCERPT_SHARE and last - first > MIN_EXCERPT:
-            n_tokens = last - first
-            size = int(MIN_EXCERPT * (n_tokens / MIN_EXCERPT) ** rng.random())
-            first += int(rng.random() * (n_tokens - size + 1))
-            last, dropped = first + size, 0.0
-            weight *= size / n_tokens  # its tokens weigh as they do in the whole text
-        n_read, top = 0, state[rest, 0]
-        for k in range(first, last):
-            if dropped == 0.0 or rng.random() >= dropped:
-                read[n_read] = token[k]
-                top = max(top, state[token[k], 0])
-                n_read += 1
-        read[n_read] = rest
-        n_read += 1
-        total = 0.0
-        f[:] = 0.0
-        for k in range(n_read):
-            q[k] = math.exp(state[read[k], 0] - top)
-            total += q[k]
-            for c in range(n_outputs):
-                f[c] += q[k] * state[read[k], 2 + c]
-        for c in range(n_outputs):
-            f[c] /= total
-        _slopes(f, labels[i], weight, slopes)
-        rate, entropy = before + (after - before) * j / len(order), 0.0
-        if penalty > 0.0:
-            for k in range(n_read):
-                entropy -= q[k] / total * math.log(max(q[k] / total, TINY))
-        for k in range(n_read):
-            s, share, pull = read[k], q[k] / total, 0.0
-            for c in range(n_outputs):
-                vote = state[s, 2 + c]
-                pull += slopes[c] * (vote - f[c])
-                step = share * slopes[c]
-                state[s, 2 + n_outputs + c] += step * step
-                state[s, 2 + c] -= VOTE_RATE * rate * step / math.sqrt(state[s, 2 + n_outputs + c])
-            if penalty > 0.0:
-                pull -= weight * penalty * (math.log(max(share, TINY)) + entropy)
-            pull *= share
-            state[s, 1] += pull * pull
-            state[s, 0] -= rate * pull / math.sqrt(state[s, 1])
 
 
 @dataclass(frozen=True)
@@ -296,13 +184,37 @@ def run_adagrad(
         for k in range(0, n, _STRIDE):
             part = order[k : k + _STRIDE]
             bounds = 1.0 - (done + k + np.array([0, len(part)])) / (settings.epochs * n)
-            rates = np.append(settings.learning_rate * bounds, ENTROPY_PENALTY * settings.selective)
-            _read_texts(texts.token, texts.offsets, labels, weights, part, state, rates, rng)
+            _read_texts(texts, labels, weights, part, state, settings, bounds, rng)
             if settings.weight_decay:  # outside AdaGrad's sums, which would make it slow learning instead
                 state[:, votes] *= math.exp(-settings.weight_decay * bounds.mean() * len(part) / n)
             progress.advance(len(part))
     b = np.ascontiguousarray(state[:, votes])
     return Votes(state[:-1, 0].copy(), b[:-1], float(state[-1, 0]), b[-1])
+
+
+def _read_texts(
+    texts: TokenSets,
+    labels: IntArray,
+    weights: FloatArray,
+    order: IntArray,
+    state: FloatArray,
+    settings: LearningSettings,
+    bounds: FloatArray,
+    rng: np.random.Generator,
+) -> None:
+    """Read the texts `order` one by one, and after each take a step of AdaGrad on the scores and votes of what was read of it.
+
+    A row of `state` has a token's score, the sum of its squared derivatives, the votes, and their sums; the last row is the rest token's.
+    `bounds` are the rate over that of the settings before the first text and after the last. `rng` draws on, as if by `rng.random()`.
+    """
+    rates, penalty = (settings.learning_rate * bounds).tolist(), ENTROPY_PENALTY * settings.selective
+    whole = rng.bit_generator.state  # of PCG64
+    numbers = [whole["state"][name] for name in ("state", "inc")]
+    words = np.array([word for number in numbers for word in divmod(number, 2**64)], dtype=np.uint64)
+    rules = (penalty, MAX_DROPPED, EXCERPT_SHARE, MIN_EXCERPT, VOTE_RATE)
+    core.read_texts(texts.token, texts.offsets, labels, weights, order, state, *rates, *rules, words)
+    whole["state"]["state"] = int(words[0]) << 64 | int(words[1])
+    rng.bit_generator.state = whole
 
 
 def excerpts(offsets: IntArray, rng: np.random.Generator) -> IntArray:

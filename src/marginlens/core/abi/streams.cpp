@@ -1,8 +1,8 @@
-// Doors: random numbers by counter, edges of priority graphs in streams, distinct tokens, embeddings.
+// Doors: random numbers by counter, edges of priority graphs in streams, distinct tokens, text learner, embeddings.
 #include "../embeddings.h"
 #include "../graphs.h"
-#include "../random.h"
 #include "../room.h"
+#include "../text_learner.h"
 #include "abi.h"
 
 // Words 0 and 1, and words 2 and 3, of a block of Philox4x32-10, as two numbers with the first word below.
@@ -127,6 +127,68 @@ DOOR find_distinct(
     if (!n_offsets) return WRONG_SIZE;
     const int64_t found = find_distinct({tokens, offsets, n_entries, n_tokens}, n_offsets - 1, place, distinct, count, bounds);
     return found < 0 ? WRONG_SIZE : found;
+}
+
+// ---- text learner
+
+// Outputs f of every text, by scores a and votes b of its tokens and those of the rest token.
+DOOR fill_text_outputs(
+    const int32_t *token,    // (n_entries)
+    const int64_t *offsets,  // (n_texts+1)
+    const double *a,         // (n_tokens)
+    const double *b,         // (n_tokens, n_outputs)
+    double rest_a,
+    const double *rest_b,    // (n_outputs)
+    double *f,               // (n_texts, n_outputs)
+    int64_t n_entries, int64_t n_tokens, int64_t n_outputs, int64_t n_texts) {
+    const int64_t longest = longest_text({token, offsets, n_entries, n_tokens}, nullptr, n_texts);
+    if (longest < 0) return WRONG_SIZE;
+    Room room;
+    double *q = room.doubles(longest + 8);
+    if (room.failed) return OUT_OF_MEMORY;
+    const VotesOfTokens model{a, b, n_outputs, rest_a, rest_b};
+    for (int64_t i = 0; i < n_texts; i++) text_outputs(model, token + offsets[i], offsets[i + 1] - offsets[i], q, f + i * n_outputs);
+    return 0;
+}
+
+// Read the texts `order` one by one, and after each take a step of AdaGrad; the rate falls from `before` to `after`. A row of `state` is a
+// token's score and votes with their sums of squares, the last row the rest token's. `generator` is the state of NumPy's PCG64.
+DOOR read_texts(
+    const int32_t *token,    // (n_entries)
+    const int64_t *offsets,  // (n_texts+1)
+    const int64_t *labels,   // (n_texts)
+    const double *weights,   // (n_texts)
+    const int64_t *order,    // (n_read) in 0..n_texts-1
+    double *state,           // (n_rows, width)
+    double before,
+    double after,
+    double penalty,
+    double max_dropped,
+    double excerpt_share,
+    int64_t min_excerpt,     // in 1..
+    double vote_rate,
+    uint64_t *generator,     // (4)
+    int64_t n_entries, int64_t n_texts, int64_t n_read, int64_t n_rows, int64_t width) {
+    const int64_t n_outputs = (width - 2) / 2, longest = longest_text({token, offsets, n_entries, n_rows - 1}, order, n_read);
+    if (longest < 0 || n_rows < 1 || width < 4 || width % 2) return WRONG_SIZE;
+    Room room;
+    Reading reading{
+        room.integers(longest + 1), room.doubles(longest + 8), room.doubles(longest + 1), room.doubles(n_outputs), room.doubles(n_outputs),
+        0, 0.0};
+    if (room.failed) return OUT_OF_MEMORY;
+    const LearnerRows rows{state, n_outputs, n_rows - 1};
+    const ReadingRules rules{max_dropped, excerpt_share, min_excerpt, vote_rate, penalty};
+    Pcg64 random(generator);
+    for (int64_t j = 0; j < n_read; j++) {
+        const int64_t i = order[j];
+        reading.weight = weights[i];
+        choose_tokens(token + offsets[i], offsets[i + 1] - offsets[i], rules, rows.rest, random, reading);
+        attend(rows, reading);
+        loss_slopes(reading.f, n_outputs, labels[i], reading.weight, reading.slopes);
+        learn_text(rows, reading, rules, before + (after - before) * (double)j / (double)n_read);
+    }
+    random.save();
+    return 0;
 }
 
 // ---- embeddings
