@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -239,7 +239,6 @@ def _error_bound(step: FirstStep) -> float:
 
 
 _TAIL = 1e-12  # of the law of ‖p‖² that is counted as a failure instead of being integrated
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 _WIDEST = 2**40  # where the search for a width ends; the chances have long had their limits there
 
 
@@ -315,14 +314,22 @@ def _log10_width(size: int, delta: float, earlier: int) -> float:
     return math.log10(high)
 
 
+@cache
+def _quadrature() -> tuple[FloatArray, FloatArray]:
+    """Nodes and weights of Gauss and Legendre's rule on [-1, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    return nodes, weights
+
+
 def _chance(size: int, delta: float, earlier: int, d: int) -> float:
     """The sum of the chances of all products and norms of Eq. (14) to exceed their bounds, and of B' Eq. (22)'s if `earlier`."""
     t = math.sqrt(log_of_pairs(size, delta))
 
     low, high = (float(scipy.stats.chi2.ppf(tail, d)) for tail in (_TAIL, 1.0 - _TAIL))
-    squares = 0.5 * (high + low) + 0.5 * (high - low) * _NODES
+    nodes, weights = _quadrature()
+    squares = 0.5 * (high + low) + 0.5 * (high - low) * nodes
     law = (
-        0.5 * (high - low) * _WEIGHTS * scipy.stats.chi2.pdf(squares, d)
+        0.5 * (high - low) * weights * scipy.stats.chi2.pdf(squares, d)
     )  # of d‖p‖²; given ‖p‖, E_s·p is normal with deviation ‖p‖/√d
     of_two = float(law @ (2.0 * scipy.stats.norm.sf(t / np.sqrt(squares / d)))) + 2.0 * _TAIL
     total = (size + 1) * (2.0 * float(scipy.stats.norm.sf(t)) + float(scipy.stats.chi2.sf(4.0 * d, d))) + size * of_two
