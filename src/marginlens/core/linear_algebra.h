@@ -250,6 +250,20 @@ OUTLINED void gram(const double *A, int64_t d, const int64_t *rows, int64_t n, i
         }
 }
 
+// sums[4 i + j] = a[i] · b[j] over n entries, as many at a time as fit into the registers.
+CORE void dot_16(const double *const *a, const double *const *b, int64_t n, double *sums) {
+#ifdef __AVX512F__
+    dot_all<4, 4>(a, b, n, sums);
+#else
+    for (int i = 0; i < 4; i += 2)
+        for (int j = 0; j < 4; j += 2) {
+            double four[4];
+            dot_all<2, 2>(a + i, b + j, n, four);
+            for (int k = 0; k < 4; k++) sums[4 * (i + k / 2) + j + k % 2] = four[k];
+        }
+#endif
+}
+
 // Factor the leading n × n block, given by its lower triangle, in place as L Lᵀ; its rows lie `stride` apart.
 // Returns -1, or the first index whose pivot is not above `smallest`, where the factorisation stopped.
 OUTLINED int64_t cholesky(double *L, int64_t n, int64_t stride, double smallest) {
@@ -276,7 +290,10 @@ OUTLINED int64_t cholesky(double *L, int64_t n, int64_t stride, double smallest)
 static inline void solve_lower(const double *L, int64_t n, int64_t stride, double *right) {
     for (int64_t i = 0; i < n; i++) {
         double total = right[i];
-        for (int64_t j = 0; j < i; j++) total -= L[i * stride + j] * right[j];
+        if (i < 16)
+            for (int64_t j = 0; j < i; j++) total -= L[i * stride + j] * right[j];
+        else
+            total -= dot(L + i * stride, right, i);
         right[i] = total / L[i * stride + i];
     }
 }

@@ -1,4 +1,5 @@
 // Doors: singular vectors of sums of rank-one terms, steepest directions and descent in other norms.
+#include "../margin/matrix_norms.h"
 #include "../steepest_descent.h"
 #include "abi.h"
 
@@ -117,5 +118,42 @@ DOOR descend_matrices(
             anchors + b * 2 * q * d, ends + 2 * b, ends + 2 * b + 1};
         descent.descend(sizes, begin, {n_steps, stop, save, n_saved}, run, out + b * n_saved * q * d);
     }
+    return 0;
+}
+
+// A margin problem in the spectral, nuclear or max-row norm by an interior-point method, from a feasible x to a bracket gap; returns the number
+// of steps. `left` and `right` have rows where every row of A is an outer product of theirs.
+DOOR solve_matrix_norm(
+    const double *rows,         // (n_rows, n)
+    const double *left,         // (n_factors, height)
+    const double *right,        // (n_factors, width)
+    const double *lower,        // (m)
+    int64_t nuclear,            // in 0..1
+    const double *x,            // (n)
+    const double *multipliers,  // (n_rows)
+    double gap,
+    double *best,               // (n)
+    double *best_multipliers,   // (n_rows)
+    int64_t n_rows, int64_t n, int64_t n_factors, int64_t height, int64_t width, int64_t m) {
+    const bool by_factors = n_factors == n_rows;
+    if (height <= 0 || width <= 0 || n % (height * width) || m > n_rows || (n_factors && !by_factors)) return WRONG_SIZE;
+    if (nuclear && n > height * width) return WRONG_SIZE;
+    const Cone cone{rows, by_factors ? left : nullptr, by_factors ? right : nullptr, lower, m, n_rows, n, height, width, nuclear != 0};
+    Room room;
+    InteriorPoint point(room, cone);
+    if (room.failed) return OUT_OF_MEMORY;
+    return point.solve(x, multipliers, gap, best, best_multipliers);
+}
+
+// The largest spectral norm and the sum of the nuclear norms of matrices.
+DOOR norms_of_matrices(
+    const double *matrices,  // (batch, height, width)
+    double *norms,           // (2)
+    int64_t batch, int64_t height, int64_t width) {
+    Room room;
+    double *rotated = room.doubles(height * whole_lanes(width));
+    if (room.failed) return OUT_OF_MEMORY;
+    norms[0] = norms[1] = 0.0;
+    if (height && width) norms_of_blocks(matrices, batch * height * width, height, width, rotated, norms, norms + 1);
     return 0;
 }
