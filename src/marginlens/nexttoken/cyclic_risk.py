@@ -15,6 +15,7 @@ from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.sparse.linalg import LinearOperator, cg, eigsh
 from scipy.special import softmax
 
+from marginlens import core
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.subspace import CyclicSubspace, scale_to_unit
@@ -29,7 +30,6 @@ from marginlens.losses.next_token import (
     value_of,
 )
 from marginlens.risk.sequence_batch import reduce_sequences
-from marginlens.runtime.compilation import njit
 from marginlens.typing import FloatArray, IntArray
 
 MAX_DENSE_RANK = 800  # up to this rank, coordinates in a basis and dense Hessians are the quickest
@@ -152,24 +152,25 @@ class CyclicRisk:
 
         Every sample's label must be among its tokens.
         """
-        (arrays, first, sizes), out = self._likelihood_arrays, (np.zeros(len(self.blocks)), np.zeros(len(cells)))
-        corners = np.concatenate([[0], np.cumsum(sizes**2)])
-        squares = np.zeros(corners[-1])
-        _accumulate(cells, arrays, (first, sizes, corners), (*out, squares))
-        hessians = [
-            part.reshape(n, n) for part, n in zip(np.split(squares, corners[1:-1]), sizes.tolist(), strict=True)
-        ]
-        return *out, hessians
+        values, slopes = np.zeros(len(self.blocks)), np.zeros(len(cells))
+        squares = np.zeros(self._likelihood_arrays[-1][-1])
+        core.add_likelihoods(cells, *self._likelihood_arrays, values, slopes, squares)
+        corners, sizes = (array.tolist() for array in (self._likelihood_arrays[-1], self._likelihood_arrays[-2]))
+        hessians = [squares[a : a + n * n].reshape(n, n) for a, n in zip(corners, sizes, strict=False)]
+        return values, slopes, hessians
 
     @cached_property
-    def _likelihood_arrays(self) -> tuple[Any, IntArray, IntArray]:
+    def _likelihood_arrays(self) -> tuple[Any, ...]:
+        """The samples, and of every component its first cell, how many it has and, with their end, where its Hessian begins."""
         problem = self.problem
         label = np.empty(len(problem.labels), dtype=np.int64)
         label[self.sample[self.is_label]] = np.flatnonzero(self.is_label)
         block_of = self.space.groups[self.cell[problem.offsets[:-1]]]
-        arrays = (self.cell, problem.log_counts, problem.offsets, label, problem.share, block_of)
         first = np.array([block.start for block in self.blocks])
-        return arrays, first, np.array([block.stop - block.start for block in self.blocks])
+        sizes = np.array([block.stop - block.start for block in self.blocks])
+        corners = np.concatenate([[0], np.cumsum(sizes**2)])
+        samples = (self.cell, problem.log_counts, problem.offsets, label, problem.share, block_of)
+        return (*samples, first, sizes, corners)
 
     # ---- between cells and W
 
@@ -364,46 +365,3 @@ def _smallest_centred(hessian: FloatArray) -> float:
     """The smallest eigenvalue of a Hessian orthogonal to the constants, which it annihilates."""
     above = 2.0 * float(np.abs(hessian).sum(axis=1).max(initial=1.0))
     return float(np.linalg.eigvalsh(hessian + above / len(hessian))[0])
-
-
-@njit(cache=True, nogil=True)
-def _accumulate(cells: Any, arrays: Any, layout: Any, out: Any) -> None:
-    """Add up every sample; curvatures s_a s_b enter row and diagonal alike, so that rows add up to zero."""
-    entry_cell, log_counts, offsets, label, share, block_of = arrays
-    first, sizes, square = layout
-    values, slopes, squares = out
-    longest = 0
-    for i in range(len(share)):
-        longest = max(longest, offsets[i + 1] - offsets[i])
-    s = np.empty(longest)
-    for i in range(len(share)):
-        begin, end, block = offsets[i], offsets[i + 1], block_of[i]
-        top = -np.inf
-        for t in range(begin, end):
-            s[t - begin] = cells[entry_cell[t]] + log_counts[t]
-            top = max(top, s[t - begin])
-        of_label = s[label[i] - begin]
-        total = 0.0
-        others = 0.0
-        for t in range(begin, end):
-            s[t - begin] = np.exp(s[t - begin] - top)
-            total += s[t - begin]
-            if t != label[i]:
-                others += s[t - begin]
-        if of_label == top:
-            values[block] += share[i] * np.log1p(others)
-        else:
-            values[block] += share[i] * (top - of_label + np.log(total))
-        for t in range(begin, end):
-            s[t - begin] /= total
-            slopes[entry_cell[t]] += share[i] * (-others / total if t == label[i] else s[t - begin])
-        corner, width, origin = square[block], sizes[block], first[block]
-        for t in range(begin, end):
-            a = entry_cell[t] - origin
-            for u in range(begin, t):
-                b = entry_cell[u] - origin
-                both = share[i] * s[t - begin] * s[u - begin]
-                squares[corner + a * width + b] -= both
-                squares[corner + b * width + a] -= both
-                squares[corner + a * width + a] += both
-                squares[corner + b * width + b] += both

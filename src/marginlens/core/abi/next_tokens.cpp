@@ -1,4 +1,5 @@
 // Doors: descent on v and p, descent on the weights W of next tokens, and the risk over cyclic components.
+#include "../cyclic.h"
 #include "../joint_descent.h"
 #include "../next_token_descent.h"
 #include "abi.h"
@@ -142,5 +143,31 @@ DOOR descend_next_tokens(
             gram_size ? gram : nullptr, gram_size && *has_gram, out + b * n_saved * d * d);
         *has_gram = gram_size > 0;
     }
+    return 0;
+}
+
+// Values, slopes and Hessians of the components' parts of a likelihood at the logits of the cells, added to what the arrays hold.
+DOOR add_likelihoods(
+    const double *cells,         // (n_cells)
+    const int64_t *cell,         // (n_entries)
+    const double *log_count,     // (n_entries)
+    const int64_t *offsets,      // (n_samples+1)
+    const int64_t *label,        // (n_samples)
+    const double *share,         // (n_samples)
+    const int64_t *component,    // (n_samples)
+    const int64_t *first,        // (n_components)
+    const int64_t *sizes,        // (n_components)
+    const int64_t *corners,      // (n_components+1)
+    double *values,              // (n_components)
+    double *slopes,              // (n_cells)
+    double *squares,             // (n_squares)
+    int64_t n_cells, int64_t n_entries, int64_t n_samples, int64_t n_components, int64_t n_squares) {
+    const CyclicSamples samples{cell, offsets, label, component, log_count, share, n_samples};
+    const CyclicLayout layout{first, sizes, corners};
+    if (!fits(samples, layout, n_cells, n_entries, n_components, n_squares)) return WRONG_SIZE;
+    Room room;
+    double *s = room.doubles(n_entries);
+    if (room.failed) return OUT_OF_MEMORY;
+    add_likelihoods(cells, samples, layout, s, values, slopes, squares);
     return 0;
 }
