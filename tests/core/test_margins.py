@@ -147,3 +147,34 @@ def test_pivots_end_on_numbers_that_are_not_finite():
     rows, x, multipliers = np.full((1, 5, 4), np.nan), np.zeros((1, 4)), np.ones((1, 5))
     for is_box in (True, False):
         linear_programs.solve_batch(rows, np.ones((1, 5)), np.zeros(1, dtype=np.int64), is_box, x, multipliers)
+
+
+@pytest.mark.parametrize("p", [1.2, 1.75, 2.5, 4.0])
+@pytest.mark.parametrize(("n_rows", "d"), [(1, 1), (3, 2), (7, 9), (16, 4), (20, 33)])
+def test_both_methods_for_power_norms_close_the_bracket(n_rows, d, p):
+    rng = np.random.default_rng(n_rows)
+    rows = rng.normal(size=(3, n_rows, d))
+    rows *= np.sign(rows @ rng.normal(size=d))[..., None]
+    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+    lower, q = rng.uniform(0.1, 1.0, size=(3, n_rows)), p / (p - 1.0)
+    start = solved_carefully(rows, lower)
+    values = []
+    for by_newton, power in ((True, q), (False, p)):
+        x, multipliers, gaps = start.x.copy(), start.multipliers.copy(), np.empty(3)
+        core.solve_power_norms(0, 3, rows, lower, np.arange(3), by_newton, power, 3.0, 1.5, x, multipliers, gaps)
+        norm = (np.abs(x) ** p).sum(axis=1) ** (1.0 / p)
+        upper = norm / ((rows @ x[..., None])[..., 0] / lower).min(axis=1)
+        g = (multipliers[:, None] @ rows)[:, 0]
+        below = (lower * multipliers).sum(axis=1) / (np.abs(g) ** q).sum(axis=1) ** (1.0 / q)
+        np.testing.assert_allclose(upper / below - 1.0, gaps, atol=1e-13)
+        assert gaps.min() > -1e-14
+        values.append((below, upper))
+    assert (np.minimum(values[0][1], values[1][1]) / np.maximum(values[0][0], values[1][0]) - 1.0).max() < 1e-9
+
+
+def test_power_norms_end_on_numbers_that_are_not_finite():
+    rows, x, weights, gaps = np.full((1, 5, 4), np.nan), np.ones((1, 4)), np.ones((1, 5)), np.empty(1)
+    for by_newton in (True, False):
+        given = (rows, np.ones((1, 5)), np.zeros(1, dtype=np.int64), by_newton, 3.0, 3.0, 2.0, x, weights, gaps)
+        core.solve_power_norms(0, 1, *given)
+        assert not gaps[0] < 1.0

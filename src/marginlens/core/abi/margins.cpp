@@ -2,6 +2,7 @@
 #include "../margin/bilinear_rows.h"
 #include "../margin/block_pivoting.h"
 #include "../margin/dual_active_set.h"
+#include "../margin/power_norm.h"
 #include "../margin/simplex.h"
 #include "abi.h"
 
@@ -209,6 +210,39 @@ DOOR solve_linear_programs(
         simplex.A = rows + j * n_rows * d, simplex.b = lower + j * n_rows;
         simplex.basis = {basic_rows + j * n_rows, basic_entries + j * n_basic, signs + j * n_basic};
         simplex.solve(x + j * d, multipliers + j * n_rows);
+    }
+    return 0;
+}
+
+// The problems indices[first] … indices[last - 1], with rows of Euclidean norm one, in ℓp, from x and multipliers, which are overwritten: by
+// Newton's method on the dual, whose power is q = p/(p - 1), or by the interior-point method, whose power is p. Powers from first_power on,
+// each `growth` times the last, lead to `power`. The gaps of the brackets are written.
+DOOR solve_power_norms(
+    int64_t first,               // in 0..last
+    int64_t last,                // in 0..n_indices
+    const double *rows,          // (batch, n_rows, d)
+    const double *lower,         // (batch, n_rows)
+    const int64_t *indices,      // (n_indices) in 0..batch-1
+    int64_t by_newton,           // in 0..1
+    double power,
+    double first_power,
+    double growth,
+    double *x,                   // (batch, d)
+    double *multipliers,         // (batch, n_rows)
+    double *gaps,                // (batch)
+    int64_t batch, int64_t n_rows, int64_t d, int64_t n_indices) {
+    if (!(power > 1.0 && first_power > 1.0 && growth > 1.0)) return WRONG_SIZE;
+    Room room;
+    PowerNorm problem(room, n_rows, d);
+    if (room.failed) return OUT_OF_MEMORY;
+    for (int64_t place = first; place < last; place++) {
+        const int64_t j = indices[place];
+        problem.A = rows + j * n_rows * d, problem.b = lower + j * n_rows;
+        problem.x = x + j * d, problem.multipliers = multipliers + j * n_rows;
+        for (double now = smaller(power, first_power);; now = smaller(power, now * growth)) {
+            gaps[j] = by_newton ? problem.newton(now) : problem.interior_point(now);
+            if (!(now < power)) break;
+        }
     }
     return 0;
 }
