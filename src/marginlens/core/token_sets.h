@@ -24,9 +24,9 @@ static inline int64_t longest_text(const TokenSets &sets, const int64_t *texts, 
 }
 
 // The distinct tokens of every text in the order of their first occurrence, and how often each occurs, unless `count` is null; their offsets
-// are `bounds`. Returns their number; -1 where offsets fall, or leave the array.
+// are `bounds`. Returns their number; -1 where offsets fall or leave the array, or a token is outside 0 … n_tokens - 1.
 //
-// `place` may hold anything: an entry counts only if it points at its own token among those of the present text.
+// `place` (n_tokens,) is zero before: then it has one plus the place of each token among the distinct ones of the latest text with it.
 static inline int64_t find_distinct(
     const TokenSets &texts, int64_t n_texts, int64_t *place, int32_t *token, int32_t *count, int64_t *bounds) {
     int64_t n = 0, k = texts.offsets[0];
@@ -37,15 +37,15 @@ static inline int64_t find_distinct(
         bounds[i] = begin;
         for (; k < end; k++) {
             const int32_t s = texts.token[k];
-            const int64_t p = place[s];
-            if (p >= begin && p < n && token[p] == s) {
+            if (s < 0 || s >= texts.n_tokens) return -1;
+            const int64_t p = place[s] - 1;
+            if (p >= begin && p < n) {
                 if (count) count[p]++;
                 continue;
             }
-            place[s] = n;
             token[n] = s;
             if (count) count[n] = 1;
-            n++;
+            place[s] = ++n;
         }
     }
     bounds[n_texts] = n;

@@ -155,7 +155,7 @@ def distinct_tokens(data: LabelledSequences) -> DistinctTokens:
     tokens = np.ascontiguousarray(data.tokens, dtype=np.int32)
     token, count = np.empty(len(tokens), dtype=np.int32), np.empty(len(tokens), dtype=np.int32)
     offsets = np.zeros(len(data) + 1, dtype=np.int64)
-    n_pairs = core.find_distinct(tokens, data.offsets, np.empty(data.n_vocabulary, np.int64), token, count, offsets)
+    n_pairs = core.find_distinct(tokens, data.offsets, np.zeros(data.n_vocabulary, np.int64), token, count, offsets)
     y = data.y.astype(np.int8)
     return DistinctTokens(token[:n_pairs].copy(), count[:n_pairs].copy(), offsets, y, data.n_vocabulary)
 

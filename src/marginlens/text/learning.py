@@ -79,7 +79,7 @@ def token_sets(tokens: IntArray, offsets: IntArray, n_tokens: int) -> TokenSets:
     """The distinct tokens of every text, from its tokens in the order of their places."""
     flat = np.ascontiguousarray(tokens, dtype=np.int32)
     token, bounds = np.empty(len(flat), dtype=np.int32), np.zeros(len(offsets), dtype=np.int64)
-    n_entries = core.find_distinct(flat, offsets, np.empty(n_tokens, dtype=np.int64), token, None, bounds)
+    n_entries = core.find_distinct(flat, offsets, np.zeros(n_tokens, dtype=np.int64), token, None, bounds)
     return TokenSets(token[:n_entries].copy(), bounds, n_tokens)
 
 

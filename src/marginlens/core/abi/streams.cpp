@@ -117,9 +117,9 @@ DOOR merge_counts(
 
 // The distinct tokens of every text in the order of their first occurrence, how often each occurs, and their offsets. Returns their number.
 DOOR find_distinct(
-    const int32_t *tokens,   // (n_entries) in 0..n_tokens-1
+    const int32_t *tokens,   // (n_entries)
     const int64_t *offsets,  // (n_offsets)
-    int64_t *place,          // (n_tokens), holding anything
+    int64_t *place,          // (n_tokens), zero before
     int32_t *distinct,       // (n_entries)
     int32_t *count,          // (n_entries) or none
     int64_t *bounds,         // (n_offsets)
