@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.embeddings.cpu_model import CompiledOneLayer
 from marginlens.embeddings.models import (
-    ADAMW_BETAS,
-    ADAMW_EPSILON,
     Parameters,
-    TrainingSettings,
     distinct_tokens,
     initial_parameters,
 )
 from marginlens.errors import missing_extra
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads
+from marginlens_papers.embeddings.cpu_model import CompiledOneLayer
+from marginlens_papers.embeddings.settings import ADAMW_BETAS, ADAMW_EPSILON, TrainingSettings
 
 WIDTH, BATCH, TOKENS, VOCABULARY = 2048, 128, 155, 7336
 STEPS = 6  # of each method, which take turns; the fastest counts

@@ -15,9 +15,8 @@ from marginlens import theory
 from marginlens.data import figure_1b, gaussian_tokens, sphere_tokens
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings import check_assumption_4
-from marginlens.embeddings.models import TrainingSettings, initial_parameters
+from marginlens.embeddings.models import initial_parameters
 from marginlens.embeddings.one_step import first_step, first_step_errors
-from marginlens.embeddings.train import train_embeddings
 from marginlens.gpu.margins import DeviceMargins
 from marginlens.graphs.priority import ranking_evidence
 from marginlens.graphs.stream import GraphSummary
@@ -30,6 +29,7 @@ from marginlens.svm.vocabulary import closed_form_candidate
 from marginlens.sweeps.run import SweepStatus
 from marginlens.sweeps.summary import CellSummary, Numbers, Shares, Summary
 from marginlens.theory.device_optimality import DeviceOptimality
+from marginlens_papers.embeddings import TrainingSettings, train_embeddings
 
 SEQUENCES = [[0, 1, 2], [1, 2, 3], [0, 3, 2]]
 LABELS = [1, -1, 1]

@@ -9,6 +9,7 @@ the classes apart gain attention and a vote, the others lose both. The picture h
 import matplotlib.pyplot as plt
 
 import marginlens as ml
+from marginlens_papers.embeddings import TrainingSettings, train_embeddings
 
 plt.rcParams.update(ml.plotting.STYLE)
 N_SEQUENCES = 2000
@@ -23,8 +24,8 @@ print(sequences)
 
 # %%
 # Train embeddings E, attention weights p and head v together.
-settings = ml.embeddings.TrainingSettings(d_model=128, epochs=EPOCHS, milestones=(), dtype="float64")
-run = ml.embeddings.train_embeddings(sequences, settings)
+settings = TrainingSettings(d_model=128, epochs=EPOCHS, milestones=(), dtype="float64")
+run = train_embeddings(sequences, settings)
 print(f"accuracy {run.accuracy:.3f}")
 
 # %%

@@ -182,13 +182,13 @@ def used_inside() -> tuple[Implementation, ...]:
 
 
 def registered() -> tuple[Implementation, ...]:
-    """Every statement that any module of the library implements or uses inside a function; imports them all."""
+    """Every statement that any module of the library or of `marginlens_papers` implements or uses inside a function; imports them all."""
     from marginlens.errors import MissingExtra
 
-    package = import_module("marginlens")
-    for module in pkgutil.walk_packages(package.__path__, "marginlens."):
-        with suppress(MissingExtra):  # parts that need an optional package implement no statement
-            import_module(module.name)
+    for name in filter(find_spec, ("marginlens", "marginlens_papers")):
+        for module in pkgutil.walk_packages(import_module(name).__path__, f"{name}."):
+            with suppress(MissingExtra):  # parts that need an optional package implement no statement
+                import_module(module.name)
     return implementations() + used_inside()
 
 

@@ -26,14 +26,14 @@ import numpy as np
 from marginlens.data.files import read_labelled
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import Levels, level_sequences
-from marginlens.embeddings.models import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
-from marginlens.embeddings.train import CURVES, FACTS, TABLE, close_look, digest
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.runtime.files import as_path, json_by_line, write_whole
-from marginlens.training.loop import Ending
-from marginlens.training.script import in_one_sentence
 from marginlens.typing import FloatArray
+from marginlens_papers.embeddings.settings import TrainingSettings
+from marginlens_papers.embeddings.train import CURVES, FACTS, TABLE, close_look, digest
+from marginlens_papers.training.loop import Ending
+from marginlens_papers.training.script import in_one_sentence
 from marginlens_papers.vision.results import VISION_FORM, VisionCurves, VisionSettings, curves_from, curves_to_dict
 
 LEVELS = "levels"  # what the source of K-level sequences is called

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marginlens.cli._completions import claim_ids
 from marginlens.cli._deferred import errors, rows, terminal
 from marginlens.cli._exit import EXIT_NOT_REPRODUCED, errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
@@ -19,6 +19,20 @@ if TYPE_CHECKING:
 
 _WORKERS = 4  # processes that compute claims side by side, at most
 _REPORT = Path("report")  # where the report is unless said otherwise
+_CLAIM = re.compile(r'^    "([A-Z]-\w+)": "', re.MULTILINE)
+
+
+def claim_ids(incomplete: str) -> list[str]:
+    """The claims whose ids begin so, those of installed packages too; after a comma another one.
+
+    They are read from the catalogue as text: importing it would take seconds.
+    """
+    from marginlens.runtime.packs import CLAIMS, pack_names
+
+    before, comma, last = incomplete.rpartition(",")
+    catalogue = Path(__file__).with_name("claims") / "catalogue.py"
+    known = [*_CLAIM.findall(catalogue.read_text(encoding="utf-8")), *pack_names(CLAIMS)]
+    return [f"{before}{comma}{name}" for name in known if name.lower().startswith(last.lower())]
 
 
 def reproduce(

@@ -26,9 +26,9 @@ from marginlens.risk import AttentionRisk, MatrixRisk
 from marginlens.runtime.files import as_path, json_by_line, write_whole
 from marginlens.runtime.versions import versions
 from marginlens.svm import MarginSolution, att_svm
-from marginlens.training.script import in_one_sentence
 from marginlens.typing import BoolArray, FloatArray, IntArray
 from marginlens_papers.archive import command_without_paths, results_folder
+from marginlens_papers.training.script import in_one_sentence
 
 NORM_RUNS_FORM = "marginlens shares of margins 1"
 USUAL_STEPS = 10_000  # of the runs for which sizes are given

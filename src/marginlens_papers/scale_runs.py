@@ -27,9 +27,9 @@ from marginlens.runtime.files import as_path, json_by_line, write_whole
 from marginlens.runtime.versions import versions
 from marginlens.sweeps import Plan, Sweep, sweep
 from marginlens.sweeps.table import batches
-from marginlens.training.script import in_one_sentence
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.archive import command_without_paths, results_folder
+from marginlens_papers.training.script import in_one_sentence
 
 SCALE_RUNS_FORM = "marginlens selections at scale 1"
 WIDTHS = (2, 5, 10, 100, 300, 500)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from marginlens.cli import _training as training
 from marginlens.cli._deferred import errors, rows, terminal
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
+from marginlens_papers.training import options as training
 
 
 def vision(
@@ -30,9 +30,7 @@ def vision(
     learning_rate: training.LearningRate = None,
     seed: training.RunSeed = None,
     device: training.Device = None,
-    assignments: Annotated[
-        list[str] | None, training.assignments_option("marginlens_papers", "vision/results.py")
-    ] = None,
+    assignments: Annotated[list[str] | None, training.assignments_option("vision/results.py")] = None,
     settings: training.SettingsText = None,
     list_settings: Annotated[
         bool, training.list_settings_option("marginlens_papers.vision.results", "VisionSettings")
@@ -61,7 +59,7 @@ def vision(
     with errors_as_sentences(
         path="{file}", data="{file}", set="{assignments}", folder="{out}", others="{assignments} {argument}"
     ):
-        from marginlens.training.script import RunRequest
+        from marginlens_papers.training.script import RunRequest
         from marginlens_papers.vision.results import VisionSettings
         from marginlens_papers.vision.run import SavedModels, run_vision
 

@@ -146,7 +146,7 @@ def test_an_unknown_label_is_one_sentence_with_what_is_near(label, near):
 
 
 def test_the_list_that_is_looked_up_is_that_of_the_code():
-    claims = catalogue.claims()  # which import what they show
+    claims = catalogue.claims()
     assert listed_statements() == statement_rows(registered(), claims), "statements.jsonl is stale: run make docs"
 
 

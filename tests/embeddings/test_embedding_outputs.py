@@ -6,14 +6,12 @@ import torch
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings import (
-    TrainingSettings,
-    evaluate,
     initial_parameters,
     loss_and_gradients,
     one_layer_outputs,
-    train_embeddings,
     two_layer_outputs,
 )
+from marginlens_papers.embeddings import TrainingSettings, evaluate, train_embeddings
 from tolerances import ROUNDING
 
 FLOAT32 = 1e-4  # how far outputs of sizes about one may be apart in single precision

@@ -14,11 +14,11 @@ import pytest
 
 import marginlens as ml
 from made_up_packs import on_the_path, write_pack
-from marginlens.cli._completions import claim_ids
 from marginlens.runtime.packs import CLAIMS, DATASETS, PackWarning
 from marginlens_papers import report
 from marginlens_papers.claim import Effort, Verdict
 from marginlens_papers.claims import catalogue
+from marginlens_papers.commands import claim_ids
 from tolerances import HANGING
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,11 +11,11 @@ from typer.main import get_command
 from marginlens.cli import app as cli
 from marginlens.data.files import write_labelled
 from marginlens.data.sequence_generators import Levels, level_sequences
-from marginlens.embeddings import RankCorrelations, TrainingSettings
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
 from marginlens_papers import archive
 from marginlens_papers.archive import archive_run, archived_runs, command_without_paths, read_run, results_folder
+from marginlens_papers.embeddings import RankCorrelations, TrainingSettings
 from marginlens_papers.vision import VisionSettings
 from one_command import exit_code_of
 from tolerances import KEPT_RANKS

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from marginlens.embeddings import TrainingSettings
 from marginlens.embeddings.statistics import TokenStatistics
 from marginlens_papers.archive import archived_runs
 from marginlens_papers.claim import Effort, Progress, Verdict
@@ -20,6 +19,7 @@ from marginlens_papers.claims.b.text_runs import (
     spearman,
     spearman_interval,
 )
+from marginlens_papers.embeddings import TrainingSettings
 from tolerances import ROUNDING
 
 # ---- numbers

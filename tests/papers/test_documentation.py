@@ -32,7 +32,7 @@ def test_the_pages_say_what_the_code_says():
 
 
 def test_every_statement_has_a_function_and_a_test():
-    claims = catalogue.claims()  # which import what they show
+    claims = catalogue.claims()
     assert gaps(registered(), cited_by_tests(ROOT), claims) == []
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from marginlens.errors import InputError
-from marginlens.training.checkpoint import Checkpoint
-from marginlens.training.loop import Callbacks, Ending
+from marginlens_papers.training.checkpoint import Checkpoint
+from marginlens_papers.training.loop import Callbacks, Ending
 from marginlens_papers.vision import training
 from marginlens_papers.vision.images import LabelledImages
 from marginlens_papers.vision.measure import ClsAttention

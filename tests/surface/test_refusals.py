@@ -8,12 +8,12 @@ import pytest
 import marginlens as ml
 from marginlens import data, embeddings, probe, svm, text
 from marginlens.dynamics.paths.next_token_law import path_law
-from marginlens.embeddings import TrainingSettings
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, as_nexttoken_loss
 from marginlens.nexttoken import WindowNgram, limit_risk, path_radius
 from marginlens.optimizers import Blockwise
 from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.text.evaluation import measures
+from marginlens_papers.embeddings import TrainingSettings
 from marginlens_papers.vision.training import VisionSettings
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fake_claims import changed
-from marginlens.training.loop import Ending
 from marginlens_papers.archive import ArchivedVisionRun, archived_vision_run
 from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims.a import vision as a_f67
 from marginlens_papers.claims.a.vision import DIGITS, trends
+from marginlens_papers.training.loop import Ending
 from marginlens_papers.vision.images import digit_images
 from marginlens_papers.vision.results import VisionCurves, VisionSettings
 from marginlens_papers.vision.training import train_vision

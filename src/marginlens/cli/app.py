@@ -27,7 +27,6 @@ COMMANDS = {
     "graph": Entry("marginlens.cli.graph", "graph", "Rank tokens by what the data say follows."),
     "probe": Entry("marginlens.cli.probe", "probe", "Measure what the attention heads of a model select."),
     "text": Entry("marginlens.cli.text", "app", "Classify texts and see which tokens decide."),
-    "embeddings": Entry("marginlens.cli.embeddings", "embeddings", "Train paper B's embeddings on encoded texts."),
     "lab": Entry("marginlens.cli.lab", "lab", "Open the interactive page, with a problem of yours."),
     "sweep": Entry("marginlens.cli.sweep", "app", "Run a grid of many small problems into a folder."),
     "statement": Entry("marginlens.cli.statement", "statement", "Find the function behind a theorem of the papers."),
@@ -35,6 +34,9 @@ COMMANDS = {
 PAPERS = {  # of the package marginlens_papers, where it is installed
     "reproduce": Entry("marginlens_papers.commands", "reproduce", "Run the papers' claims and write the report."),
     "claims": Entry("marginlens_papers.commands", "claims", "List every claim with its last result."),
+    "embeddings": Entry(
+        "marginlens_papers.embeddings_command", "embeddings", "Train paper B's embeddings on encoded texts."
+    ),
     "vision": Entry("marginlens_papers.vision_command", "vision", "Train paper A's vision transformers."),
 }
 OTHERS = {

@@ -7,13 +7,14 @@ import re
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import Annotated, Any
 
 import typer
 
-from marginlens.cli import papers_module
 from marginlens.cli._commands import is_quiet
 from marginlens.cli._completions import label_words
 from marginlens.cli._deferred import errors, terminal
@@ -86,8 +87,9 @@ def found(label: str | None) -> list[dict[str, Any]]:
 
 def _claims_of_packs() -> Iterable[Any]:
     """The claims that installed packages add, which are imported only where there are any."""
-    catalogue = papers_module("claims.catalogue") if pack_names(CLAIMS) else None
-    return () if catalogue is None else catalogue.added_claims()
+    if not pack_names(CLAIMS) or find_spec("marginlens_papers") is None:
+        return ()
+    return import_module("marginlens_papers.claims.catalogue").added_claims()
 
 
 def _wanted(label: str | None, labels: list[str]) -> list[str]:

@@ -1,10 +1,7 @@
 """Papers B and B': token embeddings trained together with attention."""
 
 from marginlens.embeddings.models import (
-    Evaluation,
     Parameters,
-    TrainingSettings,
-    evaluate,
     initial_parameters,
     loss_and_gradients,
     one_layer_outputs,
@@ -30,31 +27,17 @@ from marginlens.embeddings.statistics import (
     check_assumption_4,
     token_statistics,
 )
-from marginlens.embeddings.train import (
-    Ending,
-    EpochRecord,
-    RankCorrelations,
-    TrainingRun,
-    train_embeddings,
-)
 
 __all__ = [
-    "Ending",
-    "EpochRecord",
-    "Evaluation",
     "FirstStep",
     "Parameters",
     "ProvedBound",
-    "RankCorrelations",
     "SingleDecisiveToken",
     "TokenKind",
     "TokenStatistics",
-    "TrainingRun",
-    "TrainingSettings",
     "check_assumption_4",
     "directional_slope",
     "embedding_flow",
-    "evaluate",
     "first_step",
     "first_step_errors",
     "first_step_loss",
@@ -66,6 +49,5 @@ __all__ = [
     "mean_signed_share",
     "one_layer_outputs",
     "token_statistics",
-    "train_embeddings",
     "two_layer_outputs",
 ]

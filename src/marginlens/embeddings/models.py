@@ -1,9 +1,9 @@
-"""Both models of paper B on the distinct tokens of a sequence: settings, parameters, outputs, and the one-layer model's exact gradients."""
+"""Both models of paper B on the distinct tokens of a sequence: parameters, outputs, and the one-layer model's exact gradients."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy
@@ -14,65 +14,9 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import flat_sequences
 from marginlens.errors import positive_number, real_array, reject, whole_number
 from marginlens.papers import implements, uses
-from marginlens.training.settings import (
-    RunSettings,
-    choice,
-    flag,
-    non_negative,
-    positive,
-    text,
-    whole,
-    whole_numbers,
-)
 from marginlens.typing import FloatArray, IntArray
 
-ADAMW_BETAS = (0.9, 0.999)  # AdamW's defaults in torch.optim, which the paper leaves as they are
-ADAMW_EPSILON = 1e-8
-DECAY_OF_STEP = 0.1  # factor of the learning rate at each milestone
 _KINDS = (np.dtype(np.float32), np.dtype(np.float64))
-
-
-@implements("B", "App. E")
-@dataclass(frozen=True)
-class TrainingSettings(RunSettings):
-    """Choices of one training run; the defaults are the paper's for IMDB and Yelp.
-
-    Args:
-        layers: 1 for B Eq. (1), 2 for B Eq. (36). d_model: width d of an embedding.
-        epochs: passes over the data. batch: sequences in a step; the last step of an epoch may have fewer.
-        learning_rate, weight_decay: of AdamW. milestones: epochs after which the rate falls to a tenth.
-        train_v: whether the output vector v is trained with the rest, as in the experiments; the theory keeps it fixed.
-        seed: of the initial values and of the order of the sequences. device: "cpu", or "cuda" with an index or without.
-        dtype: "float32" or "float64", of all parameters and moments.
-        spread: typical norm of an embedding at the start; 1 is the theory's N(0, I/d), √d has entries of size one.
-        tf32: whether, on a GPU, the two-layer model's products of a sequence with itself round their factors to 10 bits; sums and all
-            else stay float32.
-    """
-
-    FREE: ClassVar[tuple[str, ...]] = ("epochs", "device")
-
-    layers: int = choice(1, 2)
-    d_model: int = whole(2048, at_least=1)
-    epochs: int = whole(500)
-    batch: int = whole(128, at_least=1)
-    learning_rate: float = positive(0.01)
-    weight_decay: float = non_negative(1e-8)
-    milestones: tuple[int, ...] = whole_numbers((100, 200), "a list of epochs")
-    train_v: bool = flag(True)
-    seed: int = whole(0)
-    device: str = text("cpu", "cpu or cuda")
-    dtype: str = choice("float32", "float64")
-    spread: float = positive(1.0)
-    tf32: bool = flag(False)
-
-    @classmethod
-    def for_synthetic_data(cls, **changes: Any) -> TrainingSettings:
-        """The paper's settings for its synthetic data (B Fig 2): 196 epochs, rate 1e-4, weight decay 1e-4; `changes` replace others."""
-        return cls(**{"epochs": 196, "learning_rate": 1e-4, "weight_decay": 1e-4, **changes})
-
-    def rate(self, epoch: int) -> float:
-        """The learning rate in an epoch, counted from 0."""
-        return self.learning_rate * DECAY_OF_STEP ** sum(epoch >= milestone for milestone in self.milestones)
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,11 +104,6 @@ def distinct_tokens(data: LabelledSequences) -> DistinctTokens:
     return DistinctTokens(token[:n_pairs].copy(), count[:n_pairs].copy(), offsets, y, data.n_vocabulary)
 
 
-def batches_of(n_samples: int, batch: int) -> list[tuple[int, int]]:
-    """First and last place, in the order of an epoch, of each of its minibatches; the last one may be smaller."""
-    return [(first, min(first + batch, n_samples)) for first in range(0, n_samples, batch)]
-
-
 def scalar_gradients(pairs: DistinctTokens, samples: IntArray, a: Any, b: Any) -> tuple[FloatArray, FloatArray]:
     r"""Derivatives of the summed loss of some sequences by a and b, and their outputs f.
 
@@ -216,13 +155,6 @@ def loss_and_gradients(E: Any, p: Any, v: Any, sequences: Any, y: Any = None) ->
 LAYER_NORM_EPSILON = 1e-5  # torch's default
 
 
-class Evaluation(NamedTuple):
-    """The mean logistic loss of some sequences, and the share whose label has the sign of the output."""
-
-    loss: float
-    accuracy: float
-
-
 @implements("B", "Eq. (1)")
 def one_layer_outputs(E: Any, p: Any, v: Any, sequences: Any) -> FloatArray:
     r"""The output of the one-layer model for every sequence.
@@ -265,20 +197,6 @@ def two_layer_outputs(E: Any, p: Any, v: Any, sequences: Any) -> FloatArray:
         normed = centred / np.sqrt(np.mean(centred * centred, axis=1, keepdims=True) + LAYER_NORM_EPSILON)
         outputs[i] = scipy.special.softmax(normed @ model.p + log_count) @ (normed @ model.v)
     return outputs
-
-
-def evaluate(outputs: Any, y: Any) -> Evaluation:
-    r"""The mean logistic loss :math:`\frac1n \sum_i \log(1 + e^{-y_i f_i})` and the accuracy of some outputs.
-
-    Args:
-        outputs: (n_samples,) f. y: (n_samples,) labels, each -1 or +1, or `LabelledSequences` that hold them.
-    """
-    f = real_array(outputs, "outputs", ("n_samples",))
-    labels = y.y if isinstance(y, LabelledSequences) else real_array(y, "y", ("n_samples",))
-    if not len(f) or labels.shape != f.shape or not np.isin(labels, (-1.0, 1.0)).all():
-        raise reject("y", f"labels, each -1 or +1, of shape {f.shape}, of at least one output", f"shape {labels.shape}")
-    margins = labels * f
-    return Evaluation(float(np.mean(np.logaddexp(0.0, -margins))), float(np.mean(margins > 0.0)))
 
 
 def _model_and_tokens(E: Any, p: Any, v: Any, sequences: Any) -> tuple[Parameters, DistinctTokens]:

@@ -2,4 +2,5 @@
 
 from marginlens_papers.documentation import main
 
-main()
+if __name__ == "__main__":
+    main()

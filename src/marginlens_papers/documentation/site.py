@@ -19,7 +19,6 @@ from posixpath import normpath, relpath
 from marginlens.errors import InputError, MissingExtra
 from marginlens.papers import registered
 from marginlens_papers.claim import Effort
-from marginlens_papers.claims import catalogue
 from marginlens_papers.documentation.api_pages import FOLDER as API
 from marginlens_papers.documentation.api_pages import api_pages, statement_anchor
 from marginlens_papers.documentation.gallery import example_files, gallery_headers, is_example, uses_in
@@ -100,7 +99,6 @@ def stage_source(root: Path, folder: Path, *, shows_source: bool = True) -> Path
     if not (root / "docs" / "conf.py").is_file():
         raise InputError(f"{root} is no checkout of marginlens: it has no docs/conf.py.")
     names = public_names()
-    catalogue.claims()  # which import what they show
     statements = registered()
     links = _Links(root, {f"{entry.defined_in[0]}.{entry.defined_in[1]}": entry for entry in names})
     contents = contents_of(root / "docs")

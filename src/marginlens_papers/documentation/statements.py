@@ -230,7 +230,7 @@ def pages(root: Path) -> dict[str, str]:
     if not (root / "tests").is_dir() or not (root / README).is_file():
         raise InputError(f"{root} is no checkout of marginlens: it has no tests or no {README}.")
     claims, tests = catalogue.claims(), cited_by_tests(root)
-    functions = registered()  # those that the claims have imported among them
+    functions = registered()
     readme = (root / README).read_text(encoding="utf-8")
     return {
         THEOREMS: theorems_page(functions, tests, claims),
@@ -243,6 +243,5 @@ def write_pages(root: Path) -> None:
     """Write them, and say on stderr which labels lack a function or a test."""
     for name, text in pages(root).items():
         (root / name).write_text(text, encoding="utf-8")
-    claims = catalogue.claims()  # which import what they show
-    for gap in gaps(registered(), cited_by_tests(root), claims):
+    for gap in gaps(registered(), cited_by_tests(root), catalogue.claims()):
         print(gap, file=sys.stderr)

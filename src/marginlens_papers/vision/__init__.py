@@ -1,6 +1,6 @@
 """Paper A's real experiment: vision transformers whose attention gets sparser as they train."""
 
-from marginlens.training.loop import Ending
+from marginlens_papers.training.loop import Ending
 from marginlens_papers.vision.images import LabelledImages, digit_images, read_images
 from marginlens_papers.vision.measure import ClsAttention, cls_attention, key_query_norms
 from marginlens_papers.vision.results import VisionCurves, VisionEpochRecord, VisionRun, VisionSettings

@@ -11,9 +11,9 @@ import numpy as np
 
 from marginlens.errors import reject
 from marginlens.runtime.files import json_by_line, write_whole
-from marginlens.training.loop import Ending
-from marginlens.training.settings import RunSettings, choice, flag, non_negative, positive, text, whole
 from marginlens.typing import FloatArray
+from marginlens_papers.training.loop import Ending
+from marginlens_papers.training.settings import RunSettings, choice, flag, non_negative, positive, text, whole
 
 MOMENTUM = 0.9  # of stochastic gradient descent
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from marginlens.errors import reject
-from marginlens.training.loop import Callbacks, epoch_display
-from marginlens.training.script import RunRequest, beginning, check_folder, time_left, versions_on
+from marginlens_papers.training.loop import Callbacks, epoch_display
+from marginlens_papers.training.script import RunRequest, beginning, check_folder, time_left, versions_on
 from marginlens_papers.vision.images import digit_images, read_images
 from marginlens_papers.vision.results import FACTS, VisionEpochRecord, VisionRun, VisionSettings
 from marginlens_papers.vision.training import train_vision

@@ -11,10 +11,10 @@ import numpy as np
 
 from marginlens.errors import reject, whole_number
 from marginlens.papers import implements
-from marginlens.training.checkpoint import checkpoint_path
-from marginlens.training.loop import Callback, Ending, Schedule, TrainingLoop
-from marginlens.training.settings import settings_or_default, torch_device
 from marginlens.typing import FloatArray, IntArray
+from marginlens_papers.training.checkpoint import checkpoint_path
+from marginlens_papers.training.loop import Callback, Ending, Schedule, TrainingLoop
+from marginlens_papers.training.settings import settings_or_default, torch_device
 from marginlens_papers.vision.images import LabelledImages
 from marginlens_papers.vision.measure import cls_attention, key_query_norms
 from marginlens_papers.vision.model import (

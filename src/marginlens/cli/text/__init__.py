@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from marginlens.cli._commands import Entry, group
+
+PAPERS = {  # of the package marginlens_papers, where it is installed
+    "figure": Entry("marginlens_papers.figure_command", "figure", "Draw what each token says to a model."),
+    "encode": Entry("marginlens_papers.encode_command", "encode", "Encode labelled texts as paper B does."),
+}
 
 app = group(
     {
@@ -12,8 +19,7 @@ app = group(
             "marginlens.cli.text.evaluate", "evaluate", "Say how well a model classifies labelled texts."
         ),
         "explain": Entry("marginlens.cli.text.explain", "explain", "Classify texts, and show which tokens decide."),
-        "figure": Entry("marginlens.cli.text.figure", "figure", "Draw what each token says to a model."),
-        "encode": Entry("marginlens.cli.text.encode", "encode", "Encode labelled texts as paper B does."),
+        **(PAPERS if find_spec("marginlens_papers") else {}),
     },
     help="Classify texts and see which tokens decide.",
 )

@@ -61,7 +61,6 @@ NoHeader = Annotated[
     bool, typer.Option("--no-header", help="The first row of a table is data: columns are numbered from 1.")
 ]
 DropEmpty = Annotated[bool, typer.Option("--drop", help="Leave out rows without a text or a label, and count them.")]
-DropWithoutTokens = Annotated[bool, typer.Option("--drop", help="Leave out texts without any token that is kept.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of everything random.")]
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import marginlens as ml
 from marginlens.probe.heads.sparsity import relative_sparsity
 from marginlens.result.palette import ACCENTS, INK, PATH
-from marginlens.training.loop import Ending
 from marginlens.typing import Axes, Figure
 from marginlens_papers.archive import ArchivedVisionRun, archived_vision_run
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.training.loop import Ending
 from marginlens_papers.vision.images import digit_images
 from marginlens_papers.vision.results import VisionCurves, VisionRun, VisionSettings
 from marginlens_papers.vision.training import chosen_images, train_vision

@@ -9,12 +9,12 @@ import numpy as np
 import marginlens as ml
 from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.directions import correlation
-from marginlens.embeddings.models import TrainingSettings
-from marginlens.embeddings.train import TrainingRun, train_embeddings
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.archive import LEVELS, ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.b.text_runs import Ranks, panels, ranks_of, spearman
+from marginlens_papers.embeddings.settings import TrainingSettings
+from marginlens_papers.embeddings.train import TrainingRun, train_embeddings
 
 SEED = 2
 SIZES, SEEDS = (

@@ -11,11 +11,11 @@ import numpy as np
 from scipy.stats import norm, rankdata
 
 import marginlens as ml
-from marginlens.embeddings.models import TrainingSettings
-from marginlens.embeddings.train import FREQUENT
 from marginlens.typing import Axes, Figure, FloatArray, IntArray
 from marginlens_papers.archive import ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Verdict, Words
+from marginlens_papers.embeddings.settings import TrainingSettings
+from marginlens_papers.embeddings.train import FREQUENT
 
 SOURCES = {"imdb": "IMDB", "yelp": "Yelp"}
 CONTROLS = {  # data of another size than the claims', kept to tell the size of the data from its kind

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from marginlens.cli import papers_module
 from marginlens.cli._deferred import errors, files, np, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
@@ -66,9 +65,10 @@ def figure(
 
 def _read_points(source: Path, label: str | None) -> tuple[TokenPoints, str]:
     """The tokens of a model, a training run or a kept run, and what to call them."""
-    from marginlens.embeddings.train import TABLE
     from marginlens.plotting.tokens import TokenPoints
     from marginlens.text.classifier import SETTINGS_FILE, AttentionTextClassifier
+    from marginlens_papers.archive import read_run
+    from marginlens_papers.embeddings.train import TABLE
 
     if (source / SETTINGS_FILE).is_file():
         model = AttentionTextClassifier.load(source)
@@ -76,9 +76,8 @@ def _read_points(source: Path, label: str | None) -> tuple[TokenPoints, str]:
     refuse_options("unless a model is drawn", label=label)
     if (source / TABLE).is_file():
         return _read_table(source / TABLE), f"Tokens of the run {source.resolve().name}"
-    archive = papers_module("archive") if source.is_file() and source.suffix.lower() == ".json" else None
-    if archive is not None:
-        run = archive.read_run(source)
+    if source.is_file() and source.suffix.lower() == ".json":
+        run = read_run(source)
         known = run.statistics
         return TokenPoints.of(known.posterior_difference, run.a, run.b, known.count, run.names), run.summary
     got = f"{str(source)!r}, which is {'something else' if source.exists() else 'not there'}"

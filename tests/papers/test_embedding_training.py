@@ -10,11 +10,11 @@ import pytest
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import Levels, level_sequences
-from marginlens.embeddings import Ending, RankCorrelations, TrainingSettings, train, train_embeddings
-from marginlens.embeddings.torch_models import DeviceOneLayer
 from marginlens.errors import InputError
-from marginlens.training.checkpoint import Checkpoint
-from marginlens.training.loop import Callbacks
+from marginlens_papers.embeddings import Ending, RankCorrelations, TrainingSettings, train, train_embeddings
+from marginlens_papers.embeddings.torch_models import DeviceOneLayer
+from marginlens_papers.training.checkpoint import Checkpoint
+from marginlens_papers.training.loop import Callbacks
 
 LAW = Levels(deltas=(0.3, 0.1), sizes=(6, 9), n_irrelevant=20, share=0.4)
 MODELS = ["compiled", "torch", "two layers"]

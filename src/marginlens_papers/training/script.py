@@ -15,7 +15,7 @@ from typing import Any
 from marginlens.errors import InputError, MissingExtra, positive_number, reject
 from marginlens.runtime.files import check_writable
 from marginlens.runtime.versions import versions
-from marginlens.training.settings import RunSettings, torch_device
+from marginlens_papers.training.settings import RunSettings, torch_device
 
 EXIT_UNUSABLE, EXIT_INTERRUPTED = 2, 130
 _LEAST_SECONDS = 1e-3  # left for training where reading the data took all of the time

@@ -13,11 +13,11 @@ import numpy as np
 from marginlens.data.files import read_labelled
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import Levels, level_sequences
-from marginlens.embeddings.models import TrainingSettings
-from marginlens.embeddings.train import FACTS, EpochRecord, TrainingRun, train_embeddings
 from marginlens.errors import reject
-from marginlens.training.loop import Callbacks, epoch_display
-from marginlens.training.script import RunRequest, beginning, check_folder, time_left, versions_on
+from marginlens_papers.embeddings.settings import TrainingSettings
+from marginlens_papers.embeddings.train import FACTS, EpochRecord, TrainingRun, train_embeddings
+from marginlens_papers.training.loop import Callbacks, epoch_display
+from marginlens_papers.training.script import RunRequest, beginning, check_folder, time_left, versions_on
 
 EVERY = 50  # epochs between two checkpoints
 LENGTH = 256  # tokens of a K-level sequence

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from marginlens.errors import positive_number, reject, whole_number
 from marginlens.runtime.interrupts import deferred_interrupts
-from marginlens.training.checkpoint import Checkpoint
-from marginlens.training.settings import RunSettings
+from marginlens_papers.training.checkpoint import Checkpoint
+from marginlens_papers.training.settings import RunSettings
 
 
 class Ending(Enum):

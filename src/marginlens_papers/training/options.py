@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from marginlens.cli._completions import DEVICES, setting_names, words_of
+from marginlens.cli._completions import DEVICES, words_of
 from marginlens.cli._deferred import errors, terminal
 from marginlens.cli._exit import EXIT_NOT_REPRODUCED
 
 if TYPE_CHECKING:
-    from marginlens.training.loop import Ending
-    from marginlens.training.settings import RunSettings
+    from marginlens_papers.training.loop import Ending
+    from marginlens_papers.training.settings import RunSettings
 
+_SETTING = re.compile(r"^    (\w+): [\w\[\], .]+ = \w+\(", re.MULTILINE)
 RunFolder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the results go.", show_default=False)]
 Checkpoint = Annotated[
     Path | None,
@@ -36,14 +37,24 @@ Device = Annotated[
 ]
 
 
-def assignments_option(package: str, file: str) -> Any:
-    """The option --set of a command whose settings a file of a package lists."""
+def assignments_option(file: str) -> Any:
+    """The option --set of a command whose settings a file of this package lists."""
     return typer.Option(
         "--set",
         metavar="NAME=VALUE",
         help="Another setting, such as layers=2; repeat it for several.",
-        autocompletion=setting_names(package, file),
+        autocompletion=setting_names(file),
     )
+
+
+def setting_names(file: str) -> Callable[[str], list[str]]:
+    """The completion of --set: the settings that a file of this package lists, each with the sign behind which its value is typed."""
+
+    def matching(incomplete: str) -> list[str]:
+        names = _SETTING.findall(Path(__file__).parents[1].joinpath(file).read_text(encoding="utf-8"))
+        return [f"{name}=" for name in names if f"{name}=".startswith(incomplete)]
+
+    return matching
 
 
 SettingsText = Annotated[
@@ -81,7 +92,7 @@ def chosen_settings(
     kind: type[RunSettings], text: str | None, assignments: list[str] | None, **options: Any
 ) -> RunSettings:
     """The settings of --settings, --set and the options of their names, of which the later go before the earlier."""
-    from marginlens.training.script import parse_settings
+    from marginlens_papers.training.script import parse_settings
 
     values = {} if text is None else parse_settings(text)
     usual = kind().to_dict()

@@ -8,16 +8,10 @@ from typing import Any
 import numpy as np
 
 from marginlens import core
-from marginlens.embeddings.models import (
-    ADAMW_BETAS,
-    ADAMW_EPSILON,
-    DistinctTokens,
-    Parameters,
-    TrainingSettings,
-    scalar_gradients,
-)
+from marginlens.embeddings.models import DistinctTokens, Parameters, scalar_gradients
 from marginlens.runtime.threads import in_parts
 from marginlens.typing import IntArray
+from marginlens_papers.embeddings.settings import ADAMW_BETAS, ADAMW_EPSILON, TrainingSettings
 
 _ROW_SHARES = (
     8  # of the rows that occur, each summed up on its own; however many threads take them, the result is the same

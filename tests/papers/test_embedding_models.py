@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.embeddings import TrainingSettings
-from marginlens.embeddings.cpu_model import CompiledOneLayer
-from marginlens.embeddings.models import Parameters, batches_of, distinct_tokens, initial_parameters, loss_and_gradients
-from marginlens.embeddings.torch_models import DeviceOneLayer, DeviceTwoLayer
+from marginlens.embeddings.models import Parameters, distinct_tokens, initial_parameters, loss_and_gradients
+from marginlens_papers.embeddings import TrainingSettings
+from marginlens_papers.embeddings.cpu_model import CompiledOneLayer
+from marginlens_papers.embeddings.settings import batches_of
+from marginlens_papers.embeddings.torch_models import DeviceOneLayer, DeviceTwoLayer
 from tolerances import AUTOGRAD, LOOP_AGREEMENT, ROUNDING
 
 MODELS = {"compiled": (1, CompiledOneLayer), "torch": (1, DeviceOneLayer), "two layers": (2, DeviceTwoLayer)}

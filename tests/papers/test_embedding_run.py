@@ -8,11 +8,11 @@ import sys
 import numpy as np
 import pytest
 
-from marginlens.cli._training import settings_rows
 from marginlens.data.files import read_labelled, write_labelled
 from marginlens.data.sequence_generators import Levels, level_sequences
-from marginlens.embeddings import TrainingSettings
 from marginlens_papers.archive import archive_run, read_run
+from marginlens_papers.embeddings import TrainingSettings
+from marginlens_papers.training.options import settings_rows
 from marginlens_papers.vision import VisionSettings
 from one_command import exit_code_of
 
@@ -167,7 +167,7 @@ def test_a_run_that_diverges_is_no_success(encoded, tmp_path, capsys):
 
 
 def test_training_imports_neither_rich_nor_the_command_line():
-    code = "import sys, marginlens.embeddings.run; print([m for m in ('rich', 'typer', 'torch') if m in sys.modules])"
+    code = "import sys, marginlens_papers.embeddings.run; print([m for m in ('rich', 'typer', 'torch') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

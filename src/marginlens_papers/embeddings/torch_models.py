@@ -10,18 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.embeddings.models import (
-    ADAMW_BETAS,
-    ADAMW_EPSILON,
-    LAYER_NORM_EPSILON,
-    DistinctTokens,
-    Parameters,
-    TrainingSettings,
-    batches_of,
-)
+from marginlens.embeddings.models import LAYER_NORM_EPSILON, DistinctTokens, Parameters
 from marginlens.papers import implements
-from marginlens.training.settings import torch_device
 from marginlens.typing import IntArray
+from marginlens_papers.embeddings.settings import ADAMW_BETAS, ADAMW_EPSILON, TrainingSettings, batches_of
+from marginlens_papers.training.settings import torch_device
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from marginlens.embeddings import TrainingSettings
 from marginlens.errors import InputError, MissingExtra
-from marginlens.training.loop import epoch_display
-from marginlens.training.script import in_one_sentence, parse_settings, time_left
-from marginlens.training.settings import settings_or_default, torch_device
 from marginlens_papers.archive import command_without_paths
+from marginlens_papers.embeddings import TrainingSettings
+from marginlens_papers.training.loop import epoch_display
+from marginlens_papers.training.script import in_one_sentence, parse_settings, time_left
+from marginlens_papers.training.settings import settings_or_default, torch_device
 from marginlens_papers.vision.results import VisionSettings
 
 # ---- settings

@@ -16,7 +16,6 @@ from marginlens.cli._options import AsJson, Quiet
 from marginlens.cli.text._options import (
     OF_TEXT_FILE,
     Delimiter,
-    DropWithoutTokens,
     Encoding,
     FileForm,
     LabelColumn,
@@ -68,7 +67,7 @@ def encode(
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     no_header: NoHeader = False,
-    drop: DropWithoutTokens = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Leave out texts without any token that is kept.")] = False,
     seed: Seed = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,

@@ -11,38 +11,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.embeddings.models import (
     DistinctTokens,
-    Evaluation,
     Parameters,
-    TrainingSettings,
-    batches_of,
     distinct_tokens,
-    evaluate,
     initial_parameters,
     one_layer_outputs,
     two_layer_outputs,
 )
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
-from marginlens.errors import reject, whole_number
+from marginlens.errors import real_array, reject, whole_number
 from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.runtime.files import write_whole
-from marginlens.training.checkpoint import checkpoint_path
-from marginlens.training.loop import Callback, Ending, Schedule, TrainingLoop
-from marginlens.training.settings import settings_or_default, torch_device
 from marginlens.typing import FloatArray, IntArray
+from marginlens_papers.embeddings.settings import TrainingSettings, batches_of
+from marginlens_papers.training.checkpoint import checkpoint_path
+from marginlens_papers.training.loop import Callback, Ending, Schedule, TrainingLoop
+from marginlens_papers.training.settings import settings_or_default, torch_device
 
 FREQUENT = 200  # occurrences from which a token's posterior difference is taken as known
 CURVES = ("loss", "correlation_v", "correlation_p", "held_out_loss", "held_out_accuracy")  # of an epoch's record
 DENSE_EPOCHS = 20  # the first epochs, all of which are measured closely
 EPOCHS_PER_DECADE = 40  # of the later epochs, which are measured closely
 TABLE, FACTS = "tokens.csv", "run.json"
+
+
+class Evaluation(NamedTuple):
+    """The mean logistic loss of some sequences, and the share whose label has the sign of the output."""
+
+    loss: float
+    accuracy: float
 
 
 @dataclass(frozen=True)
@@ -254,11 +258,11 @@ def train_embeddings(
 def model_of(pairs: DistinctTokens, start: Parameters, settings: TrainingSettings) -> Any:
     """The model that the settings ask for, on their device."""
     if settings.layers == 1 and settings.device == "cpu":
-        from marginlens.embeddings.cpu_model import CompiledOneLayer
+        from marginlens_papers.embeddings.cpu_model import CompiledOneLayer
 
         return CompiledOneLayer(pairs, start, settings)
     torch_device(settings.device)
-    from marginlens.embeddings.torch_models import DeviceOneLayer, DeviceTwoLayer
+    from marginlens_papers.embeddings.torch_models import DeviceOneLayer, DeviceTwoLayer
 
     return (DeviceOneLayer if settings.layers == 1 else DeviceTwoLayer)(pairs, start, settings)
 
@@ -345,6 +349,20 @@ class _EmbeddingLoop(TrainingLoop):
             ending,
             *self._held_out(),
         )
+
+
+def evaluate(outputs: Any, y: Any) -> Evaluation:
+    r"""The mean logistic loss :math:`\frac1n \sum_i \log(1 + e^{-y_i f_i})` and the accuracy of some outputs.
+
+    Args:
+        outputs: (n_samples,) f. y: (n_samples,) labels, each -1 or +1, or `LabelledSequences` that hold them.
+    """
+    f = real_array(outputs, "outputs", ("n_samples",))
+    labels = y.y if isinstance(y, LabelledSequences) else real_array(y, "y", ("n_samples",))
+    if not len(f) or labels.shape != f.shape or not np.isin(labels, (-1.0, 1.0)).all():
+        raise reject("y", f"labels, each -1 or +1, of shape {f.shape}, of at least one output", f"shape {labels.shape}")
+    margins = labels * f
+    return Evaluation(float(np.mean(np.logaddexp(0.0, -margins))), float(np.mean(margins > 0.0)))
 
 
 def _evaluated(outputs: FloatArray, y: FloatArray) -> Evaluation:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from marginlens.cli import _training as training
 from marginlens.cli._deferred import errors, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet
+from marginlens_papers.training import options as training
 
 _CALLED = {  # what the command calls arguments of the library
     "path": "{file}",
@@ -50,10 +50,10 @@ def embeddings(
     learning_rate: training.LearningRate = None,
     seed: training.RunSeed = None,
     device: training.Device = None,
-    assignments: Annotated[list[str] | None, training.assignments_option("marginlens", "embeddings/models.py")] = None,
+    assignments: Annotated[list[str] | None, training.assignments_option("embeddings/settings.py")] = None,
     settings: training.SettingsText = None,
     list_settings: Annotated[
-        bool, training.list_settings_option("marginlens.embeddings.models", "TrainingSettings")
+        bool, training.list_settings_option("marginlens_papers.embeddings.settings", "TrainingSettings")
     ] = False,
     checkpoint: training.Checkpoint = None,
     every: Annotated[int, typer.Option(metavar="N", help="Epochs between two checkpoints.")] = 50,
@@ -74,9 +74,9 @@ def embeddings(
         marginlens embeddings --list-settings
     """
     with errors_as_sentences(**_CALLED, others="{assignments} {argument}"):
-        from marginlens.embeddings.models import TrainingSettings
-        from marginlens.embeddings.run import EmbeddingSource, run_embeddings
-        from marginlens.training.script import RunRequest
+        from marginlens_papers.embeddings.run import EmbeddingSource, run_embeddings
+        from marginlens_papers.embeddings.settings import TrainingSettings
+        from marginlens_papers.training.script import RunRequest
 
         if file is None and levels is None:
             raise errors.reject("file", "given, or --levels in its place", "none")

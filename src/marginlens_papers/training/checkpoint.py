@@ -13,7 +13,7 @@ import numpy as np
 
 from marginlens.errors import InputError, reject
 from marginlens.runtime.files import check_place, written_aside
-from marginlens.training.settings import RunSettings
+from marginlens_papers.training.settings import RunSettings
 
 _VERSION = 2
 _HEADER = "header"  # the array that holds everything but arrays, as JSON

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.training.checkpoint import Checkpoint, checkpoint_path
-from marginlens.training.loop import Callbacks, Ending, Schedule, TrainingLoop
-from marginlens.training.settings import RunSettings, positive, whole
+from marginlens_papers.training.checkpoint import Checkpoint, checkpoint_path
+from marginlens_papers.training.loop import Callbacks, Ending, Schedule, TrainingLoop
+from marginlens_papers.training.settings import RunSettings, positive, whole
 
 EPOCHS, STEPS, EVERY = 5, 3, 2
 
