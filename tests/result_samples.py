@@ -16,7 +16,7 @@ from marginlens.data import figure_1b, gaussian_tokens, sphere_tokens
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings import check_assumption_4
 from marginlens.embeddings.models import initial_parameters
-from marginlens.embeddings.one_step import first_step, first_step_errors
+from marginlens.embeddings.one_step import first_step
 from marginlens.gpu.margins import DeviceMargins
 from marginlens.graphs.priority import ranking_evidence
 from marginlens.graphs.stream import GraphSummary
@@ -30,6 +30,20 @@ from marginlens.sweeps.run import SweepStatus
 from marginlens.sweeps.summary import CellSummary, Numbers, Shares, Summary
 from marginlens.theory.device_optimality import DeviceOptimality
 from marginlens_papers.embeddings import TrainingSettings, train_embeddings
+from marginlens_papers.lemmas.direction_cases import dominance, judge_direction
+from marginlens_papers.lemmas.feasible_selections import feasible_selections
+from marginlens_papers.lemmas.first_step import first_step_errors
+from marginlens_papers.lemmas.gradient_conditions import gradient_budget, key_inequality, local_gradient_bounds
+from marginlens_papers.lemmas.joint_risk import joint_risk_bounds, selection_quadrant
+from marginlens_papers.lemmas.mixing import check_mixing
+from marginlens_papers.lemmas.multi_token import multi_token_limit
+from marginlens_papers.lemmas.selection_slopes import (
+    DominantSlope,
+    OwnMaxMargin,
+    local_optimality,
+    softmax_weight_bounds,
+)
+from marginlens_papers.lemmas.separator import constructive_separator
 
 SEQUENCES = [[0, 1, 2], [1, 2, 3], [0, 3, 2]]
 LABELS = [1, -1, 1]
@@ -91,13 +105,13 @@ def theorems():
     yield "a cone", cone
     yield "a margin of a direction", theory.directional_margin(data, [1.0, 0.0], v)
     yield "margins of directions", theory.directional_margin(batch, q, heads)
-    yield "dominance", theory.dominance(data, v, [1.0, 0.0], [1.0, -0.1])
-    yield "dominance in a batch", theory.dominance(batch, heads, q, q)
-    yield "a verdict on a direction", theory.judge_direction(data, v, ml.Cone([1.0, 0.3], 0.01, 10.0))
-    yield "Lemma 3", theory.key_inequality(np.log(rng.dirichlet(q, 5)), rng.random((5, 3)), rng.random((5, 3)))
-    yield "bounds in a cone", theory.local_gradient_bounds(data, v, cone, cone.sample(9, 0))
-    yield "a budget of gradients", theory.gradient_budget(data, v, n_steps=20)
-    yield "a separator", theory.constructive_separator(plain[0], head[0])
+    yield "dominance", dominance(data, v, [1.0, 0.0], [1.0, -0.1])
+    yield "dominance in a batch", dominance(batch, heads, q, q)
+    yield "a verdict on a direction", judge_direction(data, v, ml.Cone([1.0, 0.3], 0.01, 10.0))
+    yield "Lemma 3", key_inequality(np.log(rng.dirichlet(q, 5)), rng.random((5, 3)), rng.random((5, 3)))
+    yield "bounds in a cone", local_gradient_bounds(data, v, cone, cone.sample(9, 0))
+    yield "a budget of gradients", gradient_budget(data, v, n_steps=20)
+    yield "a separator", constructive_separator(plain[0], head[0])
     yield "the law of residual attention", theory.residual_law(data, v, [1])
     yield (
         "laws of residual attention",
@@ -112,16 +126,16 @@ def theorems():
     yield "optimality on a device", DeviceOptimality(solved, margins - 0.4, kinds, margins, None, 1)
     yield "a label margin", theory.label_margin(plain[0], [0, 1])
     yield "best selections", theory.best_selections(plain[0])
-    yield "a quadrant", theory.selection_quadrant(plain[0], rng.standard_normal((7, 3)), [0, 1])
+    yield "a quadrant", selection_quadrant(plain[0], rng.standard_normal((7, 3)), [0, 1])
     best = theory.best_selections(plain[0]).selections[0]
     yield "a radius of the head", theory.head_radius(plain[0], best)
-    yield "bounds on joint risks", theory.joint_risk_bounds(plain[0], best, 10.0, 10.0, gamma=0.5)
+    yield "bounds on joint risks", joint_risk_bounds(plain[0], best, 10.0, 10.0, gamma=0.5)
     mixed, w, sets = ml.data.label_mixing(3, 5, 2, 6, 0)
     yield "constants of mixing", theory.mixing_constants(mixed, w, sets)
-    yield "pairs that mix", theory.check_mixing(mixed, w, sets, n_points=40)
-    yield "pairs that contradict", theory.check_mixing(mixed, w, [chosen[:1] for chosen in sets], n_points=60)
+    yield "pairs that mix", check_mixing(mixed, w, sets, n_points=40)
+    yield "pairs that contradict", check_mixing(mixed, w, [chosen[:1] for chosen in sets], n_points=60)
     shares = np.full((2, 3), 1.0 / 3.0)
-    yield "a limit on sets of tokens", theory.multi_token_limit(plain[0], [[0, 1], [2]], shares, np.ones(3))
+    yield "a limit on sets of tokens", multi_token_limit(plain[0], [[0, 1], [2]], shares, np.ones(3))
 
 
 def vocabulary():
@@ -130,13 +144,13 @@ def vocabulary():
     data = LabelledSequences(SEQUENCES, LABELS)
     ranks = theory.token_ranks(E, p, data)
     yield "ranks of tokens", ranks
-    yield "local optimality of a direction", theory.local_optimality(E, p, p, data)
-    yield "feasible selections", theory.feasible_selections(E, data)
-    yield "bounds on weights", theory.softmax_weight_bounds(E, p, data)
-    yield "a slope that dominates", theory.vocabulary_selections.DominantSlope(1.1, -1.0, 0.2, 0.3, 0.1, 2.0, 3.0)
+    yield "local optimality of a direction", local_optimality(E, p, p, data)
+    yield "feasible selections", feasible_selections(E, data)
+    yield "bounds on weights", softmax_weight_bounds(E, p, data)
+    yield "a slope that dominates", DominantSlope(1.1, -1.0, 0.2, 0.3, 0.1, 2.0, 3.0)
     yield (
         "a selection's own margin",
-        theory.vocabulary_selections.OwnMaxMargin(ml.vocabulary_svm(E, data, ranks.selected), 1.2, 1.1, 3.0, 1.5),
+        OwnMaxMargin(ml.vocabulary_svm(E, data, ranks.selected), 1.2, 1.1, 3.0, 1.5),
     )
     yield "a closed form", closed_form_candidate(E, data, ranks.selected)
     yield "labelled sequences", data

@@ -6,6 +6,7 @@ import pytest
 import marginlens as ml
 from marginlens.losses.next_token import LabelLoss, NextTokenLoss
 from marginlens.risk import logits
+from marginlens_papers.lemmas.direction_cases import dominance
 
 STEP = 1e-6  # of central differences of the risk
 BY_DIFFERENCES = 2e-8  # of a risk of order one: the step's square, and roundings over it
@@ -216,7 +217,7 @@ def test_theorems_that_need_a_decreasing_loss_say_so():
     for question in (
         lambda: ml.basin_cone(data, v, best, loss=Rising()),
         lambda: ml.theory.residual_law(data, v, best, loss=Rising()),
-        lambda: ml.theory.dominance(data, v, [1.0, 0.0], [0.0, 1.0], Rising()),
+        lambda: dominance(data, v, [1.0, 0.0], [0.0, 1.0], Rising()),
     ):
         with pytest.raises(
             ml.InputError, match=r"'loss' argument must be a loss that decreases on the scores \[.*Rising"

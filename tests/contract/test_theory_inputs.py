@@ -6,6 +6,10 @@ import pytest
 import marginlens as ml
 from marginlens import data, directions, svm, theory
 from marginlens.risk import softmax
+from marginlens_papers.lemmas.embedding_limits import tightest_slack
+from marginlens_papers.lemmas.feasible_selections import feasible_selections
+from marginlens_papers.lemmas.gradient_conditions import key_inequality, local_gradient_bounds
+from marginlens_papers.lemmas.mixing import distance_to_set, log_nonoptimality
 
 FIGURE, V = data.figure_1c()
 ALONE, HEAD = data.figure_1b()
@@ -16,7 +20,7 @@ LABELLED = data.LabelledSequences(SEQUENCES, Y)
 CONE = theory.basin_cone(FIGURE, V, SELECTED)
 LAW = theory.residual_law(FIGURE, V, SELECTED)
 RUN = ml.descend(FIGURE, V, n_steps=1)
-FOUND = theory.feasible_selections(E, SEQUENCES)
+FOUND = feasible_selections(E, SEQUENCES)
 NAMES, _ = data.Characters().index("words")
 P = np.ones(2)
 
@@ -96,15 +100,15 @@ HELPERS = {
     "position R": (LAW.position, [*NEVER, np.nan, -1.0]),
     "deviation p": (LAW.deviation, WEIGHTS),
     "law_deviation data": (lambda x: theory.law_deviation(x, V, RUN), NEVER),
-    "key_inequality log_s": (lambda x: theory.key_inequality(x, P, P), [*NEVER, np.inf, np.ones(3), []]),
-    "key_inequality a": (lambda x: theory.key_inequality(np.log([0.5, 0.5]), P, x), [*NEVER, np.inf, np.ones(3)]),
-    "local_gradient_bounds cone": (lambda x: theory.local_gradient_bounds(FIGURE, V, x, np.ones((1, 2))), NEVER),
+    "key_inequality log_s": (lambda x: key_inequality(x, P, P), [*NEVER, np.inf, np.ones(3), []]),
+    "key_inequality a": (lambda x: key_inequality(np.log([0.5, 0.5]), P, x), [*NEVER, np.inf, np.ones(3)]),
+    "local_gradient_bounds cone": (lambda x: local_gradient_bounds(FIGURE, V, x, np.ones((1, 2))), NEVER),
     "local_gradient_bounds q": (
-        lambda x: theory.local_gradient_bounds(FIGURE, V, CONE, np.ones((1, 2)), x),
+        lambda x: local_gradient_bounds(FIGURE, V, CONE, np.ones((1, 2)), x),
         WEIGHTS[1:],
     ),
     "token_ranks tie": (lambda x: theory.token_ranks(E, np.ones(8), SEQUENCES, tie=x), NUMBER[1:]),
-    "feasible_selections required": (lambda x: theory.feasible_selections(E, SEQUENCES, required=x), INDICES[1:]),
+    "feasible_selections required": (lambda x: feasible_selections(E, SEQUENCES, required=x), INDICES[1:]),
     "FeasibleSelections.index selection": (
         FOUND.index,
         [None, "nonsense", 3.7, [3.7], [[0.5]], [], [[0, 1, 2], [0, 3]]],
@@ -113,10 +117,10 @@ HELPERS = {
     "check_assumption_c max_problems": (lambda x: theory.check_assumption_c(FIGURE, SELECTED, max_problems=x), WHOLE),
     "check_assumption_c rng": (lambda x: theory.check_assumption_c(FIGURE, SELECTED, rng=x), WHOLE),
     "check_theorem_5 delta": (lambda x: theory.check_theorem_5(SEQUENCES, Y, rate=1.0, d_model=8, delta=x), NUMBER),
-    "tightest_slack solution": (theory.tightest_slack, NEVER),
-    "distance_to_set solutions": (lambda x: theory.distance_to_set(P, x), [*NEVER, 3.7, np.array(1.0)]),
-    "distance_to_set radius": (lambda x: theory.distance_to_set(P, [P], x), [*NEVER[1:], np.nan, np.ones(2)]),
-    "log_nonoptimality p": (lambda x: theory.log_nonoptimality(TOKENS, x, [[0], [0]]), WEIGHTS),
+    "tightest_slack solution": (tightest_slack, NEVER),
+    "distance_to_set solutions": (lambda x: distance_to_set(P, x), [*NEVER, 3.7, np.array(1.0)]),
+    "distance_to_set radius": (lambda x: distance_to_set(P, [P], x), [*NEVER[1:], np.nan, np.ones(2)]),
+    "log_nonoptimality p": (lambda x: log_nonoptimality(TOKENS, x, [[0], [0]]), WEIGHTS),
     "predict_limit max_problems": (lambda x: theory.predict_limit(ALONE, HEAD, max_problems=x), [*WHOLE, 0]),
     "predict_limit loss": (lambda x: theory.predict_limit(FIGURE, loss=x), NEVER[1:]),
     "softmax p": (lambda x: softmax(FIGURE, x), WEIGHTS),

@@ -14,6 +14,7 @@ from marginlens.optimizers import Blockwise
 from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.text.evaluation import measures
 from marginlens_papers.embeddings import TrainingSettings
+from marginlens_papers.lemmas.first_step import first_step_errors, initial_concentration
 from marginlens_papers.vision.training import VisionSettings
 
 
@@ -154,10 +155,10 @@ REFUSED = [
     ("n_vocabulary", lambda: embeddings.initial_parameters(0, 4, 0, "float64")),
     ("dtype", lambda: embeddings.initial_parameters(3, 4, 0, "int64")),
     ("spread", lambda: embeddings.initial_parameters(3, 4, 0, "float64", -1.0)),
-    ("start", lambda: embeddings.initial_concentration(None, 0.1)),
-    ("start.p", lambda: embeddings.initial_concentration(BROKEN, 0.1)),
-    ("delta", lambda: embeddings.initial_concentration(START, 1.5)),
-    ("step", lambda: embeddings.first_step_errors(None, 0.1)),
+    ("start", lambda: initial_concentration(None, 0.1)),
+    ("start.p", lambda: initial_concentration(BROKEN, 0.1)),
+    ("delta", lambda: initial_concentration(START, 1.5)),
+    ("step", lambda: first_step_errors(None, 0.1)),
     ("E", lambda: embeddings.loss_and_gradients(START.E[:2], START.p, START.v, *LABELLED)),
     ("sequences", lambda: embeddings.one_layer_outputs(START.E, START.p, START.v, [[0, 3]])),
     ("p", lambda: embeddings.two_layer_outputs(START.E, START.p[:3], START.v, [[0]])),

@@ -7,15 +7,8 @@ from marginlens import CorrelationLoss, Exponential, InputError, Logistic
 from marginlens.data import figure_1b, scored_tokens
 from marginlens.directions import unit
 from marginlens.risk import AttentionRisk
-from marginlens.theory import (
-    basin_cone,
-    gradient_ratio,
-    in_cone,
-    local_gradient_bounds,
-    locally_optimal_directions,
-    sample_cone,
-    smoothness,
-)
+from marginlens.theory import basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
+from marginlens_papers.lemmas.gradient_conditions import gradient_ratio, local_gradient_bounds
 from random_problems import problem, ragged_problem
 from tolerances import ROUNDING
 

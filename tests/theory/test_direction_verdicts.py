@@ -9,12 +9,11 @@ import marginlens as ml
 from marginlens import Exponential, Logistic, att_svm
 from marginlens.data import scored_tokens
 from marginlens.dynamics import Cone
-from marginlens.theory import (
+from marginlens.theory import directional_margin, locally_optimal_directions
+from marginlens_papers.lemmas.direction_cases import (
     DirectionCase,
     check_neighbour_count,
-    directional_margin,
     judge_direction,
-    locally_optimal_directions,
     undercut_radius,
 )
 from random_problems import ragged_problem

@@ -7,7 +7,8 @@ from marginlens import CorrelationLoss, Exponential, Logistic, TokenDataset
 from marginlens.data import scored_tokens, sphere_tokens
 from marginlens.directions import unit
 from marginlens.risk import AttentionRisk
-from marginlens.theory import directional_margin, dominance, token_optimality
+from marginlens.theory import directional_margin, token_optimality
+from marginlens_papers.lemmas.direction_cases import dominance
 from random_problems import problem, ragged_problem
 from tolerances import ROUNDING
 

@@ -10,26 +10,13 @@ from scipy.optimize import root
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics.flow import UntilNorm
-from marginlens.embeddings import (
-    Parameters,
-    directional_slope,
-    embedding_flow,
-    first_step,
-    initial_parameters,
-    loss_and_gradients,
-)
+from marginlens.embeddings import Parameters, embedding_flow, first_step, initial_parameters, loss_and_gradients
 from marginlens.errors import InputError
 from marginlens.status import Status
-from marginlens.theory import (
-    check_class_window,
-    check_lemma_13,
-    check_lemma_19,
-    check_missed_tokens,
-    check_theorem_5,
-    decisive_tokens,
-    feasible_selections,
-    selected_tokens,
-)
+from marginlens.theory import check_class_window, check_lemma_13, check_theorem_5, decisive_tokens, selected_tokens
+from marginlens_papers.lemmas.embedding_limits import check_lemma_19, check_missed_tokens
+from marginlens_papers.lemmas.feasible_selections import feasible_selections
+from marginlens_papers.lemmas.selection_slopes import directional_slope
 from tolerances import ROUNDING
 
 SMALL = LabelledSequences([[0, 2, 3], [2, 3, 1], [0, 3, 2], [1, 2, 3]], [1, -1, 1, -1])

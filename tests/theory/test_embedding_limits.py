@@ -10,18 +10,17 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, initial_parameters, loss_and_gradients
-from marginlens.embeddings.one_step import directional_slope
 from marginlens.svm import Status
-from marginlens.theory.embedding_limits import (
+from marginlens.theory.embedding_limits import check_theorem_5, decisive_tokens, predict_embedding_limit
+from marginlens.theory.vocabulary_selections import selected_tokens
+from marginlens_papers.lemmas.embedding_limits import (
     all_selecting_directions,
-    check_theorem_5,
     decisive_margin,
-    decisive_tokens,
-    predict_embedding_limit,
     remaining_selections,
     tightest_slack,
 )
-from marginlens.theory.vocabulary_selections import feasible_selections, selected_tokens
+from marginlens_papers.lemmas.feasible_selections import feasible_selections
+from marginlens_papers.lemmas.selection_slopes import directional_slope
 
 SMALL = LabelledSequences([[0, 2, 3], [2, 3, 1], [0, 3, 2], [1, 2, 3]], [1, -1, 1, -1])
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from marginlens import TokenDataset
-from marginlens.theory import constructive_separator, globally_optimal_direction
+from marginlens.theory import globally_optimal_direction
+from marginlens_papers.lemmas.separator import constructive_separator
 from tolerances import CONDITIONED
 
 

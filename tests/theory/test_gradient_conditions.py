@@ -8,15 +8,13 @@ from decimal_oracle import gradient as decimal_gradient
 from marginlens import CorrelationLoss, Exponential, InputError, Logistic
 from marginlens.data import figure_1a, figure_1b, scored_tokens
 from marginlens.risk import AttentionRisk, softmax
-from marginlens.theory import (
-    basin_cone,
+from marginlens.theory import basin_cone, globally_optimal_direction, locally_optimal_directions
+from marginlens_papers.lemmas.gradient_conditions import (
     descent_correlation,
-    globally_optimal_direction,
     gradient_ratio,
     gradient_ratio_radius,
     key_inequality,
     local_gradient_bounds,
-    locally_optimal_directions,
 )
 from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import CONDITIONED, HIGH_PRECISION, ROUNDING

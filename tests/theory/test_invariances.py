@@ -15,18 +15,16 @@ from marginlens.theory import (
     check_separable,
     check_step,
     check_strict_optimum,
-    constructive_separator,
-    descent_correlation,
     directional_margin,
-    dominance,
-    gradient_ratio,
     label_margin,
     locally_optimal_directions,
     predict_limit,
     residual_law,
     token_optimality,
-    undercut_radius,
 )
+from marginlens_papers.lemmas.direction_cases import dominance, undercut_radius
+from marginlens_papers.lemmas.gradient_conditions import descent_correlation, gradient_ratio
+from marginlens_papers.lemmas.separator import constructive_separator
 from tolerances import CONDITIONED
 
 SIZES = st.tuples(st.integers(1, 3), st.integers(2, 4), st.integers(2, 5))  # n_inputs, n_tokens, d_model

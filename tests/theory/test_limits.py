@@ -22,7 +22,6 @@ from marginlens.theory import (
     basin_cone,
     globally_optimal_direction,
     in_cone,
-    local_gradient_bounds,
     locally_optimal_directions,
     optimal_sets,
     predict,
@@ -31,6 +30,7 @@ from marginlens.theory import (
     token_optimality,
 )
 from marginlens.theory.optimality import depends_on_p
+from marginlens_papers.lemmas.gradient_conditions import local_gradient_bounds
 from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import ALIGNED, FIXED_POINT, LOG_RATE, ON_THE_GRID, ROUNDING
 

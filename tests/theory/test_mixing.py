@@ -14,7 +14,8 @@ from marginlens.errors import InputError
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
 from marginlens.risk import AttentionRisk, softmax
 from marginlens.svm import Status, att_svm, set_svm
-from marginlens.theory import check_mixing, distance_to_set, log_nonoptimality, mixing_constants
+from marginlens.theory import mixing_constants
+from marginlens_papers.lemmas.mixing import check_mixing, distance_to_set, log_nonoptimality
 
 LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
 

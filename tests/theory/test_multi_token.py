@@ -10,7 +10,7 @@ from marginlens.data import TokenDataset
 from marginlens.errors import InputError
 from marginlens.norms import Nuclear
 from marginlens.svm import Status, att_svm
-from marginlens.theory import multi_token_limit
+from marginlens_papers.lemmas.multi_token import multi_token_limit
 
 SETS = [[0, 2], [1], [0, 1, 3]]
 

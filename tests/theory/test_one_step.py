@@ -9,20 +9,19 @@ import pytest
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
-from marginlens.embeddings.one_step import (
+from marginlens.embeddings.one_step import first_step, mean_signed_share
+from marginlens.embeddings.statistics import token_statistics
+from marginlens.errors import InputError
+from marginlens_papers.lemmas.first_step import (
     ProvedBound,
-    directional_slope,
-    first_step,
     first_step_errors,
     first_step_loss,
     first_step_norms,
     initial_concentration,
     initial_orthogonality,
     log10_width,
-    mean_signed_share,
 )
-from marginlens.embeddings.statistics import token_statistics
-from marginlens.errors import InputError
+from marginlens_papers.lemmas.selection_slopes import directional_slope
 from tolerances import CONDITIONED, FINITE_DIFFERENCE, ROUNDING
 
 DELTA = 0.05

@@ -9,17 +9,10 @@ from marginlens.dynamics import Record, descend
 from marginlens.optimizers import GradientDescent
 from marginlens.risk import AttentionRisk, softmax
 from marginlens.svm import set_svm
-from marginlens.theory import (
-    correlation_floor,
-    gradient_budget,
-    gradient_ratio,
-    joint_risk_bounds,
-    label_margin,
-    log_nonoptimality,
-    nonoptimality_bounds,
-    selection_quadrant,
-    smoothness,
-)
+from marginlens.theory import label_margin, smoothness
+from marginlens_papers.lemmas.gradient_conditions import correlation_floor, gradient_budget, gradient_ratio
+from marginlens_papers.lemmas.joint_risk import joint_risk_bounds, selection_quadrant
+from marginlens_papers.lemmas.mixing import log_nonoptimality, nonoptimality_bounds
 from random_problems import problem, ragged_problem
 from tolerances import CONDITIONED, ROUNDING
 

@@ -8,16 +8,16 @@ from marginlens.data.labelled import LabelledSequences, embedding_tokens
 from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm
-from marginlens.embeddings import Parameters, directional_slope, first_step, initial_parameters
+from marginlens.embeddings import Parameters, first_step, initial_parameters
 from marginlens.errors import InputError
 from marginlens.svm.vocabulary import vocabulary_svm
-from marginlens.theory import (
+from marginlens.theory import decisive_tokens, selected_tokens
+from marginlens_papers.lemmas.selection_slopes import (
     convergence_bound,
-    decisive_tokens,
+    directional_slope,
     dominant_slope,
     local_optimality,
     own_max_margin,
-    selected_tokens,
     slope_deficit,
     softmax_weight_bounds,
 )

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 from marginlens.errors import InputError
-from marginlens.theory.sign_factors import largest_sign_product, sign_factor_margin
+from marginlens_papers.lemmas.sign_factors import largest_sign_product, sign_factor_margin
 from tolerances import ROUNDING
 
 SOLVER = 1e-8  # of two linear programmes

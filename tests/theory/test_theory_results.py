@@ -10,6 +10,9 @@ import pytest
 from marginlens import GradientDescent, theory
 from marginlens.data import figure_1b, gaussian_tokens, sphere_tokens
 from marginlens.papers import implementations
+from marginlens_papers.lemmas.direction_cases import dominance
+from marginlens_papers.lemmas.gradient_conditions import key_inequality, local_gradient_bounds
+from marginlens_papers.lemmas.separator import constructive_separator
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -25,16 +28,16 @@ def results():
     yield theory.locally_optimal_directions(data, v)
     yield theory.directional_margin(data, [1.0, 0.0], v)
     yield theory.directional_margin(batch, q, heads)
-    yield theory.dominance(data, v, [1.0, 0.0], [1.0, -0.1])
-    yield theory.dominance(batch, heads, q, q)
+    yield dominance(data, v, [1.0, 0.0], [1.0, -0.1])
+    yield dominance(batch, heads, q, q)
     yield theory.check_assumption_a(data, v)
     yield theory.check_step(data, v, GradientDescent(0.1))
     yield theory.smoothness(data, v)
     yield theory.smoothness(batch, heads)
     yield cone
-    yield theory.key_inequality([-0.1, -2.0], [1.0, 0.0], [1.0, 0.0])
-    yield theory.local_gradient_bounds(data, v, cone, [[30.0, 0.0]])
-    yield theory.constructive_separator(plain[0], head[0])
+    yield key_inequality([-0.1, -2.0], [1.0, 0.0], [1.0, 0.0])
+    yield local_gradient_bounds(data, v, cone, [[30.0, 0.0]])
+    yield constructive_separator(plain[0], head[0])
     yield theory.predict_limit(data, v)
     yield theory.predict_limit(data, v).verdicts[0]
 

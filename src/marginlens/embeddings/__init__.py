@@ -9,15 +9,8 @@ from marginlens.embeddings.models import (
 )
 from marginlens.embeddings.one_step import (
     FirstStep,
-    ProvedBound,
-    directional_slope,
     embedding_flow,
     first_step,
-    first_step_errors,
-    first_step_loss,
-    first_step_norms,
-    initial_concentration,
-    initial_orthogonality,
     mean_signed_share,
 )
 from marginlens.embeddings.statistics import (
@@ -31,19 +24,12 @@ from marginlens.embeddings.statistics import (
 __all__ = [
     "FirstStep",
     "Parameters",
-    "ProvedBound",
     "SingleDecisiveToken",
     "TokenKind",
     "TokenStatistics",
     "check_assumption_4",
-    "directional_slope",
     "embedding_flow",
     "first_step",
-    "first_step_errors",
-    "first_step_loss",
-    "first_step_norms",
-    "initial_concentration",
-    "initial_orthogonality",
     "initial_parameters",
     "loss_and_gradients",
     "mean_signed_share",

@@ -12,7 +12,7 @@ import numpy as np
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.errors import reject, whole_number
+from marginlens.errors import whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
@@ -33,8 +33,6 @@ from marginlens.theory.optimality import (
 from marginlens.typing import FloatArray
 
 GENERAL_POSITION_RTOL = 1e-9  # singular value or distance up to which rounding may hide a degenerate position
-_HEAD_RANGE_RTOL = 1e-9  # how much of v, relative to its length, may lie outside the range of Wᵀ
-_PSEUDO_INVERSE_RTOL = 1e-12  # singular values of W below this share of the largest count as zero
 _MATRICES_AT_ONCE = 4096  # that are decomposed together
 
 
@@ -138,7 +136,7 @@ def condition_columns(verdicts: Sequence[TheoremVerdict]) -> dict[str, Any]:
     }
 
 
-def _each(data: TokenDataset, head: Any, ask: Callable[[TokenDataset, FloatArray], Any]) -> Any:
+def each_problem(data: TokenDataset, head: Any, ask: Callable[[TokenDataset, FloatArray], Any]) -> Any:
     """`ask(data, v)` for one problem; for a batch the list of the answers, in order."""
     v = as_dataset(data).head(head)
     return [ask(data[j], v[j]) for j in range(len(data))] if data.is_batch else ask(data, v)
@@ -183,7 +181,7 @@ def check_assumption_a(data: TokenDataset, head: Any, loss: Loss = Logistic()) -
         }
         return Check("A Assumption A", holds, sentence, numbers)
 
-    return _each(data, head, ask)
+    return each_problem(data, head, ask)
 
 
 @implements("A", "Assumption B")
@@ -205,7 +203,7 @@ def check_assumption_b(data: TokenDataset, head: Any) -> Check | Any:
         sentence = f"the non-optimal scores of an input differ by up to {spread:.4g} and lie at least {gap:.4g} below the optimal one"
         return Check("A Assumption B", holds, sentence, {"spread": spread, "smallest_gap": gap})
 
-    return _each(data, head, ask)
+    return each_problem(data, head, ask)
 
 
 @implements("A", "Thm 1")
@@ -224,7 +222,7 @@ def check_strict_optimum(data: TokenDataset, head: Any) -> Check | Any:
         beats = f"beats the rest of its input by at least {gap:.4g}" if gap > 0.0 else "ties with another in some input"
         return Check("strict optimum", gap > 0.0, f"the highest-scoring token {beats}", {"smallest_gap": gap})
 
-    return _each(data, head, ask)
+    return each_problem(data, head, ask)
 
 
 @implements("A", "Thm 4")
@@ -250,7 +248,7 @@ def check_distinct_scores(data: TokenDataset, head: Any) -> Check | Any:
             "distinct scores", holds, f"two scores of one input differ by at least {gap:.4g}", {"smallest_gap": gap}
         )
 
-    return _each(data, head, ask)
+    return each_problem(data, head, ask)
 
 
 @implements("A", "Def 1")
@@ -275,7 +273,7 @@ def check_separable(data: TokenDataset, head: Any) -> Check | Any:
         }.get(status, "rounding decides whether a direction selects every optimal token")
         return Check("separable optimum", status is Status.OPTIMAL, sentence, {"margin": float(found.margin)})
 
-    return _each(data, head, ask)
+    return each_problem(data, head, ask)
 
 
 @implements("A", "Lemma 6")
@@ -301,7 +299,7 @@ def check_step(data: TokenDataset, head: Any, optimizer: Any, loss: Loss = Logis
             "step size", holds, f"η = {rule.size:.4g} {relation} 1/L_p = {power_text(-found.log_L_p)}", numbers
         )
 
-    return _each(data, head, ask)
+    return each_problem(data, head, ask)
 
 
 # ---- general position
@@ -415,79 +413,3 @@ def _distance_of_ones(rows: FloatArray) -> float:
     ones = np.full(rows.shape[1], 1.0 / np.sqrt(rows.shape[1]))
     along = np.where(counts, np.einsum("bmk,m->bk", left, ones), 0.0)
     return float(np.min(np.linalg.norm(ones - np.einsum("bmk,bk->bm", left, along), axis=-1)))
-
-
-# ---- when the optimal tokens can always be selected
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Separator(Result):
-    """A direction that selects every optimal token, made from the head.
-
-    Attributes:
-        p: (d_key,) the separator; nan where a tie leaves it undefined, zero where no input has two tokens.
-        margin: the smallest (k_opt - k_t)·p, recomputed from the keys; at least 1 up to rounding when every condition holds.
-        conditions: positive labels, a strict optimum, and v in the range of Wᵀ, each a `Check`.
-    """
-
-    p: FloatArray
-    margin: float
-    conditions: tuple[Check, ...]
-
-    @property
-    def applies(self) -> bool:
-        """Whether the lemma's conditions all hold."""
-        return all(self.conditions)
-
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the conditions of the lemma as a checklist. Returns the axes."""
-        ax = axes_for(ax)
-        draw_checklist(ax, [("", check.name, check.holds) for check in self.conditions])
-        ax.set_title(f"smallest margin {self.margin:.4g}")
-        return ax
-
-
-@implements("A", "Lemma 2", "Lemma 11")
-def constructive_separator(data: TokenDataset, head: Any) -> Separator | Any:
-    r"""A direction that selects every optimal token when all labels are +1 and the head lies in the range of Wᵀ.
-
-    .. math:: p = \underline\gamma^{-1} (W^\top)^\dagger v, \quad
-        \underline\gamma = \min_{i,\, t \ne \mathrm{opt}_i} \gamma_{i\,\mathrm{opt}_i} - \gamma_{it}
-        \quad\Rightarrow\quad (k_{i\,\mathrm{opt}_i} - k_{it})^\top p \ge 1
-
-    Args:
-        data: one problem or a batch whose keys come from a matrix W, square or not; full rank puts every v in its range.
-        head: v (d_model,) or (batch, d_model).
-    Returns:
-        A `Separator`, whose `margin` is the check; a list of them for a batch. `att_svm` gives the shortest such p.
-    """
-    if as_dataset(data).W is None:
-        raise reject("data", "a dataset made with W, because the separator is read off W", "keys K given outright")
-    return _each(data, head, _separator)
-
-
-def _separator(data: TokenDataset, v: FloatArray) -> Separator:
-    W = np.asarray(data.W)
-    direction = np.linalg.pinv(W.T, rcond=_PSEUDO_INVERSE_RTOL) @ v
-    norm = float(np.linalg.norm(v))
-    outside = float(np.linalg.norm(W.T @ direction - v)) / norm if norm > 0.0 else 0.0
-    optimal = data.optimal(v)
-    gaps, other = score_differences(data, v, optimal)
-    smallest = float(np.min(gaps[other], initial=np.inf))
-    p, margin = np.full_like(direction, np.nan), float("nan")
-    if smallest > 0.0:
-        p = direction / smallest
-        chosen = np.take_along_axis(data.K, optimal[:, None, None], axis=-2)
-        margin = float(np.min(np.where(other, (chosen - data.K) @ p, np.inf)))
-    negative = int(np.sum(data.y < 0.0))
-    conditions = (
-        Check("positive labels", negative == 0, f"{negative} of {data.n_inputs} labels are -1", {"negative": negative}),
-        check_strict_optimum(data, v),
-        Check(
-            "head in the range of Wᵀ",
-            outside <= _HEAD_RANGE_RTOL,
-            f"{outside:.4g} of the head's length lies outside the range of Wᵀ",
-            {"outside": outside},
-        ),
-    )
-    return Separator(p, margin, conditions)

@@ -11,18 +11,16 @@ from marginlens.data import TokenDataset, scored_tokens, sphere_tokens
 from marginlens.directions import unit
 from marginlens.risk import AttentionRisk
 from marginlens.svm import Status, att_svm
-from marginlens.theory import (
-    basin_cone,
+from marginlens.theory import basin_cone, directional_margin, locally_optimal_directions
+from marginlens.typing import Figure
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.lemmas.direction_cases import dominance
+from marginlens_papers.lemmas.gradient_conditions import (
     descent_correlation,
-    directional_margin,
-    dominance,
     gradient_ratio,
     gradient_ratio_radius,
     local_gradient_bounds,
-    locally_optimal_directions,
 )
-from marginlens.typing import Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 
 CORRELATION_SEED = 4
 

@@ -15,10 +15,12 @@ from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Los
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import AttentionRisk, matrix_from_vector
 from marginlens.svm import Status, att_svm
-from marginlens.theory import constructive_separator, key_inequality, smoothness
+from marginlens.theory import smoothness
 from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.drawing import cumulative, level
+from marginlens_papers.lemmas.gradient_conditions import key_inequality
+from marginlens_papers.lemmas.separator import constructive_separator
 
 MATRIX_SEED = 1
 CHECKPOINTS = (1, 3, 10, 30, 100, 300, 1000)

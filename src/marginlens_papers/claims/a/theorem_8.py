@@ -11,10 +11,10 @@ import numpy as np
 import marginlens as ml
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
-from marginlens.theory import check_mixing, distance_to_set
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
+from marginlens_papers.lemmas.mixing import check_mixing, distance_to_set
 
 DISAGREE = 1e-8  # relative difference of norms, or of points, that counts as another solution
 EXACT = 1e-10  # distances below are rounding, which grows with the radius and reaches 1e-11 at the largest

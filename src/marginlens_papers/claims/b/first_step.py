@@ -12,19 +12,18 @@ import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import Levels, balanced_sequences, level_sequences
 from marginlens.embeddings.models import Parameters, initial_parameters
-from marginlens.embeddings.one_step import (
-    first_step,
+from marginlens.embeddings.one_step import first_step, log_of_pairs
+from marginlens.typing import Axes, Figure
+from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claims import drawing
+from marginlens_papers.claims.drawing import level
+from marginlens_papers.lemmas.first_step import (
     first_step_errors,
     first_step_loss,
     first_step_norms,
     initial_concentration,
     initial_orthogonality,
-    log_of_pairs,
 )
-from marginlens.typing import Axes, Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
-from marginlens_papers.claims import drawing
-from marginlens_papers.claims.drawing import level
 
 STEP_SEED, DELTA, RATE = 21, 0.01, 1.0
 MOST_TOKENS = 24

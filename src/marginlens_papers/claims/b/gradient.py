@@ -11,10 +11,10 @@ import numpy as np
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
-from marginlens.embeddings.one_step import directional_slope
 from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
 from marginlens_papers.claims.drawing import level
+from marginlens_papers.lemmas.selection_slopes import directional_slope
 
 SEED, D, STEP, DIGITS = 23, 5, 1e-30, 160
 SCALES = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0)  # of E, p and v each

@@ -14,17 +14,13 @@ from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, embedding_flow, first_step, initial_parameters, token_statistics
 from marginlens.status import Status
 from marginlens.svm.vocabulary import closed_form_candidate, token_lists, untied_vocabulary_svm, vocabulary_svm
-from marginlens.theory.embedding_limits import (
-    all_selecting_directions,
-    check_lemma_19,
-    decisive_margin,
-    decisive_tokens,
-    predict_embedding_limit,
-)
-from marginlens.theory.vocabulary_selections import FeasibleSelections, feasible_selections, selected_tokens
+from marginlens.theory.embedding_limits import decisive_tokens, predict_embedding_limit
+from marginlens.theory.vocabulary_selections import selected_tokens
 from marginlens.typing import Axes, BoolArray, Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
+from marginlens_papers.lemmas.embedding_limits import all_selecting_directions, check_lemma_19, decisive_margin
+from marginlens_papers.lemmas.feasible_selections import FeasibleSelections, feasible_selections
 
 SOLUTION_SEED, RATE, SAME = 24, 10.0, 1e-7
 KINDS = ("one token each", "with ties", "decisive tokens")

@@ -13,10 +13,10 @@ from marginlens.errors import InputError
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.status import Status
-from marginlens.theory.multi_token import multi_token_limit
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
+from marginlens_papers.lemmas.multi_token import multi_token_limit
 
 SEED = 13
 N_INPUTS, N_TOKENS = 3, 4

@@ -16,10 +16,10 @@ from marginlens.risk import AttentionRisk
 from marginlens.risk.matrix import FactorRisk
 from marginlens.svm import att_svm
 from marginlens.theory.implicit_bias import ON_FACTORS
-from marginlens.theory.sign_factors import sign_factor_margin
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map, level
+from marginlens_papers.lemmas.sign_factors import sign_factor_margin
 
 SEED = 31
 SIZES = (6, 8, 10)  # n, T, d
