@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,8 +27,7 @@ from marginlens.cli.text._options import (
 from marginlens.cli.text._parts import TrainingRequest
 
 if TYPE_CHECKING:
-    from marginlens.text import Reviews, ReviewSource
-    from marginlens.text.text_files import TextFile
+    from marginlens.text import ReviewSource
 
 
 def encode(
@@ -80,8 +78,7 @@ def encode(
     """
     with errors_as_sentences("Nothing was written.", **OF_TEXT_FILE):
         from marginlens.data.files import write_labelled
-        from marginlens.text import ReviewPart, encode_reviews, paper_pipeline
-        from marginlens.text.readers import TRAIN
+        from marginlens_papers.reviews import TRAIN, ReviewPart, encode_reviews, paper_pipeline
 
         files.check_place(out, "out", (".npz",))
         source = _source(file, FileForm(text, label, split, delimiter, encoding, no_header))
@@ -117,32 +114,16 @@ def encode(
             terminal.console().print(f"{total}{left_out}\n{speed}, reading included\nWritten to {out}", markup=False)
 
 
-@dataclass(frozen=True)
-class _TwoClasses:
-    """The texts of a file with their two classes as -1 and +1."""
-
-    file: TextFile
-
-    def read(self) -> Reviews:
-        from marginlens.text import Reviews
-        from marginlens.text.readers import two_classes
-
-        found = self.file.rows(labelled=True, least_classes=1)
-        y, classes = two_classes(found.labels or [], "label")
-        split = None if found.split is None else np.array([str(part) for part in found.split])
-        return Reviews(found.texts, y, classes, split, found.left_out)
-
-    def digest(self) -> str:
-        return self.file.digest()
-
-
 def _source(file: Path, form: FileForm) -> ReviewSource:
     """Where the texts are: aclImdb and Yelp's reviews as paper B takes them, anything else as people have it."""
-    from marginlens.text import review_source
+    from marginlens.text.readers import YelpLines
     from marginlens.text.text_files import TextFile
+    from marginlens_papers.reviews import TwoClassFile
 
     found = TrainingRequest(file, form).source
-    return _TwoClasses(found) if isinstance(found, TextFile) else review_source(file)
+    if isinstance(found, TextFile):
+        return TwoClassFile(found)
+    return YelpLines(file) if isinstance(found, YelpLines) else found  # of the lengths that the paper takes
 
 
 def _pieces(place: Path) -> Any:

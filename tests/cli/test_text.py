@@ -13,9 +13,9 @@ from marginlens.cli.text._options import FileForm
 from marginlens.cli.text._parts import TrainingRequest, read_parts
 from marginlens.cli.text.train import _comparison
 from marginlens.data.files import read_labelled
-from marginlens.text import ReviewTable
 from marginlens.text.baselines import INVERSE_PENALTIES
 from marginlens.text.classifier import AttentionTextClassifier
+from marginlens.text.text_files import TextFile
 from one_command import command
 
 GOOD, BAD, FILLER = ("wonderful", "superb"), ("dull", "awful"), ("the", "film", "plot", "scene", "was", "with")
@@ -68,9 +68,9 @@ def test_training_prints_accuracies_beside_the_comparison(table):
     assert "The tokens that contribute most to the answers about 80 texts" in result.stdout
     assert "⟨E,p⟩" not in result.stdout
     assert "Written to m" in result.stdout
-    reviews = ReviewTable(table).read()
-    test = [text for text, part in zip(reviews.texts, reviews.split, strict=True) if part == "test"]
-    labels = np.array(["neg", "pos"])[(reviews.y[reviews.split == "test"] > 0).astype(int)]
+    reviews = TextFile(table).rows(labelled=True)
+    tested = [i for i, part in enumerate(reviews.split) if part == "test"]
+    test, labels = [reviews.texts[i] for i in tested], [reviews.labels[i] for i in tested]
     saved = AttentionTextClassifier.load("m")
     told = json.loads(Path("m/model.json").read_text())["facts"]
     assert told["models"][0]["test_accuracy"] == saved.score(test, labels)

@@ -180,9 +180,7 @@ REFUSED = [
     ("y", lambda: text.TextPipeline().encode(["good"], [1, 1])),
     ("y", lambda: text.TextPipeline().encode(["good", "bad"], [1, 0])),
     ("labels", lambda: measures(None, ["good"], ["a", "b"])),
-    ("path", lambda: text.review_source("nowhere.csv")),
-    ("path", lambda: text.ReviewTable("nowhere.csv").read()),
-    ("label", lambda: text.ReviewTable("a.csv", label=3)),
+    ("path", lambda: text.YelpLines("nowhere.json").read()),
     # heads of transformers
     ("s", lambda: probe.soft_sparsity([0.5, -0.5])),
     ("s", lambda: probe.entropy([np.nan, 1.0])),

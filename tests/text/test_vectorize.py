@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,16 +9,13 @@ import pytest
 from marginlens.errors import InputError, MissingExtra
 from marginlens.text import (
     Cleaning,
-    ReviewPart,
-    ReviewTable,
     Snowball,
     StopWords,
     SubwordTokenizer,
     TextPipeline,
-    encode_reviews,
-    paper_pipeline,
 )
 from marginlens.text import vectorize as module
+from marginlens_papers.reviews import paper_pipeline
 
 # ---- words
 
@@ -248,19 +244,3 @@ def test_texts_without_tokens():
     assert encoded.data.y.tolist() == [1.0, -1.0]
     with pytest.raises(InputError, match="none in any of 1"):
         encoded.vocabulary.encode(["other"], [1])
-
-
-def test_reviews_of_a_source_are_encoded_with_their_parts(tmp_path):
-    (tmp_path / "r.csv").write_text(
-        "text,label,split\ngood film,1,train\n!!!,0,train\nbad film,0,train\nodd odd,0,test\n"
-    )
-    source, pipeline = ReviewTable(tmp_path / "r.csv"), TextPipeline(min_count=1, empty="drop")
-    encoded = encode_reviews(source, pipeline)
-    assert encoded.kept.tolist() == [0, 2, 3]
-    assert (encoded.split.tolist(), encoded.classes) == (["train", "train", "test"], ("0", "1"))
-    assert encoded.left_out == {"no token left": 1}
-    assert encode_reviews(source, replace(pipeline, min_count=2), count_in="train").names == ("film",)
-    with pytest.raises(InputError, match=r"'count_in'.*\('test', 'train'\); got 'dev'"):
-        encode_reviews(source, pipeline, count_in="dev")
-    held_out = encode_reviews(ReviewPart(source, "train"), pipeline)
-    assert set(held_out.split) == {"train"}

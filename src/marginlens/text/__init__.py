@@ -2,13 +2,9 @@
 
 from marginlens.text.readers import (
     ImdbFolder,
-    ReviewPart,
     Reviews,
     ReviewSource,
-    ReviewTable,
     YelpLines,
-    review_source,
-    two_classes,
 )
 from marginlens.text.vectorize import (
     Cleaning,
@@ -18,17 +14,13 @@ from marginlens.text.vectorize import (
     SubwordTokenizer,
     TextPipeline,
     TextVocabulary,
-    encode_reviews,
-    paper_pipeline,
 )
 
 __all__ = [
     "Cleaning",
     "EncodedTexts",
     "ImdbFolder",
-    "ReviewPart",
     "ReviewSource",
-    "ReviewTable",
     "Reviews",
     "Snowball",
     "StopWords",
@@ -36,8 +28,4 @@ __all__ = [
     "TextPipeline",
     "TextVocabulary",
     "YelpLines",
-    "encode_reviews",
-    "paper_pipeline",
-    "review_source",
-    "two_classes",
 ]

@@ -22,8 +22,9 @@ import numpy as np
 
 from marginlens.errors import missing_extra, reject
 from marginlens.runtime.files import as_path, unusable
-from marginlens.text.readers import LABEL_COLUMNS, TEXT_COLUMNS
 
+TEXT_COLUMNS = ("text", "review", "sentence", "content")
+LABEL_COLUMNS = ("label", "sentiment", "class", "y")
 STDIN = "-"
 MAX_CLASSES = 1_000  # different labels; more are identifiers or texts
 _MANY = 20  # different numbers from which on labels with decimals are measurements

@@ -20,7 +20,6 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.errors import array_of_any, missing_extra, reject, whole_number
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import Progress, ProgressCallback
-from marginlens.text.readers import ReviewSource
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _PROGRESS_STRIDE = 500  # texts
@@ -353,7 +352,7 @@ class TextPipeline:
         min_count: tokens that occur less often than this in all texts together are left out.
         empty: what to do with a text that loses all its tokens: "refuse" names it, "drop" leaves it out and lists it.
 
-    Every step is a function of single words, so it is done once for each distinct word. `paper_pipeline` has the settings of paper B.
+    Every step is a function of single words, so it is done once for each distinct word. `marginlens_papers.reviews` has paper B's settings.
     """
 
     cleaning: Cleaning = field(default_factory=Cleaning)
@@ -487,11 +486,6 @@ class TextPipeline:
         return TextVocabulary(self, tuple(names[k] for k in kept), counts[kept])
 
 
-def paper_pipeline(pieces: SubwordTokenizer, *, empty: str = "refuse") -> TextPipeline:
-    """The preprocessing of paper B, Appendix E: no punctuation, no stop words, stems, BERT's pieces, tokens that occur 50 times."""
-    return TextPipeline(stemming=Snowball("english"), pieces=pieces, min_count=50, empty=empty)
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class TextVocabulary:
     """The tokens that a pipeline keeps, most frequent first: `names[s]` is token s and `counts[s]` how often it occurred."""
@@ -555,8 +549,8 @@ class TextVocabulary:
 class EncodedTexts:
     """Texts as token ids: sample i of `data` is the text at index `kept[i]` of those given.
 
-    `encode_reviews` adds what the source says: -1 stands for `classes[0]` and +1 for `classes[1]`, sample i is in part `split[i]` where
-    there are parts, and `left_out` counts what the reader and the pipeline left out.
+    The last three are what a source of labelled texts says: -1 stands for `classes[0]` and +1 for `classes[1]`, sample i is in part
+    `split[i]` where there are parts, and `left_out` counts what the reader and the pipeline left out.
     """
 
     data: LabelledSequences
@@ -573,39 +567,6 @@ class EncodedTexts:
 
     def __repr__(self) -> str:
         return f"EncodedTexts({self.data!r})"
-
-
-def encode_reviews(
-    source: ReviewSource,
-    pipeline: TextPipeline,
-    *,
-    count_in: str | None = None,
-    progress: ProgressCallback | None = None,
-) -> EncodedTexts:
-    """Read and encode the reviews of a source.
-
-    Args:
-        source: where the reviews are, e.g. `review_source(path)`.
-        pipeline: how they are encoded.
-        count_in: the part in which tokens are counted, e.g. "train"; all reviews by default.
-        progress: called as `progress(done, total)` in reviews read.
-    """
-    if not callable(getattr(source, "read", None)):
-        raise reject("source", "where reviews are read from, e.g. review_source(path)", type(source).__name__)
-    if not isinstance(pipeline, TextPipeline):
-        raise reject("pipeline", "a TextPipeline", type(pipeline).__name__)
-    reviews = source.read()
-    counted = None if count_in is None else reviews.in_part(count_in, "count_in")
-    encoded = pipeline.encode(reviews.texts, reviews.y, counted=counted, progress=progress)
-    n_empty = len(reviews) - len(encoded.kept)
-    return EncodedTexts(
-        encoded.data,
-        encoded.vocabulary,
-        encoded.kept,
-        reviews.classes,
-        None if reviews.split is None else reviews.split[encoded.kept],
-        dict(reviews.left_out) | ({"no token left": n_empty} if n_empty else {}),
-    )
 
 
 # ---- arrays and arguments
@@ -654,7 +615,7 @@ def _signs(y: Any, n_texts: int) -> FloatArray:
     if labels.shape != (n_texts,):
         raise reject("y", expected, f"shape {labels.shape}")
     if not np.isin(labels, (-1, 1)).all():
-        raise reject("y", expected, "other labels", "two_classes maps them to -1 and +1.")
+        raise reject("y", expected, "other labels", "Map your two classes to -1 and +1.")
     return labels.astype(np.float64)
 
 
