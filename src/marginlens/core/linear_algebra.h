@@ -226,6 +226,31 @@ static inline void centre(const double *keys, const int64_t *lengths, int64_t n,
     }
 }
 
+// (x - y) · z, two times four partial sums, and then the last entries.
+CORE double dot_of_difference(const double *x, const double *y, const double *z, int64_t n) {
+    Eight sums = twice(spread(0.0));
+    int64_t k = 0;
+    for (; k + 8 <= n; k += 8) sums += (load_8(x, k) - load_8(y, k)) * load_8(z, k);
+    Lanes low = low_half(sums);
+    if (k + 4 <= n) {
+        low += (load(x, k) - load(y, k)) * load(z, k);
+        k += 4;
+    }
+    double total = lane_sum(low + high_half(sums));
+    for (; k < n; k++) total += (x[k] - y[k]) * z[k];
+    return total;
+}
+
+// Logits p · (k_t - mean key) of one input's tokens, (n_tokens,), 0 where there is none. `mean` is room for d numbers.
+static inline void centred_logits(
+    const double *keys, int64_t length, int64_t n_tokens, int64_t d, const double *p, double *mean, double *out) {
+    const double share = 1.0 / (double)length;
+    for (int64_t k = 0; k < d; k++) mean[k] = 0.0;
+    for (int64_t t = 0; t < length; t++)
+        for (int64_t k = 0; k < d; k++) mean[k] += keys[t * d + k] * share;
+    for (int64_t t = 0; t < n_tokens; t++) out[t] = t < length ? dot_of_difference(keys + t * d, mean, p, d) : 0.0;
+}
+
 #ifdef __AVX512F__
 constexpr int GRAM_BLOCK = 4;  // rows and columns of a block whose sums fit into the registers
 #else

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from marginlens import core
 from marginlens.directions import length
 from marginlens.dynamics.descend import starting_points, trajectory_of
 from marginlens.dynamics.kernels import RAN_ALL, STATIONARY, TIED
@@ -18,7 +19,6 @@ from marginlens.losses.margin import compiled_code
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.build import as_risk
-from marginlens.risk.kernels.gradient_coefficients import pair_weights
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import FloatArray, IntArray
 
@@ -226,8 +226,10 @@ class KeySpanField(GradientField):
         if self._code < 0:
             at = self.reduced.second_order(c[None])
             return at.gradient[0], float(at.terms[0])
-        weights = np.empty(len(self._keys))
-        pair_weights(self._keys @ c, self._scores, self._lengths, self._code, weights)
+        weights = np.empty(self._scores.shape)
+        logits = (self._keys @ c).reshape(weights.shape)
+        core.pair_weights(logits, self._scores, self._lengths, self._code, np.empty(1), weights)
+        weights = weights.ravel()
         return weights @ self._keys, float(np.abs(weights) @ self._key_norms)
 
     def is_stationary(self, c: FloatArray) -> bool:

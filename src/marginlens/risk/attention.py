@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from marginlens import core
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import length
 from marginlens.errors import n_axes, reject
@@ -25,7 +26,6 @@ from marginlens.losses.margin import (
 )
 from marginlens.papers import implements, uses
 from marginlens.risk.heads import LinearHead, as_head
-from marginlens.risk.kernels.centred_logits import centred_logits
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.smoothness import smoothness
@@ -197,9 +197,9 @@ class AttentionRisk:
             logits = np.empty(self.data.mask.shape)
             arrays = (K, np.ascontiguousarray(self.data.lengths), np.ascontiguousarray(points), logits)
             if is_batch:
-                over_problems(centred_logits, len(K), *arrays, step_cost=4.0 * K[0].size)
+                over_problems(core.centred_logits, len(K), *arrays, step_cost=4.0 * K[0].size)
             else:
-                centred_logits(0, 1, *(array[None] for array in arrays))
+                core.centred_logits(0, 1, *(array[None] for array in arrays))
             return logits
         return np.einsum("...itd,...d->...it", self._keys, points)
 

@@ -1,4 +1,4 @@
-// Doors: singular vectors of sums of rank-one terms, steepest directions and descent in other norms.
+// Doors: singular vectors of sums of rank-one terms, descent and margins in other norms, logits and the weights of gradients.
 #include "../margin/matrix_norms.h"
 #include "../steepest_descent.h"
 #include "abi.h"
@@ -155,5 +155,68 @@ DOOR norms_of_matrices(
     if (room.failed) return OUT_OF_MEMORY;
     norms[0] = norms[1] = 0.0;
     if (height && width) norms_of_blocks(matrices, batch * height * width, height, width, rotated, norms, norms + 1);
+    return 0;
+}
+
+// Attention logits p · (k_t - mean key) of problems first … last - 1; 0 where there is no token.
+DOOR centred_logits(
+    int64_t first,           // in 0..last
+    int64_t last,            // in 0..batch
+    const double *keys,      // (batch, n_inputs, n_tokens, d)
+    const int64_t *lengths,  // (batch, n_inputs) in 1..n_tokens
+    const double *points,    // (batch, d)
+    double *out,             // (batch, n_inputs, n_tokens)
+    int64_t batch, int64_t n_inputs, int64_t n_tokens, int64_t d) {
+    Room room;
+    double *mean = room.doubles(d);
+    if (room.failed) return OUT_OF_MEMORY;
+    for (int64_t i = first * n_inputs; i < last * n_inputs; i++)
+        centred_logits(keys + i * n_tokens * d, lengths[i], n_tokens, d, points + i / n_inputs * d, mean, out + i * n_tokens);
+    return 0;
+}
+
+// Weights w with ∇L = e^s/n Σ w_it k_it, input by input; s is written to `log_scale`.
+DOOR pair_weights(
+    const double *logits,    // (n_inputs, n_tokens)
+    const double *scores,    // (n_inputs, n_tokens)
+    const int64_t *lengths,  // (n_inputs) in 1..n_tokens
+    int64_t loss,            // in 0..2
+    double *log_scale,       // (1)
+    double *weights,         // (n_inputs, n_tokens)
+    int64_t n_inputs, int64_t n_tokens) {
+    Room room;
+    double *logs = room.doubles(n_inputs * n_tokens);
+    if (room.failed) return OUT_OF_MEMORY;
+    *log_scale = pair_weights(logits, scores, lengths, n_inputs, n_tokens, loss, logs, weights);
+    return 0;
+}
+
+// The same four inputs at a time, by the second of two calls, in the order of places, which `places` gives the number of.
+DOOR weights_of_places(
+    const double *logits,    // (n_inputs, n_tokens)
+    const double *scores,    // (n_inputs, n_tokens)
+    const int64_t *lengths,  // (n_inputs) in 1..n_tokens
+    int64_t loss,            // in 0..2
+    double *log_scale,       // (1)
+    double *weights,         // (places)
+    int64_t n_inputs, int64_t n_tokens, int64_t places) {
+    const int64_t n = n_inputs, T = n_tokens;
+    if (places != n_places(n, T)) return WRONG_SIZE;
+    Room room;
+    double *a = room.doubles(places), *gamma = room.doubles(places), *slopes = room.doubles(ROOM_PER_INPUT * whole_lanes(n));
+    double *logs = room.doubles(4 * n * T);
+    if (room.failed) return OUT_OF_MEMORY;
+    arrange(logits, lengths, n, T, a);
+    close_places(lengths, n, T, a);
+    arrange(scores, lengths, n, T, gamma);
+    for (int64_t k = 0; k < ROOM_PER_INPUT * whole_lanes(n); k++) slopes[k] = NOT_A_NUMBER;
+    PlaceWeights found{a, gamma, lengths, n, T, loss, slopes, logs, weights};
+    for (int64_t call = 0; n * T > 0 && call < 2; call++) {
+        found.find_largest();
+        found.form_exponentials();
+        found.find_margins();
+        found.find_slopes();
+        *log_scale = found.finish();
+    }
     return 0;
 }

@@ -1,6 +1,6 @@
 // Descent on the attention weights p: one warp per problem, all steps in one kernel, exact at any norm.
 //
-// The formulas are those of marginlens/risk/kernels/gradient_coefficients.py and marginlens/dynamics/kernels/. Each input is given a group
+// The formulas are those of marginlens/core/gradient_coefficients.h and its descents. Each input is given a group
 // of GROUP lanes; lane s of the group has its tokens s, s + GROUP, …; a group may have several inputs. So logits, scores, weights and
 // coefficients of all tokens are in registers, and sums over an input are sums over a group.
 //

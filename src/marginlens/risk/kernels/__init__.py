@@ -1,1 +1,0 @@
-"""Compiled loops over the entries of a gradient."""
