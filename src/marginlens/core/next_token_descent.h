@@ -1,8 +1,9 @@
 // Descent on W for one next-token problem at a time, exact at any norm.
 //
 // The logits that matter are e_xᵀ W e_k over the pairs (token x, last token k) that occur together, and W moves in the span of their
-// e_x e_kᵀ. So its state is one of three: coefficients over the pairs, with their Gram matrix (e_xᵀ e_x')(e_kᵀ e_k') standing in for d²-wide
-// rows; or, when there are many pairs, a vector for each query k, W = Σ_k s_k e_kᵀ; or, when there are many queries too, W itself, transposed.
+// e_x e_kᵀ. So its state is one of three: coefficients over the pairs, with their Gram matrix (e_xᵀ e_x')(e_kᵀ e_k') standing in for rows
+// of d² numbers; or, when there are many pairs, a vector for each query k, W = Σ_k s_k e_kᵀ; or, when there are many queries too, W itself,
+// transposed.
 #pragma once
 #include "next_token_coefficients.h"
 #include "steps.h"
