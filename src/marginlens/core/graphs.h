@@ -33,12 +33,13 @@ static inline int64_t find_followed(
     return n_places;
 }
 
-// The edge of every token of the windows before these places, each as (last · K + label) · K + token.
+// The edge of every token of the windows before these places, each as (last · K + label) · K + token, modulo 2⁶⁴.
 static inline void fill_edge_keys(
-    const int64_t *ids, const int64_t *places, int64_t n_places, int64_t window, int64_t n_vocabulary, int64_t *keys) {
+    const int64_t *ids, const int64_t *places, int64_t n_places, int64_t window, uint64_t n_vocabulary, int64_t *keys) {
     for (int64_t n = 0; n < n_places; n++) {
-        const int64_t j = places[n], pair = (ids[j - 1] * n_vocabulary + ids[j]) * n_vocabulary;
-        for (int64_t t = 0; t < window; t++) keys[n * window + t] = pair + ids[j - window + t];
+        const int64_t j = places[n];
+        const uint64_t pair = ((uint64_t)ids[j - 1] * n_vocabulary + (uint64_t)ids[j]) * n_vocabulary;
+        for (int64_t t = 0; t < window; t++) keys[n * window + t] = (int64_t)(pair + (uint64_t)ids[j - window + t]);
     }
 }
 

@@ -91,7 +91,7 @@ DOOR fill_edge_keys(
     int64_t n_ids, int64_t n_places, int64_t window) {
     for (int64_t n = 0; n < n_places; n++)
         if (places[n] < window) return WRONG_SIZE;
-    fill_edge_keys(ids, places, n_places, window, n_vocabulary, keys);
+    fill_edge_keys(ids, places, n_places, window, (uint64_t)n_vocabulary, keys);
     return 0;
 }
 
