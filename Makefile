@@ -4,6 +4,7 @@
 # make test-gpu    tests that need a CUDA device, which make test leaves out; with the packages of the interpreter that PYTHON names
 # make test-wheel  build sdist and wheel, install the wheel in fresh environments and test it there   (ARGS="--extras", ARGS="--python python3.12")
 # make test-core   the compiled core under the sanitizers of addresses and undefined behaviour
+# make lab-core    compile the part of the core that the lab's page computes with into src/marginlens/lab/core.wasm
 # make wheels      build sdist and wheel into dist/, with the core for every level of this kind of processor
 # make numerics    tests whose numbers can move, under several kinds of arithmetic
 # make site        build the site of the documentation into build/site, with the report of make reproduce, or a quick one where there is none
@@ -11,13 +12,14 @@
 # All prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test test-core test-gpu test-wheel wheels numerics lint docs pictures site site-links clean
+.PHONY: help setup reproduce test test-core test-gpu test-wheel lab-core wheels numerics lint docs pictures site site-links clean
 SHELL := /bin/sh
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := torch==2.13.0
+ZIGLANG := ziglang==0.17.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NO_COMPILER := marginlens needs a C++ compiler to build its core: install g++ or clang++ with your system's packages, or ziglang with pip.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -67,6 +69,10 @@ test-core: $(READY)
 
 test-gpu:
 	@PYTHONPATH=src $(or $(PYTHON),python3) -m pytest -p no:cacheprovider -m gpu tests/gpu
+
+lab-core: $(READY)
+	@$(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) '$(ZIGLANG)'
+	@$(BIN)/python -m marginlens.core.wasm
 
 wheels: $(READY)
 	@$(BIN)/python -m build --outdir dist .

@@ -18,7 +18,8 @@ from marginlens.data.problem_json import tokens_json
 
 KERNELS = Path(marginlens.lab.__file__).parent / "kernels"
 PAGE = KERNELS.parent / "page"
-_RUNNER = Path(__file__).parent / "lab" / "run_kernels.mjs"
+CORE = Path(__file__).parent / "lab" / "core.mjs"
+_RUNNER = CORE.parent / "run_kernels.mjs"
 _NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(_NODE is None, reason="node is not installed, so the page's kernels were not run")
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -52,7 +53,8 @@ def run_in_page(code: str, given: Any = None) -> Any:
     assert _NODE is not None
     source = re.sub(r' from "\./', f' from "{PAGE.as_uri()}/', code)
     source = re.sub(r' from "\.\./kernels/', f' from "{KERNELS.as_uri()}/', source)
-    before = f"const given = {json.dumps(given)};\nconst answer = (value) => console.log(JSON.stringify(value));\n"
+    before = f'import "{CORE.as_uri()}";\n'
+    before += f"const given = {json.dumps(given)};\nconst answer = (value) => console.log(JSON.stringify(value));\n"
     done = subprocess.run(
         [_NODE, "--input-type=module", "-"], input=before + source, capture_output=True, text=True, check=False
     )

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import test from "node:test";
+import "./core.mjs";
 
 const page = new URL("../../src/marginlens/lab/page/", import.meta.url);
 const { endOf, FASTEST, nextSample, Runs } = await import(new URL("run/run.js", page));

@@ -2,6 +2,7 @@
 
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
+import "./core.mjs";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (path) => import(new URL(path, folder));

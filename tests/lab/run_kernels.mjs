@@ -3,9 +3,11 @@
 
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
+import "./core.mjs";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`${name}.js`, folder));
+const { callCore } = await load("core");
 const { Descent, loopOf, measurePoint } = await load("descent");
 const { bracketOf, certificateResidual, kktResidual } = await load("margin");
 const { readProblem, problemToJson } = await load("problem");
@@ -106,6 +108,11 @@ const calls = {
       correlations: steps.map((step) => correlation(run.at(step), heights)),
       probabilities: asked.map((ids) => layerProbabilities(reduced, run.point, ids)),
     };
+  },
+  /** What a function of the core returns, and the arrays of its arguments after the call. */
+  core({ name, given }) {
+    for (const [key, value] of Object.entries(given)) if (Array.isArray(value)) given[key] = Float64Array.from(value);
+    return { result: callCore(name, given), ...given };
   },
   problem: ({ problem }) => problemToJson(readProblem(problem)),
   refusal({ problem }) {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import marginlens as ml
 from lab_kernels import KERNELS, as_json, ask, needs_node
+from marginlens.core.wasm import FILE
 from marginlens.lab.assemble import bundle
 
 
@@ -29,6 +30,8 @@ def test_the_script_runs_in_a_worker(tmp_path: Path) -> None:
     data, head = ml.data.figure_1c()
     problem, steps = as_json(data, head, start=[0.5, -0.25]), [0, 7, 300]
     task = """
+    const module = new WebAssembly.Module(require("node:fs").readFileSync(require("node:worker_threads").workerData.core));
+    globalThis.labCore = { module, instance: new WebAssembly.Instance(module) };
     const { Descent, loopOf } = module_kernels_descent;
     const { readProblem } = module_kernels_problem;
     const { parentPort, workerData } = require("node:worker_threads");
@@ -39,7 +42,7 @@ def test_the_script_runs_in_a_worker(tmp_path: Path) -> None:
     script = bundle(["kernels/descent.js", "kernels/problem.js"], task)
     main = f"""
     const {{ Worker }} = require("node:worker_threads");
-    const workerData = {json.dumps({"problem": problem, "steps": steps})};
+    const workerData = {json.dumps({"problem": problem, "steps": steps, "core": str(FILE)})};
     new Worker({json.dumps(script)}, {{ eval: true, workerData }}).on("message", (points) => console.log(JSON.stringify(points)));
     """
     path = tmp_path / "main.cjs"

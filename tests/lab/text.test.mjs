@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import "./core.mjs";
 
 const load = (name) => import(new URL(`../../src/marginlens/lab/page/${name}.js`, import.meta.url));
 const { componentLinks, layoutGraph, MAX_DRAWN_TOKENS } = await load("text/priority_layout");

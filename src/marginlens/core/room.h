@@ -1,7 +1,12 @@
 // Memory for the length of one call. All of it is taken before the work begins, so that a call that finds none has done nothing.
 #pragma once
 #include <stdint.h>
+#ifdef __wasm__
+extern "C" int posix_memalign(void **, unsigned long, unsigned long);  // of wasm.cpp
+extern "C" void free(void *);
+#else
 #include <stdlib.h>
+#endif
 
 constexpr int64_t OUT_OF_MEMORY = -1000, WRONG_SIZE = -1001;  // what a function returns then
 

@@ -1,4 +1,4 @@
-"""The lab as one HTML file: its ES modules wrapped and ordered by their imports, with style and data inside."""
+"""The lab as one HTML file: its ES modules wrapped and ordered by their imports, with style, data and the compiled core inside."""
 
 from __future__ import annotations
 
@@ -150,10 +150,10 @@ def bundle(entries: Sequence[str] = (ENTRY, WORKER), start: str = "") -> str:
     return f'"use strict";\n{{\n{modules}{start}\n}}\n'
 
 
-def packed(text: str) -> str:
-    """The text deflated, in base64: a third of its size, and nothing in it that an HTML file could take for its own."""
+def packed(content: bytes) -> str:
+    """The content deflated, in base64: a third of its size, and nothing in it that an HTML file could take for its own."""
     squeezed = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return base64.b64encode(squeezed.compress(text.encode()) + squeezed.flush()).decode("ascii")
+    return base64.b64encode(squeezed.compress(content) + squeezed.flush()).decode("ascii")
 
 
 def _json_inside(value: Any) -> Markup:
@@ -179,7 +179,8 @@ def lab_page(problem: Shown | None = None, presets: Sequence[Mapping[str, Any]] 
         "marginlens.lab",
         "page/page.html",
         style=_style(),
-        bundle=packed(bundle()),
+        core=packed(resources.files("marginlens.lab").joinpath("core.wasm").read_bytes()),
+        bundle=packed(bundle().encode()),
         presets=_json_inside(listed),
         problem=_json_inside(None if problem is None else _opening(problem)),
     )

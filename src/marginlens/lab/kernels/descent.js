@@ -1,8 +1,9 @@
 // Descent on attention weights p, or on head and attention together: exact at any norm, in pieces, and back to any step.
 
-import { allFinite, dot, matvec, maxAbs, norm, vecmat } from "./linalg.js";
+import { callCore } from "./core.js";
+import { allFinite, matvec, maxAbs, norm, vecmat } from "./linalg.js";
 import { centredKeys, logitsAt, tokenProblem } from "./problem.js";
-import { attention, inputMargins, largestOf, logSlope, pairWeights, riskValue } from "./softmax.js";
+import { attention, inputMargins, largestOf, pairWeights, riskValue } from "./softmax.js";
 
 export const RAN_ALL = 0;
 export const STATIONARY = 1;
@@ -11,12 +12,15 @@ export const NON_FINITE = 2;
 const RESYNC_STEPS = 64; // after which accumulated logits are computed afresh
 const TIE_RTOL = 1e-12; // of the largest modulus: entries this close to it are as large, whichever way sums were rounded
 const MAX_RESCALING = 300; // logarithm by which Adam's running means are scaled in one step
+const N_LANES = 4; // inputs that the core takes at a time
+const FIRST_INTERVAL = 64; // steps between two checkpoints
 const MAX_CHECKPOINTS = 4096;
 const MIN_CHECKPOINTS = 16;
 const MAX_CHECKPOINT_NUMBERS = 4_000_000; // in all of them together: 32 MB
 
 // A loop has a state of `size` numbers, of which the first `width` are the point: begin(state) fills it before the first step and returns
-// how the run ended by then, advance(state, from, to) takes steps from … to - 1 and returns { status, steps }.
+// how the run ended by then, advance(state, from, to, wanted) takes steps from … to - 1 and returns { status, steps, points }, the points
+// after the `wanted` steps, from … to, one after the other.
 
 /** The loop that trains a problem with its optimizer. */
 export function loopOf(problem) {
@@ -41,40 +45,24 @@ function beginAttention(problem, rows, state) {
   return allFinite(a) ? RAN_ALL : NON_FINITE;
 }
 
-/** Plain and normalised gradient descent on p; the state is p and the logits. */
+/** Plain and normalised gradient descent on p; the state is p, p again or its coefficients over the keys, and the logits. */
 function euclideanLoop(problem, normalized) {
   const { n, T, d, lengths, scores, code } = problem;
-  const m = n * T;
-  const rows = centredKeys(problem);
-  const eta = problem.optimizer.size;
-  const w = new Float64Array(m);
-  const h = new Float64Array(m);
-  const gradient = new Float64Array(d);
-  const next = new Float64Array(d + m);
-  const pNext = next.subarray(0, d);
-  const aNext = next.subarray(d);
-  const advance = (state, from, to) => {
-    const p = state.subarray(0, d);
-    const a = state.subarray(d);
-    for (let step = from; step < to; step++) {
-      const logScale = pairWeights(a, scores, lengths, T, code, w);
-      vecmat(w, rows, m, d, gradient);
-      matvec(rows, m, d, gradient, h);
-      const square = dot(gradient, gradient);
-      let reach = 1;
-      if (square > 1e-280 && square < 1e280) reach = Math.sqrt(square);
-      else if (normalized || !(square > 0)) reach = norm(gradient);
-      if (reach === 0) return { status: STATIONARY, steps: step };
-      const move = normalized ? eta / reach : (eta * Math.exp(logScale)) / n;
-      for (let k = 0; k < d; k++) pNext[k] = p[k] - move * gradient[k];
-      if ((step + 1) % RESYNC_STEPS === 0) matvec(rows, m, d, pNext, aNext);
-      else for (let k = 0; k < m; k++) aNext[k] = a[k] - move * h[k];
-      if (!allFinite(next)) return { status: NON_FINITE, steps: step };
-      state.set(next);
-    }
-    return { status: RAN_ALL, steps: to };
+  const places = Math.ceil(n / N_LANES) * N_LANES * T;
+  const width = 2 * d <= n * T ? d : places;
+  const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d, batch: 1, width, n_places: places, gram_size: 0 };
+  const given = { first: 0, last: 1, keys: problem.K, scores, lengths, start: problem.start, normalized: Number(normalized) };
+  const rule = { step: problem.optimizer.size, loss: code, gram: new Float64Array(0), has_gram: new Int32Array(1) };
+  const advance = (state, from, to, wanted = []) => {
+    const save = Int32Array.from([...wanted, to]);
+    const ends = Int32Array.of(RAN_ALL, from);
+    const out = new Float64Array(save.length * d);
+    const carried = { states: state.subarray(d, d + width), logits: state.subarray(d + width), ends, out };
+    callCore("descend_attention", { ...given, ...rule, ...sizes, ...carried, n_steps: to, stop: to, save, n_saved: save.length });
+    state.set(out.subarray(out.length - d));
+    return { status: ends[0], steps: ends[1], points: out.subarray(0, out.length - d) };
   };
-  return { size: d + m, width: d, begin: (state) => beginAttention(problem, rows, state), advance };
+  return { size: d + width + places, width: d, begin: (state) => advance(state, 0, 0).status, advance };
 }
 
 /** The steepest direction of g in ℓ∞ (sign), ℓ1 (one coordinate) or ℓp, written into `out`; zero where g is zero. */
@@ -142,7 +130,16 @@ function directionLoop(problem, extra, direction) {
     }
     return { status: RAN_ALL, steps: to };
   };
-  return { size: d + m + extra, width: d, begin: (state) => beginAttention(problem, rows, state), advance };
+  const inPieces = (state, from, to, wanted = []) => {
+    const points = new Float64Array(wanted.length * d);
+    let reached = { status: RAN_ALL, steps: from };
+    [...wanted, to].forEach((step, k) => {
+      if (reached.status === RAN_ALL) reached = advance(state, reached.steps, step);
+      if (k < wanted.length) points.set(state.subarray(0, d), k * d);
+    });
+    return { ...reached, points };
+  };
+  return { size: d + m + extra, width: d, begin: (state) => beginAttention(problem, rows, state), advance: inPieces };
 }
 
 /** Sign, coordinate and ℓp descent; with momentum μ along m_t = μ m_{t-1} + ∇L, held in units e^u so that old gradients weigh what is due. */
@@ -195,78 +192,22 @@ function adamLoop(problem) {
 
 /** Descent on head v and attention p together, each by its own gradient; the state is v followed by p. */
 function jointLoop(problem) {
-  const { n, T, d, dModel, lengths, X, y, code, optimizer } = problem;
-  const m = n * T;
-  const rows = centredKeys(problem);
-  const normalized = optimizer.name === "NormalizedGD";
-  const scores = new Float64Array(m);
-  const a = new Float64Array(m);
-  const w = new Float64Array(m);
-  const logWeights = new Float64Array(n);
-  const slopeV = new Float64Array(dModel);
-  const slopeP = new Float64Array(d);
-  const next = new Float64Array(dModel + d);
-  /** ∇_v L = e^s/n · slopeV; returns s, the largest log|ℓ'| over the inputs. */
-  const headGradient = () => {
-    let largest = -Infinity;
-    for (let i = 0; i < n; i++) {
-      const base = i * T;
-      const best = largestOf(a, base, lengths[i]);
-      let rest = 0;
-      let delta = 0;
-      for (let t = 0; t < lengths[i]; t++) {
-        if (t === best) continue;
-        const e = Math.exp(a[base + t] - a[base + best]);
-        w[base + t] = e;
-        rest += e;
-        delta += e * (scores[base + best] - scores[base + t]);
-      }
-      w[base + best] = 1 + rest;
-      logWeights[i] = logSlope(code, scores[base + best] - delta / (1 + rest));
-      largest = Math.max(largest, logWeights[i]);
-    }
-    slopeV.fill(0);
-    for (let i = 0; i < n; i++) {
-      const base = i * T;
-      const best = largestOf(a, base, lengths[i]);
-      const weight = -y[i] * Math.exp(logWeights[i] - largest);
-      const top = (base + best) * dModel;
-      for (let k = 0; k < dModel; k++) slopeV[k] += weight * X[top + k];
-      for (let t = 0; t < lengths[i]; t++) {
-        if (t === best) continue;
-        const share = (weight * w[base + t]) / w[base + best];
-        const other = (base + t) * dModel;
-        for (let k = 0; k < dModel; k++) slopeV[k] -= share * (X[top + k] - X[other + k]);
-      }
-    }
-    return largest;
-  };
-  /** One step of the part of `next` that begins at `at`; whether it moved. */
-  const move = (state, at, gradient, logFactor) => {
-    const size = norm(gradient);
-    let factor = 0;
-    if (size !== 0) factor = normalized ? optimizer.size / size : optimizer.size * Math.exp(logFactor);
-    for (let k = 0; k < gradient.length; k++) next[at + k] = state[at + k] - factor * gradient[k];
-    return size !== 0;
-  };
-  const advance = (state, from, to) => {
-    const v = state.subarray(0, dModel);
-    const p = state.subarray(dModel);
-    for (let step = from; step < to; step++) {
-      matvec(rows, m, d, p, a);
-      matvec(X, m, dModel, v, scores);
-      for (let k = 0; k < m; k++) scores[k] *= y[(k / T) | 0];
-      if (!(allFinite(a) && allFinite(scores))) return { status: NON_FINITE, steps: step };
-      const logV = headGradient();
-      const logP = pairWeights(a, scores, lengths, T, code, w);
-      vecmat(w, rows, m, d, slopeP);
-      const movedV = move(state, 0, slopeV, logV - Math.log(n));
-      const movedP = move(state, dModel, slopeP, logP - Math.log(n));
-      if (!(movedV || movedP)) return { status: STATIONARY, steps: step };
-      if (!allFinite(next)) return { status: NON_FINITE, steps: step };
-      state.set(next);
-    }
-    return { status: RAN_ALL, steps: to };
+  const { n, T, d, dModel, lengths, optimizer } = problem;
+  const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d_model: dModel, d_key: d, batch: 1 };
+  const given = { first: 0, last: 1, tokens: problem.X, keys: problem.K, labels: problem.y, lengths };
+  const rule = { normalized: Number(optimizer.name === "NormalizedGD"), step: optimizer.size, loss: problem.code };
+  const advance = (state, from, to, wanted = []) => {
+    const ends = Int32Array.of(RAN_ALL, from);
+    const heads = new Float64Array(wanted.length * dModel);
+    const ps = new Float64Array(wanted.length * d);
+    const carried = { v: state.subarray(0, dModel), p: state.subarray(dModel), ends, heads, points: ps };
+    callCore("descend_jointly", { ...given, ...rule, ...sizes, ...carried, n_steps: to, stop: to, save: wanted, n_saved: wanted.length });
+    const points = new Float64Array(wanted.length * (dModel + d));
+    wanted.forEach((_, k) => {
+      points.set(heads.subarray(k * dModel, (k + 1) * dModel), k * (dModel + d));
+      points.set(ps.subarray(k * d, (k + 1) * d), k * (dModel + d) + dModel);
+    });
+    return { status: ends[0], steps: ends[1], points };
   };
   const begin = (state) => {
     state.set(problem.startHead, 0);
@@ -306,7 +247,7 @@ export class Descent {
     this.state = new Float64Array(loop.size);
     this.status = loop.begin(this.state);
     this.steps = 0;
-    this.interval = 1;
+    this.interval = FIRST_INTERVAL;
     this.capacity = Math.max(MIN_CHECKPOINTS, Math.min(MAX_CHECKPOINTS, Math.floor(MAX_CHECKPOINT_NUMBERS / loop.size)));
     this.checkpoints = [this.state.slice()];
   }
@@ -316,17 +257,21 @@ export class Descent {
     return this.state.slice(0, this.loop.width);
   }
 
-  /** Take up to `count` further steps; returns whether the run can go on. */
-  advance(count) {
+  /** Take up to `count` further steps; returns the points after the `wanted` ones of them, increasing, that were taken. */
+  advance(count, wanted = []) {
     const end = this.steps + count;
+    const { width } = this.loop;
+    const found = [];
     while (this.status === RAN_ALL && this.steps < end) {
       const next = Math.min(end, (Math.floor(this.steps / this.interval) + 1) * this.interval);
-      const { status, steps } = this.loop.advance(this.state, this.steps, next);
+      const asked = wanted.filter((step) => step > this.steps && step <= next);
+      const { status, steps, points } = this.loop.advance(this.state, this.steps, next, asked);
+      asked.forEach((step, k) => step <= steps && found.push(points.slice(k * width, (k + 1) * width)));
       this.status = status;
       this.steps = steps;
       if (status === RAN_ALL && steps % this.interval === 0) this.#keep();
     }
-    return this.status === RAN_ALL;
+    return found;
   }
 
   #keep() {
@@ -342,18 +287,7 @@ export class Descent {
     if (step >= this.steps) return this.point;
     const place = Math.floor(step / this.interval);
     const state = this.checkpoints[place].slice();
-    this.loop.advance(state, place * this.interval, step);
+    if (step > place * this.interval) this.loop.advance(state, place * this.interval, step);
     return state.slice(0, this.loop.width);
-  }
-
-  /** Points at the multiples of `interval` and the present one, with their steps: what is drawn of the path. */
-  path() {
-    const points = this.checkpoints.map((state) => state.slice(0, this.loop.width));
-    const steps = points.map((_, k) => k * this.interval);
-    if (steps[steps.length - 1] !== this.steps) {
-      points.push(this.point);
-      steps.push(this.steps);
-    }
-    return { steps, points };
   }
 }

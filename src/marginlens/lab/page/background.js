@@ -3,14 +3,16 @@
 let address = null; // of the bundle, made when the first worker starts
 
 /**
- * A worker that runs the page's bundle, where `startWorker` of worker.js answers its messages by their `role`; null where the browser
+ * A worker that runs the page's bundle with the page's core, where `startWorker` of worker.js answers its messages by their `role`; null where the browser
  * allows none.
  */
 export function newWorker() {
   if (typeof Worker === "undefined") return null;
   try {
     address ??= URL.createObjectURL(new Blob([document.getElementById("bundle").textContent], { type: "text/javascript" }));
-    return new Worker(address);
+    const worker = new Worker(address);
+    worker.postMessage({ core: globalThis.labCore.module });
+    return worker;
   } catch {
     return null;
   }

@@ -293,8 +293,6 @@ export function mountBasins(canvas, store, legend) {
 
   return {
     /** { share, first, total, labels } of the present picture, the times in ms and the labels row by row from the smallest second coordinate on. */
-    progress: () => ({ share: painting?.share ?? 0, first, total: painting?.milliseconds ?? null, labels: painting?.labels ?? null }),
-    /** { share, first, total, labels } of the present picture, the times in ms and the labels row by row from the smallest second coordinate on. */
     progress: () => ({ ...times, share: painting?.share ?? 0, labels: painting?.labels ?? null }),
     pause(value) {
       isPaused = value;

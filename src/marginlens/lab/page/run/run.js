@@ -32,7 +32,7 @@ export class Path {
     this.steps = [];
     this.points = [];
     this.heads = problem.joint ? [] : null;
-    this.#sample();
+    this.#sample(0, this.descent.point);
     this.now = this.at(0);
   }
 
@@ -55,21 +55,20 @@ export class Path {
     return joint ? { point: point.slice(dModel), head: point.slice(0, dModel) } : { point, head: null };
   }
 
-  #sample() {
-    const { point, head } = this.#parts(this.descent.point);
-    this.steps.push(this.taken);
+  #sample(step, whole) {
+    const { point, head } = this.#parts(whole);
+    this.steps.push(step);
     this.points.push(point);
     this.heads?.push(head);
   }
 
   /** Take steps up to `step`, and samples on the way. */
   advanceTo(step) {
-    while (this.isRunning && this.taken < step) {
-      const sample = nextSample(this.steps[this.steps.length - 1]);
-      this.descent.advance(Math.min(sample, step) - this.taken);
-      const isEnd = !this.isRunning && this.taken > this.steps[this.steps.length - 1];
-      if (this.taken === sample || isEnd) this.#sample();
-    }
+    const last = () => this.steps[this.steps.length - 1];
+    const samples = [];
+    for (let next = nextSample(last()); next <= step; next = nextSample(next)) samples.push(next);
+    this.descent.advance(step - this.taken, samples).forEach((point, k) => this.#sample(samples[k], point));
+    if (!this.isRunning && this.taken > last()) this.#sample(this.taken, this.descent.point);
   }
 
   /** { step, point, head } after `step` steps, exactly; the last ones where it has ended before. */

@@ -1,0 +1,108 @@
+"""The page's compiled core: of these sources, small, and the same numbers as Python's core, bit by bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lab_kernels import ask, needs_node
+from marginlens.core.signatures import core_functions
+from marginlens.core.wasm import FILE, section
+from marginlens.dynamics.kernels.attention_descent import moves_in_keys, n_places
+
+MAX_SIZE = 200_000  # bytes
+
+
+def test_the_file_is_of_these_sources() -> None:
+    assert FILE.read_bytes().endswith(section()), "core.wasm is of other sources: run make lab-core"
+
+
+def test_the_file_is_small() -> None:
+    assert FILE.stat().st_size <= MAX_SIZE
+
+
+def assert_same_bits(name: str, calls: list[dict[str, Any]]) -> None:
+    """Call a function by its parameters' names in node and in Python; whatever it writes must be the same."""
+    function = core_functions()[name]
+    plain = [
+        {
+            key: value.ravel().tolist() if isinstance(value, np.ndarray) else value
+            for key, value in (given | _sizes(function, given)).items()
+        }
+        for given in calls
+    ]
+    answers = ask([{"call": "core", "name": name, "given": given} for given in plain])
+    for given, answer in zip(calls, answers, strict=True):
+        assert function(*(given[parameter.name] for parameter in function.given)) == answer["result"]
+        for parameter in function.given:
+            if parameter.is_written:
+                found = np.array(answer[parameter.name], dtype=float).reshape(given[parameter.name].shape)
+                np.testing.assert_array_equal(found, given[parameter.name])
+
+
+def _sizes(function: Any, given: dict[str, Any]) -> dict[str, int]:
+    arrays = [parameter for parameter in function.given if parameter.is_array]
+    return {
+        axis: size
+        for parameter in arrays
+        for axis, size in zip(parameter.shape, given[parameter.name].shape, strict=True)
+        if axis.isidentifier()
+    }
+
+
+def _problem(rng: np.random.Generator, d: int) -> dict[str, Any]:
+    n, T = int(rng.integers(1, 9)), int(rng.integers(1, 13))
+    return {
+        "keys": rng.normal(size=(1, n, T, d)) * 10.0 ** rng.integers(-2, 3),
+        "lengths": rng.integers(1, T + 1, size=(1, n)),
+        "normalized": int(rng.integers(2)),
+        "step": float(10.0 ** rng.integers(-2, 2)),
+        "loss": int(rng.integers(3)),
+        "n_steps": 300,
+        "stop": 300,
+        "save": np.array([0, 7, 64, 300]),
+        "ends": np.zeros((1, 2), dtype=np.int64),
+        "first": 0,
+        "last": 1,
+    }
+
+
+@needs_node
+def test_descent_on_p_has_the_bits_of_python() -> None:
+    rng = np.random.default_rng(4021)
+    calls = []
+    for _ in range(300):
+        given = _problem(rng, d := int(rng.integers(1, 9)))
+        _, n, T, _ = given["keys"].shape
+        places = n_places(n, T)
+        given |= {
+            "scores": rng.normal(size=(1, n, T)),
+            "start": rng.normal(size=(1, d)) * rng.integers(2),
+            "states": np.zeros((1, d if moves_in_keys(n * T, d) else places)),
+            "logits": np.zeros((1, places)),
+            "gram": np.zeros(0),
+            "has_gram": np.zeros(1, dtype=np.int64),
+            "out": np.zeros((1, 4, d)),
+        }
+        calls.append(given)
+    assert_same_bits("descend_attention", calls)
+
+
+@needs_node
+def test_joint_descent_has_the_bits_of_python() -> None:
+    rng = np.random.default_rng(4022)
+    calls = []
+    for _ in range(100):
+        given = _problem(rng, d := int(rng.integers(1, 5)))
+        _, n, T, _ = given["keys"].shape
+        given |= {
+            "tokens": rng.normal(size=(1, n, T, d + 1)),
+            "labels": rng.choice([-1.0, 1.0], size=(1, n)),
+            "v": rng.normal(size=(1, d + 1)),
+            "p": rng.normal(size=(1, d)),
+            "heads": np.zeros((1, 4, d + 1)),
+            "points": np.zeros((1, 4, d)),
+        }
+        calls.append(given)
+    assert_same_bits("descend_jointly", calls)
