@@ -111,7 +111,7 @@ const calls = {
   },
   /** What a function of the core returns, and the arrays of its arguments after the call. */
   core({ name, given }) {
-    for (const [key, value] of Object.entries(given)) if (Array.isArray(value)) given[key] = Float64Array.from(value);
+    for (const [key, value] of Object.entries(given)) if (Array.isArray(value)) given[key] = Float64Array.from(value, (entry) => (typeof entry === "string" ? Number(entry.replace("inf", "Infinity")) : entry));
     return { result: callCore(name, given), ...given };
   },
   problem: ({ problem }) => problemToJson(readProblem(problem)),

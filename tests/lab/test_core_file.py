@@ -27,18 +27,26 @@ def assert_same_bits(name: str, calls: list[dict[str, Any]]) -> None:
     function = core_functions()[name]
     plain = [
         {
-            key: value.ravel().tolist() if isinstance(value, np.ndarray) else value
+            key: value.astype(float).ravel().tolist() if isinstance(value, np.ndarray) else value
             for key, value in (given | _sizes(function, given)).items()
         }
         for given in calls
     ]
-    answers = ask([{"call": "core", "name": name, "given": given} for given in plain])
+    answers = ask([{"call": "core", "name": name, "given": _spelled(given)} for given in plain])
     for given, answer in zip(calls, answers, strict=True):
         assert function(*(given[parameter.name] for parameter in function.given)) == answer["result"]
         for parameter in function.given:
             if parameter.is_written:
                 found = np.array(answer[parameter.name], dtype=float).reshape(given[parameter.name].shape)
                 np.testing.assert_array_equal(found, given[parameter.name])
+
+
+def _spelled(given: dict[str, Any]) -> dict[str, Any]:
+    """Numbers that JSON lacks as words."""
+    return {
+        key: [entry if np.isfinite(entry) else str(entry) for entry in value] if isinstance(value, list) else value
+        for key, value in given.items()
+    }
 
 
 def _sizes(function: Any, given: dict[str, Any]) -> dict[str, int]:
@@ -106,3 +114,77 @@ def test_joint_descent_has_the_bits_of_python() -> None:
         }
         calls.append(given)
     assert_same_bits("descend_jointly", calls)
+
+
+@needs_node
+def test_other_optimizers_have_the_bits_of_python() -> None:
+    rng = np.random.default_rng(4023)
+    calls = []
+    for _ in range(150):
+        given = _problem(rng, d := int(rng.integers(1, 5)))
+        _, n, T, _ = given["keys"].shape
+        given |= {
+            "scores": rng.normal(size=(1, n, T)),
+            "queries": np.ones((1, 1, 1)),
+            "kind": int(rng.choice([0, 2])),
+            "norm": int(rng.choice([0, 1, 2, 3])),
+            "settings": np.array([3.0, rng.choice([0.0, 0.9]), 0.0, 0.9, 0.99, 0.0, 2.0, 0.0]),
+            "sizes": np.full(300, 0.1),
+            "begin": 0,
+            "points": rng.normal(size=(1, 1, d)),
+            "logits": np.zeros((1, n * T)),
+            "memory": np.zeros((1, 2, 1, d)),
+            "scales": np.full((1, 1), -np.inf),
+            "residuals": np.zeros((1, 2, n * T)),
+            "anchors": np.zeros((1, 2, 1, d)),
+            "out": np.zeros((1, 4, 1, d)),
+        }
+        calls.append(given)
+    assert_same_bits("descend_matrices", calls)
+
+
+@needs_node
+def test_margins_have_the_bits_of_python() -> None:
+    rng = np.random.default_rng(4024)
+    for name in ("solve_by_gram_matrix", "solve_by_block_pivots", "solve_by_dual_active_set"):
+        calls = []
+        for _ in range(60):
+            batch, m, d = (int(rng.integers(1, high)) for high in (6, 20, 9))
+            calls.append(
+                {
+                    "first": 0,
+                    "last": batch,
+                    "listed": np.arange(batch),
+                    "rows": rng.normal(size=(batch, m, d)) + rng.normal(size=d),
+                    "lower": np.ones((batch, m)),
+                    "x": np.zeros((batch, d)),
+                    "multipliers": np.zeros((batch, m)),
+                    "active": np.zeros((batch, m), dtype=bool),
+                    "outcome": np.zeros(batch, dtype=np.int64),
+                }
+            )
+        assert_same_bits(name, calls)
+
+
+@needs_node
+def test_descent_in_the_plane_has_the_bits_of_python() -> None:
+    rng = np.random.default_rng(4025)
+    calls = []
+    for _ in range(60):
+        n, T, batch = (int(rng.integers(1, high)) for high in (6, 8, 12))
+        calls.append(
+            {
+                "keys": rng.normal(size=(n, T, 2)),
+                "scores": rng.normal(size=(n, T)).round(1),
+                "lengths": rng.integers(1, T + 1, size=n),
+                "loss": int(rng.integers(3)),
+                "norm": int(rng.integers(4)),
+                "power": 3.0,
+                "sectors": np.zeros((0, 6)),
+                "sizes": np.full(batch, 0.1),
+                "n_steps": rng.integers(0, 400, size=batch),
+                "points": rng.normal(size=(batch, 2)) * 10.0 ** rng.integers(-1, 4),
+                "labels": np.zeros(batch, dtype=np.int64),
+            }
+        )
+    assert_same_bits("descend_in_plane", calls)

@@ -24,10 +24,14 @@ FILE = build.FOLDER.parent / "lab" / "core.wasm"
 SECTION = b"marginlens"
 FUNCTIONS = {  # that the page calls, by the file of abi/ that has them
     "attention": ["descend_attention"],
+    "margins": ["solve_by_gram_matrix", "solve_by_block_pivots", "solve_by_dual_active_set"],
+    "norms": ["descend_matrices", "singular_triplets"],
+    "plane": ["measure_attention", "descend_in_plane"],
     "next_tokens": ["descend_jointly"],
 }
 OPTIONS = [
-    *(option for option in build.COMMON if option not in ("-fPIC", "-shared")),
+    *(option for option in build.COMMON if option not in ("-O3", "-fPIC", "-shared")),
+    "-Os",  # three quarters of the size, and as fast
     *("-target", "wasm32-freestanding", "-mcpu=generic+simd128+bulk_memory", "-nostdlib", "-fno-sanitize=all", "-s"),
     *("-Wl,--no-entry", "-Wl,--export=allocate", "-Wl,--export=release"),
     *(f"-Wl,--export={name}" for names in FUNCTIONS.values() for name in names),

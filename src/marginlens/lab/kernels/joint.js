@@ -1,15 +1,14 @@
 // Head and attention trained together: label margins of selections, Assumption C, and A Theorems 5 and 6 condition by condition.
 
-import { dot, matvec, norm } from "./linalg.js";
-import { attSvm, directionOf, INFEASIBLE, leastDistance, marginOf, OPTIMAL, TRIVIAL } from "./margin.js";
-import { centredKeys } from "./problem.js";
-import { attention, LOGISTIC } from "./softmax.js";
+import { measurePoints } from "./descent.js";
+import { dot, norm } from "./linalg.js";
+import { attSvm, attSvms, directionOf, INFEASIBLE, leastDistance, leastDistances, marginOf, OPTIMAL, TRIVIAL } from "./margin.js";
+import { LOGISTIC } from "./softmax.js";
 import { check, verdict } from "./theorems.js";
 
 const SAME_LABEL_MARGIN_RTOL = 1e-10; // label margins that agree to this share are the same
 const NO_COST_RTOL = 1e-7; // a cost of mixing below this share of the label margin is no cost
 const SELECTED_RTOL = 1e-9; // logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
-const NEAREST_RTOL = 1e-13; // of a distance, by which rounding may let a row fall short of it
 const FADING_RTOL = 1e-6; // how much slower a token must fade to count as the last
 const MIN_VISIBLE_SHARE = 1e-5; // shares above which a cost per share is not rounding
 const SETTLED_LOGIT_MARGIN = 40; // at which the other inputs of a counter-example are settled
@@ -44,37 +43,21 @@ function labelSvm(rows, m, d) {
   return { ...solution, margin: marginOf(solution) };
 }
 
-/**
- * The margin of `labelSvm`. In the plane it is the distance of the origin from the convex hull of the rows: the point of a segment between
- * two rows that all rows lie beyond; where rounding leaves none, the problem is solved.
- */
-function labelMarginOf(rows, m, d) {
-  if (d !== 2) return labelSvm(rows, m, d).margin;
-  for (let i = 0; i < m; i++) {
-    for (let j = i; j < m; j++) {
-      const [ax, ay, bx, by] = [rows[2 * i], rows[2 * i + 1], rows[2 * j], rows[2 * j + 1]];
-      const [x, y] = [bx - ax, by - ay];
-      const length = x * x + y * y;
-      const share = length > 0 ? Math.min(1, Math.max(0, -(ax * x + ay * y) / length)) : 0;
-      const [px, py] = [ax + share * x, ay + share * y];
-      const size = Math.sqrt(px * px + py * py);
-      let isNearest = size > 0;
-      for (let r = 0; isNearest && r < m; r++) {
-        const beyond = (rows[2 * r] * px + rows[2 * r + 1] * py) / size - size;
-        isNearest = beyond >= -NEAREST_RTOL * size;
-      }
-      if (isNearest) return size;
-    }
-  }
-  return labelSvm(rows, m, d).margin;
+/** The margins of `labelSvm` of rows (count, m, d). */
+function labelMarginsOf(rows, m, d) {
+  const count = rows.length / (m * d);
+  return leastDistances(rows, new Float64Array(count * m).fill(1), count, m, d).map(marginOf);
 }
 
-/** Rows Y_i x_iα of some inputs. */
-function signedTokens(problem, selected, inputs) {
+/** Rows Y_i x_iα of some inputs, for one selection after the other. */
+function signedTokens(problem, selections, inputs) {
   const { T, dModel, X, y } = problem;
-  const rows = new Float64Array(inputs.length * dModel);
-  inputs.forEach((i, r) => {
-    for (let k = 0; k < dModel; k++) rows[r * dModel + k] = y[i] * X[(i * T + selected[i]) * dModel + k];
+  const rows = new Float64Array(selections.length * inputs.length * dModel);
+  selections.forEach((selected, j) => {
+    inputs.forEach((i, r) => {
+      const at = (j * inputs.length + r) * dModel;
+      for (let k = 0; k < dModel; k++) rows[at + k] = y[i] * X[(i * T + selected[i]) * dModel + k];
+    });
   });
   return rows;
 }
@@ -99,7 +82,7 @@ function* selectionsOf(problem, inputs) {
  */
 export function labelMargin(problem, selected) {
   const { n, dModel } = problem;
-  const head = labelSvm(signedTokens(problem, selected, allInputs(problem)), n, dModel);
+  const head = labelSvm(signedTokens(problem, [selected], allInputs(problem)), n, dModel);
   const direction = directionOf(head);
   const slack = Float64Array.from({ length: n }, (_, i) =>
     head.active[i] ? 0 : dot(head.A.subarray(i * dModel, (i + 1) * dModel), direction) - head.margin,
@@ -118,17 +101,19 @@ export function relaxedSvm(problem, selected, support) {
 export function bestSelections(problem, maxProblems = 10_000) {
   const inputs = allInputs(problem);
   const { dModel, n } = problem;
-  const marginAt = (selected) => labelMarginOf(signedTokens(problem, selected, inputs), n, dModel);
+  const margins = (selections) => labelMarginsOf(signedTokens(problem, selections, inputs), n, dModel);
   const tried = new Map();
   const tryOne = (selected) => {
     const name = selected.join();
-    if (!tried.has(name)) tried.set(name, { selected: Array.from(selected), margin: marginAt(selected) });
+    if (!tried.has(name)) tried.set(name, { selected: Array.from(selected), margin: margins([selected])[0] });
     return tried.get(name).margin;
   };
   const complete = countOf(problem, inputs) <= maxProblems;
   const all = [];
-  if (complete) for (const selected of selectionsOf(problem, inputs)) all.push({ selected: selected.slice(), margin: marginAt(selected) });
-  else {
+  if (complete) {
+    const selections = Array.from(selectionsOf(problem, inputs), (selected) => selected.slice());
+    margins(selections).forEach((margin, k) => all.push({ selected: selections[k], margin }));
+  } else {
     const uniform = uniforms(0);
     for (let climb = 0; climb < CLIMBS && tried.size < maxProblems; climb++) {
       const selected = inputs.map((i) => Math.floor(uniform() * problem.lengths[i]));
@@ -231,28 +216,26 @@ function provedCost(problem, selected, inputs, head, maxProblems) {
   return Math.max(bound, 0);
 }
 
-/** p ↦ (Γ - Γ(p)) / max_i (1 - s_iα) over some inputs, infinite where so little is mixed that rounding would decide. */
-function mixingCost(problem, selected, inputs, gamma) {
+/** (Γ - Γ(p)) / max_i (1 - s_iα) over some inputs at every point p, infinite where so little is mixed that rounding would decide. */
+function mixingCosts(problem, selected, inputs, gamma, points) {
   const { n, T, d, dModel, lengths, X, y } = problem;
-  const keys = centredKeys(problem);
-  const logits = new Float64Array(n * T);
-  return (p) => {
-    matvec(keys, n * T, d, p, logits);
-    const shares = attention(logits, lengths, T);
-    const rows = new Float64Array(inputs.length * dModel);
-    let mixed = 0;
-    inputs.forEach((i, r) => {
-      let others = 0;
-      for (let t = 0; t < lengths[i]; t++) {
-        const share = shares[i * T + t];
-        if (t !== selected[i]) others += share;
-        for (let k = 0; k < dModel; k++) rows[r * dModel + k] += y[i] * share * X[(i * T + t) * dModel + k];
-      }
-      mixed = Math.max(mixed, others);
+  const all = new Float64Array(points.length * d);
+  points.forEach((p, j) => all.set(p, j * d));
+  const { probabilities } = measurePoints(problem, all);
+  const rows = new Float64Array(points.length * inputs.length * dModel);
+  const mixed = points.map((_, j) => {
+    const others = inputs.map((i, r) => {
+      const shares = probabilities.subarray((j * n + i) * T, (j * n + i) * T + lengths[i]);
+      const at = (j * inputs.length + r) * dModel;
+      shares.forEach((share, t) => {
+        for (let k = 0; k < dModel; k++) rows[at + k] += y[i] * share * X[(i * T + t) * dModel + k];
+      });
+      return shares.reduce((total, share, t) => (t === selected[i] ? total : total + share), 0);
     });
-    if (!(mixed > MIN_VISIBLE_SHARE)) return Infinity;
-    return (gamma - labelMarginOf(rows, inputs.length, dModel)) / mixed;
-  };
+    return Math.max(0, ...others);
+  });
+  const margins = labelMarginsOf(rows, inputs.length, dModel);
+  return mixed.map((share, j) => (share > MIN_VISIBLE_SHARE ? (gamma - margins[j]) / share : Infinity));
 }
 
 /** Points at which an input mixes α with one other token and every other input, as far as possible, has settled on α. */
@@ -283,16 +266,17 @@ function twoTokenMixtures(problem, selected, inputs) {
 /** The smallest cost of mixing found: at mixtures of two tokens, outright selections, random points, and around the best of them. */
 function searchedCost(problem, selected, inputs, gamma, { samples, rounds, outright, rivals = [] }) {
   const { T, d, lengths, K } = problem;
-  const costAt = mixingCost(problem, selected, inputs, gamma);
+  const withCosts = (some) => {
+    const costs = mixingCosts(problem, selected, inputs, gamma, some);
+    return some.map((p, k) => ({ p, cost: costs[k] }));
+  };
   const uniform = uniforms(1);
   const gaussian = gaussians(uniform);
   const points = twoTokenMixtures(problem, selected, inputs);
   const isFew = countOf(problem, allInputs(problem)) <= outright;
-  for (const other of isFew ? selectionsOf(problem, allInputs(problem)) : rivals) {
-    if (other.every((t, i) => t === selected[i])) continue;
-    const solution = attSvm(problem, other);
-    if (solution.status === OPTIMAL) points.push(solution.x.map((entry) => SETTLED_LOGIT_MARGIN * entry));
-  }
+  const listed = isFew ? Array.from(selectionsOf(problem, allInputs(problem)), (one) => one.slice()) : rivals;
+  for (const { status, x } of attSvms(problem, listed.filter((one) => one.some((t, i) => t !== selected[i]))))
+    if (status === OPTIMAL) points.push(x.map((entry) => SETTLED_LOGIT_MARGIN * entry));
   let spread = 0;
   lengths.forEach((length, i) => {
     for (let t = 1; t < length; t++) {
@@ -306,17 +290,15 @@ function searchedCost(problem, selected, inputs, gamma, { samples, rounds, outri
     const size = 10 ** (2.5 * uniform() - 1) / (spread || 1);
     points.push(Float64Array.from(centre, (entry) => size * (gaussian() / Math.sqrt(d) + (sample % 2 === 0 ? entry : 0))));
   }
-  let tried = points.map((p) => ({ p, cost: costAt(p) }));
+  let tried = withCosts(points);
   let width = 1;
   for (let round = 0; round < rounds; round++, width /= 2) {
     tried = tried.sort((a, b) => a.cost - b.cost).slice(0, 16);
-    for (const { p } of tried.slice()) {
+    const near = tried.flatMap(({ p }) => {
       const scale = width * Math.max(norm(p), 1);
-      for (let k = 0; k < 8; k++) {
-        const near = p.map((entry) => entry + scale * gaussian());
-        tried.push({ p: near, cost: costAt(near) });
-      }
-    }
+      return Array.from({ length: 8 }, () => p.map((entry) => entry + scale * gaussian()));
+    });
+    tried.push(...withCosts(near));
   }
   return tried.reduce((least, { cost }) => Math.min(least, cost), Infinity);
 }
@@ -351,7 +333,7 @@ function hasFreeRay(problem, selected, inputs, head) {
  * `outright`, else the `rivals` that are named; where it is not `isThorough` nothing is looked for once a bound is proved, and nu is nan.
  */
 export function checkAssumptionC(problem, selected, inputs = allInputs(problem), search = THOROUGH) {
-  const head = labelSvm(signedTokens(problem, selected, inputs), inputs.length, problem.dModel);
+  const head = labelSvm(signedTokens(problem, [selected], inputs), inputs.length, problem.dModel);
   const isEverywhere = inputs.length === problem.n;
   const found = (holds, numbers, proved) => ({
     ...(isEverywhere ? check("A Assumption C", holds, numbers) : check("A Assumption C over S", holds, numbers)),

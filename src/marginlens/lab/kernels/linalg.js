@@ -1,8 +1,6 @@
 // Linear algebra for small dense problems: products, norms, triangular solves and singular values; matrices are flat, row by row.
 
-export const EPS = 2 ** -52; // spacing of doubles at one
-
-const MAX_JACOBI_SWEEPS = 60;
+import { callCore } from "./core.js";
 
 /** x · y over their first `length` entries. */
 export function dot(x, y, length = x.length) {
@@ -54,15 +52,6 @@ export function allFinite(x) {
   return total === 0;
 }
 
-/** out = A x for A (n, d). */
-export function matvec(A, n, d, x, out) {
-  for (let i = 0, at = 0; i < n; i++) {
-    let total = 0;
-    for (let k = 0; k < d; k++) total += A[at++] * x[k];
-    out[i] = total;
-  }
-}
-
 /** out = Aᵀ w for A (n, d). */
 export function vecmat(w, A, n, d, out) {
   out.fill(0, 0, d);
@@ -108,60 +97,26 @@ export function cholesky(A, n) {
 }
 
 /**
- * Singular values of A (n, d) with n ≤ d, largest first, and A = left · diag(values) · right, by rotations of pairs of rows.
- * left is (n, n) and right (n, d); small singular values are as accurate as large ones.
+ * Singular values of A (n, d), largest first, min(n, d) of them, and A = left · diag(values) · right with left (n, count) and right
+ * (count, d); small singular values are as accurate as large ones.
  */
 export function singularValues(A, n, d) {
-  const rows = Float64Array.from(A);
-  const turned = new Float64Array(n * n); // turned · A = rows
-  for (let i = 0; i < n; i++) turned[i * n + i] = 1;
-  const rotate = (M, width, i, j, cos, sin) => {
-    for (let k = 0; k < width; k++) {
-      const u = M[i * width + k];
-      const w = M[j * width + k];
-      M[i * width + k] = cos * u - sin * w;
-      M[j * width + k] = sin * u + cos * w;
-    }
-  };
-  for (let sweep = 0, rotated = true; rotated && sweep < MAX_JACOBI_SWEEPS; sweep++) {
-    rotated = false;
-    for (let i = 0; i < n; i++) {
-      for (let j = i + 1; j < n; j++) {
-        let first = 0;
-        let second = 0;
-        let mixed = 0;
-        for (let k = 0; k < d; k++) {
-          const u = rows[i * d + k];
-          const w = rows[j * d + k];
-          first += u * u;
-          second += w * w;
-          mixed += u * w;
-        }
-        if (Math.abs(mixed) <= EPS * Math.sqrt(first * second)) continue;
-        rotated = true;
-        const zeta = (second - first) / (2 * mixed);
-        const tan = (zeta >= 0 ? 1 : -1) / (Math.abs(zeta) + Math.hypot(1, zeta));
-        const cos = 1 / Math.hypot(1, tan);
-        rotate(rows, d, i, j, cos, cos * tan);
-        rotate(turned, n, i, j, cos, cos * tan);
-      }
-    }
-  }
-  const sizes = Array.from({ length: n }, (_, i) => norm(rows.subarray(i * d, (i + 1) * d)));
-  const order = sizes.map((_, i) => i).sort((i, j) => sizes[j] - sizes[i]);
-  const left = new Float64Array(n * n);
-  const right = new Float64Array(n * d);
-  order.forEach((i, place) => {
-    for (let k = 0; k < n; k++) left[k * n + place] = turned[i * n + k];
-    for (let k = 0; k < d; k++) right[place * d + k] = sizes[i] > 0 ? rows[i * d + k] / sizes[i] : 0;
+  const count = Math.min(n, d);
+  const identity = Float64Array.from({ length: n * n }, (_, k) => (k % (n + 1) === 0 ? 1 : 0));
+  const found = { U: new Float64Array(count * n), V: new Float64Array(count * d), logs: new Float64Array(count), ranks: new Int32Array(1) };
+  callCore("singular_triplets", { left: identity, right: A, log_scale: new Float64Array(n), ...found, batch: 1, m: n, q: n, d, count });
+  const sizes = Array.from(found.logs, (log, k) => (k < found.ranks[0] ? Math.exp(log) : 0));
+  const order = sizes.map((_, k) => k).sort((k, l) => sizes[l] - sizes[k]);
+  const left = new Float64Array(n * count);
+  const right = new Float64Array(count * d);
+  order.forEach((k, place) => {
+    for (let i = 0; i < n; i++) left[i * count + place] = found.U[k * n + i];
+    right.set(found.V.subarray(k * d, (k + 1) * d), place * d);
   });
-  return { values: Float64Array.from(order, (i) => sizes[i]), left, right };
+  return { values: Float64Array.from(order, (k) => sizes[k]), left, right };
 }
 
 /** The largest singular value of A (n, d). */
 export function spectralNorm(A, n, d) {
-  if (n <= d) return n === 0 ? 0 : singularValues(A, n, d).values[0];
-  const columns = new Float64Array(n * d);
-  for (let i = 0; i < n; i++) for (let k = 0; k < d; k++) columns[k * n + i] = A[i * d + k];
-  return d === 0 ? 0 : singularValues(columns, d, n).values[0];
+  return Math.min(n, d) === 0 ? 0 : singularValues(A, n, d).values[0];
 }

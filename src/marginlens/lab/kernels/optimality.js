@@ -1,7 +1,7 @@
 // Token optimality: score ties, neighbours and score gaps of a selection, and every locally optimal selection of a problem.
 
 import { dot, maxAbs, norm, singularValues } from "./linalg.js";
-import { attSvm, directionOf, INFEASIBLE, marginOf, OPTIMAL, TRIVIAL } from "./margin.js";
+import { attSvms, directionOf, INFEASIBLE, marginOf, OPTIMAL, TRIVIAL } from "./margin.js";
 import { takeInputs } from "./problem.js";
 
 const NEIGHBOUR_SLACK_RTOL = 1e-12; // slack, relative to the terms that were summed for it, that rounding alone can leave
@@ -136,8 +136,16 @@ function tightAfterRefinement(solution, entries, doubtful) {
  * scoreGap is the smallest γ_α - γ_t over neighbours t: infinite where there is none, nan where α is infeasible.
  */
 export function tokenOptimality(problem, selected) {
+  return tokenOptimalities(problem, [selected])[0];
+}
+
+/** The same of several selections. */
+function tokenOptimalities(problem, selections) {
+  return attSvms(problem, selections).map((solution, k) => optimalityOf(problem, selections[k], solution));
+}
+
+function optimalityOf(problem, selected, solution) {
   const { n, T, lengths } = problem;
-  const solution = attSvm(problem, selected);
   const difference = scoreDifferences(problem, selected);
   const neighbours = new Uint8Array(n * T);
   tightRows(problem, solution).forEach((isTight, r) => {
@@ -188,28 +196,28 @@ function planeSelections(problem) {
   if (angles.length === 0) return [optimalTokens(problem)];
   angles.sort((a, b) => a - b);
   const found = new Map();
+  const selected = new Array(n).fill(-1);
   angles.forEach((angle, place) => {
     const next = place + 1 < angles.length ? angles[place + 1] : angles[0] + 2 * Math.PI;
-    const middle = 0.5 * (angle + next);
-    const cos = Math.cos(middle);
-    const sin = Math.sin(middle);
-    const selected = Array.from(lengths, (length, i) => {
-      let best = 0;
-      let top = -Infinity;
-      for (let t = 0; t < length; t++) {
-        const at = (i * T + t) * 2;
+    const [cos, sin] = [Math.cos(0.5 * (angle + next)), Math.sin(0.5 * (angle + next))];
+    let isNew = false;
+    for (let i = 0; i < n; i++) {
+      let [best, top] = [0, -Infinity];
+      for (let t = 0, at = 2 * i * T; t < lengths[i]; t++, at += 2) {
         const logit = K[at] * cos + K[at + 1] * sin;
         if (logit > top) [best, top] = [t, logit];
       }
-      return best;
-    });
-    found.set(selected.join(), selected);
+      isNew ||= selected[i] !== best;
+      selected[i] = best;
+    }
+    if (isNew) found.set(selected.join(), selected.slice());
   });
   return [...found.values()];
 }
 
-function isNotProvedInfeasible(problem, selected) {
-  return attSvm(problem, selected).status !== INFEASIBLE;
+function notProvedInfeasible(problem, selections) {
+  const solutions = attSvms(problem, selections);
+  return selections.filter((_, k) => solutions[k].status !== INFEASIBLE);
 }
 
 /** The most regions into which planes through the origin cut a space. */
@@ -229,7 +237,7 @@ function generalSelections(problem, maxProblems) {
   const { n, d, lengths } = problem;
   const candidates = Array.from(lengths, (length, i) => {
     const single = takeInputs(problem, [i]);
-    return Array.from({ length }, (_, t) => t).filter((t) => isNotProvedInfeasible(single, [t]));
+    return notProvedInfeasible(single, Array.from({ length }, (_, t) => [t])).map(([t]) => t);
   });
   const order = candidates.map((_, i) => i).sort((i, j) => candidates[i].length - candidates[j].length || i - j);
   let worst = lengths.reduce((total, length) => total + length, 0) + (n === 1 ? candidates[order[0]].length : 0);
@@ -246,7 +254,7 @@ function generalSelections(problem, maxProblems) {
     frontier = frontier.flatMap((partial) => candidates[order[depth - 1]].map((t) => [...partial, t]));
     if (depth > 1 && depth < n) {
       const part = takeInputs(problem, order.slice(0, depth));
-      frontier = frontier.filter((selected) => isNotProvedInfeasible(part, selected));
+      frontier = notProvedInfeasible(part, frontier);
     }
   }
   return frontier.map((chosen) => {
@@ -263,8 +271,7 @@ function generalSelections(problem, maxProblems) {
 export function locallyOptimalDirections(problem, maxProblems = 100_000) {
   const selections = problem.d === 2 ? planeSelections(problem) : generalSelections(problem, maxProblems);
   if (selections === null) return null;
-  const found = selections
-    .map((selected) => tokenOptimality(problem, selected))
+  const found = tokenOptimalities(problem, selections)
     .filter((optimality) => optimality.isLocallyOptimal)
     .map((optimality) => ({ ...optimality, direction: directionOf(optimality.solution), margin: marginOf(optimality.solution) }));
   const order = (a, b) => {

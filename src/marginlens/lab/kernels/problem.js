@@ -1,6 +1,6 @@
 // Problems: their JSON form, checked with one sentence for each fault, and the arrays that the kernels read.
 
-import { dot, matvec } from "./linalg.js";
+import { dot } from "./linalg.js";
 import { LOSS_CODES } from "./softmax.js";
 
 export const FORMAT = "marginlens-problem";
@@ -258,25 +258,4 @@ export function takeInputs(problem, chosen) {
     scores: taken(problem.scores, 1),
     blur: taken(problem.blur, 1),
   };
-}
-
-/** Keys (n T d) less the mean key of their input, which changes no softmax and no gradient and leaves small logits. */
-export function centredKeys(problem) {
-  const { n, T, d, lengths, K } = problem;
-  const rows = new Float64Array(n * T * d);
-  const mean = new Float64Array(d);
-  for (let i = 0; i < n; i++) {
-    mean.fill(0);
-    const [first, last] = [i * T * d, (i * T + lengths[i]) * d];
-    for (let at = first; at < last; at++) mean[at % d] += K[at] / lengths[i];
-    for (let at = first; at < last; at++) rows[at] = K[at] - mean[at % d];
-  }
-  return rows;
-}
-
-/** Logits (n T) of centred keys at p. */
-export function logitsAt(problem, p) {
-  const a = new Float64Array(problem.n * problem.T);
-  matvec(centredKeys(problem), problem.n * problem.T, problem.d, p, a);
-  return a;
 }

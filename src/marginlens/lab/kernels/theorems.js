@@ -1,7 +1,7 @@
 // Which theorem applies to a problem of attention weights, condition by condition with its numbers; cones around locally optimal directions.
 
 import { dot, norm, spectralNorm, unit } from "./linalg.js";
-import { directionOf, INACCURATE, INFEASIBLE, leastDistance, marginOf, OPTIMAL, TRIVIAL } from "./margin.js";
+import { directionOf, INACCURATE, INFEASIBLE, leastDistances, marginOf, OPTIMAL, TRIVIAL } from "./margin.js";
 import {
   allTied,
   dependentInputs,
@@ -252,29 +252,26 @@ export function setSvm(problem, sets, maxProblems = MAX_PROBLEMS) {
   if (count > maxProblems) return { status: "MAX_PROBLEMS", margin: 0, points: [], choices: [] };
   const outside = (i) => Array.from({ length: lengths[i] }, (_, t) => t).filter((t) => !sets[i].includes(t));
   const pairs = binding.flatMap((i) => outside(i).map((t) => [i, t]));
-  const A = new Float64Array(pairs.length * d);
-  const ones = new Float64Array(pairs.length).fill(1);
-  let best = Infinity;
-  let unverified = false;
-  let shortest = [];
-  for (let number = 0; number < count; number++) {
+  const choices = Array.from({ length: count }, (_, number) => {
     const choice = sets.map((tokens) => tokens[0]);
     let rest = number;
     for (const i of binding) {
       choice[i] = sets[i][rest % sets[i].length];
       rest = Math.floor(rest / sets[i].length);
     }
+    return choice;
+  });
+  const key = (i, t, k) => K[(i * T + t) * d + k];
+  const A = new Float64Array(count * pairs.length * d);
+  choices.forEach((choice, j) => {
     pairs.forEach(([i, t], r) => {
-      for (let k = 0; k < d; k++) A[r * d + k] = K[(i * T + choice[i]) * d + k] - K[(i * T + t) * d + k];
+      for (let k = 0; k < d; k++) A[(j * pairs.length + r) * d + k] = key(i, choice[i], k) - key(i, t, k);
     });
-    const solution = leastDistance(A.slice(), pairs.length, d, ones);
-    if (solution.status === INFEASIBLE) continue;
-    if (solution.status === INACCURATE) unverified = true;
-    const length = norm(solution.x);
-    if (length > best * (1 + SAME_NORM_RTOL)) continue;
-    if (length < best) best = length;
-    shortest.push(solution.x);
-  }
+  });
+  const solutions = leastDistances(A, new Float64Array(count * pairs.length).fill(1), count, pairs.length, d);
+  const unverified = solutions.some(({ status }) => status === INACCURATE);
+  let shortest = solutions.filter(({ status }) => status !== INFEASIBLE).map(({ x }) => x);
+  const best = Math.min(...shortest.map((x) => norm(x)));
   shortest = shortest.filter((x) => norm(x) <= best * (1 + SAME_NORM_RTOL));
   const points = [];
   for (const x of shortest) {

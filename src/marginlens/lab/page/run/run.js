@@ -13,7 +13,7 @@ const DRAG_BUDGET_MS = 3; // while the problem changes
 const DRAG_REST_MS = 100; // after a change until the budget is whole again
 const MAX_ELAPSED_MS = 100; // longer frames do not make a run jump
 const REDUCED_MOTION_MS = 700; // between two updates where motion is reduced
-const CHUNK_STEPS = 128; // of all starts together, between two looks at the clock
+const CHUNK_STEPS = 512; // of all starts together, between two looks at the clock
 const SAMPLE_RATIO = 2 ** (1 / 64); // of two successive steps that are drawn, once they are far from the start
 
 /** The next step after `step` that is drawn: every one at first, later 64 of them while the number of steps doubles. */

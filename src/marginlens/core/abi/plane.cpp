@@ -1,0 +1,58 @@
+// Doors: attention at points, and descent in the plane from many starts.
+#include "../attention_measures.h"
+#include "../plane_descent.h"
+#include "abi.h"
+
+// Probabilities of all tokens, zero where there is none, margins of all inputs and the risk at every point p.
+DOOR measure_attention(
+    const double *keys,      // (n_inputs, n_tokens, d)
+    const double *scores,    // (n_inputs, n_tokens)
+    const int64_t *lengths,  // (n_inputs) in 1..n_tokens
+    int64_t loss,            // in 0..2
+    const double *points,    // (batch, d)
+    double *probabilities,   // (batch, n_inputs, n_tokens)
+    double *margins,         // (batch, n_inputs)
+    double *risks,           // (batch)
+    int64_t n_inputs, int64_t n_tokens, int64_t d, int64_t batch) {
+    const int64_t n = n_inputs, T = n_tokens, m = n * T;
+    Room room;
+    double *rows = room.doubles(m * d), *mean = room.doubles(d), *logits = room.doubles(m);
+    if (room.failed) return OUT_OF_MEMORY;
+    centre(keys, lengths, n, T, d, mean, rows);
+    for (int64_t k = 0; k < batch * m; k++) probabilities[k] = 0.0;
+    for (int64_t b = 0; b < batch; b++) {
+        matvec(rows, m, d, points + b * d, logits);
+        risks[b] = 0.0;
+        for (int64_t i = 0; i < n; i++) {
+            const double margin = input_margin(logits + i * T, scores + i * T, lengths[i], probabilities + b * m + i * T);
+            margins[b * n + i] = margin;
+            risks[b] += loss_value(loss, margin) / (double)n;
+        }
+    }
+    return 0;
+}
+
+// Descent from every start with steps of one length, steepest in a norm: the starts become the ends, and each has the label of the sector
+// (x, y, left, right, radius, turn) that caught it, n_sectors where it came back to where it was, else -1.
+DOOR descend_in_plane(
+    const double *keys,      // (n_inputs, n_tokens, 2)
+    const double *scores,    // (n_inputs, n_tokens)
+    const int64_t *lengths,  // (n_inputs) in 1..n_tokens
+    int64_t loss,            // in 0..2
+    int64_t norm,            // in 0..3
+    double power,
+    const double *sectors,   // (n_sectors, 6)
+    const double *sizes,     // (batch)
+    const int64_t *n_steps,  // (batch) in 0..
+    double *points,          // (batch, 2)
+    int64_t *labels,         // (batch)
+    int64_t n_inputs, int64_t n_tokens, int64_t n_sectors, int64_t batch) {
+    Room room;
+    double *rows = room.doubles(2 * n_inputs * n_tokens), mean[2];
+    const PlaneProblem problem{rows, scores, lengths, n_inputs, n_tokens, loss, norm, power};
+    const PlaneGradient gradient(room, problem);
+    if (room.failed) return OUT_OF_MEMORY;
+    centre(keys, lengths, n_inputs, n_tokens, 2, mean, rows);
+    descend_in_plane(gradient, {points, sizes, n_steps, labels, batch, (const Sector *)sectors, n_sectors});
+    return 0;
+}
