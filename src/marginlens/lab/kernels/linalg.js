@@ -45,13 +45,6 @@ export function correlation(a, b) {
   return 1 - 0.5 * square;
 }
 
-/** Whether no entry is nan or infinite. */
-export function allFinite(x) {
-  let total = 0;
-  for (let k = 0; k < x.length; k++) total += x[k] * 0;
-  return total === 0;
-}
-
 /** out = Aᵀ w for A (n, d). */
 export function vecmat(w, A, n, d, out) {
   out.fill(0, 0, d);

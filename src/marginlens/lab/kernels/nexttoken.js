@@ -3,12 +3,9 @@
 // The logits that matter are W[x, k] over the pairs (token x, last token k) that occur together, and W moves on these pairs alone. The
 // loss is the log-loss with outputs that are the probabilities themselves.
 
-import { NON_FINITE, RAN_ALL, STATIONARY } from "./descent.js";
+import { callCore } from "./core.js";
+import { RAN_ALL } from "./descent.js";
 import { lastToken } from "./graphs.js";
-import { allFinite, norm } from "./linalg.js";
-
-const FAR_GUESS = 1e60; // how far the largest weight may be from the guessed scale to keep the guess
-const TOO_FAR_GUESS = 1e140; // and for its square to be safe
 
 /**
  * The reduced problem of sequences: samples that hold the same tokens before the same label are one.
@@ -56,108 +53,22 @@ export function reduceSequences(data) {
   };
 }
 
-/**
- * Weights w of the pairs with ∇L = e^s Σ w_xk e_x e_kᵀ, written into `w`; returns s. A token other than the label weighs its probability,
- * the label what balances them, relative to a scale guessed from the call before (scale[0]); nan where the guess was too far off.
- */
-function likelihoodWeights(reduced, a, w, values, scale) {
-  const { first, entryPair, logCounts, shares } = reduced;
-  const guess = scale[0];
-  const factorOfGuess = guess !== 0 ? Math.exp(guess) : 1;
-  w.fill(0);
-  let biggest = 0;
-  for (let i = 0; i < shares.length; i++) {
-    const begin = first[i];
-    const end = first[i + 1];
-    let top = -Infinity;
-    for (let k = begin; k < end; k++) {
-      values[k] = a[entryPair[k]] + logCounts[k];
-      if (values[k] > top) top = values[k];
-    }
-    let others = 0;
-    for (let k = begin + 1; k < end; k++) {
-      values[k] = Math.exp(values[k] - top - guess);
-      others += values[k];
-    }
-    const factor = shares[i] / (factorOfGuess * others + Math.exp(values[begin] - top));
-    for (let k = begin + 1; k < end; k++) {
-      const x = values[k] * factor;
-      w[entryPair[k]] += x;
-      if (x > biggest) biggest = x;
-    }
-    w[entryPair[begin]] -= others * factor;
-  }
-  if (!(biggest > 1 / FAR_GUESS && biggest < FAR_GUESS)) {
-    if (!(biggest > 1 / TOO_FAR_GUESS && biggest < TOO_FAR_GUESS)) {
-      scale[0] = 0;
-      return NaN;
-    }
-    scale[0] = guess + Math.log(biggest);
-  }
-  return guess;
-}
-
-/** The same weights, each sample relative to a scale of its own and all relative to the largest; returns its logarithm. */
-function scaledWeights(reduced, a, w, values, scale) {
-  const { first, entryPair, logCounts, shares } = reduced;
-  const logs = new Float64Array(shares.length);
-  let largest = -Infinity;
-  for (let i = 0; i < shares.length; i++) {
-    const begin = first[i];
-    const end = first[i + 1];
-    let near = -Infinity; // the largest logit other than the label's
-    let top = -Infinity;
-    for (let k = begin; k < end; k++) {
-      values[k] = a[entryPair[k]] + logCounts[k];
-      top = Math.max(top, values[k]);
-      if (k > begin) near = Math.max(near, values[k]);
-    }
-    let total = 0;
-    for (let k = begin; k < end; k++) total += Math.exp(values[k] - top);
-    let others = 0;
-    for (let k = begin + 1; k < end; k++) {
-      values[k] = Math.exp(values[k] - near);
-      others += values[k];
-    }
-    values[begin] = -others;
-    logs[i] = end - begin > 1 ? near - top - Math.log(total) + Math.log(shares[i]) : -Infinity;
-    largest = Math.max(largest, logs[i]);
-  }
-  scale[0] = Number.isFinite(largest) ? largest : 0;
-  w.fill(0);
-  if (largest === -Infinity) return 0;
-  for (let i = 0; i < shares.length; i++) {
-    const factor = Math.exp(logs[i] - largest);
-    if (factor > 0) for (let k = first[i]; k < first[i + 1]; k++) w[entryPair[k]] += factor * values[k];
-  }
-  return largest;
-}
-
-/** The loop that `Descent` runs: its state is W on the pairs that occur, and the guessed scale of the weights. */
+/** The loop that `Descent` runs: its state is W on the pairs that occur, and the logarithm of the scale of the weights. */
 export function nextTokenLoop(reduced, { normalized = true, size = 0.01, start = null } = {}) {
-  const m = reduced.pairs.length;
-  const w = new Float64Array(m);
-  const values = new Float64Array(reduced.entryPair.length);
-  const next = new Float64Array(m);
+  const { pairs, first, entryPair, logCounts, shares } = reduced;
+  const m = pairs.length;
+  const span = Int32Array.from(Array.from(shares).flatMap((_, i) => [first[i], first[i + 1]]));
+  const given = { pair: entryPair, log_count: logCounts, span, share: shares, normalized: Number(normalized), step: size };
+  const counts = { n_entries: entryPair.length, n_samples: shares.length, n_pairs: m };
   const begin = (state) => {
     state.fill(0);
-    if (start !== null) reduced.pairs.forEach(([x, k], place) => (state[place] = start[x * reduced.nVocabulary + k]));
-    return allFinite(state) ? RAN_ALL : NON_FINITE;
+    if (start !== null) pairs.forEach(([x, k], place) => (state[place] = start[x * reduced.nVocabulary + k]));
+    return advance(state, 0, 0).status;
   };
   const advance = (state, from, to) => {
-    const W = state.subarray(0, m);
-    const scale = state.subarray(m);
-    for (let step = from; step < to; step++) {
-      let logScale = likelihoodWeights(reduced, W, w, values, scale);
-      if (Number.isNaN(logScale)) logScale = scaledWeights(reduced, W, w, values, scale);
-      const reach = norm(w);
-      if (reach === 0) return { status: STATIONARY, steps: step };
-      const move = normalized ? size / reach : size * Math.exp(logScale);
-      for (let k = 0; k < m; k++) next[k] = W[k] - move * w[k];
-      if (!allFinite(next)) return { status: NON_FINITE, steps: step };
-      W.set(next);
-    }
-    return { status: RAN_ALL, steps: to };
+    const end = Int32Array.of(RAN_ALL, from);
+    callCore("descend_one_hot", { ...given, ...counts, stop: to, W: state.subarray(0, m), log_scale: state.subarray(m), end });
+    return { status: end[0], steps: end[1] };
   };
   return { size: m + 1, width: m, begin, advance };
 }

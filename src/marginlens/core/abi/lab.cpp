@@ -1,5 +1,6 @@
-// Doors: attention at points, and descent in the plane from many starts.
+// Doors: attention at points, descent in the plane from many starts, and descent on next-token weights with one-hot embeddings.
 #include "../attention_measures.h"
+#include "../one_hot_descent.h"
 #include "../plane_descent.h"
 #include "abi.h"
 
@@ -54,5 +55,33 @@ DOOR descend_in_plane(
     if (room.failed) return OUT_OF_MEMORY;
     centre(keys, lengths, n_inputs, n_tokens, 2, mean, rows);
     descend_in_plane(gradient, {points, sizes, n_steps, labels, batch, (const Sector *)sectors, n_sectors});
+    return 0;
+}
+
+// Descent on W with one-hot embeddings and the likelihood: steps up to `stop`, from where W, log_scale and end say it is.
+DOOR descend_one_hot(
+    const int64_t *pair,      // (n_entries) in 0..n_pairs-1
+    const double *log_count,  // (n_entries)
+    const int64_t *span,      // (n_samples, 2) in 0..n_entries
+    const double *share,      // (n_samples)
+    int64_t normalized,       // in 0..1
+    double step,
+    int64_t stop,             // in 0..
+    double *W,                // (n_pairs)
+    double *log_scale,        // (1)
+    int64_t *end,             // (2)
+    int64_t n_entries, int64_t n_samples, int64_t n_pairs) {
+    Room room;
+    double *score = room.doubles(n_entries), *w = room.doubles(n_pairs), *next = room.doubles(n_pairs);
+    const NextTokenSamples samples{pair, nullptr, span, nullptr, log_count, score, share, nullptr, n_pairs, n_samples, n_entries, 1};
+    if (room.failed) return OUT_OF_MEMORY;
+    if (!samples.fits(false)) return WRONG_SIZE;
+    NextTokenRoom work(room, n_entries, LikelihoodPlaces::n_rows(samples), n_samples, 1);
+    if (room.failed) return OUT_OF_MEMORY;
+    for (int64_t k = 0; k < n_entries; k++) score[k] = 0.0;
+    for (int64_t i = 0; i < n_samples; i++) score[span[2 * i]] = 1.0;  // of the label
+    work.expect(*log_scale);
+    *end = descend_one_hot(samples, {normalized != 0, step, LIKELIHOOD}, stop, W, w, next, work, end + 1);
+    *log_scale = work.log_guess;
     return 0;
 }
