@@ -204,7 +204,7 @@ class KeySpanField(GradientField):
         self.reduced, self.basis = risk.in_key_span()
         data = self.reduced.data
         self.step_unit = 1.0 / max(1.0, self.reduced.logit_scale)  # until a logit moves by one
-        self._keys = np.ascontiguousarray(data.K.reshape(data.mask.size, data.d_key))  # (n_inputs * n_tokens, r)
+        self._keys = np.ascontiguousarray(data.K)  # (n_inputs, n_tokens, r)
         self._key_norms = np.linalg.norm(self._keys, axis=-1)
         self._code = compiled_code(risk.loss) if risk.is_linear else -1
         if self._code >= 0:
@@ -226,11 +226,9 @@ class KeySpanField(GradientField):
         if self._code < 0:
             at = self.reduced.second_order(c[None])
             return at.gradient[0], float(at.terms[0])
-        weights = np.empty(self._scores.shape)
-        logits = (self._keys @ c).reshape(weights.shape)
-        core.pair_weights(logits, self._scores, self._lengths, self._code, np.empty(1), weights)
-        weights = weights.ravel()
-        return weights @ self._keys, float(np.abs(weights) @ self._key_norms)
+        g, terms = np.empty(len(c)), np.empty(1)
+        core.attention_gradient(self._keys, self._key_norms, self._scores, self._lengths, self._code, c, g, terms)
+        return g, float(terms[0])
 
     def is_stationary(self, c: FloatArray) -> bool:
         """Whether the gradient at c is zero beside its own terms, to nine digits."""
