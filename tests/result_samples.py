@@ -37,6 +37,7 @@ from marginlens_papers.lemmas.gradient_conditions import gradient_budget, key_in
 from marginlens_papers.lemmas.joint_risk import joint_risk_bounds, selection_quadrant
 from marginlens_papers.lemmas.mixing import check_mixing
 from marginlens_papers.lemmas.multi_token import multi_token_limit
+from marginlens_papers.lemmas.next_token_law import path_law
 from marginlens_papers.lemmas.selection_slopes import (
     DominantSlope,
     OwnMaxMargin,
@@ -175,7 +176,7 @@ def next_tokens():
     )
     table = np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, -1.0], [-1.0, 0.0]])
     tied = ml.SequenceDataset([[0, 1, 3]] * 4 + [[0, 2, 3]], [0] * 5, table)
-    yield "the law of a path", ml.dynamics.path_law(ml.path(tied, np.array([1e3, 1e4, 1e5])))
+    yield "the law of a path", path_law(ml.path(tied, np.array([1e3, 1e4, 1e5])))
     yield "a matrix of a graph", ml.graph_svm(sequences)
     yield "a run on matrices", ml.descend(sequences, n_steps=3)
     yield "sequences", sequences

@@ -99,7 +99,6 @@ HELPERS = {
     "sample_cone radius": (lambda x: theory.sample_cone(P, 0.1, x, 3, 0), NUMBER),
     "position R": (LAW.position, [*NEVER, np.nan, -1.0]),
     "deviation p": (LAW.deviation, WEIGHTS),
-    "law_deviation data": (lambda x: theory.law_deviation(x, V, RUN), NEVER),
     "key_inequality log_s": (lambda x: key_inequality(x, P, P), [*NEVER, np.inf, np.ones(3), []]),
     "key_inequality a": (lambda x: key_inequality(np.log([0.5, 0.5]), P, x), [*NEVER, np.inf, np.ones(3)]),
     "local_gradient_bounds cone": (lambda x: local_gradient_bounds(FIGURE, V, x, np.ones((1, 2))), NEVER),

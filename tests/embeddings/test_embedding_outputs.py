@@ -5,13 +5,9 @@ import pytest
 import torch
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.embeddings import (
-    initial_parameters,
-    loss_and_gradients,
-    one_layer_outputs,
-    two_layer_outputs,
-)
+from marginlens.embeddings import initial_parameters, loss_and_gradients
 from marginlens_papers.embeddings import TrainingSettings, evaluate, train_embeddings
+from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
 from tolerances import ROUNDING
 
 FLOAT32 = 1e-4  # how far outputs of sizes about one may be apart in single precision

@@ -7,14 +7,15 @@ import pytest
 
 import marginlens as ml
 from marginlens import data, embeddings, probe, svm, text
-from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, as_nexttoken_loss
 from marginlens.nexttoken import WindowNgram, limit_risk, path_radius
 from marginlens.optimizers import Blockwise
 from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.text.evaluation import measures
 from marginlens_papers.embeddings import TrainingSettings
+from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
 from marginlens_papers.lemmas.first_step import first_step_errors, initial_concentration
+from marginlens_papers.lemmas.next_token_law import path_law
 from marginlens_papers.vision.training import VisionSettings
 
 
@@ -160,8 +161,8 @@ REFUSED = [
     ("delta", lambda: initial_concentration(START, 1.5)),
     ("step", lambda: first_step_errors(None, 0.1)),
     ("E", lambda: embeddings.loss_and_gradients(START.E[:2], START.p, START.v, *LABELLED)),
-    ("sequences", lambda: embeddings.one_layer_outputs(START.E, START.p, START.v, [[0, 3]])),
-    ("p", lambda: embeddings.two_layer_outputs(START.E, START.p[:3], START.v, [[0]])),
+    ("sequences", lambda: one_layer_outputs(START.E, START.p, START.v, [[0, 3]])),
+    ("p", lambda: two_layer_outputs(START.E, START.p[:3], START.v, [[0]])),
     ("layers", lambda: TrainingSettings.from_dict({"layers": 3})),
     ("learning_rate", lambda: TrainingSettings.from_dict({"learning_rate": "0.1"})),
     ("weight_decay", lambda: TrainingSettings.from_dict({"weight_decay": -1.0})),

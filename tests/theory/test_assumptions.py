@@ -12,12 +12,12 @@ from marginlens.losses import Loss
 from marginlens.theory import (
     check_assumption_a,
     check_assumption_b,
-    check_distinct_scores,
     check_separable,
     check_step,
     check_strict_optimum,
     smoothness,
 )
+from marginlens_papers.lemmas.general_position import check_distinct_scores
 from tolerances import ROUNDING
 
 KEYS = [[(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)], [(0.0, 2.0), (1.0, 1.0), (0.0, 0.0)]]

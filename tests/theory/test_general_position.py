@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from marginlens.data import TokenDataset
-from marginlens.theory import check_general_position
+from marginlens_papers.lemmas.general_position import check_general_position
 from random_problems import problem, ragged_problem
 
 

@@ -11,7 +11,6 @@ from marginlens.optimizers import GradientDescent
 from marginlens.theory import (
     check_assumption_a,
     check_assumption_b,
-    check_distinct_scores,
     check_separable,
     check_step,
     check_strict_optimum,
@@ -23,6 +22,7 @@ from marginlens.theory import (
     token_optimality,
 )
 from marginlens_papers.lemmas.direction_cases import dominance, undercut_radius
+from marginlens_papers.lemmas.general_position import check_distinct_scores
 from marginlens_papers.lemmas.gradient_conditions import descent_correlation, gradient_ratio
 from marginlens_papers.lemmas.separator import constructive_separator
 from tolerances import CONDITIONED

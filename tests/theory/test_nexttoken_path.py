@@ -12,7 +12,6 @@ import tolerances
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
-from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.dynamics.paths.split_risk import SplitRisk
 from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs
@@ -22,6 +21,7 @@ from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token_heads import as_head
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
+from marginlens_papers.lemmas.next_token_law import path_law
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from marginlens.dynamics import Record, descend
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import AttentionRisk
-from marginlens.theory import law_deviation, locally_optimal_directions, residual_law
+from marginlens.theory import locally_optimal_directions, residual_law
 from marginlens_papers.claims.a.figures_3_to_5 import predicted_height
 from marginlens_papers.claims.drawing import misalignment
 from random_problems import ragged_problem
@@ -152,14 +152,14 @@ def test_the_slowest_and_the_fastest_rate_are_eigenvalues():
     assert law.largest_step == pytest.approx(2.0 / fast, rel=CONDITIONED)
 
 
-def test_law_deviation_is_that_of_the_selected_tokens_and_infinite_without_a_law():
+def test_the_deviation_of_a_run_is_that_of_its_last_weights_and_infinite_without_a_law():
     data, v = figure_1b()
     run = descend(data, v, start=[0.0, 1.0], n_steps=300)
-    assert law_deviation(data, v, run) == residual_law(data, v, run.selected).deviation(run.final)
-    assert run.deviation_from(residual_law(data, v, run.selected)) == law_deviation(data, v, run)
+    law = residual_law(data, v, run.selected)
+    assert run.deviation_from(law) == law.deviation(run.final)
     lowest = descend(data, v, start=[-5.0, -5.0], n_steps=0)
     assert lowest.selected.tolist() == [2]
-    assert law_deviation(data, v, lowest) == np.inf
+    assert lowest.deviation_from(residual_law(data, v, lowest.selected)) == np.inf
 
 
 # ---- degenerate cases
@@ -216,5 +216,6 @@ def test_where_nothing_can_be_told_apart_no_law_holds(X):
     assert law.deviation(p) == laws.deviation(p)[0] == np.inf
     assert np.isnan(law.multipliers_from(p)).all()
     assert np.isnan(law.multipliers).all()
-    assert law_deviation(one, p, descend(one, p, n_steps=1)) == np.inf
+    run = descend(one, p, n_steps=1)
+    assert run.deviation_from(residual_law(one, p, run.selected)) == np.inf
     assert repr(law) == f"ResidualLaw({[0] * len(X)}, does not hold)"

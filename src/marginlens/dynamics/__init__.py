@@ -3,7 +3,7 @@
 from marginlens.dynamics.descend import descend, matching_optimizer
 from marginlens.dynamics.device_descent import DeviceRun
 from marginlens.dynamics.flow import UntilLength, UntilNorm, flow
-from marginlens.dynamics.paths import Binding, Cone, CyclicPart, Path, PathLaw, path, path_law
+from marginlens.dynamics.paths import Binding, Cone, CyclicPart, Path, path
 from marginlens.dynamics.record import Record, Saved
 from marginlens.dynamics.trajectory import Trajectory
 
@@ -13,7 +13,6 @@ __all__ = [
     "CyclicPart",
     "DeviceRun",
     "Path",
-    "PathLaw",
     "Record",
     "Saved",
     "Trajectory",
@@ -23,5 +22,4 @@ __all__ = [
     "flow",
     "matching_optimizer",
     "path",
-    "path_law",
 ]

@@ -4,8 +4,6 @@ from marginlens.embeddings.models import (
     Parameters,
     initial_parameters,
     loss_and_gradients,
-    one_layer_outputs,
-    two_layer_outputs,
 )
 from marginlens.embeddings.one_step import (
     FirstStep,
@@ -33,7 +31,5 @@ __all__ = [
     "initial_parameters",
     "loss_and_gradients",
     "mean_signed_share",
-    "one_layer_outputs",
     "token_statistics",
-    "two_layer_outputs",
 ]

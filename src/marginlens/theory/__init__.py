@@ -6,8 +6,6 @@ from marginlens.theory.assumptions import (
     TheoremVerdict,
     check_assumption_a,
     check_assumption_b,
-    check_distinct_scores,
-    check_general_position,
     check_separable,
     check_step,
     check_strict_optimum,
@@ -42,7 +40,7 @@ from marginlens.theory.optimality import (
     token_optimality,
 )
 from marginlens.theory.prediction import AttentionDetails, Candidates, Prediction, predict, predict_limit
-from marginlens.theory.residual_law import law_deviation, residual_law
+from marginlens.theory.residual_law import residual_law
 from marginlens.theory.vocabulary_selections import (
     selected_tokens,
     token_ranks,
@@ -69,8 +67,6 @@ __all__ = [
     "check_assumption_b",
     "check_assumption_c",
     "check_class_window",
-    "check_distinct_scores",
-    "check_general_position",
     "check_lemma_13",
     "check_separable",
     "check_steepest_theorem",
@@ -85,7 +81,6 @@ __all__ = [
     "implicit_bias",
     "in_cone",
     "label_margin",
-    "law_deviation",
     "locally_optimal_directions",
     "mixing_constants",
     "optimal_sets",

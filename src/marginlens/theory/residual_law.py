@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import scipy
 
-from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.directions import as_scalar
-from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import float_array, reject
 from marginlens.losses.margin import Logistic, Loss, slope_of
 from marginlens.papers import implements
@@ -292,28 +291,6 @@ def residual_law(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Lo
     if not data.is_batch:
         fields = tuple(as_scalar(values[0]) for values in fields)
     return ResidualLaw(data, scores, loss, solution, found.selected, *fields)
-
-
-@implements("X", "O")
-def law_deviation(data: TokenDataset, head: Any, run: Trajectory, *, loss: Loss = Logistic()) -> Any:  # noqa: B008
-    r"""How far a finished run is from the residual law of the tokens it selects: the honest answer to "has it converged?".
-
-    .. math:: \max_r |\log(\hat\lambda_r/\lambda_r)|, \quad \hat\lambda_{it} \propto |\ell'_i|\, s_{it}\, (\gamma_{i\alpha_i} - \gamma_{it})
-
-    Angles and norms cannot tell a run that has settled from one that has merely become slow; the ratios of its residual probabilities can.
-    A deviation ε means that the model's own weights are a certificate of its direction up to a factor :math:`e^{\pm\epsilon}`.
-
-    Args:
-        data, head, loss: what was trained. run: what `descend` gave back.
-    Returns:
-        (…): zero on the law, inf where the selected tokens are not locally optimal. `residual_law(data, head, run.selected)
-        .deviation(run.saved["x"])` gives it along the way.
-    """
-    as_dataset(data)
-    if not isinstance(run, Trajectory) or run.final.shape != (*data.batch_shape, data.d_key):
-        got = type(run).__name__ if not isinstance(run, Trajectory) else f"weights of shape {run.final.shape}"
-        raise reject("run", f"a Trajectory with final weights of shape {(*data.batch_shape, data.d_key)}", got)
-    return residual_law(data, head, run.selected, loss=loss).deviation(run.final)
 
 
 # ---- one problem

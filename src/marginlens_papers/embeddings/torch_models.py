@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.embeddings.models import LAYER_NORM_EPSILON, DistinctTokens, Parameters
+from marginlens.embeddings.models import DistinctTokens, Parameters
 from marginlens.papers import implements
 from marginlens.typing import IntArray
+from marginlens_papers.embeddings.outputs import LAYER_NORM_EPSILON
 from marginlens_papers.embeddings.settings import ADAMW_BETAS, ADAMW_EPSILON, TrainingSettings, batches_of
 from marginlens_papers.training.settings import torch_device
 

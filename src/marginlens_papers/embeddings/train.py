@@ -16,20 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
-from marginlens.embeddings.models import (
-    DistinctTokens,
-    Parameters,
-    distinct_tokens,
-    initial_parameters,
-    one_layer_outputs,
-    two_layer_outputs,
-)
+from marginlens.embeddings.models import DistinctTokens, Parameters, distinct_tokens, initial_parameters
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import real_array, reject, whole_number
 from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.runtime.files import write_whole
 from marginlens.typing import FloatArray, IntArray
+from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
 from marginlens_papers.embeddings.settings import TrainingSettings, batches_of
 from marginlens_papers.training.checkpoint import checkpoint_path
 from marginlens_papers.training.loop import Callback, Ending, Schedule, TrainingLoop

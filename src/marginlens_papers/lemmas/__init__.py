@@ -1,1 +1,1 @@
-"""What proofs of the papers compute on their way: bounds, constants and constructions that a prediction does not need."""
+"""What proofs and claims compute beyond a prediction: bounds, constants, constructions and special limits."""

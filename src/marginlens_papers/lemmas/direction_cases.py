@@ -20,13 +20,7 @@ from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.risk import AttentionRisk
 from marginlens.risk.softmax import centred_keys
-from marginlens.theory.assumptions import (
-    Check,
-    TheoremVerdict,
-    check_assumption_a,
-    check_distinct_scores,
-    check_general_position,
-)
+from marginlens.theory.assumptions import Check, TheoremVerdict, check_assumption_a
 from marginlens.theory.directional import (
     DIRECTION_RTOL,
     SAME_DIRECTION_ATOL,
@@ -36,6 +30,7 @@ from marginlens.theory.directional import (
 )
 from marginlens.theory.optimality import largest_distance, log_slopes, one_problem, score_differences, token_optimality
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens_papers.lemmas.general_position import check_distinct_scores, check_general_position
 
 _INDEPENDENT_RTOL = 1e-9  # smallest singular value of unit rows up to which they may be dependent
 _EQUATION_RTOL = 1e-9  # residual of the pseudo-inverse's equations up to which they are solved

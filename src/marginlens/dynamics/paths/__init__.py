@@ -6,7 +6,6 @@
 from marginlens.dynamics.paths import attention, factors, joint, next_token  # noqa: F401  they register their searches
 from marginlens.dynamics.paths.cone import Cone
 from marginlens.dynamics.paths.next_token import CyclicPart
-from marginlens.dynamics.paths.next_token_law import PathLaw, path_law
 from marginlens.dynamics.paths.path import Binding, Path, path
 
-__all__ = ["Binding", "Cone", "CyclicPart", "Path", "PathLaw", "path", "path_law"]
+__all__ = ["Binding", "Cone", "CyclicPart", "Path", "path"]

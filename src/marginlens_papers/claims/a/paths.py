@@ -14,8 +14,6 @@ from marginlens.dynamics import Cone, Path
 from marginlens.theory import (
     LocalOptima,
     basin_cone,
-    check_distinct_scores,
-    check_general_position,
     directional_margin,
     globally_optimal_direction,
     locally_optimal_directions,
@@ -24,6 +22,7 @@ from marginlens.theory import (
 from marginlens.typing import Axes, Figure
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims import drawing
+from marginlens_papers.lemmas.general_position import check_distinct_scores, check_general_position
 
 GLOBAL_SEED = 5
 GLOBAL_SCALES = 10.0 ** np.arange(6)  # R · margin

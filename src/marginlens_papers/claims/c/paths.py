@@ -10,7 +10,6 @@ import numpy as np
 import marginlens as ml
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
-from marginlens.dynamics.paths.next_token_law import path_law
 from marginlens.losses.next_token import LabelLoss
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk.next_token_heads import NextTokenHead, as_head
@@ -18,6 +17,7 @@ from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
 from marginlens_papers.claims.c.lemmas import SETTINGS, Setting, feasible_data
+from marginlens_papers.lemmas.next_token_law import path_law
 
 ACYCLIC_SEED = 17
 ACYCLIC_SHAPES = ((8, 8, 4, 6), (6, 12, 5, 5), (10, 5, 6, 6))  # K, d, n, T
