@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 _AT_THE_TOP = {".git", ".venv", "build", "dist", "report"}  # what a build, a run or an environment leaves
-_ANYWHERE = shutil.ignore_patterns("*.egg-info", "built", "__pycache__", "*.nbi", "*.nbc", ".*_cache", ".hypothesis")
+_ANYWHERE = shutil.ignore_patterns("*.egg-info", "built", "__pycache__", ".*_cache", ".hypothesis")
 
 
 class Distribution(NamedTuple):

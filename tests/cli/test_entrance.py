@@ -17,7 +17,7 @@ from marginlens.cli import app as cli
 from marginlens.cli._completions import NORMS
 from marginlens.data import figure_8, write_problem
 
-HEAVY = ("numpy", "scipy", "numba", "sklearn", "matplotlib", "rich", "pydantic", "marginlens.runtime.packs")
+HEAVY = ("numpy", "scipy", "sklearn", "matplotlib", "rich", "pydantic", "marginlens.runtime.packs")
 LOADED = """
 import sys, marginlens_command
 sys.argv[0] = "marginlens"

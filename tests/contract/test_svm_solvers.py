@@ -12,7 +12,7 @@ from scipy.optimize import linprog, nnls
 
 import tolerances
 from marginlens.directions import unit
-from marginlens.kernels.linalg import exact_products
+from marginlens.rounding import exact_products
 from marginlens.svm import MarginSolution, Status, least_distance
 from marginlens.svm.solvers.least_distance import solve_equalities_exactly
 

@@ -8,7 +8,7 @@ from scipy.linalg import block_diag
 
 from marginlens import core
 from marginlens.core.signatures import FOLDER
-from marginlens.kernels.linalg import EPS
+from marginlens.rounding import EPS
 from marginlens.svm import solution
 from marginlens.svm.solvers import batch, linear_programs
 from marginlens.svm.solvers.batch import INFEASIBLE, OPTIMAL, OUT_OF_RANGE, TRIVIAL, UNVERIFIED, Solved

@@ -3,9 +3,9 @@
     python tests/numerics/run.py            every kind that applies to this machine, two at a time
     python tests/numerics/run.py --list     which kinds there are, and which apply
 
-OpenBLAS adds up in another order for every type of processor it knows, and can be told to take this machine for another one. Compiled
-loops for a generic processor have no wide vectors and no fused multiply-add unless they ask for it. Two threads split sums where one does
-not. A test that passes under one of these and fails under another passes by luck.
+OpenBLAS adds up in another order for every type of processor it knows, and can be told to take this machine for another one. Two threads
+split sums where one does not. A test that passes under one of these and fails under another passes by luck. The compiled core is not
+concerned: it gives the same bits on every processor, which `tests/core/test_same_bits.py` checks.
 """
 
 from __future__ import annotations
@@ -106,10 +106,6 @@ PERSONALITIES = (
     Personality.of_core("CORTEXA53", ARM),
     Personality.of_core("THUNDERX", ARM),
     Personality.of_core("NEOVERSEV1", ARM, "sve"),
-    Personality(
-        "compiled loops for a generic processor",
-        {"NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(ROOT / "build" / "numba-generic"), **_ONE_THREAD},
-    ),
     Personality("two threads", {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2", "MARGINLENS_THREADS": "2"}),
 )
 

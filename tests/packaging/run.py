@@ -31,9 +31,7 @@ from packaging_tools import build
 
 TORCH = "torch==2.13.0"
 NEEDS_TORCH = {"torch", "probe", "monitor", "minilm", "report"}
-MAX_MEGABYTES = (
-    500  # of an environment without extras, bytecode included; llvmlite has 170, SciPy 140, NumPy 70, numba 35
-)
+MAX_MEGABYTES = 270  # of an environment without extras, bytecode included; SciPy has 140, NumPy 70
 TESTS = (  # which need no extra
     "tests/cli/test_entrance.py",
     "tests/cli/test_solve.py",

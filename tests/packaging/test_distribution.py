@@ -18,7 +18,7 @@ from packaging_tools import ROOT, build
 from tolerances import HANGING
 
 PACKAGES = ("marginlens", "marginlens_papers")
-CACHES = re.compile(r"^(build|dist|report|\.venv|\.git)/|(^|/)(__pycache__|\.\w+_cache)/|/core/built/|\.(pyc|nbi|nbc)$")
+CACHES = re.compile(r"^(build|dist|report|\.venv|\.git)/|(^|/)(__pycache__|\.\w+_cache)/|/core/built/|\.pyc$")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def sources():
     """Every file of the packages in the checkout."""
     found = [path for package in PACKAGES for path in (ROOT / "src" / package).rglob("*") if path.is_file()]
     kept = [path.relative_to(ROOT / "src").as_posix() for path in found]
-    return {name for name in kept if not re.search(r"__pycache__|/core/built/|\.(pyc|nbi|nbc)$", name)}
+    return {name for name in kept if not re.search(r"__pycache__|/core/built/|\.pyc$", name)}
 
 
 def test_the_wheel_has_every_file_of_the_packages(wheel_names):

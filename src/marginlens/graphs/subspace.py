@@ -13,7 +13,7 @@ import scipy
 from marginlens.directions import length
 from marginlens.errors import n_axes, real_array
 from marginlens.graphs.priority import PriorityGraph, as_graphs
-from marginlens.kernels.linalg import EPS
+from marginlens.rounding import EPS
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 

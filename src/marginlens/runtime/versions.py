@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
-_PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "matplotlib", "torch", "transformers", "pyarrow")
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "matplotlib", "torch", "transformers", "pyarrow")
 _CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")  # the names under which it is installed
 
 

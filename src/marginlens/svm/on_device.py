@@ -11,7 +11,7 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.errors import reject
 from marginlens.gpu.device import Device, parts, to_host
 from marginlens.gpu.margins import DeviceMargins, MarginArrays, Selection, is_solved_by_warps, solve_margins
-from marginlens.kernels.linalg import EPS
+from marginlens.rounding import EPS
 from marginlens.status import Status
 from marginlens.svm.pairs import token_pairs
 from marginlens.svm.solution import ACTIVE_SLACK_RTOL, ROUNDOFF_RTOL, MarginSolution

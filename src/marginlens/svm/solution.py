@@ -11,7 +11,7 @@ import scipy
 
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
-from marginlens.kernels.linalg import EPS, exact_products
+from marginlens.rounding import EPS, exact_products
 from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
 from marginlens.result import Result, Tabular, axes_for, frame
 from marginlens.result.drawing import draw_bars, draw_interval, nothing_to_draw, pair_names

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.directions import length
 from marginlens.graphs.priority import PriorityGraph
-from marginlens.kernels.linalg import EPS
+from marginlens.rounding import EPS
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm.solution import Status
 from marginlens.svm.solvers.augmented_lagrangian import augmented_lagrangian

@@ -11,7 +11,7 @@ import scipy
 from marginlens import core
 from marginlens.directions import length
 from marginlens.errors import float_array, index_array, n_axes, real_array, reject
-from marginlens.kernels.linalg import EPS, exact_products
+from marginlens.rounding import EPS, exact_products
 from marginlens.norms import L2, Norm
 from marginlens.runtime.threads import over_problems
 from marginlens.svm.solution import MarginSolution, Status, refined

@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from marginlens import core
-from marginlens.kernels.linalg import EPS
+from marginlens.rounding import EPS
 from marginlens.runtime.threads import over_problems
 from marginlens.typing import BoolArray, FloatArray, IntArray
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from marginlens import core
-from marginlens.kernels.linalg import EPS
+from marginlens.rounding import EPS
 from marginlens.runtime.threads import over_problems
 from marginlens.typing import FloatArray, IntArray
 

@@ -1,1 +1,0 @@
-"""Compiled loops that every part of the library is made of."""
