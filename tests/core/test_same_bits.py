@@ -38,7 +38,9 @@ def problems(shape, count):
     n, T, d = shape
     X = rng.integers(-(2**20), 2**20, (count, *shape)) / 2.0**20
     lengths = rng.integers(2, T + 1, (count, n)) if shape == RAGGED else np.full((count, n), T)
-    tokens = [[x[:m] for x, m in zip(*each, strict=True)] for each in zip(X, lengths, strict=True)] if shape == RAGGED else X
+    tokens = (
+        [[x[:m] for x, m in zip(*each, strict=True)] for each in zip(X, lengths, strict=True)] if shape == RAGGED else X
+    )
     return ml.TokenDataset(tokens, rng.choice([-1.0, 1.0], (count, n))), np.eye(d)[-1]
 
 

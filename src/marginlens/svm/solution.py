@@ -11,12 +11,12 @@ import scipy
 
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
-from marginlens.rounding import EPS, exact_products
 from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
 from marginlens.result import Result, Tabular, axes_for, frame
 from marginlens.result.drawing import draw_bars, draw_interval, nothing_to_draw, pair_names
 from marginlens.result.notebook import Headline, element
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
+from marginlens.rounding import EPS, exact_products
 from marginlens.status import Status
 from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_in_l1, is_only_in_linf
 from marginlens.typing import BoolArray, FloatArray, IntArray

@@ -63,7 +63,8 @@ class NextTokenLoop:
         d = batch.d_model
         wide = [d * (queries if queries < 2 * d else d) for _, queries in self._sizes]
         widths = [
-            width if moves_in_weights(*sizes, d) else sizes[0] for width, sizes in zip(wide, self._sizes, strict=True)
+            width if moves_in_weights(pairs, queries, d) else pairs
+            for width, (pairs, queries) in zip(wide, self._sizes, strict=True)
         ]
         offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
         ends = np.zeros((len(batch), 2), dtype=np.int64)

@@ -11,8 +11,8 @@ import scipy
 from marginlens import core
 from marginlens.directions import length
 from marginlens.errors import float_array, index_array, n_axes, real_array, reject
-from marginlens.rounding import EPS, exact_products
 from marginlens.norms import L2, Norm
+from marginlens.rounding import EPS, exact_products
 from marginlens.runtime.threads import over_problems
 from marginlens.svm.solution import MarginSolution, Status, refined
 from marginlens.svm.solvers.batch import (

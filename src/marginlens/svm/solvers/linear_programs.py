@@ -95,12 +95,16 @@ def solve_by_highs(A: FloatArray, b: FloatArray, is_box: bool) -> tuple[FloatArr
     """x and the multipliers by HiGHS, for problems that the pivots leave open; None where it finds none."""
     n, d = A.shape
     if is_box:
-        answer = scipy.optimize.linprog(np.ones(2 * d), A_ub=np.hstack([-A, A]), b_ub=-b, bounds=(0.0, None), method="highs")
+        answer = scipy.optimize.linprog(
+            np.ones(2 * d), A_ub=np.hstack([-A, A]), b_ub=-b, bounds=(0.0, None), method="highs"
+        )
     else:
         ones = np.ones((d, 1))
         sides = np.block([[np.eye(d), -ones], [-np.eye(d), -ones], [-A, np.zeros((n, 1))]])
         goal = np.concatenate([np.zeros(2 * d), -b])
-        answer = scipy.optimize.linprog(np.append(np.zeros(d), 1.0), A_ub=sides, b_ub=goal, bounds=(None, None), method="highs")
+        answer = scipy.optimize.linprog(
+            np.append(np.zeros(d), 1.0), A_ub=sides, b_ub=goal, bounds=(None, None), method="highs"
+        )
     if answer.x is None:
         return None
     x = answer.x[:d] - answer.x[d:] if is_box else answer.x[:d]
