@@ -252,20 +252,27 @@ def test_basins_of_other_norms_have_the_tokens_that_their_descent_selects(optimi
     assert len({tuple(pixel["run"]) for pixel in settled}) == n_basins
 
 
-def test_sectors_that_catch_runs_change_no_label() -> None:
+@pytest.mark.parametrize("optimizer", ["NormalizedGD", "SignDescent", "CoordinateDescent", "SteepestDescent"])
+def test_sectors_that_catch_runs_change_no_label(optimizer: str) -> None:
     rng = np.random.default_rng(11)
+    losses = ("Logistic", "Exponential", "CorrelationLoss", "Logistic", "Logistic", "Exponential")
     problems = [
         {"keys": rng.standard_normal((n, 4, 2)).tolist(), "scores": rng.standard_normal((n, 4)).tolist(), "loss": loss}
-        for n, loss in ((1, "Logistic"), (2, "Exponential"), (3, "CorrelationLoss"), (2, "Logistic"))
+        | {"optimizer": {"name": optimizer}}
+        for n, loss in zip((1, 2, 3, 2, 1, 3), losses, strict=True)
     ]
     code = """
     import { basinField, labelPixels } from "../kernels/basins.js";
+    import { normOfOptimizer, planeNormSvm } from "../kernels/norms.js";
     import { locallyOptimalDirections } from "../kernels/optimality.js";
     import { readProblem } from "../kernels/problem.js";
     const pixels = Array.from({ length: 64 }, (_, k) => k);
     answer(given.flatMap((json) => {
       const problem = readProblem(json);
-      const optima = locallyOptimalDirections(problem);
+      const power = normOfOptimizer(problem.optimizer);
+      const optima = locallyOptimalDirections(problem).map(({ selected, direction }) => {
+        return { selected, direction: power === 2 ? direction : planeNormSvm(problem, selected, power).direction };
+      });
       return [{ side: 8, half: 5, steps: 1500 }, { side: 8, far: 1e5 }].map((settings) => {
         const field = basinField(problem, optima, settings);
         const plain = { ...basinField(problem, optima, settings), sectors: optima.map(() => null) };

@@ -1,7 +1,7 @@
 // Descent in the plane with steps of one length, four starts of one problem at a time: the pictures of basins are made of it.
 //
-// The lanes are the starts, so four runs share every instruction, and a lane whose run is over takes the next start. The weights are those of
-// `log_weights`: with α the largest logit, those of tokens with another score than α's are formed relative to e^shift, the largest
+// The lanes are the starts, so four runs share every instruction, and a lane whose run is over takes the next start. The weights are those
+// of `log_weights`: with α the largest logit, those of tokens with another score than α's are formed relative to e^shift, the largest
 // probability ratio among them, and only their ratios to each other matter, because steps have one length.
 #pragma once
 #include "gradient_coefficients.h"

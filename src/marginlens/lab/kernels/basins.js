@@ -8,7 +8,7 @@ import { largestOf, lossConstants } from "./softmax.js";
 
 export const UNSETTLED = -1; // a run that is near no direction and not fenced in
 export const OUTSIDE = -2; // a pixel outside the disc
-export const BASIN_STEP = 0.1;
+const BASIN_STEP = 0.1;
 
 const NEAR_NORM = 20; // starts of the disc up to this norm take short steps from the beginning
 const NEAR_STEPS = 2000;
@@ -82,7 +82,7 @@ export function pixelStart(field, pixel) {
 }
 
 /** The pixels that a stride adds to those of twice the stride, as indices; the coarsest comes first. */
-export function levelPixels(side, stride) {
+function levelPixels(side, stride) {
   const found = [];
   for (let row = 0; row < side; row += stride)
     for (let column = 0; column < side; column += stride) {
@@ -128,7 +128,7 @@ export function labelPixels(field, pixels) {
   return { labels, ends };
 }
 
-/** Run from the points at the places of some runs; sets their ends and labels: a sector, the number of directions where it came back to where it was, or UNSETTLED. */
+/** Set ends and labels of some runs: a sector's number, that of directions where a run came back to where it was, or UNSETTLED. */
 function descend(field, runs, ends, labels) {
   const { n, T, lengths, K, scores, code, optimizer } = field.problem;
   const known = field.sectors.flatMap((sector, k) => (sector === null ? [] : [{ ...sector, k }]));
@@ -156,8 +156,8 @@ function reachedDirection(field, end, probabilities) {
 }
 
 /**
- * Give unsettled runs the label of a finite minimum, the number of directions, as runs have that repeat themselves, where a circle around one of their last points is proved
- * higher than it: descent that never raises the risk cannot leave. Fences are remembered in the field.
+ * Give unsettled runs the label of a finite minimum, the number of directions, as runs have that repeat themselves, where a circle around
+ * one of their last points is proved higher than it: descent that never raises the risk cannot leave. Fences are remembered in the field.
  */
 export function settle(field, labels, ends) {
   const { risks } = measurePoints(field.problem, ends);
@@ -234,7 +234,8 @@ function catchingSector(problem, { direction, selected }) {
     const [cos, sin] = [Math.cos(angle) / length, Math.sin(angle) / length];
     return [direction[0] * cos - direction[1] * sin, direction[0] * sin + direction[1] * cos];
   };
-  const outweighs = (from, to, normal, radius) => leads(rows, [along(from), along(to)], dualNormal(normal, power), radius, logM1 - logSmallest);
+  const outweighs = (from, to, normal, radius) =>
+    leads(rows, [along(from), along(to)], dualNormal(normal, power), radius, logM1 - logSmallest);
   const sides = [-1, 1].map((sign) => {
     let found = null;
     for (const share of SECTOR_EDGES)

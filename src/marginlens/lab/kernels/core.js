@@ -28,7 +28,8 @@ function parametersOf(name) {
 
 function memory() {
   const { buffer } = globalThis.labCore.instance.exports.memory;
-  if (views?.buffer !== buffer) views = { buffer, float64: new Float64Array(buffer), int32: new Int32Array(buffer), bool: new Uint8Array(buffer) };
+  if (views?.buffer !== buffer)
+    views = { buffer, float64: new Float64Array(buffer), int32: new Int32Array(buffer), bool: new Uint8Array(buffer) };
   return views;
 }
 

@@ -9,7 +9,8 @@ export const RAN_ALL = 0;
 export const STATIONARY = 1;
 export const NON_FINITE = 2;
 
-export const NORM_CODES = { CoordinateDescent: 0, NormalizedGD: 1, GradientDescent: 1, SignDescent: 2, SteepestDescent: 3 }; // of the norms in which steps are steepest
+/** The core's codes of the norms in which an optimizer's steps are steepest. */
+export const NORM_CODES = { CoordinateDescent: 0, NormalizedGD: 1, GradientDescent: 1, SignDescent: 2, SteepestDescent: 3 };
 
 const [STEEPEST, ADAM] = [0, 2]; // kinds of update
 const N_LANES = 4; // inputs that the core takes at a time
@@ -57,7 +58,8 @@ function steepestLoop(problem) {
   const m = n * T;
   const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d, n_terms: 1, q: 1, batch: 1, n_memory: 1 };
   const given = { first: 0, last: 1, keys: problem.K, scores, lengths, queries: [1], loss: problem.code };
-  const rule = { kind: name === "Adam" ? ADAM : STEEPEST, norm: NORM_CODES[name] ?? 0, settings: [power, momentum, 0, ...betas, eps, 2, 0] };
+  const settings = [power, momentum, 0, ...betas, eps, 2, 0];
+  const rule = { kind: name === "Adam" ? ADAM : STEEPEST, norm: NORM_CODES[name] ?? 0, settings };
   const lengthsOf = { points: d, logits: m, memory: 2 * d, scales: 1, residuals: 2 * m, anchors: 2 * d };
   const partsOf = (state) => {
     let end = 0;
@@ -123,7 +125,8 @@ export function measurePoints(problem, points) {
  */
 export function measurePoint(problem, point) {
   const p = problem.joint ? point.slice(problem.dModel) : point;
-  const { probabilities, margins, risks } = measurePoints(problem.joint ? tokenProblem({ ...problem, head: point.slice(0, problem.dModel) }) : problem, p);
+  const scored = problem.joint ? tokenProblem({ ...problem, head: point.slice(0, problem.dModel) }) : problem;
+  const { probabilities, margins, risks } = measurePoints(scored, p);
   const selected = Array.from(problem.lengths, (length, i) => largestOf(probabilities, i * problem.T, length));
   return { norm: norm(p), attention: probabilities, selected, margins, risk: risks[0] };
 }

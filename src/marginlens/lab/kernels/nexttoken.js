@@ -74,7 +74,7 @@ export function nextTokenLoop(reduced, { normalized = true, size = 0.01, start =
 }
 
 /** Softmax of every merged sample's different tokens at W on the pairs: (entries), in the order of `reduced.entryPair`. */
-export function sampleProbabilities(reduced, W) {
+function sampleProbabilities(reduced, W) {
   const { first, entryPair, logCounts } = reduced;
   const probability = new Float64Array(entryPair.length);
   for (let i = 0; i + 1 < first.length; i++) {

@@ -12,7 +12,7 @@ export function logAddExp(a, b) {
 }
 
 /** log|ℓ'(u)|. */
-export function logSlope(code, u) {
+function logSlope(code, u) {
   if (code === LOGISTIC) return u > 0 ? -u - Math.log1p(Math.exp(-u)) : -Math.log1p(Math.exp(u));
   return code === EXPONENTIAL ? -u : 0;
 }

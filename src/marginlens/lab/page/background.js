@@ -3,8 +3,8 @@
 let address = null; // of the bundle, made when the first worker starts
 
 /**
- * A worker that runs the page's bundle with the page's core, where `startWorker` of worker.js answers its messages by their `role`; null where the browser
- * allows none.
+ * A worker that runs the page's bundle with the page's core, where `startWorker` of worker.js answers its messages by their `role`; null
+ * where the browser allows none.
  */
 export function newWorker() {
   if (typeof Worker === "undefined") return null;

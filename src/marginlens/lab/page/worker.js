@@ -1,4 +1,5 @@
-// The entry of workers: the first message has the compiled core, the second says by its `role` whose work it is, and goes on to that module with all that follow.
+// The entry of workers: the first message has the compiled core, the second says by its `role` whose work it is, and goes on to that
+// module with all that follow.
 
 import { startWorker as startBasinWorker } from "./plane/basin_worker.js";
 import { startTextWorker } from "./text/text_worker.js";
