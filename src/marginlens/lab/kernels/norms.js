@@ -69,12 +69,27 @@ function dualShare(a, b, power, x) {
   return best;
 }
 
+/** Which rows are corners of the convex hull of all: the others are combinations of them, so they add no condition. */
+function cornersOf(rows) {
+  const order = Array.from(rows.keys()).sort((r, s) => rows[r][0] - rows[s][0] || rows[r][1] - rows[s][1]);
+  const turn = ([a, b], [c, d], [e, f]) => (c - a) * (f - b) - (d - b) * (e - a);
+  const chain = (list) => {
+    const found = [];
+    for (const r of list) {
+      while (found.length > 1 && turn(rows[found.at(-2)], rows[found.at(-1)], rows[r]) <= 0) found.pop();
+      found.push(r);
+    }
+    return found;
+  };
+  return [...new Set([...chain(order), ...chain(order.reverse())])].sort((r, s) => r - s);
+}
+
 /**
  * min ‖p‖_power such that the selected token of every input beats its others by one, for keys in the plane.
  *
  * { status, x, length, margin, direction, multipliers, lower, upper, isUnique, pairs, A }: the smallest norm lies between lower =
  * Σλ/‖Aᵀλ‖_* and upper = ‖x‖/min a_r·x, whatever computed x and λ; isUnique says whether x is the only shortest point. The solution is a
- * vertex or the shortest point on the line of one row, so all of them are tried.
+ * vertex or the shortest point on the line of one row, so all of them are tried that corners of the rows' hull make.
  */
 export function planeNormSvm(problem, selected, power) {
   const solution = attSvm(problem, selected);
@@ -93,9 +108,11 @@ export function planeNormSvm(problem, selected, power) {
     if (length < best) best = length;
     found.push({ x, length });
   };
-  rows.forEach((a, r) => {
+  const corners = cornersOf(rows);
+  corners.forEach((r, place) => {
+    const a = rows[r];
     for (const x of shortestOnLine(a, power)) tryPoint(x);
-    for (let s = 0; s < r; s++) {
+    for (const s of corners.slice(0, place)) {
       const b = rows[s];
       const determinant = a[0] * b[1] - a[1] * b[0];
       if (determinant !== 0) tryPoint([(b[1] - a[1]) / determinant, (a[0] - b[0]) / determinant]);
@@ -105,7 +122,7 @@ export function planeNormSvm(problem, selected, power) {
   found.sort((one, other) => norm(one.x) - norm(other.x));
   const { x, length } = found[0];
   const isUnique = found.every((one) => norm([one.x[0] - x[0], one.x[1] - x[1]]) <= SAME_POINT_RTOL * norm(x));
-  const active = rows.map((_, r) => r).filter((r) => dot(rows[r], x) <= 1 + ACTIVE_RTOL);
+  const active = corners.filter((r) => dot(rows[r], x) <= 1 + ACTIVE_RTOL);
   let dual = { value: Infinity };
   active.forEach((r, k) => {
     const value = powerNorm(rows[r], dualPower(power));
