@@ -64,7 +64,7 @@ test: lint $(AXE)
 	@$(BIN)/python tests/numerics/run.py
 
 test-core: $(READY)
-	@MARGINLENS_SANITIZE=1 LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	@MARGINLENS_SANITIZE=1 MARGINLENS_FUZZED_CALLS=3000 LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	  $(BIN)/python -m pytest -q -n 0 $(CONTRACT)
 
 test-gpu:

@@ -118,8 +118,8 @@ class Parameter:
 
     def _refusal(self, got: str, known: dict[str, int] | None = None) -> Exception:
         axes = self.shape if known is None else tuple(str(size(known)) for size in self.sizes)
-        what = "writable, contiguous array" if self.is_written else "array"
-        return reject(self.name, f"a {what} of {self.dtype.name} with shape ({', '.join(axes)})", got)
+        what = "a writable, contiguous array" if self.is_written else "an array"
+        return reject(self.name, f"{what} of {self.dtype.name} with shape ({', '.join(axes)})", got)
 
 
 class CoreFunction:
