@@ -10,7 +10,7 @@ from marginlens import core
 from marginlens.core.signatures import core_functions
 from marginlens.errors import InputError
 
-FUZZED_CALLS = int(os.environ.get("MARGINLENS_FUZZED_CALLS", "300"))  # for each function; half of them spoil an argument
+FUZZED_CALLS = int(os.environ.get("MARGINLENS_FUZZED_CALLS", "300"))  # of each function
 
 
 def descent(n=3, T=4, d=2, n_saved=2, seed=0):
