@@ -10,10 +10,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
-from scipy.linalg import cho_solve, solve_triangular
-from scipy.sparse import coo_array, csr_array, diags_array
-from scipy.sparse.linalg import LinearOperator, cg, eigsh
-from scipy.special import softmax
+import scipy
 
 from marginlens import core
 from marginlens.errors import reject
@@ -132,7 +129,7 @@ class CyclicRisk:
     def outputs(self, s: FloatArray, samples: slice) -> FloatArray:
         """(n_samples, n_vocabulary) ŷ = H s of these samples."""
         shape = (len(self.problem.labels), len(self.problem.E))
-        spread = csr_array((s, self.problem.tokens, self.problem.offsets), shape=shape)[samples].toarray()
+        spread = scipy.sparse.csr_array((s, self.problem.tokens, self.problem.offsets), shape=shape)[samples].toarray()
         return np.asarray(spread if self.scores is None else spread @ self.scores.T, dtype=np.float64)
 
     def pulled_back(self, by_outputs: FloatArray) -> FloatArray:
@@ -194,7 +191,7 @@ class CyclicRisk:
         space = self.space
         if space.factor is None:
             return np.asarray(np.tensordot(space.basis, W, axes=2))
-        return np.asarray(solve_triangular(space.factor, space.differences(space.cells(W)), lower=True))
+        return np.asarray(scipy.linalg.solve_triangular(space.factor, space.differences(space.cells(W)), lower=True))
 
     def matrix(self, coordinates: FloatArray) -> FloatArray:
         """(d_model, d_model) the W with these coordinates."""
@@ -211,17 +208,19 @@ class CyclicRisk:
             W = np.zeros((space.E.shape[1], space.E.shape[1]))
             for _ in range(3):
                 missing = space.differences(cells - space.cells(W))
-                W = W + space.lift(space.differences_transposed(cho_solve((space.factor, True), missing)))
+                W = W + space.lift(space.differences_transposed(scipy.linalg.cho_solve((space.factor, True), missing)))
             return W
         solution = np.zeros_like(cells)
-        gram = LinearOperator(
+        gram = scipy.sparse.linalg.LinearOperator(
             (len(cells), len(cells)), matvec=lambda a: space.centre(space.cells(space.lift(space.centre(np.ravel(a)))))
         )
         noise, missing = 1e-15 * float(np.linalg.norm(cells)), cells
         for _ in range(3):
             if np.linalg.norm(missing) <= noise:
                 break
-            more = solution + space.centre(cg(gram, missing, rtol=1e-13, atol=noise, maxiter=20 * len(cells))[0])
+            more = solution + space.centre(
+                scipy.sparse.linalg.cg(gram, missing, rtol=1e-13, atol=noise, maxiter=20 * len(cells))[0]
+            )
             after = cells - gram.matvec(more)
             if not np.linalg.norm(after) < np.linalg.norm(missing):
                 break
@@ -249,9 +248,11 @@ class CyclicRisk:
             outside = np.ravel(w).reshape(d, d) - inside
             return np.ravel(space.project(space.lift(point.product(space.cells(inside)))) + top * outside)
 
-        operator = LinearOperator((d * d, d * d), matvec=apply, dtype=np.float64)
+        operator = scipy.sparse.linalg.LinearOperator((d * d, d * d), matvec=apply, dtype=np.float64)
         start = np.random.default_rng(0).standard_normal(d * d)  # the same in every run
-        return float(eigsh(operator, k=1, which="SA", tol=1e-6, v0=start, return_eigenvectors=False)[0])
+        return float(
+            scipy.sparse.linalg.eigsh(operator, k=1, which="SA", tol=1e-6, v0=start, return_eigenvectors=False)[0]
+        )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -296,7 +297,7 @@ class RiskPoint:
             return risk.sums(change * risk.label_scores) * curvature * risk.label_scores
         if isinstance(risk.loss, CrossEntropy):  # diag(π) - ππᵀ needs no matrix
             probability, moved = (
-                softmax(risk.outputs(self.softmax, slice(None)), axis=1),
+                scipy.special.softmax(risk.outputs(self.softmax, slice(None)), axis=1),
                 risk.outputs(change, slice(None)),
             )
             by_outputs = probability * (moved - np.sum(probability * moved, axis=1, keepdims=True))
@@ -323,20 +324,22 @@ class RiskPoint:
             samples = slice(first, min(n, first + step))
             yield samples, second_of(risk.loss, risk.outputs(self.softmax, samples), problem.labels[samples])
 
-    def hessian(self) -> csr_array:
+    def hessian(self) -> scipy.sparse.csr_array:
         """(n_cells, n_cells) the Hessian, sparse: cells of different components do not meet."""
         risk, problem, s = self.risk, self.risk.problem, self.softmax
-        weight, S = diags_array(problem.share), self._by_sample(s)
+        weight, S = scipy.sparse.diags_array(problem.share), self._by_sample(s)
         if risk.is_likelihood:
-            return csr_array(diags_array(risk.collect(s)) - S.T @ weight @ S)
+            return scipy.sparse.csr_array(scipy.sparse.diags_array(risk.collect(s)) - S.T @ weight @ S)
         cross = S.T @ weight @ self._by_sample(self.slopes)
-        hessian = diags_array(risk.collect(self.slopes)) - cross - cross.T
+        hessian = scipy.sparse.diags_array(risk.collect(self.slopes)) - cross - cross.T
         if isinstance(risk.loss, LabelLoss):
             Q = self._by_sample(s * (risk.label_scores - risk.sums(s * risk.label_scores)))
-            return csr_array(hessian + Q.T @ diags_array(problem.share * self._label_curvature) @ Q)
-        return csr_array(hessian + self._second_hessian())
+            return scipy.sparse.csr_array(
+                hessian + Q.T @ scipy.sparse.diags_array(problem.share * self._label_curvature) @ Q
+            )
+        return scipy.sparse.csr_array(hessian + self._second_hessian())
 
-    def _second_hessian(self) -> csr_array:
+    def _second_hessian(self) -> scipy.sparse.csr_array:
         """J Hᵀ ∂²ℓ/∂ŷ² H J of every sample, J = diag(s) - s sᵀ, added up."""
         risk, problem = self.risk, self.risk.problem
         rows, columns, values = [], [], []
@@ -353,12 +356,12 @@ class RiskPoint:
                 columns.append(np.tile(cell, len(cell)))
         size = len(risk.space.tokens)
         where = (np.concatenate(rows), np.concatenate(columns))
-        return csr_array(coo_array((np.concatenate(values), where), shape=(size, size)))
+        return scipy.sparse.csr_array(scipy.sparse.coo_array((np.concatenate(values), where), shape=(size, size)))
 
-    def _by_sample(self, entries: FloatArray) -> csr_array:
+    def _by_sample(self, entries: FloatArray) -> scipy.sparse.csr_array:
         """(n_samples, n_cells) entries in the cells that they belong to."""
         shape = (len(self.risk.problem.labels), len(self.risk.space.tokens))
-        return csr_array((entries, self.risk.cell, self.risk.problem.offsets), shape=shape)
+        return scipy.sparse.csr_array((entries, self.risk.cell, self.risk.problem.offsets), shape=shape)
 
 
 def _smallest_centred(hessian: FloatArray) -> float:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import log_softmax
+import scipy
 
 from marginlens import core
 from marginlens.errors import reject
@@ -233,7 +232,7 @@ def log_probabilities(f: FloatArray) -> FloatArray:
     """(n_texts, n_classes) logarithms of the classes' probabilities, from outputs (n_texts, n_outputs)."""
     if f.shape[1] == 1:
         return -np.logaddexp(0.0, np.hstack([f, -f]))
-    return np.asarray(log_softmax(f, axis=1))
+    return np.asarray(scipy.special.log_softmax(f, axis=1))
 
 
 def outputs_of_shares(labels: IntArray, weights: FloatArray, n_classes: int) -> FloatArray:
@@ -313,7 +312,7 @@ def scale_and_shift(
         penalty = 0.5 * CALIBRATION_PENALTY * np.sum((x - centre) ** 2)
         return float(penalty - weights @ log_p[rows, labels]), gradient + CALIBRATION_PENALTY * (x - centre)
 
-    x = minimize(value, centre, jac=True, method="L-BFGS-B", bounds=bounds).x
+    x = scipy.optimize.minimize(value, centre, jac=True, method="L-BFGS-B", bounds=bounds).x
     f = np.exp(x[0]) * f + (1.0 - rest) * x[1:] + rest * prior
     return x, float(-np.average(log_probabilities(f)[rows, labels], weights=weights))
 
