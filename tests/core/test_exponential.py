@@ -71,5 +71,5 @@ def test_several_at_a_time_have_the_bits_of_each(several):
     x = np.concatenate([100.0 * rng.normal(size=37), np.exp(100.0 * rng.normal(size=40)), extreme, -np.array(extreme)])
     x = np.abs(x) if POW in several else x
     for power in (0.5, -3.7, 0.0):
-        alone, together = (elementary(code, x, power) for code in several)
-        assert np.array_equal(alone, together, equal_nan=True)
+        single, several_at_once = (elementary(code, x, power) for code in several)
+        assert np.array_equal(single, several_at_once, equal_nan=True)

@@ -54,9 +54,9 @@ def test_logits_are_those_of_keys_less_their_mean(shape):
     rng = np.random.default_rng(sum(shape))
     keys, points = rng.normal(size=shape), rng.normal(size=(shape[0], shape[3]))
     lengths = rng.integers(1, shape[2] + 1, shape[:2])
-    there = np.arange(shape[2]) < lengths[..., None]
-    means = np.einsum("bitd,bit->bid", keys, there / lengths[..., None])
-    expected = np.where(there, np.einsum("bitd,bd->bit", keys - means[:, :, None], points), 0.0)
+    is_token = np.arange(shape[2]) < lengths[..., None]
+    means = np.einsum("bitd,bit->bid", keys, is_token / lengths[..., None])
+    expected = np.where(is_token, np.einsum("bitd,bd->bit", keys - means[:, :, None], points), 0.0)
     out = np.empty(shape[:3])
     core.centred_logits(0, shape[0], keys, lengths, points, out)
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-14)

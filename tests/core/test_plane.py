@@ -50,8 +50,8 @@ def test_a_start_has_the_same_end_in_any_company() -> None:
         problem = _problem(rng)
         starts = 10.0 * rng.normal(size=(11, 2))
         together = _ends(problem, 0, norm, starts, 150)
-        alone = np.concatenate([_ends(problem, 0, norm, start[None], 150) for start in starts])
-        assert_array_equal(together, alone)
+        single = np.concatenate([_ends(problem, 0, norm, start[None], 150) for start in starts])
+        assert_array_equal(together, single)
 
 
 def test_sectors_and_returns_have_labels() -> None:

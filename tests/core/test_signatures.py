@@ -11,6 +11,7 @@ from marginlens.core.signatures import core_functions
 from marginlens.errors import InputError
 
 FUZZED_CALLS = int(os.environ.get("MARGINLENS_FUZZED_CALLS", "300"))  # of each function
+LAYOUTS = ("add_likelihoods", "next_token_weights")  # random indices seldom fit them; they have tests of their own
 
 
 def descent(n=3, T=4, d=2, n_saved=2, seed=0):
@@ -88,24 +89,47 @@ def test_an_input_that_is_not_contiguous_or_not_aligned_is_copied():
     np.testing.assert_array_equal(strided["out"], plain["out"])
 
 
+def fitting(name, sizes):
+    """Sizes that belong together in ways that a declaration does not say, as far as they are among these."""
+    places = (sizes.get("n_inputs", 0) + 3) // 4 * 4 * sizes.get("n_tokens", 0)
+    height, width = max(1, sizes.get("height", 1)), max(1, sizes.get("width", 1))
+    together = {
+        "descend_attention": {"n_places": places, "width": sizes.get("d"), "gram_size": 0},
+        "weights_of_places": {"places": places},
+        "descend_matrices": {"n_terms": 1, "n_memory": sizes.get("q", 0) + 1, "n_sizes": 9},
+        "solve_matrix_norm": {
+            "height": height,
+            "width": width,
+            "n": height * width,
+            "n_factors": 0,
+            "m": sizes.get("n_rows"),
+        },
+        "solve_linear_programs": {"n_basic": sizes.get("d", 0) + 1},
+        "read_texts": {"width": 4},
+    }
+    return sizes | together.get(name, {})
+
+
 def fuzzed_arguments(function, rng):
     """Arguments of small sizes that fit each other, one of which may be spoilt: another shape, type or order, out of bounds, missing."""
-    names = {axis for parameter in function.parameters for axis in parameter.shape if axis.isidentifier()}
-    sizes = dict(zip(sorted(names), rng.integers(0, 5, len(names)).tolist(), strict=True))
+    names = sorted({axis for parameter in function.parameters for axis in parameter.shape if axis.isidentifier()})
+    smallest = int(rng.random() < 0.9)  # a tenth of the calls have empty arrays
+    sizes = fitting(function.name, dict(zip(names, rng.integers(smallest, 5, len(names)).tolist(), strict=True)))
     spoilt = rng.integers(2 * len(function.given))
+    most = rng.choice([0, 3])  # offsets and indices that are all zero fit each other
     for k, parameter in enumerate(function.given):
-        value = random_argument(parameter, sizes, rng)
+        value = random_argument(parameter, sizes, most, rng)
         yield spoil(value, rng) if k == spoilt else value
 
 
-def random_argument(parameter, sizes, rng):
+def random_argument(parameter, sizes, most, rng):
     """An argument that the declaration allows, as far as its bounds are known by now."""
     low, high = (
         0 if bound is None else bound(sizes | {"last": 1, "n_steps": 3, "stop": 3}) for bound in parameter.bounds
     )
     if not parameter.is_array:
         sizes[parameter.name] = int(rng.integers(low, max(low, high, 1) + 1))
-        return float(rng.normal()) if parameter.kind is np.float64 else sizes[parameter.name]
+        return float(rng.choice([-0.5, 0.5, 1.5, 3.0])) if parameter.kind is np.float64 else sizes[parameter.name]
     shape = tuple(max(0, size(sizes)) for size in parameter.sizes)
     if np.issubdtype(parameter.kind, np.floating):
         values = rng.choice(
@@ -113,13 +137,13 @@ def random_argument(parameter, sizes, rng):
         )
         with np.errstate(over="ignore"):  # of single precision
             return values.astype(parameter.kind)
-    return rng.integers(low, max(low, high if parameter.bounds[1] else 3) + 1, shape).astype(parameter.kind)
+    return rng.integers(low, max(low, high if parameter.bounds[1] else most) + 1, shape).astype(parameter.kind)
 
 
 def spoil(value, rng):
     """Something else in place of an argument."""
     if not isinstance(value, np.ndarray):
-        return [2**62, -1, 10**30, np.nan, "x", None, 1.5][rng.integers(7)]
+        return [2**62, -1, 2**64, np.nan, "x", None, 1.5][rng.integers(7)]
     read_only = value.copy()
     read_only.flags.writeable = False
     others = [
@@ -143,4 +167,5 @@ def test_every_call_ends_in_an_answer_or_an_exception(name):
         with contextlib.suppress(ValueError, TypeError, OverflowError, MemoryError):
             function(*fuzzed_arguments(function, rng))
             answers += 1
-    assert answers < FUZZED_CALLS
+    assert answers < FUZZED_CALLS  # what is spoilt is noticed
+    assert name in LAYOUTS or answers > FUZZED_CALLS / 50  # and many calls reach the core

@@ -68,11 +68,11 @@ static inline double head_gradient(const JointProblem &x, int64_t loss, const Jo
 }
 
 // One step of one part, n entries, written into `there`; whether all are finite. `moved` becomes true where the gradient is not zero.
-CORE bool move(const double *here, const double *slope, int64_t n, const StepRule &rule, double log_scale, double *there, bool *moved) {
+CORE bool move(const double *point, const double *slope, int64_t n, const StepRule &rule, double log_scale, double *next, bool *moved) {
     const double size = norm(slope, n);
     const double factor = rule.normalized ? rule.step / size : rule.step * exp(log_scale);
     if (size != 0.0) *moved = true;
-    return subtract(here, size != 0.0 ? factor : 0.0, slope, n, there);
+    return subtract(point, size != 0.0 ? factor : 0.0, slope, n, next);
 }
 
 // Steps from `taken` on, which move v and p; returns how it ended.

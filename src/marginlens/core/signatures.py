@@ -80,10 +80,12 @@ class Parameter:
     def checked(self, given: Any, known: dict[str, int]) -> Any:
         """The array or number as the function gets it; `known` is filled with the sizes that its shape tells."""
         if not self.is_array:
-            value = float(given) if self.kind is np.float64 else operator.index(given)
-            if isinstance(value, int):
-                known[self.name] = value
-            return value
+            if self.kind is np.float64:
+                return float(given)
+            known[self.name] = operator.index(given)
+            if not -(2**63) <= known[self.name] < 2**63:  # ctypes would cut it off
+                raise reject(self.name, "a whole number of 64 bits", given)
+            return known[self.name]
         if given is None and self.is_optional:
             return None
         if not isinstance(given, np.ndarray) or given.dtype != self.dtype or given.ndim != len(self.shape):
