@@ -56,6 +56,8 @@ def test_a_function_takes_everything_but_the_sizes():
         ("lengths", np.full((2, 3), 5)),
         ("lengths", np.zeros((2, 3), dtype=np.int64)),
         ("lengths", np.full((2, 3), 4, dtype=np.int32)),
+        ("loss", 2**63),
+        ("loss", -(2**63) - 1),
         ("first", 3),
         ("last", 3),
         ("loss", 7),

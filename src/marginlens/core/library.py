@@ -18,7 +18,7 @@ def loaded() -> ctypes.CDLL:
     path = build.library_path(level)
     if not path.exists():
         if not os.environ.get("MARGINLENS_QUIET"):
-            print("marginlens: compiling its core, whose sources are new, about 20 s ...", file=sys.stderr, flush=True)
+            print("marginlens: compiling its changed core, about half a minute ...", file=sys.stderr, flush=True)
         try:
             build.build([level])
         except build.BuildError as problem:

@@ -83,8 +83,9 @@ class Parameter:
             if self.kind is np.float64:
                 return float(given)
             known[self.name] = operator.index(given)
-            if not -(2**63) <= known[self.name] < 2**63:  # ctypes would cut it off
-                raise reject(self.name, "a whole number of 64 bits", given)
+            limits = np.iinfo(self.kind)
+            if not limits.min <= known[self.name] <= limits.max:  # ctypes would cut it off
+                raise reject(self.name, f"a whole number of {limits.min}..{limits.max}", given)
             return known[self.name]
         if given is None and self.is_optional:
             return None
