@@ -1,7 +1,9 @@
 # make reproduce   run the papers' claims and write report/index.html   (ARGS="--quick", ARGS="--only A-F9")
-# make test        lint, types, tests and the numerics job               (PYTEST_ARGS="-k svm", PYTEST_ARGS="-n 0 --pdb")
-#                  pages are opened in Chromium where it and its driver are found; MARGINLENS_BROWSER=required fails where they are not
-# make test-gpu    tests that need a CUDA device, which make test leaves out; with the packages of the interpreter that PYTHON names
+# make test        lint, types, contracts, theory, units and the claims at quick effort   (PYTEST_ARGS="-k svm", PYTEST_ARGS="-n 0 --pdb")
+# make test-all    the tests that make test leaves out: pages in a browser, the gallery, the site, packaging, benchmarks, long processes,
+#                  and the numerics job; pages are opened in Chromium where it and its driver are found, and MARGINLENS_BROWSER=required
+#                  fails where they are not
+# make test-gpu    tests that need a CUDA device, which the other two leave out; with the packages of the interpreter that PYTHON names
 # make test-wheel  build sdist and wheel, install the wheel in fresh environments and test it there   (ARGS="--extras", ARGS="--python python3.12")
 # make test-core   the compiled core under the sanitizers of addresses and undefined behaviour
 # make lab-core    compile the part of the core that the lab's page computes with into src/marginlens/lab/core.wasm
@@ -12,7 +14,7 @@
 # All prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test test-core test-gpu test-wheel lab-core wheels numerics lint docs pictures site site-links clean
+.PHONY: help setup reproduce test test-all test-core test-gpu test-wheel lab-core wheels numerics lint docs pictures site site-links clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -25,7 +27,8 @@ NO_COMPILER := marginlens needs a C++ compiler to build its core: install g++ or
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
 AXE := build/browser/node_modules/axe-core/axe.min.js
-PYTEST_ARGS ?= -n 2 --dist loadfile
+PYTEST := -m pytest -n auto --maxprocesses 4 --dist loadfile
+PYTEST_ARGS ?=
 CONTRACT := tests/core tests/contract/test_svm_solvers.py tests/contract/test_norm_solvers.py tests/dynamics
 ARGS ?=
 REPORT ?= auto
@@ -59,8 +62,11 @@ $(AXE):
 	  npm install --silent --no-save --prefix build/browser axe-core@4 || echo "npm could not install axe-core, so accessibility is not checked."; \
 	fi
 
-test: lint $(AXE)
-	@$(BIN)/python -m pytest -m "not gpu" -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+test: lint
+	@$(BIN)/python $(PYTEST) -m "not slow and not gpu" $(PYTEST_ARGS)
+
+test-all: $(READY) $(AXE)
+	@$(BIN)/python $(PYTEST) -m "slow and not gpu" $(PYTEST_ARGS)
 	@$(BIN)/python tests/numerics/run.py
 
 test-core: $(READY)

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import tempfile
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,31 @@ if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # as a shell starts what runs in the background: Ctrl-C is tested all the same
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+SLOW_FOLDERS = {
+    "benchmarks",
+    "browser",
+    "gallery",
+    "numerics",
+    "packaging",
+    "site",
+}  # which make test leaves to make test-all
+
+
+def pytest_configure(config):
+    """A folder for the outcomes of claims, which all processes of a session of pytest-xdist share, see `quick_claims`."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="marginlens-claims-", ignore_cleanup_errors=True)
+        config.add_cleanup(folder.cleanup)
+        os.environ["MARGINLENS_QUICK_CLAIMS"] = folder.name
+
+
+def pytest_collection_modifyitems(items):
+    """Every test of a slow folder carries the marker."""
+    for item in items:
+        if Path(os.path.relpath(item.path, Path(__file__).parent)).parts[0] in SLOW_FOLDERS:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

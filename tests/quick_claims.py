@@ -1,14 +1,21 @@
-"""Claims at quick effort, each computed once in a process."""
+"""Claims at quick effort, each computed once in a session of tests, by whichever of its processes asks first."""
 
+import os
+import pickle
 import sys
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from marginlens.dynamics import descend
+from marginlens.runtime.locks import locked_folder
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims.catalogue import claim
+from tolerances import HANGING
+
+FOLDER = "MARGINLENS_QUICK_CLAIMS"  # the variable that names the folder of a session's outcomes; conftest.py sets it
 
 
 class QuickRun(NamedTuple):
@@ -22,9 +29,22 @@ class QuickRun(NamedTuple):
 
 @cache
 def quick_run(claim_id: str) -> QuickRun:
-    """The claim of this id at quick effort; nobody may change what comes back."""
+    """The claim of this id at quick effort; nobody may change what comes back.
+
+    The process that computes it holds the lock of the claim's folder, so that another one waits and reads the outcome.
+    """
+    folder = Path(os.environ[FOLDER]) / claim_id
+    folder.mkdir(exist_ok=True)
+    outcome = folder / "outcome.pickle"
+    with locked_folder(folder, patience=HANGING):
+        if not outcome.is_file():
+            outcome.write_bytes(pickle.dumps(_computed(claim(claim_id))))
+    return QuickRun(claim(claim_id), *pickle.loads(outcome.read_bytes()))
+
+
+def _computed(named: Claim) -> tuple[Finding, list[tuple[int, int]], list[Any]]:
+    """What a claim finds, what it reports and the optimizers that it runs."""
     reported: list[tuple[int, int]] = []
-    named = claim(claim_id)
     optimizers: list[Any] = []
 
     def noting(*args: Any, **options: Any) -> Any:
@@ -36,4 +56,4 @@ def quick_run(claim_id: str) -> QuickRun:
             if name.startswith("marginlens_papers") and hasattr(module, "descend"):
                 patches.enter_context(patch.object(module, "descend", noting))
         finding = named.compute(Effort.QUICK, Progress(lambda *call: reported.append(call)))
-    return QuickRun(named, finding, reported, optimizers)
+    return finding, reported, optimizers
