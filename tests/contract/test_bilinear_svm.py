@@ -7,7 +7,6 @@ import pytest
 import quadprog
 
 import tolerances
-from marginlens.errors import InputError
 from marginlens.svm import Status, least_distance
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.solvers import independent_parts
@@ -153,9 +152,3 @@ def test_a_single_row_has_the_solution_of_the_formula() -> None:
     np.testing.assert_allclose(bilinear_svm(X, Q, [[0, 0, 1]]).x, [[0.0, 1.0], [0.0, 0.0]], atol=1e-15)
     twice = bilinear_svm(X, Q, [[0, 0, 1], [0, 0, 1]])
     assert twice.active.tolist() == [True, True]  # one multiplier will do
-
-
-@pytest.mark.parametrize("triples", [[[2, 0, 1]], [[0, 0, 1], [0, 1, -1]], [[0.5, 0.0, 1.0]], [[0, 1]]], ids=range(4))
-def test_wrong_triples_are_named(triples: object) -> None:
-    with pytest.raises(InputError, match="'triples' argument must be "):
-        bilinear_svm(np.eye(3), np.eye(2), triples)

@@ -285,23 +285,3 @@ def test_attention_margins_take_a_norm() -> None:
         relaxed = ml.relaxed_svm(data, selected, [0], norm=norm)
         assert (relaxed.margin >= solution.margin * (1.0 - 1e-9)).all()
         assert ml.label_svm(data.X[0, 0], np.ones(4), norm=norm).norm == norm
-
-
-def test_norms_that_do_not_fit_are_refused_in_one_sentence() -> None:
-    class Own:
-        def value(self, x: np.ndarray) -> float:
-            return float(np.abs(x).sum())
-
-        dual = value
-
-        def steepest(self, g: np.ndarray) -> np.ndarray:
-            return g
-
-    rows = np.eye(2)
-    for norm, message in (
-        (ml.norms.Spectral(), "'norm' argument must be a norm of a vector"),
-        (Own(), "one whose margin problems are solved: L2"),
-        ("linf", "a norm such as"),
-    ):
-        with pytest.raises(ml.InputError, match=message):
-            least_distance(rows, np.ones(2), norm=norm)

@@ -16,7 +16,6 @@ ALONE, HEAD = data.figure_1b()
 SELECTED = np.zeros(3, dtype=int)
 TOKENS = ml.TokenDataset(np.random.default_rng(0).normal(size=(2, 3, 4)), [1, -1])
 E, SEQUENCES, Y = np.random.default_rng(1).normal(size=(6, 8)), [[0, 1, 2], [0, 3], [4, 5, 1]], [1, -1, 1]
-LABELLED = data.LabelledSequences(SEQUENCES, Y)
 CONE = theory.basin_cone(FIGURE, V, SELECTED)
 LAW = theory.residual_law(FIGURE, V, SELECTED)
 RUN = ml.descend(FIGURE, V, n_steps=1)

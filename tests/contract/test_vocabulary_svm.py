@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from marginlens.errors import InputError
 from marginlens.svm import Status
 from marginlens.svm.vocabulary import closed_form_candidate, untied_vocabulary_svm, vocabulary_svm
 from marginlens.theory.vocabulary_selections import selected_tokens
@@ -119,30 +118,6 @@ def test_the_closed_form_is_certified_exactly_where_it_is_the_solution():
             assert candidate.multipliers.sum() == pytest.approx(size**2, rel=CONDITIONED)
         outcomes.append(same)
     assert 0.2 < np.mean(outcomes) < 0.8
-
-
-EMBEDDINGS = np.ones((3, 2))
-REFUSED = {
-    "a token of another sequence": (lambda: vocabulary_svm(EMBEDDINGS, [[0], [0, 1]], [[0], [2]]), r"'selected\[1\]'"),
-    "too few lists": (lambda: vocabulary_svm(EMBEDDINGS, [[0], [1]], [[0]]), "each of the 2 sequences; got 1 lists"),
-    "nothing selected": (lambda: vocabulary_svm(EMBEDDINGS, [[0]], [[]]), "at least one; got none"),
-    "ids of floats": (lambda: vocabulary_svm(EMBEDDINGS, [[0]], [[0.0]]), "dtype float64"),
-    "no lists": (lambda: vocabulary_svm(EMBEDDINGS, [[0]], 3), "'selected' argument must be one list"),
-    "an id too high": (
-        lambda: selected_tokens(EMBEDDINGS, np.ones(2), [[0], [1, 5]]),
-        "id 5 at position 1 of sample 1",
-    ),
-    "a negative tie": (lambda: selected_tokens(EMBEDDINGS, np.ones(2), [[0]], tie=-1.0), "'tie'"),
-    "required of others": (lambda: feasible_selections(EMBEDDINGS, [[0, 1]], required=[[2]]), r"'required\[0\]'"),
-    "too many selections": (lambda: feasible_selections(EMBEDDINGS, [[0, 1, 2]], max_problems=5), "max_problems = 5"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_used_is_refused_in_one_sentence(case):
-    call, message = REFUSED[case]
-    with pytest.raises(InputError, match=message):
-        call()
 
 
 @pytest.mark.statement("B Eq. (9)", "B Lemma 19")

@@ -73,17 +73,6 @@ def test_brackets_without_sums_come_from_the_last_attention():
     assert found.upper >= best.lower * (1.0 - 1e-8)
 
 
-def test_what_has_no_bracket_is_refused_in_one_sentence():
-    risk, _ = problems()
-    run = ml.descend(risk, optimizer=ml.SignDescent(0.1), n_steps=5)
-    with pytest.raises(ml.InputError, match="'norm' argument must be a norm of a vector"):
-        run.bracket(ml.Spectral())
-    with pytest.raises(ml.InputError, match="'run' argument must be of an attention risk with one margin problem"):
-        ml.descend(ml.JointRisk(risk.data), n_steps=2).bracket(ml.L2())
-    with pytest.raises(ml.InputError, match="'norm' argument must be a norm"):
-        run.bracket("l1")
-
-
 def test_residual_attention_is_the_gradient_by_margin_rows():
     risk, queries = problems()
     for each in (risk[0], risk[0].as_matrix(queries[0])):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from decimal_oracle import gradient as decimal_gradient
-from marginlens import Exponential, GradientDescent, InputError, Logistic, NormalizedGD, Record, TokenDataset
+from marginlens import Exponential, GradientDescent, Logistic, NormalizedGD, Record, TokenDataset
 from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics import descend
 from marginlens.losses import Loss
@@ -141,20 +141,6 @@ def test_a_run_that_leaves_the_numbers_stops_alone(loss):
     assert run.status.tolist() == [Status.COMPLETED, Status.NON_FINITE]
     assert run.steps_taken.tolist() == [5, 0]
     assert np.array_equal(run.split().v[1], start[0][1])
-
-
-def test_bad_arguments_are_named():
-    data = figure_3a()
-    with pytest.raises(InputError, match=r"'start' argument must be a pair \(v, p\)"):
-        descend_joint(data, start=np.zeros(2).sum())
-    with pytest.raises(InputError, match=r"'head' argument must be .* shape \(2,\)"):
-        descend_joint(data, start=(np.zeros(3), np.zeros(2)))
-    with pytest.raises(InputError, match=r"'start\[1\]' argument must be"):
-        descend_joint(data, start=(np.zeros(2), np.zeros(3)))
-    with pytest.raises(InputError, match=r"'data' argument must be a TokenDataset"):
-        descend_joint("data")
-    with pytest.raises(InputError, match=r"'record' argument must be an ml.Record"):
-        descend_joint(data, record=3)
 
 
 @pytest.mark.statement("A Fig 3(a)", "A Fig 3(b)", "A Eq. (10)")

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import marginlens as ml
-from marginlens import InputError, TokenDataset, correlation
+from marginlens import TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics import Binding
 from marginlens.risk import AttentionRisk, JointRisk
@@ -116,24 +116,6 @@ def test_inputs_of_one_token_and_keys_of_another_width_are_no_different():
         assert path.log_excess[1] < path.log_excess[0]
     single = joint_path(TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]), [2.0], [1.0], restarts=2)
     assert single.split().v[0] == pytest.approx([2**0.5, -(2**0.5)], abs=CONDITIONED)
-
-
-def test_bad_arguments_are_named():
-    data = figure_3a()
-    with pytest.raises(InputError, match=r"'r' argument must be positive numbers.*got 0 instead"):
-        joint_path(data, [0.0, 1.0], [1.0, 2.0])
-    with pytest.raises(
-        InputError, match=r"'R' argument must be .* none smaller than the one before; got radii that fall"
-    ):
-        joint_path(data, [1.0, 2.0], [2.0, 1.0])
-    with pytest.raises(InputError, match=r"'R' argument must be as many radii as r, 2; got 3"):
-        joint_path(data, [1.0, 2.0], [1.0, 2.0, 3.0])
-    with pytest.raises(InputError, match=r"'problem' argument must be one problem"):
-        joint_path(data.repeat(2), 1.0, 1.0)
-    with pytest.raises(InputError, match=r"'data' argument must be a TokenDataset"):
-        joint_path(None, 1.0, 1.0)
-    with pytest.raises(InputError, match=r"'restarts' argument must be a whole number of at least 1"):
-        joint_path(data, 1.0, 1.0, restarts=0)
 
 
 # ---- the minimum is global, and the risk never rises with the radius

@@ -200,34 +200,6 @@ def test_starts():
     assert not descend(ds[0], n_steps=0).final.any()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"ds": [1]}, "'data' argument must be a SequenceDataset or a list of at least one; got int instead"),
-        ({"ds": []}, "'data' argument must be a SequenceDataset or a list of at least one; got an empty list"),
-        ({"start": np.zeros((4, 7))}, r"'start' argument must be an array of finite numbers of shape \(7, 7\)"),
-        ({"start": np.zeros((2, 7, 7))}, r"'start' argument must be an array of finite numbers of shape \(1, 7, 7\)"),
-        ({"head": np.eye(5)}, r"'head' argument must be an array of finite numbers of shape \(3, 7\)"),
-        (
-            {"head": [None, None]},
-            "'head' argument must be one head for all datasets or a list of 1, one for each; got 2",
-        ),
-        ({"loss": LogLoss}, "'loss' argument must be"),
-        ({"optimizer": 0.1}, "'optimizer' argument must be"),
-        ({"n_steps": -1}, "'n_steps' argument must be a whole number of at least 0"),
-        ({"record": 3}, "'record' argument must be an ml.Record or None"),
-        (
-            {"loss": CrossEntropy(), "record": Record(keep="excess_risk")},
-            "'loss' argument must be .* for the excess over L",
-        ),
-    ],
-)
-def test_unusable_arguments_are_named(change, message):
-    arguments = {"ds": mixed()[0], **change}
-    with pytest.raises(InputError, match=message):
-        descend(arguments.pop("ds"), **{"n_steps": 5, **arguments})
-
-
 def test_heads_may_be_one_for_all_or_one_each():
     twins = [cyclic_sequences(4, 5, 4, 4, seed) for seed in range(2)]
     C = np.random.default_rng(0).normal(size=(4, 5))

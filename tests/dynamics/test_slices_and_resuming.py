@@ -105,11 +105,6 @@ def test_what_cannot_go_on_says_so():
     flow = ml.flow(data, v, until=ml.UntilLength(1.0))
     with pytest.raises(ml.InputError, match=r"This run cannot go on.*Start anew at run\.final"):
         flow.resume(3)
-    run = ml.descend(data, v, n_steps=3)
-    with pytest.raises(ml.InputError, match="'n_steps' argument must be a whole number of at least 0"):
-        run.resume(-1)
-    with pytest.raises(ml.InputError, match=r"'progress' argument must be a function progress\(done, total\), or None"):
-        ml.descend(data, v, n_steps=3, progress=5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import networkx as nx
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ import tolerances
 from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
-from marginlens.graphs import cyclic_subset, graphs_of_edges, priority_graphs, subspace, tied_positions
+from marginlens.graphs import cyclic_subset, graphs_of_edges, priority_graphs, subspace
 from marginlens.graphs.cyclic import (
     LocalRule,
     leading_subset,
@@ -216,26 +214,3 @@ def test_both_rules_keep_what_networkx_and_the_definitions_say(rule: LocalRule) 
         smaller += space.rank < cyclic_subspace(ds.E, graphs).rank
     assert kept > 20
     assert (smaller > 0) == (rule is LocalRule.LABELS_COMPONENT)  # ties that no label belongs to count by one rule only
-
-
-DATA = SequenceDataset([[0, 1, 2]], [0], np.eye(3))
-OTHER = priority_graphs(SequenceDataset([[0, 2]], [0], np.eye(3)))
-SPACE = cyclic_subspace(np.eye(3), priority_graphs(DATA))
-REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "W of another shape": (lambda: SPACE.project(np.eye(2)), r"'W'.*shape \(3, 3\); got shape \(2, 2\)"),
-    "W with nan": (lambda: SPACE.project(np.full((2, 3, 3), np.nan)), r"'W'.*got nan at index \(0, 0, 0\)"),
-    "no mapping": (lambda: cyclic_subspace(np.eye(3), []), "'graphs'.*a mapping from last tokens.*got list"),
-    "a threshold of one": (lambda: pseudo_graphs(DATA, np.eye(3), 1.0), "'threshold'.*from 0 up to below 1; got 1"),
-    "a threshold too high": (lambda: pseudo_graphs(DATA, np.zeros((3, 3)), 0.4), "A threshold below 1/3 always"),
-    "graphs of other data": (lambda: leading_subset(DATA, OTHER), r"'graphs'.*none with token 1 for last token 2"),
-    "no graphs": (lambda: tied_positions(DATA, {}), r"'graphs'.*none with token 0 for last token 2 \(sample 0\)"),
-    "no rule": (lambda: local_subset(DATA, priority_graphs(DATA), "label"), "'rule'.*LocalRule.LABELS_COMPONENT"),
-    "no data": (lambda: cyclic_subset(None, OTHER), "got NoneType"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_used_is_refused_in_one_sentence(case: str) -> None:
-    call, message = REFUSED[case]
-    with pytest.raises(InputError, match=message):
-        call()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 
 import networkx as nx
 import numpy as np
@@ -14,12 +13,11 @@ from hypothesis import strategies as st
 
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequences import SequenceDataset
-from marginlens.errors import InputError, MissingExtra
+from marginlens.errors import MissingExtra
 from marginlens.graphs import (
     component_levels,
     component_order,
     cyclic_subset,
-    cyclic_subspace,
     graphs_of_edges,
     is_acyclic,
     priority_graphs,
@@ -182,36 +180,3 @@ def test_without_networkx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(MissingExtra, match=r"pip install 'marginlens\[graph\]'"):
         to_networkx(priority_graphs(figure_2())[0])
-
-
-GRAPH = priority_graphs(SequenceDataset([[0, 1], [1, 0, 2]], [0, 1], np.eye(3)))[1]
-EDGES = {"last": [2, 2], "head": [0, 1], "tail": [1, 0], "n_vocabulary": 3}
-TABLE = to_table(GRAPH)
-REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "no graph": (lambda: component_levels(None), "'graph' argument must be a PriorityGraph; got NoneType"),
-    "no mapping": (lambda: is_acyclic(None), "'graphs'.*mapping from last tokens.*got NoneType"),
-    "a key of letters": (lambda: is_acyclic({"a": GRAPH}), "'graphs'.*got the key 'a'"),
-    "a graph elsewhere": (lambda: is_acyclic({0: GRAPH}), "'graphs'.*got the graph of last token 1 at 0"),
-    "too few embeddings": (lambda: cyclic_subspace(np.eye(1), {1: GRAPH}), "'graphs'.*tokens 0 to 0"),
-    "a token of letters": (lambda: GRAPH.component("0"), "'token' argument must be a whole number"),
-    "tokens of floats": (lambda: GRAPH.components_of([0.5]), "'tokens' argument must be whole numbers"),
-    "evidence of others": (
-        lambda: ranking_evidence(SequenceDataset([[2, 1]], [2], np.eye(3)), GRAPH),
-        "'graph' argument must be one of the priority graphs of these sequences",
-    ),
-    "edges out of range": (lambda: graphs_of_edges(**EDGES | {"head": [0, -1]}), "'head'.*ids from 0 to 2; got ids"),
-    "edges of two lengths": (lambda: graphs_of_edges(**EDGES | {"tail": [0]}), "'tail' argument must be as long as"),
-    "too many tokens": (lambda: graphs_of_edges(**EDGES | {"n_vocabulary": 2**21}), "at most 2097151 tokens"),
-    "a table without edges": (lambda: from_tables([{"nodes": [0]}]), "'tables' .* one that lacks"),
-    "tables that are none": (lambda: from_tables("tables"), "'tables' argument must be a list of tables"),
-    "an edge twice": (lambda: from_tables([TABLE | {"edges": [[0, 1, 1]] * 2}]), "an edge listed twice"),
-    "an edge outside": (lambda: from_tables([TABLE | {"nodes": [0]}]), "edges between tokens that are no nodes"),
-    "counts of floats": (lambda: from_tables([TABLE | {"edges": [[0, 1, 1.5]]}]), "whole numbers.*float64"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_used_is_refused_in_one_sentence(case: str) -> None:
-    call, message = REFUSED[case]
-    with pytest.raises(InputError, match=message):
-        call()

@@ -252,14 +252,6 @@ def test_the_folder_of_something_else_is_refused(stream: ml.data.TokenStream, tm
         ml.graphs.StoredGraphs(tmp_path)
 
 
-def test_arguments_of_streams_are_for_streams(stream: ml.data.TokenStream, tmp_path: Path) -> None:
-    data = SequenceDataset([[0, 1]], [1], np.eye(2))
-    with pytest.raises(ml.InputError, match="'out'"):
-        ml.priority_graphs(data, out=tmp_path)  # type: ignore[call-overload]
-    with pytest.raises(ml.InputError, match="'head'"):
-        ml.priority_graphs(stream, head=np.eye(50))
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 200 kB."""

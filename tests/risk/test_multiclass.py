@@ -60,12 +60,3 @@ def test_it_keeps_the_contract_and_descends_to_its_svm():
     svm = ml.least_distance(rows.reshape(len(rows), -1), lower)
     assert ml.correlation(run.final.ravel(), svm.x) > 0.999
     np.testing.assert_allclose(of.margins(svm.x.reshape(of.shape)).min(), 1.0)
-
-
-@pytest.mark.parametrize(
-    ("classes", "words"),
-    [([0, 0, 0], "at least two classes"), ([0, 1], "of shape"), ([0, -1, 1], "at least two classes")],
-)
-def test_wrong_classes_are_one_sentence(classes, words):
-    with pytest.raises(ml.InputError, match=words):
-        MulticlassRisk(np.ones((3, 2)), classes)

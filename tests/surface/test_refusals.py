@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens import data, embeddings, probe, svm, text
+from marginlens import data, embeddings, graphs, probe, svm, text
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, as_nexttoken_loss
 from marginlens.nexttoken import WindowNgram, limit_risk, path_radius
-from marginlens.optimizers import Blockwise
+from marginlens.norms import as_norm, norm_named
+from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.text.evaluation import measures
+from marginlens.theory.vocabulary_selections import selected_tokens
 from marginlens_papers.embeddings import TrainingSettings
 from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
+from marginlens_papers.lemmas.feasible_selections import feasible_selections
 from marginlens_papers.lemmas.first_step import first_step_errors, initial_concentration
 from marginlens_papers.lemmas.next_token_law import path_law
 from marginlens_papers.vision.training import VisionSettings
@@ -31,8 +34,32 @@ class Empty(ml.losses.NextTokenLoss):
     """A loss that defines nothing."""
 
 
+class OtherNorm:
+    """A norm whose margin problems nothing solves."""
+
+    def value(self, x):
+        return float(np.abs(x).sum())
+
+    dual = value
+
+    def steepest(self, g):
+        return g
+
+
 EYE, PAIR = np.eye(3), np.ones(2)
 TOKENS, HEAD = data.figure_1b()
+OWN_KEYS = ml.TokenDataset(TOKENS.X, TOKENS.y)
+JOINT = ml.JointRisk(data.figure_3a())
+RUN = ml.descend(TOKENS, HEAD, n_steps=1)
+PATH = ml.path(TOKENS, 1.0, head=HEAD, restarts=0)
+ROWS = np.eye(2)
+CORNER = ml.TokenDataset([[[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]], [1, 1])
+DATA = ml.SequenceDataset([[0, 1, 2]], [0], EYE)
+GRAPHS = ml.priority_graphs(DATA)
+GRAPH = ml.priority_graphs(ml.SequenceDataset([[0, 1], [1, 0, 2]], [0, 1], EYE))[1]
+EDGES = {"last": [2, 2], "head": [0, 1], "tail": [1, 0], "n_vocabulary": 3}
+TABLE = graphs.to_table(GRAPH)
+SPACE = graphs.cyclic_subspace(EYE, GRAPHS)
 RAGGED = ml.TokenDataset([np.ones((2, 4)), np.ones((3, 4))], [1, -1])
 BATCH, _ = data.sphere_tokens(5, 2, 3, 4, 0)
 FACTORS = ml.AttentionRisk(BATCH[0], np.ones(4)).as_factors([1.0, 2.0], 2)
@@ -105,6 +132,91 @@ REFUSED = [
     ("start", lambda: ml.flow(TOKENS, HEAD, start=EYE[0])),
     ("record", lambda: ml.flow(TOKENS, HEAD, record="p")),
     ("steps", lambda: ml.flow(TOKENS, HEAD, record=ml.Record(steps=[3, 1]))),
+    ("n_steps", lambda: ml.descend(TOKENS, HEAD, n_steps=-1)),
+    ("optimizer", lambda: ml.descend(TOKENS, HEAD, optimizer=0.1)),
+    ("start", lambda: ml.descend(TOKENS, HEAD, start=np.ones(5))),
+    ("start", lambda: ml.descend(TOKENS, HEAD, start=[np.nan, 0])),
+    ("record", lambda: ml.descend(TOKENS, HEAD, record=10)),
+    ("steps", lambda: ml.descend(TOKENS, HEAD, record=ml.Record([3, 2]))),
+    ("steps", lambda: ml.descend(TOKENS, HEAD, record=ml.Record([3, 3]))),
+    ("steps", lambda: ml.descend(TOKENS, HEAD, record=ml.Record([[1], [2, 3]]))),
+    ("steps", lambda: ml.descend(TOKENS, HEAD, record=ml.Record([2000]))),
+    ("progress", lambda: ml.descend(TOKENS, HEAD, progress=5)),
+    ("head", lambda: ml.descend(TOKENS, int, n_steps=2)),
+    ("head", lambda: ml.descend(ml.TokenDataset(10.0 * TOKENS.X, TOKENS.y), np.full(2, 1e308))),
+    ("problem", lambda: ml.descend(TOKENS.X, HEAD)),
+    ("n_steps", lambda: RUN.resume(-1)),
+    ("norm", lambda: RUN.bracket(ml.Spectral())),
+    ("norm", lambda: RUN.bracket("l1")),
+    ("run", lambda: ml.descend(JOINT, n_steps=2).bracket(ml.L2())),
+    ("keep", lambda: ml.Record(1, ("loss",))),
+    ("keep", lambda: ml.Record(1, 3)),
+    ("data", lambda: ml.AttentionRisk(TOKENS.X, HEAD)),
+    ("data", lambda: ml.AttentionRisk(TOKENS, HEAD).as_matrix(PAIR)),
+    ("query", lambda: ml.AttentionRisk(OWN_KEYS, HEAD).as_matrix(np.zeros(2))),
+    ("start", lambda: ml.descend(JOINT, start=0.0)),
+    ("head", lambda: ml.descend(JOINT, start=(np.zeros(3), np.zeros(2)))),
+    ("start[1]", lambda: ml.descend(JOINT, start=(np.zeros(2), np.zeros(3)))),
+    ("record", lambda: ml.descend(JOINT, record=3)),
+    ("data", lambda: ml.JointRisk("data")),
+    ("data", lambda: ml.descend([1])),
+    ("data", lambda: ml.descend([])),
+    ("start", lambda: ml.descend(ACYCLIC, start=np.zeros((5, 4)))),
+    ("start", lambda: ml.descend([ACYCLIC, ACYCLIC], start=np.zeros((1, 4, 4)))),
+    ("head", lambda: ml.descend(ACYCLIC, head=np.eye(7))),
+    ("head", lambda: ml.descend([ACYCLIC], head=[None, None])),
+    ("loss", lambda: ml.descend(ACYCLIC, loss=LogLoss)),
+    ("optimizer", lambda: ml.descend(ACYCLIC, optimizer=0.1)),
+    ("n_steps", lambda: ml.descend(ACYCLIC, n_steps=-1)),
+    ("record", lambda: ml.descend(ACYCLIC, record=3)),
+    ("loss", lambda: ml.descend(ACYCLIC, loss=CrossEntropy(), record=ml.Record(keep="excess_risk"))),
+    ("classes", lambda: ml.risk.MulticlassRisk(np.ones((3, 2)), [0, 0, 0])),
+    ("classes", lambda: ml.risk.MulticlassRisk(np.ones((3, 2)), [0, 1])),
+    ("classes", lambda: ml.risk.MulticlassRisk(np.ones((3, 2)), [0, -1, 1])),
+    ("size", lambda: ml.NormalizedGD(0)),
+    ("size", lambda: ml.SignDescent("a")),
+    ("size", lambda: ml.SignDescent(PowerDecay)),
+    ("size", lambda: PowerDecay(np.nan)),
+    ("power", lambda: PowerDecay(1.0, -1.0)),
+    ("norm", lambda: ml.SteepestDescent(ml.L2, 1.0)),
+    ("norm", lambda: ml.SteepestDescent("linf", 1.0)),
+    ("norm", lambda: ml.descend(TOKENS, HEAD, optimizer=ml.Muon(0.1))),
+    ("norm", lambda: ml.descend(TOKENS, HEAD, optimizer=ml.SteepestDescent(ml.Nuclear(), 0.1))),
+    ("norm", lambda: ml.descend(TOKENS, HEAD, optimizer=ml.SteepestDescent(ml.MaxRow(), 0.1))),
+    ("optimizer", lambda: ml.predict(ml.AttentionRisk(TOKENS, HEAD), optimizer=ml.Muon(0.1))),
+    ("momentum", lambda: ml.SignDescent(1.0, momentum=1.0)),
+    ("momentum", lambda: ml.Muon(1.0, momentum=-0.1)),
+    ("betas", lambda: ml.Adam(1.0, (0.9, 1.0))),
+    ("betas", lambda: ml.Adam(1.0, 0.9)),
+    ("eps", lambda: ml.Adam(1.0, eps=-1e-8)),
+    ("p", lambda: ml.MirrorDescent(0.5, 1.0)),
+    ("p", lambda: ml.MirrorDescent(1.0, 1.0)),
+    ("scale", lambda: ml.PolyakStep(0.0)),
+    *(("norm", lambda name=name: norm_named(name)) for name in ("l0.5", "l", "euclid", "", "lnan", "l-1", "p3")),
+    *(("p", lambda p=p: ml.Lp(p)) for p in (0.5, 0.0, -2, np.nan, 1, np.inf, "a", None, [2, 3])),
+    *(("norm", lambda norm=norm: as_norm(norm, (3,))) for norm in (ml.L2, 2, "linf", None, ml.Spectral(), ml.MaxRow())),
+    # paths
+    *(
+        ("radii", lambda radii=radii: ml.path(TOKENS, radii, head=HEAD))
+        for radii in ([0.0, 1.0], [-2.0], [1.0, 3.0, 2.0], [1.0, 1.0], [], [1.0, np.nan], "a", None)
+    ),
+    ("cone.mu", lambda: ml.Cone([1.0, 0.0], 0.0, 1.0)),
+    ("cone.mu", lambda: ml.Cone([1.0, 0.0], 2.0, 1.0)),
+    ("cone.axis", lambda: ml.Cone([0.0, 0.0], 0.1, 1.0)),
+    ("cone.radius", lambda: ml.Cone([1.0], 0.1, 0.0)),
+    ("region", lambda: ml.path(TOKENS, [5.0], head=HEAD, region=ml.Cone([1.0, 0.0, 0.0], 0.1, 1.0))),
+    ("region", lambda: ml.path(TOKENS, [5.0], head=HEAD, region=0.1)),
+    ("radii", lambda: ml.path(TOKENS, [5.0], head=HEAD, region=ml.Cone([1.0, 0.0], 0.1, 6.0))),
+    ("problem", lambda: ml.path(TOKENS.as_batch(), [1.0], head=HEAD)),
+    ("norm", lambda: ml.path(TOKENS, [1.0], head=HEAD, norm="l2")),
+    ("region", lambda: ml.path(JOINT, (1.0, 1.0), region=ml.Cone([1.0, 0.0], 0.1, 1.0))),
+    ("direction", lambda: PATH.distance([1.0, 0.0, 0.0])),
+    ("risk", lambda: PATH.split()),
+    ("r", lambda: ml.path(JOINT, ([0.0, 1.0], [1.0, 2.0]))),
+    ("R", lambda: ml.path(JOINT, ([1.0, 2.0], [2.0, 1.0]))),
+    ("R", lambda: ml.path(JOINT, ([1.0, 2.0], [1.0, 2.0, 3.0]))),
+    ("problem", lambda: ml.path(ml.JointRisk(JOINT.data.repeat(2)), (1.0, 1.0))),
+    ("restarts", lambda: ml.path(JOINT, (1.0, 1.0), restarts=0)),
     # margin problems
     ("selected[0]", lambda: svm.set_svm(TOKENS, [[]])),
     ("selected[0]", lambda: svm.set_svm(TOKENS, [[3]])),
@@ -116,6 +228,80 @@ REFUSED = [
     ("graphs", lambda: svm.graph_svm(ACYCLIC.E[:2], ml.priority_graphs(ACYCLIC))),
     ("E", lambda: svm.graph_svm(ACYCLIC.E[0], ml.priority_graphs(ACYCLIC))),
     ("E", lambda: svm.graph_svm(1e-70 * ACYCLIC.E, ml.priority_graphs(ACYCLIC))),
+    ("A", lambda: svm.least_distance(np.ones(3), PAIR)),
+    ("A", lambda: svm.least_distance(np.ones((2, 0)), PAIR)),
+    ("A", lambda: svm.least_distance("rows", PAIR)),
+    ("A", lambda: svm.least_distance(ROWS * np.nan, PAIR)),
+    ("A", lambda: svm.least_distance(1e120 * ROWS, PAIR)),
+    ("A", lambda: svm.least_distance(1e-120 * ROWS, PAIR)),
+    ("lower", lambda: svm.least_distance(ROWS, np.ones(3))),
+    ("lower", lambda: svm.least_distance(ROWS, [1.0, -0.5])),
+    ("equalities", lambda: svm.least_distance(ROWS, PAIR, equalities=np.ones((1, 4)))),
+    ("pairs", lambda: svm.least_distance(ROWS, PAIR, pairs=np.zeros((1, 3), dtype=int))),
+    ("pairs", lambda: svm.least_distance(ROWS, PAIR, pairs=np.zeros((2, 3)))),
+    ("norm", lambda: svm.least_distance(ROWS, PAIR, norm=ml.Spectral())),
+    ("norm", lambda: svm.least_distance(ROWS, PAIR, norm=OtherNorm())),
+    ("norm", lambda: svm.least_distance(ROWS, PAIR, norm="linf")),
+    ("data", lambda: svm.att_svm(ml.TokenDataset(1e200 * ROWS[None], [1]), [0])),
+    ("selected", lambda: svm.att_svm(CORNER, [0, 3])),
+    ("data", lambda: svm.att_svm(CORNER.X, [0, 0])),
+    ("norm", lambda: svm.att_svm(CORNER, [0, 0], norm=OtherNorm())),
+    ("norm", lambda: svm.att_svm(CORNER, [0, 0], norm=ml.Spectral())),
+    ("query", lambda: svm.att_svm(CORNER, [0, 0], norm=ml.Nuclear(), query=np.ones((3, 2)))),
+    ("query", lambda: svm.att_svm(CORNER, [0, 0], query=np.full((2, 2), np.nan))),
+    ("solution", lambda: svm.att_svm(CORNER, [0, 0]).rank()),
+    ("support", lambda: svm.relaxed_svm(CORNER, [0, 0], [3])),
+    ("support", lambda: svm.relaxed_svm(CORNER, [0, 0], [True])),
+    ("support", lambda: svm.relaxed_svm(CORNER, [0, 0], [0.5])),
+    ("y", lambda: svm.label_svm(ROWS, [1.0, 0.0])),
+    ("R", lambda: svm.label_svm(np.ones(3), [1.0])),
+    ("norm", lambda: svm.graph_svm(ROWS, {}, norm=OtherNorm())),
+    ("X", lambda: svm.bilinear_svm(1e80 * ROWS, ROWS, [[0, 0, 1]])),
+    ("X", lambda: svm.bilinear_svm(ROWS, 1e-200 * ROWS, [[0, 0, 1]])),
+    *(
+        ("triples", lambda triples=triples: svm.bilinear_svm(EYE, ROWS, triples))
+        for triples in ([[2, 0, 1]], [[0, 0, 1], [0, 1, -1]], [[0.5, 0.0, 1.0]], [[0, 1]])
+    ),
+    ("selected[1]", lambda: svm.vocabulary_svm(EYE, [[0], [0, 1]], [[0], [2]])),
+    ("selected", lambda: svm.vocabulary_svm(EYE, [[0], [1]], [[0]])),
+    ("selected[0]", lambda: svm.vocabulary_svm(EYE, [[0]], [[]])),
+    ("selected[0]", lambda: svm.vocabulary_svm(EYE, [[0]], [[0.0]])),
+    ("selected", lambda: svm.vocabulary_svm(EYE, [[0]], 3)),
+    ("sequences", lambda: selected_tokens(EYE, np.ones(3), [[0], [1, 5]])),
+    ("tie", lambda: selected_tokens(EYE, np.ones(3), [[0]], tie=-1.0)),
+    ("required[0]", lambda: feasible_selections(EYE, [[0, 1]], required=[[2]])),
+    ("sequences", lambda: feasible_selections(EYE, [[0, 1, 2]], max_problems=5)),
+    ("optimal_sets[0]", lambda: ml.theory.mixing_constants(ml.TokenDataset([[[1.0], [0.5], [0.0]]], [1]), [1.0], [[0, 1]])),
+    ("optimal_sets[0]", lambda: ml.theory.mixing_constants(ml.TokenDataset([[[1.0]] * 3], [1]), [1.0], [[0, 1]])),
+    ("optimal_sets[0]", lambda: ml.theory.mixing_constants(ml.TokenDataset([[[0.0], [0.0], [1.0]]], [1]), [1.0], [[0, 1]])),
+    # graphs
+    ("W", lambda: SPACE.project(ROWS)),
+    ("W", lambda: SPACE.project(np.full((2, 3, 3), np.nan))),
+    ("graphs", lambda: graphs.cyclic_subspace(EYE, [])),
+    ("graphs", lambda: graphs.cyclic_subspace(np.eye(1), {1: GRAPH})),
+    ("threshold", lambda: graphs.pseudo_graphs(DATA, EYE, 1.0)),
+    ("threshold", lambda: graphs.pseudo_graphs(DATA, np.zeros((3, 3)), 0.4)),
+    ("graphs", lambda: graphs.leading_subset(DATA, ml.priority_graphs(ml.SequenceDataset([[0, 2]], [0], EYE)))),
+    ("graphs", lambda: graphs.tied_positions(DATA, {})),
+    ("rule", lambda: graphs.local_subset(DATA, GRAPHS, "label")),
+    ("data", lambda: graphs.cyclic_subset(None, GRAPHS)),
+    ("graph", lambda: graphs.component_levels(None)),
+    ("graphs", lambda: graphs.is_acyclic(None)),
+    ("graphs", lambda: graphs.is_acyclic({"a": GRAPH})),
+    ("graphs", lambda: graphs.is_acyclic({0: GRAPH})),
+    ("token", lambda: GRAPH.component("0")),
+    ("tokens", lambda: GRAPH.components_of([0.5])),
+    ("graph", lambda: graphs.ranking_evidence(ml.SequenceDataset([[2, 1]], [2], EYE), GRAPH)),
+    ("head", lambda: graphs.graphs_of_edges(**EDGES | {"head": [0, -1]})),
+    ("tail", lambda: graphs.graphs_of_edges(**EDGES | {"tail": [0]})),
+    ("n_vocabulary", lambda: graphs.graphs_of_edges(**EDGES | {"n_vocabulary": 2**21})),
+    ("tables", lambda: graphs.from_tables([{"nodes": [0]}])),
+    ("tables", lambda: graphs.from_tables("tables")),
+    ("tables", lambda: graphs.from_tables([TABLE | {"edges": [[0, 1, 1]] * 2}])),
+    ("tables", lambda: graphs.from_tables([TABLE | {"nodes": [0]}])),
+    ("tables[0]", lambda: graphs.from_tables([TABLE | {"edges": [[0, 1, 1.5]]}])),
+    ("out", lambda: ml.priority_graphs(DATA, out="graphs")),
+    ("head", lambda: ml.priority_graphs(data.TokenStream([0, 1, 2, 0, 1], 2), head=EYE)),
     # next tokens
     ("radii", lambda: ml.path(ACYCLIC, [2.0, 1.0])),
     ("radii", lambda: ml.path(ACYCLIC, -1.0)),
@@ -211,10 +397,10 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("case", range(len(REFUSED)))
-def test_it_is_named_in_one_sentence(case):
+def test_the_refusal_names_the_argument_in_one_sentence(case):
     argument, call = REFUSED[case]
     with pytest.raises(ml.InputError) as refusal:
         call()
-    sentence = str(refusal.value)
-    assert "\n" not in sentence
-    assert sentence.startswith(f"The '{argument}"), sentence
+    assert refusal.value.argument == argument
+    assert str(refusal.value).startswith(f"The '{argument}' argument must be ")
+    assert "\n" not in str(refusal.value)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from scipy.optimize import nnls
 
 import tolerances
 from marginlens.data import TokenDataset
-from marginlens.errors import InputError
-from marginlens.svm import Status, att_svm, bilinear_svm, graph_svm, label_svm, least_distance, relaxed_svm
+from marginlens.svm import Status, att_svm, label_svm, relaxed_svm
 
 CORNER = TokenDataset([[[1.0, 0.0], [0.0, 0.0]], [[-1.0, 1.0], [0.0, 0.0]]], [1, 1])
 ROWS, LOWER = np.ones((2, 3)), np.ones(2)
@@ -82,42 +78,3 @@ def test_label_svm_is_least_distance_on_signed_points() -> None:
         np.testing.assert_allclose((R[j] @ single.x * y[j])[single.active], 1.0, rtol=tolerances.SVM_ORACLE)
         assert (R[j] @ single.x * y[j] >= 1.0 - tolerances.SVM_ORACLE).all()
     np.testing.assert_array_equal(label_svm(R, y[0]).x[1], label_svm(R[1], y[0]).x)  # the same labels for all
-
-
-@dataclass(frozen=True)
-class OtherNorm:
-    """A norm that is not the Euclidean one."""
-
-
-REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "rows of one axis": (lambda: least_distance(np.ones(3), LOWER), r"'A' .*\(n_rows, d\).*shape \(3,\)"),
-    "rows without coordinates": (lambda: least_distance(np.ones((2, 0)), LOWER), "'A' .* one coordinate"),
-    "rows that are a word": (lambda: least_distance("rows", LOWER), "'A' argument must be numbers"),
-    "rows with nan": (lambda: least_distance(ROWS * np.nan, LOWER), r"'A' .* finite .* nan at index \(0, 0\)"),
-    "rows too long": (lambda: least_distance(1e120 * ROWS, LOWER), r"'A' .* between 1e-100 and 1e\+100"),
-    "rows too short": (lambda: least_distance(1e-120 * ROWS, LOWER), r"'A' .* Rescale the problem"),
-    "keys too long": (lambda: att_svm(TokenDataset(1e200 * np.eye(2)[None], [1]), [0]), r"1e\+100"),
-    "embeddings too long": (lambda: bilinear_svm(1e80 * np.eye(2), np.eye(2), [[0, 0, 1]]), r"'X' .* 1e\+50"),
-    "embeddings too short": (lambda: bilinear_svm(np.eye(2), 1e-200 * np.eye(2), [[0, 0, 1]]), "queries"),
-    "lower of another length": (lambda: least_distance(ROWS, np.ones(3)), r"'lower' .* got shape \(3,\)"),
-    "negative lower": (lambda: least_distance(ROWS, [1.0, -0.5]), "'lower' .* at least 0; got -0.5"),
-    "equalities of another width": (lambda: least_distance(ROWS, LOWER, equalities=np.ones((1, 4))), "'equalities'"),
-    "pairs of another shape": (lambda: least_distance(ROWS, LOWER, pairs=np.zeros((1, 3), dtype=int)), "'pairs'"),
-    "pairs of floats": (lambda: least_distance(ROWS, LOWER, pairs=np.zeros((2, 3))), "'pairs' .* float64"),
-    "a token that is not there": (lambda: att_svm(CORNER, [0, 3]), "'selected' .* index 3"),
-    "keys without a dataset": (lambda: att_svm(CORNER.X, [0, 0]), "'data' .* TokenDataset; got ndarray"),
-    "support out of range": (lambda: relaxed_svm(CORNER, [0, 0], [3]), "'support' .* got index 3"),
-    "support of another length": (lambda: relaxed_svm(CORNER, [0, 0], [True]), r"'support' .* mask of shape \(1,\)"),
-    "support of floats": (lambda: relaxed_svm(CORNER, [0, 0], [0.5]), "'support' .* dtype float64"),
-    "a label of zero": (lambda: label_svm(ROWS, [1.0, 0.0]), "'y' .* got the label 0"),
-    "points of one axis": (lambda: label_svm(np.ones(3), [1.0]), r"'R' .* got shape \(3,\)"),
-    "another norm of p": (lambda: att_svm(CORNER, [0, 0], norm=OtherNorm()), r"'norm' .* ml\.L2\(\)"),
-    "another norm of W": (lambda: graph_svm(np.eye(2), {}, norm=OtherNorm()), r"'norm' .* ml\.L2\(\)"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_used_is_refused_in_one_sentence(case: str) -> None:
-    call, message = REFUSED[case]
-    with pytest.raises(InputError, match=message):
-        call()

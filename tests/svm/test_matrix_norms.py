@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import tolerances
 from marginlens.data import SequenceDataset, TokenDataset
-from marginlens.errors import InputError
 from marginlens.graphs import priority_graphs
 from marginlens.norms import L1, Frobenius, LInf, Lp, MaxRow, Nuclear, Spectral
 from marginlens.svm import MarginSolution, Status, att_svm, bilinear_svm, graph_svm
@@ -160,16 +159,3 @@ def test_many_rows_are_solved_by_working_rows() -> None:
         solution = bilinear_svm(np.eye(3), points, triples, norm=norm)
         optimum(solution)
         assert solution.active.sum() < 60
-
-
-def test_what_is_refused() -> None:
-    data, selected, z = problem(0)
-    for arguments in (
-        {"norm": Spectral()},
-        {"norm": Nuclear(), "query": z[:2]},
-        {"query": np.full((4, 5), np.nan)},
-    ):
-        with pytest.raises(InputError, match=r"^The '(norm|query)' argument must be .*\.$"):
-            att_svm(data, selected, **arguments)
-    with pytest.raises(InputError, match="whose x is a matrix"):
-        att_svm(data, selected).rank()

@@ -356,12 +356,6 @@ def test_optimizers_and_risks_of_which_nothing_is_known():
     assert implicit_bias(ml.SignDescent(0.1), ml.JointRisk(risk.data)) is None
 
 
-def test_norms_that_do_not_fit_are_refused_in_one_sentence():
-    risk, _ = problem()
-    with pytest.raises(ml.InputError, match="'optimizer' argument must be one whose norm measures vectors; got Muon"):
-        ml.predict(risk, optimizer=ml.Muon(0.1))
-
-
 def test_a_batch_is_a_list_of_its_problems():
     batch = ml.AttentionRisk(*ml.data.sphere_tokens(3, 2, 3, 4, 0))
     chosen = np.array([[0, 1], [2, 2], [1, 0]])

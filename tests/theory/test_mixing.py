@@ -10,7 +10,6 @@ import pytest
 import marginlens as ml
 import tolerances
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
-from marginlens.errors import InputError
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
 from marginlens.risk import AttentionRisk, softmax
 from marginlens.svm import Status, att_svm, set_svm
@@ -35,14 +34,6 @@ def test_the_constants_are_their_formulas() -> None:
     assert found.shift.tolist() == [0.0, 0.0]
     assert found.rho(0.5) == pytest.approx(-6.0 * np.log(20.0), rel=tolerances.ROUNDING)
     assert mixing_constants(TokenDataset([[[2.0], [-1.0]]], [1]), [1.0], [[0]]).epsilon == 1.5
-
-
-@pytest.mark.statement("A Lemma 14")
-@pytest.mark.parametrize("scores", [[1.0, 0.5, 0.0], [1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
-def test_sets_that_do_not_share_the_highest_score_are_refused(scores: Any) -> None:
-    data = TokenDataset([[[one] for one in scores]], [1])
-    with pytest.raises(InputError, match=r"'optimal_sets\[0\]' .* share one score, above those of the other tokens"):
-        mixing_constants(data, [1.0], [[0, 1]])
 
 
 @pytest.mark.statement("A Lemma 14", "A Assumption D")

@@ -105,11 +105,3 @@ def test_solutions_of_one_status_are_picked_by_a_mask():
     assert svm[0][0] is not None
     with pytest.raises(ml.InputError, match="'index' argument must be 0 for the solution of one problem"):
         svm[0][:1]
-
-
-def test_what_would_be_ignored_is_refused():
-    data, v = ml.data.figure_1a()
-    with pytest.raises(ml.InputError, match="'optimizer' argument must be an optimizer such as"):
-        ml.descend(data, v, optimizer=0.1)
-    with pytest.raises(ml.InputError, match=r"'head' argument must be a vector.*the class int"):
-        ml.descend(data, int, n_steps=2)
