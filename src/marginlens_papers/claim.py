@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import wraps
+from functools import cache, wraps
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from marginlens.papers import Paper
@@ -113,6 +117,10 @@ class Run(NamedTuple):
 class Claim(ABC):
     """One row of the ledger. A subclass is named after its id, `A_F9` for A-F9, and says what the paper states and how it is checked.
 
+    Texts that the class does not have are taken from the file `claims.toml` beside its module, from the table of its id:
+    [A-F9] with title, statement and so on, [A-F9.words.share] with a sentence for each number that is shown as a share (number, count,
+    share or truth), and [A-F9.figures.widths] with caption and alt of the figure "widths". Line breaks count as spaces.
+
     Attributes:
         labels: the papers' statements, such as "A Thm 3". title, statement, protocol, paper_value: sentences of the report.
         expected: what must hold for the claim to be reproduced at all, by the name of the number.
@@ -146,6 +154,10 @@ class Claim(ABC):
 
     def __init_subclass__(cls) -> None:
         cls.id = cls.__name__.replace("_", "-")
+        module = getattr(sys.modules.get(cls.__module__), "__file__", None)  # none in a notebook
+        for name, text in _texts(Path(module).parent).get(cls.id, {}).items() if module else ():
+            if name not in vars(cls):
+                setattr(cls, name, text)
         if "draw" in vars(cls):
             cls.draw = _in_style(cls.draw)  # type: ignore[method-assign]
 
@@ -182,6 +194,31 @@ class Claim(ABC):
         if not all(stated.values()) or not computed:
             return Verdict.PARTLY_REPRODUCED
         return Verdict.REPRODUCED_WITH_NOTE if finding.note else Verdict.REPRODUCED
+
+
+@cache
+def _texts(folder: Path) -> dict[str, dict[str, Any]]:
+    """The attributes that the file of texts in a folder of claims gives them, by id; none where there is no such file."""
+    file = folder / "claims.toml"
+    if not file.is_file():
+        return {}
+    tables = _in_one_line(tomllib.loads(file.read_text(encoding="utf-8")))
+    for table in tables.values():
+        if "words" in table:
+            units = {unit.name.lower(): unit for unit in Unit}
+            table["words"] = {
+                name: Words(text, units[unit]) for unit, texts in table["words"].items() for name, text in texts.items()
+            }
+        if "figures" in table:
+            table["figures"] = {name: FigureText(**texts) for name, texts in table["figures"].items()}
+    return tables
+
+
+def _in_one_line(value: Any) -> Any:
+    """The same with the lines of every text joined; other kinds of spaces are left as they are."""
+    if isinstance(value, dict):
+        return {name: _in_one_line(part) for name, part in value.items()}
+    return re.sub(r"[ \n]+", " ", value).strip(" ") if isinstance(value, str) else value
 
 
 def _in_style(draw: Callable[..., Any]) -> Callable[..., Any]:

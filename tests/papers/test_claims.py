@@ -1,7 +1,9 @@
 """Every claim at quick effort: its bounds hold, they can fail, and its figures can be drawn."""
 
 import re
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +12,8 @@ import pytest
 from fake_claims import changed
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory.implicit_bias import run_kind
-from marginlens_papers.claim import Bound, Effort, Finding, Progress, Verdict
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Verdict
+from marginlens_papers.claims import catalogue
 from marginlens_papers.claims.a import cones as a_t3
 from marginlens_papers.claims.a import figure_9 as a_f9
 from marginlens_papers.claims.a import gradient as a_l4
@@ -95,6 +98,17 @@ def test_every_number_and_figure_of_a_claim_has_its_words(claim):
     for text in [*texts, *(text.caption for text in claim.figures.values())]:
         assert text.count("$") % 2 == 0
         assert rendered(text).count("<math>") == text.count("$") // 2
+
+
+@pytest.mark.parametrize(
+    "file", sorted(Path(catalogue.__file__).parent.glob("*/claims.toml")), ids=lambda file: file.parent.name
+)
+def test_a_file_of_texts_has_those_of_claims_beside_it_and_nothing_else(file):
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    beside = {claim.id for claim in claims() if f".{file.parent.name}." in type(claim).__module__}
+    assert set(tables) == beside
+    for table in tables.values():
+        assert set(table) <= set(Claim.__annotations__)
 
 
 def plain_words(text):

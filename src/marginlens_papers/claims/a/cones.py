@@ -16,7 +16,7 @@ from marginlens.risk import AttentionRisk
 from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Axes, Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.theorem_2 import log_excess
 from marginlens_papers.claims.drawing import level
@@ -29,24 +29,6 @@ WIDENINGS = (3, 10, 30, 100, 300, 1000, 3000)
 
 class A_F2(Claim):
     labels = ("A Fig 2", "A Thm 3", "A Eq. (7)", "A Eq. (8)", "A Eq. (32)", "A Eq. (46)")
-    title = "Inside its cone, a locally optimal direction attracts every start"
-    statement = (
-        "Around every locally optimal max-margin direction there is a cone, with a width μ and a norm R given by the data, that holds no "
-        "stationary point of the risk and from which gradient descent converges to that direction."
-    )
-    protocol = (
-        "60 random sphere problems (n ≤ 4, T ≤ 5, d ≤ 6) with one of their locally optimal directions each; μ by Eq. (32), R by Eq. (46) "
-        "with the smallest constant it allows. 24 starts (quick: 8 problems, 14 starts) cover the cone beyond R, half of them on its "
-        "boundary. At such norms a plain step is smaller than the last digit of p, so descent is followed by arc length: normalised "
-        "steps of a tenth of the cone's width, on the way of a third, until the norm has grown tenfold, and on up to a thousandfold "
-        "where the direction needs it; then shorter ones to settle. Since every point of a narrow cone has a high correlation, a start "
-        "counts when it ends with the same tokens and 1 - correlation has fallen to a hundredth of μ (and to .001 where a widened cone's "
-        "μ is large): a start on the boundary then is a hundred times nearer than it was. Stationarity: the slope "
-        "towards $p^mm$ at every "
-        "start. Staying inside the cone is measured at R and at our explicit radius. Beyond the theorem: the cone is widened until some "
-        "start fails."
-    )
-    paper_value = "every start"
     expected = {
         "share_of_starts_that_converge": Bound(low=1.0),
         "share_converged_before_the_first_step": Bound(high=0.1),  # what the bar would grant without any descent
@@ -54,30 +36,6 @@ class A_F2(Claim):
         "share_that_stay_from_proven_radius": Bound(low=1.0),
         "starts_without_descent_towards_it": Bound(high=0),
     }
-    words = {
-        "share_of_starts_that_converge": Words(
-            "Starts in the cone beyond $R$ of Eq. (46) from which descent converges to its axis",
-            Unit.SHARE,
-        ),
-        "share_converged_before_the_first_step": Words(
-            "Starts that were that near to the axis already, so that they show nothing",
-            Unit.SHARE,
-        ),
-        "share_that_converge_from_proven_radius": Words(
-            "Starts beyond our explicit radius from which descent converges",
-            Unit.SHARE,
-        ),
-        "share_that_stay_from_proven_radius": Words(
-            "Starts beyond our explicit radius that stay inside the cone all the way",
-            Unit.SHARE,
-        ),
-        "starts_without_descent_towards_it": Words(
-            "Starts at which the risk does not fall towards $p^mm$",
-            Unit.COUNT,
-        ),
-    }
-    headline = "share_of_starts_that_converge"
-    paper_number = "every start"
     runs = (Run(ON_P, NormalizedGD()),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -138,19 +96,6 @@ class A_F2(Claim):
             "which the paper's proof passes over and our radius includes."
         )
         return Finding(measured, numbers, {"mu": mu, "factor": factor, "planar": _planar()}, note=note)
-
-    figures = {
-        "cone": FigureText(
-            "Left: in the plane of Figure 1(b)'s tokens, the theorem's cone around the LMM drawn to scale, with "
-            "paths from starts on a circle. Right: how much wider than the theorem's $μ$ the cone of each random "
-            "problem can be with every start still converging.",
-            "Left: starts on a circle; those at the right, in a narrow blue cone and somewhat around it, run "
-            "straight right along the LMM ray, those at the left turn to the GMM ray at the upper left. Right: "
-            "dots, one for each problem, of the largest working width over the theorem's width on logarithmic "
-            "axes; none lies below the dashed diagonal, most lie above it by several orders of magnitude, and "
-            "about a third at the top line, where every direction works.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The cone to scale in the plane with paths from everywhere, and how much wider it could be."""
@@ -293,21 +238,6 @@ GROWTH = 30.0
 
 class A_T3(Claim):
     labels = ("A Thm 3", "A Lemma 6", "A Eq. (6)", "A Eq. (46)")
-    title = "With the theorem's own step $1/L_p$, descent from inside the cone goes to its locally optimal direction"
-    statement = (
-        "From any start in the cone of a locally optimal direction beyond R, gradient descent with a constant step of at most $1/L_p$ "
-        "diverges in norm and converges in direction to it."
-    )
-    protocol = (
-        "Random sphere problems with one locally optimal direction each (those of claim A-F2 whose margin at R is at most 18 logits, so "
-        "that plain steps can be seen in float64); starts over the cone beyond R of Eq. (46). Descent with the constant step $1/L_p$ for "
-        "1,000,000 steps (quick: 20,000): between all kept steps the risk must fall and the norm grow, and the same tokens stay "
-        "selected. The direction needs a time that is exponential in the norm. It is followed to thirty times R along the gradient flow, "
-        "by arc length with the time ∫ $ds/‖∇L‖$ as a logarithm; steps this small follow the flow, which is measured: both go the same "
-        "way. A flow counts when 1 - correlation ends at a hundredth of μ or below. Control, outside the cone: from the GMM direction of "
-        "Figure 1(b) at the LMM's R, the flow must not reach the LMM."
-    )
-    paper_value = "$‖p(t)‖$ → ∞ and $p(t)/‖p(t)‖ → p^mm/‖p^mm‖$ from every start in the cone"
     expected = {
         "rises_of_the_risk": Bound(0.0, 0.0),
         "falls_of_the_norm": Bound(0.0, 0.0),
@@ -318,29 +248,6 @@ class A_T3(Claim):
         "share_converged_before_the_first_step": Bound(high=0.1),
         "outside_corr": Bound(high=0.5),
     }
-    words = {
-        "rises_of_the_risk": Words("Times the risk rises between recorded plain steps", Unit.COUNT),
-        "falls_of_the_norm": Words("Times the norm falls between recorded plain steps", Unit.COUNT),
-        "share_with_the_same_tokens": Words(
-            "Starts from which steps and flow select the cone's tokens",
-            Unit.SHARE,
-        ),
-        "largest_angle_to_the_flow": Words(
-            "Largest angle between the way of the plain steps and that of the flow, in radians"
-        ),
-        "smallest_move": Words("Smallest distance that the plain steps cover"),
-        "share_of_flows_that_converge": Words(
-            "Starts in the cone whose flow converges to its axis",
-            Unit.SHARE,
-        ),
-        "share_converged_before_the_first_step": Words(
-            "Starts that were that near to the axis already",
-            Unit.SHARE,
-        ),
-        "outside_corr": Words("Control from outside the cone: correlation with its axis at the end"),
-    }
-    headline = "share_of_flows_that_converge"
-    paper_number = "every start"
     runs = (Run(ON_P, GradientDescent(1.0)),)  # of size 1/L_p
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -380,16 +287,6 @@ class A_T3(Claim):
             f"at {numbers['outside_corr']:.3f}."
         )
         return Finding(measured, numbers, {"found": found})
-
-    figures = {
-        "flow": FigureText(
-            "How much of the cone's width $μ$ the direction still lacks along the gradient flow, over the "
-            "logarithm of the time.",
-            "Falling lines, a colour for each problem, on logarithmic axes whose horizontal one is itself log₁₀ "
-            "of the time, from about 5 to several hundred. Every line starts below one and ends below the dashed "
-            "level of a hundredth.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How much of μ the direction still lacks along every flow, over the logarithm of the time."""

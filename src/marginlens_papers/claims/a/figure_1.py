@@ -15,7 +15,7 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.theory import token_optimality
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 from marginlens_papers.claims.drawing import (
@@ -34,19 +34,6 @@ WINDOW_A: drawing.Window = ((-3.3, 1.7), (-1.8, 3.2))
 
 class A_F1a(Claim):
     labels = ("A Fig 1(a)", "A Thm 2")
-    title = "One input, equal non-optimal scores: every start leads to the globally optimal direction"
-    statement = (
-        "With a single input whose non-optimal tokens all score the same, gradient descent from any start grows without bound and its "
-        "direction converges to the max-margin direction of the optimal token."
-    )
-    protocol = (
-        "Keys (-.1, 1), (1, 0), (0, 0) with scores 1, .9, .9; logistic loss; starts (0, y), y ∈ {1, .5, 0, -.5, -1, -1.5}, as in the "
-        "authors' notebook; NGD with step .1 for 100,000 steps, compared with the ATT-SVM of the optimal token."
-    )
-    paper_value = (
-        "no numbers: every start reaches the GMM direction, and the correlation with it consistently increases; by hand the direction is "
-        "that of (-.1, 1), (-.099, .990)"
-    )
     expected = {
         "globally_optimal": Bound(1.0, 1.0),
         "corr_1000": Bound(low=0.99),
@@ -55,15 +42,6 @@ class A_F1a(Claim):
         "smallest_rise_of_norm": Bound(low=0.0),
         "largest_late_fall": Bound(high=1e-12),
     }
-    words = {
-        "globally_optimal": Words("The SVM direction is certified as globally optimal", Unit.TRUTH),
-        "corr_1000": Words("Lowest correlation with the GMM direction after 1,000 steps, over the six starts"),
-        "corr_end": Words("Lowest correlation with the GMM direction after the last step, over the six starts"),
-        "norm_growth": Words("Slowest growth of the norm from step 1,000 on, relative to the length of the steps"),
-        "smallest_rise_of_norm": Words("Smallest change of the norm between recorded steps from step 100 on"),
-        "largest_late_fall": Words("Largest fall of the correlation between recorded steps from step 100 on"),
-    }
-    headline = "corr_end"
     runs = (Run(ON_P, NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -120,17 +98,6 @@ class A_F1a(Claim):
         }
         return Finding(measured, numbers, arrays, note)
 
-    figures = {
-        "paths": FigureText(
-            "Left: first steps of normalised descent from six starts, among the three tokens; the star is the "
-            "optimal one. Right: how far each direction is from the globally optimal one (GMM), and the norm.",
-            "Six paths start on the vertical axis between heights −1.5 and 1 and all bend up and to the left, "
-            "alongside the dashed GMM ray through the optimal token. At the right, one minus the correlation with "
-            "the GMM falls along one straight line for all six on logarithmic axes, while the norms rise along "
-            "another.",
-        ),
-    }
-
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths among the tokens; distance from the predicted direction; norm."""
         at = finding.arrays
@@ -151,21 +118,6 @@ WINDOW_B: drawing.Window = ((-2.4, 2.8), (-1.8, 3.2))
 
 class A_F1b(Claim):
     labels = ("A Fig 1(b)", "A Thm 3", "A Def 2")
-    title = "Unequal scores: the start decides between the global and a local max-margin direction"
-    statement = (
-        "When non-optimal tokens score differently, a token that outscores its SVM-neighbours attracts its own set of starts: descent "
-        "converges to its max-margin direction (LMM) from there and to that of the optimal token (GMM) from elsewhere."
-    )
-    protocol = (
-        "Keys (-.1, 1), (1, 0), (0, 0) with scores 1, .9, 0; logistic loss; starts (0, y), y ∈ {1, .5, 0, -.5, -1, -1.5}; NGD with step "
-        ".1 for 100,000 steps. Both directions come from the ATT-SVM, whose neighbours and scores certify their optimality. A grid of "
-        "starts over the window [-2.4, 2.8] × [-1.8, 3.2], which is ours, is coloured by the token that each selects. The last two "
-        "starts are also run with the textbook gradient in single precision."
-    )
-    paper_value = (
-        "no numbers: some starts reach the GMM, some the LMM direction; in the authors' notebook the first four and the last two (by "
-        "hand, these are (-.099, .990) and (1, 0))"
-    )
     expected = {
         "globally_optimal": Bound(1.0, 1.0),
         "locally_but_not_globally_optimal": Bound(1.0, 1.0),
@@ -174,24 +126,6 @@ class A_F1b(Claim):
         "corr_1000": Bound(low=0.999),
         "corr_end": Bound(low=0.99999),
     }
-    words = {
-        "globally_optimal": Words(
-            "The direction of the token with score 1 is certified as globally optimal",
-            Unit.TRUTH,
-        ),
-        "locally_but_not_globally_optimal": Words(
-            "The direction (1, 0) is certified as locally optimal and not globally",
-            Unit.TRUTH,
-        ),
-        "split_at_1000": Words(
-            "After 1,000 steps the first four starts are nearer to the GMM and the last two to the LMM",
-            Unit.TRUTH,
-        ),
-        "split_at_end": Words("The same holds at every recorded step from there to the end", Unit.TRUTH),
-        "corr_1000": Words("Lowest correlation of a start with its limit after 1,000 steps"),
-        "corr_end": Words("Lowest correlation of a start with its limit after the last step"),
-    }
-    headline = "corr_end"
     runs = (Run(ON_P, NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -264,19 +198,6 @@ class A_F1b(Claim):
         }
         return Finding(measured, numbers, arrays, note)
 
-    figures = {
-        "paths": FigureText(
-            "Left: starts shaded by the limit they lead to, over the window $[−2.4, 2.8] × [−1.8, 3.2]$, with the "
-            "paths from the paper's six starts. Right: distance from the limit and norm; dotted, the two LMM "
-            "starts with the textbook gradient in single precision.",
-            "A plane, mostly shaded pale red for starts that lead to the GMM direction, which points up through "
-            "the token with score 1; a pale blue region at the lower right leads to the LMM direction along the "
-            "horizontal axis. Four of six paths bend upwards, the lowest two to the right. At the right, exact "
-            "runs approach their limits for ever, while the dotted single-precision runs turn away, and their "
-            "norm stalls near 20 before it grows again, more slowly.",
-        ),
-    }
-
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths over the shaded starts of each limit; distance from each run's limit and norm, exact and rounded."""
         at = finding.arrays
@@ -307,17 +228,6 @@ WINDOW_C: drawing.Window = ((-2.3, 3.1), (-2.6, 2.0))
 
 class A_F1c(Claim):
     labels = ("A Fig 1(c)", "A ATT-SVM")
-    title = "Three inputs: every start leads to the direction that separates all optimal tokens"
-    statement = (
-        "Trained on several inputs at once, descent converges in direction to the one max-margin solution that separates the optimal "
-        "token of every input from its other tokens."
-    )
-    protocol = (
-        "Three inputs with seven tokens each in the plane; the first token of each scores 1, the others .5; logistic loss; starts (x, "
-        "0), x ∈ {1, .5, 0, -.5, -1, -1.5}; tokens and starts are those of the authors' notebook. NGD with step .1 for 100,000 steps, "
-        "compared with the ATT-SVM and with the best of all angles in the plane, which uses no solver."
-    )
-    paper_value = "no numbers: the figure shows that every start reaches the GMM direction"
     expected = {
         "globally_optimal": Bound(1.0, 1.0),
         "distance_to_best_angle": Bound(high=1e-6),
@@ -325,18 +235,6 @@ class A_F1c(Claim):
         "corr_end": Bound(low=0.99999),
         "corr_end_with_best_angle": Bound(low=0.99999),
     }
-    words = {
-        "globally_optimal": Words("The SVM direction is certified as globally optimal", Unit.TRUTH),
-        "distance_to_best_angle": Words(
-            "Largest difference of the SVM solution from the best of all angles in the plane"
-        ),
-        "corr_1000": Words("Lowest correlation with the SVM direction after 1,000 steps, over the six starts"),
-        "corr_end": Words("Lowest correlation with the SVM direction after the last step"),
-        "corr_end_with_best_angle": Words(
-            "Lowest correlation with the best angle, found without a solver, after the last step"
-        ),
-    }
-    headline = "corr_end"
     runs = (Run(ON_P, NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -382,18 +280,6 @@ class A_F1c(Claim):
             "attention": run.attention,
         }
         return Finding(measured, numbers, arrays)
-
-    figures = {
-        "paths": FigureText(
-            "Left: first steps of normalised descent from six starts among the tokens of three inputs; stars are "
-            "the optimal tokens. Right: distance from the max-margin direction (GMM), and the norm.",
-            "Tokens of three inputs: the optimal ones lie together at the right of the origin, the others in two "
-            "groups at the left, parted by a dotted line. Six paths start on the horizontal axis and go to the "
-            "right, at first below the dashed GMM ray. At the right, one minus the correlation dips to zero near "
-            "step 300, where the paths cross the limit, rises and then falls steadily for all six, while the "
-            "norms grow in proportion to the steps.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths among the tokens of the three inputs; distance from the predicted direction; norm."""

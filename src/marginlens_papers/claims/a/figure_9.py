@@ -20,7 +20,7 @@ from marginlens.sweeps import Sweep, sweep
 from marginlens.theory import token_optimality
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 from marginlens_papers.scale_runs import (
@@ -45,25 +45,6 @@ FEWEST_ODD = 20  # runs with a negative gap from which on a width is judged by i
 
 class A_F9(Claim):
     labels = ("A Fig 9(a)", "A Fig 9(b)", "A Fig 10", "A Def 2", "A Thm 3")
-    title = "On random data, normalised descent converges to a locally optimal max-margin direction"
-    statement = (
-        "Trained on random data, attention either keeps a finite norm (common for small d) or saturates, and when it saturates its "
-        "direction is the max-margin direction of the tokens it selects, which are almost always locally optimal; the share of globally "
-        "optimal selections grows with d, a negative score gap has probability below 1%, and even then the direction is the max-margin "
-        "one."
-    )
-    protocol = (
-        "n = 4 inputs, T = 6 tokens, d ∈ {2, 5, 10, 100, 300, 500}; tokens and head uniform on the sphere, labels ±1, W = I; NGD with "
-        "step 1 for 1,000 steps from 0; 10,000 problems for each d, ten times the paper's. Saturated: mean selected probability at least "
-        "1 - 1e-5. The start is not stated; 0 is assumed. Controls: the first 1,000 of them with the textbook gradient "
-        "in float64, divided "
-        "by its norm, and by its norm + ε with ε = 1e-9 and 1e-12, which the authors' notebooks for other figures use "
-        "(those of Figs 9 and "
-        "10 are not published)."
-    )
-    paper_value = (
-        "average correlation .997; P(score gap < 0) < 1%; correlation > .99 on average where the gap is negative"
-    )
     expected = {
         "smallest_mean_corr": Bound(low=0.999),
         "share_of_negative_gaps": Bound(high=0.01),
@@ -97,8 +78,6 @@ class A_F9(Claim):
             "Mean correlation with the textbook gradient divided by its norm $+ 10⁻¹²$, as in the authors' notebooks"
         ),
     }
-    headline = "smallest_mean_corr"
-    paper_number = ".997 on average"
     runs = (Run(ON_P, NormalizedGD()),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -157,26 +136,6 @@ class A_F9(Claim):
             + " ".join(_control_words(epsilon, found) for epsilon, found in controls.items())
         )
         return Finding(measured, numbers, {"rows": rows, "trials": trials}, note=_note(rows, odd_of, controls))
-
-    figures = {
-        "shares": FigureText(
-            "Left: what descent converges to on random data, by dimension, with 95% intervals. Right: distance "
-            "from the max-margin direction with exact gradients, and with the textbook gradient and different "
-            "$ε$.",
-            "Left: stacked bars over d = 2 to 500. At d = 2 most runs do not saturate; from d = 10 on all do; the "
-            "share of globally optimal limits (red) grows from a tenth to nearly all at d = 300, the rest being "
-            "locally optimal (blue). Right: one minus the mean correlation is below 1e-3 with exact gradients, "
-            "about 1e-3 to 1e-2 with the textbook gradient and an ε, near the paper's dotted line, and about a "
-            "half without ε from d = 100 on.",
-        ),
-        "gaps": FigureText(
-            "The smallest score gap between a selected token and its neighbours, over all saturated runs: "
-            "histogram and cumulative distribution.",
-            "Left: histogram of score gaps with its peak just above zero and a long tail to the right; next to "
-            "nothing lies below zero. Right: the cumulative curve rises steeply from zero; an arrow points to the "
-            "small share below zero.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Stacked shares by d with confidence intervals; correlations; histogram and distribution of the score gap."""

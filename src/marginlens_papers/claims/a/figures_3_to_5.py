@@ -19,7 +19,7 @@ from marginlens.svm import att_svm, relaxed_svm
 from marginlens.theory import predict_limit
 from marginlens.theory.implicit_bias import ON_BOTH, ON_P
 from marginlens.typing import Axes, Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 
@@ -34,25 +34,6 @@ JOINT_WINDOW: drawing.Window = ((-1.9, 6.9), (-2.5, 5.3))
 
 class A_F3(Claim):
     labels = ("A Fig 3(a)", "A Fig 3(b)", "A Fig 3(c)", "A Thm 5", "A Thm 6", "A Eq. (10)")
-    title = "Head and attention trained together: tokens need a margin only where the head has support vectors"
-    statement = (
-        "When v and p are trained together, v converges in direction to the max-margin classifier of the selected tokens. p converges to "
-        "the max-margin direction $p^mm$ that selects them if all of them are support vectors of v, and otherwise to "
-        "$p^relax$, which keeps "
-        "a margin for the support vectors and merely selects the other tokens. Softmax and logistic probabilities tend to one."
-    )
-    protocol = (
-        "W = I, Y = (1, -1, 1); each input has the tokens (0, 0) and (1, 1), (1, -1), (.5, 1) in (a), with (.5, 1.5) for the last in "
-        "(b). Start p = (0, -1), v = (-1, 0); NGD with step .1 for each, 100,000 steps. The tokens are those with the largest label "
-        "margin, the support set is read off the head's SVM, and Assumption C is checked, all by computation. The joint path is followed "
-        "to R = 10,000 with r = 2R; in (b) also with r = R, r = R/2 and r = 10. The wrong direction is the one that the other panel's "
-        "support set gives."
-    )
-    paper_value = (
-        "$v^mm$ has direction (0, 1) in both; $p^relax = p^mm$ in (a) and not in (b); both probabilities of (c) reach "
-        "1. Worked out by hand "
-        "from (ATT-SVM) and (10), not printed there: (a) $p^mm$ = (4/3, 1/3); (b) $p^relax$ = (1, 0), $p^mm$ = (1.25, .25)"
-    )
     expected = {
         **{
             f"{way}_corr_{part}_{panel}": Bound(low=0.999)
@@ -75,44 +56,6 @@ class A_F3(Claim):
         "largest_path_residual": Bound(high=1e-8),
         "fixed_head_corr_p_mm": Bound(low=0.999),
     }
-    words = {
-        "descent_corr_p_a": Words("Panel (a): correlation of trained $p$ with $p^mm$"),
-        "descent_corr_p_b": Words("Panel (b): correlation of trained $p$ with $p^relax$"),
-        "descent_corr_v_a": Words("Panel (a): correlation of trained $v$ with $v^mm$"),
-        "descent_corr_v_b": Words("Panel (b): correlation of trained $v$ with $v^mm$"),
-        "path_corr_p_a": Words("Panel (a): correlation of $p$ with $p^mm$ at the end of the joint path"),
-        "path_corr_p_b": Words("Panel (b): correlation of $p$ with $p^relax$ at the end of the joint path"),
-        "path_corr_v_a": Words("Panel (a): correlation of $v$ with $v^mm$ at the end of the joint path"),
-        "path_corr_v_b": Words("Panel (b): correlation of $v$ with $v^mm$ at the end of the joint path"),
-        "descent_lead_a": Words(
-            "Panel (a): by how much trained $p$ correlates more with its limit than with the direction of panel "
-            "(b)'s rule"
-        ),
-        "descent_lead_b": Words(
-            "Panel (b): by how much trained $p$ correlates more with its limit than with the direction of panel "
-            "(a)'s rule"
-        ),
-        "path_lead_a": Words("Panel (a): the same lead at the end of the joint path"),
-        "path_lead_b": Words("Panel (b): the same lead at the end of the joint path"),
-        "smallest_corr_from_step_1000": Words("Lowest of these correlations at any recorded step from 1,000 on"),
-        "support_vectors_a": Words("Panel (a): inputs that are support vectors of the head", Unit.COUNT),
-        "support_vectors_b": Words("Panel (b): inputs that are support vectors of the head", Unit.COUNT),
-        "thm_5_applies_a": Words("Panel (a) satisfies the conditions of Theorem 5", Unit.TRUTH),
-        "thm_5_applies_b": Words("Panel (b) satisfies the conditions of Theorem 5", Unit.TRUTH),
-        "thm_6_applies_b": Words("Panel (b) satisfies the conditions of Theorem 6", Unit.TRUTH),
-        "distance_from_vectors_by_hand": Words(
-            "Largest distance of the solvers' vectors from those worked out by hand"
-        ),
-        "largest_probability": Words("Panel (c): mean largest softmax probability at the end"),
-        "probability_of_optimal_tokens": Words("Panel (c): mean softmax probability of the optimal tokens at the end"),
-        "logistic_probability": Words("Panel (c): mean logistic probability of the labels at the end"),
-        "probabilities_agree_from_step": Words(
-            "Step from which on the largest probability is that of the optimal token"
-        ),
-        "largest_path_residual": Words("Largest KKT residual along the joint paths"),
-        "fixed_head_corr_p_mm": Words("Panel (b) with the head's norm fixed at 10: correlation of $p$ with $p^mm$"),
-    }
-    headline = "descent_corr_p_b"
     runs = (Run(ON_BOTH, Blockwise(NormalizedGD(STEP))),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -140,30 +83,6 @@ class A_F3(Claim):
         return Finding(_words(numbers, n_steps), numbers, {**plain, "R": R, "orders": orders}, _note(numbers))
 
     # ---- figures
-    figures = {
-        "planes": FigureText(
-            "Head $v$ and attention $p$ trained together. In (a) all three selected tokens are support vectors of "
-            "the head and $p$ follows $p^mm$; in (b) one is not, and $p$ follows $p^relax$ instead.",
-            "Two planes. In both, v (black) climbs from (−1, 0) to the vertical dashed v^mm, and p (red) sets out "
-            "from (0, −1), dips and turns right. In (a) it joins the dashed ray p^mm, which slopes up; in (b) it "
-            "flattens along the horizontal axis, p^relax, clearly below the grey dashed ray of p^mm.",
-        ),
-        "curves": FigureText(
-            "Left: probabilities over the steps in (a): the softmax's largest, that of the optimal tokens, and "
-            "the logistic one. Right: distance of $p$ and $v$ from their predicted directions.",
-            "Left: three probabilities rise to one within about 75 steps; the largest softmax probability first "
-            "peaks and dips, and coincides with that of the optimal tokens from about step 30 on. Right: on "
-            "logarithmic axes, one minus the correlation falls steadily for p in both panels and for v in (a), "
-            "and drops to rounding by step 300 for v in (b).",
-        ),
-        "growth": FigureText(
-            "Panel (b): direction of $p$ along joint paths whose limit $r$ on $‖v‖$ grows with the limit $R$ on "
-            "$‖p‖$ at different rates.",
-            "Angle of p over R for four growth rules, between dashed lines for p^relax at 0 and p^mm at 11 "
-            "degrees. With r = 2R and r = R the angle falls to p^relax; with r = R/2 it stays at about 6 degrees; "
-            "with r fixed at 10 it rises to p^mm.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Both panels in the plane; probabilities and distances over the steps; how the growth of r decides in (b)."""
@@ -354,20 +273,6 @@ REFERENCE_PROBABILITIES = {"ngd": 1.0, "gd": 0.972}
 
 class A_F4(Claim):
     labels = ("A Fig 4",)
-    title = "Normalised steps saturate the softmax fast; a constant step levels off"
-    statement = (
-        "On the same problem, normalised descent drives the largest softmax probability to one and the norm up in proportion to the "
-        "steps, while a constant step meets vanishing gradients: probability and norm level off."
-    )
-    protocol = (
-        "The tokens of Fig 1(c); logistic loss; start 0; 200 steps of NGD with step .1 and of GD with step 1. Probability: the largest "
-        "of each input, averaged over inputs. NGD is repeated with the textbook gradient in single precision, as a framework would run "
-        "it."
-    )
-    paper_value = (
-        "no numbers: two curves each, with NGD at probability 1 sooner and the norm of GD levelling off. The authors' notebook has, "
-        "after 200 steps in single precision, probability 1.000 (NGD) and .972 (GD), norm 19.4 (NGD) and 3.85 (GD)"
-    )
     expected = {
         "probability_ngd": Bound(low=0.9999),
         "probability_gd": Bound(0.98 * REFERENCE_PROBABILITIES["gd"], 1.02 * REFERENCE_PROBABILITIES["gd"]),
@@ -378,26 +283,6 @@ class A_F4(Claim):
         "second_half_over_first_ngd": Bound(low=0.95),
         "second_half_over_first_gd": Bound(high=0.25),
     }
-    words = {
-        "probability_ngd": Words("Mean largest probability after 200 normalised steps"),
-        "probability_gd": Words("Mean largest probability after 200 constant steps"),
-        "norm_ngd_single_precision": Words(
-            "Norm after 200 normalised steps with the textbook gradient in single precision"
-        ),
-        "norm_ngd": Words("Norm after 200 normalised steps with the exact gradient"),
-        "gd_steps_over_ngd_steps_to_95": Words(
-            "How many times more constant than normalised steps it takes to reach probability .95"
-        ),
-        "norm_gd": Words("Norm after 200 constant steps"),
-        "second_half_over_first_ngd": Words(
-            "Growth of the norm in the second hundred normalised steps, relative to the first hundred"
-        ),
-        "second_half_over_first_gd": Words(
-            "Growth of the norm in the second hundred constant steps, relative to the first hundred"
-        ),
-    }
-    headline = "probability_gd"
-    paper_number = ".972 in the authors' notebook"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Run both step rules and the rounded run for 200 steps, keeping probability and norm at every step."""
@@ -438,17 +323,6 @@ class A_F4(Claim):
             else ""
         )
         return Finding(measured, numbers, {"norm": norm, "shortfall": shortfall}, note)
-
-    figures = {
-        "curves": FigureText(
-            "Mean largest attention probability, what it lacks to one, and the norm over 200 steps: normalised "
-            "against constant steps. Diamonds are the numbers of the authors' notebook.",
-            "Three panels. With normalised steps the probability reaches one by step 50, its shortfall falls on a "
-            "straight line to about 1e-10 on a logarithmic axis, and the norm rises in proportion to the steps to "
-            "about 20. With constant steps the probability creeps to .97, its shortfall flattens above 1e-2, and "
-            "the norm levels off near 4. Diamonds at step 200 lie on the curves.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Largest probability, what it lacks to one on a logarithmic axis, and norm, over the steps."""
@@ -510,22 +384,6 @@ BIAS_WINDOW: drawing.Window = ((-1.0, 6.2), (-4.6, 2.9))
 
 class A_F5(Claim):
     labels = ("A Fig 5", "A ATT-SVM")
-    title = "Transient bias: the correlation loss favours the high score, the logistic loss the low one"
-    statement = (
-        "Two inputs with optimal scores 1 and C share one max-margin direction whatever C is, but descent approaches it from different "
-        "sides: under the correlation loss it leans towards the token with the high score, under the logistic loss towards the one with "
-        "the low score, the more so the larger C is."
-    )
-    protocol = (
-        "Two inputs: keys (1, 1) with score C beside (0, 0) with score 0, and (1, -1) with score 1 beside (0, 0) with score 0; C ∈ "
-        "{1, …, 10, 100}; start 0; NGD with step .1. The lean is the angle of p above (1, 0), positive towards the token with score C; "
-        "the height is its second coordinate. Balancing the two inputs' pulls on saturated attention predicts the height at which p "
-        "settles: ½ log(C |ℓ'(C)| / |ℓ'(1)|)."
-    )
-    paper_value = (
-        "no numbers: as C grows, the correlation loss is biased towards the high score and the logistic loss towards the low one; the "
-        "limit (1, 0) for every C is by hand"
-    )
     expected = {
         "largest_error_of_svm_direction": Bound(high=1e-12),
         "smallest_height_correlation": Bound(low=0.01),
@@ -536,31 +394,6 @@ class A_F5(Claim):
         "corr_logistic_100_at_5000": Bound(low=0.99),
         "largest_error_of_height": Bound(high=1e-3),
     }
-    words = {
-        "largest_error_of_svm_direction": Words("Largest difference of the SVM direction from (1, 0), over all $C$"),
-        "smallest_height_correlation": Words(
-            "Correlation loss: lowest second coordinate of $p$ after the start, over all $C > 1$ (above 0 leans "
-            "to the high score)"
-        ),
-        "largest_height_logistic": Words(
-            "Logistic loss: highest second coordinate of $p$ once settled, over all $C > 1$ (below 0 leans to the "
-            "low score)"
-        ),
-        "lean_grows_with_C_correlation": Words(
-            "Correlation loss: the larger $C$, the larger the lean to the high score",
-            Unit.TRUTH,
-        ),
-        "lean_grows_with_C_logistic": Words(
-            "Logistic loss: the larger $C$, the larger the lean to the low score",
-            Unit.TRUTH,
-        ),
-        "corr_end": Words("Lowest correlation with (1, 0) after the last step, over both losses and all $C$"),
-        "corr_logistic_100_at_5000": Words(
-            "Slowest run (logistic loss, $C = 100$): correlation with (1, 0) after 5,000 steps"
-        ),
-        "largest_error_of_height": Words("Largest difference of the settled height from $½ log(C |ℓ'(C)| / |ℓ'(1)|)$"),
-    }
-    headline = "corr_end"
     runs = (Run(ON_P, NormalizedGD(0.1)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -580,17 +413,6 @@ class A_F5(Claim):
                 progress.advance()
             points[name] = np.stack(paths)  # (n_scores, n_kept, 2)
         return _finding(np.array(steps), points, np.array(directions))
-
-    figures = {
-        "paths": FigureText(
-            "Paths from the origin under the correlation loss and the logistic loss, coloured by the score $C$ of "
-            "the token (1, 1); right: the heights at which they settle, on the predicted curves.",
-            "Left, correlation loss: paths fan out above the horizontal GMM ray, higher for larger C. Middle, "
-            "logistic loss: they fan out below it, lower for larger C, and for C = 100 almost straight down to "
-            "the right. Right: settled heights, dots above zero and squares below, lie on the two predicted "
-            "curves over C.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths under either loss, coloured by C, and the heights at which they settle against the prediction."""

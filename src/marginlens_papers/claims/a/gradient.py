@@ -13,7 +13,7 @@ from marginlens.risk import AttentionRisk
 from marginlens.svm import Status, att_svm
 from marginlens.theory import basin_cone, directional_margin, locally_optimal_directions
 from marginlens.typing import Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.lemmas.direction_cases import dominance
 from marginlens_papers.lemmas.gradient_conditions import (
     descent_correlation,
@@ -27,19 +27,6 @@ CORRELATION_SEED = 4
 
 class A_L4(Claim):
     labels = ("A Lemma 4", "A Lemma 5", "A Lemma 7", "A Assumption B")
-    title = "The gradient points away from the max-margin direction, and p cannot beat it by much"
-    statement = (
-        "Under Assumption B the GMM direction is a direction of descent at every p (Lemma 4); for one input, beyond some norm, p itself "
-        "is at most 1 + π times as good (Lemma 5); and inside the cone of a locally optimal direction the same holds without Assumption "
-        "B, with two-sided bounds on the gradient (Lemma 7)."
-    )
-    protocol = (
-        "Random problems; points p of norms from 1e-2 to 1e4 for Lemma 4, from the explicit radius on for Lemma 5 (π from .02 to 1), and "
-        "inside the cone of Eq. (32) beyond the radii of Eq. (39) and of the explicit Lemma 7 (L3). Gradients are exact relative to "
-        "their own size. Controls: for Lemma 4 scores that break Assumption B, for Lemma 7 points at a millionth of its radius. The "
-        "paper leaves a constant ν implicit; ours follows from the multipliers."
-    )
-    paper_value = "–"
     expected = {
         "lemma_4_violations": Bound(high=0),
         "lemma_5_violations": Bound(high=0),
@@ -49,34 +36,6 @@ class A_L4(Claim):
         "share_violating_lemma_7_near_0": Bound(low=0.01),
         "largest_ratio_less_one_over_pi": Bound(low=0.0, high=1.0),
     }
-    words = {
-        "lemma_4_violations": Words(
-            "Lemma 4: points at which the GMM is no direction of descent",
-            Unit.COUNT,
-        ),
-        "lemma_5_violations": Words(
-            "Lemma 5: points beyond the radius at which $p$ is more than $1 + π$ times as good as the GMM",
-            Unit.COUNT,
-        ),
-        "lemma_7_bound_violations": Words(
-            "Lemma 7: points in the cone at which a bound on the gradient fails",
-            Unit.COUNT,
-        ),
-        "lemma_7_ratio_violations": Words(
-            "Lemma 7: points in the cone at which $p$ is more than $1 + π$ times as good as its axis",
-            Unit.COUNT,
-        ),
-        "share_violating_without_assumption_B": Words(
-            "Control without Assumption B: points at which the GMM is no direction of descent",
-            Unit.SHARE,
-        ),
-        "share_violating_lemma_7_near_0": Words(
-            "Control at a millionth of the radius: points at which a bound of Lemma 7 fails",
-            Unit.SHARE,
-        ),
-        "largest_ratio_less_one_over_pi": Words("Lemma 5: largest share of $π$ that the ratio uses"),
-    }
-    headline = "lemma_4_violations"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Evaluate the three lemmas at random points of random problems."""
@@ -112,16 +71,6 @@ class A_L4(Claim):
         return Finding(
             measured, numbers, {"cosine": lemma_4, "control": control, "lemma_5": lemma_5, "lemma_7": lemma_7}
         )
-
-    figures = {
-        "correlation": FigureText(
-            "Left: cosine between the direction of descent and the GMM at random points, with Assumption B and, "
-            "as a control, without. Right: how much of its slack $π$ Lemma 5 uses.",
-            "Left: with Assumption B (red outline) all cosines are positive, spread from 0 to 1; without it "
-            "(grey) a part lies left of the dashed zero. Right: the used share of π lies between −3, where a bar "
-            "gathers everything lower, and a tall bar at 0, all well below the dashed bound at 1.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Cosines with and without Assumption B, and how much of π the ratio uses."""
@@ -224,38 +173,12 @@ MULTIPLES = (1.0 + 1e-9, 1.5, 4.0, 30.0)
 
 class A_L8(Claim):
     labels = ("A Def 3", "A Lemma 8", "A Eq. (63)")
-    title = "Which of two directions wins at large norm"
-    statement = (
-        "Of two unit directions with the same unique selected tokens, the one with the larger margin has the lower risk at every large "
-        "norm when the other is neighbour-optimal; the one with the smaller margin does when its only directional neighbour outscores "
-        "the selected token."
-    )
-    protocol = (
-        "Random sphere tokens (n = 2, T = 4, d = 3) and random pairs of nearby directions with the same selected tokens. Log excess "
-        "risks are compared at the proven radius, 1.5, 4 and 30 times it. The proven radius counts non-neighbours with higher scores, "
-        "which the paper's proof of the first case leaves out. Looseness: that radius over the last norm at which the order is still the "
-        "other way round."
-    )
-    paper_value = "–"
     expected = {
         "violations_case_1": Bound(high=0),
         "violations_case_2": Bound(high=0),
         "pairs_case_1": Bound(low=50),
         "pairs_case_2": Bound(low=50),
     }
-    words = {
-        "violations_case_1": Words(
-            "Case 1: pairs beyond the proven radius in which the larger margin does not win",
-            Unit.COUNT,
-        ),
-        "violations_case_2": Words(
-            "Case 2: pairs beyond the proven radius in which the smaller margin does not win",
-            Unit.COUNT,
-        ),
-        "pairs_case_1": Words("Pairs of directions that case 1 decides", Unit.COUNT),
-        "pairs_case_2": Words("Pairs of directions that case 2 decides", Unit.COUNT),
-    }
-    headline = "violations_case_1"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Compare excess risks beyond the proven radius, and look for the norm where the order settles."""
@@ -295,16 +218,6 @@ class A_L8(Claim):
             "but neighbour-optimality speaks only of the neighbours."
         )
         return Finding(measured, numbers, {"case": found.case, "radius": found.radius, "settled": settled}, note=note)
-
-    figures = {
-        "radius": FigureText(
-            "Proven radius over the last norm at which the order of the two risks was still the other way round, "
-            "for each pair in which it ever was.",
-            "Two scatter plots on logarithmic axes, one for each case. In both, the cloud of pairs lies above the "
-            "dashed diagonal, mostly by one to three orders of magnitude: the order settles well before the "
-            "proven radius.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Proven radius against the norm where the order settles, by case."""

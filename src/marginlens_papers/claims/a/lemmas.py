@@ -17,7 +17,7 @@ from marginlens.risk import AttentionRisk, matrix_from_vector
 from marginlens.svm import Status, att_svm
 from marginlens.theory import smoothness
 from marginlens.typing import Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.drawing import cumulative, level
 from marginlens_papers.lemmas.gradient_conditions import key_inequality
 from marginlens_papers.lemmas.separator import constructive_separator
@@ -28,28 +28,7 @@ CHECKPOINTS = (1, 3, 10, 30, 100, 300, 1000)
 
 class A_L1(Claim):
     labels = ("A Lemma 1", "A Eq. (15b)")
-    title = "Training W with a fixed query is training p"
-    statement = (
-        "Started from W(0) = u $p(0)ᵀ/‖u‖²$ and with steps scaled by $1/‖u‖²$, gradient descent on the key-query matrix W keeps W(t) = u "
-        "$p(t)ᵀ/‖u‖²$ for ever, whatever the loss and the head."
-    )
-    protocol = (
-        "Random problems with n = 4, T = 6, d = 8 and a random query u of width 5; random p(0); logistic, exponential and correlation "
-        "loss; linear heads, and a random tanh network with the logistic loss; plain and normalised steps. Both sides are stepped "
-        "separately, W in all its entries, for 1,000 steps; the deviation is the largest entry of W(t) - u $p(t)ᵀ/‖u‖²$ over the largest "
-        "entry of W(t). Normalised steps are compared on the problems where p diverges: where it stays finite they hop about a minimum "
-        "and amplify rounding."
-    )
-    paper_value = "exact"
     expected = {"largest_deviation": Bound(high=1e-10), "fewest_problems_compared": Bound(low=1)}
-    words = {
-        "largest_deviation": Words(
-            "Largest relative difference between $W(t)$ and $u p(t)ᵀ/‖u‖²$, over all problems, settings and steps"
-        ),
-        "fewest_problems_compared": Words("Problems compared in the setting with the fewest", Unit.COUNT),
-    }
-    headline = "largest_deviation"
-    paper_number = "exact"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Step both sides from the same start and compare them at a few steps."""
@@ -87,16 +66,6 @@ class A_L1(Claim):
         )
         numbers = {"largest_deviation": largest, "fewest_problems_compared": float(min(compared))}
         return Finding(measured, numbers, {"curves": curves}, note=note)
-
-    figures = {
-        "deviation": FigureText(
-            "How far $W(t)$, trained in all its entries, is from $u p(t)ᵀ/‖u‖²$ along 1,000 steps: one line for "
-            "each loss, step rule and kind of head.",
-            "Line chart on logarithmic axes of the relative deviation over the steps. Every line, for three "
-            "losses, plain and normalised steps, linear and network heads, climbs slowly from about 1e-16 and "
-            "stays below 1e-13, far under the dotted bar of the claim at 1e-10.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Deviation against step, one line per setting, on logarithmic axes."""
@@ -164,18 +133,6 @@ RISK_ROUNDING = 4e-15  # of a risk of order one
 
 class A_S(Claim):
     labels = ("A Eq. (6)", "A Lemma 6", "A Assumption A")
-    title = "The risk is $L_p$-smooth, so gradient descent with steps up to $1/L_p$ decreases it at every step"
-    statement = (
-        "Under Assumption A the gradient of the risk is Lipschitz with the constant $L_p$ of Eq. (6), and a step of "
-        "size η ≤ $1/L_p$ lowers "
-        "the risk by at least η/2 times the squared norm of the gradient."
-    )
-    protocol = (
-        "Random Gaussian tokens, heads and key-query matrices of several sizes; three losses. Lipschitz: gradients at random pairs of "
-        "points at distances from 1e-3 to 10, some pairs aligned with the direction of largest curvature. Descent: 200 steps of size "
-        "$1/L_p$ from random starts, each held against the guaranteed decrease. Looseness: $L_p$ over the largest curvature met."
-    )
-    paper_value = "–"
     expected = {
         "lipschitz_violations": Bound(high=0),
         "descent_violations": Bound(high=0),
@@ -183,22 +140,6 @@ class A_S(Claim):
         "largest_observed_over_sharper_bound": Bound(high=1),
         "largest_sharper_over_bound": Bound(high=1),
     }
-    words = {
-        "lipschitz_violations": Words(
-            "Problems in which two gradients differ by more than $L_p$ times the distance of their points",
-            Unit.COUNT,
-        ),
-        "descent_violations": Words(
-            "Steps of size $1/L_p$ that lower the risk by less than is guaranteed",
-            Unit.COUNT,
-        ),
-        "largest_observed_over_bound": Words("Largest curvature met, as a fraction of $L_p$"),
-        "largest_observed_over_sharper_bound": Words(
-            "Largest curvature met, as a fraction of the sharper constant from the norms of keys and scores"
-        ),
-        "largest_sharper_over_bound": Words("The sharper constant as a fraction of $L_p$, at most"),
-    }
-    headline = "largest_observed_over_bound"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Hold random gradients and descents against the constant."""
@@ -239,16 +180,6 @@ class A_S(Claim):
             else f"{int(numbers['lipschitz_violations'])} problems exceed $L_p$ and {climbs} of {steps:,} steps decrease too little."
         )
         return Finding(measured, numbers, {"shares": {name: np.concatenate(values) for name, values in shares.items()}})
-
-    figures = {
-        "looseness": FigureText(
-            "Share of random problems whose largest curvature met is at most a given fraction of $L_p$, by loss. "
-            "The dashed line is $L_p$ itself.",
-            "Three rising step curves, one for each loss, on a logarithmic axis of curvature over L_p. All reach "
-            "one well to the left of the dashed line at 1: the curvature met is at most a few hundredths of L_p, "
-            "and with the exponential loss mostly less than a ten-thousandth.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Distribution of the largest curvature met relative to L_p, by loss."""
@@ -309,32 +240,11 @@ COVARIANCE_SEED = 3
 
 class A_K3(Claim):
     labels = ("A Lemma 3",)
-    title = "The key inequality on the softmax covariance"
-    statement = (
-        "For any probabilities s, scores γ and logits a, the covariance aᵀ(diag(s) - ssᵀ)γ differs from Σ_{t≥2} (a₁ - $a_t$) $s_t$ (γ₁ - "
-        "$γ_t$) by at most 2ΓA(1 - s₁)², with Γ the spread of γ and A the largest $|a_t|$."
-    )
-    protocol = (
-        "Random s (softmax of normal logits, scaled from .1 to 1,000 so that 1 - s₁ runs down to e to minus thousands), γ and a normal, "
-        "heavy-tailed, or two-valued at their extremes, where the bound is attained; T from 2 to 40. Both sides as logarithms. Where "
-        "1 - s₁ is not small, the left side is also formed by the definition."
-    )
-    paper_value = "–"
     expected = {
         "violations": Bound(high=0),
         "largest_ratio": Bound(low=0.99, high=1.0 + RATIO_ROUNDING),  # attained: no constant below 1.98 would do
         "definition_disagreement": Bound(high=1e-9),
     }
-    words = {
-        "violations": Words("Random instances in which the left side exceeds its bound", Unit.COUNT),
-        "largest_ratio": Words(
-            "Largest ratio of left side to bound; near 1, so that the constant 2 cannot be made smaller"
-        ),
-        "definition_disagreement": Words(
-            "Largest relative difference from the left side formed by its definition, where that does not cancel"
-        ),
-    }
-    headline = "largest_ratio"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Draw random instances of every kind and compare the two sides."""
@@ -373,15 +283,6 @@ class A_K3(Claim):
             "definition_disagreement": float(np.max(disagreement)),
         }
         return Finding(measured, numbers, {"ratios": every})
-
-    figures = {
-        "ratio": FigureText(
-            "How much of the bound random instances use, for three kinds of scores and logits.",
-            "Histogram outlines of left side over bound, from 0 to 1, with shares on a logarithmic axis. Normal "
-            "and heavy-tailed instances crowd near 0 and thin out towards 1; two-valued ones stand at 0 and, for "
-            "the greater part, in the last bin at the dashed bound. None lies beyond it.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Distribution of left over right."""
@@ -423,17 +324,6 @@ SEPARATOR_SEED = 2
 
 class A_L2(Claim):
     labels = ("A Lemma 2", "A Lemma 11", "A ATT-SVM")
-    title = "When all labels are +1, the optimal tokens are separable, by a direction read off the head"
-    statement = (
-        "If every label is +1, every optimal token is strictly best and v lies in the range of Wᵀ (any v, if W has full rank), then "
-        "ATT-SVM is feasible for the optimal tokens, and p = (Wᵀ)⁺v divided by the smallest score gap satisfies it."
-    )
-    protocol = (
-        "Random tokens, n from 1 to 12, T from 2 to 10, d from 2 to 20; W = I, random of full rank, random of rank about d/2 with v in "
-        "its range, and $d_key$ ≠ d. The constructed point's smallest margin is recomputed and ATT-SVM solved. Controls break one "
-        "condition at a time: random labels, or a head outside the range of a low-rank W."
-    )
-    paper_value = "–"
     expected = {
         "smallest_margin": Bound(low=1 - 1e-9),
         "infeasible": Bound(high=0),
@@ -441,23 +331,6 @@ class A_L2(Claim):
         "infeasible_share_with_random_labels": Bound(low=0.05),
         "infeasible_share_with_head_outside": Bound(low=0.05),
     }
-    words = {
-        "smallest_margin": Words("Smallest margin of the constructed point, over all problems"),
-        "infeasible": Words("Problems whose ATT-SVM is infeasible", Unit.COUNT),
-        "shortest_exceeds_constructed": Words(
-            "Problems whose max-margin solution is longer than the constructed point",
-            Unit.COUNT,
-        ),
-        "infeasible_share_with_random_labels": Words(
-            "Control, random labels: problems that are infeasible",
-            Unit.SHARE,
-        ),
-        "infeasible_share_with_head_outside": Words(
-            "Control, head outside the range of $Wᵀ$: problems that are infeasible",
-            Unit.SHARE,
-        ),
-    }
-    headline = "smallest_margin"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Construct, verify and solve; then break the conditions."""
@@ -495,15 +368,6 @@ class A_L2(Claim):
             "median_length_ratio": float(np.median(lengths)),
         }
         return Finding(measured, numbers, {"margins": np.array(margins), "lengths": np.array(lengths)})
-
-    figures = {
-        "length": FigureText(
-            "How much longer the separator constructed from the head is than the max-margin solution, over random "
-            "problems.",
-            "Histogram of the ratio of the two lengths on a logarithmic axis. All bars lie at or to the right of "
-            "the dashed line at 1, most of them between 1 and 15, some as far as a few thousand.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How much longer the constructed separator is than the shortest one."""

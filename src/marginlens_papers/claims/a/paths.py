@@ -20,7 +20,7 @@ from marginlens.theory import (
     token_optimality,
 )
 from marginlens.typing import Axes, Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.lemmas.general_position import check_distinct_scores, check_general_position
 
@@ -31,18 +31,6 @@ FITTED = 3  # from this scale on
 
 class A_T1(Claim):
     labels = ("A Thm 1", "A Eq. (2)")
-    title = "The regularisation path converges to the globally optimal direction"
-    statement = (
-        "Where every input has one token of highest score, the point of smallest risk among all p up to the norm R converges in "
-        "direction to the max-margin separator of these tokens (GMM) as R grows."
-    )
-    protocol = (
-        "Random sphere problems (n = 3, T = 4) with d from 2 to 50 whose optimal tokens one direction selects; logistic loss; R from 1 "
-        "to 1e5 over the margin. At each R all local minima found so far are followed and new starts added; candidates are compared by "
-        "the logarithm of the excess risk, which reaches $e^-100000$. The slope of log distance against log R is fitted from R = "
-        "1e3/margin on. Every point is checked by its KKT residual."
-    )
-    paper_value = "–"
     expected = {
         "smallest_corr_at_largest_radius": Bound(low=0.999),
         "slowest_slope": Bound(high=-0.9),
@@ -50,16 +38,6 @@ class A_T1(Claim):
         "distance_grows": Bound(high=0),
         "largest_kkt_residual": Bound(high=1e-7),
     }
-    words = {
-        "smallest_corr_at_largest_radius": Words(
-            "Lowest correlation with the GMM at the largest radius, over all problems"
-        ),
-        "slowest_slope": Words("Slowest fall of the distance: exponent of $R$"),
-        "median_slope": Words("Median exponent of $R$ with which the distance falls"),
-        "distance_grows": Words("Times the distance grows from one radius to the next", Unit.COUNT),
-        "largest_kkt_residual": Words("Largest KKT residual along the paths"),
-    }
-    headline = "smallest_corr_at_largest_radius"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow the path of every problem and measure its distance to the GMM direction."""
@@ -102,16 +80,6 @@ class A_T1(Claim):
         )
         arrays = {"d": widths, "distance": distances, "slopes": slopes, "margins": np.array(margins), "planar": planar}
         return Finding(measured, numbers, arrays)
-
-    figures = {
-        "path": FigureText(
-            "Left: distance of the regularisation path's direction from the GMM over the radius, for problems of "
-            "all widths. Right: the path of Figure 1(b)'s problem, from the origin on.",
-            "Left: lines on logarithmic axes, coloured by dimension, all falling with slope −1 parallel to the "
-            "dashed guide. Right: a path of dots leaves the origin along the dotted direction of steepest descent "
-            "to the upper right, bends up and left across the dashed GMM ray, and goes on close beside it.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The distance to the GMM direction over the radius for every problem, and one path that bends into it."""
@@ -193,37 +161,12 @@ LOCAL_SCALES = np.array([1e3, 1e4, 1e5])
 
 class A_T4(Claim):
     labels = ("A Thm 4", "A Thm 7", "A Eq. (9)", "A Eq. (66)", "A P^mm")
-    title = "Local paths keep the locally optimal directions and leave every other"
-    statement = (
-        "With distinct scores and keys in general position, the point of smallest risk inside a cone around q, however narrow, can "
-        "converge in direction to q as the norm limit grows only if q is a locally optimal max-margin direction."
-    )
-    protocol = (
-        "Random sphere problems (d = 2 or 3, n ≤ 3, T ≤ 4), all with distinct scores and keys in general position, which is checked. "
-        "Axes: every locally optimal direction, with the width and the smallest norm R₀ of A Eqs (32) and (46); and three kinds of "
-        "others with cones of 1 - cosine ≤ .001 and R₀ = 10: max-margin directions of selections that are not locally optimal, "
-        "directions beside a locally optimal one that select the same tokens and are neighbour-optimal, and random ones. Norms reach 1e3 "
-        "R₀ and 1e5/margin. An axis is kept if $‖p̄(R)/R - q‖$ falls like 1/R over two decades, and left if it stays "
-        "above a tenth of the "
-        "cone's width or of the distance to the nearest locally optimal direction."
-    )
-    paper_value = "–"
     expected = {
         "share_of_lmm_kept": Bound(low=1.0),
         "share_of_others_left": Bound(low=1.0),
         "share_in_general_position": Bound(low=1.0),
         "largest_kkt_residual": Bound(high=1e-6),
     }
-    words = {
-        "share_of_lmm_kept": Words("Locally optimal directions that the local path keeps", Unit.SHARE),
-        "share_of_others_left": Words("Other directions that the local path leaves", Unit.SHARE),
-        "share_in_general_position": Words(
-            "Problems with distinct scores and keys in general position",
-            Unit.SHARE,
-        ),
-        "largest_kkt_residual": Words("Largest KKT residual along the paths"),
-    }
-    headline = "share_of_others_left"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow a local path around every direction of every problem."""
@@ -281,16 +224,6 @@ class A_T4(Claim):
             "minimum just beyond it can win."
         )
         return Finding(measured, numbers, {"planar": planar}, note=note)
-
-    figures = {
-        "cones": FigureText(
-            "Local regularisation paths in Figure 1(b)'s plane, in cones around its two locally optimal "
-            "directions and around four others; norms on a logarithmic scale.",
-            "A disc with rings at norms from 5 to 5,000 and six cones. In the red cone (GMM) and the blue one "
-            "(LMM) the black path runs to the rim along the dashed axis. In three grey cones it runs to the rim "
-            "along the cone's edge, away from the axis; in the fourth it stops at once, marked by a cross.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Cones around directions of one problem in the plane, norms on a logarithmic scale, and where each local path goes."""

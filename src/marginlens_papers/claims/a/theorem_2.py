@@ -24,7 +24,7 @@ from marginlens.theory import (
 )
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import Limit, Note, gaps_and_norms, paths_in_plane, starts_that_select
 
@@ -38,22 +38,6 @@ WINDOW: drawing.Window = ((-2.7, 2.9), (-2.45, 2.85))
 
 class A_F8(Claim):
     labels = ("A Fig 8", "A Thm 2", "A Assumption B", "A Def 2")
-    title = "Two inputs are enough for two limits: Theorem 2 is tight in n = 1"
-    statement = (
-        "With n = T = d = 2 the scores satisfy Assumption B whatever they are, and yet two starts can lead to two limits: the globally "
-        "optimal direction and a locally optimal one, for which one input keeps its lower token because no SVM-neighbour competes with "
-        "it. So the single input in Thm 2 cannot be dropped."
-    )
-    protocol = (
-        "Keys (.5, 0), (-.5, 0) and (-1, .75), (1, -.75), the first of each input with score 1, the second with 0; logistic loss; starts "
-        "(0, -1) and (1, -1); NGD with step .1 for 100,000 steps, and GD with step $1/L_p$ as in the theorem. The paper gives no "
-        "coordinates: these data are ours and satisfy every sentence about the figure. All four selections are solved and certified. A "
-        "search over random problems on the circle counts locally optimal directions beside the GMM for n = T = 2; each is descended to "
-        "from 1,000 times itself. Controls: from 1,000 times the direction of a selection that is not locally optimal, descent must "
-        "leave it; and with n = 1, T = 4 (where no second direction can be locally optimal, by Def 2) it must reach the GMM from 100 "
-        "times the direction of every other token."
-    )
-    paper_value = "two starts, two limits; the lower token that the LMM selects has no SVM-neighbour"
     expected = {
         "n_locally_optimal": Bound(2.0, 2.0),
         "gmm_is_global": Bound(1.0, 1.0),
@@ -69,47 +53,6 @@ class A_F8(Claim):
         "share_reached": Bound(low=0.95),
         "share_reached_with_a_lead": Bound(1.0, 1.0),
     }
-    words = {
-        "n_locally_optimal": Words("Selections that are locally optimal, of four", Unit.COUNT),
-        "gmm_is_global": Words(
-            "The direction of the optimal tokens is certified as globally optimal",
-            Unit.TRUTH,
-        ),
-        "lmm_is_local_only": Words(
-            "The other direction is certified as locally optimal and not globally",
-            Unit.TRUTH,
-        ),
-        "neighbours_of_lower_token": Words(
-            "SVM-neighbours of the lower token that the LMM selects",
-            Unit.COUNT,
-        ),
-        "kkt_residual": Words("Largest KKT residual of the two SVM solutions"),
-        "corr_gmm": Words("From (0, −1): correlation with the GMM at the end of normalised descent"),
-        "corr_lmm": Words("From (1, −1): correlation with the LMM at the end of normalised descent"),
-        "corr_gd": Words("Lower of the two correlations with the theorem's own step $1/L_p$"),
-        "found_with_two_inputs": Words(
-            "Locally optimal directions beside the GMM found in random problems with $n = T = 2$",
-            Unit.COUNT,
-        ),
-        "kept_without_local_optimality": Words(
-            "Control: directions that are not locally optimal and that descent keeps all the same",
-            Unit.COUNT,
-        ),
-        "share_to_the_gmm_with_one_input": Words(
-            "Control with one input: starts along another token's direction that end at the GMM",
-            Unit.SHARE,
-        ),
-        "share_reached": Words(
-            "Found locally optimal directions that descent reaches from far out along them",
-            Unit.SHARE,
-        ),
-        "share_reached_with_a_lead": Words(
-            "The same where the lower token is well ahead at the start",
-            Unit.SHARE,
-        ),
-    }
-    headline = "corr_lmm"
-    paper_number = "two limits"
     runs = (Run(ON_P, NormalizedGD(0.1)), Run(ON_P, GradientDescent(1.0)))
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -186,17 +129,6 @@ class A_F8(Claim):
             "basins": reaches_local,
         }
         return Finding(measured, numbers, arrays, assumption_met=bool(numbers["assumption_b"]))
-
-    figures = {
-        "paths": FigureText(
-            "Left: two inputs with two tokens each; starts shaded by their limit, and the paths from (0, −1) to "
-            "the GMM and from (1, −1) to the LMM. Right: distance of each from its limit, and the norms.",
-            "A plane split by a slanted boundary: pale red above and left, where starts lead to the dashed GMM "
-            "ray that points up and right, pale blue at the lower right, where they lead to the LMM ray along the "
-            "horizontal axis. One path curls up from (0, −1), the other runs right from (1, −1). At the right "
-            "both distances fall to below 1e-7 and both norms grow alike.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Both paths over the shaded starts; distance from each run's limit; norm."""
@@ -277,23 +209,6 @@ DENSE = 200  # first steps, all of which are kept
 
 class A_T2(Claim):
     labels = ("A Thm 2", "A Lemma 6", "A Assumption B", "A Eq. (6)")
-    title = "With the theorem's own step $1/L_p$, descent on one input diverges towards the globally optimal direction"
-    statement = (
-        "Under Assumption B, gradient descent with a constant step of at most $1/L_p$ from any start lowers the risk "
-        "at every step and its "
-        "norm diverges; for n = 1 its direction converges to that of the globally optimal max-margin solution."
-    )
-    protocol = (
-        "Random problems with n = 1, T ≤ 5 tokens on the sphere, d ≤ 4, scores 1 and 0, logistic loss, margins of at least .4; random "
-        "starts of norm up to 3; descent with the constant step η = $1/L_p$ for 1,000,000 steps (quick: 100,000). The "
-        "norm grows like log "
-        "t over the margin, so that the angle to the limit falls like 1/log t only. What is held against theory is therefore that the "
-        "risk falls between all kept steps, that $Σ‖∇L‖²$ over the first 200 steps is at most (2/η)(L(0) - L(200)), the sum of Eq. (25) "
-        "that gives (30), the norm's growth over the last decade against log 10 over the margin, and that what is across the limit "
-        "hardly grows, so that the angle falls like one over the norm. Controls without the theorem's conditions, which must not reach "
-        "the GMM: Figure 1(b), where Assumption B does not hold, from (0, -1.5), and Figure 8, with two inputs, from (1, -1)."
-    )
-    paper_value = "$‖p(t)‖$ → ∞ and $p(t)/‖p(t)‖ → p^mm*/‖p^mm*‖$ from any start"
     expected = {
         "rises_of_the_risk": Bound(0.0, 0.0),
         "largest_share_of_the_bound_on_squared_gradients": Bound(high=1.0),
@@ -305,28 +220,6 @@ class A_T2(Claim):
         "corr_without_assumption_b": Bound(high=0.5),
         "corr_with_two_inputs": Bound(high=0.5),
     }
-    words = {
-        "rises_of_the_risk": Words("Times the risk rises between recorded steps", Unit.COUNT),
-        "largest_share_of_the_bound_on_squared_gradients": Words(
-            "Largest share of its bound that the sum of squared gradients uses"
-        ),
-        "smallest_growth_over_predicted": Words(
-            "Slowest growth of the norm in the last decade of steps, over the predicted $log 10$ / margin"
-        ),
-        "largest_growth_over_predicted": Words(
-            "Fastest growth of the norm in the last decade of steps, over the predicted"
-        ),
-        "largest_growth_across_over_along": Words("Largest growth across the limit, over the growth along it"),
-        "falls_of_the_correlation_in_the_last_decade": Words(
-            "Times the correlation falls in the last decade of steps",
-            Unit.COUNT,
-        ),
-        "smallest_corr": Words("Lowest correlation with the GMM at the end (it rises like $1 − 1/(log t)²$)"),
-        "corr_without_assumption_b": Words("Control without Assumption B: correlation with the GMM at the end"),
-        "corr_with_two_inputs": Words("Control with two inputs: correlation with the GMM at the end"),
-    }
-    headline = "smallest_corr"
-    paper_number = "→ 1"
     runs = (Run(ON_P, GradientDescent(1.0)),)  # of size 1/L_p
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -366,16 +259,6 @@ class A_T2(Claim):
         )
         arrays = {"runs": runs, "steps": steps}
         return Finding(measured, numbers, arrays, assumption_met=bool(numbers["assumption_b"]))
-
-    figures = {
-        "curves": FigureText(
-            "Norm and distance of the direction from the GMM over the steps, on problems with one input; a colour "
-            "for each problem, a line for each start.",
-            "Left: norms on a logarithmic step axis, flat at first and then rising in straight lines. Right: one "
-            "minus the correlation on logarithmic axes, from about step 100 on falling ever more slowly, to "
-            "between 1e-5 and a few hundredths; a few lines dip to zero on the way, where they cross the limit.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Norm and distance of the direction from its limit over the steps, on a logarithmic axis."""

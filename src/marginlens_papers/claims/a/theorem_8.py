@@ -12,7 +12,7 @@ import marginlens as ml
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 from marginlens.typing import Axes, Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.lemmas.mixing import check_mixing, distance_to_set
 
@@ -23,18 +23,6 @@ FARTHEST = 1e4  # the last radius times the margin
 
 class A_T8(Claim):
     labels = ("A Thm 8", "A ATT-SVM'", "A Assumption D", "A Lemma 14", "A Eq. (83)")
-    title = "Several optimal tokens and nonlinear heads"
-    statement = (
-        "Where mixing in non-optimal tokens always raises the risk, the regularisation path divided by ΞR converges to the set of global "
-        "minima of ATT-SVM', whichever optimal tokens they select and also under a nonlinear head."
-    )
-    protocol = (
-        "The example {−1, 1} on the line; random sets (n ≤ 3, T ≤ 5, |O| ≤ 3), branch and bound against every choice; Assumption D on "
-        "600² sampled pairs, with the right sets and with sets for which it is false at every depth: one optimal token of each left in, "
-        "where another choice of optimal tokens can be selected too, and one token too many, where that token can be selected; global "
-        "paths to R = 10⁴/Ξ on random problems with linearly mixed labels and with a random two-layer tanh network as head."
-    )
-    paper_value = "{−1, 1} for the example on the line; distance → 0"
     expected = {
         "line_error": Bound(high=1e-12),
         "brute_force_disagreements": Bound(0, 0),
@@ -44,29 +32,6 @@ class A_T8(Claim):
         "largest_final_distance": Bound(high=1e-3),
         "shallowest_slope": Bound(high=-0.9),
     }
-    words = {
-        "line_error": Words("The example on the line: largest difference of its solutions from {−1, 1}"),
-        "brute_force_disagreements": Words(
-            "Random sets where branch and bound and trying every choice differ",
-            Unit.COUNT,
-        ),
-        "assumption_d_failures": Words(
-            "Problems on which Assumption D fails with the right sets",
-            Unit.COUNT,
-        ),
-        "small_sets_refuted": Words(
-            "Control: sets with an optimal token left out for which Assumption D fails",
-            Unit.SHARE,
-        ),
-        "large_sets_refuted": Words(
-            "Control: sets with a token too many for which Assumption D fails",
-            Unit.SHARE,
-        ),
-        "largest_final_distance": Words("Largest distance of a path's end from the solution set, relative to its norm"),
-        "shallowest_slope": Words("Slowest fall of that distance: exponent of $R$"),
-    }
-    headline = "largest_final_distance"
-    paper_number = "→ 0"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """The example, the solver against brute force, the assumption, and paths under both kinds of head."""
@@ -124,19 +89,6 @@ class A_T8(Claim):
         note = "" if has_torch else "Without torch the nonlinear head was left out."
         arrays = {"radii": radii, "distances": distances, "is_network": is_network, "planar": planar}
         return Finding(measured, numbers, arrays, note=note)
-
-    figures = {
-        "sets": FigureText(
-            "Left: a problem in the plane with two solutions, where the constraints hold, and the points of the "
-            "path, each of which goes to one of them. Right: distance of paths from the solution set over the "
-            "radius, with linear heads and with a network.",
-            "Left: two blue regions at the upper and lower right, where the constraints hold; their corners "
-            "nearest to the origin, circled in red, lie on a dotted circle. The path's dots, coloured by radius, "
-            "lie first at the middle of that circle's right side, then along it, and end in the corners. Right: "
-            "distances fall on logarithmic axes with both kinds of head, most of them below the dashed line "
-            "3/(ΞR); a few drop far faster.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """A nonconvex feasible set with the path bending into one of its two nearest points, and the distance against the radius."""

@@ -15,7 +15,7 @@ from marginlens.probe.heads.sparsity import relative_sparsity
 from marginlens.result.palette import ACCENTS, INK, PATH
 from marginlens.typing import Axes, Figure
 from marginlens_papers.archive import ArchivedVisionRun, archived_vision_run
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.training.loop import Ending
 from marginlens_papers.vision.images import digit_images
 from marginlens_papers.vision.results import VisionCurves, VisionRun, VisionSettings
@@ -185,11 +185,6 @@ def _bounds(name: str) -> dict[str, Bound]:
 
 class A_F67(Claim):
     labels = ("A Fig 6", "A Fig 7")
-    title = "While a vision transformer trains, CLS attention gets sparser and $‖W‖_F$ grows"
-    statement = (
-        "Trained from scratch on CIFAR-10, a ViT's CLS token attends densely and at random at first, and to ever fewer patches later: "
-        "nnz(s)/T of the last layer's attention map, nnz(s) = $‖s‖₁/‖s‖₂²$, falls while the Frobenius norm of its key-query matrix grows."
-    )
     protocol = (
         "s is the mean over heads of the attention of CLS in a layer, without CLS → CLS and scaled to sum 1, so that T is the number of "
         "patches; nnz(s)/T is averaged over 256 fixed test images, before the first epoch and after each. $‖W‖_F$ is the norm of all "
@@ -210,7 +205,6 @@ class A_F67(Claim):
         "two of them at the paper's rate, are shown beside the one that decides, and so is another seed of it. The photographs beside "
         "the maps of Fig 6 are not drawn: the package holds no image of CIFAR-10."
     )
-    paper_value = "two figures, of 400 epochs at a fixed rate of 3e-3"
     expected = {"cifar10_accuracy": Bound(low=LEARNT), **(_bounds("digits") if TRAINS else {})}
     as_stated = {
         **{name: bound for name, bound in _bounds(CIFAR10).items() if name != "cifar10_accuracy"},
@@ -219,27 +213,6 @@ class A_F67(Claim):
         "cifar10_last_over_lowest": Bound(high=DENSER),
         "stated_rate_share_of_first": _bounds(CIFAR10)["cifar10_share_of_first"],
     }
-    words = {
-        "cifar10_accuracy": Words("CIFAR-10: test accuracy at the end"),
-        "cifar10_share_of_first": Words("CIFAR-10, last layer: last nnz/T as a fraction of the first"),
-        "cifar10_sparsity_rank": Words("CIFAR-10, last layer: rank correlation of nnz/T with the epoch"),
-        "cifar10_norm_rank": Words("CIFAR-10, last layer: rank correlation of $‖W‖_F$ with the epoch"),
-        "digits_accuracy": Words("Digits: mean test accuracy at the end"),
-        "digits_share_of_first": Words("Digits, last layer: last nnz/T as a fraction of the first, in the worst seed"),
-        "digits_sparsity_rank": Words(
-            "Digits, last layer: rank correlation of nnz/T with the epoch, in the worst seed"
-        ),
-        "digits_norm_rank": Words("Digits, last layer: rank correlation of $‖W‖_F$ with the epoch, in the worst seed"),
-        "cifar10_epochs": Words("CIFAR-10: epochs trained", Unit.COUNT),
-        "cifar10_training_images": Words("CIFAR-10: training images", Unit.COUNT),
-        "cifar10_last_over_lowest": Words(
-            "CIFAR-10: last nnz/T over the lowest on the way; above 1 the map gets denser again"
-        ),
-        "stated_rate_share_of_first": Words(
-            "CIFAR-10 at the paper's rate of $3·10⁻³$: last nnz/T as a fraction of the first, in a run that learns"
-        ),
-    }
-    headline = "cifar10_share_of_first"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train on digits with every seed, and measure these runs and the kept one alike."""
@@ -283,46 +256,6 @@ class A_F67(Claim):
         }
         stored = [name for name in numbers if not name.startswith("digits")]
         return Finding(" ".join(words), numbers, arrays, " ".join(filter(None, notes)), archived=stored)
-
-    figures = {
-        "maps-cifar10": FigureText(
-            "CIFAR-10: where the CLS token attends in the last layer, for six test images (rows) and several "
-            "epochs (columns). Each map is scaled to its own largest entry.",
-            "Grid of attention maps, six classes by eight epochs. In the first epochs the maps are almost "
-            "uniformly bright, nnz/T near 1; by epoch 10 they show patches; by epoch 100 they are dark with a few "
-            "bright patches, nnz/T from about .1 to .2.",
-            brightness_speaks=True,
-        ),
-        "curves-cifar10": FigureText(
-            "CIFAR-10, ViT-base: sparsity of CLS attention and norm of the key-query matrix in every layer, and "
-            "accuracy, over the epochs.",
-            "Three panels over the epochs. nnz/T falls from 1 in all layers, within twenty epochs to about .1 in "
-            "most and more slowly to .16 in the last (red); only the first layer turns up again to .4. The norms "
-            "of all layers rise, fast at first. Training accuracy climbs to almost .9 and test accuracy levels "
-            "off near .58.",
-        ),
-        "runs-cifar10": FigureText(
-            "CIFAR-10: the deciding run (solid) beside all others that were tried, with other rates, shifts, "
-            "seeds and optimizers: last layer's sparsity, norm, and training accuracy.",
-            "Three panels with six runs. With AdamW at rate 0.0003 nnz/T falls to between .1 and .2; at 0.0001 it "
-            "falls to about .4 and rises again; at 0.003 it collapses within a few epochs without learning, its "
-            "norm shooting up; with SGD it stays at 1 and its norm is constant.",
-        ),
-        "maps-digits": FigureText(
-            "Digits: where the CLS token attends in the last layer, for six images (rows) and several epochs "
-            "(columns), beside the image itself.",
-            "Grid with six digits of 8 × 8 pixels at the left and maps of 4 × 4 patches over the epochs. The maps "
-            "are evenly bright at first, nnz/T near 1, and in the last epoch most are dark with one to three "
-            "bright patches, while one or two stay bright, nnz/T .8 or more.",
-            brightness_speaks=True,
-        ),
-        "curves-digits": FigureText(
-            "Digits: sparsity of CLS attention and norm of the key-query matrix in both layers, and accuracy, "
-            "over the epochs.",
-            "Three panels over the epochs: nnz/T of both layers falls from 1 to about .4 or .5, the norms of both "
-            "key-query matrices roughly double, and training and test accuracy rise from .1 to over .8.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Figure 6, maps of a few images over epochs, and Figure 7, the curves, for both sets of images."""

@@ -14,7 +14,7 @@ from marginlens.data.sequence_generators import Levels, balanced_sequences, leve
 from marginlens.embeddings.models import Parameters, initial_parameters
 from marginlens.embeddings.one_step import first_step, log_of_pairs
 from marginlens.typing import Axes, Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
 from marginlens_papers.lemmas.first_step import (
@@ -31,35 +31,11 @@ MOST_TOKENS = 24
 
 class B_L2(Claim):
     labels = ("B Lemma 2", "B Eq. (4)", "B Eq. (5)", "B Eq. (6)")
-    title = "After one step embeddings have moved along v by their signed frequency"
-    statement = (
-        "One gradient step on all embeddings from $E_s$, p ~ N(0, I/d) moves $E_s$ by (η₀/2) $α_s$ v and p not at all, "
-        "up to errors of norm at "
-        "most 11 η₀ $d^(-1/4)$, with probability at least 1 - δ for d beyond a polylogarithm of |S| and 1/δ."
-    )
-    protocol = (
-        "Six kinds of data: uniform tokens and labels; K-level data; one decisive token per sequence (Assumption 4); lengths from 1 to "
-        "20; a token that fills every positive sequence; two sequences of two tokens. d from 16 to 262,144, several initialisations "
-        "each; η₀ = 1, as both sides are proportional to it. The exponent of d is fitted to the mean over initialisations of the largest "
-        "error."
-    )
-    paper_value = "errors ≤ 11 η₀ $d^(-1/4)$"
     expected = {
         "largest_ratio_to_bound": Bound(high=1),
         "slowest_exponent": Bound(high=-0.25),
         "alignment_error_at_largest_d": Bound(high=0.25),
     }
-    words = {
-        "largest_ratio_to_bound": Words("Largest error as a fraction of the bound $11 η₀ d^(−1/4)$"),
-        "slowest_exponent": Words(
-            "Exponent of $d$ with which the errors fall, for the kind of data where it is slowest"
-        ),
-        "alignment_error_at_largest_d": Words(
-            "Largest error at the largest width, as a fraction of the largest displacement $(η₀/2) max |α_s|$"
-        ),
-    }
-    headline = "largest_ratio_to_bound"
-    paper_number = "$≤ 1$"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Take the step for every kind of data, width and initialisation, and measure what is left besides α_s v."""
@@ -103,16 +79,6 @@ class B_L2(Claim):
         )
         arrays = {"d": widths, "errors": errors, "exponents": exponents}
         return Finding(measured, numbers, arrays)
-
-    figures = {
-        "errors": FigureText(
-            "Largest part of the first step that is not along $α_s v$, over the width $d$, for six kinds of data, "
-            "below the lemma's bound.",
-            "Line chart on logarithmic axes. The black bound falls slowly from about 5 to .5; the six lines of "
-            "measured errors lie two to four orders of magnitude lower and fall faster, parallel to the dashed "
-            "guide of slope −1/2.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The largest error over the width for each kind of data, beside the bound."""
@@ -173,21 +139,6 @@ RATES = (0.001, 0.005, 0.05, 0.5, 1.0, 10.0, 100.0, 1e3)
 
 class B_I(Claim):
     labels = ("B Eq. (14)", "B' Eq. (22)", "B Lemma 11", "B Lemma 12")
-    title = "Initial embeddings concentrate, and the first step keeps norms and loss in bounds"
-    statement = (
-        "With probability at least 1 - δ all inner products of $E_s$, p and v are at most √(2 log(|S|²/δ)/d) and all norms at most 2 at "
-        "the start; after the first step $‖E_s‖$ ≤ 2(1 + 2η₀) and $‖p‖$ ≤ 2 + $11η₀d^(-1/4)$, and for d ≥ (88η₀² + "
-        "111η₀ + 2)⁸ the loss is at "
-        "most the mean of log(1 + exp(-(η₀/2) mean yα + 1/(22η₀)))."
-    )
-    protocol = (
-        "Fresh initialisations for |S| = 1, 2, 10, 50 at d = 256, each held against Eq. (14) for δ from .001 to .5, counted where δ "
-        "allows ten failures, and against what 2|S| + 1 independent normal products would give where that is a hundred failures or more; "
-        "the same, and the two further parts of B' Eq. (22), at d = 1 to 64, held to be kept from the width on that is computed for "
-        "them; steps on data with one decisive token per sequence (|S| = 16, d = 2,048, δ = .01) for η₀ from .001 to 1,000. Lemma 12's "
-        "own condition can be met there up to η₀ = .005; beyond it the inequality is looked at without being promised."
-    )
-    paper_value = "frequency ≥ 1 - δ"
     expected = {
         "largest_failure_frequency_over_delta": Bound(high=1),
         "smallest_frequency_over_normal": Bound(low=0.8),
@@ -200,33 +151,6 @@ class B_I(Claim):
         "lemma_12_failures_where_promised": Bound(high=0),
         "steps_where_lemma_12_is_promised": Bound(low=5),
     }
-    words = {
-        "largest_failure_frequency_over_delta": Words(
-            "Eq. (14): how often it fails, over what $δ$ allows, at worst ($|S| ≥ 2$, $d = 256$)"
-        ),
-        "smallest_frequency_over_normal": Words(
-            "Frequency of failure over that of independent normal products, at least"
-        ),
-        "largest_frequency_over_normal": Words(
-            "Frequency of failure over that of independent normal products, at most"
-        ),
-        "norm_failures": Words("Initialisations with a norm above 2", Unit.COUNT),
-        "largest_failure_frequency_over_delta_where_promised": Words(
-            "Small widths where our width condition holds: how often it fails, over what $δ$ allows"
-        ),
-        "largest_failure_frequency_over_delta_elsewhere": Words(
-            "Control, smaller widths: how often it fails, over what $δ$ allows"
-        ),
-        "narrow_cells_where_promised": Words("Small sizes at which our width condition holds", Unit.COUNT),
-        "lemma_11_failures": Words("Steps that break Lemma 11's bounds on the norms", Unit.COUNT),
-        "lemma_12_failures_where_promised": Words(
-            "Steps that break Lemma 12's bound on the loss although its condition holds",
-            Unit.COUNT,
-        ),
-        "steps_where_lemma_12_is_promised": Words("Steps that meet Lemma 12's condition", Unit.COUNT),
-    }
-    headline = "largest_failure_frequency_over_delta"
-    paper_number = "$≤ 1$"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Count how often each inequality fails over fresh initialisations."""
@@ -285,19 +209,6 @@ class B_I(Claim):
         )
         arrays = {"frequency": frequency, "trials": counts, "lemmas": lemmas, "narrow": narrow}
         return Finding(measured, numbers, arrays, note)
-
-    figures = {
-        "concentration": FigureText(
-            "Left: how often Eq. (14) fails against $δ$, by vocabulary size. Middle: failures at small widths, "
-            "filled where our condition promises them to be rare. Right: loss after the first step beside Lemma "
-            "12's bound, over the step $η₀$.",
-            "Left: points on lines of the normal approximation; those for two and more tokens lie below the black "
-            "line of what δ allows, those for one token touch it at the right. Middle: frequencies fall with the "
-            "width and cross the dashed level δ between 2 and 64, filled markers lying below it. Right: the bound "
-            "(red) falls from far above the loss (blue) and meets it near step 1; beyond step 100 it lies "
-            "slightly below. A grey band at the left marks where the width is enough.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How often Eq. (14) fails against δ and against d, and the loss after the step beside Lemma 12's bound."""

@@ -12,7 +12,7 @@ import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
 from marginlens.typing import Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.drawing import level
 from marginlens_papers.lemmas.selection_slopes import directional_slope
 
@@ -22,37 +22,11 @@ SCALES = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0)  # of E, p and v each
 
 class B_L7(Claim):
     labels = ("B Lemma 7", "B Lemma 8", "B Eq. (1)", "B Eq. (2)")
-    title = "The gradients of the model with trained embeddings in closed form"
-    statement = (
-        "The gradients of the logistic loss by $E_s$ and by p are the sums of Lemma 7, and the slope along any direction of p is the sum "
-        "over pairs of tokens of Lemma 8."
-    )
-    protocol = (
-        "Random ragged sequences with repeated tokens, d = 5, norms of E, p and v from 1 to 100 times those of the initialisation, so "
-        "that the softmax goes from flat to saturated. Every partial derivative of the loss as the paper writes it, with a row per "
-        "position, is taken by a complex step of 1e-30, which does not truncate; with torch installed the full run also takes "
-        "autograd's. Differences are relative to the largest entry of the whole gradient. Where the softmax saturates, the part by p is "
-        "smaller by many orders: it is held by itself against central differences in 160-digit arithmetic. Lemma 8 is held against the "
-        "gradient by p, relative to the sum of the moduli of its terms."
-    )
-    paper_value = "exact"
     expected = {
         "largest_difference_to_other_derivatives": Bound(high=1e-10),
         "largest_difference_of_p_to_160_digits": Bound(high=1e-10),
         "largest_difference_of_lemma_8": Bound(high=1e-10),
     }
-    words = {
-        "largest_difference_to_other_derivatives": Words(
-            "Lemma 7: largest relative difference from derivatives taken by complex steps (and by autograd in the "
-            "full run)"
-        ),
-        "largest_difference_of_p_to_160_digits": Words(
-            "Lemma 7: largest relative difference of the gradient by $p$ from 160-digit arithmetic"
-        ),
-        "largest_difference_of_lemma_8": Words("Lemma 8: largest relative difference from the gradient by $p$"),
-    }
-    headline = "largest_difference_to_other_derivatives"
-    paper_number = "exact"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Compare closed forms with derivatives taken by other means, problem by problem."""
@@ -95,16 +69,6 @@ class B_L7(Claim):
         if autograd:
             arrays["autograd"] = np.array(by_graph)
         return Finding(measured, numbers, arrays)
-
-    figures = {
-        "difference": FigureText(
-            "Relative difference of the closed-form gradients from derivatives taken by other means, over the "
-            "size of the gradient by $p$.",
-            "Scatter plot on logarithmic axes. All markers, for complex steps, 160 digits and Lemma 8, lie "
-            "between about 1e-17 and 1e-13, far below the dashed bar at 1e-10, even where the gradient by p is as "
-            "small as 1e-11.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Differences over how small the gradient by p has become."""

@@ -11,7 +11,7 @@ from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.directions import correlation
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.archive import LEVELS, ArchivedRun, archived_runs
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.b.text_runs import Ranks, panels, ranks_of, spearman
 from marginlens_papers.embeddings.settings import TrainingSettings
 from marginlens_papers.embeddings.train import TrainingRun, train_embeddings
@@ -27,25 +27,6 @@ RELEVANT = np.flatnonzero(Levels().level > 0)
 
 class B_F2(Claim):
     labels = ("B Fig 2", "B Eq. (34)", "B Eq. (35)", "B Eq. (37)")
-    title = "On K-level data, embeddings are ordered by the posterior difference"
-    statement = (
-        "Trained until convergence, the one-layer model separates positive from negative tokens, $⟨E_s, v⟩$ growing "
-        "with the difference of "
-        "the posteriors, and its selection weights tokens by importance, $⟨E_s, p⟩$ growing with the modulus of that difference."
-    )
-    protocol = (
-        "K-level sequences: 2,048 tokens, 8 levels, 964 irrelevant tokens, T = 256, δ~ = .05. The full-size run was made once on a GPU "
-        "(d = 2048, 196 epochs of AdamW, batch 128, rate 1e-4, decay 1e-4, rate × .1 at epoch 100; the paper does not state the number "
-        "of sequences: 20,000) and its table of tokens comes with the package. Beside it a reduced run is trained here and now: the same "
-        "data with another seed, d = 256, 10 epochs at rate 1e-3. Rank correlations are taken over the 1,084 relevant tokens, with the "
-        "posterior difference of Eq. (37) in the sequences; intervals are bootstraps over tokens. The full-size run must reach .9 and "
-        ".8, the reduced one .9 and .5: in a short run p has a part along v or against it, which lifts the tokens of one sign, so that "
-        "(p) was .82 to .86 over four seeds at this reduced size, and .62 to .85 over five with 6,000 sequences and 5 epochs, the quick "
-        "form. Since the number of sequences is a guess, the reduced model is also trained on 1,000 and on 5,000 (60 and 20 epochs, four "
-        "seeds). Where the irrelevant tokens lie along v is measured too, beside the share of relevant tokens with the right sign of "
-        "$⟨E_s, v⟩$."
-    )
-    paper_value = "a figure: clear separation by sign, and larger $⟨E_s, p⟩$ for larger importance"
     expected = {
         "full_v": Bound(low=0.9),
         "full_p": Bound(low=0.8),
@@ -56,26 +37,6 @@ class B_F2(Claim):
         "live_p": Bound(low=0.5),
         "live_levels_out_of_order": Bound(high=0),
     }
-    words = {
-        "full_v": Words("Full size: rank correlation of $⟨E_s, v⟩$ with the posterior difference"),
-        "full_p": Words("Full size: rank correlation of $⟨E_s, p⟩$ with its modulus"),
-        "full_levels_out_of_order": Words(
-            "Full size: levels whose mean $⟨E_s, p⟩$ is not above that of the level below",
-            Unit.COUNT,
-        ),
-        "full_right_signs": Words("Full size: relevant tokens with the right sign of $⟨E_s, v⟩$", Unit.SHARE),
-        "live_right_signs": Words(
-            "Reduced size: relevant tokens with the right sign of $⟨E_s, v⟩$",
-            Unit.SHARE,
-        ),
-        "live_v": Words("Reduced size: rank correlation of $⟨E_s, v⟩$ with the posterior difference"),
-        "live_p": Words("Reduced size: rank correlation of $⟨E_s, p⟩$ with its modulus"),
-        "live_levels_out_of_order": Words(
-            "Reduced size: levels whose mean $⟨E_s, p⟩$ is not above that of the level below",
-            Unit.COUNT,
-        ),
-    }
-    headline = "full_v"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train the reduced model, and measure it and the kept one alike."""
@@ -135,29 +96,6 @@ class B_F2(Claim):
         arrays: dict[str, Any] = {"full": full, "live": live, "reduced": f"d = {d}, {n:,} sequences, {epochs} epochs"}
         archived = [name for name in numbers if name.startswith("full")]
         return Finding(measured, numbers, arrays, note + ".", archived=archived)
-
-    figures = {
-        "full": FigureText(
-            "Full size, archived run: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ of every token over its "
-            "posterior difference.",
-            "Two scatter plots over the posterior difference from −1 to 1. Selection makes a V: lowest for the "
-            "irrelevant tokens at zero, rising to both sides. Prediction rises from lower left to upper right; "
-            "the clump of irrelevant tokens at zero lies somewhat above zero.",
-        ),
-        "reduced": FigureText(
-            "Reduced size, trained in this run: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ of every token "
-            "over its posterior difference.",
-            "The same two scatter plots: a V with its lowest point at the irrelevant tokens for the selection, "
-            "and a rising band for the prediction, with the irrelevant tokens spread vertically at zero.",
-        ),
-        "levels": FigureText(
-            "Mean and middle 80% of $⟨E_s, p⟩$ and of $⟨E_s, v⟩$ times the token's sign, by level of importance, "
-            "for both runs.",
-            "Two panels with bars over nine levels, from irrelevant tokens to those with a posterior difference "
-            "of .96. In both runs the mean selection rises from level to level; the mean prediction does too from "
-            "the second level on, steeply in the full-size run and gently in the reduced one.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The paper's two panels for both runs, and what each level has on average."""

@@ -17,7 +17,7 @@ from marginlens.svm.vocabulary import closed_form_candidate, token_lists, untied
 from marginlens.theory.embedding_limits import decisive_tokens, predict_embedding_limit
 from marginlens.theory.vocabulary_selections import selected_tokens
 from marginlens.typing import Axes, BoolArray, Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.lemmas.embedding_limits import all_selecting_directions, check_lemma_19, decisive_margin
 from marginlens_papers.lemmas.feasible_selections import FeasibleSelections, feasible_selections
@@ -30,19 +30,6 @@ VOCABULARY, TOKENS = 10, 4
 
 class B_L3(Claim):
     labels = ("B Lemma 3", "B Eq. (8)", "B Eq. (9)", "B Eq. (18)")
-    title = "Every selection has one max-margin direction"
-    statement = (
-        "For any p ≠ 0 the shortest vector that selects the same tokens as p in every sequence, with a margin of one, exists and is "
-        "unique. App. D.2 writes the problem equivalently as Eq. (18), and its solution as p̂ = M⁺1, with all constraints tight."
-    )
-    protocol = (
-        "Random embeddings and sequences; selections made by a random direction (one token each), by random levels of the logits (with "
-        "ties), and of the decisive tokens after a first step with η₀ = 10. Each is solved with its multipliers as proof and again by "
-        "Lawson and Hanson's nonnegative least squares on the constraints as the paper writes them. The closed form is accepted only "
-        "with multipliers of at least 0, and must then be the solution, and otherwise not. Eq. (18), which asks for no ties, is solved "
-        "too: it can never have a longer solution. Selections that no p makes must be proved infeasible."
-    )
-    paper_value = "one solution, that of Eq. (18), which is p̂ = M⁺1"
     expected = {
         "largest_kkt_residual": Bound(high=1e-10),
         "largest_distance_to_nnls": Bound(high=1e-7),
@@ -57,35 +44,6 @@ class B_L3(Claim):
         "closed_form_failure_rate": Bound(high=0),
         "eq_18_differs_with_ties": Bound(high=0),
     }
-    words = {
-        "selections_without_a_proved_solution": Words(
-            "Selections without a proved max-margin solution",
-            Unit.COUNT,
-        ),
-        "largest_kkt_residual": Words("Largest KKT residual of a solution"),
-        "largest_distance_to_nnls": Words("Largest distance from the solution by nonnegative least squares"),
-        "closed_form_misjudged": Words(
-            "Selections where the sign of its multipliers misjudges the closed form",
-            Unit.COUNT,
-        ),
-        "infeasible_without_proof": Words(
-            "Contradictory selections that are not proved infeasible",
-            Unit.COUNT,
-        ),
-        "infeasible_selections": Words("Contradictory selections tried", Unit.COUNT),
-        "longest_of_eq_18_over_eq_9": Words("Longest solution of Eq. (18), relative to that of Eq. (9)"),
-        "eq_18_differs_without_ties": Words(
-            "Selections without ties where Eqs (18) and (9) differ",
-            Unit.COUNT,
-        ),
-        "closed_form_failure_rate": Words("Selections whose solution is not $p̂ = M⁺1$", Unit.SHARE),
-        "eq_18_differs_with_ties": Words(
-            "Selections with ties where Eq. (18) has another solution than Eq. (9)",
-            Unit.SHARE,
-        ),
-    }
-    headline = "selections_without_a_proved_solution"
-    paper_number = "$0$"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Solve random selections, prove them, and ask whether the closed form would have done."""
@@ -146,17 +104,6 @@ class B_L3(Claim):
             f"{table['untied_over'].min():.2f} of that of Eq. (9), and selects other tokens."
         )
         return Finding(measured, numbers, {"table": table, "trials": trials}, note)
-
-    figures = {
-        "closed_form": FigureText(
-            "How often the closed form $M⁺1$ is not the solution, for three kinds of selections: over the width, "
-            "and over the number of sequences.",
-            "Two panels with error bars. Left: the share of failures falls with the width, to near zero for "
-            "decisive tokens, and stays high with one token each. Right: it rises with the number of sequences, "
-            "from near zero with one to all or most of them with sixteen; for decisive tokens it stays below a "
-            "third.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How often the closed form fails, over the width and over the number of sequences."""
@@ -266,25 +213,6 @@ SIGNAL = 6.0  # standard deviations of a random score by which the step moves ev
 
 class B_L6(Claim):
     labels = ("B Lemma 6", "B Lemma 19", "B Lemma 20", "B Lemma 21")
-    title = "The limit never selects everything, and which selections have the widest margin"
-    statement = (
-        "The direction that gradient flow converges to cannot select all tokens (Lemma 6). If the max-margin solution that selects the "
-        "decisive tokens alone is shorter than that of every other selection, which the paper expects where all $α_s$ "
-        "are alike, the flow "
-        "converges to it for d beyond Eq. (10) and two widths more (Lemma 19). Each max-margin solution has a tight constraint (Lemma "
-        "20), and that of the decisive tokens has norm at most 4n (Lemma 21)."
-    )
-    protocol = (
-        "Small random datasets with irrelevant tokens balanced to the count (n = 4 or 6, T = 3, 2 or 4 decisive and 1 to 4 irrelevant "
-        "tokens), d = 2048, one step with η₀ = 30 or 100; the decisive scores move by at least 6/√d. Every selection that some p makes "
-        "is listed with its max-margin solution, and the flow is followed to $‖p‖$ = 500. A third of the datasets start from the paper's "
-        "embeddings; in the others a common direction is added to those of the decisive tokens and taken from the rest, c = 3 or 6 "
-        "apart, to widen the margin in question. Lemma 19 is read as its proof has it: the other selections are those that hold every "
-        "decisive token. Whether its lead in margin decides at sizes that exist is asked of more such datasets at d = 8 to 2048 and η₀ = "
-        ".5 to 10, chosen without regard to how far scores move: 24 with the lead (c = 6) and 24 from the paper's embeddings at each "
-        "size, followed to $‖p‖$ = 100."
-    )
-    paper_value = "–"
     expected = {
         "largest_drift_where_all_tie": Bound(high=1e-8),
         "largest_difference_of_leads": Bound(high=1e-9),
@@ -299,36 +227,6 @@ class B_L6(Claim):
         "largest_norm_over_4n": Bound(high=1),
         "lead_from_the_papers_start": Bound(low=0.5),  # "we expect this to be the case", where all α_s are alike
     }
-    words = {
-        "limits_that_select_everything": Words("Lemma 6: limits that select every token", Unit.COUNT),
-        "largest_drift_where_all_tie": Words(
-            "Lemma 6: largest move of the flow along directions that would select everything, relative to $‖p‖$"
-        ),
-        "largest_difference_of_leads": Words("Largest difference between two computations of the lead in margin"),
-        "elsewhere_with_the_lead_at_the_smallest_size": Words(
-            "Smallest size, margin widest at the decisive tokens: flows that go elsewhere",
-            Unit.SHARE,
-        ),
-        "elsewhere_with_the_lead_at_the_largest_size": Words(
-            "Largest size, margin widest at the decisive tokens: flows that go elsewhere",
-            Unit.SHARE,
-        ),
-        "largest_slack_of_the_tightest_constraint": Words(
-            "Lemma 20: largest slack of a solution's tightest constraint"
-        ),
-        "largest_norm_over_4n": Words("Lemma 21: largest norm of the decisive tokens' solution, over $4n$"),
-        "limits_not_among_the_selections": Words(
-            "Limits of the flow that are not among the listed selections",
-            Unit.COUNT,
-        ),
-        "selections": Words("Selections listed", Unit.COUNT),
-        "lead_from_the_papers_start": Words(
-            "From the paper's embeddings: datasets with all $α_s$ alike whose decisive tokens have the widest margin",
-            Unit.SHARE,
-        ),
-    }
-    headline = "limits_that_select_everything"
-    paper_number = "$0$"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """List the selections of every dataset and follow its flow."""
@@ -400,18 +298,6 @@ class B_L6(Claim):
         )
         arrays = {**table, "ratios": [row["ratios"] for row in rows], "flows": rates, "sizes": sizes}
         return Finding(measured, numbers, arrays, note)
-
-    figures = {
-        "margins": FigureText(
-            "Left: length of every selection's solution beside that of the decisive tokens, and where the flow "
-            "goes. Middle: Lemma 21's bound. Right: share of flows that go elsewhere, by width and step.",
-            "Left: columns of grey dots, one column for each dataset; with the paper's embeddings (c = 0) many "
-            "lie below the dashed line at 1, with widened ones above it; a red ring marks the flow's limit, "
-            "mostly on the line. Middle: norms over 4n between .01 and .1, far below the dashed bound. Right: "
-            "with a small width and step most flows go elsewhere, with a large one next to none, with and without "
-            "the lead in margin.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The length of every selection's solution beside that of the decisive tokens, its norm beside 4n, and flows by size."""

@@ -13,7 +13,7 @@ from scipy.stats import norm, rankdata
 import marginlens as ml
 from marginlens.typing import Axes, Figure, FloatArray, IntArray
 from marginlens_papers.archive import ArchivedRun, archived_runs
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Verdict, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Verdict, Words
 from marginlens_papers.embeddings.settings import TrainingSettings
 from marginlens_papers.embeddings.train import FREQUENT
 
@@ -278,69 +278,8 @@ class TextRuns(Claim):
 
 class B_F3(TextRuns):
     labels = ("B Fig 3", "B App. E", "B Eq. (37)")
-    title = "On IMDB and Yelp, one layer: embeddings follow the posterior difference"
-    statement = (
-        "Trained on reviews until convergence, to a loss of the order of 1e-1 on both datasets, the one-layer model has $⟨E_s, v⟩$ "
-        "proportional to how much more often a token occurs in positive reviews than in negative ones, and $⟨E_s, p⟩$ "
-        "proportional to the "
-        "modulus, in excellent agreement with the theory."
-    )
-    protocol = (
-        "Cleaning, stop words, stemming, BERT uncased tokens. A tenth of each class is held out, and tokens that occur fewer than 50 "
-        "times in the rest are dropped. IMDB: 50,000 reviews, 45,009 to train on. Yelp: 11,408 reviews of 1,000–1,500 characters, 10,268 "
-        "to train on, out of 21,007 pooled from public copies of parts of the dataset, with some wrong labels; as many have 1 or 2 stars "
-        "as 4 or 5, where the paper draws about as many reviews as IMDB has, without a word on classes. d = 2048, 500 epochs of AdamW, "
-        "batch 128, rate .01, decay 1e-8, rate × .1 at epochs 100 and 200, made on a GPU; their tables of tokens come with the package. "
-        "Correlations are taken over tokens with at least 200 occurrences in the training reviews, with 95% intervals over tokens, for "
-        "each seed. The paper's words ask for the loss's order at the stated settings and for rank and linear correlations of .8 at the "
-        "end. Runs at the stated settings decide if their "
-        "median loss is of the paper's order, else the kept runs with the nearest median loss that start as the theory does."
-    )
-    paper_value = "a figure; excellent agreement; loss of the order of 1e-1"
     layers, exponent = 1, -1
     as_stated = stated_bounds(-1)
-    headline = "imdb_v"
-    paper_number = "excellent agreement"
-    figures = {
-        "imdb1_seed0": FigureText(
-            "IMDB, one layer, the paper's settings, first seed: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ of "
-            "every token over its posterior difference.",
-            "Two scatter plots of all kept tokens over their posterior difference from −1 to 1, blue for tokens "
-            "of negative and red for those of positive reviews. Selection splits into two clouds, one high and "
-            "one low, on both sides of zero. Prediction leans upwards from negative at the left to positive at "
-            "the right, with a wide spread; single tokens such as worst and superb are named.",
-        ),
-        "imdb1_rate1e_3_seed0": FigureText(
-            "IMDB, one layer, rate .001, first seed: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ of every "
-            "token over its posterior difference.",
-            "Two scatter plots of all kept tokens over their posterior difference from −1 to 1, blue for tokens "
-            "of negative and red for those of positive reviews. Selection makes a rough V, lowest at common "
-            "tokens near zero. Prediction fills a tall band around zero from −80 to 80, with more red tokens at "
-            "the top and more blue ones at the bottom.",
-        ),
-        "yelp1_seed0": FigureText(
-            "Yelp, one layer, the paper's settings, first seed: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ of "
-            "every token over its posterior difference.",
-            "Two scatter plots of all kept tokens over their posterior difference from −1 to 1, blue for tokens "
-            "of negative and red for those of positive reviews. Selection makes a blunt V. Prediction fills a "
-            "tall band around zero, red tokens more at the top and blue ones more at the bottom.",
-        ),
-        "yelp1_wide_seed0": FigureText(
-            "Yelp, one layer, entries of size one at the start: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ of "
-            "every token over its posterior difference.",
-            "Two scatter plots of all kept tokens over their posterior difference from −1 to 1, blue for tokens "
-            "of negative and red for those of positive reviews. Both panels are flat clouds along zero with a few "
-            "tokens high up: neither value follows the posterior difference.",
-        ),
-        "training": FigureText(
-            "One layer: training loss (held-out loss dashed) and both rank correlations over the epochs, a colour "
-            "for each setting and a line for each seed.",
-            "Three panels over the epochs on a logarithmic axis. Losses of IMDB stay near .1 to .5 and those of "
-            "Yelp at the paper's rate fall below 1e-3 after epoch 100. The correlation of prediction starts near "
-            ".75 and falls in most settings, to about .4; that of selection moves between .2 and .5; with wide "
-            "initial entries both stay near zero.",
-        ),
-    }
     explanation = (
         "At the stated rate an AdamW step is half as long as the entries of an embedding at the start, 1/√2048 = .022, and where "
         "training on IMDB ends depends on the seed; entries of size one at the start do not help on Yelp."
@@ -349,61 +288,8 @@ class B_F3(TextRuns):
 
 class B_F14(TextRuns):
     labels = ("B Fig 1", "B Fig 4", "B Eq. (36)", "B Eq. (37)")
-    title = "On IMDB and Yelp, two layers: embeddings follow the posterior difference"
-    statement = (
-        "The two-layer model with a skip connection and layer-norm achieves a significantly smaller loss at convergence than the "
-        "one-layer model at the same settings, of the order of 1e-5 in contrast to 1e-1 on both datasets, and its embeddings still have "
-        "$⟨E_s, v⟩$ proportional to the posterior difference and $⟨E_s, p⟩$ to its modulus."
-    )
-    protocol = (
-        "Data, training and measures as for B-F3, with the two-layer model; the paper states the same settings for both. On the GPU the"
-        " products of a sequence with itself have factors rounded to 10 bits (TF32). The contrast is the number of decades by which the"
-        " two-layer model's median loss is below the one-layer model's, both at the stated settings; the paper's is 4, and 3 are asked "
-        "for."
-    )
-    paper_value = "figures; loss of the order of 1e-5, in contrast to 1e-1"
     layers, exponent = 2, -5
     as_stated = stated_bounds(-5) | {f"{source}_contrast": Bound(low=3.0) for source in SOURCES}
-    headline = "imdb_v"
-    paper_number = "proportional"
-    figures = {
-        "imdb2_seed0": FigureText(
-            "IMDB, two layers, the paper's settings, first seed: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ "
-            "of every token over its posterior difference.",
-            "Two scatter plots of all kept tokens over their posterior difference from −1 to 1, blue for tokens "
-            "of negative and red for those of positive reviews. Both are flat clouds along zero from which some "
-            "tokens of either sign stick out; prediction leans slightly upwards to the right.",
-        ),
-        "imdb2_rate3e_4_seed0": FigureText(
-            "IMDB, two layers, rate .0003, first seed: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ of every "
-            "token over its posterior difference.",
-            "Two scatter plots of all kept tokens over their posterior difference from −1 to 1, blue for tokens "
-            "of negative and red for those of positive reviews. Selection is a round cloud, slightly higher to "
-            "both sides. Prediction is a cloud that leans upwards from negative at the left to positive at the "
-            "right.",
-        ),
-        "yelp2_seed0": FigureText(
-            "Yelp, two layers, the paper's settings, first seed: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ "
-            "of every token over its posterior difference.",
-            "Two scatter plots of all kept tokens over their posterior difference from −1 to 1, blue for tokens "
-            "of negative and red for those of positive reviews. Selection is a flat cloud with a few tokens high "
-            "up. Prediction leans upwards to the right, with single tokens far out on both sides.",
-        ),
-        "yelp2_rate3e_4_seed0": FigureText(
-            "Yelp, two layers, rate .0003, first seed: selection $⟨E_s, p⟩$ and prediction $⟨E_s, v⟩$ of every "
-            "token over its posterior difference.",
-            "Two scatter plots of all kept tokens over their posterior difference from −1 to 1, blue for tokens "
-            "of negative and red for those of positive reviews. Selection is a cloud that is a little higher far "
-            "from zero. Prediction leans upwards from negative at the left to positive at the right.",
-        ),
-        "training": FigureText(
-            "Two layers: training loss (held-out loss dashed) and both rank correlations over the epochs, a "
-            "colour for each setting and a line for each seed.",
-            "Three panels over the epochs on a logarithmic axis. At the paper's rate the losses stay near .5; at "
-            "rate .0003 they fall below 1e-5 while the held-out losses rise. The correlation of prediction falls "
-            "from about .8 to .5 or less; that of selection lies between .1 and .4.",
-        ),
-    }
     words = TextRuns.words | {
         f"{source}_contrast": Words(f"{title}: powers of ten by which two layers end below one layer in loss")
         for source, title in SOURCES.items()

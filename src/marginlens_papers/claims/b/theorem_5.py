@@ -17,7 +17,7 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory.embedding_limits import EmbeddingDetails, predict_embedding_limit
 from marginlens.typing import Axes, Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
 
@@ -30,23 +30,6 @@ KEPT = [0, *np.unique(np.geomspace(1, 1000, 25).round().astype(int)).tolist()]
 
 class B_T5(Claim):
     labels = ("B Thm 5", "B Eq. (7)", "B Eq. (10)")
-    title = "Gradient flow selects the decisive tokens with maximum margin"
-    statement = (
-        "Where each sequence holds one completely positive or negative token among irrelevant ones, the ⟨cls⟩ embedding p that gradient "
-        "flow trains after one step on all embeddings diverges, selects every such token, and converges in direction, if at all, to the "
-        "max-margin solution of what it selects."
-    )
-    protocol = (
-        "24 random datasets (quick: 3) with irrelevant tokens balanced to the count: n from 6 to 24 sequences of T from 3 to 8 tokens, 2 "
-        "to 8 decisive and up to 12 irrelevant tokens; d = 2048, E and p with entries N(0, 1/d), v a random unit vector; one step with "
-        "η₀ = 10 and 100, then arc-length gradient flow to $‖p‖$ = 1000. Datasets count whose decisive tokens are "
-        "frequent enough that at "
-        "η₀ = 10 the step moves their scores by $(η₀/2)α_s$ ≥ 6/√d, six standard deviations of a random score. The direction is held "
-        "against vocabulary_svm of the flow's own selection. Beside it η₀ = 4n²T², as the theorem asks, to $‖p‖$ = 50,000, with 1000 "
-        "normalised steps of size 1 for comparison; and smaller η₀, to $‖p‖$ = 100, for the share of runs that select "
-        "as the theorem says."
-    )
-    paper_value = "–"
     expected = {
         "smallest_corr": Bound(low=0.999),
         "irrelevant_selected": Bound(low=0, high=0),
@@ -57,19 +40,6 @@ class B_T5(Claim):
         "stiff_smallest_growth": Bound(low=0.99, high=1.001),
         "stiff_smallest_corr": Bound(low=0.999),
     }
-    words = {
-        "smallest_corr": Words("Lowest cosine of $p$ with the max-margin direction of what it selects"),
-        "irrelevant_selected": Words("Runs that select an irrelevant token", Unit.COUNT),
-        "important_missed": Words("Runs that miss a decisive token", Unit.COUNT),
-        "smallest_norm": Words("Smallest norm that the flow reaches"),
-        "smallest_growth": Words("Slowest growth of the norm at the end, per unit of arc length"),
-        "stiff_smallest_norm": Words("At the theorem's $η₀ = 4n²T²$: smallest norm that the flow reaches"),
-        "stiff_smallest_growth": Words("At the theorem's $η₀$: slowest growth of the norm at the end"),
-        "stiff_smallest_corr": Words(
-            "At the theorem's $η₀$: lowest cosine with the max-margin direction of what is selected"
-        ),
-    }
-    headline = "smallest_corr"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow the flow after one step on every dataset at both rates; on some of them at the theorem's rate and at small ones."""
@@ -94,18 +64,6 @@ class B_T5(Claim):
             shares += _small_steps(*_dataset(j))
             progress.advance()
         return _finding(found, growth, stiff, {"curves": curves, "shares": np.array(shares)})
-
-    figures = {
-        "flow": FigureText(
-            "Left: distance of the flow's direction from the max-margin one over the norm. Middle: at the "
-            "theorem's step, norm of the gradient flow beside that of normalised steps. Right: share of runs that "
-            "select the decisive tokens only, for smaller first steps.",
-            "Left: lines for two step sizes fall on logarithmic axes from near 1 to below 1e-4, well under the "
-            "dashed cosine of .999. Middle: the flow's norm rises in proportion to the arc length, while "
-            "normalised steps fall behind it, most of them near 10. Right: shares with wide error bars over the "
-            "strength of the first step; the dashed line marks the strength from which on the claim's runs lie.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The cosine along the flow at both rates, the norm at the theorem's rate beside that of normalised steps, and smaller rates."""

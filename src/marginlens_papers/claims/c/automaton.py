@@ -17,7 +17,7 @@ from marginlens.nexttoken.automaton import TIE, TieBreak
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.typing import Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 SEED = 3
 RADII = np.array([4.0, 15.0, 60.0, 240.0, 1e4, 1e6])
@@ -39,25 +39,6 @@ CONSTANT_STEPS = 20_000
 
 class C_A(Claim):
     labels = ("C Abstract", "C Thm 2", "C Thm 3")
-    title = "The trained layer is an automaton"
-    statement = (
-        "Trained on next tokens, self-attention retrieves from a sequence the tokens of the component with the highest priority and "
-        "mixes them in fixed proportions: its output tends to a closed form that needs the data alone and no training. On training "
-        "sequences that is made of $W^mm$ and $W^cyc$; on new ones, where tokens of different components may have equal heights, of the "
-        "path's constant term too."
-    )
-    protocol = (
-        "Random datasets of four shapes, acyclic and cyclic, fewer and more tokens than dimensions (redrawn where Graph-SVM is "
-        "infeasible, and counted). Closed form: NextTokenAutomaton.fit. Trained: the minimiser of the log-loss over balls up to norm "
-        "1e6; gradient descent from zero, with normalised steps beyond norm 200 on acyclic data and with 20,000 constant steps of one "
-        "over the smoothness on cyclic data. Compared by total variation on every training sequence, and for the minimiser on as many "
-        "new sequences of random tokens that end in a token the data know. Control: the spread by $W^cyc$ alone, "
-        "without the constant term. Beside them one-hot tokens, 12 random sequences of 4 over 6, drawn again until two tokens of equal "
-        "height are told apart by a direction $W_1$ along which the path grows like log R alone: $s + log s$ must then grow like log R, "
-        "s being the logit gap of the two, less that of the constant terms, over that in $W_1$, between minimisers of norm 1e3 and "
-        "1e6 over the margin."
-    )
-    paper_value = "–"
     expected = {
         "largest_variation_at_norm_240": Bound(high=1e-3),
         "mean_variation_on_new_sequences": Bound(high=1e-4),
@@ -69,27 +50,6 @@ class C_A(Claim):
         "slow_smallest_pace": Bound(low=0.99),
         "slow_largest_pace": Bound(high=1.01),
     }
-    words = {
-        "largest_variation_at_norm_240": Words(
-            "Training sequences: largest total variation between layer and automaton at norm 240"
-        ),
-        "mean_variation_on_new_sequences": Words("New sequences: mean total variation at norm $10⁶$"),
-        "largest_variation_on_new_sequences": Words("New sequences: largest total variation at norm $10⁶$"),
-        "largest_variation_of_acyclic_descent": Words("Acyclic data, trained by descent: largest total variation"),
-        "median_variation_of_cyclic_descent": Words("Cyclic data, trained by descent: median total variation"),
-        "retrieves_the_label_component": Words(
-            "Datasets on which the automaton retrieves exactly the label's component",
-            Unit.SHARE,
-        ),
-        "smallest_norm": Words("Smallest norm of a trained layer"),
-        "slow_smallest_pace": Words(
-            "One-hot tokens that a slow term decides: least growth of $s + log s$ over that of $log R$"
-        ),
-        "slow_largest_pace": Words(
-            "One-hot tokens that a slow term decides: largest growth of $s + log s$ over that of $log R$"
-        ),
-    }
-    headline = "largest_variation_at_norm_240"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Build every dataset's automaton, train the layer on it, and compare the two sequence by sequence."""
@@ -165,18 +125,6 @@ class C_A(Claim):
         )
         arrays = {"variation": variation, "fresh": new_mean, "shape": np.array(shape_of), "example": _example()}
         return Finding(measured, numbers, arrays)
-
-    figures = {
-        "automaton": FigureText(
-            "Left: total variation between the trained layer and its closed-form automaton over the norm of $W$. "
-            "Right: next-token probabilities of layers of growing norm beside those of the automaton, for six "
-            "training sequences.",
-            "Left: medians with bands for four shapes of data fall steeply on logarithmic axes, to rounding at "
-            "norm 240; the dashed mean over new sequences falls more slowly, to below 1e-4 at norm 1e6. Right: "
-            "stacked bars in groups; with growing norm the layer's bars come to look like the automaton's, one "
-            "colour for a single retrieved token or a fixed mix of two.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Total variation over the norm, and one dataset's next-token probabilities beside the automaton's."""

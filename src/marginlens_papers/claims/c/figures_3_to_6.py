@@ -28,7 +28,7 @@ from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.sweeps import Plan, sweep
 from marginlens.theory.implicit_bias import ON_SEQUENCES
 from marginlens.typing import BoolArray, Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims.c.training_curves import (
     GLOBAL,
     RULES,
@@ -61,28 +61,7 @@ OWN_BAR = 0.995  # for the mean correlation at 4,000 steps, before many trials w
 
 class C_F3(Claim):
     labels = ("C Fig 3", "C Thm 3")
-    title = "On acyclic data descent converges to Graph-SVM"
-    statement = (
-        "Trained by gradient descent on acyclic data with the log-loss and C Eᵀ = I, the weights W grow without bound and their "
-        "direction converges to the Graph-SVM solution $W^mm$."
-    )
-    protocol = (
-        "K = d = 8, n = 4, T = 6; normalised steps of .01. The text's form decides: tokens drawn with replacement, the label is the "
-        "token highest in one random order, W(0) = 0. A sweep of 10,000 trials runs for 4,000 steps, because the mean of a hundred is "
-        "uncertain by .0003, and one of 100 for 100,000. Beside it 100 trials in the form of the authors' code: no token twice in a "
-        "sequence, random labels drawn again until no tokens tie, W(0) uniform in ±1/√d. Every trial counts. The bar of .9995 is "
-        "ours. At 4,000 steps the bound is the paper's .99, and was .995 until many trials were seen. Normalised steps are the figure's, "
-        "not the theorem's: C-T3 takes constant ones."
-    )
-    paper_value = "> .99 after 4,000 steps (.9927 in the figure)"
     expected = {"corr_at_4000": Bound(low=0.99), "corr_at_100000": Bound(low=0.9995), "undefined": Bound(high=0)}
-    words = {
-        "corr_at_4000": Words("Mean correlation with $W^mm$ after 4,000 steps"),
-        "corr_at_100000": Words("Mean correlation with $W^mm$ after 100,000 steps"),
-        "undefined": Words("Trials in which $W^mm$ is zero or does not exist", Unit.COUNT),
-    }
-    headline = "corr_at_4000"
-    paper_number = "> .99 (.9927 in the figure)"
     runs = (Run(ON_SEQUENCES, NormalizedGD(0.01)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -124,16 +103,6 @@ class C_F3(Claim):
             {"steps": steps, "text": text, "code_steps": coded.steps, "code": code.corr},
             note=_acyclic_note(at_4000) if paper else "",
         )
-
-    figures = {
-        "correlation": FigureText(
-            "Acyclic data: correlation of $W$ with $W^mm$ over the steps, and what it lacks to one; mean with the "
-            "10th to 90th percentile for the text's form, mean for the code's form.",
-            "Left: from about .8 the mean correlation rises to nearly one at the dotted line at 4,000 steps, "
-            "where the paper's figure ends; the dashed code's form starts at zero and joins it. Right: one minus "
-            "the correlation falls from .2 to 1e-5 at 100,000 steps on logarithmic axes.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The correlation with W^mm over the steps, and what is missing from one."""
@@ -201,21 +170,6 @@ CYCLIC_STEPS = 40_000
 
 class C_F4(Claim):
     labels = ("C Fig 4", "C Thm 3")
-    title = "On cyclic data descent finds Graph-SVM and the cyclic correction"
-    statement = (
-        "Trained by gradient descent on any data with the log-loss and C Eᵀ = I, the direction of W converges to the Graph-SVM solution "
-        "$W^mm$, and its part in $S_cyc$ to the finite correction $W^cyc$."
-    )
-    protocol = (
-        "K = 6, d = 8, n = 6, T = 4; normalised steps of .01; 100 trials, every one counted: none may be without a $W^mm$ or a finite "
-        "$W^cyc$. The text's form decides: tokens drawn with replacement, each label a random token of its sequence, drawn again until "
-        "some tokens tie, W(0) = 0. Beside it the form of the authors' code: no token twice in a sequence, W(0) uniform in ±1/√d, and "
-        "$W^cyc$ trained on the cyclic subset for as many steps. Everywhere else $W^cyc$ is the converged one, with a "
-        "gradient of at most "
-        "1e-10. The runs go on to 40,000 steps; 4,000 decide. Normalised steps are the figure's, not the theorem's: C-T3 takes constant "
-        "ones."
-    )
-    paper_value = "corr ≈ .987, distance < .01"
     expected = {
         "corr_at_4000": Bound(low=0.987),
         "distance_at_4000": Bound(high=0.01),
@@ -223,15 +177,6 @@ class C_F4(Claim):
         "undefined": Bound(high=0),
         "code_undefined": Bound(high=0),
     }
-    words = {
-        "corr_at_4000": Words("Mean correlation with $W^mm$ after 4,000 steps"),
-        "distance_at_4000": Words("Mean distance $‖Π(W) − W^cyc‖$ after 4,000 steps"),
-        "infinite": Words("Trials whose $W^cyc$ is infinite", Unit.COUNT),
-        "undefined": Words("Trials in which $W^mm$ is zero or does not exist", Unit.COUNT),
-        "code_undefined": Words("The same in the code's form", Unit.COUNT),
-    }
-    headline = "corr_at_4000"
-    paper_number = "≈ .987"
     runs = (Run(ON_SEQUENCES, NormalizedGD(0.01)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -284,16 +229,6 @@ class C_F4(Claim):
         }  # fmt: skip
         return Finding(measured, numbers, arrays, note)
 
-    figures = {
-        "convergence": FigureText(
-            "Cyclic data: correlation of $W$ with $W^mm$ over the steps, and distance of its cyclic part from "
-            "$W^cyc$, in the text's and in the code's form.",
-            "Left: the mean correlation rises from about .77 to nearly one, the dashed code's form from zero. "
-            "Right: the mean distance stays near .3, falls steeply between 100 and 1,000 steps and ends on the "
-            "dash-dotted level of half a step, .005.",
-        ),
-    }
-
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Correlation and distance over the steps."""
         arrays = finding.arrays
@@ -342,12 +277,6 @@ LOCAL_CORR = {
 
 class C_F5(Claim):
     labels = ("C Fig 5", "C §6")
-    title = "With the squared loss descent follows the local Graph-SVM"
-    statement = (
-        "With the squared loss and a general head, the direction of W converges to the Graph-SVM solution of the pseudo-graphs, which "
-        "the tokens selected by the trained W make, and not to that of the graphs which the labels make. The distance to the local "
-        "correction remains zero: each sequence selects one token."
-    )
     protocol = (
         "K = d = 8, n = 4, T = 6, head C = E (unit embeddings, so Assumption 3 holds), normalised steps of .1, 100 trials; the paper "
         "does not state the number of steps, here 4,000. A token is selected when its attention at the end exceeds .01. Three series: "
@@ -361,7 +290,6 @@ class C_F5(Claim):
         f"often as a share of {ZERO_SHARE:g} allows at the level {ZERO_LEVEL:g}, whatever the number of trials. What the "
         "paper says of its figure is asked of every series."
     )
-    paper_value = "local > .99, global ≈ .7; local distance 0"
     expected = {
         "gap_where_differing": Bound(low=0.25),
         "paced_corr": Bound(low=0.999),
@@ -406,8 +334,6 @@ class C_F5(Claim):
             Unit.SHARE,
         ),
     }
-    headline = "code_local_corr"
-    paper_number = "> .99"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train on the three kinds of data and compare the weights with both kinds of graph."""
@@ -444,16 +370,6 @@ class C_F5(Claim):
         )
         arrays = {"steps": text.runs.steps, **{name: result.curves for name, result in found.items()}}
         return Finding(measured, numbers, arrays, note=_squared_note(found, paced, zero))
-
-    figures = {
-        "local": FigureText(
-            "Squared loss: correlation with the local (red) and the global (blue) Graph-SVM solution, and "
-            "distance from their corrections, the local one made by two rules; three series of data.",
-            "Three panels over the steps. Left: local correlations rise to near one in all series; global ones "
-            "level off between .6 and .9. Middle and right: the distance from the global correction grows without "
-            "end, while that from the local one ends at a tenth or less in every series, by either rule.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Correlation over the steps, global and local, and the distance with the local correction by either rule."""
@@ -567,26 +483,6 @@ ONE_STEP = 0.1  # normalised steps circle a correction within one of them
 
 class C_F6(Claim):
     labels = ("C Fig 6", "C §6")
-    title = "With cross-entropy descent follows the local Graph-SVM and correction"
-    statement = (
-        "With cross-entropy and a general head, several tokens of a sequence may stay selected. The direction of W converges to the "
-        "Graph-SVM solution of the pseudo-graphs, and its part in their cyclic subspace to the local correction; the global ones stay "
-        "far."
-    )
-    protocol = (
-        "K = d = 8, n = 4, T = 6, head C = E (unit embeddings, so Assumption 3 holds), normalised steps of .1, 100 trials; the paper "
-        "does not state the number of steps, here 4,000. A token is selected when its attention at the end exceeds .01. Three series: "
-        "the text's, with W(0) = 0, on any dataset, that is labels drawn at random from their sequence, and on data drawn again until "
-        "some tokens tie; and the data, start and corrections of the authors' code: no token twice in a sequence, cyclic, W(0) uniform "
-        "in ±1/√d, corrections trained on the cyclic subset for as many steps. The text's corrections are minimised from zero to a "
-        "gradient of 1e-10; where one is infinite the distance to it is infinite too: such trials are counted, and left out of the mean, "
-        "which favours the global side. The local correction is made by both rules: of the pseudo-graph a sequence keeps its label's "
-        "component (Eqs (4) and (5), and the code), or the component of what it selects. Every trial counts. What must hold is "
-        "that W follows the local solution in the text's series and ends within one step of the local correction by the selected "
-        "component; the ratio to the global distance, which grows with the steps, is shown and not judged. The paper's own "
-        "numbers are asked of all series, distances within a tenth."
-    )
-    paper_value = "local > .99 in the text (.9886 in the figure); distance around 9.59 global, .09 local"
     expected = {
         "local_corr": Bound(low=0.985),
         "cyclic_local_corr": Bound(low=0.985),
@@ -617,8 +513,6 @@ class C_F6(Claim):
         "code_global_distance": Words("Code's series: mean distance from the global correction"),
         "undefined": Words("Trials without a solution to compare with", Unit.COUNT),
     }
-    headline = "local_corr"
-    paper_number = "> .99 (.9886 in the figure)"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train on the three kinds of data and compare the weights with both kinds of graph."""
@@ -654,16 +548,6 @@ class C_F6(Claim):
         )
         arrays = {"steps": text.runs.steps, **{name: result.curves for name, result in found.items()}}
         return Finding(measured, numbers, arrays, note)
-
-    figures = {
-        "local": FigureText(
-            "Cross-entropy: correlation with the local (red) and the global (blue) Graph-SVM solution, and "
-            "distance from their corrections, the local one made by two rules; three series of data.",
-            "Three panels over the steps. Left: local correlations rise to near one in all series; global ones "
-            "level off or turn down, the lowest to about .6. Middle and right: the distance from the global "
-            "correction grows without end; that from the local one comes down to a tenth and less in most series.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Correlation over the steps, global and local, and the distance with the local correction by either rule."""

@@ -20,7 +20,7 @@ from marginlens.risk.next_token_heads import NextTokenHead
 from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.svm.graph import graph_svm
 from marginlens.typing import Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 SEED = 19
 STEPS = 100
@@ -29,21 +29,6 @@ BEYOND = 8.0  # the control's step, times the inverse of the sharp constant
 
 class C_L(Claim):
     labels = ("C Eq. (19)", "C Eq. (23)", "C Lemma 5", "C Lemma 6")
-    title = "The gradient's formula, its Lipschitz constant, descent, and the pull towards $W^mm$"
-    statement = (
-        "Under the log-loss and C Eᵀ = I the gradient is the sum of $s_it$ ($x_it − e_y$) x̄ᵀ over the tokens that "
-        "differ from the label, it "
-        "is Lipschitz with L = 2 $√T_max ‖E‖⁴$, steps up to 1/L lower the risk by at least η/2 $‖∇L‖²$ each, and "
-        "$W^mm$ is a direction of "
-        "descent at every W."
-    )
-    protocol = (
-        "Random datasets with K, d and n from 2 to 8, lengths up to 7, tokens repeated. The formula against central differences of the "
-        "risk and against the matrix form of Eq. (19); L on pairs of points at distances from 1e-3 to 1e2, half of them along the "
-        "direction of largest curvature; 100 steps of plain descent with η = 1/L and, as a control, eight times the inverse of the sharp "
-        "constant; Lemma 6 at points of norm up to 1e4 on acyclic data and up to 10 on cyclic data, where rounding can tell."
-    )
-    paper_value = "–"
     expected = {
         "gradient_against_differences": Bound(high=1e-7),
         "gradient_against_matrix_form": Bound(high=1e-11),
@@ -54,24 +39,6 @@ class C_L(Claim):
         "lemma_5_smallest_ratio_beyond": Bound(high=0.99),
         "lemma_6_violations": Bound(high=0),
     }
-    words = {
-        "gradient_against_differences": Words(
-            "Largest relative difference of the gradient's formula from differences of the risk"
-        ),
-        "gradient_against_matrix_form": Words("Largest relative difference from the matrix form of Eq. (19)"),
-        "printed_form_of_eq_19": Words(
-            "Smallest relative error of the last line of Eq. (19) as it is printed (a slip: its sum vanishes)"
-        ),
-        "largest_share_of_L": Words("Largest slope of the gradient met, as a fraction of $L$"),
-        "largest_share_of_sharp_L": Words("Largest slope of the gradient met, as a fraction of our sharper constant"),
-        "lemma_5_smallest_ratio": Words(
-            "Lemma 5: smallest decrease of the risk over the promised one, with steps $1/L$"
-        ),
-        "lemma_5_smallest_ratio_beyond": Words("Control, far longer steps: smallest decrease over the promised one"),
-        "lemma_6_violations": Words("Lemma 6: points at which $W^mm$ is no direction of descent", Unit.COUNT),
-    }
-    headline = "gradient_against_differences"
-    paper_number = "exact"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Measure the four statements on random datasets."""
@@ -124,18 +91,6 @@ class C_L(Claim):
             "$√T_max$ too large. The proof of Lemma 6 writes −1 where the constraint gives at most −1."
         )
         return Finding(measured, numbers, arrays, note)
-
-    figures = {
-        "smoothness": FigureText(
-            "Left: slopes of the gradient between pairs of points, over the paper's $L$ and over our sharper "
-            "constant. Middle: decrease of the risk over Lemma 5's promise. Right: cosines of descent with "
-            "$W^mm$.",
-            "Left: histogram outlines on a logarithmic axis; slopes over L end well below the dashed line at 1, "
-            "those over the sharper constant just reach it. Middle: with steps 1/L all decreases lie at or right "
-            "of the dashed 1, at almost 2; with far longer steps (grey) many lie left of it. Right: all cosines "
-            "of Lemma 6 are positive.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How much of the Lipschitz constants is used, how much of Lemma 5's promise, and the cosines of Lemma 6."""

@@ -11,7 +11,7 @@ import numpy as np
 import marginlens as ml
 from marginlens.nexttoken import HeldOutScores, NextTokenAutomaton, score_held_out
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 SEED = 31
 WINDOW, VOCABULARY, HELD_OUT = 3, 30, 0.2
@@ -24,20 +24,6 @@ TRIGRAM = "trigram of all of the text"
 
 class C_H(Claim):
     labels = ("C Abstract",)
-    title = "What the automaton predicts of held-out text, and what it lacks"
-    statement = (
-        "The trained layer reads which tokens a window holds, how often, and which comes last, but not their order. So its limit "
-        "leads n-grams with backoff where order says nothing, and falls behind them where it says something, as in real text."
-    )
-    protocol = (
-        "Two generated texts over 30 tokens, the last fifth held out, windows of 3. In the first, the next token repeats the one at "
-        "distance 1, 2 or 3 with probability .05, .6 and .15 and is random otherwise. On windows of three different tokens a rule that "
-        "reads only their set and the last one cannot tell distance 2 from 3, by symmetry in the names; a trigram can. In the second, a "
-        "layer with random weights draws the next token from the window, with the same noise. The table of tiny Shakespeare was made by "
-        "`marginlens graph --held-out 0.1 --json` and comes with the package. N-grams back off by Witten and Bell, are learned from the "
-        "same text, and choose among the window's tokens too."
-    )
-    paper_value = "–"
     expected = {
         "errors_above_the_bound_without_order": Bound(high=4.0),
         "errors_of_the_trigram_below_its_limit": Bound(high=4.0),
@@ -45,20 +31,6 @@ class C_H(Claim):
         "lead_of_the_automaton": Bound(low=0.005),
         "log_loss_above_the_best_n_gram": Bound(high=-0.02),
     }
-    words = {
-        "errors_above_the_bound_without_order": Words(
-            "Text with order: accuracy of the automaton above the bound for rules without order, in standard errors"
-        ),
-        "errors_of_the_trigram_below_its_limit": Words(
-            "Text with order: accuracy of the trigram below its limit, in standard errors"
-        ),
-        "lead_of_the_trigram": Words("Text with order: lead of the trigram over the automaton in accuracy", Unit.SHARE),
-        "lead_of_the_automaton": Words("Text of a layer: lead over the best n-gram in accuracy", Unit.SHARE),
-        "log_loss_above_the_best_n_gram": Words(
-            "Text of a layer: log-loss of the automaton above that of the best n-gram, 1% uniform in each"
-        ),
-    }
-    headline = "lead_of_the_trigram"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Score the automaton and n-grams on both generated texts, and read the table of the real one."""
@@ -90,15 +62,6 @@ class C_H(Claim):
         tables = {name: {rule: score.accuracy for rule, score in held.scores.items()} for name, held in found.items()}
         tables["shakespeare"] = {row["rule"]: row["accuracy"] for row in real}
         return Finding(measured, numbers, tables)
-
-    figures = {
-        "held-out": FigureText(
-            "Accuracy on held-out windows of 3 of the automaton and of n-grams: a text in which the order of tokens decides, the text of a "
-            "layer, and characters of tiny Shakespeare.",
-            "Three groups of five bars. The automaton's bar is far below those of trigram and 4-gram where order decides, below them on "
-            "tiny Shakespeare, and the longest on the text of a layer.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Bars of accuracy by rule, a group for each text."""

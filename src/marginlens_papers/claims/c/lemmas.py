@@ -28,7 +28,7 @@ from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.status import Status
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.typing import Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.drawing import level
 
 FEASIBILITY_SEED = 31
@@ -89,23 +89,6 @@ SETTINGS = (
 
 class C_L1(Claim):
     labels = ("C Lemma 1",)
-    title = "On acyclic data no finite W reaches the smallest risk; R $W^mm$ does in the limit"
-    statement = (
-        "On acyclic data with a decreasing loss, labels in their sequences and a head under which each label scores highest, every "
-        "finite W has a risk above L* = mean $ℓ(c_yᵀ e_y)$, and $L(R W^mm)$ tends to L* where Acyc-SVM is feasible."
-    )
-    protocol = (
-        "Random acyclic data (K, d, n, T) = (8, 8, 4, 6), (6, 12, 5, 5) and (10, 5, 6, 6), the last with more tokens than dimensions, "
-        "where Acyc-SVM is feasible. Five losses and heads under Assumptions 1 to 3. At random W of norm 1e-2 to 10, "
-        "and at r $W^mm$ with "
-        "noise, r up to 15, the excess L(W) - L* is formed by softmax and subtraction, and must be positive at every one; beyond that "
-        "subtraction leaves rounding. The control, which must fail, scores the label lowest and other tokens highest, against Assumption "
-        "3. In logarithms the excess is a sum of positive terms: at random W of norm 1e-2 to 1e4, where it must agree with subtraction "
-        "up to norm 10, and at R $W^mm$ for R up to 1e5, where it must be c $e^-R$ with margin one: its slope over R "
-        "from 1e4 on, and its "
-        "constant c against the sum of share · |ℓ'| · score gap · multiplicity over the pairs with logit gap one."
-    )
-    paper_value = "–"
     expected = {
         "subtracted_not_above": Bound(high=0),
         "control_not_above_share": Bound(low=0.99),
@@ -113,20 +96,6 @@ class C_L1(Claim):
         "largest_slope_error": Bound(high=4e-5),
         "largest_constant_error": Bound(high=1e-6),
     }
-    words = {
-        "subtracted_not_above": Words("Random matrices whose risk is not above $L*$", Unit.COUNT),
-        "control_not_above_share": Words(
-            "Control against Assumption 3: matrices whose risk is not above $L*$",
-            Unit.SHARE,
-        ),
-        "largest_disagreement_with_subtraction": Words(
-            "Largest difference between the excess risk in logarithms and by subtraction"
-        ),
-        "largest_slope_error": Words("Largest difference from $−1$ of the slope of the log excess along $R W^mm$"),
-        "largest_constant_error": Words("Largest relative error of the predicted constant $c$ in $c e^(−R)$"),
-    }
-    headline = "subtracted_not_above"
-    paper_number = "$0$"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """The excess risk at random matrices and along the max-margin direction, for every setting and dataset."""
@@ -199,17 +168,6 @@ class C_L1(Claim):
             f"at {np.mean(vanished):.0%} of these R. {missed} drawn datasets had no Acyc-SVM solution and were passed over."
         )
         return Finding(measured, numbers, arrays)
-
-    figures = {
-        "excess": FigureText(
-            "Left: excess risk along $R W^mm$, relative to $c e^(−R)$, for five losses and heads. Right: excess "
-            "risk at random matrices, over their norm.",
-            "Left: five median curves with bands start below zero at R = 1, bump up near R = 5 and settle on the "
-            "dashed zero from R = 20 on. Right: a cloud of dots; up to norm 10 the log excess lies around zero, "
-            "beyond it spreads upwards for the log-loss and stays level for bounded losses, with a few dots far "
-            "below.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How the excess along W^mm settles on c e^-R, and the excess at random matrices."""
@@ -288,27 +246,6 @@ SHOWN = (  # what the figure shows
 
 class C_L2(Claim):
     labels = ("C Lemma 2", "C Def 3")
-    title = "The cyclic correction is orthogonal to the max-margin matrix"
-    statement = (
-        "The minimum-norm minimiser $W^cyc$ of the risk over the cyclic subset lies in $S_cyc$, the Graph-SVM solution "
-        "$W^mm$ is orthogonal to "
-        "$S_cyc$, and so $⟨W^cyc, W^mm⟩$ = 0."
-    )
-    protocol = (
-        "200 random cyclic datasets, 40 of each of five shapes, two of them with fewer dimensions than tokens; log-loss with C Eᵀ = I. "
-        "Datasets whose Graph-SVM is infeasible, or in which $W^mm$ or $W^cyc$ is zero, do not meet the lemma's "
-        "assumption; they are counted "
-        "and drawn again. $W^cyc$ is minimised within $S_cyc$ to a gradient of 1e-10 at most. That it lies there and is the shortest "
-        "minimiser of all is checked without $S_cyc$: the risk over the cyclic subset is minimised by L-BFGS over all "
-        "matrices, from zero "
-        "and from a random start as long as $W^cyc$. The first minimiser must be $W^cyc$, with nothing outside the "
-        "span of the generators "
-        "$(e_j - ē)e_kᵀ$; the second must not be shorter. The curvature in $S_cyc$ is positive, and a random step as long as $W^cyc$ and "
-        "orthogonal to $S_cyc$ leaves the risk as it is. $W^mm$ is compared with every generator by its cosine with "
-        "it. All deviations are "
-        "relative to the norms; the inner product also stands unscaled."
-    )
-    paper_value = "exact"
     expected = {
         "free_outside": Bound(high=_OUTSIDE_BAR),
         "free_distance": Bound(high=_FREE_BAR),
@@ -320,22 +257,6 @@ class C_L2(Claim):
         "risk_change": Bound(high=_BAR),
         "smallest_curvature": Bound(low=1e-8),
     }
-    words = {
-        "free_outside": Words("Part of the free minimiser outside $S_cyc$, relative"),
-        "free_distance": Words("Distance of the free minimiser from $W^cyc$, relative"),
-        "shorter_minimisers": Words(
-            "Minimisers from random starts that are shorter than $W^cyc$",
-            Unit.COUNT,
-        ),
-        "mm_inside": Words("Largest cosine of $W^mm$ with a generator of $S_cyc$"),
-        "cosine": Words("Largest cosine of $W^cyc$ and $W^mm$"),
-        "inner_product": Words("Largest inner product $⟨W^cyc, W^mm⟩$, unscaled"),
-        "gradient": Words("Largest gradient of the risk left at $W^cyc$"),
-        "risk_change": Words("Largest change of the risk by a step across $S_cyc$, relative"),
-        "smallest_curvature": Words("Smallest curvature of the risk within $S_cyc$"),
-    }
-    headline = "cosine"
-    paper_number = "$0$"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Solve both problems on every dataset and measure how far they are from orthogonal."""
@@ -371,15 +292,6 @@ class C_L2(Claim):
             f"{infeasible} infeasible, {trivial} with $W^mm$ or $W^cyc$ zero."
         )
         return Finding(measured, numbers, {"table": table, "each": each})
-
-    figures = {
-        "orthogonality": FigureText(
-            "How far each dataset is from exact orthogonality, in three ways, for five shapes of data.",
-            "Scatter plot with five groups of markers on a logarithmic axis. Nearly all lie between 1e-19 and "
-            "1e-14, far below the dotted bar of the claim at 1e-10; of the largest shape two or three reach "
-            "further up, one to just below the bar.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The three deviations of every dataset, shape by shape, below the bar."""
@@ -490,19 +402,6 @@ LOG = LogLoss()
 
 class C_L3(Claim):
     labels = ("C Lemma 3", "C Thm 4", "C Eq. (24)")
-    title = "The log-loss is convex in W, strictly on $S_cyc$, and has no finite critical point"
-    statement = (
-        "Under the log-loss and C Eᵀ = I the training risk is convex in W and strictly convex on $S_cyc$. Where $W^mm$ "
-        "is not zero no finite "
-        "W has a zero gradient, and gradient descent with steps up to 1/L diverges."
-    )
-    protocol = (
-        "Random cyclic datasets (K from 3 to 6, d from 2 to 5, n from 5 to 15, T = 4). Risks at points between random pairs; spectra of "
-        "Hessians from differences of exact gradients, on the whole space and on $S_cyc$, and against Eq. (24). Controls that must fail: "
-        "the squared loss, and the log-loss with the general head $c_y = e_y$ + 2 $ē/‖ē‖²$. Theorem 4: plain descent with η = 1/L for "
-        "100,000 steps (quick: 10,000)."
-    )
-    paper_value = "–"
     expected = {
         "largest_excess_over_the_chord": Bound(high=1e-13),
         "share_above_the_chord_squared_loss": Bound(low=0.01),
@@ -513,29 +412,6 @@ class C_L3(Claim):
         "norms_that_do_not_grow": Bound(high=0),
         "gradients_that_do_not_shrink": Bound(high=0),
     }
-    words = {
-        "largest_excess_over_the_chord": Words("Largest excess of the risk over a chord, relative"),
-        "share_above_the_chord_squared_loss": Words(
-            "Control, squared loss: points above their chord",
-            Unit.SHARE,
-        ),
-        "share_above_the_chord_general_head": Words(
-            "Control, general head: points above their chord",
-            Unit.SHARE,
-        ),
-        "smallest_eigenvalue": Words("Smallest eigenvalue of the Hessian over the largest, on all matrices"),
-        "hessian_against_eq_24": Words("Largest relative difference of the Hessian from Eq. (24)"),
-        "smallest_eigenvalue_on_S_cyc": Words("Smallest eigenvalue over the largest, on $S_cyc$"),
-        "norms_that_do_not_grow": Words(
-            "Theorem 4: times the norm does not grow between the last recorded steps",
-            Unit.COUNT,
-        ),
-        "gradients_that_do_not_shrink": Words(
-            "Theorem 4: times the gradient does not shrink between the last recorded steps",
-            Unit.COUNT,
-        ),
-    }
-    headline = "largest_excess_over_the_chord"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Hold chords, spectra and long runs of plain descent against the two statements."""
@@ -599,17 +475,6 @@ class C_L3(Claim):
             "rank": np.array(found["rank"]),
         }
         return Finding(measured, numbers, {**arrays, "steps": steps, "norms": norms, "slopes": slopes})
-
-    figures = {
-        "convexity": FigureText(
-            "Left: risk between two points less the chord, for the log-loss and two controls. Middle: smallest "
-            "eigenvalue of the Hessian on $S_cyc$ and on all matrices. Right: norm of $W$ along plain descent.",
-            "Left: histogram outlines; the log-loss lies at or left of the dashed zero, both controls reach "
-            "beyond it. Middle: on S_cyc the smallest eigenvalue is between .01 and 1 times the largest for "
-            "nearly all, on all matrices it is mostly rounding near 1e-13. Right: lines of the norm rise over the "
-            "steps on a logarithmic axis, ever faster on it.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Chords for the log-loss and the two controls, spectra on S_cyc, and the growth of the norm."""

@@ -18,7 +18,7 @@ from marginlens.status import Status
 from marginlens.svm import graph_svm
 from marginlens.theory.implicit_bias import ON_SEQUENCES
 from marginlens.typing import Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map
 
 SEED = 71
@@ -50,12 +50,6 @@ CHECKED = {  # all but the last have a memory that is short enough, if any
 
 class C_O(Claim):
     labels = ("C Thm 3",)
-    title = "Other optimizers on next tokens: each goes to the Graph-SVM of its own norm"
-    statement = (
-        "C Thm 3 is about gradient descent and the Frobenius norm. Sign descent, spectral descent, Muon and Adam drive W to the largest "
-        "margin of Graph-SVM in their own norm on acyclic data, while their memory is short enough. On cyclic data constant steps spend "
-        "themselves on circling $W^cyc$, where the gradient does not vanish, and the margin grows far more slowly."
-    )
     protocol = (
         "Acyclic data with K = d = 8, n = 4, T = 6 and cyclic data with K = 6, d = 8, n = 6, T = 4 whose Graph-SVM is feasible, "
         f"8 datasets each; constant steps from zero with ηγ = {STEP:g}, 1,000 of them (Muon, with momentum .95 and look-ahead: "
@@ -64,10 +58,8 @@ class C_O(Claim):
         "data of W without its part in $S_cyc$. Reported, with no bound: how far that part is from $W^cyc$ in the end, in units of the "
         "step, and how it grew over the last half. Bars were set after pilots on seeds 951 and 952."
     )
-    paper_value = "beyond the paper, whose theorem is about gradient descent"
     expected = {name: bound for name, (bound, _) in CHECKED.items()}
     words = {name: Words(sentence) for name, (_, sentence) in CHECKED.items()}
-    headline = "own_share_acyclic_sign"
     runs = tuple(Run(ON_SEQUENCES, make(1.0)) for _, make in OPTIMIZERS.values())
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -99,15 +91,6 @@ class C_O(Claim):
         numbers |= _numbers(tables)
         numbers["largest_pace_on_cyclic_data"] = max(numbers[f"pace_cyclic_{name}"] for name in OPTIMIZERS)
         return Finding(_sentence(numbers), numbers, {"tables": tables})
-
-    figures = {
-        "table": FigureText(
-            "Mean share of the best Graph-SVM margin in three norms, for six optimizers.",
-            "Two heat maps of six optimizers by three norms. Acyclic data: each has nearly one in its own norm and less in the others, but "
-            "for Adam with β = (.9, .999), at about .66. Cyclic data: .89 for normalised descent, .6 or less for the others.",
-            brightness_speaks=True,
-        )
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The tables of shares, for both kinds of data."""

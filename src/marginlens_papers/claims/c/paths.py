@@ -15,7 +15,7 @@ from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk.next_token_heads import NextTokenHead, as_head
 from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.typing import Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.c.lemmas import SETTINGS, Setting, feasible_data
 from marginlens_papers.lemmas.next_token_law import path_law
 
@@ -29,24 +29,6 @@ CONVEX, GENERAL = SETTINGS[0], (SETTINGS[2], SETTINGS[3])
 
 class C_T1(Claim):
     labels = ("C Thm 1", "C Algo-RP")
-    title = "The regularisation path of acyclic data converges to $W^mm$ in direction"
-    statement = (
-        "On acyclic data with a feasible Acyc-SVM and Assumptions 1 to 3, the matrix of smallest risk among all up to the norm R "
-        "converges in direction to the solution of Acyc-SVM as R grows."
-    )
-    protocol = (
-        "Random acyclic data (K, d, n, T) = (8, 8, 4, 6), (6, 12, 5, 5) and (10, 5, 6, 6) where Acyc-SVM is feasible; R from 1 to 1e5 "
-        "over the margin. The log-loss with C Eᵀ = I, whose risk is convex; and, on fewer data, ℓ(u) = −u and ℓ(u) = e⁻ᵘ with the head C "
-        "= E, which obeys Assumption 3 and makes the risk nonconvex: there the search starts from the max-margin direction, from the "
-        "radius before and, up to logits of 64, from 12 random matrices, and the lowest end is taken. That it is the lowest of all is "
-        "not proved, and not needed: a matrix of norm R has some logit gap of at most R · margin, which bounds every risk in the ball "
-        "from below, and what is not above the risk found must then lie within the distance √(2κ/(R · margin)) of the "
-        "direction of $W^mm$, "
-        "κ being the logarithm of found excess over bound. This certificate covers the true minimiser. Minima are compared by the "
-        "logarithm of the excess risk, which reaches $e^-100000$. The slope of log distance against log R is fitted from R = 1e3/margin "
-        "on. Every point is checked by its KKT residual."
-    )
-    paper_value = "–"
     expected = {
         "smallest_corr_at_largest_radius": Bound(low=0.999),
         "slowest_slope": Bound(high=-0.8),
@@ -56,21 +38,6 @@ class C_T1(Claim):
         "outside_their_certificate": Bound(high=0),
         "largest_kkt_residual": Bound(high=1e-8),
     }
-    words = {
-        "smallest_corr_at_largest_radius": Words("Lowest correlation with $W^mm$ at the largest radius"),
-        "slowest_slope": Words("Slowest fall of the distance: exponent of $R$"),
-        "median_slope": Words("Median exponent of $R$ with which the distance falls"),
-        "distance_grows": Words("Times the distance grows from one radius to the next", Unit.COUNT),
-        "largest_certified_distance_at_the_end": Words(
-            "Largest distance at which a true minimiser could lie at the end, by certificate"
-        ),
-        "outside_their_certificate": Words(
-            "Points farther from $W^mm$ than their certificate allows",
-            Unit.COUNT,
-        ),
-        "largest_kkt_residual": Words("Largest KKT residual along the paths"),
-    }
-    headline = "smallest_corr_at_largest_radius"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow the path of every dataset and measure its distance to the max-margin direction."""
@@ -143,15 +110,6 @@ class C_T1(Claim):
         }
         return Finding(measured, numbers, arrays)
 
-    figures = {
-        "distance": FigureText(
-            "Distance of the path's direction from that of $W^mm$ over the radius: with the log-loss at the left, "
-            "with two other losses at the right. Grey: no true minimiser can lie above.",
-            "Two panels on logarithmic axes. All coloured lines fall from near 1 to about 1e-5, parallel to the "
-            "dashed slope −1, and lie below the grey certificate, which falls half as fast.",
-        ),
-    }
-
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The distance to the max-margin direction over the radius: the log-loss at the left, other losses and heads at the right."""
         fig, axes = ml.plotting.figure(2, width=5.2, height=4.5)
@@ -219,25 +177,6 @@ FAR = CYCLIC_SCALES >= 1e3
 
 class C_T2(Claim):
     labels = ("C Thm 2", "C Algo-RP")
-    title = "With tokens of equal priority the path tends to $W^mm$ in direction and to $W^cyc$ along $S_cyc$"
-    statement = (
-        "With Assumptions 1, 2 and 4, a feasible Graph-SVM with $W^mm$ ≠ 0 and a finite $W^cyc$, the matrix $W_R$ of "
-        "smallest risk among all "
-        "up to the norm R obeys $W_R/R → W^mm/‖W^mm‖$ and $Π(W_R) → W^cyc$, the projection onto $S_cyc$: $W_R ≈ C_R W^mm + W^cyc$."
-    )
-    protocol = (
-        "Random cyclic data (K, d, n, T) = (6, 8, 6, 4), (8, 6, 10, 5) and (7, 5, 9, 4) where Graph-SVM is feasible and not zero; "
-        "log-loss with C Eᵀ = I; R from 2 to 1e5 over the margin. The risk is split into the part of the components, which only Π(W) "
-        "moves, and a tail that is kept in logarithms, so that both parts of the KKT conditions hold to rounding where the tail is "
-        "$e^-100000$. $W^cyc$ comes from its own Newton method, $W^mm$ and its multipliers from Graph-SVM. The rate of "
-        "$‖Π(W_R) − W^cyc‖$ is "
-        "fitted over R · margin from 8 to 24. The remainder $W_R − C_R W^mm − Π(W_R)$ is held against the offset that the multipliers "
-        "predict. Other losses of Assumption 1: $e^(−2u)$ on datasets where the risk over the cyclic subset has one "
-        "finite minimiser (nine "
-        "starts end there); and ℓ(u) = −u on one-hot [a, b, c] → a and → b, where it has not, by a search over all directions at R = 10, "
-        "100 and 1000."
-    )
-    paper_value = "–"
     expected = {
         "slowest_cyclic_rate": Bound(high=-0.9),
         "median_direction_slope": Bound(low=-1.05, high=-0.95),
@@ -254,31 +193,6 @@ class C_T2(Claim):
         "largest_cyclic_gap_at_the_end": Bound(high=1e-10),
         "corr_without_one_minimiser": Bound(low=0.999),  # the theorem's words cover ℓ(u) = −u
     }
-    words = {
-        "smallest_corr_at_largest_radius": Words("Lowest correlation with $W^mm$ at the largest radius"),
-        "largest_cyclic_gap_at_the_end": Words("Largest distance $‖Π(W_R) − W^cyc‖$ at the largest radius"),
-        "slowest_cyclic_rate": Words(
-            "Slowest rate at which that distance falls, per unit of $R · margin$ in the exponent"
-        ),
-        "median_direction_slope": Words("Median exponent of $R$ with which the direction's distance falls"),
-        "median_law_deviation_at_the_end": Words(
-            "Median deviation of the residual attention from the multipliers at the end"
-        ),
-        "median_offset_error_at_the_end": Words(
-            "Median distance of the remainder from the offset that the multipliers predict"
-        ),
-        "largest_kkt_residual": Words("Largest KKT residual along the paths"),
-        "problems": Words("Problems followed", Unit.COUNT),
-        "other_loss_smallest_corr": Words("Loss $e^(−2u)$: lowest correlation with $W^mm$ at the largest radius"),
-        "other_loss_largest_cyclic_gap": Words(
-            "Loss $e^(−2u)$: largest distance $‖Π(W_R) − W^cyc‖$ at the largest radius"
-        ),
-        "other_loss_problems": Words("Loss $e^(−2u)$: problems with one finite minimiser", Unit.COUNT),
-        "corr_without_one_minimiser": Words(
-            "Loss $ℓ(u) = −u$, without one finite minimiser: correlation with $W^mm$ at the largest radius"
-        ),
-    }
-    headline = "smallest_corr_at_largest_radius"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow the path of every dataset and take it apart."""
@@ -316,17 +230,6 @@ class C_T2(Claim):
         arrays |= {"other": _other_loss(4 if effort is Effort.PAPER else 1), "without": _without_one_minimiser()}
         progress.advance()
         return Finding(*_summary(arrays, missed))
-
-    figures = {
-        "limits": FigureText(
-            "Left: distance of the path's direction from that of $W^mm$. Middle: distance of its cyclic part from "
-            "$W^cyc$. Right: the remainder (grey), and its distance from the offset that the multipliers predict.",
-            "Three panels over R times the margin. Left: lines fall with slope −1 on logarithmic axes. Middle: "
-            "lines fall exponentially, parallel to the dashed guide, to 1e-14. Right: the grey norm of the "
-            "remainder stays between 1 and 10, while its coloured distance from the prediction falls to between "
-            "1e-2 and 1e-4.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The two limits, and the remainder beside its prediction."""

@@ -15,7 +15,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import PriorityGraph, cyclic_subset, is_acyclic, priority_graphs, tied_positions
 from marginlens.graphs.export import from_tables
 from marginlens.typing import BoolArray, Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 
 SEED = 17
 WINDOWS = (3, 16)
@@ -24,22 +24,6 @@ SUBSCRIPTS = ("e₁", "e₂", "e₃", "e₄")
 
 class C_G(Claim):
     labels = ("C §3.1", "C Fig 2", "C Def 1", "C Def 2", "C Eq. (4)", "C Eq. (5)")
-    title = "Priority graphs, their components and the cyclic subdataset"
-    statement = (
-        "For each last token, an edge from the label to every token of its sequence makes a graph. Tokens that reach each other are "
-        "equal (i ≍ j), an edge without a way back is strict (i ⇒ j); the cyclic subdataset keeps what is equal to the label, and data "
-        "are acyclic where it is empty."
-    )
-    protocol = (
-        "Random datasets with 1 to 60 sequences of 1 to 9 tokens, lengths differing within each, over 2 to 14 tokens; labels by one "
-        "order, by a few orders, or free. Each is compared with brute force written apart from the library: edges sample by sample, "
-        "reachability by closing the matrix, components, $O_i$, $R_i$ and the subdataset by definition. Figure 2 is "
-        "checked against every "
-        "sentence that the text says of it (its sequences are ours: the text does not give them). The real-text figures show all windows "
-        "of 3 and of 16 characters of tiny Shakespeare that hold the character which follows them, nothing pruned; the edges come with "
-        "the package."
-    )
-    paper_value = "Fig 2: four components after e₁; after e₂ {e₁, e₂, e₃} above e₄; I = {4, 5, 6, 7}"
     expected = {
         "wrong_edges": Bound(high=0),
         "wrong_components": Bound(high=0),
@@ -54,27 +38,6 @@ class C_G(Claim):
         "acyclic_datasets": Bound(low=20),
         "cyclic_datasets": Bound(low=20),
     }
-    words = {
-        "wrong_edges": Words("Edges that differ from brute force", Unit.COUNT),
-        "wrong_components": Words("Components that differ from brute force", Unit.COUNT),
-        "wrong_strict_pairs": Words("Strict pairs $i ⇒ j$ that differ from brute force", Unit.COUNT),
-        "wrong_equal_pairs": Words("Equal pairs $i ≍ j$ that differ from brute force", Unit.COUNT),
-        "wrong_numberings": Words("Components numbered against the priorities", Unit.COUNT),
-        "wrong_token_sets": Words("Sets $O_i$ and $R_i$ that differ from brute force", Unit.COUNT),
-        "wrong_subsets": Words("Cyclic subdatasets that differ from brute force", Unit.COUNT),
-        "wrong_acyclic_tests": Words("Datasets wrongly called acyclic or cyclic", Unit.COUNT),
-        "figure_2_sentences_missed": Words(
-            "Sentences of the text about Figure 2 that its example misses",
-            Unit.COUNT,
-        ),
-        "text_components_differ": Words(
-            "Graphs of the real text whose components differ from brute force",
-            Unit.COUNT,
-        ),
-        "acyclic_datasets": Words("Acyclic datasets among those tried", Unit.COUNT),
-        "cyclic_datasets": Words("Cyclic datasets among those tried", Unit.COUNT),
-    }
-    headline = "wrong_components"
 
     # ---- the claim
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -111,28 +74,6 @@ class C_G(Claim):
             f"out, {_dropped(tables[3]):.0%} of those of 3."
         )
         return Finding(measured, numbers, {"tables": tables})
-
-    figures = {
-        "figure-2": FigureText(
-            "Figure 2 of paper C: priority graphs of a small dataset after its two last tokens, and the graph of "
-            "its cyclic subdataset.",
-            "Three graphs, higher priority above. After e₁, four single tokens in a column, e₄ above e₂ above e₃ "
-            "above e₁. After e₂, a blue box with e₁, e₂ and e₃, which reach each other, above e₄. In the cyclic "
-            "subdataset the same box alone.",
-        ),
-        "text-window-3": FigureText(
-            "Tiny Shakespeare: priorities of characters after the three commonest last characters of windows of "
-            "3, from all windows that hold the next character.",
-            "Three graphs. In each a blue box of 18 to 28 characters of equal priority stands above a dashed box "
-            "of single characters that are below it and not compared with each other; after the blank, two or "
-            "three single capital letters stand above the box or beside it.",
-        ),
-        "text-window-16": FigureText(
-            "The same for windows of 16 characters: far more characters are tied.",
-            "Three graphs. In each a large blue box of 27 to 48 characters of equal priority, nearly the whole "
-            "alphabet, stands above a dashed box of 16 to 36 rare characters.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Figure 2 with its cyclic subdataset, and the priorities of tiny Shakespeare's characters."""

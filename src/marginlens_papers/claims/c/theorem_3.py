@@ -21,7 +21,7 @@ from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
 from marginlens.theory.implicit_bias import ON_SEQUENCES
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.c.training_curves import norms_of_matrices
 
 SEED = 23
@@ -52,26 +52,6 @@ SERIES = (
 
 class C_T3(Claim):
     labels = ("C Thm 3", "C Eq. (2)", "C Eq. (3)")
-    title = "Constant steps from any start lead to $W^mm$ and $W^cyc$, like 1/τ within $S_cyc$"
-    statement = (
-        "With the log-loss, C Eᵀ = I and a feasible Graph-SVM, gradient descent with a constant step size from any W(0) has $W/‖W‖$ → "
-        "$W^mm/‖W^mm‖$, Eq. (2), and Π(W) → $W^cyc$ within $S_cyc$, Eq. (3)."
-    )
-    protocol = (
-        "Eight random cyclic datasets, K = 6, d = 8, n = 6, T = 4 as in Figure 4, whose Graph-SVM is feasible and "
-        "whose $W^cyc$ is longer "
-        "than .1. A million constant steps from zero, and from random W(0) of norm 16 and 32, of the largest size that Lemma 5 allows: "
-        "1/L with the least Lipschitz constant known here; and with the paper's own larger L of Eq. (23), a million from zero and ten "
-        "million from norm 32. Followed are the distance $‖Π(W) − W^cyc‖$ and the largest total variation, over the training sequences, "
-        "between attention and its predicted limit, with slopes fitted on logarithms over the last two factors of ten; the correlation "
-        "of W with $W^mm$; and that of its growth W(τ) − W(τ/10). Controls that must fail: a $W^cyc$ too long by a "
-        "tenth, and the direction "
-        "of the first step from zero in place of $W^mm$. $W^mm$, $W^cyc$ and the limit of attention are solved for, "
-        "never trained. The paper "
-        "gives no rate, so all bars are ours; they were set after three draws of the datasets. Extremes over the runs vary from draw to "
-        "draw, so medians carry the rate, and each run must only fall tenfold over two factors of ten."
-    )
-    paper_value = "a limit, without a rate"
     expected = {
         "median_distance_slope": Bound(low=-1.05, high=-0.95),
         "slowest_distance_slope": Bound(high=-0.5),  # in every run at least tenfold over two factors of ten
@@ -85,28 +65,6 @@ class C_T3(Claim):
         "control_smallest_distance_ratio": Bound(low=2),
         "control_smallest_lead_of_growth": Bound(low=0.0),  # in every run closer to W^mm than to the first step
     }
-    words = {
-        "median_distance_slope": Words("Median exponent of $τ$ with which $‖Π(W) − W^cyc‖$ falls"),
-        "slowest_distance_slope": Words("Slowest exponent of that distance"),
-        "median_attention_slope": Words("Median exponent of $τ$ with which attention approaches its limit"),
-        "slowest_attention_slope": Words("Slowest exponent of attention"),
-        "largest_final_distance": Words("Largest distance $‖Π(W) − W^cyc‖$ at the end"),
-        "median_corr_from_zero": Words("Median correlation of $W$ with $W^mm$ at the end, started from zero"),
-        "median_corr_of_growth": Words("Median correlation of the last growth $W(τ) − W(τ/10)$ with $W^mm$"),
-        "median_length_of_growth": Words("Median length of that growth, over $‖W^mm‖ log 10$"),
-        "runs_that_turn_away": Words(
-            "Runs whose correlation with $W^mm$ falls in the last factor of ten",
-            Unit.COUNT,
-        ),
-        "control_smallest_distance_ratio": Words(
-            "Control, a $W^cyc$ too long by a tenth: smallest ratio of final distances"
-        ),
-        "control_smallest_lead_of_growth": Words(
-            "Control, the first step's direction for $W^mm$: smallest lead of the true one"
-        ),
-    }
-    headline = "median_corr_from_zero"
-    paper_number = "→ 1"
     runs = (Run(ON_SEQUENCES, GradientDescent(1.0)),)  # of size 1/L
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -149,18 +107,6 @@ class C_T3(Claim):
         )
         arrays = {name: [run._asdict() for run in runs] for name, runs in found.items()}
         return Finding(measured, numbers, arrays, note)
-
-    figures = {
-        "limits": FigureText(
-            "Over constant steps, from zero and from far starts: distance of the cyclic part from $W^cyc$ (grey: "
-            "a control), distance of attention from its limit, and correlation of $W$ with $W^mm$ (dotted: of its "
-            "growth).",
-            "Three panels over the steps. Left and middle: coloured lines fall parallel to the dashed slope −1 on "
-            "logarithmic axes, while the grey control levels off. Right: the correlation rises to one soon from "
-            "zero, more slowly from norm 16 and only to about .8 from norm 32; the dotted growth is near one "
-            "throughout the end.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The distance within S_cyc, the attention's distance to its limit, and the correlations, over the steps."""

@@ -16,7 +16,7 @@ from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
 from marginlens.theory.implicit_bias import ON_FACTORS, ON_W
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 
@@ -30,19 +30,6 @@ CONVERGED = 0.99  # mean correlation with the solution: the paper's for W, asked
 
 class D_1(Claim):
     labels = ("D Fig (local convergence)",)
-    title = "W goes to the Frobenius margin of what it selects, its factors to the nuclear one"
-    statement = (
-        "Gradient descent on the key-query matrix W converges in direction to $min ‖W‖_F$ s.t. "
-        "$(x_iα − x_it)ᵀ W z_i ≥ 1$ for the locally "
-        "optimal tokens α that it selects; trained through its factors, W = K Qᵀ, to the same with the nuclear norm."
-    )
-    protocol = (
-        "n = 6, T = 8, d = 10; tokens, head and a query $z_i$ for each input uniform on the sphere, labels ±1; 100 runs of normalised "
-        "descent with step .1 for 2,000 steps from uniform entries of size 1/√d; on the factors (width 10) each factor is normalised "
-        "by itself. Every run is held against the margin problems of the tokens selected at the end, in both norms, no run left out. "
-        "Control: the authors' steps, with the float64 gradient that cancels, divided by its norm plus ε = 2.2e-16."
-    )
-    paper_value = "mean correlation with the W-SVM about .99 after 1,000 steps"
     expected = {
         "mean_corr_W_last": Bound(low=CONVERGED),
         "lead_of_frobenius_on_W": Bound(low=0.05),
@@ -51,25 +38,6 @@ class D_1(Claim):
         "share_of_runs_with_a_margin": Bound(low=1.0),
     }
     as_stated = {"mean_corr_W_1000": Bound(low=0.985), "mean_corr_factors_last": Bound(low=CONVERGED)}
-    words = {
-        "mean_corr_W_last": Words(
-            "$W$ trained directly: mean correlation with the Frobenius solution at the last step"
-        ),
-        "lead_of_frobenius_on_W": Words(
-            "$W$ trained directly: lead of the Frobenius over the nuclear solution in mean correlation"
-        ),
-        "lead_of_nuclear_on_factors": Words(
-            "Factors trained: lead of the nuclear over the Frobenius solution in mean correlation"
-        ),
-        "largest_bracket_gap": Words("Largest gap between the proved bounds on a margin"),
-        "share_of_runs_with_a_margin": Words("Runs whose selected tokens can be separated", Unit.SHARE),
-        "mean_corr_factors_last": Words("Factors trained: mean correlation with the nuclear solution at the last step"),
-        "mean_corr_W_1000": Words(
-            "$W$ trained directly: mean correlation with the Frobenius solution after 1,000 steps"
-        ),
-    }
-    headline = "mean_corr_W_last"
-    paper_number = "about .99"
     runs = (Run(ON_W, NormalizedGD(STEP)), Run(ON_FACTORS, Blockwise(NormalizedGD(STEP))))
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -110,22 +78,6 @@ class D_1(Claim):
         return Finding(_sentence(numbers), numbers, {"W": on_W, "factors": on_factors}, note=_note(numbers))
 
     # ---- figures
-    figures = {
-        "correlation": FigureText(
-            "Distance of the trained $W$ from the Frobenius and the nuclear margin solution of what it selects: "
-            "trained directly at the left, through its factors at the right. Mean, and 10th to 90th percentile.",
-            "Two panels on logarithmic axes. Left: the distance from the Frobenius solution (blue) falls steadily "
-            "to about 1e-3, that from the nuclear one (red) levels off near .15; the dashed run with the gradient "
-            "that cancels flattens out above the exact one. Right: with factors the order is reversed, the "
-            "nuclear distance falling further than the Frobenius one.",
-        ),
-        "spread": FigureText(
-            "How far single runs are from their solution at the last step: the share of runs up to each distance.",
-            "Three rising step curves on a logarithmic axis of one minus the correlation: W with exact gradients "
-            "at the far left, W with the gradient that cancels to its right, and the factors, spread over two "
-            "orders of magnitude, for the greater part farthest right.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """1 - correlation over steps of W and of the factors, and how runs are spread at the end."""

@@ -14,7 +14,7 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.status import Status
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.lemmas.multi_token import multi_token_limit
 
@@ -42,22 +42,6 @@ class Problems(NamedTuple):
 
 class D_3(Claim):
     labels = ("D Fig (multi-token)", "D SVMeq")
-    title = "Several tokens kept: the gradient that cancels stops at float64, the exact one goes on"
-    statement = (
-        "With a nonlinear head attention may keep several tokens of an input. W then tends to $W^fin$ + R $W^dir$: "
-        "$W^fin$ sets the log ratios "
-        "of attention within the sets, $W^dir$ has equal logits within them and a margin of one over the other tokens, and R grows."
-    )
-    protocol = (
-        "n = 3, T = 4; head $ψ(z) = Σ_j max(0, zᵀV)_j$ with $‖V‖_F$ = 1, tokens and queries on the sphere, labels ±1 "
-        "with a −1 among them; "
-        "normalised steps of .1 from entries of size 1/√d, 2,000 of them; d = 4, 6, 8, 10, 100 problems each (the authors draw until 500 "
-        "pass). As in the authors' code a run passes if no attention lies in (1e-6, 1e-3], some is below, and $W^dir$ "
-        "exists; its sets are "
-        "the tokens above 1e-3. Distance: 1 − cosine of W with $W^fin$ + R $W^dir$, R the best. Each problem is trained twice: with the "
-        "float64 gradient that cancels, over its norm plus 2.2e-16, and with the exact one; compared are the runs that pass both times."
-    )
-    paper_value = "1 − correlation stops at .035, .017, .011, .0055 (d = 4, 6, 8, 10), largest dropped attention piled up at 1e-16"
     expected = {
         "n_passed_twice": Bound(low=3.0),
         "median_ratio_exact_to_cancelling": Bound(high=1.0),
@@ -67,20 +51,6 @@ class D_3(Claim):
         "smallest_log10_dropped_cancelling": Bound(low=-20.0),
         "mean_distance_cancelling_d4": Bound(0.0175, 0.07),
     }
-    words = {
-        "n_passed_twice": Words("Problems whose runs pass with both gradients", Unit.COUNT),
-        "median_ratio_exact_to_cancelling": Words(
-            "Median distance with the exact gradient, over that with the gradient that cancels"
-        ),
-        "smallest_log10_dropped_cancelling": Words(
-            "Smallest dropped attention with the gradient that cancels, as a power of ten"
-        ),
-        "smallest_log10_dropped_exact": Words("Smallest dropped attention with the exact gradient, as a power of ten"),
-        "mean_distance_cancelling_d4": Words(
-            "Mean distance at $d = 4$ with the gradient that cancels (the paper's curve stops at .035)"
-        ),
-    }
-    headline = "median_ratio_exact_to_cancelling"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train all problems of every dimension twice and take their W apart."""
@@ -92,21 +62,6 @@ class D_3(Claim):
         return Finding(_sentence(numbers), numbers, arrays, note=_note(numbers))
 
     # ---- figures
-    figures = {
-        "distance": FigureText(
-            "Median distance of $W$ from $W^fin + R W^dir$ over the steps, with the gradient that cancels "
-            "(dashed) and the exact one (solid), over the problems that pass both ways.",
-            "Falling lines on logarithmic axes. Dashed and solid lines run together for the first hundreds of "
-            "steps; then the dashed ones flatten out while the solid ones go on falling.",
-        ),
-        "dropped": FigureText(
-            "Distance at the end over the largest attention on a dropped token, for every run that passes; "
-            "dotted: $10⁻¹⁶$, where float64 ends.",
-            "Scatter plot. Grey squares of the gradient that cancels all lie at or to the right of the dotted "
-            "line at 1e-16; several red circles of the exact gradient lie far to its left, down to 1e-30 and "
-            "beyond, most of them with smaller distances.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The distance over the steps, and against the largest dropped attention, both ways."""

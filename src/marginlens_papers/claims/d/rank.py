@@ -12,7 +12,7 @@ from marginlens.norms import Frobenius, Nuclear
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.drawing import level
 
 SEED = 12
@@ -26,39 +26,12 @@ SOLVER_ERROR = 3e-7  # of an entry of W, as a solver leaves that stops at usual 
 
 class D_2(Claim):
     labels = ("D Fig (rank)",)
-    title = "The Frobenius solution has rank min(n, d), the nuclear one far less"
-    statement = (
-        "The Frobenius solution of W-SVM is a sum of rank-one matrices with the n queries on one side: its rank is at "
-        "most min(n, d), and "
-        "in general it is that. The nuclear solution, which the factors go to, has no larger rank, and a smaller one near d ≈ n."
-    )
-    protocol = (
-        "Tokens, head and a query for each input uniform on the sphere, labels ±1, the selected tokens those of the highest score; "
-        "(n, T) = (5, 5), (5, 10), (5, 15), (10, 5), (15, 5), d = 2, 3, 4, 5, 10, 15, 20, 100 problems each, both norms: 7,000 "
-        "problems (the authors also take d = 1). Infeasible problems are counted, not ranked. The rank counts singular "
-        "values above 1e-5 of the largest; for the nuclear norm it is held against a second count from the multipliers alone: an optimal "
-        "W has at most as many as Σ $λ_r A_r$ has singular values equal to the largest (within 1e-3)."
-    )
-    paper_value = (
-        "rank n at n = 5 and d ≥ 5 for Frobenius; nuclear below n near d ≈ n, 13.9 at n = 15, d = 15 (tolerance 1e-7)"
-    )
     expected = {"share_of_nuclear_solutions_proved": Bound(low=0.99)}
     as_stated = {
         "share_of_frobenius_ranks_min_n_d": Bound(low=0.9),
         "largest_nuclear_rank_over_frobenius": Bound(high=0.0),
         "mean_nuclear_rank_n15_d15": Bound(13.4, 14.4),
     }
-    words = {
-        "share_of_frobenius_ranks_min_n_d": Words("Frobenius solutions of rank $min(n, d)$", Unit.SHARE),
-        "largest_nuclear_rank_over_frobenius": Words(
-            "Most ranks by which a nuclear solution exceeds the Frobenius one",
-            Unit.COUNT,
-        ),
-        "share_of_nuclear_solutions_proved": Words("Nuclear solutions that are proved optimal", Unit.SHARE),
-        "mean_nuclear_rank_n15_d15": Words("Mean rank of the nuclear solutions at $n = d = 15$"),
-    }
-    headline = "mean_nuclear_rank_n15_d15"
-    paper_number = "13.9"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Solve all problems of all settings in both norms and count."""
@@ -75,21 +48,6 @@ class D_2(Claim):
         return Finding(_sentence(numbers), numbers, {"rows": rows}, note=_note(numbers))
 
     # ---- figures
-    figures = {
-        "rank": FigureText(
-            "Mean rank of the Frobenius (solid) and the nuclear (dashed) solution over the dimension, for several "
-            "numbers of inputs $n$ at the left and of tokens $T$ at the right.",
-            "Two panels of rank over dimension. Solid Frobenius lines rise with d and level off at n; dashed "
-            "nuclear lines stay far lower, nearly flat from d = 4 on.",
-        ),
-        "singular": FigureText(
-            "Singular values of the nuclear solutions at $n = d = 15$, relative to the largest; those above the "
-            "dashed line are counted.",
-            "A bundle of lines over the number of the singular value, on a logarithmic axis: four to six values "
-            "lie above a tenth, then every line drops by more than eight orders of magnitude, far below the "
-            "dashed threshold at 1e-5.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Mean ranks against d, as in the paper, and the singular values of the nuclear solutions at n = d = 15."""

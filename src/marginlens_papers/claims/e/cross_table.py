@@ -15,7 +15,7 @@ from marginlens.risk import AttentionRisk, JointRisk
 from marginlens.svm import att_svm, label_svm, relaxed_svm
 from marginlens.theory.implicit_bias import ON_BOTH, ON_W
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing
 
 SEED = 17
@@ -30,21 +30,6 @@ JOINT_LABELS = [1.0, -1.0]
 
 class E_1(Claim):
     labels = ("E Fig 4",)
-    title = "ℓp mirror descent on W goes to the ℓp margin, and only to that"
-    statement = (
-        "Mirror descent with the potential ψ = $‖·‖_p^p/p$ on W converges in direction to $min ‖W‖_p$ s.t. "
-        "$(x_iα − x_it)ᵀ W z_i ≥ 1$, measured "
-        "by the Bregman divergence $D_ψ(W*/‖W*‖_p, W/‖W‖_p)$; so with the head trained too."
-    )
-    protocol = (
-        "n = 6, T = 8, d = 10, tokens, head and queries on the sphere, 100 seeds, from zero; steps .1 along the gradient over its dual "
-        "norm, 1,500, 2,000 and 20,000 of them for p = 1.75, 2 and 3. Row: what W was trained with; column: $p'$ of margin and divergence, "
-        "for the tokens that this very run selects (ours), and for those that the run of $p'$ selects, as in the authors' code. Head "
-        "and W together on the authors' problem of two inputs in the plane, from zero, each normalised by itself: v "
-        "against the ℓp-SVM of "
-        "the selected tokens, W against the relaxed problem, with margin one where v has a support vector."
-    )
-    paper_value = "diagonal about 0 at p = 3 after 20,000 steps, .2 off the diagonal (read off a figure)"
     expected = {
         "largest_mean_on_diagonal": Bound(high=0.02),
         "largest_ratio_of_diagonal_to_others": Bound(high=0.5),
@@ -56,23 +41,6 @@ class E_1(Claim):
         "mean_divergence_3_3": Bound(high=0.005),
         "largest_mean_off_diagonal_of_other_runs": Bound(0.1, 0.3),
     }
-    words = {
-        "largest_mean_on_diagonal": Words("Largest mean divergence from the margin of the run's own $p$"),
-        "largest_ratio_of_diagonal_to_others": Words(
-            "That divergence over the smallest one in its row and column, at most"
-        ),
-        "largest_bracket_gap": Words("Largest gap between the proved bounds on a margin"),
-        "largest_joint_divergence_of_v": Words("Head trained too: largest divergence of $v$ from its $ℓ_p$ margin"),
-        "largest_joint_divergence_of_W": Words(
-            "Head trained too: largest divergence of $W$ from its relaxed $ℓ_p$ margin"
-        ),
-        "mean_divergence_3_3": Words("Mean divergence at $p = 3$ after 20,000 steps from the $ℓ_3$ margin"),
-        "largest_mean_off_diagonal_of_other_runs": Words(
-            "Largest mean divergence from another $p'$, with the tokens of its run (.2 in the paper's figure)"
-        ),
-    }
-    headline = "mean_divergence_3_3"
-    paper_number = "about 0"
     runs = (*(Run(ON_W, rule) for rule in RULES.values()), *(Run(ON_BOTH, Blockwise(rule)) for rule in RULES.values()))
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -114,23 +82,6 @@ class E_1(Claim):
         return Finding(_sentence(numbers), numbers, arrays, note=_note(numbers))
 
     # ---- figures
-    figures = {
-        "table": FigureText(
-            "Mean Bregman divergence of the trained $W$ from the max-margin solution: rows, the $p$ of mirror "
-            "descent; columns, the $p'$ of margin and divergence. Left: for the tokens of the run itself; right: "
-            "for those of the run with $p'$.",
-            "Two heat maps of three by three cells with numbers, for p = 1.75, 2 and 3. In both the diagonal is "
-            "smallest, a few thousandths at most; off the diagonal values grow with the difference of the powers, "
-            "to about .1.",
-            brightness_speaks=True,
-        ),
-        "curves": FigureText(
-            "Divergence from the margin of the run's own $p$ over the steps: mean over seeds with the 10th to "
-            "90th percentile.",
-            "Three lines with bands falling on logarithmic axes: p = 1.75 and 2 reach about 1e-3 within 2,000 "
-            "steps, p = 3 falls far more slowly, to a few thousandths at 20,000.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Both cross tables, and the divergence on the diagonal over the steps."""

@@ -18,7 +18,7 @@ from marginlens.risk.multiclass import MulticlassRisk
 from marginlens.svm import BilinearSolution, bilinear_svm
 from marginlens.theory.implicit_bias import ON_CLASSES
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.drawing import heat_map
 
 SEED = 3
@@ -63,24 +63,6 @@ class Curves(NamedTuple):
 
 class F_1(Claim):
     labels = ("F Fig 2",)
-    title = "A linear classifier of several classes: every geometry reaches its own margin, at the rate $t^(-1/2)$"
-    statement = (
-        "Steepest descent in a norm with steps $η_t$ ∝ $t^(-1/2)$ on separable data drives W to the classifier of the largest margin "
-        "$min (e_y − e_c)ᵀ W h$ in that norm, with a gap of $O((log t + n)/√t)$ (F Thm 1), and so with momentum (F Thm 2): sign descent "
-        "in the largest entry, normalised descent in the Frobenius norm, spectral descent and Muon in the spectral norm."
-    )
-    protocol = (
-        "k = 10 classes, d = 25, 50 points a class around unit means with noise σ = .1, 10⁴ steps from 0 with $η_t$ = "
-        "η₀ (t + $1)^(-1/2$), "
-        "η₀ = .1 (sign, normalised), .05 (spectral, Muon with momentum .95, without look-ahead). "
-        "Best margins are those of the certified solutions on all "
-        "4,500 rows. Ours: the same runs with η₀ = 2/γ*, γ* the best margin of the run's norm, so that γ* Σ $η_s$, the clock by "
-        "which margins grow, reaches 400. Muon gets .5/γ* and 100: while γ* $η_t$ > log(1/.95) gradients fall faster than it forgets "
-        "them, and its steps follow the first. Exponents of the gap 1 − margin/γ* over t are fitted from step 333 on and held "
-        "against that of log t/√t over the same steps; gap × clock against the logarithm of the number of rows, which a soft minimum "
-        "of that many margins may lose."
-    )
-    paper_value = "gap $O((log t + n)/√t)$; correlations over 10⁴ steps drawn on an axis of .70 to .95 (one data set)"
     expected = {
         "largest_bracket_gap": Bound(high=1e-8),
         "least_lead_of_own_margin": Bound(low=0.0),
@@ -88,23 +70,6 @@ class F_1(Claim):
         "excess_exponent_long": Bound(high=0.0),
     }
     as_stated = {"least_own_correlation": Bound(low=0.70), "least_lead_of_own_correlation": Bound(low=0.0)}
-    words = {
-        "largest_bracket_gap": Words("Largest gap between the proved bounds on a best margin"),
-        "least_lead_of_own_margin": Words(
-            "Longer steps: smallest lead of a descent in its own margin over the descents in other norms"
-        ),
-        "largest_gap_times_clock_over_log_rows": Words(
-            "Longer steps: largest (margin still missing × clock), over the logarithm of the number of rows"
-        ),
-        "excess_exponent_long": Words("Longer steps: slowest exponent of the missing margin less that of $log t / √t$"),
-        "least_own_correlation": Words(
-            "The paper's steps: lowest correlation with the max-margin classifier of the own norm"
-        ),
-        "least_lead_of_own_correlation": Words(
-            "The paper's steps: smallest lead in correlation with the own norm's classifier"
-        ),
-    }
-    headline = "largest_gap_times_clock_over_log_rows"
     runs = tuple(Run(ON_CLASSES, _optimizer(name, 1.0)) for name in GEOMETRIES)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -136,30 +101,6 @@ class F_1(Claim):
         return Finding(_sentence(numbers), numbers, arrays, note=_note(numbers))
 
     # ---- figures
-    figures = {
-        "correlation": FigureText(
-            "The paper's steps: correlation of each descent with the max-margin classifier in three norms; the "
-            "norm's own descents are drawn thick, the band is the axis of the paper's figure.",
-            "Three panels over the steps. In each, the descent of that norm ends highest or among the highest: "
-            "sign descent climbs from lowest to highest for the largest entry; for the Frobenius and spectral "
-            "norms normalised, spectral and Muon runs lie close together, well above sign descent.",
-        ),
-        "gap": FigureText(
-            "What each descent still lacks of the best margin in its own norm, over the steps and over the clock "
-            "$γ* Σ η$; pale lines are the paper's steps, full ones longer steps.",
-            "Two panels on logarithmic axes. Left: pale lines stay high or fall late, full lines fall about as "
-            "fast as the dotted guide of slope −1/2 or faster. Right: over the clock pale and full lines of one "
-            "descent lie on one falling curve.",
-        ),
-        "table": FigureText(
-            "Share of the best margin in three norms that each descent has at the end, with the paper's steps and "
-            "with longer ones.",
-            "Two heat maps with a row for each of four descents and a column for each of three norms. With longer "
-            "steps each descent has .95 or more of the margin in its own norm and less in the others; with the "
-            "paper's steps all shares are lower.",
-            brightness_speaks=True,
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Correlations as in the paper, gaps over steps and over the clock, and the table of shares."""

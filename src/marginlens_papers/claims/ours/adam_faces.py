@@ -17,7 +17,7 @@ from marginlens.risk import AttentionRisk
 from marginlens.svm import att_svm
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Unit, Words
 from marginlens_papers.norm_runs import norms_of, smallest_lead
 
 SEED = 65
@@ -61,14 +61,6 @@ SLOW, FACING = Schedule(0.3, 0.5, 400_000), Schedule(0.01, 0.0, 100_000)
 
 class X_N5(Claim):
     labels = ("X N5",)
-    title = "The two faces of Adam: sign descent above ε, gradient descent below"
-    statement = (
-        "With steps η ($t+1)^(-a$) Adam moves like sign descent, towards the ℓ∞ margin, while the root of its second moment is far "
-        "above ε, and "
-        "like gradient descent once gradients are far below. The change comes after a number of steps that grows like "
-        "$log(1/ε)^(1/(1-a))$: arXiv 2609.33904 states it for linear models and 1/3 < a < 1, here it is softmax "
-        "attention, a = 0 among them."
-    )
     protocol = (
         f"n = 4, T = 6, d = 30, tokens and head uniform on the sphere, logistic loss, 10 problems; Adam on p from 0 with β = {BETAS}, "
         "ε from 1e-4 to 1e-60, in the log domain; a = 0 (η = .01), .4 (.1), .5 (.3), .7 (1). Crossing: the first step at which the mean "
@@ -77,9 +69,6 @@ class X_N5(Claim):
         "the root "
         "of the second moment cannot fall faster than by a factor $.999^(1/2)$ a step. Faces: a = 0, 100,000 steps, ε "
         f"= 1e-2, 1e-4, 1e-20, 0; and ε = 0 with Adam's own β = {SLOW_BETAS}, by which the statement is held to its letter."
-    )
-    paper_value = (
-        "beyond the papers; aim: crossing times on a line of slope 1/(1-a) in log-log, slope · (1-a) within 10% of one"
     )
     expected = {
         **{f"slope_times_1_minus_a_{s.power:g}": SLOPE for s in SCHEDULES},
@@ -110,7 +99,6 @@ class X_N5(Claim):
         "gradient_likeness_after": Words("Median cosine of updates with the gradient, after the crossing"),
         "linf_share_without_eps": Words("Without $ε$: mean share of the $ℓ_∞$ margin at the end"),
     }
-    headline = "slope_times_1_minus_a_0.5"
     runs = (
         Run(ON_P, Adam(FACING.steps, SLOW_BETAS)),
         *(Run(ON_P, Adam(s.steps, BETAS, eps)) for s in SCHEDULES for eps in (0.0, EPSILONS[0])),
@@ -140,22 +128,6 @@ class X_N5(Claim):
         arrays["slow_epsilons"] = np.array(slow_epsilons)
         numbers = _numbers(arrays)
         return Finding(_sentence(numbers, arrays), numbers, arrays, note=_note(numbers))
-
-    figures = {
-        "crossings": FigureText(
-            "Left: step at which gradients reach $ε$, over $log(1/ε)$, for four step schedules, with lines of "
-            "slope $1/(1 − a)$. Right: the same to the power $1 − a$.",
-            "Left: markers with narrow bands lie on four straight lines on logarithmic axes, steeper for larger "
-            "a. Right: all markers lie along one dashed diagonal from the origin.",
-        ),
-        "faces": FigureText(
-            "Adam with four values of $ε$: mean cosine of $p$ with the $ℓ_∞$ and with the Euclidean max-margin "
-            "solution over the steps.",
-            "Two panels over the steps on a logarithmic axis. Left: with ε = 0 and 1e-20 the cosine with the ℓ∞ "
-            "solution rises to one; with larger ε it levels off lower, lowest for 1e-2. Right: with the Euclidean "
-            "solution the larger ε end highest.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Crossing times against log(1/ε); and the direction of runs with several ε."""

@@ -21,7 +21,7 @@ from marginlens.risk import AttentionRisk
 from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
 from marginlens.theory.optimality import log_slopes
 from marginlens.typing import Axes, Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 
 SEED = 6076  # where the search over seeds begins
@@ -35,46 +35,12 @@ _HATCHES = ("////", "....", "\\\\\\\\", "++")
 
 class X_B(Claim):
     labels = ("A Fig 1(b)", "A Def 2", "A Thm 3")
-    title = "Two pictures of basins in the plane: locally optimal directions and a finite minimum"
-    statement = (
-        "An illustration, on two problems, of how the plane of attention weights is divided into basins: from every start of a grid "
-        "descent ends at one of the locally optimal max-margin directions, each around its own cone of Theorem 3, or at a finite local "
-        "minimum of the risk. It says nothing of starts and problems that were not tried."
-    )
-    protocol = (
-        "Figure 1(b)'s data, and a random problem with n = 2, T = 4 whose globally optimal direction, two further locally optimal ones "
-        "and a finite minimum all attract starts, found by a search over seeds. NGD with step .1 from 100 × 100 starts in [-4, 4]² "
-        "(Figure 1(b)'s data, 5,000 steps; claim A-F1b counts starts in another window) and in [-6, 6]² (the random problem), and from "
-        "starts spread evenly over angles and log norms to beyond the radius of every cone. A run has ended at a direction if it selects "
-        "its tokens with correlation at least .99; it has ended at a finite minimum if a closed curve around it, higher than its last "
-        "point by more than any risk can change between the points at which the curve was evaluated, fences it in."
-    )
-    paper_value = "beyond the papers; A Fig 1(b) shows six paths of the first problem"
     expected = {
         "share_accounted_figure_1b": Bound(1.0, 1.0),
         "share_accounted_random": Bound(1.0, 1.0),
         "directions_with_starts_figure_1b": Bound(2.0, 2.0),
         "finite_minimum_figure_1b": Bound(0.0, 0.0),
     }
-    words = {
-        "share_accounted_figure_1b": Words(
-            "Figure 1(b)'s data: starts whose end is a locally optimal direction or a finite minimum",
-            Unit.SHARE,
-        ),
-        "share_accounted_random": Words(
-            "Random problem: starts whose end is a locally optimal direction or a finite minimum",
-            Unit.SHARE,
-        ),
-        "directions_with_starts_figure_1b": Words(
-            "Figure 1(b)'s data: locally optimal directions that attract starts",
-            Unit.COUNT,
-        ),
-        "finite_minimum_figure_1b": Words(
-            "Figure 1(b)'s data: starts in $[−4, 4]²$ that end at a finite minimum",
-            Unit.SHARE,
-        ),
-    }
-    headline = "share_accounted_random"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend from grids of starts on both problems and say where each start ends."""
@@ -104,25 +70,6 @@ class X_B(Claim):
         return Finding(_sentence(numbers, shown), numbers, {"shown": shown})
 
     # ---- the picture
-    figures = {
-        "figure_1b": FigureText(
-            "Figure 1(b)'s data, in the window $[−4, 4]²$ (claim A-F1b has another) and in the whole plane: the "
-            "risk with paths and the border between basins, and the basins with the cones of Theorem 3.",
-            "Left: a map of the risk, highest at the lower left and lowest at the top, with a few paths; a white "
-            "border sets off the lower right, whose paths bend to the LMM ray, from the rest, whose paths bend to "
-            "the GMM ray. Right: the whole plane as a disc; about two thirds are red and lead to the GMM, the "
-            "hatched blue rest, at the right and below, to the LMM.",
-            brightness_speaks=True,
-        ),
-        "random": FigureText(
-            "A random problem with three locally optimal directions and a finite minimum: the risk with paths and "
-            "borders in $[−6, 6]²$, and the basins of the whole plane with the cones of Theorem 3.",
-            "Left: a map of the risk with paths and white borders; some paths end at a cross at the middle left, "
-            "a finite minimum. Right: the plane as a disc with four regions: blue hatched at the top, a narrow "
-            "red one, green at the right and below, and a grey one at the left around the finite minimum.",
-            brightness_speaks=True,
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """For each problem the risk near the origin with paths, and the whole plane with basins and cones."""

@@ -18,7 +18,7 @@ from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial
 from marginlens.theory.embedding_limits import check_class_window, decisive_tokens, predict_embedding_limit
 from marginlens.theory.vocabulary_selections import selected_tokens
 from marginlens.typing import Axes, Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 
 SAMPLES, IRRELEVANT, SIGNAL = 20, 40, 6.0
@@ -36,24 +36,6 @@ _SHARE_COLOURS = ("#eba98c", "#f6f1ea", "#a9cbe8")  # from no run that comes rig
 
 class X_T5(Claim):
     labels = ("X T5", "B Thm 5", "B Eq. (10)")
-    title = "Where Theorem 5's selection comes true, and where a class is lost"
-    statement = (
-        "Far below the sizes of Theorem 5 the flow after the first step selects the decisive tokens for small and for large steps, but "
-        "not in between: where the step moves decisive scores by m = $(η₀/2)|α_s|$ along v, in a window of m that widens "
-        "with T and with the number of decisive tokens (one a class needs T of about 10, twenty open it at T = 5), p runs off along v, "
-        "and the decisive tokens of one label are never selected."
-    )
-    protocol = (
-        "Data with irrelevant tokens balanced to the count: n = 20 sequences, 40 irrelevant tokens (fewer where they do not fit), one "
-        "decisive token a class; E and p with entries N(0, 1/d), v a random unit vector, one step with η₀ = 4Tm, then arc-length "
-        "gradient flow to $‖p‖$ = 100. T = 8 to 60 at d = 2048, 8 initialisations each; beside it d = 128 to 8192 at T = 30, and 2 "
-        "and 5 decisive tokens a class, 4 each. T = 30 holds η₀ = 10 to 10,000. Short sequences: n = 80, T = 4 to 8, 1 to 40 decisive "
-        "tokens a class, 120 irrelevant ones, d = 1024, 3 initialisations each. Controls: the same flow with the part along v "
-        "taken out of the keys, scores kept; and 8 runs at full accuracy to $‖p‖$ = 1000. check_class_window is held against all "
-        "of them where m ≥ 6/√d; its two constants were fitted to 17,000 other runs (n = 12 to 120, T = 3 to 45, 1 to 40 decisive "
-        "tokens a class, 3 to 200 irrelevant ones, d = 256 to 2048, m = .3 to 40, all drawn at random, with other seeds)."
-    )
-    paper_value = "the theorem: η₀ ≥ 4n²T² and d beyond (88η₀² + 111η₀ + 2)⁸; nothing is said below"
     expected = {
         "right_at_10_and_100": Bound(low=0.9),
         "right_at_200_400_700": Bound(high=0.1),
@@ -63,34 +45,6 @@ class X_T5(Claim):
         "right_runs_among_those_outside": Bound(low=0.9),
         "ends_that_full_accuracy_changes": Bound(high=0),
     }
-    words = {
-        "right_at_10_and_100": Words(
-            "Small first steps ($η₀ = 10, 100$): runs that select the decisive tokens alone",
-            Unit.SHARE,
-        ),
-        "right_at_200_400_700": Words(
-            "Steps in the window ($η₀ = 200, 400, 700$): runs that select the decisive tokens alone",
-            Unit.SHARE,
-        ),
-        "right_at_1000_3000_10000": Words(
-            "Large steps ($η₀ = 1,000$ to $10,000$): runs that select the decisive tokens alone",
-            Unit.SHARE,
-        ),
-        "right_in_the_window_without_v_in_the_keys": Words(
-            "In the window, with $v$ taken out of the keys: runs that select the decisive tokens alone",
-            Unit.SHARE,
-        ),
-        "lost_runs_that_the_window_names": Words(
-            "Runs that lose a class for which our window test warns",
-            Unit.SHARE,
-        ),
-        "right_runs_among_those_outside": Words(
-            "Runs outside the window that select the decisive tokens alone",
-            Unit.SHARE,
-        ),
-        "ends_that_full_accuracy_changes": Words("Runs that end otherwise at full accuracy", Unit.COUNT),
-    }
-    headline = "right_at_200_400_700"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow every run of the map, and the controls."""
@@ -124,29 +78,6 @@ class X_T5(Claim):
         return _finding(runs, blind, changed, traces)
 
     # ---- the figures
-    figures = {
-        "map": FigureText(
-            "Runs that select the decisive tokens alone, by how far the first step moves decisive scores "
-            "(columns) and by the length of sequences, the width and the number of decisive tokens (rows). A bar "
-            "marks where check_class_window warns.",
-            "Two tables of coloured cells with counts such as 4/4 and 0/8 and small intervals. Blue cells, where "
-            "runs come right, lie at small and at large moves; between them red cells, where a class is lost, "
-            "with a black bar above the count; at the smallest move of all most cells are red too.",
-        ),
-        "short": FigureText(
-            "The same for short sequences, by their length and the number of decisive tokens a class (rows): many decisive "
-            "tokens open the window at every length.",
-            "A table of coloured cells with counts out of 3. Rows with one decisive token a class are blue throughout; with 20 and "
-            "40 a class, red cells appear at moves of 1 to 3, under black bars, more of them for longer sequences.",
-        ),
-        "flows": FigureText(
-            "Three flows at $T = 30$, with a small step, one in the window and a large one: how far $p$ runs off "
-            "along $v$, and the attention on the decisive token of each label.",
-            "Left: the share of p along v rises in all flows; at step 100 it comes back to zero beyond norm 8, at "
-            "step 1,000 it stays small, at 400 it remains near .3. Right: attention on the decisive tokens tends "
-            "to one in all cases but one: at step 400 that of one label falls to 1e-18.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The map over lengths and over widths and numbers of decisive tokens, and three flows."""

@@ -17,7 +17,7 @@ from marginlens.risk.matrix import FactorRisk
 from marginlens.svm import att_svm
 from marginlens.theory.implicit_bias import ON_FACTORS
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.drawing import heat_map, level
 from marginlens_papers.lemmas.sign_factors import sign_factor_margin
 
@@ -43,27 +43,6 @@ OTHERS: dict[str, Optimizer] = {
 
 class X_N3(Claim):
     labels = ("X N3",)
-    title = "Sign descent on the factors heads for the margin of factors with bounded entries"
-    statement = (
-        "On the factors of W = Q Kᵀ gradient descent reaches nine tenths of the nuclear margin or more, and steepest descent in the "
-        "spectral norm, factor by factor, .85 of the spectral one. Sign descent reaches .95 of none of the margins of W in ℓ1, ℓ∞, "
-        "Frobenius, nuclear or spectral norm: it is "
-        "steepest descent in max(|Q|∞, |K|∞) and heads for stationary points of that margin problem, where with G = Σ $λ_r A_r$ "
-        "⟨G K, Q⟩ = |Q|∞ $‖G K‖₁$ and ⟨Gᵀ Q, K⟩ = |K|∞ $‖Gᵀ Q‖₁$. The best margin over all widths is that of the "
-        "convex hull of s tᵀ with "
-        "signs s, t; wide factors come close to it, narrow ones cannot."
-    )
-    protocol = (
-        "n = 6, T = 8, d = 10, one query per input, all on the sphere; 12 problems; factors of width 1, 2, 5, 10, 20 "
-        "for sign descent, 10 "
-        "for the others; 5,000 steps that fall like $t^(-1/2)$, the first .15/√width (sign), .5 (each factor in its norm). "
-        "G is the mean over the last fifth of the steps of the run's own gradients in W, each scaled to sum of entries one. The bound is "
-        "computed with all sign vectors of one side, for the tokens that the run selects; its two sides meet to 1e-9."
-    )
-    paper_value = (
-        "beyond the papers; a prototype of 8,000 steps had .968 of the nuclear margin (GD), .938 of the spectral one (Muon), and with "
-        "sign descent at most .67 of any"
-    )
     expected = {
         "largest_gap_of_bound": Bound(high=1e-9),
         "least_mean_alignment": Bound(low=0.8),
@@ -76,24 +55,6 @@ class X_N3(Claim):
         "mean_spectral_share_of_spectral": Bound(low=0.85),
         "least_mean_alignment": Bound(low=STATIONARY),
     }
-    words = {
-        "largest_gap_of_bound": Words("Largest gap between the two sides of the bound on the best margin"),
-        "least_mean_alignment": Words(
-            "Mean alignment with the conditions of a stationary point, at the width where it is lowest"
-        ),
-        "largest_deficit_ratio": Words(
-            "What is missing of alignment at the end over what was missing at the first look, at most"
-        ),
-        "share_gained_from_narrow_to_wide": Words(
-            "Share of the best margin that the widest factors have more than the narrowest"
-        ),
-        "largest_known_share_of_sign": Words("Sign descent: largest mean share of a known norm's margin"),
-        "mean_nuclear_share_of_gd": Words("Gradient descent: mean share of the nuclear margin"),
-        "mean_spectral_share_of_spectral": Words(
-            "Steepest descent in the spectral norm: mean share of the spectral margin"
-        ),
-    }
-    headline = "least_mean_alignment"
     runs = (
         Run(ON_FACTORS, SignDescent(PowerDecay(SIGN_SIZE, 0.5))),
         *(Run(ON_FACTORS, rule) for rule in OTHERS.values()),
@@ -125,20 +86,6 @@ class X_N3(Claim):
         return Finding(_sentence(numbers, sign), numbers, {"sign": sign, "shares": shares}, note=_note(numbers))
 
     # ---- figures
-    figures = {
-        "sign": FigureText(
-            "Sign descent on the factors: what is missing of alignment with the conditions of a stationary point, "
-            "and the share of the certified best margin over all widths.",
-            "Left: lines for different widths fall over the steps on logarithmic axes. Right: shares rise over "
-            "the steps, wider factors higher, narrow ones levelling off well below the dashed line at 1.",
-        ),
-        "table": FigureText(
-            "Mean share of the best margin of $W$ in five norms, for three descents on factors of width 10.",
-            "Heat map with three rows and five columns. Normalised GD has about .97 of the nuclear margin and the "
-            "spectral descent about .98 of the spectral one; sign descent has at most about .8 of any.",
-            brightness_speaks=True,
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Alignment and share of the bound over the steps, by width; and the table of shares of every margin."""

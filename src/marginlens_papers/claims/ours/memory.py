@@ -15,7 +15,7 @@ from marginlens.optimizers import Adam, PowerDecay, SteepestDescent
 from marginlens.risk import AttentionRisk
 from marginlens.theory.implicit_bias import ON_P, ON_W, implicit_bias
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
 from marginlens_papers.norm_runs import norms_of, smallest_lead
 
 SEED = 67
@@ -47,14 +47,6 @@ CHECKED = {
 
 class X_N6(Claim):
     labels = ("X N6",)
-    title = "A memory must fade faster than gradients fall: where momentum and Adam reach their margin"
-    statement = (
-        "Steps of length η in a norm whose best margin is γ divide gradients by $e^(ηγ)$ each. With constant steps momentum β reaches the "
-        "norm's margin where ηγ < log(1/β); beyond it old gradients outweigh new ones, and the direction freezes short of the margin. Adam "
-        "follows its gradients where ηγ < ½ log(1/β₂) and β₁ ≤ β₂. Beyond, its second moment becomes a mean over the whole past: it "
-        "still nears the ℓ∞ margin, but by a clock of ½ log(1/β₂) a step; with β₁ > √β₂ it does not. Falling steps come below "
-        "the rate of any memory, and from there on runs head for the margin."
-    )
     protocol = (
         "n = 4, T = 6, d = 30 (p: sign, normalised, Adam) and n = 4, T = 5, d = 6 with a query per input (W: Muon), all on the sphere, "
         f"6 problems, from zero. Ratio: ηγ over log(1/β) or ½ log(1/β₂), γ the certified best margin of the tokens that the run selects; "
@@ -63,10 +55,8 @@ class X_N6(Claim):
         f"{FALLING_FROM:g} on, {FALLING_STEPS} times the steps after which it is one. Bars were set after pilots on seeds 901 to 904, "
         "which also showed that Adam goes on beyond its rate, where it had been thought to stop."
     )
-    paper_value = "beyond the papers; theorems have falling steps and, for Adam, β₁ ≤ β₂"
     expected = {name: bound for name, (bound, _) in CHECKED.items()}
     words = {name: Words(sentence) for name, (_, sentence) in CHECKED.items()}
-    headline = "share_beyond_Muon"
     runs = (
         *(Run(ON_W if name == "Muon" else ON_P, rule) for name, rules in RULES.items() for rule in rules),
         *(Run(ON_W if name == "Muon" else ON_P, replace(rule, size=PowerDecay(1.0))) for name, rule in FALLING.items()),
@@ -100,16 +90,6 @@ class X_N6(Claim):
         arrays = {"constant": constant, "falling": falling, "late": late}
         numbers = _numbers(arrays)
         return Finding(_sentence(numbers), numbers, arrays)
-
-    figures = {
-        "map": FigureText(
-            "Share of the best margin in the optimizer's own norm against how fast gradients fall, relative to how fast it forgets them; "
-            "a dot is a run. Left of the line the memory fades faster.",
-            "Four panels. Sign, normalised and Muon: shares near one left of the line at ratio 1, and scattered between .1 and .9 "
-            "right of it. Adam: near one up to ratio 2, falling to about .6 at ratio 30; black dots of much longer runs at ratio 16 are "
-            "above .9, and those with β = (.99, .5) near zero everywhere.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Shares against the ratio, a panel for each optimizer."""

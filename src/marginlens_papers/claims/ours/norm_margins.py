@@ -9,7 +9,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.typing import Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Run, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map, level
 from marginlens_papers.norm_runs import SETTINGS, NormRuns, Setting, archived_norm_runs, norm_runs
 
@@ -169,12 +169,6 @@ def _late_words(long: NormRuns) -> str:
 
 class X_N1(_OneNormOneMargin):
     labels = ("X N1",)
-    title = "One norm, one margin: five descents on W and the five margins they go to"
-    statement = (
-        "Steepest descent in ℓ1 (coordinate descent), ℓ∞ (sign descent), the Frobenius norm (normalised GD), the nuclear norm (rank-one "
-        "steps) and the spectral norm (Muon without momentum) on the key-query matrix W of softmax attention each go to the largest "
-        "margin, for the tokens that they select, in their own norm and in no other."
-    )
     protocol = (
         "n = 6 inputs, T = 8 tokens, d = 10, a query for each input; tokens, queries and head uniform on the sphere, labels ±1, logistic "
         "loss; 200 problems for each descent, from W = 0. Constant steps, the same for all problems, of size (runs of "
@@ -184,24 +178,6 @@ class X_N1(_OneNormOneMargin):
         "python -m marginlens_papers.norm_runs W --steps 100000 --problems 200. No run is left out."
     )
     as_stated = _as_stated("W")
-    headline = "own_share_spectral"
-    figures = {
-        "table": FigureText(
-            "Share of the largest margin in each norm: of what five descents on $W$ reach after 10,000 steps "
-            "(left), and of the exact max-margin solutions (right).",
-            "Two heat maps of five by five norms with numbers. In both the diagonal is bright, .99 or more at the "
-            "left and 1 at the right; all other cells are lower, between .15 and .88, and nearly the same in "
-            "both.",
-            brightness_speaks=True,
-        ),
-        "own": FigureText(
-            "Left: what each descent on $W$ still lacks of the margin in its own norm, mean over problems, up to "
-            "100,000 steps. Right: the same of every run at the end.",
-            "Left: five lines fall on logarithmic axes; the Frobenius one is lowest, below 1e-4, those in ℓ∞ and "
-            "ℓ1 highest, still above the dashed aim of 1e-3 or near it. Right: rising step curves of all runs, "
-            "the Frobenius ones at the far left, then the spectral ones, then the others together.",
-        ),
-    }
     words = _words("W")
     variable = "W"
     runs = _runs("W")
@@ -213,12 +189,6 @@ class X_N1(_OneNormOneMargin):
 
 class X_N2(_OneNormOneMargin):
     labels = ("X N2",)
-    title = "One norm, one margin: five descents on p and the five margins they go to"
-    statement = (
-        "Steepest descent in ℓ1, ℓ1.75, ℓ2, ℓ3 and ℓ∞ on the weights p of softmax attention each go to the largest "
-        "margin, for the tokens "
-        "that they select, in their own norm."
-    )
     protocol = (
         "n = 4 inputs, T = 6 tokens, d = 30, tokens and head uniform on the sphere, labels ±1, logistic loss: 20 constraints in 30 "
         "unknowns, so that any tokens can be selected; 200 problems for each descent, from p = 0. Constant steps, the same for all "
@@ -228,24 +198,6 @@ class X_N2(_OneNormOneMargin):
         "100,000 are archived, by python -m marginlens_papers.norm_runs p --steps 100000 --problems 200. No run is left out."
     )
     as_stated = _as_stated("p")
-    headline = "own_share_ℓ2"
-    figures = {
-        "table": FigureText(
-            "Share of the largest margin in each norm: of what five descents on $p$ reach after 10,000 steps "
-            "(left), and of the exact max-margin solutions (right).",
-            "Two heat maps of five by five norms with numbers. The diagonal is brightest, .996 or more; next to "
-            "it neighbouring powers share much, up to .99, and far from it ℓ1 and ℓ∞ share least, about .3. Both "
-            "maps are nearly the same.",
-            brightness_speaks=True,
-        ),
-        "own": FigureText(
-            "Left: what each descent on $p$ still lacks of the margin in its own norm, mean over problems, up to "
-            "100,000 steps. Right: the same of every run at the end.",
-            "Left: five lines fall on logarithmic axes, that of ℓ2 lowest, those of ℓ1 and ℓ∞ highest, all near "
-            "or below the dashed aim of 1e-3 at the end. Right: rising step curves of all runs, in the same order "
-            "from left to right.",
-        ),
-    }
     words = _words("p")
     variable = "p"
     runs = _runs("p")

@@ -10,7 +10,7 @@ import marginlens as ml
 from marginlens.dynamics import descend
 from marginlens.optimizers import SteepestDescent
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.norm_runs import SETTINGS, Problems, Setting
 
@@ -23,21 +23,11 @@ VARIABLES = tuple(SETTINGS)
 
 class X_N4(Claim):
     labels = ("X N1", "X N2")
-    title = "Which tokens are selected depends on the norm of the descent"
-    statement = (
-        "On the same data and from the same start, zero, the two descents of the five that differ most select different tokens in 1% of "
-        "the problems or more, and descents in two norms differ more often than one with itself at half the step. Where two differ, the "
-        "tokens that a descent selects have the larger margin in its own norm in at least half of the comparisons, over all pairs."
-    )
     protocol = (
         f"{PROBLEMS} problems each of X-N1 (five norms on W, n = 6, T = 8, d = 10) and of X-N2 (five norms on p, n = 4, T = 6, d = 30), "
         f"from zero, {STEPS:,} steps of a tenth of the sizes there, without momentum. Selections differ where any of the n tokens does. "
         "Control: the same descent with steps half as long and twice as many. Best margins of what was selected, in every norm, with "
         "their brackets. Globally optimal: the token of the highest score $y_i v·x_it$ in every input."
-    )
-    paper_value = (
-        "beyond the papers; aim: how often selections differ, in which norm whose margin is larger, and how often the best tokens are "
-        "selected"
     )
     expected = {"smallest_excess_over_the_control": Bound(low=0.0)}
     as_stated = {
@@ -46,28 +36,6 @@ class X_N4(Claim):
         "larger_own_margin_W": Bound(low=0.5),
         "larger_own_margin_p": Bound(low=0.5),
     }
-    words = {
-        "largest_difference_W": Words(
-            "On $W$: problems in which two descents select differently, for the pair that differs most",
-            Unit.SHARE,
-        ),
-        "largest_difference_p": Words(
-            "On $p$: problems in which two descents select differently, for the pair that differs most",
-            Unit.SHARE,
-        ),
-        "smallest_excess_over_the_control": Words(
-            "Mean share of differing problems beyond that of the control with shorter steps"
-        ),
-        "larger_own_margin_W": Words(
-            "On $W$: cases in which a descent's tokens have the larger margin in its own norm",
-            Unit.SHARE,
-        ),
-        "larger_own_margin_p": Words(
-            "On $p$: cases in which a descent's tokens have the larger margin in its own norm",
-            Unit.SHARE,
-        ),
-    }
-    headline = "largest_difference_W"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train all problems by all descents, with the control, and compare what they select."""
@@ -88,26 +56,6 @@ class X_N4(Claim):
                 numbers[f"best_tokens_{variable}_{name}"] = float(share)
         numbers["smallest_excess_over_the_control"] = float(min(excess))
         return Finding(_sentence(found, numbers), numbers, {"found": found}, note=_note(found))
-
-    figures = {
-        "selections_W": FigureText(
-            "Five descents on $W$: how often two of them select differently, whose tokens have the larger margin "
-            "in the descent's own norm, and how often the best token of every input is selected.",
-            "Two heat maps of five by five descents with percentages, and a bar chart. Left: off the diagonal, "
-            "where the control stands, descents differ in a good part of the problems, ℓ1 and nuclear most from "
-            "the others. Middle: percentages vary from pair to pair. Right: bars with wide intervals, lowest for "
-            "ℓ1.",
-            brightness_speaks=True,
-        ),
-        "selections_p": FigureText(
-            "Five descents on $p$: how often two of them select differently, whose tokens have the larger margin "
-            "in the descent's own norm, and how often the best token of every input is selected.",
-            "Two heat maps of five by five descents with percentages, and a bar chart. Left: ℓ1 and ℓ∞ differ "
-            "most from the others, neighbouring powers seldom. Middle: percentages vary from pair to pair, white "
-            "where two never differ. Right: bars with wide intervals, lowest for ℓ1.",
-            brightness_speaks=True,
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """For W and for p: how often two descents differ, who has the larger margin, and how often the best tokens are selected."""

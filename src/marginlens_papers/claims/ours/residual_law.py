@@ -16,7 +16,7 @@ from marginlens.sweeps import Plan, sweep
 from marginlens.sweeps.choices import loss_named
 from marginlens.theory.residual_law import ResidualLaw, residual_law
 from marginlens.typing import Axes, Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
 
@@ -31,22 +31,6 @@ SHOWN = 300  # problems that are drawn one by one
 
 class X_O(Claim):
     labels = ("X O",)
-    title = "Residual attention is the SVM's dual: a trained model shows its own certificate"
-    statement = (
-        "Once attention saturates at a locally optimal selection α, the weights |ℓ'_i| $s_it$ ($γ_iα − γ_it$) over the "
-        "active constraints "
-        "are proportional to the multipliers $λ_it$ of ATT-SVM. Equivalently p stands at R $p^mm/‖p^mm‖$ plus a computable offset in the "
-        "span of the active rows. Deviations die out like $e^(−rate·R)$ with a rate known in advance, for normalised steps up to "
-        "2/stiffness."
-    )
-    protocol = (
-        "n = 4, T = 6, d = 30, tokens and head uniform on the sphere; logistic, exponential and correlation loss; NGD with step 1 for "
-        "2,000 steps from 0 on 3,000 problems, with step .3 for 20,000 steps on 300 of them, and with step .1 over the first length on "
-        "60. Plain GD, whose norm grows like a logarithm, on 60 problems with n = 1, T = 3, d = 5. Deviation: the largest "
-        "|log(λ read off / λ solved)| over the constraints of a problem. A run counts as settled by the law's own clock, rate · R ≥ 6, "
-        "if its step is not too long."
-    )
-    paper_value = "beyond the papers; aim: median deviation ≤ 1e-3 and 95th percentile ≤ .05 after 2,000 steps"
     expected = {
         "median_deviation": Bound(high=1e-3),
         "p95_deviation_where_settled": Bound(high=0.05),
@@ -57,24 +41,6 @@ class X_O(Claim):
         "median_deviation_short_steps": Bound(high=1e-3),
         "median_deviation_plain_gd": Bound(high=0.05),
     }
-    words = {
-        "median_deviation": Words(
-            "Median over problems of the largest $|log(λ read off / λ solved)|$ after 2,000 steps, for the loss "
-            "where it is largest"
-        ),
-        "p95_deviation_where_settled": Words(
-            "95th percentile of that deviation over the runs that are settled by the law's clock"
-        ),
-        "p95_deviation_of_all_after_20000": Words("95th percentile over all runs after 20,000 shorter steps"),
-        "share_settled": Words("Runs that are settled after 2,000 steps", Unit.SHARE),
-        "misalignment_kept_with_offset": Words(
-            "Distance from $p^mm$ that is left when the offset is added, as a fraction"
-        ),
-        "median_misalignment_in_span": Words("Median distance left within the span of the active rows"),
-        "median_deviation_short_steps": Words("Median deviation with steps of .1"),
-        "median_deviation_plain_gd": Words("Median deviation with plain gradient descent"),
-    }
-    headline = "median_deviation"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train every problem with every loss and step rule, and hold each run against the law of the tokens it selects."""
@@ -97,28 +63,6 @@ class X_O(Claim):
         return Finding(_sentence(numbers), numbers, arrays, note=_note(numbers, runs))
 
     # ---- figures
-    figures = {
-        "collapse": FigureText(
-            "Multipliers read off the attention of trained models over those of ATT-SVM, after 100, 300, 1,000 "
-            "and 2,000 steps; each dot is a constraint.",
-            "Four scatter plots on logarithmic axes. At 100 steps the dots scatter around the dashed diagonal; "
-            "with the steps they close in on it, until at 2,000 nearly all lie on it, the settled runs in green.",
-        ),
-        "deviation": FigureText(
-            "Left: largest deviation of the multipliers over the steps, median and 5% to 95% of the problems. "
-            "Right: the same over the law's clock, rate · $R$, beside $e^(−rate · R)$.",
-            "Left: the median falls from above 1 below 1e-7 at 2,000 steps, crossing the dotted aim of 1e-3 near "
-            "step 800; the band widens downwards. Right: dots of all runs gather along the black curve, flat at "
-            "first and dropping steeply from about 5 on; only the purple ones, whose steps are too long, stay "
-            "level.",
-        ),
-        "offset": FigureText(
-            "Distance of the trained $p$ from the direction of $p^mm$, from the predicted point with the offset, "
-            "and from that within the span of the active rows.",
-            "Three falling lines with bands on logarithmic axes. With and without the offset they fall together "
-            "to about 1e-5; within the span of the active rows the distance drops to 1e-20.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Multipliers read off against solved ones; deviations over steps and over the law's clock; what the offset gains."""

@@ -11,7 +11,7 @@ import numpy as np
 import marginlens as ml
 from marginlens.sweeps import sweep
 from marginlens.typing import Figure
-from marginlens_papers.claim import Bound, Claim, Effort, FigureText, Finding, Progress, Unit, Words
+from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.scale_runs import (
     FIRST,
@@ -31,45 +31,12 @@ WIDE = 100  # from this width on a share is known to ±1e-5
 
 class X_S(Claim):
     labels = ("A Fig 9(a)", "A Fig 10")
-    title = "Ten million problems of each width: how rare negative score gaps and misaligned directions are"
-    statement = (
-        "Normalised descent on random data ends with a negative score gap ever more rarely as d grows, with a "
-        "probability of less than 1% "
-        "from d = 5 on, known to ±1e-5 for wide tokens; and the correlation with the max-margin direction has a thin tail: few saturated "
-        "runs are below .99 after 1,000 steps, at every width."
-    )
-    protocol = (
-        "The problems of A-F9: n = 4, T = 6, tokens and head uniform on the sphere, labels ±1, d ∈ {2, 5, 10, 100, 300, 500}, NGD with "
-        "step 1 for 1,000 steps from 0; made, trained and measured on a GPU, 10,000,000 for each d. Problems follow from their numbers "
-        "alone, so the first 2,000 of each width are trained again on this machine's processor, and the outcomes compared one by one."
-    )
-    paper_value = "beyond the papers; A: P(score gap < 0) < 1% from 1,000 problems for each d"
     expected = {"same_outcome_on_this_machine": Bound(low=0.998)}
     as_stated = {
         "largest_share_negative_from_d5": Bound(high=0.01),
         "share_negative_falls": Bound(low=1.0),
         "largest_share_below_099": Bound(high=0.01),
     }
-    words = {
-        "largest_share_negative_from_d5": Words(
-            "Problems that end with a negative score gap, at the width from 5 on where they are most frequent",
-            Unit.SHARE,
-        ),
-        "share_negative_falls": Words(
-            "That share falls from every width to the next, beyond the intervals",
-            Unit.TRUTH,
-        ),
-        "largest_share_below_099": Words(
-            "Saturated runs with a correlation below .99, at the width where they are most frequent",
-            Unit.SHARE,
-        ),
-        "same_outcome_on_this_machine": Words(
-            "Problems trained again on this machine that have the same outcome",
-            Unit.SHARE,
-        ),
-    }
-    headline = "largest_share_negative_from_d5"
-    paper_number = "< 1%"
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Read the counts of the large sweep, and train the first problems of each width again."""
@@ -101,17 +68,6 @@ class X_S(Claim):
         stored = [name for name in numbers if name != "same_outcome_on_this_machine"]
         note = _note(runs, facts, numbers, half, n_again)
         return Finding(_sentence(runs, numbers, half), numbers, arrays, note=note, archived=stored)
-
-    figures = {
-        "rare": FigureText(
-            "Ten million problems of each width. Left: share that ends with a negative score gap. Middle: tail of "
-            "the correlation with the max-margin direction. Right: distribution of score gaps.",
-            "Left: dots with small error bars on a logarithmic axis fall from above 1% at d = 2 to about 1e-5 at "
-            "d = 500. Middle: curves of the share of runs beyond each distance from correlation 1, dropping "
-            "steeply after 1e-4. Right: on a logarithmic axis score gaps peak at zero and fall off to both sides, "
-            "to the left far more steeply.",
-        ),
-    }
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Shares of negative gaps by width with intervals, the tail of the correlation, and the score gaps around zero."""
