@@ -94,7 +94,8 @@ struct DualActiveSet {
             for (int64_t i = p + 1; i < k; i++) {
                 double *pair = L + i * capacity + p;
                 const double u = pair[0], w = pair[1];
-                pair[0] = cos * u + sin * w, pair[1] = cos * w - sin * u;
+                pair[0] = cos * u + sin * w;
+                pair[1] = -(sin * u - cos * w);  // not cos w - sin u, which GCC 12 fuses with the line above in spite of -ffp-contract=off
             }
             double *__restrict left = Q + p * d, *__restrict right = Q + (p + 1) * d;
             for (int64_t i = 0; i < d; i++) {
