@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.optimizers import Blockwise
 from marginlens.testing import check_norm, check_optimizer, check_risk
 from quadratic_risk import Quadratic
 
@@ -143,28 +142,6 @@ def test_a_users_own_optimizer_works_on_every_risk(name):
         x = x + velocity
     assert np.allclose(run.final, x, rtol=1e-9, atol=1e-9)
     assert np.array_equal(run.saved["x"][-1], run.final)
-
-
-@pytest.mark.parametrize("name", ["p", "joint", "next token"])
-@pytest.mark.parametrize("kind", [ml.GradientDescent, ml.NormalizedGD])
-def test_compiled_loops_are_the_optimizers_own_steps(name, kind):
-    class Slow:  # the same rule, which no compiled loop knows
-        def __init__(self, optimizer):
-            self.optimizer = optimizer
-
-        def init(self, x0):
-            return self.optimizer.init(x0)
-
-        def update(self, gradient, state):
-            return self.optimizer.update(gradient, state)
-
-    risk, optimizer = RISKS[name], kind(0.1)
-    if name == "joint":
-        optimizer = Blockwise(optimizer)
-    start = np.random.default_rng(2).normal(size=risk.shape)
-    fast = ml.descend(risk, optimizer=optimizer, n_steps=60, start=start)
-    slow = ml.descend(risk, optimizer=Slow(optimizer), n_steps=60, start=start)
-    assert np.allclose(fast.final, slow.final, rtol=0, atol=1e-7)
 
 
 def test_training_factors_is_training_their_product():

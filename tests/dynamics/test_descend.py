@@ -7,8 +7,6 @@ import marginlens as ml
 from decimal_oracle import gradient as decimal_gradient
 from tolerances import LEMMA_1, LOOP_AGREEMENT, ROUNDING
 
-STEPS = [ml.NormalizedGD(0.5), ml.GradientDescent(2.0)]
-
 
 class OwnLogistic(ml.losses.Loss):
     """The logistic loss as a user would write it: no compiled branch."""
@@ -18,48 +16,6 @@ class OwnLogistic(ml.losses.Loss):
 
     def log_abs_derivative(self, u):
         return -np.logaddexp(0.0, np.asarray(u))
-
-
-def ragged_batch(seed):
-    rng = np.random.default_rng(seed)
-    problems = [[rng.normal(size=(rng.integers(1, 5), 3)) for _ in range(3)] for _ in range(8)]
-    return ml.TokenDataset(problems, rng.choice([-1, 1], size=(8, 3))), rng.normal(size=(8, 3))
-
-
-@pytest.mark.statement("A Eq. (3)")
-@pytest.mark.parametrize("step", STEPS, ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("width", [2, 30], ids=["state is p", "state is coefficients"])
-def test_compiled_loop_equals_numpy_loop(step, width):
-    data, v = ml.data.sphere_tokens(12, 3, 4, width, 0)
-    start = np.random.default_rng(1).normal(size=(12, width))
-    fast = ml.descend(
-        data, v, optimizer=step, n_steps=40, start=start
-    )  # where p stays finite, NGD hops about and amplifies rounding, here by a hundred million in 60 steps
-    slow = ml.descend(data, v, optimizer=step, n_steps=40, start=start, loss=OwnLogistic())
-    assert np.max(np.abs(fast.final - slow.final)) < LOOP_AGREEMENT * max(1, fast.norm.max())
-    assert np.allclose(fast.attention, slow.attention, atol=LOOP_AGREEMENT)
-    assert np.array_equal(fast.selected, slow.selected)
-
-
-@pytest.mark.statement("A Eq. (3)")
-@pytest.mark.parametrize("step", STEPS, ids=lambda one: type(one).__name__)
-def test_batch_equals_loop_of_singles(step):
-    data, v = ragged_batch(0)
-    together = ml.descend(
-        data, v, optimizer=step, n_steps=150, record=ml.Record(50, ("x", "risk", "norm", "attention", "selected"))
-    )
-    for j in range(len(data)):
-        alone = ml.descend(
-            data[j],
-            v[j],
-            optimizer=step,
-            n_steps=150,
-            record=ml.Record(50, ("x", "risk", "norm", "attention", "selected")),
-        )
-        assert np.array_equal(alone.final, together.final[j])
-        assert alone.status is together.status[j]
-        for name in alone.saved:
-            assert np.allclose(alone.saved[name], together.saved[name][j], rtol=1e-13, atol=1e-15), name
 
 
 def test_every_step_is_right_at_norm_ten_thousand():
@@ -89,14 +45,6 @@ def test_normalised_descent_of_keys_at_any_scale_is_the_same_run(width, exponent
     assert np.allclose(run.attention, plain.attention, rtol=0, atol=LOOP_AGREEMENT)
 
 
-def test_many_starts_on_one_problem():
-    data, v = ml.data.figure_1b()
-    starts = np.random.default_rng(0).normal(size=(9, 2))
-    together = ml.descend(data.repeat(9), v, start=starts, n_steps=200, optimizer=ml.NormalizedGD(0.1))
-    alone = [ml.descend(data, v, start=start, n_steps=200, optimizer=ml.NormalizedGD(0.1)).final for start in starts]
-    assert np.array_equal(together.final, np.stack(alone))
-
-
 def test_problems_that_share_memory_keep_their_own_labels_and_tokens():
     rng = np.random.default_rng(1)
     one, v, start = rng.normal(size=(2, 3, 4)), rng.normal(size=4), rng.normal(size=4)
@@ -118,13 +66,6 @@ def test_a_record_of_no_steps_keeps_nothing_of_every_quantity():
     assert [len(saved[name]) for name in names[:-1]] == [0] * 5
     assert saved["attention"].shape == (0, data.n_inputs, data.n_tokens)
     assert saved["excess_risk"].log.shape == (0,)
-
-
-def test_results_do_not_depend_on_threads(monkeypatch):
-    data, v = ml.data.sphere_tokens(40, 3, 4, 6, 0)
-    several = ml.descend(data, v, n_steps=100).final
-    monkeypatch.setenv("MARGINLENS_THREADS", "1")
-    assert np.array_equal(several, ml.descend(data, v, n_steps=100).final)
 
 
 def test_record_keeps_what_was_asked_for():

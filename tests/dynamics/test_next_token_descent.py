@@ -6,12 +6,10 @@ import pytest
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, random_start
 from marginlens.dynamics import Record, descend
-from marginlens.dynamics.kernels.next_token_descent import moves_in_weights
 from marginlens.errors import InputError
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
-from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.status import Status
 from tolerances import LOOP_AGREEMENT, ROUNDING
 
@@ -35,38 +33,6 @@ def mixed(seed=0, d=7):
     return out
 
 
-def head_with(ds):
-    """A general head with positive scores, C Eᵀ = H; needs linearly independent embeddings."""
-    H = np.random.default_rng(ds.n_vocabulary).uniform(0.1, 0.9, size=(ds.n_vocabulary, ds.n_vocabulary))
-    return (H + 0.5 * np.eye(ds.n_vocabulary)) @ np.linalg.pinv(ds.E).T
-
-
-@pytest.mark.statement("C Algo-GD")
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("general", [False, True])
-@pytest.mark.parametrize("step", [NormalizedGD(0.02), GradientDescent(0.5)], ids=["normalized", "constant"])
-def test_compiled_loop_equals_numpy_loop_and_batch_equals_single_runs(loss, general, step):
-    batch = mixed()
-    heads = [head_with(ds) for ds in batch] if general else None
-    start = 0.1 * random_start(batch, 1)
-    options = {"loss": loss, "optimizer": step, "n_steps": 60}
-    run = descend(batch, head=heads, start=start, **options)
-    slow = descend(batch, head=heads, start=start, **{**options, "loss": in_numpy(loss)})
-    assert run.final.shape == (4, 7, 7)
-    assert np.abs(run.final - slow.final).max() < LOOP_AGREEMENT
-    assert np.array_equal(run.status, slow.status)
-    for k, ds in enumerate(batch):
-        one = descend(ds, head=heads and heads[k], start=start[k], **options)
-        assert np.abs(one.final - run.final[k]).max() < LOOP_AGREEMENT
-        assert one.status is run.status[k]
-        n, T = one.attention.shape
-        assert np.abs(one.attention - run.attention[k, :n, :T]).max() < LOOP_AGREEMENT
-        assert not run.attention[k, n:].any()
-        assert np.array_equal(run.selected[k, :n], one.selected)
-        assert np.all(run.selected[k, n:] == -1)
-        assert one.norm == pytest.approx(np.linalg.norm(one.final))
-
-
 @pytest.mark.statement("C Algo-GD")
 def test_every_step_is_the_step_of_the_exact_gradient():
     ds = cyclic_sequences(6, 8, 6, 4, 0)
@@ -80,32 +46,6 @@ def test_every_step_is_the_step_of_the_exact_gradient():
         assert (
             np.abs(plain[k + 1] - plain[k] + 0.3 * NextTokenRisk(ds).gradient(plain[k]).value()).max() < LOOP_AGREEMENT
         )
-
-
-def test_many_pairs_run_on_the_weights_themselves():
-    """K = 20 tokens in d = 3: more pairs than d² would pay for, so the state is W and not coefficients over pairs."""
-    ds = acyclic_sequences(20, 3, 60, 8, 0)
-    assert moves_in_weights(len(SequenceBatch.of((ds,)).keys), 20, 3)
-    run = descend(ds, optimizer=NormalizedGD(0.1), n_steps=150, record=Record(steps=50))
-    slow = descend(ds, loss=in_numpy(LogLoss()), optimizer=NormalizedGD(0.1), n_steps=150)
-    assert np.abs(run.final - slow.final).max() < LOOP_AGREEMENT
-    assert np.array_equal(run.saved["x"][-1], run.final)
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [(6, 8, 6, 4), (20, 3, 60, 8), (40, 6, 150, 16)],
-    ids=["over pairs", "on the weights", "on the weights, every token with every query"],
-)
-@pytest.mark.parametrize("step", [NormalizedGD(0.02), GradientDescent(2.0)], ids=["normalized", "constant"])
-def test_a_start_stays_under_every_later_step(shape, step):
-    """150 steps, past those after which logits are computed afresh, from weights that are no sum of gradients."""
-    ds = acyclic_sequences(*shape, 1)
-    options = {"optimizer": step, "n_steps": 150, "start": random_start(ds, 2)}
-    run, slow = (descend(ds, loss=loss, **options) for loss in (LogLoss(), in_numpy(LogLoss())))
-    assert np.abs(run.final - slow.final).max() < LOOP_AGREEMENT
-    n, T = run.attention.shape
-    assert np.abs(run.attention - ds.attention(run.final).reshape(n, T)).max() < LOOP_AGREEMENT
 
 
 def test_a_normalised_step_has_its_length_where_the_gradient_almost_cancels():

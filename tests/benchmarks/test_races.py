@@ -1,0 +1,315 @@
+"""Every benchmark at a small size: it counts its progress, its rows become JSON, every method is timed, and rivals agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import tolerances
+from benchmarks import (
+    browser,
+    embeddings,
+    engines,
+    gpu,
+    graph,
+    lab,
+    monitor,
+    nexttoken,
+    norms,
+    qp_solvers,
+    steps,
+    stream,
+    svm,
+    sweep,
+)
+from benchmarks.baselines import autograd_nexttoken, batched_descent
+from gpu.twin import TwinDevice, needs_compiler
+from marginlens.data import sphere_tokens
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
+from marginlens.dynamics import descend
+from marginlens.errors import InputError, MissingExtra
+from marginlens.gpu import device as devices
+from marginlens.norms import L1
+from marginlens.optimizers import NormalizedGD
+from marginlens_papers.claims.ours.basins import Basins
+from progress_counter import ProgressCounter
+
+Rows = list[dict[str, Any]]
+
+
+def check_embeddings(rows: Rows) -> None:
+    ours, autograd, alone, summary = rows
+    assert summary["times_faster_than_autograd"] == autograd["seconds"] / ours["seconds"]
+    assert summary["over_adamw_alone"] == ours["seconds"] / alone["seconds"]
+    assert 0.0 <= summary["largest_difference"] < 1e-5  # float32 sums in different orders, four steps of .01
+
+
+def check_engines(rows: Rows) -> None:
+    assert {"a thread", "2 threads", "2 processes"} <= {row["method"] for row in rows}
+    assert all(row["tasks"] == 6 for row in rows)
+
+
+def check_graph(rows: Rows) -> None:
+    each = ["marginlens", "cvxpy with Clarabel", "summary"]
+    assert [row["method"] for row in rows] == ["marginlens", *each, *each, "marginlens, dataset and graphs"]
+    for row in rows:
+        if row.get("kkt_residual") is not None:
+            ours = row["method"] == "marginlens"
+            assert row["kkt_residual"] <= (tolerances.SVM_KKT if ours else tolerances.SVM_OTHERS)
+    assert rows[5]["tied"] > 0
+    assert rows[-1]["n"] == 1000
+
+
+def check_monitor(rows: Rows) -> None:
+    *timed, summary = rows
+    step, plain, full = (row["seconds"] for row in timed)
+    assert [row["count"] for row in timed] == [2, 2, 2]
+    expected = (19 * plain + full) / (20 * 100 * step)
+    assert summary["share_of_training"] == pytest.approx(expected)
+    assert (summary["smallest_interval"] - 1) <= 100 * expected / 0.05 <= summary["smallest_interval"]
+
+
+def check_nexttoken(rows: Rows) -> None:
+    names = [f"{name}: K = 4, d = 4, n = 3, T = 3" for name in ("small", "small", "short", "short")]
+    assert [row["data"] for row in rows] == [*names, "summary"]
+    assert rows[1]["times_slower"] == rows[-1]["times_slower_at_fig_3"] > 0.0
+    assert max(rows[1]["difference_of_W"], rows[3]["difference_of_W"]) < tolerances.LOOP_AGREEMENT
+    assert ["mean_corr_to_svm" in row for row in rows[:4:2]] == [True, False]
+
+
+def check_norms(rows: Rows) -> None:
+    timed = [row for row in rows if row["solver"] != "summary"]
+    assert all(row["note"] is None for row in timed)
+    assert all(row["gap"] <= (1e-8 if row["solver"] == "marginlens" else 1e-4) for row in timed)
+    assert {row["rows"] for row in rows} == {4, 24}
+    assert {"L1()", "LInf()", "Lp(p=1.75)", "Lp(p=3.0)"} <= {row["norm"] for row in rows}
+
+
+def check_steps(rows: Rows) -> None:
+    assert len(rows) == 1 + len(steps.ON_P) + len(steps.ON_W)
+    assert rows[0]["times_normalised_gd"] == 1.0
+
+
+def check_stream(rows: Rows) -> None:
+    texts = ["one line without blanks", "one line with blanks", "lines"]
+    assert [row["method"] for row in rows] == ["stream", "stream", "one pass in memory", *texts, "summary"]
+    assert [row["tokens"] for row in rows] == [3_000, 2_000, 2_000, 4_000, 4_000, 4_000, 2_000]
+    assert [row["K"] for row in rows[3:6]] == [26, 27, 28]
+    large, streamed, at_once, *_, summary = rows
+    assert min(large["disk_gb"], large["peak_gb"]) > 0.0
+    assert all(streamed[name] == at_once[name] > 0 for name in ("graphs", "edges", "acyclic"))
+    assert (summary["different_graphs"], summary["graphs"]) == (0, at_once["graphs"])
+
+
+SVM_SIZES = ((2, 3, 4, 6), (3, 3, 8, 1), (3, 4, 5, 1))
+
+
+def check_svm(rows: Rows) -> None:
+    others = {"quadprog", "PIQP", "Clarabel", "cvxopt", "scikit-learn SVC", "scikit-learn LinearSVC"}
+    for size in SVM_SIZES:
+        of_size = [row for row in rows if (row["n"], row["T"], row["d"], row["batch"]) == size]
+        ours = [row for row in of_size if row["solver"] in ("marginlens", "summary")]
+        rivals, summary = [row for row in of_size if row not in ours], ours[-1]
+        assert {row["solver"] for row in rivals} == others
+        assert all(row.get("note") is None for row in rivals)
+        assert max(row["kkt_residual"] for row in ours) <= tolerances.SVM_KKT
+        assert max(row["kkt_residual"] for row in rivals) <= tolerances.SVM_OTHERS
+        fastest = min(row["seconds_per_problem"] for row in rivals)
+        assert summary["times_faster"] == pytest.approx(fastest / summary["seconds_per_problem"])
+
+
+def check_sweep(rows: Rows) -> None:
+    loop, swept, memory = rows
+    assert (loop["method"], swept["method"], memory["n_problems"]) == ("loop over the chunks", "sweep", 200)
+    assert swept["cpu_overhead_percent"] == 100.0 * (swept["cpu_seconds"] / loop["cpu_seconds"] - 1.0)
+
+
+def check_gpu(rows: Rows) -> None:
+    *timed, summary = rows
+    assert [row["agreement"] for row in timed] == [1.0, None, 1.0, None, None, 1.0, None]
+    assert summary["least_times_torch"] > 0.0
+
+
+def check_lab(rows: Rows) -> None:
+    *measured, summary = rows
+    numbers = {row["measure"]: row["value"] for row in measured}
+    assert [row["measure"] for row in measured if row["bound"] is not None] == list(numbers)[: len(lab._BOUNDS)]
+    assert min(value for name, value in numbers.items() if not name.startswith("basins")) > 0.0
+    assert 0.0 < numbers["basins, coarse picture, s"] <= numbers["basins, full picture, s"]
+    # Figure 1(b) has two limits, and every start got the first
+    assert 0.1 < numbers["basins, pixels as in Python"] < 0.9
+    assert summary["repeats"] == 1
+
+
+class Race(NamedTuple):
+    """A benchmark, its constants at a small size, how it is run, what its rows must say, and what it needs."""
+
+    module: ModuleType
+    run: Callable[[ProgressCounter], Rows]
+    check: Callable[[Rows], None]
+    constants: Mapping[str, Any]
+    packages: tuple[str, ...] = ()
+
+
+def small_graph(name: str, draw: Any, shape: tuple[int, ...] = (8, 6, 10, 4)) -> Any:
+    return graph._Size(name, draw, shape)
+
+
+def first_limit_everywhere(*_: object) -> Basins:
+    side = (lab.BASIN_SIDE, lab.BASIN_SIDE)
+    return Basins(np.zeros((*side, 2)), np.zeros(side, dtype=np.int64))
+
+
+BATCH = {"WIDTH": 32, "BATCH": 6, "TOKENS": 9, "VOCABULARY": 40, "STEPS": 3}
+SEQUENCES = (
+    nexttoken._Size("small", acyclic_sequences, (4, 4, 3, 3), 2, 40, 1, 40),
+    nexttoken._Size("short", cyclic_sequences, (4, 4, 3, 3), 1, 20, 1, 20),
+)
+GRAPHS = {
+    "LARGE": small_graph("acyclic", acyclic_sequences, (20, 10, 40, 6)),
+    "SMALL": (small_graph("acyclic", acyclic_sequences), small_graph("cyclic", cyclic_sequences)),
+    "PROBLEMS": 2,
+    "REPEATS": 1,
+    "CVXPY_REPEATS": 1,
+    "WINDOWS": 1000,
+}
+WATCHED = monitor.Run(
+    n_layers=1, n_heads=2, d_model=16, n_words=30, n_inputs=2, n_tokens=8, n_steps=2, n_measurements=2
+)
+STREAM = {"TOKENS": 3_000, "COMPARED_TOKENS": 2_000, "VOCABULARY": 40, "BLOCK": 700, "TEXT_BYTES": 4_000}
+SWEEP = {
+    "SHAPE": {"n_inputs": 2, "n_tokens": 3, "d": 3},
+    "ROUNDS": 2,
+    "memory_row": lambda n_problems: {"n_problems": n_problems},
+}
+GPU = {
+    **{name: {20: 4} for name in ("DATA", "DESCENTS", "MARGINS")},
+    "STEPS": 20,
+    "TORCH_PROBLEMS": 2,
+    "TORCH_STEPS": 3,
+    "CPU_PROBLEMS": 3,
+    "REPEATS": 1,
+}
+LAB = {"DRAG_SECONDS": 0.4, "basins_of": first_limit_everywhere}
+TINY_NORMS = {"SMALL": (3, 2, 3, 3), "CLUSTERS": (3, 4, 4, 0.1), "LOOPED": 2}
+no_browser = pytest.mark.skipif(browser.missing_browser() is not None, reason="pages were not opened: no Chromium")
+RACES = {
+    "embeddings": Race(embeddings, lambda _: embeddings.bench_embeddings(), check_embeddings, BATCH, ("torch",)),
+    "engines": Race(engines, lambda _: engines.bench_engines(n_tasks=6), check_engines, {}),
+    "gpu": Race(gpu, gpu.bench_gpu, check_gpu, GPU, ("torch",)),
+    "graph": Race(graph, graph.bench_graph, check_graph, GRAPHS, ("cvxpy",)),
+    "lab": Race(lab, lambda progress: lab.bench_lab(progress, repeats=1), check_lab, LAB),
+    "monitor": Race(
+        monitor, lambda _: monitor.bench_monitor(), check_monitor, {"RUNS": {"cpu": WATCHED}}, ("transformers",)
+    ),
+    "nexttoken": Race(
+        nexttoken,
+        nexttoken.bench_nexttoken,
+        check_nexttoken,
+        {"SIZES": SEQUENCES, "COMPARED": 20, "REPEATS": 1},
+        ("torch",),
+    ),
+    "norms": Race(norms, norms.bench_norms, check_norms, TINY_NORMS),
+    "steps": Race(steps, steps.bench_steps, check_steps, {"SIZES": ((2, 2, 3, 3),), "N_STEPS": 5, "REPEATS": 1}),
+    "stream": Race(stream, stream.bench_stream, check_stream, STREAM),
+    "svm": Race(svm, lambda progress: svm.bench_svm(progress, repeats=2), check_svm, {"SIZES": SVM_SIZES, "LOOPED": 2}),
+    "sweep": Race(sweep, lambda progress: sweep.bench_sweep(progress, n_problems=20), check_sweep, SWEEP),
+}
+TIMES = ("seconds", "seconds_per_problem", "seconds_per_step", "times_faster")
+MARKS = {"gpu": needs_compiler, "lab": no_browser}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in RACES])
+def test_a_benchmark_times_every_method(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    race, progress = RACES[name], ProgressCounter()
+    for package in race.packages:
+        pytest.importorskip(package)
+    for constant, value in race.constants.items():
+        monkeypatch.setattr(race.module, constant, value)
+    if name == "gpu":  # timed on its CPU twin
+        twin = TwinDevice()
+        monkeypatch.setattr(type(twin), "name", "cuda")
+        monkeypatch.setattr(devices, "find_device", lambda number: twin)
+    rows = json.loads(json.dumps(race.run(progress)))
+    assert progress.done == progress.total
+    assert progress.total > 0 or name in ("embeddings", "engines", "monitor")  # which count nothing
+    timed = [row[key] for row in rows for key in row if key in TIMES]
+    rates = [row["problems_per_second"] for row in rows if "problems_per_second" in row]
+    assert min([*timed, *rates], default=1.0) > 0.0
+    assert timed or rates or name in ("lab", "nexttoken", "sweep")  # which time by other names
+    race.check(rows)
+
+
+# ---- rivals
+
+
+@pytest.mark.parametrize("draw", [acyclic_sequences, cyclic_sequences])
+def test_the_autograd_loop_takes_the_same_steps_while_it_is_accurate(draw: Any) -> None:
+    pytest.importorskip("torch")
+    ds = draw(6, 5, 4, 4, 2)
+    ours = descend(ds, optimizer=NormalizedGD(0.02), n_steps=100).final
+    assert np.abs(ours - autograd_nexttoken(ds, 100, 0.02)).max() < tolerances.LOOP_AGREEMENT
+
+
+def test_batched_torch_takes_the_same_steps() -> None:
+    pytest.importorskip("torch")
+    data, head = sphere_tokens(3, 4, 6, 20, 0)
+    p = batched_descent(data.K, np.ascontiguousarray(data.scores(head)), 60, 1.0)
+    np.testing.assert_allclose(p, descend(data, head, n_steps=60).final, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["svm", "norms"])
+def test_absent_and_failing_solvers_are_noted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unable(*arguments: object) -> Any:
+        raise ValueError("no")
+
+    for constant, value in RACES[name].constants.items():
+        monkeypatch.setattr(RACES[name].module, constant, value)
+    packages = {"absent": "no_such_package", "failing": "numpy"}
+    if name == "svm":
+        listed = [qp_solvers.Competitor(solver, "", package, lambda *_: unable) for solver, package in packages.items()]
+        monkeypatch.setattr(svm, "competitors", lambda n_rows, d: listed)
+    else:
+        rivals = tuple(norms.Rival(solver, package, unable) for solver, package in packages.items())
+        case = norms.cases((3, 3))[0]._replace(norm=L1(), rivals=rivals)
+        monkeypatch.setattr(norms, "cases", lambda shape: [case])
+    rows = RACES[name].run(ProgressCounter())
+    notes = {row["solver"]: row["note"] for row in rows}
+    assert notes["absent"] == "the package no_such_package is not installed"
+    assert notes["failing"] == "ValueError: no"
+    assert "summary" not in notes
+
+
+def test_agreement_of_pictures_counts_pixels_and_those_off_the_borders() -> None:
+    theirs = np.zeros((6, 6), dtype=np.int64)
+    theirs[:, 3:] = 1
+    mine = theirs.copy()
+    mine[0, 2] = 1  # beside the border
+    assert list(lab._agreement(mine, theirs).values()) == [35 / 36, 0.0]
+    mine[4, 0] = 1
+    assert list(lab._agreement(mine, theirs).values())[1] == 1.0
+
+
+# ---- what a benchmark needs and does not find
+
+
+def test_what_is_missing_is_said_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ImportError("Running on a GPU needs the package CuPy")
+
+    monkeypatch.setattr(devices, "import_cupy", missing)
+    monkeypatch.setattr(graph, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ImportError, match="CuPy"):
+        gpu.bench_gpu()
+    with pytest.raises(MissingExtra, match="cvxpy"):
+        graph.bench_graph()
+    with pytest.raises(InputError, match="Chromium"):
+        lab.bench_lab()
+    with pytest.raises(InputError, match="cpu or cuda"):
+        monitor.bench_monitor(device="meta")

@@ -1,0 +1,336 @@
+"""What every loop of `descend` promises: steps are those of the optimizer, a batch is the loop over its problems, and runs can be cut
+into slices, resumed and interrupted without changing a number.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens.dynamics.kernels.steepest_descent import MatrixLoop
+from marginlens.optimizers import Blockwise, PowerDecay
+from marginlens.runtime import threads
+from tolerances import LOOP_AGREEMENT
+
+HANG_SECONDS = 300  # after which a subprocess that was interrupted counts as hanging
+ROOT_ROUNDING = 1e-6  # where steps are square roots of gradients, whose rounding beside zero they enlarge
+
+
+class OwnLogistic(ml.losses.Loss):
+    """The logistic loss as a user would write it: no compiled branch."""
+
+    def value(self, u):
+        return np.logaddexp(0.0, -np.asarray(u))
+
+    def log_abs_derivative(self, u):
+        return -np.logaddexp(0.0, np.asarray(u))
+
+
+class Unknown:
+    """The rule of an optimizer, which no compiled loop knows."""
+
+    def __init__(self, optimizer):
+        self.init, self.update = optimizer.init, optimizer.update
+
+
+def unknown(loss):
+    """The same loss of next tokens, unknown to the compiled loop."""
+    return type(f"Own{type(loss).__name__}", (type(loss),), {"code": -1})()
+
+
+def everything(run):
+    """All numbers of a run by name."""
+    names = ("final", "attention", "selected", "norm", "steps_taken")
+    return {**{name: getattr(run, name) for name in names}, "status": np.asarray(run.status)}
+
+
+def assert_same(one, other):
+    ours, theirs = everything(one), everything(other)
+    for name, values in ours.items():
+        assert np.array_equal(values, theirs[name]), name
+
+
+class Kind(NamedTuple):
+    """A batch of problems, or one, with an optimizer and starts; `own_loss` is its loss without a compiled branch."""
+
+    problem: Any
+    optimizer: Any
+    start: Any = None
+    loss: Any = None
+    head: Any = None
+    own_loss: Any = None
+
+    def __call__(self, **options):
+        given = {"optimizer": self.optimizer, "start": self.start, "loss": self.loss, "head": self.head}
+        return ml.descend(
+            self.problem, **{name: value for name, value in {**given, **options}.items() if value is not None}
+        )
+
+    def __getitem__(self, j):
+        """The kind of one problem."""
+        start = None if self.start is None else self.start[j]
+        head = self.head[j] if isinstance(self.head, list) else self.head
+        return self._replace(problem=self.problem[j], start=start, head=head)
+
+
+def tokens(shape, seed=0, *, loss=None, unit=1.0):
+    data, v = ml.data.sphere_tokens(*shape, seed)
+    return ml.AttentionRisk(ml.TokenDataset(data.X, data.y, K=unit * data.K), v, loss or ml.Logistic())
+
+
+def ragged(seed):
+    rng = np.random.default_rng(seed)
+    problems = [[rng.normal(size=(rng.integers(1, 5), 3)) for _ in range(3)] for _ in range(6)]
+    data = ml.TokenDataset(problems, rng.choice([-1, 1], size=(6, 3)))
+    return ml.AttentionRisk(data, rng.normal(size=(6, 3)))
+
+
+def with_queries(risk, seed=0):
+    n = risk.data.n_inputs
+    return risk.as_matrix(np.random.default_rng(seed).normal(size=(*risk.data.batch_shape, n, 3)))
+
+
+def sequences(seed=0, d=7):
+    """Datasets of different sizes, lengths and vocabularies."""
+    rng = np.random.default_rng(seed)
+    for K, n in ((3, 2), (7, 6), (5, 1), (4, 9)):
+        drawn = [rng.integers(K, size=int(rng.integers(2, 7))) for _ in range(n)]
+        E = rng.normal(size=(K, d))
+        labels = [int(rng.choice(one)) for one in drawn]
+        yield ml.SequenceDataset(drawn, labels, E / np.linalg.norm(E, axis=1, keepdims=True))
+
+
+def positive_head(ds):
+    """A general head with positive scores, C Eᵀ = H; needs linearly independent embeddings."""
+    H = np.random.default_rng(ds.n_vocabulary).uniform(0.1, 0.9, size=(ds.n_vocabulary, ds.n_vocabulary))
+    return (H + 0.5 * np.eye(ds.n_vocabulary)) @ np.linalg.pinv(ds.E).T
+
+
+def kinds():
+    """p itself or its coefficients, W itself or its coefficients over pairs, factors of both, plain and normalised."""
+    rng = np.random.default_rng(1)
+    flat, wide, uneven = tokens((3, 4, 5, 2)), tokens((3, 2, 4, 30)), ragged(0)
+    exponential = tokens((3, 2, 4, 30), loss=ml.Exponential())
+    normalised, constant = ml.NormalizedGD(0.5), ml.GradientDescent(0.3)
+    yield "p", Kind(flat, normalised, rng.normal(size=(3, 2)))
+    yield "coefficients of p", Kind(wide, normalised, rng.normal(size=(3, 30)))
+    yield "ragged", Kind(uneven, ml.GradientDescent(2.0), rng.normal(size=(6, 3)))
+    yield "constant", Kind(exponential, constant)
+    yield "huge keys", Kind(tokens((3, 2, 4, 30), unit=1e80), ml.NormalizedGD(1e-80))
+    yield (
+        "many starts",
+        Kind(ml.AttentionRisk(flat[0].data.repeat(3), flat[0].head), normalised, rng.normal(size=(3, 2))),
+    )
+    yield "one problem", Kind(flat[0], normalised)
+    yield "own loss", Kind(tokens((3, 4, 5, 2), loss=OwnLogistic()), normalised)
+    yield "joint", Kind(ml.JointRisk(uneven.data), Blockwise(ml.NormalizedGD(0.1)), rng.normal(size=(6, 6)))
+    yield "joint, own loss", Kind(ml.JointRisk(flat.data, OwnLogistic()), constant)
+    each = list(sequences())
+    starts = 0.1 * ml.data.random_start(each, 1)
+    for loss in (ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy(), ml.losses.SquaredProbability()):
+        step = ml.NormalizedGD(0.02) if loss == ml.LogLoss() else ml.GradientDescent(0.5)
+        yield f"next tokens, {type(loss).__name__}", Kind(each, step, starts, loss, own_loss=unknown(loss))
+    heads = [positive_head(ds) for ds in each]
+    yield "next tokens, heads", Kind(each, ml.NormalizedGD(0.02), starts, ml.LogLoss(), heads, unknown(ml.LogLoss()))
+    for shape in ((20, 3, 60, 8), (40, 6, 150, 16)):  # many pairs, then every token with every query
+        ds = ml.data.acyclic_sequences(*shape, 1)
+        for step in (ml.NormalizedGD(0.02), ml.GradientDescent(2.0)):
+            name = f"next tokens in {shape[1]} dimensions, {type(step).__name__}"
+            yield name, Kind([ds], step, ml.data.random_start([ds], 2), ml.LogLoss(), own_loss=unknown(ml.LogLoss()))
+
+
+KINDS = dict(kinds())
+ON_P = {
+    "sign": ml.SignDescent(0.05),
+    "coordinate": ml.CoordinateDescent(0.05),
+    "l3": ml.SteepestDescent(ml.Lp(3.0), PowerDecay(0.3, 0.5)),
+    "l1.75, heavy ball": ml.SteepestDescent(ml.Lp(1.75), 0.05, 0.8),
+    "Signum, Nesterov": ml.SignDescent(0.02, 0.9, nesterov=True),
+    "Euclidean, heavy ball": ml.SteepestDescent(ml.L2(), 0.1, 0.5),
+    "Adam": ml.Adam(0.02),
+    "Adam, eps": ml.Adam(0.05, (0.8, 0.95), 1e-3),
+    "mirror": ml.MirrorDescent(1.75, 0.5),
+    "normalised mirror": ml.MirrorDescent(3.0, 0.1, normalized=True),
+}
+ON_W = {
+    **ON_P,
+    "spectral": ml.SteepestDescent(ml.Spectral(), 0.05),
+    "Muon": ml.Muon(0.02),
+    "max row": ml.SteepestDescent(ml.MaxRow(), 0.05, 0.5),
+    "normalised": ml.NormalizedGD(0.1),
+    "plain": ml.GradientDescent(1.0),
+}
+IN_NORMS = {f"{name} on p": Kind(tokens((2, 4, 5, 6)), optimizer) for name, optimizer in ON_P.items()}
+IN_NORMS |= {f"{name} on W": Kind(with_queries(tokens((2, 4, 5, 6), 1)), optimizer) for name, optimizer in ON_W.items()}
+IN_NORMS |= {f"{name}, ragged": Kind(with_queries(ragged(2)), ON_W[name]) for name in ("sign", "Muon", "Adam")}
+IN_NORMS |= {
+    f"{name}, one query": Kind(ragged(2)[1].as_matrix(np.array([1.0, -0.5, 2.0])), ON_W[name])
+    for name in ("sign", "Muon")
+}
+SOME = [*KINDS, "sign on p", "Signum, Nesterov on p", "Adam on W", "normalised mirror on p", "Muon on W"]
+ALL = {**KINDS, **IN_NORMS}
+
+
+@pytest.mark.statement("A Eq. (3)", "C Algo-GD")
+@pytest.mark.parametrize("name", ALL)
+def test_compiled_steps_are_the_optimizers_own(name):
+    """Where p stays finite, normalised steps hop about and amplify rounding, here by a hundred million in 60 steps."""
+    kind, n_steps = ALL[name], 300 if name in IN_NORMS else 40
+    fast = kind(n_steps=n_steps)
+    slow = [kind(n_steps=n_steps, optimizer=Unknown(kind.optimizer))]
+    slow += [kind(n_steps=n_steps, loss=kind.own_loss)] if kind.own_loss else []
+    tolerance = ROOT_ROUNDING if getattr(kind.optimizer, "norm", None) == ml.Lp(3.0) else LOOP_AGREEMENT
+    for run in slow:
+        assert np.allclose(fast.final, run.final, rtol=0, atol=tolerance * max(1.0, np.max(fast.norm)))
+        assert np.allclose(fast.attention, run.attention, rtol=0, atol=tolerance)
+        assert np.array_equal(fast.selected, run.selected)
+        assert np.array_equal(fast.status, run.status)
+    assert name not in IN_NORMS or isinstance(fast.continuation.loop, MatrixLoop)
+
+
+@pytest.mark.statement("A Eq. (3)", "A Fig 3(c)", "C Algo-GD")
+@pytest.mark.parametrize("name", [name for name in SOME if name != "one problem"])
+def test_a_batch_is_the_loop_over_its_problems(name):
+    kind = ALL[name]
+    keep = ml.Record([0, 7, 40], ("x", "norm", "attention", "selected", "risk", "excess_risk"))
+    if isinstance(kind.loss, ml.CrossEntropy | ml.losses.SquaredProbability):
+        keep = ml.Record([0, 7, 40], ("x", "norm", "attention", "selected", "risk"))  # of which no infimum is known
+    together = kind(n_steps=40, record=keep)
+    for j in range(len(together)):
+        alone = kind[j](n_steps=40, record=keep)
+        rows = tuple(slice(n) for n in alone.attention.shape)  # of a dataset that is smaller than others
+        assert np.allclose(alone.final, together.final[j], rtol=0, atol=LOOP_AGREEMENT)
+        assert np.allclose(alone.attention, together.attention[j][rows], rtol=0, atol=LOOP_AGREEMENT)
+        assert not together.attention[j][len(alone.attention) :].any()
+        assert np.all(together.selected[j][len(alone.attention) :] == -1)
+        assert alone.status is together.status[j]
+        for quantity in ("x", "norm", "risk"):
+            assert np.allclose(alone.saved[quantity], together.saved[quantity][j], rtol=1e-12, atol=1e-12), quantity
+        if "excess_risk" in alone.saved:
+            assert np.allclose(alone.saved["excess_risk"].log, together.saved["excess_risk"].log[j], rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", SOME)
+def test_resuming_gives_exactly_the_run_that_was_not_interrupted(kind):
+    train = ALL[kind]
+    whole = train(n_steps=150, record=ml.Record(steps=1))
+    first = train(n_steps=37)
+    second = first.resume(50, record=ml.Record(steps=1))
+    third = second.resume(63)
+    assert_same(third, whole)
+    assert_same(first.resume(50), second)  # resuming leaves a run as it is
+    assert_same(third.resume(0), third)
+    assert second.saved.steps.tolist() == list(range(38, 88))
+    axis = 1 if np.ndim(whole.status) else 0
+    for name in second.saved:
+        part = np.take(whole.saved[name], np.arange(38, 88), axis=axis)
+        assert np.array_equal(second.saved[name], part), name
+
+
+def test_runs_that_ended_early_stay_as_they_are():
+    data, v = ml.data.scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[1.0, 1.0]])  # nothing to gain anywhere
+    run = ml.descend(data, v, n_steps=5)
+    assert run.status is ml.Status.STATIONARY
+    assert_same(run.resume(7, record=ml.Record(steps=3)), run)
+    exploding = ml.descend(data.repeat(2), np.array([[0.0, 0.0, 1e300], [0.0, 0.0, 1.0]]), n_steps=3)
+    assert_same(
+        exploding.resume(3), ml.descend(data.repeat(2), np.array([[0.0, 0.0, 1e300], [0.0, 0.0, 1.0]]), n_steps=6)
+    )
+
+
+def test_what_cannot_go_on_says_so():
+    flow = ml.flow(tokens((1, 2, 3, 2)), until=ml.UntilLength(1.0))
+    with pytest.raises(ml.InputError, match=r"This run cannot go on.*Start anew at run\.final"):
+        flow.resume(3)
+
+
+@pytest.mark.parametrize("kind", SOME)
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_slices_change_nothing(kind, workers, monkeypatch):
+    """Against slices of a step or two, on one thread and on three."""
+    whole = ALL[kind](n_steps=130)
+    monkeypatch.setenv("MARGINLENS_THREADS", workers)
+    monkeypatch.setattr(threads, "_SLICE_SECONDS", 1e-6)
+    monkeypatch.setattr(threads, "_FIRST_RATE", 1.0)
+    reports = []
+    assert_same(ALL[kind](n_steps=130, progress=lambda *report: reports.append(report)), whole)
+    assert len(reports) > 20
+    done, total = np.array(reports).T
+    assert np.all(np.diff(done) > 0)
+    assert done[-1] == total[0] == 130 * max(1, np.size(whole.status))
+    assert np.all(total == total[0])
+
+
+@pytest.mark.parametrize("kind", SOME)
+def test_what_progress_raises_ends_the_descent(kind, monkeypatch):
+    monkeypatch.setattr(threads, "_SLICE_SECONDS", 1e-4)
+    where, before = [], set(threading.enumerate())
+
+    def enough(done, total):
+        where.append(threading.current_thread())
+        if done > total // 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ALL[kind](n_steps=3000, progress=enough)
+    assert set(where) == {threading.main_thread()}
+    assert set(threading.enumerate()) <= before
+    ALL[kind](n_steps=3)  # and nothing is left behind that would disturb the next
+
+
+def test_an_error_in_a_kernel_reaches_the_caller(monkeypatch):
+    monkeypatch.setenv("MARGINLENS_THREADS", "2")
+
+    def kernel(first, last):
+        if first > 2:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        threads.over_problems(kernel, 40, step_cost=1e8)
+
+
+def test_every_problem_is_taken_once(monkeypatch):
+    monkeypatch.setenv("MARGINLENS_THREADS", "4")
+    monkeypatch.setattr(threads, "_SLICE_SECONDS", 1e-5)
+    counts = np.zeros(1000, dtype=int)
+
+    def kernel(first, last):
+        counts[first:last] += 1
+
+    threads.over_problems(kernel, 1000)
+    assert np.all(counts == 1)
+
+
+PROGRAM = """
+import sys
+import marginlens as ml
+
+data, v = ml.data.sphere_tokens({n_problems}, 2, 3, {d}, 0)
+try:
+    ml.descend(data, v, n_steps=10**12, progress=lambda done, total: print("going", flush=True))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of a terminal are sent otherwise there")
+@pytest.mark.parametrize(("n_problems", "d", "workers"), [(1, 2, "1"), (2, 30, "2"), (2000, 2, "2")])
+def test_a_real_interrupt_ends_a_descent_that_would_take_years(n_problems, d, workers):
+    environment = {**os.environ, "MARGINLENS_THREADS": workers}
+    program = PROGRAM.format(n_problems=n_problems, d=d)
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert child.stdout.readline() == "going\n"
+        child.send_signal(signal.SIGINT)
+        output, _ = child.communicate(timeout=HANG_SECONDS)
+    finally:
+        child.kill()
+    assert output.endswith("interrupted\n")
+    assert child.returncode == 0
