@@ -1,8 +1,10 @@
-"""Random token problems of every shape that the theory has to cope with."""
+"""Random problems of every shape that the theory has to cope with."""
 
 import numpy as np
 
 from marginlens.data import TokenDataset
+from marginlens.graphs import priority_graphs
+from marginlens.svm import Status, graph_svm
 
 
 def ragged_problem(rng, n_inputs, longest, d_model, *, d_key=None):
@@ -28,3 +30,13 @@ def two_level_scores(rng, n_inputs, n_tokens, d_key):
     optimal = rng.integers(n_tokens, size=n_inputs)
     scores[np.arange(n_inputs), optimal] += rng.uniform(0.2, 1.5, size=n_inputs)
     return keys, scores
+
+
+def feasible_sequences(generator, shape, seed):
+    """Random sequences whose Graph-SVM has a solution other than zero, and that solution."""
+    rng = np.random.default_rng(seed)
+    while True:
+        ds = generator(*shape, rng)
+        found = graph_svm(ds.E, priority_graphs(ds))
+        if found.status is Status.OPTIMAL:
+            return ds, found

@@ -5,6 +5,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.losses.margin import LossConstants
+from plain_losses import OwnLogistic
 from tolerances import ROUNDING
 
 
@@ -73,20 +74,10 @@ def test_constants_notice_a_loss_that_does_not_decrease():
     assert not Rising().constants(-1.0, 1.0).decreasing
 
 
-class Softplus(ml.losses.Loss):
-    """A user's version of the logistic loss, whose constants are sampled."""
-
-    def value(self, u):
-        return np.logaddexp(0.0, -np.asarray(u, dtype=float))
-
-    def log_abs_derivative(self, u):
-        return -np.logaddexp(0.0, np.asarray(u, dtype=float))
-
-
 @pytest.mark.statement("A Assumption A")
 @pytest.mark.parametrize(("low", "high"), [(900.0, 1000.0), (-1e4, 1e4), (2e5, 2e5), (-800.0, -790.0), (-3.0, 2.0)])
 def test_constants_of_slopes_beyond_the_range_are_exact_logarithms(low, high):
-    found, sampled = ml.Logistic().constants(low, high), Softplus().constants(low, high)
+    found, sampled = ml.Logistic().constants(low, high), OwnLogistic().constants(low, high)
     nearest = min(max(0.0, low), high)
     curvature = -abs(nearest) - 2.0 * np.log1p(np.exp(-abs(nearest)))  # of ℓ'' = e^u/(1 + e^u)²
     assert found.log_bound == pytest.approx(-np.logaddexp(0.0, low), abs=ROUNDING)

@@ -7,20 +7,10 @@ import marginlens as ml
 from marginlens.losses.next_token import LabelLoss, NextTokenLoss
 from marginlens.risk import logits
 from marginlens_papers.lemmas.direction_cases import dominance
+from plain_losses import Squared
 
 STEP = 1e-6  # of central differences of the risk
 BY_DIFFERENCES = 2e-8  # of a risk of order one: the step's square, and roundings over it
-
-
-class Squared(ml.losses.Loss):
-    """(1 - u)², given by its value and log|slope|, which does not show the sign."""
-
-    def value(self, u):
-        return (1.0 - u) ** 2
-
-    def log_abs_derivative(self, u):
-        with np.errstate(divide="ignore"):
-            return np.log(2.0 * np.abs(1.0 - u))
 
 
 class Wavy(ml.losses.Loss):

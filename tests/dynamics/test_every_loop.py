@@ -16,20 +16,11 @@ import marginlens as ml
 from marginlens.dynamics.kernels.steepest_descent import MatrixLoop
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.runtime import threads
+from plain_losses import OwnLogistic
 from tolerances import LOOP_AGREEMENT
 
 HANG_SECONDS = 300  # after which a subprocess that was interrupted counts as hanging
 ROOT_ROUNDING = 1e-6  # where steps are square roots of gradients, whose rounding beside zero they enlarge
-
-
-class OwnLogistic(ml.losses.Loss):
-    """The logistic loss as a user would write it: no compiled branch."""
-
-    def value(self, u):
-        return np.logaddexp(0.0, -np.asarray(u))
-
-    def log_abs_derivative(self, u):
-        return -np.logaddexp(0.0, np.asarray(u))
 
 
 class Unknown:

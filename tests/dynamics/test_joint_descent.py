@@ -9,24 +9,13 @@ from decimal_oracle import gradient as decimal_gradient
 from marginlens import Exponential, Logistic, NormalizedGD, TokenDataset
 from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics import descend
-from marginlens.losses import Loss
 from marginlens.optimizers import Blockwise
 from marginlens.risk import AttentionRisk, JointRisk
 from marginlens.status import Status
 from marginlens.svm import att_svm, label_svm, relaxed_svm
+from plain_losses import OwnLogistic
 from random_problems import problem, ragged_problem
 from tolerances import CONDITIONED, HIGH_PRECISION, ROUNDING
-
-
-class OwnLogistic(Loss):
-    """The logistic loss without a compiled branch."""
-
-    def value(self, u):
-        return np.logaddexp(0.0, -np.asarray(u))
-
-    def log_abs_derivative(self, u):
-        return -np.logaddexp(0.0, np.asarray(u))
-
 
 LOOPS = pytest.mark.parametrize("loss", [Logistic(), OwnLogistic()], ids=["compiled", "NumPy"])
 

@@ -1,9 +1,11 @@
-"""What every result can do in a notebook: one line of repr, HTML for light and dark, a picture, a data frame."""
+"""What every result can do: one line of repr, plain JSON, HTML for light and dark, a picture, a data frame."""
 
 import importlib
+import json
 import pkgutil
 import re
 import sys
+from functools import cache
 from html.parser import HTMLParser
 
 import matplotlib.pyplot as plt
@@ -18,6 +20,12 @@ from result_samples import samples
 SAMPLES = samples()
 TABLES = {name: result for name, result in SAMPLES.items() if hasattr(result, "to_frame")}
 VOID = {"br", "hr", "img", "input", "meta", "link"}
+
+
+@cache
+def html_of(name):
+    """The display of a sample in a notebook."""
+    return SAMPLES[name]._repr_html_()
 
 
 class Tree(HTMLParser):
@@ -73,20 +81,29 @@ def test_every_class_that_shows_itself_is_among_the_samples():
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_repr_is_one_line(name):
-    text = repr(SAMPLES[name])
-    assert "\n" not in text
-    assert len(text) <= 260
+def test_a_repr_is_one_line_and_a_dict_is_plain(name):
+    result = SAMPLES[name]
+    assert "\n" not in repr(result)
+    assert len(repr(result)) <= 260
+    if hasattr(result, "to_dict"):
+        described = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+        if isinstance(status := getattr(result, "status", None), ml.Status):
+            assert described["status"] == status.name
+
+
+def test_a_status_has_a_sentence_and_says_whether_the_answer_was_found():
+    assert SAMPLES["a solution"].status.ok
+    assert not SAMPLES["an infeasible problem"].status.ok
+    assert all(status.value.endswith(".") for status in ml.Status)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_html_is_whole_and_needs_nothing_else(name):
-    result = SAMPLES[name]
-    page = result._repr_html_()
+    page = html_of(name)
     tree = Tree(page)
     assert not tree.open
     assert not tree.wrong
-    assert type(result).__name__ in page
+    assert type(SAMPLES[name]).__name__ in page
     assert "svg" in tree.tags
     assert "There is no picture" not in page
     assert not {"script", "iframe", "link", "object", "foreignobject"} & set(tree.tags)
@@ -101,7 +118,7 @@ def test_the_html_is_whole_and_needs_nothing_else(name):
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_html_has_no_ink_that_vanishes_on_a_dark_or_a_light_ground(name):
-    page = SAMPLES[name]._repr_html_()
+    page = html_of(name)
     for colour in re.findall(r"(?:fill|stroke|color|background)\s*[:=]\s*['\"]?(#[0-9a-fA-F]{6})\b", page):
         light = relative_luminance(colour)
         against = min(contrast(light, relative_luminance(ground)) for ground in ("#ffffff", "#1e1e1e"))
@@ -123,6 +140,8 @@ def contrast(a, b):
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_picture_is_drawn_on_the_axes_that_are_given(name):
+    assert SAMPLES[name].plot().figure.number in plt.get_fignums()  # of its own, where none are given
+    plt.close("all")
     figure, ax = plt.subplots()
     assert SAMPLES[name].plot(ax) is ax
     assert ax.get_xlabel()
@@ -130,12 +149,6 @@ def test_a_picture_is_drawn_on_the_axes_that_are_given(name):
     assert ax.has_data() or ax.texts
     assert plt.get_fignums() == [figure.number]
     figure.draw_without_rendering()
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_a_picture_without_axes_has_a_figure_of_its_own(name):
-    ax = SAMPLES[name].plot()
-    assert ax.figure.number in plt.get_fignums()
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -160,9 +173,7 @@ def same(a, b):
 
 @pytest.mark.parametrize("name", [name for name, result in SAMPLES.items() if isinstance(result, Tabular)])
 def test_the_first_rows_stand_behind_a_closed_line(name):
-    result = SAMPLES[name]
-    page = result._repr_html_()
-    rows = len(result.to_frame())
+    page, rows = html_of(name), len(SAMPLES[name].to_frame())
     assert ("<details>" in page) == (rows > 0) or "more field" in page
     if rows > 10:
         assert f"the first 10 of {rows:,} rows" in page
@@ -212,14 +223,14 @@ def test_a_library_that_is_missing_or_unknown_is_named(installed):
 
 
 def test_the_status_and_its_sentence_stand_on_top():
-    page = SAMPLES["an infeasible problem"]._repr_html_()
+    page = html_of("an infeasible problem")
     assert page.index("INFEASIBLE") < page.index("<table>")
     assert "the certificate proves it" in page
     assert "ml-not" in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
 
 
 def test_texts_of_data_never_become_markup():
-    page = SAMPLES["a probe"]._repr_html_() + SAMPLES["an example of a probe"]._repr_html_()
+    page = html_of("a probe") + html_of("an example of a probe")
     assert "<script" not in page
     assert "&lt;/script&gt;" in page
 

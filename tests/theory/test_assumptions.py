@@ -18,21 +18,10 @@ from marginlens.theory import (
     smoothness,
 )
 from marginlens_papers.lemmas.general_position import check_distinct_scores
+from plain_losses import Squared
 from tolerances import ROUNDING
 
 KEYS = [[(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)], [(0.0, 2.0), (1.0, 1.0), (0.0, 0.0)]]
-
-
-@dataclass(frozen=True)
-class Bowl(Loss):
-    """(u - 1)²: it decreases up to 1 only."""
-
-    def value(self, u):
-        return (np.asarray(u, dtype=float) - 1.0) ** 2
-
-    def log_abs_derivative(self, u):
-        with np.errstate(divide="ignore"):
-            return np.log(np.abs(2.0 * (np.asarray(u, dtype=float) - 1.0)))
 
 
 @dataclass(frozen=True)
@@ -56,9 +45,9 @@ def test_assumption_a_reads_the_loss_on_the_scores_of_the_problem():
     assert found.numbers["high"] == 0.9
     assert found.numbers["M0"] == found.numbers["M1"] == pytest.approx(np.exp(2.0))
     assert found.numbers["smallest_slope"] == pytest.approx(np.exp(-0.9))
-    assert check_assumption_a(data, v, Bowl())
+    assert check_assumption_a(data, v, Squared())
     beyond, head = scored_tokens(KEYS, [[1.5, 0.0, -2.0], [0.9, 0.1, 0.2]])
-    assert not check_assumption_a(beyond, head, Bowl())
+    assert not check_assumption_a(beyond, head, Squared())
     assert check_assumption_a(beyond, head, Logistic())
 
 

@@ -16,11 +16,12 @@ from marginlens.dynamics.flow import KeySpanField, UntilLength, UntilNorm
 from marginlens.embeddings import Parameters, embedding_flow, initial_parameters, loss_and_gradients
 from marginlens.embeddings.one_step import first_step
 from marginlens.errors import InputError
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.status import Status
 from marginlens.svm import att_svm
+from plain_losses import OwnExponential
 from random_problems import problem, ragged_problem
 
 
@@ -206,21 +207,11 @@ def test_a_batch_is_its_problems_one_by_one():
         assert batch.steps_taken[j] == one.steps_taken
 
 
-class PlainExponential(Loss):
-    """The exponential loss without a place in the compiled loop."""
-
-    def value(self, u):
-        return np.exp(-np.asarray(u))
-
-    def log_abs_derivative(self, u):
-        return -np.asarray(u, dtype=float)
-
-
 def test_a_loss_of_ones_own_and_a_nonlinear_head_follow_the_same_curve():
     data, v = ragged_problem(np.random.default_rng(6), 3, 4, 8)
     until = UntilLength(25.0)
     compiled = ml.flow(data, v, loss=Exponential(), until=until).final
-    np.testing.assert_allclose(ml.flow(data, v, loss=PlainExponential(), until=until).final, compiled, atol=1e-6)
+    np.testing.assert_allclose(ml.flow(data, v, loss=OwnExponential(), until=until).final, compiled, atol=1e-6)
     torch = pytest.importorskip("torch")
     head = torch.tensor(v)
     curve = ml.flow(data, v, until=until).final

@@ -16,7 +16,7 @@ from marginlens import (
 )
 from marginlens.data import figure_1a, figure_1b, scored_tokens
 from marginlens.directions import unit
-from marginlens.risk import AttentionRisk, LogScaled
+from marginlens.risk import AttentionRisk
 from marginlens.svm import set_svm
 from marginlens.theory import (
     basin_cone,
@@ -31,6 +31,7 @@ from marginlens.theory import (
 )
 from marginlens.theory.optimality import depends_on_p
 from marginlens_papers.lemmas.gradient_conditions import local_gradient_bounds
+from quadratic_risk import Quadratic
 from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import ALIGNED, FIXED_POINT, LOG_RATE, ON_THE_GRID, ROUNDING
 
@@ -392,33 +393,9 @@ def test_the_account_names_theorems_assumptions_and_candidates():
 # ---- other risks
 
 
-class Bowl:
-    """A user's own risk: ½‖x‖², which has nothing to do with attention."""
-
-    shape = (2,)
-
-    def value(self, x):
-        return 0.5 * float(np.sum(np.square(x)))
-
-    def log_value(self, x):
-        return np.log(self.value(x))
-
-    def gradient(self, x):
-        return LogScaled(np.asarray(x, dtype=float), 0.0)
-
-    def select(self, x):
-        return np.array([0])
-
-    def margin_rows(self, selected):
-        return np.ones((1, 2)), np.ones(1)
-
-    def smoothness(self):
-        return 1.0
-
-
 def test_a_risk_that_no_theorem_speaks_of_is_told_so_in_one_sentence():
     curved = AttentionRisk(figure_1a()[0], lambda x: x[..., 0])
-    for risk, name in ((Bowl(), "Bowl:"), (curved, "AttentionRisk with a nonlinear head:")):
+    for risk, name in ((Quadratic(), "Quadratic:"), (curved, "AttentionRisk with a nonlinear head:")):
         found = predict(risk, start=[1.0, 1.0], optimizer=GradientDescent(0.1))
         assert (found.verdicts, found.direction, found.path_direction) == ((), None, None)
         assert str(found) == found.why

@@ -19,6 +19,7 @@ from marginlens.data import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import descend
 from marginlens.nexttoken import LabelLoss, check_head, check_loss
 from marginlens.risk import NextTokenRisk
+from plain_losses import Decay
 from tolerances import ROUNDING
 
 A, B, C, D = range(4)
@@ -87,17 +88,6 @@ class Power(LabelLoss):
         with np.errstate(divide="ignore", invalid="ignore"):
             size = np.abs(u)
             return -np.sign(u) * size**self.exponent, -self.exponent * size ** (self.exponent - 1), np.zeros_like(u)
-
-
-@dataclass(frozen=True)
-class Decay(LabelLoss):
-    """ℓ(u) = e^(-rate u)."""
-
-    rate: float
-
-    def scalar(self, u):
-        value = np.exp(-self.rate * u)
-        return value, -self.rate * value, self.rate**2 * value
 
 
 @pytest.mark.statement("C Assumption 1", "C Thm 1")

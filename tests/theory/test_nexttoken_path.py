@@ -22,23 +22,8 @@ from marginlens.risk.next_token_heads import as_head
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 from marginlens_papers.lemmas.next_token_law import path_law
-
-
-@dataclass(frozen=True)
-class Linear(LabelLoss):
-    """ℓ(u) = -u."""
-
-    def scalar(self, u):
-        return -u, -np.ones_like(u), np.zeros_like(u)
-
-
-@dataclass(frozen=True)
-class Steep(LabelLoss):
-    """ℓ(u) = e^(-2u)."""
-
-    def scalar(self, u):
-        value = np.exp(-2.0 * u)
-        return value, -2.0 * value, 4.0 * value
+from plain_losses import Decay, Linear
+from random_problems import feasible_sequences
 
 
 @dataclass(frozen=True)
@@ -47,16 +32,6 @@ class Parabola(LabelLoss):
 
     def scalar(self, u):
         return (2.0 - u) ** 2, 2.0 * (u - 2.0), np.full_like(u, 2.0)
-
-
-def feasible(generator, shape, seed):
-    """Random data whose Graph-SVM has a solution other than zero, and that solution."""
-    rng = np.random.default_rng(seed)
-    while True:
-        ds = generator(*shape, rng)
-        found = graph_svm(ds.E, priority_graphs(ds))
-        if found.status is Status.OPTIMAL:
-            return ds, found
 
 
 def plain_risk(ds, W, head, loss):
@@ -88,7 +63,7 @@ def brute_force(ds, radius, head, loss, starts):
 @pytest.mark.statement("C Algo-RP")
 @pytest.mark.parametrize(("generator", "seed"), [(acyclic_sequences, 1), (cyclic_sequences, 2), (cyclic_sequences, 3)])
 def test_path_of_the_log_loss_agrees_with_a_general_solver(generator, seed):
-    ds, _ = feasible(generator, (5, 3, 5, 4), seed)
+    ds, _ = feasible_sequences(generator, (5, 3, 5, 4), seed)
     radii = np.array([0.5, 2.0, 8.0])
     path = ml.path(ds, radii)
     for k, radius in enumerate(radii):
@@ -106,7 +81,7 @@ def test_path_of_the_log_loss_agrees_with_a_general_solver(generator, seed):
 @pytest.mark.statement("C Algo-RP")
 @pytest.mark.parametrize("loss", [Linear(), SquaredLoss()], ids=lambda one: type(one).__name__)
 def test_path_of_another_head_is_global_on_small_problems(loss):
-    ds, _ = feasible(acyclic_sequences, (5, 3, 4, 4), 4)
+    ds, _ = feasible_sequences(acyclic_sequences, (5, 3, 4, 4), 4)
     head, rng = 0.5 * ds.E, np.random.default_rng(0)
     radii = np.array([1.0, 6.0])
     path = ml.path(ds, radii, head=head, loss=loss, restarts=8)
@@ -138,7 +113,7 @@ def log_conditions(ds, W, radius, project):
 @pytest.mark.statement("C Algo-RP")
 @pytest.mark.parametrize("where", ["opposite", "inside", "turned along S_cyc", "turned across S_cyc"])
 def test_the_residual_of_a_point_that_is_no_minimum_is_what_its_conditions_leave(where):
-    ds, _ = feasible(cyclic_sequences, (5, 6, 6, 4), 3)
+    ds, _ = feasible_sequences(cyclic_sequences, (5, 6, 6, 4), 3)
     path = ml.path(ds, [3.0])
     c, m = np.stack(path._state.points), path._search.split_risk.n_cyclic
     if where == "opposite":
@@ -201,7 +176,7 @@ def test_path_is_stationary_in_sixty_digits_where_doubles_see_nothing(height):
     ((6, 6, 4, 5), 0.5, SquaredLoss()),
 ])  # fmt: skip
 def test_acyclic_path_turns_into_the_max_margin_direction(shape, head, loss):
-    ds, limit = feasible(acyclic_sequences, shape, 5)
+    ds, limit = feasible_sequences(acyclic_sequences, shape, 5)
     head = None if head is None else head * ds.E
     path = ml.path(ds, np.array([1e2, 1e3, 1e4]) / limit.margin, head=head, loss=loss, restarts=1)
     distance = path.distance(limit.x)
@@ -217,7 +192,7 @@ def test_acyclic_path_turns_into_the_max_margin_direction(shape, head, loss):
 @pytest.mark.statement("C Thm 2")
 @pytest.mark.parametrize(("shape", "seed"), [((6, 8, 6, 4), 6), ((8, 6, 10, 5), 7), ((7, 5, 9, 4), 8)])
 def test_path_has_the_two_limits_of_cyclic_data(shape, seed):
-    ds, limit = feasible(cyclic_sequences, shape, seed)
+    ds, limit = feasible_sequences(cyclic_sequences, shape, seed)
     heights = np.array([4.0, 8.0, 12.0, 100.0, 1e4])
     path = ml.path(ds, heights / limit.margin)
     correction = cyclic_correction(ds).x
@@ -235,7 +210,7 @@ def test_path_has_the_two_limits_of_cyclic_data(shape, seed):
 
 @pytest.mark.statement("C Lemma 4", "C Eq. (11)")
 def test_path_with_any_cyclic_part_turns_into_the_same_direction():
-    ds, limit = feasible(cyclic_sequences, (6, 6, 8, 4), 9)
+    ds, limit = feasible_sequences(cyclic_sequences, (6, 6, 8, 4), 9)
     basis = cyclic_correction(ds).basis
     inside = np.tensordot(np.random.default_rng(1).normal(size=len(basis)) * 2.0, basis, axes=1)
     radii = np.array([1.0, 100.0, 1e4]) / limit.margin
@@ -292,7 +267,7 @@ def test_infeasible_data_leave_the_infimum_unknown():
 @pytest.mark.statement("C Lemma 1")
 @pytest.mark.parametrize(("head", "loss"), [(None, LogLoss()), (0.5, SquaredLoss()), (1.0, Linear())])
 def test_excess_risk_of_acyclic_data_is_positive_and_falls_like_the_margin(head, loss):
-    ds, limit = feasible(acyclic_sequences, (7, 5, 5, 5), 10)
+    ds, limit = feasible_sequences(acyclic_sequences, (7, 5, 5, 5), 10)
     head = None if head is None else head * ds.E
     risk = SplitRisk(ds, priority_graphs(ds), as_head(ds, head).table, loss)
     W = np.random.default_rng(0).standard_normal((40, 5, 5)) * np.geomspace(0.1, 300.0, 40)[:, None, None]
@@ -319,7 +294,7 @@ def test_excess_risk_of_acyclic_data_is_positive_and_falls_like_the_margin(head,
     ("generator", "seed"), [(acyclic_sequences, 11), (cyclic_sequences, 12), (cyclic_sequences, 13)]
 )
 def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generator, seed):
-    ds, limit = feasible(generator, (6, 8, 6, 4), seed)
+    ds, limit = feasible_sequences(generator, (6, 8, 6, 4), seed)
     path = ml.path(ds, np.array([1e3, 1e4, 1e5]) / limit.margin)
     law = path_law(path)
     assert law.holds
@@ -339,7 +314,7 @@ def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generat
 @pytest.mark.statement("X O")
 @pytest.mark.parametrize("loss", [Linear(), SquaredLoss()], ids=lambda one: type(one).__name__)
 def test_the_law_weighs_rows_by_slopes_and_scores_of_another_head(loss):
-    ds, limit = feasible(acyclic_sequences, (6, 8, 6, 4), 11)
+    ds, limit = feasible_sequences(acyclic_sequences, (6, 8, 6, 4), 11)
     law = path_law(ml.path(ds, np.array([1e3, 1e4]) / limit.margin, head=0.5 * ds.E, loss=loss, restarts=0))
     error = np.linalg.norm(law.remainder() - law.offset, axis=(1, 2))
     for values in (law.deviation(), error):
@@ -379,8 +354,8 @@ def test_theorem_2_holds_for_another_loss_with_one_minimiser():
     share = 0.5 + 0.25 * np.log(2.0)  # where 2 e^(-2s) = e^(-2(1 - s))
     expected = 0.5 * np.log(share / (1.0 - share)) * np.array([1.0, -1.0, 0.0])
     assert expected[0] == pytest.approx(0.36154, abs=1e-5)
-    np.testing.assert_allclose(cyclic_correction(ds, loss=Steep(), restarts=4).x[:, 2], expected, atol=1e-9)
-    path = ml.path(ds, [20.0, 60.0, 1e4], loss=Steep())
+    np.testing.assert_allclose(cyclic_correction(ds, loss=Decay(2.0), restarts=4).x[:, 2], expected, atol=1e-9)
+    path = ml.path(ds, [20.0, 60.0, 1e4], loss=Decay(2.0))
     for part in path.split().cyclic:
         np.testing.assert_allclose(part[:, 2], expected, atol=1e-8)
     corr = path.correlation(ml.graph_svm(ds).x)
@@ -389,9 +364,9 @@ def test_theorem_2_holds_for_another_loss_with_one_minimiser():
 
 
 @pytest.mark.statement("C Thm 2", "C Algo-RP")
-@pytest.mark.parametrize(("loss", "seed"), [(Steep(), 2), (Parabola(), 3)])
+@pytest.mark.parametrize(("loss", "seed"), [(Decay(2.0), 2), (Parabola(), 3)])
 def test_cyclic_path_of_another_loss_agrees_with_a_general_solver_and_has_the_two_limits(loss, seed):
-    ds, limit = feasible(cyclic_sequences, (5, 3, 5, 4), seed)
+    ds, limit = feasible_sequences(cyclic_sequences, (5, 3, 5, 4), seed)
     found = cyclic_correction(ds, loss=loss, restarts=8)
     assert found.is_unique
     radii, rng = np.array([1.0, 5.0]), np.random.default_rng(0)
@@ -411,9 +386,9 @@ def test_cyclic_path_of_another_loss_agrees_with_a_general_solver_and_has_the_tw
 
 
 @pytest.mark.statement("C Algo-RP", "C Thm 2")
-@pytest.mark.parametrize("loss", [LogLoss(), Steep()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("loss", [LogLoss(), Decay(2.0)], ids=lambda one: type(one).__name__)
 def test_slopes_of_the_split_risk_are_those_of_the_risk(loss):
-    ds, _ = feasible(cyclic_sequences, (5, 6, 6, 4), 3)
+    ds, _ = feasible_sequences(cyclic_sequences, (5, 6, 6, 4), 3)
     risk, rng, h = SplitRisk(ds, priority_graphs(ds), None, loss), np.random.default_rng(1), 1e-5
     c = rng.standard_normal(len(risk.basis))
 

@@ -1,7 +1,5 @@
 """The numbers inside the proofs of C Thms 1 to 3: the limit risk, the Hessian, the radii."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
@@ -9,34 +7,17 @@ import marginlens as ml
 import tolerances
 from marginlens import SquaredLoss
 from marginlens.data import acyclic_sequences, cyclic_sequences
-from marginlens.graphs import cyclic_subset, priority_graphs
-from marginlens.nexttoken import LabelLoss, LogLoss, cyclic_correction, limit_risk, path_radius
+from marginlens.graphs import cyclic_subset
+from marginlens.nexttoken import LogLoss, cyclic_correction, limit_risk, path_radius
 from marginlens.risk import NextTokenRisk
-from marginlens.svm import Status, graph_svm
-
-
-@dataclass(frozen=True)
-class Linear(LabelLoss):
-    """ℓ(u) = -u."""
-
-    def scalar(self, u):
-        return -u, -np.ones_like(u), np.zeros_like(u)
-
-
-def feasible(generator, shape, seed):
-    """Random data whose Graph-SVM has a solution other than zero, and that solution."""
-    rng = np.random.default_rng(seed)
-    while True:
-        ds = generator(*shape, rng)
-        found = graph_svm(ds.E, priority_graphs(ds))
-        if found.status is Status.OPTIMAL:
-            return ds, found
+from plain_losses import Linear
+from random_problems import feasible_sequences
 
 
 @pytest.mark.statement("C Eq. (16)", "C Eq. (27)")
 @pytest.mark.parametrize("seed", range(4))
 def test_the_risk_of_the_path_falls_to_its_two_parts(seed):
-    ds, limit = feasible(cyclic_sequences, (6, 8, 8, 4), seed)
+    ds, limit = feasible_sequences(cyclic_sequences, (6, 8, 8, 4), seed)
     found, share = cyclic_correction(ds), len(cyclic_subset(ds)) / len(ds)
     expected = share * found.risk  # the samples outside the cyclic subset lose -log 1 = 0
     assert limit_risk(ds) == pytest.approx(expected, rel=1e-10)
@@ -70,7 +51,7 @@ def test_the_hessian_is_the_derivative_of_the_gradient_and_never_negative(seed):
 @pytest.mark.statement("C Eq. (9)")
 @pytest.mark.parametrize(("loss", "scale"), [(LogLoss(), None), (Linear(), 1.0), (SquaredLoss(), 0.5)])
 def test_beyond_the_radius_the_path_is_as_near_as_promised(loss, scale):
-    ds, limit = feasible(acyclic_sequences, (6, 8, 5, 4), 3)
+    ds, limit = feasible_sequences(acyclic_sequences, (6, 8, 5, 4), 3)
     head = None if scale is None else scale * ds.E
     wanted = np.array([0.5, 0.1])
     radii = np.array([path_radius(ds, distance, head=head, loss=loss) for distance in wanted])
@@ -81,7 +62,7 @@ def test_beyond_the_radius_the_path_is_as_near_as_promised(loss, scale):
 
 @pytest.mark.statement("C Eq. (9)", "C Eq. (13)")
 def test_beyond_the_radius_a_matrix_that_misses_a_margin_is_worse():
-    ds, limit = feasible(acyclic_sequences, (5, 5, 4, 4), 1)
+    ds, limit = feasible_sequences(acyclic_sequences, (5, 5, 4, 4), 1)
     rng, norm = np.random.default_rng(0), np.linalg.norm(limit.x)
     k, i, j = np.asarray(limit.pairs).T
     distance = 0.8
@@ -102,7 +83,7 @@ def test_beyond_the_radius_a_matrix_that_misses_a_margin_is_worse():
 
 @pytest.mark.statement("C Eq. (13)", "C Lemma 4")
 def test_beyond_the_radius_the_part_across_the_cyclic_subspace_is_as_near_as_promised():
-    ds, limit = feasible(cyclic_sequences, (6, 8, 8, 4), 2)
+    ds, limit = feasible_sequences(cyclic_sequences, (6, 8, 8, 4), 2)
     given = cyclic_correction(ds).subspace.project(0.5 * np.random.default_rng(1).standard_normal((8, 8)))
     radius = path_radius(ds, 0.2, cyclic_part=given)
     across = ml.path(ds, [radius], region=ml.dynamics.CyclicPart(given)).split().strict[0]

@@ -17,28 +17,13 @@ from marginlens import (
 )
 from marginlens.graphs import separated_tokens
 from marginlens.losses import SquaredProbability
-from marginlens.nexttoken import LabelLoss
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
+from plain_losses import Decay, Linear
 from tolerances import CONDITIONED, ROUNDING
 
 LOSSES = (LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability())
-
-
-class Falling(LabelLoss):
-    """ℓ(u) = exp(-u), which runs in NumPy."""
-
-    def scalar(self, u):
-        value = np.exp(-u)
-        return value, -value, value
-
-
-class Linear(LabelLoss):
-    """ℓ(u) = -u."""
-
-    def scalar(self, u):
-        return -u, np.full_like(u, -1.0), np.zeros_like(u)
 
 
 def mixed(seed, d_model=5):
@@ -78,7 +63,7 @@ def by_torch(ds, C, W, loss):
     return float(risk.detach()), weights.grad.numpy()
 
 
-@pytest.mark.parametrize("loss", [*LOSSES, Falling()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("loss", [*LOSSES, Decay()], ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("seed", range(4))
 def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, seed):
     ds, C, W = mixed(seed)
@@ -91,7 +76,7 @@ def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, 
     np.testing.assert_allclose(run.final, W, atol=CONDITIONED)
 
 
-@pytest.mark.parametrize("loss", [*LOSSES, Falling()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("loss", [*LOSSES, Decay()], ids=lambda loss: type(loss).__name__)
 def test_gradients_are_those_of_finite_differences(loss):
     ds, C, W = mixed(7)
     direction, h = np.random.default_rng(1).normal(size=W.shape), 1e-5
@@ -101,7 +86,7 @@ def test_gradients_are_those_of_finite_differences(loss):
 
 
 @pytest.mark.statement("C Assumption 2")
-@pytest.mark.parametrize("loss", [SquaredLoss(), Falling(), Linear()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("loss", [SquaredLoss(), Decay(), Linear()], ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("seed", range(4))
 def test_with_the_identity_head_such_samples_have_no_gradient(loss, seed):
     """The remark after C Assumption 2: with C Eᵀ = I and a loss of the label's output they play no role in optimising W."""
