@@ -14,79 +14,30 @@ TEXTS = (
 _KEYS = ("key.weight", "key.bias", "k_proj.weight", "k_proj.bias")  # as versions of transformers name them
 
 
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24, "initializer_range": 0.3}
+TEXT = {**SIZES, "vocab_size": len(WORDS), "max_position_embeddings": 16}
+
+
 def tiny_bert(seed=0, *, sharpness=1.0):
     """A BERT of two layers of two heads in float64, whose key weights are multiplied by `sharpness`."""
-    import torch
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=16,
-        initializer_range=0.3,
-        attn_implementation="eager",
-    )
-    return _drawn(lambda: BertModel(config), seed, _KEYS, sharpness, torch.float64)
+    return _drawn("Bert", {**TEXT, "num_attention_heads": 2}, seed, _KEYS, sharpness)
 
 
 def tiny_vit(seed=0, *, sharpness=1.0):
-    """A ViT of two layers of two heads for 6 × 6 grey images in patches of 2 × 2."""
-    import torch
-    from transformers import ViTConfig, ViTModel
-
-    config = ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        image_size=6,
-        patch_size=2,
-        num_channels=1,
-        initializer_range=0.3,
-        attn_implementation="eager",
-    )
-    return _drawn(lambda: ViTModel(config), seed, _KEYS, sharpness, torch.float32)
+    """A ViT of two layers of two heads for 6 × 6 grey images in patches of 2 × 2, in float32."""
+    images = {"num_attention_heads": 2, "image_size": 6, "patch_size": 2, "num_channels": 1}
+    return _drawn("ViT", {**SIZES, **images}, seed, _KEYS, sharpness).float()
 
 
 def tiny_llama(seed=0):
     """A Llama of two layers, four query heads and two key heads, in float64."""
-    import torch
-    from transformers import LlamaConfig, LlamaModel
-
-    config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=16,
-        initializer_range=0.3,
-        attn_implementation="eager",
-    )
-    return _drawn(lambda: LlamaModel(config), seed, (), 1.0, torch.float64)
+    return _drawn("Llama", {**TEXT, "num_attention_heads": 4, "num_key_value_heads": 2}, seed)
 
 
 def tiny_gpt2(seed=0):
     """A GPT-2 of two layers of two heads, in float64."""
-    import torch
-    from transformers import GPT2Config, GPT2Model
-
-    config = GPT2Config(
-        vocab_size=len(WORDS),
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        n_positions=16,
-        bos_token_id=0,
-        eos_token_id=0,
-        initializer_range=0.3,
-        attn_implementation="eager",
-    )
-    return _drawn(lambda: GPT2Model(config), seed, (), 1.0, torch.float64)
+    sizes = {"vocab_size": len(WORDS), "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}
+    return _drawn("GPT2", {**sizes, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}, seed)
 
 
 def save(model, folder):
@@ -116,12 +67,14 @@ def encoded(model, texts=TEXTS):
     return TextInputs(tuple(texts), tuple(tuple(ids[one] for one in row) for row in tokens), tokens, 0, 16, 0)
 
 
-def _drawn(make, seed, sharpened, sharpness, dtype):
+def _drawn(family, options, seed, sharpened=(), sharpness=1.0):
     import torch
+    import transformers
 
+    config = getattr(transformers, f"{family}Config")(**options, attn_implementation="eager")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = make().to(dtype).eval()
+        model = getattr(transformers, f"{family}Model")(config).double().eval()
     with torch.no_grad():
         for name, weights in model.named_parameters():
             if name.endswith(sharpened):

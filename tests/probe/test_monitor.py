@@ -424,56 +424,46 @@ def test_a_write_that_fails_leaves_the_file_before(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("batch", "words"),
+    "batch",
     [
-        ({"input_ids": [[1, 2, N_WORDS]]}, "token ids from 0 to 19"),
-        ({"input_ids": [[1, 2, -3]]}, "got the id -3"),
-        ({"input_ids": [[1] * 40]}, "at most 32 tokens"),
-        ({"input_ids": [[1.0, 2.0]]}, "whole numbers"),
-        ({"input_ids": [[1, 2], [3]]}, "numbers of one shape"),
-        ({"input_ids": [[1], [2]]}, "at least two tokens"),
-        ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 1]]}, "a batch that this model reads"),
-        ({"words": [[1, 2]]}, "one with words"),
-        (["a text"], "a mapping with input_ids or pixel_values"),
+        {"input_ids": [[1, 2, N_WORDS]]},
+        {"input_ids": [[1, 2, -3]]},
+        {"input_ids": [[1] * 40]},
+        {"input_ids": [[1.0, 2.0]]},
+        {"input_ids": [[1, 2], [3]]},
+        {"input_ids": [[1], [2]]},
+        {"input_ids": [[1, 2, 3]], "attention_mask": [[1, 1]]},
+        {"words": [[1, 2]]},
+        ["a text"],
+        None,
     ],
 )
-def test_a_batch_that_does_not_fit_is_refused_in_one_sentence(batch, words):
-    with pytest.raises(InputError, match="'batch'") as caught:
+def test_a_batch_that_does_not_fit_is_refused(batch):
+    with pytest.raises(InputError) as refused:
         AttentionMonitor(batch).step(language_model())
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert refused.value.argument == "batch"
 
 
-def test_settings_that_cannot_be_used_are_refused(tmp_path):
-    for name, options in {
-        "every": {"every": 0},
-        "report": {"report": "all"},
-        "path": {"path": tmp_path / "a.csv"},
-    }.items():
-        with pytest.raises(InputError, match=f"'{name}'"):
-            AttentionMonitor(**options)
-    with pytest.raises(InputError, match="'batch'"):
-        AttentionMonitor().step(language_model())
-    with pytest.raises(InputError, match="'model'"):
-        AttentionMonitor({"input_ids": [[1, 2]]}).step(torch.nn.Linear(2, 2))
+def test_settings_models_and_files_that_cannot_be_used_are_refused(tmp_path, monkeypatch):
+    fused, spread = language_model("sdpa"), language_model()
+    next(spread.parameters()).ds_id = 0  # as DeepSpeed ZeRO-3 marks weights that are spread over processes
     (tmp_path / "other.parquet").write_bytes(b"something else")
-    with pytest.raises(InputError, match="cannot be read as one"):
-        read_run(tmp_path / "other.parquet")
-
-
-def test_a_model_with_fixed_fused_attention_is_refused_with_how_to_load_it(monkeypatch):
-    model = language_model("sdpa")
-    monkeypatch.setattr(type(model), "_can_set_attn_implementation", classmethod(lambda cls: False))
-    with pytest.raises(InputError, match='attn_implementation="eager"'):
-        AttentionMonitor({"input_ids": token_batches(1)[0]}).step(model)
-    assert model.config._attn_implementation == "sdpa"
-
-
-def test_weights_spread_over_processes_are_refused():
-    model = language_model()
-    next(model.parameters()).ds_id = 0  # as DeepSpeed ZeRO-3 marks them
-    with pytest.raises(InputError, match="ZeRO-3"):
-        AttentionMonitor({"input_ids": token_batches(1)[0]}).step(model)
+    fixed = AttentionMonitor({"input_ids": token_batches(1)[0]})
+    for argument, call in (
+        ("every", lambda: AttentionMonitor(every=0)),
+        ("report", lambda: AttentionMonitor(report="all")),
+        ("path", lambda: AttentionMonitor(path=tmp_path / "a.csv")),
+        ("path", lambda: read_run(tmp_path / "other.parquet")),
+        ("model", lambda: fixed.step(torch.nn.Linear(2, 2))),
+    ):
+        with pytest.raises(InputError) as refused:
+            call()
+        assert refused.value.argument == argument
+    monkeypatch.setattr(type(fused), "_can_set_attn_implementation", classmethod(lambda cls: False))
+    for model, said in ((spread, "ZeRO-3"), (fused, 'attn_implementation="eager"')):  # how to load it
+        with pytest.raises(InputError, match=said):
+            fixed.step(model)
+    assert fused.config._attn_implementation == "sdpa"
 
 
 def test_a_problem_in_the_middle_of_training_is_noted_and_training_goes_on(caplog):
