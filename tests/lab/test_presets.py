@@ -35,6 +35,41 @@ def test_every_claim_in_the_plane_has_a_preset() -> None:
     assert all(entry.title and entry.caption.endswith(".") for entry in presets())
 
 
+def test_the_data_file_has_the_problems_of_the_library() -> None:
+    examples: dict[str, Any] = {
+        "A-F1a": ml.data.figure_1a(),
+        "A-F1b": ml.data.figure_1b(),
+        "A-F1c": ml.data.figure_1c(),
+        "A-F2": ml.data.cone_example(),
+        "A-F3a": (ml.data.figure_3a(), None),
+        "A-F3b": (ml.data.figure_3b(), None),
+        "A-F8": ml.data.figure_8(),
+        "X-B": ml.data.figure_1b(),
+        "X-B-random": ml.data.basin_example(),
+        **{
+            f"A-F5-{loss}-{C:g}": ml.data.figure_5(C)
+            for loss in ("correlation", "logistic")
+            for C in (2.0, 10.0, 100.0)
+        },
+        **{f"X-N2-{norm}": ml.data.norm_example() for norm in ("l1", "l2", "linf")},
+        **{f"X-N4-{norm}": ml.data.norm_selection_example() for norm in ("l2", "linf")},
+        **{f"X-N5-{eps}": ml.data.norm_example() for eps in ("0", "1e-4")},
+    }
+    assert set(examples) == {entry.name for entry in presets() if entry.claim}
+    for name, (data, head) in examples.items():
+        shown = preset(name).problem
+        np.testing.assert_array_equal(shown.data.K, data.K)
+        np.testing.assert_array_equal(shown.data.y, data.y)
+        if head is None:
+            np.testing.assert_array_equal(shown.data.X, data.X)
+        else:
+            np.testing.assert_array_equal(shown.data.scores(shown.head), data.scores(head))
+    cone = ml.basin_cone(*ml.data.cone_example(), [0])
+    np.testing.assert_allclose(np.linalg.norm(preset("A-F2").starts, axis=1), cone.radius)
+    samples = preset("C-F2").text["sequences"]["samples"]
+    assert samples == [sequence.tolist() for sequence, _ in map(ml.data.figure_2().__getitem__, range(len(samples)))]
+
+
 @needs_node
 def test_the_page_opens_presets_and_links_with_the_same_state() -> None:
     code = """
