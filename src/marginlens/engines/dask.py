@@ -5,21 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import socket
 import time
 import warnings
 import weakref
+from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
+from itertools import islice
 from pydoc import locate
 from typing import Any
 from uuid import uuid4
 
 from marginlens import __version__
-from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction, as_finished
+from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction
 from marginlens.errors import EngineError, missing_extra, reject, whole_number
 from marginlens.runtime.threads import limited_threads, n_threads
 
@@ -31,7 +30,6 @@ except ImportError as problem:
     raise missing_extra("distributed", "cluster", "A Dask cluster") from problem
 
 _CONNECT_SECONDS = 10.0  # for which a scheduler may take to answer
-_RETRY_SECONDS = 0.2  # between two attempts to reach a scheduler
 _COUNT_SECONDS = 2.0  # between two counts of the workers
 _LOGGERS = ("distributed", "tornado", "asyncio")  # which log every lost connection at length
 
@@ -59,7 +57,6 @@ class DaskEngine:
         """The cluster of the scheduler at this address, such as "tcp://host:8786"; the connection is closed with the engine."""
         try:
             with _quiet_loggers():
-                _await_listener(address, seconds)
                 client = distributed.Client(address, timeout=seconds, set_as_default=False)
         except (OSError, ValueError, TypeError) as problem:
             expected = "the address of a Dask scheduler that is running, such as tcp://host:8786"
@@ -79,46 +76,73 @@ class DaskEngine:
     @property
     def n_workers(self) -> int:
         """How many tasks the workers run at the same time just now."""
-        return _Workers(self.client, self.address).threads.total()
+        return self._threads().total()
 
     def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
         """Yield (task, work(task)) as tasks are finished."""
+        coming, name, out = iter(tasks), f"marginlens-{uuid4().hex}", dict[str, tuple[int, Any]]()
         with _quiet_loggers():
-            workers = _Workers(self.client, self.address)
-            workers.check_versions()
-            name = f"marginlens-{uuid4().hex}"
+            self._check_versions()
+            threads, counted = self._threads(), time.monotonic()
+            if not threads:
+                sentence = f"The Dask scheduler at {self.address} has no workers yet; waiting for some."
+                warnings.warn(sentence, stacklevel=2)
+            finished = distributed.as_completed(loop=self.client.loop)
+            try:
+                while True:
+                    n_wanted = max(1, QUEUE_FACTOR * threads.total()) - len(out)
+                    for task in islice(coming, max(0, n_wanted)):
+                        call = cloudpickle.dumps(_Call(work, task, threads))
+                        future = self.client.submit(pickle.loads, call, key=f"{name}-{task}", pure=False)
+                        out[future.key] = task, future
+                        finished.add(future)
+                    if not out:
+                        return
+                    future = next(finished)
+                    task, _ = out.pop(future.key)
+                    yield task, self._result(task, future)
+                    if self.client.status != "running" or time.monotonic() > counted + _COUNT_SECONDS:
+                        threads, counted = self._threads(), time.monotonic()
+            finally:
+                for _, future in out.values():
+                    future.cancel()
 
-            def submit(task: int) -> Future[Any]:
-                outcome: Future[Any] = Future()
-                call = cloudpickle.dumps(_Call(work, task, workers.threads))
-                remote = self.client.submit(pickle.loads, call, key=f"{name}-{task}", pure=False)
-                outcome.add_done_callback(lambda done: remote.cancel() if done.cancelled() else None)
-                remote.add_done_callback(partial(self._hand_over, outcome, task))
-                return outcome
-
-            yield from as_finished(submit, tasks, workers.in_flight)
-
-    def _hand_over(self, outcome: Future[Any], task: int, remote: Any) -> None:
-        """Set the outcome of a task to the result or the error of its Dask future."""
-        if not outcome.set_running_or_notify_cancel():
-            return
+    def _result(self, task: int, future: Any) -> Any:
+        """What a task came to; an error of the cluster in one sentence, an error of the work as it is."""
         try:
-            outcome.set_result(remote.result())
-        except BaseException as problem:  # asyncio.CancelledError among them
-            outcome.set_exception(self._explained(task, problem, remote.status))
-        remote.release()
+            return future.result()
+        except (CancelledError, distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as problem:
+            raise _scheduler_gone(self.address) from problem
+        except distributed.KilledWorker as problem:
+            deaths = f"{problem.allowed_failures + 1} Dask workers, one after the other: killed, or out of memory."
+            raise EngineError(f"Task {task} ended {deaths}") from problem
+        except ImportError as problem:
+            if (problem.name or "").partition(".")[0] == "marginlens":
+                raise _other_version("a worker", "an older one or none") from problem
+            raise
 
-    def _explained(self, task: int, problem: BaseException, status: str) -> BaseException:
-        if status in ("cancelled", "lost") or isinstance(problem, distributed.comm.CommClosedError):
-            return _scheduler_gone(self.address)
-        if isinstance(problem, distributed.KilledWorker):
-            deaths = problem.allowed_failures + 1
-            return EngineError(
-                f"Task {task} ended {deaths} Dask workers, one after the other: killed, or out of memory."
-            )
-        if isinstance(problem, ImportError) and (problem.name or "").partition(".")[0] == "marginlens":
-            return _other_version("a worker", "an older one or none")
-        return problem
+    def _asked(self, question: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """The scheduler's answer to a question of the client."""
+        try:
+            if self.client.status == "running":
+                return question(*arguments, **options)
+        except (OSError, TimeoutError, RuntimeError, AttributeError) as problem:  # a connection that ends meanwhile
+            raise _scheduler_gone(self.address) from problem
+        raise _scheduler_gone(self.address)
+
+    def _threads(self) -> Counter[str]:
+        """The threads of all workers, by host."""
+        threads: Counter[str] = Counter()
+        for worker, count in self._asked(self.client.nthreads, callback_timeout=_CONNECT_SECONDS).items():
+            threads[distributed.comm.get_address_host(worker)] += count
+        return threads
+
+    def _check_versions(self) -> None:
+        """Refuse workers without marginlens, or with another version of it; one that dies meanwhile is not asked."""
+        versions = self._asked(self.client.run, locate, "marginlens.__version__", on_error="return")
+        for worker, version in versions.items():
+            if version != __version__ and not isinstance(version, OSError):
+                raise _other_version(worker, version if isinstance(version, str) else "none")
 
     def __repr__(self) -> str:
         return f"DaskEngine({self.address!r})"
@@ -148,59 +172,6 @@ def _run_on_worker(version: str, work: TaskFunction, task: int, threads_by_host:
         threads = threads_by_host.get(distributed.comm.get_address_host(worker.address), threads)
     with limited_threads(max(1, CPU_COUNT // threads)):
         return work(task)
-
-
-class _Workers:
-    """The workers of a cluster, counted every few seconds."""
-
-    def __init__(self, client: Any, address: str) -> None:
-        self.client, self.address, self.warned = client, address, False
-        self._count()
-
-    def _count(self) -> None:
-        self.counted = time.monotonic()
-        self.threads: Counter[str] = Counter()  # of all workers, by host
-        for worker, threads in self._asked(self.client.nthreads, callback_timeout=_CONNECT_SECONDS).items():
-            self.threads[distributed.comm.get_address_host(worker)] += threads
-
-    def _asked(self, question: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """The scheduler's answer to a question of the client."""
-        try:
-            if self.client.status == "running":
-                return question(*arguments, **options)
-        except (OSError, TimeoutError, RuntimeError, AttributeError) as problem:  # a connection that ends meanwhile
-            raise _scheduler_gone(self.address) from problem
-        raise _scheduler_gone(self.address)
-
-    def in_flight(self) -> int:
-        """How many tasks may be out; a word once where nobody is there to run them."""
-        if self.client.status != "running" or time.monotonic() > self.counted + _COUNT_SECONDS:
-            self._count()
-        if not self.threads and not self.warned:
-            self.warned = True
-            warnings.warn(f"The Dask scheduler at {self.address} has no workers yet; waiting for some.", stacklevel=2)
-        return max(1, QUEUE_FACTOR * self.threads.total())
-
-    def check_versions(self) -> None:
-        """Refuse workers without marginlens, or with another version of it; one that dies meanwhile is not asked."""
-        versions = self._asked(self.client.run, locate, "marginlens.__version__", on_error="return")
-        for worker, version in versions.items():
-            if version != __version__ and not isinstance(version, OSError):
-                raise _other_version(worker, version if isinstance(version, str) else "none")
-
-
-def _await_listener(address: str, seconds: float) -> None:
-    """Wait until something listens at the address: a client that finds nobody there goes on trying after it has been given up."""
-    host, port = distributed.comm.get_address_host_port(address, strict=True)
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection((host, port), timeout=seconds).close()
-            return
-        except OSError:
-            if time.monotonic() + _RETRY_SECONDS > deadline:
-                raise
-        time.sleep(_RETRY_SECONDS)
 
 
 def _scheduler_gone(address: str) -> EngineError:

@@ -8,13 +8,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, get_context, parent_process
-from multiprocessing.sharedctypes import RawValue
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
+from joblib.externals.loky import ProcessPoolExecutor  # type: ignore[import-untyped]
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction, as_finished
@@ -23,9 +21,10 @@ from marginlens.runtime.interrupts import interrupts_blocked
 from marginlens.runtime.threads import limited_threads, n_threads
 
 _MAX_DEATHS = 3  # worker processes that one task may take with it, and
-_MAX_IDLE_DEATHS = 8  # that may die one after the other before they have begun a task, with no task finished meanwhile
-_LONGEST_PAUSE = 5.0  # seconds before another one is started after such deaths
-_NO_TASK = -1  # what a process reports until it begins a task, and between two
+_MAX_START_DEATHS = 8  # times that they may die one after the other before they have answered
+_LONGEST_PAUSE = 5.0  # seconds before others are started after such a death
+_POLL_SECONDS = 0.5  # between two looks whether the process that started a worker is there
+_CAUSES = "they were killed, or ran out of memory"
 
 
 class Threads:
@@ -66,10 +65,9 @@ def with_share(work: TaskFunction, n_workers: int) -> TaskFunction:
 class Processes:
     """Tasks in processes of this machine: for work in Python, such as a generator function of one's own.
 
-    The processes are spawned, not forked, and read compiled functions from the cache on disk. Where one dies, its task is run again
-    in a new one, up to three times; the other processes go on meanwhile. One that dies before it has begun a task, as while it
-    starts, is no task's fault: others are started after longer and longer pauses, and eight such deaths in a row end the run.
-    A script that uses processes needs the usual `if __name__ == "__main__":`.
+    Where a process dies, joblib's loky starts all of them anew, and the tasks that they were at are run again, one at a time: one that
+    takes three processes with it is to blame. Processes that die while they start are no task's fault; others are started after longer
+    and longer pauses, and eight such deaths in a row end the run.
 
     Args:
         n_workers: processes; each uses its share of the processors. By default as many as there are processors.
@@ -80,126 +78,96 @@ class Processes:
 
     def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
         """Yield (task, work(task)) as tasks are finished."""
-        workers = _Workers(work, self.n_workers)
+        pool = _Pool(work, self.n_workers)
         try:
-            yield from as_finished(workers.submit, tasks, lambda: QUEUE_FACTOR * self.n_workers, workers.lost)
+            yield from as_finished(pool.submit, tasks, pool.in_flight, pool.lost)
         finally:
-            workers.close()
+            pool.close()
 
     def __repr__(self) -> str:
         return f"Processes({self.n_workers})"
 
 
-class _Workers:
-    """Worker processes, each a pool of one, so that a death tells whose task it was and disturbs no other process."""
+class _Pool:
+    """An executor of loky, which is replaced when a process of it dies, and the tasks that were lost with it."""
 
-    def __init__(self, work: TaskFunction, count: int) -> None:
-        self.prepared = (cloudpickle.dumps(work), max(1, n_threads() // count))
-        self.workers = [_Worker(self.prepared) for _ in range(count)]
-        self.deaths: Counter[int] = Counter()
-        self.idle_deaths = 0  # since a task was finished
+    def __init__(self, work: TaskFunction, n_workers: int) -> None:
+        self.work, self.n_workers = work, n_workers
+        self.executor: ProcessPoolExecutor | None = None
+        self.deaths: Counter[int] = Counter()  # by task, of processes that had no other
+        self.suspects: set[int] = set()  # tasks of processes that died, until they are finished
+
+    def in_flight(self) -> int:
+        """How many tasks may be out: one at a time as long as one of them may be to blame for a death."""
+        return 1 if self.suspects else QUEUE_FACTOR * self.n_workers
 
     def submit(self, task: int) -> Future[Any]:
-        """Give the task to the process with the fewest."""
-        worker = min(self.workers, key=lambda worker: len(worker.tasks))
-        try:
-            return worker.submit(task)
-        except BrokenProcessPool:  # killed while it had nothing to do
-            return self._replace(worker).submit(task)
+        with interrupts_blocked():  # processes start in it
+            try:
+                return self._started().submit(_run_task, task)
+            except BrokenProcessPool:  # killed while they had nothing to do
+                self.close()
+                return self._started().submit(_run_task, task)
 
     def lost(self, task: int, future: Future[Any]) -> bool:
-        """Whether the process of a task died; a task that it had reported to have begun is to blame, and no other."""
-        worker = next((worker for worker in self.workers if future in worker.tasks), None)
-        if not _died(future):
-            self.idle_deaths = 0
-            if worker is not None:
-                del worker.tasks[future]
+        """Whether the process of a task died, so that it has to be run again."""
+        if future.cancelled() or not isinstance(future.exception(), BrokenProcessPool):
+            self.suspects.discard(task)
             return False
-        if worker is not None:
-            begun = worker.begun.value
-            if begun == _NO_TASK:
-                self._pause()
-            else:
-                self.deaths[begun] += 1
-                if self.deaths[begun] >= _MAX_DEATHS:
-                    raise EngineError(
-                        f"Task {begun} ended {_MAX_DEATHS} worker processes one after the other: they were killed, or ran out of memory."
-                    )
-            self._replace(worker)
+        self.deaths[task] += self.suspects == {task}
+        if self.deaths[task] >= _MAX_DEATHS:
+            raise EngineError(f"Task {task} ended {_MAX_DEATHS} worker processes one after the other: {_CAUSES}.")
+        self.suspects.add(task)
+        self.close()
         return True
-
-    def _pause(self) -> None:
-        """Wait before a process that died without a task is replaced, the longer the more of them died; too many are an error."""
-        self.idle_deaths += 1
-        if self.idle_deaths >= _MAX_IDLE_DEATHS:
-            raise EngineError(
-                f"{_MAX_IDLE_DEATHS} worker processes died one after the other before they began a task: they were killed, ran out of "
-                'memory, or the script starts processes outside of if __name__ == "__main__".'
-            )
-        time.sleep(min(_LONGEST_PAUSE, 0.05 * 2**self.idle_deaths))
 
     def close(self) -> None:
         """End all processes, at once where they are still at work."""
-        for worker in self.workers:
-            worker.close()
+        if self.executor is not None:
+            self.executor.shutdown(wait=True, kill_workers=True)
+            self.executor = None
 
-    def _replace(self, worker: _Worker) -> _Worker:
-        worker.close()
-        fresh = self.workers[self.workers.index(worker)] = _Worker(self.prepared)
-        return fresh
-
-
-class _Worker:
-    """One process and the tasks that it was given, in their order."""
-
-    def __init__(self, prepared: tuple[bytes, int]) -> None:
-        self.begun = RawValue("q", _NO_TASK)  # the task that the process is at
-        initial = (*prepared, self.begun)
-        self.pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare_process, initargs=initial)
-        self.tasks: dict[Future[Any], int] = {}
-
-    def submit(self, task: int) -> Future[Any]:
-        with interrupts_blocked():  # the process starts in it
-            future = self.pool.submit(_run_task, task)
-        self.tasks[future] = task
-        return future
-
-    def close(self) -> None:
-        for process in list((self.pool._processes or {}).values()):
-            process.kill()
-        self.pool.shutdown(wait=True, cancel_futures=True)
+    def _started(self) -> ProcessPoolExecutor:
+        """The executor; a new one has answered once."""
+        for pause in range(_MAX_START_DEATHS):
+            if self.executor is not None:
+                return self.executor
+            threads = max(1, n_threads() // self.n_workers)
+            self.executor = ProcessPoolExecutor(
+                self.n_workers,
+                initializer=_prepare_process,
+                initargs=(self.work, os.getpid(), threads),
+                env={"MARGINLENS_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)},
+            )
+            try:
+                self.executor.submit(os.getpid).result()
+            except BrokenProcessPool:
+                self.close()
+                time.sleep(min(_LONGEST_PAUSE, 0.1 * 2**pause))
+        raise EngineError(
+            f"{_MAX_START_DEATHS} times one after the other worker processes died before they began a task: {_CAUSES}."
+        )
 
 
-def _died(future: Future[Any]) -> bool:
-    return not future.cancelled() and isinstance(future.exception(), BrokenProcessPool)
+_work: TaskFunction | None = None  # of a worker process
 
 
-_work: TaskFunction | None = None  # of a worker process, and
-_begun: Any = None  # where it reports the task that it is at
-
-
-def _prepare_process(work: bytes, threads: int, begun: Any) -> None:
+def _prepare_process(work: TaskFunction, parent: int, threads: int) -> None:
     """Let a new process leave signals to the one that started it, take its share of the processors, and end when the other ends."""
-    global _work, _begun
-    _work, _begun = cloudpickle.loads(work), begun  # functions of a script and of a notebook among them
+    global _work
+    _work = work
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    os.environ["MARGINLENS_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
     threadpool_limits(threads)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_POLL_SECONDS)
+    os._exit(1)
 
 
 def _run_task(task: int) -> Any:
     assert _work is not None
-    _begun.value = task
-    try:
-        return _work(task)
-    finally:
-        _begun.value = _NO_TASK
+    return _work(task)
