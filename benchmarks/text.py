@@ -23,6 +23,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from benchmarks.faithfulness import eraser_scores
 from benchmarks.nb_svm import NaiveBayesSvm
+from benchmarks.tfidf_contributions import ExplainedTfidf
 from marginlens.errors import InputError, reject
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.versions import versions
@@ -158,7 +159,7 @@ class _Data:
     @cached_property
     def tfidf(self) -> Fitted:
         """TF-IDF on IMDB's training part."""
-        return _fit(TfidfLogistic(2, self.seed), self.imdb)
+        return _fit(ExplainedTfidf(2, self.seed), self.imdb)
 
     @cached_property
     def test_sample(self) -> tuple[list[str], Any]:

@@ -5,9 +5,9 @@ import pytest
 
 import marginlens as ml
 from benchmarks.faithfulness import eraser_scores
+from benchmarks.tfidf_contributions import ExplainedTfidf
 from made_up_reviews import reviews
 from marginlens.errors import InputError
-from marginlens.text.baselines import TfidfLogistic
 
 TEXTS, LABELS = reviews(240)
 SUPPORT = {"good": 0.25, "fine": 0.125, "dull": -0.25}
@@ -50,7 +50,7 @@ def test_the_predicted_class_counts_also_where_it_is_the_first():
     np.testing.assert_allclose([reverse.comprehensiveness, reverse.sufficiency], [0.0, 0.25], rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("make", [ml.AttentionTextClassifier, TfidfLogistic], ids=["attention", "tfidf"])
+@pytest.mark.parametrize("make", [ml.AttentionTextClassifier, ExplainedTfidf], ids=["attention", "tfidf"])
 def test_explanations_of_the_classifiers_are_more_faithful_than_chance(make):
     model, texts = make().fit(TEXTS, LABELS), TEXTS[:40]
     rng = np.random.default_rng(0)

@@ -1,8 +1,10 @@
 """`marginlens text` on files as people have them: every form gives the same texts and labels; predictions, measures and refusals."""
 
+import bz2
 import csv
 import gzip
 import json
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from sklearn import metrics
 from typer.testing import CliRunner
 
 from marginlens.cli import app as cli
+from marginlens.errors import InputError
 from marginlens.text.classifier import AttentionTextClassifier
 from marginlens.text.text_files import TextFile
 from one_command import command
@@ -37,6 +40,8 @@ FORMS = {
     "utf16.csv": (lambda: table().encode("utf-16"), {}),
     "marked.csv": (lambda: table().encode("utf-8-sig"), {}),
     "packed.csv.gz": (lambda: gzip.compress(table().encode()), {}),
+    "packed.csv.bz2": (lambda: bz2.compress(table().encode()), {}),
+    "packed.csv.xz": (lambda: lzma.compress(table().encode()), {}),
     "bare.csv": (lambda: table(header=False).encode(), {"header": False}),
     "numbered.csv": (lambda: table(header=False).encode(), {"header": False, "text": "1", "label": "2"}),
     "lines.jsonl": (lambda: json_lines().encode(), {}),
@@ -50,6 +55,15 @@ def test_every_form_of_a_file_gives_the_same_texts_and_labels(tmp_path, name):
     (tmp_path / name).write_bytes(content())
     found = TextFile(tmp_path / name, **options).rows(labelled=True)
     assert list(zip(found.texts, found.labels, strict=True)) == ROWS
+
+
+def test_two_columns_of_one_name_are_refused_unless_one_is_given_by_number(tmp_path):
+    (tmp_path / "t.csv").write_text("text,label,Text\none,a,uno\ntwo,b,due\n", encoding="utf-8")
+    for asked in (None, "text"):
+        with pytest.raises(InputError) as caught:
+            TextFile(tmp_path / "t.csv", text=asked).rows(labelled=True)
+        assert caught.value.argument == "text"
+    assert TextFile(tmp_path / "t.csv", text="3").rows(labelled=True).texts == ["uno", "due"]
 
 
 def test_a_folder_for_each_class_and_parquet_are_read(tmp_path):
@@ -97,7 +111,7 @@ def test_predictions_are_those_of_the_model_in_every_form(here, model):
 
 
 ODD = {
-    "t.csv": 'id,text,label,predicted,,text\n7,"a superb, odd film",pos,x,y,z\n8,"",neg\n9,dull,neg,,,,more\n',
+    "t.csv": 'id,text,label,predicted,,id\n7,"a superb, odd film",pos,x,y,z\n8,"",neg\n9,dull,neg,,,,more\n',
     "t.tsv": "label\ttext\tprobability of pos\nneg\ta superb film\t3\nneg\t\t\npos\tdull\t4\n",
     "t.jsonl": '{"id": 1, "text": "superb", "tags": ["a", 2]}\n{"text": "", "probability": 0.5}\n{"text": "dull", "id": null}\n',
     "t.txt": "a superb film\n\ndull\n",

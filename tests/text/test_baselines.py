@@ -6,6 +6,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.nb_svm import NaiveBayesSvm
+from benchmarks.tfidf_contributions import ExplainedTfidf
 from made_up_reviews import reviews
 from marginlens.text import baselines
 from marginlens.text.baselines import INVERSE_PENALTIES, FastText, TfidfLogistic, compared
@@ -30,7 +31,7 @@ def test_tfidf_is_scikit_learns_with_the_chosen_penalty():
 
 @pytest.mark.parametrize(("texts", "labels"), [(TEXTS, LABELS), (THREE, COLOURS)], ids=["two", "three"])
 def test_contributions_of_words_and_the_intercept_add_up_to_the_output(texts, labels):
-    model = TfidfLogistic().fit(texts, labels)
+    model = ExplainedTfidf().fit(texts, labels)
     for text in [*texts[:5], "Not DULL, not dull: İstanbul!", "unheard"]:
         stretches = model.contributions(text)
         total = sum(stretch.contribution for stretch in stretches) + model.intercept(text)
@@ -41,14 +42,14 @@ def test_contributions_of_words_and_the_intercept_add_up_to_the_output(texts, la
     assert [text[s.start : s.end] for s in model.contributions(text)] == ["unheard"]
 
 
-@pytest.mark.parametrize("make", [TfidfLogistic, NaiveBayesSvm, FastText])
+@pytest.mark.parametrize("make", [ExplainedTfidf, NaiveBayesSvm, FastText])
 def test_all_read_the_same_words_without_markup(make):
     if make is FastText:
         pytest.importorskip("fasttext")
     model = make().fit(TEXTS, LABELS)
     plain, marked = "A dull plot. I was moved!", "A dull<br /><br />plot.<br />I <b>was</b> moved!"
     np.testing.assert_allclose(model.predict_proba([marked]), model.predict_proba([plain]), rtol=1e-9)
-    if make is TfidfLogistic:
+    if make is ExplainedTfidf:
         words = [marked[stretch.start : stretch.end] for stretch in model.contributions(marked)]
         assert words == ["A", "dull", "plot", ".", "I", "was", "moved", "!"]
 

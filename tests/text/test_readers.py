@@ -63,22 +63,24 @@ def test_yelps_rules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "argument", "says"),
     [
-        (b"", "which is empty"),
-        (b'{"text": "a", "stars": 1}\n{"text"\n', "in line 2 of"),
-        (b'{"text": "\xff", "stars": 1}\n', "in line 1 of"),
-        (b'{"text": "a", "rating": 1}\n', "in line 1 of"),
-        (b"[1]\n", "in line 1 of"),
-        (b'{"text": 3, "stars": 1}\n', "in line 1 of"),
-        (b'{"text": "a", "stars": 6}\n', "in line 1 of"),
-        (b'{"text": "a", "stars": true}\n', "in line 1 of"),
-        (b'{"text": "a", "stars": 1}\n', r"with 0 that count \(0 with 3 stars, 1 with under 1000 characters"),
-        (json.dumps({"text": "a" * 1200, "stars": 5}).encode(), "exactly two classes; got .* with 1 that count"),
+        (b"", "path", "no texts"),
+        (b'{"text": "a", "stars": 1}\n{"text"\n', "path", "line 2"),
+        (b'{"text": "\xff", "stars": 1}\n', "encoding", "byte 10"),
+        (b'{"review": "a", "stars": 1}\n', "text", "line 1"),
+        (b"[1]\n", "path", "line 1"),
+        (b'{"text": "a", "rating": 1}\n', "path", "None in review 1"),
+        (b'{"text": "a", "stars": 6}\n', "path", "6 in review 1"),
+        (b'{"text": "a", "stars": true}\n', "path", "True in review 1"),
+        (b'{"text": "a", "stars": 1}\n', "path", "0 that count (0 with 3 stars, 1 with under 1000 characters"),
+        (json.dumps({"text": "a" * 1200, "stars": 5}).encode(), "path", "1 that count"),
     ],
 )
-def test_bad_yelp_files(tmp_path: Path, content: bytes, says: str) -> None:
+def test_bad_yelp_files(tmp_path: Path, content: bytes, argument: str, says: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError) as caught:
         YelpLines(path).read()
+    assert caught.value.argument == argument
+    assert says in caught.value.got

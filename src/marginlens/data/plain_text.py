@@ -43,7 +43,7 @@ def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
 def text_blocks(path: Path, encoding: str, argument: str) -> Iterator[str]:
     """The text that `read_text` reads, a block at a time; `argument` names the path in refusals."""
     decoder, n_bytes, carried = incremental_decoder(encoding), 0, ""
-    for content in _unpacked_blocks(path, argument):
+    for content in unpacked_blocks(path, argument):
         pending = len(decoder.getstate()[0])
         try:
             text = carried + decoder.decode(content, final=not content)
@@ -67,11 +67,12 @@ def incremental_decoder(encoding: Any) -> codecs.IncrementalDecoder:
         raise reject("encoding", expected, repr(encoding)) from problem
 
 
-def _unpacked_blocks(path: Path, argument: str) -> Iterator[bytes]:
-    """The bytes of a file, or of stdin, and an empty block at the end."""
+def unpacked_blocks(path: Path, argument: str, given: bytes | None = None) -> Iterator[bytes]:
+    """The bytes of a file, or of stdin, or those given in its place, and an empty block at the end."""
     expected = "a text file"
+    stdin = sys.stdin.buffer if given is None else io.BytesIO(given)
     try:
-        with nullcontext(sys.stdin.buffer) if str(path) == STDIN else path.open("rb") as source:
+        with nullcontext(stdin) if str(path) == STDIN else path.open("rb") as source:
             file: IO[bytes] = source if source.seekable() else io.BytesIO(source.read())
             mark = file.read(_MARK_BYTES)
             file.seek(0)

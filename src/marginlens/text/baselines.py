@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,23 +19,14 @@ from marginlens.errors import missing_extra
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.typing import FloatArray, IntArray
 
-INVERSE_PENALTIES = (
-    1.0,
-    3.0,
-    10.0,
-    30.0,
-    100.0,
-    300.0,
-)  # C of logistic regression, from which cross-validation chooses
+INVERSE_PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # C, from which cross-validation chooses
 N_FOLDS = 3
 MAX_ITERATIONS = 1000
 LEARNING_RATES = (0.1, 0.25, 0.5, 1.0)  # of fastText, from which a part of the training texts chooses
 FASTTEXT_SIZE = 10  # of its vectors, as in its authors' comparison
 FASTTEXT_PASSES = 200_000  # texts passed over, in as many epochs as that takes: at least 5, at most 100
 VALIDATION_SHARE = 0.1  # of the training texts, by which fastText's rate is chosen
-MANY_TEXTS = (
-    1000  # from which on TF-IDF leaves out what occurs in a single text, which changes no accuracy and saves time
-)
+MANY_TEXTS = 1000  # from which on TF-IDF leaves out what occurs in a single text: it changes no accuracy and saves time
 
 WORD_OR_SIGN = r"(?u)\w+|[^\w\s]"  # of all of them: one-letter words and punctuation marks speak too
 _MARKUP = re.compile(r"<[^<>]{1,20}>")
@@ -56,14 +46,6 @@ class Baseline(Protocol):
     def fit(self, texts: Sequence[str], labels: Any) -> Any: ...
     def predict(self, texts: Sequence[str]) -> Any: ...
     def predict_proba(self, texts: Sequence[str]) -> FloatArray: ...
-
-
-class Stretch(NamedTuple):
-    """A stretch `text[start:end]` and what it contributes to the output of the predicted class."""
-
-    start: int
-    end: int
-    contribution: float
 
 
 class TfidfLogistic:
@@ -106,45 +88,6 @@ class TfidfLogistic:
     def predict_proba(self, texts: Sequence[str]) -> FloatArray:
         """(n_texts, n_classes) probabilities."""
         return np.asarray(self._model.predict_proba(self._vectorizer.transform(texts)))
-
-    def output(self, text: str) -> float:
-        """What is explained: the log-odds of the predicted class for two classes, else its output before the softmax."""
-        f = np.atleast_1d(self._model.decision_function(self._vectorizer.transform([text]))[0])
-        return float(abs(f[0]) if len(f) == 1 else f.max())
-
-    def contributions(self, text: str) -> list[Stretch]:
-        """What every word contributes to `output`: weight times value, a phrase shared by its words, equal phrases by their places.
-
-        They and `intercept(text)` add up to `output(text)`.
-        """
-        row, sign, k = self._explained(text)
-        weights = sign * self._model.coef_[k][row.indices] * row.data
-        names = self._vectorizer.get_feature_names_out()[row.indices]
-        value = dict(zip(names.tolist(), weights.tolist(), strict=True))
-        found = list(re.finditer(WORD_OR_SIGN, plain_text(text)))
-        words = [match.group() for match in found]
-        phrases = [
-            (" ".join(words[i : i + length]), range(i, i + length))
-            for length in range(1, self.ngrams + 1)
-            for i in range(len(words) - length + 1)
-        ]
-        count = Counter(phrase for phrase, _ in phrases)
-        shares = np.zeros(len(words))
-        for phrase, places in phrases:
-            if phrase in value:
-                shares[list(places)] += value[phrase] / count[phrase] / len(places)
-        return [Stretch(*match.span(), share) for match, share in zip(found, shares.tolist(), strict=True)]
-
-    def intercept(self, text: str) -> float:
-        """The part of `output(text)` that no word contributes."""
-        _, sign, k = self._explained(text)
-        return float(sign * self._model.intercept_[k])
-
-    def _explained(self, text: str) -> tuple[Any, float, int]:
-        """The text's values, and the sign and row of the weights that speak for the predicted class."""
-        row = self._vectorizer.transform([text])
-        f = np.atleast_1d(self._model.decision_function(row)[0])
-        return (row, 1.0 if f[0] > 0.0 else -1.0, 0) if len(f) == 1 else (row, 1.0, int(f.argmax()))
 
 
 class FastText:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
-from textwrap import shorten
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +15,7 @@ import numpy.typing as npt
 
 from marginlens.errors import reject, whole_number
 from marginlens.runtime.files import as_path, unusable
+from marginlens.text.text_files import TextFile
 from marginlens.typing import FloatArray, IntArray
 
 SHORTEST, LONGEST = 1_000, 1_500  # characters of a Yelp review, paper B
@@ -109,14 +108,15 @@ class ImdbFolder:
         root = as_path(self.path, "path", _IMDB)
         if not (root / "train").is_dir() and (root / "aclImdb").is_dir():
             root = root / "aclImdb"
-        for part in ("train", "test"):
-            for name in ("neg", "pos"):
-                with _readable(root / part / name, _IMDB):
-                    files = sorted((root / part / name).glob("*.txt"), key=_review_number)
-                    if not files:
-                        raise reject("path", _IMDB, f"{str(self.path)!r}, where {part}/{name} holds no .txt file")
-                    for file in files:
-                        yield part, name, file, file.read_bytes()
+        for part, name in product(("train", "test"), ("neg", "pos")):
+            try:
+                files = sorted((root / part / name).glob("*.txt"), key=_review_number)
+                contents = [file.read_bytes() for file in files]
+            except OSError as problem:
+                raise reject("path", _IMDB, unusable(root / part / name, problem)) from problem
+            if not files:
+                raise reject("path", _IMDB, f"{str(self.path)!r}, where {part}/{name} holds no .txt file")
+            yield from ((part, name, file, content) for file, content in zip(files, contents, strict=True))
 
 
 def _review_number(file: Path) -> tuple[int, str]:
@@ -152,7 +152,11 @@ class YelpLines:
         short, long = f"under {self.shortest} characters", f"over {self.longest} characters"
         left_out = {neutral: 0, short: 0, long: 0}
         texts, y = [], []
-        for text, stars in self._lines():
+        for number, (text, entry) in enumerate(zip(*self._file.entries(), strict=True), start=1):
+            stars = entry.get("stars")
+            if isinstance(stars, bool) or stars not in (1, 2, 3, 4, 5):
+                got = f"{stars!r} in review {number} of {str(self.path)!r}"
+                raise reject("path", f"{_YELP} from 1 to 5", got)
             if stars == 3:
                 left_out[neutral] += 1
             elif len(text) < self.shortest:
@@ -170,46 +174,8 @@ class YelpLines:
 
     def digest(self) -> str:
         """SHA-256 of the file."""
-        return _file_digest(_nonempty_file(self.path, _YELP))
+        return self._file.digest()
 
-    def _lines(self) -> Iterator[tuple[str, int]]:
-        path = _nonempty_file(self.path, _YELP)
-        with _readable(path, _YELP), path.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    review = json.loads(line)
-                    text, stars = review["text"], review["stars"]
-                    is_review = isinstance(text, str) and not isinstance(stars, bool) and stars in (1, 2, 3, 4, 5)
-                except (ValueError, TypeError, KeyError, RecursionError):
-                    is_review = False
-                if not is_review:
-                    shown = shorten(line.decode("utf-8", "replace"), 60, placeholder="…")
-                    raise reject("path", f"{_YELP} from 1 to 5", f"{shown!r} in line {number} of {str(self.path)!r}")
-                yield text, int(stars)
-
-
-# ---- files
-
-
-@contextmanager
-def _readable(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
-    """A file that the system does not let us read ends in one sentence."""
-    try:
-        yield
-    except OSError as problem:
-        raise reject("path", expected, unusable(path, problem)) from problem
-
-
-def _nonempty_file(path: str | os.PathLike[str], expected: str) -> Path:
-    file = as_path(path, "path", expected)
-    with _readable(path, expected), file.open("rb") as stream:
-        if not stream.read(1):
-            raise reject("path", expected, f"{str(path)!r}, which is empty")
-    return file
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    @property
+    def _file(self) -> TextFile:
+        return TextFile(self.path, text="text")

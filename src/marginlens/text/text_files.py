@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import codecs
 import csv
-import gzip
 import hashlib
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,17 +20,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.data.plain_text import STDIN, incremental_decoder, unpacked_blocks
 from marginlens.errors import missing_extra, reject
-from marginlens.runtime.files import as_path, unusable
+from marginlens.runtime.files import as_path
 
 TEXT_COLUMNS = ("text", "review", "sentence", "content")
 LABEL_COLUMNS = ("label", "sentiment", "class", "y")
-STDIN = "-"
 MAX_CLASSES = 1_000  # different labels; more are identifiers or texts
 _MANY = 20  # different numbers from which on labels with decimals are measurements
 _DISTINCT_SHARE = 0.5  # of all labels; where more of them are different numbers, they are measurements
 _SNIFFED = 65_536  # letters from which the delimiter is guessed
 _DELIMITERS = ",;\t|"
+_PACKED = re.compile(r"\.(gz|bz2|xz)$")
 _JSON_LINES = (".json", ".jsonl", ".ndjson")
 _EXPECTED = (
     "a table (CSV, TSV, parquet), JSON lines, plain lines, or a folder with a folder of .txt files for each class"
@@ -57,7 +58,7 @@ class TextFile:
 
     Args:
         path: a table (.csv, .tsv, .parquet), JSON lines (.json, .jsonl, .ndjson), a text with one sample on each line (.txt), any of
-            them packed by gzip (.gz), a folder with a folder of .txt files for each class, or "-" for stdin.
+            them packed (.gz, .bz2, .xz), a folder with a folder of .txt files for each class, or "-" for stdin.
         text, label, split: columns by name, or by number from 1; the usual names unless said otherwise.
         delimiter: of a table; guessed unless said. encoding: UTF-8 unless said; UTF-16 is recognised by its mark.
         header: whether the first row of a table names its columns.
@@ -77,11 +78,7 @@ class TextFile:
         if self.delimiter is not None and len(self.delimiter.replace("\\t", "\t")) != 1:
             raise reject("delimiter", "one sign such as ; or \\t", repr(self.delimiter))
         if self.encoding is not None:
-            try:
-                codecs.lookup(self.encoding)
-            except LookupError as problem:
-                expected = "an encoding that Python knows, such as utf-8, latin-1 or utf-16"
-                raise reject("encoding", expected, repr(self.encoding)) from problem
+            incremental_decoder(self.encoding)
 
     def digest(self) -> str:
         """SHA-256 of the file or of stdin, or of all names and contents of a folder in their order."""
@@ -139,7 +136,7 @@ class TextFile:
         if path.is_dir():
             yield from self._folder(path)
             return
-        name = path.name.lower().removesuffix(".gz")
+        name = _PACKED.sub("", path.name.lower())
         if name.endswith(".parquet"):
             yield from self._table(*self._parquet(path), labelled)
             return
@@ -164,13 +161,7 @@ class TextFile:
                 yield text, folder.name, None, {"folder": folder.name, "file": file.name, "text": text}
 
     def _decoded(self, path: Path) -> str:
-        try:
-            content = self._stdin if self._is_stdin else path.read_bytes()
-            if content[:2] == b"\x1f\x8b":
-                content = gzip.decompress(content)
-        except (OSError, EOFError) as problem:
-            reason = unusable(path, problem) if isinstance(problem, OSError) else f"{str(path)!r}, which is cut short"
-            raise reject("path", _EXPECTED, reason) from problem
+        content = b"".join(unpacked_blocks(path, "path", self._stdin if self._is_stdin else None))
         marked = next((name for mark, name in _MARKS if content.startswith(mark)), None)
         encoding = self.encoding or marked or "utf-8"
         try:
@@ -224,10 +215,15 @@ class TextFile:
             yield cells[text], cells[label] if labelled else "", part, dict(zip(every, cells, strict=True))
 
     def _index(self, argument: str, asked: str | None, usual: tuple[str, ...], names: list[str]) -> int:
-        """Which column is meant: by name, or by number from 1."""
+        """Which column is meant: by a name that no other column has, or by number from 1."""
         plain = [name.strip().lower() for name in names]
         wanted = usual if asked is None else (asked.strip().lower(),)
-        found = next((plain.index(name) for name in wanted if name in plain), None)
+        name = next((name for name in wanted if name in plain), None)
+        if name is not None and plain.count(name) > 1:
+            numbers = " and ".join(str(k + 1) for k, other in enumerate(plain) if other == name)
+            expected = f"a name that one column of {str(self.path)!r} has"
+            raise reject(argument, expected, f"{name!r} for columns {numbers}", "Give the number of one of them.")
+        found = None if name is None else plain.index(name)
         if found is None and asked is not None and asked.isdecimal() and 1 <= int(asked) <= len(names):
             found = int(asked) - 1
         if found is None:
