@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
+from marginlens.probe.models.inputs import prepare_images
 from marginlens.probe.models.loading import load_model
 from marginlens.probe.models.reading import read_attention
 
@@ -47,7 +48,8 @@ def test_a_saved_vit_comes_back_with_its_image_settings(tmp_path: Path) -> None:
     assert loaded.tokenizer is None
     assert loaded.images is not None
     assert (loaded.images.channels, loaded.images.height, loaded.images.width) == (1, 8, 8)
-    assert (loaded.images.mean, loaded.images.std, loaded.images.rescale) == ((0.1,), (0.4,), 0.0625)
+    pixels = prepare_images(np.full((1, 8, 8), 16, dtype=np.uint8), loaded.images).pixel_values
+    assert np.allclose(pixels, (16 * 0.0625 - 0.1) / 0.4)
     assert not loaded.model.training
     pixels = {"pixel_values": np.random.default_rng(0).normal(size=(2, 1, 8, 8))}
     model.set_attn_implementation("eager")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.errors import InputError, reject, whole_number
-from marginlens.typing import IntArray
+from marginlens.errors import InputError, reject
+from marginlens.typing import FloatArray, IntArray
 
 BATCH_TOKENS = 1024  # of one batch, so that the maps of a layer fit into memory; a longer input is a batch of its own
 _MAX_STRETCH, _MAX_SLACK = 1.2, 4  # the longest text of a batch against its shortest, in tokens
@@ -186,58 +186,58 @@ def _token_names(tokenizer: Any, ids: list[int]) -> dict[int, str]:
 # ---- images
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageSettings:
-    """What a model expects of an image: its shape, and how bytes become the numbers it reads."""
+    """What a model expects of an image: its shape, its patches, and the processor of transformers that makes its numbers of bytes."""
 
     channels: int
     height: int
     width: int
     patch: tuple[int, int] = (1, 1)  # height and width of a patch
     n_special: int = 1  # tokens before the patches
-    mean: tuple[float, ...] = (0.5,)  # one per channel, or one for all
-    std: tuple[float, ...] = (0.5,)
-    rescale: float = 1 / 255  # a byte times this, minus the mean, over std
-    shortest_edge: int | None = None  # to which a picture's shorter side is brought before its middle is cut out
-    stretched: tuple[int, int] | None = None  # or height and width to which it is stretched before that
-    resample: int = 2  # how pictures of other sizes are brought to it, as Pillow counts: 2 is bilinear, 3 bicubic
-    n_registers: int = 0  # how many of the tokens before the patches are registers, the last of them
+    n_registers: int = 0  # how many of these are registers, the last of them
+    processor: Any = None  # None for bytes at the model's size, from -1 to 1
 
     @classmethod
-    def of(cls, config: Any, preprocessor: Mapping[str, Any] | None = None) -> ImageSettings:
-        """From a model's configuration and the contents of its preprocessor_config.json, where it has one."""
-        stated = {name: value for name, value in (preprocessor or {}).items() if value is not None}
-        height, width = _sides(config.image_size, "image_size")
-        if config.model_type.startswith("dinov2") and stated.get("do_center_crop", True):  # it reads any size
-            height, width = _sides(stated.get("crop_size", (height, width)), "crop_size")
-        channels = int(config.num_channels)
-        mean: tuple[float, ...] = (0.0,)
-        std: tuple[float, ...] = (1.0,)
-        if stated.get("do_normalize", True):
-            mean = _per_channel(stated.get("image_mean", 0.5), channels, "image_mean")
-            std = _per_channel(stated.get("image_std", 0.5), channels, "image_std")
-        (rescale,) = _per_channel(stated.get("rescale_factor", 1 / 255), 1, "rescale_factor")
-        for name, smallest in (("image_std", min(std)), ("rescale_factor", rescale)):
-            if smallest <= 0:
-                raise reject(name, "above zero", smallest)
-        rescale = rescale if stated.get("do_rescale", True) else 1.0
+    def of(cls, config: Any, processor: Any = None) -> ImageSettings:
+        """From a model's configuration and its image processor, where it has one."""
+        height, width = _sides(config.image_size)
+        crops = processor is not None and getattr(processor, "do_center_crop", False) and processor.crop_size
+        if config.model_type.startswith("dinov2") and crops:  # it reads any size
+            height, width = _sides(processor.crop_size)
         n_special = 0 if config.model_type == "swin" else 2 if config.model_type == "deit" else 1
         n_registers = int(getattr(config, "num_register_tokens", 0))
-        patch = _sides(config.patch_size, "patch_size")
-        size, shortest, stretched = stated.get("size"), None, None
-        if isinstance(size, int) and config.model_type.startswith("clip"):  # as older files state it
-            size = {"shortest_edge": size}
-        if not stated.get("do_resize", True):
-            size = None
-        if isinstance(size, Mapping) and size.get("shortest_edge"):
-            shortest = whole_number(size["shortest_edge"], "shortest_edge", at_least=1)
-        elif size is not None and stated.get("do_center_crop", False):
-            stretched = _sides(size, "size")
-        resample = whole_number(stated.get("resample", 2), "resample", at_least=0)
-        n_special += n_registers
-        return cls(
-            channels, height, width, patch, n_special, mean, std, rescale, shortest, stretched, resample, n_registers
-        )
+        patch = _sides(config.patch_size)
+        return cls(int(config.num_channels), height, width, patch, n_special + n_registers, n_registers, processor)
+
+    def pixel_values(self, pictures: Sequence[Any]) -> npt.NDArray[np.float32]:
+        """(n, channels, height, width) what the processor makes of pictures of Pillow; the middle of those that it leaves larger."""
+        processor, size = self._processor, {"height": self.height, "width": self.width}
+        options = {
+            "do_center_crop": True,
+            "crop_size": size,
+            "return_tensors": "np",
+            "input_data_format": "channels_last",
+        }
+        arrays = [np.asarray(picture).reshape(*picture.size[::-1], self.channels) for picture in pictures]
+        return np.concatenate([processor(array, **options)["pixel_values"] for array in arrays]).astype(np.float32)
+
+    def levels(self, pixel_values: Any) -> FloatArray:
+        """Pixel values as the bytes that they were made from, not yet rounded."""
+        made, values = self._processor, np.asarray(pixel_values, dtype=np.float64)
+        if made.do_normalize:
+            mean, std = (np.reshape(numbers, (-1, 1, 1)) for numbers in (made.image_mean, made.image_std))
+            values = values * std + mean
+        return values / made.rescale_factor if made.do_rescale else values
+
+    @cached_property
+    def _processor(self) -> Any:
+        from transformers import ViTImageProcessorPil
+
+        if self.processor is not None:
+            return self.processor
+        half, size = [0.5] * self.channels, {"height": self.height, "width": self.width}
+        return ViTImageProcessorPil(size=size, image_mean=half, image_std=half)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -297,8 +297,7 @@ class ImageInputs:
 
     def image(self, place: int) -> npt.NDArray[np.uint8]:
         """(height, width, channels) an image in bytes again; one that its settings do not bring back to bytes is stretched to them."""
-        mean, std = (np.asarray(values)[:, None, None] for values in (self.settings.mean, self.settings.std))
-        levels = (self.pixel_values[place] * std + mean) / self.settings.rescale
+        levels = self.settings.levels(self.pixel_values[place])
         low, high = float(levels.min()), float(levels.max())
         if low < -1.0 or high > 256.0 or high <= 1.0:
             levels = (levels - low) * (255.0 / max(high - low, 1e-12))
@@ -322,8 +321,8 @@ def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageI
 
     Args:
         path: a .npy array, a .npz with one array (or one of the names images, pixel_values, x_test, X, x, data), one .png or .jpg, or a
-            folder of such pictures, in the order of their names. Pickled objects are never loaded. Pictures of other sizes are brought to
-            the model's as its preprocessor_config.json says: the shorter side to `shortest_edge` and the middle cut out, or stretched.
+            folder of such pictures, in the order of their names. Pickled objects are never loaded. The model's image processor brings
+            pictures to its size.
     """
     from PIL import Image
 
@@ -338,19 +337,17 @@ def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageI
     if not pictures and place.suffix.lower() not in (".npz", ".npy"):
         raise reject("images", _IMAGE_FILE, repr(str(path)))
     try:
-        if pictures:
-            parts = []
-            for place in pictures:  # the name of one that fails is said below
-                parts.append(_read_picture(place, settings))
-            images: Any = np.concatenate(parts)
-        else:
-            images = _read_array(place)
+        if not pictures:
+            return prepare_images(_read_array(place), settings)
+        opened = []
+        for place in pictures:  # the name of one that fails is said below
+            opened.append(_read_picture(place, settings))
+        return ImageInputs(settings.pixel_values(opened), settings)
     except InputError:
         raise
     except (OSError, ValueError, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile, zlib.error,
             Image.DecompressionBombError) as problem:  # fmt: skip
         raise reject("images", _IMAGE_FILE, f"{str(place)!r}, which cannot be read as one") from problem
-    return prepare_images(images, settings)
 
 
 def prepare_images(images: Any, settings: ImageSettings) -> ImageInputs:
@@ -363,43 +360,25 @@ def prepare_images(images: Any, settings: ImageSettings) -> ImageInputs:
     """
     array = np.asarray(images)
     c, h, w = settings.channels, settings.height, settings.width
-    is_bytes = array.dtype == np.uint8
-    if is_bytes and array.ndim == 3:
+    if array.dtype == np.uint8 and array.ndim == 3:
         array = array[..., None]
-    if is_bytes and array.ndim == 4 and array.size and array.shape[-1] in (1, 3, 4) and array.shape[1:] != (h, w, c):
-        array = np.stack([_fitted(_picture(image, c), settings) for image in array])
-    if (
-        not (is_bytes or array.dtype.kind == "f")
-        or not len(array)
-        or array.shape[1:] != ((h, w, c) if is_bytes else (c, h, w))
-    ):
+    if array.dtype == np.uint8 and array.ndim == 4 and array.size and array.shape[-1] in (1, 3, 4):
+        return ImageInputs(settings.pixel_values([_picture(image, c) for image in array]), settings)
+    if array.dtype.kind != "f" or not len(array) or array.shape[1:] != (c, h, w):
         expected = f"floats of shape (n_images, {c}, {h}, {w}) or bytes of shape (n_images, height, width, {c})"
         got = f"shape {np.shape(images)} with dtype {array.dtype}"
         raise reject("images", f"{expected}, as the model asks", got)
-    if is_bytes:
-        mean, std = (np.asarray(values, dtype=np.float32)[:, None, None] for values in (settings.mean, settings.std))
-        array = (np.moveaxis(array.astype(np.float32), -1, 1) * np.float32(settings.rescale) - mean) / std
-    elif not np.isfinite(array).all():
+    if not np.isfinite(array).all():
         raise reject("images", "finite numbers", "NaN or infinity among them")
     return ImageInputs(np.ascontiguousarray(array, dtype=np.float32), settings)
 
 
-def _sides(size: Any, name: str) -> tuple[int, int]:
-    """Height and width, from one number, two, or a mapping."""
-    if isinstance(size, Mapping):
-        size = (size.get("height"), size.get("width"))
+def _sides(size: Any) -> tuple[int, int]:
+    """Height and width, from one number, two, or what an image processor calls a size."""
+    if not isinstance(size, int | list | tuple):
+        size = (size["height"], size["width"])
     height, width = size if isinstance(size, list | tuple) else (size, size)
-    return whole_number(height, name, at_least=1), whole_number(width, name, at_least=1)
-
-
-def _per_channel(value: Any, channels: int, name: str) -> tuple[float, ...]:
-    try:
-        numbers = tuple(map(float, value)) if isinstance(value, Sequence) else (float(value),)
-    except (TypeError, ValueError) as problem:
-        raise reject(name, f"one number, or one for each of {channels} channels", repr(value)[:60]) from problem
-    if len(numbers) not in (1, channels) or not np.isfinite(numbers).all():
-        raise reject(name, f"one finite number, or one for each of {channels} channels", repr(value)[:60])
-    return numbers
+    return int(height), int(width)
 
 
 def _read_array(place: Path) -> npt.NDArray[Any]:
@@ -416,15 +395,14 @@ def _read_array(place: Path) -> npt.NDArray[Any]:
         return np.asarray(content[name])
 
 
-def _read_picture(place: Path, settings: ImageSettings) -> npt.NDArray[np.uint8]:
-    """(1, height, width, channels) a .png or .jpg as bytes, at the model's size."""
+def _read_picture(place: Path, settings: ImageSettings) -> Any:
+    """A .png or .jpg as a picture of Pillow, grey or in colours as the model asks, the right way up."""
     from PIL import Image, ImageOps
 
     with Image.open(place, formats=["PNG", "JPEG"]) as opened:
         if opened.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK"):  # PIL would cut 16 bits off at 255
             raise reject("images", "pictures with at most 8 bits per channel", f"{str(place)!r} with {opened.mode}")
-        image = ImageOps.exif_transpose(opened).convert("L" if settings.channels == 1 else "RGB")
-    return _fitted(image, settings)[None]
+        return ImageOps.exif_transpose(opened).convert("L" if settings.channels == 1 else "RGB")
 
 
 def _picture(image: npt.NDArray[np.uint8], channels: int) -> Any:
@@ -432,22 +410,6 @@ def _picture(image: npt.NDArray[np.uint8], channels: int) -> Any:
     from PIL import Image
 
     return Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).convert("L" if channels == 1 else "RGB")
-
-
-def _fitted(image: Any, settings: ImageSettings) -> npt.NDArray[np.uint8]:
-    """(height, width, channels) a picture of Pillow as bytes, brought to the model's size as its processor does."""
-    wanted = (settings.width, settings.height)
-    if settings.shortest_edge is not None:
-        short, long = sorted(image.size)
-        sides = {short: settings.shortest_edge, long: int(settings.shortest_edge * long / short)}
-        image = image.resize(tuple(sides[side] for side in image.size), settings.resample)
-    elif settings.stretched is not None:
-        image = image.resize(settings.stretched[::-1], settings.resample)
-    elif image.size != wanted:
-        image = image.resize(wanted, settings.resample)
-    left, top = ((side - edge) // 2 for side, edge in zip(image.size, wanted, strict=True))
-    image = image.crop((left, top, left + wanted[0], top + wanted[1]))  # black where it is smaller
-    return np.asarray(image, dtype=np.uint8).reshape(settings.height, settings.width, -1)
 
 
 def _file(path: str | os.PathLike[str], argument: str, expected: str) -> Path:

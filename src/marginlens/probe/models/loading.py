@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ _SAFE = (
     "model.safetensors",
     "model.safetensors.index.json",
 )  # what transformers takes; others are no weights of the model
+_IMAGE_PROCESSOR = "preprocessor_config.json"
 _TOKENIZER = ("tokenizer_config.json", "AutoTokenizer")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _MODEL_FOLDER = "a folder with a model that transformers saved"
@@ -97,7 +99,13 @@ def load_model(
     if model.dtype.itemsize < 4 and not getattr(model, "is_quantized", False):  # transformers refuses to convert those
         model = model.float()
     sizes = getattr(config, "vision_config", config)
-    settings = ImageSettings.of(sizes, _json(place, "preprocessor_config.json")) if images else None
+    settings = ImageSettings.of(sizes) if images else None
+    stated = _json(place, _IMAGE_PROCESSOR) if images else None
+    if settings is not None and stated is not None:
+        size = {} if stated.get("size") else {"size": {"height": settings.height, "width": settings.width}}
+        load = partial(transformers.AutoImageProcessor.from_pretrained, place, backend="pil", **size, **options)
+        with _quiet(transformers):
+            settings = ImageSettings.of(sizes, _attempt(path, load))
     return LoadedModel(model.eval().to(device), tokenizer, settings, name)
 
 
