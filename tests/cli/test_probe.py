@@ -90,7 +90,7 @@ def test_json_alone_writes_nothing(bert, text):
     to_dict = numbers(bert, "--text", text, "--limit", 3, "--queries", 2)
     assert to_dict["inputs"] == 3
     assert to_dict["settings"]["queries"] == 2
-    assert np.shape(to_dict["max_margin"]["correlation_random_matrix"]) == (2, 2)
+    assert np.shape(to_dict["max_margin"]["correlation_random_head"]) == (2, 2)
     assert [path.name for path in Path().iterdir()] == ["texts.txt"]
     numbers(bert, "--text", text, "--no-max-margin", "--out", "here")
     assert Path("here/index.html").is_file()
@@ -144,7 +144,7 @@ def test_checkpoints_are_asked_how_max_margin_they_are_when_told_to(text):
     assert "Correlation with the max-margin W" in result.stdout
     to_dict = json.loads(Path("curves/checkpoints.json").read_text(encoding="utf-8"))
     assert to_dict["steps"] == [0.0, 1.0]
-    assert np.shape(to_dict["measures"]["correlation_random_matrix"]) == (2, 2, 2)
+    assert np.shape(to_dict["measures"]["correlation_random_head"]) == (2, 2, 2)
     assert any(note.startswith("The max-margin part asks each head about up to") for note in to_dict["notes"])
 
 

@@ -82,7 +82,7 @@ def test_what_has_no_number_is_left_out_or_null():
 def test_the_sentences_follow_the_numbers():
     flat = np.linspace(0.1, 0.9, LAYERS * HEADS).reshape(LAYERS, HEADS)
     heads = {"relative_nnz": flat, "frobenius": 10.0 - flat, "first_share": np.where(flat > 0.5, 0.8, 0.2)}
-    heads |= {"correlation": flat, "correlation_random_selections": np.full((LAYERS, HEADS), -0.25)}
+    heads["correlation"] = flat
 
     def with_chance(level, **changes):
         chance = np.full((LAYERS, HEADS), level)
@@ -96,9 +96,7 @@ def test_the_sentences_follow_the_numbers():
     assert "6 select the first token" in selections
     assert preferences.startswith(f"A head decides {made_up_result()['contested_share'].mean():.0%} of the pairs")
     assert "median 0.500 over heads (from 0.100 to 0.900)" in correlation
-    assert "−0.250 at random selections" in correlation
-    assert "that of random selections in 12 of 12 heads" in correlation
-    assert "that of a random W at its own selections in 6 of 12: by this measure" in correlation
+    assert "at the selections it makes itself is 0.500, which 6 of 12 heads exceed" in correlation
     assert "the typical head is about as max-margin as a random one." in correlation
     assert "that of L2H3, 0.900" in correlation
     assert "is more max-margin than a random one." in with_chance(0.3)[-2]
@@ -255,16 +253,14 @@ def test_unrelated_models_called_checkpoints_show_a_trend_as_rarely_as_stated():
     assert found <= 25  # 15 expected at the stated 5%; more than 25 has a chance below 1%
 
 
-def test_the_max_margin_part_stands_beside_its_baselines():
+def test_the_max_margin_part_stands_beside_random_heads():
     curves = made_up_curves(
         correlation=0.2 + 0.1 * STEPS,
         correlation_random_head=np.full(N_CHECKPOINTS, 0.35),
-        correlation_random_matrix=np.zeros(N_CHECKPOINTS),
     )
     correlation = training_findings(curves)[3]
     assert "the mean over the heads of the last layer, goes 0.2 → 0.8 (1.00)." in correlation
-    assert "0 → 0 for random W, 0.35 → 0.35 for random head" in correlation
-    assert "at 5 of 7 checkpoints" in correlation
+    assert "goes 0.35 → 0.35, and is exceeded at 5 of 7 checkpoints" in correlation
     unknown = made_up_curves(correlation=np.full(N_CHECKPOINTS, np.nan))
     assert "is known at no checkpoint in the last layer" in training_findings(unknown)[3]
     assert change(unknown, "correlation") == "–"

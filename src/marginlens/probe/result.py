@@ -122,8 +122,6 @@ MEASURE_TITLES = {  # of the max-margin part: name → group, and what it says o
 }
 BASELINES = {  # ending of the name → title, and whose W stands beside which selections
     "": ("this head", "For this head at its own selections"),
-    "_random_selections": ("random selections", "Baseline: for this head at selections drawn at random"),
-    "_random_matrix": ("random W", "Baseline: for random weights at the selections of this head"),
     "_random_head": ("random head", "Baseline: for random weights at the selections that they make themselves"),
 }
 # fmt: on
@@ -156,8 +154,7 @@ class ProbeSettings:
         preferences: rows of what each head prefers over what.
         ablation: whether to silence every head in turn and measure the change of the model's output; costs about a run for each head.
         ablation_inputs: inputs that this uses, evenly spread over all.
-        seed: of everything random, which is in the max-margin part alone: the sampled queries, the selections and the weights of the
-            baselines.
+        seed: of everything random, which is in the max-margin part alone: the sampled queries and the weights of random heads.
     """
 
     max_margin: bool = False
@@ -419,7 +416,7 @@ class ProbeResult(_Measured, Tabular):
         model, family: what was probed, and the adapter that read it.
         n_inputs, n_queries, mean_tokens: the inputs, their real tokens, and how many tokens a query saw on average, over all layers.
         measures: name → (n_layers, n_heads), see `MEASURES`. With the max-margin part also correlation, margin_ratio and low_ratio, each
-            for the head and for three baselines, n_constraints of the head's problem, its n_tied left out queries and the residual of
+            for the head and for random heads, n_constraints of the head's problem, its n_tied left out queries and the residual of
             its solution.
         margins: how often each head selected with which margin.
         w_offset: with rotary positions, the offset at which W, its norms and the max-margin part hold; None where W is free of positions.
@@ -643,13 +640,9 @@ class CheckpointCurves(_Measured, Tabular):
         }
 
     def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
-        """One measure over training, a line for the mean of each layer's heads; dashed are the baselines of the max-margin part.
-
-        A baseline is its mean over all heads. Of those of a margin only that of random heads is drawn: the others miss selections, so that
-        they lie far below zero.
-        """
+        """One measure over training, a line for the mean of each layer's heads; dashed is that of random heads in the max-margin part."""
         from marginlens.plotting.style import shades
-        from marginlens.result.palette import ACCENTS, PATH
+        from marginlens.result.palette import PATH
 
         axes = axes_for(ax)
         known = self.has_measure(measure)
@@ -659,13 +652,10 @@ class CheckpointCurves(_Measured, Tabular):
         ):
             axes.plot(steps, curve, label=self.layer_title(layer), color=colour, marker="o", markersize=3.5)
         if measure in MEASURE_TITLES:
-            looks = zip(
-                list(BASELINES)[1:], (ACCENTS[0], ACCENTS[3], PATH), ((4, 2), (1, 1.5), (6, 2, 1, 2)), strict=True
+            means = finite_mean(self[f"{measure}_random_head"][known].reshape(len(steps), -1))
+            axes.plot(
+                steps, means, label="baseline: random head", color=PATH, linestyle=(0, (6, 2, 1, 2)), linewidth=1.6
             )
-            for ending, colour, dashes in list(looks)[0 if measure == "correlation" else -1 :]:
-                means = finite_mean(self[measure + ending][known].reshape(len(steps), -1))
-                label = f"baseline: {BASELINES[ending][0]}"
-                axes.plot(steps, means, label=label, color=colour, linestyle=(0, dashes), linewidth=1.6)
         trend = self.trends(measure)[-1].correlation
         suffix = f" · last layer: rank correlation {trend:.2f}".replace("-", "−")
         where = "step" if self.names[0].startswith("step ") else "checkpoint"  # of a monitor, or of saved models

@@ -428,7 +428,7 @@ def _selected_by_model(read: Sequence[_ReadInput], sample: QuerySample) -> IntAr
 
 
 def _numbers(margin: HeadMargin) -> dict[str, float]:
-    """The measures of one head by name; those of baselines are means over the draws."""
+    """The measures of one head by name; those of random heads are means over the draws."""
     numbers = {
         "n_tied": float(margin.n_tied),
         "n_constraints": margin.own.n_constraints,
@@ -461,7 +461,7 @@ def probe_checkpoints(
         folders: a folder whose subfolders are checkpoints that `save_pretrained` wrote, or such folders in the order of training.
         inputs: what `probe_model` takes, the same for all checkpoints; texts are read with the first checkpoint's tokenizer.
         settings: see `ProbeSettings`; no examples are kept. With `max_margin` the SVM of every head is solved at every checkpoint, on
-            queries at the same places, so that each number stands beside its baselines there.
+            queries at the same places, so that each number stands beside that of random heads there.
         trust_pickle, device: as in `load_model`.
         progress: called with the work done and the work in all.
     Returns:

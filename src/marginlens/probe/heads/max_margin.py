@@ -32,8 +32,8 @@ class MaxMarginSettings:
     Attributes:
         queries_per_input: queries sampled of each input, among those that see two different tokens or more.
         max_constraints: queries are left out at random where there would be more constraints than this.
-        n_draws: how many random selections, and how many random heads, the baselines average over.
-        seed: of the sample and of the baselines.
+        n_draws: how many random heads the baseline averages over.
+        seed: of the sample and of the baseline.
         rounding: logits of a query no further apart than this are tied, relative to the lengths of the query and of its longest key.
     """
 
@@ -111,18 +111,14 @@ class HeadMargin(Result, Tabular):
 
     Attributes:
         own: the head at its own selections.
-        random_selections: the head beside the SVMs of selections drawn uniformly among the visible tokens.
         random_head: Gaussian factors of the same shapes, each at *its own* selections: how max-margin a random head is.
-        random_matrix: the same random heads beside the SVM of this head's selections.
         n_tied: queries that are left out of the head's problem, since several tokens share their largest logit.
 
-    `to_frame()` has one row for each matrix beside each solution: kind (own or the name of a baseline), and what `MarginMatch` has.
+    `to_frame()` has one row for each matrix beside each solution: kind (own or random_head), and what `MarginMatch` has.
     """
 
     own: MarginMatch
-    random_selections: tuple[MarginMatch, ...]
     random_head: tuple[MarginMatch, ...]
-    random_matrix: tuple[MarginMatch, ...]
     n_tied: int = 0
 
     def __repr__(self) -> str:
@@ -130,7 +126,7 @@ class HeadMargin(Result, Tabular):
         return f"HeadMargin({self.own.status.name}, correlation {self.own.correlation:.3f}, random heads {chance:.3f})"
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the correlation of the head with its max-margin solution beside those of the baselines. Returns the axes."""
+        """Draw the correlation of the head with its max-margin solution beside those of random heads. Returns the axes."""
         axes, columns = axes_for(ax), self._columns()
         kinds = list(dict.fromkeys(columns["kind"]))
         places = [kinds.index(kind) for kind in columns["kind"]]
@@ -143,8 +139,7 @@ class HeadMargin(Result, Tabular):
         return axes
 
     def _columns(self) -> dict[str, Any]:
-        chance = ("random_selections", "random_head", "random_matrix")
-        rows = [("own", self.own), *((kind, match) for kind in chance for match in getattr(self, kind))]
+        rows = [("own", self.own), *(("random_head", match) for match in self.random_head)]
         values = {field.name: [getattr(match, field.name) for _, match in rows] for field in fields(MarginMatch)}
         return {"kind": [kind for kind, _ in rows], **values}
 
@@ -224,21 +219,21 @@ def _equal(tokens: FloatArray, x: FloatArray) -> BoolArray:
 def layer_margins(
     sample: QuerySample, heads: Sequence[KeyQueryMap], settings: MaxMarginSettings | None = None
 ) -> tuple[HeadMargin, ...]:
-    r"""How max-margin every head of one layer is; the baselines are drawn once for all of them.
+    r"""How max-margin every head of one layer is, beside random heads, which are drawn once for all of them.
 
     .. math:: \min_W \|W\|_F \ \text{s.t.}\ (x_{\alpha_q} - x_t)^\top W z_q \ge 1 \quad (t \ne \alpha_q \text{ visible to } q)
 
     for the sampled queries q, where α is what the head itself selects: the visible token of the largest logit. Where any head of the
     layer has a query bias, queries are (z, 1) and W is [W, w_0], so that every head's own matrix satisfies its constraints
     after scaling. Tokens that equal the selected one are no constraints, since no W tells them apart. A query whose largest logit is
-    shared by different tokens, up to `settings.rounding`, selects none of them and has no constraints, in the head's problem and in those
-    of its baselines.
+    shared by different tokens, up to `settings.rounding`, selects none of them and has no constraints, in the head's problem and in that
+    of a random head beside it.
 
     Args:
         sample: the tokens and queries of the layer, from `sample_queries`.
         heads: the key-query maps of its heads, all of one shape. With rotary positions they hold at one offset, and selections are
             those of the map at that offset.
-        settings: `n_draws` and `seed` of the baselines, and what `rounding` counts as a tie.
+        settings: `n_draws` and `seed` of the random heads, and what `rounding` counts as a tie.
     Returns:
         One `HeadMargin` per head. Heads are spread over threads, which changes no number.
     """
@@ -251,7 +246,6 @@ def layer_margins(
             raise reject(f"heads[{i}]", f"a map of shape ({d_model}, {d_head})", f"shape {head.W_K.shape}")
     has_bias = any(head.b_Q.any() for head in heads)
     rng = np.random.default_rng([options.seed, 1])
-    drawn = [sample.visible[rng.integers(sample.offsets[:-1], sample.offsets[1:])] for _ in range(options.n_draws)]
     random_heads = []
     for _ in range(options.n_draws):
         W_K, W_Q, b_Q = *rng.standard_normal((2, *shape)), rng.standard_normal(d_head)
@@ -263,15 +257,12 @@ def layer_margins(
             all_heads = [*heads, *random_heads]
             matrices = list(pool.map(span.matrix, all_heads))
             all_selected = list(pool.map(lambda head: selected_tokens(sample, head, options.rounding), all_heads))
-            selected, baselines = all_selected[: len(heads)], [*drawn, *all_selected[len(heads) :]]
-            problems, first = (
-                list(selected),
-                {},
-            )  # which queries a head leaves out → where its baselines' problems begin
+            selected, problems = all_selected[: len(heads)], all_selected[: len(heads)]
+            first: dict[bytes, int] = {}  # which queries a head leaves out → where the problems of random heads begin
             for tokens in selected:
                 if (tied := (tokens < 0).tobytes()) not in first:
                     first[tied] = len(problems)
-                    problems += [np.where(tokens < 0, -1, other) for other in baselines]
+                    problems += [np.where(tokens < 0, -1, other) for other in all_selected[len(heads) :]]
 
             def solve(tokens: IntArray) -> tuple[BilinearSolution, float]:
                 triples = span.constraints(selection_constraints(sample, tokens))
@@ -285,17 +276,13 @@ def layer_margins(
     def match(head: int, problem: int) -> MarginMatch:
         return _match(matrices[head], *solved[problem])
 
-    n_heads, n_draws, found = len(heads), options.n_draws, []
     at_chance = {
-        start: tuple(match(n_heads + k, start + n_draws + k) for k in range(n_draws)) for start in first.values()
+        tied: tuple(match(len(heads) + k, start + k) for k in range(options.n_draws)) for tied, start in first.items()
     }
-    for k, tokens in enumerate(selected):
-        start = first[(tokens < 0).tobytes()]
-        random_selections = tuple(match(k, start + j) for j in range(n_draws))
-        random_matrix = tuple(match(n_heads + j, k) for j in range(n_draws))
-        n_tied = int(np.sum(tokens < 0))
-        found.append(HeadMargin(match(k, k), random_selections, at_chance[start], random_matrix, n_tied))
-    return tuple(found)
+    return tuple(
+        HeadMargin(match(k, k), at_chance[(tokens < 0).tobytes()], int(np.sum(tokens < 0)))
+        for k, tokens in enumerate(selected)
+    )
 
 
 def head_margin(sample: QuerySample, head: KeyQueryMap, settings: MaxMarginSettings | None = None) -> HeadMargin:

@@ -24,10 +24,8 @@ _MEANS = (
     "ones: 1 is even attention, 1/T is one token. W is the combined key-query matrix of a head."
 )
 _BASELINES = (
-    "The max-margin W of a head is the shortest one that makes the head's own selections by a logit margin of 1. Dashed are the "
-    "baselines, means over all heads: the same W at selections drawn at random, random weights at the head's selections (random W), and "
-    "random weights at the selections that they make themselves (random head). Of margins only the last is drawn: the others miss some "
-    "selections, which makes their smallest margin negative."
+    "The max-margin W of a head is the shortest one that makes the head's own selections by a logit margin of 1. Dashed is the "
+    "mean over random heads: random weights at the selections that they make themselves."
 )
 MAIN = {  # what is drawn first, and the words above it
     "relative_nnz": "nnz/T, all queries",

@@ -107,7 +107,7 @@ def _preferences(result: ProbeResult) -> list[str]:
 
 
 def _correlation(result: ProbeResult) -> list[str]:
-    own, selections, matrix, chance = (result[f"correlation{ending}"] for ending in BASELINES)
+    own, chance = (result[f"correlation{ending}"] for ending in BASELINES)
     if not np.isfinite(own).any():
         return ["No head can be compared with a max-margin solution: the notes below say why."]
     at, whose = "", "its own selections"
@@ -121,10 +121,8 @@ def _correlation(result: ProbeResult) -> list[str]:
     best = _largest(own)
     return [
         f"The correlation of a head's W{at} with the max-margin solution for {whose} has median {_median(own)} over heads ({_ends(own)}). "
-        f"The baselines: {_median(selections)} at random selections, {_median(matrix)} for a random W at the same selections, "
-        f"{_median(chance)} for a random W at the selections it makes itself. It exceeds that of random selections in "
-        f"{_count_above(own, selections)} heads and that of a random W at its own selections in {_count_above(own, chance)}: by this "
-        f"measure the typical head is {compared} a random one. The largest correlation is that of "
+        f"That of a random W at the selections it makes itself is {_median(chance)}, which {_count_above(own, chance)} heads exceed: by "
+        f"this measure the typical head is {compared} a random one. The largest correlation is that of "
         f"{result.head_name(*best)}, {own[best]:.3f}."
     ]
 
@@ -249,17 +247,16 @@ def _percents(shares: FloatArray) -> str:
 
 
 def _max_margin(curves: CheckpointCurves, name: str, words: str) -> str:
-    """One number of the max-margin part in the last layer, beside its baselines."""
+    """One number of the max-margin part in the last layer, beside that of random heads."""
     known = curves.has_measure(name)
     own = curves.by_layer(name)[known, -1]
     if not np.isfinite(own).any():
         return f"{words} is known at no checkpoint in the last layer: no W makes the selections of its heads, or these are all tied."
-    baselines = {title: curves.by_layer(name + ending)[known, -1] for ending, (title, _) in BASELINES.items() if ending}
-    beside = ", ".join(f"{_number(curve[0])} → {_number(curve[-1])} for {title}" for title, curve in baselines.items())
+    chance = curves.by_layer(f"{name}_random_head")[known, -1]
     return (
-        f"{words}, the mean over the heads of the last layer, goes {change(curves, name)}. The baselines: {beside}. It exceeds that of a "
-        f"random head, weights drawn at random at the selections that they make themselves, at "
-        f"{_count_above(own, baselines[BASELINES['_random_head'][0]])} checkpoints."
+        f"{words}, the mean over the heads of the last layer, goes {change(curves, name)}. That of a random head, weights drawn at random "
+        f"at the selections that they make themselves, goes {_number(chance[0])} → {_number(chance[-1])}, and is exceeded at "
+        f"{_count_above(own, chance)} checkpoints."
     )
 
 

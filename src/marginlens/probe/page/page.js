@@ -260,7 +260,7 @@
   function maxMargin() {
     if (!data.measures.some((one) => one.name === "correlation")) return [];
     const kinds = { correlation: "correlation with the max-margin W", margin_ratio: "smallest margin over the best", low_ratio: "5% margin over the best" };
-    const beside = { "": "this head", _random_selections: "random selections", _random_matrix: "random W", _random_head: "random head" };
+    const beside = { "": "this head", _random_head: "random head" };
     return [make("h3", {}, "How max-margin it is"), table(
       [["measure", ""], ...Object.values(beside).map((words) => [words, "number"])],
       Object.entries(kinds).map(([name, words]) => [words, ...Object.keys(beside).map((ending) => shown(value(name + ending)))]))];
