@@ -27,7 +27,7 @@ class TwoClassFile:
 
     def read(self) -> Reviews:
         """The texts, the numbers of their classes, and the parts where the file names them."""
-        found = self.file.rows(labelled=True, least_classes=1)
+        found = self.file.rows(labelled=True)
         y, classes = two_classes(found.labels or [], "label")
         split = None if found.split is None else np.array([str(part) for part in found.split])
         return Reviews(found.texts, y, classes, split, found.left_out)

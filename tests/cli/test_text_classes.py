@@ -207,12 +207,10 @@ LINES = {
     "each class; got 'header.csv', which has no texts.",
     "train stars.csv": "--label must be a column of 'stars.csv', by name or by number, which has 'text', 'stars'; got none of 'label', "
     "'sentiment', 'class', 'y'. Name it with --label.",
-    "train stars.csv --label stars": "--label must be classes, not measurements; got 40 different numbers such as 0.0. Put them into a "
-    "column of a few classes first, such as low, middle and high.",
-    "train counts.csv": "--label must be classes, not measurements; got 40 different numbers such as 0. Put them into a column of a few "
-    "classes first, such as low, middle and high.",
-    "train same.csv": "--label must be labels of at least two classes; got 'good' for every text.",
-    "train ids.csv": "--label must be at most 1,000 classes; got 100,000 such as 'id0'. Are these the labels, or identifiers or texts?",
+    "train stars.csv --label stars": "The labels of FILE must be labels of classes; got 40 different numbers",
+    "train counts.csv": "The labels of FILE must be labels of classes; got 40 different numbers",
+    "train same.csv": "The labels of FILE must be labels of at least two classes",
+    "train ids.csv": "The labels of FILE must be labels of at most 1,000 classes; got 100,000",
     "explain m": "TEXT must be given, or --file in its place.",
     "explain m words --file t.jsonl": "TEXT must be left out beside --file.",
     "explain m words --limit 3": "--limit must be left out unless --file is given.",

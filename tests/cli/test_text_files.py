@@ -191,21 +191,6 @@ def test_rows_without_a_label_are_refused_or_dropped_and_counted(here):
 
 
 REFUSED = {
-    "constant": (
-        "text,label\n" + "good,pos\n" * 9,
-        (),
-        "--label must be labels of at least two classes; got 'pos' for every text.",
-    ),
-    "measured": (
-        "text,label\n" + "".join(f"good {k},{k / 7}\n" for k in range(60)),
-        (),
-        "--label must be classes, not measurements",
-    ),
-    "many": (
-        "text,label\n" + "".join(f"good,id{k}\n" for k in range(2000)),
-        (),
-        "--label must be at most 1,000 classes",
-    ),
     "missing": ("text,stars\ngood,1\n", (), "--label must be a column of"),
     "number": ("text,label\ngood,1\n", ("--label", "7"), "--label must be a column of"),
     "delimiter": ("text,label\ngood,1\n", ("--delimiter", ",,"), "--delimiter must be one sign"),

@@ -26,9 +26,6 @@ from marginlens.runtime.files import as_path
 
 TEXT_COLUMNS = ("text", "review", "sentence", "content")
 LABEL_COLUMNS = ("label", "sentiment", "class", "y")
-MAX_CLASSES = 1_000  # different labels; more are identifiers or texts
-_MANY = 20  # different numbers from which on labels with decimals are measurements
-_DISTINCT_SHARE = 0.5  # of all labels; where more of them are different numbers, they are measurements
 _SNIFFED = 65_536  # letters from which the delimiter is guessed
 _DELIMITERS = ",;\t|"
 _PACKED = re.compile(r"\.(gz|bz2|xz)$")
@@ -91,8 +88,8 @@ class TextFile:
             total.update(file.read_bytes())
         return total.hexdigest()
 
-    def rows(self, *, labelled: bool, least_classes: int = 2) -> LabelledTexts:
-        """The texts; with their labels, of so many classes at least, where they are asked for."""
+    def rows(self, *, labelled: bool) -> LabelledTexts:
+        """The texts, with their labels where they are asked for."""
         texts, labels, split = [], [], []
         left_out = {"no text": 0, "no label": 0}
         for number, (text, label, part, _) in enumerate(self._samples(labelled), 1):
@@ -107,8 +104,6 @@ class TextFile:
             split.append(part)
         if not texts:
             raise reject("path", _EXPECTED, f"{str(self.path)!r}, which has no texts")
-        if labelled:
-            _check_labels(labels, least_classes)
         parts = split if any(part is not None for part in split) else None
         return LabelledTexts(texts, labels if labelled else None, parts, {k: n for k, n in left_out.items() if n})
 
@@ -283,27 +278,3 @@ def _guessed(beginning: str) -> str:
     first = next((line for line in beginning.splitlines() if line.strip()), "")
     counts = {sign: len(next(csv.reader([first], delimiter=sign), [])) for sign in _DELIMITERS}
     return max(counts, key=lambda sign: counts[sign])
-
-
-def _check_labels(labels: list[str], least_classes: int) -> None:
-    """Refuse labels that are no classes: one for all, measurements, or thousands."""
-    classes = set(labels)
-    if len(classes) < least_classes:
-        raise reject("label", "labels of at least two classes", f"{labels[0]!r} for every text")
-    if len(classes) > _MANY and all(map(_is_number, classes)):
-        has_decimals = any("." in label for label in classes)
-        if has_decimals or len(classes) > _DISTINCT_SHARE * len(labels):
-            got = f"{len(classes):,} different numbers such as {labels[0]}"
-            remedy = "Put them into a column of a few classes first, such as low, middle and high."
-            raise reject("label", "classes, not measurements", got, remedy)
-    if len(classes) > MAX_CLASSES:
-        got = f"{len(classes):,} such as {labels[0][:40]!r}"
-        raise reject("label", f"at most {MAX_CLASSES:,} classes", got, "Are these the labels, or identifiers or texts?")
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True

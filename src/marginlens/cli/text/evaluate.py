@@ -66,7 +66,7 @@ def evaluate(
             files.check_place(html, "html", (".html", ".htm"))
         classifier = AttentionTextClassifier.load(model)
         form = FileForm(text, label, None, delimiter, encoding, no_header, drop)
-        found = form.of(file).rows(labelled=True, least_classes=1)
+        found = form.of(file).rows(labelled=True)
         answer = {"file": file, "texts": len(found.texts), "left_out": found.left_out}
         answer |= measures(classifier, found.texts, found.labels or [], mistakes)
         if html is not None:
