@@ -88,7 +88,7 @@ def worker_processes(parent):
     """The processes that compute for another one, those that are only starting among them."""
     try:
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        return [int(child) for child in children if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()]
     except (FileNotFoundError, ProcessLookupError):
         return []
 

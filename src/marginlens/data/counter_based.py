@@ -49,11 +49,7 @@ def sphere_problems(
     Returns:
         A batch of last - first problems and their heads v, (last - first, d_model); with a device, `DeviceTokens` and an array there.
     """
-    shape = _shape(first, last, n_inputs, n_tokens, d_model, seed, cell)
-    if device != "cpu":
-        return _on_device(*shape, seed, cell, on_sphere=True, device=device)
-    X, v, y = _made(*shape, seed, cell, on_sphere=True)
-    return TokenDataset(X, y), v
+    return _problems(Numbers(first, seed, cell), last, (n_inputs, n_tokens, d_model), device, on_sphere=True)
 
 
 def gaussian_problems(
@@ -72,14 +68,7 @@ def gaussian_problems(
     W (d_model, d_model) has entries of variance 1/d_model and is the same for all problems of a cell. Arguments and returned values are
     those of `sphere_problems`.
     """
-    shape = _shape(first, last, n_inputs, n_tokens, d_model, seed, cell)
-    if device != "cpu":
-        return _on_device(*shape, seed, cell, on_sphere=False, device=device)
-    X, v, y = _made(*shape, seed, cell, on_sphere=False)
-    W, K = shared_matrix(d_model, seed, cell), np.empty_like(X)
-    rows = (X.reshape(-1, d_model), K.reshape(-1, d_model))
-    over_problems(core.fill_keys, len(rows[0]), np.ascontiguousarray(W.T), *rows, step_cost=2.0 * d_model * d_model)
-    return TokenDataset(X, y, K=K), v
+    return _problems(Numbers(first, seed, cell), last, (n_inputs, n_tokens, d_model), device, on_sphere=False)
 
 
 def shared_matrix(d_model: int, seed: int, cell: int = 0) -> FloatArray:
@@ -97,44 +86,37 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
     return low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32
 
 
-def _shape(
-    first: Any, last: Any, n_inputs: Any, n_tokens: Any, d_model: Any, seed: Any, cell: Any
-) -> tuple[int, int, int, int, int]:
-    """Checked arguments: first, last, n_inputs, n_tokens and d_model."""
+def _problems(
+    numbers: Numbers, last: int, shape: tuple[int, int, int], device: str, *, on_sphere: bool
+) -> tuple[Any, Any]:
+    """Checked arguments, then the tokens, heads (n, d) and labels (n, n_inputs) of problems first … last - 1 where they are wanted."""
+    first, seed, cell = numbers
     whole_number(first, "first", at_least=0)
-    whole_number(last, "last", at_least=first + 1)
-    sizes = {"n_inputs": n_inputs, "n_tokens": n_tokens, "d_model": d_model}
-    for name, size in sizes.items():
+    n_problems = whole_number(last, "last", at_least=first + 1) - first
+    for name, size in zip(("n_inputs", "n_tokens", "d_model"), shape, strict=True):
         whole_number(size, name, at_least=1)
     for name, number, largest in (("seed", seed, MAX_SEED), ("cell", cell, MAX_CELL)):
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number <= largest:
             raise reject(name, f"a whole number from 0 to {largest}", repr(number))
-    n_blocks = (n_inputs * n_tokens + 1) * -(-d_model // 2) + -(-n_inputs // 128)
-    if n_blocks > MAX_BLOCKS:
-        raise reject("d_model", f"small enough for {2 * MAX_BLOCKS} numbers a problem", d_model)
-    return int(first), int(last), int(n_inputs), int(n_tokens), int(d_model)
-
-
-def _made(
-    first: int, last: int, n_inputs: int, n_tokens: int, d: int, seed: int, cell: int, *, on_sphere: bool
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Tokens (n, n_inputs, n_tokens, d), heads (n, d) and labels (n, n_inputs) of problems first … last - 1."""
-    n_problems, n_rows, n_blocks = last - first, n_inputs * n_tokens, -(-d // 2)  # of the tokens, of each of their rows
+    n_inputs, n_tokens, d = map(int, shape)
+    n_rows, n_blocks = n_inputs * n_tokens, -(-d // 2)  # of the tokens, of each of their rows
+    if (n_rows + 1) * n_blocks + -(-n_inputs // 128) > MAX_BLOCKS:
+        raise reject("d_model", f"small enough for {2 * MAX_BLOCKS} numbers a problem", d)
+    numbers = Numbers(int(first), int(seed), int(cell))
+    W = None if on_sphere else shared_matrix(d, seed, cell)
+    if device != "cpu":
+        where: Any = as_device(device)
+        X, v, y = random_arrays(where, numbers, (n_problems, n_inputs, n_tokens, d), on_sphere=on_sphere)
+        return DeviceTokens(X, y, None if W is None else random_keys(where, W, X), device=where), v
     X, v, y = np.empty((n_problems, n_rows, d)), np.empty((n_problems, 1, d)), np.empty((n_problems, n_inputs))
-    numbers = (first, seed, cell)
     for rows, block in ((X, 0), (v, n_rows * n_blocks)):
         cost = 20.0 * rows.shape[1] * d
         over_problems(core.fill_normals, n_problems, *numbers, block, on_sphere, rows, step_cost=cost)
     core.fill_labels(*numbers, (n_rows + 1) * n_blocks, y)
-    return X.reshape(n_problems, n_inputs, n_tokens, d), v[:, 0], y
-
-
-def _on_device(
-    first: int, last: int, n_inputs: int, n_tokens: int, d: int, seed: int, cell: int, *, on_sphere: bool, device: str
-) -> tuple[DeviceTokens, Any]:
-    """The same problems in arrays on a device."""
-    where: Any = as_device(device)
-    shape = (last - first, n_inputs, n_tokens, d)
-    X, v, y = random_arrays(where, Numbers(first, seed, cell), shape, on_sphere=on_sphere)
-    K = None if on_sphere else random_keys(where, shared_matrix(d, seed, cell), X)
-    return DeviceTokens(X, y, K, device=where), v
+    X = X.reshape(n_problems, n_inputs, n_tokens, d)
+    if W is None:
+        return TokenDataset(X, y), v[:, 0]
+    K = np.empty_like(X)
+    pairs = (X.reshape(-1, d), K.reshape(-1, d))
+    over_problems(core.fill_keys, len(pairs[0]), np.ascontiguousarray(W.T), *pairs, step_cost=2.0 * d * d)
+    return TokenDataset(X, y, K=K), v[:, 0]

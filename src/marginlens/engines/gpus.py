@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
-from marginlens.engines.local import with_share
-from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction, as_finished
+from marginlens.engines.local import run_in_threads
+from marginlens.engines.protocol import TaskFunction
 from marginlens.errors import missing_extra, reject, whole_number
 
 
@@ -34,14 +33,7 @@ class Gpus:
         devices: SimpleQueue[int] = SimpleQueue()
         for device in range(self.n_workers):
             devices.put(device)
-        pool = ThreadPoolExecutor(
-            self.n_workers, "marginlens-gpu", initializer=lambda: cupy.cuda.Device(devices.get()).use()
-        )
-        shared = with_share(work, self.n_workers)
-        try:
-            yield from as_finished(lambda task: pool.submit(shared, task), tasks, lambda: QUEUE_FACTOR * self.n_workers)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        yield from run_in_threads(work, tasks, self.n_workers, lambda: cupy.cuda.Device(devices.get()).use())
 
     def __repr__(self) -> str:
         return f"Gpus({self.n_workers})"

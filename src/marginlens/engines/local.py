@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -40,26 +40,27 @@ class Threads:
 
     def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
         """Yield (task, work(task)) as tasks are finished."""
-        shared = with_share(work, self.n_workers)
-        pool = ThreadPoolExecutor(self.n_workers, thread_name_prefix="marginlens-task")
-        try:
-            yield from as_finished(lambda task: pool.submit(shared, task), tasks, lambda: QUEUE_FACTOR * self.n_workers)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        yield from run_in_threads(work, tasks, self.n_workers)
 
     def __repr__(self) -> str:
         return f"Threads({self.n_workers})"
 
 
-def with_share(work: TaskFunction, n_workers: int) -> TaskFunction:
-    """The same work on its share of the processors, where it runs in one of `n_workers` threads."""
+def run_in_threads(
+    work: TaskFunction, tasks: Iterable[int], n_workers: int, prepare: Callable[[], Any] | None = None
+) -> Generator[tuple[int, Any], None, None]:
+    """Run tasks in so many threads, each on its share of the processors, and each after `prepare()`."""
     share = max(1, n_threads() // n_workers)
 
     def shared(task: int) -> Any:
         with limited_threads(share):
             return work(task)
 
-    return shared
+    pool = ThreadPoolExecutor(n_workers, thread_name_prefix="marginlens-task", initializer=prepare)
+    try:
+        yield from as_finished(lambda task: pool.submit(shared, task), tasks, lambda: QUEUE_FACTOR * n_workers)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Processes:

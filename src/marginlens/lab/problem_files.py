@@ -13,7 +13,7 @@ from marginlens.data.files import PathLike, read_entries
 from marginlens.data.files import read_problem as read_arrays
 from marginlens.data.problem_json import checked_head, is_problem, number, problem_tokens, refuse, tokens_json, vector
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, reject, whole_number
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.norms import L2, Lp
 from marginlens.optimizers import (
@@ -40,6 +40,9 @@ OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {  # of each optimizer, with the
     "CoordinateDescent": {"size": 0.1, "decay": 0.0, "momentum": 0.0},
     "SteepestDescent": {"size": 0.1, "decay": 0.0, "momentum": 0.0, "p": 3.0},
     "Adam": {"size": 0.1, "decay": 0.0, "betas": [0.9, 0.999], "eps": 0.0},
+}
+_OPTIMIZERS: dict[str, Any] = {
+    kind.__name__: kind for kind in (GradientDescent, NormalizedGD, SignDescent, CoordinateDescent, Adam)
 }
 _JOINT = ("GradientDescent", "NormalizedGD")
 
@@ -246,20 +249,15 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
     schedule = optimizer.size
     if callable(schedule) and not isinstance(schedule, PowerDecay):
         raise reject("optimizer", "with a constant step size or PowerDecay", repr(optimizer))
-    size, decay = (schedule.size, schedule.power) if isinstance(schedule, PowerDecay) else (schedule, 0.0)
-    settings: dict[str, Any] = {"name": name, "size": size}
-    if "decay" in OPTIMIZER_SETTINGS[name]:
-        settings["decay"] = decay
-    if "momentum" in OPTIMIZER_SETTINGS[name]:
-        settings["momentum"] = optimizer.momentum
-    if isinstance(optimizer, SteepestDescent) and name == "SteepestDescent":
-        norm = optimizer.norm
-        if not isinstance(norm, Lp | L2):
+    values = {key: getattr(optimizer, key) for key in ("momentum", "eps") if hasattr(optimizer, key)}
+    values |= {"betas": list(getattr(optimizer, "betas", ())), "size": schedule, "decay": 0.0}
+    if isinstance(schedule, PowerDecay):
+        values |= {"size": schedule.size, "decay": schedule.power}
+    if name == "SteepestDescent":
+        if not isinstance(optimizer.norm, Lp | L2):
             raise reject("optimizer", "in a norm lp with p above 1", repr(optimizer))
-        settings["p"] = norm.p if isinstance(norm, Lp) else 2.0
-    if isinstance(optimizer, Adam):
-        settings |= {"betas": list(optimizer.betas), "eps": optimizer.eps}
-    return settings
+        values["p"] = getattr(optimizer.norm, "p", 2.0)
+    return {"name": name, **{key: values[key] for key in OPTIMIZER_SETTINGS[name]}}
 
 
 def optimizer_of(given: Any, source: str, *, trains_head: bool = False) -> Optimizer:
@@ -277,37 +275,15 @@ def optimizer_of(given: Any, source: str, *, trains_head: bool = False) -> Optim
         raise refuse(f"optimizer.{unknown}", f"left out, for {name} has no such setting", given[unknown], source)
     settings = {**OPTIMIZER_SETTINGS[name], **{key: value for key, value in given.items() if key != "name"}}
     for key, value in settings.items():
-        settings[key] = _setting(value, key, source)
-    decay = settings.pop("decay", 0.0)
-    size: Any = PowerDecay(settings["size"], decay) if decay else settings["size"]
-    if name == "Adam":
-        return Adam(size, settings["betas"], settings["eps"])
-    if name == "SteepestDescent":
-        return SteepestDescent(Lp(settings["p"]), size, settings["momentum"])
-    if name in ("SignDescent", "CoordinateDescent"):
-        return (SignDescent if name == "SignDescent" else CoordinateDescent)(size, settings["momentum"])
-    if name == "GradientDescent":
-        return GradientDescent(size)
-    return Blockwise(NormalizedGD(size)) if trains_head else NormalizedGD(size)
-
-
-def _setting(value: Any, key: str, source: str) -> Any:
-    """A setting of an optimizer, of the kind that its name calls for."""
-    place = f"optimizer.{key}"
-    if key == "betas":
-        pair = vector(value, place, 2, source)
-        if not np.all((pair >= 0.0) & (pair < 1.0)):
-            raise refuse(place, "two numbers of at least 0 and below 1", value, source)
-        return float(pair[0]), float(pair[1])
-    if key == "momentum":
-        share = number(value, place, source, "a number of at least 0 and below 1")
-        if not 0.0 <= share < 1.0:
-            raise refuse(place, "a number of at least 0 and below 1", value, source)
-        return share
-    low, expected = {"size": (0.0, "a number above 0"), "p": (1.0, "a number above 1")}.get(
-        key, (None, "a number of at least 0")
-    )
-    found = number(value, place, source, expected)
-    if found < 0.0 if low is None else found <= low:
-        raise refuse(place, expected, value, source)
-    return found
+        if isinstance(value, bool | str):
+            raise refuse(f"optimizer.{key}", "a number", value, source)
+    try:
+        decay, p = settings.pop("decay", 0.0), settings.pop("p", None)
+        size: Any = PowerDecay(settings.pop("size"), decay) if decay else settings.pop("size")
+        if p is not None:
+            return SteepestDescent(Lp(p), size, **settings)
+        made: Optimizer = _OPTIMIZERS[name](size, **settings)
+        return Blockwise(made) if trains_head and isinstance(made, NormalizedGD) else made
+    except InputError as problem:
+        key = "decay" if problem.argument == "power" else problem.argument
+        raise refuse(f"optimizer.{key}", problem.expected, problem.got, source) from problem

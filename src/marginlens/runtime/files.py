@@ -69,9 +69,7 @@ def written_aside(place: Path, argument: str) -> Iterator[Path]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Let the names in a folder reach the disk; nothing where the system has no such thing."""
-    if os.name == "nt":
-        return  # where folders cannot be opened, and renames are on the disk at once
+    """Let the names in a folder reach the disk; nothing where its file system has no such thing."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -46,9 +46,6 @@ def interrupts_blocked() -> Iterator[None]:
     A new process inherits which signals are blocked. A terminal sends Ctrl-C to every process of its group; one that is still importing
     would print a traceback.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from marginlens.runtime.files import unusable
 LOCK = "lock"  # the file of a folder that is locked
 _PATIENCE_SECONDS = 0.3  # for which a lock is tried again: `is_locked` takes it for an instant
 _RETRY_SECONDS = 0.02
-_LOCKED_BYTE = 2**20  # that Windows locks, beyond the note that others read
 _TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 
 
@@ -49,7 +49,7 @@ def is_locked(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        _lock_function()(handle)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as problem:
         return problem.errno in _TAKEN
     finally:
@@ -60,7 +60,7 @@ def is_locked(folder: Path) -> bool:
 def _take(handle: int, folder: Path, until: float) -> None:
     while True:
         try:
-            _lock_function()(handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except OSError as problem:
             if problem.errno not in _TAKEN:
@@ -79,18 +79,3 @@ def _holder(handle: int) -> str:
         return f"process {int(note['pid'])} on {note['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
-
-
-def _lock_function() -> Callable[[int], None]:
-    """A function that locks an open file for this process or raises OSError at once."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        def lock_byte(handle: int) -> None:
-            os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-
-        return lock_byte
-    return lambda handle: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

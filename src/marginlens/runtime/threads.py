@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, NamedTuple
@@ -61,9 +61,27 @@ def limited_threads(count: int) -> Iterator[None]:
         _limit.reset(token)
 
 
-def single_blas_thread() -> AbstractContextManager[Any]:
-    """In this block products and factors of matrices take one thread each, as is best where they are small or where many run at once."""
-    return _blas_libraries().limit(limits=1, user_api="blas")
+_blas_lock, _blas_blocks = (
+    threading.Lock(),
+    list[Any](),
+)  # the limit of each block that is entered; the first has set it
+
+
+@contextmanager
+def single_blas_thread() -> Iterator[None]:
+    """In this block products and factors of matrices take one thread each, as is best where they are small or where many run at once.
+
+    The limit is that of the process: it ends with the last of the blocks that threads have entered, so that sums inside have one order.
+    """
+    with _blas_lock:
+        _blas_blocks.append(_blas_blocks[0] if _blas_blocks else _blas_libraries().limit(limits=1, user_api="blas"))
+    try:
+        yield
+    finally:
+        with _blas_lock:
+            limit = _blas_blocks.pop()
+            if not _blas_blocks:
+                limit.restore_original_limits()
 
 
 @cache

@@ -6,10 +6,8 @@ import hashlib
 import io
 import json
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError, calling, missing_extra, reject
+from marginlens.runtime.threads import single_blas_thread
 from marginlens.sweeps.choices import called, loss_named, optimizer_named, starting_point
 from marginlens.sweeps.device_records import DeviceChunkRun, device_parts, joined, recorded_on_device
 from marginlens.sweeps.grid import Cell, Chunk
@@ -85,7 +84,7 @@ def _work_of(folder: _ModuleFolder, plan: Plan) -> ChunkWork:
 
 def measured(plan: Plan, chunk: Chunk) -> dict[str, Any]:
     """Name → what was recorded of the problems of a chunk: an array whose first axis counts them, or `Categories`."""
-    with _SINGLE_THREADED_BLAS:
+    with single_blas_thread():  # sums then have the same order whatever runs beside them
         if not isinstance(plan.cells[chunk.cell].settings["data"], str):
             return _columns(plan, trained(plan, chunk), chunk.n_problems)
         pieces = [
@@ -170,35 +169,6 @@ def _checked_measure(value: Any, name: str, n_problems: int) -> Any:
             "measures", f"functions that return numbers ({n_problems},) or ({n_problems}, k)", f"{got} by {name}"
         )
     return array if array.dtype.kind == "b" and array.ndim == 1 else array.astype(np.float64)
-
-
-class _Limited:
-    """One BLAS thread while any chunk is computed: sums then have the same order whatever runs beside them."""
-
-    def __init__(self) -> None:
-        self.lock, self.depth, self.limit = threading.Lock(), 0, None  # type: tuple[Any, int, Any]
-
-    def __enter__(self) -> None:
-        with self.lock:
-            self.depth += 1
-            if self.depth == 1:
-                self.limit = _blas().limit(limits=1, user_api="blas")
-
-    def __exit__(self, *_: Any) -> None:
-        with self.lock:
-            self.depth -= 1
-            if self.depth == 0:
-                self.limit.restore_original_limits()
-
-
-@cache
-def _blas() -> Any:
-    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
-
-    return ThreadpoolController()
-
-
-_SINGLE_THREADED_BLAS = _Limited()
 
 
 # ---- its file

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,6 @@ from marginlens.typing import Axes, FloatArray
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles
 CONFIDENCE = 0.95  # of the intervals of shares
-_BYTES_AT_ONCE = 512e6  # of columns that are in memory together
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -225,7 +223,7 @@ def share_interval(count: int, n: int) -> tuple[float, float]:
 
 
 def summarize(store: Store, *, quantiles: Any = LEVELS, partial: bool = False) -> Summary:
-    """Sum up every cell, reading its chunks one by one and holding a few columns of numbers at a time."""
+    """Sum up every cell, whose columns of words and numbers are in memory at a time."""
     levels = real_array(quantiles, "quantiles", ("n_levels",))
     if np.any((levels < 0.0) | (levels > 1.0)):
         raise reject("quantiles", "numbers from 0 to 1", levels.tolist())
@@ -242,47 +240,18 @@ def summarize(store: Store, *, quantiles: Any = LEVELS, partial: bool = False) -
 
 def _summarized(store: Store, cell: Cell, chunks: list[int], levels: FloatArray) -> CellSummary:
     pa = arrow()
-    n_problems = sum(store.grid.chunk_at(index).n_problems for index in chunks)
-    schema = store.read(chunks[0]).schema
-    names = [name for name in schema.names if name not in ("cell", "problem")]
-    is_word = {name: pa.types.is_dictionary(kind) or pa.types.is_boolean(kind) for name, kind in _kinds(schema)}
-    is_number = {name: pa.types.is_floating(kind) or pa.types.is_integer(kind) for name, kind in _kinds(schema)}
+    kinds = {field.name: field.type for field in store.read(chunks[0]).schema if field.name not in ("cell", "problem")}
+    words = [name for name, kind in kinds.items() if pa.types.is_dictionary(kind) or pa.types.is_boolean(kind)]
+    numbers = [name for name, kind in kinds.items() if pa.types.is_floating(kind) or pa.types.is_integer(kind)]
+    table = pa.concat_tables([store.read(index, [*words, *numbers]) for index in chunks]).unify_dictionaries()
     found: dict[str, Numbers | Shares] = {}
-    words = [name for name in names if is_word[name]]
-    counts: dict[str, Counter[str]] = {name: Counter() for name in words}
-    for table in _tables(store, chunks, words):
-        for name in words:
-            for entry in table[name].value_counts().to_pylist():
-                counts[name][str(entry["values"]).lower() if is_bool(table, name) else entry["values"]] += entry[
-                    "counts"
-                ]
-    found.update({name: Shares(dict(sorted(counted.items()))) for name, counted in counts.items()})
-    numbers = [name for name in names if is_number[name]]
-    at_once = max(1, int(_BYTES_AT_ONCE // (8 * n_problems)))
-    for k in range(0, len(numbers), at_once):
-        group = numbers[k : k + at_once]
-        values = {name: np.empty(n_problems) for name in group}
-        place = 0
-        for table in _tables(store, chunks, group):
-            for name in group:
-                values[name][place : place + table.num_rows] = table[name].to_numpy()
-            place += table.num_rows
-        found.update({name: _numbers(values.pop(name), levels) for name in group})
-    return CellSummary(cell.axes, n_problems, {name: found[name] for name in names if name in found})
-
-
-def _kinds(schema: Any) -> list[tuple[str, Any]]:
-    return [(field.name, field.type) for field in schema]
-
-
-def is_bool(table: Any, name: str) -> bool:
-    """Whether a column says true or false."""
-    return bool(arrow().types.is_boolean(table.schema.field(name).type))
-
-
-def _tables(store: Store, chunks: list[int], columns: list[str]) -> Iterator[Any]:
-    """These columns of the chunks, one chunk at a time; nothing where there are none."""
-    return (store.read(index, columns) for index in chunks) if columns else iter(())
+    for name in words:
+        column = table[name].combine_chunks().cast(pa.string())
+        counts = {entry["values"]: entry["counts"] for entry in column.value_counts().to_pylist()}
+        found[name] = Shares(dict(sorted(counts.items())))
+    for name in numbers:
+        found[name] = _numbers(table[name].to_numpy().astype(np.float64), levels)
+    return CellSummary(cell.axes, table.num_rows, {name: found[name] for name in kinds if name in found})
 
 
 def _numbers(values: FloatArray, levels: FloatArray) -> Numbers:
