@@ -15,7 +15,7 @@ from marginlens.cli._exit import errors_as_sentences
 from marginlens.cli._options import AsJson, Quiet, refuse_options
 
 if TYPE_CHECKING:
-    from marginlens.plotting.tokens import TokenPoints
+    from marginlens_papers.embeddings.token_panels import TokenPoints
 
 
 def figure(
@@ -49,7 +49,7 @@ def figure(
     """
     with errors_as_sentences(folder="{source}", path="{source}"):
         from marginlens.plotting.files import FIGURE_SUFFIXES, write_figure
-        from marginlens.plotting.tokens import draw_tokens
+        from marginlens_papers.embeddings.token_panels import draw_tokens
 
         files.check_place(plot, "plot", FIGURE_SUFFIXES)
         points, title = _read_points(source, label)
@@ -65,9 +65,9 @@ def figure(
 
 def _read_points(source: Path, label: str | None) -> tuple[TokenPoints, str]:
     """The tokens of a model, a training run or a kept run, and what to call them."""
-    from marginlens.plotting.tokens import TokenPoints
     from marginlens.text.classifier import SETTINGS_FILE, AttentionTextClassifier
     from marginlens_papers.archive import read_run
+    from marginlens_papers.embeddings.token_panels import TokenPoints
     from marginlens_papers.embeddings.train import TABLE
 
     if (source / SETTINGS_FILE).is_file():
@@ -86,7 +86,7 @@ def _read_points(source: Path, label: str | None) -> tuple[TokenPoints, str]:
 
 def _model_points(model: Any, label: str | None) -> TokenPoints:
     """The tokens of a model, as they speak for a class: the second one of two unless another is asked for."""
-    from marginlens.plotting.tokens import TokenPoints
+    from marginlens_papers.embeddings.token_panels import TokenPoints
 
     classes = [str(name) for name in model.classes_]
     if label is None and len(classes) > 2:
@@ -106,7 +106,7 @@ def _listed(classes: list[str]) -> str:
 
 
 def _read_table(path: Path) -> TokenPoints:
-    from marginlens.plotting.tokens import TokenPoints
+    from marginlens_papers.embeddings.token_panels import TokenPoints
 
     try:
         with path.open(encoding="utf-8", newline="") as stream:

@@ -1,4 +1,4 @@
-"""Figures: the style they share, problems in the plane, priority graphs, clouds of tokens, and files."""
+"""Figures: the style they share, problems in the plane, priority graphs, and files."""
 
 # ruff: noqa: E402  without matplotlib, one sentence comes first
 
@@ -23,7 +23,6 @@ from marginlens.plotting.plane import (
     starts,
 )
 from marginlens.plotting.style import STYLE, PlotStyle, figure, in_style, note_at, paper, shades, slides
-from marginlens.plotting.tokens import TokenPoints, draw_tokens
 from marginlens.result.palette import ACCENTS, FAINT, GLOBAL, INK, INPUTS, LOCAL, NEITHER, PATH, SEQUENCE, TINTS
 
 __all__ = [
@@ -41,11 +40,9 @@ __all__ = [
     "TINTS",
     "BasinLook",
     "PlotStyle",
-    "TokenPoints",
     "animate",
     "arrowed_path",
     "draw_graphs",
-    "draw_tokens",
     "figure",
     "in_style",
     "log_radius",

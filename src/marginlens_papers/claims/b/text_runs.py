@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.stats import norm, rankdata
@@ -16,6 +16,9 @@ from marginlens_papers.archive import ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Verdict, Words
 from marginlens_papers.embeddings.settings import TrainingSettings
 from marginlens_papers.embeddings.train import FREQUENT
+
+if TYPE_CHECKING:
+    from marginlens_papers.embeddings.token_panels import TokenPoints
 
 SOURCES = {"imdb": "IMDB", "yelp": "Yelp"}
 CONTROLS = {  # data of another size than the claims', kept to tell the size of the data from its kind
@@ -386,16 +389,20 @@ def _weakening(chosen: Mapping[str, Seeds]) -> str:
 
 
 # ---- pictures
-def points_of(run: Any) -> ml.plotting.TokenPoints:
+def points_of(run: Any) -> TokenPoints:
     """The points of a kept run, or of one just trained."""
+    from marginlens_papers.embeddings.token_panels import TokenPoints
+
     known = run.statistics
     names = getattr(run, "names", None)
-    return ml.plotting.TokenPoints.of(known.posterior_difference, run.a, run.b, known.count, names)
+    return TokenPoints.of(known.posterior_difference, run.a, run.b, known.count, names)
 
 
 def panels(run: Any, title: str) -> Figure:
     """The two panels of one run, with a dozen telling tokens named."""
-    return ml.plotting.draw_tokens(points_of(run), title=title)
+    from marginlens_papers.embeddings.token_panels import draw_tokens
+
+    return draw_tokens(points_of(run), title=title)
 
 
 def training_curves(groups: Sequence[Seeds]) -> Figure:
