@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.resource_tracker import ensure_running
 from typing import Any
 
 from joblib.externals.loky import ProcessPoolExecutor  # type: ignore[import-untyped]
@@ -103,6 +104,7 @@ class _Pool:
         return 1 if self.suspects else QUEUE_FACTOR * self.n_workers
 
     def submit(self, task: int) -> Future[Any]:
+        ensure_running()  # the tracker of multiprocessing, whose start would end the block of signals
         with interrupts_blocked():  # processes start in it
             try:
                 return self._started().submit(_run_task, task)
