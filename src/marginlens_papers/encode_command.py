@@ -24,10 +24,10 @@ from marginlens.cli.text._options import (
     SplitColumn,
     TextColumn,
 )
-from marginlens.cli.text._parts import TrainingRequest
+from marginlens.cli.text._parts import TrainingRequest, has_stars
 
 if TYPE_CHECKING:
-    from marginlens.text import ReviewSource
+    from marginlens_papers.reviews import ReviewSource
 
 
 def encode(
@@ -116,14 +116,13 @@ def encode(
 
 def _source(file: Path, form: FileForm) -> ReviewSource:
     """Where the texts are: aclImdb and Yelp's reviews as paper B takes them, anything else as people have it."""
-    from marginlens.text.readers import YelpLines
-    from marginlens.text.text_files import TextFile
-    from marginlens_papers.reviews import TwoClassFile
+    from marginlens_papers.reviews import ImdbFolder, TwoClassFile, YelpLines
 
-    found = TrainingRequest(file, form).source
-    if isinstance(found, TextFile):
-        return TwoClassFile(found)
-    return YelpLines(file) if isinstance(found, YelpLines) else found  # of the lengths that the paper takes
+    if any((folder / "train" / "pos").is_dir() for folder in (file, file / "aclImdb")):
+        return ImdbFolder(file)
+    if form.label is None and has_stars(file):
+        return YelpLines(file)
+    return TwoClassFile(TrainingRequest(file, form).source)
 
 
 def _pieces(place: Path) -> Any:

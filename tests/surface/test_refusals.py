@@ -17,6 +17,7 @@ from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_ou
 from marginlens_papers.lemmas.feasible_selections import feasible_selections
 from marginlens_papers.lemmas.first_step import first_step_errors, initial_concentration
 from marginlens_papers.lemmas.next_token_law import path_law
+from marginlens_papers.reviews import YelpLines, encode_labelled
 from marginlens_papers.vision.training import VisionSettings
 from plain_losses import Linear
 
@@ -353,12 +354,12 @@ REFUSED = [
     ("stop_words", lambda: text.TextPipeline(stop_words=["the"])),
     ("min_count", lambda: text.TextPipeline(min_count=0)),
     ("empty", lambda: text.TextPipeline(empty="keep")),
-    ("texts", lambda: text.TextPipeline().encode("good", [1])),
-    ("texts", lambda: text.TextPipeline().encode(["good", None], [1, 1])),
-    ("y", lambda: text.TextPipeline().encode(["good"], [1, 1])),
-    ("y", lambda: text.TextPipeline().encode(["good", "bad"], [1, 0])),
+    ("texts", lambda: encode_labelled(text.TextPipeline(), "good", [1])),
+    ("texts", lambda: encode_labelled(text.TextPipeline(), ["good", None], [1, 1])),
+    ("y", lambda: encode_labelled(text.TextPipeline(), ["good"], [1, 1])),
+    ("y", lambda: encode_labelled(text.TextPipeline(), ["good", "bad"], [1, 0])),
     ("labels", lambda: measures(None, ["good"], ["a", "b"])),
-    ("path", lambda: text.YelpLines("nowhere.json").read()),
+    ("path", lambda: YelpLines("nowhere.json").read()),
     # heads of transformers
     ("s", lambda: probe.soft_sparsity([0.5, -0.5])),
     ("s", lambda: probe.entropy([np.nan, 1.0])),

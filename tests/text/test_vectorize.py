@@ -15,7 +15,7 @@ from marginlens.text import (
     TextPipeline,
 )
 from marginlens.text import vectorize as module
-from marginlens_papers.reviews import paper_pipeline
+from marginlens_papers.reviews import encode_labelled, paper_pipeline
 
 # ---- words
 
@@ -193,7 +193,7 @@ def test_every_token_as_by_hand(pipeline):
     expected = [by_hand(pipeline, text) for text in texts]
     counts = Counter(token for tokens in expected for token in tokens)
     kept = {token for token, count in counts.items() if count >= pipeline.min_count}
-    encoded = pipeline.encode(texts, y)
+    encoded = encode_labelled(pipeline, texts, y)
     assert set(encoded.names) == kept
     assert encoded.vocabulary.counts.tolist() == sorted((counts[name] for name in kept), reverse=True)
     assert encoded.vocabulary.counts.tolist() == [counts[name] for name in encoded.names]
@@ -201,8 +201,7 @@ def test_every_token_as_by_hand(pipeline):
         ids, label = encoded.data[i]
         assert [encoded.names[s] for s in ids] == [token for token in tokens if token in kept]
         assert label == y[i]
-    again = pipeline.fit(texts).encode(texts, y)
-    assert np.array_equal(again.data.tokens, encoded.data.tokens)
+    assert np.array_equal(pipeline.fit(texts).positions(texts)[0], encoded.data.tokens)
     assert TextPipeline.from_dict(json.loads(json.dumps(pipeline.to_dict()))) == pipeline
 
 
@@ -215,12 +214,12 @@ def test_new_texts_keep_only_known_tokens():
 
 def test_tokens_counted_in_some_texts_only():
     texts, pipeline = ["good bad", "good bad", "good odd odd odd"], TextPipeline(min_count=2)
-    encoded = pipeline.encode(texts, [1, -1, 1], counted=np.array([True, True, False]))
+    encoded = encode_labelled(pipeline, texts, [1, -1, 1], counted=np.array([True, True, False]))
     assert encoded.names == ("bad", "good")
     assert encoded.vocabulary.counts.tolist() == [2, 2]
     assert encoded.data[2][0].tolist() == [1]
     with pytest.raises(InputError, match=r"booleans of shape \(3,\); got shape \(2,\)"):
-        pipeline.encode(texts, [1, -1, 1], counted=np.array([True, False]))
+        encode_labelled(pipeline, texts, [1, -1, 1], counted=np.array([True, False]))
 
 
 def test_spans_point_at_the_words_of_tokens():
@@ -237,10 +236,8 @@ def test_spans_point_at_the_words_of_tokens():
 def test_texts_without_tokens():
     texts, y = ["good", "the of", "bad", "!!!"], [1, 1, -1, -1]
     with pytest.raises(InputError, match=r"none in the review at index 1 and 1 more instead. Use `empty=\"drop\"`"):
-        TextPipeline(min_count=1).encode(texts, y)
-    encoded = TextPipeline(min_count=1, empty="drop").encode(texts, y)
+        encode_labelled(TextPipeline(min_count=1), texts, y)
+    encoded = encode_labelled(TextPipeline(min_count=1, empty="drop"), texts, y)
     assert encoded.kept.tolist() == [0, 2]
     assert [encoded.names[encoded.data[i][0][0]] for i in range(2)] == ["good", "bad"]
     assert encoded.data.y.tolist() == [1.0, -1.0]
-    with pytest.raises(InputError, match="none in any of 1"):
-        encoded.vocabulary.encode(["other"], [1])

@@ -1,31 +1,6 @@
-"""Texts: readers of labelled reviews, token ids from texts, and a classifier that shows which tokens decide."""
+"""Texts: files of texts, token ids from texts, and a classifier that shows which tokens decide."""
 
-from marginlens.text.readers import (
-    ImdbFolder,
-    Reviews,
-    ReviewSource,
-    YelpLines,
-)
-from marginlens.text.vectorize import (
-    Cleaning,
-    EncodedTexts,
-    Snowball,
-    StopWords,
-    SubwordTokenizer,
-    TextPipeline,
-    TextVocabulary,
-)
+from marginlens.text.text_files import TextFile
+from marginlens.text.vectorize import Cleaning, Snowball, StopWords, SubwordTokenizer, TextPipeline, TextVocabulary
 
-__all__ = [
-    "Cleaning",
-    "EncodedTexts",
-    "ImdbFolder",
-    "ReviewSource",
-    "Reviews",
-    "Snowball",
-    "StopWords",
-    "SubwordTokenizer",
-    "TextPipeline",
-    "TextVocabulary",
-    "YelpLines",
-]
+__all__ = ["Cleaning", "Snowball", "StopWords", "SubwordTokenizer", "TextFile", "TextPipeline", "TextVocabulary"]

@@ -88,9 +88,9 @@ class WordsAndPhrases:
         """
         with calling(texts="X"):
             tokenized = pipeline.tokenize(texts, progress)
-            words = pipeline._vocabulary(tokenized, None)
+            words = pipeline.vocabulary(tokenized)
         check_unicode(words.names, "X", "texts")
-        ids, offsets = tokenized.renumbered(words._ids(tokenized.names))
+        ids, offsets = tokenized.renumbered(words.ids(tokenized.names))
         most = max(min(max_tokens, MAX_TOKENS) - len(words), 0)
         found: list[tuple[IntArray, IntArray]] = []  # keys and counts of the phrases of each length
         for length in range(2, ngrams + 1 if most else 2):

@@ -55,7 +55,8 @@ class TextFile:
 
     Args:
         path: a table (.csv, .tsv, .parquet), JSON lines (.json, .jsonl, .ndjson), a text with one sample on each line (.txt), any of
-            them packed (.gz, .bz2, .xz), a folder with a folder of .txt files for each class, or "-" for stdin.
+            them packed (.gz, .bz2, .xz), a folder with a folder of .txt files for each class, or with such folders for
+            its parts (train, test), or "-" for stdin.
         text, label, split: columns by name, or by number from 1; the usual names unless said otherwise.
         delimiter: of a table; guessed unless said. encoding: UTF-8 unless said; UTF-16 is recognised by its mark.
         header: whether the first row of a table names its columns.
@@ -83,8 +84,8 @@ class TextFile:
             return hashlib.sha256(self._stdin).hexdigest()
         total = hashlib.sha256()
         root = Path(self.path)
-        for file in [root] if root.is_file() else sorted(root.glob("*/*.txt")):
-            total.update(b"" if root.is_file() else f"{file.parent.name}/{file.name}\0".encode())
+        for file in [root] if root.is_file() else sorted([*root.glob("*/*.txt"), *root.glob("*/*/*.txt")]):
+            total.update(b"" if root.is_file() else f"{file.relative_to(root).as_posix()}\0".encode())
             total.update(file.read_bytes())
         return total.hexdigest()
 
@@ -147,13 +148,18 @@ class TextFile:
             yield from self._table(*self._csv(content), labelled)
 
     def _folder(self, root: Path) -> Iterator[_Sample]:
-        classes = sorted(folder for folder in root.iterdir() if folder.is_dir())
-        if not any(next(folder.glob("*.txt"), None) for folder in classes):
+        """Texts of root/CLASS/*.txt; where there are none, of root/PART/CLASS/*.txt in the classes that all parts have."""
+        parts: dict[str | None, Path] = {None: root}
+        if not any(root.glob("*/*.txt")):
+            parts = {folder.parent.parent.name: folder.parent.parent for folder in sorted(root.glob("*/*/*.txt"))}
+        classes = [{folder.name for folder in part.iterdir() if folder.is_dir()} for part in parts.values()]
+        if not classes:
             raise reject("path", _EXPECTED, f"{str(self.path)!r}, where no folder holds .txt files")
-        for folder in classes:
-            for file in sorted(folder.glob("*.txt")):
-                text = self._decoded(file)
-                yield text, folder.name, None, {"folder": folder.name, "file": file.name, "text": text}
+        for part, folder in parts.items():
+            for label in sorted(set.intersection(*classes)):
+                for file in sorted((folder / label).glob("*.txt")):
+                    text = self._decoded(file)
+                    yield text, label, part, {"folder": label, "file": file.name, "text": text}
 
     def _decoded(self, path: Path) -> str:
         content = b"".join(unpacked_blocks(path, "path", self._stdin if self._is_stdin else None))

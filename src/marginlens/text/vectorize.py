@@ -14,13 +14,11 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from marginlens.data.labelled import LabelledSequences
-from marginlens.errors import array_of_any, missing_extra, reject, whole_number
+from marginlens.errors import missing_extra, reject, whole_number
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import Progress, ProgressCallback
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import BoolArray, IntArray
 
 _PROGRESS_STRIDE = 500  # texts
 
@@ -375,25 +373,7 @@ class TextPipeline:
 
     def fit(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> TextVocabulary:
         """The tokens that occur at least `min_count` times in the texts."""
-        return self._vocabulary(self.tokenize(texts, progress), None)
-
-    def encode(
-        self, texts: Sequence[str], y: ArrayLike, *, counted: Any = None, progress: ProgressCallback | None = None
-    ) -> EncodedTexts:
-        """Find the vocabulary of the texts and encode them by it, reading them once.
-
-        Args:
-            texts: n_texts strings. y: (n_texts,) labels, each -1 or +1.
-            counted: (n_texts,) True for the texts in which tokens are counted, e.g. those to train on; all by default.
-        Returns:
-            `data`, the labelled sequences, and `vocabulary`, whose `names[s]` is token s.
-        """
-        listed = as_texts(texts)
-        mask = None if counted is None else _mask(counted, len(listed))
-        labels = _signs(y, len(listed))
-        tokenized = self.tokenize(listed, progress)
-        vocabulary = self._vocabulary(tokenized, mask)
-        return vocabulary._encoded(*tokenized.renumbered(vocabulary._ids(tokenized.names)), labels)
+        return self.vocabulary(self.tokenize(texts, progress))
 
     def tokenize(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> TokenizedTexts:
         """All tokens of the texts, rare ones included."""
@@ -472,7 +452,8 @@ class TextPipeline:
             return tuple(filter(None, form.split("'")))
         return self.stop_words.remaining(form)
 
-    def _vocabulary(self, tokenized: TokenizedTexts, counted: BoolArray | None) -> TextVocabulary:
+    def vocabulary(self, tokenized: TokenizedTexts, counted: BoolArray | None = None) -> TextVocabulary:
+        """The tokens that occur at least `min_count` times in these texts, or in those that `counted` (n_texts,) says."""
         names, ids, offsets = tokenized
         counts = np.bincount(
             ids if counted is None else ids[np.repeat(counted, np.diff(offsets))], minlength=len(names)
@@ -494,16 +475,10 @@ class TextVocabulary:
     names: tuple[str, ...]
     counts: IntArray
 
-    def encode(self, texts: Sequence[str], y: ArrayLike, progress: ProgressCallback | None = None) -> EncodedTexts:
-        """Labelled sequences of these texts; tokens outside the vocabulary are left out."""
-        listed = as_texts(texts)
-        labels = _signs(y, len(listed))
-        return self._encoded(*self.positions(listed, progress), labels)
-
     def positions(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> tuple[IntArray, IntArray]:
         """Token ids of all texts in one array, and where each text starts; a text may be left with no token."""
         tokenized = self.pipeline.tokenize(texts, progress)
-        return tokenized.renumbered(self._ids(tokenized.names))
+        return tokenized.renumbered(self.ids(tokenized.names))
 
     def spans(self, text: str) -> tuple[list[tuple[int, int]], list[list[int]]]:
         """Where each word of one text starts and ends, and the ids of its tokens, none of an unknown word; without stop words."""
@@ -526,47 +501,9 @@ class TextVocabulary:
     def _index(self) -> dict[str, int]:
         return {name: s for s, name in enumerate(self.names)}
 
-    def _ids(self, names: list[str]) -> IntArray:
+    def ids(self, names: list[str]) -> IntArray:
         """The id of each name, -1 for a name outside the vocabulary."""
         return np.array([self._index.get(name, -1) for name in names], dtype=np.int64)
-
-    def _encoded(self, tokens: IntArray, offsets: IntArray, labels: FloatArray) -> EncodedTexts:
-        lengths = np.diff(offsets)
-        kept = np.flatnonzero(lengths)
-        expected = "reviews that keep at least one token"
-        if len(kept) < len(lengths) and self.pipeline.empty == "refuse":
-            empty = np.flatnonzero(lengths == 0)
-            more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
-            remedy = 'Use `empty="drop"` to leave them out.'
-            raise reject("texts", expected, f"none in the review at index {int(empty[0])}{more}", remedy)
-        if not len(kept):
-            raise reject("texts", expected, f"none in any of {len(lengths)}")
-        data = LabelledSequences.of_positions(tokens, offsets_of(lengths[kept]), labels[kept], len(self))
-        return EncodedTexts(data, self, kept)
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class EncodedTexts:
-    """Texts as token ids: sample i of `data` is the text at index `kept[i]` of those given.
-
-    The last three are what a source of labelled texts says: -1 stands for `classes[0]` and +1 for `classes[1]`, sample i is in part
-    `split[i]` where there are parts, and `left_out` counts what the reader and the pipeline left out.
-    """
-
-    data: LabelledSequences
-    vocabulary: TextVocabulary
-    kept: IntArray
-    classes: tuple[str, str] = ("-1", "+1")
-    split: npt.NDArray[np.str_] | None = None
-    left_out: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The token that each id stands for."""
-        return self.vocabulary.names
-
-    def __repr__(self) -> str:
-        return f"EncodedTexts({self.data!r})"
 
 
 # ---- arrays and arguments
@@ -607,21 +544,3 @@ def _strings(words: Any, argument: str) -> tuple[str, ...]:
         if not isinstance(word, str):
             raise reject(argument, "a list of words, which are strings", f"{type(word).__name__} among them")
     return listed
-
-
-def _signs(y: Any, n_texts: int) -> FloatArray:
-    expected = f"labels, each -1 or +1, of shape ({n_texts},)"
-    labels = array_of_any(y, "y", expected)
-    if labels.shape != (n_texts,):
-        raise reject("y", expected, f"shape {labels.shape}")
-    if not np.isin(labels, (-1, 1)).all():
-        raise reject("y", expected, "other labels", "Map your two classes to -1 and +1.")
-    return labels.astype(np.float64)
-
-
-def _mask(counted: Any, n_texts: int) -> BoolArray:
-    expected = f"booleans of shape ({n_texts},)"
-    mask = array_of_any(counted, "counted", expected)
-    if mask.shape != (n_texts,) or mask.dtype != bool:
-        raise reject("counted", expected, f"shape {mask.shape} with dtype {mask.dtype}")
-    return mask

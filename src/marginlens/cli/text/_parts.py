@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +15,6 @@ from marginlens.cli.text._options import STDIN, FileForm
 
 if TYPE_CHECKING:
     from marginlens.data.tokens import BoolArray
-    from marginlens.text import ReviewSource
     from marginlens.text.text_files import LabelledTexts, TextFile
 
 
@@ -39,37 +37,33 @@ class TrainingRequest:
     tokenizer: Path | None = None
 
     @cached_property
-    def source(self) -> ReviewSource | TextFile:
+    def source(self) -> TextFile:
         """Where the texts are."""
         return self._source_at(self.file)
 
-    def _source_at(self, place: Path) -> ReviewSource | TextFile:
+    def _source_at(self, place: Path) -> TextFile:
         """The texts of the file or of stdin, or of another file of the same kind."""
-        from marginlens.text import ImdbFolder
-        from marginlens.text.readers import YelpLines
-
         if place == self.file == Path(STDIN):
             return self.form.of(STDIN)
         if not place.exists():
             expected = "a file or folder of labelled texts"
             raise errors.reject("path", expected, f"{str(place)!r}, which is not there")
-        if any((folder / "train" / "pos").is_dir() for folder in (place, place / "aclImdb")):
-            return ImdbFolder(place)
-        if self.form.label is None and _has_stars(place):
-            return YelpLines(place, shortest=0, longest=sys.maxsize)
-        return self.form.of(place)
+        place = place / "aclImdb" if (place / "aclImdb").is_dir() else place
+        return (self.form._replace(label="stars") if self._has_stars(place) else self.form).of(place)
+
+    def _has_stars(self, place: Path) -> bool:
+        return self.form.label is None and has_stars(place)
 
     def read(self, path: Path | None = None) -> LabelledTexts:
-        """The texts with their labels as words, of the file itself or of another one."""
-        from marginlens.text.text_files import LabelledTexts, TextFile
-
+        """The texts with their labels as words, of the file itself or of another one; Yelp's stars are good or bad."""
         source = self.source if path is None else self._source_at(path)
-        if isinstance(source, TextFile):
-            return source.rows(labelled=True)
-        reviews = source.read()
-        labels = [reviews.classes[int(sign > 0)] for sign in reviews.y]
-        split = None if reviews.split is None else reviews.split.tolist()
-        return LabelledTexts(reviews.texts, labels, split, {why: n for why, n in reviews.left_out.items() if n})
+        found = source.rows(labelled=True)
+        if not self._has_stars(self.file if path is None else path):
+            return found
+        clear = [i for i, stars in enumerate(found.labels or ()) if stars != "3"]
+        labels = ["1 or 2 stars" if (found.labels or ())[i] in "12" else "4 or 5 stars" for i in clear]
+        left_out = {**found.left_out, "3 stars": len(found.texts) - len(clear)}
+        return found._replace(texts=[found.texts[i] for i in clear], labels=labels, left_out=left_out)
 
     def command(self, *, compare: bool) -> str:
         """What to type to get this again, without paths of one machine."""
@@ -131,7 +125,7 @@ def _test_share(test: str | None) -> float | None:
     return share
 
 
-def _has_stars(place: Path) -> bool:
+def has_stars(place: Path) -> bool:
     """Whether a file of JSON lines has Yelp's stars instead of labels."""
     if place.suffix.lower() not in (".json", ".jsonl", ".ndjson") or not place.is_file():
         return False

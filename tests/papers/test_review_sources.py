@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.text import ImdbFolder, Reviews, YelpLines
+from marginlens_papers.reviews import ImdbFolder, Reviews, YelpLines
 
 # ---- aclImdb
 
