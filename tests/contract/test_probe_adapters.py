@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,10 @@ def own_attention(model: Any, batch: dict[str, Any]) -> Any:
     return (*output.encoder_attentions, *(maps for pair in pairs for maps in pair))
 
 
-def worst_difference(model: Any, batch: dict[str, Any]) -> float:
+def worst_difference(model: Any, batch: dict[str, Any], readings: Iterable[Any] | None = None) -> float:
     """Largest difference to the model's own attention over the rows of real tokens; a NaN of either counts as infinity."""
     own, worst, n_layers = own_attention(model, batch), 0.0, 0
-    for reading in read_attention(model, batch):
+    for reading in readings or read_attention(model, batch):
         assert own[reading.layer].std() > 0.02, "nearly uniform attention would make the comparison easy"
         rows = reading.visible.any(dim=-1)  # (B, T)
         apart = (reading.attention - own[reading.layer]).abs().transpose(1, 2)[rows]
@@ -99,10 +100,34 @@ def test_every_family_keeps_the_contract_that_a_users_own_adapter_is_held_to(nam
 
 
 @pytest.mark.parametrize("name", WITH_ALL_MAPS)
-def test_attention_is_the_models_own_in_float32(name: str) -> None:
+def test_attention_and_what_a_token_may_see_are_the_models_own_in_float32(name: str) -> None:
+    model = small_model(name, torch.float32)
     for padding in PADDINGS if name in TEXTUAL else ("none",):
         batch = batch_for(name, torch.float32, padding)
-        assert worst_difference(small_model(name, torch.float32), batch) <= SINGLE, padding
+        readings = list(read_attention(model, batch))
+        assert worst_difference(model, batch, readings) <= SINGLE, padding
+        if name in TEXTUAL and name.split(maxsplit=1)[0] not in TWO_STACKS:
+            for reading in readings:
+                assert torch.equal(reading.visible, visible_tokens(name, batch, reading.layer))
+                hidden = ~reading.visible[:, None].expand(reading.logits.shape)
+                hidden = hidden & reading.visible.any(-1)[:, None, :, None]
+                assert bool((reading.logits[hidden] == -math.inf).all())
+                assert bool((reading.attention[hidden] == 0).all())
+
+
+def visible_tokens(name: str, batch: dict[str, Any], layer: int) -> Any:
+    """What the tokens of a text may see in a layer, from the family's windows and the padding."""
+    real = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool()
+    everything = torch.ones(11, 11, dtype=torch.bool)
+    window = 99
+    if name in ("mistral", "starcoder2") or (name in LOCAL_LAYERS and layer != 1):
+        window = 4
+    elif name == "qwen2" and layer >= 1:
+        window = 3
+    near = everything.triu(1 - window)
+    if name == "modernbert" and layer % 2:  # three tokens on either side
+        near = everything.triu(-3).tril(3)
+    return real[:, :, None] & real[:, None, :] & near & (everything.tril() if name in CAUSAL else everything)
 
 
 @pytest.mark.parametrize(
@@ -134,29 +159,6 @@ def with_mask_of_our_own(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
     seen = torch.ones(11, 11, dtype=torch.bool).tril() & real[:, None, :]
     mask = torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, torch.finfo(torch.float32).min)
     return {"input_ids": batch["input_ids"], "attention_mask": mask[:, None]}
-
-
-@pytest.mark.parametrize("padding", PADDINGS)
-@pytest.mark.parametrize("name", [name for name in TEXTUAL if name.split()[0] not in TWO_STACKS])
-def test_visible_is_what_a_real_token_may_see(name: str, padding: str) -> None:
-    model, batch = small_model(name, torch.float32), batch_for(name, torch.float32, padding)
-    real = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool()
-    expected = real[:, :, None] & real[:, None, :]
-    if name in CAUSAL:
-        expected &= torch.ones(11, 11, dtype=torch.bool).tril()
-    for reading in read_attention(model, batch):
-        window = 99
-        if name in ("mistral", "starcoder2") or (name in LOCAL_LAYERS and reading.layer != 1):
-            window = 4
-        elif name == "qwen2" and reading.layer >= 1:
-            window = 3
-        near = torch.ones(11, 11, dtype=torch.bool).triu(1 - window)
-        if name == "modernbert" and reading.layer % 2:  # three tokens on either side
-            near = torch.ones(11, 11, dtype=torch.bool).triu(-3).tril(3)
-        assert torch.equal(reading.visible, expected & near)
-        hidden = ~reading.visible[:, None].expand(reading.logits.shape) & reading.visible.any(-1)[:, None, :, None]
-        assert bool((reading.logits[hidden] == -math.inf).all())
-        assert bool((reading.attention[hidden] == 0).all())
 
 
 @pytest.mark.parametrize("name", [name for name in DOUBLES if name != "swin"])

@@ -97,19 +97,6 @@ def test_layers_of_several_stacks_have_the_names_that_the_probe_gives_them(name,
         assert f"attention/entropy/{layer.replace(' ', '_')}" in logged
 
 
-def test_the_sink_share_is_the_attention_of_the_most_attended_token():
-    model = tiny_gpt2()
-    found = probe_model(model, encoded(model))["sink_share"]
-    received, n_queries = 0.0, 0
-    for ids in encoded(model).ids:
-        with torch.no_grad():
-            maps = model(input_ids=torch.tensor([ids]), output_attentions=True).attentions[0][0].numpy()
-        maps = maps[:, 1:]  # the first query sees one token
-        received = received + maps.sum(axis=1).max(axis=-1)
-        n_queries += maps.shape[1]
-    np.testing.assert_allclose(found[0], received / n_queries, rtol=ROUNDING)
-
-
 def test_half_precision_weights_are_measured_in_single_and_stay_what_they_are():
     model = language_model("sdpa").bfloat16()
     single = copy.deepcopy(model).float()

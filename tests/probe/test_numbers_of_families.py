@@ -1,4 +1,4 @@
-"""The numbers of windows, soft caps, relative positions and cross-attention, recounted query by query from the model's own attention."""
+"""The numbers of every kind of attention, windows and cross-attention among them, recounted query by query from the model's own."""
 
 from collections import defaultdict
 
@@ -16,6 +16,8 @@ pytest.importorskip("transformers")
 EXACT = 1e-12
 SINGLE = 1e-5  # of a monitor, in float32
 BIN = 0.0058  # relative width of a bin of margins
+ROUNDED_SOFTMAX = 1e-6  # of families that take it in float32
+QUANTILES = {"margin_median": 0.5, "margin_low": 0.05}
 
 
 def inputs_of(name, model):
@@ -28,7 +30,9 @@ def inputs_of(name, model):
     rng = np.random.default_rng(1)
     ids = tuple(tuple(rng.integers(3, 40, n).tolist()) for n in (9, 12, 6, 7))
     data = TextInputs(tuple(map(str, ids)), ids, tuple(tuple(map(str, row)) for row in ids), 0, 16, 0)
-    single = [with_decoder_inputs(model.config, {"input_ids": torch.tensor([row])}) for row in ids]
+    single = [{"input_ids": torch.tensor([row])} for row in ids]
+    if name in ("t5", "bart"):
+        single = [with_decoder_inputs(model.config, one) for one in single]
     padded = np.array([row + (0,) * (12 - len(row)) for row in ids])
     mask = np.arange(12) < np.array([[len(row)] for row in ids])
     return data, single, {"input_ids": padded, "attention_mask": mask.astype(int)}
@@ -54,7 +58,8 @@ def own_attention(name, model, batch):
         for decoder, cross in zip(output.decoder_attentions, output.cross_attentions, strict=True):
             towers += [(decoder, "causal"), (cross, "all")]
     else:
-        towers = list(zip(output.attentions, model.config.layer_types, strict=True))
+        usual = [{"bert": "all", "llama": "causal"}.get(name)] * len(output.attentions)
+        towers = list(zip(output.attentions, getattr(model.config, "layer_types", usual), strict=True))
     for layer, kind in towers:
         query, token = np.indices(layer.shape[2:])
         sees = np.ones(query.shape, dtype=bool) if kind == "all" else token <= query
@@ -79,41 +84,54 @@ def by_hand(name, model, batches):
                     ordered, chosen = np.sort(seen), places[seen.argmax()]
                     received[places] += seen
                     n_queries += 1
-                    numbers["relative_nnz"].append(seen.sum() / np.sum(seen**2) / len(seen))
-                    numbers["entropy"].append(-np.sum(seen * np.log(seen)))
-                    numbers["top_probability"].append(seen.max())
+                    shapes = {
+                        "nnz": seen.sum() / np.sum(seen**2),
+                        "relative_nnz": seen.sum() / np.sum(seen**2) / len(seen),
+                        "entropy": -np.sum(seen * np.log(seen)),
+                        "top_probability": seen.max(),
+                    }
+                    for measure, number in shapes.items():
+                        numbers[measure].append(number)
+                        if name == "bert" and query == 0:
+                            numbers[f"first_{measure}"].append(number)
                     numbers["decisive_share"].append(seen.max() > 0.5)
                     numbers["first_share"].append(np.nan if name == "swin" else chosen == 0)
                     numbers["last_share"].append(chosen == places[-1])
+                    if name in ("bert", "llama"):
+                        numbers["self_share"].append(chosen == query)
                     for error, ending in ((0.001, ""), (0.01, "_at_0.01"), (0.1, "_at_0.1")):
                         left_out = 0
                         while sum(ordered[: left_out + 1]) <= error:
                             left_out += 1
                         numbers[f"negligible_share{ending}"].append(left_out / len(seen))
-                    numbers["margin_median"].append(np.log(ordered[-1] / ordered[-2]))
+                    for measure in QUANTILES:
+                        numbers[measure].append(np.log(ordered[-1] / ordered[-2]))
                 sinks[layer, head].append((received.max(), n_queries))
     found = {}
     for at, numbers in rows.items():
-        found[at] = {measure: np.mean(values) for measure, values in numbers.items() if measure != "margin_median"}
-        found[at]["margin_median"] = np.quantile(numbers["margin_median"], 0.5, method="inverted_cdf")
+        found[at] = {measure: np.mean(values) for measure, values in numbers.items() if measure not in QUANTILES}
+        for measure, share in QUANTILES.items():
+            found[at][measure] = np.quantile(numbers[measure], share, method="inverted_cdf")
         found[at]["sink_share"] = sum(most for most, _ in sinks[at]) / sum(count for _, count in sinks[at])
     return found
 
 
-@pytest.mark.parametrize("name", ["gemma2", "t5", "bart", "swin"])
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "t5", "bart", "swin"])
 def test_every_number_is_that_of_the_models_own_attention(name):
     model = small_model(name, torch.float64)
     inputs, single, together = inputs_of(name, model)
     result = probe_model(model, inputs)
     expected = by_hand(name, model, single)
+    if name in ("bert", "llama"):
+        assert (result.margins.counts.sum(axis=-1) == result.n_queries).all()
     assert set(expected) == {tuple(at) for at in np.argwhere(np.isfinite(result["entropy"])).tolist()}
     monitor = AttentionMonitor(together, max_margin_every=0)
     monitor.step(small_model(name, torch.float32))
     watched = monitor.curves
     for (layer, head), numbers in expected.items():
         for measure, number in numbers.items():
-            tolerance = {"rel": BIN} if measure == "margin_median" else {"abs": EXACT}
+            tolerance = {"rel": BIN} if measure in QUANTILES else {"abs": ROUNDED_SOFTMAX if name == "llama" else EXACT}
             assert result[measure][layer, head] == pytest.approx(number, **tolerance, nan_ok=True), measure
             if measure in watched.measures:
-                tolerance = {"rel": BIN} if measure == "margin_median" else {"abs": SINGLE}
+                tolerance = {"rel": BIN} if measure in QUANTILES else {"abs": SINGLE}
                 assert watched[measure][0, layer, head] == pytest.approx(number, **tolerance, nan_ok=True), measure

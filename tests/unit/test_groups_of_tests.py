@@ -1,0 +1,35 @@
+"""The two groups of tests, which together are all, and claims that every process of a session shares."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import quick_claims
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def test_every_test_is_in_one_of_two_groups(request):
+    makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
+    assert re.findall(r'\$\(PYTEST\) -m "([^"]+)"', makefile) == ["not slow and not gpu", "slow and not gpu"]
+    (conftest,) = (one for one in request.config.pluginmanager.get_plugins() if hasattr(one, "SLOW_FOLDERS"))
+    assert {path.name for path in TESTS.iterdir() if path.is_dir()} >= conftest.SLOW_FOLDERS
+    assert request.node.get_closest_marker("slow") is None
+
+
+CLAIM = """
+import sys
+sys.path[:0] = [{tests!r}]
+import quick_claims
+quick_claims._computed = lambda named: print("computed", flush=True) or ({{}}, [(1, 1)], [])
+print(quick_claims.quick_run("A-K3").reported, flush=True)
+"""
+
+
+def test_a_claim_is_computed_by_one_process_and_read_by_the_others(tmp_path, monkeypatch):
+    monkeypatch.setenv(quick_claims.FOLDER, str(tmp_path))
+    command = [sys.executable, "-c", CLAIM.format(tests=str(TESTS))]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = "".join(process.communicate()[0] for process in running)
+    assert (said.count("computed"), said.count("[(1, 1)]")) == (1, 2)
