@@ -12,20 +12,19 @@ from marginlens.rounding import EPS
 from marginlens.svm import solution
 from marginlens.svm.solvers import batch, linear_programs
 from marginlens.svm.solvers.batch import INFEASIBLE, OPTIMAL, OUT_OF_RANGE, TRIVIAL, UNVERIFIED, Solved
+from marginlens.svm.solvers.least_distance import BY_BLOCK_PIVOTS, BY_DUAL_ACTIVE_SET, BY_GRAM_MATRIX
 
-QUICK = (core.solve_by_gram_matrix, core.solve_by_block_pivots)
+QUICK = (BY_GRAM_MATRIX, BY_BLOCK_PIVOTS)
 
 
-def solved_by(door, rows, lower):
+def solved_by(method, rows, lower):
     out = Solved.empty(*rows.shape)
-    door(0, len(rows), rows, lower, *out)
+    core.solve_margins(0, len(rows), np.arange(len(rows)), method, rows, lower, *out)
     return out
 
 
 def solved_carefully(rows, lower):
-    out = Solved.empty(*rows.shape)
-    core.solve_by_dual_active_set(0, len(rows), np.arange(len(rows)), rows, lower, *out)
-    return out
+    return solved_by(BY_DUAL_ACTIVE_SET, rows, lower)
 
 
 def worst_residual(A, b, x, multipliers):
@@ -46,7 +45,7 @@ def test_each_method_finds_the_shortest_vector(n_rows, d):
     lower = rng.uniform(0.0, 2.0, size=(4, n_rows))
     careful = solved_carefully(rows, lower)
     assert (careful.outcome == OPTIMAL).all()
-    for method in (careful, *(solved_by(door, rows, lower) for door in QUICK)):
+    for method in (careful, *(solved_by(quick, rows, lower) for quick in QUICK)):
         for j in np.flatnonzero(method.outcome == OPTIMAL):
             assert worst_residual(rows[j], lower[j], method.x[j], method.multipliers[j]) < 1e-9
             np.testing.assert_allclose(method.x[j], careful.x[j], rtol=1e-8, atol=1e-9 * np.abs(careful.x[j]).max())
@@ -70,7 +69,7 @@ def test_what_is_known_without_solving():
     rows[1, 2] = 0.0
     rows[2, 1, 4] = np.nan
     rows[3, 0] = 1e-150
-    for found in (*(solved_by(door, rows, lower) for door in QUICK), solved_carefully(rows, lower)):
+    for found in (*(solved_by(quick, rows, lower) for quick in QUICK), solved_carefully(rows, lower)):
         assert found.outcome.tolist() == [TRIVIAL, INFEASIBLE, OUT_OF_RANGE, OUT_OF_RANGE]
     assert found.multipliers[1].tolist() == [0.0, 0.0, 1.0]
 
@@ -78,7 +77,7 @@ def test_what_is_known_without_solving():
 def test_no_rows_and_no_problems():
     for shape in ((0, 4, 5), (2, 0, 5)):
         rows, lower = np.zeros(shape), np.zeros(shape[:2])
-        for found in (*(solved_by(door, rows, lower) for door in QUICK), solved_carefully(rows, lower)):
+        for found in (*(solved_by(quick, rows, lower) for quick in QUICK), solved_carefully(rows, lower)):
             assert (found.outcome == TRIVIAL).all()
 
 

@@ -16,6 +16,7 @@ import pytest
 import marginlens as ml
 from marginlens import core
 from marginlens.core import build
+from marginlens.svm.solvers.least_distance import BY_DUAL_ACTIVE_SET
 
 DIGESTS = Path(__file__).with_name("same_bits.json")
 SHAPES = {  # (n_inputs, n_tokens, d): problems and steps
@@ -67,9 +68,8 @@ def last_iterates(n_rows, d, count):
     rows += np.linspace(0, 1.0, count).round(3)[:, None, None]  # the first problems are infeasible, the last are not
     x, multipliers = np.empty((count, d)), np.empty((count, n_rows))
     active, outcome = np.empty((count, n_rows), dtype=bool), np.empty(count, dtype=np.int64)
-    core.solve_by_dual_active_set(
-        0, count, np.arange(count), rows, np.ones((count, n_rows)), x, multipliers, active, outcome
-    )
+    solved = (x, multipliers, active, outcome)
+    core.solve_margins(0, count, np.arange(count), BY_DUAL_ACTIVE_SET, rows, np.ones((count, n_rows)), *solved)
     assert 0 < np.count_nonzero(outcome) < count
     return x
 

@@ -24,7 +24,7 @@ FILE = build.FOLDER.parent / "lab" / "core.wasm"
 SECTION = b"marginlens"
 FUNCTIONS = {  # that the page calls, by the file of abi/ that has them
     "attention": ["descend_attention"],
-    "margins": ["solve_by_gram_matrix", "solve_by_block_pivots", "solve_by_dual_active_set"],
+    "margins": ["solve_margins"],
     "norms": ["descend_matrices", "singular_triplets"],
     "lab": ["measure_attention", "descend_in_plane", "descend_one_hot"],
     "next_tokens": ["descend_jointly"],

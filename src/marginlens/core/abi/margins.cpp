@@ -6,125 +6,62 @@
 #include "../margin/simplex.h"
 #include "abi.h"
 
-// Where the results of a batch are written: x, multipliers or Farkas vectors, active rows, and an outcome of margin_problem.h.
-struct Solved {
-    double *x, *multipliers;
-    bool *active;
-    int64_t *outcome;
+enum MarginMethod : int64_t { BY_GRAM_MATRIX = 0, BY_BLOCK_PIVOTS = 1, BY_DUAL_ACTIVE_SET = 2 };
 
-    Candidate candidate(const MarginProblem &problem, int64_t j, double *slack) const {
-        return {x + j * problem.d, multipliers + j * problem.m, slack};
+// What the last method finds of a problem that `prepare` leaves open; `unit` is room for its rows of norm one, of which `set` is.
+static Outcome let_rows_enter(const MarginProblem &problem, const Candidate &candidate, DualActiveSet &set, double *unit) {
+    for (int64_t r = 0; r < problem.m; r++) {
+        const double factor = problem.row_norms[r] > 0.0 ? 1.0 / problem.row_norms[r] : 0.0;
+        for (int64_t i = r * problem.d; i < (r + 1) * problem.d; i++) unit[i] = problem.A[i] * factor;
     }
-    void write(const MarginProblem &problem, const Candidate &candidate, int64_t j, double scale, Outcome found) const {
-        outcome[j] = found;
-        write_solution(problem, candidate, scale, found, active + j * problem.m);
-    }
-};
-
-// Problems first … last - 1 through the Gram matrix of all their rows: for few rows, or rows much wider than many.
-DOOR solve_by_gram_matrix(
-    int64_t first,               // in 0..last
-    int64_t last,                // in 0..batch
-    const double *rows,          // (batch, n_rows, d)
-    const double *lower,         // (batch, n_rows)
-    double *x,                   // (batch, d)
-    double *multipliers,         // (batch, n_rows)
-    bool *active,                // (batch, n_rows)
-    int64_t *outcome,            // (batch)
-    int64_t batch, int64_t n_rows, int64_t d) {
-    const int64_t m = n_rows;
-    Room room;
-    MarginProblem problem{rows, room.doubles(m), room.doubles(m), m, d};
-    double *slack = room.doubles(m);
-    const GramSet set(room, m);
-    if (room.failed) return OUT_OF_MEMORY;
-    const Solved solved{x, multipliers, active, outcome};
-    for (int64_t j = first; j < last; j++) {
-        problem.A = rows + j * m * d;
-        const Candidate candidate = solved.candidate(problem, j, slack);
-        gram(problem.A, d, nullptr, m, 0, set.G, m);
-        for (int64_t r = 0; r < m; r++) problem.row_norms[r] = set.G[r * m + r];
-        double scale;
-        Outcome found = prepare(problem, lower + j * m, candidate, &scale);
-        if (found == UNVERIFIED && gram_active_set(problem, set, d >= 2 * m, candidate)) found = fast_path_outcome(problem, candidate);
-        solved.write(problem, candidate, j, scale, found);
-    }
-    return 0;
+    const Outcome reached = set.solve(candidate.x, candidate.multipliers);
+    if (reached == OPTIMAL) return verified_outcome(problem, candidate, set.residual);
+    if (reached == INFEASIBLE && farkas_residual(problem, candidate.multipliers, set.slack, set.residual) <= FARKAS_RTOL) return INFEASIBLE;
+    evaluate_slack(problem, candidate);
+    return UNVERIFIED;
 }
 
-// Problems first … last - 1 through a guess of the active rows and block pivots: for many rows.
-DOOR solve_by_block_pivots(
-    int64_t first,               // in 0..last
-    int64_t last,                // in 0..batch
-    const double *rows,          // (batch, n_rows, d)
-    const double *lower,         // (batch, n_rows)
-    double *x,                   // (batch, d)
-    double *multipliers,         // (batch, n_rows)
-    bool *active,                // (batch, n_rows)
-    int64_t *outcome,            // (batch)
-    int64_t batch, int64_t n_rows, int64_t d) {
-    const int64_t m = n_rows;
-    Room room;
-    MarginProblem problem{rows, room.doubles(m), room.doubles(m), m, d};
-    double *slack = room.doubles(m);
-    const PivotRoom work(room, m, d);
-    if (room.failed) return OUT_OF_MEMORY;
-    const Solved solved{x, multipliers, active, outcome};
-    for (int64_t j = first; j < last; j++) {
-        problem.A = rows + j * m * d;
-        const Candidate candidate = solved.candidate(problem, j, slack);
-        squared_row_norms(problem.A, m, d, problem.row_norms);
-        double scale;
-        Outcome found = prepare(problem, lower + j * m, candidate, &scale);
-        if (found == UNVERIFIED) {
-            guess_active_rows(problem, work);
-            if (block_pivoting(problem, work, candidate)) found = fast_path_outcome(problem, candidate);
-        }
-        solved.write(problem, candidate, j, scale, found);
-    }
-    return 0;
-}
-
-// The problems at places first … last - 1 of a list: rows enter one by one, and infeasibility is proved.
-DOOR solve_by_dual_active_set(
+// The problems at places first … last - 1 of a list by one method: the Gram matrix of all rows, for few rows, or rows much wider than many; a
+// guess of the active rows and block pivots, for many rows; or rows that enter one by one, which proves infeasibility too.
+DOOR solve_margins(
     int64_t first,               // in 0..last
     int64_t last,                // in 0..n_listed
     const int64_t *listed,       // (n_listed) in 0..batch-1
+    int64_t method,              // in 0..2
     const double *rows,          // (batch, n_rows, d)
     const double *lower,         // (batch, n_rows)
     double *x,                   // (batch, d)
-    double *multipliers,         // (batch, n_rows)
+    double *multipliers,         // (batch, n_rows), or Farkas vectors
     bool *active,                // (batch, n_rows)
-    int64_t *outcome,            // (batch)
+    int64_t *outcome,            // (batch) of margin_problem.h
     int64_t n_listed, int64_t batch, int64_t n_rows, int64_t d) {
-    const int64_t m = n_rows;
+    const int64_t m = n_rows, by_gram = method == BY_GRAM_MATRIX ? m : 0, by_pivots = method == BY_BLOCK_PIVOTS ? m : 0;
+    const int64_t by_entering = method == BY_DUAL_ACTIVE_SET ? m : 0;
     Room room;
     MarginProblem problem{rows, room.doubles(m), room.doubles(m), m, d};
-    double *slack = room.doubles(m), *unit = room.doubles(m * d);
-    DualActiveSet set(room, unit, problem.lower, m, d);
+    double *slack = room.doubles(m), *unit = room.doubles(by_entering * d);
+    const GramSet gram_set(room, by_gram);
+    const PivotRoom pivots(room, by_pivots, d);
+    DualActiveSet entering(room, unit, problem.lower, by_entering, d);
     if (room.failed) return OUT_OF_MEMORY;
-    const Solved solved{x, multipliers, active, outcome};
     for (int64_t place = first; place < last; place++) {
         const int64_t j = listed[place];
         problem.A = rows + j * m * d;
-        const Candidate candidate = solved.candidate(problem, j, slack);
-        squared_row_norms(problem.A, m, d, problem.row_norms);
+        const Candidate candidate{x + j * d, multipliers + j * m, slack};
+        if (by_gram) gram(problem.A, d, nullptr, m, 0, gram_set.G, m);
+        for (int64_t r = 0; r < by_gram; r++) problem.row_norms[r] = gram_set.G[r * m + r];
+        if (!by_gram) squared_row_norms(problem.A, m, d, problem.row_norms);
         double scale;
         Outcome found = prepare(problem, lower + j * m, candidate, &scale);
         if (found == UNVERIFIED) {
-            for (int64_t r = 0; r < m; r++) {
-                const double factor = problem.row_norms[r] > 0.0 ? 1.0 / problem.row_norms[r] : 0.0;
-                for (int64_t i = r * d; i < (r + 1) * d; i++) unit[i] = problem.A[i] * factor;
-            }
-            const Outcome reached = set.solve(candidate.x, candidate.multipliers);
-            if (reached == OPTIMAL)
-                found = verified_outcome(problem, candidate, set.residual);
-            else if (reached == INFEASIBLE && farkas_residual(problem, candidate.multipliers, set.slack, set.residual) <= FARKAS_RTOL)
-                found = INFEASIBLE;
-            else
-                evaluate_slack(problem, candidate);
+            if (by_pivots) guess_active_rows(problem, pivots);
+            const bool reached = by_gram ? gram_active_set(problem, gram_set, d >= 2 * m, candidate)
+                                         : by_pivots && block_pivoting(problem, pivots, candidate);
+            if (reached) found = fast_path_outcome(problem, candidate);
+            if (by_entering) found = let_rows_enter(problem, candidate, entering, unit);
         }
-        solved.write(problem, candidate, j, scale, found);
+        outcome[j] = found;
+        write_solution(problem, candidate, scale, found, active + j * m);
     }
     return 0;
 }

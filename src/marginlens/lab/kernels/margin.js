@@ -9,6 +9,7 @@ export const TRIVIAL = "TRIVIAL";
 export const INACCURATE = "INACCURATE";
 
 const STATUSES = [OPTIMAL, INFEASIBLE, TRIVIAL]; // by the core's outcomes; what others say is looked at here
+const [BY_GRAM_MATRIX, BY_BLOCK_PIVOTS, BY_DUAL_ACTIVE_SET] = [0, 1, 2]; // the core's methods
 const UNVERIFIED = 3;
 const NEEDS_RECHECK = 5;
 const MAX_GRAM_ROWS = 64; // up to so many, the Gram matrix of all rows is worth its cost
@@ -24,9 +25,11 @@ export function leastDistances(A, b, count, m, d) {
   const outcome = new Int32Array(count);
   const solved = { x: new Float64Array(count * d), multipliers: new Float64Array(count * m), active: new Uint8Array(count * m), outcome };
   const given = { first: 0, rows: A, lower: b, ...solved, batch: count, n_rows: m, d };
-  callCore(m <= MAX_GRAM_ROWS || 2 * m <= d ? "solve_by_gram_matrix" : "solve_by_block_pivots", { ...given, last: count });
-  const listed = Array.from(outcome.keys()).filter((j) => outcome[j] === UNVERIFIED);
-  if (listed.length > 0) callCore("solve_by_dual_active_set", { ...given, last: listed.length, listed, n_listed: listed.length });
+  const solve = (listed, method) => callCore("solve_margins", { ...given, last: listed.length, listed, method, n_listed: listed.length });
+  const all = Array.from(outcome.keys());
+  solve(all, m <= MAX_GRAM_ROWS || 2 * m <= d ? BY_GRAM_MATRIX : BY_BLOCK_PIVOTS);
+  const unverified = all.filter((j) => outcome[j] === UNVERIFIED);
+  if (unverified.length > 0) solve(unverified, BY_DUAL_ACTIVE_SET);
   return Array.from(outcome, (code, j) => {
     const part = (values, size) => values.subarray(j * size, (j + 1) * size);
     const isInfeasible = STATUSES[code] === INFEASIBLE;

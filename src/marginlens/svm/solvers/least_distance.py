@@ -27,6 +27,7 @@ from marginlens.svm.solvers.batch import (
 from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
+BY_GRAM_MATRIX, BY_BLOCK_PIVOTS, BY_DUAL_ACTIVE_SET = range(3)  # the compiled methods
 MAX_GRAM_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its cost at any width
 _RANK_ROUNDOFFS = 64  # singular values, and parts of a row outside a span, below so many roundoffs count as zero
 _MAX_EXACT_REFINEMENTS = 60
@@ -112,11 +113,11 @@ def _solve_batch(batch: Batch, argument: str) -> Solved:
     n_problems, n_rows, d = batch.rows.shape
     solved = Solved.empty(n_problems, n_rows, d)
     few = n_rows <= MAX_GRAM_ROWS or 2 * n_rows <= d
-    quick = core.solve_by_gram_matrix if few else core.solve_by_block_pivots
-    over_problems(quick, n_problems, *batch, *solved)
+    quick = BY_GRAM_MATRIX if few else BY_BLOCK_PIVOTS
+    over_problems(core.solve_margins, n_problems, np.arange(n_problems), quick, *batch, *solved)
     unverified = np.flatnonzero(solved.outcome == UNVERIFIED)
     if len(unverified):
-        over_problems(core.solve_by_dual_active_set, len(unverified), unverified, *batch, *solved)
+        over_problems(core.solve_margins, len(unverified), unverified, BY_DUAL_ACTIVE_SET, *batch, *solved)
     if solved.outcome.max() <= UNVERIFIED:
         return solved
     if (solved.outcome == OUT_OF_RANGE).any():
