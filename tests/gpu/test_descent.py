@@ -96,6 +96,20 @@ def test_far_out_the_steps_are_exact():
     assert_same_runs(run, expected)
 
 
+def test_far_out_tokens_that_tie_with_the_selected_one_still_count():
+    """Others are so far behind that a token with the score of the selected one, beside it, has a weight e^1000 times theirs, times zero."""
+    rng = np.random.default_rng(11)
+    keys, scores = rng.standard_normal((4, 4, 6, 30)), rng.standard_normal((4, 4, 6))
+    keys[:, :, 1] = keys[:, :, 0] + 1e-3 * rng.standard_normal((4, 4, 30))
+    scores[:, :, :2] = scores.max(axis=-1, keepdims=True) + 1.0
+    data, head = scored_tokens(keys, scores)
+    begun = ml.descend(data, head, n_steps=100)
+    start = begun.final * (3e3 / begun.norm[:, None])
+    run, expected = (ml.descend(data, head, start=start, n_steps=60, device=device) for device in ("cuda", "cpu"))
+    moved = np.linalg.norm(expected.final - start, axis=-1)
+    assert np.all(np.linalg.norm(run.final - expected.final, axis=-1) <= 1e-7 * moved)
+
+
 def test_scores_far_from_one_take_the_logarithmic_weights():
     rng = np.random.default_rng(7)
     keys, scores = rng.standard_normal((3, 4, 6, 20)), 600.0 * rng.standard_normal((3, 4, 6))

@@ -73,10 +73,10 @@ def test_lanes_of_a_warp_on_the_cpu(tmp_path, monkeypatch):
 
     code = """
     #include "warp.h"
-    KERNEL lanes_at_work(int64 n_problems, const double *x, double *out) {
+    KERNEL lanes_at_work(int64_t n_problems, const double *x, double *out) {
         double *memory = warp_memory(LANES);
         const lanes<int> lane = lane_number();
-        for (int64 j = warp_of_grid(); j < n_problems; j += warps_of_grid()) {
+        for (int64_t j = warp_of_grid(); j < n_problems; j += warps_of_grid()) {
             lanes<double> v = load(x + 32 * j, lane);
             store(memory, lane, v);
             warp_sync();
@@ -89,8 +89,9 @@ def test_lanes_of_a_warp_on_the_cpu(tmp_path, monkeypatch):
         }
     }
     """
-    texts = {"lanes.cu": "\n".join(line.strip() for line in code.splitlines()), "warp.h": source_text("warp.h")}
-    monkeypatch.setattr(device, "_file_text", texts.__getitem__)
+    kernel = "\n".join(line.strip() for line in code.splitlines())
+    file_text = device._file_text
+    monkeypatch.setattr(device, "_file_text", lambda path: kernel if path == "gpu/source/lanes.cu" else file_text(path))
     x = np.random.default_rng(0).integers(0, 5, (3, 32)).astype(float)
     out = np.full((3, 32), -1.0)
     TwinDevice().kernel("lanes.cu", "lanes_at_work", {})(3, x, out)

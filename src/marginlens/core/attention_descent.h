@@ -9,8 +9,6 @@
 #include "room.h"
 #include "steps.h"
 
-constexpr double EXTREME_KEY = 1e60;  // keys beyond, or whose inverses are, are rescaled: no product of two keys and a weight leaves the range
-
 constexpr int64_t SMALL_PROBLEM = 48;  // places up to which two problems at once are faster than one after the other
 
 // One problem: keys (n_inputs, n_tokens, d), scores (n_inputs, n_tokens) and lengths (n_inputs,).
@@ -43,7 +41,7 @@ struct AttentionRoom {
     }
 };
 
-// The power of two next to the largest entry of extreme keys; 1 for others, and where scaling would round start or step.
+// The power of two next to the largest entry of extreme keys, by which they are rescaled; 1 for others, and where scaling would round start or step.
 static inline double key_unit(const double *columns, int64_t n_entries, const double *start, int64_t d, double step) {
     const double size = largest_modulus(columns, n_entries);
     if (size == 0.0 || !is_finite(size) || (1.0 / EXTREME_KEY < size && size < EXTREME_KEY)) return 1.0;
@@ -93,7 +91,7 @@ struct AttentionDescent {
     CORE_MEMBER double gradient_length() const {
         double size = 0.0;
         const double square = in_keys ? square_of(room->gradient, problem.d) : dot_and_size(room->w, room->h, m, &size);
-        if (square > 1e-6 * size && 1e-280 < square && square < 1e280) return square_root(square);
+        if (square > CANCELLED_SHARE * size && 1e-280 < square && square < 1e280) return square_root(square);
         return rule.normalized || !(square > 0.0) ? norm_of_combination() : 1.0;  // the Gram matrix has cancelled
     }
 

@@ -4,16 +4,15 @@
 // powers of two beyond it. exp and log are within 1.1 units in the last place, subnormal numbers included; zero, infinities and nan are as
 // in NumPy. log1p, expm1 and tanh are within 4 units, pow where it is between 1e-100 and 1e100 too.
 #pragma once
+#include "arithmetic.h"
+#ifndef __CUDACC__
 #include "lanes.h"
+#endif
 
 constexpr double LOG2_E = 1.4426950408889634;
 constexpr double LN2_HIGH = 6.93147180369123816490e-01, LN2_LOW = 1.90821492927058770002e-10;  // LN2_HIGH times any exponent is exact
 constexpr double ROUNDING = 6755399441055744.0;  // 1.5 · 2^52: a number plus this is a whole number, which stands in the last bits
 constexpr double SCALING = ROUNDING + 1023.0;    // the same, with the bias of exponents
-
-CORE Lanes constant(Lanes, double x) { return spread(x); }
-CORE Eight constant(Eight, double x) { return twice(spread(x)); }
-CORE double constant(double, double x) { return x; }
 
 // e^(x - k log 2) where k is the whole number next to x / log 2: a polynomial, whose short sums do not wait for each other.
 template <class T>
@@ -83,6 +82,7 @@ CORE T log(T x) {
     return where_greater(constant(x, INF), x, where_greater(x, zero, y, beside), x);
 }
 
+#ifndef __CUDACC__  // which has functions of these names
 // log(1 + x): what 1 + x loses to rounding is made good by the ratio of x to what is left of it.
 CORE double log1p(double x) {
     const double u = 1.0 + x;
@@ -100,6 +100,7 @@ CORE double tanh(double x) {
     const double y = expm1(-2.0 * modulus(x));  // in (-1, 0]
     return with_sign(-y / (2.0 + y), x);
 }
+#endif
 
 // The first 26 bits of a number, so that the product of two such is exact.
 template <class T>

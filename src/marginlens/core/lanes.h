@@ -3,11 +3,7 @@
 // What happens in one lane never depends on the others, and sums over lanes are added in one fixed order. So a loop gives the same bits on
 // every processor, whatever the width of its registers: products are never fused with sums (-ffp-contract=off).
 #pragma once
-#include <stdint.h>
-
-#define CORE static inline __attribute__((always_inline))
-#define CORE_MEMBER inline __attribute__((always_inline))
-#define OUTLINED static __attribute__((noinline, unused))  // one copy for all callers in a file, which compiles sooner
+#include "arithmetic.h"
 
 typedef double Lanes __attribute__((vector_size(32)));
 typedef int64_t WholeLanes __attribute__((vector_size(32)));
@@ -26,11 +22,8 @@ CORE Lanes load(const double *x, int64_t k) {
 
 CORE void store(double *x, int64_t k, Lanes y) { __builtin_memcpy(x + k, &y, sizeof y); }
 
-CORE void copy(const double *x, int64_t n, double *out) { __builtin_memcpy(out, x, n * sizeof(double)); }
-
 // `yes` where x > y, `no` elsewhere.
 CORE Lanes where_greater(Lanes x, Lanes y, Lanes yes, Lanes no) { return x > y ? yes : no; }
-CORE double where_greater(double x, double y, double yes, double no) { return x > y ? yes : no; }
 
 CORE Lanes where_equal(Lanes x, Lanes y, Lanes yes, Lanes no) { return x == y ? yes : no; }
 
@@ -42,12 +35,7 @@ CORE Lanes smaller(Lanes x, Lanes y) { return __builtin_ia32_minpd256(x, y); }
 CORE Lanes larger(Lanes x, Lanes y) { return x > y ? x : y; }
 CORE Lanes smaller(Lanes x, Lanes y) { return x < y ? x : y; }
 #endif
-CORE double larger(double x, double y) { return x > y ? x : y; }
-CORE double smaller(double x, double y) { return x < y ? x : y; }
-CORE int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
-CORE int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
-CORE double modulus(double x) { return __builtin_fabs(x); }
 CORE Lanes modulus(Lanes x) {
     const int64_t mask = INT64_MAX;
     return (Lanes)((WholeLanes)x & WholeLanes{mask, mask, mask, mask});
@@ -55,19 +43,8 @@ CORE Lanes modulus(Lanes x) {
 
 // The double whose biased exponent is in the last bits of x.
 CORE Lanes power_of_two(Lanes x) { return (Lanes)((WholeLanes)x << 52); }
-CORE uint64_t bits_of(double x) {
-    uint64_t bits;
-    __builtin_memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-CORE double double_of(uint64_t bits) {
-    double x;
-    __builtin_memcpy(&x, &bits, sizeof x);
-    return x;
-}
 CORE BitLanes bits_of(Lanes x) { return (BitLanes)x; }
 CORE Lanes double_of(BitLanes bits) { return (Lanes)bits; }
-CORE double power_of_two(double x) { return double_of(bits_of(x) << 52); }
 
 #if defined(__clang__) || __GNUC__ >= 12
 #define CHOOSE __builtin_shufflevector  // entries of two vectors, by their numbers
@@ -155,9 +132,5 @@ CORE Eight twice(Lanes x) { return join(x, x); }
 CORE Lanes sum_of_halves(Eight x) { return low_half(x) + high_half(x); }
 CORE Eight smaller(Eight x, Eight y) { return where_greater(y, x, x, y); }
 
-constexpr double INF = __builtin_inf(), NOT_A_NUMBER = __builtin_nan("");
-constexpr double EPS = 2.220446049250313e-16;  // spacing of doubles at one
-
-CORE double square_root(double x) { return __builtin_sqrt(x); }  // exact by IEEE, so the same everywhere
-CORE bool is_finite(double x) { return x - x == 0.0; }
-CORE double with_sign(double size, double x) { return __builtin_copysign(size, x); }
+CORE Lanes constant(Lanes, double x) { return spread(x); }
+CORE Eight constant(Eight, double x) { return twice(spread(x)); }

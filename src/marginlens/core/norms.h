@@ -4,10 +4,9 @@
 #pragma once
 #include "exponential.h"
 #include "places.h"
+#include "steps.h"
 
 enum Norm : int64_t { LARGEST_ENTRY = 0, EUCLIDEAN = 1, SIGN = 2, POWER = 3, SPECTRAL = 10, NUCLEAR = 11, MAX_ROW = 12 };
-
-constexpr double TIE_RTOL = 1e-12;  // of the largest modulus: entries this close to it are as large, whichever way sums were rounded
 
 // out = x^exponent, n entries that are not below zero.
 static inline void powers(const double *x, int64_t n, double exponent, double *out) {

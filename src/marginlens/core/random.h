@@ -1,11 +1,15 @@
 // Random numbers by counter: Philox4x32-10, and two normals of each of its blocks by Box and Muller's method.
 //
-// Additions, multiplications, divisions and square roots alone, none of them fused, and sums in a fixed order: the bits are those of
-// gpu/source/random.cu and of results that were saved.
+// Additions, multiplications, divisions and square roots alone, none of them fused, and sums in a fixed order: the bits are the same on
+// CPUs and GPUs, and those of results that were saved.
 #pragma once
-#include "linear_algebra.h"
+#include "arithmetic.h"
 
-constexpr int64_t BLOCKS_AT_ONCE = 1024;  // that are made together and stay in the first cache
+#ifdef __CUDACC__
+typedef uint32_t Word;
+#else
+typedef uint64_t Word;  // whose upper half is zero, so that words and their products have lanes of one width
+#endif
 
 struct Stream {  // of one problem
     uint64_t seed, problem, cell;
@@ -14,11 +18,10 @@ struct Stream {  // of one problem
 // Words 0 and 1, and words 2 and 3, of a block, as two numbers with the first word below.
 CORE void philox(Stream s, uint64_t block, uint64_t &low, uint64_t &high) {
     const uint64_t lower = 0xFFFFFFFF;
-    uint64_t c0 = block & lower, c1 = s.problem & lower, c2 = s.problem >> 32, c3 = s.cell & lower;
-    uint64_t k0 = s.seed & lower, k1 = s.seed >> 32;
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; round++) {
-        const uint64_t product_0 = 0xD2511F53 * c0, product_1 = 0xCD9E8D57 * c2;
+    Word c0 = block & lower, c1 = s.problem & lower, c2 = s.problem >> 32, c3 = s.cell & lower;
+    Word k0 = s.seed & lower, k1 = s.seed >> 32;
+    UNROLLED for (int round = 0; round < 10; round++) {
+        const uint64_t product_0 = (uint64_t)0xD2511F53 * c0, product_1 = (uint64_t)0xCD9E8D57 * c2;
         c0 = (product_1 >> 32) ^ c1 ^ k0;
         c2 = (product_0 >> 32) ^ c3 ^ k1;
         c1 = product_1 & lower;
@@ -26,16 +29,15 @@ CORE void philox(Stream s, uint64_t block, uint64_t &low, uint64_t &high) {
         k0 = (k0 + 0x9E3779B9) & lower;
         k1 = (k1 + 0xBB67AE85) & lower;
     }
-    low = c0 | c1 << 32;
-    high = c2 | c3 << 32;
+    low = c0 | (uint64_t)c1 << 32;
+    high = c2 | (uint64_t)c3 << 32;
 }
 
 // c[0] + q (c[1] + q (c[2] + …)).
 template <int n>
 CORE double power_series(const double (&c)[n], double q) {
     double sum = c[n - 1];
-#pragma GCC unroll 16
-    for (int k = n - 2; k >= 0; k--) sum = c[k] + q * sum;
+    UNROLLED for (int k = n - 2; k >= 0; k--) sum = c[k] + q * sum;
     return sum;
 }
 
@@ -66,75 +68,23 @@ CORE void unit_vector(uint64_t word, double &x, double &y) {
     y = double_of(bits_of(is_odd ? cosine : sine) ^ (quadrant << 62 & sign));
 }
 
-struct NormalBlocks {  // room for blocks that are made together
-    uint64_t *low, *high;
-    double *even, *odd;
-};
-
-// The normals of blocks first … first + n - 1.
-static inline void fill_blocks(Stream s, uint64_t first, int64_t n, NormalBlocks room) {
-    uint64_t *__restrict low = room.low, *__restrict high = room.high;
-    double *__restrict even = room.even, *__restrict odd = room.odd;
-    for (int64_t b = 0; b < n; b++) philox(s, first + (uint64_t)b, low[b], high[b]);
-    for (int64_t b = 0; b < n; b++) {
-        double x, y;
-        unit_vector(high[b], x, y);
-        const double radius = normal_radius(low[b]);
-        even[b] = radius * x;
-        odd[b] = radius * y;
-    }
+// The two normals of a block.
+CORE void block_normals(Stream s, uint64_t block, double &even, double &odd) {
+    uint64_t low, high;
+    philox(s, block, low, high);
+    unit_vector(high, even, odd);
+    const double radius = normal_radius(low);
+    even *= radius, odd *= radius;
 }
 
-// Σ x² as eight sums, each over every eighth coordinate, added in pairs four, two and one apart.
-CORE double squared_norm_by_eights(const double *x, int64_t d) {
-    Eight sums = twice(spread(0.0));
-    int64_t k = 0;
-    for (; k + 8 <= d; k += 8) sums += load_8(x, k) * load_8(x, k);
-    double rest[8] = {};
-    for (int64_t left = k; left < d; left++) rest[left - k] = x[left];
-    sums += load_8(rest, 0) * load_8(rest, 0);
-    const Lanes four = sum_of_halves(sums);
-    return (four[0] + four[2]) + (four[1] + four[3]);
+// Label i of a problem, ±1: bit i mod 32 of word (i div 32) mod 4 of block i div 128 from `first_block` on.
+CORE double label(Stream s, uint64_t first_block, int64_t i) {
+    uint64_t low, high;
+    philox(s, first_block + (uint64_t)(i / 128), low, high);
+    return (i % 128 < 64 ? low : high) >> (i % 64) & 1 ? 1.0 : -1.0;
 }
 
-// Fill rows (n_rows, d) of a problem with normals, each row from a new block on; at most `at_once` rows together.
-static inline void fill_normals(
-    Stream s, uint64_t first_block, bool on_sphere, int64_t n_rows, int64_t d, int64_t at_once, NormalBlocks room, double *rows) {
-    const int64_t n_blocks = (d + 1) / 2;
-    for (int64_t r = 0; r < n_rows; r++) {
-        const int64_t begin = r % at_once * n_blocks;
-        if (!begin) fill_blocks(s, first_block + (uint64_t)(r * n_blocks), smaller(at_once, n_rows - r) * n_blocks, room);
-        double *row = rows + r * d;
-        const double *__restrict even = room.even + begin, *__restrict odd = room.odd + begin;
-        for (int64_t b = 0; b < d / 2; b++) row[2 * b] = even[b], row[2 * b + 1] = odd[b];
-        if (d % 2) row[d - 1] = even[n_blocks - 1];
-        if (!on_sphere) continue;
-        const double factor = 1.0 / square_root(squared_norm_by_eights(row, d));
-        for (int64_t k = 0; k < d; k++) row[k] *= factor;
-    }
-}
-
-// Labels ±1: label i is bit i mod 32 of word (i div 32) mod 4 of block i div 128 from `first_block` on.
-static inline void fill_labels(Stream s, uint64_t first_block, int64_t n_inputs, double *y) {
-    uint64_t low = 0, high = 0;
-    for (int64_t i = 0; i < n_inputs; i++) {
-        if (i % 128 == 0) philox(s, first_block + (uint64_t)(i / 128), low, high);
-        y[i] = (i % 128 < 64 ? low : high) >> (i % 64) & 1 ? 1.0 : -1.0;
-    }
-}
-
-// k = W x, summed over coordinates in their order; W is given by its transpose.
-static inline void fill_key(const double *W_transposed, int64_t d, const double *x, double *key) {
-    for (int64_t k = 0; k < d; k++) key[k] = 0.0;
-    int64_t c = 0;
-    for (; c + 4 <= d; c += 4) {
-        const double *rows = W_transposed + c * d;
-        add_rows(rows, rows + d, rows + 2 * d, rows + 3 * d, x + c, d, key);
-    }
-    for (; c < d; c++)
-        for (int64_t k = 0; k < d; k++) key[k] += x[c] * W_transposed[c * d + k];
-}
-
+#ifndef __CUDACC__
 // ---- NumPy's own generator, for loops that draw as they go
 
 // PCG64 as in numpy.random: a state of 128 bits, given as its upper and lower word and those of the increment.
@@ -155,3 +105,4 @@ class Pcg64 {
         return (double)((mixed >> turn | mixed << (-turn & 63)) >> 11) * 0x1p-53;
     }
 };
+#endif

@@ -34,7 +34,8 @@ _TYPES = {
     "uint8_t": np.uint8,
     "bool": np.bool_,
 }
-_FUNCTION = re.compile(r"^DOOR (\w+)\((.*?)\) \{$", re.DOTALL | re.MULTILINE)
+_FUNCTION = re.compile(r"^DOOR (IN_PRECISION\()?(\w+)\)?\((.*?)\) \{$", re.DOTALL | re.MULTILINE)
+_PRECISIONS = {"_float32": "float", "_float64": "double"}  # of functions IN_PRECISION, whose names end so
 _PARAMETER = re.compile(r"(const )?(\w+) (\*?)(\w+)$")
 _SHAPE, _BOUNDS = re.compile(r"\(([^)]*)\)"), re.compile(r"\bin (\S*)\.\.(\S*)")
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
@@ -191,8 +192,10 @@ def core_functions() -> dict[str, CoreFunction]:
     """All functions that the core declares, by name."""
     found = {}
     for file in sorted((FOLDER / "abi").glob("*.cpp")):
-        for name, declared in _FUNCTION.findall(file.read_text(encoding="utf-8")):
-            found[name] = CoreFunction(name, tuple(_parameters(declared)))
+        for in_precision, stem, declared in _FUNCTION.findall(file.read_text(encoding="utf-8")):
+            for ending, real in _PRECISIONS.items() if in_precision else [("", "")]:
+                name = stem + ending
+                found[name] = CoreFunction(name, tuple(_parameters(declared.replace("Real", real))))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -18,7 +19,8 @@ EXPECTED = "'cpu', 'cuda', or 'cuda:1' for the device of that number"
 MEMORY_SHARE = 0.8  # of the free memory that one part of a batch may take
 STATIC_SHARED_BYTES = 48 * 1024  # of shared memory that a block may take without asking
 RESERVED_SHARED_BYTES = 1024  # of shared memory that CUDA takes for each block
-_INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([\w./]+)"$', re.MULTILINE)
+_EXACT_SOURCES = ("random.cu",)  # compiled without fusing products with sums, so that their bits are those of the CPU
 _NAME = re.compile(r"cuda(?::(\d+))?")
 
 
@@ -119,20 +121,28 @@ def import_cupy() -> Any:
 
 
 def source_text(name: str) -> str:
-    """The text of a file of marginlens/gpu/source with the files that it includes put in, each once."""
+    """The text of a file of marginlens/gpu/source with the files that it includes put in, those of marginlens/core too, each once."""
     included: set[str] = set()
 
-    def text(file: str) -> str:
-        if file in included:
+    def text(path: str) -> str:
+        if path in included:
             return ""
-        included.add(file)
-        return _INCLUDE.sub(lambda match: text(match[1]), _file_text(file).replace("#pragma once\n", ""))
+        included.add(path)
+        folder = posixpath.dirname(path)
+        code = _file_text(path).replace("#pragma once\n", "")
+        return _INCLUDE.sub(lambda match: text(posixpath.normpath(posixpath.join(folder, match[1]))), code)
 
-    return text(name)
+    return text(f"gpu/source/{name}")
 
 
-def _file_text(name: str) -> str:
-    return resources.files("marginlens.gpu").joinpath("source").joinpath(name).read_text(encoding="utf-8")
+def _file_text(path: str) -> str:
+    return resources.files("marginlens").joinpath(path).read_text(encoding="utf-8")
+
+
+def compiler_options(source: str, constants: Mapping[str, Any]) -> tuple[str, ...]:
+    """The options of NVRTC for a file; functions without a mark, as the core's are, are functions of the device."""
+    fused = ("--fmad=false",) if source in _EXACT_SOURCES else ()
+    return ("-std=c++17", "--device-as-default-execution-space", *fused, *definitions(constants))
 
 
 def definitions(constants: Mapping[str, Any]) -> tuple[str, ...]:
@@ -242,7 +252,7 @@ class CudaKernel:
     ) -> None:
         defined = {**constants, "WARPS_PER_BLOCK": layout.warps_per_block}
         module = device.xp.RawModule(
-            code=source_text(source), options=("-std=c++17", *definitions(defined)), backend="nvrtc"
+            code=source_text(source), options=compiler_options(source, defined), backend="nvrtc"
         )
         self.function = module.get_function(function)
         self.device, self.n_threads = device, 32 * layout.warps_per_block

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -66,19 +65,15 @@ def is_solved_by_warps(n_rows: int, d: int) -> bool:
     return 1 <= n_rows <= MAX_ROWS and d <= MAX_COORDINATES
 
 
-def solve_margins(device: Device, problem: Selection, constants: Mapping[str, Any], out: MarginArrays) -> None:
-    """Solve every problem and check it; what is not proved has the outcome UNVERIFIED.
-
-    Args:
-        constants: tolerances and codes of outcomes by the names that they have in att_svm.cu.
-    """
+def solve_margins(device: Device, problem: Selection, out: MarginArrays) -> None:
+    """Solve every problem and check it; what is not proved has the outcome UNVERIFIED."""
     n_problems, n_inputs, n_tokens, d = problem.K.shape
     m = problem.n_rows
     rows_per_lane = -(-m // _LANES)
     leading, coordinates = m | 1, _LANES // rows_per_lane
     doubles = m * leading + coordinates * leading + _LANES * rows_per_lane + m + coordinates
     warps = max(1, min(_WARPS_PER_BLOCK, STATIC_SHARED_BYTES // (8 * doubles)))
-    defined = {**constants, "ROWS_PER_LANE": rows_per_lane, "BLOCKS_PER_SM": _MIN_WARPS_PER_SM // warps}
+    defined = {"ROWS_PER_LANE": rows_per_lane, "BLOCKS_PER_SM": _MIN_WARPS_PER_SM // warps}
     with device.active():
         kernel = device.kernel(_SOURCE, "att_svm", defined, Layout(warps, doubles))
         kernel(n_problems, problem.K, problem.selected, problem.lengths, n_inputs, n_tokens, d, doubles, *out)

@@ -41,7 +41,7 @@ def measure_selections(device: Device, tokens: SelectedTokens, constants: Mappin
     """Measure every problem; without p the last two arrays are not filled.
 
     Args:
-        constants: tolerances and codes of outcomes by the names that they have in selection.cu.
+        constants: tolerances by the names that they have in selection.cu.
     """
     (n_problems, n_inputs, n_tokens, d_key), d_model = tokens.K.shape, tokens.X.shape[-1]
     doubles = 4 * n_inputs * n_tokens + 3 * n_inputs

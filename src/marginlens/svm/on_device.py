@@ -11,48 +11,12 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.errors import reject
 from marginlens.gpu.device import Device, parts, to_host
 from marginlens.gpu.margins import DeviceMargins, MarginArrays, Selection, is_solved_by_warps, solve_margins
-from marginlens.rounding import EPS
 from marginlens.status import Status
 from marginlens.svm.pairs import token_pairs
-from marginlens.svm.solution import ACTIVE_SLACK_RTOL, ROUNDOFF_RTOL, MarginSolution
-from marginlens.svm.solvers.batch import (
-    AMPLIFIED_EPS,
-    COEFFICIENT_RTOL,
-    FARKAS_RTOL,
-    FAST_PATH_RTOL,
-    INFEASIBLE,
-    MAX_SQUARED_NORM,
-    MIN_SQUARED_NORM,
-    OPTIMAL,
-    TRIVIAL,
-    UNVERIFIED,
-    VERIFIED_RTOL,
-    VIOLATION_RTOL,
-)
+from marginlens.svm.solution import MarginSolution
+from marginlens.svm.solvers.batch import INFEASIBLE, UNVERIFIED
 from marginlens.svm.solvers.least_distance import OUTCOME_STATUS, least_distance
 from marginlens.typing import FloatArray, IntArray
-
-MAX_PIVOTS_PER_ROW = 16
-MIN_PIVOT = 1e-8  # of the tableau of unit rows; below it a row counts as dependent on others
-_CONSTANTS: dict[str, Any] = {
-    "EPS": EPS,
-    "FAST_PATH_RTOL": FAST_PATH_RTOL,
-    "VERIFIED_RTOL": VERIFIED_RTOL,
-    "AMPLIFIED_EPS": AMPLIFIED_EPS,
-    "FARKAS_RTOL": FARKAS_RTOL,
-    "MIN_PIVOT": MIN_PIVOT,
-    "VIOLATION_RTOL": VIOLATION_RTOL,
-    "COEFFICIENT_RTOL": COEFFICIENT_RTOL,
-    "ACTIVE_SLACK_RTOL": ACTIVE_SLACK_RTOL,
-    "ROUNDOFF_RTOL": ROUNDOFF_RTOL,
-    "MIN_SQUARED_NORM": MIN_SQUARED_NORM,
-    "MAX_SQUARED_NORM": MAX_SQUARED_NORM,
-    "MAX_PIVOTS_PER_ROW": MAX_PIVOTS_PER_ROW,
-    "OPTIMAL": OPTIMAL,
-    "INFEASIBLE": INFEASIBLE,
-    "TRIVIAL": TRIVIAL,
-    "UNVERIFIED": UNVERIFIED,
-}
 
 
 def solve_on_device(data: TokenDataset, alpha: IntArray, device: Device) -> MarginSolution:
@@ -72,7 +36,7 @@ def solve_on_device(data: TokenDataset, alpha: IntArray, device: Device) -> Marg
             lengths = xp.asarray(np.ascontiguousarray(batch.lengths[first:last])) if is_ragged else None
             K, chosen = (xp.asarray(np.ascontiguousarray(array[first:last])) for array in (batch.K, selected))
             out = MarginArrays.empty(device, last - first, n_rows, data.d_key)
-            solve_margins(device, Selection(K, chosen, lengths), _CONSTANTS, out)
+            solve_margins(device, Selection(K, chosen, lengths), out)
             fetched.append([to_host(array) for array in out])
     arrays = MarginArrays(*(np.concatenate(parts) for parts in zip(*fetched, strict=True)))
     if not data.is_batch:  # one problem has exactly its own pairs
@@ -110,7 +74,7 @@ def solve_device_tokens(data: DeviceTokens, selected: Any) -> DeviceMargins:
         alpha = checked_selection(data, selected)
         out = MarginArrays.empty(device, len(data), n_rows, data.d_key)
         if is_solved_by_warps(n_rows, data.d_key):
-            solve_margins(device, Selection(data.K, alpha, data.lengths), _CONSTANTS, out)
+            solve_margins(device, Selection(data.K, alpha, data.lengths), out)
         else:
             out.outcome[:] = UNVERIFIED
         out.x[out.outcome == INFEASIBLE] = np.nan

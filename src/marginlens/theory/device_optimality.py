@@ -16,7 +16,6 @@ from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.drawing import draw_bars
 from marginlens.svm import att_svm
 from marginlens.svm.on_device import checked_selection
-from marginlens.svm.solvers.batch import OPTIMAL, TRIVIAL
 from marginlens.theory.optimality import NEIGHBOUR_SLACK_RTOL, SCORE_RTOL, SOLVER_SLACK_RTOL, token_optimality
 from marginlens.typing import Axes, IntArray
 
@@ -24,8 +23,6 @@ _CONSTANTS: dict[str, Any] = {
     "SCORE_RTOL": SCORE_RTOL,
     "NEIGHBOUR_SLACK_RTOL": NEIGHBOUR_SLACK_RTOL,
     "SOLVER_SLACK_RTOL": SOLVER_SLACK_RTOL,
-    "OPTIMAL": OPTIMAL,
-    "TRIVIAL": TRIVIAL,
 }
 
 

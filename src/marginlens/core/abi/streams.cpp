@@ -1,6 +1,7 @@
-// Doors: random numbers by counter, edges of priority graphs in streams, distinct tokens, text learner, embeddings.
+// Doors: random numbers by counter, edges of priority graphs in streams, distinct tokens, text learner, slopes of embeddings.
 #include "../embeddings.h"
 #include "../graphs.h"
+#include "../random_rows.h"
 #include "../room.h"
 #include "../text_learner.h"
 #include "abi.h"
@@ -48,7 +49,8 @@ DOOR fill_labels(
     uint64_t first_block,
     double *y,  // (n_problems, n_inputs)
     int64_t n_problems, int64_t n_inputs) {
-    for (int64_t j = 0; j < n_problems; j++) fill_labels({seed, problem + (uint64_t)j, cell}, first_block, n_inputs, y + j * n_inputs);
+    for (int64_t k = 0; k < n_problems * n_inputs; k++)
+        y[k] = label({seed, problem + (uint64_t)(k / n_inputs), cell}, first_block, k % n_inputs);
     return 0;
 }
 
@@ -214,86 +216,6 @@ DOOR add_slopes(
     for (int64_t n = 0; n < n_samples; n++) {
         const int64_t begin = offsets[samples[n]], size = offsets[samples[n] + 1] - begin;
         f[n] = add_slopes(token + begin, count + begin, size, {a, b}, y[n], q, by_a, by_b);
-    }
-    return 0;
-}
-
-// One step of AdamW on rows first … last - 1 of E with the gradient x pᵀ + y vᵀ, and the new rows' products with the new p and v; float32.
-DOOR step_embeddings_float32(
-    int64_t first,           // in 0..last
-    int64_t last,            // in 0..n_tokens
-    float *E,                // (n_tokens, d)
-    float *M,                // (n_tokens, d)
-    float *S,                // (n_tokens, d)
-    const float *x,          // (n_tokens)
-    const float *y,          // (n_tokens)
-    const float *p,          // (d)
-    const float *v,          // (d)
-    const float *new_p,      // (d)
-    const float *new_v,      // (d)
-    const float *constants,  // (7)
-    float *a,                // (n_tokens)
-    float *b,                // (n_tokens)
-    int64_t n_tokens, int64_t d) {
-    const float *c = constants;
-    const AdamW<float> adamw{c[0], c[1], c[2], c[3], c[4], c[5], c[6]};
-    for (int64_t k = first; k < last; k++) step_row<float>({E, M, S, d}, k, {p, v, new_p, new_v}, x[k], y[k], adamw, a[k], b[k]);
-    return 0;
-}
-
-// Eᵀx and Eᵀy over rows of E, each of shares first … last - 1 of the rows into its own sums; float32.
-DOOR sum_embeddings_float32(
-    int64_t first,        // in 0..last
-    int64_t last,         // in 0..n_shares
-    const float *E,       // (n_tokens, d)
-    const int64_t *rows,  // (n_rows) in 0..n_tokens-1
-    const float *x,       // (n_tokens)
-    const float *y,       // (n_tokens)
-    float *sums,          // (n_shares, 2, d)
-    int64_t n_tokens, int64_t d, int64_t n_rows, int64_t n_shares) {
-    for (int64_t share = first; share < last; share++) {
-        const int64_t begin = n_rows * share / n_shares, end = n_rows * (share + 1) / n_shares;
-        sum_rows<float>({E, x, y, d}, rows + begin, end - begin, sums + 2 * share * d, sums + (2 * share + 1) * d);
-    }
-    return 0;
-}
-
-// One step of AdamW on rows first … last - 1 of E with the gradient x pᵀ + y vᵀ, and the new rows' products with the new p and v; float64.
-DOOR step_embeddings_float64(
-    int64_t first,            // in 0..last
-    int64_t last,             // in 0..n_tokens
-    double *E,                // (n_tokens, d)
-    double *M,                // (n_tokens, d)
-    double *S,                // (n_tokens, d)
-    const double *x,          // (n_tokens)
-    const double *y,          // (n_tokens)
-    const double *p,          // (d)
-    const double *v,          // (d)
-    const double *new_p,      // (d)
-    const double *new_v,      // (d)
-    const double *constants,  // (7)
-    double *a,                // (n_tokens)
-    double *b,                // (n_tokens)
-    int64_t n_tokens, int64_t d) {
-    const double *c = constants;
-    const AdamW<double> adamw{c[0], c[1], c[2], c[3], c[4], c[5], c[6]};
-    for (int64_t k = first; k < last; k++) step_row<double>({E, M, S, d}, k, {p, v, new_p, new_v}, x[k], y[k], adamw, a[k], b[k]);
-    return 0;
-}
-
-// Eᵀx and Eᵀy over rows of E, each of shares first … last - 1 of the rows into its own sums; float64.
-DOOR sum_embeddings_float64(
-    int64_t first,        // in 0..last
-    int64_t last,         // in 0..n_shares
-    const double *E,      // (n_tokens, d)
-    const int64_t *rows,  // (n_rows) in 0..n_tokens-1
-    const double *x,      // (n_tokens)
-    const double *y,      // (n_tokens)
-    double *sums,         // (n_shares, 2, d)
-    int64_t n_tokens, int64_t d, int64_t n_rows, int64_t n_shares) {
-    for (int64_t share = first; share < last; share++) {
-        const int64_t begin = n_rows * share / n_shares, end = n_rows * (share + 1) / n_shares;
-        sum_rows<double>({E, x, y, d}, rows + begin, end - begin, sums + 2 * share * d, sums + (2 * share + 1) * d);
     }
     return 0;
 }

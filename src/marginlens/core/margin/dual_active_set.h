@@ -7,9 +7,7 @@
 #include "../room.h"
 #include "margin_problem.h"
 
-constexpr double FARKAS_RTOL = 1e-14;           // unit rows, with weights that sum to one, that cancel to this contradict each other
 constexpr double DEPENDENT_RTOL = 16 * EPS;     // a combination of unit rows this small, relative to its weights, is zero
-constexpr double COEFFICIENT_RTOL = 64 * EPS;   // a coefficient this small, relative to the largest, is rounding
 constexpr int64_t MAX_UPDATES = 64;             // steps after which x and the multipliers are recomputed from the factors
 
 // Which multiplier reaches zero first, and after what step.

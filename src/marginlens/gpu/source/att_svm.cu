@@ -11,9 +11,13 @@
 // Everything else is UNVERIFIED, for the careful method.
 #include "warp.h"
 
+#include "../../core/margin/tolerances.h"
+
 constexpr int COORDINATES = LANES / ROWS_PER_LANE;  // of the rows that are in shared memory at a time
 constexpr int COLUMNS = 8;                          // of the Gram matrix that a lane sums at a time
 constexpr int MAX_ROUNDS = 3;                       // of the active-set method, each from the slack that the rows really have
+constexpr int MAX_PIVOTS_PER_ROW = 16;
+constexpr double MIN_PIVOT = 1e-8;  // of the tableau of unit rows; below it a row counts as dependent on others
 constexpr double INFINITE = 1e300;
 
 struct rows_of_lane {  // a number for each row of a lane
@@ -27,8 +31,8 @@ struct marks_of_lane {
 
 struct margin_problem {
     const double *K;        // (n_inputs, n_tokens, d)
-    const int64 *selected;  // (n_inputs,)
-    const int64 *lengths;   // (n_inputs,) or null
+    const int64_t *selected;  // (n_inputs,)
+    const int64_t *lengths;   // (n_inputs,) or null
     int n_inputs, n_tokens, d, m, ld;
     double *T, *tile, *weights, *x;  // shared: (m, ld), (COORDINATES, ld), (m,), (COORDINATES,)
     int loaded;                      // coordinate at which the tile begins
@@ -81,11 +85,11 @@ DEVICE void load_tile(margin_problem &p, int first) {
     FOR_LANES(c, count) {
         double *into = p.tile + c * p.ld;
         for (int i = 0; i < p.n_inputs; ++i) {
-            const double *keys = p.K + (int64)i * p.n_tokens * p.d + first + c;
+            const double *keys = p.K + (int64_t)i * p.n_tokens * p.d + first + c;
             const int alpha = (int)p.selected[i], length = p.lengths ? (int)p.lengths[i] : p.n_tokens;
-            const double chosen = keys[(int64)alpha * p.d];
-            for (int t = 0; t < alpha; ++t) *into++ = chosen - keys[(int64)t * p.d];
-            for (int t = alpha + 1; t < p.n_tokens; ++t) *into++ = t < length ? chosen - keys[(int64)t * p.d] : 0.0;
+            const double chosen = keys[(int64_t)alpha * p.d];
+            for (int t = 0; t < alpha; ++t) *into++ = chosen - keys[(int64_t)t * p.d];
+            for (int t = alpha + 1; t < p.n_tokens; ++t) *into++ = t < length ? chosen - keys[(int64_t)t * p.d] : 0.0;
         }
     }
     warp_sync();
@@ -301,11 +305,11 @@ DEVICE bool is_zero_row(margin_problem &p, int r) {
 // K (n_problems, n_inputs, n_tokens, d), selected and lengths (n_problems, n_inputs), lengths or null. Out: x (n_problems, d), multipliers
 // or Farkas vectors and active rows (n_problems, n_inputs (n_tokens - 1)), the outcome, the residual that proves it, and 1/‖x‖; x and
 // active may be null.
-KERNEL att_svm(int64 n_problems, const double *K, const int64 *selected, const int64 *lengths, int64 n_inputs, int64 n_tokens, int64 d,
-               int64 warp_doubles, double *x, double *multipliers, bool *active_rows, int64 *outcomes, double *residuals, double *margins) {
+KERNEL att_svm(int64_t n_problems, const double *K, const int64_t *selected, const int64_t *lengths, int64_t n_inputs, int64_t n_tokens, int64_t d,
+               int64_t warp_doubles, double *x, double *multipliers, bool *active_rows, int64_t *outcomes, double *residuals, double *margins) {
     const int m = (int)(n_inputs * (n_tokens - 1)), ld = m | 1;
     double *memory = warp_memory((int)warp_doubles);
-    for (int64 j = warp_of_grid(); j < n_problems; j += warps_of_grid()) {
+    for (int64_t j = warp_of_grid(); j < n_problems; j += warps_of_grid()) {
         margin_problem p;
         p.K = K + j * n_inputs * n_tokens * d;
         p.selected = selected + j * n_inputs;

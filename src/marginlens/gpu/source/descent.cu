@@ -1,8 +1,8 @@
 // Descent on the attention weights p: one warp per problem, all steps in one kernel, exact at any norm.
 //
-// The formulas are those of marginlens/core/gradient_coefficients.h and its descents. Each input is given a group
-// of GROUP lanes; lane s of the group has its tokens s, s + GROUP, …; a group may have several inputs. So logits, scores, weights and
-// coefficients of all tokens are in registers, and sums over an input are sums over a group.
+// The functions are those of marginlens/core/pair_weights.h, and the formulas those of its descents. Each input is given a group of GROUP
+// lanes; lane s of the group has its tokens s, s + GROUP, …; a group may have several inputs. So logits, scores, weights and coefficients
+// of all tokens are in registers, and sums over an input are sums over a group.
 //
 // Constants, set when it is compiled: N_INPUTS, N_TOKENS; LOSS (0 logistic, 1 exponential, 2 correlation); STEP (0 plain gradient
 // descent, 1 normalised, 2 sign, 3 coordinate, 4 ℓp); FORM (0: the state is the coefficients of p over the rows, and the Gram matrix
@@ -10,11 +10,11 @@
 // memory); KEYS_WIDTH, the width of a key for FORM 1; RAGGED (whether inputs have lengths of their own).
 #include "warp.h"
 
-#include "arithmetic.h"
+#include "../../core/pair_weights.h"
+#include "../../core/steps.h"
 
 #ifdef __CUDACC__
 #define UNROLL _Pragma("unroll")
-#define ROLLED _Pragma("unroll 1")  // where speed does not matter and registers do
 DEVICE void load_pair(const double *from, double &first, double &second) {  // an address that 16 divides
     const double2 pair = *reinterpret_cast<const double2 *>(from);
     first = pair.x;
@@ -22,14 +22,13 @@ DEVICE void load_pair(const double *from, double &first, double &second) {  // a
 }
 #else
 #define UNROLL
-#define ROLLED
 DEVICE void load_pair(const double *from, double &first, double &second) {
     first = from[0];
     second = from[1];
 }
 #endif
 
-#define GRADIENT 0
+#define GRADIENT 0  // kinds of steps, forms of the state and places, for the preprocessor
 #define NORMALISED 1
 #define SIGN 2
 #define COORDINATE 3
@@ -66,13 +65,9 @@ constexpr int SHARED_MATRIX = PLACE == SHARED ? ROWS * PLACES : 0;
 #endif
 constexpr int SHARED_DOUBLES = EVEN_ROWS + TILE * EVEN_ROWS + SHARED_MATRIX;
 
-constexpr int RESYNC_STEPS = 64;  // after which accumulated logits are computed afresh
-constexpr int RAN_ALL = 0, STATIONARY = 1, NON_FINITE = 2, EXTREME = 4;
-constexpr double EXTREME_KEY = 1e60;  // steps on keys beyond, or whose inverses are, are left to the caller, plain ones excepted
+constexpr int EXTREME = 4;  // an ending: keys beyond EXTREME_KEY, which are left to the caller, but for plain steps
 constexpr double MODERATE_GAP = 200.0;  // of logits, up to which weights are formed as they are
-constexpr double CANCELLED_SHARE = 1e-6;  // of the sum of moduli, below which rounding decides a sum
-#define SMALLEST_WEIGHT 1e-140
-#define LARGEST_WEIGHT 1e140
+constexpr double LARGEST_LOG = 320.0;  // about log(LARGEST_WEIGHT): beyond, exponentials would leave the range of the weights
 
 // ---- tokens by lanes
 
@@ -85,7 +80,7 @@ struct Tokens {
 
 DEVICE lanes<bool> is_token(const Tokens &tokens, int u, int v) { return tokens.token[v] < tokens.length[u]; }
 
-DEVICE Tokens tokens_of(const double *scores, const int64 *lengths) {
+DEVICE Tokens tokens_of(const double *scores, const int64_t *lengths) {
     Tokens tokens;
     const lanes<int> lane = lane_number();
     UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) tokens.token[v] = (lane & (GROUP - 1)) + v * GROUP;
@@ -126,7 +121,7 @@ struct Pivots {
 
 DEVICE void find_pivots(const Tokens &tokens, const lanes<double> *a, Pivots &pivots) {
     UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
-        lanes<double> largest = -infinity();
+        lanes<double> largest = -INF;
         lanes<int> best = 0;
         UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
             const lanes<double> x = a[u * TOKEN_SLOTS + v];
@@ -140,31 +135,13 @@ DEVICE void find_pivots(const Tokens &tokens, const lanes<double> *a, Pivots &pi
     }
 }
 
-DEVICE lanes<double> slope(lanes<double> margin) {  // |ℓ'|
-#if LOSS == 0
-    return reciprocal(1.0 + exponential(margin));
-#elif LOSS == 1
-    return exp(-margin);
-#else
-    return lanes<double>(1.0);
-#endif
-}
-
-DEVICE lanes<double> log_slope(lanes<double> margin) {
-#if LOSS == 0
-    return fmin(-margin, 0.0) - log1p(exp(-fabs(margin)));
-#elif LOSS == 1
-    return -margin;
-#else
-    return lanes<double>(0.0);
-#endif
-}
-
 // w with ∇L = e^-shift / n Σ w_it k_it, `scale` being e^-shift: w_t = |ℓ'| s_t (gap_t - δ) for t ≠ α, where gap_t = γ_α - γ_t and
-// δ = Σ s_t gap_t; w_α balances the others, whose sum is |ℓ'| s_α δ. Returns the upper half of the largest modulus, which orders moduli.
+// δ = Σ s_t gap_t; w_α balances the others, whose sum is |ℓ'| s_α δ. Returns the upper half of the largest modulus, which orders moduli,
+// that of infinity where an exponential is too large: it may belong to a token whose gap, and with it the modulus, is zero.
 DEVICE int direct_weights(
     const Tokens &tokens, const Pivots &pivots, const lanes<double> *a, double shift, double scale, lanes<double> *w) {
     lanes<int> biggest = 0;
+    lanes<bool> beyond = false;
     UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
         const lanes<int> best = pivots.token[u];
         const lanes<double> top = pivots.logit[u], top_score = pivots.score[u];
@@ -172,14 +149,16 @@ DEVICE int direct_weights(
         UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
             const int slot = u * TOKEN_SLOTS + v;
             const lanes<bool> other = is_token(tokens, u, v) && tokens.token[v] != best;
-            const lanes<double> e = select(other, exponential((a[slot] - top) + shift), 0.0);
+            const lanes<double> x = (a[slot] - top) + shift;
+            const lanes<double> e = select(other, exp_of_nonpositive(x), 0.0);
+            beyond = beyond || (other && x > LARGEST_LOG);
             w[slot] = e;
             rest = rest + e;
             gaps = fma(e, top_score - tokens.score[slot], gaps);
         }
-        const lanes<double> share = reciprocal(fma(group_sum<GROUP>(rest), scale, lanes<double>(1.0)));
+        const lanes<double> share = quotient(lanes<double>(1.0), fma(group_sum<GROUP>(rest), scale, lanes<double>(1.0)));
         const lanes<double> shifted_delta = group_sum<GROUP>(gaps) * share, delta = shifted_delta * scale;
-        const lanes<double> factor = share * slope(top_score - delta);
+        const lanes<double> factor = share * slope(LOSS, top_score - delta);
         UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
             const int slot = u * TOKEN_SLOTS + v;
             const lanes<double> x = w[slot] * (factor * ((top_score - tokens.score[slot]) - delta));
@@ -187,14 +166,14 @@ DEVICE int direct_weights(
             w[slot] = select(is_token(tokens, u, v) && tokens.token[v] == best, -(factor * shifted_delta), x);
         }
     }
-    return warp_max(biggest);
+    return warp_max(select(beyond, lanes<int>(0x7ff00000), biggest));
 }
 
-DEVICE bool is_moderate(int biggest) { return biggest > high_word(SMALLEST_WEIGHT) && biggest < high_word(LARGEST_WEIGHT); }
+DEVICE bool is_moderate(int biggest) { return biggest > high_word(SQUARABLE) && biggest < high_word(LARGEST_WEIGHT); }
 
 // How far below the pivot the nearest token with another score is, over all inputs; -∞ where there is none.
 DEVICE double nearest_gap(const Tokens &tokens, const Pivots &pivots, const lanes<double> *a) {
-    lanes<double> nearest = -infinity();
+    lanes<double> nearest = -INF;
     UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
         const lanes<double> top = pivots.logit[u];
         UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
@@ -206,57 +185,39 @@ DEVICE double nearest_gap(const Tokens &tokens, const Pivots &pivots, const lane
     return warp_max(nearest);
 }
 
-// The same weights relative to the largest, from logarithms; returns the logarithm of the largest.
-DEVICE double log_weights(const Tokens &tokens, const Pivots &pivots, const lanes<double> *a, lanes<double> *w) {
-    lanes<double> logs[SLOTS], largest = -infinity();
-    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
-        const lanes<int> best = pivots.token[u];
-        const lanes<double> top = pivots.logit[u], top_score = pivots.score[u];
-        lanes<double> rest = 0.0, nearest = -infinity(), delta = 0.0;
-        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
-            const int slot = u * TOKEN_SLOTS + v;
-            const lanes<bool> other = is_token(tokens, u, v) && tokens.token[v] != best;
-            rest = rest + select(other, exp(a[slot] - top), 0.0);
-            nearest = select(other && tokens.score[slot] != top_score, fmax(nearest, a[slot] - top), nearest);
-        }
-        rest = group_sum<GROUP>(rest);
-        nearest = group_max<GROUP>(nearest);
-        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
-            const int slot = u * TOKEN_SLOTS + v;
-            const lanes<bool> other = is_token(tokens, u, v) && tokens.token[v] != best && tokens.score[slot] != top_score;
-            delta = delta + select(other, exp(a[slot] - top - nearest) * (top_score - tokens.score[slot]), 0.0);
-        }
-        delta = group_sum<GROUP>(delta) / (1.0 + rest);  // δ e^-nearest
-        const lanes<double> small = delta * exp(nearest);
-        const lanes<double> offset = log_slope(top_score - small) - log1p(rest);
-        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
-            const int slot = u * TOKEN_SLOTS + v;
-            const lanes<double> gap = top_score - tokens.score[slot];
-            const lanes<bool> differs = gap != 0.0;
-            const lanes<double> value = select(differs, gap - small, -delta);
-            const lanes<bool> counts =
-                is_token(tokens, u, v) && tokens.token[v] != best && value != 0.0 && nearest > -infinity();
-            logs[slot] = select(
-                counts, a[slot] - top + offset + log(fabs(value)) + select(differs, lanes<double>(0.0), nearest), -infinity());
-            w[slot] = select(counts, copysign(lanes<double>(1.0), value), 0.0);
-            largest = fmax(largest, logs[slot]);
-        }
+DEVICE void spread(const Tokens &tokens, const lanes<double> *x, double *vector) {  // x by lanes into a vector over rows
+    warp_sync();
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
+        const lanes<bool> real = tokens.length[u] > 0 && tokens.token[v] < N_TOKENS;
+        store_if(real, vector, tokens.row[u * TOKEN_SLOTS + v], x[u * TOKEN_SLOTS + v]);
     }
-    const double scale = warp_max(largest);
-    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
-        lanes<double> total = 0.0;
-        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
-            const int slot = u * TOKEN_SLOTS + v;
-            w[slot] = select(w[slot] != 0.0, w[slot] * exp(logs[slot] - scale), 0.0);
-            total = total + w[slot];
-        }
-        total = group_sum<GROUP>(total);
-        UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
-            const int slot = u * TOKEN_SLOTS + v;
-            w[slot] = select(is_token(tokens, u, v) && tokens.token[v] == pivots.token[u], -total, w[slot]);
-        }
+    warp_sync();
+}
+
+// The same weights relative to the largest, from logarithms, an input a lane; returns the logarithm of the largest. `memory` is room for
+// 4 EVEN_ROWS + 2 N_INPUTS numbers.
+DEVICE double log_weights(const Tokens &tokens, const lanes<double> *a, double *memory, lanes<double> *w) {
+    double *logits = memory, *scores = logits + EVEN_ROWS, *logs = scores + EVEN_ROWS, *weights = logs + EVEN_ROWS;
+    double *lengths = weights + EVEN_ROWS, *of_input = lengths + N_INPUTS, largest = -INF;
+    spread(tokens, a, logits);
+    spread(tokens, tokens.score, scores);
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u)
+        store_if(tokens.token[0] == 0 && tokens.length[u] > 0, lengths, tokens.row[u * TOKEN_SLOTS] / N_TOKENS, real(tokens.length[u]));
+    warp_sync();
+    FOR_LANES(i, N_INPUTS) {
+        const int k = i * N_TOKENS;
+        of_input[i] = logs_of_weights(logits + k, scores + k, (Index)lengths[i], N_TOKENS, LOSS, logs + k, weights + k);
     }
-    return scale;
+    warp_sync();
+    ROLLED for (int i = 0; i < N_INPUTS; ++i) largest = larger(largest, of_input[i]);
+    FOR_LANES(i, N_INPUTS) {
+        const int k = i * N_TOKENS;
+        weights_of_logs(logits + k, (Index)lengths[i], N_TOKENS, logs + k, largest, weights + k);
+    }
+    warp_sync();
+    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v)
+        w[u * TOKEN_SLOTS + v] = load_if(is_token(tokens, u, v), weights, tokens.row[u * TOKEN_SLOTS + v], 0.0);
+    return largest;
 }
 
 struct Shift {  // weights are formed as e^shift times what they are, so that the largest is in range
@@ -264,7 +225,7 @@ struct Shift {  // weights are formed as e^shift times what they are, so that th
 };
 
 // Weights at the logits `a`, and the logarithm of their scale. The pivot of the step before serves as long as it is the first largest.
-DEVICE double pair_weights(const Tokens &tokens, const lanes<double> *a, Pivots &pivots, Shift &by, lanes<double> *w) {
+DEVICE double pair_weights(const Tokens &tokens, const lanes<double> *a, double *memory, Pivots &pivots, Shift &by, lanes<double> *w) {
     lanes<bool> higher = false;
     UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
         pivots.logit[u] = at_pivot(a + u * TOKEN_SLOTS, pivots.token[u]);
@@ -280,19 +241,10 @@ DEVICE double pair_weights(const Tokens &tokens, const lanes<double> *a, Pivots 
     by.shift = nearest < -MODERATE_GAP && is_finite(nearest) ? -nearest : 0.0;
     by.scale = exp(-by.shift);
     if (is_moderate(direct_weights(tokens, pivots, a, by.shift, by.scale, w))) return -by.shift;
-    return log_weights(tokens, pivots, a, w);
+    return log_weights(tokens, a, memory, w);
 }
 
 // ---- products
-
-DEVICE void spread(const Tokens &tokens, const lanes<double> *x, double *vector) {  // x by lanes into a vector over rows
-    warp_sync();
-    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
-        const lanes<bool> real = tokens.length[u] > 0 && tokens.token[v] < N_TOKENS;
-        store_if(real, vector, tokens.row[u * TOKEN_SLOTS + v], x[u * TOKEN_SLOTS + v]);
-    }
-    warp_sync();
-}
 
 #if FORM == KEYS && defined(__CUDACC__)
 #define COMBINATION_LOOP _Pragma("unroll 6")
@@ -305,10 +257,10 @@ DEVICE lanes<double> combination(const double *vector, const double *rows, int s
     const lanes<int> at = select(inside, k, 0);
     lanes<double> even = 0.0, odd = 0.0;
     COMBINATION_LOOP for (int r = 0; r + 1 < ROWS; r += 2) {
-        even = fma(load(rows + (int64)r * stride, at), vector[r], even);
-        odd = fma(load(rows + (int64)(r + 1) * stride, at), vector[r + 1], odd);
+        even = fma(load(rows + (int64_t)r * stride, at), vector[r], even);
+        odd = fma(load(rows + (int64_t)(r + 1) * stride, at), vector[r + 1], odd);
     }
-    if (ROWS % 2) even = fma(load(rows + (int64)(ROWS - 1) * stride, at), vector[ROWS - 1], even);
+    if (ROWS % 2) even = fma(load(rows + (int64_t)(ROWS - 1) * stride, at), vector[ROWS - 1], even);
     return select(inside, even + odd, 0.0);
 }
 
@@ -374,11 +326,11 @@ DEVICE void key_product(const Problem &problem, lanes<double> *h) {
         const double *column = problem.columns + slot * LANES;
         lanes<double> even = 0.0, odd = 0.0;
         for (int k = 0; k + 1 < KEYS_WIDTH; k += 2) {
-            even = fma(load(column + (int64)k * PLACES, lane), problem.direction[k], even);
-            odd = fma(load(column + (int64)(k + 1) * PLACES, lane), problem.direction[k + 1], odd);
+            even = fma(load(column + (int64_t)k * PLACES, lane), problem.direction[k], even);
+            odd = fma(load(column + (int64_t)(k + 1) * PLACES, lane), problem.direction[k + 1], odd);
         }
         if (KEYS_WIDTH % 2)
-            even = fma(load(column + (int64)(KEYS_WIDTH - 1) * PLACES, lane), problem.direction[KEYS_WIDTH - 1], even);
+            even = fma(load(column + (int64_t)(KEYS_WIDTH - 1) * PLACES, lane), problem.direction[KEYS_WIDTH - 1], even);
 #else
         const lanes<int> at = problem.tokens.row[slot] * KEYS_STRIDE;
         lanes<double> even = 0.0, odd = 0.0;
@@ -419,7 +371,7 @@ DEVICE double steepest(const Problem &problem, double power, lanes<double> *s) {
     lanes<int> first = KEYS_WIDTH;  // the first of those that are as large as the largest, whichever way sums were rounded
     UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) {
         const lanes<int> k = lane + j * LANES;
-        first = select(k < KEYS_WIDTH && fabs(s[j]) >= (1.0 - 1e-12) * size, min(first, k), first);
+        first = select(k < KEYS_WIDTH && fabs(s[j]) >= (1.0 - TIE_RTOL) * size, min(first, k), first);
     }
     const int chosen = -warp_max(-first);
     UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j)
@@ -430,12 +382,7 @@ DEVICE double steepest(const Problem &problem, double power, lanes<double> *s) {
         lanes<double> total = 0.0;
         UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) {
             const lanes<double> share = fabs(s[j]) / size;
-            lanes<double> entry = share;
-            if (exponent == 0.5) {
-                entry = sqrt(share);
-            } else if (exponent != 1.0) {
-                entry = select(share > 0.0, exp(exponent * log(select(share > 0.0, share, 1.0))), 0.0);
-            }
+            const lanes<double> entry = exponent == 1.0 ? share : exponent == 0.5 ? sqrt(share) : pow(share, exponent);
             total = fma(share, entry, total);
             s[j] = select(s[j] > 0.0, entry, -entry);
         }
@@ -457,7 +404,7 @@ DEVICE double steepest(const Problem &problem, double power, lanes<double> *s) {
 
 // Centred keys into `rows` (and `columns`), the Gram matrix, and the logits of the start; returns the largest modulus of a centred key.
 DEVICE double prepare(
-    Problem &problem, const double *keys, const int64 *lengths, const double *start, double *tile, double *rows, double *columns,
+    Problem &problem, const double *keys, const int64_t *lengths, const double *start, double *tile, double *rows, double *columns,
     lanes<double> *first) {
     const lanes<int> lane = lane_number();
     const int width = problem.width;
@@ -520,7 +467,7 @@ DEVICE double prepare(
                     problem.gram[r + 1] = fma(x, next_entry, problem.gram[r + 1]);
                 }
 #elif FORM == KEYS && PLACE == GLOBAL
-                store(columns + (int64)(begin + k) * PLACES + slot * LANES, lane, x);
+                store(columns + (int64_t)(begin + k) * PLACES + slot * LANES, lane, x);
 #endif
             }
         }
@@ -557,7 +504,7 @@ DEVICE void write_point(const Problem &problem, const lanes<double> *state, cons
 }
 
 // The selected tokens at logits `a`, and the mean of their attention over the inputs.
-DEVICE void write_selection(const Tokens &tokens, const lanes<double> *a, int64 *selected, double *attention) {
+DEVICE void write_selection(const Tokens &tokens, const lanes<double> *a, int64_t *selected, double *attention) {
     const lanes<int> lane = lane_number();
     Pivots pivots;
     find_pivots(tokens, a, pivots);
@@ -595,19 +542,19 @@ constexpr int STATE_SLOTS = WIDTH_SLOTS;
 // ends (n_problems, 2): how each run ended and the steps it has taken. After the last step: selected (n_problems, N_INPUTS) and the
 // mean attention of the selected tokens (n_problems,), where not null. scratch: SCRATCH doubles for each warp of the grid.
 KERNEL descend_problems(
-    int64 n_problems, int64 n_data, const double *keys, const double *scores, const int64 *lengths, const double *start, int64 width,
-    const double *sizes, double size, double power, int64 begin, int64 stop, int64 end, const int64 *save, int64 n_saved,
-    double *states, double *logits, int64 *ends, double *out, int64 *selected, double *attention, double *scratch,
-    int64 scratch_doubles) {
+    int64_t n_problems, int64_t n_data, const double *keys, const double *scores, const int64_t *lengths, const double *start, int64_t width,
+    const double *sizes, double size, double power, int64_t begin, int64_t stop, int64_t end, const int64_t *save, int64_t n_saved,
+    double *states, double *logits, int64_t *ends, double *out, int64_t *selected, double *attention, double *scratch,
+    int64_t scratch_doubles) {
     double *memory = warp_memory(SHARED_DOUBLES);
     double *tile = memory + EVEN_ROWS;
     double *matrix = tile + TILE * EVEN_ROWS;
     double *global_memory = scratch + warp_of_grid() * scratch_doubles;
     const lanes<int> lane = lane_number();
-    for (int64 b = warp_of_grid(); b < n_problems; b += warps_of_grid()) {
-        const int64 data = b % n_data;
+    for (int64_t b = warp_of_grid(); b < n_problems; b += warps_of_grid()) {
+        const int64_t data = b % n_data;
         const double *from = start == nullptr ? nullptr : start + b * width;
-        const int64 *length = lengths == nullptr ? nullptr : lengths + data * N_INPUTS;
+        const int64_t *length = lengths == nullptr ? nullptr : lengths + data * N_INPUTS;
         Problem problem;
         problem.tokens = tokens_of(scores + data * ROWS, length);
         const Tokens &tokens = problem.tokens;
@@ -620,14 +567,14 @@ KERNEL descend_problems(
 #if FORM == GRAM && PLACE == SHARED
         problem.gram = matrix;
 #elif FORM == GRAM && PLACE == GLOBAL
-        problem.gram = global_memory + (int64)ROWS * width;
+        problem.gram = global_memory + (int64_t)ROWS * width;
 #elif FORM == KEYS
         problem.direction = matrix;
 #if PLACE == SHARED
         rows = matrix + EVEN_WIDTH;
         problem.stride = KEYS_STRIDE;
 #else
-        columns = global_memory + (int64)ROWS * width;
+        columns = global_memory + (int64_t)ROWS * width;
         problem.columns = columns;
 #endif
 #endif
@@ -679,7 +626,7 @@ KERNEL descend_problems(
                 write_point(problem, state, from, out + (b * n_saved + saved) * width);
                 ++saved;
             }
-            const double log_scale = pair_weights(tokens, a, pivots, by, w);
+            const double log_scale = pair_weights(tokens, a, tile, pivots, by, w);
             const double eta = sizes == nullptr ? size : sizes[taken - begin];
             spread(tokens, w, problem.vector);
             double move;
@@ -720,7 +667,7 @@ KERNEL descend_problems(
                 direction[j] = fma(-move, direction[j], state[j]);  // the next state
                 finite = finite && is_finite(direction[j]);
             }
-            if ((taken + 1) % RESYNC_STEPS == 0) {
+            if ((taken + 1) % RESYNC == 0) {
 #if FORM == GRAM
                 spread(tokens, direction, problem.vector);
                 gram_product(problem, h);
@@ -752,8 +699,8 @@ KERNEL descend_problems(
             write_selection(
                 tokens, a, selected == nullptr ? nullptr : selected + b * N_INPUTS, attention == nullptr ? nullptr : attention + b);
         }
-        store_one(ends + 2 * b, (int64)status);
-        store_one(ends + 2 * b + 1, (int64)taken);
+        store_one(ends + 2 * b, (int64_t)status);
+        store_one(ends + 2 * b + 1, (int64_t)taken);
         if (states != nullptr) {
             store_one(states + b * STATE_STRIDE + STATE_STRIDE - 1, by.shift);
             UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {

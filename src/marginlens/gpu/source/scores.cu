@@ -3,10 +3,10 @@
 
 // X (n_problems, n_inputs, n_tokens, d), y and lengths (n_problems, n_inputs), lengths or null, heads (n_problems, d) or one for all.
 // Out: (n_problems, n_inputs, n_tokens) y_i v·x_it, zero where there is no token.
-KERNEL token_scores(int64 n_problems, const double *X, const double *y, const double *heads, int64 is_one_head, const int64 *lengths,
-                    int64 n_inputs, int64 n_tokens, int64 d, double *scores) {
+KERNEL token_scores(int64_t n_problems, const double *X, const double *y, const double *heads, int64_t is_one_head, const int64_t *lengths,
+                    int64_t n_inputs, int64_t n_tokens, int64_t d, double *scores) {
     const int n_rows = (int)(n_inputs * n_tokens);
-    for (int64 j = warp_of_grid(); j < n_problems; j += warps_of_grid()) {
+    for (int64_t j = warp_of_grid(); j < n_problems; j += warps_of_grid()) {
         const double *v = heads + (is_one_head ? 0 : j * d);
         for (int q = 0; q < n_rows; ++q) {
             const int i = q / (int)n_tokens, t = q - i * (int)n_tokens;

@@ -2,6 +2,9 @@
 // correlation with a p, and the smallest attention that p gives a selected token.
 #include "warp.h"
 
+#include "../../core/exponential.h"
+#include "../../core/margin/tolerances.h"
+
 // Per token of a problem: score and its blur, exp of its logit less that of the selected token, and whether its constraint is tight.
 struct token_measures {
     double *score, *blur, *weight, *tight;  // (n_inputs n_tokens)
@@ -13,19 +16,19 @@ constexpr int GLOBAL_OPTIMUM = 0, LOCAL_OPTIMUM = 1, NO_OPTIMUM = 2, NO_SOLUTION
 // (n_problems, d_model) or one for all, x of ATT-SVM and p (n_problems, d_key), outcomes of ATT-SVM. p may be null.
 // Out: (n_problems,) the gap, nan where the selection is infeasible; the kind, UNDECIDED where rounding leaves a constraint open;
 // correlation of p and x, nan where a norm is zero; the smallest attention of a selected token under p.
-KERNEL selection_measures(int64 n_problems, const double *K, const double *X, const double *y, const double *heads, int64 is_one_head,
-                          const int64 *lengths, const int64 *selected, const double *xs, const double *ps, const int64 *outcomes,
-                          int64 n_inputs, int64 n_tokens, int64 d_key, int64 d_model, int64 warp_doubles, double *gaps, int64 *kinds,
+KERNEL selection_measures(int64_t n_problems, const double *K, const double *X, const double *y, const double *heads, int64_t is_one_head,
+                          const int64_t *lengths, const int64_t *selected, const double *xs, const double *ps, const int64_t *outcomes,
+                          int64_t n_inputs, int64_t n_tokens, int64_t d_key, int64_t d_model, int64_t warp_doubles, double *gaps, int64_t *kinds,
                           double *correlations, double *probabilities) {
     const int n_rows = (int)(n_inputs * n_tokens), d = (int)d_key;
     double *memory = warp_memory((int)warp_doubles);
     const token_measures of = {memory, memory + n_rows, memory + 2 * n_rows, memory + 3 * n_rows};
     double *input_gap = memory + 4 * n_rows, *input_best = input_gap + n_inputs, *input_probability = input_best + n_inputs;
-    for (int64 j = warp_of_grid(); j < n_problems; j += warps_of_grid()) {
+    for (int64_t j = warp_of_grid(); j < n_problems; j += warps_of_grid()) {
         const double *x = xs + j * d_key, *p = ps ? ps + j * d_key : nullptr, *v = heads + (is_one_head ? 0 : j * d_model);
         const double *keys = K + j * n_rows * d_key, *tokens = X + j * n_rows * d_model;
-        const int64 *alpha = selected + j * n_inputs, *length = lengths ? lengths + j * n_inputs : nullptr;
-        const int64 outcome = outcomes[j];
+        const int64_t *alpha = selected + j * n_inputs, *length = lengths ? lengths + j * n_inputs : nullptr;
+        const int64_t outcome = outcomes[j];
         const bool is_feasible = outcome == OPTIMAL || outcome == TRIVIAL;
 
         lanes<double> x_square = 0.0, p_square = 0.0;
@@ -68,7 +71,7 @@ KERNEL selection_measures(int64 n_problems, const double *K, const double *X, co
         warp_sync();
         FOR_LANES(i, (int)n_inputs) {
             const int begin = i * (int)n_tokens, chosen = begin + (int)alpha[i], end = begin + (length ? (int)length[i] : (int)n_tokens);
-            double gap = infinity(), best = 1.0, sum = 0.0;
+            double gap = INF, best = 1.0, sum = 0.0;
             for (int q = begin; q < end; ++q) {
                 double difference = of.score[chosen] - of.score[q];
                 if (fabs(difference) <= of.blur[chosen] + of.blur[q]) difference = 0.0;
@@ -82,7 +85,7 @@ KERNEL selection_measures(int64 n_problems, const double *K, const double *X, co
             input_probability[i] = 1.0 / sum;
         }
         warp_sync();
-        double gap = infinity(), best = 1.0, probability = 1.0;
+        double gap = INF, best = 1.0, probability = 1.0;
         for (int i = 0; i < (int)n_inputs; ++i) {
             gap = fmin(gap, input_gap[i]);
             best = fmin(best, input_best[i]);
@@ -90,7 +93,7 @@ KERNEL selection_measures(int64 n_problems, const double *K, const double *X, co
         }
         const bool is_undecided = outcome == OPTIMAL && best < 0.0;
         const int kind = !is_feasible ? NO_SOLUTION : is_undecided ? UNDECIDED : best > 0.0 ? GLOBAL_OPTIMUM : gap > 0.0 ? LOCAL_OPTIMUM : NO_OPTIMUM;
-        store_one(gaps + j, is_feasible ? gap : infinity() - infinity());
+        store_one(gaps + j, is_feasible ? gap : NOT_A_NUMBER);
         store_one(kinds + j, kind);
         if (p) {
             lanes<double> apart = 0.0;

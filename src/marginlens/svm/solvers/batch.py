@@ -10,19 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marginlens.rounding import EPS
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 OPTIMAL, INFEASIBLE, TRIVIAL, UNVERIFIED, OUT_OF_RANGE, NEEDS_RECHECK = 0, 1, 2, 3, 4, 5  # outcomes of compiled solvers
 FARKAS_RTOL = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other
-COEFFICIENT_RTOL = 64 * EPS  # a coefficient this small, relative to the largest, is rounding
-VIOLATION_RTOL = (
-    16 * EPS
-)  # a distance that counts as none, relative to the sum of the multipliers, which is at least ‖x‖
-FAST_PATH_RTOL = 1e-13  # residual up to which the quick methods are believed; beyond, rows enter one by one
-MIN_SQUARED_NORM, MAX_SQUARED_NORM = 1e-200, 1e200  # of rows that are not zero
-VERIFIED_RTOL = 1e-11  # residual below which a solution counts as proved, a decade inside the promised 1e-10
-AMPLIFIED_EPS = 16 * EPS  # times the amplification: what double precision leaves at best
 
 
 class Batch(NamedTuple):

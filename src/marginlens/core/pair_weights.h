@@ -1,0 +1,123 @@
+// The weights of the exact gradient: pairwise, and from logarithms where numbers would underflow.
+//
+// With s the softmax of an input's logits and γ its tokens' scores, ∇L = 1/n Σ_i |ℓ'_i| Σ_t s_t (γ_t - Σ s γ) (-k_t). Let α be the largest
+// logit, gap_t = γ_α - γ_t and δ = Σ s_t gap_t. Then the weight of k_t is w_t = |ℓ'| s_t (gap_t - δ) for t ≠ α, and w_α balances the others.
+// No probability near one is ever subtracted from one, so the weights are exact however far the softmax is saturated.
+#pragma once
+#include "exponential.h"
+
+enum Loss : int64_t { LOGISTIC = 0, EXPONENTIAL = 1, LINEAR = 2 };
+
+constexpr double SMALLEST_WEIGHT = 1e-290, LARGEST_WEIGHT = 1e140;  // outside, weights are formed from logarithms
+constexpr double SQUARABLE = 1e-140;  // below, weights are scaled up so that their squares do not underflow
+
+// log|ℓ'(margin)|.
+CORE double log_slope(int64_t loss, double margin) {
+    if (loss != LOGISTIC) return loss == EXPONENTIAL ? -margin : 0.0;
+    const double rest = log1p(exp(-modulus(margin)));
+    return margin > 0.0 ? -margin - rest : -rest;
+}
+
+// |ℓ'(margin)|; may underflow or overflow, which the caller notices. That of the logistic loss is 1 / (1 + e^margin).
+template <class T>
+CORE T slope(int64_t loss, T margin) {
+    if (loss == LOGISTIC) {
+        const T one = constant(margin, 1.0), e = exp_of_nonpositive(-modulus(margin));
+        return quotient(where_greater(margin, constant(margin, 0.0), e, one), one + e);
+    }
+    return loss == EXPONENTIAL ? exp(-margin) : constant(margin, 1.0);
+}
+
+// Offset of the largest of n numbers, the first where several tie.
+CORE Index largest_of(const double *a, Index n) {
+    Index best = 0;
+    ROLLED for (Index t = 1; t < n; t++)
+        if (a[t] > a[best]) best = t;
+    return best;
+}
+
+// The signs of one input's weights and, in `logs`, the logarithms of their moduli, (T,), but for the largest logit; returns the largest.
+static inline double logs_of_weights(
+    const double *logits, const double *gamma, Index length, Index T, int64_t loss, double *logs, double *signs) {
+    ROLLED for (Index t = 0; t < T; t++) logs[t] = -INF, signs[t] = 0.0;
+    const Index best = largest_of(logits, length);
+    double largest = -INF, rest = 0.0, nearest = -INF;  // nearest: the largest log-probability ratio among tokens with another score
+    ROLLED for (Index t = 0; t < length; t++)
+        if (t != best) {
+            rest += exp(logits[t] - logits[best]);
+            if (gamma[t] != gamma[best]) nearest = larger(nearest, logits[t] - logits[best]);
+        }
+    if (nearest == -INF) return -INF;
+    double delta = 0.0;  // δ e^-nearest
+    ROLLED for (Index t = 0; t < length; t++)
+        if (t != best && gamma[t] != gamma[best]) delta += exp(logits[t] - logits[best] - nearest) * (gamma[best] - gamma[t]);
+    delta /= 1.0 + rest;
+    const double small = delta * exp(nearest);
+    const double offset = log_slope(loss, gamma[best] - small) - log1p(rest);
+    ROLLED for (Index t = 0; t < length; t++) {
+        if (t == best) continue;
+        const double gap = gamma[best] - gamma[t];
+        const double value = gap != 0.0 ? gap - small : -delta, shift = gap != 0.0 ? 0.0 : nearest;
+        if (value != 0.0) {
+            signs[t] = with_sign(1.0, value);
+            logs[t] = logits[t] - logits[best] + offset + log(modulus(value)) + shift;
+            largest = larger(largest, logs[t]);
+        }
+    }
+    return largest;
+}
+
+// w = one input's weights relative to e^largest, from the signs in w and the logarithms; that of the largest logit balances the others.
+static inline void weights_of_logs(const double *logits, Index length, Index T, const double *logs, double largest, double *w) {
+    double total = 0.0;
+    ROLLED for (Index t = 0; t < T; t++) {
+        w[t] = w[t] != 0.0 ? w[t] * exp(logs[t] - largest) : 0.0;
+        total += w[t];
+    }
+    w[largest_of(logits, length)] = -total;
+}
+
+// The weights relative to the largest, from logarithms; returns the logarithm of the largest. `logs` is room for n T numbers.
+static inline double log_weights(
+    const double *a, const double *scores, const int64_t *lengths, int64_t n, int64_t T, int64_t loss, double *logs, double *w) {
+    double largest = -INF;
+    for (int64_t k = 0, i = 0; i < n; i++, k += T)
+        largest = larger(largest, logs_of_weights(a + k, scores + k, lengths[i], T, loss, logs + k, w + k));
+    for (int64_t k = 0, i = 0; i < n; i++, k += T) weights_of_logs(a + k, lengths[i], T, logs + k, largest, w + k);
+    return largest;
+}
+
+// Weights w (n, T) with ∇L = e^s/n Σ w_it k_it of logits a and scores (n, T); returns s, which is 0 unless numbers were too small or large.
+// `logs` is room for n T numbers.
+static inline double pair_weights(
+    const double *a, const double *scores, const int64_t *lengths, int64_t n, int64_t T, int64_t loss, double *logs, double *w) {
+    double biggest = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        const double *logits = a + i * T, *gamma = scores + i * T;
+        double *weight = w + i * T;
+        const int64_t best = largest_of(logits, lengths[i]);
+        double rest = 0.0, delta = 0.0;
+        for (int64_t t = 0; t < lengths[i]; t++)
+            if (t != best) {
+                weight[t] = exp(logits[t] - logits[best]);
+                rest += weight[t];
+                delta += weight[t] * (gamma[best] - gamma[t]);
+            }
+        const double share = 1.0 / (1.0 + rest);
+        delta *= share;
+        const double factor = share * slope(loss, gamma[best] - delta);
+        double total = 0.0;
+        for (int64_t t = 0; t < lengths[i]; t++)
+            if (t != best) {
+                weight[t] *= factor * (gamma[best] - gamma[t] - delta);
+                total += weight[t];
+                if (!(modulus(weight[t]) <= biggest)) biggest = modulus(weight[t]);
+            }
+        weight[best] = -total;
+        for (int64_t t = lengths[i]; t < T; t++) weight[t] = 0.0;
+    }
+    if (!(SMALLEST_WEIGHT < biggest && biggest < LARGEST_WEIGHT)) return log_weights(a, scores, lengths, n, T, loss, logs, w);
+    if (biggest > SQUARABLE) return 0.0;
+    for (int64_t k = 0; k < n * T; k++) w[k] /= biggest;
+    return log(biggest);
+}
