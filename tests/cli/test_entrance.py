@@ -14,7 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from marginlens.cli import app as cli
-from marginlens.cli._completions import NORMS
+from marginlens.cli._options import NORMS
 from marginlens.data import figure_8, write_problem
 
 HEAVY = ("numpy", "scipy", "sklearn", "matplotlib", "rich", "pydantic", "marginlens.runtime.packs")
@@ -30,7 +30,7 @@ print(",".join(name for name in {heavy} if name in sys.modules))
 
 
 def invoke(*arguments, env=None):
-    return CliRunner().invoke(cli.app, list(arguments), env=env)
+    return CliRunner().invoke(cli.app, list(arguments), env=env, prog_name="marginlens")
 
 
 def walk(group, path=()):
@@ -102,7 +102,6 @@ USAGE = [
     (("probe", "m", "--limit", "0"), "--limit must be at least 1; got 0."),
     (("text", "figure", "m"), "--plot is missing."),
     (("sweep", "table", "d"), "--out is missing."),
-    (("completion", "csh"), "SHELL must be one of bash, zsh, fish; got 'csh'."),
 ]
 
 
@@ -130,7 +129,6 @@ COMPLETED = [
     ("marginlens lab --preset A-F1", 3, {"A-F1a", "A-F1b", "A-F1c"}),
     ("marginlens graph x --encoding l", 4, {"latin-1"}),
     ("marginlens statement A Thm ", 4, {"1", "2", "3"}),
-    ("marginlens completion ", 2, {"bash", "zsh", "fish"}),
 ]
 
 
@@ -157,13 +155,6 @@ def test_other_shells_are_offered_the_same_in_their_form(shell):
     assert result.stdout.count("\n") == 1
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_names_the_command_and_its_variable(shell):
-    script = invoke("completion", shell).stdout
-    assert "marginlens" in script
-    assert f"_MARGINLENS_COMPLETE=complete_{shell}" in script
-
-
 def test_quiet_prints_nothing_and_json_all_the_same(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_problem("f.npz", *figure_8())
@@ -187,7 +178,7 @@ def test_bash_completes_with_its_script(tmp_path):
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m marginlens "$@"\n', encoding="utf-8")
     program.chmod(0o755)
     lines = [
-        f"source <({program} completion bash)",
+        f"source <({program} --show-completion)",
         "complete -p marginlens",
         "COMP_WORDS=(marginlens solve x --norm li) COMP_CWORD=4",
         f"_marginlens_completion {program}",

@@ -146,7 +146,6 @@ LINES = {
     "probe gone": "MODEL_OR_PATH",
     "probe d": "MODEL_OR_PATH",
     "probe d --out f.npz": "--out",
-    "completion tcsh": "SHELL",
 }
 
 

@@ -175,7 +175,8 @@ def test_equal_texts_are_drawn_together(here):
 
 
 def test_defaults_in_the_help_are_those_of_the_classifier():
-    options = {param.name: param for param in get_command(app).commands["text"].commands["train"].params}
+    train = get_command(app).get_command(None, "text").get_command(None, "train")
+    options = {param.name: param for param in train.params}
     for name, default in AttentionTextClassifier().get_params().items():
         if name in ("learning_rate", "weight_decay"):
             assert float(options[name].show_default) == default

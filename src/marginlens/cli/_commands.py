@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,7 +24,6 @@ except ImportError:  # earlier versions of typer stand on the package click
 
 EXIT_USAGE = 2
 HELP_NAMES = ["-h", "--help"]
-COMPLETE_VARIABLE = "_MARGINLENS_COMPLETE"  # set by a shell that asks for completions
 _EXAMPLES = "Examples:"
 _KINDS = {"int": "a whole number", "integer": "a whole number", "float": "a number", "number": "a number"}
 _SIMILAR = 0.7  # of two words, from 0 to 1, for a suggestion
@@ -60,6 +58,12 @@ def is_quiet() -> bool:
     """Whether the command that runs was called with --quiet."""
     context = get_current_context(silent=True)
     return context is not None and bool(context.meta.get(_QUIET))
+
+
+def wants_json() -> bool:
+    """Whether the command that runs was called with --json."""
+    context = get_current_context(silent=True)
+    return context is not None and bool(context.params.get("as_json"))
 
 
 def takes(option: str) -> bool:
@@ -127,9 +131,13 @@ class Command(TyperCommand):
                 formatter.write("".join(f"  {line}\n" for line in self.examples))
         super().format_epilog(ctx, formatter)
 
+
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """The options that begin so, each with what fits beside it."""
-        return _short_helps(super().shell_complete(ctx, incomplete))
+        """The options that begin so, each with what fits in one line beside it: shells take a second line for another option."""
+        items = super().shell_complete(ctx, incomplete)
+        for item in items:
+            item.help = shorten(item.help or "", _COMPLETION_WIDTH, placeholder="…")
+        return items
 
 
 def _remarks(text: str, with_required: bool) -> str:
@@ -141,81 +149,34 @@ def _remarks(text: str, with_required: bool) -> str:
     return text if with_required else re.sub(r"\s*\[required\]$", "", text)
 
 
-def _short_helps(items: Any) -> Any:
-    for item in items:
-        item.help = shorten(item.help or "", _COMPLETION_WIDTH, placeholder="…")
-    return items
-
-
-class Commands(MutableMapping[str, Any]):
-    """Commands by name, each built from its function when it is first asked for."""
-
-    def __init__(self, entries: Entries) -> None:
-        self.entries = dict(entries)
-        self._built: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._built:
-            entry = self.entries[name]
-            target = getattr(import_module(entry.module), entry.name) if isinstance(entry, Entry) else entry
-            self._built[name] = build(name, target)
-        return self._built[name]
-
-    def summary(self, name: str) -> str:
-        """What a command does, in one line."""
-        entry = self.entries[name]
-        return entry.summary if isinstance(entry, Entry) else inspect.cleandoc(entry.__doc__ or "").partition("\n")[0]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._built[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self.entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-
 class Group(TyperGroup):
-    """A group whose commands are imported when they are called; its list and its completion need none of them."""
+    """A group whose commands are imported when they are called; its list needs none of them."""
+
+    entries: ClassVar[Entries] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.rich_markup_mode = None
+        self.commands = dict.fromkeys(self.entries)  # type: ignore[assignment]  # their names, among which typer suggests
 
-    def hold(self, entries: Entries) -> None:
-        """Let the group have these commands."""
-        self.commands = self.found = Commands(entries)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name; None where there is none."""
+        entry = self.entries.get(cmd_name)
+        if entry is None:
+            return None
+        return build(cmd_name, getattr(import_module(entry.module), entry.name) if isinstance(entry, Entry) else entry)
 
-    def get_help_option(self, ctx: Any) -> Any:
-        """The option -h; that it is absent is a plain False, which typer need not import pydantic to check."""
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.default = False
-        return option
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands."""
-        return list(self.commands)
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options of the group; those that are absent are a plain False, which typer need not import pydantic to check."""
+        found = super().get_params(ctx)
+        for option in found:
+            option.default = False if option.default is None else option.default
+        return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands with what each does."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, self.found.summary(name)) for name in self.list_commands(ctx)])
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """The commands that begin so, and the group's options."""
-        from typer.completion import shell_completion
-
-        named = [
-            shell_completion.CompletionItem(name, help=self.found.summary(name))
-            for name in self.list_commands(ctx)
-            if name.startswith(incomplete)
-        ]
-        return [*named, *_short_helps(super(TyperGroup, self).shell_complete(ctx, incomplete))]
+            formatter.write_dl([(name, summary(entry)) for name, entry in self.entries.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; Ctrl-C while it is being imported is answered by `main`, where typer would leave without a word."""
@@ -228,16 +189,12 @@ class Group(TyperGroup):
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = None,
-        complete_var: str | None = COMPLETE_VARIABLE,
+        complete_var: str | None = None,
         standalone_mode: bool = True,
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
         """Run what was typed; what cannot be understood ends in one sentence on stderr and exit code 2."""
-        if COMPLETE_VARIABLE in os.environ:
-            from typer.completion import completion_init
-
-            completion_init()
         try:
             ended = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except usage.ClickException as problem:
@@ -260,16 +217,17 @@ def group(entries: Entries, cls: type[Group] = Group, **settings: Any) -> typer.
         entries: the commands by name. cls: the group's class. settings: of `typer.Typer`.
     """
 
-    class Made(cls):  # type: ignore[misc, valid-type]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self.hold(entries)
-
+    made = type("Made", (cls,), {"entries": entries})
     settings = {"no_args_is_help": True, "add_completion": False, "rich_markup_mode": None, **settings}
-    app = typer.Typer(cls=Made, pretty_exceptions_enable=False, **settings)
+    app = typer.Typer(cls=made, pretty_exceptions_enable=False, **settings)
     if not app.registered_callback:
         app.callback()(lambda: None)
     return app
+
+
+def summary(entry: Entry | Callable[..., Any]) -> str:
+    """What a command does, in one line."""
+    return entry.summary if isinstance(entry, Entry) else inspect.cleandoc(entry.__doc__ or "").partition("\n")[0]
 
 
 def build(name: str, target: typer.Typer | Callable[..., Any]) -> Any:

@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, NamedTuple
 
 import typer
 
 from marginlens.cli._commands import is_quiet, running, shortened, typed_name
-from marginlens.cli._deferred import errors
+from marginlens.cli._deferred import errors, rows, terminal
+from marginlens.cli._options import AsJson, Quiet
 
 EXIT_NOT_REPRODUCED = 1
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
+
+
+class Answer(NamedTuple):
+    """What a command found: `numbers` for --json, `text` for the terminal block by block, and the files that it wrote."""
+
+    numbers: Any
+    text: Iterable[Any] = ()
+    written: Sequence[Any] = ()
+
+
+def command(
+    after_interruption: str = "", *, has_json: bool = True, **names: str
+) -> Callable[[Callable[..., Answer | None]], Callable[..., None]]:
+    """A command with the options --json and --quiet; its function returns what it found, and ends as `errors_as_sentences` says."""
+
+    def with_options(function: Callable[..., Answer | None]) -> Callable[..., None]:
+        @wraps(function)
+        def run(*, as_json: bool = False, quiet: bool = False, **given: Any) -> None:
+            with errors_as_sentences(after_interruption, **names):
+                answer = function(**given)
+                if as_json and answer is not None:
+                    deque(answer.text, maxlen=0)  # which may compute the last of the numbers
+                    typer.echo(rows.as_json(answer.numbers))
+                elif answer is not None:
+                    terminal.show(answer.text)
+                    for place in answer.written:
+                        if place is not None:
+                            terminal.say(f"Written to {place}")
+
+        signature = inspect.signature(function, eval_str=True)
+        kinds = {"as_json": AsJson, "quiet": Quiet} if has_json else {"quiet": Quiet}
+        added = [
+            inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kinds[k]) for k in kinds
+        ]
+        run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+        return run
+
+    return with_options
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import marginlens as ml
 from marginlens.cli import _rows
-from marginlens.cli._terminal import Bars, console, counted, facts_table
+from marginlens.cli._terminal import bold, counted, facts_table, stage
 
 if TYPE_CHECKING:
     from marginlens.lab import LabProblem
@@ -32,14 +33,9 @@ def train_joint(file: Path, problem: LabProblem) -> dict[str, Any]:
     """The prediction of `solve_joint` with the run of the problem beside it."""
     row = solve_joint(file, problem)
     risk: Any = problem.risk
-    with Bars() as bars:
-        run = ml.descend(
-            risk,
-            optimizer=problem.optimizer,
-            n_steps=problem.n_steps,
-            start=problem.first_point,
-            progress=bars.bar("Training"),
-        )
+    steps: dict[str, Any] = {"n_steps": problem.n_steps, "start": problem.first_point}
+    with stage("Training") as bar:
+        run = ml.descend(risk, optimizer=problem.optimizer, **steps, progress=bar)
     head, p = risk.split(run.final)
     limits = row["limits"]
     trained = {
@@ -62,10 +58,10 @@ def train_joint(file: Path, problem: LabProblem) -> dict[str, Any]:
     return {**row, "training": training, "trained": trained}
 
 
-def show_joint(row: dict[str, Any]) -> None:
-    """Print what `solve_joint` or `train_joint` gave."""
-    out, limits = console(), row["limits"]
-    out.print(f"{row['file']}: {row['size']}; head and attention are trained together", markup=False)
+def joint_text(row: dict[str, Any]) -> Iterator[Any]:
+    """What `solve_joint` or `train_joint` gave, for the terminal."""
+    limits = row["limits"]
+    yield f"{row['file']}: {row['size']}; head and attention are trained together"
     supporting = [str(i) for i, supports in enumerate(limits["support"]) if supports]
     facts = {
         "tokens with the largest label margin": _rows.selection(limits["selected"]),
@@ -74,18 +70,18 @@ def show_joint(row: dict[str, Any]) -> None:
         "direction of p, p^relax": _rows.vector(limits["relaxed_direction"]),
         "with a margin for every input, p^mm": _rows.vector(limits["margin_direction"]),
     }
-    out.print(facts_table("Where the joint path goes", facts))
-    if "trained" in row:
-        trained = row["trained"]
-        ended = {
-            "v": _rows.vector(trained["head"]),
-            "p": _rows.vector(trained["p"]),
-            "selects": _rows.selection(trained["selected"]),
-            "cosine of v with v^mm": f"{trained['correlation_of_head']:.8f}",
-            "cosine of p with p^relax": f"{trained['correlation_of_p']:.8f}",
-            "ended": f"{ml.Status[trained['status']].value} ({counted(trained['steps_taken'], 'step')})",
-        }
-        out.print(facts_table(f"Trained by {row['training']['optimizer']}", ended))
-    else:
-        _rows.show_theorems(out, row["prediction"])
-    out.print(row["prediction"]["why"], markup=False, style="bold")
+    yield facts_table("Where the joint path goes", facts)
+    if "trained" not in row:
+        yield from _rows.theorem_text(row["prediction"])
+        return
+    trained = row["trained"]
+    ended = {
+        "v": _rows.vector(trained["head"]),
+        "p": _rows.vector(trained["p"]),
+        "selects": _rows.selection(trained["selected"]),
+        "cosine of v with v^mm": f"{trained['correlation_of_head']:.8f}",
+        "cosine of p with p^relax": f"{trained['correlation_of_p']:.8f}",
+        "ended": f"{ml.Status[trained['status']].value} ({counted(trained['steps_taken'], 'step')})",
+    }
+    yield facts_table(f"Trained by {row['training']['optimizer']}", ended)
+    yield bold(row["prediction"]["why"])

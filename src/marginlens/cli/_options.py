@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -10,11 +11,45 @@ import typer
 from marginlens.cli._commands import quiet_callback
 from marginlens.cli._deferred import errors
 
+DEVICES = ("cpu", "cuda", "cuda:1", "mps")
+ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16")
+NORMS = ("l1", "l2", "linf", "l1.75", "l3", "frobenius", "spectral", "nuclear", "max-row")
+
 if TYPE_CHECKING:
     from marginlens.data.tokens import FloatArray, TokenDataset
     from marginlens.lab.problem_files import LabProblem
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
+
+def option(
+    metavar: str, help: str, default: str = "", *, name: str = "", words: Sequence[str] = (), **more: Any
+) -> Any:
+    """An option that takes a value.
+
+    Args:
+        metavar: what stands for its value in the help. default: what holds where it is left out, in words.
+        name: with its dashes, where it is not the parameter's. words: values that a shell offers. more: of `typer.Option`.
+    """
+    if words:
+        more["autocompletion"] = words_of(*words)
+    return typer.Option(*([name] if name else []), metavar=metavar, help=help, show_default=default or True, **more)
+
+
+def flag(name: str, help: str) -> Any:
+    """An option without a value, named with its dashes."""
+    return typer.Option(name, help=help)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """A word of the command line that is no option."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
+def words_of(*words: str) -> Callable[[str], list[str]]:
+    """The completion of an option that takes one of these words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete.lower())]
+
+
+AsJson = Annotated[bool, flag("--json", "Print the numbers as JSON and nothing else.")]
 Quiet = Annotated[
     bool,
     typer.Option(
@@ -27,15 +62,15 @@ Quiet = Annotated[
 ]
 ProblemFile = Annotated[
     Path,
-    typer.Argument(
-        metavar="FILE",
-        help="A .npz or JSON file with X, y, v and optionally K or W; a problem that the lab saved; or a file with sequences, labels and "
+    argument(
+        "FILE",
+        "A .npz or JSON file with X, y, v and optionally K or W; a problem that the lab saved; or a file with sequences, labels and "
         "optionally vocabulary, E and C; - reads stdin.",
-        show_default=False,
     ),
 ]
-DropUnrealizable = Annotated[
-    bool, typer.Option("--drop", help="Leave out sequences of the file that lack their label.")
+DropUnrealizable = Annotated[bool, flag("--drop", "Leave out sequences of the file that lack their label.")]
+PlotPlace = Annotated[
+    Path | None, option("OUT.png", "Draw it there, as .png, .svg or .pdf, when keys have two coordinates.")
 ]
 OF_PROBLEM_FILE = {  # what commands that read a problem call the arguments of the library
     "path": "{file}",
@@ -48,12 +83,6 @@ OF_PROBLEM_FILE = {  # what commands that read a problem call the arguments of t
     "others": "'{argument}' in {file}",
 }
 _LARGEST = 1e150  # of weights: their norms are sums of squares, which are to be numbers too
-PlotPlace = Annotated[
-    Path | None,
-    typer.Option(
-        "--plot", metavar="OUT.png", help="Draw it there, as .png, .svg or .pdf, when keys have two coordinates."
-    ),
-]
 
 
 class TokenProblem(NamedTuple):

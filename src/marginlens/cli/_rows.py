@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
 
 import marginlens as ml
+from marginlens.cli._terminal import bold, indented
 from marginlens.errors import calling
 from marginlens.result import counted, jsonable
 from marginlens.status import Status
@@ -272,19 +270,13 @@ def _conflict(found: NamedSequences, graphs: Mapping[int, PriorityGraph], soluti
 # ---- words for the terminal
 
 
-def show_theorems(out: Console, prediction: Mapping[str, Any]) -> None:
-    """Print which theorems apply, condition by condition."""
+def theorem_text(prediction: Mapping[str, Any]) -> Iterator[Any]:
+    """Which theorems apply, condition by condition, and what follows."""
     for theorem in prediction["theorems"]:
-        outcome = f"applies: {theorem['conclusion']}" if theorem["applies"] else "does not apply"
-        out.print(Text(f"{theorem['label']} {outcome}."))
+        yield f"{theorem['label']} {'applies: ' + theorem['conclusion'] if theorem['applies'] else 'does not apply'}."
         for condition in theorem["conditions"]:
-            mark = "✓" if condition["holds"] else "✗"
-            show_indented(out, f"{mark} {condition['name']}: {condition['sentence']}.")
-
-
-def show_indented(out: Console, text: str) -> None:
-    """Print a text whose lines all start two columns to the right."""
-    out.print(Padding(Text(text), (0, 0, 0, 2)))
+            yield indented(f"{'✓' if condition['holds'] else '✗'} {condition['name']}: {condition['sentence']}.")
+    yield bold(prediction["why"])
 
 
 def left_out_sequences(count: int, share: str = "") -> str:
@@ -294,28 +286,23 @@ def left_out_sequences(count: int, share: str = "") -> str:
     return f"{counted(count, one, several)} left out. " if count else ""
 
 
-def show_sequence_problem(out: Console, row: Mapping[str, Any]) -> None:
-    """Print a next-token problem, its Graph-SVM and its cyclic correction."""
-    out.print(f"{row['file']}: {row['size']}, head: {row['head']}", markup=False)
-    dropped = left_out_sequences(row["dropped"])
+def sequence_text(row: Mapping[str, Any]) -> Iterator[str]:
+    """A next-token problem, its Graph-SVM and its cyclic correction."""
+    yield f"{row['file']}: {row['size']}, head: {row['head']}"
     ties = "without ties" if row["acyclic"] else "with ties"
-    out.print(f"{dropped}{counted(row['last_tokens'], 'different last token')}, {ties}.", markup=False)
+    yield f"{left_out_sequences(row['dropped'])}{counted(row['last_tokens'], 'different last token')}, {ties}."
     if row["unrealizable"]:
         first = row["unrealizable"][0]
         token = "no token" if first["separated"] is None else f'"{first["separated"]}"'
-        count = len(row["unrealizable"])
-        lacking = counted(count, "sequence lacks its label and is", "sequences lack their label and are")
-        out.print(
-            f"{lacking} kept; the head separates {token} in sample {first['sample']}.",
-            markup=False,
-        )
-    separable = row["separability"]
-    out.print(f"Graph-SVM: {separable['meaning']} {separable['proof']}", markup=False)
+        lacking = ("sequence lacks its label and is", "sequences lack their label and are")
+        kept = counted(len(row["unrealizable"]), *lacking)
+        yield f"{kept} kept; the head separates {token} in sample {first['sample']}."
+    separable, correction = row["separability"], row["cyclic_correction"]
+    yield f"Graph-SVM: {separable['meaning']} {separable['proof']}"
     if "conflict" in separable:
-        out.print(separable["conflict"]["sentence"], markup=False)
-    correction = row["cyclic_correction"]
+        yield separable["conflict"]["sentence"]
     size = f" Its norm is {number(correction['norm'])}." if correction["status"] == "FINITE" else ""
-    out.print(f"Cyclic correction: {correction['meaning']}{size}", markup=False)
+    yield f"Cyclic correction: {correction['meaning']}{size}"
 
 
 def number(value: Any) -> str:

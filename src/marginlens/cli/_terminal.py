@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
 
 import typer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -39,9 +41,30 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, quiet=quiet, width=max(_MIN_WIDTH, made.width))
 
 
+class Line(str):
+    """A sentence that stays in one line, however long it is."""
+
+
+def show(blocks: Iterable[Any]) -> None:
+    """Print sentences and tables one below the other; nothing with --quiet."""
+    out = console()
+    for block in blocks:
+        out.print(block, markup=False, soft_wrap=isinstance(block, Line))
+
+
+def bold(sentence: str) -> Text:
+    """A sentence that stands out."""
+    return Text(sentence, style="bold")
+
+
+def indented(text: str) -> Padding:
+    """A text whose lines all start two columns to the right."""
+    return Padding(Text(text), (0, 0, 0, 2), expand=False)
+
+
 def say(sentence: str) -> None:
     """Print a sentence in one line, however long it is; nothing with --quiet."""
-    console().print(sentence, markup=False, soft_wrap=True)
+    show([Line(sentence)])
 
 
 class Bar:
@@ -92,6 +115,13 @@ class Bars(Display):
     def bar(self, title: str) -> Bar:
         """A bar for one computation."""
         return Bar(self, title)
+
+
+@contextmanager
+def stage(title: str) -> Iterator[Bar]:
+    """A bar on stderr while one part of the work is done; it is gone before results are printed."""
+    with Bars() as bars:
+        yield bars.bar(title)
 
 
 class _Rate(ProgressColumn):

@@ -41,9 +41,6 @@ PAPERS = {  # of the package marginlens_papers, where it is installed
 }
 OTHERS = {
     "bench": Entry("marginlens.cli.bench", "app", "Time the library against the best alternatives."),
-    "completion": Entry(
-        "marginlens.cli.completion", "completion", "Print the script that completes commands in a shell."
-    ),
 }
 
 app = group(
@@ -52,6 +49,7 @@ app = group(
     epilog="marginlens COMMAND --help explains a command and gives examples. "
     "Exit codes: 0 done, 1 a claim was not reproduced and does not declare it, 2 something given is unusable, 130 interrupted.",
     context_settings={"help_option_names": HELP_NAMES},
+    add_completion=True,
 )
 
 

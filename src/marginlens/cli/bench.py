@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import Annotated, Any
 
 import marginlens
 from marginlens.cli._commands import group
 from marginlens.cli._deferred import errors, terminal
-from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, Quiet
-
-if TYPE_CHECKING:
-    from rich.console import Group
+from marginlens.cli._exit import Answer, command
+from marginlens.cli._options import option
 
 CHECKOUT = Path(marginlens.__file__).resolve().parents[2]  # the folder of src/ in an editable installation
 BENCHMARKS = {  # name -> title of its table, what it does
@@ -43,10 +37,8 @@ BENCHMARKS = {  # name -> title of its table, what it does
 }
 WITH_DEVICE = ("monitor",)  # whose functions take the device to run on
 WITH_TEXTS = ("text",)  # whose functions take files of texts
-SUMMARY, NOTE = (
-    "summary",
-    "note",
-)  # the text that marks a row which sums up the others; the column of what is said below
+SUMMARY = "summary"  # the text that marks a row which sums up the others
+NOTE = "note"  # the column of what is said below the table
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 0.0))
 
 
@@ -54,62 +46,43 @@ def _command(name: str) -> Callable[..., None]:
     """The command that runs `benchmarks.<name>.bench_<name>` and prints its rows."""
     title, what = BENCHMARKS[name]
 
-    def measure(as_json: bool, **options: Any) -> None:
-        with errors_as_sentences():
-            if not (CHECKOUT / "benchmarks" / "__init__.py").is_file():
-                raise errors.InputError(
-                    "Benchmarks come with a checkout of the project, from which marginlens is installed with pip install --editable."
-                )
-            if str(CHECKOUT) not in sys.path:
-                sys.path.insert(0, str(CHECKOUT))
-            run = getattr(import_module(f"benchmarks.{name}"), f"bench_{name}")
-            with terminal.Bars() as bars:
-                rows = run(progress=bars.bar(title), **options)
-            if as_json:
-                typer.echo(json.dumps(rows, indent=2))
-            else:
-                terminal.console().print(timings_table(title, rows))
+    def measure(**options: Any) -> Answer:
+        if not (CHECKOUT / "benchmarks" / "__init__.py").is_file():
+            raise errors.InputError(
+                "Benchmarks come with a checkout of the project, from which marginlens is installed with pip install --editable."
+            )
+        if str(CHECKOUT) not in sys.path:
+            sys.path.insert(0, str(CHECKOUT))
+        run = getattr(import_module(f"benchmarks.{name}"), f"bench_{name}")
+        with terminal.stage(title) as bar:
+            rows = run(progress=bar, **options)
+        return Answer(rows, timings_text(title, rows))
 
-    def plain(as_json: AsJson = False, quiet: Quiet = False) -> None:
-        measure(as_json)
+    def plain() -> Answer:
+        return measure()
 
-    def measure_on(
-        device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda or cuda:1.")] = "cpu",
-        as_json: AsJson = False,
-        quiet: Quiet = False,
-    ) -> None:
-        measure(as_json, device=device)
+    def measure_on(device: Annotated[str, option("NAME", "cpu, cuda or cuda:1.")] = "cpu") -> Answer:
+        return measure(device=device)
 
     def measure_texts(
-        imdb: Annotated[
-            Path | None,
-            typer.Option(
-                metavar="FILE", help="IMDB's reviews, with columns text, label and split.", show_default=False
-            ),
-        ] = None,
-        yelp: Annotated[
-            Path | None,
-            typer.Option(metavar="FILE", help="Yelp's reviews, with columns text and stars.", show_default=False),
-        ] = None,
+        imdb: Annotated[Path | None, option("FILE", "IMDB's reviews, with columns text, label and split.")] = None,
+        yelp: Annotated[Path | None, option("FILE", "Yelp's reviews, with columns text and stars.")] = None,
         only: Annotated[
             list[str] | None,
-            typer.Option(
-                metavar="PART",
-                help="imdb, lengths, faithfulness, imbalance, few (all of --imdb), yelp or stars (of --yelp); may be given again.",
-                show_default="all",
+            option(
+                "PART",
+                "imdb, lengths, faithfulness, imbalance, few (all of --imdb), yelp or stars (of --yelp); may be given again.",
+                "all",
             ),
         ] = None,
-        seed: Annotated[int, typer.Option(metavar="N", help="Of splits, draws and models.", min=0)] = 0,
-        as_json: AsJson = False,
-        quiet: Quiet = False,
-    ) -> None:
-        measure(as_json, imdb=imdb, yelp=yelp, only=only or (), seed=seed)
+        seed: Annotated[int, option("N", "Of splits, draws and models.", min=0)] = 0,
+    ) -> Answer:
+        return measure(imdb=imdb, yelp=yelp, only=only or (), seed=seed)
 
-    kinds: list[tuple[tuple[str, ...], Callable[..., None]]] = [(WITH_DEVICE, measure_on), (WITH_TEXTS, measure_texts)]
-    command = next((takes for names, takes in kinds if name in names), plain)
+    made = measure_on if name in WITH_DEVICE else measure_texts if name in WITH_TEXTS else plain
     data = " --imdb imdb.parquet --yelp yelp.parquet" if name in WITH_TEXTS else ""
-    command.__doc__ = f"{what}\n\nExamples:\n    marginlens bench {name}{data}\n    marginlens bench {name}{data} --json > {name}.json\n"
-    return command
+    made.__doc__ = f"{what}\n\nExamples:\n    marginlens bench {name}{data}\n    marginlens bench {name}{data} --json > {name}.json\n"
+    return command()(made)
 
 
 app = group(
@@ -118,37 +91,22 @@ app = group(
 )
 
 
-def timings_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Group:
-    """The rows of a benchmark with a line between sizes, which come before the first text of a row; notes and sums below."""
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
+def timings_text(title: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+    """The rows of a benchmark as a table, and below it notes and the rows that sum others up."""
     measured = [row for row in rows if SUMMARY not in row.values()]
     names = [name for name in dict.fromkeys(name for row in measured for name in row) if name != NOTE]
-    first_text = next((k for k, name in enumerate(names) if any(isinstance(row.get(name), str) for row in rows)), 0)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title, style="bold"), title_justify="left")
-    for name in names:
-        numeric = all(isinstance(row.get(name), int | float | None) for row in measured)
-        heading = name.replace("seconds", "time").replace("_", " ")
-        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
-    for k, row in enumerate(measured):
-        if k and any(row.get(name) != measured[k - 1].get(name) for name in names[:first_text]):
-            table.add_section()
-        table.add_row(*(Text(_cell(name, row.get(name))) for name in names))
-    below = [f"{_texts(row)}: {row[NOTE]}" for row in measured if row.get(NOTE)]
+    headings = {name: name.replace("seconds", "time") for name in names}
+    yield terminal.rows_table(
+        title, [{headings[name]: _cell(name, row.get(name)) for name in names} for row in measured]
+    )
+    for row in measured:
+        if row.get(NOTE):
+            yield f"{_texts(row)}: {row[NOTE]}"
     for row in rows:
         if SUMMARY in row.values():
-            sizes = [f"{name} = {row[name]}" for name in names[:first_text] if row.get(name) is not None]
-            numbers = [
-                f"{name.replace('_', ' ')} {_cell('', value)}"
-                for name, value in row.items()
-                if name not in names and not isinstance(value, str)
-            ]
-            texts = _texts(row)
-            below.append(", ".join([*sizes, *numbers]) + (f": {texts}" if texts else ""))
-    return Group(table, *map(Text, below))
+            numbers = {name: value for name, value in row.items() if value is not None and not isinstance(value, str)}
+            shown = ", ".join(f"{name.replace('_', ' ')} {_cell('', value)}" for name, value in numbers.items())
+            yield shown + (f": {_texts(row)}" if _texts(row) else "")
 
 
 def _texts(row: Mapping[str, Any]) -> str:
@@ -157,9 +115,9 @@ def _texts(row: Mapping[str, Any]) -> str:
     )
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, value: Any) -> Any:
     if not isinstance(value, float):
-        return "–" if value is None else str(value)
+        return value
     if name == "seconds" or name.startswith("seconds_per"):
         unit, least = next(pair for pair in _UNITS if value >= pair[1])
         return f"{value / (least or 1e-6):.4g} {unit}"

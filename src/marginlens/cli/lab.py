@@ -6,41 +6,37 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from marginlens.cli._completions import preset_names
 from marginlens.cli._deferred import errors, files, terminal
-from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import OF_PROBLEM_FILE, Quiet, refuse_options
+from marginlens.cli._exit import command
+from marginlens.cli._options import OF_PROBLEM_FILE, argument, flag, option, refuse_options
 
 PAGE = Path("lab.html")
 _MARK = b"<title>marginlens lab"  # in every file that the command wrote
 _MARK_WITHIN = 2000  # bytes from the beginning
 
 
+def preset_names(incomplete: str) -> list[str]:
+    """The lab's examples whose names begin so."""
+    from marginlens.lab.presets import presets
+
+    return [entry.name for entry in presets() if entry.name.lower().startswith(incomplete.lower())]
+
+
+@command("Nothing was written.", has_json=False, **OF_PROBLEM_FILE, name="{preset}")
 def lab(
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="FILE",
-            help="What to begin with: a problem in the plane, or sequences, in a .npz or JSON file as solve and train read it, or a "
+        argument(
+            "FILE",
+            "What to begin with: a problem in the plane, or sequences, in a .npz or JSON file as solve and train read it, or a "
             "problem that the page saved.",
-            show_default=False,
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="LAB.html", help="Where the page goes.")] = PAGE,
+    out: Annotated[Path, option("LAB.html", "Where the page goes.")] = PAGE,
     preset: Annotated[
-        str | None,
-        typer.Option(
-            "--preset",
-            metavar="NAME",
-            help="The example to begin with.",
-            show_default="A-F1b",
-            autocompletion=preset_names,
-        ),
+        str | None, option("NAME", "The example to begin with.", "A-F1b", autocompletion=preset_names)
     ] = None,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Write the page without opening it.")] = False,
-    quiet: Quiet = False,
+    no_open: Annotated[bool, flag("--no-open", "Write the page without opening it.")] = False,
 ) -> None:
     """Open the lab: drag tokens in the plane and see at once what attention will select, and why.
 
@@ -51,22 +47,21 @@ def lab(
         marginlens lab problem.npz --out lecture.html
         marginlens lab --preset A-F2 --no-open
     """
-    with errors_as_sentences("Nothing was written.", **OF_PROBLEM_FILE, name="{preset}"):
-        from marginlens.data.files import holds_sequences
-        from marginlens.lab import LabProblem, Preset, read_problem, write_lab
-        from marginlens.lab import preset as preset_named
+    from marginlens.data.files import holds_sequences
+    from marginlens.lab import LabProblem, Preset, read_problem, write_lab
+    from marginlens.lab import preset as preset_named
 
-        _check_place(out)
-        shown: LabProblem | Preset | dict[str, Any] | None = None
-        if file is not None:
-            refuse_options("beside a file, which the page begins with", preset=preset)
-            shown = _text_state(file) if holds_sequences(file) else read_problem(file)
-        elif preset is not None:
-            shown = preset_named(preset)
-        write_lab(out, shown)
-        terminal.say(f"Written to {out}")
-        if not no_open and not webbrowser.open(out.resolve().as_uri()):
-            terminal.say("No browser could be started: open the file in one.")
+    _check_place(out)
+    shown: LabProblem | Preset | dict[str, Any] | None = None
+    if file is not None:
+        refuse_options("beside a file, which the page begins with", preset=preset)
+        shown = _text_state(file) if holds_sequences(file) else read_problem(file)
+    elif preset is not None:
+        shown = preset_named(preset)
+    write_lab(out, shown)
+    terminal.say(f"Written to {out}")
+    if not no_open and not webbrowser.open(out.resolve().as_uri()):
+        terminal.say("No browser could be started: open the file in one.")
 
 
 def _check_place(out: Path) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from marginlens.cli._completions import DEVICES, words_of
+from marginlens.cli._commands import wants_json
 from marginlens.cli._deferred import errors, files, np, terminal
-from marginlens.cli._deferred import rows as _rows
-from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, Quiet, refuse_options
+from marginlens.cli._exit import Answer, command
+from marginlens.cli._options import DEVICES, argument, flag, option, refuse_options
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from marginlens.probe.difference import ProbeDifference
     from marginlens.probe.models.inputs import Inputs
     from marginlens.probe.models.loading import LoadedModel
@@ -49,31 +47,20 @@ _CURVE_COLUMNS = (
 )
 
 
+@command("Nothing was written.", **_CALLED)
 def probe(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL_OR_PATH",
-            help="A folder that save_pretrained wrote, minilm for the packaged all-MiniLM-L6-v2, or the .parquet file of a monitored run.",
-            show_default=False,
+        argument(
+            "MODEL_OR_PATH",
+            "A folder that save_pretrained wrote, minilm for the packaged all-MiniLM-L6-v2, or the .parquet file of a monitored run.",
         ),
     ],
-    text: Annotated[
-        Path | None,
-        typer.Option("--text", metavar="FILE", help="One input per line.", show_default="200 sentences of our own"),
-    ] = None,
+    text: Annotated[Path | None, option("FILE", "One input per line.", "200 sentences of our own")] = None,
     images: Annotated[
-        Path | None,
-        typer.Option(
-            "--images", metavar="FILE", help="Images in a .npz, .npy, .png or .jpg file, or a folder of pictures."
-        ),
+        Path | None, option("FILE", "Images in a .npz, .npy, .png or .jpg file, or a folder of pictures.")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FOLDER", help="Where the page goes.", show_default="probe-report; nowhere with --json"
-        ),
-    ] = None,
+    out: Annotated[Path | None, option("FOLDER", "Where the page goes.", "probe-report; nowhere with --json")] = None,
     max_margin: Annotated[
         bool | None,
         typer.Option(
@@ -82,56 +69,27 @@ def probe(
             show_default="on; off with --checkpoints",
         ),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", help="Use the first N inputs only.", min=1)
-    ] = None,
-    queries: Annotated[
-        int, typer.Option("--queries", metavar="N", help="Queries of each input in the max-margin part.", min=1)
-    ] = 1,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Which queries and baselines the max-margin part draws.", min=0)
-    ] = 0,
+    limit: Annotated[int | None, option("N", "Use the first N inputs only.", min=1)] = None,
+    queries: Annotated[int, option("N", "Queries of each input in the max-margin part.", min=1)] = 1,
+    seed: Annotated[int, option("N", "Which queries and baselines the max-margin part draws.", min=0)] = 0,
     offset: Annotated[
-        int | None,
-        typer.Option(
-            "--offset", metavar="N", help="Models with rotary positions: take W at this offset of query and key.", min=0
-        ),
+        int | None, option("N", "Models with rotary positions: take W at this offset of query and key.", min=0)
     ] = None,
     ablate: Annotated[
-        bool,
-        typer.Option(
-            _ABLATE, help="Silence every head in turn and measure the change of the output: a run for each head."
-        ),
+        bool, flag(_ABLATE, "Silence every head in turn and measure the change of the output: a run for each head.")
     ] = False,
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device",
-            metavar="NAME",
-            help="Where the model runs: cpu, cuda, cuda:1, mps.",
-            autocompletion=words_of(*DEVICES),
-        ),
-    ] = "cpu",
+    device: Annotated[str, option("NAME", "Where the model runs: cpu, cuda, cuda:1, mps.", words=DEVICES)] = "cpu",
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="The folder holds the checkpoints of a training run: draw curves.")
+        bool, flag("--checkpoints", "The folder holds the checkpoints of a training run: draw curves.")
     ] = False,
     against: Annotated[
-        str | None,
-        typer.Option(
-            "--against",
-            metavar="MODEL_OR_PATH",
-            help="Show what sets the model apart from this one, on the same inputs.",
-        ),
+        str | None, option("MODEL_OR_PATH", "Show what sets the model apart from this one, on the same inputs.")
     ] = None,
     trust_pickle: Annotated[
-        bool, typer.Option("--trust-pickle", help="Also load weights in pickle form, which can run code.")
+        bool, flag("--trust-pickle", "Also load weights in pickle form, which can run code.")
     ] = False,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch the model of this name from the Hugging Face Hub.")
-    ] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+    download: Annotated[bool, flag("--download", "Fetch the model of this name from the Hugging Face Hub.")] = False,
+) -> Answer:
     """Probe the attention heads of a model: how sparsely they attend, what they select and with which margin.
 
     The page shows a heat map over layers and heads for every measure; choose a head there to see its attention.
@@ -143,64 +101,50 @@ def probe(
         marginlens probe training-run --checkpoints --json > curves.json
         marginlens probe fine-tuned --against my-model
     """
-    with errors_as_sentences("Nothing was written.", **_CALLED):
-        from marginlens.probe.models.loading import load_model
-        from marginlens.probe.result import ProbeSettings
-        from marginlens.probe.run import checkpoint_folders, probe_checkpoints, probe_model
+    from marginlens.probe.models.loading import load_model
+    from marginlens.probe.result import ProbeSettings
+    from marginlens.probe.run import checkpoint_folders, probe_checkpoints, probe_model
 
-        if text is not None:
-            refuse_options("when --text is given", images=images)
-        if against is not None:
-            refuse_options("with --against", checkpoints=checkpoints)
-        asked = not checkpoints if max_margin is None else max_margin
-        settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, ablation=ablate, seed=seed)
-        folder = out if out is not None or as_json else FOLDER
-        if folder is not None:
-            _check_folder(folder)
-        if model.endswith(".parquet"):
-            refuse_options(
-                "with the file of a monitored run",
-                text=text,
-                images=images,
-                limit=limit,
-                offset=offset,
-                against=against,
-            )
-            _show_run(model, folder, as_json)
-            return
-        result: ProbeResult | CheckpointCurves | ProbeDifference
-        with terminal.Bars() as bars:
-            bar = bars.bar("Probing")
-            if checkpoints:
-                folders = checkpoint_folders(model)
-                inputs = _inputs(load_model(folders[0], trust_pickle=trust_pickle, device=device), text, images, limit)
-                options: dict[str, Any] = {"trust_pickle": trust_pickle, "device": device}
-                result = probe_checkpoints(folders, inputs, settings, **options, progress=bar)
+    if text is not None:
+        refuse_options("when --text is given", images=images)
+    if against is not None:
+        refuse_options("with --against", checkpoints=checkpoints)
+    asked = not checkpoints if max_margin is None else max_margin
+    settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, ablation=ablate, seed=seed)
+    folder = out if out is not None or wants_json() else FOLDER
+    if folder is not None:
+        _check_folder(folder)
+    page = [] if folder is None else [folder / PAGE]
+    if model.endswith(".parquet"):
+        others = {"text": text, "images": images, "limit": limit, "offset": offset, "against": against}
+        refuse_options("with the file of a monitored run", **others)
+        return _monitored(model, folder)._replace(written=page)
+    result: ProbeResult | CheckpointCurves | ProbeDifference
+    options: dict[str, Any] = {"trust_pickle": trust_pickle, "device": device}
+    with terminal.stage("Probing") as bar:
+        if checkpoints:
+            folders = checkpoint_folders(model)
+            inputs = _inputs(load_model(folders[0], **options), text, images, limit)
+            result = probe_checkpoints(folders, inputs, settings, **options, progress=bar)
+        else:
+            _refuse_checkpoints(model)
+            loaded = load_model(model, download=download, **options)
+            inputs = _inputs(loaded, text, images, limit)
+            if against is None:
+                result = probe_model(loaded, inputs, settings, progress=bar)
             else:
-                _refuse_checkpoints(model)
-                loaded = load_model(model, trust_pickle=trust_pickle, download=download, device=device)
-                inputs = _inputs(loaded, text, images, limit)
-                if against is None:
-                    result = probe_model(loaded, inputs, settings, progress=bar)
-                else:
-                    from marginlens.probe.difference import compare_models
+                from marginlens.probe.difference import compare_models
 
-                    with errors.calling(
-                        **dict.fromkeys(("name", "model", "path", "folder", "config", "tokenizer"), "against")
-                    ):
-                        other = load_model(against, trust_pickle=trust_pickle, download=download, device=device)
-                    result = compare_models(loaded, other, inputs, settings, progress=bar)
-            if folder is not None:
-                files.write_folder(folder, _files(result, checkpoints), "out")
-        if as_json:
-            typer.echo(_rows.as_json(result.to_dict()))
-            return
-        show(terminal.console(), result)
+                model_arguments = ("name", "model", "path", "folder", "config", "tokenizer")
+                with errors.calling(**dict.fromkeys(model_arguments, "against")):
+                    other = load_model(against, download=download, **options)
+                result = compare_models(loaded, other, inputs, settings, progress=bar)
         if folder is not None:
-            terminal.say(f"Written to {folder / PAGE}")
+            files.write_folder(folder, _files(result, checkpoints), "out")
+    return Answer(result, probe_text(result), page)
 
 
-def _show_run(path: str, folder: Path | None, as_json: bool) -> None:
+def _monitored(path: str, folder: Path | None) -> Answer:
     """The curves and the alarms of a run that a monitor watched, as a page and on the terminal."""
     from marginlens.probe.monitor.alarms import alarm_summary, find_alarms
     from marginlens.probe.monitor.record import read_run
@@ -213,14 +157,7 @@ def _show_run(path: str, folder: Path | None, as_json: bool) -> None:
 
         content = json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1).encode()
         files.write_folder(folder, {PAGE: checkpoint_page(curves, alarms).encode(), CURVES: content}, "out")
-    if as_json:
-        typer.echo(_rows.as_json(numbers))
-        return
-    show(terminal.console(), curves)
-    for sentence in alarm_summary(alarms) or ("No alarm was raised.",):
-        terminal.console().print(sentence, markup=False)
-    if folder is not None:
-        terminal.say(f"Written to {folder / PAGE}")
+    return Answer(numbers, [*probe_text(curves), *(alarm_summary(alarms) or ("No alarm was raised.",))])
 
 
 def _inputs(loaded: LoadedModel, text: Path | None, images: Path | None, limit: int | None) -> Inputs:
@@ -293,42 +230,37 @@ def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:
 # ---- the terminal
 
 
-def show(out: Console, result: ProbeResult | CheckpointCurves | ProbeDifference) -> None:
-    """Print the tables of a probe, of the checkpoints of a training run, or of the difference of two models."""
+def probe_text(result: ProbeResult | CheckpointCurves | ProbeDifference) -> Iterator[Any]:
+    """The tables of a probe, of the checkpoints of a training run, or of the difference of two models."""
     from marginlens.probe.difference import ProbeDifference
     from marginlens.probe.result import ProbeResult
 
     if isinstance(result, ProbeResult):
-        _show_heads(out, result)
+        yield from _head_text(result)
     elif isinstance(result, ProbeDifference):
-        _show_difference(out, result)
+        yield from _difference_text(result)
     else:
-        _show_curves(out, result)
-    for note in result.notes:
-        out.print(note, markup=False)
+        yield from _curve_text(result)
+    yield from result.notes
 
 
-def _show_heads(out: Console, result: ProbeResult) -> None:
+def _head_text(result: ProbeResult) -> Iterator[Any]:
     from marginlens.probe.page.answers import answers
 
     measured = f"{terminal.counted(result.n_inputs, 'input')}, {terminal.counted(result.n_queries, 'query', 'queries')}"
-    out.print(f"{result.model}: {result.size_words}; {measured}", markup=False)
+    yield f"{result.model}: {result.size_words}; {measured}"
     for answer in answers(result, _ABLATE):
-        out.print(f"{answer.question} {answer.sentence}", markup=False)
+        yield f"{answer.question} {answer.sentence}"
         if answer.rows:
             named = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-            out.print(terminal.rows_table(answer.note, named))
+            yield terminal.rows_table(answer.note, named)
         if answer.heads:
             heads = ", ".join(f"{head.name} ({head.says})" for head in answer.heads)
-            out.print(f"{answer.named}: {heads}.", markup=False)
-    out.print(
-        terminal.rows_table("Layers, means over heads", [_layer(result, layer) for layer in range(result.n_layers)])
-    )
+            yield f"{answer.named}: {heads}."
+    yield terminal.rows_table("Layers, means over heads", [_layer(result, layer) for layer in range(result.n_layers)])
     sparsest = _order(result["relative_nnz"], largest=False)
-    out.print(
-        terminal.rows_table(
-            "The sparsest heads", [{"head": result.head_name(*at), **_head(result, at)} for at in sparsest]
-        )
+    yield terminal.rows_table(
+        "The sparsest heads", [{"head": result.head_name(*at), **_head(result, at)} for at in sparsest]
     )
     if result.has_max_margin and np.isfinite(result["correlation"]).any():
         columns = _max_margin_columns()
@@ -337,27 +269,25 @@ def _show_heads(out: Console, result: ProbeResult) -> None:
             return {title: _mean(result[name][at]) for title, name in columns.items()}
 
         layers = [{"layer": result.layer_name(k), **means(k)} for k in range(result.n_layers)]
-        out.print(terminal.rows_table("Correlation with the max-margin W, means over heads", layers))
+        yield terminal.rows_table("Correlation with the max-margin W, means over heads", layers)
         best = [{"head": result.head_name(*at), **means(at)} for at in _order(result["correlation"], largest=True)]
-        out.print(terminal.rows_table("The most max-margin heads", best))
+        yield terminal.rows_table("The most max-margin heads", best)
 
 
-def _show_difference(out: Console, result: ProbeDifference) -> None:
+def _difference_text(result: ProbeDifference) -> Iterator[Any]:
     size = f"{result.size_words}; {terminal.counted(result.probed.n_inputs, 'input')}"
-    out.print(f"{result.probed.model} against {result.against.model}: {size}", markup=False)
-    out.print(terminal.rows_table("The heads that changed most", result.rows(_HEADS)))
-    for sentence in result.sentences():
-        out.print(sentence, markup=False)
+    yield f"{result.probed.model} against {result.against.model}: {size}"
+    yield terminal.rows_table("The heads that changed most", result.rows(_HEADS))
+    yield from result.sentences()
 
 
-def _show_curves(out: Console, result: CheckpointCurves) -> None:
-    out.print(
-        f"{result.model}: {terminal.counted(len(result.names), 'checkpoint')}; {terminal.counted(result.n_inputs, 'input')}",
-        markup=False,
+def _curve_text(result: CheckpointCurves) -> Iterator[Any]:
+    yield (
+        f"{result.model}: {terminal.counted(len(result.names), 'checkpoint')}; {terminal.counted(result.n_inputs, 'input')}"
     )
     rows = [{name: row[name] for name in row if name in _CURVE_COLUMNS} for row in result.rows()]
     rows = [rows[k] for k in np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).round().astype(int))]
-    out.print(terminal.rows_table("The last layer, means over heads", rows))
+    yield terminal.rows_table("The last layer, means over heads", rows)
     if "correlation" in result.measures:
         columns = {title: result.by_layer(name)[:, -1] for title, name in _max_margin_columns().items()}
         rows = [
@@ -365,13 +295,11 @@ def _show_curves(out: Console, result: CheckpointCurves) -> None:
             for k, checkpoint in enumerate(result.names)
             if np.isfinite(result["correlation"][k]).any()
         ]
-        out.print(
-            terminal.rows_table("Correlation with the max-margin W, means over the heads of the last layer", rows)
-        )
+        yield terminal.rows_table("Correlation with the max-margin W, means over the heads of the last layer", rows)
     trends = {"nnz/T": result.trends("relative_nnz")[-1], "norm of W": result.trends("frobenius")[-1]}
     known = [f"{title} {rank:.3f}".replace("-", "−") for title, (rank, _) in trends.items() if np.isfinite(rank)]
     if known and result.can_have_trend:
-        out.print(f"Rank correlation with the order of training: {', '.join(known)}", markup=False)
+        yield f"Rank correlation with the order of training: {', '.join(known)}"
 
 
 def _max_margin_columns() -> dict[str, str]:

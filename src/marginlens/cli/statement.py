@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
-from shutil import get_terminal_size
-from textwrap import fill
 from typing import Annotated, Any
 
 import typer
 
-from marginlens.cli._commands import is_quiet
-from marginlens.cli._completions import label_words
+from marginlens.cli._commands import is_quiet, wants_json
 from marginlens.cli._deferred import errors, terminal
-from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, Quiet
+from marginlens.cli._exit import Answer, command
+from marginlens.cli._options import argument
 from marginlens.papers import EARLIER_LABELS, SOURCES, listed_statements, natural
 from marginlens.runtime.packs import CLAIMS, pack_names
 
@@ -36,19 +32,33 @@ _LONG_WORDS = {
 }
 
 
+def label_words(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The next words of statements that begin with the words typed so far: A, then Thm, then 3."""
+    typed = [_unquoted(word).lower() for word in ctx.params.get("words") or ()]
+    found: dict[str, None] = {}
+    for row in listed_statements():
+        words = [_unquoted(word) for word in row["statement"].split()]
+        if len(words) > len(typed) and [word.lower() for word in words[: len(typed)]] == typed:
+            found[words[len(typed)]] = None
+    return [word for word in found if word.lower().startswith(_unquoted(incomplete).lower())]
+
+
+def _unquoted(word: str) -> str:
+    """A word of a label without signs that a shell would ask to be quoted."""
+    return re.sub(r"[()'\u2019]", "", word).rstrip(".")
+
+
+@command(label="{words}")
 def statement(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="LABEL",
+        argument(
+            "LABEL",
+            "Such as A Thm 3 or A Eq 10; a paper's letter alone lists its statements.",
             autocompletion=label_words,
-            help="Such as A Thm 3 or A Eq 10; a paper's letter alone lists its statements.",
-            show_default=False,
         ),
     ] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+) -> Answer | None:
     """Say what a statement of the papers says, and find the function behind it: how to import it, where it stands, which claims show it.
 
     A paper's letter lists all its statements. An equation inside a function leads to that function, a step of a proof to what it proves.
@@ -58,20 +68,16 @@ def statement(
         marginlens statement C --json
         marginlens statement
     """
-    with errors_as_sentences(label="{words}"):
-        label = " ".join(words) if words else None
-        rows = found(label)
-        if as_json:
-            typer.echo(json.dumps(rows, indent=2))
-        elif label is None or label.strip().upper() in SOURCES:
-            terminal.console().print(
-                terminal.rows_table(
-                    "Statements", [{k: row[k] for k in ("statement", "says", "functions")} for row in _listed(rows)]
-                )
-            )
-        else:
-            for row in rows:
-                _show(row)
+    label = " ".join(words) if words else None
+    rows = found(label)
+    if wants_json() or (label is not None and label.strip().upper() not in SOURCES):
+        lines = [json.dumps(rows, indent=2)] if wants_json() else [line for row in rows for line in _told(row)]
+        if wants_json() or not is_quiet():
+            typer.echo("\n".join(lines))  # by itself, since a look-up needs none of the packages that tables do
+        return None
+    shown = [{**row, "functions": "\n".join(map(_function, row["functions"]))} for row in rows]
+    names = ("statement", "says", "functions")
+    return Answer(rows, [terminal.rows_table("Statements", [{name: row[name] for name in names} for row in shown])])
 
 
 def found(label: str | None) -> list[dict[str, Any]]:
@@ -113,29 +119,24 @@ def _plain(label: str) -> str:
     return " ".join(_LONG_WORDS.get(word, word) for word in words)
 
 
-def _listed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {
-            **row,
-            "functions": "\n".join(_inside(one) + one["name"].removeprefix("marginlens.") for one in row["functions"]),
-        }
-        for row in rows
-    ]
-
-
-def _show(row: dict[str, Any]) -> None:
-    lines = [(0, row["statement"]), (2, row["says"])]
+def _told(row: dict[str, Any]) -> Iterator[str]:
+    yield row["statement"]
+    yield f"  {row['says']}"
     for one in row["functions"]:
-        what = [] if one["what"] == row["says"] else [(4, one["what"])]
-        lines += [(2, f"{_inside(one)}{one['name']}"), *what, (4, f"written in {one['module']}")]
+        yield f"  {_inside(one)}{one['name']}"
+        if one["what"] != row["says"]:
+            yield f"    {one['what']}"
+        yield f"    written in {one['module']}"
     if row["earlier_labels"]:
-        lines.append((2, f"in the earlier version of the paper: {', '.join(row['earlier_labels'])}"))
+        yield f"  in the earlier version of the paper: {', '.join(row['earlier_labels'])}"
     if row["claims"]:
-        lines.append((2, f"shown by: marginlens reproduce --only {','.join(row['claims'])}"))
-    lines += [(4, f"{id_}: {told}") for id_, told in zip(row["claims"], row["claims_say"], strict=True)]
-    width = get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize  # in one line elsewhere
-    for indent, line in [] if is_quiet() else lines:
-        typer.echo(fill(line, width, initial_indent=" " * indent, subsequent_indent=" " * indent))
+        yield f"  shown by: marginlens reproduce --only {','.join(row['claims'])}"
+    for name, sentence in zip(row["claims"], row["claims_say"], strict=True):
+        yield f"    {name}: {sentence}"
+
+
+def _function(function: dict[str, Any]) -> str:
+    return _inside(function) + function["name"].removeprefix("marginlens.")
 
 
 def _inside(function: dict[str, Any]) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 import marginlens as ml
 from marginlens.cli._commands import HELP_NAMES, Group, group
 from marginlens.cli._deferred import errors, files, terminal
-from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, Quiet
+from marginlens.cli._exit import Answer, command
+from marginlens.cli._options import argument, flag, option
 
 if TYPE_CHECKING:
     from marginlens.engines import Engine
@@ -29,30 +26,22 @@ class _PlanFirst(Group):
         return super().parse_args(ctx, args)
 
 
-SweepFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.", show_default=False)]
-Partial = Annotated[bool, typer.Option("--partial", help="Take what is there of a sweep that is not finished.")]
+SweepFolder = Annotated[Path, argument("DIR", "The folder of a sweep.")]
+Partial = Annotated[bool, flag("--partial", "Take what is there of a sweep that is not finished.")]
 
 
+@command(engine="{scheduler}", folder="{out}", n_workers="{workers}", others="'{argument}' in {plan}")
 def run_plan(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A TOML file with the plan.", show_default=False)],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the results.", show_default=False)],
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Chunks computed at the same time.")] = None,
-    processes: Annotated[
-        bool, typer.Option("--processes", help="Compute them in processes: for a generator in Python.")
-    ] = False,
-    gpus: Annotated[
-        int | None, typer.Option(metavar="N", help="Compute them on N GPUs; the plan's device is cuda.")
-    ] = None,
+    plan: Annotated[Path, argument("PLAN", "A TOML file with the plan.")],
+    out: Annotated[Path, option("DIR", "The folder for the results.")],
+    workers: Annotated[int | None, option("N", "Chunks computed at the same time.")] = None,
+    processes: Annotated[bool, flag("--processes", "Compute them in processes: for a generator in Python.")] = False,
+    gpus: Annotated[int | None, option("N", "Compute them on N GPUs; the plan's device is cuda.")] = None,
     allow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODULE", help="Let the plan run functions of this module too; repeat it for several."),
+        list[str] | None, option("MODULE", "Let the plan run functions of this module too; repeat it for several.")
     ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(metavar="tcp://…", help="Compute them on the cluster of a Dask scheduler.")
-    ] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+    scheduler: Annotated[str | None, option("tcp://…", "Compute them on the cluster of a Dask scheduler.")] = None,
+) -> Answer:
     """Run a plan, or go on with it: the word run may be left out.
 
     A plan is a program: where it names functions as module:function, they are run. It may name those of modules in its own folder, and
@@ -66,79 +55,61 @@ def run_plan(
         marginlens sweep run plan.toml --out results --workers 8
         marginlens sweep run plan.toml --out results --scheduler tcp://head:8786 --quiet
     """
-    names = {"engine": "{scheduler}", "folder": "{out}", "n_workers": "{workers}", "others": "'{argument}' in {plan}"}
-    with errors_as_sentences(**names):
-        from marginlens.sweeps import Plan
+    from marginlens.sweeps import Plan
 
-        made = Plan.from_file(plan, allow=allow or ())
-        engine = _engine(workers, processes, gpus, scheduler)
-        with terminal.RateBar() as bar:
-            finished = ml.sweep(made, out, engine=engine, progress=bar)
-        status = finished.status()
-        if as_json:
-            typer.echo(json.dumps({**status.to_dict(), "is_finished": status.is_finished}, indent=2))
-            return
-        terminal.console().print(str(status), markup=False)
-        terminal.say(f"Written to {out}")
+    made = Plan.from_file(plan, allow=allow or ())
+    engine = _engine(workers, processes, gpus, scheduler)
+    with terminal.RateBar() as bar:
+        finished = ml.sweep(made, out, engine=engine, progress=bar)
+    return _status(finished.status())._replace(written=[out])
 
 
+def _status(status: Any) -> Answer:
+    return Answer({**status.to_dict(), "is_finished": status.is_finished}, [str(status)])
+
+
+@command()
 def status_of(
     folder: SweepFolder,
-    check: Annotated[bool, typer.Option("--check", help="Read every file, and name damaged ones.")] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+    check: Annotated[bool, flag("--check", "Read every file, and name damaged ones.")] = False,
+) -> Answer:
     """Say how far a sweep is.
 
     Examples:
         marginlens sweep status results
         marginlens sweep status results --check --json
     """
-    with errors_as_sentences():
-        status = ml.sweep.status(folder, check=check)
-        if as_json:
-            typer.echo(json.dumps({**status.to_dict(), "is_finished": status.is_finished}, indent=2))
-        else:
-            terminal.console().print(str(status), markup=False)
+    return _status(ml.sweep.status(folder, check=check))
 
 
-def summary_of(folder: SweepFolder, partial: Partial = False, as_json: AsJson = False, quiet: Quiet = False) -> None:
+@command()
+def summary_of(folder: SweepFolder, partial: Partial = False) -> Answer:
     """Sum a sweep up by cell: shares of words, means with standard errors of numbers; with --json intervals and quantiles too.
 
     Examples:
         marginlens sweep summary results
         marginlens sweep summary results --partial --json
     """
-    with errors_as_sentences():
-        summary = ml.sweep.summary(folder, partial=partial)
-        if as_json:
-            typer.echo(json.dumps(_as_rows(summary), indent=2))
-        else:
-            terminal.console().print(
-                terminal.rows_table(f"{folder}: mean ± standard error, and shares", summary.rows())
-            )
+    summary = ml.sweep.summary(folder, partial=partial)
+    table = terminal.rows_table(f"{folder}: mean ± standard error, and shares", summary.rows())
+    return Answer(_as_rows(summary), [table])
 
 
+@command()
 def write_table(
     folder: SweepFolder,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="A .parquet or .csv file.", show_default=False)],
+    out: Annotated[Path, option("FILE", "A .parquet or .csv file.")],
     partial: Partial = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+) -> Answer:
     """Write the table of a sweep, one row a problem, to a file.
 
     Examples:
         marginlens sweep table results --out results.parquet
         marginlens sweep table results --out results.csv --partial
     """
-    with errors_as_sentences():
-        files.check_place(out, "out", TABLE_SUFFIXES)
-        n_rows = ml.sweep.write_table(folder, out, partial=partial)
-        if as_json:
-            typer.echo(json.dumps({"rows": n_rows, "out": str(out)}))
-        else:
-            terminal.say(f"{terminal.counted(n_rows, 'row')}. Written to {out}")
+    files.check_place(out, "out", TABLE_SUFFIXES)
+    n_rows = ml.sweep.write_table(folder, out, partial=partial)
+    return Answer({"rows": n_rows, "out": str(out)}, [f"{terminal.counted(n_rows, 'row')}."], [out])
 
 
 def _engine(workers: int | None, processes: bool, gpus: int | None, scheduler: str | None) -> Engine:

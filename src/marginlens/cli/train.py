@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
 import marginlens as ml
-from marginlens.cli._completions import norm_names, words_of
 from marginlens.cli._deferred import errors, np, terminal
 from marginlens.cli._deferred import rows as _rows
-from marginlens.cli._exit import errors_as_sentences
+from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import (
+    NORMS,
     OF_PROBLEM_FILE,
-    AsJson,
     DropUnrealizable,
     PlotPlace,
     ProblemFile,
-    Quiet,
     TokenProblem,
+    flag,
     numbers,
+    option,
     read_token_problem,
     refuse_options,
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from marginlens.data.files import SequenceProblem
     from marginlens.data.tokens import FloatArray
     from marginlens.lab.problem_files import LabProblem
@@ -45,15 +41,18 @@ SEQUENCE_LOSSES = {
     "cross-entropy": "CrossEntropy",
     "squared-probability": "SquaredProbability",
 }
-OPTIMIZERS = ("ngd", "gd", "sign", "coordinate", "steepest", "muon", "adam", "mirror", "polyak")
-OPTIMIZER_WORDS = {
-    "NormalizedGD": "ngd",
-    "GradientDescent": "gd",
-    "SignDescent": "sign",
-    "CoordinateDescent": "coordinate",
-    "SteepestDescent": "steepest",
-    "Adam": "adam",
-}  # what files of the lab call them, and the command line
+OPTIMIZERS: dict[str, tuple[str, set[str]]] = {  # word -> class, and the options that it takes
+    "ngd": ("NormalizedGD", set()),
+    "gd": ("GradientDescent", set()),
+    "sign": ("SignDescent", {"momentum", "decay"}),
+    "coordinate": ("CoordinateDescent", {"momentum", "decay"}),
+    "steepest": ("SteepestDescent", {"norm", "momentum", "decay"}),
+    "muon": ("Muon", {"momentum", "decay"}),
+    "adam": ("Adam", {"eps", "decay"}),
+    "mirror": ("MirrorDescent", {"norm", "decay"}),
+    "polyak": ("PolyakStep", set()),
+}
+NEEDS_NORM = {"steepest": "linf, l3 or, for sequences, spectral", "mirror": "l1.75 or l3"}  # and examples of norms
 RANDOM = "random"  # a start whose numbers are drawn from the standard normal distribution
 ADAM_BETAS = (0.9, 0.999)
 _CALLED = {
@@ -63,75 +62,47 @@ _CALLED = {
     "rate": "{step_size}",
     "power": "{decay}",
 }
-NEEDS_NORM = {"steepest": "linf, l3 or, for sequences, spectral", "mirror": "l1.75 or l3"}  # and examples of norms
 
 
+@command(**OF_PROBLEM_FILE, **_CALLED)
 def train(
     file: ProblemFile,
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", help="How many steps to take.", show_default="1000; 4000 for sequences")
-    ] = None,
+    steps: Annotated[int | None, option("N", "How many steps to take.", "1000; 4000 for sequences")] = None,
     step_size: Annotated[
         float | None,
-        typer.Option(
-            metavar="S",
-            help="Length of a step; with --constant the factor of the gradient.",
-            show_default="1; 0.01 for sequences",
-        ),
+        option("S", "Length of a step; with --constant the factor of the gradient.", "1; 0.01 for sequences"),
     ] = None,
-    constant: Annotated[
-        bool, typer.Option("--constant", help="Plain gradient descent; its step size is 1/L unless given.")
-    ] = False,
+    constant: Annotated[bool, flag("--constant", "Plain gradient descent; its step size is 1/L unless given.")] = False,
     optimizer: Annotated[
-        str | None,
-        typer.Option(
-            "--optimizer",
-            metavar="NAME",
-            help=f"One of {', '.join(OPTIMIZERS)}.",
-            show_default="ngd",
-            autocompletion=words_of(*OPTIMIZERS),
-        ),
+        str | None, option("NAME", f"One of {', '.join(OPTIMIZERS)}.", "ngd", words=OPTIMIZERS)
     ] = None,
     norm: Annotated[
-        str | None,
-        typer.Option(
-            "--norm",
-            metavar="NORM",
-            help="Norm of steepest steps; lP of mirror descent for its power P.",
-            autocompletion=norm_names,
-        ),
+        str | None, option("NORM", "Norm of steepest steps; lP of mirror descent for its power P.", words=NORMS)
     ] = None,
-    momentum: Annotated[
-        float | None, typer.Option(metavar="M", help="Momentum of sign, coordinate, steepest and muon, below 1.")
-    ] = None,
-    eps: Annotated[float | None, typer.Option(metavar="E", help="ε of adam.", show_default="0")] = None,
-    decay: Annotated[
-        float | None, typer.Option(metavar="A", help="Let step t have the size S·t^-A.", show_default="0")
-    ] = None,
+    momentum: Annotated[float | None, option("M", "Momentum of sign, coordinate, steepest and muon, below 1.")] = None,
+    eps: Annotated[float | None, option("E", "ε of adam.", "0")] = None,
+    decay: Annotated[float | None, option("A", "Let step t have the size S·t^-A.", "0")] = None,
     loss: Annotated[
         str | None,
-        typer.Option(
-            "--loss",
-            autocompletion=words_of(*LOSSES, *SEQUENCE_LOSSES),
-            metavar="LOSS",
-            help=f"One of {', '.join(LOSSES)}; for sequences one of {', '.join(SEQUENCE_LOSSES)}.",
-            show_default="logistic; log",
+        option(
+            "LOSS",
+            f"One of {', '.join(LOSSES)}; for sequences one of {', '.join(SEQUENCE_LOSSES)}.",
+            "logistic; log",
+            words=(*LOSSES, *SEQUENCE_LOSSES),
         ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(
-            metavar="0.5,-1",
-            help="Where p starts, one number per coordinate; for sequences W row by row; random draws it, with --seed.",
-            show_default="zero",
+        option(
+            "0.5,-1",
+            "Where p starts, one number per coordinate; for sequences W row by row; random draws it, with --seed.",
+            "zero",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of --start random.", show_default="0")] = None,
+    seed: Annotated[int | None, option("N", "Of --start random.", "0")] = None,
     drop: DropUnrealizable = False,
-    as_json: AsJson = False,
     plot: PlotPlace = None,
-    quiet: Quiet = False,
-) -> None:
+) -> Answer:
     """Train the attention weights, and compare where they went with the max-margin theory.
 
     Steps are normalised (every step has the same length) unless --constant or --optimizer is given; then the margin is reported in the
@@ -147,139 +118,146 @@ def train(
         marginlens train problem.npz --optimizer sign --step-size 0.01 --decay 0.5 --json
         marginlens train sequences.json --drop
     """
-    with errors_as_sentences(**OF_PROBLEM_FILE, **_CALLED):
-        from marginlens.data.files import holds_sequences
+    from marginlens.data.files import holds_sequences
 
-        rule = Rule(optimizer, norm, momentum, eps, decay, constant)
-        if start != RANDOM:
-            refuse_options("unless --start random is given", seed=seed)
-        rng = np.random.default_rng(errors.whole_number(0 if seed is None else seed, "seed", at_least=0))
-        if holds_sequences(file):
-            refuse_options("for a file of sequences", plot=plot)
-            sequences = _rows.read_sequence_problem(file, drop=drop)
-            start = _drawn(start, sequences.named.data.d_model**2, rng)
-            choices = _sequence_choices(sequences.named.data, steps, step_size, rule, loss, start)
-            row = _train_sequences(file, choices, sequences)
-            if as_json:
-                typer.echo(_rows.as_json(row))
-            else:
-                _show_sequences(row, choices)
-            return
-        refuse_options("unless the file holds sequences", drop=drop)
-        problem = read_token_problem(file)
-        if not isinstance(problem, TokenProblem):
-            refuse_options("where the head is trained too", plot=plot)
-            from marginlens.cli._joint import show_joint, train_joint
+    if start != RANDOM:
+        refuse_options("unless --start random is given", seed=seed)
+    rng = np.random.default_rng(errors.whole_number(0 if seed is None else seed, "seed", at_least=0))
+    asked = Request(steps, step_size, optimizer, norm, momentum, eps, decay, constant, loss, start)
+    if holds_sequences(file):
+        refuse_options("for a file of sequences", plot=plot)
+        sequences = _rows.read_sequence_problem(file, drop=drop)
+        row, choices = _train_sequences(file, sequences, asked.drawn(sequences.named.data.d_model**2, rng))
+        return Answer(row, _sequence_text(row, choices))
+    refuse_options("unless the file holds sequences", drop=drop)
+    problem = read_token_problem(file)
+    asked = asked.drawn(problem.data.d_key, rng)
+    if not isinstance(problem, TokenProblem):
+        refuse_options("where the head is trained too", plot=plot)
+        from marginlens.cli._joint import joint_text, train_joint
 
-            start = _drawn(start, problem.data.d_key, rng)
-            joint = train_joint(file, _joint_run(problem, steps, step_size, rule, loss, start))
-            if as_json:
-                typer.echo(_rows.as_json(joint))
-            else:
-                show_joint(joint)
-            return
-        data, v = problem.data, problem.head
-        start = _drawn(start, data.d_key, rng)
-        if problem.run is not None:
-            steps = problem.run.n_steps if steps is None else steps
-            loss = _loss_word(problem.run.loss) if loss is None else loss
-            start = ",".join(map(repr, problem.run.start.tolist())) if start is None else start
-            rule, step_size = rule.beside(problem.run.optimizer, step_size)
-        if plot is not None:
-            from marginlens.plotting.files import write_figure
-            from marginlens.plotting.plane import check_plot, problem_figure
+        row = train_joint(file, _joint_run(problem, asked))
+        return Answer(row, joint_text(row))
+    data, v = problem.data, problem.head
+    if plot is not None:
+        from marginlens.plotting.files import write_figure
+        from marginlens.plotting.plane import check_plot, problem_figure
 
-            check_plot(data, plot)
-        choices = _token_choices(data, v, steps, step_size, rule, loss, start)
-        run = _descended(data, v, choices, record_path=plot is not None)
-        problems = _compared(data, v, choices, run)
-        if plot is not None:
-            best = _rows.solution_rows(ml.theory.globally_optimal_direction(data.as_batch(), v))
-            drawn = [[gmm, row["solution"]] for gmm, row in zip(best, problems, strict=True)]
-            write_figure(plot, problem_figure(data, v, drawn, run.saved["x"], choices.loss))
-        if as_json:
-            facts = {"file": str(file), "size": _rows.size_of(data), "training": choices.to_dict()}
-            typer.echo(_rows.as_json({**facts, "problems": problems}))
-        else:
-            _show(file, data, choices, problems, plot)
+        check_plot(data, plot)
+    choices = asked.beside(problem.run).choices(data, v)
+    run = _descended(data, v, choices, record_path=plot is not None)
+    problems = _compared(data, v, choices, run)
+    if plot is not None:
+        best = _rows.solution_rows(ml.theory.globally_optimal_direction(data.as_batch(), v))
+        drawn = [[gmm, row["solution"]] for gmm, row in zip(best, problems, strict=True)]
+        write_figure(plot, problem_figure(data, v, drawn, run.saved["x"], choices.loss))
+    found = {"file": str(file), "size": _rows.size_of(data), "training": choices.to_dict(), "problems": problems}
+    return Answer(found, _text(found, choices, data.is_batch), [plot])
 
 
-class Rule(NamedTuple):
-    """The optimizer as the command line names it: its options, None where not given, and whether --constant was."""
+# ---- what is asked for
 
-    name: str | None
+
+class Request(NamedTuple):
+    """How to train, as the command line says it: None where it does not, and whether --constant was given."""
+
+    steps: int | None
+    size: float | None
+    optimizer: str | None
     norm: str | None
     momentum: float | None
     eps: float | None
     decay: float | None
     constant: bool
+    loss: str | None
+    start: str | None
     betas: tuple[float, float] | None = None
 
-    def beside(self, given: Any, size: float | None) -> tuple[Rule, float | None]:
-        """The rule and the step size with what a file gives where the command line does not; another optimizer's settings are no part."""
-        if self.name is not None or self.constant:
-            return self, size
+    def drawn(self, size: int, rng: np.random.Generator) -> Request:
+        """The request with the start as it would have been typed where it is to be drawn."""
+        if self.start != RANDOM:
+            return self
+        return self._replace(start=",".join(map(repr, rng.standard_normal(size).tolist())))
+
+    def beside(self, run: LabProblem | None) -> Request:
+        """The request with what a file gives where the command line does not; another optimizer's settings are no part."""
+        if run is None:
+            return self
         from marginlens.lab.problem_files import optimizer_json
 
-        entries = optimizer_json(given)
-        norm = f"l{entries['p']!r}".removesuffix(".0") if "p" in entries else None
-        found = Rule(
-            OPTIMIZER_WORDS[entries["name"]],
-            self.norm or norm,
-            (entries.get("momentum") or None) if self.momentum is None else self.momentum,
-            entries.get("eps") if self.eps is None else self.eps,
-            (entries.get("decay") or None) if self.decay is None else self.decay,
-            constant=False,
-            betas=tuple(entries["betas"]) if "betas" in entries else None,
-        )
-        return found, entries["size"] if size is None else size
+        loss = next(word for word, name in LOSSES.items() if name == type(run.loss).__name__)
+        given: dict[str, Any] = {"steps": run.n_steps, "loss": loss, "start": ",".join(map(repr, run.start.tolist()))}
+        if self.optimizer is None and not self.constant:
+            entries = optimizer_json(run.optimizer)
+            given |= {name: entries.get(name) or None for name in ("momentum", "decay")}
+            given |= {"optimizer": _word(entries["name"]), "eps": entries.get("eps"), "size": entries["size"]}
+            given["norm"] = f"l{entries['p']!r}".removesuffix(".0") if "p" in entries else None
+            given["betas"] = tuple(entries["betas"]) if "betas" in entries else None
+        return self._replace(**{name: value for name, value in given.items() if getattr(self, name) is None})
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether steps are those of plain gradient descent."""
-        return self.constant or self.name == "gd"
+    def choices(self, data: ml.TokenDataset | ml.SequenceDataset, v: FloatArray | None = None) -> Choices:
+        """How to train p, or W of sequences; a constant step is 1/L unless given."""
+        of_matrix = isinstance(data, ml.SequenceDataset)
+        n_steps = SEQUENCE_STEPS if of_matrix else N_STEPS
+        n_steps = errors.whole_number(n_steps if self.steps is None else self.steps, "steps", at_least=1)
+        name, loss = _loss(self.loss, of_matrix)
+        size, is_plain = self.size, self.constant or self.optimizer == "gd"
+        if isinstance(data, ml.SequenceDataset):
+            start = np.zeros((data.d_model, data.d_model))
+            if self.start is not None:
+                start = data.weights(np.reshape(numbers(self.start, "start", start.size), start.shape), "start")
+            usual = SEQUENCE_STEP_SIZE
+        else:
+            start = np.zeros(data.d_key)
+            if self.start is not None:
+                start = np.array(data.as_batch().point(numbers(self.start, "start", data.d_key), "start")[0])
+            usual = STEP_SIZE if self.optimizer in (None, "ngd", "gd", "polyak") else STEEPEST_STEP_SIZE
+        if size is not None:
+            errors.positive_number(size, "step_size")
+        elif is_plain and isinstance(data, ml.SequenceDataset):
+            size = 1.0 / ml.NextTokenRisk(data).smoothness()
+        elif is_plain:  # what the theorems allow for every problem
+            size = float(np.min(ml.theory.smoothness(data, v, loss).largest_step))
+            if size == 0.0:
+                expected = "given for keys so large that 1/L_p is below the range of numbers"
+                raise errors.reject("step_size", expected, "none")
+        size = usual if size is None or not np.isfinite(size) else size
+        return Choices(n_steps, self.of_size(size, of_matrix=of_matrix), name, loss, start)
 
     def of_size(self, size: float, *, of_matrix: bool) -> ml.Optimizer:
         """The optimizer with steps of this size, of a matrix W or of a vector p."""
-        name = "ngd" if self.name is None else self.name.lower()
+        name = "ngd" if self.optimizer is None else self.optimizer.lower()
         if name not in OPTIMIZERS:
-            raise errors.reject("optimizer", f"one of {', '.join(OPTIMIZERS)}", repr(self.name))
+            raise errors.reject("optimizer", f"one of {', '.join(OPTIMIZERS)}", repr(self.optimizer))
         if self.constant:
-            refuse_options("beside --constant, which is plain gradient descent", optimizer=self.name)
+            refuse_options("beside --constant, which is plain gradient descent", optimizer=self.optimizer)
             name = "gd"
         if name == "muon" and not of_matrix:
             expected = "one for a vector p where the file holds no sequences"
             remedy = "Muon steps along the singular vectors of a matrix, which W of sequences is."
-            raise errors.reject("optimizer", expected, repr(self.name), remedy)
+            raise errors.reject("optimizer", expected, repr(self.optimizer), remedy)
         if name in NEEDS_NORM and self.norm is None:
             raise errors.reject("norm", f"given for the optimizer {name}, such as {NEEDS_NORM[name]}", "none")
-        if name not in NEEDS_NORM:
-            refuse_options(f"for the optimizer {name}, which has no norm to choose", norm=self.norm)
-        if name not in ("sign", "coordinate", "steepest", "muon"):
-            refuse_options(f"for the optimizer {name}", momentum=self.momentum)
-        if name != "adam":
-            refuse_options(f"for the optimizer {name}", eps=self.eps)
-        if name in ("ngd", "gd", "polyak"):
-            refuse_options(f"for the optimizer {name}", decay=self.decay)
+        kind, takes = OPTIMIZERS[name]
+        others = {"norm": self.norm, "momentum": self.momentum, "eps": self.eps, "decay": self.decay}
+        refuse_options(f"for the optimizer {name}", **{each: others[each] for each in others.keys() - takes})
         if self.decay is not None and not 0.0 <= self.decay <= 1.0:
             remedy = "Steps that fall faster than 1/t add up to a finite length, so that no direction is reached."
             raise errors.reject("decay", "a number from 0 to 1", f"{self.decay:g}", remedy if self.decay > 1.0 else "")
-        schedule = size if self.decay is None else ml.optimizers.PowerDecay(size, self.decay)
-        momentum: dict[str, Any] = {} if self.momentum is None else {"momentum": self.momentum}
+        steps = size if self.decay is None else ml.optimizers.PowerDecay(size, self.decay)
+        options: dict[str, Any] = {} if self.momentum is None else {"momentum": self.momentum}
+        if name == "adam":
+            options = {"betas": self.betas or ADAM_BETAS, "eps": self.eps or 0.0}
         if name == "steepest":
-            return ml.SteepestDescent(ml.norms.norm_named(str(self.norm)), schedule, **momentum)
+            return ml.SteepestDescent(ml.norms.norm_named(str(self.norm)), steps, **options)
         if name == "mirror":
-            return ml.MirrorDescent(_power(str(self.norm)), schedule, normalized=True)
-        made: dict[str, Callable[[], ml.Optimizer]] = {
-            "ngd": lambda: ml.NormalizedGD(size),
-            "gd": lambda: ml.GradientDescent(size),
-            "polyak": lambda: ml.PolyakStep(size),
-            "sign": lambda: ml.SignDescent(schedule, **momentum),
-            "coordinate": lambda: ml.CoordinateDescent(schedule, **momentum),
-            "muon": lambda: ml.Muon(schedule, **momentum),
-            "adam": lambda: ml.Adam(schedule, self.betas or ADAM_BETAS, 0.0 if self.eps is None else self.eps),
-        }
-        return made[name]()
+            return ml.MirrorDescent(_power(str(self.norm)), steps, normalized=True)
+        return getattr(ml, kind)(steps, **options)
+
+
+def _word(class_name: str) -> str:
+    """What the command line calls an optimizer of a file."""
+    return next(word for word, (name, _) in OPTIMIZERS.items() if name == class_name)
 
 
 def _power(name: str) -> float:
@@ -291,6 +269,37 @@ def _power(name: str) -> float:
     return float(power)
 
 
+def _loss(word: str | None, of_sequences: bool) -> tuple[str, Any]:
+    """The name of a loss, the first unless given, and the loss."""
+    names, module = (SEQUENCE_LOSSES, ml.nexttoken) if of_sequences else (LOSSES, ml)
+    name = next(iter(names)) if word is None else word.lower()
+    if name not in names:
+        kind = " for sequences" if of_sequences else ""
+        raise errors.reject("loss", f"one of {', '.join(names)}{kind}", repr(word))
+    return name, getattr(module, names[name])()
+
+
+def _joint_run(run: LabProblem, asked: Request) -> LabProblem:
+    """The run of a file in which the head is trained too, with what the command line changes."""
+    from marginlens.lab.problem_files import optimizer_json
+
+    others = {name: getattr(asked, name) for name in ("norm", "momentum", "eps", "decay")}
+    refuse_options("where the head is trained too", **others)
+    word = "gd" if asked.constant else asked.optimizer
+    given = optimizer_json(run.optimizer, trains_head=True)
+    name = _word(given["name"]) if word is None else word.lower()
+    if name not in ("ngd", "gd"):
+        raise errors.reject("optimizer", "ngd or gd where the head is trained too", repr(asked.optimizer))
+    length = given["size"] if asked.size is None else errors.positive_number(asked.size, "step_size")
+    return replace(
+        run,
+        n_steps=run.n_steps if asked.steps is None else errors.whole_number(asked.steps, "steps", at_least=1),
+        optimizer=ml.GradientDescent(length) if name == "gd" else ml.optimizers.Blockwise(ml.NormalizedGD(length)),
+        loss=run.loss if asked.loss is None else _loss(asked.loss, False)[1],
+        start=run.start if asked.start is None else numbers(asked.start, "start", run.data.d_key),
+    )
+
+
 @dataclass(frozen=True)
 class Choices:
     """How to train, as objects."""
@@ -300,6 +309,11 @@ class Choices:
     loss_name: str
     loss: Any
     start: FloatArray
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """The choices as `descend` takes them."""
+        return {"loss": self.loss, "optimizer": self.optimizer, "n_steps": self.n_steps, "start": self.start}
 
     @property
     def normalized(self) -> bool:
@@ -331,102 +345,6 @@ class Choices:
         return f"{terminal.counted(self.n_steps, kind)} {rest} {self.optimizer.size:.4g}, {self.loss_name} loss, from {begin}"
 
 
-def _drawn(start: str | None, size: int, rng: np.random.Generator) -> str | None:
-    """The start as it would have been typed where it is to be drawn."""
-    return ",".join(map(repr, rng.standard_normal(size).tolist())) if start == RANDOM else start
-
-
-def _loss(word: str | None, names: dict[str, str], kind: str = "") -> tuple[str, Any]:
-    """The name of a loss, the first unless given, and the loss."""
-    name = next(iter(names)) if word is None else word.lower()
-    if name not in names:
-        raise errors.reject("loss", f"one of {', '.join(names)}{kind}", repr(word))
-    return name, getattr(ml.nexttoken if names is SEQUENCE_LOSSES else ml, names[name])()
-
-
-def _loss_word(loss: Any) -> str:
-    """What the command line calls a loss of a file."""
-    return next(word for word, name in LOSSES.items() if name == type(loss).__name__)
-
-
-def _joint_run(
-    run: LabProblem, steps: int | None, size: float | None, rule: Rule, loss_word: str | None, start: str | None
-) -> LabProblem:
-    """The run of a file in which the head is trained too, with what the command line changes."""
-    from marginlens.lab.problem_files import optimizer_json
-
-    refuse_options(
-        "where the head is trained too", norm=rule.norm, momentum=rule.momentum, eps=rule.eps, decay=rule.decay
-    )
-    word = "gd" if rule.constant else rule.name
-    given = optimizer_json(run.optimizer, trains_head=True)
-    name = OPTIMIZER_WORDS[given["name"]] if word is None else word.lower()
-    if name not in ("ngd", "gd"):
-        raise errors.reject("optimizer", "ngd or gd where the head is trained too", repr(rule.name))
-    length = given["size"] if size is None else errors.positive_number(size, "step_size")
-    return replace(
-        run,
-        n_steps=run.n_steps if steps is None else errors.whole_number(steps, "steps", at_least=1),
-        optimizer=ml.GradientDescent(length) if name == "gd" else ml.optimizers.Blockwise(ml.NormalizedGD(length)),
-        loss=run.loss if loss_word is None else _loss(loss_word, LOSSES)[1],
-        start=run.start if start is None else numbers(start, "start", run.data.d_key),
-    )
-
-
-def _token_choices(
-    data: ml.TokenDataset,
-    v: FloatArray,
-    steps: int | None,
-    size: float | None,
-    rule: Rule,
-    loss_name: str | None,
-    start: str | None,
-) -> Choices:
-    """How to train p; a constant step is 1/L_p unless given."""
-    n_steps = errors.whole_number(N_STEPS if steps is None else steps, "steps", at_least=1)
-    name, loss = _loss(loss_name, LOSSES)
-    begin = (
-        np.zeros(data.d_key)
-        if start is None
-        else np.array(data.as_batch().point(numbers(start, "start", data.d_key), "start")[0])
-    )
-    if size is not None:
-        errors.positive_number(size, "step_size")
-    elif rule.is_plain:
-        largest = float(
-            np.min(ml.theory.smoothness(data, v, loss).largest_step)
-        )  # what the theorems allow for every problem
-        if largest == 0.0:
-            raise errors.reject("step_size", "given for keys so large that 1/L_p is below the range of numbers", "none")
-        size = largest if np.isfinite(largest) else STEP_SIZE
-    default = STEP_SIZE if rule.name in (None, "ngd", "gd", "polyak") else STEEPEST_STEP_SIZE
-    optimizer = rule.of_size(default if size is None else size, of_matrix=False)
-    return Choices(n_steps, optimizer, name, loss, begin)
-
-
-def _sequence_choices(
-    data: ml.SequenceDataset,
-    steps: int | None,
-    size: float | None,
-    rule: Rule,
-    loss_name: str | None,
-    start: str | None,
-) -> Choices:
-    """How to train W; a constant step is 1/L unless given."""
-    n_steps = errors.whole_number(SEQUENCE_STEPS if steps is None else steps, "steps", at_least=1)
-    name, loss = _loss(loss_name, SEQUENCE_LOSSES, " for sequences")
-    if size is not None:
-        errors.positive_number(size, "step_size")
-    elif rule.is_plain:
-        size = 1.0 / ml.NextTokenRisk(data).smoothness()
-    begin = np.zeros((data.d_model, data.d_model))
-    if start is not None:
-        entries = np.array(numbers(start, "start", begin.size))
-        begin = data.weights(entries.reshape(begin.shape), "start")
-    optimizer = rule.of_size(SEQUENCE_STEP_SIZE if size is None else size, of_matrix=True)
-    return Choices(n_steps, optimizer, name, loss, begin)
-
-
 # ---- token selection
 
 
@@ -437,17 +355,8 @@ def _descended(data: ml.TokenDataset, v: FloatArray, choices: Choices, *, record
         from marginlens.plotting import recorded_steps
 
         record = ml.Record(recorded_steps(choices.n_steps))
-    with terminal.Bars() as bars:
-        return ml.descend(
-            data.as_batch(),
-            v,
-            loss=choices.loss,
-            optimizer=choices.optimizer,
-            n_steps=choices.n_steps,
-            start=choices.start,
-            record=record,
-            progress=bars.bar("Training"),
-        )
+    with terminal.stage("Training") as bar:
+        return ml.descend(data.as_batch(), v, **choices.run, record=record, progress=bar)
 
 
 def _compared(data: ml.TokenDataset, v: FloatArray, choices: Choices, run: ml.Trajectory) -> list[dict[str, Any]]:
@@ -507,8 +416,7 @@ def _predicted(batch: ml.TokenDataset, head: FloatArray, choices: Choices) -> li
     """The prediction for each problem; the trained tokens are the only candidate that matters, so none is enumerated."""
     options: dict[str, Any] = {"loss": choices.loss, "start": choices.start, "optimizer": choices.optimizer}
     predictions = []
-    with terminal.Bars() as bars:
-        bar = bars.bar("Predicting")
+    with terminal.stage("Predicting") as bar:
         for j in range(len(batch)):
             predictions.append(ml.predict_limit(batch[j], head[j], **options, max_problems=1))
             bar(j + 1, len(batch))
@@ -553,16 +461,16 @@ def _agreement(solution: dict[str, Any], cosines: Cosines, status: ml.Status) ->
 # ---- next tokens
 
 
-def _train_sequences(file: Path, choices: Choices, problem: SequenceProblem) -> dict[str, Any]:
+def _train_sequences(file: Path, problem: SequenceProblem, asked: Request) -> tuple[dict[str, Any], Choices]:
     """Descend on the sequences of a file, and put the trained W beside what paper C predicts."""
-    data = problem.named.data
-    options: dict[str, Any] = {"head": problem.head, "loss": choices.loss, "optimizer": choices.optimizer}
+    data, choices = problem.named.data, asked.choices(problem.named.data)
     with terminal.Bars() as bars:
-        run = ml.descend(data, n_steps=choices.n_steps, start=choices.start, progress=bars.bar("Training"), **options)
+        run = ml.descend(data, head=problem.head, **choices.run, progress=bars.bar("Training"))
         bars.bar("Predicting")
-        prediction = ml.predict_limit(data, **options)
+        prediction = ml.predict_limit(data, head=problem.head, loss=choices.loss, optimizer=choices.optimizer)
     row = _rows.sequence_row(file, problem, prediction)
-    return {**row, "training": choices.to_dict(), "trained": _compared_sequences(problem, choices, run, prediction)}
+    trained = _compared_sequences(problem, choices, run, prediction)
+    return {**row, "training": choices.to_dict(), "trained": trained}, choices
 
 
 def _compared_sequences(
@@ -605,33 +513,33 @@ def _compared_sequences(
 # ---- the terminal
 
 
-def _show(
-    file: Path, data: ml.TokenDataset, choices: Choices, problems: list[dict[str, Any]], plot: Path | None
-) -> None:
-    out = terminal.console()
-    out.print(f"{file}: {_rows.size_of(data)}", markup=False)
-    out.print(str(choices), markup=False)
-    if data.is_batch:
-        out.print(terminal.rows_table("Training beside the ATT-SVM of what it selects", _cells(problems)))
-        cosines = np.array([row["correlation"] for row in problems])
-        if np.isfinite(cosines).any():
-            out.print(f"Cosine with the ATT-SVM: mean {np.nanmean(cosines):.6f}, smallest {np.nanmin(cosines):.6f}.")
-    else:
-        _show_problem(out, problems[0])
-    if plot is not None:
-        out.print(f"Written to {plot}", markup=False)
+def _text(found: dict[str, Any], choices: Choices, is_batch: bool) -> Iterator[Any]:
+    problems = found["problems"]
+    yield f"{found['file']}: {found['size']}"
+    yield str(choices)
+    if not is_batch:
+        yield from _problem_text(problems[0])
+        return
+    yield terminal.rows_table("Training beside the ATT-SVM of what it selects", [_cells(row) for row in problems])
+    cosines = np.array([row["correlation"] for row in problems])
+    if np.isfinite(cosines).any():
+        yield f"Cosine with the ATT-SVM: mean {np.nanmean(cosines):.6f}, smallest {np.nanmin(cosines):.6f}."
 
 
-def _show_problem(out: Console, row: dict[str, Any]) -> None:
+def _ended(row: dict[str, Any]) -> str:
+    return f"{ml.Status[row['status']].value} ({terminal.counted(row['steps_taken'], 'step')})"
+
+
+def _problem_text(row: dict[str, Any]) -> Iterator[Any]:
     solution = row["solution"]
     trained = {
         "direction": _rows.vector(row["direction"]),
         "norm": _rows.number(row["norm"]),
         "selects": _rows.selection(row["selected"]),
         "probability": f"at least {_near_one(row['smallest_probability'])} for every selected token",
-        "ended": f"{ml.Status[row['status']].value} ({terminal.counted(row['steps_taken'], 'step')})",
+        "ended": _ended(row),
     }
-    out.print(terminal.facts_table("Trained", trained))
+    yield terminal.facts_table("Trained", trained)
     kinds = {"GMM": "globally optimal (GMM)", "LMM": "locally optimal (LMM)", "neither": "not locally optimal"}
     tied = ", tied with a neighbour" if solution["kind"] == "GMM" and solution["score_gap"] == 0.0 else ""
     cosine = f"{row['correlation']:.8f} with the trained direction, an angle of {row['angle']:.2e}"
@@ -643,21 +551,18 @@ def _show_problem(out: Console, row: dict[str, Any]) -> None:
         "status": f"{ml.Status[solution['status']].value} ({_rows.residual(solution)})",
         "cosine": "–" if np.isnan(row["correlation"]) else cosine,
     }
-    out.print(terminal.facts_table("The ATT-SVM of what it selects", margin))
-    if "norm_margin" in row:
-        of_norm = row["norm_margin"]
+    yield terminal.facts_table("The ATT-SVM of what it selects", margin)
+    of_norm = row.get("norm_margin")
+    if of_norm is not None:
         if of_norm["share"] is not None:
             proved = f"at least {of_norm['proved_share']:.4f} of it by the run's own residual attention"
-            out.print(
-                f"It has {of_norm['share']:.4f} of the largest margin in {of_norm['norm']}, {proved}.",
-                style="bold",
-                markup=False,
-            )
-        out.print(of_norm["account"], markup=False)
-    out.print(row["agreement"], style="bold")
-    out.print(row["prediction"]["why"], markup=False)
+            share = f"It has {of_norm['share']:.4f} of the largest margin in {of_norm['norm']}, {proved}."
+            yield terminal.bold(share)
+        yield of_norm["account"]
+    yield terminal.bold(row["agreement"])
+    yield row["prediction"]["why"]
     if row["advice"]:
-        out.print(row["advice"], markup=False)
+        yield row["advice"]
 
 
 def _near_one(probability: float) -> str:
@@ -668,70 +573,56 @@ def _near_one(probability: float) -> str:
     return f"1 - {distance:.1e}" if distance > 0.0 else "1, to rounding,"
 
 
-def _cells(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    rows = []
-    for row in problems:
-        solution, certain, observed = (
-            row["solution"],
-            row["correlation_with_prediction"],
-            row["correlation_with_observed"],
-        )
-        cells = {
-            "problem": row["problem"],
-            "selects": _rows.selection(row["selected"]),
-            "kind": solution["kind"],
-            "norm": _rows.number(row["norm"]),
-            "probability": _rows.number(row["smallest_probability"]),
-            "cosine": "–" if np.isnan(row["correlation"]) else f"{row['correlation']:.6f}",
-            "score gap": _rows.number(solution["score_gap"]),
-            "residual": _rows.residual(solution),
-            "certain": f"yes: {certain:.6f}"
-            if certain is not None
-            else ("no" if observed is None else f"observed: {observed:.6f}"),
-        }
-        if row.get("norm_margin", {}).get("share") is not None:
-            cells["share"] = f"{row['norm_margin']['share']:.4f} in {row['norm_margin']['norm']}"
-        if any(other["status"] != "COMPLETED" for other in problems):
-            cells["ended"] = row["status"].lower().replace("_", "-")
-        rows.append(cells)
-    return rows
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    """One problem of a batch, as a row of the table."""
+    solution, margin = row["solution"], row.get("norm_margin") or {"share": None}
+    certain, observed = row["correlation_with_prediction"], row["correlation_with_observed"]
+    uncertain = "no" if observed is None else f"observed: {observed:.6f}"
+    return {
+        "problem": row["problem"],
+        "selects": _rows.selection(row["selected"]),
+        "kind": solution["kind"],
+        "norm": _rows.number(row["norm"]),
+        "probability": _rows.number(row["smallest_probability"]),
+        "cosine": "–" if np.isnan(row["correlation"]) else f"{row['correlation']:.6f}",
+        "score gap": _rows.number(solution["score_gap"]),
+        "residual": _rows.residual(solution),
+        "certain": uncertain if certain is None else f"yes: {certain:.6f}",
+        **({} if margin["share"] is None else {"share": f"{margin['share']:.4f} in {margin['norm']}"}),
+        **({} if row["status"] == "COMPLETED" else {"ended": row["status"].lower().replace("_", "-")}),
+    }
 
 
-def _show_sequences(row: dict[str, Any], choices: Choices) -> None:
-    out, trained = terminal.console(), row["trained"]
-    _rows.show_sequence_problem(out, row)
-    out.print(str(choices), markup=False)
+def _sequence_text(row: dict[str, Any], choices: Choices) -> Iterator[Any]:
+    trained = row["trained"]
+    yield from _rows.sequence_text(row)
+    yield str(choices)
     limit = "" if trained["limit_risk"] is None else f", {trained['limit_risk']:.6g} in the limit"
     facts = {
         "norm": _rows.number(trained["norm"]),
         "risk": f"{_rows.number(trained['risk'])}{limit}",
         "attention": f"more than half on the label in {trained['selected_share']:.1%} of the sequences, "
         f"at least {_rows.number(trained['smallest_attention'])} on every label",
-        "ended": f"{ml.Status[trained['status']].value} ({terminal.counted(trained['steps_taken'], 'step')})",
+        "ended": _ended(trained),
     }
-    out.print(terminal.facts_table("Trained", facts))
+    yield terminal.facts_table("Trained", facts)
     beside: dict[str, str] = {}
     if trained["correlation"] is not None:
         beside["cosine with W^mm"] = f"{trained['correlation']:.6f}"
     if trained["cyclic_distance"] is not None:
-        beside["distance from W^cyc in S_cyc"] = (
-            f"{_rows.number(trained['cyclic_distance'])}, where W^cyc has norm {_rows.number(trained['cyclic_norm'])}"
-        )
+        distance, norm = (_rows.number(trained[name]) for name in ("cyclic_distance", "cyclic_norm"))
+        beside["distance from W^cyc in S_cyc"] = f"{distance}, where W^cyc has norm {norm}"
     if trained["total_variation"] is not None:
         mean, largest = (_rows.number(trained["total_variation"][name]) for name in ("mean", "largest"))
         beside["total variation to the automaton"] = f"{mean} on average, at most {largest}"
-    if beside:
-        out.print(terminal.facts_table("Beside the prediction", beside))
-    else:
-        out.print("There is no W^mm, W^cyc or automaton to compare with.", markup=False)
-    out.print(row["prediction"]["why"], markup=False, style="bold")
+    nothing = "There is no W^mm, W^cyc or automaton to compare with."
+    yield terminal.facts_table("Beside the prediction", beside) if beside else nothing
+    yield terminal.bold(row["prediction"]["why"])
     failing = [  # of C Thm 3, or of what follows of it from Eq. (17)
         [condition["name"] for condition in theorem["conditions"] if not condition["holds"]]
         for theorem in row["prediction"]["theorems"]
         if theorem["label"].startswith("C Thm 3")
     ]
     if choices.normalized and ["step size"] in failing:
-        out.print(
-            "With --constant the steps are those of C Thm 3, and the limit is certain; it is approached far more slowly.",
-            markup=False,
-        )
+        certain = "the steps are those of C Thm 3, and the limit is certain; it is approached far more slowly."
+        yield f"With --constant {certain}"

@@ -29,7 +29,7 @@ def jsonable(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if hasattr(value, "to_dict"):
-        return value.to_dict()
+        return jsonable(value.to_dict())
     if isinstance(value, Mapping):
         return {str(name): jsonable(entry) for name, entry in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):

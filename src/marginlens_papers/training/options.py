@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from marginlens.cli._completions import DEVICES, words_of
+from marginlens.cli._options import DEVICES, words_of
 from marginlens.cli._deferred import errors, terminal
 from marginlens.cli._exit import EXIT_NOT_REPRODUCED
 

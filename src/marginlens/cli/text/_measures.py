@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from textwrap import shorten
 from typing import Any
 
@@ -22,22 +23,21 @@ def subject(answer: dict[str, Any]) -> str:
     return f"{answer['file']}: {terminal.counted(answer['texts'], 'text')}{unseen}{left_out_words(answer['left_out'])}"
 
 
-def show_measures(answer: dict[str, Any]) -> None:
-    """Print what `measures` found."""
+def measures_text(answer: dict[str, Any]) -> Iterator[Any]:
+    """What `measures` found, for the terminal."""
     from marginlens.text.evaluation import facts
 
-    out = terminal.console()
-    out.print(subject(answer), markup=False)
-    out.print(terminal.facts_table("How well the model does", facts(answer, answer["texts"])))
+    yield subject(answer)
+    yield terminal.facts_table("How well the model does", facts(answer, answer["texts"]))
     names = [row["label"] for row in answer["classes"]]
     with_said = len(names) <= _WIDEST
     rows = [
         {**_cells(row), **({f"said {name}": n for name, n in zip(names, counts, strict=True)} if with_said else {})}
         for row, counts in zip(answer["classes"], answer["confusion"], strict=True)
     ]
-    out.print(terminal.rows_table("By class, with how often each was said" if with_said else "By class", rows))
+    yield terminal.rows_table("By class, with how often each was said" if with_said else "By class", rows)
     if not with_said:
-        out.print("--json has the confusion table too.", markup=False)
+        yield "--json has the confusion table too."
     if answer["mistakes"]:
         shortened = [{**row, "text": shorten(row["text"], _SHOWN_TEXT, placeholder=" …")} for row in answer["mistakes"]]
-        out.print(terminal.rows_table("The texts that it is most wrong about", shortened))
+        yield terminal.rows_table("The texts that it is most wrong about", shortened)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
+from marginlens.cli._options import argument, flag, option
 
 if TYPE_CHECKING:
     from marginlens.text.text_files import TextFile
@@ -22,46 +22,33 @@ OF_TEXT_FILE = {  # what commands that read texts call the arguments of the libr
     "empty": "{drop}",
 }
 
-ModelFolder = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A folder that text train --out wrote.", show_default=False)
-]
+ModelFolder = Annotated[Path, argument("MODEL", "A folder that text train --out wrote.")]
 TextsFile = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE",
-        help="Texts: a table (CSV, TSV, parquet), JSON lines, one text on each line (.txt), a folder for each class, any of them packed "
+    argument(
+        "FILE",
+        "Texts: a table (CSV, TSV, parquet), JSON lines, one text on each line (.txt), a folder for each class, any of them packed "
         "as .gz; - reads stdin.",
-        show_default=False,
     ),
 ]
 LabelledFile = Annotated[
     Path,
-    typer.Argument(
-        metavar="FILE",
-        help="Labelled texts: a table (CSV, TSV, parquet, also .gz), JSON lines, a folder with a folder of .txt files for each class, "
+    argument(
+        "FILE",
+        "Labelled texts: a table (CSV, TSV, parquet, also .gz), JSON lines, a folder with a folder of .txt files for each class, "
         "aclImdb or Yelp's reviews; - reads stdin.",
-        show_default=False,
     ),
 ]
-TextColumn = Annotated[
-    str | None, typer.Option("--text", metavar="COLUMN", help="The texts of a table, by name or number from 1.")
-]
+TextColumn = Annotated[str | None, option("COLUMN", "The texts of a table, by name or number from 1.", name="--text")]
 LabelColumn = Annotated[
-    str | None, typer.Option("--label", metavar="COLUMN", help="The labels of a table, by name or number from 1.")
+    str | None, option("COLUMN", "The labels of a table, by name or number from 1.", name="--label")
 ]
-SplitColumn = Annotated[str | None, typer.Option("--split", metavar="COLUMN", help="The part each row belongs to.")]
-Delimiter = Annotated[
-    str | None, typer.Option("--delimiter", metavar="SIGN", help="Of a table.", show_default="guessed")
-]
-Encoding = Annotated[
-    str | None,
-    typer.Option("--encoding", metavar="NAME", help="Such as latin-1.", show_default="UTF-8; UTF-16 by its mark"),
-]
-NoHeader = Annotated[
-    bool, typer.Option("--no-header", help="The first row of a table is data: columns are numbered from 1.")
-]
-DropEmpty = Annotated[bool, typer.Option("--drop", help="Leave out rows without a text or a label, and count them.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of everything random.")]
+SplitColumn = Annotated[str | None, option("COLUMN", "The part each row belongs to.", name="--split")]
+Delimiter = Annotated[str | None, option("SIGN", "Of a table.", "guessed", name="--delimiter")]
+Encoding = Annotated[str | None, option("NAME", "Such as latin-1.", "UTF-8; UTF-16 by its mark", name="--encoding")]
+NoHeader = Annotated[bool, flag("--no-header", "The first row of a table is data: columns are numbered from 1.")]
+DropEmpty = Annotated[bool, flag("--drop", "Leave out rows without a text or a label, and count them.")]
+Seed = Annotated[int, option("N", "Of everything random.")]
 
 
 class FileForm(NamedTuple):

@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from marginlens.cli._deferred import files, terminal
-from marginlens.cli._deferred import rows as _rows
-from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, Quiet
-from marginlens.cli.text._measures import show_measures, subject
+from marginlens.cli._deferred import files
+from marginlens.cli._exit import Answer, command
+from marginlens.cli._options import option
+from marginlens.cli.text._measures import measures_text, subject
 from marginlens.cli.text._options import (
     OF_TEXT_FILE,
     Delimiter,
@@ -26,6 +23,7 @@ from marginlens.cli.text._options import (
 )
 
 
+@command(**OF_TEXT_FILE)
 def evaluate(
     model: ModelFolder,
     file: TextsFile,
@@ -35,18 +33,11 @@ def evaluate(
     encoding: Encoding = None,
     no_header: NoHeader = False,
     drop: DropEmpty = False,
-    mistakes: Annotated[
-        int, typer.Option(metavar="N", help="Show the N texts that the model is most wrong about.", min=0)
-    ] = 5,
+    mistakes: Annotated[int, option("N", "Show the N texts that the model is most wrong about.", min=0)] = 5,
     html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="OUT.html", help="Write a page there: numbers, mistakes with their words, tokens to search."
-        ),
+        Path | None, option("OUT.html", "Write a page there: numbers, mistakes with their words, tokens to search.")
     ] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+) -> Answer:
     """Say how well a model classifies labelled texts.
 
     Accuracy, balanced accuracy (the mean recall of the classes), macro F1, AUC (of each class against the others), log-loss, and for each
@@ -58,23 +49,17 @@ def evaluate(
         marginlens text evaluate model test.csv --mistakes 20 --html page.html
         marginlens text evaluate model test.tsv --text 2 --label 1 --no-header --json
     """
-    with errors_as_sentences(**OF_TEXT_FILE):
-        from marginlens.text.classifier import AttentionTextClassifier
-        from marginlens.text.evaluation import evaluation_page, measures
+    from marginlens.text.classifier import AttentionTextClassifier
+    from marginlens.text.evaluation import evaluation_page, measures
 
-        if html is not None:
-            files.check_place(html, "html", (".html", ".htm"))
-        classifier = AttentionTextClassifier.load(model)
-        form = FileForm(text, label, None, delimiter, encoding, no_header, drop)
-        found = form.of(file).rows(labelled=True)
-        answer = {"file": file, "texts": len(found.texts), "left_out": found.left_out}
-        answer |= measures(classifier, found.texts, found.labels or [], mistakes)
-        if html is not None:
-            page = evaluation_page(classifier, found.texts, answer, subject(answer))
-            files.write_whole(html, page.encode(), "html")
-        if as_json:
-            typer.echo(_rows.as_json(answer))
-            return
-        show_measures(answer)
-        if html is not None:
-            terminal.say(f"Written to {html}")
+    if html is not None:
+        files.check_place(html, "html", (".html", ".htm"))
+    classifier = AttentionTextClassifier.load(model)
+    form = FileForm(text, label, None, delimiter, encoding, no_header, drop)
+    found = form.of(file).rows(labelled=True)
+    answer = {"file": file, "texts": len(found.texts), "left_out": found.left_out}
+    answer |= measures(classifier, found.texts, found.labels or [], mistakes)
+    if html is not None:
+        page = evaluation_page(classifier, found.texts, answer, subject(answer))
+        files.write_whole(html, page.encode(), "html")
+    return Answer(answer, measures_text(answer), [html])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from marginlens.cli._deferred import errors, files, terminal
-from marginlens.cli._deferred import rows as _rows
-from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, Quiet, refuse_options
+from marginlens.cli._exit import Answer, command
+from marginlens.cli._options import argument, option, refuse_options
 from marginlens.cli.text._options import (
     STDIN,
     Delimiter,
@@ -22,30 +20,25 @@ from marginlens.cli.text._options import (
     TextColumn,
 )
 
+if TYPE_CHECKING:
+    from marginlens.text.explanation import TextExplanation
 
+
+@command(path="{file}", folder="{model}", header="{no_header}")
 def explain(
     model: ModelFolder,
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT...", help="Texts to explain; - reads stdin.", show_default=False)
-    ] = None,
+    texts: Annotated[list[str] | None, argument("TEXT...", "Texts to explain; - reads stdin.")] = None,
     file: Annotated[
-        str | None,
-        typer.Option("--file", metavar="FILE", help="Explain the texts of a file, as text predict reads it, instead."),
+        str | None, option("FILE", "Explain the texts of a file, as text predict reads it, instead.")
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Only the first N texts of the file.", show_default="20")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="OUT.html", help="Write the texts with their words highlighted there.")
-    ] = None,
+    limit: Annotated[int | None, option("N", "Only the first N texts of the file.", "20")] = None,
+    html: Annotated[Path | None, option("OUT.html", "Write the texts with their words highlighted there.")] = None,
     text: TextColumn = None,
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     no_header: NoHeader = False,
     drop: DropEmpty = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+) -> Answer:
     """Classify texts, and show for each the tokens that decide.
 
     Examples:
@@ -54,42 +47,36 @@ def explain(
         marginlens text explain model --file reviews.csv --text body --limit 100 --html why.html
         marginlens text explain model - --json < sentences.txt
     """
-    with errors_as_sentences(path="{file}", folder="{model}", header="{no_header}"):
-        from marginlens.text.classifier import AttentionTextClassifier
-        from marginlens.text.explanation import html_page
+    from marginlens.text.classifier import AttentionTextClassifier
+    from marginlens.text.explanation import html_page
 
-        if html is not None:
-            files.check_place(html, "html", (".html", ".htm"))
-        if texts == [STDIN] and file is None:
-            texts, file = None, STDIN
-        if file is None:
-            form = {"limit": limit, "text": text, "delimiter": delimiter, "encoding": encoding}
-            refuse_options("unless --file is given", **form, no_header=no_header, drop=drop)
-        if not texts and file is None:
-            raise errors.reject("texts", "given, or --file in its place", "none")
-        if texts and file is not None:
-            raise errors.reject("texts", "left out beside --file", "both")
-        classifier = AttentionTextClassifier.load(model)
-        left = 0
-        if file is not None:
-            found = FileForm(text, None, None, delimiter, encoding, no_header, drop).of(file).rows(labelled=False)
-            most = errors.whole_number(20 if limit is None else limit, "limit", at_least=1)
-            texts, left = found.texts[:most], max(0, len(found.texts) - most)
-        explanations = [classifier.explain(one) for one in texts or ()]
-        if html is not None:
-            files.write_whole(html, html_page(explanations).encode(), "html")
-        if as_json:
-            typer.echo(_rows.as_json([explanation.to_dict() for explanation in explanations]))
-            return
-        out = terminal.console()
-        for explanation in explanations:
-            out.print(explanation.text, markup=False)
-            out.print(terminal.rows_table(explanation.verdict, explanation.table()))
-            for line in explanation.others():
-                out.print(line, markup=False)
-        if left:
-            terminal.say(
-                f"and {terminal.counted(left, 'text')} more; --limit {left + len(explanations)} explains them all."
-            )
-        if html is not None:
-            terminal.say(f"Written to {html}")
+    if html is not None:
+        files.check_place(html, "html", (".html", ".htm"))
+    if texts == [STDIN] and file is None:
+        texts, file = None, STDIN
+    if file is None:
+        form = {"limit": limit, "text": text, "delimiter": delimiter, "encoding": encoding}
+        refuse_options("unless --file is given", **form, no_header=no_header, drop=drop)
+    if not texts and file is None:
+        raise errors.reject("texts", "given, or --file in its place", "none")
+    if texts and file is not None:
+        raise errors.reject("texts", "left out beside --file", "both")
+    classifier = AttentionTextClassifier.load(model)
+    left = 0
+    if file is not None:
+        found = FileForm(text, None, None, delimiter, encoding, no_header, drop).of(file).rows(labelled=False)
+        most = errors.whole_number(20 if limit is None else limit, "limit", at_least=1)
+        texts, left = found.texts[:most], max(0, len(found.texts) - most)
+    explanations = [classifier.explain(one) for one in texts or ()]
+    if html is not None:
+        files.write_whole(html, html_page(explanations).encode(), "html")
+    return Answer(explanations, _text(explanations, left), [html])
+
+
+def _text(explanations: list[TextExplanation], left: int) -> Iterator[Any]:
+    for explanation in explanations:
+        yield explanation.text
+        yield terminal.rows_table(explanation.verdict, explanation.table())
+        yield from explanation.others()
+    if left:
+        yield f"and {terminal.counted(left, 'text')} more; --limit {left + len(explanations)} explains them all."

@@ -6,15 +6,15 @@ import csv
 import io
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from marginlens.cli._deferred import files, np, terminal
-from marginlens.cli._deferred import rows as _rows
-from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, Quiet
+from marginlens.cli._exit import Answer, command
+from marginlens.cli._options import option
 from marginlens.cli.text._options import (
     OF_TEXT_FILE,
     Delimiter,
@@ -33,21 +33,19 @@ _COUNTED = 12  # classes whose numbers are said
 _OURS = ("predicted", "probability", "strongest_token", "probabilities")  # columns behind those of the file
 
 
+@command("Nothing was written.", **OF_TEXT_FILE)
 def predict(
     model: ModelFolder,
     file: TextsFile,
     out: Annotated[
-        str | None,
-        typer.Option(metavar="OUT.csv", help="Write all predictions there, as .csv or .jsonl; - prints JSON lines."),
+        str | None, option("OUT.csv", "Write all predictions there, as .csv or .jsonl; - prints JSON lines.")
     ] = None,
     text: TextColumn = None,
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     no_header: NoHeader = False,
     drop: DropEmpty = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+) -> Answer:
     """Classify every text of a file: what is predicted, its probability, the token that speaks most for it, and all probabilities.
 
     Every row of the file comes back with all its columns, also those without a text, of which the shares in training are predicted.
@@ -57,31 +55,27 @@ def predict(
         marginlens text predict model reviews.jsonl.gz --text body --out scores.jsonl
         marginlens text predict model - --out - < sentences.txt
     """
-    with errors_as_sentences("Nothing was written.", **OF_TEXT_FILE):
-        from marginlens.text.classifier import AttentionTextClassifier
+    from marginlens.text.classifier import AttentionTextClassifier
 
-        if out is not None and out != "-":
-            files.check_place(Path(out), "out", (".csv", ".jsonl"))
-        classifier = AttentionTextClassifier.load(model)
-        texts, rows = FileForm(text, None, None, delimiter, encoding, no_header, drop).of(file).entries()
-        written, called = _table(rows, _predictions(classifier, texts))
-        if out == "-":
-            typer.echo(_json_lines(written), nl=False)
-        elif out is not None:
-            content = _json_lines(written) if out.endswith(".jsonl") else _csv(written, called["probabilities"])
-            files.write_whole(Path(out), content.encode(), "out")
-        if as_json:
-            typer.echo(_rows.as_json({"predictions": written, "columns": called, "out": out}))
-        elif out != "-":
-            _show(texts, written, called, out)
+    if out is not None and out != "-":
+        files.check_place(Path(out), "out", (".csv", ".jsonl"))
+    classifier = AttentionTextClassifier.load(model)
+    texts, rows = FileForm(text, None, None, delimiter, encoding, no_header, drop).of(file).entries()
+    written, called = _table(rows, _predictions(classifier, texts))
+    if out == "-":
+        typer.echo(_json_lines(written), nl=False)
+    elif out is not None:
+        content = _json_lines(written) if out.endswith(".jsonl") else _csv(written, called["probabilities"])
+        files.write_whole(Path(out), content.encode(), "out")
+    numbers = {"predictions": written, "columns": called, "out": out}
+    return Answer(numbers, () if out == "-" else _text(texts, written, called, out), [] if out == "-" else [out])
 
 
 def _predictions(classifier: Any, texts: list[str]) -> list[dict[str, Any]]:
     """What is predicted of each text, and what speaks most for it."""
     names = [str(name) for name in classifier.classes_]
     found: list[dict[str, Any]] = []
-    with terminal.Bars() as bars:
-        bar = bars.bar("Classifying")
+    with terminal.stage("Classifying") as bar:
         for start in range(0, len(texts), _BATCH):
             part = texts[start : start + _BATCH]
             probabilities = classifier.predict_proba(part)
@@ -138,19 +132,18 @@ def _csv(rows: list[dict[str, Any]], probabilities: str) -> str:
     return stream.getvalue()
 
 
-def _show(texts: list[str], rows: list[dict[str, Any]], called: dict[str, str], out: str | None) -> None:
+def _text(texts: list[str], rows: list[dict[str, Any]], called: dict[str, str], out: str | None) -> Iterator[Any]:
     predicted, probability, strongest, _ = called.values()
     said = sorted(Counter(row[predicted] for row in rows).items(), key=lambda pair: (-pair[1], pair[0]))
     counts = ", ".join(f"{n:,} {name}" for name, n in said[:_COUNTED])
     more = f" and {terminal.counted(len(said) - _COUNTED, 'class', 'classes')} more" if len(said) > _COUNTED else ""
     empty = sum(not text.strip() for text in texts)
     without = f"; {empty:,} without a text" if empty else ""
-    terminal.say(f"{terminal.counted(len(rows), 'text')}: {counts}{more}{without}")
+    yield terminal.Line(f"{terminal.counted(len(rows), 'text')}: {counts}{more}{without}")
     renamed = [f"{new!r}" for name, new in called.items() if new != name]
     if renamed:
-        terminal.say(f"The file has columns of these names already; the new ones are called {', '.join(renamed)}.")
+        yield f"The file has columns of these names already; the new ones are called {', '.join(renamed)}."
     if out is not None:
-        terminal.say(f"Written to {out}")
         return
     cells = [
         {
@@ -161,6 +154,6 @@ def _show(texts: list[str], rows: list[dict[str, Any]], called: dict[str, str], 
         }
         for text, row in zip(texts[:_SHOWN], rows, strict=False)
     ]
-    terminal.console().print(terminal.rows_table("Predictions", cells))
+    yield terminal.rows_table("Predictions", cells)
     if len(rows) > _SHOWN:
-        terminal.say(f"and {len(rows) - _SHOWN:,} more; --out scores.csv writes them all.")
+        yield f"and {len(rows) - _SHOWN:,} more; --out scores.csv writes them all."

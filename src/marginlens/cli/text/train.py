@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from marginlens.cli._completions import words_of
 from marginlens.cli._deferred import errors, np, terminal
-from marginlens.cli._deferred import rows as _rows
-from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, Quiet
-from marginlens.cli.text._measures import show_measures
+from marginlens.cli._exit import Answer, command
+from marginlens.cli._options import flag, option
+from marginlens.cli.text._measures import measures_text
 from marginlens.cli.text._options import (
     OF_TEXT_FILE,
     Delimiter,
@@ -50,77 +47,65 @@ _SAVED_FACTS = (
 )
 
 
+@command("Nothing was written.", **OF_TEXT_FILE, random_state="{seed}", train="{part}")
 def train(
     file: LabelledFile,
     text: TextColumn = None,
     label: LabelColumn = None,
     split: SplitColumn = None,
     part: Annotated[
-        str | None,
-        typer.Option("--train", metavar="PART", help="The part to train on.", show_default="train, if there is one"),
+        str | None, option("PART", "The part to train on.", "train, if there is one", name="--train")
     ] = None,
     test: Annotated[
         str | None,
-        typer.Option(
-            metavar="PART|FILE|SHARE",
-            help="What to test on: a part, another file, or a share such as 0.2 of each class drawn at random, equal texts on one "
+        option(
+            "PART|FILE|SHARE",
+            "What to test on: a part, another file, or a share such as 0.2 of each class drawn at random, equal texts on one "
             "side.",
-            show_default="test, if there is one",
+            "test, if there is one",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the model there.")] = None,
+    out: Annotated[Path | None, option("FOLDER", "Write the model there.")] = None,
     compare: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--compare",
-            help="Train TF-IDF with logistic regression, tuned by cross-validation, beside it, and fastText where it is installed.",
+            "Train TF-IDF with logistic regression, tuned by cross-validation, beside it, and fastText where it is installed.",
         ),
     ] = False,
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     no_header: NoHeader = False,
-    ngrams: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Most words of a phrase, 1 to 3.", show_default="3; 2 below 500 texts"),
-    ] = None,
+    ngrams: Annotated[int | None, option("N", "Most words of a phrase, 1 to 3.", "3; 2 below 500 texts")] = None,
     min_count: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Words that occur N times are tokens.", show_default="2; 1 below 500 texts"),
+        int | None, option("N", "Words that occur N times are tokens.", "2; 1 below 500 texts")
     ] = None,
     phrase_count: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Phrases that occur N times are tokens.", show_default="2; 1 below 500 texts"),
+        int | None, option("N", "Phrases that occur N times are tokens.", "2; 1 below 500 texts")
     ] = None,
     characters: Annotated[
-        bool, typer.Option("--characters", help="Take every letter as a word: for languages without blanks.")
+        bool, flag("--characters", "Take every letter as a word: for languages without blanks.")
     ] = False,
     tokenizer: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Cut texts by this tokenizer of the package tokenizers instead."),
+        Path | None, option("FILE.json", "Cut texts by this tokenizer of the package tokenizers instead.")
     ] = None,
     class_weight: Annotated[
         str | None,
-        typer.Option(
-            metavar="WEIGHTS",
-            help="balanced, so that rare classes count as much as others, or weights such as ham=1,spam=5.",
-            autocompletion=words_of("balanced"),
+        option(
+            "WEIGHTS",
+            "balanced, so that rare classes count as much as others, or weights such as ham=1,spam=5.",
+            words=("balanced",),
         ),
     ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="Passes over the texts.", show_default="8; 16 below 500 texts")
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(metavar="R", help="Of the scores.", show_default="0.07")
-    ] = None,
-    weight_decay: Annotated[float | None, typer.Option(metavar="W", help="Of the votes.", show_default="0")] = None,
+    epochs: Annotated[int | None, option("N", "Passes over the texts.", "8; 16 below 500 texts")] = None,
+    learning_rate: Annotated[float | None, option("R", "Of the scores.", "0.07")] = None,
+    weight_decay: Annotated[float | None, option("W", "Of the votes.", "0")] = None,
     selective: Annotated[
-        bool, typer.Option("--selective", help="Let a few tokens of a text have nearly all attention; less accurate.")
+        bool, flag("--selective", "Let a few tokens of a text have nearly all attention; less accurate.")
     ] = False,
     drop: DropEmpty = False,
     seed: Seed = 0,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+) -> Answer:
     """Train a classifier on labelled texts of two or more classes, and print how well it does and which tokens decide.
 
     Nothing is written before training is done; the model's folder appears whole or not at all.
@@ -133,37 +118,33 @@ def train(
         marginlens text train train.csv --test test.csv --seed 1 --json
         marginlens text train - --test 0.2 < reviews.csv
     """
-    with errors_as_sentences("Nothing was written.", **OF_TEXT_FILE, random_state="{seed}", train="{part}"):
-        from marginlens.text.classifier import check_model_folder
+    from marginlens.text.classifier import check_model_folder
 
-        chosen = {
-            "ngrams": ngrams,
-            "min_count": min_count,
-            "phrase_count": phrase_count,
-            "characters": characters or None,
-            "class_weight": _class_weight(class_weight),
-            "epochs": epochs,
-            "learning_rate": learning_rate,
-            "weight_decay": weight_decay,
-            "selective": selective or None,
-        }
-        settings = {name: value for name, value in chosen.items() if value is not None}
-        form = FileForm(text, label, split, delimiter, encoding, no_header, drop)
-        errors.whole_number(seed, "seed", at_least=0)
-        if tokenizer is not None and characters:
-            raise errors.reject("characters", "left out beside --tokenizer", "both")
-        request = TrainingRequest(file, form, part, test, seed, settings, tokenizer)
-        if out is not None:
-            check_model_folder(out, "out")
-        _ = request.source  # refused before anything is written
-        with terminal.Bars() as bars:
-            model, answer = _trained(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
-        if out is not None:
-            model.save(out, {name: answer[name] for name in _SAVED_FACTS})
-        if as_json:
-            typer.echo(_rows.as_json(answer))
-        else:
-            _show(answer, out)
+    chosen = {
+        "ngrams": ngrams,
+        "min_count": min_count,
+        "phrase_count": phrase_count,
+        "characters": characters or None,
+        "class_weight": _class_weight(class_weight),
+        "epochs": epochs,
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "selective": selective or None,
+    }
+    settings = {name: value for name, value in chosen.items() if value is not None}
+    form = FileForm(text, label, split, delimiter, encoding, no_header, drop)
+    errors.whole_number(seed, "seed", at_least=0)
+    if tokenizer is not None and characters:
+        raise errors.reject("characters", "left out beside --tokenizer", "both")
+    request = TrainingRequest(file, form, part, test, seed, settings, tokenizer)
+    if out is not None:
+        check_model_folder(out, "out")
+    _ = request.source  # refused before anything is written
+    with terminal.Bars() as bars:
+        model, answer = _trained(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
+    if out is not None:
+        model.save(out, {name: answer[name] for name in _SAVED_FACTS})
+    return Answer(answer, _text(answer), [out])
 
 
 def _class_weight(text: str | None) -> str | dict[str, float] | None:
@@ -312,27 +293,25 @@ def _plain(value: Any) -> Any:
 # ---- the terminal
 
 
-def _show(answer: dict[str, Any], folder: Path | None) -> None:
-    out = terminal.console()
-    terminal.say(f"{answer['file']}: {answer['size']}; {_classes(answer['texts_by_class'])}")
+def _text(answer: dict[str, Any]) -> Iterator[Any]:
+    yield terminal.Line(f"{answer['file']}: {answer['size']}; {_classes(answer['texts_by_class'])}")
     if answer["left_out"]:
-        out.print("; ".join(f"{n} left out: {why}" for why, n in answer["left_out"].items()), markup=False)
+        yield "; ".join(f"{n} left out: {why}" for why, n in answer["left_out"].items())
     rows = [row for row in answer["models"] if row["training_accuracy"] is not None]
-    out.print(terminal.rows_table("Accuracy", [_model_cells(row) for row in rows]))
+    yield terminal.rows_table("Accuracy", [_model_cells(row) for row in rows])
     for row in answer["models"]:
         if row.get("note"):
-            out.print(f"{row['model']}: {row['note']}", markup=False)
+            yield f"{row['model']}: {row['note']}"
     if answer["comparison"] is not None:
-        out.print(answer["comparison"], markup=False)
+        yield answer["comparison"]
     if answer["measures"] is not None:
-        show_measures({"file": answer["test_part"], "texts": answer["tested_on"], "left_out": {}, **answer["measures"]})
+        tested = {"file": answer["test_part"], "texts": answer["tested_on"], "left_out": {}}
+        yield from measures_text({**tested, **answer["measures"]})
     if answer["test_part"] is None:
-        out.print("There is no part to test on: --test 0.2 would hold out a fifth.", markup=False)
+        yield "There is no part to test on: --test 0.2 would hold out a fifth."
     texts = terminal.counted(answer["tokens_looked_at"], "text")
     title = f"The tokens that contribute most to the answers about {texts}: attention times vote, summed"
-    out.print(terminal.rows_table(title, [_token_cells(row) for row in answer["tokens"]]))
-    if folder is not None:
-        terminal.say(f"Written to {folder}")
+    yield terminal.rows_table(title, [_token_cells(row) for row in answer["tokens"]])
 
 
 def _classes(counts: dict[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""`marginlens graph --stream`: texts and token files that need not fit in memory, and the priority graphs of their windows."""
+"""What `marginlens graph` reads: windows of a text, sequences that a file lists, and streams that need not fit in memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import marginlens as ml
 from marginlens.cli._options import refuse_options
-from marginlens.data.plain_text import BLOCK_BYTES, STDIN
-from marginlens.data.text_windows import embeddings
+from marginlens.data.files import read_sequences
+from marginlens.data.plain_text import BLOCK_BYTES, STDIN, read_text
+from marginlens.data.text_windows import embeddings, split_sequences, split_text_windows, text_windows
 from marginlens.data.vocabulary import UNKNOWN, Listed, NamedSequences, Vocabulary
 from marginlens.errors import calling, reject
 from marginlens.runtime.files import unusable
@@ -28,26 +29,96 @@ if TYPE_CHECKING:
 
 _TOKEN_FILES = (".npy", ".bin", ".u16", ".u32", ".arrow")  # names of files with token ids end so; others are texts
 _NAMED = 3  # files
+_OPTIONS = ("tokenizer", "encoding", "dtype", "separator", "d_model")  # that a command repeats
 
 
 @dataclass(frozen=True)
-class StreamSource:
-    """Windows of texts, or of files of token ids; None and False are what was not said."""
+class TextSource:
+    """Windows of a text; None is what was not said.
+
+    Args:
+        words: how many words have an id of their own; None where characters are the tokens.
+    """
 
     files: Sequence[Path]
     window: int
-    words: int | None  # that have an id of their own; None where words are not the tokens
-    tokenizer: Path | None
-    encoding: str | None
-    dtype: str | None
-    separator: int | None
+    words: int | None
     d_model: int | None
     seed: int
+    encoding: str | None = None
 
     @property
     def file(self) -> Path:
         """What the files are called together."""
         return Path(", ".join(map(str, self.files[:_NAMED])) + (", …" if len(self.files) > _NAMED else ""))
+
+    @cached_property
+    def unit(self) -> Any:
+        """What texts are cut into."""
+        return ml.data.Characters() if self.words is None else ml.data.Words(max_vocabulary=self.words)
+
+    @property
+    def units(self) -> str:
+        """What texts are cut into, in words."""
+        return "characters" if self.words is None else f"words, the {self.words} most frequent"
+
+    def read(self, held_out: float | None) -> NamedSequences | SequenceSplit:
+        """The windows; where a share is held out, those of the beginning of the text and those of its end."""
+        text = read_text(self.file, self.encoding or "utf-8")
+        options: dict[str, Any] = {"d_model": self.d_model, "rng": self.seed}
+        if held_out is None:
+            return text_windows(text, self.window, self.unit, **options)
+        return split_text_windows(text, self.window, self.unit, held_out=held_out, **options)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides what is read, besides the files."""
+        width = "one-hot" if self.d_model is None else f"{self.d_model} random coordinates, seed {self.seed}"
+        return {"tokens": self.units, "window": self.window, "embeddings": width}
+
+    def options(self) -> list[str]:
+        """The words of the command line that read it so, besides the first file."""
+        given = {"window": self.window, **{name: getattr(self, name, None) for name in _OPTIONS}}
+        given["seed"] = None if self.d_model is None else self.seed
+        named = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
+        words = [] if self.words is None else ["--words", "--vocabulary", str(self.words)]
+        return [*words, *(word for name, value in named.items() for word in (f"--{name}", str(value)))]
+
+
+@dataclass(frozen=True)
+class ListSource:
+    """Sequences that a JSON or .npz file lists."""
+
+    file: Path
+    drop: bool
+    seed: int = 0
+    window: int | None = None
+
+    def read(self, held_out: float | None) -> NamedSequences | SequenceSplit:
+        """The sequences; where a share is held out, some of them at random, and the others."""
+        named = read_sequences(self.file, unrealizable="drop" if self.drop else "refuse")
+        return named if held_out is None else split_sequences(named, held_out=held_out, rng=self.seed)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides what is read, besides the file."""
+        return {"tokens": "listed", "unrealizable": "drop" if self.drop else "refuse"}
+
+    def options(self) -> list[str]:
+        """The options of the command line that read it so."""
+        return [*(["--drop"] if self.drop else []), *(["--seed", str(self.seed)] if self.seed else [])]
+
+
+@dataclass(frozen=True)
+class StreamSource(TextSource):
+    """Windows of texts, or of files of token ids, that need not fit in memory."""
+
+    tokenizer: Path | None = None
+    dtype: str | None = None
+    separator: int | None = None
+
+    @property
+    def units(self) -> str:
+        """What texts are cut into, in words."""
+        return "ids" if self.unit is None else f"tokenizer {self.tokenizer.name}" if self.tokenizer else super().units
 
     @cached_property
     def regular_files(self) -> list[Path]:
@@ -87,7 +158,7 @@ class StreamSource:
             refuse_options("where a tokenizer cuts the texts", words=self.words is not None)
             with calling(path="tokenizer"):
                 return ml.text.SubwordTokenizer.from_file(self.tokenizer)
-        return ml.data.Characters() if self.words is None else ml.data.Words(max_vocabulary=self.words)
+        return super().unit
 
     def count(self, held_out: float | None, out: Path | None, scheduler: str | None, bar: Bar) -> StoredGraphs:
         """The priority graphs of all windows, without those of the share that is held out."""
@@ -113,23 +184,11 @@ class StreamSource:
         unknown = graphs.names.index(UNKNOWN) if self.words is not None and UNKNOWN in graphs.names else None
         return Vocabulary(graphs.names, ml.data.Characters() if self.tokenizer else self.unit, unknown)
 
-    def read(self, tokens: TokenStream, vocabulary: Vocabulary) -> NamedSequences | SequenceSplit:
+    def read_in_memory(self, tokens: TokenStream, vocabulary: Vocabulary) -> NamedSequences | SequenceSplit:
         """The windows that fit in memory; where a share is held out, those of both parts."""
         E = embeddings(len(vocabulary), self.d_model, self.seed)
         return tokens.split(vocabulary, E) if tokens.held_out else NamedSequences(tokens.sequences(E), vocabulary)
 
-    def settings(self) -> dict[str, Any]:
-        """What decides what is read, besides the files."""
-        units = "characters" if self.words is None else f"words, the {self.words} most frequent"
-        units = "ids" if self.unit is None else f"tokenizer {self.tokenizer.name}" if self.tokenizer else units
-        width = "one-hot" if self.d_model is None else f"{self.d_model} random coordinates, seed {self.seed}"
-        return {"tokens": units, "window": self.window, "embeddings": width}
-
     def options(self) -> list[str]:
         """The words of the command line that read it so, besides the first file."""
-        words = [] if self.words is None else ["--words", "--vocabulary", str(self.words)]
-        named = ("tokenizer", "encoding", "dtype", "separator", "d_model")
-        given = {name.replace("_", "-"): getattr(self, name) for name in named if getattr(self, name) is not None}
-        options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-        seed = [] if self.d_model is None else ["--seed", str(self.seed)]
-        return [*map(str, self.files[1:]), "--stream", "--window", str(self.window), *words, *options, *seed]
+        return [*map(str, self.files[1:]), "--stream", *super().options()]
