@@ -131,7 +131,6 @@ class Command(TyperCommand):
                 formatter.write("".join(f"  {line}\n" for line in self.examples))
         super().format_epilog(ctx, formatter)
 
-
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """The options that begin so, each with what fits in one line beside it: shells take a second line for another option."""
         items = super().shell_complete(ctx, incomplete)

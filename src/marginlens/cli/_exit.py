@@ -8,8 +8,10 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, get_type_hints
 
 import typer
 
@@ -20,6 +22,7 @@ from marginlens.cli._options import AsJson, Quiet
 EXIT_NOT_REPRODUCED = 1
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
 class Answer(NamedTuple):
@@ -33,31 +36,47 @@ class Answer(NamedTuple):
 def command(
     after_interruption: str = "", *, has_json: bool = True, **names: str
 ) -> Callable[[Callable[..., Answer | None]], Callable[..., None]]:
-    """A command with the options --json and --quiet; its function returns what it found, and ends as `errors_as_sentences` says."""
+    """A command with the options --json and --quiet; its function returns what it found, and ends as `errors_as_sentences` says.
+
+    A parameter whose type is a dataclass of options stands for all of them.
+    """
 
     def with_options(function: Callable[..., Answer | None]) -> Callable[..., None]:
+        signature = inspect.signature(function, eval_str=True)
+        groups = {
+            name: given.annotation for name, given in signature.parameters.items() if is_dataclass(given.annotation)
+        }
+
         @wraps(function)
         def run(*, as_json: bool = False, quiet: bool = False, **given: Any) -> None:
             with errors_as_sentences(after_interruption, **names):
+                for name, group in groups.items():
+                    given[name] = group(**{option.name: given.pop(option.name) for option in _options_of(group)})
                 answer = function(**given)
                 if as_json and answer is not None:
                     deque(answer.text, maxlen=0)  # which may compute the last of the numbers
                     typer.echo(rows.as_json(answer.numbers))
                 elif answer is not None:
-                    terminal.show(answer.text)
-                    for place in answer.written:
-                        if place is not None:
-                            terminal.say(f"Written to {place}")
+                    written = [terminal.Line(f"Written to {place}") for place in answer.written if place is not None]
+                    terminal.show(chain(answer.text, written))
 
-        signature = inspect.signature(function, eval_str=True)
-        kinds = {"as_json": AsJson, "quiet": Quiet} if has_json else {"quiet": Quiet}
-        added = [
-            inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kinds[k]) for k in kinds
+        added = {"as_json": AsJson, "quiet": Quiet} if has_json else {"quiet": Quiet}
+        parameters = [
+            *(parameter for name, parameter in signature.parameters.items() if name not in groups),
+            *(option for group in groups.values() for option in _options_of(group)),
+            *(inspect.Parameter(name, _BY_NAME, default=False, annotation=kind) for name, kind in added.items()),
         ]
-        run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return run
 
     return with_options
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    """The options among the fields of a dataclass, as parameters."""
+    kinds = get_type_hints(group, include_extras=True)
+    options = [field for field in fields(group) if hasattr(kinds[field.name], "__metadata__")]
+    return [inspect.Parameter(f.name, _BY_NAME, default=f.default, annotation=kinds[f.name]) for f in options]
 
 
 @contextmanager

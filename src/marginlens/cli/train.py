@@ -64,24 +64,26 @@ _CALLED = {
 }
 
 
-@command(**OF_PROBLEM_FILE, **_CALLED)
-def train(
-    file: ProblemFile,
-    steps: Annotated[int | None, option("N", "How many steps to take.", "1000; 4000 for sequences")] = None,
+# ---- what is asked for
+
+
+@dataclass(frozen=True)
+class Request:
+    """How to train, as the command line says it: None where it does not, and whether --constant was given."""
+
+    steps: Annotated[int | None, option("N", "How many steps to take.", "1000; 4000 for sequences")] = None
     step_size: Annotated[
         float | None,
         option("S", "Length of a step; with --constant the factor of the gradient.", "1; 0.01 for sequences"),
-    ] = None,
-    constant: Annotated[bool, flag("--constant", "Plain gradient descent; its step size is 1/L unless given.")] = False,
-    optimizer: Annotated[
-        str | None, option("NAME", f"One of {', '.join(OPTIMIZERS)}.", "ngd", words=OPTIMIZERS)
-    ] = None,
+    ] = None
+    constant: Annotated[bool, flag("--constant", "Plain gradient descent; its step size is 1/L unless given.")] = False
+    optimizer: Annotated[str | None, option("NAME", f"One of {', '.join(OPTIMIZERS)}.", "ngd", words=OPTIMIZERS)] = None
     norm: Annotated[
         str | None, option("NORM", "Norm of steepest steps; lP of mirror descent for its power P.", words=NORMS)
-    ] = None,
-    momentum: Annotated[float | None, option("M", "Momentum of sign, coordinate, steepest and muon, below 1.")] = None,
-    eps: Annotated[float | None, option("E", "ε of adam.", "0")] = None,
-    decay: Annotated[float | None, option("A", "Let step t have the size S·t^-A.", "0")] = None,
+    ] = None
+    momentum: Annotated[float | None, option("M", "Momentum of sign, coordinate, steepest and muon, below 1.")] = None
+    eps: Annotated[float | None, option("E", "ε of adam.", "0")] = None
+    decay: Annotated[float | None, option("A", "Let step t have the size S·t^-A.", "0")] = None
     loss: Annotated[
         str | None,
         option(
@@ -90,7 +92,7 @@ def train(
             "logistic; log",
             words=(*LOSSES, *SEQUENCE_LOSSES),
         ),
-    ] = None,
+    ] = None
     start: Annotated[
         str | None,
         option(
@@ -98,86 +100,14 @@ def train(
             "Where p starts, one number per coordinate; for sequences W row by row; random draws it, with --seed.",
             "zero",
         ),
-    ] = None,
-    seed: Annotated[int | None, option("N", "Of --start random.", "0")] = None,
-    drop: DropUnrealizable = False,
-    plot: PlotPlace = None,
-) -> Answer:
-    """Train the attention weights, and compare where they went with the max-margin theory.
-
-    Steps are normalised (every step has the same length) unless --constant or --optimizer is given; then the margin is reported in the
-    norm that the optimizer heads for. A problem that the lab saved has its own steps, optimizer, loss and start; what is given in the
-    command line goes before them. A file of sequences is a next-token problem: W is
-    trained and compared with its Graph-SVM, its cyclic correction and its automaton.
-
-    Examples:
-        marginlens train problem.npz
-        marginlens train problem.npz --steps 10000 --step-size 0.1 --start 0.5,-1 --plot path.pdf
-        marginlens train problem.npz --start random --seed 3
-        marginlens train problem.npz --constant --loss exponential
-        marginlens train problem.npz --optimizer sign --step-size 0.01 --decay 0.5 --json
-        marginlens train sequences.json --drop
-    """
-    from marginlens.data.files import holds_sequences
-
-    if start != RANDOM:
-        refuse_options("unless --start random is given", seed=seed)
-    rng = np.random.default_rng(errors.whole_number(0 if seed is None else seed, "seed", at_least=0))
-    asked = Request(steps, step_size, optimizer, norm, momentum, eps, decay, constant, loss, start)
-    if holds_sequences(file):
-        refuse_options("for a file of sequences", plot=plot)
-        sequences = _rows.read_sequence_problem(file, drop=drop)
-        row, choices = _train_sequences(file, sequences, asked.drawn(sequences.named.data.d_model**2, rng))
-        return Answer(row, _sequence_text(row, choices))
-    refuse_options("unless the file holds sequences", drop=drop)
-    problem = read_token_problem(file)
-    asked = asked.drawn(problem.data.d_key, rng)
-    if not isinstance(problem, TokenProblem):
-        refuse_options("where the head is trained too", plot=plot)
-        from marginlens.cli._joint import joint_text, train_joint
-
-        row = train_joint(file, _joint_run(problem, asked))
-        return Answer(row, joint_text(row))
-    data, v = problem.data, problem.head
-    if plot is not None:
-        from marginlens.plotting.files import write_figure
-        from marginlens.plotting.plane import check_plot, problem_figure
-
-        check_plot(data, plot)
-    choices = asked.beside(problem.run).choices(data, v)
-    run = _descended(data, v, choices, record_path=plot is not None)
-    problems = _compared(data, v, choices, run)
-    if plot is not None:
-        best = _rows.solution_rows(ml.theory.globally_optimal_direction(data.as_batch(), v))
-        drawn = [[gmm, row["solution"]] for gmm, row in zip(best, problems, strict=True)]
-        write_figure(plot, problem_figure(data, v, drawn, run.saved["x"], choices.loss))
-    found = {"file": str(file), "size": _rows.size_of(data), "training": choices.to_dict(), "problems": problems}
-    return Answer(found, _text(found, choices, data.is_batch), [plot])
-
-
-# ---- what is asked for
-
-
-class Request(NamedTuple):
-    """How to train, as the command line says it: None where it does not, and whether --constant was given."""
-
-    steps: int | None
-    size: float | None
-    optimizer: str | None
-    norm: str | None
-    momentum: float | None
-    eps: float | None
-    decay: float | None
-    constant: bool
-    loss: str | None
-    start: str | None
+    ] = None
     betas: tuple[float, float] | None = None
 
     def drawn(self, size: int, rng: np.random.Generator) -> Request:
         """The request with the start as it would have been typed where it is to be drawn."""
         if self.start != RANDOM:
             return self
-        return self._replace(start=",".join(map(repr, rng.standard_normal(size).tolist())))
+        return replace(self, start=",".join(map(repr, rng.standard_normal(size).tolist())))
 
     def beside(self, run: LabProblem | None) -> Request:
         """The request with what a file gives where the command line does not; another optimizer's settings are no part."""
@@ -190,10 +120,10 @@ class Request(NamedTuple):
         if self.optimizer is None and not self.constant:
             entries = optimizer_json(run.optimizer)
             given |= {name: entries.get(name) or None for name in ("momentum", "decay")}
-            given |= {"optimizer": _word(entries["name"]), "eps": entries.get("eps"), "size": entries["size"]}
+            given |= {"optimizer": _word(entries["name"]), "eps": entries.get("eps"), "step_size": entries["size"]}
             given["norm"] = f"l{entries['p']!r}".removesuffix(".0") if "p" in entries else None
             given["betas"] = tuple(entries["betas"]) if "betas" in entries else None
-        return self._replace(**{name: value for name, value in given.items() if getattr(self, name) is None})
+        return replace(self, **{name: value for name, value in given.items() if getattr(self, name) is None})
 
     def choices(self, data: ml.TokenDataset | ml.SequenceDataset, v: FloatArray | None = None) -> Choices:
         """How to train p, or W of sequences; a constant step is 1/L unless given."""
@@ -201,7 +131,7 @@ class Request(NamedTuple):
         n_steps = SEQUENCE_STEPS if of_matrix else N_STEPS
         n_steps = errors.whole_number(n_steps if self.steps is None else self.steps, "steps", at_least=1)
         name, loss = _loss(self.loss, of_matrix)
-        size, is_plain = self.size, self.constant or self.optimizer == "gd"
+        size, is_plain = self.step_size, self.constant or self.optimizer == "gd"
         if isinstance(data, ml.SequenceDataset):
             start = np.zeros((data.d_model, data.d_model))
             if self.start is not None:
@@ -255,6 +185,68 @@ class Request(NamedTuple):
         return getattr(ml, kind)(steps, **options)
 
 
+# ---- the command
+
+
+@command(**OF_PROBLEM_FILE, **_CALLED)
+def train(
+    file: ProblemFile,
+    asked: Request,
+    seed: Annotated[int | None, option("N", "Of --start random.", "0")] = None,
+    drop: DropUnrealizable = False,
+    plot: PlotPlace = None,
+) -> Answer:
+    """Train the attention weights, and compare where they went with the max-margin theory.
+
+    Steps are normalised (every step has the same length) unless --constant or --optimizer is given; then the margin is reported in the
+    norm that the optimizer heads for. A problem that the lab saved has its own steps, optimizer, loss and start; what is given in the
+    command line goes before them. A file of sequences is a next-token problem: W is
+    trained and compared with its Graph-SVM, its cyclic correction and its automaton.
+
+    Examples:
+        marginlens train problem.npz
+        marginlens train problem.npz --steps 10000 --step-size 0.1 --start 0.5,-1 --plot path.pdf
+        marginlens train problem.npz --start random --seed 3
+        marginlens train problem.npz --constant --loss exponential
+        marginlens train problem.npz --optimizer sign --step-size 0.01 --decay 0.5 --json
+        marginlens train sequences.json --drop
+    """
+    from marginlens.data.files import holds_sequences
+
+    if asked.start != RANDOM:
+        refuse_options("unless --start random is given", seed=seed)
+    rng = np.random.default_rng(errors.whole_number(0 if seed is None else seed, "seed", at_least=0))
+    if holds_sequences(file):
+        refuse_options("for a file of sequences", plot=plot)
+        sequences = _rows.read_sequence_problem(file, drop=drop)
+        row, choices = _train_sequences(file, sequences, asked.drawn(sequences.named.data.d_model**2, rng))
+        return Answer(row, _sequence_text(row, choices))
+    refuse_options("unless the file holds sequences", drop=drop)
+    problem = read_token_problem(file)
+    asked = asked.drawn(problem.data.d_key, rng)
+    if not isinstance(problem, TokenProblem):
+        refuse_options("where the head is trained too", plot=plot)
+        from marginlens.cli._joint import joint_text, train_joint
+
+        row = train_joint(file, _joint_run(problem, asked))
+        return Answer(row, joint_text(row))
+    data, v = problem.data, problem.head
+    if plot is not None:
+        from marginlens.plotting.files import write_figure
+        from marginlens.plotting.plane import check_plot, problem_figure
+
+        check_plot(data, plot)
+    choices = asked.beside(problem.run).choices(data, v)
+    run = _descended(data, v, choices, record_path=plot is not None)
+    problems = _compared(data, v, choices, run)
+    if plot is not None:
+        best = _rows.solution_rows(ml.theory.globally_optimal_direction(data.as_batch(), v))
+        drawn = [[gmm, row["solution"]] for gmm, row in zip(best, problems, strict=True)]
+        write_figure(plot, problem_figure(data, v, drawn, run.saved["x"], choices.loss))
+    found = {"file": str(file), "size": _rows.size_of(data), "training": choices.to_dict(), "problems": problems}
+    return Answer(found, _text(found, choices, data.is_batch), [plot])
+
+
 def _word(class_name: str) -> str:
     """What the command line calls an optimizer of a file."""
     return next(word for word, (name, _) in OPTIMIZERS.items() if name == class_name)
@@ -290,7 +282,7 @@ def _joint_run(run: LabProblem, asked: Request) -> LabProblem:
     name = _word(given["name"]) if word is None else word.lower()
     if name not in ("ngd", "gd"):
         raise errors.reject("optimizer", "ngd or gd where the head is trained too", repr(asked.optimizer))
-    length = given["size"] if asked.size is None else errors.positive_number(asked.size, "step_size")
+    length = given["size"] if asked.step_size is None else errors.positive_number(asked.step_size, "step_size")
     return replace(
         run,
         n_steps=run.n_steps if asked.steps is None else errors.whole_number(asked.steps, "steps", at_least=1),

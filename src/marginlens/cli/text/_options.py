@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from marginlens.cli._options import argument, flag, option
 
@@ -39,28 +40,22 @@ LabelledFile = Annotated[
         "aclImdb or Yelp's reviews; - reads stdin.",
     ),
 ]
-TextColumn = Annotated[str | None, option("COLUMN", "The texts of a table, by name or number from 1.", name="--text")]
-LabelColumn = Annotated[
-    str | None, option("COLUMN", "The labels of a table, by name or number from 1.", name="--label")
-]
-SplitColumn = Annotated[str | None, option("COLUMN", "The part each row belongs to.", name="--split")]
-Delimiter = Annotated[str | None, option("SIGN", "Of a table.", "guessed", name="--delimiter")]
-Encoding = Annotated[str | None, option("NAME", "Such as latin-1.", "UTF-8; UTF-16 by its mark", name="--encoding")]
-NoHeader = Annotated[bool, flag("--no-header", "The first row of a table is data: columns are numbered from 1.")]
-DropEmpty = Annotated[bool, flag("--drop", "Leave out rows without a text or a label, and count them.")]
 Seed = Annotated[int, option("N", "Of everything random.")]
 
 
-class FileForm(NamedTuple):
+@dataclass(frozen=True)
+class FileForm:
     """How a file of texts is written: columns, delimiter, encoding, whether its header is missing; and whether to drop bad rows."""
 
-    text: str | None = None
+    text: Annotated[str | None, option("COLUMN", "The texts of a table, by name or number from 1.")] = None
+    delimiter: Annotated[str | None, option("SIGN", "Of a table.", "guessed")] = None
+    encoding: Annotated[str | None, option("NAME", "Such as latin-1.", "UTF-8; UTF-16 by its mark")] = None
+    no_header: Annotated[
+        bool, flag("--no-header", "The first row of a table is data: columns are numbered from 1.")
+    ] = False
+    drop: Annotated[bool, flag("--drop", "Leave out rows without a text or a label, and count them.")] = False
     label: str | None = None
     split: str | None = None
-    delimiter: str | None = None
-    encoding: str | None = None
-    no_header: bool = False
-    drop: bool = False
 
     def of(self, path: str | Path) -> TextFile:
         """The texts of a file of this form."""
@@ -77,6 +72,20 @@ class FileForm(NamedTuple):
         ]
         flags = [name for name, on in (("--no-header", self.no_header), ("--drop", self.drop)) if on]
         return [*given, *flags]
+
+
+@dataclass(frozen=True)
+class LabelledForm(FileForm):
+    """The form of a file whose texts have labels."""
+
+    label: Annotated[str | None, option("COLUMN", "The labels of a table, by name or number from 1.")] = None
+
+
+@dataclass(frozen=True)
+class SplitForm(LabelledForm):
+    """The form of a file whose texts have labels, and may belong to parts."""
+
+    split: Annotated[str | None, option("COLUMN", "The part each row belongs to.")] = None
 
 
 def left_out_words(counts: dict[str, int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,7 +49,7 @@ class TrainingRequest:
             expected = "a file or folder of labelled texts"
             raise errors.reject("path", expected, f"{str(place)!r}, which is not there")
         place = place / "aclImdb" if (place / "aclImdb").is_dir() else place
-        return (self.form._replace(label="stars") if self._has_stars(place) else self.form).of(place)
+        return (replace(self.form, label="stars") if self._has_stars(place) else self.form).of(place)
 
     def _has_stars(self, place: Path) -> bool:
         return self.form.label is None and has_stars(place)

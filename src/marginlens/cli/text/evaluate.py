@@ -9,30 +9,14 @@ from marginlens.cli._deferred import files
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import option
 from marginlens.cli.text._measures import measures_text, subject
-from marginlens.cli.text._options import (
-    OF_TEXT_FILE,
-    Delimiter,
-    DropEmpty,
-    Encoding,
-    FileForm,
-    LabelColumn,
-    ModelFolder,
-    NoHeader,
-    TextColumn,
-    TextsFile,
-)
+from marginlens.cli.text._options import OF_TEXT_FILE, LabelledForm, ModelFolder, TextsFile
 
 
 @command(**OF_TEXT_FILE)
 def evaluate(
     model: ModelFolder,
     file: TextsFile,
-    text: TextColumn = None,
-    label: LabelColumn = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = None,
-    no_header: NoHeader = False,
-    drop: DropEmpty = False,
+    form: LabelledForm,
     mistakes: Annotated[int, option("N", "Show the N texts that the model is most wrong about.", min=0)] = 5,
     html: Annotated[
         Path | None, option("OUT.html", "Write a page there: numbers, mistakes with their words, tokens to search.")
@@ -55,7 +39,6 @@ def evaluate(
     if html is not None:
         files.check_place(html, "html", (".html", ".htm"))
     classifier = AttentionTextClassifier.load(model)
-    form = FileForm(text, label, None, delimiter, encoding, no_header, drop)
     found = form.of(file).rows(labelled=True)
     answer = {"file": file, "texts": len(found.texts), "left_out": found.left_out}
     answer |= measures(classifier, found.texts, found.labels or [], mistakes)

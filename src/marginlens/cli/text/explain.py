@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from marginlens.cli._deferred import errors, files, terminal
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import argument, option, refuse_options
-from marginlens.cli.text._options import (
-    STDIN,
-    Delimiter,
-    DropEmpty,
-    Encoding,
-    FileForm,
-    ModelFolder,
-    NoHeader,
-    TextColumn,
-)
+from marginlens.cli.text._options import STDIN, FileForm, ModelFolder
 
 if TYPE_CHECKING:
     from marginlens.text.explanation import TextExplanation
@@ -27,17 +18,13 @@ if TYPE_CHECKING:
 @command(path="{file}", folder="{model}", header="{no_header}")
 def explain(
     model: ModelFolder,
+    form: FileForm,
     texts: Annotated[list[str] | None, argument("TEXT...", "Texts to explain; - reads stdin.")] = None,
     file: Annotated[
         str | None, option("FILE", "Explain the texts of a file, as text predict reads it, instead.")
     ] = None,
     limit: Annotated[int | None, option("N", "Only the first N texts of the file.", "20")] = None,
     html: Annotated[Path | None, option("OUT.html", "Write the texts with their words highlighted there.")] = None,
-    text: TextColumn = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = None,
-    no_header: NoHeader = False,
-    drop: DropEmpty = False,
 ) -> Answer:
     """Classify texts, and show for each the tokens that decide.
 
@@ -55,8 +42,7 @@ def explain(
     if texts == [STDIN] and file is None:
         texts, file = None, STDIN
     if file is None:
-        form = {"limit": limit, "text": text, "delimiter": delimiter, "encoding": encoding}
-        refuse_options("unless --file is given", **form, no_header=no_header, drop=drop)
+        refuse_options("unless --file is given", limit=limit, **vars(form))
     if not texts and file is None:
         raise errors.reject("texts", "given, or --file in its place", "none")
     if texts and file is not None:
@@ -64,7 +50,7 @@ def explain(
     classifier = AttentionTextClassifier.load(model)
     left = 0
     if file is not None:
-        found = FileForm(text, None, None, delimiter, encoding, no_header, drop).of(file).rows(labelled=False)
+        found = form.of(file).rows(labelled=False)
         most = errors.whole_number(20 if limit is None else limit, "limit", at_least=1)
         texts, left = found.texts[:most], max(0, len(found.texts) - most)
     explanations = [classifier.explain(one) for one in texts or ()]

@@ -15,17 +15,7 @@ import typer
 from marginlens.cli._deferred import files, np, terminal
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import option
-from marginlens.cli.text._options import (
-    OF_TEXT_FILE,
-    Delimiter,
-    DropEmpty,
-    Encoding,
-    FileForm,
-    ModelFolder,
-    NoHeader,
-    TextColumn,
-    TextsFile,
-)
+from marginlens.cli.text._options import OF_TEXT_FILE, FileForm, ModelFolder, TextsFile
 
 _BATCH = 1000  # texts between two steps of the progress bar
 _SHOWN = 20  # predictions that the terminal lists; --out writes all
@@ -37,14 +27,10 @@ _OURS = ("predicted", "probability", "strongest_token", "probabilities")  # colu
 def predict(
     model: ModelFolder,
     file: TextsFile,
+    form: FileForm,
     out: Annotated[
         str | None, option("OUT.csv", "Write all predictions there, as .csv or .jsonl; - prints JSON lines.")
     ] = None,
-    text: TextColumn = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = None,
-    no_header: NoHeader = False,
-    drop: DropEmpty = False,
 ) -> Answer:
     """Classify every text of a file: what is predicted, its probability, the token that speaks most for it, and all probabilities.
 
@@ -60,7 +46,7 @@ def predict(
     if out is not None and out != "-":
         files.check_place(Path(out), "out", (".csv", ".jsonl"))
     classifier = AttentionTextClassifier.load(model)
-    texts, rows = FileForm(text, None, None, delimiter, encoding, no_header, drop).of(file).entries()
+    texts, rows = form.of(file).entries()
     written, called = _table(rows, _predictions(classifier, texts))
     if out == "-":
         typer.echo(_json_lines(written), nl=False)

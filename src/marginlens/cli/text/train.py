@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,19 +12,7 @@ from marginlens.cli._deferred import errors, np, terminal
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import flag, option
 from marginlens.cli.text._measures import measures_text
-from marginlens.cli.text._options import (
-    OF_TEXT_FILE,
-    Delimiter,
-    DropEmpty,
-    Encoding,
-    FileForm,
-    LabelColumn,
-    LabelledFile,
-    NoHeader,
-    Seed,
-    SplitColumn,
-    TextColumn,
-)
+from marginlens.cli.text._options import OF_TEXT_FILE, LabelledFile, Seed, SplitForm
 from marginlens.cli.text._parts import Parts, TrainingRequest, read_parts
 
 if TYPE_CHECKING:
@@ -47,12 +36,60 @@ _SAVED_FACTS = (
 )
 
 
+@dataclass(frozen=True)
+class ModelSettings:
+    """The settings of a classifier; None and False are the usual ones."""
+
+    ngrams: Annotated[int | None, option("N", "Most words of a phrase, 1 to 3.", "3; 2 below 500 texts")] = None
+    min_count: Annotated[int | None, option("N", "Words that occur N times are tokens.", "2; 1 below 500 texts")] = None
+    phrase_count: Annotated[
+        int | None, option("N", "Phrases that occur N times are tokens.", "2; 1 below 500 texts")
+    ] = None
+    characters: Annotated[bool, flag("--characters", "Take every letter as a word: for languages without blanks.")] = (
+        False
+    )
+    class_weight: Annotated[
+        str | None,
+        option(
+            "WEIGHTS",
+            "balanced, so that rare classes count as much as others, or weights such as ham=1,spam=5.",
+            words=("balanced",),
+        ),
+    ] = None
+    epochs: Annotated[int | None, option("N", "Passes over the texts.", "8; 16 below 500 texts")] = None
+    learning_rate: Annotated[float | None, option("R", "Of the scores.", "0.07")] = None
+    weight_decay: Annotated[float | None, option("W", "Of the votes.", "0")] = None
+    selective: Annotated[
+        bool, flag("--selective", "Let a few tokens of a text have nearly all attention; less accurate.")
+    ] = False
+
+    def given(self) -> dict[str, Any]:
+        """The settings that are not the usual ones, by name."""
+        weights = {"class_weight": _class_weight(self.class_weight)}
+        return {name: value for name, value in {**vars(self), **weights}.items() if value not in (None, False)}
+
+
+def _class_weight(text: str | None) -> str | dict[str, float] | None:
+    """ "balanced", or a weight for every class."""
+    if text is None or text == "balanced":
+        return text
+    weights = {}
+    for entry in text.split(","):
+        name, _, number = entry.rpartition("=")
+        try:
+            weights[name.strip()] = float(number)
+        except ValueError:
+            weights[""] = 0.0
+    if "" in weights or not all(0.0 < weight < float("inf") for weight in weights.values()):
+        raise errors.reject("class_weight", "balanced, or a positive weight by label such as ham=1,spam=5", repr(text))
+    return weights
+
+
 @command("Nothing was written.", **OF_TEXT_FILE, random_state="{seed}", train="{part}")
 def train(
     file: LabelledFile,
-    text: TextColumn = None,
-    label: LabelColumn = None,
-    split: SplitColumn = None,
+    form: SplitForm,
+    model: ModelSettings,
     part: Annotated[
         str | None, option("PART", "The part to train on.", "train, if there is one", name="--train")
     ] = None,
@@ -73,37 +110,9 @@ def train(
             "Train TF-IDF with logistic regression, tuned by cross-validation, beside it, and fastText where it is installed.",
         ),
     ] = False,
-    delimiter: Delimiter = None,
-    encoding: Encoding = None,
-    no_header: NoHeader = False,
-    ngrams: Annotated[int | None, option("N", "Most words of a phrase, 1 to 3.", "3; 2 below 500 texts")] = None,
-    min_count: Annotated[
-        int | None, option("N", "Words that occur N times are tokens.", "2; 1 below 500 texts")
-    ] = None,
-    phrase_count: Annotated[
-        int | None, option("N", "Phrases that occur N times are tokens.", "2; 1 below 500 texts")
-    ] = None,
-    characters: Annotated[
-        bool, flag("--characters", "Take every letter as a word: for languages without blanks.")
-    ] = False,
     tokenizer: Annotated[
         Path | None, option("FILE.json", "Cut texts by this tokenizer of the package tokenizers instead.")
     ] = None,
-    class_weight: Annotated[
-        str | None,
-        option(
-            "WEIGHTS",
-            "balanced, so that rare classes count as much as others, or weights such as ham=1,spam=5.",
-            words=("balanced",),
-        ),
-    ] = None,
-    epochs: Annotated[int | None, option("N", "Passes over the texts.", "8; 16 below 500 texts")] = None,
-    learning_rate: Annotated[float | None, option("R", "Of the scores.", "0.07")] = None,
-    weight_decay: Annotated[float | None, option("W", "Of the votes.", "0")] = None,
-    selective: Annotated[
-        bool, flag("--selective", "Let a few tokens of a text have nearly all attention; less accurate.")
-    ] = False,
-    drop: DropEmpty = False,
     seed: Seed = 0,
 ) -> Answer:
     """Train a classifier on labelled texts of two or more classes, and print how well it does and which tokens decide.
@@ -120,47 +129,19 @@ def train(
     """
     from marginlens.text.classifier import check_model_folder
 
-    chosen = {
-        "ngrams": ngrams,
-        "min_count": min_count,
-        "phrase_count": phrase_count,
-        "characters": characters or None,
-        "class_weight": _class_weight(class_weight),
-        "epochs": epochs,
-        "learning_rate": learning_rate,
-        "weight_decay": weight_decay,
-        "selective": selective or None,
-    }
-    settings = {name: value for name, value in chosen.items() if value is not None}
-    form = FileForm(text, label, split, delimiter, encoding, no_header, drop)
+    settings = model.given()
     errors.whole_number(seed, "seed", at_least=0)
-    if tokenizer is not None and characters:
+    if tokenizer is not None and model.characters:
         raise errors.reject("characters", "left out beside --tokenizer", "both")
     request = TrainingRequest(file, form, part, test, seed, settings, tokenizer)
     if out is not None:
         check_model_folder(out, "out")
     _ = request.source  # refused before anything is written
     with terminal.Bars() as bars:
-        model, answer = _trained(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
+        classifier, answer = _trained(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
     if out is not None:
-        model.save(out, {name: answer[name] for name in _SAVED_FACTS})
+        classifier.save(out, {name: answer[name] for name in _SAVED_FACTS})
     return Answer(answer, _text(answer), [out])
-
-
-def _class_weight(text: str | None) -> str | dict[str, float] | None:
-    """ "balanced", or a weight for every class."""
-    if text is None or text == "balanced":
-        return text
-    weights = {}
-    for entry in text.split(","):
-        name, _, number = entry.rpartition("=")
-        try:
-            weights[name.strip()] = float(number)
-        except ValueError:
-            weights[""] = 0.0
-    if "" in weights or not all(0.0 < weight < float("inf") for weight in weights.values()):
-        raise errors.reject("class_weight", "balanced, or a positive weight by label such as ham=1,spam=5", repr(text))
-    return weights
 
 
 def _tokenizer(path: Path | None) -> Any:
