@@ -181,27 +181,6 @@ def test_other_optimizers_report_the_share_of_their_own_margin(here, case):
     assert "of the largest margin in" in printed
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--optimizer", "lion"), "--optimizer must be one of ngd, gd, sign"),
-        (("--optimizer", "steepest"), "--norm must be given for the optimizer steepest"),
-        (("--optimizer", "mirror", "--norm", "linf"), "--norm must be lP with a number P above 1"),
-        (("--optimizer", "sign", "--norm", "l1"), "--norm must be left out for the optimizer sign"),
-        (("--optimizer", "muon"), "--optimizer must be one for a vector p"),
-        (("--optimizer", "sign", "--momentum", "1"), "--momentum must be a number of at least 0 and below 1"),
-        (("--optimizer", "adam", "--eps", "-1"), "--eps must be a number of at least 0"),
-        (("--optimizer", "sign", "--constant"), "--optimizer must be left out beside --constant"),
-        (("--decay", "0.5"), "--decay must be left out for the optimizer ngd"),
-    ],
-)
-def test_optimizers_that_make_no_sense_are_refused_in_one_sentence(here, words, message):
-    write_problem("b.npz", *figure_1b())
-    result = train("b.npz", *words)
-    assert result.exit_code != 0
-    assert message in " ".join(result.output.split())
-
-
 def test_matrices_of_next_tokens_are_trained_by_muon(here):
     Path("s.json").write_text(
         '{"sequences": [["a", "a", "b"], ["a", "b", "b"], ["b", "c", "a"]], "labels": ["b", "b", "a"]}'
