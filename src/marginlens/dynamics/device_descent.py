@@ -30,7 +30,7 @@ from marginlens.gpu.descent import (
 from marginlens.gpu.device import Device, to_host
 from marginlens.norms.entrywise import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
 from marginlens.optimizers.schedules import sizes_of
-from marginlens.result import Displayed, Tabular, axes_for
+from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.palette import LOCAL
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.typing import Axes, FloatArray, IntArray
@@ -221,13 +221,13 @@ class DeviceRun(Displayed, Tabular):
         """One of the arrays, by name, as one of NumPy."""
         return to_host(getattr(self, name))
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw how saturated the runs are over how far they went; of many runs, as many as can be told apart. Returns the axes."""
-        ax, every = axes_for(ax), max(1, len(self) // _MAX_POINTS)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how saturated the runs are over how far they went; of many runs, as many as can be told apart."""
+        every = max(1, len(self) // _MAX_POINTS)
         ax.scatter(to_host(self.norm[::every]), to_host(self.saturation[::every]), s=9, alpha=0.6, color=LOCAL)
         more = f" (every {every}th run)" if every > 1 else ""
         ax.set(xlabel=f"norm of the last iterate{more}", ylabel="mean attention of selected tokens")
-        return ax
 
     def _preview(self, n_rows: int) -> tuple[int, dict[str, Any]]:
         return len(self), self._columns_of(slice(0, n_rows))

@@ -12,7 +12,7 @@ from marginlens.dynamics.brackets import run_bracket
 from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
 from marginlens.norms import Norm
-from marginlens.result import Result, Tabular, axes_for, draw_matrix
+from marginlens.result import Result, Tabular, draw_matrix, drawn
 from marginlens.result.drawing import draw_fan
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import ExcessRisk
@@ -20,7 +20,7 @@ from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.result_files import read_result, write_result
 from marginlens.status import Status, names_of, statuses
 from marginlens.svm.solution import Bracket
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Axes, FloatArray, IntArray
 
 RUN_FORMAT = "marginlens-run-1"  # the entry "format" of a file that holds a run
 _PER_RUN = ("final", "attention", "selected", "norm", "steps_taken")
@@ -176,14 +176,14 @@ class Trajectory(Result, Tabular):
         brackets = [run_bracket(run.risk, run.final, run.selected, norm, run.witness) for run in runs]
         return Bracket(*(np.array(bounds) for bounds in zip(*brackets, strict=True)))
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the run. Returns the axes.
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the run.
 
         What was kept, over the steps: the excess risk, else the risk, else the norm; a batch as a fan of curves with their median. Else,
         where iterates of the plane were kept, their paths. Without any of these the final attention of one run, inputs by tokens, and of
         a batch how much attention the selected tokens have in the input where they have least.
         """
-        ax = axes_for(ax)
         name = next((name for name in ("excess_risk", "risk", "norm") if name in self.saved), None)
         if name is not None and len(self.saved.steps):
             values = self.saved[name]
@@ -197,14 +197,13 @@ class Trajectory(Result, Tabular):
                 ax.plot(*path[-1], marker="o", markersize=4, color=GLOBAL)
             ax.set(xlabel="first weight", ylabel="second weight")
         elif self.attention is None:
-            return super().plot(ax)
+            super().plot(ax)
         elif self.is_batch:
             ax.hist(np.min(np.max(self.attention, axis=-1), axis=-1), bins=20, range=(0.0, 1.0), color=LOCAL)
             ax.set(xlabel="attention of a selected token, in the input where it has least", ylabel="runs")
         else:
             draw_matrix(ax, np.atleast_2d(self.attention), "Blues", 0.0)
             ax.set(xlabel="token", ylabel="input")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         n_saved, n_runs = len(self.saved.steps), len(self)

@@ -15,7 +15,7 @@ from marginlens.dynamics.trajectory import Trajectory
 from marginlens.embeddings.models import Parameters, as_parameters, loss_and_gradients
 from marginlens.errors import positive_number, reject
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.palette import LOCAL, PATH
 from marginlens.typing import ArrayLike, Axes, FloatArray
 
@@ -56,16 +56,16 @@ class FirstStep(Result, Tabular):
         size = f"{len(self.alpha)} tokens, d={len(self.error_p)}"
         return f"FirstStep({size}, rate={self.rate:g}, largest error {self.errors.max():.4g})"
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the error of every token against its step along v: below the line the step outweighs the error. Returns the axes."""
-        axes, columns = axes_for(ax), self._columns()
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the error of every token against its step along v: below the line the step outweighs the error."""
+        columns = self._columns()
         step, error = columns["step"], columns["error"]
-        axes.scatter(step, error, s=14, alpha=0.7, color=LOCAL)
+        ax.scatter(step, error, s=14, alpha=0.7, color=LOCAL)
         lengths = np.linspace(0.0, float(step.max()), 100)[1:]
-        axes.plot(lengths, lengths, color=PATH, linestyle="--", label="error = step")
-        axes.set(xlabel="length of the step along v", ylabel="length of the error", yscale="log")
-        axes.legend()
-        return axes
+        ax.plot(lengths, lengths, color=PATH, linestyle="--", label="error = step")
+        ax.set(xlabel="length of the step along v", ylabel="length of the error", yscale="log")
+        ax.legend()
 
     def _columns(self) -> dict[str, Any]:
         step = 0.5 * self.rate * np.abs(self.alpha) * np.linalg.norm(self.after.v)

@@ -10,9 +10,9 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.papers import implements
-from marginlens.result import Displayed, Tabular, axes_for
+from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.palette import LOCAL
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 _NAMED = 5  # offending sequences that a sentence names
 
@@ -73,14 +73,12 @@ class TokenStatistics(Displayed, Tabular):
         )
         return f"TokenStatistics({len(self.in_positive)} tokens, {self.n_positions} positions: {listed})"
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the posterior difference of every token over how often it occurs: what lies far from zero at the right decides. Returns
-        the axes.
-        """
-        ax, occurs = axes_for(ax), self.count > 0
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the posterior difference of every token over how often it occurs: what lies far from zero at the right decides."""
+        occurs = self.count > 0
         ax.semilogx(self.count[occurs], self.posterior_difference[occurs], ".", color=LOCAL, alpha=0.4)
         ax.set(xlabel="occurrences", ylabel="posterior difference", ylim=(-1.08, 1.08))
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         numbers = {
@@ -165,15 +163,14 @@ class SingleDecisiveToken(Displayed, Tabular):
     def __repr__(self) -> str:
         return f"SingleDecisiveToken({self.why})"
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw how many sequences have how many decisive positions, and which of them obey the assumption. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how many sequences have how many decisive positions, and which of them obey the assumption."""
         for label, part, alpha in (("obeys", self.fulfilled, 1.0), ("breaks it", ~self.fulfilled, 0.35)):
             sizes, counts = np.unique(self.decisive[part], return_counts=True)
             ax.bar(sizes, counts, color=LOCAL, alpha=alpha, label=label)
         ax.legend()
         ax.set(xlabel="decisive positions", ylabel="sequences")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         columns = {"decisive": self.decisive, "misleading": self.misleading, "holds": self.fulfilled}

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout, to_host
-from marginlens.result import Displayed, Headline, Tabular, axes_for, counted
-from marginlens.result.drawing import nothing_to_draw
-from marginlens.result.palette import LOCAL
+from marginlens.result import Displayed, Headline, Tabular, counted
+from marginlens.result.drawing import NothingToDraw, draw_histogram, drawn
 from marginlens.typing import Axes
 
 MAX_ROWS = 64  # of a problem, n_inputs (n_tokens - 1), that one warp solves
@@ -110,15 +109,14 @@ class DeviceMargins(Displayed, Tabular):
         size = f"{len(self)} problems of {self.multipliers.shape[1]} rows, d={self.x.shape[1]}"
         return f"DeviceMargins({size}, {self.n_on_cpu} solved on the CPU)"
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw how often margins are how large; infeasible problems have none. Returns the axes."""
-        axes, margin = axes_for(ax), self._columns()["margin"]
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how often margins are how large; infeasible problems have none."""
+        margin = self._columns()["margin"]
         found = margin[np.isfinite(margin) & (margin > 0.0)]
         if not len(found):
-            return nothing_to_draw(axes, "No problem has a margin.")
-        axes.hist(found, bins="auto", color=LOCAL)
-        axes.set(xlabel=f"margin of {len(found):,} of {counted(len(margin), 'problem')}", ylabel="problems")
-        return axes
+            raise NothingToDraw("No problem has a margin.")
+        draw_histogram(ax, found, f"margin of {len(found):,} of {counted(len(margin), 'problem')}")
 
     def _columns(self) -> dict[str, Any]:
         values = {name: to_host(getattr(self, name)) for name in ("status", "margin", "residual")}

@@ -16,12 +16,12 @@ from marginlens.data.text_stream import TextStream
 from marginlens.data.token_stream import TokenStream
 from marginlens.errors import index_array, real_array, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Displayed, Result, Tabular, axes_for
-from marginlens.result.drawing import draw_bars, nothing_to_draw
+from marginlens.result import Displayed, Result, Tabular, drawn
+from marginlens.result.drawing import NothingToDraw, draw_bars
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL, PATH
 from marginlens.runtime.progress import ProgressCallback
-from marginlens.typing import BoolArray, IntArray
+from marginlens.typing import Axes, BoolArray, IntArray
 
 if TYPE_CHECKING:
     from marginlens.graphs.stream import StoredGraphs
@@ -117,21 +117,21 @@ class PriorityGraph(Displayed, Tabular):
         ends = self.component_of[np.searchsorted(self.nodes, self.edges)]
         return ends[:, 0] == ends[:, 1]
 
-    def plot(self, ax: Any = None, names: Sequence[str] | None = None) -> Any:
+    @drawn
+    def plot(self, ax: Axes, names: Sequence[str] | None = None) -> None:
         """Draw the tokens level by level, highest priority on top, with strict edges as arrows; tokens of one component side by side in
         one box. `marginlens.plotting.draw_graphs` draws larger pictures of many tokens. Returns the axes.
 
         Args:
             names: (n_vocabulary,) what the tokens are called; their ids by default.
         """
-        ax = axes_for(ax)
         if self.n_components > _MAX_DRAWN_COMPONENTS:
             sizes = [len(members) for members in self.components]
             labels = [f"{part}: {_shown(members, names)}" for part, members in enumerate(self.components)]
             draw_bars(ax, labels, sizes, "tokens", ylabel="component, highest priority first")
-            return ax
+            return
         if not len(self.nodes):
-            return nothing_to_draw(ax, "The graph has no tokens.")
+            raise NothingToDraw("The graph has no tokens.")
         levels = component_levels(self)
         places = {}
         for level in range(int(levels.max()) + 1):
@@ -150,7 +150,6 @@ class PriorityGraph(Displayed, Tabular):
         ax.grid(visible=False)
         last = self.last if names is None else names[self.last]
         ax.set(xlabel=f"tokens after {last}; boxes of several are equal", ylabel="priority, highest on top")
-        return ax
 
     def to_dict(self) -> dict[str, Any]:
         """The graph in types that `json.dumps` takes."""
@@ -493,12 +492,11 @@ class Evidence(Result, Tabular):
     components: IntArray
     component_samples: IntArray
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw how many sequences stand behind each strict pair, as bars. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how many sequences stand behind each strict pair, as bars."""
         names = [f"{i} over {j}" for i, j in self.pairs.tolist()]
         draw_bars(ax, names, self.samples, "sequences", ylabel="strict pair")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         pairs = self.pairs.reshape(-1, 2)

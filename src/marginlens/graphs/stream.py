@@ -22,7 +22,7 @@ from marginlens.data.token_stream import Chunk, TokenStream
 from marginlens.engines import Threads, as_engine
 from marginlens.errors import reject
 from marginlens.graphs.priority import MAX_TOKENS, GraphArrays, PriorityGraph, graph_arrays
-from marginlens.result import Displayed, Result, Tabular, axes_for
+from marginlens.result import Displayed, Result, Tabular, drawn
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import LOCAL
 from marginlens.runtime.array_file import ArrayFile, DamagedFile, read_arrays, write_arrays
@@ -30,7 +30,7 @@ from marginlens.runtime.files import as_path, resolved, unusable, write_whole
 from marginlens.runtime.locks import locked_folder
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads
-from marginlens.typing import BoolArray, IntArray
+from marginlens.typing import Axes, BoolArray, IntArray
 
 FORMAT = 1
 STREAM, INDEX, CHUNKS, PARTS = "stream.json", "graphs.index", "chunks", "parts"  # what the folder of a stream holds
@@ -384,12 +384,11 @@ class GraphSummary(Result, Tabular):
     edges: IntArray
     components: IntArray
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the components of each graph over its tokens; graphs without ties lie on the diagonal. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the components of each graph over its tokens; graphs without ties lie on the diagonal."""
         ax.loglog(self.tokens, self.components, ".", color=LOCAL, alpha=0.3)
         ax.set(xlabel="tokens", ylabel="components")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("last", *_COLUMNS)}

@@ -20,14 +20,14 @@ from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.path_expansion import PathExpansion, expand_path, strict_entries
 from marginlens.nexttoken.scores import PredictionScore, score_shares
 from marginlens.papers import implements
-from marginlens.result import Displayed, Tabular, axes_for, frame
+from marginlens.result import Displayed, Tabular, drawn, frame
 from marginlens.result.drawing import draw_bars
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
 from marginlens.svm.solvers.independent_parts import is_orthonormal
-from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
 
 _THIN = 0.1  # embeddings with at most this share of nonzero entries are multiplied as a sparse matrix
 
@@ -114,15 +114,14 @@ class NextTokenAutomaton(Displayed):
             library,
         )
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw after how many last tokens each number of tokens is equal at the top: 1 is hard retrieval. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw after how many last tokens each number of tokens is equal at the top: 1 is hard retrieval."""
         sizes = [len(graph.components[0]) for graph in self.graphs.values()]
         counted = np.unique(sizes, return_counts=True)
         draw_bars(
             ax, [str(size) for size in counted[0]], counted[1], "last tokens", ylabel="tokens of highest priority"
         )
-        return ax
 
     def _headline(self) -> Headline:
         n_mixing = sum(not graph.is_acyclic for graph in self.graphs.values())
@@ -519,15 +518,14 @@ class Explanation(Displayed, Tabular):
             f"Explanation(last={self.names[self.last]}, {{{mix}}}, over {len(self.rivals) - len(self.winners)} others)"
         )
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the probability of every token of the sequence, highest priority first. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the probability of every token of the sequence, highest priority first."""
         names = [self.names[rival.token] for rival in self.rivals]
         colours = [GLOBAL if rival.probability != 0.0 else LOCAL for rival in self.rivals]
         shares = [rival.probability for rival in self.rivals]
         draw_bars(ax, names, shares, "probability", colours=colours, ylabel="token, highest priority first")
         ax.set_xlim(0.0, 1.0)
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         columns = {

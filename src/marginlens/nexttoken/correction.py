@@ -27,11 +27,11 @@ from marginlens.losses.next_token import LogLoss, NextTokenLoss, as_nexttoken_lo
 from marginlens.nexttoken.cyclic_minimum import minimise, runaway
 from marginlens.nexttoken.cyclic_risk import CyclicRisk
 from marginlens.papers import implements
-from marginlens.result import Displayed, axes_for, draw_matrix
-from marginlens.result.drawing import nothing_to_draw
+from marginlens.result import Displayed, draw_matrix, drawn
+from marginlens.result.drawing import NothingToDraw
 from marginlens.risk.next_token_heads import as_head
 from marginlens.status import Status
-from marginlens.typing import ArrayLike, FloatArray
+from marginlens.typing import ArrayLike, Axes, FloatArray
 
 GRADIENT_ATOL = 1e-10  # gradient, by embeddings near length one, at which a minimum counts as found
 START_LOGIT_STDS = (1.0, 3.0, 8.0)  # standard deviations of the logits at random starts, in turn
@@ -315,14 +315,13 @@ class CyclicCorrection(Displayed):
             gradient += np.outer((s * (gains - s @ gains)) @ data.E[ids], data.E[data.last[i]])
         return float(length(gradient.ravel() / len(data)))
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw W^cyc by colour; where embeddings are one-hot, entry (x, k) is the mixing logit of token x after k. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw W^cyc by colour; where embeddings are one-hot, entry (x, k) is the mixing logit of token x after k."""
         if not np.isfinite(self.x).all():
-            return nothing_to_draw(ax, self.reason)
+            raise NothingToDraw(self.reason)
         draw_matrix(ax, self.x)
         ax.set(xlabel="coordinate of the last token", ylabel="coordinate of the token")
-        return ax
 
     def _facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {

@@ -15,13 +15,13 @@ from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
 from marginlens.graphs.subspace import cyclic_subspace, scale_to_unit
 from marginlens.papers import implements
-from marginlens.result import Displayed, axes_for, draw_matrix
-from marginlens.result.drawing import nothing_to_draw
+from marginlens.result import Displayed, draw_matrix, drawn
+from marginlens.result.drawing import NothingToDraw
 from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 ACTIVE_GAP = 1e-7  # logit gap beyond one at which a strict pair no longer counts as active
 WEAK_MULTIPLIER = 1e-9  # a multiplier below this share of their sum counts as zero
@@ -104,14 +104,13 @@ class PathExpansion(Displayed):
     def __repr__(self) -> str:
         return f"PathExpansion({self.status.name}, {len(self.slow)} slow directions, offset of norm {np.linalg.norm(self.offset):.4g})"
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the constant term O by colour. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the constant term O by colour."""
         if not np.isfinite(self.offset).all():
-            return nothing_to_draw(ax, self.reason)
+            raise NothingToDraw(self.reason)
         draw_matrix(ax, self.offset)
         ax.set(xlabel="coordinate of the last token", ylabel="coordinate of the token")
-        return ax
 
     def _facts(self) -> dict[str, Any]:
         return {

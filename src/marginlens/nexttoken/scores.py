@@ -11,10 +11,10 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
 from marginlens.data.text_windows import SequenceSplit
 from marginlens.errors import reject, whole_number
-from marginlens.result import Displayed, axes_for
+from marginlens.result import Displayed, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from marginlens.nexttoken.automaton import NextTokenAutomaton
@@ -54,13 +54,12 @@ class PredictionScore(Displayed):
             "unknown": self.unknown,
         }
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw which shares of the sequences are predicted right, impossible and unknown. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw which shares of the sequences are predicted right, impossible and unknown."""
         shares = {"predicted right": self.accuracy, "impossible": self.impossible, "unknown": self.unknown}
         draw_bars(ax, list(shares), list(shares.values()), "share of the sequences", ylabel="next token")
         ax.set_xlim(0.0, 1.0)
-        return ax
 
     def _facts(self) -> dict[str, Any]:
         return self.to_dict()

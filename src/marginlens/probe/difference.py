@@ -17,7 +17,7 @@ from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, t
 from marginlens.probe.models.reading import finite_heads, read_attention
 from marginlens.probe.result import Measure, ProbeResult, ProbeSettings, _Measured, rounded
 from marginlens.probe.run import probe_model
-from marginlens.result import Tabular, axes_for, counted, draw_matrix
+from marginlens.result import Tabular, counted, draw_matrix, drawn
 from marginlens.result.notebook import Headline
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import Axes, FloatArray
@@ -146,14 +146,13 @@ class ProbeDifference(_Measured, Tabular):
             "changed_heads": [list(at) for at in self.changed_heads()],
         }
 
-    def plot(self, ax: Axes | None = None, *, measure: str = "total_variation") -> Axes:
+    @drawn
+    def plot(self, ax: Axes, *, measure: str = "total_variation") -> None:
         """Draw one measure of every head by colour: layers downward, heads across; blue where it is smaller than in `against`."""
-        axes = axes_for(ax)
         is_distance = measure == TOTAL_VARIATION.name
-        draw_matrix(axes, self[measure], "Blues" if is_distance else "RdBu_r", 0.0 if is_distance else None)
+        draw_matrix(ax, self[measure], "Blues" if is_distance else "RdBu_r", 0.0 if is_distance else None)
         title = next((known.title for known in self.shown if known.name == measure), measure)
-        axes.set(xlabel="head", ylabel="layer", title=f"{title}: {self.probed.model} against {self.against.model}")
-        return axes
+        ax.set(xlabel="head", ylabel="layer", title=f"{title}: {self.probed.model} against {self.against.model}")
 
     def _columns(self) -> dict[str, Any]:
         layer, head = np.indices((self.n_layers, self.n_heads)).reshape(2, -1)

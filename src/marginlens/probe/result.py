@@ -15,7 +15,7 @@ import scipy
 
 from marginlens.errors import reject, whole_number
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
-from marginlens.result import Displayed, Result, Tabular, axes_for, counted, draw_matrix
+from marginlens.result import Displayed, Result, Tabular, counted, draw_matrix, drawn
 from marginlens.result.drawing import short_name
 from marginlens.result.notebook import Headline
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
@@ -296,19 +296,18 @@ class Example(Displayed, Tabular):
             "margins": rounded(self.margins),
         }
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw which tokens the queries attend to, over all heads: queries downward, tokens across. Returns the axes.
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw which tokens the queries attend to, over all heads: queries downward, tokens across. Returns the ax.
 
         Where there is a decoder, it is the heads of the encoder that are drawn: all others have other tokens.
         """
-        axes = axes_for(ax)
         drawn = [layer for layer in range(len(self.attention)) if self._queries(layer) is self.tokens]
-        draw_matrix(axes, np.mean(self.attention[drawn], axis=(0, 1)), "Blues", 0.0)
+        draw_matrix(ax, np.mean(self.attention[drawn], axis=(0, 1)), "Blues", 0.0)
         names = [short_name(token, 12) for token in self.tokens]
-        axes.set_xticks(np.arange(len(names)), names, rotation=90)
-        axes.set_yticks(np.arange(len(self.queries)), [names[query] for query in self.queries.tolist()])
-        axes.set(xlabel="attention to, mean of all heads", ylabel="query")
-        return axes
+        ax.set_xticks(np.arange(len(names)), names, rotation=90)
+        ax.set_yticks(np.arange(len(self.queries)), [names[query] for query in self.queries.tolist()])
+        ax.set(xlabel="attention to, mean of all heads", ylabel="query")
 
     def _tower(self, layer: int) -> str:
         return self.layer_names[layer].split()[0] if self.decoder_tokens else ""
@@ -512,14 +511,13 @@ class ProbeResult(_Measured, Tabular):
             ],
         }
 
-    def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
-        """Draw one measure of every head by colour: layers downward, heads across. Returns the axes."""
-        axes = axes_for(ax)
-        draw_matrix(axes, self[measure], "viridis", float(np.nanmin(self[measure])))
-        axes.set(xlabel="head", ylabel="layer", title=f"{self.model}: {_title(measure)}")
+    @drawn
+    def plot(self, ax: Axes, *, measure: str = "relative_nnz") -> None:
+        """Draw one measure of every head by colour: layers downward, heads across."""
+        draw_matrix(ax, self[measure], "viridis", float(np.nanmin(self[measure])))
+        ax.set(xlabel="head", ylabel="layer", title=f"{self.model}: {_title(measure)}")
         if not all(name.isdecimal() for name in self.layer_names):
-            axes.set_yticks(np.arange(self.n_layers), self.layer_names)
-        return axes
+            ax.set_yticks(np.arange(self.n_layers), self.layer_names)
 
     def _columns(self) -> dict[str, Any]:
         layer, head = np.indices((self.n_layers, self.n_heads)).reshape(2, -1)
@@ -639,36 +637,35 @@ class CheckpointCurves(_Measured, Tabular):
             "trend_p_values": {name: rounded(tests[:, 1]) for name, tests in trends.items()},
         }
 
-    def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
+    @drawn
+    def plot(self, ax: Axes, *, measure: str = "relative_nnz") -> None:
         """One measure over training, a line for the mean of each layer's heads; dashed is that of random heads in the max-margin part."""
         from marginlens.plotting.style import shades
         from marginlens.result.palette import PATH
 
-        axes = axes_for(ax)
         known = self.has_measure(measure)
         steps = self.steps[known]
         for layer, (curve, colour) in enumerate(
             zip(self.by_layer(measure)[known].T, shades(self.n_layers), strict=True)
         ):
-            axes.plot(steps, curve, label=self.layer_title(layer), color=colour, marker="o", markersize=3.5)
+            ax.plot(steps, curve, label=self.layer_title(layer), color=colour, marker="o", markersize=3.5)
         if measure in MEASURE_TITLES:
             means = finite_mean(self[f"{measure}_random_head"][known].reshape(len(steps), -1))
-            axes.plot(
+            ax.plot(
                 steps, means, label="baseline: random head", color=PATH, linestyle=(0, (6, 2, 1, 2)), linewidth=1.6
             )
         trend = self.trends(measure)[-1].correlation
         suffix = f" · last layer: rank correlation {trend:.2f}".replace("-", "−")
         where = "step" if self.names[0].startswith("step ") else "checkpoint"  # of a monitor, or of saved models
-        axes.set(
+        ax.set(
             xlabel=f"{where}{suffix if np.isfinite(trend) and self.can_have_trend else ''}",
             ylabel=f"{_title(measure)}, mean of a layer",
             title=_title(measure),
         )
-        axes.locator_params(axis="x", integer=True)
-        values = np.concatenate([line.get_ydata() for line in axes.lines])
+        ax.locator_params(axis="x", integer=True)
+        values = np.concatenate([line.get_ydata() for line in ax.lines])
         if np.nanmin(values) >= 0.0 and np.nanmax(values) > 0.0:
-            axes.set_ylim(0.0, 1.08 * np.nanmax(values))  # so that no curve lies on the frame
-        return axes
+            ax.set_ylim(0.0, 1.08 * np.nanmax(values))  # so that no curve lies on the frame
 
 
 class RankTest(NamedTuple):

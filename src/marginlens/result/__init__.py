@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401  the names that results use, under one roof
 
-from marginlens.result.drawing import axes_for, draw_matrix
+from marginlens.result.drawing import axes_for, draw_matrix, drawn
 from marginlens.result.frames import Tabular, frame
 from marginlens.result.notebook import Displayed, Headline, counted
 from marginlens.result.result import Result, jsonable

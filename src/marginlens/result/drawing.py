@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from marginlens.errors import require
 from marginlens.result.palette import FAILS, FAINT, GLOBAL, HOLDS, INK, LOCAL
 from marginlens.typing import Axes, FloatArray
 
+P = ParamSpec("P")  # further options of a picture
 MAX_LINES = 100  # runs of a batch that are drawn as lines
 MAX_NAME = 32  # letters of a bar's name
 MAX_BARS = 14  # labelled bars of one picture; the largest of more
@@ -26,6 +28,26 @@ def axes_for(ax: Axes | None) -> Axes:
     import matplotlib.pyplot as plt
 
     return plt.subplots(layout="constrained")[1]
+
+
+class NothingToDraw(Exception):
+    """A result without a picture; the message says why, and stands on its empty axes."""
+
+
+def drawn(plot: Callable[Concatenate[Any, Axes, P], None]) -> Callable[Concatenate[Any, Axes | None, P], Axes]:
+    """A method that draws on axes, as `result.plot(ax=None)`: without axes on new ones, and with the axes given back."""
+
+    @wraps(plot)
+    def on_axes(self: Any, ax: Axes | None = None, *args: P.args, **options: P.kwargs) -> Axes:
+        ax = axes_for(ax)
+        try:
+            plot(self, ax, *args, **options)
+        except NothingToDraw as reason:
+            ax.text(0.5, 0.5, str(reason), ha="center", va="center", wrap=True, transform=ax.transAxes)
+            ax.set(xticks=[], yticks=[], xlabel="nothing to draw", ylabel="nothing to draw")
+        return ax
+
+    return on_axes
 
 
 def draw_matrix(ax: Axes, matrix: Any, colours: str = "RdBu_r", smallest: float | None = None) -> None:
@@ -73,6 +95,25 @@ def draw_bars(
         ax.axvline(0.0, color=INK, linewidth=0.8)
     more = f" (the {len(shown)} largest of {len(sizes)})" if len(sizes) > len(shown) else ""
     ax.set(xlabel=xlabel, ylabel=ylabel + more)
+
+
+def draw_histogram(ax: Axes, values: Any, xlabel: str, ylabel: str = "problems") -> None:
+    """How the finite ones among some numbers are spread."""
+    numbers = np.asarray(values, dtype=float)
+    ax.hist(numbers[np.isfinite(numbers)], bins="auto", color=LOCAL)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+
+
+def draw_directions(ax: Axes, kinds: Sequence[str], selections: Any, directions: FloatArray, margins: Any) -> None:
+    """Directions of locally (LMM) and globally optimal tokens: rays where they have two coordinates, else their margins as bars."""
+    names = [
+        f"{kind} {' '.join(map(str, row))}" for kind, row in zip(kinds, np.asarray(selections).tolist(), strict=True)
+    ]
+    colours = [LOCAL if kind == "LMM" else GLOBAL for kind in kinds]
+    if directions.shape[-1] == 2:
+        draw_rays(ax, directions, names, colours)
+    else:
+        draw_bars(ax, names, margins, "margin", colours=colours, ylabel="selected tokens")
 
 
 def draw_fan(ax: Axes, x: Any, curves: FloatArray, *, colour: str = LOCAL) -> None:
@@ -158,13 +199,6 @@ def short_name(name: str, most: int = MAX_NAME) -> str:
     """A name of at most so many letters, on one line, with nothing that matplotlib takes for a formula."""
     text = " ".join(name.split()).replace("$", "\\$")
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def nothing_to_draw(ax: Axes, sentence: str) -> Axes:
-    """Axes that say why they are empty."""
-    ax.text(0.5, 0.5, sentence, ha="center", va="center", wrap=True, transform=ax.transAxes)
-    ax.set(xticks=[], yticks=[], xlabel="nothing to draw", ylabel="nothing to draw")
-    return ax
 
 
 def pair_names(pairs: Any, n_rows: int) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.result.drawing import axes_for, draw_matrix
+from marginlens.result.drawing import draw_matrix, drawn
 from marginlens.result.notebook import MAX_SHOWN, Displayed, tally
 from marginlens.result.palette import LOCAL
 from marginlens.typing import Axes
@@ -60,22 +60,18 @@ class Result(Displayed):
         """The fields by name, in types that `json.dumps` takes."""
         return {field.name: jsonable(getattr(self, field.name)) for field in _public(self)}
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the solution `x`: entries of a vector as bars, a matrix, or the vectors of a batch, by colour. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the solution `x`: entries of a vector as bars, a matrix, or the vectors of a batch, by colour."""
         x = np.asarray(getattr(self, "x"))  # noqa: B009
         if x.ndim == 1:
             ax.bar(np.arange(len(x)), x, color=LOCAL)
             ax.axhline(0.0, color="0.4", linewidth=0.8)
             ax.set(xlabel="entry", ylabel="x")
-            return ax
-        matrix = x if x.ndim == 2 else x.reshape(len(x), -1)
-        draw_matrix(ax, matrix)
-        ax.set(
-            xlabel="entry" if getattr(self, "is_batch", False) else "column",
-            ylabel="problem" if getattr(self, "is_batch", False) else "row",
-        )
-        return ax
+            return
+        draw_matrix(ax, x if x.ndim == 2 else x.reshape(len(x), -1))
+        of_batch = getattr(self, "is_batch", False)
+        ax.set(xlabel="entry" if of_batch else "column", ylabel="problem" if of_batch else "row")
 
     def __eq__(self, other: object) -> bool:
         """Whether two results are of one kind and hold the same numbers, nan included."""

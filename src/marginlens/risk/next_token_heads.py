@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.errors import n_axes, real_array, reject
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import MAX_BARS, draw_bars
 from marginlens.result.palette import FAILS, HOLDS
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
@@ -105,17 +105,16 @@ class HeadCheck(Result, Tabular):
         smallest = f"smallest gap {self.gap.min():.4g}"
         return f"HeadCheck({smallest}, {len(self.failing)} labels fail Assumption 3, |C Eᵀ - I| ≤ {self.deviation:.1e})"
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw by how much each label's own token leads, of many labels those with the smallest lead. Returns the axes."""
-        axes = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw by how much each label's own token leads, of many labels those with the smallest lead."""
         shown = np.sort(np.argsort(self.gap, kind="stable")[:MAX_BARS])
         colours = [HOLDS if holds else FAILS for holds in self.holds[shown].tolist()]
         names = [f"token {y}" for y in shown.tolist()]
-        draw_bars(axes, names, self.gap[shown], "score of its own token less the next best", colours=colours)
-        axes.set_ylabel(
+        draw_bars(ax, names, self.gap[shown], "score of its own token less the next best", colours=colours)
+        ax.set_ylabel(
             "label" if len(shown) == len(self.gap) else f"label (the {len(shown)} smallest of {len(self.gap)})"
         )
-        return axes
 
     def _columns(self) -> dict[str, Any]:
         return {"label": np.arange(len(self.gap)), "gap": self.gap, "rival": self.rival, "holds": self.holds}

@@ -15,7 +15,7 @@ from marginlens.errors import real_array, reject
 from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs, sufficient_pairs
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL
@@ -24,7 +24,7 @@ from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_groups, solve_orthonormal
 from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
 from marginlens.svm.solvers.rows import BilinearRows
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import Axes, FloatArray, IntArray
 
 _MIN_CONFLICT_WEIGHT = 1e-9  # a row with a smaller share of the largest weight is left out of a contradiction
 _TIE_SPAN_RTOL = 1e-10  # singular values of tied differences below this share of the largest count as zero
@@ -177,15 +177,14 @@ class GraphConflict(Result, Tabular):
             "residual": self.residual,
         }
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw which rankings and ties contradict each other, by their weights in the proof. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw which rankings and ties contradict each other, by their weights in the proof."""
         names = [f"{k}: {i} over {j}" for k, i, j in self.pairs.tolist()]
         names += [f"{k}: {i} ties {j}" for k, i, j in self.tied.tolist()]
         colours = np.repeat([GLOBAL, LOCAL], [len(self.pairs), len(self.tied)])
         weights = np.concatenate([self.weights, self.tie_weights])
         draw_bars(ax, names, weights, "weight in the proof", colours=colours, ylabel="last: ranking or tie")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         rows = np.concatenate([self.pairs.reshape(-1, 3), self.tied.reshape(-1, 3)])

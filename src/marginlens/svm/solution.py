@@ -12,14 +12,14 @@ import scipy
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
 from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
-from marginlens.result import Result, Tabular, axes_for, frame
-from marginlens.result.drawing import draw_bars, draw_interval, nothing_to_draw, pair_names
+from marginlens.result import Result, Tabular, drawn, frame
+from marginlens.result.drawing import NothingToDraw, draw_bars, draw_histogram, draw_interval, pair_names
 from marginlens.result.notebook import Headline, element
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.rounding import EPS, exact_products
 from marginlens.status import Status
 from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_in_l1, is_only_in_linf
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from marginlens.svm.solvers.rows import BilinearRows
@@ -57,18 +57,17 @@ class Bracket(NamedTuple):
         """One row per problem: problem, lower, upper, gap; as a data frame, see `Tabular.to_frame`."""
         return frame(self._columns(), library)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the interval between the bounds; for a batch every problem's, relative to its lower bound. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the interval between the bounds; for a batch every problem's, relative to its lower bound."""
         if np.ndim(self.lower) == 0:
             lower, upper = float(self.lower), float(self.upper)
             draw_interval(ax, [("lower", lower), ("upper", upper)], "norm", band=(lower, upper))
-            return ax
+            return
         gaps = np.asarray(self.gap)
         ax.vlines(np.arange(len(gaps)), 0.0, np.where(np.isfinite(gaps), gaps, np.nan), color=LOCAL)
         ax.plot(np.arange(len(gaps)), gaps, "o", color=LOCAL, markersize=4)
         ax.set(xlabel="problem", ylabel="(upper − lower)/lower")
-        return ax
 
     def __repr__(self) -> str:
         if np.ndim(self.lower) == 0:
@@ -223,20 +222,19 @@ class MarginSolution(Result, Tabular):
 
         return load_solution(path)
 
-    def plot(self, ax: Any = None) -> Any:
+    @drawn
+    def plot(self, ax: Axes) -> None:
         """Draw which constraints hold x in place, by λ_r ‖a_r‖/‖x‖, or for an infeasible problem which contradict each other, by their
-        weights in the proof; for a batch how its margins are spread. Returns the axes.
+        weights in the proof; for a batch how its margins are spread.
         """
-        ax = axes_for(ax)
         if self.is_batch:
             margins = np.asarray(self.margin)
             n_infeasible = int(np.sum(margins == 0.0))
             if n_infeasible == len(self):
-                return nothing_to_draw(ax, f"Infeasible: none of these {len(self)} problems has a solution.")
-            ax.hist(margins[np.isfinite(margins) & (margins > 0.0)], bins="auto", color=LOCAL)
-            title = f"{n_infeasible} of {len(self)} problems are infeasible" if n_infeasible else ""
-            ax.set(xlabel="margin", ylabel="problems", title=title)
-            return ax
+                raise NothingToDraw(f"Infeasible: none of these {len(self)} problems has a solution.")
+            draw_histogram(ax, margins[margins > 0.0], "margin")
+            ax.set_title(f"{n_infeasible} of {len(self)} problems are infeasible" if n_infeasible else "")
+            return
         infeasible = self.status is Status.INFEASIBLE
         weights = np.asarray(self.certificate if infeasible else self.multipliers)
         scaled = weights * _row_norms(self.rows) * (1.0 if infeasible else float(self.margin))
@@ -258,7 +256,6 @@ class MarginSolution(Result, Tabular):
         )
         if infeasible:
             ax.set_title("Infeasible: these constraints contradict each other")
-        return ax
 
     def _pair_columns(self) -> tuple[str, str, str]:
         """What the three numbers of a pair are called."""

@@ -14,12 +14,12 @@ from marginlens.data.sequences import flat_sequences
 from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.result.notebook import Headline
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
 
 CLOSED_FORM_RTOL = 1e-9  # up to it the closed form meets all equations, and its multipliers make it up
 _SPAN_RTOL = 1e-12  # singular values of the rows below this share of the largest count as zero
@@ -93,12 +93,11 @@ class ClosedForm(Result, Tabular):
     equation_residual: float
     multiplier_residual: float
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the multipliers, which would have to make up x. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the multipliers, which would have to make up x."""
         names = [f"row {r}" for r in range(len(self.multipliers))]
         draw_bars(ax, names, self.multipliers, "multiplier", ylabel="constraint")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         return {"row": np.arange(len(self.multipliers)), "multiplier": self.multipliers}

@@ -12,7 +12,7 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars, draw_checklist
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import FAILS, HOLDS
@@ -25,7 +25,7 @@ from marginlens.theory.optimality import (
     score_blur,
     score_differences,
 )
-from marginlens.typing import FloatArray
+from marginlens.typing import Axes, FloatArray
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,16 +50,15 @@ class Check(Result, Tabular):
     def __str__(self) -> str:
         return f"[{'x' if self.holds else ' '}] {self.name}: {self.sentence}"
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the numbers that decide, in green where the condition holds and in red where it does not. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the numbers that decide, in green where the condition holds and in red where it does not."""
         if not self.numbers:
             draw_checklist(ax, [("", self.name, self.holds)])
-            return ax
+            return
         colour = HOLDS if self.holds else FAILS
         names = [f"{name} = {value:.4g}" for name, value in self.numbers.items()]
         draw_bars(ax, names, list(self.numbers.values()), self.name, colours=colour, ylabel="number", log=True)
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         return {"number": list(self.numbers), "value": [float(value) for value in self.numbers.values()]}
@@ -99,11 +98,10 @@ class TheoremVerdict(Result, Tabular):
         outcome = f"applies: {self.conclusion}" if self.applies else "does not apply"
         return "\n".join([f"{self.citation} {outcome}.", *(f"  {check}." for check in self.conditions)])
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the conditions as a checklist. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the conditions as a checklist."""
         draw_checklist(ax, [(self.citation, check.name, check.holds) for check in self.conditions])
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         return condition_columns([self])

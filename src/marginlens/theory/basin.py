@@ -13,7 +13,7 @@ from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import float_array, positive_number, real_array, real_number, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_interval
 from marginlens.result.notebook import Headline
 from marginlens.risk.smoothness import smoothness
@@ -27,7 +27,7 @@ from marginlens.theory.optimality import (
     score_differences,
     token_optimality,
 )
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 _BOUNDARY_RTOL = (
     1e-9  # boundary samples keep this share of mu between them and the boundary, so that rounding leaves them in
@@ -255,12 +255,11 @@ class BasinCone(Result, Tabular):
             f"proven_radius={self.proven_radius:.4g})"
         )
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw from which norm on each claim about the cone holds. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw from which norm on each claim about the cone holds."""
         draw_interval(ax, list(self._radii().items()), "norm of p")
         ax.set_ylabel("claim")
-        return ax
 
     def _radii(self) -> dict[str, float]:
         """Each claim, and from which norm on it holds."""

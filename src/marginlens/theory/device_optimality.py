@@ -12,7 +12,7 @@ from marginlens.gpu.device import to_host
 from marginlens.gpu.margins import DeviceMargins
 from marginlens.gpu.measures import OPTIMALITY_KINDS, UNDECIDED, SelectedTokens, measure_selections
 from marginlens.papers import implements
-from marginlens.result import Displayed, Tabular, axes_for
+from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.svm import att_svm
 from marginlens.svm.on_device import checked_selection
@@ -57,11 +57,10 @@ class DeviceOptimality(Displayed, Tabular):
     def _counts(self) -> IntArray:
         return np.bincount(to_host(self.kind), minlength=len(OPTIMALITY_KINDS))
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw how many selections are of each kind. Returns the axes."""
-        axes = axes_for(ax)
-        draw_bars(axes, OPTIMALITY_KINDS, self._counts(), "problems", ylabel="optimality of the selection")
-        return axes
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how many selections are of each kind."""
+        draw_bars(ax, OPTIMALITY_KINDS, self._counts(), "problems", ylabel="optimality of the selection")
 
     def _columns(self) -> dict[str, Any]:
         measured = {"score_gap": self.score_gap, "margin": self.solution.margin}

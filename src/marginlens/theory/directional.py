@@ -11,11 +11,11 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar
 from marginlens.errors import reject
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import draw_bars
-from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
+from marginlens.result import Result, Tabular, drawn
+from marginlens.result.drawing import draw_bars, draw_histogram
+from marginlens.result.palette import GLOBAL, NEITHER
 from marginlens.theory.optimality import score_differences
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 DIRECTION_RTOL = (
     1e-12  # error of a token's margin, relative to the terms that were summed for it, that rounding can make
@@ -50,21 +50,18 @@ class DirectionalMargin(Result, Tabular):
     margins: FloatArray
     blur: FloatArray
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw by how much every other token is behind, neighbours in red; for a batch how the margins are spread. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw by how much every other token is behind, neighbours in red; for a batch how the margins are spread."""
         if self.selected.ndim == 2:
-            margins = np.asarray(self.margin)
-            ax.hist(margins[np.isfinite(margins)], bins="auto", color=LOCAL)
-            ax.set(xlabel="margin", ylabel="problems")
-            return ax
+            draw_histogram(ax, self.margin, "margin")
+            return
         at = np.argwhere(np.isfinite(self.margins))
         names = [f"{i}: {self.selected[i]} over {t}" for i, t in at.tolist()]
         colours = np.where(self.neighbours[tuple(at.T)], GLOBAL, NEITHER)
         draw_bars(
             ax, names, self.margins[tuple(at.T)], "logit margin", colours=colours, ylabel="input: selected over other"
         )
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         at = np.argwhere(np.isfinite(self.margins))

@@ -13,7 +13,7 @@ from marginlens.dynamics.paths.joint import best_head, log_mean_loss
 from marginlens.errors import reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, compiled_code
 from marginlens.papers import implements
-from marginlens.result import Result, axes_for
+from marginlens.result import Result, drawn
 from marginlens.result.drawing import draw_interval
 from marginlens.result.notebook import Headline
 from marginlens.risk import JointRisk
@@ -32,7 +32,7 @@ from marginlens.theory.label_margin import (
 )
 from marginlens.theory.optimality import one_problem
 from marginlens.theory.prediction import Prediction, predictions
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 SELECTED_RTOL = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
 _MAX_CANDIDATES = 32  # selections with the same label margin that are looked at one by one
@@ -232,9 +232,9 @@ class HeadRadius(Result):
     refuted: float
     rival: IntArray | None
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw up to which limit on ‖v‖ another selection wins, and from which on this one does. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw up to which limit on ‖v‖ another selection wins, and from which on this one does."""
         draw_interval(
             ax,
             [("another selection wins at", self.refuted), ("this one wins from", self.radius)],
@@ -242,7 +242,6 @@ class HeadRadius(Result):
             band=(self.refuted, self.radius),
         )
         ax.set_ylabel("between them nothing is known")
-        return ax
 
     def _headline(self) -> Headline:
         return Headline(

@@ -13,7 +13,7 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.risk.softmax import logits, probabilities
@@ -21,7 +21,7 @@ from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, label_svm, least_distance, token_pairs
 from marginlens.theory.assumptions import Check
 from marginlens.theory.optimality import one_problem
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 SAME_MARGIN_RTOL = 1e-10  # label margins that agree to this share are the same
 NO_COST_RTOL = 1e-7  # a cost of mixing below this share of the label margin is no cost
@@ -55,13 +55,12 @@ class LabelMargin(Result, Tabular):
         """(n_inputs,) the support set; all inputs where the labels cannot be separated."""
         return self.support if self.support.any() else np.ones_like(self.support)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the label margin of every input at the unit head, support vectors in red. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the label margin of every input at the unit head, support vectors in red."""
         names = [f"{i}: token {token}" for i, token in enumerate(self.selected.tolist())]
         colours = np.where(self.support, GLOBAL, NEITHER)
         draw_bars(ax, names, self.margin + self.slack, "label margin at ‖v‖ = 1", colours=colours, ylabel="input")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         columns = {"input": np.arange(len(self.selected)), "selected": self.selected, "support": self.support}
@@ -102,14 +101,13 @@ class BestSelections(Result, Tabular):
     runner_up: float
     complete: bool
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the largest label margin beside the next smaller one. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the largest label margin beside the next smaller one."""
         names = [f"best ({len(self.selections)} selection{'s' * (len(self.selections) != 1)})", "next"]
         draw_bars(
             ax, names, [self.margin, self.runner_up], "label margin", colours=[GLOBAL, LOCAL], ylabel="selections"
         )
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         return {"selection": self.selections, "margin": np.full(len(self.selections), self.margin)}

@@ -11,7 +11,7 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.errors import positive_number, reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.svm.sets import as_optimal_sets
 from marginlens.theory.optimality import (
@@ -21,7 +21,7 @@ from marginlens.theory.optimality import (
     score_blur,
     score_differences,
 )
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 
 @implements("A", "Def 1")
@@ -62,11 +62,10 @@ class MixingConstants(Result, Tabular):
         r""":math:`\rho(\Delta) = -2 (1 + 1/\Delta) \log\Theta`, with which Assumption D holds."""
         return -2.0 * (1.0 + 1.0 / positive_number(delta, "delta")) * (self.log_C_plus - self.log_C_minus)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the score that the optimal tokens of every input share. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the score that the optimal tokens of every input share."""
         draw_bars(ax, [str(i) for i in range(len(self.nu))], self.nu, "score ν of the optimal tokens", ylabel="input")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         return {"input": np.arange(len(self.nu)), "nu": self.nu, "shift": self.shift}

@@ -13,15 +13,15 @@ from marginlens.directions import as_scalar, length
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Loss, as_loss, rising_margin
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import draw_bars, draw_rays
+from marginlens.result import Result, Tabular, drawn
+from marginlens.result.drawing import draw_bars, draw_directions
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.risk.smoothness import loss_on_scores
 from marginlens.risk.softmax import logits
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 SCORE_RTOL = 1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
 _MAX_LOG = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits
@@ -162,16 +162,16 @@ class TokenOptimality(Result, Tabular):
         counts = [int(np.sum(x)) for x in (self.is_feasible, self.is_locally_optimal, self.is_globally_optimal)]
         return f"TokenOptimality({len(self.selected)} problems: {counts[0]} feasible, {counts[1]} locally, {counts[2]} globally optimal)"
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw which constraints hold the margin of the selection; for a batch how many problems are how optimal. Returns the axes."""
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw which constraints hold the margin of the selection; for a batch how many problems are how optimal."""
         if self.selected.ndim == 1:
-            return self.solution.plot(ax)
-        ax = axes_for(ax)
+            self.solution.plot(ax)
+            return
         kinds = np.array(self._kinds())
         names = ["globally optimal", "locally optimal", "not optimal", "infeasible"]
         counts = [int(np.sum(kinds == name)) for name in names]
         draw_bars(ax, names, counts, "problems", colours=[GLOBAL, LOCAL, NEITHER, NEITHER], ylabel="selection")
-        return ax
 
     def _kinds(self) -> list[str]:
         flags = zip(
@@ -367,24 +367,10 @@ class LocalOptima(Result, Tabular):
             f"{self.n_solved} problems solved for {self.n_brute_force} selections)"
         )
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the directions as rays where they have two coordinates, else their margins as bars; the global one in red. Returns the
-        axes.
-        """
-        ax = axes_for(ax)
-        names = [
-            f"{kind} {' '.join(map(str, row))}"
-            for kind, row in zip(self._kinds(), self.selections.tolist(), strict=True)
-        ]
-        colours = [GLOBAL if best else LOCAL for best in self.is_global]
-        if self.directions.shape[-1] == 2:
-            draw_rays(ax, self.directions, names, colours)
-        else:
-            draw_bars(ax, names, self.margins, "margin", colours=colours, ylabel="selected tokens")
-        return ax
-
-    def _kinds(self) -> list[str]:
-        return ["GMM" if best else "LMM" for best in self.is_global]
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the directions as rays where they have two coordinates, else their margins as bars; the global one in red."""
+        draw_directions(ax, self._kinds(), self.selections, self.directions, self.margins)
 
     def _columns(self) -> dict[str, Any]:
         numbers = {"margin": self.margins, "score_gap": self.score_gaps, "direction": self.directions}

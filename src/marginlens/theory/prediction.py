@@ -14,10 +14,9 @@ from marginlens.errors import InputError, whole_number
 from marginlens.losses.margin import Logistic, Loss, rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for, frame
-from marginlens.result.drawing import draw_bars, draw_checklist, draw_rays, nothing_to_draw
+from marginlens.result import Result, Tabular, drawn, frame
+from marginlens.result.drawing import NothingToDraw, draw_directions
 from marginlens.result.notebook import Headline, element
-from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
 from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm
@@ -53,7 +52,7 @@ from marginlens.theory.optimality import (
     power_text,
     token_optimality,
 )
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 UNDER_17 = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
 _SET_LABEL = "G^mm"  # of a global minimum of ATT-SVM'
@@ -110,18 +109,10 @@ class Candidates(NamedTuple):
     def _repr_html_(self) -> str:
         return element(self)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the directions as rays where they have two coordinates, else their margins as bars. Returns the axes."""
-        ax = axes_for(ax)
-        names = [
-            f"{kind} {' '.join(map(str, row))}" for kind, row in zip(self.labels, self.selections.tolist(), strict=True)
-        ]
-        colours = [LOCAL if kind == "LMM" else GLOBAL for kind in self.labels]
-        if self.directions.shape[-1] == 2:
-            draw_rays(ax, self.directions, names, colours)
-        else:
-            draw_bars(ax, names, self.margins, "margin", colours=colours, ylabel="selected tokens")
-        return ax
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the directions as rays where they have two coordinates, else their margins as bars."""
+        draw_directions(ax, self.labels, self.selections, self.directions, self.margins)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -173,25 +164,18 @@ class Prediction(Result, Tabular):
         bias = () if self.bias is None or self.bias.proved in ((BY_A,), (BY_C,)) else (str(self.bias),)
         return "\n".join([*self.notes, *map(str, shown), *listed, self.why, *bias])
 
-    def plot(self, ax: Any = None) -> Any:
+    @drawn
+    def plot(self, ax: Axes) -> None:
         """Draw the directions that the limit may have: rays where they have two coordinates, else their margins as bars; without
-        candidates the conditions of the theorems as a checklist. Returns the axes.
+        candidates the conditions of the theorems as a checklist.
         """
-        ax = axes_for(ax)
         if self.candidates is not None and self.candidates.labels:
             self.candidates.plot(ax)
         elif self.verdicts:
-            draw_checklist(
-                ax,
-                [
-                    (verdict.citation, check.name, check.holds)
-                    for verdict in self.verdicts
-                    for check in verdict.conditions
-                ],
-            )
+            checks = [(verdict.citation, check) for verdict in self.verdicts for check in verdict.conditions]
+            draw_checklist(ax, [(citation, check.name, check.holds) for citation, check in checks])
         else:
-            return nothing_to_draw(ax, "No theorem speaks of this problem.")
-        return ax
+            raise NothingToDraw("No theorem speaks of this problem.")
 
     def _columns(self) -> dict[str, Any]:
         of_bias = () if self.bias is None else (TheoremVerdict("bias", self.bias.conditions, ""),)

@@ -13,14 +13,14 @@ from marginlens.directions import as_scalar
 from marginlens.errors import float_array, reject
 from marginlens.losses.margin import Logistic, Loss, slope_of
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
-from marginlens.result.drawing import draw_bars, nothing_to_draw, pair_names
+from marginlens.result import Result, Tabular, drawn
+from marginlens.result.drawing import NothingToDraw, draw_bars, draw_histogram, pair_names
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.softmax import attend
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.theory.optimality import decreasing_loss, token_optimality
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 _WEAK_MULTIPLIER_RTOL = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
 _ACTIVE_RANK_RTOL = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
@@ -185,25 +185,20 @@ class ResidualLaw(Result, Tabular):
         cut = array.ndim - axes
         return array.reshape((*array.shape[:cut], *[1] * extra, *array.shape[cut:]))
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the shares of residual attention that the law predicts, λ_r over their sum; for a batch how slowly deviations die out.
-        Returns the axes.
-        """
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the shares of residual attention that the law predicts, λ_r over their sum; for a batch how slowly deviations die out."""
         if self.data.is_batch:
-            rates = np.asarray(self.rate, dtype=float)
-            ax.hist(rates[np.isfinite(rates)], bins="auto", color=LOCAL)
-            ax.set(xlabel="rate at which a deviation dies out, per unit of norm", ylabel="problems")
-            return ax
+            draw_histogram(ax, self.rate, "rate at which a deviation dies out, per unit of norm")
+            return
         if not self.holds:
-            return nothing_to_draw(ax, "The law does not hold: the selection is not locally optimal.")
+            raise NothingToDraw("The law does not hold: the selection is not locally optimal.")
         shares = self.multipliers / np.sum(self.multipliers)
         names = pair_names(self.solution.pairs, len(shares))
         colours = np.where(self.carrying, GLOBAL, LOCAL)
         draw_bars(
             ax, names, shares, "share of residual attention", colours=colours, ylabel="input: selected over other"
         )
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         columns = self.solution._columns()

@@ -9,10 +9,10 @@ import numpy as np
 
 from marginlens.errors import real_array, real_number, reject
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.svm.vocabulary import token_lists
-from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
 
 Selection = tuple[IntArray, ...]  # the token ids selected in each sequence, ascending
 
@@ -32,9 +32,9 @@ class TokenRanks(Result, Tabular):
     secondary: Selection
     below: Selection
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw how many tokens of every sequence are selected, second, and below. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how many tokens of every sequence are selected, second, and below."""
         bottom = np.zeros(len(self.selected))
         for name, parts, colour in (
             ("selected", self.selected, GLOBAL),
@@ -46,7 +46,6 @@ class TokenRanks(Result, Tabular):
             bottom = bottom + sizes
         ax.legend()
         ax.set(xlabel="sequence", ylabel="different tokens")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         columns = {"selected": self.selected, "secondary": self.secondary, "below": self.below}

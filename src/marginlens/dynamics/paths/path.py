@@ -16,12 +16,12 @@ from marginlens.directions import correlation, length, unit
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.norms import L2, Norm
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.build import as_risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray, ObjectArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray, ObjectArray
 
 
 class Binding(Enum):
@@ -188,11 +188,9 @@ class Path(Result, Tabular):
             raise reject("radii", f"larger than the last radius {self.radii[-1]}", f"{further[0]}")
         return _extended(self.risk, self._search, self._state, further, as_progress(progress))
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the logarithm of the excess risk over the radius (that of p for a joint risk), and where the selection changes. Returns
-        the axes.
-        """
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the logarithm of the excess risk over the radius (that of p for a joint risk), and where the selection changes."""
         radii = self.radii if self.radii.ndim == 1 else self.radii[:, 1]
         ax.plot(radii, self.log_excess, marker="o", markersize=4, color=LOCAL)
         for k in np.flatnonzero(np.any(self.selected[1:] != self.selected[:-1], axis=-1)):
@@ -203,7 +201,6 @@ class Path(Result, Tabular):
         if ax.get_legend_handles_labels()[1]:
             ax.legend()
         ax.set(xscale="log", xlabel="radius", ylabel="log of the excess risk")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         flat = self.points.reshape(len(self), -1)
