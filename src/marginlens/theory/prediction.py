@@ -15,7 +15,7 @@ from marginlens.losses.margin import Logistic, Loss, rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, drawn, frame
-from marginlens.result.drawing import NothingToDraw, draw_directions
+from marginlens.result.drawing import NothingToDraw, draw_checklist, draw_directions
 from marginlens.result.notebook import Headline, element
 from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
 from marginlens.status import Status

@@ -14,7 +14,7 @@ from marginlens.dynamics.paths.cone import Cone
 from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
@@ -29,7 +29,7 @@ from marginlens.theory.directional import (
     directional_margin,
 )
 from marginlens.theory.optimality import largest_distance, log_slopes, one_problem, score_differences, token_optimality
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 from marginlens_papers.lemmas.general_position import check_distinct_scores, check_general_position
 
 _INDEPENDENT_RTOL = 1e-9  # smallest singular value of unit rows up to which they may be dependent
@@ -57,17 +57,16 @@ class Dominance(Result, Tabular):
     margin_p: Any
     margin_q: Any
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the margins of the two directions; for a batch one over the other, in red where p wins. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the margins of the two directions; for a batch one over the other, in red where p wins."""
         if np.ndim(self.case) == 0:
             colours = [GLOBAL, LOCAL] if self.p_wins else [LOCAL, GLOBAL] if self.case else [NEITHER, NEITHER]
             draw_bars(ax, ["p", "q"], [self.margin_p, self.margin_q], "margin", colours=colours, ylabel="direction")
-            return ax
+            return
         shown = np.where(self.case == 0, NEITHER, np.where(self.p_wins, GLOBAL, LOCAL))
         ax.scatter(self.margin_q, self.margin_p, c=shown, s=14)
         ax.set(xlabel="margin of q", ylabel="margin of p (red where p wins)")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         names = ("case", "p_wins", "radius", "margin_p", "margin_q")

@@ -11,13 +11,13 @@ import numpy as np
 
 from marginlens.errors import array_of_any, real_array, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.status import Status
 from marginlens.svm import least_distance
 from marginlens.svm.vocabulary import selection_pairs, token_lists
 from marginlens.theory.vocabulary_selections import Selection
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
@@ -73,13 +73,12 @@ class FeasibleSelections(Result, Tabular):
         text = f"{len(self)} selections, widest margin {widest}, {self.n_solved} problems solved{left_out}"
         return f"FeasibleSelections({text})"
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the margins of the selections. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the margins of the selections."""
         known = np.flatnonzero(np.isfinite(self.margins))
         names = [" | ".join(",".join(map(str, ids)) for ids in self.selections[k])[:24] for k in known]
         draw_bars(ax, names, self.margins[known], "margin", ylabel="tokens selected in each sequence")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         listed = [[ids.tolist() for ids in selection] for selection in self.selections]

@@ -13,7 +13,7 @@ import scipy
 from marginlens.embeddings.models import Parameters, as_parameters
 from marginlens.embeddings.one_step import FirstStep, as_first_step, log_of_pairs
 from marginlens.papers import implements, uses
-from marginlens.result import Result, axes_for
+from marginlens.result import Result, drawn
 from marginlens.result.drawing import draw_interval
 from marginlens.typing import Axes, FloatArray, IntArray
 
@@ -57,11 +57,10 @@ class ProvedBound(Result):
         sign = "<=" if self.holds else ">"
         return f"ProvedBound({self.citation}: {self.value:.4g} {sign} {self.bound:.4g}, {needed})"
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw both sides of the inequality on one axis. Returns the axes."""
-        axes = axes_for(ax)
-        draw_interval(axes, [("value", self.value), ("bound", self.bound)], self.citation)
-        return axes
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw both sides of the inequality on one axis."""
+        draw_interval(ax, [("value", self.value), ("bound", self.bound)], self.citation)
 
 
 def log10_width(n_vocabulary: int, delta: Any, rate: float | None = None) -> float:

@@ -16,7 +16,7 @@ from marginlens.errors import float_array, n_axes, positive_number, real_array, 
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import GradientDescent
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_interval
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL
@@ -26,7 +26,7 @@ from marginlens.risk.softmax import attend, logits
 from marginlens.svm import att_svm
 from marginlens.theory.basin import BasinCone
 from marginlens.theory.optimality import depends_on_p, globally_optimal_direction, one_problem
-from marginlens.typing import ArrayLike, FloatArray
+from marginlens.typing import ArrayLike, Axes, FloatArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -39,16 +39,15 @@ class KeyInequality(Result, Tabular):
     log_left: Any
     log_bound: Any
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the left side over the bound, in logarithms: no point lies above the diagonal. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the left side over the bound, in logarithms: no point lies above the diagonal."""
         left, bound = np.ravel(self.log_left), np.ravel(self.log_bound)
         known = np.isfinite(left) & np.isfinite(bound)
         ax.plot(bound[known], left[known], "o", markersize=4, color=LOCAL)
         ends = [bound[known].min(initial=0.0), bound[known].max(initial=0.0)]
         ax.plot(ends, ends, color=GLOBAL, linewidth=1.0)
         ax.set(xlabel="log of the bound", ylabel="log of the left side")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         return {"log_left": np.ravel(self.log_left), "log_bound": np.ravel(self.log_bound)}
@@ -220,9 +219,9 @@ class LocalGradientBounds(Result, Tabular):
         second = (self.log_norm <= self.log_norm_bound) & (self.log_norm_bound <= self.log_decay)
         return first & second & (self.cosine >= self.cosine_bound)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the slope along q between its two bounds, in logarithms, the points in order of the bound. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the slope along q between its two bounds, in logarithms, the points in order of the bound."""
         order = np.argsort(self.log_upper, kind="stable")
         x = np.arange(len(order))
         ax.fill_between(
@@ -231,7 +230,6 @@ class LocalGradientBounds(Result, Tabular):
         ax.plot(x, self.log_descent[order], "o", markersize=3, color=GLOBAL, label="−⟨∇L, q⟩")
         ax.legend()
         ax.set(xlabel="point, in order of its bound", ylabel="logarithm")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         names = ("log_lower", "log_descent", "log_upper", "log_norm", "log_norm_bound", "log_decay", "cosine")
@@ -340,12 +338,11 @@ class GradientBudget(Result):
     step: float
     guaranteed: bool
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the squared gradients that the descent has met beside what it may meet. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the squared gradients that the descent has met beside what it may meet."""
         draw_interval(ax, [("met", self.spent), ("allowed", self.allowed)], "sum of ‖∇L‖²")
         ax.set_ylabel("squared gradients")
-        return ax
 
     def _headline(self) -> Headline:
         within = self.spent <= self.allowed

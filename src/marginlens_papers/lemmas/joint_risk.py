@@ -11,7 +11,7 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.directions import as_scalar
 from marginlens.errors import positive_number, reject
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_interval
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL
@@ -23,7 +23,7 @@ from marginlens.theory.label_margin import (
     label_margin,
 )
 from marginlens.theory.optimality import largest_distance, logits_at, one_problem
-from marginlens.typing import ArrayLike, FloatArray
+from marginlens.typing import ArrayLike, Axes, FloatArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -45,14 +45,13 @@ class Quadrant(Result, Tabular):
         """Eq. (77), (…): no other token has a larger logit."""
         return as_scalar(np.asarray(self.margin) >= 0.0)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the smallest logit margin of every point; above zero the point selects the tokens. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the smallest logit margin of every point; above zero the point selects the tokens."""
         margins = np.atleast_1d(self.margin)
         ax.plot(np.arange(len(margins)), margins, marker="o", markersize=4, color=LOCAL)
         ax.axhline(0.0, color=GLOBAL, linewidth=1.0)
         ax.set(xlabel="point", ylabel="smallest logit margin")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         margin, share = np.atleast_1d(self.margin), np.atleast_1d(self.share)
@@ -116,13 +115,12 @@ class JointRiskBounds(Result):
         """Whether the competitor has the lower risk for certain, so that no such pair is the optimum."""
         return self.log_upper < self.log_lower
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the two bounds on the logarithm of the risk: the competitor wins where its own is below the others'. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the two bounds on the logarithm of the risk: the competitor wins where its own is below the others'."""
         bounds = [("competitor, at most", self.log_upper), ("any other pair, at least", self.log_lower)]
         draw_interval(ax, bounds, "log of the risk")
         ax.set_ylabel("bound")
-        return ax
 
     def _headline(self) -> Headline:
         wins = self.competitor_wins

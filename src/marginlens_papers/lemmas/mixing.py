@@ -14,7 +14,7 @@ from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import AttentionRisk
 from marginlens.status import Status
@@ -28,7 +28,7 @@ from marginlens.theory.optimality import (
     one_problem,
     score_blur,
 )
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 _MAX_SET_PROBLEMS = 10_000  # convex problems spent on directions that suppress the other tokens
 _N_SELECTIONS = 60  # other selections whose max-margin directions are sampled around
@@ -121,18 +121,15 @@ class MixingPairs(Result, Tabular):
     def __bool__(self) -> bool:
         return self.holds
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the rank of every sampled point's risk over its attention to other tokens: under the assumption it falls to the left.
-        Returns the axes.
-        """
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the rank of every sampled point's risk over its attention to other tokens: under the assumption it falls to the left."""
         ax.plot(self.log_q, self.excess_order, ".", markersize=3, color=LOCAL)
         if self.counterexample is not None:
             same = np.all(self.points[:, None] == self.counterexample[None], axis=-1).any(axis=1)
             ax.plot(self.log_q[same], self.excess_order[same], "o", color=GLOBAL, label="counter-example")
             ax.legend()
         ax.set(xlabel="log of the attention to other tokens, q_max", ylabel="rank of the risk, lowest first")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         return {

@@ -12,12 +12,12 @@ from marginlens.directions import correlation
 from marginlens.errors import n_axes, real_array, reject
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.svm import MarginSolution, least_distance
 from marginlens.svm.sets import as_optimal_sets
 from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
-from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
 
 _SPAN_RTOL = 1e-10  # singular values of the equations below this share of the largest count as zero
 
@@ -70,12 +70,11 @@ class MultiTokenLimit(Result, Tabular):
         """Cosine of the growing part of W with W^dir."""
         return float(correlation(self.split(W).growing.ravel(), self.direction.x.ravel()))
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the logit differences within the sets, one bar for each equation. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the logit differences within the sets, one bar for each equation."""
         names = [f"{i}: {other} beside {first}" for i, first, other in self.equations.tolist()]
         draw_bars(ax, names, self.goals, "log ratio of attention within a set", ylabel="input: token beside token")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         columns = dict(zip(("input", "first", "other"), self.equations.T, strict=True))

@@ -12,8 +12,8 @@ from marginlens.dynamics.paths.path import Path
 from marginlens.errors import reject
 from marginlens.nexttoken.path_expansion import ACTIVE_GAP, RANK_RTOL, WEAK_MULTIPLIER, balance, can_carry
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, axes_for, counted
-from marginlens.result.drawing import nothing_to_draw
+from marginlens.result import Result, Tabular, counted, drawn
+from marginlens.result.drawing import NothingToDraw
 from marginlens.result.palette import LOCAL, PATH
 from marginlens.svm.solution import Status
 from marginlens.typing import Axes, FloatArray, IntArray
@@ -51,17 +51,16 @@ class PathLaw(Result, Tabular):
         what = f"offset of norm {np.linalg.norm(self.offset):.4g}" if self.holds else "no constant offset"
         return f"PathLaw({counted(len(self.rows), 'active row')}, {what})"
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw `deviation` over the radii of the path, beside a curve that falls like 1/R. Returns the axes."""
-        axes = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw `deviation` over the radii of the path, beside a curve that falls like 1/R."""
         if not self.holds:
-            return nothing_to_draw(axes, "The law does not hold: an active row carries no positive multiplier.")
+            raise NothingToDraw("The law does not hold: an active row carries no positive multiplier.")
         radii, deviation = self.path.radii, self.deviation()
-        axes.loglog(radii, deviation, marker="o", linestyle="", color=LOCAL, label="of residual attention")
-        axes.loglog(radii, deviation[-1] * radii[-1] / radii, color=PATH, linestyle="--", label="like 1/R")
-        axes.set(xlabel="radius R", ylabel="largest deviation from the law")
-        axes.legend()
-        return axes
+        ax.loglog(radii, deviation, marker="o", linestyle="", color=LOCAL, label="of residual attention")
+        ax.loglog(radii, deviation[-1] * radii[-1] / radii, color=PATH, linestyle="--", label="like 1/R")
+        ax.set(xlabel="radius R", ylabel="largest deviation from the law")
+        ax.legend()
 
     def _columns(self) -> dict[str, Any]:
         return {"row": np.arange(len(self.rows)), "multiplier": self.multipliers, "log_c": self.log_c}

@@ -13,14 +13,14 @@ from marginlens.directions import length
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens
 from marginlens.errors import real_array, reject
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_interval
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.svm.vocabulary import vocabulary_svm
 from marginlens.theory.vocabulary_selections import TIE_RTOL, TokenRanks, selected_tokens, token_ranks
-from marginlens.typing import ArrayLike, FloatArray
+from marginlens.typing import ArrayLike, Axes, FloatArray
 
 
 @implements("B", "Eq. (8)")
@@ -51,14 +51,13 @@ class LocalOptimality(Result, Tabular):
         """Whether μ > 0."""
         return self.mu > 0.0
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the gaps of the sequences in order: the direction is locally optimal where all are above zero. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the gaps of the sequences in order: the direction is locally optimal where all are above zero."""
         gaps = np.sort(self.gaps[np.isfinite(self.gaps)])
         ax.plot(np.arange(len(gaps)), gaps, ".", color=LOCAL)
         ax.axhline(0.0, color=GLOBAL, linewidth=1.0)
         ax.set(xlabel="sequence, in order of its gap", ylabel="smallest sum of score differences")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         return {"sequence": np.arange(len(self.gaps)), "gap": self.gaps}
@@ -133,9 +132,9 @@ class WeightBounds(Result, Tabular):
     log_lower: FloatArray
     log_upper: FloatArray
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the weight of every position between its bounds, in logarithms and in order. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the weight of every position between its bounds, in logarithms and in order."""
         order = np.argsort(self.log_weight, kind="stable")
         x = np.arange(len(order))
         ax.fill_between(
@@ -144,7 +143,6 @@ class WeightBounds(Result, Tabular):
         ax.plot(x, self.log_weight[order], color=GLOBAL, label="weight")
         ax.legend()
         ax.set(xlabel="position, in order of its weight", ylabel="log of the softmax weight")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         numbers = {"log_lower": self.log_lower, "log_weight": self.log_weight, "log_upper": self.log_upper}
@@ -207,12 +205,11 @@ class DominantSlope(Result):
         """Whether the bound is true here."""
         return abs(self.ratio - 1.0) <= np.exp(min(self.log_bound, 700.0))
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw how far the ratio is from one beside the bound of the lemma, in logarithms. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how far the ratio is from one beside the bound of the lemma, in logarithms."""
         distance = float(np.log(max(abs(self.ratio - 1.0), 1e-300)))
         draw_interval(ax, [("|ratio − 1|", distance), ("bound", self.log_bound)], "logarithm")
-        return ax
 
 
 @implements("B", "Lemma 17")
@@ -318,11 +315,10 @@ class OwnMaxMargin(Result):
     C_5: float
     odds: float
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the ratio of the slopes beside what it is at least, far out. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the ratio of the slopes beside what it is at least, far out."""
         draw_interval(ax, [("ratio of the slopes", self.ratio), ("at least, far out", self.least)], "ratio")
-        return ax
 
 
 @implements("B", "Lemma 18")

@@ -10,13 +10,13 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import reject
 from marginlens.papers import implements
-from marginlens.result import Result, axes_for
+from marginlens.result import Result, drawn
 from marginlens.result.drawing import draw_checklist
 from marginlens.theory.assumptions import Check, check_strict_optimum, each_problem
 from marginlens.theory.optimality import (
     score_differences,
 )
-from marginlens.typing import FloatArray
+from marginlens.typing import Axes, FloatArray
 
 _HEAD_RANGE_RTOL = 1e-9  # how much of v, relative to its length, may lie outside the range of Wᵀ
 _PSEUDO_INVERSE_RTOL = 1e-12  # singular values of W below this share of the largest count as zero
@@ -41,12 +41,11 @@ class Separator(Result):
         """Whether the lemma's conditions all hold."""
         return all(self.conditions)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the conditions of the lemma as a checklist. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the conditions of the lemma as a checklist."""
         draw_checklist(ax, [("", check.name, check.holds) for check in self.conditions])
         ax.set_title(f"smallest margin {self.margin:.4g}")
-        return ax
 
 
 @implements("A", "Lemma 2", "Lemma 11")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from marginlens.cli._options import DEVICES, words_of
 from marginlens.cli._deferred import errors, terminal
 from marginlens.cli._exit import EXIT_NOT_REPRODUCED
+from marginlens.cli._options import DEVICES, words_of
 
 if TYPE_CHECKING:
     from marginlens_papers.training.loop import Ending
