@@ -65,8 +65,8 @@ class ModelSettings:
 
     def given(self) -> dict[str, Any]:
         """The settings that are not the usual ones, by name."""
-        weights = {"class_weight": _class_weight(self.class_weight)}
-        return {name: value for name, value in {**vars(self), **weights}.items() if value not in (None, False)}
+        settings = {**vars(self), "class_weight": _class_weight(self.class_weight)}
+        return {name: value for name, value in settings.items() if value is not None and value is not False}
 
 
 def _class_weight(text: str | None) -> str | dict[str, float] | None:
