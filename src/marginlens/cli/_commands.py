@@ -28,7 +28,6 @@ _EXAMPLES = "Examples:"
 _KINDS = {"int": "a whole number", "integer": "a whole number", "float": "a number", "number": "a number"}
 _SIMILAR = 0.7  # of two words, from 0 to 1, for a suggestion
 _COMPLETION_WIDTH = 60  # letters of what a shell shows beside a completion
-_QUIET = "marginlens.quiet"
 _LONG_WORD = re.compile(r"\S{200,}")  # such as a path that is too long to be repeated
 
 
@@ -46,35 +45,30 @@ Entries = Mapping[str, Entry | Callable[..., Any]]  # commands by name: where th
 # ---- what was typed
 
 
-def quiet_callback(value: bool) -> bool:
-    """Remember that nothing but results asked for is to be printed."""
-    context = get_current_context(silent=True)
-    if context is not None and value:
-        context.meta[_QUIET] = True
-    return value
+def running() -> Any:
+    """The command that runs and what was typed to reach it, as a context; None where a function was called from Python."""
+    return get_current_context(silent=True)
 
 
 def is_quiet() -> bool:
     """Whether the command that runs was called with --quiet."""
-    context = get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(_QUIET))
+    return _given("quiet")
 
 
 def wants_json() -> bool:
     """Whether the command that runs was called with --json."""
-    context = get_current_context(silent=True)
-    return context is not None and bool(context.params.get("as_json"))
+    return _given("as_json")
+
+
+def _given(flag: str) -> bool:
+    context = running()
+    return context is not None and bool(context.params.get(flag))
 
 
 def takes(option: str) -> bool:
     """Whether the command that runs has an option of this name."""
-    context = get_current_context(silent=True)
+    context = running()
     return context is not None and any(option in parameter.opts for parameter in context.command.params)
-
-
-def running() -> Any:
-    """The command that runs and what was typed to reach it, as a context; None where a function was called from Python."""
-    return get_current_context(silent=True)
 
 
 def typed_name(parameter: Any) -> str:

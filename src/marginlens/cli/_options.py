@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from marginlens.cli._commands import quiet_callback
 from marginlens.cli._deferred import errors
 
 DEVICES = ("cpu", "cuda", "cuda:1", "mps")
@@ -34,9 +33,9 @@ def option(
     return typer.Option(*([name] if name else []), metavar=metavar, help=help, show_default=default or True, **more)
 
 
-def flag(name: str, help: str) -> Any:
-    """An option without a value, named with its dashes."""
-    return typer.Option(name, help=help)
+def flag(name: str, help: str, *short: str) -> Any:
+    """An option without a value, named with its dashes, and by a short name too where it has one."""
+    return typer.Option(name, *short, help=help)
 
 
 def argument(metavar: str, help: str, **more: Any) -> Any:
@@ -51,14 +50,7 @@ def words_of(*words: str) -> Callable[[str], list[str]]:
 
 AsJson = Annotated[bool, flag("--json", "Print the numbers as JSON and nothing else.")]
 Quiet = Annotated[
-    bool,
-    typer.Option(
-        "--quiet",
-        "-q",
-        help="Print no progress, tables or remarks: only errors, and what another option asks for.",
-        callback=quiet_callback,
-        expose_value=False,
-    ),
+    bool, flag("--quiet", "Print no progress, tables or remarks: only errors, and what another option asks for.", "-q")
 ]
 ProblemFile = Annotated[
     Path,

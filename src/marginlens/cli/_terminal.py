@@ -82,20 +82,33 @@ class Bar:
         self._display.remove_task(self._task)
 
 
-class Bars(Display):
-    """Progress bars on stderr; where it is no terminal, a line after 10, 30, 70, … s instead. Use it in a `with` block."""
+class _Rate(ProgressColumn):
+    """Problems a second."""
 
-    def __init__(self) -> None:
-        on = console(stderr=True)
-        title = TextColumn("{task.description}", markup=False)
-        columns = (SpinnerColumn(), title, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        super().__init__(*columns, console=on, transient=True, disable=not on.is_terminal or on.quiet)
+    def render(self, task: Any) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.0f} problems/s")
+
+
+class Bars(Display):
+    """Progress bars on stderr; where it is no terminal, a line after 10, 30, 70, … s instead. Use it in a `with` block.
+
+    Args:
+        rates: whether they count problems, whose rate and the time left are shown, and are silent without a terminal.
+    """
+
+    def __init__(self, *, rates: bool = False) -> None:
+        on, title = console(stderr=True), TextColumn("{task.description}", markup=False)
+        last = (_Rate(), TimeRemainingColumn()) if rates else (TimeElapsedColumn(),)
+        columns = (SpinnerColumn(), title, BarColumn(), MofNCompleteColumn(), *last)
+        off = not on.is_terminal or on.quiet
+        super().__init__(*columns, console=on, transient=True, disable=off, speed_estimate_period=60.0)
+        self._speaks = off and not rates and not on.quiet and not os.environ.get("MARGINLENS_QUIET")
         self._ended = Event()
 
     def start(self) -> None:
         """Show the bars, or say from time to time how far they are."""
         super().start()
-        if self.disable and not self.console.quiet and not os.environ.get("MARGINLENS_QUIET"):
+        if self._speaks:
             Thread(target=self._speak, daemon=True).start()
 
     def stop(self) -> None:
@@ -118,40 +131,10 @@ class Bars(Display):
 
 
 @contextmanager
-def stage(title: str) -> Iterator[Bar]:
+def stage(title: str, *, rates: bool = False) -> Iterator[Bar]:
     """A bar on stderr while one part of the work is done; it is gone before results are printed."""
-    with Bars() as bars:
+    with Bars(rates=rates) as bars:
         yield bars.bar(title)
-
-
-class _Rate(ProgressColumn):
-    """Problems a second."""
-
-    def render(self, task: Any) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:,.0f} problems/s")
-
-
-class RateBar(Display):
-    """Problems done of all, their rate and the time left, on stderr where it is a terminal: a callback `bar(done, total)`."""
-
-    def __init__(self) -> None:
-        on = console(stderr=True)
-        count = TextColumn("{task.completed:,.0f} of {task.total:,.0f}", markup=False)
-        columns = (SpinnerColumn(), BarColumn(), count, _Rate(), TimeRemainingColumn())
-        super().__init__(
-            *columns, console=on, transient=True, disable=not on.is_terminal or on.quiet, speed_estimate_period=60.0
-        )
-        self._task: Any = None
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._task is None:
-            self._task = self.add_task("", total=total, completed=done)
-        self.update(self._task, completed=done)
-
-    def stop(self) -> None:
-        """Take the bar away."""
-        if not self.disable:
-            super().stop()
 
 
 class RowsTable:

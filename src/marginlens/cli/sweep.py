@@ -59,7 +59,7 @@ def run_plan(
 
     made = Plan.from_file(plan, allow=allow or ())
     engine = _engine(workers, processes, gpus, scheduler)
-    with terminal.RateBar() as bar:
+    with terminal.stage("Sweeping", rates=True) as bar:
         finished = ml.sweep(made, out, engine=engine, progress=bar)
     return _status(finished.status())._replace(written=[out])
 

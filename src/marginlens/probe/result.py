@@ -298,12 +298,12 @@ class Example(Displayed, Tabular):
 
     @drawn
     def plot(self, ax: Axes) -> None:
-        """Draw which tokens the queries attend to, over all heads: queries downward, tokens across. Returns the ax.
+        """Draw which tokens the queries attend to, over all heads: queries downward, tokens across.
 
         Where there is a decoder, it is the heads of the encoder that are drawn: all others have other tokens.
         """
-        drawn = [layer for layer in range(len(self.attention)) if self._queries(layer) is self.tokens]
-        draw_matrix(ax, np.mean(self.attention[drawn], axis=(0, 1)), "Blues", 0.0)
+        layers = [layer for layer in range(len(self.attention)) if self._queries(layer) is self.tokens]
+        draw_matrix(ax, np.mean(self.attention[layers], axis=(0, 1)), "Blues", 0.0)
         names = [short_name(token, 12) for token in self.tokens]
         ax.set_xticks(np.arange(len(names)), names, rotation=90)
         ax.set_yticks(np.arange(len(self.queries)), [names[query] for query in self.queries.tolist()])
