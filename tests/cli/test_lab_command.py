@@ -88,23 +88,16 @@ def test_what_the_page_cannot_show_is_refused(here, opened):
     write_sequences("wide.json", ml.SequenceDataset([[0, 1]], [1], rng.standard_normal((2, 2))))
     (here / "bad.json").write_text('{"format": "marginlens-problem", "tokens": [[[1, "x"]]], "head": [1, 0]}')
     (here / "notes.html").write_text("<title>notes</title>")
-    cases = {
-        ("wide.npz",): "keys in the plane",
-        ("long.json",): "at most 8 inputs of at most 12 tokens",
-        ("batch.npz",): "batch of 2",
-        ("head.json",): "without a head C",
-        ("wide.json",): "one-hot embeddings",
-        ("bad.json",): "'tokens[0][0][1]'",
-        ("nowhere.npz",): "No such file",
-        ("long.json", "--preset", "A-F8"): "beside a file",
-        ("--out", "notes.html"): "which is something else",
-        ("--out", "lab.txt"): ".html",
-        ("--out", "nowhere/lab.html"): "folder that exists",
+    lines = {
+        "FILE": "wide.npz; long.json; batch.npz; head.json; nowhere.npz; wide.json",
+        "'tokens[0][0][1]' in FILE": "bad.json",
+        "--preset": "long.json --preset A-F8",
+        "--out": "--out notes.html; --out lab.txt; --out nowhere/lab.html",
     }
-    for arguments, words in cases.items():
-        result = lab(*arguments)
-        assert result.exit_code == 2, arguments
-        assert words in result.stderr, (arguments, result.stderr)
+    for name, line in [(name, line) for name, listed in lines.items() for line in listed.split(";")]:
+        result = lab(*line.split())
+        assert result.exit_code == 2, line
+        assert result.stderr.startswith(f"marginlens: {name} must be "), (line, result.stderr)
         assert result.stderr.count("\n") == 1
     assert opened == []
     assert not (here / "lab.html").exists()

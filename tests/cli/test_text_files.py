@@ -190,25 +190,6 @@ def test_rows_without_a_label_are_refused_or_dropped_and_counted(here):
     assert told["left_out"]["no label"] == told["left_out"]["no text"] == 1
 
 
-REFUSED = {
-    "missing": ("text,stars\ngood,1\n", (), "--label must be a column of"),
-    "number": ("text,label\ngood,1\n", ("--label", "7"), "--label must be a column of"),
-    "delimiter": ("text,label\ngood,1\n", ("--delimiter", ",,"), "--delimiter must be one sign"),
-    "encoding": ("text,label\ngood,1\n", ("--encoding", "klingon"), "--encoding must be an encoding"),
-    "bytes": (b"text,label\ncaf\xe9,1\n", (), "--encoding must be the encoding of the file"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_learned_from_is_one_sentence(here, case):
-    content, options, sentence = REFUSED[case]
-    Path("r.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
-    result = run("train", "r.csv", *options)
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"marginlens: {sentence}")
-    assert result.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("name", ["semicolon.csv", "latin.csv", "lines.jsonl.gz"])
 def test_every_form_of_a_file_can_be_encoded(here, name):
     content, options = FORMS[name]
