@@ -219,7 +219,7 @@ def probes():
     yield "an example of a probe", result.examples[0]
     yield "checkpoints", made_up_curves()
     matches = [MarginMatch(0.1 * k, 0.2 - 0.1 * k, 0.3, 0.4, 12, ml.Status.OPTIMAL, 1e-12) for k in range(7)]
-    yield "how max-margin a head is", HeadMargin(matches[6], *(tuple(matches[k : k + 2]) for k in (0, 2, 4)), 3)
+    yield "how max-margin a head is", HeadMargin(matches[6], tuple(matches[:2]), 3)
     other = made_up_result({"entropy": result["entropy"] - 0.1}, model="other")
     differences = {name: values - other[name] for name, values in result.measures.items()}
     yield (
