@@ -99,26 +99,23 @@ def test_cpu_tensors_are_arrays_unless_they_require_a_gradient():
         ml.TokenDataset(torch.ones(2, 3, 4, requires_grad=True), [1, 1])
 
 
-REFUSED = {
-    "two axes": ({"X": np.ones((3, 4)), "y": [1, 1]}, r"'X' .*\(n_inputs, n_tokens, d_model\).*got shape \(3, 4\)"),
-    "nan": ({"X": np.where(GOOD > 0, np.nan, 0), "y": [1, 1]}, r"'X' .*finite numbers; got nan at index \(0, 0, 0\)"),
-    "nothing": ({"X": [], "y": []}, "'X' argument must be at least one input; got an empty dataset"),
-    "label 0": ({"X": GOOD, "y": [1, 0]}, r"'y' .*each -1 or \+1, of shape \(2,\); got the label 0"),
-    "one label": ({"X": GOOD, "y": [1]}, r"'y' argument must be labels.*got shape \(1,\)"),
-    "keys of others": ({"X": GOOD, "y": [1, 1], "K": np.ones((2, 4, 4))}, r"'K' .*keys for tokens of shape \(2, 3\)"),
-    "K and W": ({"X": GOOD, "y": [1, 1], "W": np.eye(4), "K": GOOD}, "'K' argument must be left out when W is given"),
-    "widths": ({"X": [np.ones((2, 3)), np.ones((2, 4))], "y": [1, 1]}, "'X' argument must be tokens of one width"),
-    "counts": (
-        {"X": [[GOOD[0], GOOD[1]], [GOOD[0]]], "y": np.ones((2, 2))},
-        r"'X' .*same number of inputs; got \[2, 1\]",
-    ),
-    "complex": ({"X": GOOD + 1j, "y": [1, 1]}, "'X' .*real numbers of .*; got shape .* with dtype complex128"),
-    "overflow": ({"X": GOOD * 1e200, "y": [1, 1], "W": 1e200 * np.eye(4)}, "'W' argument must be small enough"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_one_sentence(case):
-    arguments, sentence = REFUSED[case]
-    with pytest.raises(ml.InputError, match=sentence):
+@pytest.mark.parametrize(
+    ("argument", "arguments"),
+    [
+        ("X", {"X": np.ones((3, 4)), "y": [1, 1]}),
+        ("X", {"X": np.where(GOOD > 0, np.nan, 0), "y": [1, 1]}),
+        ("X", {"X": [], "y": []}),
+        ("X", {"X": [np.ones((2, 3)), np.ones((2, 4))], "y": [1, 1]}),
+        ("X", {"X": [[GOOD[0], GOOD[1]], [GOOD[0]]], "y": np.ones((2, 2))}),
+        ("X", {"X": GOOD + 1j, "y": [1, 1]}),
+        ("y", {"X": GOOD, "y": [1, 0]}),
+        ("y", {"X": GOOD, "y": [1]}),
+        ("K", {"X": GOOD, "y": [1, 1], "K": np.ones((2, 4, 4))}),
+        ("K", {"X": GOOD, "y": [1, 1], "W": np.eye(4), "K": GOOD}),
+        ("W", {"X": GOOD * 1e200, "y": [1, 1], "W": 1e200 * np.eye(4)}),
+    ],
+)
+def test_bad_input_names_the_argument(argument, arguments):
+    with pytest.raises(ml.InputError) as caught:
         ml.TokenDataset(**arguments)
+    assert caught.value.argument == argument
