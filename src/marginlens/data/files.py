@@ -18,13 +18,14 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.plain_text import STDIN
-from marginlens.data.problem_json import is_problem, problem_tokens
+from marginlens.data.problem_json import is_problem, nested, problem_tokens
 from marginlens.data.sequences import FlatSequences, SequenceDataset, as_sequences, check_ids
 from marginlens.data.text_windows import MAX_ONE_HOT, embeddings
 from marginlens.data.tokens import TokenDataset, as_dataset, sign_labels
 from marginlens.data.vocabulary import Listed, NamedSequences, Vocabulary
 from marginlens.errors import InputError, array_of_any, calling, real_array, reject
 from marginlens.runtime.files import as_path, check_place, unusable, write_whole
+from marginlens.runtime.result_files import write_result
 from marginlens.typing import FloatArray, IntArray
 
 DATA_FORMAT = "marginlens-data-1"  # the entry "format" of every .npz that is written here
@@ -58,7 +59,7 @@ def save(path: PathLike, data: TokenDataset | FlatSequences) -> None:
     """Write a dataset to a .npz file so that `load` gives it back; an existing file stays whole until the new one is."""
     check_place(as_path(path, "path", "the path of a file"), "path", (".npz",))
     if isinstance(data, TokenDataset):
-        _write_npz(path, _token_arrays(data))
+        write_result(path, DATA_FORMAT, _token_arrays(data))
     elif type(data) is SequenceDataset:
         write_sequences(path, data)
     elif isinstance(data, LabelledSequences):
@@ -130,7 +131,7 @@ def write_problem(path: PathLike, data: TokenDataset, head: Any) -> None:
     check_place(place, "path", (".npz", ".json"))
     arrays = {**_token_arrays(data), "v": np.asarray(head, dtype=np.float64)}
     if place.suffix.lower() == ".npz":
-        _write_npz(path, arrays)
+        write_result(path, DATA_FORMAT, arrays)
         return
     arrays.pop("lengths", None)
     listed = {name: _nested(data, array) if name in "XK" else array.tolist() for name, array in arrays.items()}
@@ -189,12 +190,9 @@ def _without_padding(padded: Any, lengths: IntArray, argument: str) -> Any:
 
 def _nested(data: TokenDataset, padded: FloatArray) -> list[Any]:
     """Tokens or keys as nested lists without their padding."""
-    inputs = _without_padding(padded, data.lengths, "X")
-    return (
-        [[tokens.tolist() for tokens in problem] for problem in inputs]
-        if data.is_batch
-        else [x.tolist() for x in inputs]
-    )
+    if data.is_batch:
+        return [_nested(data[j], padded[j]) for j in range(len(data))]
+    return nested(padded, data.lengths.tolist())
 
 
 # ---- sequences and their next tokens
@@ -290,7 +288,7 @@ def write_sequences(path: PathLike, data: SequenceDataset, names: Any = None, *,
     if as_path(path, "path", "the path of a file").suffix.lower() == ".npz":
         padded = np.zeros((len(data), int(data.lengths.max())), dtype=np.int64)
         padded[np.arange(padded.shape[1]) < data.lengths[:, None]] = data.tokens
-        _write_npz(path, {"sequences": padded, "lengths": data.lengths, **arrays})
+        write_result(path, DATA_FORMAT, {"sequences": padded, "lengths": data.lengths, **arrays})
         return
     listed_arrays = {name: array.tolist() for name, array in arrays.items()}
     content = {"sequences": [data[i][0].tolist() for i in range(len(data))], **listed_arrays}
@@ -386,7 +384,7 @@ def write_labelled(path: PathLike, data: LabelledSequences, names: Any = None, s
             arrays[name] = array_of_any(values, name, "a list of names").astype(str)
             if arrays[name].shape != (size,):
                 raise reject(name, f"{size} names", f"shape {arrays[name].shape}")
-    _write_npz(path, arrays)
+    write_result(path, DATA_FORMAT, arrays)
 
 
 # ---- reading and writing
@@ -451,9 +449,3 @@ def _require(path: PathLike, entries: Mapping[str, Any], names: tuple[str, ...],
 
 def _listed_names(entries: Mapping[str, Any]) -> str:
     return ", ".join(map(repr, sorted(entries))) or "nothing"
-
-
-def _write_npz(path: PathLike, arrays: Mapping[str, Any]) -> None:
-    stream = BytesIO()
-    np.savez_compressed(stream, format=np.array(DATA_FORMAT), **arrays)
-    write_whole(as_path(path, "path", "the path of a file"), stream.getvalue(), "path")

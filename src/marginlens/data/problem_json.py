@@ -79,7 +79,7 @@ def tokens_json(data: TokenDataset, head: Any, trains_head: bool = False) -> dic
     """
     v = checked_head(data, head, trains_head)
     lengths = data.lengths.tolist()
-    keys = _nested(data.K, lengths)
+    keys = nested(data.K, lengths)
     entries: dict[str, Any] = {
         "format": PROBLEM_FORMAT,
         "version": PROBLEM_VERSION,
@@ -89,7 +89,7 @@ def tokens_json(data: TokenDataset, head: Any, trains_head: bool = False) -> dic
         scores = data.y[:, None] * data.X[..., -1]
         entries |= {"keys": keys, "scores": [scores[i, :n].tolist() for i, n in enumerate(lengths)]}
     else:
-        entries["tokens"] = _nested(data.X, lengths)
+        entries["tokens"] = nested(data.X, lengths)
         entries |= {} if np.array_equal(data.K, data.X) else {"keys": keys}
         entries |= {} if v is None else {"head": v.tolist()}
     return {**entries, "train": BOTH if trains_head else ATTENTION}
@@ -164,5 +164,6 @@ def _holds_scores(data: TokenDataset, v: FloatArray) -> bool:
     return same_width and np.array_equal(data.X[..., :-1], data.K)
 
 
-def _nested(padded: FloatArray, lengths: list[int]) -> list[Any]:
+def nested(padded: FloatArray, lengths: list[int]) -> list[Any]:
+    """Vectors of inputs (n_inputs, n_tokens, width) as lists, without what lies beyond the lengths."""
     return [padded[i, :n].tolist() for i, n in enumerate(lengths)]

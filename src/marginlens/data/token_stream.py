@@ -19,7 +19,7 @@ import numpy.typing as npt
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_windows import SequenceSplit, held_out_share
 from marginlens.data.vocabulary import NamedSequences, Vocabulary
-from marginlens.errors import missing_extra, reject, whole_number
+from marginlens.errors import reject, require, whole_number
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import Progress
 from marginlens.typing import FloatArray, IntArray
@@ -372,11 +372,9 @@ def _table_texts(table: Any, column: str, name: str) -> list[_Texts]:
 
 
 def _pyarrow() -> Any:
-    try:
-        import_module("pyarrow.ipc")
-        return import_module("pyarrow")
-    except ImportError as problem:
-        raise missing_extra("pyarrow", "text", "Reading tokenised datasets") from problem
+    require("pyarrow", "text", "Reading tokenised datasets")
+    import_module("pyarrow.ipc")
+    return import_module("pyarrow")
 
 
 def _as_sources(source: Any, dtype: str, column: str) -> Iterator[_Source]:

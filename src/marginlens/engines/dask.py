@@ -10,10 +10,9 @@ import warnings
 import weakref
 from asyncio import CancelledError
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from pydoc import locate
 from typing import Any
 from uuid import uuid4
 
@@ -82,7 +81,6 @@ class DaskEngine:
         """Yield (task, work(task)) as tasks are finished."""
         coming, name, out = iter(tasks), f"marginlens-{uuid4().hex}", dict[str, tuple[int, Any]]()
         with _quiet_loggers():
-            self._check_versions()
             threads, counted = self._threads(), time.monotonic()
             if not threads:
                 sentence = f"The Dask scheduler at {self.address} has no workers yet; waiting for some."
@@ -121,28 +119,17 @@ class DaskEngine:
                 raise _other_version("a worker", "an older one or none") from problem
             raise
 
-    def _asked(self, question: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """The scheduler's answer to a question of the client."""
-        try:
-            if self.client.status == "running":
-                return question(*arguments, **options)
-        except (OSError, TimeoutError, RuntimeError, AttributeError) as problem:  # a connection that ends meanwhile
-            raise _scheduler_gone(self.address) from problem
-        raise _scheduler_gone(self.address)
-
     def _threads(self) -> Counter[str]:
         """The threads of all workers, by host."""
         threads: Counter[str] = Counter()
-        for worker, count in self._asked(self.client.nthreads, callback_timeout=_CONNECT_SECONDS).items():
-            threads[distributed.comm.get_address_host(worker)] += count
+        try:
+            if self.client.status != "running":
+                raise OSError(f"the connection is {self.client.status}")
+            for worker, count in self.client.nthreads(callback_timeout=_CONNECT_SECONDS).items():
+                threads[distributed.comm.get_address_host(worker)] += count
+        except (OSError, TimeoutError, RuntimeError, AttributeError) as problem:  # a connection that ends meanwhile
+            raise _scheduler_gone(self.address) from problem
         return threads
-
-    def _check_versions(self) -> None:
-        """Refuse workers without marginlens, or with another version of it; one that dies meanwhile is not asked."""
-        versions = self._asked(self.client.run, locate, "marginlens.__version__", on_error="return")
-        for worker, version in versions.items():
-            if version != __version__ and not isinstance(version, OSError):
-                raise _other_version(worker, version if isinstance(version, str) else "none")
 
     def __repr__(self) -> str:
         return f"DaskEngine({self.address!r})"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marginlens.errors import index_array, missing_extra, reject, whole_number
+from marginlens.errors import index_array, reject, require, whole_number
 from marginlens.graphs.priority import PriorityGraph, as_graph, graphs_of_edges
 
 if TYPE_CHECKING:
@@ -22,10 +22,9 @@ def to_networkx(graph: PriorityGraph) -> nx.DiGraph:
         A graph with attribute `last`. Every node carries its `component` (0 has the highest priority); every edge label → token
         carries `count`, the positions that show it, and `strict`, whether no path leads back.
     """
-    try:
-        import networkx as nx
-    except ImportError as problem:
-        raise missing_extra("networkx", "graph", "to_networkx") from problem
+    require("networkx", "graph", "to_networkx")
+    import networkx as nx
+
     made = nx.DiGraph(last=as_graph(graph).last)
     made.add_nodes_from(
         (int(token), {"component": int(part)}) for token, part in zip(graph.nodes, graph.component_of, strict=True)

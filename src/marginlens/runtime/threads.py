@@ -7,7 +7,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -20,9 +19,6 @@ _FIRST_RATE = 2e8  # operations a second that the first slice is sized for
 _MAX_CHANGE = 4.0  # factor by which the size of a slice may grow or shrink at a time
 _WAIT_SECONDS = 0.05  # for which the main thread sleeps at most before it looks for an interrupt
 
-_PARTS_PER_THREAD = 4
-
-_waiting = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="marginlens")  # its threads start when they are needed
 _limit: ContextVar[int | None] = ContextVar("limit", default=None)  # threads that the caller's batches may use
 
 Advance = Callable[
@@ -106,28 +102,6 @@ def over_problems(kernel: Callable[..., Any], n_problems: int, *arguments: Any, 
         kernel(0, 1, *arguments)
     else:
         in_slices(lambda first, last, begin, end: kernel(first, last, *arguments), Work(n_problems, 1, step_cost))
-
-
-def in_parts(kernel: Callable[..., Any], count: int, *arguments: Any) -> None:
-    """Call `kernel(first, last, *arguments)` on parts of `range(count)`, which this thread and others take as they are free.
-
-    For work of milliseconds: threads wait for further calls, and one that wakes up late leaves its parts to the others.
-    """
-    workers = min(n_threads(), count)
-    n_parts = min(count, _PARTS_PER_THREAD * workers) if workers > 1 else 1
-    parts = iter([(count * k // n_parts, count * (k + 1) // n_parts) for k in range(n_parts)])
-
-    def work() -> None:
-        for first, last in parts:
-            kernel(first, last, *arguments)
-
-    others = [_waiting.submit(work) for _ in range(workers - 1)]
-    try:
-        work()
-    finally:
-        begun = [other for other in others if not other.cancel()]
-        for other in begun:
-            other.result()
 
 
 def in_slices(advance: Advance, work: Work, progress: ProgressCallback | None = None) -> None:

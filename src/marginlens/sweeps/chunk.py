@@ -17,7 +17,7 @@ from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record, descend
-from marginlens.errors import InputError, calling, missing_extra, reject
+from marginlens.errors import InputError, calling, reject, require
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.sweeps.choices import called, loss_named, optimizer_named, starting_point
 from marginlens.sweeps.device_records import DeviceChunkRun, device_parts, joined, recorded_on_device
@@ -36,12 +36,11 @@ COMPRESSION = "zstd"
 
 def arrow() -> Any:
     """The package pyarrow, else the sentence that names the extra."""
-    try:
-        import pyarrow
-        import pyarrow.csv
-        import pyarrow.parquet
-    except ImportError as problem:
-        raise missing_extra("pyarrow", "sweep", "A sweep") from problem
+    require("pyarrow", "sweep", "A sweep")
+    import pyarrow
+    import pyarrow.csv
+    import pyarrow.parquet
+
     return pyarrow
 
 

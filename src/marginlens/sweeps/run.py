@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -204,6 +205,19 @@ class Sweep(Displayed):
         )
 
 
+def _of_folder(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of `Sweep` that takes the folder of one in its place."""
+
+    def call(self: Any, folder: Any, *arguments: Any, **options: Any) -> Any:
+        return method(Sweep.of(folder), *arguments, **options)
+
+    _, *parameters = signature(method).parameters.values()
+    first = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", "folder")]
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    call.__signature__ = signature(method).replace(parameters=[*first, *parameters])  # type: ignore[attr-defined]
+    return call
+
+
 class _SweepCall:
     """`ml.sweep`: runs a plan, and reads the folders of sweeps."""
 
@@ -235,33 +249,13 @@ class _SweepCall:
             raise reject("client", "left out where an engine is given", "both")
         return run(made, out, as_engine(client if engine is None else engine), as_progress(progress))
 
-    def table(self, folder: Any, columns: list[str] | None = None, **options: Any) -> Any:
-        """`Sweep.table` of a folder."""
-        return Sweep.of(folder).table(columns, **options)
-
-    def write_table(self, folder: Any, path: Any, *, partial: bool = False) -> int:
-        """`Sweep.write_table` of a folder."""
-        return Sweep.of(folder).write_table(path, partial=partial)
-
-    def summary(self, folder: Any, **options: Any) -> Summary:
-        """`Sweep.summary` of a folder."""
-        return Sweep.of(folder).summary(**options)
-
-    def plot(self, folder: Any, ax: Axes | None = None, **options: Any) -> Axes:
-        """`Sweep.plot` of a folder."""
-        return Sweep.of(folder).plot(ax, **options)
-
-    def status(self, folder: Any, *, check: bool = False) -> SweepStatus:
-        """`Sweep.status` of a folder."""
-        return Sweep.of(folder).status(check=check)
-
-    def digest(self, folder: Any) -> str:
-        """`Sweep.digest` of a folder."""
-        return Sweep.of(folder).digest()
-
-    def problem(self, folder: Any, index: int, *, data: Callable[..., Any] | None = None) -> Problem:
-        """`Sweep.problem` of a folder."""
-        return Sweep.of(folder).problem(index, data=data)
+    table = _of_folder(Sweep.table)
+    write_table = _of_folder(Sweep.write_table)
+    summary = _of_folder(Sweep.summary)
+    plot = _of_folder(Sweep.plot)
+    status = _of_folder(Sweep.status)
+    digest = _of_folder(Sweep.digest)
+    problem = _of_folder(Sweep.problem)
 
     def __repr__(self) -> str:
         return "<ml.sweep: runs a plan into a folder, and reads it by its methods table, summary, status, plot, problem and digest>"

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from marginlens.errors import InputError, reject
 from marginlens.result.frames import frame_of_arrow
 from marginlens.runtime.files import as_path, check_place, written_aside
@@ -58,31 +56,21 @@ def with_settings(store: Store, table: Any, cell: int) -> Any:
     pa = arrow()
     axes, place = store.grid.cells[cell].axes, sum(name in table.column_names for name in ("cell", "problem"))
     for k, (name, value) in enumerate(axes.items()):
-        table = table.add_column(place + k, name, constant_column(pa, _kind(store, name), value, table.num_rows))
-    varies = {"selection": "n_inputs", "final": "d"}
-    for name, axis in varies.items():
+        column = pa.repeat(_scalar(store.grid.axes[name], value), table.num_rows)
+        table = table.add_column(place + k, name, column.dictionary_encode() if column.type == pa.string() else column)
+    for name, axis in (("selection", "n_inputs"), ("final", "d")):
         if axis in axes and name in table.column_names:
             values = table.schema.field(name).type.value_type
             table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.list_(values)))
     return table
 
 
-def constant_column(pa: Any, kind: Any, value: Any, length: int) -> Any:
-    """A column with one value; words as a dictionary."""
-    if kind == pa.string():
-        words = pa.array([value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)])
-        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(length, dtype=np.int8)), words)
-    return pa.array(np.full(length, value, dtype=kind.to_pandas_dtype()))
-
-
-def _kind(store: Store, axis: str) -> Any:
-    """The Arrow type of an axis: whole numbers, numbers, or words for everything else."""
-    pa, values = arrow(), store.grid.axes[axis]
-    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-        return pa.int64()
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return pa.float64()
-    return pa.string()
+def _scalar(values: tuple[Any, ...], value: Any) -> Any:
+    """One of the values of an axis as Arrow has it: a whole number, a number, or a word for everything else."""
+    pa, kinds = arrow(), {type(entry) for entry in values}
+    if kinds <= {int, float}:
+        return pa.scalar(value, pa.int64() if kinds == {int} else pa.float64())
+    return pa.scalar(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def whole_table(store: Store, columns: list[str] | None = None, *, format: str = "arrow", partial: bool = False) -> Any:
@@ -110,7 +98,7 @@ def write_table(store: Store, path: Any, *, partial: bool = False) -> int:
     with written_aside(place, "path") as aside, ExitStack() as stack:
         writer: Any = None
         for piece in pieces:
-            table = _flat(pa, piece) if place.suffix.lower() == ".csv" else _plain_words(pa, piece)
+            table = _plain(pa, piece, with_lists=place.suffix.lower() == ".parquet")
             if writer is None:
                 make = pa.csv.CSVWriter if place.suffix.lower() == ".csv" else pa.parquet.ParquetWriter
                 writer = stack.enter_context(make(aside, table.schema))
@@ -121,19 +109,12 @@ def write_table(store: Store, path: Any, *, partial: bool = False) -> int:
     return n_rows
 
 
-def _plain_words(pa: Any, table: Any) -> Any:
-    """Dictionaries as plain words, which are the same in every chunk."""
+def _plain(pa: Any, table: Any, *, with_lists: bool) -> Any:
+    """Dictionaries as plain words, which are the same in every chunk; without lists these as words too, their entries between spaces."""
     for k, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             table = table.set_column(k, field.name, table[field.name].cast(pa.string()))
-    return table
-
-
-def _flat(pa: Any, table: Any) -> Any:
-    """The same with lists as texts, their entries separated by spaces."""
-    table = _plain_words(pa, table)
-    for k, field in enumerate(table.schema):
-        if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type):
+        elif pa.types.is_nested(field.type) and not with_lists:
             texts = [" ".join(map(str, entry)) for entry in table[field.name].to_pylist()]
             table = table.set_column(k, field.name, pa.array(texts))
     return table

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from marginlens.errors import missing_extra
+from marginlens.errors import missing_extra, require
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.typing import FloatArray, IntArray
 
@@ -138,10 +138,9 @@ class FastText:
 
     def _trained(self, lines: list[str], labels: IntArray, rows: IntArray, rate: float) -> Any:
         """A model of these rows; None where it diverges at this rate, as some seeds do at the larger ones."""
-        try:
-            import fasttext
-        except ImportError as problem:
-            raise missing_extra("fasttext", "fasttext", "fastText") from problem
+        require("fasttext", "fasttext", "fastText")
+        import fasttext
+
         shuffled = np.random.default_rng(self.seed).permutation(rows)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "texts.txt"

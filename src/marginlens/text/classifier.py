@@ -26,6 +26,7 @@ from marginlens.errors import (
     real_array,
     real_number,
     reject,
+    require,
     whole_number,
 )
 from marginlens.result.frames import frame
@@ -687,10 +688,9 @@ def _tokenizer_text(words: Cleaning) -> str | bool:
 
 
 def _tokenizer_from(text: str) -> Any:
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as problem:
-        raise missing_extra("tokenizers", "text", "A model with a tokenizer") from problem
+    require("tokenizers", "text", "A model with a tokenizer")
+    from tokenizers import Tokenizer
+
     return Tokenizer.from_str(text)
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.plain_text import STDIN, incremental_decoder, unpacked_blocks
-from marginlens.errors import missing_extra, reject
+from marginlens.errors import reject, require
 from marginlens.runtime.files import as_path
 
 TEXT_COLUMNS = ("text", "review", "sentence", "content")
@@ -188,10 +188,9 @@ class TextFile:
         return [str(k + 1) for k in range(max(map(len, rows)))], rows
 
     def _parquet(self, path: Path) -> tuple[list[str], list[list[str]]]:
+        require("pyarrow", "text", "Reading parquet")
         try:
             table = import_module("pyarrow.parquet").read_table(path)
-        except ImportError as problem:
-            raise missing_extra("pyarrow", "text", "Reading parquet") from problem
         except (OSError, ValueError) as problem:
             raise reject("path", _EXPECTED, f"{str(self.path)!r}, which is no parquet file") from problem
         values = [[_word(one) for one in column.to_pylist()] for column in table.columns]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import missing_extra, reject, whole_number
+from marginlens.errors import reject, require, whole_number
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.typing import BoolArray, IntArray
@@ -225,10 +225,8 @@ class Snowball:
 
     def stems(self, words: Sequence[str]) -> list[str]:
         """The stem of each word."""
-        try:
-            snowballstemmer = import_module("snowballstemmer")
-        except ImportError as problem:
-            raise missing_extra("snowballstemmer", "text", "Stemming") from problem
+        require("snowballstemmer", "text", "Stemming")
+        snowballstemmer = import_module("snowballstemmer")
         languages = snowballstemmer.algorithms()
         if not isinstance(self.language, str) or self.language not in languages:
             expected = f"a language with a Snowball stemmer ({', '.join(sorted(languages))})"
@@ -313,10 +311,8 @@ class SubwordTokenizer:
 
 
 def _tokenizers() -> Any:
-    try:
-        return import_module("tokenizers")
-    except ImportError as problem:
-        raise missing_extra("tokenizers", "text", "Cutting words into pieces") from problem
+    require("tokenizers", "text", "Cutting words into pieces")
+    return import_module("tokenizers")
 
 
 # ---- the pipeline

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from marginlens import core
 from marginlens.embeddings.models import DistinctTokens, Parameters, scalar_gradients
-from marginlens.runtime.threads import in_parts
+from marginlens.runtime.threads import n_threads
 from marginlens.typing import IntArray
 from marginlens_papers.embeddings.settings import ADAMW_BETAS, ADAMW_EPSILON, TrainingSettings
 
 _ROW_SHARES = (
     8  # of the rows that occur, each summed up on its own; however many threads take them, the result is the same
 )
+_PARTS_PER_THREAD = 4
+_waiting = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="marginlens")  # its threads start when they are needed
 _NO_STEP = (1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0)  # constants that change neither parameters nor moments
 
 
@@ -134,3 +139,25 @@ class CompiledOneLayer:
         if "a" not in arrays:  # a state that another device left
             self._form_products()
         self.taken = taken
+
+
+def in_parts(kernel: Callable[..., Any], count: int, *arguments: Any) -> None:
+    """Call `kernel(first, last, *arguments)` on parts of `range(count)`, which this thread and others take as they are free.
+
+    For work of milliseconds: threads wait for further calls, and one that wakes up late leaves its parts to the others.
+    """
+    workers = min(n_threads(), count)
+    n_parts = min(count, _PARTS_PER_THREAD * workers) if workers > 1 else 1
+    parts = iter([(count * k // n_parts, count * (k + 1) // n_parts) for k in range(n_parts)])
+
+    def work() -> None:
+        for first, last in parts:
+            kernel(first, last, *arguments)
+
+    others = [_waiting.submit(work) for _ in range(workers - 1)]
+    try:
+        work()
+    finally:
+        begun = [other for other in others if not other.cancel()]
+        for other in begun:
+            other.result()

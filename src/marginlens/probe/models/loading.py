@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from marginlens.errors import InputError, missing_extra, reject
+from marginlens.errors import InputError, missing_extra, reject, require
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.inputs import ImageInputs, ImageSettings, Inputs, TextInputs, encode_texts, prepare_images
 
@@ -277,11 +277,10 @@ def _fetched(name: str, file: str) -> Path | None:
 
 
 def _transformers() -> Any:
-    try:
-        import torch  # noqa: F401
-        import transformers
-    except ImportError as problem:
-        raise missing_extra("transformers", "probe", "Loading a model") from problem
+    for package in ("torch", "transformers"):
+        require(package, "probe", "Loading a model")
+    import transformers
+
     return transformers
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, missing_extra, reject
+from marginlens.errors import InputError, reject, require
 from marginlens.probe.result import MEASURES, CheckpointCurves
 from marginlens.runtime.files import as_path, check_place, resolved, written_aside
 from marginlens.typing import FloatArray
@@ -160,9 +160,8 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def _arrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as problem:
-        raise missing_extra("pyarrow", "monitor", "The file of a monitored run") from problem
+    require("pyarrow", "monitor", "The file of a monitored run")
+    import pyarrow
+    import pyarrow.parquet
+
     return pyarrow
