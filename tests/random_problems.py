@@ -40,3 +40,9 @@ def feasible_sequences(generator, shape, seed):
         found = graph_svm(ds.E, priority_graphs(ds))
         if found.status is Status.OPTIMAL:
             return ds, found
+
+
+def positive_head(ds, seed=0):
+    """A general head with positive scores, C Eᵀ = H; needs linearly independent embeddings."""
+    H = np.random.default_rng(seed).uniform(0.1, 0.9, size=(ds.n_vocabulary, ds.n_vocabulary))
+    return (H + 0.5 * np.eye(ds.n_vocabulary)) @ np.linalg.pinv(ds.E).T

@@ -16,7 +16,8 @@ import marginlens as ml
 from marginlens.dynamics.kernels.steepest_descent import MatrixLoop
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.runtime import threads
-from plain_losses import OwnLogistic
+from plain_losses import OwnLogistic, unknown
+from random_problems import positive_head
 from tolerances import LOOP_AGREEMENT
 
 HANG_SECONDS = 300  # after which a subprocess that was interrupted counts as hanging
@@ -28,11 +29,6 @@ class Unknown:
 
     def __init__(self, optimizer):
         self.init, self.update = optimizer.init, optimizer.update
-
-
-def unknown(loss):
-    """The same loss of next tokens, unknown to the compiled loop."""
-    return type(f"Own{type(loss).__name__}", (type(loss),), {"code": -1})()
 
 
 def everything(run):
@@ -95,12 +91,6 @@ def sequences(seed=0, d=7):
         E = rng.normal(size=(K, d))
         labels = [int(rng.choice(one)) for one in drawn]
         yield ml.SequenceDataset(drawn, labels, E / np.linalg.norm(E, axis=1, keepdims=True))
-
-
-def positive_head(ds):
-    """A general head with positive scores, C Eᵀ = H; needs linearly independent embeddings."""
-    H = np.random.default_rng(ds.n_vocabulary).uniform(0.1, 0.9, size=(ds.n_vocabulary, ds.n_vocabulary))
-    return (H + 0.5 * np.eye(ds.n_vocabulary)) @ np.linalg.pinv(ds.E).T
 
 
 def kinds():

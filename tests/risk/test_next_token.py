@@ -9,30 +9,14 @@ from marginlens.graphs import cyclic_subset
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token_heads import as_head, check_head
+from plain_losses import unknown
+from random_problems import positive_head
+from sequence_autograd import autograd
 from sequence_decimals import gradient as decimal_gradient
 from sequence_decimals import identity_scores, scores_of
 from tolerances import AUTOGRAD, HIGH_PRECISION, ROUNDING
 
 LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
-
-
-class OwnLog(LogLoss):
-    code = -1
-
-
-class OwnSquared(SquaredLoss):
-    code = -1
-
-
-class OwnCrossEntropy(CrossEntropy):
-    code = -1
-
-
-class OwnSquaredProbability(SquaredProbability):
-    code = -1
-
-
-OWN = [OwnLog(), OwnSquared(), OwnCrossEntropy(), OwnSquaredProbability()]
 
 
 def ragged(seed, K=5, d=7, n=6):
@@ -42,50 +26,17 @@ def ragged(seed, K=5, d=7, n=6):
     return SequenceDataset(sequences, [int(rng.choice(one)) for one in sequences], rng.normal(size=(K, d)) / np.sqrt(d))
 
 
-def head_with(ds, seed):
-    """A general head with positive scores, C Eᵀ = H; needs linearly independent embeddings."""
-    H = np.random.default_rng(seed).uniform(0.1, 0.9, size=(ds.n_vocabulary, ds.n_vocabulary))
-    return (H + 0.5 * np.eye(ds.n_vocabulary)) @ np.linalg.pinv(ds.E).T
-
-
-def autograd(ds, W, C, loss_name):
-    """Risk and gradient, sample by sample, by torch."""
-    torch = pytest.importorskip("torch")
-    E, point = torch.tensor(ds.E), torch.tensor(W, requires_grad=True)
-    outputs = []
-    for i in range(len(ds)):
-        ids, _ = ds[i]
-        X = E[torch.tensor(ids)]
-        s = torch.softmax(X @ point @ E[int(ds.last[i])], dim=0)
-        if C is None:
-            outputs.append(torch.zeros(ds.n_vocabulary, dtype=torch.float64).index_add(0, torch.tensor(ids), s))
-        else:
-            outputs.append(torch.tensor(C) @ (X.T @ s))
-    y = torch.tensor(ds.labels)
-    out = torch.stack(outputs)
-    own, share = out[torch.arange(len(y)), y], torch.softmax(out, dim=1)[torch.arange(len(y)), y]
-    value = {
-        "LogLoss": lambda: -torch.log(own),
-        "SquaredLoss": lambda: (1 - own) ** 2,
-        "CrossEntropy": lambda: -torch.log(share),
-        "SquaredProbability": lambda: (1 - share) ** 2,
-    }
-    mean = value[loss_name]().mean()
-    mean.backward()
-    return mean.item(), point.grad.numpy()
-
-
 @pytest.mark.statement("C Eq. (19)", "C Eq. (1)", "C (ERM)", "C Eq. (18)")
-@pytest.mark.parametrize(("loss", "own"), list(zip(LOSSES, OWN, strict=True)), ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("general", [False, True])
-def test_risk_and_gradient_agree_with_autograd(loss, own, general):
+def test_risk_and_gradient_agree_with_autograd(loss, general):
     for seed in range(5):
         ds = ragged(seed)
         W = 2.0 * np.random.default_rng(100 + seed).normal(size=(7, 7))
-        C = head_with(ds, seed) if general else None
+        C = positive_head(ds, seed) if general else None
         value, theirs = autograd(ds, W, C, type(loss).__name__)
         assert NextTokenRisk(ds, head=C, loss=loss).value(W) == pytest.approx(value, rel=1e-11, abs=ROUNDING)
-        for one in (loss, own):  # compiled, and in NumPy
+        for one in (loss, unknown(loss)):  # compiled, and in NumPy
             ours = NextTokenRisk(ds, head=C, loss=one).gradient(W).value()
             assert np.linalg.norm(ours - theirs) < AUTOGRAD * np.linalg.norm(theirs)
 
@@ -99,7 +50,7 @@ def test_gradient_is_exact_at_any_norm(loss, size):
     for seed in range(3):
         ds = (acyclic_sequences if seed % 2 else cyclic_sequences)(4, 4, 3, 3, seed)
         W = size * np.random.default_rng(50 + seed).normal(size=(4, 4))
-        for C in (None, ds.E if isinstance(loss, SquaredLoss) else head_with(ds, seed)):
+        for C in (None, ds.E if isinstance(loss, SquaredLoss) else positive_head(ds, seed)):
             H = identity_scores(4) if C is None else scores_of(as_head(ds, C).table)
             found = NextTokenRisk(ds, head=C, loss=loss).gradient(W)
             direction, log_norm = decimal_gradient(ds, W, H, type(loss).__name__)
@@ -122,7 +73,7 @@ def test_outputs_are_probabilities_without_a_head_and_c_f_with_one():
 @pytest.mark.parametrize("general", [False, True])
 def test_excess_is_the_difference_of_risks_and_linear_in_the_norm(loss, general):
     ds = acyclic_sequences(6, 6, 4, 4, 3)
-    C = head_with(ds, 0) if general else None
+    C = positive_head(ds, 0) if general else None
     W = np.random.default_rng(1).normal(size=(6, 6))
     H = as_head(ds, C)
     floor = float(np.mean(loss.scalar(H.scores(ds.labels, ds.labels))[0]))
@@ -174,7 +125,7 @@ def test_an_infinite_log_loss_is_infinitely_above_one_that_is_finite():
 
 def test_a_sequence_of_one_token_pulls_nothing():
     ds = SequenceDataset([[1], [1, 1]], [1, 1], np.eye(3))
-    for loss in LOSSES + OWN:
+    for loss in [*LOSSES, *map(unknown, LOSSES)]:
         assert not NextTokenRisk(ds, loss=loss).gradient(np.eye(3)).array.any()
     assert NextTokenRisk(ds).value(np.eye(3)) == 0.0
     assert NextTokenRisk(ds).excess(np.eye(3)).sign == 0.0
@@ -255,6 +206,6 @@ def test_a_nonpositive_output_has_no_log_loss():
     assert np.isnan(NextTokenRisk(ds, head=-np.eye(2)).gradient(np.zeros((2, 2))).array).all()
     assert NextTokenRisk(ds, head=-np.eye(2)).value(np.zeros((2, 2))) == np.inf
     with_one_token = SequenceDataset([[0, 1], [1]], [0, 1], np.eye(2))
-    for loss in (LogLoss(), OwnLog()):
+    for loss in (LogLoss(), unknown(LogLoss())):
         found = NextTokenRisk(with_one_token, head=np.diag([1.0, -1.0]), loss=loss).gradient(np.zeros((2, 2)))
         assert np.isnan(found.array).all()

@@ -21,6 +21,7 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
 from plain_losses import Decay, Linear
+from sequence_autograd import autograd
 from tolerances import CONDITIONED, ROUNDING
 
 LOSSES = (LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability())
@@ -36,43 +37,16 @@ def mixed(seed, d_model=5):
     return ds, C, rng.normal(size=(d_model, d_model))
 
 
-def torch_loss(torch, name, u, y):
-    """ℓ(y, u) of the loss of that name."""
-    if name == "LogLoss":
-        return -torch.log(u[y])
-    if name == "SquaredLoss":
-        return (1.0 - u[y]) ** 2
-    if name == "CrossEntropy":
-        return -torch.log_softmax(u, dim=0)[y]
-    return (1.0 - torch.softmax(u, dim=0)[y]) ** 2 if name == "SquaredProbability" else torch.exp(-u[y])
-
-
-def by_torch(ds, C, W, loss):
-    """Risk and gradient by automatic differentiation of the formula of the layer."""
-    torch = pytest.importorskip("torch")
-    E, head = torch.tensor(ds.E), torch.tensor(C)
-    weights = torch.tensor(W, requires_grad=True)
-    total = torch.zeros((), dtype=torch.float64)
-    for i in range(len(ds)):
-        ids, y = ds[i]
-        X = E[torch.tensor(ids)]
-        outputs = head @ (X.T @ torch.softmax(X @ weights @ E[int(ids[-1])], dim=0))
-        total = total + torch_loss(torch, type(loss).__name__, outputs, y)
-    risk = total / len(ds)
-    risk.backward()
-    return float(risk.detach()), weights.grad.numpy()
-
-
 @pytest.mark.parametrize("loss", [*LOSSES, Decay()], ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("seed", range(4))
 def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, seed):
     ds, C, W = mixed(seed)
-    risk, gradient = by_torch(ds, C, W, loss)
+    risk, gradient = autograd(ds, W, C, type(loss).__name__)
     assert NextTokenRisk(ds, head=C, loss=loss).value(W) == pytest.approx(risk, abs=ROUNDING)
     np.testing.assert_allclose(NextTokenRisk(ds, head=C, loss=loss).gradient(W).value(), gradient, atol=ROUNDING)
     run = descend(ds, head=C, loss=loss, optimizer=GradientDescent(0.5), n_steps=20, start=W)
     for _ in range(20):
-        W = W - 0.5 * by_torch(ds, C, W, loss)[1]
+        W = W - 0.5 * autograd(ds, W, C, type(loss).__name__)[1]
     np.testing.assert_allclose(run.final, W, atol=CONDITIONED)
 
 

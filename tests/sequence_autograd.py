@@ -1,0 +1,25 @@
+"""The next-token risk and its gradient by torch, sample by sample from the formula of the layer."""
+
+import pytest
+
+
+def autograd(ds, W, C, loss_name):
+    """(risk, gradient) at W with the head C, or with C Eᵀ = I where it is None."""
+    torch = pytest.importorskip("torch")
+    losses = {
+        "LogLoss": lambda u, y: -torch.log(u[y]),
+        "SquaredLoss": lambda u, y: (1.0 - u[y]) ** 2,
+        "CrossEntropy": lambda u, y: -torch.log_softmax(u, dim=0)[y],
+        "SquaredProbability": lambda u, y: (1.0 - torch.softmax(u, dim=0)[y]) ** 2,
+        "Decay": lambda u, y: torch.exp(-u[y]),
+    }
+    E, point = torch.tensor(ds.E), torch.tensor(W, requires_grad=True)
+    total = torch.zeros((), dtype=torch.float64)
+    for i in range(len(ds)):
+        ids, y = torch.tensor(ds[i][0]), int(ds[i][1])
+        s = torch.softmax(E[ids] @ point @ E[int(ds.last[i])], dim=0)
+        identity = torch.zeros(ds.n_vocabulary, dtype=torch.float64).index_add(0, ids, s)
+        total = total + losses[loss_name](identity if C is None else torch.tensor(C) @ (E[ids].T @ s), y)
+    risk = total / len(ds)
+    risk.backward()
+    return risk.item(), point.grad.numpy()
