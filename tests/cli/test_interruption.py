@@ -12,6 +12,8 @@ import pytest
 import tolerances
 from marginlens.cli._commands import Entry, group
 
+pytestmark = pytest.mark.slow  # it starts and ends processes
+
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]["marginlens"]
 SIGNALLED = """

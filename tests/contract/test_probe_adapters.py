@@ -130,6 +130,7 @@ def visible_tokens(name: str, batch: dict[str, Any], layer: int) -> Any:
     return real[:, :, None] & real[:, None, :] & near & (everything.tril() if name in CAUSAL else everything)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "padding"),
     [
@@ -161,6 +162,7 @@ def with_mask_of_our_own(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
     return {"input_ids": batch["input_ids"], "attention_mask": mask[:, None]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in DOUBLES if name != "swin"])
 def test_a_batch_is_its_inputs_one_by_one(name: str) -> None:
     model, batch = small_model(name, torch.float64), batch_for(name, torch.float64, "none")

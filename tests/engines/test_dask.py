@@ -10,6 +10,8 @@ from marginlens.engines import Engine, as_engine
 from marginlens.errors import EngineError, InputError
 from marginlens.runtime.threads import n_threads
 
+pytestmark = pytest.mark.slow  # it starts and ends processes
+
 DaskEngine = pytest.importorskip("marginlens.engines.dask", exc_type=ImportError).DaskEngine
 
 

@@ -23,6 +23,7 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [page.name for page in PAGES if blocks(page, "python")])
 def test_the_snippets_of_a_page_run_one_after_the_other_as_printed(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

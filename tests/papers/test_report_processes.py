@@ -18,6 +18,8 @@ from marginlens_papers.report import reproduce, run
 from marginlens_papers.report.ledger import read_ledger
 from marginlens_papers.report.run import outcomes
 
+pytestmark = pytest.mark.slow  # it starts and ends processes
+
 SMALL = ("A-K3", "A-F1a", "A-F5")
 
 

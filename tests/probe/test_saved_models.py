@@ -30,6 +30,7 @@ def three_texts():
     return TextInputs(tuple(map(str, ids)), ids, tuple(tuple(map(str, row)) for row in ids), 0, 16, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_saved_model_has_the_numbers_of_the_one_in_memory(name, tmp_path):
     model = small_model(name, torch.float32)

@@ -15,6 +15,8 @@ pytest.importorskip("pyarrow")
 from cluster_kills import CONNECT_SECONDS, PLAN, POLL_SECONDS, Trials
 from marginlens.engines.dask import DaskEngine
 
+pytestmark = pytest.mark.slow  # it starts and ends processes
+
 
 @pytest.mark.filterwarnings(
     "ignore:The Dask scheduler at .* has no workers yet"
