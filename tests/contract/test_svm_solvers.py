@@ -11,6 +11,7 @@ import quadprog
 from scipy.optimize import linprog, nnls
 
 import tolerances
+from fractions_solve import solved_over_fractions
 from marginlens.directions import unit
 from marginlens.rounding import exact_products
 from marginlens.svm import MarginSolution, Status, least_distance
@@ -305,16 +306,3 @@ def test_tight_rows_are_solved_to_the_nearest_double() -> None:
             sum(a * Fraction(value) for a, value in zip(row, found.x.tolist(), strict=True)) - 1 for row in exact_rows
         ]
         assert exact_products(A, found.x, np.ones(len(A))).tolist() == [float(value) for value in missed]
-
-
-def solved_over_fractions(square: list[list[Fraction]]) -> list[Fraction]:
-    """The solution of square y = 1."""
-    table = [[*row, Fraction(1)] for row in square]
-    for k, _ in enumerate(table):
-        pivot = next(r for r in range(k, len(table)) if table[r][k] != 0)
-        table[k], table[pivot] = table[pivot], table[k]
-        table[k] = [value / table[k][k] for value in table[k]]
-        for r, row in enumerate(table):
-            if r != k:
-                table[r] = [value - row[k] * other for value, other in zip(row, table[k], strict=True)]
-    return [row[-1] for row in table]

@@ -34,23 +34,6 @@ ON_VECTORS = {
 }
 
 
-@pytest.mark.statement("X N2", "X N5")
-@pytest.mark.parametrize(("optimizer", "norm"), ON_VECTORS.items(), ids=repr)
-def test_every_optimizer_of_p_has_its_norm(optimizer, norm):
-    risk, _ = problem()
-    prediction = ml.predict(risk, optimizer=optimizer)
-    bias = prediction.bias
-    assert bias.norm == norm
-    assert bias.variable == "p"
-    assert np.array_equal(bias.selected, risk.data.optimal(risk.head))
-    if not isinstance(optimizer, ml.GradientDescent):
-        assert prediction.direction is None  # no theorem that is checked here covers it
-        assert str(bias) in str(prediction)
-    assert norm.value(bias.direction) == pytest.approx(1.0, rel=1e-9)
-    rows, _ = risk.margin_rows(bias.selected)
-    assert (rows @ bias.direction).min() == pytest.approx(bias.solution.margin, rel=1e-6)
-
-
 ON_MATRICES = {
     ml.GradientDescent(0.1): ml.Frobenius(),
     ml.SignDescent(0.1): ml.LInf(),
@@ -62,20 +45,26 @@ ON_MATRICES = {
 }
 
 
-@pytest.mark.statement("X N1")
-@pytest.mark.parametrize(("optimizer", "norm"), ON_MATRICES.items(), ids=repr)
-def test_every_optimizer_of_w_has_its_norm(optimizer, norm):
+@pytest.mark.statement("X N1", "X N2", "X N5")
+@pytest.mark.parametrize(
+    ("variable", "optimizer", "norm"),
+    [*(("p", *pair) for pair in ON_VECTORS.items()), *(("W", *pair) for pair in ON_MATRICES.items())],
+)
+def test_every_optimizer_has_its_norm(variable, optimizer, norm):
     of_p, queries = problem()
-    risk = of_p.as_matrix(queries)
-    bias = ml.predict(risk, optimizer=optimizer).bias
-    assert bias.norm == norm
-    assert bias.variable == "W"
+    risk = of_p if variable == "p" else of_p.as_matrix(queries)
+    prediction = ml.predict(risk, optimizer=optimizer)
+    bias = prediction.bias
+    assert (bias.norm, bias.variable) == (norm, variable)
+    assert np.array_equal(bias.selected, of_p.data.optimal(of_p.head))
+    if variable == "p" and not isinstance(optimizer, ml.GradientDescent):
+        assert prediction.direction is None  # no theorem that is checked here covers it
+        assert str(bias) in str(prediction)
     if not isinstance(norm, ml.MaxRow):
         assert bias.direction.shape == risk.shape
         assert norm.value(bias.direction) == pytest.approx(1.0, rel=1e-9)
-        rows, _ = risk.margin_rows(bias.selected)
-        products = np.einsum("rqd,qd->r", rows, bias.direction)
-        assert products.min() == pytest.approx(bias.solution.margin, rel=1e-6)
+        rows = risk.margin_rows(bias.selected).rows.reshape(-1, bias.direction.size)
+        assert (rows @ bias.direction.ravel()).min() == pytest.approx(bias.solution.margin, rel=1e-6)
 
 
 def test_factors_have_the_norm_of_their_product():

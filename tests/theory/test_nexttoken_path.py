@@ -60,37 +60,28 @@ def brute_force(ds, radius, head, loss, starts):
     return best
 
 
-@pytest.mark.statement("C Algo-RP")
-@pytest.mark.parametrize(("generator", "seed"), [(acyclic_sequences, 1), (cyclic_sequences, 2), (cyclic_sequences, 3)])
-def test_path_of_the_log_loss_agrees_with_a_general_solver(generator, seed):
-    ds, _ = feasible_sequences(generator, (5, 3, 5, 4), seed)
-    radii = np.array([0.5, 2.0, 8.0])
-    path = ml.path(ds, radii)
-    for k, radius in enumerate(radii):
-        value, point = brute_force(ds, radius, None, LogLoss(), [np.zeros(9)])
-        assert path.value()[k] == pytest.approx(
-            plain_risk(ds, path.points[k], None, LogLoss()), rel=tolerances.ROUNDING
-        )
-        assert path.value()[k] <= value + tolerances.ROUNDING
-        assert value - path.value()[k] < tolerances.PATH_BRUTE_FORCE
-        assert np.linalg.norm(path.points[k] - point) < 1e-2 * radius
-    assert path.kkt_residual().max() < tolerances.PATH_KKT
-    assert path.norm == pytest.approx(radii)
+SMALL = [  # data of K, d, n, T, the head over E, the loss, radii
+    *((generator, (5, 3, 5, 4), seed, None, LogLoss(), (0.5, 2.0, 8.0))
+      for generator, seed in ((acyclic_sequences, 1), (cyclic_sequences, 2), (cyclic_sequences, 3))),
+    *((acyclic_sequences, (5, 3, 4, 4), 4, 0.5, loss, (1.0, 6.0)) for loss in (Linear(), SquaredLoss())),
+]  # fmt: skip
 
 
 @pytest.mark.statement("C Algo-RP")
-@pytest.mark.parametrize("loss", [Linear(), SquaredLoss()], ids=lambda one: type(one).__name__)
-def test_path_of_another_head_is_global_on_small_problems(loss):
-    ds, _ = feasible_sequences(acyclic_sequences, (5, 3, 4, 4), 4)
-    head, rng = 0.5 * ds.E, np.random.default_rng(0)
-    radii = np.array([1.0, 6.0])
+@pytest.mark.parametrize(("generator", "shape", "seed", "scale", "loss", "radii"), SMALL)
+def test_paths_are_global_on_small_problems_by_a_general_solver(generator, shape, seed, scale, loss, radii):
+    ds, _ = feasible_sequences(generator, shape, seed)
+    head, rng = None if scale is None else scale * ds.E, np.random.default_rng(0)
     path = ml.path(ds, radii, head=head, loss=loss, restarts=8)
     for k, radius in enumerate(radii):
-        starts = rng.standard_normal((6, 9)) * radius / 3.0
-        value, _ = brute_force(ds, radius, head, loss, starts)
+        starts = [np.zeros(9)] if head is None else rng.standard_normal((6, 9)) * radius / 3.0
+        value, point = brute_force(ds, radius, head, loss, starts)
         assert path.value()[k] == pytest.approx(plain_risk(ds, path.points[k], head, loss), abs=tolerances.ROUNDING)
         assert path.value()[k] <= value + tolerances.ROUNDING
         assert value - path.value()[k] < tolerances.PATH_BRUTE_FORCE
+        if head is None:  # convex: there is one minimum
+            assert np.linalg.norm(path.points[k] - point) < 1e-2 * radius
+            assert path.norm[k] == pytest.approx(radius)
     assert path.kkt_residual().max() < tolerances.PATH_KKT
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import quadprog
 
+from fractions_solve import solved_over_fractions
 from marginlens import Status, TokenDataset
 from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
 from marginlens.theory import globally_optimal_direction, locally_optimal_directions, token_optimality
@@ -128,28 +129,13 @@ def shortest_exactly(rows):
 
     for k in range(1, min(len(rows[0]), len(rows)) + 1):
         for tight in combinations(rows, k):
-            weights = solve_exactly([[dot(a, b) for b in tight] for a in tight])
+            weights = solved_over_fractions([[dot(a, b) for b in tight] for a in tight])
             if weights is None or min(weights) < 0:
                 continue
             p = [dot(weights, column) for column in zip(*tight, strict=True)]
             if all(dot(row, p) >= 1 for row in rows):
                 return p
     return None
-
-
-def solve_exactly(square):
-    """The solution of `square` x = 1 over the fractions, None where it is singular."""
-    table = [[*row, Fraction(1)] for row in square]
-    for k in range(len(table)):
-        pivot = next((r for r in range(k, len(table)) if table[r][k] != 0), None)
-        if pivot is None:
-            return None
-        table[k], table[pivot] = table[pivot], table[k]
-        table[k] = [x / table[k][k] for x in table[k]]
-        for r in range(len(table)):
-            if r != k:
-                table[r] = [x - table[r][k] * y for x, y in zip(table[r], table[k], strict=True)]
-    return [row[-1] for row in table]
 
 
 @pytest.mark.statement("A Def 2")
