@@ -143,14 +143,16 @@ def _direction(matrix: FloatArray, directions: Any) -> FloatArray:
 
 def _for_each(gradient: LogScaled, directions: Any) -> FloatArray:
     """The direction of each matrix of a batch, from its rank-one terms where they are known."""
-    array, scales = row_scaled(gradient)
-    left, right = np.eye(array.shape[-2])[None], array
-    if gradient.terms is not None:
+    shape = gradient.array.shape
+    if gradient.terms is None:
+        right, scales = row_scaled(gradient)
+        left = np.eye(shape[-2])[None]
+    else:
         left, right, scales = gradient.terms.left, gradient.terms.right, gradient.terms.log_scale
         left = left.reshape(-1, *left.shape[-2:])
-    count = math.prod(array.shape[:-2])
+    count = math.prod(shape[:-2])
     found = directions(left, right.reshape(count, *right.shape[-2:]), scales.reshape(count, scales.shape[-1]))
-    return np.asarray(found).reshape(array.shape)
+    return np.asarray(found).reshape(shape)
 
 
 def _polar(left: FloatArray, right: FloatArray, log_scale: FloatArray) -> FloatArray:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -42,10 +44,15 @@ class MulticlassRisk:
     def __repr__(self) -> str:
         return f"MulticlassRisk({len(self.H)} points, {self.shape[0]} classes, d={self.shape[1]})"
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """(n_classes, d)."""
         return int(self.classes.max()) + 1, self.H.shape[1]
+
+    @cached_property
+    def _of_own_class(self) -> tuple[Any, IntArray, IntArray]:
+        """The index of each point's own class in an array (…, n_points, n_classes)."""
+        return Ellipsis, np.arange(len(self.H)), self.classes
 
     def logits(self, x: ArrayLike) -> FloatArray:
         """W h_i, (…, n_points, n_classes)."""
@@ -81,7 +88,7 @@ class MulticlassRisk:
         left = np.exp(ratios - largest[..., None])
         total = np.sum(left, axis=-1, keepdims=True)
         largest = largest - np.logaddexp(0.0, largest + np.log(total[..., 0]))  # log s_c of the largest other class
-        np.put_along_axis(left, np.broadcast_to(self.classes[:, None], total.shape), -total, -1)
+        left[self._of_own_class] = -total[..., 0]
         left /= len(self.H)
         scale = np.max(largest, axis=-1)
         weights = left * np.exp(largest - scale[..., None])[..., None]
@@ -108,9 +115,8 @@ class MulticlassRisk:
     def _ratios(self, x: ArrayLike) -> FloatArray:
         """log(s_c / s_y), (…, n_points, n_classes); -inf at c = y."""
         logits = self.logits(x)
-        place = np.broadcast_to(self.classes[:, None], (*logits.shape[:-1], 1))
-        ratios = logits - np.take_along_axis(logits, place, axis=-1)
-        np.put_along_axis(ratios, place, -np.inf, axis=-1)
+        ratios = logits - logits[self._of_own_class][..., None]
+        ratios[self._of_own_class] = -np.inf
         return ratios
 
     def _log_rest(self, x: ArrayLike) -> FloatArray:
