@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -275,6 +275,27 @@ class KeySpanField(GradientField):
         return np.outer(along, along @ hessian) - hessian
 
 
+class _Factors(NamedTuple):
+    """Pivoted triangular factors of a real or complex matrix."""
+
+    lu: Any
+    pivots: IntArray
+
+
+def _factored(matrix: Any) -> _Factors:
+    """Radau's factors by LAPACK itself: SciPy's functions check and wrap, which takes longer than matrices this small."""
+    from scipy.linalg import lapack
+
+    return _Factors(*(lapack.zgetrf if np.iscomplexobj(matrix) else lapack.dgetrf)(matrix)[:2])
+
+
+def _solved(factors: _Factors, right: Any) -> Any:
+    """The solution for one right side."""
+    from scipy.linalg import lapack
+
+    return (lapack.zgetrs if np.iscomplexobj(factors.lu) else lapack.dgetrs)(*factors, right)[0]
+
+
 def _follow(field: GradientField, start: FloatArray, limits: tuple[float, float], stops: _Stops, rtol: float) -> _Curve:
     """One problem's flow from `start` to the length or the norm of `limits`."""
     from scipy.integrate import Radau
@@ -295,6 +316,7 @@ def _follow(field: GradientField, start: FloatArray, limits: tuple[float, float]
     s, taken = 0.0, 0
     unit = field.step_unit
     solver = Radau(field, s, c, np.inf, rtol=rtol, atol=unit * rtol, jac=field.jacobian, max_step=1.0)
+    solver.lu, solver.solve_lu = _factored, _solved
     while (left := remaining(s, solver.y)) > ARC_LENGTH_RTOL * s:
         stop = stops[len(kept)]
         solver.max_step = min(left, stop - s)
