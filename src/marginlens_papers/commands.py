@@ -52,10 +52,10 @@ def reproduce(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the claims, print the ledger and write the report.
+    """Run the claims and write the report, with a line for each claim that ends.
 
-    With --only and --resume, the other claims keep the results that the report already holds.
-    An interrupted run writes the report with the claims that it finished. Exits with 1 when a claim that ran was not reproduced,
+    The report is there after the first claim and grows with the others. With --only and --resume, the other claims keep the results that
+    it already holds. Exits with 1 when a claim that ran was not reproduced,
     other than those that declare this as known.
     Claims draw their random numbers from seeds of their own, so that every run gives the same numbers.
 
@@ -72,7 +72,7 @@ def reproduce(
         from marginlens_papers.claims import catalogue
         from marginlens_papers.report.ledger import tally
         from marginlens_papers.report.model_page import write_model_page
-        from marginlens_papers.report.terminal import ClaimBars, ledger_table
+        from marginlens_papers.report.terminal import ClaimBars
 
         effort = Effort.QUICK if quick else Effort.PAPER
         chosen = catalogue.chosen([name for group in only or () for name in group.split(",")]) if only else None
@@ -81,7 +81,7 @@ def reproduce(
         entries = report.ledger(out)
         whole = chosen is None or (resume and all(entry.result or entry.unfinished for entry in entries))
         if not resume and (missing := [entry.id for entry in entries if entry.unfinished]):
-            typer.echo(f"An earlier run was interrupted before it finished {_listed(missing)}.", err=True)
+            typer.echo(f"An earlier run has not finished {_listed(missing)}.", err=True)
         with ClaimBars() as bars:
 
             def model_page(folder: Path, size: Effort) -> str:
@@ -105,8 +105,6 @@ def reproduce(
         ran = {"ran": list(published.ran), "failed": [entry.id for entry in published.failures]}
         typer.echo(rows.as_json({**answer, **ran, "report": _shown(published.page)}))
     else:
-        screen = terminal.console()
-        screen.print(ledger_table(published.entries, screen.width))
         terminal.say(f"{tally(verdicts)}.\nWritten to {_shown(published.page)}")
         if published.beside:
             terminal.say(published.beside)
@@ -131,7 +129,7 @@ def claims(
     """
     with errors_as_sentences():
         from marginlens_papers import report
-        from marginlens_papers.report.terminal import ledger_table
+        from marginlens_papers.report.terminal import ledger_line
 
         if folder.exists() and not folder.is_dir():
             raise errors.reject("folder", "a folder with a report", f"the file {str(folder)!r}")
@@ -140,14 +138,16 @@ def claims(
             typer.echo(rows.as_json([entry.to_dict() for entry in entries]))
             return
         screen = terminal.console()
-        screen.print(ledger_table(entries, screen.width))
+        for entry in entries:
+            screen.print(ledger_line(entry), soft_wrap=True)
         if not any(entry.result for entry in entries):
             place = "" if folder == _REPORT else f" --out {shlex.quote(str(folder))}"
             typer.echo(f"There is no report in {folder} yet: marginlens reproduce{place} makes one.", err=True)
         for effort in sorted({entry.unfinished for entry in entries if entry.unfinished}, key=lambda item: item.name):
             missing = [entry.id for entry in entries if entry.unfinished is effort]
             typer.echo(
-                f"A run was interrupted before it finished {_listed(missing)}: {_resuming(effort, folder)}.", err=True
+                f"A run has not finished {_listed(missing)}; after an interruption: {_resuming(effort, folder)}.",
+                err=True,
             )
 
 

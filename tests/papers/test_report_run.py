@@ -1,4 +1,4 @@
-"""Running claims: verdicts, what is kept from an earlier report, and reports that appear whole or not at all."""
+"""Running claims: verdicts, what is kept from an earlier report, and reports that are whole whenever they are seen."""
 
 import json
 
@@ -9,7 +9,7 @@ from fake_claims import changed, fake_claim, finding, raising
 from marginlens.errors import InputError
 from marginlens_papers.claim import Bound, Effort, Finding, Verdict
 from marginlens_papers.claims import catalogue
-from marginlens_papers.report import Entry, Interrupted, ledger, reproduce
+from marginlens_papers.report import Entry, Interrupted, ledger, reproduce, run
 from marginlens_papers.report.ledger import read_ledger
 from marginlens_papers.report.page import page
 
@@ -228,10 +228,28 @@ def test_an_interrupted_run_publishes_what_it_finished_and_marks_the_rest(tmp_pa
     ]
     text = report.page.read_text(encoding="utf-8")
     assert "incomplete</title>" in text
-    assert (
-        "A run was interrupted before it finished A-2, A-3 (<code>marginlens reproduce --resume --quick</code>" in text
-    )
+    assert "has not finished A-2, A-3 (<code>marginlens reproduce --resume --quick</code>" in text
     assert text.count("not run") == 2
+
+
+def test_the_report_is_there_after_the_first_claim_and_grows(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "_PUBLISH_SECONDS", -1.0)
+    seen = []
+
+    def look(effort, progress):
+        seen.append([(entry.id, entry.verdict) for entry in read_ledger(tmp_path / "report")])
+        assert page(read_ledger(tmp_path / "report"), tmp_path / "report")
+        return finding(0.9996)(effort, progress)
+
+    reproduce([fake_claim(f"A-{k}", look) for k in (1, 2, 3)], tmp_path / "report")
+    assert seen == [
+        [],
+        [("A-1", "reproduced"), ("A-2", "not run"), ("A-3", "not run")],
+        [("A-1", "reproduced"), ("A-2", "reproduced"), ("A-3", "not run")],
+    ]
+    pictures = [picture for entry in read_ledger(tmp_path / "report") for picture in entry.result.pictures]
+    assert len(pictures) == 3
+    assert all((tmp_path / "report" / picture.png).is_file() for picture in pictures)
 
 
 def test_an_empty_folder_and_a_link_to_a_report_are_fine(tmp_path):

@@ -1,4 +1,4 @@
-"""A report folder that appears whole or not at all: it is built beside its place and renamed into it at the end."""
+"""A report folder that is whole whenever it is seen: each state is built beside its place and renamed into it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ class Draft:
 
     def retain(self, names: Collection[str]) -> None:
         """Delete every file of the draft except these (paths relative to the folder)."""
+        self.folder.mkdir(exist_ok=True)  # which an interruption of `publish` may have left out
         for path in self.folder.rglob("*"):
             if path.is_file() and path.relative_to(self.folder).as_posix() not in names:
                 path.unlink()
 
     def publish(self) -> None:
-        """Put the draft into its place; if anything goes wrong on the way, the old report is put back."""
+        """Put the draft into its place and begin another one; if anything goes wrong on the way, the old report is put back."""
         self.place.parent.mkdir(parents=True, exist_ok=True)
         replace_folder(self.folder, self.place, self.attic)
+        shutil.rmtree(self.attic, ignore_errors=True)
+        self.folder.mkdir()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Run claims, in this process or several, and publish their report: ledger, figures and page appear in one move."""
+"""Run claims, in this process or several, and publish their report, which is there after the first one and grows with the others."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from marginlens_papers.report.ledger import FOLDER, BoundCheck, ClaimResult, Ent
 from marginlens_papers.report.page import PAGE, write_page
 
 _POLL_SECONDS = 0.1  # between two looks at the messages of the processes
+_PUBLISH_SECONDS = 20.0  # between two states of a growing report, at least
 
 
 class Watcher:
@@ -94,7 +95,8 @@ def reproduce(
 
     Args:
         claims: what to run.
-        folder: where the report goes; an earlier report there is replaced in one move, once no more claims are to be run.
+        folder: where the report goes. It is published when the first claim has ended, every so often after that, and at the end, each
+            time in one move; claims that have not ended yet are marked as unfinished and keep the results of an earlier report.
         effort: how much of each protocol to run.
         retained: claims, in the order of the page, whose last results are taken from the earlier report when they are not run now;
             what the earlier report says about any other claim is dropped.
@@ -107,7 +109,7 @@ def reproduce(
 
     Raises:
         Interrupted: on an interruption after a claim had finished. The report is published with the finished claims; the others of
-            `claims` are marked as unfinished and keep their earlier results. One before that leaves the earlier report as it was.
+            `claims` are marked as unfinished. One before that leaves the earlier report as it was.
     """
     require("matplotlib", "report", "The report")
     watching = watcher or Watcher()
@@ -115,12 +117,16 @@ def reproduce(
         read_ledger(new.place)  # what is wrong with it is said before any computing
         finished: dict[str, Entry] = {}
         interruption: KeyboardInterrupt | None = None
-        message = ""
+        message, published = "", -math.inf
         try:
             with closing(outcomes(claims, effort, watching.begin, workers)) as results:
                 for claim, outcome in results:
                     finished[claim.id] = Entry.of(claim, _stored(claim, outcome, effort, new.folder))
                     watching.finish(finished[claim.id])
+                    if len(finished) < len(claims) and time.monotonic() - published > _PUBLISH_SECONDS:
+                        with deferred_interrupts():
+                            _published(new, claims, finished, effort, retained)
+                        published = time.monotonic()
             message = "" if beside is None else beside(new.folder, effort)
         except KeyboardInterrupt as problem:
             if not finished:
