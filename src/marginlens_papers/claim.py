@@ -117,9 +117,10 @@ class Run(NamedTuple):
 class Claim(ABC):
     """One row of the ledger. A subclass is named after its id, `A_F9` for A-F9, and says what the paper states and how it is checked.
 
-    Texts that the class does not have are taken from the file `claims.toml` beside its module, from the table of its id:
-    [A-F9] with title, statement and so on, [A-F9.words.share] with a sentence for each number that is shown as a share (number, count,
-    share or truth), and [A-F9.figures.widths] with caption and alt of the figure "widths". Line breaks count as spaces.
+    Attributes that the class does not have are taken from the file `claims.toml` beside its module, from the table of its id:
+    [A-F9] with title, statement and so on, [A-F9.expected] and [A-F9.as_stated] with bounds as [low, high], [A-F9.words.share] with a
+    sentence for each number that is shown as a share (number, count, share or truth), and [A-F9.figures.widths] with caption and alt of
+    the figure "widths". Line breaks count as spaces.
 
     Attributes:
         labels: the papers' statements, such as "A Thm 3". title, statement, protocol, paper_value: sentences of the report.
@@ -155,7 +156,7 @@ class Claim(ABC):
     def __init_subclass__(cls) -> None:
         cls.id = cls.__name__.replace("_", "-")
         module = getattr(sys.modules.get(cls.__module__), "__file__", None)  # none in a notebook
-        for name, text in _texts(Path(module).parent).get(cls.id, {}).items() if module else ():
+        for name, text in _attributes(Path(module).parent).get(cls.id, {}).items() if module else ():
             if name not in vars(cls):
                 setattr(cls, name, text)
         if "draw" in vars(cls):
@@ -197,8 +198,8 @@ class Claim(ABC):
 
 
 @cache
-def _texts(folder: Path) -> dict[str, dict[str, Any]]:
-    """The attributes that the file of texts in a folder of claims gives them, by id; none where there is no such file."""
+def _attributes(folder: Path) -> dict[str, dict[str, Any]]:
+    """What `claims.toml` in a folder of claims says of each, by id; nothing where there is no such file."""
     file = folder / "claims.toml"
     if not file.is_file():
         return {}
@@ -209,6 +210,8 @@ def _texts(folder: Path) -> dict[str, dict[str, Any]]:
             table["words"] = {
                 name: Words(text, units[unit]) for unit, texts in table["words"].items() for name, text in texts.items()
             }
+        for kind in {"expected", "as_stated"} & set(table):
+            table[kind] = {name: Bound(*map(float, limits)) for name, limits in table[kind].items()}
         if "figures" in table:
             table["figures"] = {name: FigureText(**texts) for name, texts in table["figures"].items()}
     return tables

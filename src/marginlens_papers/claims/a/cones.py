@@ -16,7 +16,7 @@ from marginlens.risk import AttentionRisk
 from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Axes, Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
+from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.theorem_2 import log_excess
 from marginlens_papers.claims.drawing import level
@@ -29,13 +29,6 @@ WIDENINGS = (3, 10, 30, 100, 300, 1000, 3000)
 
 class A_F2(Claim):
     labels = ("A Fig 2", "A Thm 3", "A Eq. (7)", "A Eq. (8)", "A Eq. (32)", "A Eq. (46)")
-    expected = {
-        "share_of_starts_that_converge": Bound(low=1.0),
-        "share_converged_before_the_first_step": Bound(high=0.1),  # what the bar would grant without any descent
-        "share_that_converge_from_proven_radius": Bound(low=1.0),
-        "share_that_stay_from_proven_radius": Bound(low=1.0),
-        "starts_without_descent_towards_it": Bound(high=0),
-    }
     runs = (Run(ON_P, NormalizedGD()),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -238,16 +231,6 @@ GROWTH = 30.0
 
 class A_T3(Claim):
     labels = ("A Thm 3", "A Lemma 6", "A Eq. (6)", "A Eq. (46)")
-    expected = {
-        "rises_of_the_risk": Bound(0.0, 0.0),
-        "falls_of_the_norm": Bound(0.0, 0.0),
-        "share_with_the_same_tokens": Bound(1.0, 1.0),
-        "largest_angle_to_the_flow": Bound(high=1e-2),
-        "smallest_move": Bound(low=1e-6),
-        "share_of_flows_that_converge": Bound(1.0, 1.0),
-        "share_converged_before_the_first_step": Bound(high=0.1),
-        "outside_corr": Bound(high=0.5),
-    }
     runs = (Run(ON_P, GradientDescent(1.0)),)  # of size 1/L_p
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:

@@ -15,7 +15,7 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.theory import token_optimality
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
+from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a.textbook import textbook_iterates
 from marginlens_papers.claims.drawing import (
@@ -34,14 +34,6 @@ WINDOW_A: drawing.Window = ((-3.3, 1.7), (-1.8, 3.2))
 
 class A_F1a(Claim):
     labels = ("A Fig 1(a)", "A Thm 2")
-    expected = {
-        "globally_optimal": Bound(1.0, 1.0),
-        "corr_1000": Bound(low=0.99),
-        "corr_end": Bound(low=0.999),
-        "norm_growth": Bound(low=0.99),
-        "smallest_rise_of_norm": Bound(low=0.0),
-        "largest_late_fall": Bound(high=1e-12),
-    }
     runs = (Run(ON_P, NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -118,14 +110,6 @@ WINDOW_B: drawing.Window = ((-2.4, 2.8), (-1.8, 3.2))
 
 class A_F1b(Claim):
     labels = ("A Fig 1(b)", "A Thm 3", "A Def 2")
-    expected = {
-        "globally_optimal": Bound(1.0, 1.0),
-        "locally_but_not_globally_optimal": Bound(1.0, 1.0),
-        "split_at_1000": Bound(1.0, 1.0),
-        "split_at_end": Bound(1.0, 1.0),
-        "corr_1000": Bound(low=0.999),
-        "corr_end": Bound(low=0.99999),
-    }
     runs = (Run(ON_P, NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -228,13 +212,6 @@ WINDOW_C: drawing.Window = ((-2.3, 3.1), (-2.6, 2.0))
 
 class A_F1c(Claim):
     labels = ("A Fig 1(c)", "A ATT-SVM")
-    expected = {
-        "globally_optimal": Bound(1.0, 1.0),
-        "distance_to_best_angle": Bound(high=1e-6),
-        "corr_1000": Bound(low=0.999),
-        "corr_end": Bound(low=0.99999),
-        "corr_end_with_best_angle": Bound(low=0.99999),
-    }
     runs = (Run(ON_P, NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:

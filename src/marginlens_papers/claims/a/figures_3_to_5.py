@@ -384,16 +384,6 @@ BIAS_WINDOW: drawing.Window = ((-1.0, 6.2), (-4.6, 2.9))
 
 class A_F5(Claim):
     labels = ("A Fig 5", "A ATT-SVM")
-    expected = {
-        "largest_error_of_svm_direction": Bound(high=1e-12),
-        "smallest_height_correlation": Bound(low=0.01),
-        "largest_height_logistic": Bound(high=-0.01),
-        "lean_grows_with_C_correlation": Bound(1.0, 1.0),
-        "lean_grows_with_C_logistic": Bound(1.0, 1.0),
-        "corr_end": Bound(low=0.99),
-        "corr_logistic_100_at_5000": Bound(low=0.99),
-        "largest_error_of_height": Bound(high=1e-3),
-    }
     runs = (Run(ON_P, NormalizedGD(0.1)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:

@@ -13,7 +13,7 @@ from marginlens.risk import AttentionRisk
 from marginlens.svm import Status, att_svm
 from marginlens.theory import basin_cone, directional_margin, locally_optimal_directions
 from marginlens.typing import Figure
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.lemmas.direction_cases import dominance
 from marginlens_papers.lemmas.gradient_conditions import (
     descent_correlation,
@@ -27,15 +27,6 @@ CORRELATION_SEED = 4
 
 class A_L4(Claim):
     labels = ("A Lemma 4", "A Lemma 5", "A Lemma 7", "A Assumption B")
-    expected = {
-        "lemma_4_violations": Bound(high=0),
-        "lemma_5_violations": Bound(high=0),
-        "lemma_7_bound_violations": Bound(high=0),
-        "lemma_7_ratio_violations": Bound(high=0),
-        "share_violating_without_assumption_B": Bound(low=0.01),
-        "share_violating_lemma_7_near_0": Bound(low=0.01),
-        "largest_ratio_less_one_over_pi": Bound(low=0.0, high=1.0),
-    }
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Evaluate the three lemmas at random points of random problems."""
@@ -173,12 +164,6 @@ MULTIPLES = (1.0 + 1e-9, 1.5, 4.0, 30.0)
 
 class A_L8(Claim):
     labels = ("A Def 3", "A Lemma 8", "A Eq. (63)")
-    expected = {
-        "violations_case_1": Bound(high=0),
-        "violations_case_2": Bound(high=0),
-        "pairs_case_1": Bound(low=50),
-        "pairs_case_2": Bound(low=50),
-    }
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Compare excess risks beyond the proven radius, and look for the norm where the order settles."""

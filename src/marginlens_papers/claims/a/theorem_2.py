@@ -24,7 +24,7 @@ from marginlens.theory import (
 )
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
+from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import Limit, Note, gaps_and_norms, paths_in_plane, starts_that_select
 
@@ -38,21 +38,6 @@ WINDOW: drawing.Window = ((-2.7, 2.9), (-2.45, 2.85))
 
 class A_F8(Claim):
     labels = ("A Fig 8", "A Thm 2", "A Assumption B", "A Def 2")
-    expected = {
-        "n_locally_optimal": Bound(2.0, 2.0),
-        "gmm_is_global": Bound(1.0, 1.0),
-        "lmm_is_local_only": Bound(1.0, 1.0),
-        "neighbours_of_lower_token": Bound(0.0, 0.0),
-        "kkt_residual": Bound(high=1e-12),
-        "corr_gmm": Bound(low=0.999),
-        "corr_lmm": Bound(low=0.999),
-        "corr_gd": Bound(low=0.99),
-        "found_with_two_inputs": Bound(low=1.0),
-        "kept_without_local_optimality": Bound(0.0, 0.0),
-        "share_to_the_gmm_with_one_input": Bound(1.0, 1.0),
-        "share_reached": Bound(low=0.95),
-        "share_reached_with_a_lead": Bound(1.0, 1.0),
-    }
     runs = (Run(ON_P, NormalizedGD(0.1)), Run(ON_P, GradientDescent(1.0)))
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -209,17 +194,6 @@ DENSE = 200  # first steps, all of which are kept
 
 class A_T2(Claim):
     labels = ("A Thm 2", "A Lemma 6", "A Assumption B", "A Eq. (6)")
-    expected = {
-        "rises_of_the_risk": Bound(0.0, 0.0),
-        "largest_share_of_the_bound_on_squared_gradients": Bound(high=1.0),
-        "smallest_growth_over_predicted": Bound(low=0.9),
-        "largest_growth_over_predicted": Bound(high=1.1),
-        "largest_growth_across_over_along": Bound(high=0.15),  # over the last decade
-        "falls_of_the_correlation_in_the_last_decade": Bound(0.0, 0.0),
-        "smallest_corr": Bound(low=0.9),
-        "corr_without_assumption_b": Bound(high=0.5),
-        "corr_with_two_inputs": Bound(high=0.5),
-    }
     runs = (Run(ON_P, GradientDescent(1.0)),)  # of size 1/L_p
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:

@@ -12,7 +12,7 @@ import marginlens as ml
 from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 from marginlens.typing import Axes, Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.lemmas.mixing import check_mixing, distance_to_set
 
@@ -23,15 +23,6 @@ FARTHEST = 1e4  # the last radius times the margin
 
 class A_T8(Claim):
     labels = ("A Thm 8", "A ATT-SVM'", "A Assumption D", "A Lemma 14", "A Eq. (83)")
-    expected = {
-        "line_error": Bound(high=1e-12),
-        "brute_force_disagreements": Bound(0, 0),
-        "assumption_d_failures": Bound(0, 0),
-        "small_sets_refuted": Bound(low=1.0, high=1.0),
-        "large_sets_refuted": Bound(low=1.0, high=1.0),
-        "largest_final_distance": Bound(high=1e-3),
-        "shallowest_slope": Bound(high=-0.9),
-    }
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """The example, the solver against brute force, the assumption, and paths under both kinds of head."""

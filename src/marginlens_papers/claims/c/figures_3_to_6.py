@@ -61,7 +61,6 @@ OWN_BAR = 0.995  # for the mean correlation at 4,000 steps, before many trials w
 
 class C_F3(Claim):
     labels = ("C Fig 3", "C Thm 3")
-    expected = {"corr_at_4000": Bound(low=0.99), "corr_at_100000": Bound(low=0.9995), "undefined": Bound(high=0)}
     runs = (Run(ON_SEQUENCES, NormalizedGD(0.01)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -170,13 +169,6 @@ CYCLIC_STEPS = 40_000
 
 class C_F4(Claim):
     labels = ("C Fig 4", "C Thm 3")
-    expected = {
-        "corr_at_4000": Bound(low=0.987),
-        "distance_at_4000": Bound(high=0.01),
-        "infinite": Bound(high=0),
-        "undefined": Bound(high=0),
-        "code_undefined": Bound(high=0),
-    }
     runs = (Run(ON_SEQUENCES, NormalizedGD(0.01)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -296,19 +288,6 @@ class C_F5(Claim):
         "code_gap": Bound(low=0.25),
         "code_zero_tail": Bound(low=ZERO_LEVEL),
         "undefined": Bound(high=0),
-    }
-    as_stated = {
-        "local_corr": Bound(low=0.99),
-        "code_local_corr": Bound(low=0.99),
-        "gap": Bound(low=0.25),  # .99 against about .7
-        "cyclic_local_corr": Bound(low=0.99),
-        "cyclic_gap": Bound(low=0.25),
-        "zero_share_by_label": Bound(low=1.0),  # "the norm difference remains zero"
-        "cyclic_zero_share_by_label": Bound(low=1.0),
-        "code_zero_share_in_other_draws": Bound(low=1.0),
-        "single_share": Bound(low=1.0),  # "all SCCs … are singleton"
-        "cyclic_single_share": Bound(low=1.0),
-        "code_single_share": Bound(low=1.0),
     }
     words = {
         **LOCAL_CORR,

@@ -89,13 +89,6 @@ SETTINGS = (
 
 class C_L1(Claim):
     labels = ("C Lemma 1",)
-    expected = {
-        "subtracted_not_above": Bound(high=0),
-        "control_not_above_share": Bound(low=0.99),
-        "largest_disagreement_with_subtraction": Bound(high=1e-9),
-        "largest_slope_error": Bound(high=4e-5),
-        "largest_constant_error": Bound(high=1e-6),
-    }
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """The excess risk at random matrices and along the max-margin direction, for every setting and dataset."""
@@ -402,16 +395,6 @@ LOG = LogLoss()
 
 class C_L3(Claim):
     labels = ("C Lemma 3", "C Thm 4", "C Eq. (24)")
-    expected = {
-        "largest_excess_over_the_chord": Bound(high=1e-13),
-        "share_above_the_chord_squared_loss": Bound(low=0.01),
-        "share_above_the_chord_general_head": Bound(low=0.001),
-        "smallest_eigenvalue": Bound(high=1e-8, low=-1e-8),
-        "hessian_against_eq_24": Bound(high=1e-7),
-        "smallest_eigenvalue_on_S_cyc": Bound(low=1e-6),
-        "norms_that_do_not_grow": Bound(high=0),
-        "gradients_that_do_not_shrink": Bound(high=0),
-    }
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Hold chords, spectra and long runs of plain descent against the two statements."""

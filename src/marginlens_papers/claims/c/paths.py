@@ -15,7 +15,7 @@ from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk.next_token_heads import NextTokenHead, as_head
 from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.typing import Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims.c.lemmas import SETTINGS, Setting, feasible_data
 from marginlens_papers.lemmas.next_token_law import path_law
 
@@ -29,15 +29,6 @@ CONVEX, GENERAL = SETTINGS[0], (SETTINGS[2], SETTINGS[3])
 
 class C_T1(Claim):
     labels = ("C Thm 1", "C Algo-RP")
-    expected = {
-        "smallest_corr_at_largest_radius": Bound(low=0.999),
-        "slowest_slope": Bound(high=-0.8),
-        "median_slope": Bound(low=-1.05, high=-0.95),
-        "distance_grows": Bound(high=0),
-        "largest_certified_distance_at_the_end": Bound(high=0.05),
-        "outside_their_certificate": Bound(high=0),
-        "largest_kkt_residual": Bound(high=1e-8),
-    }
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow the path of every dataset and measure its distance to the max-margin direction."""
@@ -177,22 +168,6 @@ FAR = CYCLIC_SCALES >= 1e3
 
 class C_T2(Claim):
     labels = ("C Thm 2", "C Algo-RP")
-    expected = {
-        "slowest_cyclic_rate": Bound(high=-0.9),
-        "median_direction_slope": Bound(low=-1.05, high=-0.95),
-        "median_law_deviation_at_the_end": Bound(high=1e-3),
-        "median_offset_error_at_the_end": Bound(high=1e-3),
-        "largest_kkt_residual": Bound(high=1e-8),
-        "problems": Bound(low=3),
-        "other_loss_smallest_corr": Bound(low=0.999),
-        "other_loss_largest_cyclic_gap": Bound(high=1e-9),
-        "other_loss_problems": Bound(low=1),
-    }
-    as_stated = {
-        "smallest_corr_at_largest_radius": Bound(low=0.999),
-        "largest_cyclic_gap_at_the_end": Bound(high=1e-10),
-        "corr_without_one_minimiser": Bound(low=0.999),  # the theorem's words cover ℓ(u) = −u
-    }
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow the path of every dataset and take it apart."""

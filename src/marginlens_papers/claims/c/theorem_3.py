@@ -21,7 +21,7 @@ from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
 from marginlens.theory.implicit_bias import ON_SEQUENCES
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
+from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.c.training_curves import norms_of_matrices
 
 SEED = 23
@@ -52,19 +52,6 @@ SERIES = (
 
 class C_T3(Claim):
     labels = ("C Thm 3", "C Eq. (2)", "C Eq. (3)")
-    expected = {
-        "median_distance_slope": Bound(low=-1.05, high=-0.95),
-        "slowest_distance_slope": Bound(high=-0.5),  # in every run at least tenfold over two factors of ten
-        "median_attention_slope": Bound(low=-1.05, high=-0.95),
-        "slowest_attention_slope": Bound(high=-0.5),
-        "largest_final_distance": Bound(high=0.01),
-        "median_corr_from_zero": Bound(low=0.98),
-        "median_corr_of_growth": Bound(low=0.99),
-        "median_length_of_growth": Bound(low=0.95, high=1.05),
-        "runs_that_turn_away": Bound(high=0),
-        "control_smallest_distance_ratio": Bound(low=2),
-        "control_smallest_lead_of_growth": Bound(low=0.0),  # in every run closer to W^mm than to the first step
-    }
     runs = (Run(ON_SEQUENCES, GradientDescent(1.0)),)  # of size 1/L
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:

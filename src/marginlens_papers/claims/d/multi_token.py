@@ -14,7 +14,7 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.status import Status
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.lemmas.multi_token import multi_token_limit
 
@@ -42,15 +42,6 @@ class Problems(NamedTuple):
 
 class D_3(Claim):
     labels = ("D Fig (multi-token)", "D SVMeq")
-    expected = {
-        "n_passed_twice": Bound(low=3.0),
-        "median_ratio_exact_to_cancelling": Bound(high=1.0),
-        "smallest_log10_dropped_exact": Bound(high=-20.0),
-    }
-    as_stated = {
-        "smallest_log10_dropped_cancelling": Bound(low=-20.0),
-        "mean_distance_cancelling_d4": Bound(0.0175, 0.07),
-    }
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train all problems of every dimension twice and take their W apart."""

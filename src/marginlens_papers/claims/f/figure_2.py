@@ -18,7 +18,7 @@ from marginlens.risk.multiclass import MulticlassRisk
 from marginlens.svm import BilinearSolution, bilinear_svm
 from marginlens.theory.implicit_bias import ON_CLASSES
 from marginlens.typing import Figure, FloatArray, IntArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
+from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.drawing import heat_map
 
 SEED = 3
@@ -63,13 +63,6 @@ class Curves(NamedTuple):
 
 class F_1(Claim):
     labels = ("F Fig 2",)
-    expected = {
-        "largest_bracket_gap": Bound(high=1e-8),
-        "least_lead_of_own_margin": Bound(low=0.0),
-        "largest_gap_times_clock_over_log_rows": Bound(high=1.0),
-        "excess_exponent_long": Bound(high=0.0),
-    }
-    as_stated = {"least_own_correlation": Bound(low=0.70), "least_lead_of_own_correlation": Bound(low=0.0)}
     runs = tuple(Run(ON_CLASSES, _optimizer(name, 1.0)) for name in GEOMETRIES)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:

@@ -18,7 +18,7 @@ from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial
 from marginlens.theory.embedding_limits import check_class_window, decisive_tokens, predict_embedding_limit
 from marginlens.theory.vocabulary_selections import selected_tokens
 from marginlens.typing import Axes, Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 
 SAMPLES, IRRELEVANT, SIGNAL = 20, 40, 6.0
@@ -36,15 +36,6 @@ _SHARE_COLOURS = ("#eba98c", "#f6f1ea", "#a9cbe8")  # from no run that comes rig
 
 class X_T5(Claim):
     labels = ("X T5", "B Thm 5", "B Eq. (10)")
-    expected = {
-        "right_at_10_and_100": Bound(low=0.9),
-        "right_at_200_400_700": Bound(high=0.1),
-        "right_at_1000_3000_10000": Bound(low=0.9),
-        "right_in_the_window_without_v_in_the_keys": Bound(low=0.9),
-        "lost_runs_that_the_window_names": Bound(low=0.9),
-        "right_runs_among_those_outside": Bound(low=0.9),
-        "ends_that_full_accuracy_changes": Bound(high=0),
-    }
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow every run of the map, and the controls."""

@@ -9,14 +9,15 @@ import numpy as np
 import marginlens as ml
 from marginlens.dynamics import descend
 from marginlens.optimizers import SteepestDescent
-from marginlens.typing import Figure, FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
-from marginlens_papers.norm_runs import SETTINGS, Problems, Setting
+from marginlens_papers.norm_runs import SETTINGS, Setting
 
 SLOWER = 0.1  # sizes of steps relative to those of X-N1 and X-N2, so that paths hardly depend on them
 STEPS = 4000
 PROBLEMS, FEW_PROBLEMS = 200, 8
+CONTROLLED = 50  # problems of the control, whose runs are the longest
 FEWEST_DIFFERENT = 0.01  # share of problems in which two descents select differently
 VARIABLES = tuple(SETTINGS)
 
@@ -26,10 +27,9 @@ class X_N4(Claim):
     protocol = (
         f"{PROBLEMS} problems each of X-N1 (five norms on W, n = 6, T = 8, d = 10) and of X-N2 (five norms on p, n = 4, T = 6, d = 30), "
         f"from zero, {STEPS:,} steps of a tenth of the sizes there, without momentum. Selections differ where any of the n tokens does. "
-        "Control: the same descent with steps half as long and twice as many. Best margins of what was selected, in every norm, with "
-        "their brackets. Globally optimal: the token of the highest score $y_i v·x_it$ in every input."
+        f"Control: the same descent with steps half as long and twice as many, on {CONTROLLED} of them. Best margins of what was "
+        "selected, in every norm, with their brackets. Globally optimal: the token of the highest score $y_i v·x_it$ in every input."
     )
-    expected = {"smallest_excess_over_the_control": Bound(low=0.0)}
     as_stated = {
         "largest_difference_W": Bound(low=FEWEST_DIFFERENT),
         "largest_difference_p": Bound(low=FEWEST_DIFFERENT),
@@ -70,8 +70,8 @@ def _selections(setting: Setting, count: int, progress: Progress) -> dict[str, A
     selected, control, margins, gaps = [], [], [], []
     for geometry in setting.geometries:
         slow, slower = (SteepestDescent(geometry.norm, factor * geometry.size) for factor in (SLOWER, 0.5 * SLOWER))
-        selected.append(_selected(problems, slow, STEPS))
-        control.append(_selected(problems, slower, 2 * STEPS))
+        selected.append(descend(problems.risk, optimizer=slow, n_steps=STEPS).selected)
+        control.append(descend(problems.risk[:CONTROLLED], optimizer=slower, n_steps=2 * STEPS).selected)
         solutions = [problems.best(selected[-1], other.norm) for other in setting.geometries]
         margins.append([solution.margin for solution in solutions])
         gaps.append(max(float(np.max(solution.bracket().gap)) for solution in solutions))
@@ -79,7 +79,7 @@ def _selections(setting: Setting, count: int, progress: Progress) -> dict[str, A
     chosen, margin = np.stack(selected), np.array(margins)  # (n, batch, n_inputs), (n, n_norms, batch)
     unlike = np.any(chosen[:, None] != chosen[None], axis=-1)  # (n, n, batch)
     differ = unlike.mean(axis=-1)
-    differ[np.arange(n), np.arange(n)] = np.any(chosen != np.stack(control), axis=-1).mean(axis=-1)
+    differ[np.arange(n), np.arange(n)] = np.any(chosen[:, :CONTROLLED] != np.stack(control), axis=-1).mean(axis=-1)
     wins, cases = _larger_margins(unlike, margin)
     own = np.arange(n)
     return {
@@ -92,10 +92,6 @@ def _selections(setting: Setting, count: int, progress: Progress) -> dict[str, A
         "count": count,
         "solver_gap": max(gaps),
     }
-
-
-def _selected(problems: Problems, optimizer: SteepestDescent, n_steps: int) -> IntArray:
-    return descend(problems.risk, optimizer=optimizer, n_steps=n_steps).selected
 
 
 def _larger_margins(unlike: Any, margin: FloatArray) -> tuple[FloatArray, FloatArray]:

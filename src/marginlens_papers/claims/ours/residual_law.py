@@ -16,7 +16,7 @@ from marginlens.sweeps import Plan, sweep
 from marginlens.sweeps.choices import loss_named
 from marginlens.theory.residual_law import ResidualLaw, residual_law
 from marginlens.typing import Axes, Figure, FloatArray
-from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
 
@@ -31,16 +31,6 @@ SHOWN = 300  # problems that are drawn one by one
 
 class X_O(Claim):
     labels = ("X O",)
-    expected = {
-        "median_deviation": Bound(high=1e-3),
-        "p95_deviation_where_settled": Bound(high=0.05),
-        "p95_deviation_of_all_after_20000": Bound(high=0.05),
-        "share_settled": Bound(low=0.5),
-        "misalignment_kept_with_offset": Bound(high=0.7),
-        "median_misalignment_in_span": Bound(high=1e-12),
-        "median_deviation_short_steps": Bound(high=1e-3),
-        "median_deviation_plain_gd": Bound(high=0.05),
-    }
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train every problem with every loss and step rule, and hold each run against the law of the tokens it selects."""
