@@ -200,9 +200,19 @@ def _solve(E: FloatArray, lists: list[IntArray], found: list[Selection]) -> tupl
             rows[k, : len(problem.pairs)] = (E[problem.pairs[:, 1]] - E[problem.pairs[:, 2]]) @ basis
             lower[k, : len(problem.pairs)] = 1.0
             ties[k, : len(problem.ties)] = (E[problem.ties[:, 0]] - E[problem.ties[:, 1]]) @ basis
-        solved = least_distance(rows, lower, equalities=ties)
-        feasible = np.array([status in (Status.OPTIMAL, Status.TRIVIAL) for status in solved.status])
-        undecided += sum(status is Status.INACCURATE for status in solved.status)
-        margins[first : first + len(part)] = np.where(feasible, solved.margin, 0.0)
-        x[first : first + len(part)] = np.where(feasible[:, None], np.nan_to_num(solved.x), 0.0)
+        both_ways = np.concatenate(
+            [rows, ties, -ties], axis=1
+        )  # a tie as two inequalities: many problems are then solved at once
+        bounds = np.concatenate([lower, np.zeros((len(part), 2 * n_ties))], axis=1)
+        solved = [(np.arange(first, first + len(part)), least_distance(both_ways, bounds))]
+        unproved = np.flatnonzero(solved[0][1].status == Status.INACCURATE)
+        if len(unproved):
+            solved.append(
+                (first + unproved, least_distance(rows[unproved], lower[unproved], equalities=ties[unproved]))
+            )
+        for place, solution in solved:
+            feasible = np.array([status in (Status.OPTIMAL, Status.TRIVIAL) for status in solution.status])
+            margins[place] = np.where(feasible, solution.margin, 0.0)
+            x[place] = np.where(feasible[:, None], np.nan_to_num(solution.x), 0.0)
+        undecided += int(np.sum(solved[-1][1].status == Status.INACCURATE))
     return margins, x @ basis.T, undecided
