@@ -7,39 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from marginlens.cli._deferred import errors, files, np, terminal
-from marginlens.cli._deferred import rows as _rows
-from marginlens.cli._exit import errors_as_sentences
-from marginlens.cli._options import AsJson, Quiet, refuse_options
+from marginlens.cli._deferred import errors, files, np
+from marginlens.cli._exit import Answer, command
+from marginlens.cli._options import argument, option, refuse_options
 
 if TYPE_CHECKING:
     from marginlens_papers.embeddings.token_panels import TokenPoints
 
 
+@command(folder="{source}", path="{source}")
 def figure(
     source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="MODEL_OR_RESULT",
-            help="A model's folder, a folder of a training run, or a kept run (.json).",
-            show_default=False,
-        ),
+        Path, argument("MODEL_OR_RESULT", "A model's folder, a folder of a training run, or a kept run (.json).")
     ],
-    plot: Annotated[
-        Path, typer.Option(metavar="OUT.png", help="Draw it there, as .png, .svg or .pdf.", show_default=False)
-    ],
-    names: Annotated[int, typer.Option(metavar="N", help="Tokens to name in each panel.", min=0)] = 12,
+    plot: Annotated[Path, option("OUT.png", "Draw it there, as .png, .svg or .pdf.")],
+    names: Annotated[int, option("N", "Tokens to name in each panel.")] = 12,
     label: Annotated[
         str | None,
-        typer.Option(
-            "--class", metavar="LABEL", help="Draw what tokens say for this class; a model of more than two needs it."
-        ),
+        option("LABEL", "Draw what tokens say for this class; a model of more than two needs it.", name="--class"),
     ] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+) -> Answer:
     """Draw every token's products with p and v against what its occurrences say about the label.
 
     Examples:
@@ -47,20 +34,16 @@ def figure(
         marginlens text figure model --class sports --plot sports.pdf --names 20
         marginlens text figure run --plot embeddings.svg
     """
-    with errors_as_sentences(folder="{source}", path="{source}"):
-        from marginlens.plotting.files import FIGURE_SUFFIXES, write_figure
-        from marginlens_papers.embeddings.token_panels import draw_tokens
+    from marginlens.plotting.files import FIGURE_SUFFIXES, write_figure
+    from marginlens_papers.embeddings.token_panels import draw_tokens
 
-        files.check_place(plot, "plot", FIGURE_SUFFIXES)
-        points, title = _read_points(source, label)
-        fig = draw_tokens(points, title=title, n_names=names)
-        write_figure(plot, fig)
-        if as_json:
-            columns = zip(points.names or [""] * len(points.a), points.a, points.b, points.count, strict=True)
-            named = [{"token": name, "a": a, "b": b, "count": count} for name, a, b, count in columns]
-            typer.echo(_rows.as_json({"title": title, "tokens": named, "plot": str(plot)}))
-        else:
-            terminal.say(f"Written to {plot}")
+    errors.whole_number(names, "names", at_least=0)
+    files.check_place(plot, "plot", FIGURE_SUFFIXES)
+    points, title = _read_points(source, label)
+    write_figure(plot, draw_tokens(points, title=title, n_names=names))
+    columns = zip(points.names or [""] * len(points.a), points.a, points.b, points.count, strict=True)
+    named = [{"token": name, "a": a, "b": b, "count": count} for name, a, b, count in columns]
+    return Answer({"title": title, "tokens": named, "plot": str(plot)}, written=[plot])
 
 
 def _read_points(source: Path, label: str | None) -> tuple[TokenPoints, str]:

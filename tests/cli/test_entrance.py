@@ -99,7 +99,6 @@ USAGE = [
     (("train", "a", "--steps", "many"), "--steps must be a whole number; got 'many'."),
     (("train", "a", "--step-size", "x"), "--step-size must be a number; got 'x'."),
     (("train", "a", "--steps"), "--steps"),
-    (("probe", "m", "--limit", "0"), "--limit must be at least 1; got 0."),
     (("text", "figure", "m"), "--plot is missing."),
     (("sweep", "table", "d"), "--out is missing."),
 ]

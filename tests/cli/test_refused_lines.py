@@ -49,6 +49,9 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
         train f.npz --optimizer lion; train f.npz --optimizer muon --momentum 0.5;
         train f.npz --optimizer sign --constant
     """,
+    "--limit": "probe m --limit 0",
+    "--queries": "probe m --queries 0",
+    "--offset": "probe m --offset -1",
     "--momentum": "train f.npz --momentum 2 --optimizer sign; train f.npz --optimizer sign --momentum 1",
     "--eps": "train f.npz --eps 1; train f.npz --optimizer adam --eps -1",
     "--decay": """

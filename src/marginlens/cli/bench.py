@@ -75,7 +75,7 @@ def _command(name: str) -> Callable[..., None]:
                 "all",
             ),
         ] = None,
-        seed: Annotated[int, option("N", "Of splits, draws and models.", min=0)] = 0,
+        seed: Annotated[int, option("N", "Of splits, draws and models.")] = 0,
     ) -> Answer:
         return measure(imdb=imdb, yelp=yelp, only=only or (), seed=seed)
 

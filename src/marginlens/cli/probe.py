@@ -69,11 +69,11 @@ def probe(
             show_default="on; off with --checkpoints",
         ),
     ] = None,
-    limit: Annotated[int | None, option("N", "Use the first N inputs only.", min=1)] = None,
-    queries: Annotated[int, option("N", "Queries of each input in the max-margin part.", min=1)] = 1,
-    seed: Annotated[int, option("N", "Which queries and baselines the max-margin part draws.", min=0)] = 0,
+    limit: Annotated[int | None, option("N", "Use the first N inputs only.")] = None,
+    queries: Annotated[int, option("N", "Queries of each input in the max-margin part.")] = 1,
+    seed: Annotated[int, option("N", "Which queries and baselines the max-margin part draws.")] = 0,
     offset: Annotated[
-        int | None, option("N", "Models with rotary positions: take W at this offset of query and key.", min=0)
+        int | None, option("N", "Models with rotary positions: take W at this offset of query and key.")
     ] = None,
     ablate: Annotated[
         bool, flag(_ABLATE, "Silence every head in turn and measure the change of the output: a run for each head.")
@@ -109,6 +109,8 @@ def probe(
         refuse_options("when --text is given", images=images)
     if against is not None:
         refuse_options("with --against", checkpoints=checkpoints)
+    if limit is not None:
+        errors.whole_number(limit, "limit", at_least=1)
     asked = not checkpoints if max_margin is None else max_margin
     settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, ablation=ablate, seed=seed)
     folder = out if out is not None or wants_json() else FOLDER

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from marginlens.cli._deferred import files
+from marginlens.cli._deferred import errors, files
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import option
 from marginlens.cli.text._measures import measures_text, subject
@@ -17,7 +17,7 @@ def evaluate(
     model: ModelFolder,
     file: TextsFile,
     form: LabelledForm,
-    mistakes: Annotated[int, option("N", "Show the N texts that the model is most wrong about.", min=0)] = 5,
+    mistakes: Annotated[int, option("N", "Show the N texts that the model is most wrong about.")] = 5,
     html: Annotated[
         Path | None, option("OUT.html", "Write a page there: numbers, mistakes with their words, tokens to search.")
     ] = None,
@@ -36,6 +36,7 @@ def evaluate(
     from marginlens.text.classifier import AttentionTextClassifier
     from marginlens.text.evaluation import evaluation_page, measures
 
+    errors.whole_number(mistakes, "mistakes", at_least=0)
     if html is not None:
         files.check_place(html, "html", (".html", ".htm"))
     classifier = AttentionTextClassifier.load(model)
