@@ -151,33 +151,3 @@ def test_token_ids_are_read_from_raw_files_and_arrays(here):
     continued = numbers("--stream", "ids.bin", "--window", "3", "--prefix", "3 1 4", "--held-out", "0.2")
     assert continued["continuation"]["whole"].startswith("3 1 4 ")
     assert continued["prediction"]["scores"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--stream", "missing.txt"), "which is not there"),
-        (("--stream", "t.txt", "--window", "10000"), "--window "),
-        (("--stream", "t.txt", "--last", "xyz"), "--last must be one of the 14 tokens of the vocabulary"),
-        (("--stream", "t.txt", "--last", "q", "--window", "2"), "--last "),
-        (("--stream", "t.txt", "--drop"), "--drop must be left out for a stream"),
-        (("--stream", "t.txt", "--plot", "p.gif"), "--plot "),
-        (("--stream", "t.txt", "--held-out", "2"), "--held-out "),
-        (("--stream", "t.txt", "--prefix", "Ω"), "--prefix "),
-        (("--stream", "-", "--save", "s.json"), "--save "),
-        (("--stream", "t.txt", "--separator", "3"), "--separator "),
-        (("--stream", "t.txt", "--vocabulary", "3"), "--vocabulary "),
-        (("--stream", "t.txt", "--dtype", "uint16", "--words"), "--words "),
-        (("--stream", "t.txt", "--dtype", "uint16", "--encoding", "latin-1"), "--encoding "),
-        (("--stream", "t.txt", "--encoding", "utf-9"), "--encoding must be an encoding that Python knows"),
-        (("--stream", "t.txt", "t.bin"), "either texts or files of token ids; got 't.bin' beside 't.txt'"),
-        (("--stream", "t.json"), "a text or a file of token ids"),
-        (("t.txt", "t.txt"), "a single one unless --stream"),
-        (("t.txt", "--out", "graphs"), "--out must be left out unless --stream is given"),
-    ],
-)
-def test_it_refuses_in_one_sentence(text, arguments, words):
-    result = graph(*arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert result.stderr.count("\n") == 1

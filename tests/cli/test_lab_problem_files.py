@@ -83,23 +83,6 @@ def test_head_and_attention_are_predicted_and_trained_together(here):
     assert (plain["optimizer"], plain["start"]) == ("GradientDescent(size=0.5)", [1.0, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments", "words"),
-    [
-        (solve, ["--selected", "0,0,0"], "where the head is trained too"),
-        (train, ["--optimizer", "adam"], "ngd or gd"),
-        (train, ["--eps", "0.1"], "where the head is trained too"),
-        (train, ["--steps", "0"], "--steps "),
-    ],
-)
-def test_what_has_no_place_in_joint_training_is_refused(here, call, arguments, words):
-    write_problem("p.json", preset("A-F3a").problem)
-    result = call("p.json", *arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
 def test_a_fault_of_a_file_is_named_with_the_file(here):
     (here / "p.json").write_text(
         '{"format": "marginlens-problem", "tokens": [[[1, 0]]], "head": [1, 0], "loss": "hinge"}'

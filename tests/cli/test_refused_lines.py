@@ -13,13 +13,16 @@ from typer.testing import CliRunner
 from marginlens.cli import app as cli
 from marginlens.data import figure_2, figure_8, sphere_tokens, write_problem, write_sequences
 from marginlens.errors import InputError, calling, reject
+from marginlens.lab import preset
+from marginlens.lab import write_problem as write_lab_problem
 
 LINES = {  # what the sentence begins with -> the command lines that it refuses
     "FILE": """
-        embeddings --out o; embeddings f.npz --out o; embeddings gone.npz --out o; graph --stream gone.txt; graph d;
-        graph no.txt; graph short.npz; graph t.txt t.txt; lab deep.npz; lab gone.npz; solve bad.json; solve d;
-        solve empty.npz; solve gone.npz; solve list.json; solve noy.npz; text train d; text train empty.csv;
-        text train f.npz; text train gone.csv; text train nothing.csv; train short.npz; vision --out o
+        embeddings --out o; embeddings f.npz --out o; embeddings gone.npz --out o; graph --stream gone.txt;
+        graph --stream t.json; graph --stream t.txt t.bin; graph d; graph no.txt; graph short.npz; graph t.txt t.txt;
+        lab deep.npz; lab gone.npz; solve bad.json; solve d; solve empty.npz; solve gone.npz; solve list.json;
+        solve noy.npz; text train d; text train empty.csv; text train f.npz; text train gone.csv;
+        text train nothing.csv; train short.npz; vision --out o
     """,
     "'X[0][0][0]' in FILE": "solve nan.json",
     "'y' in FILE": "solve shape.npz; solve y3.npz",
@@ -32,7 +35,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     """,
     "--selected": """
         solve f.npz --selected 0; solve f.npz --selected 0,2; solve f.npz --selected 1,-77777777777777777777;
-        solve f.npz --selected 9,9; solve f.npz --selected a,b
+        solve f.npz --selected 9,9; solve f.npz --selected a,b; solve joint.json --selected 0,0,0
     """,
     "--norm": """
         solve f.npz --norm l0.5; solve f.npz --norm longest; solve f.npz --norm spectral; solve f.npz --norm x;
@@ -40,20 +43,20 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
         train f.npz --optimizer sign --norm l1; train f.npz --optimizer steepest
     """,
     "--plot": """
-        solve deep.npz --plot x.png; solve f.npz --plot /proc/x.png; solve f.npz --plot no/x.png;
-        solve f.npz --plot x.gif; solve s.json --plot x.png; text figure gone --plot x.gif;
-        train deep.npz --plot x.png; train f.npz --plot d
+        graph --stream t.txt --plot p.gif; solve deep.npz --plot x.png; solve f.npz --plot /proc/x.png;
+        solve f.npz --plot no/x.png; solve f.npz --plot x.gif; solve s.json --plot x.png;
+        text figure gone --plot x.gif; train deep.npz --plot x.png; train f.npz --plot d
     """,
     "--step-size": "train f.npz --constant --step-size 0; train f.npz --step-size -1; train f.npz --step-size nan",
     "--optimizer": """
         train f.npz --optimizer lion; train f.npz --optimizer muon --momentum 0.5;
-        train f.npz --optimizer sign --constant
+        train f.npz --optimizer sign --constant; train joint.json --optimizer adam
     """,
     "--limit": "probe m --limit 0",
     "--queries": "probe m --queries 0",
     "--offset": "probe m --offset -1",
     "--momentum": "train f.npz --momentum 2 --optimizer sign; train f.npz --optimizer sign --momentum 1",
-    "--eps": "train f.npz --eps 1; train f.npz --optimizer adam --eps -1",
+    "--eps": "train f.npz --eps 1; train f.npz --optimizer adam --eps -1; train joint.json --eps 0.1",
     "--decay": """
         train f.npz --decay -1 --optimizer sign; train f.npz --decay 0.5; train f.npz --decay 2 --optimizer sign;
         train f.npz --decay nan --optimizer sign
@@ -68,19 +71,26 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
         graph far.json --sequences x.npz; graph mixed.json --held-out 0.5; graph none.json; solve mixed.json;
         train none.json
     """,
-    "--window": "graph t.txt --window 0; graph t.txt --window 1; graph t.txt --window 40",
+    "--window": """
+        graph --stream t.txt --window 10000; graph t.txt --window 0; graph t.txt --window 1; graph t.txt --window 40
+    """,
     "--d-model": "graph t.txt --d-model 0",
-    "--held-out": "graph t.txt --held-out 1; graph t.txt --held-out 2; graph t.txt --held-out nan",
-    "--vocabulary": "graph t.txt --vocabulary 3; graph t.txt --words --vocabulary 0",
-    "--prefix": "graph t.txt --prefix Z",
+    "--held-out": """
+        graph --stream t.txt --held-out 2; graph t.txt --held-out 1; graph t.txt --held-out 2;
+        graph t.txt --held-out nan
+    """,
+    "--vocabulary": """
+        graph --stream t.txt --vocabulary 3; graph t.txt --vocabulary 3; graph t.txt --words --vocabulary 0
+    """,
+    "--prefix": "graph --stream t.txt --prefix Ω; graph t.txt --prefix Z",
     "--tokens": "graph t.txt --prefix t --tokens -1; graph t.txt --tokens 5",
     "--sequences": "graph t.txt --sequences x.txt",
     "--dtype": "graph --stream t.txt --dtype foo",
     "--tokenizer": "graph --stream t.txt --tokenizer gone.json; text train r.csv --tokenizer gone.json",
     "--preset": "lab --preset nope; lab f.npz --preset A-F1b",
     "--out": """
-        lab --out r.html/x.html; lab --out x.txt; probe d --out f.npz; probe here --out .; probe here --out /proc/x;
-        probe here --out t.txt; reproduce --out f.npz; sweep table d --out x.txt;
+        graph t.txt --out graphs; lab --out r.html/x.html; lab --out x.txt; probe d --out f.npz; probe here --out .;
+        probe here --out /proc/x; probe here --out t.txt; reproduce --out f.npz; sweep table d --out x.txt;
         text encode r.csv --out x.txt --pieces t.txt; text encode r.csv --out x.txt --pieces v.txt;
         text predict d r.csv --out x.txt; text train r.csv --out .; text train r.csv --out /proc/x;
         text train r.csv --out d/no/x; text train r.csv --out no/where
@@ -122,13 +132,17 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "'d' in PLAN": "sweep wide.toml --out o",
     "'seed' in PLAN": "sweep seed.toml --out o",
     "DIR": "sweep status gone; sweep summary d",
-    "--drop": "graph t.txt --drop; solve f.npz --drop",
-    "--steps": "train f.npz --steps 0; train f.npz --steps 99999999999999999999",
-    "--encoding": "graph latin.txt; graph s.json --encoding utf-8; graph t.txt --encoding klingon",
-    "--last": "graph t.txt --last Z",
-    "--save": "graph t.txt --save a.txt",
-    "--words": "graph s.json --words",
+    "--drop": "graph --stream t.txt --drop; graph t.txt --drop; solve f.npz --drop",
+    "--steps": "train f.npz --steps 0; train f.npz --steps 99999999999999999999; train joint.json --steps 0",
+    "--encoding": """
+        graph --stream t.txt --dtype uint16 --encoding latin-1; graph --stream t.txt --encoding utf-9;
+        graph latin.txt; graph s.json --encoding utf-8; graph t.txt --encoding klingon
+    """,
+    "--last": "graph --stream t.txt --last q --window 2; graph --stream t.txt --last xyz; graph t.txt --last Z",
+    "--save": "graph --stream - --save s.json; graph t.txt --save a.txt",
+    "--words": "graph --stream t.txt --dtype uint16 --words; graph s.json --words",
     "--images": "probe here --text t.txt --images x.npy",
+    "--separator": "graph --stream t.txt --separator 3",
 }
 REFUSED = [(line.strip(), name) for name, lines in LINES.items() for line in lines.split(";")]
 
@@ -167,6 +181,8 @@ def files(tmp_path, monkeypatch):
     }.items():
         Path(name).write_text(content, encoding="utf-8")
     np.savez("empty.npz")
+    write_lab_problem("joint.json", preset("A-F3a").problem)
+    Path("t.bin").touch()
     Path("latin.txt").write_bytes(b"caf\xe9 au lait")
     for name in ("checkpoint-1", "checkpoint-2"):
         (Path("run") / name).mkdir(parents=True)
