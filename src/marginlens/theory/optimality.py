@@ -372,6 +372,9 @@ class LocalOptima(Result, Tabular):
         """Draw the directions as rays where they have two coordinates, else their margins as bars; the global one in red."""
         draw_directions(ax, self._kinds(), self.selections, self.directions, self.margins)
 
+    def _kinds(self) -> list[str]:
+        return ["GMM" if best else "LMM" for best in self.is_global]
+
     def _columns(self) -> dict[str, Any]:
         numbers = {"margin": self.margins, "score_gap": self.score_gaps, "direction": self.directions}
         return {"kind": self._kinds(), "selection": self.selections, **numbers}
