@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -126,7 +126,7 @@ class TokenStream:
 
     @cached_property
     def _texts(self) -> list[_Texts]:
-        return [texts for source in self._sources for texts in source.open()]
+        return [texts for source in self._sources for texts in source()]
 
     @cached_property
     def _edges(self) -> IntArray:
@@ -241,50 +241,35 @@ def _blocks(ids: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
 
 # ---- where ids come from
 
-
-class _Source(Protocol):
-    def open(self) -> list[_Texts]:
-        """The texts of the source, mapped into memory where it is a file."""
+_Source = Callable[[], list[_Texts]]  # the texts of a source, mapped into memory where it is a file
 
 
-@dataclass(frozen=True, eq=False)
-class _Array:
-    """An array in memory, or one that the caller has mapped."""
-
-    array: npt.NDArray[Any]
-    name: str = "the array"
-
-    def open(self) -> list[_Texts]:
-        array = self.array
-        if array.ndim not in (1, 2) or array.dtype.kind not in "iu":
-            expected = "whole numbers of shape (n_tokens,) or (n_texts, n_tokens)"
-            raise reject("source", expected, f"shape {array.shape} with dtype {array.dtype} in {self.name}")
-        length = array.shape[-1]
-        edges = np.array([0, length]) if array.ndim == 1 else np.arange(len(array) + 1) * length
-        return [_Texts(array.reshape(-1), edges, self.name)]
+def _array_texts(array: npt.NDArray[Any], name: str = "the array") -> list[_Texts]:
+    """The texts of an array in memory, or of one that is mapped."""
+    if array.ndim not in (1, 2) or array.dtype.kind not in "iu":
+        expected = "whole numbers of shape (n_tokens,) or (n_texts, n_tokens)"
+        raise reject("source", expected, f"shape {array.shape} with dtype {array.dtype} in {name}")
+    length = array.shape[-1]
+    edges = np.array([0, length]) if array.ndim == 1 else np.arange(len(array) + 1) * length
+    return [_Texts(array.reshape(-1), edges, name)]
 
 
-@dataclass(frozen=True)
-class _NpyFile:
-    path: Path
-
-    def open(self) -> list[_Texts]:
-        expected = "a .npy file with an array of token ids"
-        try:
-            mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except OSError as problem:
-            raise reject("source", expected, unusable(self.path, problem)) from problem
-        except (ValueError, EOFError) as problem:
-            got = f"{str(self.path)!r}, which is truncated or no such file"
-            raise reject("source", expected, got) from problem
-        if not isinstance(mapped, np.ndarray):
-            raise reject("source", expected, f"{str(self.path)!r}, an archive of several")
-        return _Array(mapped, repr(str(self.path))).open()
+def _npy_texts(path: Path) -> list[_Texts]:
+    expected = "a .npy file with an array of token ids"
+    try:
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as problem:
+        raise reject("source", expected, unusable(path, problem)) from problem
+    except (ValueError, EOFError) as problem:
+        raise reject("source", expected, f"{str(path)!r}, which is truncated or no such file") from problem
+    if not isinstance(mapped, np.ndarray):
+        raise reject("source", expected, f"{str(path)!r}, an archive of several")
+    return _array_texts(mapped, repr(str(path)))
 
 
 @dataclass(frozen=True)
 class RawFile:
-    """Ids in a file without a header, little-endian.
+    """Ids in a file without a header, little-endian; called, it has the texts, mapped into memory.
 
     Args:
         edges: where each text begins among the ids, and their number; one text where not given.
@@ -294,8 +279,7 @@ class RawFile:
     dtype: str
     edges: tuple[int, ...] | None = None
 
-    def open(self) -> list[_Texts]:
-        """The texts, mapped into memory."""
+    def __call__(self) -> list[_Texts]:
         kind = np.dtype(self.dtype).newbyteorder("<")
         try:
             size = self.path.stat().st_size
@@ -313,40 +297,23 @@ class RawFile:
         return [_Texts(ids, np.array(edges, dtype=np.int64), repr(str(self.path)))]
 
 
-@dataclass(frozen=True)
-class _ArrowFile:
-    """A file of the package datasets (Arrow's stream format) or of Arrow's file format."""
-
-    path: Path
-    column: str
-
-    def open(self) -> list[_Texts]:
-        pyarrow = _pyarrow()
-        expected = "an Arrow file that can be read"
+def _arrow_texts(path: Path, column: str) -> list[_Texts]:
+    """The texts of a file of the package datasets (Arrow's stream format) or of Arrow's file format."""
+    pyarrow, expected = _pyarrow(), "an Arrow file that can be read"
+    try:
+        mapped = pyarrow.memory_map(str(path))
         try:
-            mapped = pyarrow.memory_map(str(self.path))
-            try:
-                table = pyarrow.ipc.open_stream(mapped).read_all()
-            except pyarrow.ArrowInvalid:
-                table = pyarrow.ipc.open_file(mapped).read_all()
-        except pyarrow.ArrowInvalid as problem:
-            got = f"{str(self.path)!r}, which is truncated or no such file"
-            raise reject("source", expected, got) from problem
-        except OSError as problem:
-            raise reject("source", expected, unusable(self.path, problem)) from problem
-        return _table_texts(table, self.column, repr(str(self.path)))
+            table = pyarrow.ipc.open_stream(mapped).read_all()
+        except pyarrow.ArrowInvalid:
+            table = pyarrow.ipc.open_file(mapped).read_all()
+    except pyarrow.ArrowInvalid as problem:
+        raise reject("source", expected, f"{str(path)!r}, which is truncated or no such file") from problem
+    except OSError as problem:
+        raise reject("source", expected, unusable(path, problem)) from problem
+    return _table_texts(table, column, repr(str(path)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Table:
-    table: Any
-    column: str
-
-    def open(self) -> list[_Texts]:
-        return _table_texts(self.table, self.column, "the table")
-
-
-def _table_texts(table: Any, column: str, name: str) -> list[_Texts]:
+def _table_texts(table: Any, column: str, name: str = "the table") -> list[_Texts]:
     """The texts of a table, one list of ids in each row, without a copy."""
     pyarrow = _pyarrow()
     expected = f"a table with lists of token ids in the column {column!r}"
@@ -383,12 +350,12 @@ def _as_sources(source: Any, dtype: str, column: str) -> Iterator[_Source]:
     elif isinstance(source, str | os.PathLike):
         yield from _path_sources(as_path(source, "source", _SOURCE), dtype, column)
     elif isinstance(source, np.ndarray):
-        yield _Array(source)
+        yield partial(_array_texts, source)
     elif hasattr(source, "column_names") and hasattr(source, "schema"):
-        yield _Table(source, column)
+        yield partial(_table_texts, source, column)
     elif isinstance(source, Sequence) and source:
         if all(isinstance(entry, int | np.integer) for entry in source):
-            yield _Array(np.asarray(source))
+            yield partial(_array_texts, np.asarray(source))
             return
         for entry in source:
             yield from _as_sources(entry, dtype, column)
@@ -401,12 +368,12 @@ def _path_sources(path: Path, dtype: str, column: str) -> list[_Source]:
         raise reject("source", _SOURCE, f"{str(path)!r}, which is not there")
     path = path.resolve()  # workers may be in another folder
     if path.is_dir():
-        return [_ArrowFile(file, column) for file in _dataset_files(path)]
+        return [partial(_arrow_texts, file, column) for file in _dataset_files(path)]
     suffix = path.suffix.lower()
     if suffix == ".npy":
-        return [_NpyFile(path)]
+        return [partial(_npy_texts, path)]
     if suffix == ".arrow":
-        return [_ArrowFile(path, column)]
+        return [partial(_arrow_texts, path, column)]
     if not isinstance(dtype, str) or dtype not in _RAW_DTYPES:
         raise reject("dtype", f"one of {', '.join(_RAW_DTYPES)}", repr(dtype))
     return [RawFile(path, dtype)]
