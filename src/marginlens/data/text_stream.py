@@ -21,7 +21,7 @@ from marginlens.data.plain_text import BLOCK_BYTES, incremental_decoder, text_bl
 from marginlens.data.token_stream import RawFile, TokenStream, without_end
 from marginlens.data.vocabulary import Characters, Unit, Vocabulary
 from marginlens.errors import reject, whole_number
-from marginlens.runtime.files import as_path, flush_folder, unusable, write_whole
+from marginlens.runtime.files import as_path, durable_file, unusable, write_whole
 from marginlens.runtime.progress import Progress
 from marginlens.typing import IntArray
 
@@ -278,21 +278,15 @@ def _renumbered(first: Path, place: Path, numbering: _Numbering) -> dict[str, An
     table = numbering.table()
     dtype = "uint16" if table.max() < 2**16 else "uint32"
     table, checksum = table.astype(dtype), 0
-    aside = place.with_name(f".{place.name}.partial")
     try:
-        with first.open("rb") as source, aside.open("wb") as file:
+        with first.open("rb") as source, durable_file(place) as file:
             while len(numbers := np.fromfile(source, "<u4", _BLOCK_TOKENS)):
                 block = table[numbers].astype(np.dtype(dtype).newbyteorder("<"))
                 checksum = zlib.crc32(block.data, checksum)
                 file.write(block.data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(place)
         first.unlink()
     except OSError as problem:
-        aside.unlink(missing_ok=True)
         raise reject("out", "a folder with room for the tokens of the texts", unusable(place, problem)) from problem
-    flush_folder(place.parent)
     return {"dtype": dtype, "checksum": checksum}
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.runtime.files import flush_folder, written_aside
+from marginlens.errors import reject
+from marginlens.runtime.files import durable_file, unusable
 
 _MAGIC = b"MLARRAYS"
 _HEAD = struct.Struct("<8sQI")  # magic, bytes of the description, checksum of the description
@@ -54,15 +55,15 @@ def write_arrays(place: Path, facts: Mapping[str, Any], arrays: Mapping[str, npt
         offset += _padded(array.nbytes)
     description = {"facts": dict(facts), "arrays": listed, "bytes": offset, "checksum": _checksum(parts)}
     text = json.dumps(description).encode()
-    with written_aside(place, argument) as aside, aside.open("wb") as file:
-        file.write(_HEAD.pack(_MAGIC, len(text), zlib.crc32(text)))
-        file.write(text.ljust(_padded(_HEAD.size + len(text)) - _HEAD.size))
-        for array in parts.values():
-            file.write(array.data.cast("B") if array.size else b"")
-            file.write(bytes(_padded(array.nbytes) - array.nbytes))
-        file.flush()
-        os.fsync(file.fileno())
-    flush_folder(place.parent)
+    try:
+        with durable_file(place) as file:
+            file.write(_HEAD.pack(_MAGIC, len(text), zlib.crc32(text)))
+            file.write(text.ljust(_padded(_HEAD.size + len(text)) - _HEAD.size))
+            for array in parts.values():
+                file.write(array.data.cast("B") if array.size else b"")
+                file.write(bytes(_padded(array.nbytes) - array.nbytes))
+    except OSError as problem:
+        raise reject(argument, "a file that can be written", unusable(place, problem)) from problem
 
 
 def read_arrays(path: Path) -> ArrayFile:

@@ -7,11 +7,13 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from marginlens.errors import reject
+
+PARTIAL = ".partial"  # ends the name of a file that is being written, which begins with a dot
 
 
 def as_path(path: Any, argument: str, expected: str) -> Path:
@@ -68,9 +70,24 @@ def written_aside(place: Path, argument: str) -> Iterator[Path]:
         raise reject(argument, "a file that can be written", unusable(place, problem)) from problem
 
 
-def flush_folder(folder: Path) -> None:
-    """Let the names in a folder reach the disk; nothing where its file system has no such thing."""
-    handle = os.open(folder, os.O_RDONLY)
+@contextmanager
+def durable_file(place: Path) -> Iterator[IO[bytes]]:
+    """A file to write to, aside; it is brought to the disk, renamed to `place`, and so is its name: it survives whatever comes next.
+
+    Where the block or the disk fails, nothing is left of it. A process that is killed leaves a file `.NAME.partial`.
+    """
+    aside = place.with_name(f".{place.name}{PARTIAL}")
+    try:
+        with aside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(place)
+    except BaseException:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)  # gives back the space it took
+        raise
+    handle = os.open(place.parent, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as problem:

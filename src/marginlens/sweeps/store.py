@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marginlens.errors import InputError, reject
-from marginlens.runtime.files import as_path, flush_folder, json_by_line, resolved, unusable
+from marginlens.runtime.files import PARTIAL, as_path, durable_file, json_by_line, resolved, unusable
 from marginlens.runtime.locks import LOCK, is_locked, locked_folder
 from marginlens.runtime.versions import versions
 from marginlens.sweeps.chunk import DamagedChunk, decoded
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 PLAN, CHUNKS = "plan.json", "chunks"
-PARTIAL = ".partial"  # ends the name of a file that is being written
 _CHUNK_NAME = re.compile(r"(\d{6,})\.parquet")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -97,7 +96,8 @@ class Writer(Store):
     def write(self, index: int, content: bytes) -> None:
         """Write the file of a chunk aside, bring it to the disk, and rename it into its place."""
         try:
-            write_durably(self.place(index), content)
+            with durable_file(self.place(index)) as file:
+                file.write(content)
         except OSError as problem:
             raise self.refused(problem) from problem
 
@@ -131,7 +131,8 @@ def opened(folder: Any, plan: Plan) -> Iterator[Writer]:
                     raise reject("out", "a folder of this plan", f"that of another one: {what}")
             else:
                 content = {"hash": plan.hash, "plan": plan.to_dict(), "begun_with": versions()}
-                write_durably(place / PLAN, json_by_line(content))
+                with durable_file(place / PLAN) as file:
+                    file.write(json_by_line(content))
             (place / CHUNKS).mkdir(exist_ok=True)
         except OSError as problem:
             raise reject("out", "a folder that can be written", unusable(place, problem)) from problem
@@ -148,22 +149,6 @@ def _is_free(place: Path) -> bool:
     if names and not names & {PLAN, LOCK, CHUNKS}:
         raise reject("out", "a new or empty folder, or that of an earlier sweep", f"{str(place)!r} with other files")
     return True
-
-
-def write_durably(place: Path, content: bytes) -> None:
-    """Write a file aside, bring it to the disk, rename it, and bring the folder to the disk: it survives whatever comes next."""
-    aside = place.with_name(f".{place.name}{PARTIAL}")
-    try:
-        with open(aside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(place)
-    except BaseException:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)  # gives back the space it took
-        raise
-    flush_folder(place.parent)
 
 
 def _remove_leftovers(place: Path) -> None:
