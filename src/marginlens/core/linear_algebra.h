@@ -257,36 +257,28 @@ constexpr int GRAM_BLOCK = 4;  // rows and columns of a block whose sums fit int
 constexpr int GRAM_BLOCK = 2;
 #endif
 
-// Lower triangle of the Gram matrix of A[rows], n of its rows of d entries, from row `known` on, written into the leading block of G, whose
-// rows lie `stride` apart. Where `rows` is null, they are the first n.
-OUTLINED void gram(const double *A, int64_t d, const int64_t *rows, int64_t n, int64_t known, double *G, int64_t stride) {
+// out[r, s] = A[r] · B[s] of n rows of d entries each, from row `known` on, for s ≤ r or for all; the rows of `out` lie `stride` apart. Where
+// `rows` is not null, they are A[rows[r]] and B[rows[s]].
+OUTLINED void products_of_rows(
+    const double *A, const double *B, int64_t d, const int64_t *rows, int64_t n, int64_t known, bool lower_only, double *out, int64_t stride) {
     constexpr int size = GRAM_BLOCK;
     for (int64_t i = known; i < n; i += size)
-        for (int64_t j = 0; j < smaller(i + size, n); j += size) {  // up to the diagonal, and a little above it, where nothing is read
+        for (int64_t j = 0; j < (lower_only ? smaller(i + size, n) : n); j += size) {  // a little above the diagonal nothing is read
             const double *left[size], *right[size];
             double sums[size * size];
             for (int a = 0; a < size; a++) {
                 const int64_t p = smaller(i + a, n - 1), q = smaller(j + a, n - 1);
-                left[a] = A + (rows ? rows[p] : p) * d, right[a] = A + (rows ? rows[q] : q) * d;
+                left[a] = A + (rows ? rows[p] : p) * d, right[a] = B + (rows ? rows[q] : q) * d;
             }
             dot_all<size, size>(left, right, d, sums);
             for (int a = 0; a < size; a++)
-                for (int b = 0; b < size; b++) G[smaller(i + a, n - 1) * stride + smaller(j + b, n - 1)] = sums[size * a + b];
+                for (int b = 0; b < size; b++) out[smaller(i + a, n - 1) * stride + smaller(j + b, n - 1)] = sums[size * a + b];
         }
 }
 
-// sums[4 i + j] = a[i] · b[j] over n entries, as many at a time as fit into the registers.
-CORE void dot_16(const double *const *a, const double *const *b, int64_t n, double *sums) {
-#ifdef __AVX512F__
-    dot_all<4, 4>(a, b, n, sums);
-#else
-    for (int i = 0; i < 4; i += 2)
-        for (int j = 0; j < 4; j += 2) {
-            double four[4];
-            dot_all<2, 2>(a + i, b + j, n, four);
-            for (int k = 0; k < 4; k++) sums[4 * (i + k / 2) + j + k % 2] = four[k];
-        }
-#endif
+// The lower triangle of the Gram matrix of A[rows], from row `known` on.
+CORE void gram(const double *A, int64_t d, const int64_t *rows, int64_t n, int64_t known, double *G, int64_t stride) {
+    products_of_rows(A, A, d, rows, n, known, true, G, stride);
 }
 
 // Factor the leading n × n block, given by its lower triangle, in place as L Lᵀ; its rows lie `stride` apart.
@@ -329,4 +321,10 @@ static inline void solve_upper(const double *L, int64_t n, int64_t stride, doubl
         right[i] /= L[i * stride + i];
         for (int64_t j = 0; j < i; j++) right[j] -= L[i * stride + j] * right[i];
     }
+}
+
+// right becomes (L Lᵀ)⁻¹ right, n entries.
+static inline void solve_factored(const double *L, int64_t n, int64_t stride, double *right) {
+    solve_lower(L, n, stride, right);
+    solve_upper(L, n, stride, right);
 }

@@ -22,10 +22,7 @@ struct GramSet {
         in_set = room.take<bool>(size);
     }
 
-    void solve(int64_t k, double *right) const {
-        solve_lower(L, k, size, right);
-        solve_upper(L, k, size, right);
-    }
+    void solve(int64_t k, double *right) const { solve_factored(L, k, size, right); }
 
     // Factor the first k members.
     int64_t factor(int64_t k, double smallest) const {

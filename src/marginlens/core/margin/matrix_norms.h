@@ -83,18 +83,6 @@ static inline bool factor_with_ridge(double *H, int64_t n_all, int64_t n, double
     return false;
 }
 
-// out[r, s] = A[r] · B[s] of n rows of d entries each; with `lower_only`, for s ≤ r.
-OUTLINED void products_of_rows(const double *A, const double *B, int64_t n, int64_t d, bool lower_only, double *out) {
-    for (int64_t i = 0; i < n; i += 4)
-        for (int64_t j = 0; j < (lower_only ? smaller(i + 4, n) : n); j += 4) {
-            const double *a[4], *b[4];
-            double sums[16];
-            for (int64_t k = 0; k < 4; k++) a[k] = A + smaller(i + k, n - 1) * d, b[k] = B + smaller(j + k, n - 1) * d;
-            dot_16(a, b, d, sums);
-            for (int64_t k = 0; k < 16; k++) out[smaller(i + k / 4, n - 1) * n + smaller(j + k % 4, n - 1)] = sums[k];
-        }
-}
-
 // A point of the method, its step, and room. Blocks lie one above the other, (n_blocks size, stride), filled up with zeros to whole lanes.
 struct InteriorPoint {
     const Cone &cone;
@@ -258,7 +246,7 @@ struct InteriorPoint {
         const double *X, int64_t n_1, const double *corner_of, const double *Y_rows, int64_t n_2, bool lower_only, double *out) {
         for (int64_t i = 0; i < n_1; i++) copy(corner_of + i * stride, n_2, part + i * n_2);
         for (int64_t r = 0; r < cone.n_rows; r++) vecmat(X + r * n_1, part, nullptr, n_1, n_2, images + r * n_2);
-        products_of_rows(images, Y_rows, cone.n_rows, n_2, lower_only, out);
+        products_of_rows(images, Y_rows, n_2, nullptr, cone.n_rows, 0, lower_only, out, cone.n_rows);
     }
 
     // The factored equations of the nuclear norm in the multipliers, A K Aᵀ/2 + D⁻¹.
@@ -289,16 +277,13 @@ struct InteriorPoint {
             for (int64_t i = 0; i < n; i++)
                 for (int64_t j = 0; j < i; j++) kronecker[j * n + i] = kronecker[i * n + j];
             for (int64_t r = 0; r < n_rows; r++) matvec(kronecker, n, n, cone.rows + r * n, images + r * n);
-            products_of_rows(images, cone.rows, n_rows, n, true, system);
+            products_of_rows(images, cone.rows, n, nullptr, n_rows, 0, true, system, n_rows);
         }
         for (int64_t r = 0; r < n_rows; r++) system[r * n_rows + r] += 1.0 / weight[r];
         return factor_with_ridge(system, n_rows, n_rows, spare);
     }
 
-    void solve_equations(double *right) const {
-        solve_lower(system, n_system, n_system, right);
-        solve_upper(system, n_system, n_system, right);
-    }
+    void solve_equations(double *right) const { solve_factored(system, n_system, n_system, right); }
 
     // S_step = target - S - (S Y_step Y⁻¹ + Y⁻¹ Y_step S)/2.
     void finish_S_step() {

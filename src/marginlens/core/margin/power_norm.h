@@ -120,10 +120,6 @@ struct PowerNorm {
         }
         return false;
     }
-    void solve(int64_t k, double *right) const {
-        solve_lower(K, k, n, right);
-        solve_upper(K, k, n, right);
-    }
 
     // ‖g‖_q of g = Aᵀ trial, which is left in g, with the dual vector in point; and the dual objective, to be made small.
     double evaluate_dual(const double *trial, double q, double *value) const {
@@ -148,7 +144,7 @@ struct PowerNorm {
             step[i] = descent[i] = b[free[i]] - products[free[i]];
         }
         if (!factored(k, shift)) return -1;
-        solve(k, step);
+        solve_factored(K, k, n, step);
         return k;
     }
 
@@ -223,7 +219,7 @@ struct PowerNorm {
             const double complement = slack[r] * weights[r] - centre + correction[r];
             step[r] += goal[r] + slack[r] - products[r] - complement / weights[r];
         }
-        solve(n, step);
+        solve_factored(K, n, n, step);
         vecmat(step, A, nullptr, n, d, image);
         for (int64_t j = 0; j < d; j++) point_step[j] = inverse[j] * (image[j] - rest[j]);
         matvec(A, n, d, point_step, slack_step);
