@@ -28,16 +28,12 @@ DEVICE void load_pair(const double *from, double &first, double &second) {
 }
 #endif
 
-#define GRADIENT 0  // kinds of steps, forms of the state and places, for the preprocessor
-#define NORMALISED 1
-#define SIGN 2
-#define COORDINATE 3
-#define POWER 4
-#define GRAM 0
-#define KEYS 1
-#define REGISTERS 0
-#define SHARED 1
-#define GLOBAL 2
+enum StepKind { GRADIENT, NORMALISED, SIGN, COORDINATE, POWER };
+enum StateForm { GRAM, KEYS };
+enum MatrixPlace { REGISTERS, SHARED, GLOBAL };
+#ifndef KEYS_WIDTH
+#define KEYS_WIDTH 1  // which nothing reads
+#endif
 
 constexpr int ROWS = N_INPUTS * N_TOKENS;
 DEVICE constexpr int power_of_two_up_to(int x) { return x < 2 ? 1 : 2 * power_of_two_up_to(x / 2); }
@@ -53,17 +49,13 @@ constexpr int EVEN_ROWS = ROWS + ROWS % 2;
 constexpr int TILE = 8;  // coordinates of the keys that are centred at a time
 
 // Doubles of shared memory that a warp has: a vector over rows, a tile of keys, and what PLACE puts there.
-#if FORM == KEYS
-constexpr int WIDTH_SLOTS = (KEYS_WIDTH + LANES - 1) / LANES;
 constexpr int KEYS_STRIDE = KEYS_WIDTH | 1;
 constexpr int EVEN_WIDTH = KEYS_WIDTH + KEYS_WIDTH % 2;
-constexpr int STATE_STRIDE = KEYS_WIDTH + 1;
-constexpr int SHARED_MATRIX = EVEN_WIDTH + (PLACE == SHARED ? ROWS * KEYS_STRIDE + (ROWS * KEYS_STRIDE) % 2 : 0);
-#else
-constexpr int STATE_STRIDE = ROWS + 1;
-constexpr int SHARED_MATRIX = PLACE == SHARED ? ROWS * PLACES : 0;
-#endif
-constexpr int SHARED_DOUBLES = EVEN_ROWS + TILE * EVEN_ROWS + SHARED_MATRIX;
+constexpr int SHARED_KEYS = EVEN_WIDTH + (PLACE == SHARED ? ROWS * KEYS_STRIDE + (ROWS * KEYS_STRIDE) % 2 : 0);
+constexpr int SHARED_GRAM = PLACE == SHARED ? ROWS * PLACES : 0;
+constexpr int SHARED_DOUBLES = EVEN_ROWS + TILE * EVEN_ROWS + (FORM == GRAM ? SHARED_GRAM : SHARED_KEYS);
+constexpr int STATE_SLOTS = FORM == GRAM ? SLOTS : (KEYS_WIDTH + LANES - 1) / LANES;  // entries of the state that a lane has
+constexpr int STATE_STRIDE = (FORM == GRAM ? ROWS : KEYS_WIDTH) + 1;
 
 constexpr int EXTREME = 4;  // an ending: keys beyond EXTREME_KEY, which are left to the caller, but for plain steps
 constexpr double MODERATE_GAP = 200.0;  // of logits, up to which weights are formed as they are
@@ -87,11 +79,8 @@ DEVICE Tokens tokens_of(const double *scores, const int64_t *lengths) {
     UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) {
         const lanes<int> input = (lane - (lane & (GROUP - 1))) / GROUP + u * GROUPS;
         const lanes<bool> exists = input < N_INPUTS;
-#if RAGGED
-        tokens.length[u] = narrow(load_if(exists, lengths, input, 0LL));
-#else
-        tokens.length[u] = select(exists, N_TOKENS, 0);
-#endif
+        if constexpr (RAGGED) tokens.length[u] = narrow(load_if(exists, lengths, input, 0LL));
+        else tokens.length[u] = select(exists, N_TOKENS, 0);
         UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
             const int slot = u * TOKEN_SLOTS + v;
             const lanes<bool> real = exists && tokens.token[v] < N_TOKENS;
@@ -185,13 +174,27 @@ DEVICE double nearest_gap(const Tokens &tokens, const Pivots &pivots, const lane
     return warp_max(nearest);
 }
 
+DEVICE lanes<bool> is_row(const Tokens &tokens, int slot) {
+    return tokens.length[slot / TOKEN_SLOTS] > 0 && tokens.token[slot % TOKEN_SLOTS] < N_TOKENS;
+}
+
 DEVICE void spread(const Tokens &tokens, const lanes<double> *x, double *vector) {  // x by lanes into a vector over rows
     warp_sync();
-    UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
-        const lanes<bool> real = tokens.length[u] > 0 && tokens.token[v] < N_TOKENS;
-        store_if(real, vector, tokens.row[u * TOKEN_SLOTS + v], x[u * TOKEN_SLOTS + v]);
-    }
+    UNROLL for (int slot = 0; slot < SLOTS; ++slot) store_if(is_row(tokens, slot), vector, tokens.row[slot], x[slot]);
     warp_sync();
+}
+
+// Which entry of the state, coefficients over the rows or p, is number j of a lane, and whether it is one.
+DEVICE lanes<int> state_place(const Tokens &tokens, int j) {
+    if constexpr (FORM == GRAM) return tokens.row[j];
+    else return lane_number() + j * LANES;
+}
+DEVICE lanes<bool> is_state(const Tokens &tokens, int j) {
+    if constexpr (FORM == GRAM) return is_row(tokens, j);
+    else return lane_number() + j * LANES < KEYS_WIDTH;
+}
+DEVICE void store_state(const Tokens &tokens, const lanes<double> *x, double *to) {
+    UNROLL for (int j = 0; j < STATE_SLOTS; ++j) store_if(is_state(tokens, j), to, state_place(tokens, j), x[j]);
 }
 
 // The same weights relative to the largest, from logarithms, an input a lane; returns the logarithm of the largest. `memory` is room for
@@ -283,31 +286,25 @@ struct Problem {
     const double *rows;    // centred keys, ROWS × stride
     int stride, width;
     double *vector;        // over rows
-#if FORM == GRAM
-#if PLACE == REGISTERS
-    lanes<double> gram[EVEN_ROWS];  // the row of this lane's token
-#else
-    double *gram;          // ROWS × PLACES
-#endif
-#else
-    double *direction;     // over coordinates
-    const double *columns; // KEYS_WIDTH × PLACES, for PLACE GLOBAL
-#endif
+    lanes<double> gram_row[PLACE == REGISTERS ? EVEN_ROWS : 2];  // of this lane's token
+    double *gram;          // ROWS × PLACES, for other places
+    double *direction;     // over coordinates, for FORM KEYS
+    double *columns;       // KEYS_WIDTH × PLACES, for PLACE GLOBAL of the keys
 };
 
-#if FORM == GRAM
 // h = G x for the vector x that was spread.
 DEVICE void gram_product(const Problem &problem, lanes<double> *h) {
-#if PLACE == REGISTERS
-    lanes<double> sums[4] = {0.0, 0.0, 0.0, 0.0};
-    UNROLL for (int r = 0; r < EVEN_ROWS; r += 2) {
-        double first, second;
-        load_pair(problem.vector + r, first, second);
-        sums[r % 4] = fma(problem.gram[r], first, sums[r % 4]);
-        sums[r % 4 + 1] = fma(problem.gram[r + 1], second, sums[r % 4 + 1]);
+    if constexpr (PLACE == REGISTERS) {
+        lanes<double> sums[4] = {0.0, 0.0, 0.0, 0.0};
+        UNROLL for (int r = 0; r < EVEN_ROWS; r += 2) {
+            double first, second;
+            load_pair(problem.vector + r, first, second);
+            sums[r % 4] = fma(problem.gram_row[r], first, sums[r % 4]);
+            sums[r % 4 + 1] = fma(problem.gram_row[r + 1], second, sums[r % 4 + 1]);
+        }
+        h[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        return;
     }
-    h[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-#else
     const lanes<int> lane = lane_number();
     UNROLL for (int slot = 0; slot < SLOTS; ++slot) h[slot] = 0.0;
     for (int r = 0; r < ROWS; ++r) {
@@ -315,31 +312,36 @@ DEVICE void gram_product(const Problem &problem, lanes<double> *h) {
         const double *row = problem.gram + r * PLACES;
         UNROLL for (int slot = 0; slot < SLOTS; ++slot) h[slot] = fma(load(row + slot * LANES, lane), x, h[slot]);
     }
-#endif
 }
-#else
+
+// 1 / ‖Σ_r w_r k_r‖ for the weights w that were spread and h = G w, -1 where that is zero; 1 where it is not zero and not asked for.
+DEVICE double inverse_length(const Problem &problem, const lanes<double> *w, const lanes<double> *h) {
+    lanes<double> products = 0.0;
+    lanes<int> moduli = 0;
+    UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
+        const lanes<double> product = w[slot] * h[slot];
+        products = products + product;
+        moduli = max(moduli, high_word(product) & 0x7fffffff);
+    }
+    const double square = warp_sum(products), size_bound = ROWS * next_above(warp_max(moduli));
+    if (square > CANCELLED_SHARE * size_bound && 1e-280 < square && square < 1e280) return STEP == NORMALISED ? reciprocal_root(square) : 1.0;
+    if (STEP != NORMALISED && square > 0.0) return 1.0;
+    const double reach = combined_length(problem.vector, problem.rows, problem.stride, problem.width);  // the Gram matrix has cancelled
+    return reach == 0.0 ? -1.0 : 1.0 / reach;
+}
+
 // h = K s for the direction s that was stored.
 DEVICE void key_product(const Problem &problem, lanes<double> *h) {
-    const lanes<int> lane = lane_number();
     UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
-#if PLACE == GLOBAL
-        const double *column = problem.columns + slot * LANES;
+        const double *keys = PLACE == GLOBAL ? problem.columns + slot * LANES : problem.rows;
+        const lanes<int> at = PLACE == GLOBAL ? lane_number() : problem.tokens.row[slot] * KEYS_STRIDE;
+        constexpr int64_t next = PLACE == GLOBAL ? PLACES : 1;
         lanes<double> even = 0.0, odd = 0.0;
         for (int k = 0; k + 1 < KEYS_WIDTH; k += 2) {
-            even = fma(load(column + (int64_t)k * PLACES, lane), problem.direction[k], even);
-            odd = fma(load(column + (int64_t)(k + 1) * PLACES, lane), problem.direction[k + 1], odd);
+            even = fma(load(keys + k * next, at), problem.direction[k], even);
+            odd = fma(load(keys + (k + 1) * next, at), problem.direction[k + 1], odd);
         }
-        if (KEYS_WIDTH % 2)
-            even = fma(load(column + (int64_t)(KEYS_WIDTH - 1) * PLACES, lane), problem.direction[KEYS_WIDTH - 1], even);
-#else
-        const lanes<int> at = problem.tokens.row[slot] * KEYS_STRIDE;
-        lanes<double> even = 0.0, odd = 0.0;
-        for (int k = 0; k + 1 < KEYS_WIDTH; k += 2) {
-            even = fma(load(problem.rows + k, at), problem.direction[k], even);
-            odd = fma(load(problem.rows + k + 1, at), problem.direction[k + 1], odd);
-        }
-        if (KEYS_WIDTH % 2) even = fma(load(problem.rows + KEYS_WIDTH - 1, at), problem.direction[KEYS_WIDTH - 1], even);
-#endif
+        if (KEYS_WIDTH % 2) even = fma(load(keys + (KEYS_WIDTH - 1) * next, at), problem.direction[KEYS_WIDTH - 1], even);
         h[slot] = even + odd;
     }
 }
@@ -349,72 +351,66 @@ DEVICE void key_product(const Problem &problem, lanes<double> *h) {
 DEVICE double steepest(const Problem &problem, double power, lanes<double> *s) {
     const lanes<int> lane = lane_number();
     lanes<double> squares = 0.0, largest = 0.0;
-    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) {
+    UNROLL for (int j = 0; j < STATE_SLOTS; ++j) {
         const lanes<int> k = lane + j * LANES;
         s[j] = combination(problem.vector, problem.rows, problem.stride, k, k < KEYS_WIDTH);
         squares = fma(s[j], s[j], squares);
         largest = fmax(largest, fabs(s[j]));
     }
     double size;
-#if STEP == GRADIENT || STEP == NORMALISED
-    const double square = warp_sum(squares);
-    if (1e-280 < square && square < 1e280) {
-        size = sqrt(square);
+    if constexpr (STEP == GRADIENT || STEP == NORMALISED) {
+        const double square = warp_sum(squares);
+        const bool is_in_range = 1e-280 < square && square < 1e280;
+        size = is_in_range ? sqrt(square) : combined_length(problem.vector, problem.rows, problem.stride, KEYS_WIDTH);
     } else {
-        size = combined_length(problem.vector, problem.rows, problem.stride, KEYS_WIDTH);
+        size = warp_max(largest);
     }
-#else
-    size = warp_max(largest);
-#if STEP == SIGN
-    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) s[j] = select(s[j] > 0.0, 1.0, select(s[j] < 0.0, lanes<double>(-1.0), 0.0));
-#elif STEP == COORDINATE
-    lanes<int> first = KEYS_WIDTH;  // the first of those that are as large as the largest, whichever way sums were rounded
-    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) {
-        const lanes<int> k = lane + j * LANES;
-        first = select(k < KEYS_WIDTH && fabs(s[j]) >= (1.0 - TIE_RTOL) * size, min(first, k), first);
-    }
-    const int chosen = -warp_max(-first);
-    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j)
-        s[j] = select(lane + j * LANES == chosen && size > 0.0, select(s[j] > 0.0, 1.0, lanes<double>(-1.0)), 0.0);
-#elif STEP == POWER
-    if (size > 0.0) {
-        const double exponent = 1.0 / (power - 1.0);
-        lanes<double> total = 0.0;
-        UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) {
-            const lanes<double> share = fabs(s[j]) / size;
-            const lanes<double> entry = exponent == 1.0 ? share : exponent == 0.5 ? sqrt(share) : pow(share, exponent);
-            total = fma(share, entry, total);
-            s[j] = select(s[j] > 0.0, entry, -entry);
+    if constexpr (STEP == SIGN) {
+        UNROLL for (int j = 0; j < STATE_SLOTS; ++j) s[j] = select(s[j] > 0.0, 1.0, select(s[j] < 0.0, lanes<double>(-1.0), 0.0));
+    } else if constexpr (STEP == COORDINATE) {
+        lanes<int> first = KEYS_WIDTH;  // the first of those that are as large as the largest, whichever way sums were rounded
+        UNROLL for (int j = 0; j < STATE_SLOTS; ++j) {
+            const lanes<int> k = lane + j * LANES;
+            first = select(k < KEYS_WIDTH && fabs(s[j]) >= (1.0 - TIE_RTOL) * size, min(first, k), first);
         }
-        const double sum = warp_sum(total);
-        const double length = exponent == 1.0 ? sqrt(sum) : pow(sum, 1.0 / power);
-        UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) s[j] = s[j] / length;
+        const int chosen = -warp_max(-first);
+        UNROLL for (int j = 0; j < STATE_SLOTS; ++j)
+            s[j] = select(lane + j * LANES == chosen && size > 0.0, select(s[j] > 0.0, 1.0, lanes<double>(-1.0)), 0.0);
+    } else if constexpr (STEP == POWER) {
+        if (size > 0.0) {
+            const double exponent = 1.0 / (power - 1.0);
+            lanes<double> total = 0.0;
+            UNROLL for (int j = 0; j < STATE_SLOTS; ++j) {
+                const lanes<double> share = fabs(s[j]) / size;
+                const lanes<double> entry = exponent == 1.0 ? share : exponent == 0.5 ? sqrt(share) : pow(share, exponent);
+                total = fma(share, entry, total);
+                s[j] = select(s[j] > 0.0, entry, -entry);
+            }
+            const double sum = warp_sum(total);
+            const double length = exponent == 1.0 ? sqrt(sum) : pow(sum, 1.0 / power);
+            UNROLL for (int j = 0; j < STATE_SLOTS; ++j) s[j] = s[j] / length;
+        }
     }
-#endif
-#endif
     warp_sync();
-    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j)
-        store_if(lane + j * LANES < KEYS_WIDTH, problem.direction, lane + j * LANES, s[j]);
+    store_state(problem.tokens, s, problem.direction);
     warp_sync();
     return size;
 }
-#endif
 
 // ---- the kernel
 
-// Centred keys into `rows` (and `columns`), the Gram matrix, and the logits of the start; returns the largest modulus of a centred key.
+// Centred keys into `rows` (and by columns), the Gram matrix, and the logits of the start; returns the largest modulus of a centred key.
 DEVICE double prepare(
-    Problem &problem, const double *keys, const int64_t *lengths, const double *start, double *tile, double *rows, double *columns,
+    Problem &problem, const double *keys, const int64_t *lengths, const double *start, double *tile, double *rows,
     lanes<double> *first) {
     const lanes<int> lane = lane_number();
     const int width = problem.width;
     UNROLL for (int slot = 0; slot < SLOTS; ++slot) first[slot] = 0.0;
-#if FORM == GRAM && PLACE == REGISTERS
-    UNROLL for (int r = 0; r < EVEN_ROWS; ++r) problem.gram[r] = 0.0;
-#elif FORM == GRAM
-    for (int r = 0; r < ROWS; ++r)
-        UNROLL for (int slot = 0; slot < SLOTS; ++slot) store(problem.gram + r * PLACES + slot * LANES, lane, 0.0);
-#endif
+    if constexpr (PLACE == REGISTERS) {
+        UNROLL for (int r = 0; r < EVEN_ROWS; ++r) problem.gram_row[r] = 0.0;
+    } else if constexpr (FORM == GRAM) {
+        for (int k = 0; k < ROWS * PLACES; k += LANES) store(problem.gram + k, lane, 0.0);
+    }
     lanes<double> largest = 0.0;
     ROLLED for (int begin = 0; begin < width; begin += TILE) {
         warp_sync();
@@ -433,9 +429,7 @@ DEVICE double prepare(
             const lanes<int> input = select(inside, at / TILE, 0), k = at % TILE;
             const lanes<int> place = k * EVEN_ROWS + input * N_TOKENS;
             lanes<int> length = N_TOKENS;
-#if RAGGED
-            length = narrow(load(lengths, input));
-#endif
+            if constexpr (RAGGED) length = narrow(load(lengths, input));
             lanes<double> mean = 0.0;
             ROLLED for (int t = 0; t < N_TOKENS; ++t) mean = mean + select(t < length, load_if(inside, tile, place + t, 0.0), 0.0);
             mean = mean / real(length);
@@ -459,20 +453,19 @@ DEVICE double prepare(
             UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
                 const lanes<double> x = load(column, problem.tokens.row[slot]);
                 first[slot] = fma(x, point, first[slot]);
-#if FORM == GRAM && PLACE == REGISTERS
-                UNROLL for (int r = 0; r < EVEN_ROWS; r += 2) {
-                    double one_entry, next_entry;
-                    load_pair(column + r, one_entry, next_entry);
-                    problem.gram[r] = fma(x, one_entry, problem.gram[r]);
-                    problem.gram[r + 1] = fma(x, next_entry, problem.gram[r + 1]);
+                if constexpr (PLACE == REGISTERS) {
+                    UNROLL for (int r = 0; r < EVEN_ROWS; r += 2) {
+                        double one_entry, next_entry;
+                        load_pair(column + r, one_entry, next_entry);
+                        problem.gram_row[r] = fma(x, one_entry, problem.gram_row[r]);
+                        problem.gram_row[r + 1] = fma(x, next_entry, problem.gram_row[r + 1]);
+                    }
                 }
-#elif FORM == KEYS && PLACE == GLOBAL
-                store(columns + (int64_t)(begin + k) * PLACES + slot * LANES, lane, x);
-#endif
+                if constexpr (FORM == KEYS && PLACE == GLOBAL)
+                    store(problem.columns + (int64_t)(begin + k) * PLACES + slot * LANES, lane, x);
             }
         }
-#if FORM == GRAM && PLACE != REGISTERS
-        UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
+        UNROLL for (int slot = 0; FORM == GRAM && PLACE != REGISTERS && slot < SLOTS; ++slot) {
             lanes<double> x[TILE];
             UNROLL for (int k = 0; k < TILE; ++k) x[k] = load(tile + k * EVEN_ROWS, problem.tokens.row[slot]);
             for (int r = 0; r < ROWS; ++r) {
@@ -481,26 +474,22 @@ DEVICE double prepare(
                 store(problem.gram + r * PLACES + slot * LANES, lane, sum);
             }
         }
-#endif
     }
     warp_sync();
     return warp_max(largest);
 }
 
-// p of a state into `out`; the state has been spread for FORM GRAM.
+// p of a state into `out`.
 DEVICE void write_point(const Problem &problem, const lanes<double> *state, const double *start, double *out) {
-    const lanes<int> lane = lane_number();
-#if FORM == GRAM
+    if constexpr (FORM == KEYS) return store_state(problem.tokens, state, out);
+    spread(problem.tokens, state, problem.vector);
     ROLLED for (int begin = 0; begin < problem.width; begin += LANES) {
-        const lanes<int> k = lane + begin;
+        const lanes<int> k = lane_number() + begin;
         const lanes<bool> inside = k < problem.width;
         lanes<double> x = combination(problem.vector, problem.rows, problem.stride, k, inside);
         if (start != nullptr) x = x + load_if(inside, start, k, 0.0);
         store_if(inside, out, k, x);
     }
-#else
-    UNROLL for (int j = 0; j < WIDTH_SLOTS; ++j) store_if(lane + j * LANES < KEYS_WIDTH, out, lane + j * LANES, state[j]);
-#endif
 }
 
 // The selected tokens at logits `a`, and the mean of their attention over the inputs.
@@ -526,12 +515,6 @@ DEVICE void write_selection(const Tokens &tokens, const lanes<double> *a, int64_
     if (attention != nullptr) store_one(attention, mean);
 }
 
-#if FORM == GRAM
-constexpr int STATE_SLOTS = SLOTS;
-#else
-constexpr int STATE_SLOTS = WIDTH_SLOTS;
-#endif
-
 // Steps ends[b][1] … stop - 1 of every problem b.
 //
 // keys (n_data, ROWS, width), scores (n_data, ROWS) and lengths (n_data, N_INPUTS) of problem b are those at b % n_data; start is
@@ -550,7 +533,6 @@ KERNEL descend_problems(
     double *tile = memory + EVEN_ROWS;
     double *matrix = tile + TILE * EVEN_ROWS;
     double *global_memory = scratch + warp_of_grid() * scratch_doubles;
-    const lanes<int> lane = lane_number();
     for (int64_t b = warp_of_grid(); b < n_problems; b += warps_of_grid()) {
         const int64_t data = b % n_data;
         const double *from = start == nullptr ? nullptr : start + b * width;
@@ -562,25 +544,15 @@ KERNEL descend_problems(
         problem.width = (int)width;
         warp_sync();
         if (ROWS % 2) store_one(memory + ROWS, 0.0);
-        double *rows = global_memory, *columns = nullptr;
-        problem.stride = (int)width;
-#if FORM == GRAM && PLACE == SHARED
-        problem.gram = matrix;
-#elif FORM == GRAM && PLACE == GLOBAL
-        problem.gram = global_memory + (int64_t)ROWS * width;
-#elif FORM == KEYS
         problem.direction = matrix;
-#if PLACE == SHARED
-        rows = matrix + EVEN_WIDTH;
-        problem.stride = KEYS_STRIDE;
-#else
-        columns = global_memory + (int64_t)ROWS * width;
-        problem.columns = columns;
-#endif
-#endif
+        problem.columns = global_memory + (int64_t)ROWS * width;
+        problem.gram = PLACE == SHARED ? matrix : problem.columns;
+        constexpr bool keys_are_shared = FORM == KEYS && PLACE == SHARED;
+        double *rows = keys_are_shared ? matrix + EVEN_WIDTH : global_memory;
+        problem.stride = keys_are_shared ? KEYS_STRIDE : (int)width;
         problem.rows = rows;
         lanes<double> first[SLOTS], a[SLOTS], w[SLOTS], h[SLOTS], state[STATE_SLOTS], direction[STATE_SLOTS];
-        const double largest = prepare(problem, keys + data * ROWS * width, length, from, tile, rows, columns, first);
+        const double largest = prepare(problem, keys + data * ROWS * width, length, from, tile, rows, first);
         int status = (int)ends[2 * b];
         int taken = (int)ends[2 * b + 1];
         if (taken == 0) {
@@ -595,19 +567,12 @@ KERNEL descend_problems(
             if (STEP != GRADIENT && largest > 0.0 && !moderate) status = EXTREME;
             UNROLL for (int j = 0; j < STATE_SLOTS; ++j) {
                 state[j] = 0.0;
-#if FORM == KEYS
-                if (from != nullptr) state[j] = load_if(lane + j * LANES < KEYS_WIDTH, from, lane + j * LANES, 0.0);
-#endif
+                if (FORM == KEYS && from != nullptr) state[j] = load_if(is_state(tokens, j), from, state_place(tokens, j), 0.0);
             }
         } else {
             UNROLL for (int slot = 0; slot < SLOTS; ++slot) a[slot] = load(logits + b * ROWS, tokens.row[slot]);
-            UNROLL for (int j = 0; j < STATE_SLOTS; ++j) {
-#if FORM == GRAM
-                state[j] = load(states + b * STATE_STRIDE, tokens.row[j]);
-#else
-                state[j] = load_if(lane + j * LANES < KEYS_WIDTH, states + b * STATE_STRIDE, lane + j * LANES, 0.0);
-#endif
-            }
+            UNROLL for (int j = 0; j < STATE_SLOTS; ++j)
+                state[j] = load_if(is_state(tokens, j), states + b * STATE_STRIDE, state_place(tokens, j), 0.0);
         }
         int saved = 0;
         ROLLED while (saved < n_saved && save[saved] < taken) ++saved;
@@ -619,66 +584,41 @@ KERNEL descend_problems(
             by.scale = exp(-by.shift);
         }
         while (status == RAN_ALL && taken < stop) {
-            while (saved < n_saved && save[saved] == taken) {
-#if FORM == GRAM
-                spread(tokens, state, problem.vector);
-#endif
+            for (; saved < n_saved && save[saved] == taken; ++saved)
                 write_point(problem, state, from, out + (b * n_saved + saved) * width);
-                ++saved;
-            }
             const double log_scale = pair_weights(tokens, a, tile, pivots, by, w);
             const double eta = sizes == nullptr ? size : sizes[taken - begin];
             spread(tokens, w, problem.vector);
-            double move;
-#if FORM == GRAM
-            gram_product(problem, h);
-            lanes<double> products = 0.0;
-            lanes<int> moduli = 0;
-            UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
-                const lanes<double> product = w[slot] * h[slot];
-                direction[slot] = w[slot];
-                products = products + product;
-                moduli = max(moduli, high_word(product) & 0x7fffffff);
+            double move = STEP == GRADIENT ? eta * exp(log_scale) / N_INPUTS : eta;
+            bool is_zero;
+            if constexpr (FORM == GRAM) {
+                gram_product(problem, h);
+                UNROLL for (int slot = 0; slot < SLOTS; ++slot) direction[slot] = w[slot];
+                const double inverse = inverse_length(problem, w, h);
+                if (STEP == NORMALISED) move = eta * inverse;
+                is_zero = inverse < 0.0;
+            } else {
+                const double reach = steepest(problem, power, direction);
+                key_product(problem, h);
+                if (STEP == NORMALISED) move = eta / reach;
+                is_zero = reach == 0.0;
             }
-            const double square = warp_sum(products), size_bound = ROWS * next_above(warp_max(moduli));
-            double inverse = 1.0;
-            if (square > CANCELLED_SHARE * size_bound && 1e-280 < square && square < 1e280) {
-                inverse = reciprocal_root(square);
-            } else if (STEP == NORMALISED || !(square > 0.0)) {  // the Gram matrix has cancelled
-                const double reach = combined_length(problem.vector, problem.rows, problem.stride, problem.width);
-                if (reach == 0.0) {
-                    status = STATIONARY;
-                    break;
-                }
-                inverse = 1.0 / reach;
-            }
-            move = STEP == NORMALISED ? eta * inverse : eta * exp(log_scale) / N_INPUTS;
-#else
-            const double reach = steepest(problem, power, direction);
-            if (reach == 0.0) {
+            if (is_zero) {
                 status = STATIONARY;
                 break;
             }
-            key_product(problem, h);
-            move = STEP == NORMALISED ? eta / reach : (STEP == GRADIENT ? eta * exp(log_scale) / N_INPUTS : eta);
-#endif
             lanes<bool> finite = true;
             UNROLL for (int j = 0; j < STATE_SLOTS; ++j) {
                 direction[j] = fma(-move, direction[j], state[j]);  // the next state
                 finite = finite && is_finite(direction[j]);
             }
             if ((taken + 1) % RESYNC == 0) {
-#if FORM == GRAM
-                spread(tokens, direction, problem.vector);
-                gram_product(problem, h);
-                UNROLL for (int slot = 0; slot < SLOTS; ++slot) h[slot] = h[slot] + first[slot];
-#else
                 warp_sync();
-                UNROLL for (int j = 0; j < STATE_SLOTS; ++j)
-                    store_if(lane + j * LANES < KEYS_WIDTH, problem.direction, lane + j * LANES, direction[j]);
+                store_state(tokens, direction, FORM == GRAM ? problem.vector : problem.direction);
                 warp_sync();
-                key_product(problem, h);
-#endif
+                if constexpr (FORM == GRAM) gram_product(problem, h);
+                else key_product(problem, h);
+                UNROLL for (int slot = 0; FORM == GRAM && slot < SLOTS; ++slot) h[slot] = h[slot] + first[slot];
             } else {
                 UNROLL for (int slot = 0; slot < SLOTS; ++slot) h[slot] = fma(-move, h[slot], a[slot]);
             }
@@ -692,9 +632,6 @@ KERNEL descend_problems(
             ++taken;
         }
         if (status != RAN_ALL || taken == end) {
-#if FORM == GRAM
-            spread(tokens, state, problem.vector);
-#endif
             for (; saved < n_saved; ++saved) write_point(problem, state, from, out + (b * n_saved + saved) * width);
             write_selection(
                 tokens, a, selected == nullptr ? nullptr : selected + b * N_INPUTS, attention == nullptr ? nullptr : attention + b);
@@ -703,18 +640,8 @@ KERNEL descend_problems(
         store_one(ends + 2 * b + 1, (int64_t)taken);
         if (states != nullptr) {
             store_one(states + b * STATE_STRIDE + STATE_STRIDE - 1, by.shift);
-            UNROLL for (int u = 0; u < INPUT_SLOTS; ++u) UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
-                const int slot = u * TOKEN_SLOTS + v;
-                const lanes<bool> exists = tokens.length[u] > 0 && tokens.token[v] < N_TOKENS;
-                store_if(exists, logits + b * ROWS, tokens.row[slot], a[slot]);
-#if FORM == GRAM
-                store_if(exists, states + b * STATE_STRIDE, tokens.row[slot], state[slot]);
-#endif
-            }
-#if FORM == KEYS
-            UNROLL for (int j = 0; j < STATE_SLOTS; ++j)
-                store_if(lane + j * LANES < KEYS_WIDTH, states + b * STATE_STRIDE, lane + j * LANES, state[j]);
-#endif
+            UNROLL for (int slot = 0; slot < SLOTS; ++slot) store_if(is_row(tokens, slot), logits + b * ROWS, tokens.row[slot], a[slot]);
+            store_state(tokens, state, states + b * STATE_STRIDE);
         }
     }
 }
