@@ -5,6 +5,7 @@ import json
 import pkgutil
 import re
 import sys
+from dataclasses import FrozenInstanceError, fields, is_dataclass
 from functools import cache
 from html.parser import HTMLParser
 
@@ -81,10 +82,13 @@ def test_every_class_that_shows_itself_is_among_the_samples():
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_repr_is_one_line_and_a_dict_is_plain(name):
+def test_a_result_is_frozen_its_repr_is_one_line_and_its_dict_is_plain(name):
     result = SAMPLES[name]
     assert "\n" not in repr(result)
     assert len(repr(result)) <= 260
+    if is_dataclass(result):
+        with pytest.raises(FrozenInstanceError):
+            setattr(result, fields(result)[0].name, None)
     if hasattr(result, "to_dict"):
         described = json.loads(json.dumps(result.to_dict(), allow_nan=False))
         if isinstance(status := getattr(result, "status", None), ml.Status):
