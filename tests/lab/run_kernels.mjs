@@ -10,16 +10,16 @@ const load = (name) => import(new URL(`${name}.js`, folder));
 const { callCore } = await load("core");
 const { Descent, loopOf, measurePoint } = await load("descent");
 const { bracketOf, certificateResidual, kktResidual } = await load("margin");
-const { readProblem, problemToJson } = await load("problem");
+const { readProblem } = await load("problem");
 const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
 const { normOfOptimizer, planeNormSvm } = await load("norms");
 const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
 const { basinCone, predict } = await load("theorems");
-const { bestSelections, predictJoint } = await load("joint");
+const { jointLimits } = await load("joint");
 const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, samplesBehind, sequences, textWindows } = await load("graphs");
 const { columnOf, continueSequence, entryShares, explainNext, laterTerms, makeAutomaton, nextProbabilities, pairHeights } = await load("automaton");
 const { correlation } = await load("linalg");
-const { layerLoss, layerProbabilities, nextTokenLoop, reduceSequences, totalVariation } = await load("nexttoken");
+const { layerLoss, layerProbabilities, nextTokenLoop, totalVariation } = await load("nexttoken");
 
 const calls = {
   /** Points after some steps, taken in uneven pieces and looked up again from the end. */
@@ -43,12 +43,9 @@ const calls = {
   },
   predict({ problem, maxProblems }) {
     const found = predict(readProblem(problem), maxProblems);
-    return { ...found, cone: null, candidates: found.candidates.map((one) => ({ ...one, optimality: null })) };
+    return { ...found, candidates: found.candidates.map((one) => ({ ...one, optimality: null })) };
   },
-  joint({ problem, maxProblems }) {
-    const read = readProblem(problem);
-    return predictJoint(read, bestSelections(read, maxProblems));
-  },
+  joint: ({ problem }) => jointLimits(readProblem(problem)),
   cone: ({ problem, selected }) => basinCone(readProblem(problem), selected),
   /** Labels of all pixels in the order of the picture, the start of each, and the pixels of the first piece of work. */
   basins({ problem, ...settings }) {
@@ -93,12 +90,12 @@ const calls = {
   /** W on the pairs that occur after some steps, how far it is from the automaton, and what it says of some sequences at the end. */
   nexttoken({ samples, labels, nVocabulary, steps, normalized, size, asked = [], start = null }) {
     const data = sequences(samples, labels, nVocabulary);
-    const reduced = reduceSequences(data);
+    const automaton = makeAutomaton(data);
+    const { reduced } = automaton;
     const run = new Descent(nextTokenLoop(reduced, { normalized, size, start }));
     run.advance(steps[steps.length - 1]);
-    const automaton = makeAutomaton(data);
-    const shares = entryShares(automaton, reduced);
-    const heights = pairHeights(automaton, reduced);
+    const shares = entryShares(automaton);
+    const heights = pairHeights(automaton);
     return {
       pairs: reduced.pairs,
       status: run.status,
@@ -114,7 +111,6 @@ const calls = {
     for (const [key, value] of Object.entries(given)) if (Array.isArray(value)) given[key] = Float64Array.from(value, (entry) => (typeof entry === "string" ? Number(entry.replace("inf", "Infinity")) : entry));
     return { result: callCore(name, given), ...given };
   },
-  problem: ({ problem }) => problemToJson(readProblem(problem)),
   refusal({ problem }) {
     try {
       readProblem(problem);

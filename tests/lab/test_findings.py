@@ -198,12 +198,11 @@ JOINT: list[dict[str, Any]] = [  # head and attention trained together
     {"tokens": [[[0, 0], [-1, -1]], [[0, 0], [0, 0]], [[-1, -2], [-1, -1]]], "labels": [1, -1, 1]},  # no head
     {"tokens": [[[1, 0]], [[-1, 0]]], "labels": [1, -1]},  # single tokens
 ]
-BY_ROUNDING = {  # ways that only rounding brings about, or that no start of the page has
+BY_ROUNDING = {  # ways that only rounding brings about
     ("separable optimum", "INACCURATE", False),
     ("separable sets", "INACCURATE", False),
     ("separable sets", "TRIVIAL", False),
     ("A Assumption D", "rounding", False),
-    ("start in a cone", "none", False),
     ("separable tokens", "INACCURATE", False),
     ("selected in the limit", "INACCURATE", False),
 }

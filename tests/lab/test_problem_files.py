@@ -1,13 +1,10 @@
-"""The JSON form of a problem: read back as written, and every fault refused in one sentence."""
+"""The JSON form of a problem: every fault is refused in one sentence."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-import marginlens as ml
-from lab_kernels import as_json, ask, needs_node
+from lab_kernels import ask, needs_node
 
 pytestmark = needs_node
 
@@ -25,14 +22,14 @@ FAULTS = {
     "letters": ({**GOOD, "tokens": [[[1, "x"]]]}, 'must be a number; got "x"'),
     "no number": ({**GOOD, "tokens": [[[1, None]]]}, "must be a number; got null"),
     "a huge number": ({**GOOD, "tokens": [[[1, 1e9]]]}, "must lie between"),
-    "wide vectors": ({**GOOD, "tokens": [[[0] * 9]]}, "at most 8 numbers; got 9"),
+    "wide vectors": ({**GOOD, "tokens": [[[0] * 9]]}, "each token must have two numbers; token 0 of input 0 has 9"),
     "labels missing": ({**GOOD, "labels": [1]}, "one label for each of 2 inputs"),
     "a label of zero": ({**GOOD, "labels": [1, 0]}, "Each label must be 1 or -1; got 0"),
     "a short head": ({**GOOD, "head": [1]}, "head must be a list of 2 numbers; got 1 entries"),
     "head and scores": ({**GOOD, "scores": [[1, 2], [3]]}, "got both"),
     "neither head nor scores": ({"tokens": [[[1, 0]]]}, "a head or scores; got neither"),
     "scores of the wrong length": ({"keys": GOOD["tokens"], "scores": [[1], [3]]}, "Input 0 must have 2 scores"),
-    "keys that do not match": ({**GOOD, "keys": [[[1]], [[2]]]}, "one key for each token"),
+    "keys that do not match": ({**GOOD, "keys": [[[1, 0]], [[2, 0]]]}, "one key for each token"),
     "keys alone": ({"keys": GOOD["tokens"], "head": [1, 1]}, "need scores"),
     "an unknown optimizer": ({**GOOD, "optimizer": {"name": "SGD"}}, "named one of GradientDescent"),
     "an unknown setting": ({**GOOD, "optimizer": {"name": "Adam", "rho": 1}}, "Adam has no setting"),
@@ -54,22 +51,3 @@ def test_faults_are_refused_in_one_sentence() -> None:
         assert expected in answer, (name, answer)
         assert answer.endswith(".")
         assert "\n" not in answer
-
-
-def test_problems_are_read_back_as_written() -> None:
-    data, head = ml.data.figure_1c()
-    forms = [
-        as_json(data, head, start=[1.0, 2.0], steps=7),
-        {**GOOD, "keys": [[[1, 0, 2], [0, 1, 3]], [[2, 1, 1]]], "optimizer": {"name": "Adam", "size": 0.2}},
-        {"tokens": GOOD["tokens"], "labels": [1, -1], "train": "both", "start_head": [1, 2]},
-    ]
-    once = ask([{"call": "problem", "problem": form} for form in forms])
-    assert ask([{"call": "problem", "problem": form} for form in once]) == once
-    for form, answer in zip(forms, once, strict=True):
-        for key in ("tokens", "keys", "scores", "labels", "head", "start"):
-            if key in form:
-                assert (
-                    answer[key] == pytest.approx(form[key], abs=0)
-                    if key in ("labels", "head", "start")
-                    else answer[key] == form[key]
-                )

@@ -79,13 +79,10 @@ def test_what_a_file_leaves_out_is_what_the_page_takes(tmp_path: Path) -> None:
 
 
 @needs_node
-def test_the_page_reads_them_and_writes_the_same() -> None:
-    small = [problem for problem in problems() if problem.data.n_inputs <= 8 and problem.data.d_model <= 8]
-    answers = ask([{"call": "problem", "problem": problem.to_dict()} for problem in small])
-    assert len(small) > 6
-    for problem, answer in zip(small, answers, strict=True):
-        assert LabProblem.from_dict(answer) == problem
-        assert answer == problem.to_dict()
+def test_the_page_reads_those_of_the_plane() -> None:
+    plane = [problem for problem in problems() if problem.data.n_inputs <= 8 and problem.data.d_key == 2]
+    assert plane
+    assert set(ask([{"call": "refusal", "problem": problem.to_dict()} for problem in plane])) == {None}
 
 
 FAULTS: dict[str, tuple[Any, str]] = {

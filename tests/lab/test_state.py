@@ -111,7 +111,7 @@ def test_undo_forgets_what_is_no_longer_there() -> None:
     [
         ("changes.withToken(state, 0, 0, [NaN, 0])", "must be a number"),
         ("changes.withToken(state, 0, 0, [1e7, 0])", "must lie between"),
-        ("changes.withToken(state, 0, 0, [1, 2, 3])", "must have 3 numbers"),
+        ("changes.withToken(state, 0, 0, [1, 2, 3])", "each key must have two numbers"),
         ("changes.withStart(state, 0, [Infinity, 0])", "Start 1 must be two numbers"),
         ("changes.withLabel(state, 0, 2)", "Each label must be 1 or -1"),
         ("changes.withLoss(state, 'Hinge')", "The loss must be one of"),

@@ -13,7 +13,7 @@ const { endSentence, listed, reasonSentence } = await load("text/text_reasons");
 const { TextWork } = await load("text/text_worker");
 
 const START = { unit: "characters", window: 8 };
-const { drawsOf } = await load("draws");
+const { drawsOf } = await load("../kernels/draws");
 const draws = drawsOf(7);
 const words = Array.from({ length: 90 }, (_, k) => `w${k}`);
 const manyWords = Array.from({ length: 4000 }, () => words[Math.floor(words.length * draws() ** 2)]).join(" ");

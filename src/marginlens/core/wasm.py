@@ -25,9 +25,9 @@ SECTION = b"marginlens"
 FUNCTIONS = {  # that the page calls, by the file of abi/ that has them
     "attention": ["descend_attention"],
     "margins": ["solve_margins"],
-    "norms": ["descend_matrices", "singular_triplets"],
+    "norms": ["descend_matrices"],
     "lab": ["measure_attention", "descend_in_plane", "descend_one_hot"],
-    "next_tokens": ["descend_jointly"],
+    "next_tokens": ["descend_jointly", "add_likelihoods"],
 }
 OPTIONS = [
     *(option for option in build.COMMON if option not in ("-O3", "-fPIC", "-shared")),

@@ -3,69 +3,39 @@
 // With one-hot embeddings every last token has a problem of its own: heights from Graph-SVM, mixing logits within components from the cyclic
 // correction, and where tokens of different components share the greatest height, the slower terms of the regularisation path.
 
-import { cholesky, norm, solveLower, solveUpper } from "./linalg.js";
+import { callCore } from "./core.js";
+import { componentOfToken, componentOrder, priorityGraph, priorityGraphs, strongComponents, sufficientPairs } from "./graphs.js";
+import { dot, maxAbs, norm, solveDefinite } from "./linalg.js";
 import { leastDistance, OPTIMAL } from "./margin.js";
-import {
-  componentOfToken,
-  componentOrder,
-  lastToken,
-  priorityGraph,
-  priorityGraphs,
-  strongComponents,
-  sufficientPairs,
-} from "./graphs.js";
+import { countedTokens, reduceSequences } from "./nexttoken.js";
 import { logAddExp } from "./softmax.js";
 
-export const TIE_NONE = "NONE";
-export const TIE_OFFSET = "OFFSET";
-export const TIE_SLOW = "SLOW";
+const TIE_NONE = "NONE";
+const TIE_OFFSET = "OFFSET";
+const TIE_SLOW = "SLOW";
 export const TIE_UNKNOWN = "UNKNOWN";
-export const SHARE_ATOL = 1e-9; // probabilities closer than that are equal
+const SHARE_ATOL = 1e-9; // probabilities closer than that are equal
 export const HEIGHT_ATOL = 1e-7; // heights closer than that, where 1 is the gap of a strict pair, are equal
 
 const ACTIVE_GAP = 1e-7; // logit gap beyond one at which a strict pair no longer counts as active
 const WEAK_MULTIPLIER = 1e-9; // a multiplier below this share of their sum counts as zero
-const BALANCE_RTOL = 1e-12; // slope of the balance, relative to its terms, at which it is solved
 const MAX_NEWTON_STEPS = 400;
-const MAX_BALANCE_STEPS = 200;
 const LAST_STEP_RTOL = 1e-8; // a Newton step this small in logits is the last
-const MAX_HALVINGS = 60;
+const MIN_SHARE = 1e-18; // of a Newton step that is taken
 const MAX_LEVELS = 20; // terms beyond the leading one
 
 /** The automaton of sequences, with everything about a last token computed when it is first asked for. */
 export function makeAutomaton(data) {
-  return { data, graphs: priorityGraphs(data), columns: new Map(), later: new Map(), reduced: new Map() };
-}
-
-/** The samples that end in `last`, merged where they hold the same tokens: [{ tokens, counts, label, count }]. */
-function reducedSamples(automaton, last) {
-  if (automaton.reduced.has(last)) return automaton.reduced.get(last);
-  const { data } = automaton;
-  const merged = new Map();
-  for (let i = 0; i < data.labels.length; i++) {
-    if (lastToken(data, i) !== last) continue;
-    const counts = countedTokens(data.tokens.subarray(data.offsets[i], data.offsets[i + 1]));
-    const key = `${data.labels[i]}:${[...counts].join()}`;
-    const found = merged.get(key);
-    if (found) found.count++;
-    else merged.set(key, { tokens: [...counts.keys()], counts: [...counts.values()], label: data.labels[i], count: 1 });
-  }
-  automaton.reduced.set(last, [...merged.values()]);
-  return automaton.reduced.get(last);
-}
-
-/** The different tokens of a sequence, increasing, with how often each occurs. */
-function countedTokens(ids) {
-  const counts = new Map();
-  for (const token of Int32Array.from(ids).sort()) counts.set(token, (counts.get(token) ?? 0) + 1);
-  return counts;
+  const [reduced, graphs] = [reduceSequences(data), priorityGraphs(data)];
+  const samples = new Map(Array.from(graphs.keys(), (last) => [last, reduced.samples.filter((sample) => sample.last === last)]));
+  return { data, reduced, graphs, samples, columns: new Map(), later: new Map() };
 }
 
 /**
  * Graph-SVM of one graph: the shortest heights with h_i ≥ h_j + 1 for i ⇒ j and equal heights within components.
  * { height (of each component), multipliers: [{ upper, lower, pair, multiplier }] }, or null where it was not solved.
  */
-export function graphHeights(graph) {
+function graphHeights(graph) {
   const chosen = sufficientPairs(graph);
   const count = graph.components.length;
   const unitOf = graph.components.map((members) => Math.sqrt(members.length)); // makes the norm that of all tokens
@@ -112,91 +82,56 @@ export function columnOf(automaton, last) {
 /** W^cyc within one component: the logits, adding up to zero, that minimise the log-loss of its samples over its own tokens. */
 function cyclicLogits(automaton, graph, c) {
   const members = graph.components[c];
-  const place = new Map(members.map((token, k) => [token, k]));
-  const samples = reducedSamples(automaton, graph.last)
-    .filter((sample) => place.has(sample.label))
-    .map((sample) => {
-      const entries = sample.tokens.map((token, k) => [place.get(token), Math.log(sample.counts[k])]);
-      const inside = entries.filter(([cell]) => cell !== undefined);
-      return {
-        cells: inside.map(([cell]) => cell),
-        logCounts: inside.map(([, log]) => log),
-        label: place.get(sample.label),
-        weight: sample.count,
-      };
-    })
-    .filter((sample) => sample.cells.length > 1);
-  const total = samples.reduce((sum, sample) => sum + sample.weight, 0);
   const size = members.length;
-  const terms = (logits) => {
-    let value = 0;
-    const slope = new Float64Array(size);
-    const hessian = new Float64Array(size * size);
-    for (const { cells, logCounts, label, weight } of samples) {
-      const share = weight / total;
-      const logs = cells.map((cell, k) => logits[cell] + logCounts[k]);
-      const top = Math.max(...logs);
-      const s = logs.map((log) => Math.exp(log - top));
-      const ofLabel = cells.indexOf(label);
-      let others = 0;
-      s.forEach((e, k) => (others += k === ofLabel ? 0 : e));
-      const sum = others + s[ofLabel];
-      value += share * (logs[ofLabel] === top ? Math.log1p(others) : top - logs[ofLabel] + Math.log(sum));
-      s.forEach((e, k) => {
-        s[k] = e / sum;
-        slope[cells[k]] += share * (k === ofLabel ? -others / sum : s[k]);
-      });
-      for (let t = 0; t < cells.length; t++)
-        for (let u = 0; u < t; u++) {
-          const both = share * s[t] * s[u];
-          const [a, b] = [cells[t], cells[u]];
-          hessian[a * size + b] -= both;
-          hessian[b * size + a] -= both;
-          hessian[a * size + a] += both;
-          hessian[b * size + b] += both;
-        }
-    }
-    return { value, slope, hessian };
+  const place = new Map(members.map((token, k) => [token, k]));
+  const samples = automaton.samples
+    .get(graph.last)
+    .filter(({ label }) => place.has(label))
+    .map(({ tokens, counts, count }) => ({ entries: tokens.flatMap((token, k) => (place.has(token) ? [[place.get(token), counts[k]]] : [])), count }))
+    .filter(({ entries }) => entries.length > 1);
+  const total = samples.reduce((sum, { count }) => sum + count, 0);
+  const entries = samples.flatMap((sample) => sample.entries);
+  const offsets = [0];
+  for (const sample of samples) offsets.push(offsets.at(-1) + sample.entries.length);
+  const given = {
+    cell: entries.map(([cell]) => cell),
+    log_count: entries.map(([, count]) => Math.log(count)),
+    offsets,
+    label: offsets.slice(0, -1), // comes first
+    share: samples.map(({ count }) => count / total),
+    component: samples.map(() => 0),
+    ...{ first: [0], sizes: [size], corners: [0, size ** 2] },
+    ...{ n_cells: size, n_entries: entries.length, n_samples: samples.length, n_components: 1, n_squares: size ** 2 },
   };
-  let logits = new Float64Array(size);
-  let at = terms(logits);
-  for (let n = 0; n < MAX_NEWTON_STEPS; n++) {
-    const step = centredStep(at.hessian, at.slope);
-    const moved = (share) => logits.map((logit, k) => logit + share * step[k]);
-    const [longest, largest] = [step, logits].map((x) => x.reduce((most, entry) => Math.max(most, Math.abs(entry)), 0));
-    if (longest <= LAST_STEP_RTOL * (1 + largest)) {
-      if (norm(terms(moved(1)).slope) < norm(at.slope)) logits = moved(1);
-      break;
-    }
-    let promised = 0;
-    for (let k = 0; k < size; k++) promised += at.slope[k] * step[k];
-    let share = 1;
-    let trial = terms(moved(1));
-    const isLower = () => trial.value <= at.value + 1e-4 * share * promised + 1e-14 * Math.abs(at.value);
-    for (let halved = 0; halved < MAX_HALVINGS && !isLower(); halved++) {
-      share *= 0.5;
-      trial = terms(moved(share));
-    }
-    if (trial.value > at.value + 1e-14 * Math.abs(at.value)) break;
-    logits = moved(share);
-    at = trial;
-  }
-  const mean = logits.reduce((sum, logit) => sum + logit, 0) / size;
-  return logits.map((logit) => logit - mean);
+  const terms = (cells) => {
+    const [values, slopes, squares] = [1, size, size ** 2].map((count) => new Float64Array(count));
+    callCore("add_likelihoods", { ...given, cells, values, slopes, squares });
+    let trace = 0;
+    for (let k = 0; k < size; k++) trace += squares[k * (size + 1)];
+    return { value: values[0], slope: slopes, hessian: squares.map((entry) => entry + trace / size ** 2) }; // lifted along constants
+  };
+  const { z } = minimise(terms, new Float64Array(size));
+  const mean = z.reduce((sum, logit) => sum + logit, 0) / size;
+  return z.map((logit) => logit - mean);
 }
 
-/** The solution of hessian · step = -slope that adds up to zero; constants are in the null space. */
-function centredStep(hessian, slope) {
-  const size = slope.length;
-  let trace = 0;
-  for (let k = 0; k < size; k++) trace += hessian[k * size + k];
-  const lifted = hessian.map((entry) => entry + trace / size ** 2);
-  const step = slope.map((entry) => -entry);
-  if (!cholesky(lifted, size)) return new Float64Array(size);
-  solveLower(lifted, size, size, step);
-  solveUpper(lifted, size, size, step);
-  const mean = step.reduce((sum, entry) => sum + entry, 0) / size;
-  return step.map((entry) => entry - mean);
+/** Where Newton's method with halved steps comes to from z on a convex function, terms(z) = { value, slope, hessian }: { z, isFound }. */
+function minimise(terms, z) {
+  let at = terms(z);
+  for (let n = 0; n < MAX_NEWTON_STEPS; n++) {
+    const { value, slope, hessian } = at;
+    const step = solveDefinite(hessian, slope.map((entry) => -entry));
+    if (step === null) break;
+    const moved = (share) => z.map((entry, k) => entry + share * step[k]);
+    if (maxAbs(step) <= LAST_STEP_RTOL * (1 + maxAbs(z)))
+      return { z: norm(terms(moved(1)).slope) < norm(slope) ? moved(1) : z, isFound: true };
+    let share = 1;
+    const isLower = () => at.value <= value + 1e-4 * share * dot(slope, step) + 1e-14 * Math.abs(value);
+    for (at = terms(moved(share)); !isLower() && share > MIN_SHARE; at = terms(moved(share))) share /= 2;
+    if (!isLower()) break;
+    z = moved(share);
+  }
+  return { z, isFound: false };
 }
 
 // ---- slower terms of the path
@@ -261,7 +196,7 @@ function mergedGraph(graph, edges, carries) {
 
 /** What each token of lower priority weighs in the slope of the risk at W^cyc: [{ label, token, logPull }]. */
 function strictEntries(automaton, graph, mix) {
-  const samples = reducedSamples(automaton, graph.last);
+  const samples = automaton.samples.get(graph.last);
   const total = samples.reduce((sum, sample) => sum + sample.count, 0);
   return samples.flatMap(({ tokens, counts, label, count }) => {
     const own = componentOfToken(graph, label);
@@ -308,95 +243,50 @@ function balanceComponents(graph, edges) {
   const strong = strongComponents(count, [...arcs, ...back]).component; // flow may be sent round a cycle through a pair
   const carries = edges.map(({ upper, lower, multiplier }) => multiplier > 0 || strong[upper] === strong[lower]);
   const kept = edges.filter((_, e) => carries[e]);
-  const joined = Int32Array.from({ length: count }, (_, c) => c);
-  const rootOf = (c) => {
-    while (joined[c] !== c) c = joined[c];
-    return c;
-  };
-  for (const { upper, lower } of kept) {
-    const [one, other] = [rootOf(upper), rootOf(lower)];
-    joined[Math.max(one, other)] = Math.min(one, other);
-  }
-  const logit = new Float64Array(count);
-  const free = Array.from(joined, (_, c) => c).filter((c) => rootOf(c) !== c);
-  const place = new Map(free.map((c, k) => [c, k]));
-  const z = balanceFlow(kept.map(({ upper, lower }) => [place.get(upper), place.get(lower)]), kept, free.length);
+  const joined = strongComponents(count, kept.flatMap(({ upper, lower }) => [[upper, lower], [lower, upper]])).component;
+  const free = Array.from(joined.keys()).filter((c) => joined.indexOf(joined[c]) !== c); // the first of each stays at zero
+  const z = balanceFlow(kept, free);
   if (z === null) return null;
+  const logit = new Float64Array(count);
   free.forEach((c, k) => (logit[c] = z[k]));
-  const sums = new Map();
-  for (let c = 0; c < count; c++) {
-    const sum = sums.get(rootOf(c)) ?? { weight: 0, total: 0 };
-    const size = graph.components[c].length;
-    sums.set(rootOf(c), { weight: sum.weight + size, total: sum.total + size * logit[c] });
-  }
-  const touched = new Set(edges.flatMap(({ upper, lower }) => [upper, lower]));
-  const mean = (c) => (touched.has(c) ? sums.get(rootOf(c)).total / sums.get(rootOf(c)).weight : 0);
-  return { carries, logit: logit.map((entry, c) => entry - mean(c)) };
+  const [weights, totals] = [new Float64Array(count), new Float64Array(count)];
+  graph.components.forEach(({ length }, c) => {
+    weights[joined[c]] += length;
+    totals[joined[c]] += length * logit[c];
+  });
+  const touched = new Set(arcs.flat());
+  return { carries, logit: logit.map((entry, c) => (touched.has(c) ? entry - totals[joined[c]] / weights[joined[c]] : entry)) };
 }
 
-/** argmin Σ c_r e^{-(z_u - z_l)} + Σ λ_r (z_u - z_l) over z (size), where `ends` are [u, l] and a missing one stays at zero; or null. */
-function balanceFlow(ends, edges, size) {
-  const gap = (z, [u, l]) => (u === undefined ? 0 : z[u]) - (l === undefined ? 0 : z[l]);
+/** argmin Σ c_r e^{-(z_u - z_l)} + Σ λ_r (z_u - z_l) over the logits of free components, the others being zero; null where none is found. */
+function balanceFlow(edges, free) {
+  const size = free.length;
+  const place = new Map(free.map((c, k) => [c, k]));
+  const ends = edges.map(({ upper, lower }) => [[place.get(upper), 1], [place.get(lower), -1]].filter(([k]) => k !== undefined));
+  const gap = (z, r) => ends[r].reduce((total, [k, sign]) => total + sign * z[k], 0);
   const sumUp = (values) => {
     const out = new Float64Array(size);
-    ends.forEach(([u, l], r) => {
-      if (u !== undefined) out[u] += values[r];
-      if (l !== undefined) out[l] -= values[r];
-    });
+    ends.forEach((pair, r) => pair.forEach(([k, sign]) => (out[k] += sign * values[r])));
     return out;
   };
-  const solve = (weights, right) => {
-    const H = new Float64Array(size * size);
-    ends.forEach(([u, l], r) => {
-      if (u !== undefined) H[u * size + u] += weights[r];
-      if (l !== undefined) H[l * size + l] += weights[r];
-      if (u !== undefined && l !== undefined) {
-        H[u * size + l] -= weights[r];
-        H[l * size + u] -= weights[r];
-      }
-    });
-    if (!cholesky(H, size)) return null;
-    solveLower(H, size, size, right);
-    solveUpper(H, size, size, right);
-    return right;
+  const laplacian = (weights) => {
+    const H = new Float64Array(size ** 2);
+    ends.forEach((pair, r) => pair.forEach(([k, sign]) => pair.forEach(([l, other]) => (H[k * size + l] += sign * other * weights[r]))));
+    return H;
   };
-  const multipliers = edges.map((edge) => edge.multiplier);
-  const logC = edges.map((edge) => edge.logC);
-  const length = ends.map(([u, l]) => (u !== undefined) + (l !== undefined));
-  const target = sumUp(multipliers);
-  const floor = 1e-3 * Math.max(...multipliers);
-  const positive = multipliers.map((multiplier) => Math.max(multiplier, floor));
-  let z = solve(positive, sumUp(positive.map((weight, r) => weight * (logC[r] - Math.log(weight)))));
-  if (z === null) return null;
-  const at = (point) => {
-    const weights = ends.map((end, r) => Math.exp(logC[r] - gap(point, end)));
-    let value = weights.reduce((sum, weight) => sum + weight, 0);
-    for (let k = 0; k < size; k++) value += target[k] * point[k];
-    return { value, weights };
+  const target = sumUp(edges.map(({ multiplier }) => multiplier));
+  const floor = 1e-3 * Math.max(...edges.map(({ multiplier }) => multiplier));
+  const positive = edges.map(({ multiplier }) => Math.max(multiplier, floor));
+  const start = solveDefinite(laplacian(positive), sumUp(positive.map((weight, r) => weight * (edges[r].logC - Math.log(weight)))));
+  if (start === null) return null;
+  const terms = (z) => {
+    const weights = edges.map(({ logC }, r) => Math.exp(logC - gap(z, r)));
+    const pulled = sumUp(weights);
+    const value = weights.reduce((sum, weight) => sum + weight, dot(target, z));
+    return { value, slope: target.map((entry, k) => entry - pulled[k]), hessian: laplacian(weights) };
   };
-  let present = at(z);
-  for (let n = 0; n < MAX_BALANCE_STEPS; n++) {
-    const pulled = sumUp(present.weights);
-    const slope = target.map((entry, k) => entry - pulled[k]);
-    let terms = 0;
-    length.forEach((width, r) => (terms += width * (present.weights[r] + multipliers[r])));
-    if (norm(slope) <= BALANCE_RTOL * terms) return z;
-    const step = solve(present.weights, slope.map((entry) => -entry));
-    if (step === null) return null;
-    let promised = 0;
-    for (let k = 0; k < size; k++) promised += slope[k] * step[k];
-    let share = 1;
-    const moved = () => z.map((entry, k) => entry + share * step[k]);
-    let trial = at(moved());
-    while (!(trial.value <= present.value + 1e-4 * share * promised + 1e-14 * Math.abs(present.value)) && share > 1e-12) {
-      share *= 0.5;
-      trial = at(moved());
-    }
-    if (share <= 1e-12) return null;
-    z = moved();
-    present = trial;
-  }
-  return null;
+  const { z, isFound } = minimise(terms, start);
+  return isFound ? z : null;
 }
 
 // ---- the rule
@@ -441,21 +331,14 @@ export function nextProbabilities(automaton, ids) {
   return probability;
 }
 
-/** The probabilities of every merged sample's different tokens, in the order of `reduced.entryPair` of `reduceSequences`. */
-export function entryShares(automaton, reduced) {
-  const out = new Float64Array(reduced.entryPair.length);
-  for (let i = 0; i + 1 < reduced.first.length; i++) {
-    const [begin, end] = [reduced.first[i], reduced.first[i + 1]];
-    const pairs = Array.from(reduced.entryPair.subarray(begin, end), (pair) => reduced.pairs[pair]);
-    const counts = Array.from(reduced.logCounts.subarray(begin, end), (log) => Math.round(Math.exp(log)));
-    out.set(sharesOf(automaton, pairs[0][1], pairs.map(([token]) => token), counts).shares, begin);
-  }
-  return out;
+/** The probabilities of every merged sample's different tokens, in the order of the entries of `reduceSequences`. */
+export function entryShares(automaton) {
+  return Float64Array.from(automaton.reduced.samples.flatMap(({ last, tokens, counts }) => sharesOf(automaton, last, tokens, counts).shares));
 }
 
 /** W^mm of Graph-SVM on the pairs of `reduceSequences`; it is zero on all others. */
-export function pairHeights(automaton, reduced) {
-  return Float64Array.from(reduced.pairs, ([token, last]) => columnOf(automaton, last).height[token]);
+export function pairHeights(automaton) {
+  return Float64Array.from(automaton.reduced.pairs, ([token, last]) => columnOf(automaton, last).height[token]);
 }
 
 /**

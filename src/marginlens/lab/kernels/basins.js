@@ -4,7 +4,9 @@ import { callCore } from "./core.js";
 import { measurePoints, NORM_CODES } from "./descent.js";
 import { correlation, norm } from "./linalg.js";
 import { normOfOptimizer } from "./norms.js";
-import { largestOf, lossConstants } from "./softmax.js";
+import { placesOf } from "./problem.js";
+import { largestOf } from "./softmax.js";
+import { slopesOf } from "./theorems.js";
 
 export const UNSETTLED = -1; // a run that is near no direction and not fenced in
 export const OUTSIDE = -2; // a pixel outside the disc
@@ -193,24 +195,14 @@ function fenceAround({ problem }, centre, bottom) {
 
 /** A bound on ‖∇L‖: the largest slope times half the range of scores times half the diameter of keys, on average over the inputs. */
 function slopeBound(problem) {
-  const { n, T, lengths, K, scores, code } = problem;
-  let low = Infinity;
-  let high = -Infinity;
-  let total = 0;
-  for (let i = 0; i < n; i++) {
-    const of = scores.subarray(i * T, i * T + lengths[i]);
-    const [least, most] = [Math.min(...of), Math.max(...of)];
-    low = Math.min(low, least);
-    high = Math.max(high, most);
-    let width = 0;
-    for (let t = 0; t < lengths[i]; t++)
-      for (let u = 0; u < t; u++) {
-        const [a, b] = [(i * T + t) * 2, (i * T + u) * 2];
-        width = Math.max(width, Math.hypot(K[a] - K[b], K[a + 1] - K[b + 1]));
-      }
-    total += (most - least) * width;
-  }
-  return (Math.exp(lossConstants(code, low, high).logM1) * total) / n / 4;
+  const { n, K, scores } = problem;
+  const total = Array.from(problem.lengths.keys()).reduce((sum, i) => {
+    const places = placesOf(problem, i);
+    const of = places.map((at) => scores[at]);
+    const widths = places.flatMap((a) => places.map((b) => Math.hypot(K[2 * a] - K[2 * b], K[2 * a + 1] - K[2 * b + 1])));
+    return sum + (Math.max(...of) - Math.min(...of)) * Math.max(...widths);
+  }, 0);
+  return (Math.exp(slopesOf(problem).logM1) * total) / n / 4;
 }
 
 /**
@@ -228,8 +220,7 @@ function catchingSector(problem, { direction, selected }) {
   const power = normOfOptimizer(problem.optimizer);
   const longest = 2 ** Math.max(0, 0.5 - 1 / power); // Euclidean length of a step of unit length
   const rows = sectorRows(problem, selected);
-  const { low, high } = scoreBounds(problem);
-  const { logM1, logSmallest } = lossConstants(problem.code, low, high);
+  const { logM1, logSmallest } = slopesOf(problem);
   const along = (angle) => {
     const [cos, sin] = [Math.cos(angle) / length, Math.sin(angle) / length];
     return [direction[0] * cos - direction[1] * sin, direction[0] * sin + direction[1] * cos];
@@ -290,18 +281,15 @@ function smallestRadius(holds) {
 
 /** Rows k_α - k_t of a selection with γ_α - γ_t, which rounding may blur: [{ input, x, y, least, most }]. */
 function sectorRows(problem, selected) {
-  const { n, T, lengths, K, scores, blur } = problem;
-  const rows = [];
-  for (let i = 0; i < n; i++) {
-    const alpha = i * T + selected[i];
-    for (let t = 0; t < lengths[i]; t++) {
-      const at = i * T + t;
-      if (at === alpha) continue;
+  const { T, K, scores, blur } = problem;
+  return selected.flatMap((t, input) => {
+    const alpha = input * T + t;
+    return placesOf(problem, input).flatMap((at) => {
       const [gap, doubt] = [scores[alpha] - scores[at], blur[alpha] + blur[at]];
-      rows.push({ input: i, x: K[2 * alpha] - K[2 * at], y: K[2 * alpha + 1] - K[2 * at + 1], least: gap - doubt, most: Math.abs(gap) + doubt });
-    }
-  }
-  return rows;
+      const row = { x: K[2 * alpha] - K[2 * at], y: K[2 * alpha + 1] - K[2 * at + 1] };
+      return at === alpha ? [] : [{ input, ...row, least: gap - doubt, most: Math.abs(gap) + doubt }];
+    });
+  });
 }
 
 /** Whether c · Σ W_r a_r > 0 for all p of norm at least `radius` between two directions. */
@@ -330,15 +318,4 @@ function leads(rows, directions, c, radius, logSlopeRatio) {
     against += Math.exp(logSlopeRatio - radius * ahead) * (rows[r].most + shift.get(rows[r].input)) * Math.abs(parts[r]);
   }
   return weight > against * (1 + TIE_SLACK);
-}
-
-/** Smallest and largest score. */
-function scoreBounds({ n, T, lengths, scores }) {
-  let [low, high] = [Infinity, -Infinity];
-  for (let i = 0; i < n; i++)
-    for (let t = 0; t < lengths[i]; t++) {
-      low = Math.min(low, scores[i * T + t]);
-      high = Math.max(high, scores[i * T + t]);
-    }
-  return { low, high };
 }

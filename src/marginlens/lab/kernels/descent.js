@@ -13,6 +13,7 @@ export const NON_FINITE = 2;
 export const NORM_CODES = { CoordinateDescent: 0, NormalizedGD: 1, GradientDescent: 1, SignDescent: 2, SteepestDescent: 3 };
 
 const [STEEPEST, ADAM] = [0, 2]; // kinds of update
+const d = 2; // numbers of a key, of a token and of a head
 const N_LANES = 4; // inputs that the core takes at a time
 const FIRST_INTERVAL = 512; // steps between two checkpoints
 const MAX_CHECKPOINTS = 4096;
@@ -33,7 +34,7 @@ export function loopOf(problem) {
 
 /** Plain and normalised gradient descent on p; the state is p, p again or its coefficients over the keys, and the logits. */
 function euclideanLoop(problem, normalized) {
-  const { n, T, d, lengths, scores, code } = problem;
+  const { n, T, lengths, scores, code } = problem;
   const places = Math.ceil(n / N_LANES) * N_LANES * T;
   const width = 2 * d <= n * T ? d : places;
   const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d, batch: 1, width, n_places: places, gram_size: 0 };
@@ -53,7 +54,7 @@ function euclideanLoop(problem, normalized) {
 
 /** All other optimizers on p; the state is p, the logits, and what the optimizer and its brackets remember. */
 function steepestLoop(problem) {
-  const { n, T, d, lengths, scores, optimizer } = problem;
+  const { n, T, lengths, scores, optimizer } = problem;
   const { name, size, decay, momentum = 0, betas = [0, 0], eps = 0, p: power = 2 } = optimizer;
   const m = n * T;
   const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d, n_terms: 1, q: 1, batch: 1, n_memory: 1 };
@@ -85,34 +86,28 @@ function steepestLoop(problem) {
 
 /** Descent on head v and attention p together, each by its own gradient; the state is v followed by p. */
 function jointLoop(problem) {
-  const { n, T, d, dModel, lengths, optimizer } = problem;
-  const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d_model: dModel, d_key: d, batch: 1 };
+  const { n, T, lengths, optimizer } = problem;
+  const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d_model: d, d_key: d, batch: 1 };
   const given = { first: 0, last: 1, tokens: problem.X, keys: problem.K, labels: problem.y, lengths };
   const rule = { normalized: Number(optimizer.name === "NormalizedGD"), step: optimizer.size, loss: problem.code };
   const advance = (state, from, to, wanted = []) => {
     const ends = Int32Array.of(RAN_ALL, from);
-    const heads = new Float64Array(wanted.length * dModel);
-    const ps = new Float64Array(wanted.length * d);
-    const carried = { v: state.subarray(0, dModel), p: state.subarray(dModel), ends, heads, points: ps };
+    const [heads, ps] = [new Float64Array(wanted.length * d), new Float64Array(wanted.length * d)];
+    const carried = { v: state.subarray(0, d), p: state.subarray(d), ends, heads, points: ps };
     callCore("descend_jointly", { ...given, ...rule, ...sizes, ...carried, n_steps: to, stop: to, save: wanted, n_saved: wanted.length });
-    const points = new Float64Array(wanted.length * (dModel + d));
-    wanted.forEach((_, k) => {
-      points.set(heads.subarray(k * dModel, (k + 1) * dModel), k * (dModel + d));
-      points.set(ps.subarray(k * d, (k + 1) * d), k * (dModel + d) + dModel);
-    });
+    const points = Float64Array.from(wanted.flatMap((_, k) => [heads, ps].flatMap((all) => Array.from(all.subarray(k * d, (k + 1) * d)))));
     return { status: ends[0], steps: ends[1], points };
   };
   const begin = (state) => {
-    state.set(problem.startHead, 0);
-    state.set(problem.start, dModel);
+    state.set([...problem.startHead, ...problem.start]);
     return RAN_ALL;
   };
-  return { size: dModel + d, width: dModel + d, begin, advance };
+  return { size: 2 * d, width: 2 * d, begin, advance };
 }
 
 /** { probabilities (count, n, T), margins (count, n), risks (count) } of attention at points p (count, d). */
 export function measurePoints(problem, points) {
-  const { n, T, d, lengths, K, scores, code } = problem;
+  const { n, T, lengths, K, scores, code } = problem;
   const count = points.length / d;
   const found = { probabilities: new Float64Array(count * n * T), margins: new Float64Array(count * n), risks: new Float64Array(count) };
   callCore("measure_attention", { keys: K, scores, lengths, loss: code, points, ...found, n_inputs: n, n_tokens: T, d, batch: count });
@@ -124,8 +119,8 @@ export function measurePoints(problem, points) {
  * (n T), and margins Y f(X) of every input.
  */
 export function measurePoint(problem, point) {
-  const p = problem.joint ? point.slice(problem.dModel) : point;
-  const scored = problem.joint ? tokenProblem({ ...problem, head: point.slice(0, problem.dModel) }) : problem;
+  const p = problem.joint ? point.slice(d) : point;
+  const scored = problem.joint ? tokenProblem({ ...problem, head: point.slice(0, d) }) : problem;
   const { probabilities, margins, risks } = measurePoints(scored, p);
   const selected = Array.from(problem.lengths, (length, i) => largestOf(probabilities, i * problem.T, length));
   return { norm: norm(p), attention: probabilities, selected, margins, risk: risks[0] };

@@ -122,86 +122,37 @@ export function componentOfToken(graph, token) {
   return place === undefined ? -1 : graph.componentOf[place];
 }
 
-/** Strong components of nodes 0 … size - 1, in the order in which Tarjan's method closes them. */
+/** Strong components of nodes 0 … size - 1 by Tarjan's method: { component (of each node), count }; arcs lead to smaller numbers. */
 export function strongComponents(size, arcs) {
   const targets = Array.from({ length: size }, () => []);
   for (const [head, tail] of arcs) targets[head].push(tail);
-  const component = new Int32Array(size).fill(-1);
-  const index = new Int32Array(size).fill(-1);
-  const low = new Int32Array(size);
+  const [component, index, low] = [0, 0, 0].map(() => new Int32Array(size).fill(-1));
   const waiting = [];
-  let counter = 0;
-  let count = 0;
-  for (let root = 0; root < size; root++) {
-    if (index[root] >= 0) continue;
-    const calls = [[root, 0]];
-    while (calls.length > 0) {
-      const call = calls[calls.length - 1];
-      const [node, next] = call;
-      if (next === 0) {
-        index[node] = low[node] = counter++;
-        waiting.push(node);
-      }
-      let deeper = false;
-      for (let e = next; e < targets[node].length; e++) {
-        const tail = targets[node][e];
-        if (index[tail] < 0) {
-          call[1] = e + 1;
-          calls.push([tail, 0]);
-          deeper = true;
-          break;
-        }
-        if (component[tail] < 0) low[node] = Math.min(low[node], index[tail]);
-      }
-      if (deeper) continue;
-      calls.pop();
-      if (calls.length > 0) {
-        const above = calls[calls.length - 1][0];
-        low[above] = Math.min(low[above], low[node]);
-      }
-      if (low[node] === index[node]) {
-        for (let member = -1; member !== node; ) {
-          member = waiting.pop();
-          component[member] = count;
-        }
-        count++;
-      }
+  let [counter, count] = [0, 0];
+  const visit = (node) => {
+    index[node] = low[node] = counter++;
+    waiting.push(node);
+    for (const tail of targets[node]) {
+      if (index[tail] < 0) visit(tail);
+      if (component[tail] < 0) low[node] = Math.min(low[node], low[tail]);
     }
-  }
+    if (low[node] < index[node]) return;
+    for (const member of waiting.splice(waiting.lastIndexOf(node))) component[member] = count;
+    count++;
+  };
+  for (let node = 0; node < size; node++) if (index[node] < 0) visit(node);
   return { component, count };
 }
 
-/** How many components the longest chain of arcs above each one has. */
-function chainLevels(count, arcs) {
-  const below = Array.from({ length: count }, () => new Set());
-  const above = new Int32Array(count);
-  for (const [upper, lower] of arcs) if (upper !== lower) below[upper].add(lower);
-  for (const tails of below) for (const tail of tails) above[tail]++;
-  const level = new Int32Array(count);
-  let ready = [];
-  for (let c = 0; c < count; c++) if (above[c] === 0) ready.push(c);
-  while (ready.length > 0) {
-    const next = [];
-    for (const c of ready)
-      for (const tail of below[c]) {
-        level[tail] = Math.max(level[tail], level[c] + 1);
-        if (--above[tail] === 0) next.push(tail);
-      }
-    ready = next;
-  }
-  return level;
-}
-
-/** The strong component of each node, numbered along the arcs: by level, then by the smallest node. */
+/** The strong component of each node, numbered along the arcs: by the longest chain above it, then by the smallest node. */
 function rankedComponents(size, arcs) {
   const { component, count } = strongComponents(size, arcs);
-  const smallest = new Int32Array(count).fill(size);
-  for (let k = size - 1; k >= 0; k--) smallest[component[k]] = k;
-  const level = chainLevels(count, arcs.map(([head, tail]) => [component[head], component[tail]]));
-  const order = Array.from(smallest, (_, c) => c).sort((a, b) => level[a] - level[b] || smallest[a] - smallest[b]);
-  const number = new Int32Array(count);
-  order.forEach((c, place) => (number[c] = place));
-  return Int32Array.from(component, (c) => number[c]);
+  const level = new Int32Array(count);
+  const between = arcs.map(([head, tail]) => [component[head], component[tail]]).filter(([upper, lower]) => upper !== lower);
+  for (const [upper, lower] of between.sort((a, b) => b[0] - a[0])) level[lower] = Math.max(level[lower], level[upper] + 1);
+  const smallest = Array.from(level, (_, c) => component.indexOf(c));
+  const order = Array.from(level.keys()).sort((a, b) => level[a] - level[b] || smallest[a] - smallest[b]);
+  return component.map((c) => order.indexOf(c));
 }
 
 /** Which components stand strictly above which: { direct, reach }, arrays of sets of lower components, by an edge and by chains. */

@@ -1,6 +1,4 @@
-// Linear algebra for small dense problems: products, norms, triangular solves and singular values; matrices are flat, row by row.
-
-import { callCore } from "./core.js";
+// Linear algebra for small dense problems: products, norms and definite systems; matrices are flat, row by row.
 
 /** x · y over their first `length` entries. */
 export function dot(x, y, length = x.length) {
@@ -55,61 +53,34 @@ export function vecmat(w, A, n, d, out) {
   }
 }
 
-/** right[:n] becomes L⁻¹ right[:n] for a lower triangle with `stride` numbers in a row. */
-export function solveLower(L, stride, n, right) {
+/** The solution of A x = right for a positive definite A (n, n), which becomes its Cholesky factor; null where it is not. */
+export function solveDefinite(A, right) {
+  const n = right.length;
+  const x = Float64Array.from(right);
   for (let i = 0; i < n; i++) {
-    let total = right[i];
-    for (let j = 0; j < i; j++) total -= L[i * stride + j] * right[j];
-    right[i] = total / L[i * stride + i];
-  }
-}
-
-/** right[:n] becomes L⁻ᵀ right[:n]. */
-export function solveUpper(L, stride, n, right) {
-  for (let i = n - 1; i >= 0; i--) {
-    right[i] /= L[i * stride + i];
-    for (let j = 0; j < i; j++) right[j] -= L[i * stride + j] * right[i];
-  }
-}
-
-/** Factor the lower triangle of A (n, n) in place as L Lᵀ; false where a pivot is not positive. */
-export function cholesky(A, n) {
-  for (let j = 0; j < n; j++) {
-    let pivot = A[j * n + j];
-    for (let k = 0; k < j; k++) pivot -= A[j * n + k] ** 2;
-    if (!(pivot > 0)) return false;
-    pivot = Math.sqrt(pivot);
-    A[j * n + j] = pivot;
-    for (let i = j + 1; i < n; i++) {
+    for (let j = 0; j <= i; j++) {
       let total = A[i * n + j];
       for (let k = 0; k < j; k++) total -= A[i * n + k] * A[j * n + k];
-      A[i * n + j] = total / pivot;
+      if (i === j && !(total > 0)) return null;
+      A[i * n + j] = i === j ? Math.sqrt(total) : total / A[j * n + j];
     }
+    for (let k = 0; k < i; k++) x[i] -= A[i * n + k] * x[k];
+    x[i] /= A[i * n + i];
   }
-  return true;
+  for (let i = n - 1; i >= 0; i--) {
+    x[i] /= A[i * n + i];
+    for (let k = 0; k < i; k++) x[k] -= A[i * n + k] * x[i];
+  }
+  return x;
 }
 
-/**
- * Singular values of A (n, d), largest first, min(n, d) of them, and A = left · diag(values) · right with left (n, count) and right
- * (count, d); small singular values are as accurate as large ones.
- */
-export function singularValues(A, n, d) {
-  const count = Math.min(n, d);
-  const identity = Float64Array.from({ length: n * n }, (_, k) => (k % (n + 1) === 0 ? 1 : 0));
-  const found = { U: new Float64Array(count * n), V: new Float64Array(count * d), logs: new Float64Array(count), ranks: new Int32Array(1) };
-  callCore("singular_triplets", { left: identity, right: A, log_scale: new Float64Array(n), ...found, batch: 1, m: n, q: n, d, count });
-  const sizes = Array.from(found.logs, (log, k) => (k < found.ranks[0] ? Math.exp(log) : 0));
-  const order = sizes.map((_, k) => k).sort((k, l) => sizes[l] - sizes[k]);
-  const left = new Float64Array(n * count);
-  const right = new Float64Array(count * d);
-  order.forEach((k, place) => {
-    for (let i = 0; i < n; i++) left[i * count + place] = found.U[k * n + i];
-    right.set(found.V.subarray(k * d, (k + 1) * d), place * d);
+/** The largest singular value of rows A (n, 2). */
+export function spectralNorm(A) {
+  const scale = maxAbs(A) || 1;
+  const [xx, xy, yy] = [[0, 0], [0, 1], [1, 1]].map(([k, l]) => {
+    let total = 0;
+    for (let at = 0; at < A.length; at += 2) total += (A[at + k] / scale) * (A[at + l] / scale);
+    return total;
   });
-  return { values: Float64Array.from(order, (k) => sizes[k]), left, right };
-}
-
-/** The largest singular value of A (n, d). */
-export function spectralNorm(A, n, d) {
-  return Math.min(n, d) === 0 ? 0 : singularValues(A, n, d).values[0];
+  return scale * Math.sqrt((xx + yy) / 2 + Math.hypot((xx - yy) / 2, xy));
 }

@@ -53,32 +53,31 @@ export function leastDistance(A, m, d, b) {
 
 /**
  * ATT-SVM of several selections: shortest p under which the selected token of every input beats its other tokens by at least one.
- * Each solution also has `pairs`: { input, selected, other } of every row.
+ * Each solution also has `others`, the places in (n T) of the tokens that its rows are about, and `pairs`: { input, selected, other }.
  */
 export function attSvms(problem, selections) {
-  const { T, d, lengths, K } = problem;
+  const { T, lengths, K } = problem;
   const m = lengths.reduce((total, length) => total + length - 1, 0);
-  const A = new Float64Array(selections.length * m * d);
-  const known = new Map(); // rows and pairs of a token of an input against its others
-  const against = (i, selected) => {
-    const place = i * T + selected;
-    if (known.has(place)) return known.get(place);
-    const others = Array.from({ length: lengths[i] }, (_, t) => t).filter((t) => t !== selected);
-    const rows = Float64Array.from(others.flatMap((t) => Array.from({ length: d }, (_, k) => K[place * d + k] - K[(i * T + t) * d + k])));
-    known.set(place, { rows, pairs: others.map((other) => ({ input: i, selected, other })) });
-    return known.get(place);
-  };
+  const A = new Float64Array(selections.length * m * 2);
   const listed = selections.map((selected, j) => {
-    let at = j * m * d;
-    return Array.from(selected).flatMap((t, i) => {
-      const { rows, pairs } = against(i, t);
-      A.set(rows, at);
-      at += rows.length;
-      return pairs;
-    });
+    const others = new Int32Array(m);
+    let row = 0;
+    for (let i = 0; i < lengths.length; i++) {
+      const alpha = i * T + selected[i];
+      for (let at = i * T; at < i * T + lengths[i]; at++) {
+        if (at === alpha) continue;
+        A[2 * (j * m + row)] = K[2 * alpha] - K[2 * at];
+        A[2 * (j * m + row) + 1] = K[2 * alpha + 1] - K[2 * at + 1];
+        others[row++] = at;
+      }
+    }
+    return others;
   });
-  const solutions = leastDistances(A, new Float64Array(selections.length * m).fill(1), selections.length, m, d);
-  return solutions.map((solution, j) => Object.assign(solution, { pairs: listed[j] }));
+  const pair = (selected) => (at) => ({ input: Math.floor(at / T), selected: selected[Math.floor(at / T)], other: at % T });
+  return leastDistances(A, new Float64Array(selections.length * m).fill(1), selections.length, m, 2).map((solution, j) => {
+    const pairs = { get: () => Array.from(listed[j], pair(selections[j])), enumerable: true };
+    return Object.defineProperty(Object.assign(solution, { others: listed[j] }), "pairs", pairs);
+  });
 }
 
 /** ATT-SVM of one selection. */

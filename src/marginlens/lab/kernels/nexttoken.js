@@ -7,49 +7,43 @@ import { callCore } from "./core.js";
 import { RAN_ALL } from "./descent.js";
 import { lastToken } from "./graphs.js";
 
+/** The different tokens of a sequence, increasing, with how often each occurs. */
+export function countedTokens(ids) {
+  const counts = new Map();
+  for (const token of Int32Array.from(ids).sort()) counts.set(token, (counts.get(token) ?? 0) + 1);
+  return counts;
+}
+
 /**
  * The reduced problem of sequences: samples that hold the same tokens before the same label are one.
- * { pairs: [[x, k]], pairOf, first, entryPair, logCounts, shares, labels, lasts }; entries of a sample begin with its label.
+ * { nVocabulary, samples: [{ last, label, tokens, counts, count }], pairs: [[x, k]], first, entryPair, logCounts, shares }; tokens of a
+ * sample, and entries, begin with its label.
  */
 export function reduceSequences(data) {
   const K = data.nVocabulary;
   const merged = new Map();
-  const sampleOf = new Int32Array(data.labels.length);
   for (let i = 0; i < data.labels.length; i++) {
-    const ids = data.tokens.slice(data.offsets[i], data.offsets[i + 1]).sort();
-    const key = `${lastToken(data, i)}:${data.labels[i]}:${ids.join()}`;
-    let sample = merged.get(key);
-    if (!sample) {
-      const counts = new Map();
-      for (const token of ids) counts.set(token, (counts.get(token) ?? 0) + 1);
-      sample = { number: merged.size, last: lastToken(data, i), label: data.labels[i], counts, count: 0 };
-      merged.set(key, sample);
-    }
-    sample.count++;
-    sampleOf[i] = sample.number;
+    const [last, label] = [lastToken(data, i), data.labels[i]];
+    const counts = countedTokens(data.tokens.subarray(data.offsets[i], data.offsets[i + 1]));
+    const key = `${last}:${label}:${[...counts].join()}`;
+    const tokens = [label, ...[...counts.keys()].filter((token) => token !== label)];
+    if (!merged.has(key)) merged.set(key, { last, label, tokens, counts: tokens.map((token) => counts.get(token)), count: 0 });
+    merged.get(key).count++;
   }
   const samples = [...merged.values()];
-  const occurring = samples.flatMap(({ last, counts }) => [...counts.keys()].map((token) => last * K + token));
-  const keys = [...new Set(occurring)].sort((a, b) => a - b);
-  const place = new Map(keys.map((key, k) => [key, k]));
-  const first = [0];
-  const entryPair = [];
-  const logCounts = [];
-  for (const { last, label, counts } of samples) {
-    for (const token of [label, ...[...counts.keys()].filter((other) => other !== label)]) {
-      entryPair.push(place.get(last * K + token));
-      logCounts.push(Math.log(counts.get(token)));
-    }
-    first.push(entryPair.length);
-  }
+  const keys = samples.flatMap(({ last, tokens }) => tokens.map((token) => last * K + token));
+  const different = [...new Set(keys)].sort((a, b) => a - b);
+  const place = new Map(different.map((key, k) => [key, k]));
+  const first = new Int32Array(samples.length + 1);
+  samples.forEach(({ tokens }, i) => (first[i + 1] = first[i] + tokens.length));
   return {
     nVocabulary: K,
-    pairs: keys.map((key) => [key % K, Math.floor(key / K)]),
-    first: Int32Array.from(first),
-    entryPair: Int32Array.from(entryPair),
-    logCounts: Float64Array.from(logCounts),
+    samples,
+    pairs: different.map((key) => [key % K, Math.floor(key / K)]),
+    first,
+    entryPair: Int32Array.from(keys, (key) => place.get(key)),
+    logCounts: Float64Array.from(samples.flatMap(({ counts }) => counts), Math.log),
     shares: Float64Array.from(samples, ({ count }) => count / data.labels.length),
-    sampleOf,
   };
 }
 

@@ -7,9 +7,10 @@ const INSIDE_RTOL = 1e-11; // how far a point may miss a halfspace, relative to 
 const ACTIVE_RTOL = 1e-9; // slack of a row that holds with equality
 const TIED_RTOL = 1e-12; // relative difference of two moduli that are equal up to rounding
 const SAME_NORM_RTOL_PLANE = 1e-11; // relative difference of two norms up to which both points are shortest
+const SHARE_ROUNDS = 90; // thirds taken off an interval, after which it has no more digits
 const SAME_POINT_RTOL = 1e-7; // distance, relative to the norm, from which on two points are different
 
-/** The power p of the norm in which an optimizer of the page has the largest margin, if its memory is short for its steps; with eps > 0 that of Adam is Euclidean in the end. */
+/** The p of the norm in which an optimizer has the largest margin, if its memory is short; with eps > 0 that of Adam is Euclidean in the end. */
 export function normOfOptimizer(optimizer) {
   if (optimizer.name === "SignDescent") return Infinity;
   if (optimizer.name === "Adam") return optimizer.eps > 0 ? 2 : Infinity;
@@ -17,12 +18,10 @@ export function normOfOptimizer(optimizer) {
   return optimizer.name === "SteepestDescent" ? optimizer.p : 2;
 }
 
-/** ‖x‖_p. */
-export function powerNorm(x, power) {
-  const sizes = Array.from(x, Math.abs);
-  const largest = Math.max(...sizes);
-  if (power === Infinity || largest === 0) return largest;
-  return largest * sizes.reduce((total, size) => total + (size / largest) ** power, 0) ** (1 / power);
+/** ‖x‖_p of a point of the plane. */
+function powerNorm(x, power) {
+  const [small, large] = [Math.abs(x[0]), Math.abs(x[1])].sort((a, b) => a - b);
+  return power === Infinity || large === 0 ? large : large * ((small / large) ** power + 1) ** (1 / power);
 }
 
 function dualPower(power) {
@@ -33,40 +32,25 @@ function dualPower(power) {
 function shortestOnLine(a, power) {
   const dual = powerNorm(a, dualPower(power));
   const [x, y] = [Math.abs(a[0]), Math.abs(a[1])];
-  if (power === 1) {
-    const ends = [];
-    if (x >= (1 - TIED_RTOL) * y) ends.push([1 / a[0], 0]);
-    if (y >= (1 - TIED_RTOL) * x) ends.push([0, 1 / a[1]]);
-    return ends;
-  }
+  const [isAlongX, isAlongY] = [y <= TIED_RTOL * x, x <= TIED_RTOL * y];
+  if (power === 1) return [...(x >= (1 - TIED_RTOL) * y ? [[1 / a[0], 0]] : []), ...(y >= (1 - TIED_RTOL) * x ? [[0, 1 / a[1]]] : [])];
   if (power === Infinity) {
-    const value = 1 / dual;
-    if (x <= TIED_RTOL * y) return [[value, Math.sign(a[1]) * value], [-value, Math.sign(a[1]) * value]];
-    if (y <= TIED_RTOL * x) return [[Math.sign(a[0]) * value, value], [Math.sign(a[0]) * value, -value]];
-    return [[Math.sign(a[0]) * value, Math.sign(a[1]) * value]];
+    const ends = isAlongX ? [[a[0], x], [a[0], -x]] : isAlongY ? [[y, a[1]], [-y, a[1]]] : [a];
+    return ends.map((end) => end.map((entry) => Math.sign(entry) / dual));
   }
-  const steepest = Array.from(a, (entry) => Math.sign(entry) * (Math.abs(entry) / dual) ** (1 / (power - 1)));
-  return [steepest.map((entry) => entry / dual)];
+  return [Array.from(a, (entry) => (Math.sign(entry) * (Math.abs(entry) / dual) ** (1 / (power - 1))) / dual)];
 }
 
-/** The share t at which ‖t a + (1 - t) b‖_q is smallest in [0, 1]; x is the shortest point where both rows are active. */
-function dualShare(a, b, power, x) {
-  const step = [a[0] - b[0], a[1] - b[1]];
-  const candidates = [0, 1];
-  if (power === 1 || power === Infinity) {
-    candidates.push(-b[0] / step[0], -b[1] / step[1]);
-    if (power === 1) candidates.push((b[1] - b[0]) / (step[0] - step[1]), -(b[0] + b[1]) / (step[0] + step[1]));
-  } else {
-    const g = x.map((entry) => Math.sign(entry) * Math.abs(entry) ** (power - 1));
-    candidates.push(-(b[0] * g[1] - b[1] * g[0]) / (step[0] * g[1] - step[1] * g[0]));
+/** The share t at which ‖t a + (1 - t) b‖_q is smallest in [0, 1], by thirds: { t, value }. */
+function dualShare(a, b, power) {
+  const length = (t) => powerNorm([b[0] + t * (a[0] - b[0]), b[1] + t * (a[1] - b[1])], dualPower(power));
+  let [low, high] = [0, 1];
+  for (let round = 0; round < SHARE_ROUNDS; round++) {
+    const [first, second] = [(2 * low + high) / 3, (low + 2 * high) / 3];
+    if (length(first) <= length(second)) high = second;
+    else low = first;
   }
-  let best = { t: 0, value: Infinity };
-  for (const t of candidates) {
-    if (!(t >= 0 && t <= 1)) continue;
-    const value = powerNorm([b[0] + t * step[0], b[1] + t * step[1]], dualPower(power));
-    if (value < best.value) best = { t, value };
-  }
-  return best;
+  return { t: (low + high) / 2, value: length((low + high) / 2) };
 }
 
 /** Which rows are corners of the convex hull of all: the others are combinations of them, so they add no condition. */
@@ -93,45 +77,26 @@ function cornersOf(rows) {
  */
 export function planeNormSvm(problem, selected, power) {
   const solution = attSvm(problem, selected);
-  const { A, m } = solution;
-  if (solution.status !== OPTIMAL) return { ...solution, isUnique: solution.status !== OPTIMAL, length: norm(solution.x) };
-  const rows = Array.from({ length: m }, (_, r) => [A[2 * r], A[2 * r + 1]]);
-  const isInside = (x) => {
-    const size = norm(x);
-    return rows.every((a) => dot(a, x) >= 1 - INSIDE_RTOL * norm(a) * size);
-  };
-  let best = Infinity;
-  let found = [];
-  const tryPoint = (x) => {
-    const length = powerNorm(x, power);
-    if (!(length <= best * (1 + SAME_NORM_RTOL_PLANE)) || !isInside(x)) return;
-    if (length < best) best = length;
-    found.push({ x, length });
-  };
+  const { A, m, pairs } = solution;
+  if (solution.status !== OPTIMAL) return { ...solution, isUnique: true, length: norm(solution.x) };
+  const rows = Array.from({ length: m }, (_, r) => A.subarray(2 * r, 2 * r + 2));
   const corners = cornersOf(rows);
-  corners.forEach((r, place) => {
-    const a = rows[r];
-    for (const x of shortestOnLine(a, power)) tryPoint(x);
-    for (const s of corners.slice(0, place)) {
-      const b = rows[s];
-      const determinant = a[0] * b[1] - a[1] * b[0];
-      if (determinant !== 0) tryPoint([(b[1] - a[1]) / determinant, (a[0] - b[0]) / determinant]);
-    }
-  });
-  found = found.filter(({ length }) => length <= best * (1 + SAME_NORM_RTOL_PLANE));
-  found.sort((one, other) => norm(one.x) - norm(other.x));
+  const vertex = (a, b) => {
+    const determinant = a[0] * b[1] - a[1] * b[0];
+    return determinant === 0 ? [] : [[(b[1] - a[1]) / determinant, (a[0] - b[0]) / determinant]];
+  };
+  const others = (place) => corners.slice(0, place).map((s) => rows[s]);
+  const points = corners.flatMap((r, place) => [...shortestOnLine(rows[r], power), ...others(place).flatMap((b) => vertex(rows[r], b))]);
+  const slack = rows.map((a) => INSIDE_RTOL * norm(a)); // for a point of norm one
+  const isInside = ({ x }, size = norm(x)) => rows.every((a, r) => dot(a, x) >= 1 - slack[r] * size);
+  const sorted = points.map((x) => ({ x, length: powerNorm(x, power) })).sort((a, b) => a.length - b.length);
+  const limit = sorted.find((one) => isInside(one)).length * (1 + SAME_NORM_RTOL_PLANE);
+  const found = sorted.filter((one) => one.length <= limit && isInside(one)).sort((a, b) => norm(a.x) - norm(b.x));
   const { x, length } = found[0];
-  const isUnique = found.every((one) => norm([one.x[0] - x[0], one.x[1] - x[1]]) <= SAME_POINT_RTOL * norm(x));
   const active = corners.filter((r) => dot(rows[r], x) <= 1 + ACTIVE_RTOL);
-  let dual = { value: Infinity };
-  active.forEach((r, k) => {
-    const value = powerNorm(rows[r], dualPower(power));
-    if (value < dual.value) dual = { value, t: 1, r, s: r };
-    for (const s of active.slice(0, k)) {
-      const pair = dualShare(rows[r], rows[s], power, x);
-      if (pair.value < dual.value) dual = { ...pair, r, s };
-    }
-  });
+  const pairsOf = (r, k) => active.slice(0, k).map((s) => ({ ...dualShare(rows[r], rows[s], power), r, s }));
+  const alone = (r) => ({ value: powerNorm(rows[r], dualPower(power)), t: 1, r, s: r });
+  const dual = active.flatMap((r, k) => [alone(r), ...pairsOf(r, k)]).reduce((least, one) => (one.value < least.value ? one : least));
   const multipliers = new Float64Array(m);
   multipliers[dual.r] += dual.t * length ** 2;
   if (dual.s !== dual.r) multipliers[dual.s] += (1 - dual.t) * length ** 2;
@@ -144,8 +109,8 @@ export function planeNormSvm(problem, selected, power) {
     multipliers,
     lower: 1 / dual.value,
     upper: length / Math.min(...rows.map((a) => dot(a, x))),
-    isUnique,
-    pairs: solution.pairs,
+    isUnique: found.every((one) => Math.hypot(one.x[0] - x[0], one.x[1] - x[1]) <= SAME_POINT_RTOL * norm(x)),
+    pairs,
     A,
   };
 }

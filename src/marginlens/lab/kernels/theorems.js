@@ -12,7 +12,7 @@ import {
   strictOptimum,
   tokenOptimality,
 } from "./optimality.js";
-import { takeInputs } from "./problem.js";
+import { placesOf, takeInputs } from "./problem.js";
 import { logAddExp, lossConstants } from "./softmax.js";
 
 const PROVEN_C0 = 96; // what the proof of A Lemma 7 (L3) needs for C_0 in Eq. (46)
@@ -22,137 +22,92 @@ const SAME_NORM_RTOL = 1e-9; // relative difference of two norms up to which bot
 const SAME_MINIMUM_RTOL = 1e-6; // distance, relative to the norm, up to which two minima are one
 const MAX_PROBLEMS = 10_000; // hard-margin problems that a prediction may take
 
-function scoreRange(problem) {
-  const { n, T, lengths, scores } = problem;
-  let low = Infinity;
-  let high = -Infinity;
-  for (let i = 0; i < n; i++)
-    for (let t = 0; t < lengths[i]; t++) {
-      low = Math.min(low, scores[i * T + t]);
-      high = Math.max(high, scores[i * T + t]);
-    }
-  return { low, high };
+const inputsOf = (problem) => Array.from(problem.lengths.keys());
+const keyOf = (problem, at) => problem.K.subarray(2 * at, 2 * at + 2);
+const apart = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1]);
+
+/** The lowest and the highest score, and the constants of the loss between them. */
+export function slopesOf(problem) {
+  const scores = inputsOf(problem).flatMap((i) => placesOf(problem, i).map((at) => problem.scores[at]));
+  const [low, high] = [Math.min(...scores), Math.max(...scores)];
+  return { low, high, ...lossConstants(problem.code, low, high) };
 }
 
 /** log L_p of A Lemma 6: from tokens, head and W = I where keys are tokens, else from keys and scores. */
-export function logSmoothness(problem) {
-  const { n, T, d, dModel, lengths, X, K, head, scores } = problem;
-  const { low, high } = scoreRange(problem);
-  const { logM0, logM1 } = lossConstants(problem.code, low, high);
-  const headLog = Math.log(norm(head));
-  let total = -Infinity;
-  for (let i = 0; i < n; i++) {
-    let score;
-    let key;
-    if (problem.keysAreTokens) {
-      key = Math.log(spectralNorm(X.subarray(i * T * dModel, (i * T + lengths[i]) * dModel), lengths[i], dModel));
-      score = headLog + key;
-    } else {
-      key = Math.log(spectralNorm(K.subarray(i * T * d, (i * T + lengths[i]) * d), lengths[i], d));
-      score = Math.log(norm(scores.subarray(i * T, i * T + lengths[i])));
-    }
-    total = logAddExp(total, logAddExp(logM0 + 2 * score, Math.log(3) + logM1 + score) + 2 * key);
-  }
-  return total - Math.log(n);
+function logSmoothness(problem) {
+  const { n, T, lengths, K, head, scores } = problem;
+  const { logM0, logM1 } = slopesOf(problem);
+  const terms = inputsOf(problem).map((i) => {
+    const [first, end] = [i * T, i * T + lengths[i]];
+    const key = Math.log(spectralNorm(K.subarray(2 * first, 2 * end)));
+    const score = problem.keysAreTokens ? Math.log(norm(head)) + key : Math.log(norm(scores.subarray(first, end)));
+    return logAddExp(logM0 + 2 * score, Math.log(3) + logM1 + score) + 2 * key;
+  });
+  return terms.reduce(logAddExp) - Math.log(n);
 }
 
 // ---- cones
 
 /** Whether p correlates with q by at least 1 - mu and is at least as long as the radius; decided without cancellation. */
-export function inCone(p, q, mu, radius) {
-  const a = unit(p);
-  const b = unit(q);
-  let square = 0;
-  for (let k = 0; k < a.length; k++) square += (a[k] - b[k]) ** 2;
-  return Math.sqrt(square) <= Math.sqrt(2 * mu) + UNIT_DISTANCE_ATOL && norm(p) >= radius;
+function inCone(p, q, mu, radius) {
+  return apart(unit(p), unit(q)) <= Math.sqrt(2 * mu) + UNIT_DISTANCE_ATOL && norm(p) >= radius;
 }
 
 /**
- * The cone C_{μ,R}(p^mm) of a locally optimal selection with its constants and radii (A Eqs (32), (39), (46), (57), (58)); null where the
- * selection is not locally optimal or there is nothing to separate. Inputs whose output does not depend on p are left out.
+ * The cone C_{μ,R}(p^mm) of a locally optimal selection: { p, mu, radius, provenRadius }, with R of A Eq. (46) and the radius from which on
+ * the proof has no gap (A Eqs (32), (39), (46), (57), (58)); null where the selection is not locally optimal or there is nothing to
+ * separate. Inputs whose output does not depend on p are left out.
  */
 export function basinCone(problem, selected) {
   const dependent = dependentInputs(problem);
   const part = dependent.length > 0 ? takeInputs(problem, dependent) : problem;
   const found = tokenOptimality(part, dependent.length > 0 ? dependent.map((i) => selected[i]) : selected);
   if (!found.isLocallyOptimal || found.solution.status === TRIVIAL) return null;
-  const { n, T, d, lengths, K, scores } = part;
+  const { n, T, scores } = part;
   const p = found.solution.x;
   const theta = 1 / norm(p);
   const difference = scoreDifferences(part, found.selected);
-  let slackest = Infinity;
-  let longest = 0;
-  let widest = 0;
-  let Gamma = 0;
-  let gapMin = Infinity;
-  let gapMax = -Infinity;
-  let everyInput = true;
-  const key = (i, t) => K.subarray((i * T + t) * d, (i * T + t + 1) * d);
-  for (let i = 0; i < n; i++) {
-    let low = Infinity;
-    let high = -Infinity;
-    let hasNeighbour = false;
-    for (let t = 0; t < lengths[i]; t++) {
-      const at = i * T + t;
-      low = Math.min(low, scores[at]);
-      high = Math.max(high, scores[at]);
-      longest = Math.max(longest, norm(key(i, t)));
-      for (let u = 0; u < t; u++) widest = Math.max(widest, norm(key(i, t).map((entry, k) => entry - key(i, u)[k])));
-      if (found.neighbours[at]) {
-        hasNeighbour = true;
-        gapMin = Math.min(gapMin, difference[at]);
-        gapMax = Math.max(gapMax, difference[at]);
-      } else if (t !== found.selected[i]) {
-        const chosen = key(i, found.selected[i]);
-        slackest = Math.min(slackest, dot(chosen.map((entry, k) => entry - key(i, t)[k]), p) - 1);
-      }
-    }
-    Gamma = Math.max(Gamma, high - low);
-    everyInput = everyInput && hasNeighbour;
-  }
-  const delta = 0.5 * slackest;
-  const A = longest / theta;
+  const inputs = inputsOf(part).map((i) => {
+    const places = placesOf(part, i);
+    const chosen = keyOf(part, i * T + found.selected[i]);
+    const others = places.filter((at) => at !== i * T + found.selected[i]);
+    const free = others.filter((at) => !found.neighbours[at]);
+    const all = places.map((at) => scores[at]);
+    return {
+      gaps: others.filter((at) => found.neighbours[at]).map((at) => difference[at]),
+      slackest: Math.min(Infinity, ...free.map((at) => dot(chosen.map((entry, k) => entry - keyOf(part, at)[k]), p) - 1)),
+      longest: Math.max(...places.map((at) => norm(keyOf(part, at)))),
+      widest: Math.max(...places.flatMap((at) => places.map((other) => apart(keyOf(part, at), keyOf(part, other))))),
+      range: Math.max(...all) - Math.min(...all),
+    };
+  });
+  const most = (name) => Math.max(...inputs.map((input) => input[name]));
+  const gaps = inputs.flatMap((input) => input.gaps);
+  const [gapMin, gapMax] = [Math.min(...gaps), Math.max(...gaps)];
+  const everyInput = inputs.every((input) => input.gaps.length > 0); // has neighbours
+  const delta = 0.5 * Math.min(...inputs.map(({ slackest }) => slackest));
+  const A = most("longest") / theta;
+  const [Gamma, widest] = [most("range"), most("widest")];
   const mu = (Math.min(0.5, delta) / A) ** 2 / 8;
-  const { low, high } = scoreRange(part);
-  const { logM1: logCMax, logSmallest: logCMin } = lossConstants(part.code, low, high);
-  const logLp = logSmoothness(part);
   const pi = mu / (2 - mu);
-  const rate = Math.max(2, 1 / delta) / theta;
-  const radiusFor = (C0, parameter) => rate * Math.log(((C0 / parameter) * T * Gamma * A) / gapMin);
-  const explicitRadius = (parameter, nu) => {
-    const logScale = Math.log((T * Gamma * A) / (parameter * gapMin));
-    const logRatio = Math.log(n * T) + logCMax - logCMin;
-    const base = radiusFor(everyInput ? PROVEN_C0 : 2 * PROVEN_C0, parameter);
-    const split = (Math.log(8) + logScale) / (nu * theta);
-    const between = (Math.log(8) + logScale + logRatio) / ((2 * nu + parameter / 2) * theta);
-    const others = everyInput ? 0 : (Math.log(48) + logScale + logRatio) / (delta * theta);
-    return Math.max(base, split, between, others);
-  };
+  const { logM1: logCMax, logSmallest: logCMin } = slopesOf(part);
+  const logLp = logSmoothness(part);
+  const radiusFor = (C0, parameter) => (Math.max(2, 1 / delta) / theta) * Math.log(((C0 / parameter) * T * Gamma * A) / gapMin);
+  const logScale = Math.log((T * Gamma * A) / (pi * gapMin));
+  const logRatio = Math.log(n * T) + logCMax - logCMin;
   const logC = logCMax + Math.log(2 * gapMax);
-  const logc = logCMin + Math.log(gapMin / 8);
-  const logC2 = Math.log1p(-mu) + 2 * Math.log(widest) - Math.log(theta) + 2 * logC - logc;
+  const logC2 = Math.log1p(-mu) + 2 * Math.log(widest) - Math.log(theta) + 2 * logC - (logCMin + Math.log(gapMin / 8));
   const reach = Math.log(widest * T) + logC - logLp;
-  const stays = (2 / theta) * (Math.log(T / pi) + logC2 - logLp);
-  const turns = (2 / theta) * (reach - Math.log((Math.SQRT2 - 1) * Math.sqrt(mu) * 0.5));
-  return {
-    optimality: found,
-    p,
-    theta,
-    delta,
-    A,
-    ABar: widest,
-    mu,
-    Gamma,
-    gapMin,
-    gapMax,
-    logCMax,
-    logCMin,
-    logLp,
-    everyInputHasNeighbours: everyInput,
-    noStationaryRadius: radiusFor(64, 1),
-    radius: radiusFor(64 * pi, pi),
-    provenRadius: Math.max(0.5, explicitRadius(pi, mu / 4), stays, turns),
-  };
+  const provenRadius = Math.max(
+    0.5,
+    radiusFor(everyInput ? PROVEN_C0 : 2 * PROVEN_C0, pi),
+    (Math.log(8) + logScale) / ((mu / 4) * theta), // Eq. (49), with ν = μ/4
+    (Math.log(8) + logScale + logRatio) / ((mu / 2 + pi / 2) * theta), // after Eq. (50)
+    everyInput ? 0 : (Math.log(48) + logScale + logRatio) / (delta * theta),
+    (2 / theta) * (Math.log(T / pi) + logC2 - logLp), // steps stay inside, Eq. (58)
+    (2 / theta) * (reach - Math.log((Math.SQRT2 - 1) * Math.sqrt(mu) * 0.5)), // and turn by less than the outer shell is wide
+  );
+  return { p, mu, radius: radiusFor(64 * pi, pi), provenRadius };
 }
 
 // ---- conditions: { name, holds, numbers }, named as in Python
@@ -163,38 +118,20 @@ export function check(name, holds, numbers = {}, code = "") {
 }
 
 function checkAssumptionA(problem) {
-  const { low, high } = scoreRange(problem);
-  const { logM0, logM1, logSmallest } = lossConstants(problem.code, low, high);
+  const { low, high, logM0, logM1, logSmallest } = slopesOf(problem);
   const holds = Math.max(logM0, logM1) < Infinity && logSmallest > -Infinity;
   return check("A Assumption A", holds, { log_M0: logM0, log_M1: logM1, log_smallest_slope: logSmallest, low, high });
 }
 
 function checkAssumptionB(problem) {
-  const { n, T, lengths } = problem;
   const optimal = optimalTokens(problem);
   const difference = scoreDifferences(problem, optimal);
-  let spread = 0;
-  let gap = Infinity;
-  let tied = true;
-  for (let i = 0; i < n; i++) {
-    const others = Array.from({ length: lengths[i] }, (_, t) => i * T + t).filter((at) => at !== i * T + optimal[i]);
-    if (others.length === 0) continue;
-    const gaps = others.map((at) => difference[at]);
-    spread = Math.max(spread, Math.max(...gaps, 0) - Math.min(...gaps));
-    gap = Math.min(gap, ...gaps);
-    tied = tied && allTied(problem, others);
-  }
-  return check("A Assumption B", tied && gap > 0, { spread, smallest_gap: gap });
-}
-
-function checkStrictOptimum(problem) {
-  const { isStrict, smallestGap } = strictOptimum(problem);
-  return check("strict optimum", isStrict, { smallest_gap: smallestGap });
-}
-
-function checkSeparable(global) {
-  const { status } = global.solution;
-  return check("separable optimum", status === OPTIMAL, { margin: marginOf(global.solution) }, status);
+  const others = optimal.map((t, i) => placesOf(problem, i).filter((at) => at !== i * problem.T + t)).filter((places) => places.length > 0);
+  const gaps = others.map((places) => places.map((at) => difference[at]));
+  const spread = Math.max(0, ...gaps.map((some) => Math.max(...some, 0) - Math.min(...some)));
+  const smallest = Math.min(Infinity, ...gaps.flat());
+  const isTied = others.every((places) => allTied(problem, places));
+  return check("A Assumption B", isTied && smallest > 0, { spread, smallest_gap: smallest });
 }
 
 function checkStep(problem) {
@@ -206,114 +143,79 @@ function checkStep(problem) {
 }
 
 /** A Thm 3's conditions on the start: it selects locally optimal tokens, lies in their cone, and beyond the radius of the full proof. */
-function aroundStart(problem, part, dependent, start) {
-  if (!start || start.every((entry) => entry === 0)) {
-    return { conditions: [check("start in a cone", false, {}, start ? "zero" : "none")] };
-  }
+function aroundStart(problem, part, whole) {
+  const { start } = problem;
+  if (start.every((entry) => entry === 0)) return { conditions: [check("start in a cone", false, {}, "zero")] };
   const at = selectionAt(part, start);
   if (!at.unique) return { conditions: [check("locally optimal start", false, {}, "tie")] };
   const found = tokenOptimality(part, at.selected);
   if (found.solution.status === TRIVIAL) return { found, conditions: [check("locally optimal start", false, {}, TRIVIAL)] };
   const optimal = check("locally optimal start", found.isLocallyOptimal, { score_gap: found.scoreGap });
   if (!found.isLocallyOptimal) return { found, conditions: [optimal] };
-  const selected = optimalTokens(problem);
-  (dependent.length > 0 ? dependent : selected.map((_, i) => i)).forEach((i, place) => (selected[i] = at.selected[place]));
-  const cone = basinCone(problem, selected);
-  const length = norm(start);
-  const axis = unit(cone.p);
-  const deviation = 0.5 * unit(start).reduce((total, entry, k) => total + (entry - axis[k]) ** 2, 0);
+  const cone = basinCone(problem, whole(at.selected));
+  const deviation = 0.5 * apart(unit(start), unit(cone.p)) ** 2;
   const narrow = check("start in cone_μ", inCone(start, cone.p, cone.mu, 0), { one_minus_cosine: deviation, mu: cone.mu });
-  const far = check("start beyond R", length >= cone.provenRadius, { norm: length, radius: cone.radius, proven_radius: cone.provenRadius });
-  return { found, cone, conditions: [optimal, narrow, far] };
+  const lengths = { norm: norm(start), radius: cone.radius, proven_radius: cone.provenRadius };
+  return { found, cone, conditions: [optimal, narrow, check("start beyond R", lengths.norm >= cone.provenRadius, lengths)] };
 }
 
 // ---- several optimal tokens: ATT-SVM' and A Thm 8
 
-/** The tokens that share the highest score of each input, up to rounding. */
-export function optimalSets(problem) {
-  const optimal = optimalTokens(problem);
-  const difference = scoreDifferences(problem, optimal);
-  return Array.from(problem.lengths, (length, i) =>
-    Array.from({ length }, (_, t) => t).filter((t) => difference[i * problem.T + t] === 0),
-  );
-}
-
 /**
- * ATT-SVM': every shortest p under which some token of each set beats all tokens outside it by one, over all choices of one token per set.
- * { status, margin, points, choices }; status MAX_PROBLEMS where there are more choices than `maxProblems`.
+ * ATT-SVM': every shortest p under which some token of each set beats all tokens outside it by one, over all choices of one token per set;
+ * sets are of places in (n T). { status, margin, points, choices }; status MAX_PROBLEMS where there are more choices than `maxProblems`.
  */
-export function setSvm(problem, sets, maxProblems = MAX_PROBLEMS) {
-  const { T, d, lengths, K } = problem;
-  const binding = sets.map((_, i) => i).filter((i) => sets[i].length < lengths[i]);
-  if (binding.length === 0) {
-    return { status: TRIVIAL, margin: Infinity, points: [new Float64Array(d)], choices: [sets.map((tokens) => tokens[0])] };
-  }
+function setSvm(problem, sets, maxProblems) {
+  const { T, lengths } = problem;
+  const binding = inputsOf(problem).filter((i) => sets[i].length < lengths[i]);
+  const tokensAt = (places) => places.map((at) => at % T);
+  const first = sets.map(([at]) => at);
+  if (binding.length === 0) return { status: TRIVIAL, margin: Infinity, points: [new Float64Array(2)], choices: [tokensAt(first)] };
   const count = binding.reduce((total, i) => total * sets[i].length, 1);
   if (count > maxProblems) return { status: "MAX_PROBLEMS", margin: 0, points: [], choices: [] };
-  const outside = (i) => Array.from({ length: lengths[i] }, (_, t) => t).filter((t) => !sets[i].includes(t));
-  const pairs = binding.flatMap((i) => outside(i).map((t) => [i, t]));
-  const choices = Array.from({ length: count }, (_, number) => {
-    const choice = sets.map((tokens) => tokens[0]);
-    let rest = number;
+  const pairs = binding.flatMap((i) => placesOf(problem, i).filter((at) => !sets[i].includes(at)).map((at) => [i, at]));
+  const rows = Array.from({ length: count }, (_, number) => {
+    const choice = first.slice();
     for (const i of binding) {
-      choice[i] = sets[i][rest % sets[i].length];
-      rest = Math.floor(rest / sets[i].length);
+      choice[i] = sets[i][number % sets[i].length];
+      number = Math.floor(number / sets[i].length);
     }
-    return choice;
+    return pairs.map(([i, at]) => [0, 1].map((k) => keyOf(problem, choice[i])[k] - keyOf(problem, at)[k]));
   });
-  const key = (i, t, k) => K[(i * T + t) * d + k];
-  const A = new Float64Array(count * pairs.length * d);
-  choices.forEach((choice, j) => {
-    pairs.forEach(([i, t], r) => {
-      for (let k = 0; k < d; k++) A[(j * pairs.length + r) * d + k] = key(i, choice[i], k) - key(i, t, k);
-    });
-  });
-  const solutions = leastDistances(A, new Float64Array(count * pairs.length).fill(1), count, pairs.length, d);
-  const unverified = solutions.some(({ status }) => status === INACCURATE);
-  let shortest = solutions.filter(({ status }) => status !== INFEASIBLE).map(({ x }) => x);
-  const best = Math.min(...shortest.map((x) => norm(x)));
-  shortest = shortest.filter((x) => norm(x) <= best * (1 + SAME_NORM_RTOL));
+  const solutions = leastDistances(Float64Array.from(rows.flat(2)), new Float64Array(count * pairs.length).fill(1), count, pairs.length, 2);
+  const reached = solutions.filter(({ status }) => status !== INFEASIBLE).map(({ x }) => x);
+  const best = Math.min(...reached.map((x) => norm(x)));
   const points = [];
-  for (const x of shortest) {
-    if (points.every((other) => norm(x.map((entry, k) => entry - other[k])) > SAME_MINIMUM_RTOL * best)) points.push(x);
-  }
-  const chosen = points.map((x) =>
-    sets.map((tokens, i) => {
-      const logits = tokens.map((t) => dot(K.subarray((i * T + t) * d, (i * T + t + 1) * d), x));
-      return tokens[logits.indexOf(Math.max(...logits))];
-    }),
-  );
-  const status = unverified ? INACCURATE : points.length > 0 ? OPTIMAL : INFEASIBLE;
-  return { status, margin: points.length > 0 ? 1 / best : 0, points, choices: chosen };
+  for (const x of reached)
+    if (norm(x) <= best * (1 + SAME_NORM_RTOL) && points.every((other) => apart(x, other) > SAME_MINIMUM_RTOL * best)) points.push(x);
+  const choices = points.map((x) => {
+    const ahead = (best, at) => (dot(keyOf(problem, at), x) > dot(keyOf(problem, best), x) ? at : best);
+    return tokensAt(sets.map((places) => places.reduce(ahead)));
+  });
+  const isUnverified = solutions.some(({ status }) => status === INACCURATE);
+  const status = isUnverified ? INACCURATE : points.length > 0 ? OPTIMAL : INFEASIBLE;
+  return { status, margin: points.length > 0 ? 1 / best : 0, points, choices };
 }
 
 /** Assumption D by A Lemma 14, for the sets of tokens that share the highest score. */
 function checkLinearMixing(problem, sets) {
-  const { n, T, lengths, scores, blur } = problem;
-  const { low, high } = scoreRange(problem);
-  const { logM1, logSmallest } = lossConstants(problem.code, low, high);
-  let C = 0;
-  let epsilon = Infinity;
-  let bestLow = Infinity;
-  let bestHigh = -Infinity;
-  let mixes = false;
-  for (let i = 0; i < n; i++) {
-    const inside = sets[i].map((t) => i * T + t);
-    const outside = Array.from({ length: lengths[i] }, (_, t) => i * T + t).filter((at) => !inside.includes(at));
+  const { n, scores, blur } = problem;
+  const { logM1, logSmallest } = slopesOf(problem);
+  let [C, epsilon, bestLow, bestHigh] = [0, Infinity, Infinity, -Infinity];
+  for (const [i, inside] of sets.entries()) {
+    const outside = placesOf(problem, i).filter((at) => !inside.includes(at));
     const lowestInside = Math.min(...inside.map((at) => scores[at] - blur[at]));
     if (!allTied(problem, inside) || outside.some((at) => scores[at] + blur[at] >= lowestInside))
       return check("A Assumption D", false, {}, "rounding");
     if (outside.length === 0) continue;
-    mixes = true;
     const nu = Math.max(...inside.map((at) => scores[at]));
     const lowest = Math.min(...outside.map((at) => scores[at]));
     const shift = nu > Math.max(0, ...inside.map((at) => blur[at])) ? 0 : -lowest;
     C = Math.max(C, -(lowest + shift));
-    bestLow = Math.min(bestLow, nu + shift);
-    bestHigh = Math.max(bestHigh, nu + shift);
+    [bestLow, bestHigh] = [Math.min(bestLow, nu + shift), Math.max(bestHigh, nu + shift)];
     for (const at of outside) epsilon = Math.min(epsilon, 1 - (scores[at] + shift) / (nu + shift));
   }
-  if (!mixes) return check("A Assumption D", true, { epsilon: 1, C: 0, log_C_plus: 0, log_C_minus: 0 });
+  if (epsilon === Infinity) return check("A Assumption D", true, { epsilon: 1, C: 0, log_C_plus: 0, log_C_minus: 0 });
   const numbers = { epsilon, C, log_C_plus: logM1 + Math.log(C + bestHigh), log_C_minus: logSmallest + Math.log((epsilon * bestLow) / n) };
   return check("A Assumption D", true, numbers);
 }
@@ -328,84 +230,65 @@ export function verdict(citation, conditions) {
 /**
  * Which theorem of paper A applies to the problem with its start and optimizer, condition by condition, and the limit that it gives.
  *
- * { dependent, verdicts, candidates: [{ label, selected, direction, margin, optimality? }], complete, promise, direction, pathDirection,
- *   observed, basin, cone }: promise is { citation, direction } where a theorem makes the limit of plain gradient descent certain,
- * direction is that limit where the step is right too, observed where steps are normalised.
+ * { dependent, verdicts, candidates: [{ label, selected, direction, margin, optimality? }], promise, step, basin }: promise is { citation,
+ * direction } where a theorem makes the limit of plain gradient descent certain, step the condition on its steps, and basin the number of
+ * the candidate in whose cone the start lies.
  */
 export function predict(problem, maxProblems = MAX_PROBLEMS) {
   const dependent = dependentInputs(problem);
   const part = dependent.length > 0 ? takeInputs(problem, dependent) : problem;
+  const optimal = optimalTokens(problem);
+  const whole = (selected) => {
+    const all = optimal.slice();
+    (dependent.length > 0 ? dependent : inputsOf(problem)).forEach((i, place) => (all[i] = selected[place]));
+    return all;
+  };
   const global = tokenOptimality(part, optimalTokens(part));
+  const { status } = global.solution;
   const slopes = checkAssumptionA(part);
-  const strict = checkStrictOptimum(part);
-  const separable = checkSeparable(global);
-  const path = verdict("A Thm 1", [slopes, strict, separable]);
+  const { isStrict, smallestGap } = strictOptimum(part);
+  const strict = check("strict optimum", isStrict, { smallest_gap: smallestGap });
+  const separable = check("separable optimum", status === OPTIMAL, { margin: marginOf(global.solution) }, status);
   const globally = verdict("A Thm 2", [slopes, checkAssumptionB(part), separable]);
-  const around = aroundStart(problem, part, dependent, problem.start);
+  const around = aroundStart(problem, part, whole);
   const locally = verdict("A Thm 3", [slopes, ...around.conditions]);
   const step = checkStep(problem);
   let promise = null;
   if (globally.applies && part.n === 1) promise = { citation: "A Thm 2", direction: directionOf(global.solution) };
   else if (locally.applies) promise = { citation: "A Thm 3", direction: directionOf(around.found.solution) };
-  const verdicts = [path, verdict("A Thm 2", [...globally.conditions, step]), verdict("A Thm 3", [...locally.conditions, step])];
-  let pathDirection = path.applies ? directionOf(global.solution) : null;
+  const withStep = [globally, locally].map(({ citation, conditions }) => verdict(citation, [...conditions, step]));
+  const verdicts = [verdict("A Thm 1", [slopes, strict, separable]), ...withStep];
   let sets = null;
   if (dependent.length > 0 && !strict.holds) {
-    const members = optimalSets(part);
+    const difference = scoreDifferences(part, optimalTokens(part));
+    const members = inputsOf(part).map((i) => placesOf(part, i).filter((at) => difference[at] === 0));
     sets = setSvm(part, members, maxProblems);
     const separated = check("separable sets", sets.status === OPTIMAL, { margin: sets.margin, minima: sets.points.length }, sets.status);
-    const toSet = verdict("A Thm 8", [slopes, checkLinearMixing(part, members), separated]);
-    verdicts.push(toSet);
-    if (toSet.applies && sets.points.length === 1) pathDirection = unit(sets.points[0]);
+    verdicts.push(verdict("A Thm 8", [slopes, checkLinearMixing(part, members), separated]));
   }
-  const { candidates, complete } = candidatesOf(part, global, around.found, sets, maxProblems);
+  const candidates = candidatesOf(part, sets);
   let basin = -1;
   if (around.cone && inCone(problem.start, around.cone.p, around.cone.mu, around.cone.radius)) {
     basin = candidates.findIndex((one) => one.label !== "G^mm" && one.selected.join() === around.found.selected.join());
   }
-  const optimal = optimalTokens(problem);
-  const whole = (selected) => {
-    const all = optimal.slice();
-    (dependent.length > 0 ? dependent : all.map((_, i) => i)).forEach((i, place) => (all[i] = selected[place]));
-    return all;
-  };
-  const normalized = problem.optimizer.name === "NormalizedGD";
   return {
     dependent,
     verdicts,
     promise,
     step,
-    direction: promise !== null && step.holds ? promise.direction : null,
-    observed: promise !== null && normalized ? promise.direction : null,
-    pathDirection,
     candidates: candidates.map((one) => ({ ...one, selected: whole(one.selected) })),
-    complete,
     basin: basin < 0 ? null : basin,
-    cone: around.cone ?? null,
   };
 }
 
-/** The global minima of ATT-SVM' where optimal tokens tie, then the members of P^mm, or those that are known without listing them all. */
-function candidatesOf(part, global, atStart, sets, maxProblems) {
-  let known = locallyOptimalDirections(part, maxProblems);
-  const complete = known !== null;
-  if (!complete) {
-    known = global.isLocallyOptimal ? [global] : [];
-    const isNew = atStart && atStart.isLocallyOptimal && known.every((one) => one.selected.join() !== atStart.selected.join());
-    if (isNew) known.push(atStart);
-    known = known.map((one) => ({ ...one, direction: directionOf(one.solution), margin: marginOf(one.solution) }));
-  }
-  const candidates = known.map((one) => ({
-    label: one.isGloballyOptimal ? "GMM" : "LMM",
-    selected: one.selected,
-    direction: one.direction,
-    margin: one.margin,
-    optimality: one,
-  }));
-  if (sets === null || sets.points.length === 0 || sets.status === TRIVIAL) return { candidates, complete };
+/** The global minima of ATT-SVM' where optimal tokens tie, then the members of P^mm. */
+function candidatesOf(part, sets) {
+  const candidates = locallyOptimalDirections(part).map((optimality) => {
+    const { isGloballyOptimal, selected, direction, margin } = optimality;
+    return { label: isGloballyOptimal ? "GMM" : "LMM", selected, direction, margin, optimality };
+  });
+  if (sets === null || sets.points.length === 0 || sets.status === TRIVIAL) return candidates;
   const minima = sets.points.map((x, k) => ({ label: "G^mm", selected: sets.choices[k], direction: unit(x), margin: sets.margin }));
-  const distinct = candidates.filter((one) =>
-    minima.every((other) => norm(one.direction.map((entry, k) => entry - other.direction[k])) > SAME_DIRECTION_ATOL),
-  );
-  return { candidates: [...minima, ...distinct], complete };
+  const isNew = (one) => minima.every((other) => apart(one.direction, other.direction) > SAME_DIRECTION_ATOL);
+  return [...minima, ...candidates.filter(isNew)];
 }

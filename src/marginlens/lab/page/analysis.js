@@ -81,7 +81,7 @@ function remarksOf(state, problem) {
       if (u < t) remarks.push(`${places} lie in one place, so that no direction selects one of them without the other.`);
     });
   });
-  if (problem.head !== null) {
+  if (problem.hasScores) {
     const isEven = Array.from(problem.lengths, (length, i) => problem.scores.subarray(i * problem.T, i * problem.T + length)).every((row) =>
       row.every((score) => score === row[0]),
     );

@@ -171,7 +171,6 @@ export const CONDITIONS = {
     label: "Equation 32",
     sentences: {
       zero: { fails: "The start is zero: it favours no token, so it is close to no limit." },
-      none: { fails: "There is no start, so it is close to no limit." },
     },
   },
   "locally optimal start": {
@@ -353,9 +352,9 @@ function startSentence(problem, inputs) {
   return unique ? ` At the start most attention is on ${selectionWords(selected, inputs)}.` : "";
 }
 
-function openSentence(problem, { complete, dependent }, limits) {
+function openSentence(problem, { dependent }, limits) {
   if (limits.length === 0) return "No theorem decides: no direction selects tokens that all beat their rivals in score, so no limit is known.";
-  const possible = `${counted(limits.length, "limit")} ${limits.length === 1 ? "is" : "are"} ${complete ? "possible" : "known"}`;
+  const possible = `${counted(limits.length, "limit")} ${limits.length === 1 ? "is" : "are"} possible`;
   return `No theorem decides from this start; ${possible}.${startSentence(problem, dependent)}`;
 }
 

@@ -115,7 +115,7 @@ function handlesOf(state, analysis) {
   const { problem, starts } = state;
   const { tokens, keys, isByKeys } = pointsOf(problem);
   const kernel = analysis.problem;
-  const scoreOf = (i, t) => (kernel && kernel.head !== null ? kernel.scores[i * kernel.T + t] : null);
+  const scoreOf = (i, t) => (kernel?.hasScores ? kernel.scores[i * kernel.T + t] : null);
   const found = [];
   tokens.forEach((input, i) =>
     input.forEach((point, t) => {
@@ -358,7 +358,7 @@ export function mountPlane(root, store, runs = null) {
     const kernel = analysis.problem;
     if (kernel) {
       const shares = limit ? supportShares(limit, kernel.lengths, analysis.prediction?.dependent) : [];
-      const optimal = kernel.head === null ? [] : optimalTokens(kernel);
+      const optimal = kernel.hasScores ? optimalTokens(kernel) : [];
       for (const handle of handles) {
         if (handle.kind !== "token") continue;
         const { i, t } = handle;

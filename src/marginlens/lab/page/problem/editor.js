@@ -167,7 +167,7 @@ function tokenRow(store, form, i, t) {
         setAttributes(slider, { min: -reach, max: reach });
         if (Number(slider.value) !== value) slider.value = String(value);
         score.fill(value);
-      } else if (problem?.head) setText(shownScore, short(problem.scores[i * problem.T + t]));
+      } else if (problem?.hasScores) setText(shownScore, short(problem.scores[i * problem.T + t]));
       const isChosen = state.chosen.input === i && state.chosen.token === t;
       node.classList.toggle("chosen", isChosen);
       setAttributes(node, { "aria-current": isChosen ? "true" : null });
@@ -382,7 +382,7 @@ export function mountEditor(root, store) {
     update(state, { problem }) {
       const given = formOf(state.problem);
       if (state.problem.head) remembered.head = state.problem.head;
-      if (problem?.head) remembered.scores = given.lengths.map((length, i) => Array.from(problem.scores.subarray(i * problem.T, i * problem.T + length)));
+      if (problem?.hasScores) remembered.scores = given.lengths.map((length, i) => Array.from(problem.scores.subarray(i * problem.T, i * problem.T + length)));
       const focused = root.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
       if (given.text !== shown) {
         const wereOpen = views.map(({ node }) => node.open);

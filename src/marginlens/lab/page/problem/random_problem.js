@@ -1,6 +1,6 @@
 // Random problems: tokens and head uniform on the unit circle, the same for the same seed on every machine.
 
-import { drawsOf } from "../draws.js";
+import { drawsOf } from "../../kernels/draws.js";
 
 /** { tokens, labels, head } with `inputs` × `perInput` tokens and labels +1 and −1, to four digits so that people can read them. */
 export function randomProblem(inputs, perInput, seed) {

@@ -51,8 +51,7 @@ export class Path {
   }
 
   #parts(point) {
-    const { joint, dModel } = this.problem;
-    return joint ? { point: point.slice(dModel), head: point.slice(0, dModel) } : { point, head: null };
+    return this.problem.joint ? { point: point.slice(2), head: point.slice(0, 2) } : { point, head: null };
   }
 
   #sample(step, whole) {

@@ -16,9 +16,9 @@ import {
 import { Descent, RAN_ALL } from "../../kernels/descent.js";
 import { indexCharacters, indexWords, lastToken, rankingEvidence, samplesBehind, sequences, splitWords, textWindows } from "../../kernels/graphs.js";
 import { correlation, norm } from "../../kernels/linalg.js";
-import { layerLoss, layerProbabilities, nextTokenLoop, reduceSequences, totalVariation } from "../../kernels/nexttoken.js";
+import { layerLoss, layerProbabilities, nextTokenLoop, totalVariation } from "../../kernels/nexttoken.js";
 import { ProblemError } from "../../kernels/problem.js";
-import { drawsOf } from "../draws.js";
+import { drawsOf } from "../../kernels/draws.js";
 
 export const MAX_VOCABULARY = 400; // different tokens that the page takes
 export const MAX_WINDOW = 32;
@@ -229,9 +229,9 @@ function prepare(model, until) {
   while (training.waiting.length > 0 && performance.now() < until) columnOf(model.automaton, training.waiting.pop());
   const solved = all - training.waiting.length;
   if (solved === all && training.run === null && performance.now() < until) {
-    training.reduced = reduceSequences(model.data);
-    training.shares = entryShares(model.automaton, training.reduced);
-    training.heights = pairHeights(model.automaton, training.reduced);
+    training.reduced = model.automaton.reduced;
+    training.shares = entryShares(model.automaton);
+    training.heights = pairHeights(model.automaton);
     training.run = new Descent(nextTokenLoop(training.reduced, { normalized: true, size: stepSize(model) }));
     measure(training);
   }
