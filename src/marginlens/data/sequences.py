@@ -11,9 +11,9 @@ import numpy as np
 
 from marginlens.errors import InputError, array_of_any, batch_index, real_array, reject
 from marginlens.papers import implements
-from marginlens.result import Displayed, Tabular, axes_for
+from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.drawing import draw_bars
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 _MAX_LISTED = 5  # offenders that an error names
 
@@ -81,13 +81,12 @@ class FlatSequences(Displayed, Tabular):
 
         save(path, self)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw how often the most frequent tokens occur. Returns the axes."""
-        ax = axes_for(ax)
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how often the most frequent tokens occur."""
         ids, counts = np.unique(self.tokens, return_counts=True)
         order = np.argsort(-counts, kind="stable")
         draw_bars(ax, [str(token) for token in ids[order].tolist()], counts[order], "occurrences", ylabel="token")
-        return ax
 
     def _columns(self) -> dict[str, Any]:
         rows = [self.tokens[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from marginlens.errors import require
 from marginlens.result.palette import FAILS, FAINT, GLOBAL, HOLDS, INK, LOCAL
 from marginlens.typing import Axes, FloatArray
 
-P = ParamSpec("P")  # further options of a picture
 MAX_LINES = 100  # runs of a batch that are drawn as lines
 MAX_NAME = 32  # letters of a bar's name
 MAX_BARS = 14  # labelled bars of one picture; the largest of more
@@ -34,14 +33,14 @@ class NothingToDraw(Exception):
     """A result without a picture; the message says why, and stands on its empty axes."""
 
 
-def drawn(plot: Callable[Concatenate[Any, Axes, P], None]) -> Callable[Concatenate[Any, Axes | None, P], Axes]:
+def drawn(plot: Callable[..., None]) -> Callable[..., Axes]:
     """A method that draws on axes, as `result.plot(ax=None)`: without axes on new ones, and with the axes given back."""
 
     @wraps(plot)
-    def on_axes(self: Any, ax: Axes | None = None, *args: P.args, **options: P.kwargs) -> Axes:
+    def on_axes(self: Any, ax: Axes | None = None, **options: Any) -> Axes:
         ax = axes_for(ax)
         try:
-            plot(self, ax, *args, **options)
+            plot(self, ax, **options)
         except NothingToDraw as reason:
             ax.text(0.5, 0.5, str(reason), ha="center", va="center", wrap=True, transform=ax.transAxes)
             ax.set(xticks=[], yticks=[], xlabel="nothing to draw", ylabel="nothing to draw")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from marginlens.engines import Engine, as_engine
 from marginlens.errors import reject
-from marginlens.result import Displayed, Result, Tabular, axes_for, counted
+from marginlens.result import Displayed, Result, Tabular, counted, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.result.frames import frame_of_arrow
 from marginlens.result.notebook import Headline
@@ -62,11 +62,11 @@ class SweepStatus(Result, Tabular):
         """Whether every chunk is there."""
         return self.chunks_done == self.n_chunks
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw how many problems are done and how many are left. Returns the axes."""
-        axes, columns = axes_for(ax), self._columns()
-        draw_bars(axes, columns["state"], columns["problems"], "problems", ylabel="state")
-        return axes
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how many problems are done and how many are left."""
+        columns = self._columns()
+        draw_bars(ax, columns["state"], columns["problems"], "problems", ylabel="state")
 
     def _columns(self) -> dict[str, Any]:
         chunks = [self.chunks_done, self.n_chunks - self.chunks_done]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import InputError, real_array, reject
-from marginlens.result import Result, Tabular, axes_for
+from marginlens.result import Result, Tabular, axes_for, drawn
 from marginlens.result.drawing import draw_bars, draw_interval
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import ACCENTS, PATH
@@ -50,19 +50,13 @@ class Shares(Result, Tabular):
         """Word → the interval of its probability."""
         return {word: share_interval(count, self.n) for word, count in self.counts.items()}
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the share of each word with its interval. Returns the axes."""
-        axes = axes_for(ax)
-        draw_bars(
-            axes,
-            list(self.counts),
-            list(self.shares.values()),
-            "share of the problems, with 95% intervals",
-            ylabel="word",
-        )
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the share of each word with its interval."""
+        shares = list(self.shares.values())
+        draw_bars(ax, list(self.counts), shares, "share of the problems, with 95% intervals", ylabel="word")
         for k, (low, high) in enumerate(self.intervals.values()):
-            axes.plot([low, high], [k, k], color=PATH, linewidth=1.5)
-        return axes
+            ax.plot([low, high], [k, k], color=PATH, linewidth=1.5)
 
     def _columns(self) -> dict[str, Any]:
         ends = np.array(list(self.intervals.values())).reshape(-1, 2)
@@ -96,15 +90,11 @@ class Numbers(Result, Tabular):
     largest: float
     quantiles: Mapping[float, float]
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the mean and the quantiles. Returns the axes."""
-        axes = axes_for(ax)
-        draw_interval(
-            axes,
-            [("mean", self.mean), *((f"{100 * level:g}%", of) for level, of in sorted(self.quantiles.items()))],
-            "value",
-        )
-        return axes
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the mean and the quantiles."""
+        quantiles = [(f"{100 * level:g}%", of) for level, of in sorted(self.quantiles.items())]
+        draw_interval(ax, [("mean", self.mean), *quantiles], "value")
 
     def _columns(self) -> dict[str, Any]:
         names = ("n", "n_undefined", "n_infinite", "mean", "standard_error", "smallest", "largest")

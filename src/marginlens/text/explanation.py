@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.embeddings.statistics import TokenStatistics
 from marginlens.pages import render
-from marginlens.result import Displayed, Headline, Tabular, axes_for, counted
+from marginlens.result import Displayed, Headline, Tabular, counted, drawn
 from marginlens.result.drawing import MAX_BARS, draw_bars
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.text.learning import TokenSets, log_probabilities
@@ -215,22 +215,14 @@ class TextExplanation(Displayed, Tabular):
         """The text with every word coloured by its contribution, deeper up to ±0.5, and the table; all of it escaped, in one element."""
         return html_page([self], page=False)
 
-    def plot(self, ax: Axes | None = None) -> Axes:
+    @drawn
+    def plot(self, ax: Axes) -> None:
         """Draw the largest contributions as bars: to the right what speaks for the second of `poles`, to the left for the first."""
-        ax = axes_for(ax)
         largest = sorted(self.rows, key=lambda row: -abs(row.contribution))[:MAX_BARS]
-        values = [row.contribution for row in largest]
+        tokens, values = [row.token for row in largest], [row.contribution for row in largest]
         colours = [GLOBAL if value > 0.0 else LOCAL for value in values]
         first, second = self.poles
-        draw_bars(
-            ax,
-            [row.token for row in largest],
-            values,
-            f"← {first}    contribution to f    {second} →",
-            colours=colours,
-            ylabel="token",
-        )
-        return ax
+        draw_bars(ax, tokens, values, f"← {first}    contribution to f    {second} →", colours=colours, ylabel="token")
 
     def _headline(self) -> Headline:
         return Headline(str(self.label), self.verdict.removeprefix(f"{self.label} "))

@@ -12,7 +12,7 @@ import numpy as np
 from marginlens.directions import correlation
 from marginlens.errors import positive_number, real_array, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
-from marginlens.result import Headline, Result, Tabular, axes_for
+from marginlens.result import Headline, Result, Tabular, drawn
 from marginlens.result.palette import FAINT, GLOBAL, LOCAL
 from marginlens.runtime.threads import n_threads, single_blas_thread
 from marginlens.status import Status
@@ -125,18 +125,18 @@ class HeadMargin(Result, Tabular):
         chance = np.mean([match.correlation for match in self.random_head])
         return f"HeadMargin({self.own.status.name}, correlation {self.own.correlation:.3f}, random heads {chance:.3f})"
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the correlation of the head with its max-margin solution beside those of random heads. Returns the axes."""
-        axes, columns = axes_for(ax), self._columns()
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw the correlation of the head with its max-margin solution beside those of random heads."""
+        columns = self._columns()
         kinds = list(dict.fromkeys(columns["kind"]))
         places = [kinds.index(kind) for kind in columns["kind"]]
         colours = [LOCAL if place else GLOBAL for place in places]
-        axes.scatter(columns["correlation"], places, c=colours, s=30, zorder=3)
-        axes.set_yticks(np.arange(len(kinds)), [kind.replace("_", " ") for kind in kinds])
-        axes.set(xlabel="correlation with the max-margin solution", ylabel="weights and selections")
-        axes.set_ylim(len(kinds) - 0.4, -0.6)
-        axes.axvline(0.0, color=FAINT, zorder=1)
-        return axes
+        ax.scatter(columns["correlation"], places, c=colours, s=30, zorder=3)
+        ax.set_yticks(np.arange(len(kinds)), [kind.replace("_", " ") for kind in kinds])
+        ax.set(xlabel="correlation with the max-margin solution", ylabel="weights and selections")
+        ax.set_ylim(len(kinds) - 0.4, -0.6)
+        ax.axvline(0.0, color=FAINT, zorder=1)
 
     def _columns(self) -> dict[str, Any]:
         rows = [("own", self.own), *(("random_head", match) for match in self.random_head)]
