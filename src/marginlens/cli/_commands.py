@@ -207,7 +207,7 @@ def group(entries: Entries, cls: type[Group] = Group, **settings: Any) -> typer.
         entries: the commands by name. cls: the group's class. settings: of `typer.Typer`.
     """
 
-    made = type("Made", (cls,), {"entries": entries})
+    made: Any = type("Made", (cls,), {"entries": entries})
     settings = {"no_args_is_help": True, "add_completion": False, "rich_markup_mode": None, **settings}
     app = typer.Typer(cls=made, pretty_exceptions_enable=False, **settings)
     if not app.registered_callback:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def option(
-    metavar: str, help: str, default: str = "", *, name: str = "", words: Sequence[str] = (), **more: Any
+    metavar: str, help: str, default: str = "", *, name: str = "", words: Iterable[str] = (), **more: Any
 ) -> Any:
     """An option that takes a value.
 

@@ -79,7 +79,7 @@ def _command(name: str) -> Callable[..., None]:
     ) -> Answer:
         return measure(imdb=imdb, yelp=yelp, only=only or (), seed=seed)
 
-    made = measure_on if name in WITH_DEVICE else measure_texts if name in WITH_TEXTS else plain
+    made: Callable[..., Answer] = measure_on if name in WITH_DEVICE else measure_texts if name in WITH_TEXTS else plain
     data = " --imdb imdb.parquet --yelp yelp.parquet" if name in WITH_TEXTS else ""
     made.__doc__ = f"{what}\n\nExamples:\n    marginlens bench {name}{data}\n    marginlens bench {name}{data} --json > {name}.json\n"
     return command()(made)

@@ -125,29 +125,27 @@ class Request:
             given["betas"] = tuple(entries["betas"]) if "betas" in entries else None
         return replace(self, **{name: value for name, value in given.items() if getattr(self, name) is None})
 
-    def choices(self, data: ml.TokenDataset | ml.SequenceDataset, v: FloatArray | None = None) -> Choices:
+    def choices(self, data: ml.TokenDataset | ml.SequenceDataset, v: Any = None) -> Choices:
         """How to train p, or W of sequences; a constant step is 1/L unless given."""
         of_matrix = isinstance(data, ml.SequenceDataset)
         n_steps = SEQUENCE_STEPS if of_matrix else N_STEPS
         n_steps = errors.whole_number(n_steps if self.steps is None else self.steps, "steps", at_least=1)
         name, loss = _loss(self.loss, of_matrix)
-        size, is_plain = self.step_size, self.constant or self.optimizer == "gd"
+        size = None if self.step_size is None else errors.positive_number(self.step_size, "step_size")
+        is_plain = size is None and (self.constant or self.optimizer == "gd")
         if isinstance(data, ml.SequenceDataset):
-            start = np.zeros((data.d_model, data.d_model))
+            start, usual = np.zeros((data.d_model, data.d_model)), SEQUENCE_STEP_SIZE
             if self.start is not None:
                 start = data.weights(np.reshape(numbers(self.start, "start", start.size), start.shape), "start")
-            usual = SEQUENCE_STEP_SIZE
+            if is_plain:
+                size = 1.0 / ml.NextTokenRisk(data).smoothness()
         else:
             start = np.zeros(data.d_key)
+            usual = STEP_SIZE if self.optimizer in (None, "ngd", "gd", "polyak") else STEEPEST_STEP_SIZE
             if self.start is not None:
                 start = np.array(data.as_batch().point(numbers(self.start, "start", data.d_key), "start")[0])
-            usual = STEP_SIZE if self.optimizer in (None, "ngd", "gd", "polyak") else STEEPEST_STEP_SIZE
-        if size is not None:
-            errors.positive_number(size, "step_size")
-        elif is_plain and isinstance(data, ml.SequenceDataset):
-            size = 1.0 / ml.NextTokenRisk(data).smoothness()
-        elif is_plain:  # what the theorems allow for every problem
-            size = float(np.min(ml.theory.smoothness(data, v, loss).largest_step))
+            if is_plain:  # what the theorems allow for every problem
+                size = float(np.min(ml.theory.smoothness(data, v, loss).largest_step))
             if size == 0.0:
                 expected = "given for keys so large that 1/L_p is below the range of numbers"
                 raise errors.reject("step_size", expected, "none")
