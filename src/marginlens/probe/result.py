@@ -651,9 +651,7 @@ class CheckpointCurves(_Measured, Tabular):
             ax.plot(steps, curve, label=self.layer_title(layer), color=colour, marker="o", markersize=3.5)
         if measure in MEASURE_TITLES:
             means = finite_mean(self[f"{measure}_random_head"][known].reshape(len(steps), -1))
-            ax.plot(
-                steps, means, label="baseline: random head", color=PATH, linestyle=(0, (6, 2, 1, 2)), linewidth=1.6
-            )
+            ax.plot(steps, means, label="baseline: random head", color=PATH, linestyle=(0, (6, 2, 1, 2)), linewidth=1.6)
         trend = self.trends(measure)[-1].correlation
         suffix = f" · last layer: rank correlation {trend:.2f}".replace("-", "−")
         where = "step" if self.names[0].startswith("step ") else "checkpoint"  # of a monitor, or of saved models

@@ -212,15 +212,12 @@ class ImageSettings:
 
     def pixel_values(self, pictures: Sequence[Any]) -> npt.NDArray[np.float32]:
         """(n, channels, height, width) what the processor makes of pictures of Pillow; the middle of those that it leaves larger."""
-        processor, size = self._processor, {"height": self.height, "width": self.width}
-        options = {
-            "do_center_crop": True,
-            "crop_size": size,
-            "return_tensors": "np",
-            "input_data_format": "channels_last",
-        }
+        size = {"height": self.height, "width": self.width}
         arrays = [np.asarray(picture).reshape(*picture.size[::-1], self.channels) for picture in pictures]
-        return np.concatenate([processor(array, **options)["pixel_values"] for array in arrays]).astype(np.float32)
+        made = self._processor(
+            arrays, do_center_crop=True, crop_size=size, return_tensors="np", input_data_format="channels_last"
+        )
+        return np.asarray(made["pixel_values"], dtype=np.float32)
 
     def levels(self, pixel_values: Any) -> FloatArray:
         """Pixel values as the bytes that they were made from, not yet rounded."""
