@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import quadprog
-from scipy.linalg import null_space
-from scipy.optimize import nnls
 
 import tolerances
+from margin_oracles import by_nnls, by_quadprog
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs import PriorityGraph, graphs_of_edges, priority_graphs
@@ -19,7 +17,7 @@ from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.svm.solvers import independent_parts
 
 Graphs = dict[int, PriorityGraph]
-Oracle = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
+Oracle = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray | None]
 
 
 def all_rows(E: np.ndarray, graphs: Graphs) -> tuple[np.ndarray, np.ndarray]:
@@ -32,34 +30,6 @@ def all_rows(E: np.ndarray, graphs: Graphs) -> tuple[np.ndarray, np.ndarray]:
     tied = [row(k, i, j) for k, graph in graphs.items() for i, j in graph.tied]
     empty = np.empty((0, E.shape[1] ** 2))
     return np.array(strict) if strict else empty, np.array(tied) if tied else empty
-
-
-def by_nnls(A: np.ndarray, C: np.ndarray) -> np.ndarray | None:
-    """One nonnegative least squares in the null space of the equalities; None where its residual vanishes."""
-    basis = null_space(C) if len(C) else np.eye(A.shape[1])
-    inside = A @ basis
-    size = np.linalg.norm(inside, axis=1)
-    if size.min(initial=np.inf) < tolerances.SVM_ORACLE:
-        return None
-    scale = np.max(1.0 / size)
-    stacked = np.vstack([(inside / size[:, None]).T, 1.0 / size / scale])
-    target = np.zeros(len(stacked))
-    target[-1] = 1.0
-    u, distance = nnls(stacked, target, maxiter=1000 * len(A))
-    residual = stacked @ u - target
-    return None if distance < tolerances.SVM_ORACLE else -scale * basis @ residual[:-1] / residual[-1]
-
-
-def by_quadprog(A: np.ndarray, C: np.ndarray) -> np.ndarray | None:
-    """Goldfarb and Idnani, with equalities that are independent."""
-    if len(C):
-        _, values, right = np.linalg.svd(C, full_matrices=False)
-        C = right[values > tolerances.ROUNDING * values[0]]
-    n, floor = A.shape[1], np.concatenate([np.zeros(len(C)), np.ones(len(A))])
-    try:
-        return quadprog.solve_qp(np.eye(n), np.zeros(n), np.vstack([C, A]).T, floor, meq=len(C))[0]
-    except ValueError:
-        return None
 
 
 def random_data(seed: int) -> SequenceDataset:
@@ -110,7 +80,7 @@ def test_agrees_with_an_independent_solver(oracle: Oracle) -> None:
         if solution.status is Status.TRIVIAL:
             assert not len(A)
             continue
-        expected = oracle(A, C)
+        expected = oracle(A, np.ones(len(A)), C)
         if expected is None:
             assert solution.status is Status.INFEASIBLE, seed
             assert solution.certificate_residual() <= tolerances.SVM_FARKAS

@@ -23,9 +23,9 @@ from marginlens.probe import (
     soft_sparsity,
     top_probability,
 )
-from marginlens.probe.heads.max_margin import SAME_TOKEN_RTOL, selected_tokens, selection_constraints
+from marginlens.probe.heads.max_margin import SAME_TOKEN_RTOL, MarginMatch, selected_tokens, selection_constraints
 from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS, POOLED, head_preferences, visible_types
-from marginlens.svm import Status, least_distance
+from marginlens.svm import MarginSolution, Status, least_distance
 from marginlens.svm.bilinear import bilinear_svm
 
 NAMES = {k: str(k) for k in range(100)}
@@ -176,6 +176,18 @@ def rows_by_hand(sample: QuerySample, head: KeyQueryMap) -> np.ndarray:
     return np.array(rows)
 
 
+def check_numbers(own: MarginMatch, W: np.ndarray, best: MarginSolution, products: np.ndarray) -> None:
+    """What is measured of a head with weights W, against the exact solution and the products of W with all rows."""
+    gaps = products / np.linalg.norm(W)
+    cosine = np.sum(W * best.x) / np.linalg.norm(W) / np.linalg.norm(best.x)
+    assert own.status is best.status is Status.OPTIMAL
+    assert own.correlation == pytest.approx(cosine, abs=SAME_POINT)
+    expected = {"best_margin": best.margin, "margin_ratio": gaps.min() / best.margin}
+    expected |= {"low_ratio": np.quantile(gaps, 0.05) / best.margin}
+    for name, number in expected.items():
+        assert getattr(own, name) == pytest.approx(number, rel=SAME_POINT), name
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_numbers_are_those_of_an_exact_solver_on_formed_rows(seed: int) -> None:
     head = random_head(seed)
@@ -184,14 +196,9 @@ def test_numbers_are_those_of_an_exact_solver_on_formed_rows(seed: int) -> None:
     rows = rows_by_hand(sample, head)
     best = least_distance(rows, np.ones(len(rows)))
     W = head.augmented.reshape(-1)
-    gaps = rows @ W / np.linalg.norm(W)
-    assert own.status is Status.OPTIMAL
     assert own.residual <= tolerances.SVM_KKT
     assert own.n_constraints == len(rows)
-    assert own.best_margin == pytest.approx(best.margin, rel=SAME_POINT)
-    assert own.correlation == pytest.approx(W @ best.x / np.linalg.norm(W) / np.linalg.norm(best.x), abs=SAME_POINT)
-    assert own.margin_ratio == pytest.approx(gaps.min() / best.margin, rel=SAME_POINT)
-    assert own.low_ratio == pytest.approx(np.quantile(gaps, 0.05) / best.margin, rel=SAME_POINT)
+    check_numbers(own, W, best, rows @ W)
 
 
 @pytest.mark.parametrize("bias", [0.0, 1.0])
@@ -204,14 +211,7 @@ def test_numbers_are_those_of_all_dimensions_where_tokens_span_few_of_them(n_inp
     own = head_margin(sample, head).own
     queries, W = (sample.augmented, head.augmented) if bias else (sample.tokens[sample.queries], head.matrix)
     best = bilinear_svm(sample.tokens, queries, selection_constraints(sample, selected_tokens(sample, head)))
-    gaps = best.rows.apply(W) / np.linalg.norm(W)
-    assert own.status is best.status is Status.OPTIMAL
-    assert own.best_margin == pytest.approx(best.margin, rel=SAME_POINT)
-    assert own.correlation == pytest.approx(
-        np.sum(W * best.x) / np.linalg.norm(W) / np.linalg.norm(best.x), abs=SAME_POINT
-    )
-    assert own.margin_ratio == pytest.approx(gaps.min() / best.margin, rel=SAME_POINT)
-    assert own.low_ratio == pytest.approx(np.quantile(gaps, 0.05) / best.margin, rel=SAME_POINT)
+    check_numbers(own, W, best, best.rows.apply(W))
 
 
 @pytest.mark.parametrize("seed", range(4))
