@@ -131,6 +131,7 @@ class Claim(ABC):
         words: what each of these numbers is. headline: the number that stands in the ledger, the first where it is empty;
             paper_number: what the paper has in its place, where it has a number.
         figures: caption and alternative text of each figure that `draw` makes.
+        seconds: about how long it takes at the paper's sizes on one core, where that is long: such claims begin first.
         runs: the descents whose limits its numbers are about; `ml.predict` cites the claim for these, with steps of any size.
         source: the paper, where it is none of this library's; the ids of its claims begin with its key.
         package: the installed package that ships the claim, filled in when it is found there; empty for this library's own.
@@ -149,6 +150,7 @@ class Claim(ABC):
     headline: str = ""
     paper_number: str = ""
     figures: Mapping[str, FigureText] = {}
+    seconds: float = 0.0
     runs: tuple[Run, ...] = ()
     source: Paper | None = None
     package: str = ""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tolerances
-from fake_claims import fake_claim
+from fake_claims import changed, fake_claim
 from marginlens_papers.claim import Effort
 from marginlens_papers.claims.catalogue import chosen
 from marginlens_papers.report import reproduce, run
@@ -68,6 +68,11 @@ def test_every_claim_is_told_from_begin_to_end(two):
     assert len(watcher.finished) == len(SMALL) + 1
     assert watcher.done == watcher.total
     assert min(watcher.total.values()) > 0
+
+
+def test_a_short_claim_begins_and_then_the_longest():
+    claims = [changed(fake_claim(f"Z-{k}"), seconds=seconds) for k, seconds in enumerate((5.0, 0.0, 90.0, 0.0, 30.0))]
+    assert [claim.seconds for claim in run._longest_first(claims)] == [0.0, 90.0, 30.0, 5.0, 0.0]
 
 
 def left_behind():

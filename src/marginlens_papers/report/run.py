@@ -285,7 +285,7 @@ def _in_processes(
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_process, initargs=initial)
     try:
         with interrupts_blocked():  # the processes start in it
-            waiting = {pool.submit(_run_in_process, claim, effort): claim for claim in claims}
+            waiting = {pool.submit(_run_in_process, claim, effort): claim for claim in _longest_first(claims)}
         while waiting:
             done, _ = wait(waiting, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
             _deliver(messages, by_id, reports, begin)
@@ -303,6 +303,15 @@ def _in_processes(
         for child in set(multiprocessing.active_children()) - others:  # idle, unless this is an interruption
             child.kill()
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _longest_first(claims: Sequence[Claim]) -> list[Claim]:
+    """The claims in the order in which they begin: a short one, so that the report is there soon, and then those that take longest, so that
+    no process is left with a long one at the end.
+    """
+    first = min(claims, key=lambda claim: claim.seconds)
+    others = [claim for claim in claims if claim is not first]
+    return [first, *sorted(others, key=lambda claim: -claim.seconds)]
 
 
 def _deliver(
