@@ -14,7 +14,7 @@ from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
 from marginlens_papers import archive
-from marginlens_papers.archive import archive_run, archived_runs, command_without_paths, read_run, results_folder
+from marginlens_papers.archive import archive_run, archived_runs, read_run, results_folder
 from marginlens_papers.embeddings import RankCorrelations, TrainingSettings
 from marginlens_papers.vision import VisionSettings
 from one_command import exit_code_of
@@ -99,11 +99,6 @@ def test_the_data_are_called_as_asked_and_runs_of_one_rate_come_by_name(trained,
         assert archive.main([*arguments, "--source", "tiny-3"]) == 0
     monkeypatch.setattr(archive, "results_folder", lambda: tmp_path)
     assert [found.name for found in archived_runs("tiny-3", 1)] == ["a", "b"]
-
-
-def test_paths_are_left_out_of_a_command():
-    command = "python -m x --data d.npz --out /elsewhere/o --settings '{\"layers\": 2}' --checkpoint=/elsewhere/c.npz --every 3"
-    assert command_without_paths(command) == "python -m x --data d.npz --settings '{\"layers\": 2}' --every 3"
 
 
 @pytest.mark.parametrize("name", [*PACKAGED, *sorted(path.name for path in results_folder().glob("vision-*.json"))])

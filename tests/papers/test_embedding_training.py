@@ -1,8 +1,6 @@
 """What every training run must satisfy, whatever the model: it stops anywhere, goes on bit for bit, and refuses other settings."""
 
 import json
-import os
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +11,6 @@ from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.errors import InputError
 from marginlens_papers.embeddings import Ending, RankCorrelations, TrainingSettings, train, train_embeddings
 from marginlens_papers.embeddings.torch_models import DeviceOneLayer
-from marginlens_papers.training.checkpoint import Checkpoint
 from marginlens_papers.training.loop import Callbacks
 
 LAW = Levels(deltas=(0.3, 0.1), sizes=(6, 9), n_irrelevant=20, share=0.4)
@@ -119,34 +116,6 @@ def test_going_on_with_more_epochs_is_the_longer_run(data, settings, tmp_path):
     longer = TrainingSettings.from_dict({**settings.to_dict(), "epochs": 6})
     train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz")
     assert same(train_embeddings(data, longer, checkpoint=tmp_path / "kept.npz"), train_embeddings(data, longer))
-
-
-def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(data, settings, tmp_path, monkeypatch):
-    whole = train_embeddings(data, settings)
-    usual = signal.getsignal(signal.SIGINT)
-    steps = []
-    real = train.model_of
-
-    def interrupted_model(*arguments):
-        model = real(*arguments)
-        step = model.step
-
-        def interrupted_step(first, last, rate):
-            steps.append(first)
-            if len(steps) == 8:
-                os.kill(os.getpid(), signal.SIGINT)  # arrives in the middle of a step
-            step(first, last, rate)
-
-        model.step = interrupted_step
-        return model
-
-    monkeypatch.setattr(train, "model_of", interrupted_model)
-    with pytest.raises(KeyboardInterrupt):
-        train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz")
-    assert signal.getsignal(signal.SIGINT) is usual
-    checkpoint = Checkpoint.read(tmp_path / "kept.npz", "embeddings")
-    assert (checkpoint.epoch, checkpoint.step_index, checkpoint.values["steps"]) == (1, 3, 8)
-    assert same(train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz"), whole)
 
 
 def test_a_checkpoint_that_lacks_an_array_is_refused(data, settings, tmp_path):
