@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -54,10 +53,9 @@ def command(
                     given[name] = group(**{option.name: given.pop(option.name) for option in _options_of(group)})
                 answer = function(**given)
                 if as_json and answer is not None:
-                    deque(answer.text, maxlen=0)  # which may compute the last of the numbers
                     typer.echo(rows.as_json(answer.numbers))
                 elif answer is not None:
-                    written = [terminal.Line(f"Written to {place}") for place in answer.written if place is not None]
+                    written = [terminal.Line(f"Written to {path}") for path in answer.written if path is not None]
                     terminal.show(chain(answer.text, written))
 
         added = {"as_json": AsJson, "quiet": Quiet} if has_json else {"quiet": Quiet}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import marginlens as ml
+from marginlens.cli._commands import wants_json
 from marginlens.cli._deferred import errors, np, rankings, terminal
 from marginlens.cli._deferred import files as places
 from marginlens.cli._deferred import rows as _rows
@@ -140,16 +141,16 @@ def graph(
         refuse_options("unless words are the tokens", vocabulary=None if words else vocabulary)
         refuse_options("where a tokenizer cuts the texts", prefix=None if tokenizer is None else prefix)
         most = errors.whole_number(_WORDS if vocabulary is None else vocabulary, "vocabulary", at_least=1)
-        text = (files, WINDOW if window is None else window, most if words else None, d_model, seed, encoding)
-        source = StreamSource(*text, tokenizer, dtype, separator) if stream else TextSource(*text)
+        form = (files, WINDOW if window is None else window, most if words else None, d_model, seed, encoding)
+        source = StreamSource(*form, tokenizer, dtype, separator) if stream else TextSource(*form)
     checked = (
         (plot, "plot", (".png", ".svg", ".pdf")),
         (save, "save", (".json",)),
         (sequences, "sequences", (".npz", ".json")),
     )
-    for place, name, suffixes in checked:
-        if place is not None:
-            places.check_place(place, name, suffixes)
+    for path, name, suffixes in checked:
+        if path is not None:
+            places.check_place(path, name, suffixes)
     n_tokens = errors.whole_number(_CONTINUED if tokens is None else tokens, "tokens", at_least=0)
     with terminal.stage("Ranking tokens") as bar:
         if isinstance(source, StreamSource):
@@ -173,7 +174,8 @@ def graph(
         if held_out is None:
             yield "How well the automaton of these rankings predicts: --held-out 0.1 measures it on sequences that are left out."
 
-    return Answer(row, text_and_files(), [plot, save, sequences, out])
+    text = list(text_and_files()) if wants_json() else text_and_files()  # which computes the last of the numbers
+    return Answer(row, text, [plot, save, sequences, out])
 
 
 def _predicted(

@@ -71,7 +71,9 @@ def statement(
     label = " ".join(words) if words else None
     rows = found(label)
     if wants_json() or (label is not None and label.strip().upper() not in SOURCES):
-        lines = [json.dumps(rows, indent=2)] if wants_json() else [line for row in rows for line in _told(row)]
+        lines = (
+            [json.dumps(rows, indent=2)] if wants_json() else [line for row in rows for line in _statement_lines(row)]
+        )
         if wants_json() or not is_quiet():
             typer.echo("\n".join(lines))  # by itself, since a look-up needs none of the packages that tables do
         return None
@@ -119,7 +121,7 @@ def _plain(label: str) -> str:
     return " ".join(_LONG_WORDS.get(word, word) for word in words)
 
 
-def _told(row: dict[str, Any]) -> Iterator[str]:
+def _statement_lines(row: dict[str, Any]) -> Iterator[str]:
     yield row["statement"]
     yield f"  {row['says']}"
     for one in row["functions"]:
