@@ -164,11 +164,14 @@ def test_adam_asks_for_a_first_memory_that_is_no_longer_than_the_second():
     assert implicit_bias(ml.Adam(PowerDecay(0.1, 0.5), (0.99, 0.5)), risk).norm is None
 
 
-def test_where_the_margin_cannot_be_solved_a_memory_leaves_the_norm_open():
+def test_a_memory_asks_for_the_margin_and_leaves_the_norm_open_without_one():
     risk, queries = problem()
     on_w = risk.as_matrix(queries)
-    assert implicit_bias(ml.SteepestDescent(ml.MaxRow(), 1e-3), on_w).norm == ml.MaxRow()
-    bias = implicit_bias(ml.SteepestDescent(ml.MaxRow(), 1e-3, momentum=0.5), on_w)
+    rule = ml.SteepestDescent(ml.MaxRow(), 1e-3, momentum=0.5)
+    assert implicit_bias(rule, on_w).norm == ml.MaxRow()
+    assert implicit_bias(ml.SteepestDescent(ml.MaxRow(), 1e3, momentum=0.5), on_w).norm is None
+    twice = ml.TokenDataset(np.ones((1, 2, 3)), [1.0])
+    bias = implicit_bias(rule, ml.AttentionRisk(twice, np.ones(3)).as_matrix(np.ones((1, 2))), selected=[0])
     assert bias.norm is None
     assert "γ is not known" in str(bias)
 

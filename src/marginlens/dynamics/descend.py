@@ -24,35 +24,16 @@ from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.kernels.attention_descent import AttentionLoop
 from marginlens.dynamics.kernels.joint_descent import JointLoop
 from marginlens.dynamics.kernels.next_token_descent import NextTokenLoop
-from marginlens.dynamics.kernels.steepest_descent import (
-    ADAM,
-    GRADIENT,
-    MAX_ROW,
-    MIRROR,
-    NUCLEAR,
-    SPECTRAL,
-    STEEPEST,
-    MatrixLoop,
-    MatrixState,
-    Rule,
-)
+from marginlens.dynamics.kernels.steepest_descent import MatrixLoop, MatrixState
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import InputError, real_array, reject, whole_number
 from marginlens.gpu.device import Device, as_device, to_host
+from marginlens.kinds import kind_of
 from marginlens.losses.margin import Logistic, as_loss, compiled_code
-from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Nuclear, Spectral, as_norm
-from marginlens.norms.entrywise import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
-from marginlens.optimizers import (
-    Adam,
-    Blockwise,
-    GradientDescent,
-    MirrorDescent,
-    NormalizedGD,
-    Optimizer,
-    SteepestDescent,
-    as_optimizer,
-)
+from marginlens.norms.matrix import NUCLEAR, SPECTRAL
+from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer, as_optimizer
+from marginlens.optimizers.compiled import compiled_rule
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.build import as_risk
@@ -65,16 +46,7 @@ from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 EXTREME_KEY = 1e60  # keys beyond, or whose inverses are, take their steps one by one
-_NORM_CODES: dict[type, int] = {
-    L1: LARGEST_ENTRY,
-    L2: EUCLIDEAN,
-    Frobenius: EUCLIDEAN,
-    LInf: SIGN,
-    Lp: POWER,
-    Spectral: SPECTRAL,
-    Nuclear: NUCLEAR,
-    MaxRow: MAX_ROW,
-}
+PLAIN = (GradientDescent, NormalizedGD)  # whose loops are the papers'
 
 
 @overload
@@ -386,21 +358,23 @@ def compiled_loop(risk: Any, optimizer: Optimizer) -> Loop | None:
 
 
 @compiled_loop.register
-def _(risk: AttentionRisk, optimizer: Optimizer) -> Loop | None:
+def attention_loop(risk: AttentionRisk, optimizer: Any) -> Loop | None:
+    """On attention weights p: by the loop of the plain rules, or by that of every other."""
     if not risk.is_linear or compiled_code(risk.loss) < 0:
         return None
-    if type(optimizer) not in (GradientDescent, NormalizedGD):
+    if kind_of(optimizer) not in PLAIN:
         rule = compiled_rule(optimizer, risk.shape)
         if rule is None or not _is_moderate(risk.data.K):
             return None
         return MatrixLoop(risk.data.as_batch(), risk.head, compiled_code(risk.loss), rule)
     normalized = isinstance(optimizer, NormalizedGD)
-    return AttentionLoop(risk.data.as_batch(), risk.head, normalized, optimizer.size, compiled_code(risk.loss))  # type: ignore[attr-defined]
+    return AttentionLoop(risk.data.as_batch(), risk.head, normalized, optimizer.size, compiled_code(risk.loss))
 
 
 @compiled_loop.register
-def _(risk: MatrixRisk, optimizer: Optimizer) -> Loop | None:
-    of_p, euclidean = risk.of_p, type(optimizer) in (GradientDescent, NormalizedGD)
+def matrix_loop(risk: MatrixRisk, optimizer: Any) -> Loop | None:
+    """On key-query weights W."""
+    of_p, euclidean = risk.of_p, kind_of(optimizer) in PLAIN
     if not of_p.is_linear or compiled_code(of_p.loss) < 0 or (euclidean and risk.shares_query):
         return None
     rule = compiled_rule(optimizer, risk.shape)
@@ -411,30 +385,6 @@ def _(risk: MatrixRisk, optimizer: Optimizer) -> Loop | None:
     return MatrixLoop(of_p.data.as_batch(), of_p.head, compiled_code(of_p.loss), rule, queries)
 
 
-def compiled_rule(optimizer: Optimizer, shape: tuple[int, ...]) -> Rule | None:
-    """The optimizer as the compiled loop of `MatrixLoop` knows it on points of this shape, None where it does not."""
-    settings = np.zeros(8)
-    if isinstance(optimizer, SteepestDescent) and type(optimizer).update is SteepestDescent.update:
-        norm = as_norm(optimizer.norm, shape)
-        code = _NORM_CODES.get(type(norm))
-        if code is None:
-            return None
-        settings[:3] = getattr(norm, "power", 2.0), optimizer.momentum, float(optimizer.nesterov)
-        return Rule(STEEPEST, code, optimizer.size, settings)
-    if type(optimizer) is NormalizedGD:
-        settings[0] = 2.0
-        return Rule(STEEPEST, EUCLIDEAN, optimizer.size, settings)
-    if type(optimizer) is GradientDescent:
-        return Rule(GRADIENT, EUCLIDEAN, optimizer.size, settings)
-    if type(optimizer) is Adam:
-        settings[3:6] = *optimizer.betas, optimizer.eps
-        return Rule(ADAM, EUCLIDEAN, optimizer.size, settings)
-    if type(optimizer) is MirrorDescent:
-        settings[6:] = optimizer.p, float(optimizer.normalized)
-        return Rule(MIRROR, EUCLIDEAN, optimizer.size, settings)
-    return None
-
-
 def _is_moderate(keys: FloatArray) -> bool:
     """Whether no product of two keys and a weight leaves the range of the numbers."""
     largest = float(np.max(np.abs(keys), initial=0.0))
@@ -442,20 +392,21 @@ def _is_moderate(keys: FloatArray) -> bool:
 
 
 @compiled_loop.register
-def _(risk: JointRisk, optimizer: Optimizer) -> Loop | None:
-    rule = optimizer.optimizer if type(optimizer) is Blockwise else optimizer
-    if compiled_code(risk.loss) < 0 or not (
-        type(rule) is GradientDescent or (type(rule) is NormalizedGD and rule is not optimizer)
-    ):
+def joint_loop(risk: JointRisk, optimizer: Any) -> Loop | None:
+    """On head and attention weights (v, p), whose normalised steps are by block."""
+    by_block = kind_of(optimizer) is Blockwise
+    rule = optimizer.optimizer if by_block else optimizer
+    if compiled_code(risk.loss) < 0 or kind_of(rule) not in (PLAIN if by_block else (GradientDescent,)):
         return None
     return JointLoop(risk.data.as_batch(), isinstance(rule, NormalizedGD), rule.size, compiled_code(risk.loss))
 
 
 @compiled_loop.register
-def _(risk: NextTokenRisk, optimizer: Optimizer) -> Loop | None:
-    if risk.loss.code < 0 or type(optimizer) not in (GradientDescent, NormalizedGD):
+def next_token_loop(risk: NextTokenRisk, optimizer: Any) -> Loop | None:
+    """On key-query weights W of next tokens."""
+    if risk.loss.code < 0 or kind_of(optimizer) not in PLAIN:
         return None
-    return NextTokenLoop(risk, isinstance(optimizer, NormalizedGD), optimizer.size)  # type: ignore[attr-defined]
+    return NextTokenLoop(risk, isinstance(optimizer, NormalizedGD), optimizer.size)
 
 
 # ---- what corresponds between p and W

@@ -10,7 +10,6 @@ import numpy as np
 
 from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.tokens import TokenDataset
-from marginlens.dynamics.kernels.steepest_descent import GRADIENT, STEEPEST, Rule
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import InputError, reject
 from marginlens.gpu.descent import (
@@ -29,6 +28,7 @@ from marginlens.gpu.descent import (
 )
 from marginlens.gpu.device import Device, to_host
 from marginlens.norms.entrywise import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
+from marginlens.optimizers.compiled import GRADIENT, STEEPEST, Rule
 from marginlens.optimizers.schedules import sizes_of
 from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.palette import LOCAL

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import reject
+from marginlens.kinds import declared
 from marginlens.norms.entrywise import L1, L2, LInf, Lp
 from marginlens.norms.matrix import Frobenius, MaxRow, Nuclear, Spectral
 from marginlens.norms.protocol import Norm
@@ -44,7 +45,7 @@ def norm_named(name: str, argument: str = "norm") -> Norm:
 
 def norm_name(norm: Norm) -> str:
     """The name by which `norm_named` finds a norm of this library."""
-    if isinstance(norm, Lp):
+    if isinstance(norm, Lp) and type(norm) is Lp:
         return f"l{norm.p!r}"
     for name, named in NAMED.items():
         if type(named) is type(norm):
@@ -72,11 +73,12 @@ def direction_of(norm: Norm, gradient: LogScaled) -> FloatArray:
     A norm that has a method `direction_of(gradient)` of its own answers itself, from entries that may be far below the smallest float64.
     Any other is asked for `steepest` of each point, scaled to moderate size.
     """
-    if hasattr(norm, "direction_of"):
-        direction: FloatArray = norm.direction_of(gradient)
+    directly = declared(norm, "direction_of")
+    if directly is not None:
+        direction: FloatArray = directly(gradient)
         return direction
     points = gradient.direction()
     out = np.empty_like(points)
-    for place in np.ndindex(points.shape[: points.ndim - gradient.axes]):
-        out[place] = norm.steepest(points[place])
+    for index in np.ndindex(points.shape[: points.ndim - gradient.axes]):
+        out[index] = norm.steepest(points[index]) if np.any(points[index]) else 0.0
     return out

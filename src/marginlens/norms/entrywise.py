@@ -61,6 +61,9 @@ class L1:
 class L2:
     r"""The Euclidean norm :math:`\|x\|_2 = (\sum_j x_j^2)^{1/2}` over all entries of a point; it is its own dual."""
 
+    code: ClassVar[int] = EUCLIDEAN
+    power: ClassVar[float] = 2.0
+
     def value(self, x: FloatArray) -> float:
         """‖x‖₂, without overflow or underflow on the way."""
         return float(length(float_array(x, "x").ravel()))

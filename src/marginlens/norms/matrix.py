@@ -15,6 +15,8 @@ from marginlens.norms.entrywise import L2
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
+SPECTRAL, NUCLEAR, MAX_ROW = 10, 11, 12  # codes of their steepest directions, as in core/norms.h
+
 
 @dataclass(frozen=True)
 class Frobenius(L2):
@@ -30,6 +32,7 @@ class Spectral:
     A singular value counts as zero where rows of G depend on larger rows up to a relative 1e-12, so rounding brings no direction.
     """
 
+    code: ClassVar[int] = SPECTRAL
     needs_matrix: ClassVar[bool] = True
 
     def value(self, x: FloatArray) -> float:
@@ -56,6 +59,7 @@ class Nuclear:
     Its steepest direction is :math:`u_1 v_1^\top` of the largest singular value; where several are equal to rounding, of one of them.
     """
 
+    code: ClassVar[int] = NUCLEAR
     needs_matrix: ClassVar[bool] = True
 
     def value(self, x: FloatArray) -> float:
@@ -82,6 +86,7 @@ class MaxRow:
     Its steepest direction divides every row by its norm. A zero row of g stays zero, although any row in the unit ball would do.
     """
 
+    code: ClassVar[int] = MAX_ROW
     needs_matrix: ClassVar[bool] = True
 
     def value(self, x: FloatArray) -> float:

@@ -11,6 +11,7 @@ from marginlens.typing import FloatArray
 class Norm(Protocol):
     r"""A norm on points of one shape, with its dual norm and its directions of steepest ascent.
 
+    Three methods are enough for descent, margins and predictions; `needs_matrix = True` says that points are matrices.
     `marginlens.testing.check_norm` runs the contract that every norm passes, a user's own too.
     """
 
@@ -21,7 +22,7 @@ class Norm(Protocol):
         r"""The dual norm :math:`\|g\|_* = \max_{\|x\| \le 1} \langle g, x\rangle`."""
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        r"""A point s of norm one with :math:`\langle g, s\rangle = \|g\|_*`, of g's shape; zero where g is zero.
+        r"""A point s of norm one with :math:`\langle g, s\rangle = \|g\|_*`, of g's shape; nobody asks at g = 0.
 
         Where several points attain the maximum, the norm's own documentation says which one this is.
         """

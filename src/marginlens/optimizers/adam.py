@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from marginlens.errors import real_number, reject
+from marginlens.optimizers.compiled import ADAM, Rule
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
 from marginlens.optimizers.steepest_descent import as_decay
 from marginlens.risk.log_scaled import LogScaled
@@ -79,6 +80,11 @@ class Adam:
             ratio = np.exp(numerator - np.logaddexp(root, np.log(self.eps)))
         move = -size_at(self.size, step) * np.where(sign == 0.0, 0.0, sign * ratio)
         return move, AdamState(step + 1, sign, log_mean, log_square)
+
+    def compiled(self, shape: tuple[int, ...]) -> Rule:
+        """As the compiled loop knows it."""
+        first, second = self.betas
+        return Rule.of(ADAM, self.size, beta_1=first, beta_2=second, eps=self.eps)
 
 
 def _signed_sum(a: Any, b: Any) -> tuple[FloatArray, FloatArray]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marginlens.errors import positive_number
+from marginlens.optimizers.compiled import GRADIENT, STEEPEST, Rule
 from marginlens.papers import implements
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
@@ -29,6 +30,10 @@ class GradientDescent:
         """-η ∇L."""
         return -self.size * gradient.value(), None
 
+    def compiled(self, shape: tuple[int, ...]) -> Rule:
+        """As the compiled loops know it."""
+        return Rule.of(GRADIENT, self.size)
+
 
 @dataclass(frozen=True)
 class NormalizedGD:
@@ -46,3 +51,7 @@ class NormalizedGD:
     def update(self, gradient: LogScaled, state: None) -> tuple[FloatArray, None]:
         """-η ∇L/‖∇L‖; zero where the gradient is exactly zero."""
         return -self.size * gradient.direction(), None
+
+    def compiled(self, shape: tuple[int, ...]) -> Rule:
+        """As the compiled loops know it."""
+        return Rule.of(STEEPEST, self.size, power=2.0)

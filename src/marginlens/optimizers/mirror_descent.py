@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from marginlens.errors import real_number, reject
+from marginlens.optimizers.compiled import MIRROR, Rule
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
@@ -58,6 +59,10 @@ class MirrorDescent:
         image = state.image - size_at(self.size, state.step) * change
         step = np.sign(image) * np.abs(image) ** (1.0 / (self.p - 1.0)) - state.x
         return step, MirrorState(state.step + 1, state.x + step, image)
+
+    def compiled(self, shape: tuple[int, ...]) -> Rule:
+        """As the compiled loop knows it."""
+        return Rule.of(MIRROR, self.size, mirror_power=self.p, normalized=self.normalized)
 
 
 def dual_unit(gradient: LogScaled, p: float) -> FloatArray:

@@ -16,7 +16,9 @@ class Optimizer(Protocol):
     An optimizer holds its settings and nothing else; what it remembers from step to step is the state, which descent carries for it, so
     that runs can be resumed and many problems share one optimizer. Descent calls it on one problem at a time, with arrays of the shape of
     one point. An optimizer whose class says `batched = True` is called on all problems of a batch at once instead, with the batch axis
-    first. `marginlens.testing.check_optimizer` runs the contract that every optimizer passes, a user's own too.
+    first. It may say more: `norm`, the norm in which its steps are steepest, from which `predict` takes the margin problem of its runs; and
+    `compiled(shape)`, its `Rule` in the compiled loop. `marginlens.testing.check_optimizer` runs the contract that every optimizer passes,
+    a user's own too.
     """
 
     def init(self, x0: FloatArray) -> Any:

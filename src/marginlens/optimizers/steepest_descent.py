@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from marginlens.errors import real_number, reject
+from marginlens.kinds import declared
 from marginlens.norms import L1, LInf, Norm, Spectral, as_norm, direction_of
+from marginlens.optimizers.compiled import STEEPEST, Rule
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
@@ -70,6 +72,14 @@ class SteepestDescent:
             ahead = gradient.plus(total, self.momentum) if self.nesterov else total
         step = -size_at(self.size, state.step) * direction_of(self.norm, ahead)
         return step, MomentumState(state.step + 1, total)
+
+    def compiled(self, shape: tuple[int, ...]) -> Rule | None:
+        """As the compiled loop knows it; None in a norm that has no code there."""
+        code = declared(as_norm(self.norm, shape), "code")
+        if code is None:
+            return None
+        power = getattr(self.norm, "power", 2.0)
+        return Rule.of(STEEPEST, self.size, code, power=power, momentum=self.momentum, nesterov=self.nesterov)
 
 
 class _InAFixedNorm(SteepestDescent):

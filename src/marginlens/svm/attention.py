@@ -12,13 +12,14 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import array_of_any, index_array, n_axes, real_array, real_number, reject
 from marginlens.gpu.device import as_device
 from marginlens.gpu.margins import DeviceMargins
-from marginlens.norms import L2, Norm
+from marginlens.kinds import kind_of
+from marginlens.norms import L2, Norm, as_norm
 from marginlens.papers import implements
 from marginlens.svm.on_device import solve_device_tokens, solve_on_device
 from marginlens.svm.pairs import token_pairs
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
+from marginlens.svm.solvers.norms import solve_in_norm
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
 
@@ -42,8 +43,8 @@ def att_svm(data: Any, selected: Any, *, norm: Norm = L2(), query: ArrayLike | N
     Args:
         data: keys `data.K` of shape (n_inputs, n_tokens, d_key), or a batch of such problems.
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
-        norm: of p: `L2`, `L1`, `LInf` or `Lp`; of W also `Spectral`, `Nuclear` or `MaxRow`. Other than in L2, `bracket()` proves x and
-            `is_unique` says whether it is the only one.
+        norm: of p: `L2`, `L1`, `LInf` or `Lp`; of W also `Spectral`, `Nuclear` or `MaxRow`; or one of your own, which cutting planes solve.
+            Other than in L2, `bracket()` proves x and `is_unique` says whether it is the only one.
         query: (d_query,) for all inputs, or z_i of each, (n_inputs, d_query) or (batch, n_inputs, d_query); x is then W (d_query, d_key).
         device: "cpu", or "cuda" or "cuda:1" for batches with up to 64 rows in L2, n_inputs (n_tokens - 1) ≤ 64: the GPU solves and
             checks them, and the CPU what is left unproved there; larger problems are the CPU's. `DeviceTokens` are solved where they are.
@@ -55,7 +56,7 @@ def att_svm(data: Any, selected: Any, *, norm: Norm = L2(), query: ArrayLike | N
     """
     where = data.device if isinstance(data, DeviceTokens) else as_device(device)
     if where is not None:
-        if query is not None or not isinstance(norm, L2):
+        if query is not None or kind_of(norm) is not L2:
             raise reject("device", "'cpu' with queries or a norm other than L2", repr(where.name))
         if isinstance(data, DeviceTokens):
             return solve_device_tokens(data, selected)
@@ -68,11 +69,10 @@ def att_svm(data: Any, selected: Any, *, norm: Norm = L2(), query: ArrayLike | N
     of_row = np.take_along_axis(z, np.maximum(pairs[..., :1], 0), axis=-2)  # (…, n_pairs, d_query)
     formed = of_row[..., :, None] * rows[..., None, :]
     shape = formed.shape[-2:]
-    if not isinstance(norm, L2):
-        check_solved_norm(norm, shape)
+    euclidean = kind_of(as_norm(norm, shape)) is L2
     solution = least_distance(formed.reshape(*rows.shape[:-1], shape[0] * shape[1]), lower, pairs=pairs)
     solution = replace(solution, x=solution.x.reshape(*solution.x.shape[:-1], *shape))
-    return replace(solution, norm=norm) if isinstance(norm, L2) else solve_in_norm(solution, norm)
+    return replace(solution, norm=norm) if euclidean else solve_in_norm(solution, norm)
 
 
 def _queries(data: TokenDataset, query: ArrayLike) -> FloatArray:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import index_array, real_array, reject
-from marginlens.norms import L2, Frobenius, Norm
+from marginlens.kinds import kind_of
+from marginlens.norms import L2, Frobenius, Norm, as_norm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers import independent_parts
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
+from marginlens.svm.solvers.norms import solve_in_norm
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.svm.solvers.working_set import working_set
 from marginlens.typing import ArrayLike, IntArray
@@ -49,8 +50,7 @@ def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: Any, *, norm: Norm = Frobe
         `kkt_residual()`, `certificate_residual()` and `bracket()` check it. Infeasible problems with many unknowns end
         as INACCURATE, and `bracket()` says how long any W must be.
     """
-    if not isinstance(norm, L2):
-        check_solved_norm(norm, (0, 0))
+    if kind_of(as_norm(norm, (0, 0))) is not L2:
         return solve_in_norm(bilinear_svm(X, Q, triples), norm)
     tokens, queries = real_array(X, "X", ("n_tokens", "d_tokens")), real_array(Q, "Q", ("n_queries", "d_queries"))
     rows = BilinearRows(tokens, queries, _triples(triples, len(queries), len(tokens)))

@@ -13,7 +13,8 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.directions import length
 from marginlens.errors import real_array, reject
 from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs, sufficient_pairs
-from marginlens.norms import L2, Frobenius, Norm
+from marginlens.kinds import kind_of
+from marginlens.norms import L2, Frobenius, Norm, as_norm
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
@@ -22,7 +23,7 @@ from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_groups, solve_orthonormal
-from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
+from marginlens.svm.solvers.norms import solve_in_norm
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.typing import Axes, FloatArray, IntArray
 
@@ -76,8 +77,7 @@ def graph_svm(
         W = sum of multipliers times (e_i - e_j) e_kᵀ. W = 0 where nothing is strict. `kkt_residual()` and
         `certificate_residual()` check it.
     """
-    if not isinstance(norm, L2):
-        check_solved_norm(norm, (0, 0))
+    if kind_of(as_norm(norm, (0, 0))) is not L2:
         return solve_in_norm(graph_svm(data, graphs, progress=progress), norm)
     if graphs is None:
         graphs = priority_graphs(data)  # refuses what is no dataset

@@ -11,6 +11,7 @@ import scipy
 
 from marginlens.directions import length
 from marginlens.errors import batch_index, reject
+from marginlens.kinds import kind_of
 from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
 from marginlens.result import Result, Tabular, drawn, frame
 from marginlens.result.drawing import NothingToDraw, draw_bars, draw_histogram, draw_interval, pair_names
@@ -183,14 +184,14 @@ class MarginSolution(Result, Tabular):
     @property
     def is_euclidean(self) -> bool:
         """Whether the norm is `L2` or `Frobenius`."""
-        return isinstance(self.norm, L2)
+        return kind_of(self.norm) is L2
 
     @property
     def is_unique(self) -> Any:
         """Whether x is the only shortest vector; None where that is not decided, an object array (batch,) for a batch.
 
         Strictly convex norms (L2, Frobenius, ℓp for 1 < p < ∞) have one shortest vector. For ℓ1 and ℓ∞ the active rows and the
-        entries where Aᵀλ + Cᵀμ attains its dual norm decide. Spectral, nuclear and row norms are left open.
+        entries where Aᵀλ + Cᵀμ attains its dual norm decide. Spectral, nuclear, row norms and users' own are left open.
         """
         if self.is_batch:
             return np.array([self[j].is_unique for j in range(len(self))], dtype=object)
@@ -401,7 +402,7 @@ class MarginSolution(Result, Tabular):
         """
         if self.is_euclidean:
             return self.kkt_residual() <= np.clip(16.0 * self.rounding_floor(), KKT_RTOL, MAX_KKT_RTOL)
-        residual, rtol = self.kkt_residual(), GAP_RTOL_BY_NORM.get(type(self.norm), GAP_RTOL)
+        residual, rtol = self.kkt_residual(), GAP_RTOL_BY_NORM.get(kind_of(self.norm), GAP_RTOL)
         if np.all(residual <= rtol):
             return residual <= rtol
         return residual <= np.clip(16.0 * self.rounding_floor(), rtol, MAX_KKT_RTOL)
@@ -510,7 +511,7 @@ class MarginSolution(Result, Tabular):
             active=np.where(solved[..., None], (row_norms > 0.0) & (near | (weights > 0.0)), self.active),
         )
         gap = size / share * dual / np.sum(self.lower * multipliers, axis=-1) - 1.0  # of the bracket, to rounding
-        proved = ~solved | ((share > 0.0) & (gap <= 0.5 * GAP_RTOL_BY_NORM.get(type(norm), GAP_RTOL)))
+        proved = ~solved | ((share > 0.0) & (gap <= 0.5 * GAP_RTOL_BY_NORM.get(kind_of(norm), GAP_RTOL)))
         if not proved.all():
             proved = np.asarray(solution.is_verified())
         verdict = np.where(proved, np.array(Status.OPTIMAL), np.array(Status.INACCURATE))
@@ -548,17 +549,17 @@ class MarginSolution(Result, Tabular):
 
     def _over_points(self, points: FloatArray, *, is_dual: bool) -> FloatArray:
         """(…) the norm, or the dual norm, of each of the points (…, d) in the shape of x; nan where a point is not finite."""
-        norm = self.norm
-        if isinstance(norm, L1 | L2 | LInf | Lp):
-            power = 2.0 if isinstance(norm, L2) else norm.power
-            return power_norms(points, _dual_power(power) if is_dual else power)
+        norm: Any = self.norm
+        kind = kind_of(norm)
+        if kind in (L1, L2, LInf, Lp):
+            return power_norms(points, _dual_power(norm.power) if is_dual else norm.power)
         function = norm.dual if is_dual else norm.value
         shape = self.x.shape[self.lower.ndim - 1 :]
-        if isinstance(norm, Spectral | Nuclear):
+        if kind in (Spectral, Nuclear):
             finite = np.asarray(np.isfinite(points).all(axis=-1))
             matrices = np.where(finite[..., None], points, 0.0).reshape(*points.shape[:-1], *shape)
             singular: FloatArray = np.linalg.svd(matrices, compute_uv=False)
-            sums = singular.sum(axis=-1) if isinstance(norm, Nuclear) != is_dual else singular.max(axis=-1, initial=0.0)
+            sums = singular.sum(axis=-1) if (kind is Nuclear) != is_dual else singular.max(axis=-1, initial=0.0)
             return np.where(finite, sums, np.nan)
         flat = points.reshape(-1, points.shape[-1])
         values = [function(point.reshape(shape)) if np.isfinite(point).all() else np.nan for point in flat]
@@ -587,10 +588,10 @@ class MarginSolution(Result, Tabular):
 
 def has_unique_minimum(solution: MarginSolution) -> bool | None:
     """Whether the x of one feasible problem is the only one of its norm; None where that is not decided."""
-    norm = solution.norm
-    if isinstance(norm, L2 | Lp) or solution.status is Status.TRIVIAL:
+    kind = kind_of(solution.norm)
+    if kind in (L2, Lp) or solution.status is Status.TRIVIAL:
         return True
-    if not isinstance(norm, L1 | LInf) or solution.status is not Status.OPTIMAL:
+    if kind not in (L1, LInf) or solution.status is not Status.OPTIMAL:
         return None
     rows, norms = np.asarray(solution.rows), _row_norms(solution.rows)
     face = OptimalFace(
@@ -601,7 +602,7 @@ def has_unique_minimum(solution: MarginSolution) -> bool | None:
         solution.x.reshape(-1),
         solution._combined(solution.multipliers),
     )
-    return is_only_in_l1(face) if isinstance(norm, L1) else is_only_in_linf(face)
+    return is_only_in_l1(face) if kind is L1 else is_only_in_linf(face)
 
 
 _Solution = TypeVar("_Solution", bound=MarginSolution)

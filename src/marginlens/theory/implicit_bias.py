@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from marginlens.errors import InputError, reject
+from marginlens.kinds import declared, kind_of
 from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.optimizers import (
     Adam,
@@ -57,11 +58,13 @@ SIGN_ON_FACTORS = (
     "it is steepest descent in max(|Q|∞, |K|∞) and heads for stationary points of the margin problem in that norm, "
     "whose best margin `sign_factor_margin` bounds for all widths"
 )
+NORM_OF_A_USER = "if its steps are steepest in the norm that it names"
 NOT_COVERED = ", which these are not"
 MEMORY_ON_FACTORS = (
     "the margin of Q Kᵀ grows faster with every step, and no theorem or claim says what a memory of gradients does then"
 )
 
+PROVED_BY_F = (L1, L2, LInf, Lp, Spectral, Nuclear)  # entrywise and Schatten norms
 _TINY = 1e-300  # in place of a β₂ of zero
 
 ON_P, ON_W, ON_FACTORS, ON_CLASSES = "p", "W", "W = Q Kᵀ", "W of a linear classifier"
@@ -82,7 +85,7 @@ class ImplicitBias(NamedTuple):
         selected: (n_inputs,) the tokens of `solution`: those of the start, else those of the highest scores; None where neither is known.
         solution: the margin problem of these tokens in `norm`, or where a condition fails in the norm that its steps are taken in; None
             where no solver takes it.
-        note: what is known where no norm of the variable is.
+        note: what is known where no norm of the variable is; else on what the norm rests, where no theorem or claim says it.
         conditions: what the steps and the memory of the optimizer must meet, each with its numbers; where one fails `norm` is None, or
             `early_norm` where there was one.
     """
@@ -128,8 +131,9 @@ class ImplicitBias(NamedTuple):
         early = ""
         if self.early_norm is not None:
             early = f", after a long time near that of the least {norm_words(self.early_norm)}"
+        rests_on = f", {self.note}," if self.note else ""
         sentences = [
-            f"{self.optimizer} heads for the {self.variable} of the least {norm_words(self.norm)} among all that "
+            f"{self.optimizer} heads{rests_on} for the {self.variable} of the least {norm_words(self.norm)} among all that "
             f"{does} with margin one{early}."
         ]
         on = "" if self.variable == ON_CLASSES else "On attention "
@@ -153,13 +157,14 @@ class ImplicitBias(NamedTuple):
         return " ".join(sentences) + rows
 
 
-def norm_words(norm: Norm) -> str:
+def norm_words(norm: Any) -> str:
     """A norm as a sentence calls it."""
-    if isinstance(norm, Lp):
+    if kind_of(norm) is Lp:
         return f"ℓ{norm.p:g} norm"
     names = {L1: "ℓ1", LInf: "ℓ∞", L2: "Euclidean", Frobenius: "Frobenius", Spectral: "spectral", Nuclear: "nuclear"}
     names[MaxRow] = "max-row"
-    return f"{names[type(norm)]} norm" if type(norm) in names else repr(norm)
+    kind = type(norm) if type(norm) in names else kind_of(norm)
+    return f"{names[kind]} norm" if kind in names else f"norm {type(norm).__name__}"
 
 
 @implements("X", "N1", "N2", "N5", "N6")
@@ -178,8 +183,8 @@ def implicit_bias(
         start: x(0), whose tokens `solution` is about. selected: (n_inputs,) the tokens themselves, such as `run.selected`; for a batch
             (batch, n_inputs).
     Returns:
-        An `ImplicitBias`, or a list of them for a batch; None for an optimizer or a risk of which nothing is known, a user's own for
-        instance.
+        An `ImplicitBias`, or a list of them for a batch; None for an optimizer or a risk of which nothing is known, such as one of a user's
+        that does not say its `norm`.
     """
     rule = as_optimizer(optimizer)
     if not isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk):
@@ -220,7 +225,7 @@ def bias_on_sequences(
     known = _bias(rule, shape)
     if known is None:
         return None
-    plain = isinstance(known.norm, L2) and known.early_norm is None and not getattr(rule, "momentum", 0.0)
+    plain = kind_of(known.norm) is L2 and known.early_norm is None and not getattr(rule, "momentum", 0.0)
     proved = (BY_C,) if isinstance(rule, GradientDescent) else ()
     return _checked(rule, ON_SEQUENCES, known._replace(proved=proved), solve, () if plain else (acyclic,))
 
@@ -268,7 +273,7 @@ class _Known(NamedTuple):
 
 
 def _bias(rule: Any, shape: tuple[int, ...]) -> _Known | None:
-    """What is known of an optimizer of points of this shape; None for one of a user's own, or in a norm of theirs."""
+    """What is known of an optimizer of points of this shape; of a user's own, that it may say its `norm`; else None."""
     euclidean = L2() if len(shape) == 1 else Frobenius()
     if isinstance(rule, GradientDescent):
         return _Known(euclidean, proved=(BY_A,), proved_of_linear_models=(BY_SOUDRY,))
@@ -282,14 +287,15 @@ def _bias(rule: Any, shape: tuple[int, ...]) -> _Known | None:
         return _Known(LInf(), proved_of_linear_models=(BY_F_ADAM, BY_ADAM))
     if isinstance(rule, Adam):
         return _Known(euclidean, LInf(), proved_of_linear_models=(BY_TWO_FACES,))
-    if not isinstance(rule, SteepestDescent):
+    norm = declared(rule, "norm") if kind_of(rule) is not SteepestDescent else rule.norm
+    if norm is None:
         return None
-    if getattr(rule.norm, "needs_matrix", False) and len(shape) != 2:
+    if getattr(norm, "needs_matrix", False) and len(shape) != 2:
         raise reject("optimizer", "one whose norm measures vectors", f"{rule!r}, whose norm measures matrices")
-    if isinstance(rule.norm, MaxRow):  # F has entrywise and Schatten norms
-        return _Known(rule.norm)
-    if not isinstance(rule.norm, L1 | L2 | LInf | Lp | Spectral | Nuclear):
-        return None
+    if kind_of(rule) is not SteepestDescent:
+        return _Known(norm, note=NORM_OF_A_USER)
+    if kind_of(norm) not in PROVED_BY_F:
+        return _Known(norm)
     with_momentum: tuple[str, ...] = () if rule.nesterov else (BY_F_2,)
     return _Known(rule.norm, proved_of_linear_models=with_momentum if rule.momentum > 0.0 else (BY_F_1,))
 
@@ -297,14 +303,14 @@ def _bias(rule: Any, shape: tuple[int, ...]) -> _Known | None:
 def _of_factors(rule: Any) -> _Known | None:
     """What is known of training Q and K; the norm is that of W = Q Kᵀ."""
     inner: Any = rule.optimizer if isinstance(rule, Blockwise) else rule
-    steepest_in = inner.norm if isinstance(inner, SteepestDescent) else None
-    if steepest_in is not None and inner.momentum > 0.0:
+    steepest_in = kind_of(inner.norm) if isinstance(inner, SteepestDescent) else None
+    if isinstance(inner, SteepestDescent) and inner.momentum > 0.0:
         return _Known(None, note=MEMORY_ON_FACTORS)
-    if isinstance(inner, GradientDescent | NormalizedGD) or isinstance(steepest_in, L2):
+    if isinstance(inner, GradientDescent | NormalizedGD) or steepest_in is L2:
         return _Known(Nuclear(), proved=(BY_D_FACTORS, BY_FLOW_OF_FACTORS))
-    if isinstance(steepest_in, Spectral) and isinstance(rule, Blockwise):
+    if steepest_in is Spectral and isinstance(rule, Blockwise):
         return _Known(Spectral())
-    if isinstance(steepest_in, LInf):  # whether by block or not, it is the same
+    if steepest_in is LInf:  # whether by block or not, it is the same
         return _Known(None, note=SIGN_ON_FACTORS)
     return _Known(None) if isinstance(inner, SteepestDescent | Adam | MirrorDescent | PolyakStep) else None
 
@@ -399,7 +405,7 @@ def run_kind(rule: Any) -> tuple[Any, ...] | None:
     """What optimizers share that differ in the size of their steps alone; None for one that is unknown or has a schedule of its own."""
     if isinstance(rule, Blockwise):
         inner = run_kind(rule.optimizer)
-        by_entry = isinstance(getattr(rule.optimizer, "norm", None), LInf)  # the same by block or not
+        by_entry = kind_of(getattr(rule.optimizer, "norm", None)) is LInf  # the same by block or not
         return inner if inner is None or by_entry else ("by block", *inner)
     power = decay_power(rule)
     if power is None or not is_known(rule):
@@ -407,7 +413,7 @@ def run_kind(rule: Any) -> tuple[Any, ...] | None:
     if isinstance(rule, NormalizedGD):
         return ("steepest", "Euclidean norm", 0.0, False, power)
     if isinstance(rule, SteepestDescent):
-        norm = "Euclidean norm" if isinstance(rule.norm, L2) else norm_words(rule.norm)
+        norm = "Euclidean norm" if kind_of(rule.norm) is L2 else norm_words(rule.norm)
         return ("steepest", norm, rule.momentum, rule.nesterov and rule.momentum > 0.0, power)
     if isinstance(rule, Adam):
         return ("Adam", rule.betas, rule.eps > 0.0, power)
@@ -447,6 +453,25 @@ def _claims() -> tuple[Any, ...]:
 # ---- the margin problem
 
 
+class Transposed(NamedTuple):
+    """A norm of matrices as it measures their transposes."""
+
+    norm: Norm
+    needs_matrix: ClassVar[bool] = True
+
+    def value(self, x: FloatArray) -> float:
+        """‖xᵀ‖."""
+        return self.norm.value(x.T)
+
+    def dual(self, g: FloatArray) -> float:
+        """‖gᵀ‖*."""
+        return self.norm.dual(g.T)
+
+    def steepest(self, g: FloatArray) -> FloatArray:
+        """s(gᵀ)ᵀ."""
+        return self.norm.steepest(g.T).T
+
+
 def _tokens(risk: Any, start: Any, selected: Any) -> IntArray | None:
     """The tokens that are asked about: given ones, those that the start selects, or those of the highest scores."""
     of_p = risk if isinstance(risk, AttentionRisk) else risk.of_p
@@ -461,10 +486,10 @@ def _tokens(risk: Any, start: Any, selected: Any) -> IntArray | None:
 def _solve(risk: Any, tokens: Any, norm: Norm) -> MarginSolution | None:
     """The margin problem of these tokens, in p or in the transpose of W, or of the classes; None where no solver takes it.
 
-    The rows of the transpose are not those of W, so the problem in the norm of rows is left out.
+    Rows of the transpose are columns of W, so norms that tell them apart are those of W transposed.
     """
-    if isinstance(norm, MaxRow) and not isinstance(risk, MulticlassRisk):
-        return None
+    if isinstance(risk, MatrixRisk | FactorRisk) and kind_of(norm) not in PROVED_BY_F:
+        norm = Transposed(norm)
     try:
         if isinstance(risk, AttentionRisk):
             return att_svm(risk.data, tokens, norm=norm)

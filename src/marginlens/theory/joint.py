@@ -70,7 +70,7 @@ class JointDetails(NamedTuple):
 
 
 @predictions.register
-def _(risk: JointRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+def predict_joint(risk: JointRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
     r"""Which theorem speaks about training head and attention together, and the directions that v and p converge to.
 
     .. math:: (v_r, p_R) = \arg\min_{\|v\| \le r, \|p\| \le R} L(v, p): \quad

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from marginlens.norms import MaxRow
+from marginlens.kinds import kind_of
 from marginlens.optimizers import Adam, NormalizedGD, PowerDecay, SteepestDescent
 from marginlens.papers import implements
 from marginlens.risk import MulticlassRisk
 from marginlens.status import Status
 from marginlens.theory.assumptions import Check, TheoremVerdict
-from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias, norm_words, unknown_words
+from marginlens.theory.implicit_bias import PROVED_BY_F, ImplicitBias, implicit_bias, norm_words, unknown_words
 from marginlens.theory.prediction import Prediction, predictions
 
 RATES = {
@@ -20,7 +20,7 @@ RATES = {
 
 
 @predictions.register
-def _(risk: MulticlassRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+def predict_classifier(risk: MulticlassRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
     """Which theorem of F covers the optimizer; no start matters to them."""
     name = "MulticlassRisk"
     bias = None if optimizer is None else implicit_bias(optimizer, risk)
@@ -63,7 +63,7 @@ def check_steepest_theorem(optimizer: Any, bias: ImplicitBias) -> TheoremVerdict
     separable = Check(
         "separable points", status is Status.OPTIMAL, words.get(status, "whether some W classifies every point is open")
     )
-    known = not isinstance(bias.norm, MaxRow)
+    known = kind_of(bias.norm) in PROVED_BY_F
     norm = Check(
         "norm",
         known,

@@ -10,6 +10,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError, reject
 from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs, separated_tokens
+from marginlens.kinds import kind_of
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.loss_check import check_loss
@@ -45,7 +46,7 @@ class NextTokenDetails(NamedTuple):
 
 
 @predictions.register
-def _(risk: NextTokenRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+def predict_next_tokens(risk: NextTokenRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
     r"""Which theorem speaks about training W on next tokens, and the direction and the cyclic part that W converges to.
 
     .. math:: \frac{W}{\|W\|_F} \to \frac{W^{mm}}{\|W^{mm}\|_F}\ (2), \qquad \Pi_{\mathcal S_{cyc}}(W) \to W^{cyc}\ (3)
@@ -113,7 +114,7 @@ def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer
 
     def in_norm(norm: Norm) -> MarginSolution | None:
         try:
-            return priority if isinstance(norm, L2) else graph_svm(used.E, graphs, norm=norm)
+            return priority if kind_of(norm) is L2 else graph_svm(used.E, graphs, norm=norm)
         except InputError:  # a norm without a solver
             return None
 

@@ -305,7 +305,8 @@ class AttentionDetails(NamedTuple):
 
 
 @predictions.register
-def _(risk: AttentionRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+def predict_attention(risk: AttentionRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+    """Which theorem speaks about training p, problem by problem."""
     if not risk.is_linear:
         return [_without_theorem(risk, optimizer)] * len(risk)
     data = risk.data.as_batch()
@@ -315,7 +316,7 @@ def _(risk: AttentionRisk, start: Any, optimizer: Any, max_problems: int) -> lis
 
 
 @predictions.register
-def _(risk: MatrixRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+def predict_matrix(risk: MatrixRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
     """Lemma 1: Wᵀu takes the steps of p, those of `matching_optimizer`, and W/‖W‖_F tends to the matrix of p's limit."""
     if not risk.shares_query:
         return [_without_theorem(risk, optimizer)] * len(risk)

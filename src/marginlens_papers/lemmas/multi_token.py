@@ -10,13 +10,14 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import correlation
 from marginlens.errors import n_axes, real_array, reject
-from marginlens.norms import L2, Frobenius, Norm
+from marginlens.kinds import kind_of
+from marginlens.norms import L2, Frobenius, Norm, as_norm
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.svm import MarginSolution, least_distance
 from marginlens.svm.sets import as_optimal_sets
-from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
+from marginlens.svm.solvers.norms import solve_in_norm
 from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
 
 _SPAN_RTOL = 1e-10  # singular values of the equations below this share of the largest count as zero
@@ -123,11 +124,10 @@ def multi_token_limit(
     basis = right[used].T
     finite = basis @ ((left[:, used].T @ goals) / values[used])
     residual = float(np.abs(C @ finite - goals).max(initial=0.0))
-    if not isinstance(norm, L2):
-        check_solved_norm(norm, shape)
+    euclidean = kind_of(as_norm(norm, shape)) is L2
     direction = least_distance(A, np.ones(len(A)), equalities=C if len(C) else None, pairs=pairs)
     direction = replace(direction, x=direction.x.reshape(shape))
-    direction = replace(direction, norm=norm) if isinstance(norm, L2) else solve_in_norm(direction, norm)
+    direction = replace(direction, norm=norm) if euclidean else solve_in_norm(direction, norm)
     return MultiTokenLimit(finite.reshape(shape), direction, equations, goals, basis, residual)
 
 

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from marginlens import core
 from marginlens.data.tokens import TokenDataset
-from marginlens.optimizers.schedules import StepSize, sizes_of
+from marginlens.optimizers.compiled import MIRROR, Rule
+from marginlens.optimizers.schedules import sizes_of
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.runtime.threads import Work, in_slices
 from marginlens.typing import FloatArray, IntArray
 
-STEEPEST, GRADIENT, ADAM, MIRROR = range(4)  # kinds of update
-SPECTRAL, NUCLEAR, MAX_ROW = (
-    10,
-    11,
-    12,
-)  # norms beside those of entries, whose codes are in `marginlens.norms.entrywise`
 N_WINDOWS = 2  # the present one and the one before
-
-
-class Rule(NamedTuple):
-    """An optimizer as the compiled loop knows it.
-
-    Attributes:
-        kind: STEEPEST, GRADIENT (plain gradient descent), ADAM or MIRROR. norm_code: of the norm of steepest descent.
-        size: of the steps. settings: (8,) p of ℓp, momentum, whether it is Nesterov's, β₁, β₂, ε, p of mirror descent, and whether that
-            is normalised.
-    """
-
-    kind: int
-    norm_code: int
-    size: StepSize
-    settings: FloatArray
 
 
 @dataclass

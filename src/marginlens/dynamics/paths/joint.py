@@ -63,7 +63,8 @@ VANISHED_OUTPUT = (
 
 
 @path_search.register(JointRisk)
-def _(risk: JointRisk, region: Any, restarts: int | None) -> JointSearch:
+def joint_search(risk: JointRisk, region: Any, restarts: int | None) -> JointSearch:
+    """The search over v and p, for the log-loss."""
     no_region(region, "a joint risk")
     if type(risk.loss) is not Logistic or compiled_code(risk.loss) < 0:
         raise reject("loss", "ml.Logistic() for the path of a joint risk", type(risk.loss).__name__)

@@ -64,7 +64,8 @@ class CyclicAndStrict(NamedTuple):
 
 
 @path_search.register(NextTokenRisk)
-def _(risk: NextTokenRisk, region: Any, restarts: int | None) -> NextTokenSearch:
+def next_token_search(risk: NextTokenRisk, region: Any, restarts: int | None) -> NextTokenSearch:
+    """The search over W of a dataset that some W realises."""
     data, loss, head = check_realizable(risk.datasets[0]), risk.loss, risk.heads[0]
     if not isinstance(loss, LabelLoss):
         expected = "a loss of the label's own output, such as ml.LogLoss() (C Assumption 1)"

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from marginlens.data.random_tokens import as_generator
 from marginlens.directions import correlation, length, unit
 from marginlens.errors import n_axes, real_array, reject, whole_number
+from marginlens.kinds import kind_of
 from marginlens.norms import L2, Norm
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, drawn
@@ -282,7 +283,7 @@ def path(
     risk = as_risk(problem, head, loss)
     if getattr(risk, "is_batch", False):
         raise reject("problem", "one problem", f"a batch of {len(risk)}", "Take one with data[j].")
-    if not isinstance(norm, L2):
+    if kind_of(norm) is not L2:
         raise reject("norm", "ml.L2() or ml.Frobenius(), the norms whose balls a path can follow", repr(norm))
     if restarts is not None:
         whole_number(restarts, "restarts", at_least=0)

@@ -11,7 +11,8 @@ import scipy
 from marginlens import core
 from marginlens.directions import length
 from marginlens.errors import float_array, index_array, n_axes, real_array, reject
-from marginlens.norms import L2, Norm
+from marginlens.kinds import kind_of
+from marginlens.norms import L2, Norm, as_norm
 from marginlens.rounding import EPS, exact_products
 from marginlens.runtime.threads import over_problems
 from marginlens.svm.solution import MarginSolution, Status, refined
@@ -24,7 +25,7 @@ from marginlens.svm.solvers.batch import (
     Batch,
     Solved,
 )
-from marginlens.svm.solvers.norms import check_solved_norm, solve_in_norm
+from marginlens.svm.solvers.norms import solve_in_norm
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
 BY_GRAM_MATRIX, BY_BLOCK_PIVOTS, BY_DUAL_ACTIVE_SET = range(3)  # the compiled methods
@@ -56,8 +57,7 @@ def least_distance(
         multipliers >= 0; `kkt_residual()` checks it, `certificate_residual()` checks a claim that no x exists. In another norm
         than the Euclidean one `bracket()` contains the smallest norm, and `is_unique` says whether x is the only shortest vector.
     """
-    if not isinstance(norm, L2):
-        check_solved_norm(norm, np.shape(A)[-1:])
+    if kind_of(as_norm(norm, np.shape(A)[-1:])) is not L2:
         return solve_in_norm(least_distance(A, lower, equalities=equalities, pairs=pairs), norm)
     expected = "of shape (n_rows, d) or (batch, n_rows, d)"
     rows = float_array(A, "A", f"numbers {expected}")  # whether they are finite, the compiled code notices

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens import core
+from marginlens.kinds import kind_of
 from marginlens.norms import MaxRow, Nuclear
 from marginlens.runtime.threads import n_threads
-from marginlens.svm.solvers.norms import NormBatch
+from marginlens.svm.solvers.cutting_planes import NormBatch
 from marginlens.typing import FloatArray
 
 BARRIER_GAP_RTOL = 1e-9  # bracket, relative to its lower end, at which a solution is good enough
@@ -75,7 +76,7 @@ def _solve_single(problem: MatrixProblem, norm: Any) -> tuple[FloatArray, FloatA
     m = n - 2 * n_ties
     rows = problem.rows[: n - n_ties].reshape(-1, *problem.shape)
     right = _span(rows.reshape(-1, problem.shape[1]))
-    by_row = isinstance(norm, MaxRow)
+    by_row = kind_of(norm) is MaxRow
     left = np.eye(problem.shape[0]) if by_row else _span(rows.transpose(0, 2, 1).reshape(-1, problem.shape[0]))
     if not by_row and min(left.shape[1], right.shape[1]) == 1:  # of rank one: all norms of singular values are equal
         return problem.x, problem.multipliers
@@ -83,7 +84,7 @@ def _solve_single(problem: MatrixProblem, norm: Any) -> tuple[FloatArray, FloatA
     size = float(np.linalg.norm(problem.x))
     start = left.T @ (problem.x.reshape(problem.shape) / size) @ right
     multipliers = np.concatenate([problem.multipliers[:m], _difference(problem.multipliers[m:])])
-    nuclear, height = isinstance(norm, Nuclear), 1 if by_row else left.shape[1]
+    nuclear, height = kind_of(norm) is Nuclear, 1 if by_row else left.shape[1]
     factors = _rank_one_factors(reduced) if nuclear else (np.empty((0, height)), np.empty((0, right.shape[1])))
     cone = Cone(reduced.reshape(len(rows), -1), *factors, problem.lower[:m] / size, nuclear)
     x, solved = _over_working_rows(cone, start.reshape(-1), multipliers)

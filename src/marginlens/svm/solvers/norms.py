@@ -4,34 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from marginlens.directions import length
 from marginlens.errors import reject
-from marginlens.norms import L1, LInf, Lp, Norm, as_norm
+from marginlens.kinds import kind_of
+from marginlens.norms import L1, LInf, Lp, Norm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers import linear_programs, power_norm
+from marginlens.svm.solvers.cutting_planes import NormBatch, solve_by_cutting_planes
 from marginlens.svm.solvers.linear_programs import solve_by_highs
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import BoolArray, FloatArray
 
 MAX_NORM_ENTRIES = 64_000_000  # of rows that are formed for the solver of a norm
-
-
-class NormBatch(NamedTuple):
-    """Problems min ‖x‖ s.t. A x >= b of one size as solvers get them: rows of Euclidean norm one, max b = 1.
-
-    Solvers overwrite the Euclidean x and multipliers; the scale of either is free, since the bracket does not depend on it.
-    """
-
-    rows: FloatArray  # (batch, n_rows, d), zero where a row constrains nothing
-    lower: FloatArray  # (batch, n_rows)
-    x: FloatArray  # (batch, d)
-    multipliers: FloatArray  # (batch, n_rows)
-    indices: IntArray  # the problems to solve; the others are infeasible or trivial
-    shape: tuple[int, ...]  # of x: (d,), or (d_query, d_model) with d = d_query d_model
-    n_equalities: int  # the last 2 n_equalities rows are these, and after them their negatives, with lower bound 0
 
 
 BatchSolver = Callable[[NormBatch, Any], None]  # of a batch in one compiled call, and its norm
@@ -39,18 +26,8 @@ BatchSolver = Callable[[NormBatch, Any], None]  # of a batch in one compiled cal
 _Solution = TypeVar("_Solution", bound=MarginSolution)
 
 
-def check_solved_norm(norm: Any, shape: tuple[int, ...]) -> None:
-    """Refuse what is no norm, a norm that does not fit x of this shape, and a norm whose margin problems nobody solves."""
-    as_norm(norm, shape)
-    if type(norm) not in BATCH_SOLVERS:
-        names = sorted(kind.__name__ for kind in BATCH_SOLVERS)
-        raise reject(
-            "norm", f"one whose margin problems are solved: L2() or Frobenius(), {', '.join(names)}", repr(norm)
-        )
-
-
 def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
-    r"""The problem of a Euclidean solution, or of each of a batch, solved in another norm, which `check_solved_norm` has accepted.
+    r"""The problem of a Euclidean solution, or of each of a batch, solved in another norm, a user's own too.
 
     .. math:: \min_x \|x\| \ \text{s.t.}\ A x \ge b,\ C x = 0
 
@@ -81,13 +58,13 @@ def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
     x = euclidean.x.reshape(len(rows), rows.shape[-1]) / scale
     shape, m = euclidean.x.shape[euclidean.lower.ndim - 1 :], (rows.shape[1] - euclidean.lower.shape[-1]) // 2
     batch = NormBatch(rows / unit[..., None], lower / scale, x, weights * unit / scale, open_problems, shape, m)
-    BATCH_SOLVERS[type(norm)](batch, norm)
+    BATCH_SOLVERS.get(kind_of(norm), solve_by_cutting_planes)(batch, norm)
     solution = _unscaled(euclidean, norm, batch, unit, scale)
     unproved = np.flatnonzero(np.atleast_1d(solution.status == Status.INACCURATE))
-    if not len(unproved) or not isinstance(norm, L1 | LInf):
+    if not len(unproved) or kind_of(norm) not in (L1, LInf):
         return solution
     for j in unproved:
-        second = solve_by_highs(batch.rows[j], batch.lower[j], isinstance(norm, L1))
+        second = solve_by_highs(batch.rows[j], batch.lower[j], kind_of(norm) is L1)
         if second is not None:
             batch.x[j], batch.multipliers[j] = second
     again = _unscaled(euclidean, norm, batch, unit, scale)
@@ -130,7 +107,7 @@ def _mixed(first: _Solution, second: _Solution, use_second: BoolArray) -> _Solut
 
 def _linear_programs(batch: NormBatch, norm: Norm) -> None:
     """ℓ1 and ℓ∞."""
-    fields = (batch.rows, batch.lower, batch.indices, isinstance(norm, L1), batch.x, batch.multipliers)
+    fields = (batch.rows, batch.lower, batch.indices, kind_of(norm) is L1, batch.x, batch.multipliers)
     linear_programs.solve_batch(*fields)
 
 

@@ -1,0 +1,116 @@
+r"""Margin problems in any norm, known by its value, its dual norm and its steepest directions alone: by cutting planes.
+
+The largest margin over the unit ball is, by duality,
+
+.. math:: \max_{\|x\| \le 1} \min_r a_r^\top x / b_r = \min_{\lambda \ge 0,\ b^\top\lambda = 1} \|A^\top\lambda\|_*
+
+Points s_1, …, s_k of the unit ball bound it from below, by the best of their mixtures, which a linear programme finds together with the λ
+that these points cannot tell from the best; λ bounds it from above, and the steepest direction at Aᵀλ is the next point. Asked at the
+programme's λ alone the bounds meet slowly where the ball is round, so each round also asks close to the best λ so far.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+
+from marginlens.typing import FloatArray, IntArray
+
+CLOSE_TO_THE_BEST = 0.9  # weight of the best λ so far in the second question of a round
+_BOUNDS_RTOL = 1e-9  # distance of the bounds, relative to the lower one, at which they have met
+_HIGHS_ATOL = 1e-10  # the least that HiGHS takes; its own 1e-7 is above the distance that bounds are to reach
+_MAX_ROUNDS = 1000
+_MAX_POINTS = 600  # beyond it those leave that no mixture has used of late
+
+
+class NormBatch(NamedTuple):
+    """Problems min ‖x‖ s.t. A x >= b of one size as solvers get them: rows of Euclidean norm one, max b = 1.
+
+    Solvers overwrite the Euclidean x and multipliers; the scale of either is free, since the bracket does not depend on it.
+    """
+
+    rows: FloatArray  # (batch, n_rows, d), zero where a row constrains nothing
+    lower: FloatArray  # (batch, n_rows)
+    x: FloatArray  # (batch, d)
+    multipliers: FloatArray  # (batch, n_rows)
+    indices: IntArray  # the problems to solve; the others are infeasible or trivial
+    shape: tuple[int, ...]  # of x: (d,), or (d_query, d_model) with d = d_query d_model
+    n_equalities: int  # the last 2 n_equalities rows are these, and after them their negatives, with lower bound 0
+
+
+def solve_by_cutting_planes(batch: NormBatch, norm: Any) -> None:
+    """A batch of problems, one after the other."""
+    for j in batch.indices:
+        used = np.flatnonzero(batch.rows[j].any(axis=1))
+        found = _solve_single(batch.rows[j][used], batch.lower[j, used], norm, batch.x[j].reshape(batch.shape))
+        batch.x[j], batch.multipliers[j] = found[0].reshape(-1), 0.0
+        batch.multipliers[j, used] = found[1]
+
+
+def _solve_single(rows: FloatArray, lower: FloatArray, norm: Any, start: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """x in the shape of `start`, which selects the tokens, and multipliers (n_rows,); the scale of either is free."""
+    points = [start / norm.value(start)]
+    values = [rows @ points[0].reshape(-1)]  # A s of every point
+    last_used = [0]
+    x, smallest, best, largest = start, 0.0, np.zeros(len(lower)), np.inf
+    for step in range(_MAX_ROUNDS):
+        mixture, multipliers = _best_mixture(np.stack(values, axis=-1), lower)
+        if multipliers is None:
+            break
+        candidate = np.tensordot(mixture, np.stack(points), axes=1)
+        margin = _margin(rows @ candidate.reshape(-1), lower) / norm.value(candidate)
+        if margin > smallest:
+            x, smallest = candidate, margin
+        for weight in (0.0, CLOSE_TO_THE_BEST) if step else (0.0,):
+            weights = weight * best + (1.0 - weight) * multipliers
+            gradient = (weights @ rows).reshape(start.shape)
+            bound = norm.dual(gradient)
+            if bound < largest:
+                best, largest = weights, bound
+            if np.any(gradient):
+                points.append(norm.steepest(gradient))
+                values.append(rows @ points[-1].reshape(-1))
+                last_used.append(step)
+        if largest - smallest <= _BOUNDS_RTOL * smallest:
+            break
+        last_used = [
+            step if share > 0.0 else last for share, last in zip(mixture, last_used, strict=False)
+        ] + last_used[len(mixture) :]
+        if len(points) > _MAX_POINTS:
+            recent = np.argsort(last_used, kind="stable")[-_MAX_POINTS // 2 :]
+            points, values, last_used = ([column[k] for k in recent] for column in (points, values, last_used))
+    return x, best
+
+
+def _best_mixture(values: FloatArray, lower: FloatArray) -> tuple[FloatArray, FloatArray | None]:
+    """Shares (k,) of the points whose mixture has the largest margin, and the multipliers with bᵀλ = 1 that prove it; None without any.
+
+    Args:
+        values: (n_rows, k) a_r · s_j of every point s_j.
+    """
+    n_rows, k = values.shape
+    answer = scipy.optimize.linprog(
+        np.append(np.zeros(k), -1.0),  # the margin t, the last unknown, is to be large
+        A_ub=np.column_stack([-values, lower]),
+        b_ub=np.zeros(n_rows),
+        A_eq=np.append(np.ones(k), 0.0)[None],
+        b_eq=[1.0],
+        bounds=[(0.0, None)] * k + [(None, None)],
+        method="highs",
+        options={"primal_feasibility_tolerance": _HIGHS_ATOL, "dual_feasibility_tolerance": _HIGHS_ATOL},
+    )
+    if answer.x is None:
+        return np.zeros(k), None
+    multipliers = np.maximum(-answer.ineqlin.marginals, 0.0)
+    total = lower @ multipliers
+    return np.maximum(answer.x[:-1], 0.0), multipliers / total if total > 0.0 else None
+
+
+def _margin(values: FloatArray, lower: FloatArray) -> float:
+    """The largest t with `values` ≥ t b; below zero where a row with b = 0 is violated."""
+    counts = lower > 0.0
+    if np.any(values[~counts] < 0.0):
+        return -np.inf
+    return float(np.min(values[counts] / lower[counts], initial=np.inf))
