@@ -50,15 +50,16 @@ def least_distance(
             problems of different sizes. Other rows have norms between 1e-100 and 1e100.
         lower: the lower bounds b >= 0, (n_rows,) or (batch, n_rows).
         equalities: the matrix C, (n_equalities, d) for all problems or (batch, n_equalities, d).
-        norm: of x: `L2`, `L1`, `LInf` or `Lp`; infeasible problems are the same in all of them.
+        norm: of x: `L2`, `L1`, `LInf`, `Lp` or one of your own; infeasible problems are the same in all of them.
         pairs: (…, n_rows, 3) the input, selected and other token behind each row; only stored.
     Returns:
         A `MarginSolution` with x = sum_r multipliers[r] * rows[r] + sum_k equality_multipliers[k] * equalities[k] and
         multipliers >= 0; `kkt_residual()` checks it, `certificate_residual()` checks a claim that no x exists. In another norm
         than the Euclidean one `bracket()` contains the smallest norm, and `is_unique` says whether x is the only shortest vector.
     """
-    if kind_of(as_norm(norm, np.shape(A)[-1:])) is not L2:
-        return solve_in_norm(least_distance(A, lower, equalities=equalities, pairs=pairs), norm)
+    if kind_of(norm) is not L2:
+        euclidean = least_distance(A, lower, equalities=equalities, pairs=pairs)
+        return solve_in_norm(euclidean, as_norm(norm, euclidean.x.shape[-1:]))
     expected = "of shape (n_rows, d) or (batch, n_rows, d)"
     rows = float_array(A, "A", f"numbers {expected}")  # whether they are finite, the compiled code notices
     if rows.ndim not in (2, 3) or rows.shape[-1] == 0 or (rows.ndim == 3 and len(rows) == 0):
