@@ -214,3 +214,31 @@ def test_descent_on_next_tokens_has_the_bits_of_python() -> None:
             }
         )
     assert_same_bits("descend_one_hot", calls)
+
+
+@needs_node
+def test_likelihoods_of_tied_tokens_have_the_bits_of_python() -> None:
+    rng = np.random.default_rng(4027)
+    calls = []
+    for _ in range(40):
+        n, size = int(rng.integers(1, 20)), int(rng.integers(2, 9))
+        chosen = [rng.permutation(size)[: rng.integers(1, size + 1)] for _ in range(n)]
+        offsets = np.cumsum([0, *map(len, chosen)])
+        calls.append(
+            {
+                "cells": rng.normal(size=size) * 10.0 ** rng.integers(0, 4),
+                "cell": np.concatenate(chosen),
+                "log_count": np.log(rng.integers(1, 4, size=offsets[-1])),
+                "offsets": offsets,
+                "label": offsets[:-1],
+                "share": np.full(n, 1.0 / n),
+                "component": np.zeros(n, dtype=np.int64),
+                "first": np.array([0]),
+                "sizes": np.array([size]),
+                "corners": np.array([0, size**2]),
+                "values": np.zeros(1),
+                "slopes": np.zeros(size),
+                "squares": np.zeros(size**2),
+            }
+        )
+    assert_same_bits("add_likelihoods", calls)
