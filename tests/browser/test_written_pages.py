@@ -23,7 +23,7 @@ from browser_page import (
 from fake_claims import changed, fake_claim, finding, raising
 from made_up_probe import EVIL, HEADS, LAYERS, made_up_curves, made_up_result
 from made_up_reviews import reviews
-from marginlens.probe import probe_page
+from marginlens.probe import difference_page, probe_page
 from marginlens.probe.page.checkpoints import checkpoint_page
 from marginlens.probe.result import Example
 from marginlens.text.classifier import AttentionTextClassifier
@@ -31,6 +31,7 @@ from marginlens.text.evaluation import evaluation_page, measures
 from marginlens.text.explanation import REST_TOKEN, TextExplanation, TokenRow, html_page
 from marginlens.text.phrases import Span
 from marginlens_papers.report import reproduce
+from result_samples import probes
 
 
 def image_example() -> Example:
@@ -78,6 +79,7 @@ def write_pages(folder: Path) -> dict[str, Path]:
     texts = {
         "heads": probe_page(made_up_result(examples=(*made_up.examples, image_example())), introduction=[EVIL]),
         "checkpoints": checkpoint_page(made_up_curves()),
+        "difference": difference_page(dict(probes())["a difference of models"]),
         "explained": html_page(explained_texts()),
         "evaluated": evaluation(),
     }
@@ -93,7 +95,7 @@ def pages(tmp_path_factory):
     return write_pages(tmp_path_factory.mktemp("pages"))
 
 
-@pytest.fixture(params=["report", "heads", "checkpoints", "explained", "evaluated"])
+@pytest.fixture(params=["report", "heads", "checkpoints", "difference", "explained", "evaluated"])
 def page(request, pages):
     return pages[request.param]
 
@@ -346,3 +348,13 @@ def test_tokens_are_a_plain_table_without_script(browser, pages):
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert shown(browser, "#tokens tbody tr") > 100
     assert shown(browser, "#tokens form") + shown(browser, "#tokens button") == 0
+
+
+def test_arrows_choose_a_head_of_a_difference(browser, pages):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(browser, pages["difference"])
+    click(browser, "#cell-0-0")
+    press(browser, Keys.ARROW_RIGHT)
+    assert focused(browser) == "cell-0-1"
+    assert texts(browser, "#head h2") == ["Layer 0, head 1"]

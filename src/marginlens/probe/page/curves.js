@@ -52,11 +52,7 @@
   function showHeads() {
     const measure = data.measures[state.measure];
     byId("says").textContent = measure.says;
-    const top = make("tr", {}, make("th", { scope: "col" }, "layer \\ head"),
-      ...Array.from({ length: data.heads }, (_, head) => make("th", { scope: "col" }, String(head))));
-    const rows = Array.from({ length: data.layers }, (_, layer) => make("tr", {}, make("th", { scope: "row" }, data.layerNames[layer]),
-      ...Array.from({ length: data.heads }, (_, head) => make("td", {}, cell(measure, layer, head)))));
-    byId("many").replaceChildren(make("thead", {}, top), make("tbody", {}, ...rows));
+    fillHeads(byId("many"), data, (layer, head) => cell(measure, layer, head));
     byId("scale").textContent = `All curves share one scale, from ${shown(measure.range[0])} to ${shown(measure.range[1])}, over steps `
       + `${measure.steps[0].toLocaleString("en")} to ${measure.steps[measure.steps.length - 1].toLocaleString("en")}.`
       + (data.alarms.length ? " Heads with an alarm are framed." : "");
@@ -91,12 +87,7 @@
     byId(`curve-${layer}-${head}`).focus();
   }
 
-  byId("many").addEventListener("keydown", (event) => {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    choose(state.layer + step[0], state.head + step[1]);
-  });
+  chooseByArrows(byId("many"), state, choose);
 
   // ---- one head, large, before the others of its layer
   function showHead() {

@@ -5,14 +5,9 @@
   const layerName = (layer) => data.layerNames[layer];
 
   // ---- numbers and colours
-  const digits = (value) => {
-    const size = Math.abs(value);
-    if (size >= 1e4 || (size && size < 1e-3)) return value.toExponential(1);
-    return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3);
-  };
   const shown = (value, measure) => {
     if (value === null || value === undefined) return "–";
-    return (measure.percent ? `${(100 * value).toFixed(Math.abs(value) < 0.0995 && value ? 1 : 0)}%` : digits(value)).replaceAll("-", "−");
+    return measure.percent ? `${(100 * value).toFixed(Math.abs(value) < 0.0995 && value ? 1 : 0)}%`.replace("-", "−") : digits(value);
   };
   const signed = (value, measure) => `${value > 0 && !measure.distance ? "+" : ""}${shown(value, measure)}`;
   const mix = (from, to, share) => {
@@ -38,11 +33,7 @@
   function showHeat() {
     const measure = data.measures[state.measure];
     byId("says").textContent = measure.distance ? measure.says : `${measure.says} Shown is ${data.probed} minus ${data.against}.`;
-    const top = make("tr", {}, make("th", { scope: "col" }, "layer \\ head"),
-      ...Array.from({ length: data.heads }, (_, head) => make("th", { scope: "col" }, String(head))));
-    const rows = measure.values.map((row, layer) => make("tr", {}, make("th", { scope: "row" }, layerName(layer)),
-      ...row.map((value, head) => make("td", {}, cell(measure, value, layer, head)))));
-    byId("heat").replaceChildren(make("thead", {}, top), make("tbody", {}, ...rows));
+    fillHeads(byId("heat"), data, (layer, head) => cell(measure, measure.values[layer][head], layer, head));
     const bar = make("i"), low = measure.distance ? 0 : -measure.largest;
     bar.style.background = `linear-gradient(90deg, ${[low, (low + measure.largest) / 2, measure.largest].map((value) => colour(value, measure)).join(", ")})`;
     byId("legend").replaceChildren(signed(low, measure), bar, signed(measure.largest, measure), ` ${measure.title}`);
@@ -69,12 +60,7 @@
     byId("announcement").textContent = `${layerTitle(layerName(layer))}, head ${head} is shown below.`;
   }
 
-  byId("heat").addEventListener("keydown", (event) => {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    choose(state.layer + step[0], state.head + step[1]);
-  });
+  chooseByArrows(byId("heat"), state, choose);
 
   // ---- one head in both models
   function showHead() {

@@ -21,6 +21,28 @@ const letKeysScroll = () => document.querySelectorAll(".scroll").forEach((place)
 window.addEventListener("resize", letKeysScroll);
 // Layers have a number, or the name of a part of the model before it.
 const layerTitle = (name) => (/^\d+$/.test(name) ? `Layer ${name}` : name[0].toUpperCase() + name.slice(1));
+// A number with the digits that matter.
+const digits = (value) => {
+  const size = Math.abs(value);
+  const text = size >= 1e4 || (size && size < 1e-3) ? value.toExponential(1) : value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3);
+  return text.replaceAll("-", "−");
+};
+// All heads in a table, a row for each layer, with what `cell(layer, head)` makes.
+const fillHeads = (table, { layerNames, heads }, cell) => {
+  const each = Array.from({ length: heads }, (_, head) => head);
+  const top = make("tr", {}, make("th", { scope: "col" }, "layer \\ head"), ...each.map((head) => make("th", { scope: "col" }, String(head))));
+  const row = (name, layer) => make("tr", {}, make("th", { scope: "row" }, name), ...each.map((head) => make("td", {}, cell(layer, head))));
+  table.replaceChildren(make("thead", {}, top), make("tbody", {}, ...layerNames.map(row)));
+};
+// Rows and columns that an arrow key goes on by; undefined for another key.
+const arrowStep = (event) => ({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] })[event.key];
+// Arrow keys in a table choose the head beside the chosen one.
+const chooseByArrows = (table, state, choose) => table.addEventListener("keydown", (event) => {
+  const step = arrowStep(event);
+  if (!step) return;
+  event.preventDefault();
+  choose(state.layer + step[0], state.head + step[1]);
+});
 // Buttons for measures, in their groups; `choose(k)` draws the page anew, these buttons included, and the chosen one has the focus then.
 const showMeasureButtons = (place, measures, chosen, choose) => {
   const groups = [...new Set(measures.map((measure) => measure.group))];

@@ -17,9 +17,7 @@
   const shown = (value, percent = false) => {
     if (value === null || value === undefined) return "–";
     if (percent) return `${(100 * value).toFixed((value && value < 0.0995) || (value < 1 && value > 0.9905) ? 1 : 0)}%`; // 100% means all
-    const size = Math.abs(value);
-    if (size >= 1e4 || (size && size < 1e-3)) return value.toExponential(1).replaceAll("-", "−");
-    return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3).replace("-", "−");
+    return digits(value);
   };
   const mix = (stops, share) => {
     const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
@@ -45,19 +43,15 @@
     const measure = data.measures[state.measure];
     const [low, high] = measure.range;
     byId("says").textContent = measure.says;
-    const top = make("tr", {}, make("th", { scope: "col" }, "layer \\ head"),
-      ...Array.from({ length: data.heads }, (_, head) => make("th", { scope: "col" }, String(head))));
-    const rows = measure.values.map((row, layer) => make("tr", {}, make("th", { scope: "row" }, layerName(layer)),
-      ...row.map((value, head) => {
-        const chosen = layer === state.layer && head === state.head;
-        const cell = pressable(shown(value, measure.percent), chosen, () => go(`#L${layer}H${head}`));
-        cell.style.background = value === null ? "#e9e6e0" : mix(PALE, high > low ? (value - low) / (high - low) : 0.5);
-        cell.id = `cell-${layer}-${head}`;
-        cell.setAttribute("aria-label", `${layerTitle(layerName(layer))}, head ${head}: ${measure.title} ${shown(value, measure.percent)}`);
-        cell.tabIndex = (state.layer === null ? layer === 0 && head === 0 : chosen) ? 0 : -1;
-        return make("td", {}, cell);
-      })));
-    byId("heat").replaceChildren(make("thead", {}, top), make("tbody", {}, ...rows));
+    fillHeads(byId("heat"), data, (layer, head) => {
+      const value = measure.values[layer][head], chosen = layer === state.layer && head === state.head;
+      const cell = pressable(shown(value, measure.percent), chosen, () => go(`#L${layer}H${head}`));
+      cell.style.background = value === null ? "#e9e6e0" : mix(PALE, high > low ? (value - low) / (high - low) : 0.5);
+      cell.id = `cell-${layer}-${head}`;
+      cell.setAttribute("aria-label", `${layerTitle(layerName(layer))}, head ${head}: ${measure.title} ${shown(value, measure.percent)}`);
+      cell.tabIndex = (state.layer === null ? layer === 0 && head === 0 : chosen) ? 0 : -1;
+      return cell;
+    });
     const bar = make("i");
     bar.style.background = gradient(PALE);
     byId("legend").replaceChildren(shown(low, measure.percent), bar, shown(high, measure.percent), ` ${measure.title}`);
@@ -65,7 +59,7 @@
   }
 
   byId("heat").addEventListener("keydown", (event) => {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    const step = arrowStep(event);
     const at = /^cell-(\d+)-(\d+)$/.exec(event.target.id);
     if (!step || !at) return;
     const next = byId(`cell-${Number(at[1]) + step[0]}-${Number(at[2]) + step[1]}`);
