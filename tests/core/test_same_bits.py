@@ -83,6 +83,7 @@ def test_the_bits_are_those_of_every_processor():
     assert digests() == json.loads(DIGESTS.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow  # it compiles the core again for each
 @pytest.mark.parametrize("level", build.supported_levels()[:-1])
 def test_the_bits_are_those_of_plainer_processors(level):
     done = subprocess.run(
