@@ -26,16 +26,11 @@ class Empty(ml.losses.NextTokenLoss):
     """A loss that defines nothing."""
 
 
-class OtherNorm:
-    """A norm whose margin problems nothing solves."""
+class NoNorm:
+    """What has a value and nothing else of a norm."""
 
     def value(self, x):
         return float(np.abs(x).sum())
-
-    dual = value
-
-    def steepest(self, g):
-        return g
 
 
 EYE, PAIR = np.eye(3), np.ones(2)
@@ -232,12 +227,12 @@ REFUSED = [
     ("pairs", lambda: svm.least_distance(ROWS, PAIR, pairs=np.zeros((1, 3), dtype=int))),
     ("pairs", lambda: svm.least_distance(ROWS, PAIR, pairs=np.zeros((2, 3)))),
     ("norm", lambda: svm.least_distance(ROWS, PAIR, norm=ml.Spectral())),
-    ("norm", lambda: svm.least_distance(ROWS, PAIR, norm=OtherNorm())),
+    ("norm", lambda: svm.least_distance(ROWS, PAIR, norm=NoNorm())),
     ("norm", lambda: svm.least_distance(ROWS, PAIR, norm="linf")),
     ("data", lambda: svm.att_svm(ml.TokenDataset(1e200 * ROWS[None], [1]), [0])),
     ("selected", lambda: svm.att_svm(CORNER, [0, 3])),
     ("data", lambda: svm.att_svm(CORNER.X, [0, 0])),
-    ("norm", lambda: svm.att_svm(CORNER, [0, 0], norm=OtherNorm())),
+    ("norm", lambda: svm.att_svm(CORNER, [0, 0], norm=NoNorm())),
     ("norm", lambda: svm.att_svm(CORNER, [0, 0], norm=ml.Spectral())),
     ("query", lambda: svm.att_svm(CORNER, [0, 0], norm=ml.Nuclear(), query=np.ones((3, 2)))),
     ("query", lambda: svm.att_svm(CORNER, [0, 0], query=np.full((2, 2), np.nan))),
@@ -247,7 +242,7 @@ REFUSED = [
     ("support", lambda: svm.relaxed_svm(CORNER, [0, 0], [0.5])),
     ("y", lambda: svm.label_svm(ROWS, [1.0, 0.0])),
     ("R", lambda: svm.label_svm(np.ones(3), [1.0])),
-    ("norm", lambda: svm.graph_svm(ROWS, {}, norm=OtherNorm())),
+    ("norm", lambda: svm.graph_svm(ROWS, {}, norm=NoNorm())),
     ("X", lambda: svm.bilinear_svm(1e80 * ROWS, ROWS, [[0, 0, 1]])),
     ("X", lambda: svm.bilinear_svm(ROWS, 1e-200 * ROWS, [[0, 0, 1]])),
     *(
