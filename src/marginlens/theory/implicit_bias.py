@@ -11,6 +11,7 @@ separable data; for attention it is proved for few optimizers, and observed by c
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
@@ -453,7 +454,8 @@ def _claims() -> tuple[Any, ...]:
 # ---- the margin problem
 
 
-class Transposed(NamedTuple):
+@dataclass(frozen=True)
+class Transposed:
     """A norm of matrices as it measures their transposes."""
 
     norm: Norm

@@ -1,0 +1,205 @@
+"""CONTRIBUTING's steps, followed to the letter in a copy: an optimizer, a norm and a claim, each in at most four files."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tolerances import HANGING
+
+ROOT = Path(__file__).parents[2]
+
+LION = '''"""Lion: signs of a mean of gradients that looks ahead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from marginlens.norms import LInf, Norm
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.typing import FloatArray
+
+
+@dataclass(frozen=True)
+class Lion:
+    """Steps of the signs of β₁ m + (1 - β₁) g, with m the mean of past gradients."""
+
+    size: float
+    betas: tuple[float, float] = (0.9, 0.99)
+    norm: ClassVar[Norm] = LInf()
+
+    def init(self, x0: FloatArray) -> Any:
+        """No mean yet."""
+        return None
+
+    def update(self, gradient: LogScaled, state: Any) -> tuple[FloatArray, Any]:
+        """The signs, and the next mean in units of 1 - β₂."""
+        first, second = self.betas
+        ahead = gradient if state is None else gradient.plus(state, first * (1 - second) / (1 - first))
+        mean = gradient if state is None else gradient.plus(state, second)
+        return -self.size * np.sign(ahead.array), mean
+'''
+COLUMNS = '''"""The sum of the Euclidean norms of a matrix's columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marginlens.typing import FloatArray
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Σ_j ‖x_:j‖, whose dual is the largest norm of a column."""
+
+    needs_matrix: ClassVar[bool] = True
+
+    def value(self, x: FloatArray) -> float:
+        """Σ_j ‖x_:j‖."""
+        return float(np.linalg.norm(x, axis=0).sum())
+
+    def dual(self, g: FloatArray) -> float:
+        """max_j ‖g_:j‖."""
+        return float(np.linalg.norm(g, axis=0).max())
+
+    def steepest(self, g: FloatArray) -> FloatArray:
+        """The unit vector along the longest column, in its place."""
+        sizes = np.linalg.norm(g, axis=0)
+        return np.where(np.arange(g.shape[1]) == sizes.argmax(), g / np.where(sizes > 0.0, sizes, 1.0), 0.0)
+'''
+CLAIM = '''"""Lion heads for the ℓ∞ margin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marginlens as ml
+from marginlens.optimizers import Lion
+from marginlens_papers.claim import Claim, Effort, Finding
+
+
+class X_Z1(Claim):
+    """X-Z1."""
+
+    labels = ("X N1",)
+
+    def compute(self, effort: Effort, progress: Any) -> Finding:
+        """Runs of Lion, and their margin over the best."""
+        progress.expect(1)
+        data, v = ml.data.sphere_tokens(1, 2, 3, 6, 4)
+        run = ml.descend(data[0], v[0], optimizer=Lion(0.1), n_steps=3_000)
+        progress.advance()
+        best = ml.att_svm(data[0], run.selected, norm=ml.LInf())
+        slack = float((best.rows @ run.final).min()) / ml.LInf().value(run.final)
+        share = slack / float(best.margin)
+        return Finding(f"Lion has {share:.3f} of the best margin.", {"share_of_margin": share})
+
+    def draw(self, finding: Finding) -> Any:
+        """A bar."""
+        figure, (ax,) = ml.plotting.figure()
+        ax.bar(["Lion"], [finding.numbers["share_of_margin"]])
+        return {"share": figure}
+'''
+CLAIM_TEXTS = """
+
+[X-Z1]
+title = "Lion has the largest margin in ℓ∞"
+statement = "Runs of Lion reach the ℓ∞ margin."
+protocol = "One problem, n = 2, T = 3, d = 6, 3,000 steps of .1."
+paper_value = "beyond the papers"
+headline = "share_of_margin"
+
+[X-Z1.expected]
+share_of_margin = [0.95, inf]
+
+[X-Z1.words.number]
+share_of_margin = "Margin of the run over the best in ℓ∞"
+
+[X-Z1.figures.share]
+caption = "Margin of the run over the best."
+alt = "One bar for Lion, whose height is the margin of its run divided by the best margin in the norm of largest entries, close to one."
+"""
+CHECK = """
+import numpy as np
+import marginlens as ml
+from marginlens.norms import Columns, norm_named
+from marginlens.optimizers import Lion
+from marginlens.testing import check_norm, check_optimizer
+
+check_optimizer(Lion(0.01))
+check_norm(Columns())
+data, v = ml.data.sphere_tokens(1, 2, 3, 4, 1)
+risk = ml.AttentionRisk(data[0], v[0])
+assert ml.predict(risk, optimizer=Lion(0.01)).bias.norm == ml.LInf()
+W = ml.att_svm(data[0], [0, 1], norm=norm_named("columns"), query=np.eye(2))
+assert W.status is ml.Status.OPTIMAL, W
+assert ml.predict(risk.as_matrix(np.eye(2)), optimizer=ml.SteepestDescent(Columns(), 0.1)).bias.norm == Columns()
+"""
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """The sources, to be changed."""
+    folder = tmp_path_factory.mktemp("contributing")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    return folder / "src"
+
+
+def insert(file, before, line):
+    """Put a line in front of the first that starts like this."""
+    text = file.read_text(encoding="utf-8")
+    assert before in text, f"{file.name} has no {before!r}"
+    file.write_text(text.replace(before, line + before, 1), encoding="utf-8")
+
+
+def python(copy, *arguments):
+    """A process that imports the copy."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={"PYTHONPATH": str(copy), "PATH": "/usr/bin:/bin", "HOME": str(copy.parent)},
+        cwd=copy.parent,
+        capture_output=True,
+        text=True,
+        timeout=HANGING,
+    )
+
+
+def test_an_optimizer_a_norm_and_a_claim_are_added_as_contributing_says(copy):
+    library, papers = copy / "marginlens", copy / "marginlens_papers"
+    (library / "optimizers" / "lion.py").write_text(LION, encoding="utf-8")
+    insert(
+        library / "optimizers" / "__init__.py",
+        "from marginlens.optimizers.mirror",
+        "from marginlens.optimizers.lion import Lion\n",
+    )
+    (library / "norms" / "columns.py").write_text(COLUMNS, encoding="utf-8")
+    insert(
+        library / "norms" / "__init__.py",
+        "from marginlens.norms.entrywise",
+        "from marginlens.norms.columns import Columns\n",
+    )
+    insert(
+        library / "norms" / "choice.py",
+        "from marginlens.norms.entrywise",
+        "from marginlens.norms.columns import Columns\n",
+    )
+    insert(library / "norms" / "choice.py", '    "max-row": MaxRow(),\n', '    "columns": Columns(),\n')
+    done = python(copy, "-c", CHECK)
+    assert done.returncode == 0, done.stderr
+
+    (papers / "claims" / "ours" / "lion.py").write_text(CLAIM, encoding="utf-8")
+    with (papers / "claims" / "ours" / "claims.toml").open("a", encoding="utf-8") as texts:
+        texts.write(CLAIM_TEXTS)
+    insert(papers / "claims" / "catalogue.py", '    "A-L1": "a.lemmas",\n', '    "X-Z1": "ours.lion",\n')
+    done = python(copy, "-m", "marginlens", "reproduce", "--only", "X-Z1", "--quick", "--out", "report")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "X-Z1" in done.stdout
+    assert (copy.parent / "report" / "index.html").exists()
