@@ -35,8 +35,13 @@ function labelMarginsOf(rows, m) {
 
 /** Rows Y_i x_iα of some inputs, for one selection after the other. */
 function signedTokens({ T, X, y }, selections, inputs) {
-  const entry = (selected, i, k) => y[i] * X[2 * (i * T + selected[i]) + k];
-  return Float64Array.from(selections.flatMap((selected) => inputs.flatMap((i) => [entry(selected, i, 0), entry(selected, i, 1)])));
+  const rows = new Float64Array(2 * selections.length * inputs.length);
+  selections.forEach((selected, j) => {
+    inputs.forEach((i, r) => {
+      for (let k = 0; k < 2; k++) rows[2 * (j * inputs.length + r) + k] = y[i] * X[2 * (i * T + selected[i]) + k];
+    });
+  });
+  return rows;
 }
 
 /** The head's SVM of a selection on some inputs: its solution v^mm with `margin`. */
@@ -51,9 +56,17 @@ function selectionsOf(problem, inputs) {
   return inputs.reduce(extended, [[]]);
 }
 
-/** Eq. (10): shortest p that separates the selected token where the head has a support vector and merely selects it elsewhere. */
-function relaxedSvm({ A, m, pairs }, support) {
-  return { ...leastDistance(A, m, 2, Float64Array.from(pairs, ({ input }) => Number(support[input]))), pairs };
+/**
+ * The margin problems of a selection: { head, support, strict, relaxed }, of which support are the head's support vectors, strict is p^mm,
+ * and relaxed, of Eq. (10), the shortest p that separates the selected token of these inputs and merely selects it elsewhere.
+ */
+function solutionsOf(problem, selected) {
+  const head = labelSvm(problem, selected, allInputs(problem));
+  const support = Array.from(head.active, Boolean);
+  const strict = attSvm(problem, selected);
+  const { A, m, pairs } = strict;
+  const relaxed = { ...leastDistance(A, m, 2, Float64Array.from(pairs, ({ input }) => Number(support[input]))), pairs };
+  return { head, support, strict, relaxed };
 }
 
 /** The selections with the largest label margin: { selections, margin, runnerUp }. */
@@ -121,17 +134,23 @@ function provedCost(problem, selected, inputs, head) {
 
 /** (Γ - Γ(p)) / max_i (1 - s_iα) over some inputs at every point p, infinite where so little is mixed that rounding would decide. */
 function mixingCosts(problem, selected, inputs, gamma, points) {
-  const { n, T, X, y } = problem;
+  const { n, T, X, y, lengths } = problem;
   const { probabilities } = measurePoints(problem, Float64Array.from(points.flatMap((p) => Array.from(p))));
-  const share = (j, at) => probabilities[j * n * T + at];
-  const output = (j, i, k) => placesOf(problem, i).reduce((total, at) => total + y[i] * share(j, at) * X[2 * at + k], 0);
-  const rows = points.flatMap((_, j) => inputs.flatMap((i) => [output(j, i, 0), output(j, i, 1)]));
-  const margins = labelMarginsOf(Float64Array.from(rows), inputs.length);
-  return points.map((_, j) => {
-    const elsewhere = (i) => placesOf(problem, i).reduce((total, at) => (at === i * T + selected[i] ? total : total + share(j, at)), 0);
-    const mixed = Math.max(0, ...inputs.map(elsewhere));
-    return mixed > MIN_VISIBLE_SHARE ? (gamma - margins[j]) / mixed : Infinity;
+  const rows = new Float64Array(2 * points.length * inputs.length);
+  const mixed = new Float64Array(points.length); // the largest share of other tokens
+  points.forEach((_, j) => {
+    inputs.forEach((i, r) => {
+      let elsewhere = 0;
+      for (let t = 0; t < lengths[i]; t++) {
+        const share = probabilities[(j * n + i) * T + t];
+        if (t !== selected[i]) elsewhere += share;
+        for (let k = 0; k < 2; k++) rows[2 * (j * inputs.length + r) + k] += y[i] * share * X[2 * (i * T + t) + k];
+      }
+      mixed[j] = Math.max(mixed[j], elsewhere);
+    });
   });
+  const margins = labelMarginsOf(rows, inputs.length);
+  return margins.map((margin, j) => (mixed[j] > MIN_VISIBLE_SHARE ? (gamma - margin) / mixed[j] : Infinity));
 }
 
 /** Points at which an input mixes α with one other token and every other input, as far as possible, has settled on α. */
@@ -234,10 +253,7 @@ function selectedInTheLimit(support, relaxed) {
 
 /** A Thms 5 and 6 on a selection: { selected, verdicts, applies }. */
 function aboutSelection(problem, best, selected) {
-  const head = labelSvm(problem, selected, allInputs(problem));
-  const support = Array.from(head.active, Boolean);
-  const strict = attSvm(problem, selected);
-  const relaxed = relaxedSvm(strict, support);
+  const { head, support, strict, relaxed } = solutionsOf(problem, selected);
   const shared = [
     check("logistic loss", problem.code === LOGISTIC, {}, problem.loss),
     check("labels separable", head.margin > 0, { margin: head.margin, runner_up: best.runnerUp }),
@@ -270,16 +286,13 @@ export function jointLimits(problem) {
     certain = aboutSelection(problem, best, selected);
     if (certain.applies) break;
   }
-  const found = [];
-  for (const selected of best.margin > 0 ? best.selections : []) {
-    const head = labelSvm(problem, selected, allInputs(problem));
-    const support = Array.from(head.active, Boolean);
-    const strict = attSvm(problem, selected);
-    if (strict.status !== OPTIMAL) continue;
-    const relaxed = relaxedSvm(strict, support);
-    const isSelecting = relaxed.status === OPTIMAL && rowsOf(relaxed.A).every((row) => dot(row, relaxed.x) > 0);
-    found.push({ selected, support, head: directionOf(head), strict, relaxed: isSelecting ? relaxed : null });
-  }
+  const found = (best.margin > 0 ? best.selections : [])
+    .map((selected) => ({ selected, ...solutionsOf(problem, selected) }))
+    .filter(({ strict }) => strict.status === OPTIMAL)
+    .map(({ head, relaxed, ...solutions }) => {
+      const isSelecting = relaxed.status === OPTIMAL && rowsOf(relaxed.A).every((row) => dot(row, relaxed.x) > 0);
+      return { ...solutions, head: directionOf(head), relaxed: isSelecting ? relaxed : null };
+    });
   const isCertain = ({ selected }) => certain.applies && selected.join() === certain.selected.join();
   found.sort((a, b) => isCertain(b) - isCertain(a));
   return { margin: best.margin, complete: true, found, verdicts: certain.verdicts };
