@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 def command(
-    after_interruption: str = "", *, has_json: bool = True, **names: str
+    after_interruption: str = "", *, has_json: bool = True, **names: Any
 ) -> Callable[[Callable[..., Answer | None]], Callable[..., None]]:
     """A command with the options --json and --quiet; its function returns what it found, and ends as `errors_as_sentences` says.
 
@@ -42,7 +42,7 @@ def command(
 
     def with_options(function: Callable[..., Answer | None]) -> Callable[..., None]:
         signature = inspect.signature(function, eval_str=True)
-        groups = {
+        groups: dict[str, Any] = {
             name: given.annotation for name, given in signature.parameters.items() if is_dataclass(given.annotation)
         }
 

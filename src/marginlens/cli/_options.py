@@ -64,7 +64,7 @@ DropUnrealizable = Annotated[bool, flag("--drop", "Leave out sequences of the fi
 PlotPlace = Annotated[
     Path | None, option("OUT.png", "Draw it there, as .png, .svg or .pdf, when keys have two coordinates.")
 ]
-OF_PROBLEM_FILE = {  # what commands that read a problem call the arguments of the library
+OF_PROBLEM_FILE: dict[str, Any] = {  # what commands that read a problem call the arguments of the library
     "path": "{file}",
     "data": "{file}",
     "problem": "{file}",

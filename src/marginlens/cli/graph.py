@@ -25,7 +25,7 @@ _REPETITION = (
     "It adds only tokens that it reads: no new one ever comes, and one that has left the window never returns, so that every "
     "continuation ends in repetition."
 )
-_CALLED = {  # what the command calls arguments of the library
+_CALLED: dict[str, Any] = {  # what the command calls arguments of the library
     **dict.fromkeys(("path", "file", "data", "source"), "{files}"),
     "max_vocabulary": "{vocabulary}",
     "engine": "{scheduler}",
@@ -208,7 +208,14 @@ def _predicted(
             row["prediction"] |= scores.to_dict()
             yield from rankings.prediction_text(row["prediction"])
     if ids is not None:
-        continuation = {"prefix": prefix, "reason": reason, "next": [], "explanation": "", "text": "", "whole": ""}
+        continuation: dict[str, Any] = {
+            "prefix": prefix,
+            "reason": reason,
+            "next": [],
+            "explanation": "",
+            "text": "",
+            "whole": "",
+        }
         row["continuation"] = continuation
         if automaton is not None:
             with terminal.stage("Continuing"):

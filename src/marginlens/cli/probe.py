@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FOLDER = Path("probe-report")
 PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"
 CURVES_PNG, CURVES_SVG = "curves.png", "curves.svg"
-_CALLED = {  # what the command calls arguments of the library
+_CALLED: dict[str, Any] = {  # what the command calls arguments of the library
     **dict.fromkeys(("name", "path", "folder", "folders", "file"), "{model}"),
     "tokenizer": "the tokenizer of {model}",
     "config": "config.json of {model}",

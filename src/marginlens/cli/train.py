@@ -55,7 +55,7 @@ OPTIMIZERS: dict[str, tuple[str, set[str]]] = {  # word -> class, and the option
 NEEDS_NORM = {"steepest": "linf, l3 or, for sequences, spectral", "mirror": "l1.75 or l3"}  # and examples of norms
 RANDOM = "random"  # a start whose numbers are drawn from the standard normal distribution
 ADAM_BETAS = (0.9, 0.999)
-_CALLED = {
+_CALLED: dict[str, Any] = {
     "n_steps": "{steps}",
     "size": "{step_size}",
     "step": "{step_size}",
@@ -134,7 +134,8 @@ class Request:
         size = None if self.step_size is None else errors.positive_number(self.step_size, "step_size")
         is_plain = size is None and (self.constant or self.optimizer == "gd")
         if isinstance(data, ml.SequenceDataset):
-            start, usual = np.zeros((data.d_model, data.d_model)), SEQUENCE_STEP_SIZE
+            start: FloatArray = np.zeros((data.d_model, data.d_model))
+            usual = SEQUENCE_STEP_SIZE
             if self.start is not None:
                 start = data.weights(np.reshape(numbers(self.start, "start", start.size), start.shape), "start")
             if is_plain:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from marginlens.cli._options import argument, flag, option
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from marginlens.text.text_files import TextFile
 
 STDIN = "-"
-OF_TEXT_FILE = {  # what commands that read texts call the arguments of the library
+OF_TEXT_FILE: dict[str, Any] = {  # what commands that read texts call the arguments of the library
     "path": "{file}",
     "X": "the texts of {file}",
     "texts": "the texts of {file}",
