@@ -1,4 +1,4 @@
-"""How marginlens says no: one sentence with the argument, what was expected, what was got and what to do."""
+"""Error types and argument validation: one sentence with the argument, what was expected, what was got and what to do."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Status(Enum):
     COMPLETED = "It took every step that was asked for."
     STATIONARY = "It stopped where the gradient is exactly zero."
     NON_FINITE = "It stopped at its last finite iterate because the next one was not finite."
-    TIED = "It stopped where tokens tie: their pulls balance to nine digits, and it goes on too slowly to follow."
+    TIED = "It stopped where tokens tie: their gradient contributions cancel to nine digits, and progress is too slow to continue."
 
     @property
     def ok(self) -> bool:

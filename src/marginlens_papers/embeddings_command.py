@@ -40,7 +40,7 @@ def embeddings(
         int | None, typer.Option(metavar="T", help="Tokens of a K-level sequence.", show_default="256")
     ] = None,
     data_seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of drawing K-level sequences.", show_default="0")
+        int | None, typer.Option(metavar="N", help="Random seed of the K-level sequences.", show_default="0")
     ] = None,
     layers: Annotated[
         int | None, typer.Option(metavar="1|2", help="Of the model: B Eq. (1) or B Eq. (36).", show_default="1")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.dynamics.descend import Descent, StepwiseLoop, starting_points
+from marginlens.dynamics.descend import Descent, starting_points
+from marginlens.dynamics.loops import StepwiseLoop
 
 
 def problems(seed=0, ragged=False):

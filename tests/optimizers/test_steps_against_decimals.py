@@ -10,7 +10,7 @@ import pytest
 
 import marginlens as ml
 from decimal_oracle import DIGITS, EXPONENTS, decimals, gradients_by_input
-from marginlens.dynamics.descend import StepwiseLoop, compiled_loop
+from marginlens.dynamics.loops import StepwiseLoop, compiled_loop
 
 STEP_RTOL = 1e-10
 N_STEPS = 4

@@ -85,7 +85,7 @@ def test_where_tied_tokens_balance_the_limit_is_that_of_the_ties(seed):
     assert found.details.tied
     assert max(map(len, found.details.selection)) > 1
     assert found.details.run.norm < 200.0
-    assert "Tokens tie: their pulls balance" in found.why
+    assert "Tokens tie: their gradient contributions cancel" in found.why
     assert found.details.correlation > 0.99  # at so small a norm
     E, v = found.details.step.after.E, found.details.step.after.v
     kept = [

@@ -82,7 +82,7 @@ class Request:
         str | None, option("NORM", "Norm of steepest steps; lP of mirror descent for its power P.", words=NORMS)
     ] = None
     momentum: Annotated[float | None, option("M", "Momentum of sign, coordinate, steepest and muon, below 1.")] = None
-    eps: Annotated[float | None, option("E", "ε of adam.", "0")] = None
+    eps: Annotated[float | None, option("E", "ε of Adam.", "0")] = None
     decay: Annotated[float | None, option("A", "Let step t have the size S·t^-A.", "0")] = None
     loss: Annotated[
         str | None,

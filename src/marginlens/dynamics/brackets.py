@@ -21,7 +21,7 @@ from marginlens.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
-class Witness:
+class DualAccumulator:
     """What a run has summed up on the way, over two windows: since the last power of two among its steps, and the one before.
 
     Attributes:
@@ -32,12 +32,12 @@ class Witness:
     residuals: FloatArray
     anchors: FloatArray
 
-    def __getitem__(self, index: Any) -> Witness:
+    def __getitem__(self, index: Any) -> DualAccumulator:
         """The same for one run, or for several."""
-        return Witness(self.residuals[index], self.anchors[index])
+        return DualAccumulator(self.residuals[index], self.anchors[index])
 
 
-def run_bracket(risk: Any, x: FloatArray, selected: IntArray, norm: Norm, witness: Witness | None) -> Bracket:
+def run_bracket(risk: Any, x: FloatArray, selected: IntArray, norm: Norm, witness: DualAccumulator | None) -> Bracket:
     """The bracket of one run that ended at x (*shape): the best of its final attention and of the sums of its windows."""
     anchors = () if witness is None else tuple(witness.anchors)
     points = [x, *(x - anchor for anchor in anchors)]

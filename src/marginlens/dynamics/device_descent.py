@@ -10,8 +10,9 @@ import numpy as np
 
 from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.tokens import TokenDataset
+from marginlens.dynamics.loops import Loop, cpu_loop
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError, reject, whole_number
 from marginlens.gpu.descent import (
     COORDINATE_STEP,
     EXTREME_ENDING,
@@ -27,12 +28,15 @@ from marginlens.gpu.descent import (
     Steps,
 )
 from marginlens.gpu.device import Device, to_host
+from marginlens.losses.margin import Logistic, as_loss, compiled_code
 from marginlens.norms.entrywise import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
-from marginlens.optimizers.compiled import GRADIENT, STEEPEST, Rule
+from marginlens.optimizers import NormalizedGD, Optimizer, as_optimizer
+from marginlens.optimizers.compiled import GRADIENT, STEEPEST, Rule, compiled_rule
 from marginlens.optimizers.schedules import sizes_of
 from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.palette import LOCAL
-from marginlens.runtime.progress import Progress, ProgressCallback
+from marginlens.risk.attention import AttentionRisk
+from marginlens.runtime.progress import Progress, ProgressCallback, as_progress
 from marginlens.typing import Axes, FloatArray, IntArray
 
 _MAX_POINTS = 2000  # runs that a picture shows
@@ -175,6 +179,26 @@ class DeviceLoop:
         return points
 
 
+def device_loop(device: Device, risk: Any, optimizer: Optimizer) -> Loop:
+    """The loop that takes the steps on a device; it leaves problems with extreme keys to the loop of the CPU."""
+    if not isinstance(risk, AttentionRisk) or not risk.is_linear or compiled_code(risk.loss) < 0:
+        what = (
+            f"a {type(risk).__name__}"
+            if not isinstance(risk, AttentionRisk)
+            else "a nonlinear head or a loss of your own"
+        )
+        raise not_served(device, what)
+    rule = compiled_rule(optimizer, risk.shape)
+    if rule is None or step_kind(rule) is None:
+        raise not_served(device, repr(optimizer))
+
+    def subset_loop(indices: IntArray) -> Loop:
+        """The loop of the CPU for these problems of the batch."""
+        return cpu_loop(risk[indices], optimizer)
+
+    return DeviceLoop(device, risk.data.as_batch(), risk.head, compiled_code(risk.loss), rule, subset_loop)
+
+
 def _steps(xp: Any, rule: Rule, kernel: DescentKernel, begin: int, end: int) -> Steps:
     """The rule's steps from `begin` to `end` as the kernel takes them."""
     if callable(rule.size):
@@ -286,20 +310,53 @@ def descend_on_device(
         return DeviceRun(final, selected, xp.linalg.norm(final, axis=1), attention, endings, taken, device)
 
 
-def left_to_the_cpu(run: DeviceRun) -> IntArray:
+def descend_device_tokens(
+    tokens: DeviceTokens,
+    head: Any,
+    loss: Any,
+    optimizer: Any,
+    n_steps: int,
+    start: Any,
+    record: Any,
+    progress: Any,
+    *,
+    on_cpu: Callable[..., Any],
+) -> DeviceRun:
+    """Descent on problems on a device; those with extreme keys are brought over, descended on by `on_cpu` and put back."""
+    rule = as_optimizer(NormalizedGD(1.0) if optimizer is None else optimizer)
+    coded = compiled_rule(rule, (tokens.d_key,))
+    code = compiled_code(as_loss(Logistic() if loss is None else loss))
+    if code < 0:
+        raise not_served(tokens.device, f"the loss {loss!r}")
+    if coded is None or step_kind(coded) is None:
+        raise not_served(tokens.device, repr(rule))
+    if record is not None:
+        raise reject("record", "None for problems on a device", "a Record", "Take tokens.to_host() with device='cuda'.")
+    n_steps = whole_number(n_steps, "n_steps", at_least=0)
+    run = descend_on_device(tokens, head, code, coded, n_steps, start, as_progress(progress))
+    left = cpu_fallback_indices(run)
+    if left.size:
+        begun = None if start is None else np.broadcast_to(to_host(start), (len(tokens), tokens.d_key))[left]
+        heads = np.broadcast_to(to_host(head), (len(tokens), tokens.d_model))[left]
+        found = on_cpu(tokens[left].to_host(), heads, loss=loss, optimizer=rule, n_steps=n_steps, start=begun)
+        scatter_to_device(run, left, found)
+    return run
+
+
+def cpu_fallback_indices(run: DeviceRun) -> IntArray:
     """Which problems the device has left, because their keys are extreme."""
     return np.flatnonzero(to_host(run.endings) == EXTREME_ENDING)
 
 
-def put_on_device(run: DeviceRun, places: IntArray, trajectory: Trajectory) -> None:
-    """Write what the CPU found for the problems at `places` into the arrays of `run`."""
+def scatter_to_device(run: DeviceRun, indices: IntArray, trajectory: Trajectory) -> None:
+    """Write what the CPU found for the problems `indices` into the arrays of `run`."""
     ends = np.array([ENDINGS.index(status) for status in trajectory.status], dtype=np.int64)
     attention = trajectory.attention.max(axis=-1).mean(axis=-1)
     values = (trajectory.final, trajectory.selected, trajectory.norm, attention, ends, trajectory.steps_taken)
     targets = (run.final, run.selected, run.norm, run.saturation, run.endings, run.steps_taken)
     with run.device.active():
         for target, value in zip(targets, values, strict=True):
-            target[places] = run.device.xp.asarray(value)
+            target[indices] = run.device.xp.asarray(value)
 
 
 def _start_on_device(xp: Any, start: Any, count: int, width: int) -> Any:

@@ -81,8 +81,8 @@ def flow(
         progress: called as `progress(done, total)` after each problem of a batch.
     Returns:
         A `Trajectory` whose `steps_taken` counts the integrator's steps and whose `saved.steps` are arc lengths. It is `STATIONARY` where
-        the flow ends at a zero of the gradient, and `TIED` where the pulls on tokens that tie balance to nine digits while all other
-        tokens are far behind: the flow goes on, but double precision does not tell where. Check it by halving `rtol`, or with
+        the flow ends at a zero of the gradient, and `TIED` where what tied tokens add to the gradient cancels to nine digits while
+        all others are far behind: the flow goes on, but double precision does not tell where. Check it by halving `rtol`, or with
         `descend` at small steps.
     """
     risk, limits = as_risk(problem, head, loss), _limits(until)

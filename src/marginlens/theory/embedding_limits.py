@@ -350,7 +350,7 @@ def _why(verdict: TheoremVerdict, run: Trajectory, solution: MarginSolution, nea
         return f"No limit: of the selection {at} one must say: {solution.status.value}"
     failed = ", ".join(check.name for check in verdict.failed)
     sure = f"Expected, not certain, for want of {failed}" if failed else "Certain by B Thm 5"
-    slow = " Tokens tie: their pulls balance to nine digits, the flow goes on too slowly to follow."
+    slow = " Tokens tie: their gradient contributions cancel to nine digits, and the flow is too slow to follow."
     ties = slow if run.status is Status.TIED else ""
     return f"{sure}: p goes to the max-margin direction of this selection; {at} the cosine is {near:.6f}.{ties}"
 

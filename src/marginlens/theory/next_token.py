@@ -22,7 +22,7 @@ from marginlens.status import Status
 from marginlens.svm import GraphSolution, MarginSolution, graph_svm
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.implicit_bias import bias_on_sequences, is_known, optimizer_words, unknown_words
-from marginlens.theory.prediction import UNDER_17, Prediction, predictions
+from marginlens.theory.prediction import EQ17_ONLY, Prediction, predictions
 from marginlens.typing import FloatArray, IntArray
 
 _N_STARTS = 8  # random starts in the search for another minimum along S_cyc
@@ -107,7 +107,7 @@ def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer
     if not scores.exists:
         said = "the label's output is taken as the attention on it, and the proofs use nothing else of C"
         by_17 = Check("C Eq. (17)", True, said)
-        first, second, third = extended = verdicts(by_17, by_17, UNDER_17)
+        first, second, third = extended = verdicts(by_17, by_17, EQ17_ONLY)
         every = (*stated, *extended)
         notes = (*notes, f"As stated, none of C Thms 1 to 3 applies: {identical.sentence}.")
     direction = np.asarray(priority.x) * float(priority.margin) if separable else None

@@ -54,7 +54,7 @@ from marginlens.theory.optimality import (
 )
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
-UNDER_17 = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
+EQ17_ONLY = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
 _SET_LABEL = "G^mm"  # of a global minimum of ATT-SVM'
 _MAX_PRINTED = 10  # candidates
 
@@ -159,7 +159,7 @@ class Prediction(Result, Tabular):
         return f"Prediction({self.problem}: {count}{certain}, {applying} applies)"
 
     def __str__(self) -> str:
-        shown = [verdict for verdict in self.verdicts if verdict.citation.endswith(UNDER_17)] or self.verdicts
+        shown = [verdict for verdict in self.verdicts if verdict.citation.endswith(EQ17_ONLY)] or self.verdicts
         listed = () if self.candidates is None else (str(self.candidates),)
         bias = () if self.bias is None or self.bias.proved in ((BY_A,), (BY_C,)) else (str(self.bias),)
         return "\n".join([*self.notes, *map(str, shown), *listed, self.why, *bias])

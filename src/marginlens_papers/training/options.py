@@ -73,7 +73,7 @@ def list_settings_option(module: str, name: str) -> Any:
             )
             raise typer.Exit
 
-    return typer.Option("--list-settings", help="List all settings and leave.", callback=show, is_eager=True)
+    return typer.Option("--list-settings", help="List all settings and exit.", callback=show, is_eager=True)
 
 
 def settings_rows(kind: type[RunSettings]) -> list[dict[str, str]]:

@@ -40,7 +40,7 @@ LabelledFile = Annotated[
         "aclImdb or Yelp's reviews; - reads stdin.",
     ),
 ]
-Seed = Annotated[int, option("N", "Of everything random.")]
+Seed = Annotated[int, option("N", "Random seed.")]
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,10 @@ class FileForm:
     """How a file of texts is written: columns, delimiter, encoding, whether its header is missing; and whether to drop bad rows."""
 
     text: Annotated[str | None, option("COLUMN", "The texts of a table, by name or number from 1.")] = None
-    delimiter: Annotated[str | None, option("SIGN", "Of a table.", "guessed")] = None
-    encoding: Annotated[str | None, option("NAME", "Such as latin-1.", "UTF-8; UTF-16 by its mark")] = None
+    delimiter: Annotated[str | None, option("SIGN", "Column delimiter.", "guessed")] = None
+    encoding: Annotated[str | None, option("NAME", "Text encoding, such as latin-1.", "UTF-8; UTF-16 by its mark")] = (
+        None
+    )
     no_header: Annotated[
         bool, flag("--no-header", "The first row of a table is data: columns are numbered from 1.")
     ] = False

@@ -41,7 +41,7 @@ class ModelSettings:
     """The settings of a classifier; None and False are the usual ones."""
 
     ngrams: Annotated[int | None, option("N", "Most words of a phrase, 1 to 3.", "3; 2 below 500 texts")] = None
-    min_count: Annotated[int | None, option("N", "Words that occur N times are tokens.", "2; 1 below 500 texts")] = None
+    min_count: Annotated[int | None, option("N", "Minimum count of a word.", "2; 1 below 500 texts")] = None
     phrase_count: Annotated[
         int | None, option("N", "Phrases that occur N times are tokens.", "2; 1 below 500 texts")
     ] = None

@@ -1,4 +1,4 @@
-"""What a probe says to who wants to make a model smaller: which heads can go, where the sinks are, how sparse attention can be made."""
+"""Pruning advice: which heads can go, where the sinks are, how sparse attention can be made."""
 
 from __future__ import annotations
 

@@ -1,0 +1,203 @@
+"""The loops that take the steps of a descent on the CPU: compiled ones for the built-in risks and optimizers, NumPy for every other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from typing import Any, Protocol
+
+import numpy as np
+
+from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
+from marginlens.dynamics.kernels.attention_descent import AttentionLoop
+from marginlens.dynamics.kernels.joint_descent import JointLoop
+from marginlens.dynamics.kernels.next_token_descent import NextTokenLoop
+from marginlens.dynamics.kernels.steepest_descent import MatrixLoop
+from marginlens.errors import InputError
+from marginlens.kinds import kind_of
+from marginlens.losses.margin import compiled_code
+from marginlens.norms.matrix import NUCLEAR, SPECTRAL
+from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer
+from marginlens.optimizers.compiled import compiled_rule
+from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.joint import JointRisk
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.risk.matrix import MatrixRisk
+from marginlens.risk.next_token import NextTokenRisk
+from marginlens.risk.protocol import Risk
+from marginlens.runtime.progress import ProgressCallback
+from marginlens.typing import FloatArray, IntArray
+
+EXTREME_KEY = 1e60  # keys beyond, or whose inverses are, take their steps one by one
+PLAIN = (GradientDescent, NormalizedGD)  # whose loops are the papers'
+
+
+class Loop(Protocol):
+    """What takes the steps of a batch of descents."""
+
+    def begin(self, start: FloatArray) -> Any:
+        """The state before the first step from `start` (batch, *shape)."""
+
+    def advance(
+        self, state: Any, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
+    ) -> FloatArray:
+        """Take the steps `span[0]` … `span[1] - 1`, which change `state`; the iterates after the steps `save`, (batch, n_saved, *shape)."""
+
+
+def cpu_loop(risk: Any, optimizer: Optimizer) -> Loop:
+    """The compiled loop where there is one, else NumPy step by step."""
+    return compiled_loop(risk, optimizer) or StepwiseLoop(risk, optimizer)
+
+
+# ---- one NumPy step at a time: for every risk and every optimizer
+
+
+@dataclass
+class StepwiseState:
+    """Where a batch of descents stands.
+
+    Attributes:
+        x: (batch, *shape) the iterates. memory: what the optimizer remembers; a list with one entry per problem unless it is batched.
+        ends: (batch, 2) how each run ended and after how many steps.
+    """
+
+    x: FloatArray
+    memory: Any
+    ends: IntArray
+
+    def copy(self) -> StepwiseState:
+        """The same in arrays of its own; optimizers do not change what they remember in place."""
+        memory = list(self.memory) if isinstance(self.memory, list) else self.memory
+        return StepwiseState(self.x.copy(), memory, self.ends.copy())
+
+
+@dataclass(frozen=True)
+class StepwiseLoop:
+    """Gradient, update, move: for any risk and any optimizer."""
+
+    risk: Risk
+    optimizer: Optimizer
+
+    def begin(self, start: FloatArray) -> StepwiseState:
+        """The state before the first step from `start` (batch, *shape)."""
+        memory = self.optimizer.init(start) if self._batched else [self.optimizer.init(x) for x in start]
+        return StepwiseState(start, memory, np.zeros((len(start), 2), dtype=np.int64))
+
+    def advance(
+        self, state: StepwiseState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
+    ) -> FloatArray:
+        """Take the steps of `span`."""
+        first, last = span
+        shape = state.x.shape[1:]
+        axes = tuple(range(1, state.x.ndim))
+        reason, taken = state.ends[:, 0], state.ends[:, 1]
+        running = reason == RAN_ALL
+        saved = np.empty((len(state.x), len(save), *shape))
+        for k in range(first, last + 1):
+            saved[:, np.flatnonzero(save == k)] = state.x[:, None]
+            if progress is not None and k > first:
+                progress((k - first) * len(state.x), (last - first) * len(state.x))
+            if k == last or not running.any():
+                saved[:, save > k] = state.x[:, None]
+                break
+            with np.errstate(over="ignore", invalid="ignore"):
+                gradient = self._gradient(state.x)
+                move, memory = self._update(gradient, state.memory, running)
+                following = state.x + move
+            stuck = running & gradient.is_zero() & ~np.any(move, axis=axes)
+            broken = running & ~stuck & ~np.isfinite(following).all(axis=axes)
+            reason[stuck], reason[broken] = STATIONARY, NON_FINITE
+            running = running & ~stuck & ~broken
+            state.x = np.where(running.reshape(-1, *(1,) * len(shape)), following, state.x)
+            state.memory = memory
+            taken += running
+        return saved
+
+    @property
+    def _batched(self) -> bool:
+        return bool(getattr(self.optimizer, "batched", False))
+
+    def _gradient(self, x: FloatArray) -> LogScaled:
+        """The gradients at all iterates (batch, *shape), with the excess risk where the optimizer needs it."""
+        risk: Any = self.risk
+        at = x if getattr(risk, "is_batch", False) else x[0]
+        gradient: LogScaled = risk.gradient(at)
+        if getattr(self.optimizer, "needs_excess", False) and hasattr(risk, "best_tokens"):
+            gradient = replace(gradient, excess=risk.excess(at, risk.best_tokens()))
+        return gradient if at is x else gradient[None]
+
+    def _update(self, gradient: LogScaled, memory: Any, running: Any) -> tuple[FloatArray, Any]:
+        """The moves of all problems; those that have ended do not move and remember what they did."""
+        if self._batched:
+            return self.optimizer.update(gradient, memory)
+        moves, memory = np.zeros_like(gradient.array), list(memory)
+        for j in np.flatnonzero(running):
+            move, memory[j] = self.optimizer.update(gradient[j], memory[j])
+            if np.shape(move) != moves.shape[1:]:
+                raise InputError(
+                    f"The optimizer's update must return a step of shape {moves.shape[1:]}, that of the iterate; "
+                    f"{type(self.optimizer).__name__} returned one of shape {np.shape(move)}."
+                )
+            moves[j] = move
+        return moves, memory
+
+
+# ---- compiled loops for the built-in risks and optimizers
+
+
+@singledispatch
+def compiled_loop(risk: Any, optimizer: Optimizer) -> Loop | None:
+    """The compiled loop that serves this risk with this optimizer, None where there is none."""
+    return None
+
+
+@compiled_loop.register
+def attention_loop(risk: AttentionRisk, optimizer: Any) -> Loop | None:
+    """On attention weights p: by the loop of the plain rules, or by that of every other."""
+    if not risk.is_linear or compiled_code(risk.loss) < 0:
+        return None
+    if kind_of(optimizer) not in PLAIN:
+        rule = compiled_rule(optimizer, risk.shape)
+        if rule is None or not _is_moderate(risk.data.K):
+            return None
+        return MatrixLoop(risk.data.as_batch(), risk.head, compiled_code(risk.loss), rule)
+    normalized = isinstance(optimizer, NormalizedGD)
+    return AttentionLoop(risk.data.as_batch(), risk.head, normalized, optimizer.size, compiled_code(risk.loss))
+
+
+@compiled_loop.register
+def matrix_loop(risk: MatrixRisk, optimizer: Any) -> Loop | None:
+    """On key-query weights W."""
+    of_p, euclidean = risk.of_p, kind_of(optimizer) in PLAIN
+    if not of_p.is_linear or compiled_code(of_p.loss) < 0 or (euclidean and risk.shares_query):
+        return None
+    rule = compiled_rule(optimizer, risk.shape)
+    by_entry = rule is not None and rule.norm_code not in (SPECTRAL, NUCLEAR)
+    if rule is None or not _is_moderate(of_p.data.K) or (by_entry and not np.all(risk.query)):
+        return None  # where queries have zeros, entries of the gradient may need scales of their own
+    queries = risk.query[None] if risk.shares_query else risk.query
+    return MatrixLoop(of_p.data.as_batch(), of_p.head, compiled_code(of_p.loss), rule, queries)
+
+
+def _is_moderate(keys: FloatArray) -> bool:
+    """Whether no product of two keys and a weight leaves the range of the numbers."""
+    largest = float(np.max(np.abs(keys), initial=0.0))
+    return 1.0 / EXTREME_KEY < largest < EXTREME_KEY
+
+
+@compiled_loop.register
+def joint_loop(risk: JointRisk, optimizer: Any) -> Loop | None:
+    """On head and attention weights (v, p), whose normalised steps are by block."""
+    by_block = kind_of(optimizer) is Blockwise
+    rule = optimizer.optimizer if by_block else optimizer
+    if compiled_code(risk.loss) < 0 or kind_of(rule) not in (PLAIN if by_block else (GradientDescent,)):
+        return None
+    return JointLoop(risk.data.as_batch(), isinstance(rule, NormalizedGD), rule.size, compiled_code(risk.loss))
+
+
+@compiled_loop.register
+def next_token_loop(risk: NextTokenRisk, optimizer: Any) -> Loop | None:
+    """On key-query weights W of next tokens."""
+    if risk.loss.code < 0 or kind_of(optimizer) not in PLAIN:
+        return None
+    return NextTokenLoop(risk, isinstance(optimizer, NormalizedGD), optimizer.size)
