@@ -12,7 +12,7 @@ from marginlens.dynamics.descend import descend
 from marginlens.errors import InputError
 from marginlens.graphs import subspace as subspaces
 from marginlens.graphs.cyclic import LocalRule
-from marginlens.graphs.priority import priority_graphs
+from marginlens.graphs.from_data import priority_graphs
 from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.nexttoken import cyclic_risk
 from marginlens.nexttoken.correction import cyclic_correction, local_correction

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from scipy.stats import binom
 
 from marginlens.data.sequence_generators import cyclic_sequences, random_sequences
-from marginlens.graphs.priority import priority_graphs
+from marginlens.graphs.from_data import priority_graphs
 from marginlens.losses.next_token import CrossEntropy, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.status import Status

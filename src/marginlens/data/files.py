@@ -25,10 +25,9 @@ from marginlens.data.tokens import TokenDataset, as_dataset, sign_labels
 from marginlens.data.vocabulary import Listed, NamedSequences, Vocabulary
 from marginlens.errors import InputError, array_of_any, calling, real_array, reject
 from marginlens.runtime.files import as_path, check_place, unusable, write_whole
-from marginlens.runtime.result_files import write_result
+from marginlens.runtime.result_files import DATA_FORMAT, write_result
 from marginlens.typing import FloatArray, IntArray
 
-DATA_FORMAT = "marginlens-data-1"  # the entry "format" of every .npz that is written here
 _PROBLEM = "a .npz or JSON file that holds X, y, v and optionally K or W"
 _SEQUENCES = "a JSON or .npz file that holds sequences, labels and optionally vocabulary, E and C"
 _LABELLED = "a .npz file with tokens, offsets and y, and optionally names"
@@ -57,15 +56,9 @@ def _refusing_entries(read: Callable[Concatenate[PathLike, P], T]) -> Callable[C
 
 def save(path: PathLike, data: TokenDataset | FlatSequences) -> None:
     """Write a dataset to a .npz file so that `load` gives it back; an existing file stays whole until the new one is."""
-    check_place(as_path(path, "path", "the path of a file"), "path", (".npz",))
-    if isinstance(data, TokenDataset):
-        write_result(path, DATA_FORMAT, _token_arrays(data))
-    elif type(data) is SequenceDataset:
-        write_sequences(path, data)
-    elif isinstance(data, LabelledSequences):
-        write_labelled(path, data)
-    else:
+    if not isinstance(data, TokenDataset | SequenceDataset | LabelledSequences):
         raise reject("data", "a TokenDataset, a SequenceDataset or LabelledSequences", type(data).__name__)
+    data.save(path)
 
 
 @_refusing_entries
@@ -129,22 +122,13 @@ def write_problem(path: PathLike, data: TokenDataset, head: Any) -> None:
     as_dataset(data).head(head)
     place = as_path(path, "path", "the path of a file")
     check_place(place, "path", (".npz", ".json"))
-    arrays = {**_token_arrays(data), "v": np.asarray(head, dtype=np.float64)}
+    arrays = {**data.arrays(), "v": np.asarray(head, dtype=np.float64)}
     if place.suffix.lower() == ".npz":
         write_result(path, DATA_FORMAT, arrays)
         return
     arrays.pop("lengths", None)
     listed = {name: _nested(data, array) if name in "XK" else array.tolist() for name, array in arrays.items()}
     write_whole(place, json.dumps(listed, allow_nan=False).encode(), "path")
-
-
-def _token_arrays(data: TokenDataset) -> dict[str, Any]:
-    arrays: dict[str, Any] = {"X": data.X, "y": data.y}
-    if data.W is None:
-        arrays["K"] = data.K
-    elif not np.array_equal(data.W, np.eye(data.d_model)):
-        arrays["W"] = data.W
-    return arrays if data.mask.all() else {**arrays, "lengths": data.lengths}
 
 
 def _token_dataset(path: PathLike, entries: Mapping[str, Any]) -> TokenDataset:
@@ -286,9 +270,7 @@ def write_sequences(path: PathLike, data: SequenceDataset, names: Any = None, *,
     if head is not None:
         arrays["C"] = real_array(head, "head", (n_vocabulary, data.d_model))
     if as_path(path, "path", "the path of a file").suffix.lower() == ".npz":
-        padded = np.zeros((len(data), int(data.lengths.max())), dtype=np.int64)
-        padded[np.arange(padded.shape[1]) < data.lengths[:, None]] = data.tokens
-        write_result(path, DATA_FORMAT, {"sequences": padded, "lengths": data.lengths, **arrays})
+        write_result(path, DATA_FORMAT, data.arrays() | arrays)
         return
     listed_arrays = {name: array.tolist() for name, array in arrays.items()}
     content = {"sequences": [data[i][0].tolist() for i in range(len(data))], **listed_arrays}
@@ -373,12 +355,8 @@ def write_labelled(path: PathLike, data: LabelledSequences, names: Any = None, s
     """Write sequences so that `read_labelled` gives them back; `split` (n_samples,) names the part of each where there are parts."""
     if not isinstance(data, LabelledSequences):
         raise reject("data", "LabelledSequences", type(data).__name__)
-    arrays: dict[str, Any] = {
-        "tokens": data.tokens.astype(np.int32),
-        "offsets": data.offsets,
-        "y": data.y.astype(np.int8),
-    }
-    texts = {"names": range(data.n_vocabulary) if names is None else names, "split": split}
+    arrays = data.arrays()
+    texts = {"names": names, "split": split}
     for (name, values), size in zip(texts.items(), (data.n_vocabulary, len(data)), strict=True):
         if values is not None:
             arrays[name] = array_of_any(values, name, "a list of names").astype(str)

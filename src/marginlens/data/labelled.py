@@ -44,6 +44,12 @@ class LabelledSequences(FlatSequences):
         data.tokens, data.offsets, data.y, data.n_vocabulary = tokens, offsets, y, n_vocabulary
         return data
 
+    def arrays(self) -> dict[str, Any]:
+        """What a file holds of the dataset, by name: tokens, offsets, y and the names of the tokens, which are their numbers."""
+        names = np.arange(self.n_vocabulary).astype(str)
+        labels = self.y.astype(np.int8)
+        return {"tokens": self.tokens.astype(np.int32), "offsets": self.offsets, "y": labels, "names": names}
+
     @property
     def fingerprint(self) -> str:
         """A hash that any change of a token, a label, a length or the vocabulary changes."""

@@ -13,6 +13,7 @@ from marginlens.errors import InputError, array_of_any, batch_index, real_array,
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.drawing import draw_bars
+from marginlens.runtime.result_files import DATA_FORMAT, write_result
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 _MAX_LISTED = 5  # offenders that an error names
@@ -77,9 +78,11 @@ class FlatSequences(Displayed, Tabular):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the dataset to a .npz file, which `marginlens.data.load` reads."""
-        from marginlens.data.files import save
+        write_result(path, DATA_FORMAT, self.arrays())
 
-        save(path, self)
+    def arrays(self) -> dict[str, Any]:
+        """What a file holds of the dataset, by name."""
+        raise NotImplementedError
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -167,6 +170,12 @@ class SequenceDataset(FlatSequences):
         return np.delete(np.arange(len(self) + len(self.dropped)), self.dropped)
 
     # ---- shape
+
+    def arrays(self) -> dict[str, Any]:
+        """What a file holds of the dataset, by name: padded sequences (n_samples, n_tokens), lengths, labels and E."""
+        padded = np.zeros((len(self), int(self.lengths.max())), dtype=np.int64)
+        padded[np.arange(padded.shape[1]) < self.lengths[:, None]] = self.tokens
+        return {"sequences": padded, "lengths": self.lengths, "labels": self.labels, "E": self.E}
 
     @property
     def n_vocabulary(self) -> int:

@@ -21,6 +21,7 @@ from marginlens.errors import (
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import INPUTS, LOCAL
+from marginlens.runtime.result_files import DATA_FORMAT, write_result
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _POWER = 520  # entries times 2^-520 have products whose sums stay in range
@@ -198,9 +199,16 @@ class TokenDataset(Displayed, Tabular):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the dataset to a .npz file, which `marginlens.data.load` reads."""
-        from marginlens.data.files import save
+        write_result(path, DATA_FORMAT, self.arrays())
 
-        save(path, self)
+    def arrays(self) -> dict[str, Any]:
+        """What a file holds of the dataset, by name: X, y, the keys or W unless they are the tokens, and lengths where they differ."""
+        arrays: dict[str, Any] = {"X": self.X, "y": self.y}
+        if self.W is None:
+            arrays["K"] = self.K
+        elif not np.array_equal(self.W, np.eye(self.d_model)):
+            arrays["W"] = self.W
+        return arrays if self.mask.all() else {**arrays, "lengths": self.lengths}
 
     def _with(self, is_batch: bool, arrays: dict[str, Any]) -> TokenDataset:
         """A dataset of other arrays, which are not checked, with the same W."""

@@ -16,6 +16,7 @@ from marginlens.graphs.export import (
     to_networkx,
     to_table,
 )
+from marginlens.graphs.from_data import priority_graphs, separated_tokens
 from marginlens.graphs.priority import (
     ComponentOrder,
     Evidence,
@@ -24,10 +25,8 @@ from marginlens.graphs.priority import (
     component_order,
     graphs_of_edges,
     is_acyclic,
-    priority_graphs,
     ranking_evidence,
     reduced_order,
-    separated_tokens,
 )
 from marginlens.graphs.stream import GraphSummary, StoredGraphs
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace

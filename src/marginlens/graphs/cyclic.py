@@ -10,7 +10,8 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.errors import real_number, reject
-from marginlens.graphs.priority import PriorityGraph, as_graphs, graphs_of_edges, priority_graphs
+from marginlens.graphs.from_data import priority_graphs
+from marginlens.graphs.priority import PriorityGraph, as_graphs, graphs_of_edges
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, BoolArray, IntArray
@@ -100,6 +101,10 @@ class CyclicSubset(SequenceDataset):
         chosen = super().take(samples)
         chosen.queries, chosen.samples = self.queries[samples], self.samples[samples]
         return chosen
+
+    def arrays(self) -> dict[str, Any]:
+        """No file holds a subset, whose last tokens are not its own."""
+        raise reject("data", "a SequenceDataset", "a CyclicSubset", "Save the whole data.")
 
     @property
     def last(self) -> IntArray:

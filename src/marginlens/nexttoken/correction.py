@@ -21,7 +21,8 @@ from marginlens.graphs.cyclic import (
     local_subspace,
     pseudo_graphs,
 )
-from marginlens.graphs.priority import PriorityGraph, graphs_of_edges, priority_graphs
+from marginlens.graphs.from_data import priority_graphs
+from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.losses.next_token import LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.nexttoken.cyclic_minimum import minimise, runaway

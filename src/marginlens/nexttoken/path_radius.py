@@ -9,7 +9,8 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import tied_positions
-from marginlens.graphs.priority import is_acyclic, priority_graphs
+from marginlens.graphs.from_data import priority_graphs
+from marginlens.graphs.priority import is_acyclic
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.nexttoken.loss_check import check_loss

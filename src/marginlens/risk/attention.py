@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,14 +27,12 @@ from marginlens.losses.margin import (
 from marginlens.papers import implements, uses
 from marginlens.risk.heads import LinearHead, as_head
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
+from marginlens.risk.matrix import FactorRisk, MatrixRisk
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import Attended, centred_keys, probabilities
 from marginlens.runtime.threads import over_problems
 from marginlens.typing import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from marginlens.risk.matrix import FactorRisk, MatrixRisk
 
 KEY_RANK_RTOL = (
     1e-12  # singular values of the keys, relative to the largest, below which a direction is no part of their span
@@ -396,14 +394,10 @@ class AttentionRisk:
 
         Every input may have a query of its own: (n_inputs, d_query) or (batch, n_inputs, d_query).
         """
-        from marginlens.risk.matrix import MatrixRisk
-
         return MatrixRisk(self, query)
 
     def as_factors(self, query: Any, width: int) -> FactorRisk:
         """The same risk as a function of the factors of W = Q Kᵀ, of this width, with the query or queries of `as_matrix`."""
-        from marginlens.risk.matrix import FactorRisk
-
         return FactorRisk(self, query, width)
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from marginlens.directions import length
 from marginlens.errors import float_array, n_axes, real_array, reject, whole_number
 from marginlens.papers import implements, uses
-from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled, RankOneTerms
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.typing import ArrayLike, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from marginlens.risk.attention import AttentionRisk
 
 
 class _RiskThroughP(ABC):

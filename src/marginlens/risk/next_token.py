@@ -13,7 +13,7 @@ from marginlens import core
 from marginlens.data.sequences import SequenceDataset, check_realizable
 from marginlens.directions import length
 from marginlens.errors import n_axes, real_array, reject
-from marginlens.graphs.priority import priority_graphs
+from marginlens.graphs.from_data import priority_graphs
 from marginlens.losses.next_token import (
     CrossEntropy,
     LabelLoss,

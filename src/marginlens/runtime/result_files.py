@@ -14,6 +14,8 @@ import numpy as np
 from marginlens.errors import InputError, reject
 from marginlens.runtime.files import as_path, check_place, unusable, write_whole
 
+DATA_FORMAT = "marginlens-data-1"  # of every dataset
+
 
 def write_result(path: str | os.PathLike[str], format: str, arrays: Mapping[str, Any]) -> None:
     """Write the arrays and the format's name to a .npz file."""

@@ -12,7 +12,8 @@ import scipy
 from marginlens.data.sequences import SequenceDataset
 from marginlens.directions import length
 from marginlens.errors import real_array, reject
-from marginlens.graphs.priority import PriorityGraph, as_graphs, priority_graphs, sufficient_pairs
+from marginlens.graphs.from_data import priority_graphs
+from marginlens.graphs.priority import PriorityGraph, as_graphs, sufficient_pairs
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Frobenius, Norm, as_norm
 from marginlens.papers import implements

@@ -19,6 +19,7 @@ from marginlens.result.notebook import Headline, element
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.rounding import EPS, exact_products
 from marginlens.status import Status
+from marginlens.svm.solution_file import load_solution, save_solution
 from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_in_l1, is_only_in_linf
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
@@ -212,16 +213,12 @@ class MarginSolution(Result, Tabular):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write problem, solution and proof to a .npz file that `load` reads, on any machine."""
-        from marginlens.svm.solution_file import save_solution
-
         save_solution(self, path)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> MarginSolution:
         """The solution in a file that `save` wrote. Its proof is checked again: where it does not hold, the status is INACCURATE."""
-        from marginlens.svm.solution_file import load_solution
-
-        return load_solution(path)
+        return load_solution(path, [MarginSolution, *MarginSolution.__subclasses__()])
 
     @drawn
     def plot(self, ax: Axes) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,13 +13,12 @@ from marginlens.errors import InputError
 from marginlens.norms import norm_name, norm_named
 from marginlens.runtime.result_files import not_such_a_file, read_result, write_result
 from marginlens.status import Status, names_of, statuses
-from marginlens.svm.bilinear import BilinearSolution
-from marginlens.svm.graph import GraphSolution
-from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.rows import BilinearRows
 
+if TYPE_CHECKING:
+    from marginlens.svm.solution import MarginSolution
+
 SOLUTION_FORMAT = "marginlens-solution-1"  # the entry "format" of a file that holds a solution
-_KINDS = {kind.__name__: kind for kind in (MarginSolution, BilinearSolution, GraphSolution)}
 _PARTS = ("X", "Q", "triples", "scale")  # of rows that are known by tokens and queries
 
 
@@ -36,12 +35,12 @@ def save_solution(solution: MarginSolution, path: str | os.PathLike[str]) -> Non
     write_result(path, SOLUTION_FORMAT, arrays)
 
 
-def load_solution(path: str | os.PathLike[str]) -> MarginSolution:
-    """The solution in a file, of the kind it was; a proof that does not hold makes its status INACCURATE."""
+def load_solution(path: str | os.PathLike[str], kinds: Sequence[type[MarginSolution]]) -> MarginSolution:
+    """The solution in a file, of the one of these kinds that it was; a proof that does not hold makes its status INACCURATE."""
     expected = "a .npz file that MarginSolution.save wrote"
     arrays = read_result(path, SOLUTION_FORMAT, expected, ("kind", "norm", "status", "lower", "x", "multipliers"))
     try:
-        kind = _KINDS[str(arrays["kind"])]
+        kind = {known.__name__: known for known in kinds}[str(arrays["kind"])]
         rows = {name: _rows(name, arrays) for name in ("rows", "equalities")}
         taken = {field.name: arrays.get(field.name) for field in fields(kind)}
         solution = kind(

@@ -13,7 +13,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
 from marginlens.directions import correlation
 from marginlens.dynamics.trajectory import Trajectory
-from marginlens.graphs.priority import priority_graphs
+from marginlens.graphs.from_data import priority_graphs
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, graph_svm
 from marginlens.theory.optimality import TokenOptimality, token_optimality

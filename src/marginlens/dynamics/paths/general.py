@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from marginlens.directions import length, unit
-from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, increasing
+from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, increasing, no_region, path_search
 from marginlens.errors import reject
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.typing import ArrayLike, FloatArray
@@ -24,6 +24,13 @@ GENERAL_FTOL = 1e-14  # change of the log risk at which a search ends
 MAX_GENERAL_STEPS = 300
 INSIDE_STEP = 1e-2  # distance, relative to the radius, at which the slope around a minimum inside the ball is looked at
 LOG_VISIBLE_CHANGE = np.log(1e-10)  # of the risk around a point, relative to it: of less, rounding leaves few digits
+
+
+@path_search.register(object)
+def general_search(risk: Any, region: Any, restarts: int | None) -> GeneralSearch:
+    """The search for a risk that has none of its own."""
+    no_region(region, type(risk).__name__)
+    return GeneralSearch(risk, 8 if restarts is None else restarts)
 
 
 @dataclass(frozen=True)

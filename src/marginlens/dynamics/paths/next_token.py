@@ -20,7 +20,8 @@ from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_binding
 from marginlens.dynamics.paths.projected_newton import BOUNDARY_RTOL, Ball, PositiveRisk, minimise
 from marginlens.dynamics.paths.split_risk import Slopes, SplitRisk
 from marginlens.errors import reject
-from marginlens.graphs.priority import is_acyclic, priority_graphs
+from marginlens.graphs.from_data import priority_graphs
+from marginlens.graphs.priority import is_acyclic
 from marginlens.losses.next_token import LabelLoss, LogLoss, scalar_of
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.risk.attention import SecondOrder

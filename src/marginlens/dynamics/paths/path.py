@@ -83,11 +83,8 @@ class PathSearch(Protocol):
 
 @singledispatch
 def path_search(risk: Any, region: Any, restarts: int | None) -> PathSearch:
-    """The search that serves this kind of risk; the modules beside this one register theirs."""
-    from marginlens.dynamics.paths.general import GeneralSearch
-
-    no_region(region, type(risk).__name__)
-    return GeneralSearch(risk, 8 if restarts is None else restarts)
+    """The search that serves this kind of risk; the modules beside this one register theirs, `general` that of every other risk."""
+    raise NotImplementedError
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -13,7 +13,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.record import Record
-from marginlens.graphs.priority import priority_graphs
+from marginlens.graphs.from_data import priority_graphs
 from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.optimizers import GradientDescent
 from marginlens.risk import NextTokenRisk

@@ -19,7 +19,8 @@ from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.record import Record
 from marginlens.graphs.cyclic import LocalRule, local_subset, local_subspace, pseudo_graphs
-from marginlens.graphs.priority import PriorityGraph, priority_graphs
+from marginlens.graphs.from_data import priority_graphs
+from marginlens.graphs.priority import PriorityGraph
 from marginlens.losses.next_token import LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import cyclic_correction, local_correction
 from marginlens.optimizers import NormalizedGD
