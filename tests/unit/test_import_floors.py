@@ -1,4 +1,4 @@
-"""The import contract of pyproject.toml, which `make lint` checks, breaks where imports run against the floors; no files import in a circle."""
+"""The import contract that `make lint` checks breaks where imports run against the floors, and no files import each other in a circle."""
 
 import ast
 import os
