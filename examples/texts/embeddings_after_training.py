@@ -9,8 +9,7 @@ the classes apart gain attention and a vote, the others lose both. The picture h
 import matplotlib.pyplot as plt
 
 import marginlens as ml
-from marginlens_papers.embeddings import TrainingSettings, train_embeddings
-from marginlens_papers.embeddings.token_panels import TokenPoints, draw_tokens
+from marginlens_papers.embeddings import TrainingSettings, token_panels, train_embeddings
 
 plt.rcParams.update(ml.plotting.STYLE)
 N_SEQUENCES = 2000
@@ -32,7 +31,7 @@ print(f"accuracy {run.accuracy:.3f}")
 # %%
 # Left, selection: decisive tokens rise on both sides. Right, prediction: the vote follows the class.
 fig, axes = plt.subplots(1, 2, figsize=(6.4, 4.0), layout="constrained")
-points = TokenPoints.of(statistics.posterior_difference, run.a, run.b, statistics.count)
-draw_tokens(points, tuple(axes), legend=False)
+points = token_panels.TokenPoints.of(statistics.posterior_difference, run.a, run.b, statistics.count)
+token_panels.draw_tokens(points, tuple(axes), legend=False)
 fig.suptitle("What tells the classes apart gains attention")
 plt.show()

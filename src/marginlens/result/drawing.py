@@ -37,10 +37,10 @@ def drawn(plot: Callable[..., None]) -> Callable[..., Axes]:
     """A method that draws on axes, as `result.plot(ax=None)`: without axes on new ones, and with the axes given back."""
 
     @wraps(plot)
-    def on_axes(self: Any, ax: Axes | None = None, **options: Any) -> Axes:
+    def on_axes(self: Any, ax: Axes | None = None, *arguments: Any, **options: Any) -> Axes:
         ax = axes_for(ax)
         try:
-            plot(self, ax, **options)
+            plot(self, ax, *arguments, **options)
         except NothingToDraw as reason:
             ax.text(0.5, 0.5, str(reason), ha="center", va="center", wrap=True, transform=ax.transAxes)
             ax.set(xticks=[], yticks=[], xlabel="nothing to draw", ylabel="nothing to draw")

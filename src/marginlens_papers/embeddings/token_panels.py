@@ -1,10 +1,16 @@
 """Scatter plots of tokens: products with p and with v against the posterior difference, with informative tokens named."""
 
+# ruff: noqa: E402  without matplotlib, one sentence comes first
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from marginlens.errors import real_array, reject, require
+
+require("matplotlib", "plot", "A figure")
 
 import matplotlib as mpl
 import numpy as np
@@ -15,7 +21,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from marginlens.errors import real_array, reject
 from marginlens.plotting.style import house_style
 from marginlens.result.palette import GLOBAL, INK, LOCAL, NEITHER
 from marginlens.typing import ArrayLike, FloatArray, IntArray
