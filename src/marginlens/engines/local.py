@@ -126,9 +126,19 @@ class _Pool:
 
     def close(self) -> None:
         """End all processes, at once where they are still at work."""
-        if self.executor is not None:
-            self.executor.shutdown(wait=True, kill_workers=True)
-            self.executor = None
+        if self.executor is None:
+            return
+        executor, self.executor = self.executor, None
+        workers = list((executor._processes or {}).values())
+        try:
+            executor.shutdown(wait=True, kill_workers=True)
+        finally:
+            for worker in (
+                workers
+            ):  # loky leaves them alive where an interrupt ends the command by which it looks for their children
+                if worker.is_alive():
+                    os.kill(worker.pid, signal.SIGKILL)
+                    worker.join()
 
     def _started(self) -> ProcessPoolExecutor:
         """The executor; a new one has answered once."""
