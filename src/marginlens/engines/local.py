@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing.resource_tracker import ensure_running
 from typing import Any
 
@@ -129,16 +130,10 @@ class _Pool:
         if self.executor is None:
             return
         executor, self.executor = self.executor, None
-        workers = list((executor._processes or {}).values())
-        try:
-            executor.shutdown(wait=True, kill_workers=True)
-        finally:
-            for worker in (
-                workers
-            ):  # loky leaves them alive where an interrupt ends the command by which it looks for their children
-                if worker.is_alive():
-                    os.kill(worker.pid, signal.SIGKILL)
-                    worker.join()
+        for worker in list((executor._processes or {}).values()):
+            with suppress(ProcessLookupError):  # loky's own `kill_workers` can miss them while tasks are queued
+                os.kill(worker.pid, signal.SIGKILL)
+        executor.shutdown(wait=True)
 
     def _started(self) -> ProcessPoolExecutor:
         """The executor; a new one has answered once."""
