@@ -184,17 +184,17 @@ def test_a_batch_is_the_loop_over_its_problems(name):
         keep = ml.Record([0, 7, 40], ("x", "norm", "attention", "selected", "risk"))  # of which no infimum is known
     together = kind(n_steps=40, record=keep)
     for j in range(len(together)):
-        alone = kind[j](n_steps=40, record=keep)
-        rows = tuple(slice(n) for n in alone.attention.shape)  # of a dataset that is smaller than others
-        assert np.allclose(alone.final, together.final[j], rtol=0, atol=LOOP_AGREEMENT)
-        assert np.allclose(alone.attention, together.attention[j][rows], rtol=0, atol=LOOP_AGREEMENT)
-        assert not together.attention[j][len(alone.attention) :].any()
-        assert np.all(together.selected[j][len(alone.attention) :] == -1)
-        assert alone.status is together.status[j]
+        single = kind[j](n_steps=40, record=keep)
+        rows = tuple(slice(n) for n in single.attention.shape)  # of a dataset that is smaller than others
+        assert np.allclose(single.final, together.final[j], rtol=0, atol=LOOP_AGREEMENT)
+        assert np.allclose(single.attention, together.attention[j][rows], rtol=0, atol=LOOP_AGREEMENT)
+        assert not together.attention[j][len(single.attention) :].any()
+        assert np.all(together.selected[j][len(single.attention) :] == -1)
+        assert single.status is together.status[j]
         for quantity in ("x", "norm", "risk"):
-            assert np.allclose(alone.saved[quantity], together.saved[quantity][j], rtol=1e-12, atol=1e-12), quantity
-        if "excess_risk" in alone.saved:
-            assert np.allclose(alone.saved["excess_risk"].log, together.saved["excess_risk"].log[j], rtol=1e-9)
+            assert np.allclose(single.saved[quantity], together.saved[quantity][j], rtol=1e-12, atol=1e-12), quantity
+        if "excess_risk" in single.saved:
+            assert np.allclose(single.saved["excess_risk"].log, together.saved["excess_risk"].log[j], rtol=1e-9)
 
 
 @pytest.mark.parametrize("kind", SOME)
@@ -301,7 +301,6 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of a terminal are sent otherwise there")
 @pytest.mark.parametrize(("n_problems", "d", "workers"), [(1, 2, "1"), (2, 30, "2"), (2000, 2, "2")])
 def test_a_real_interrupt_ends_a_descent_that_would_take_years(n_problems, d, workers):
     environment = {**os.environ, "MARGINLENS_THREADS": workers}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import marginlens as ml
 from marginlens.cli import _rows
-from marginlens.cli._terminal import bold, counted, facts_table, stage
+from marginlens.cli._terminal import bold, facts_table, stage
 
 if TYPE_CHECKING:
     from marginlens.lab import LabProblem
@@ -81,7 +81,7 @@ def joint_text(row: dict[str, Any]) -> Iterator[Any]:
         "selects": _rows.selection(trained["selected"]),
         "cosine of v with v^mm": f"{trained['correlation_of_head']:.8f}",
         "cosine of p with p^relax": f"{trained['correlation_of_p']:.8f}",
-        "ended": f"{ml.Status[trained['status']].value} ({counted(trained['steps_taken'], 'step')})",
+        "ended": _rows.ending(trained),
     }
     yield facts_table(f"Trained by {row['training']['optimizer']}", ended)
     yield bold(row["prediction"]["why"])

@@ -54,6 +54,11 @@ def sequences_size(count: int, length: str, n_vocabulary: int, d_model: int) -> 
     return f"{counted(count, 'sequence')} of {length} over {counted(n_vocabulary, 'token')}, d_model = {d_model}"
 
 
+def ending(row: Mapping[str, Any]) -> str:
+    """How a run ended, and after how many steps."""
+    return f"{Status[row['status']].value} ({counted(row['steps_taken'], 'step')})"
+
+
 # ---- token selection
 
 

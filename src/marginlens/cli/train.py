@@ -517,10 +517,6 @@ def _text(found: dict[str, Any], choices: Choices, is_batch: bool) -> Iterator[A
         yield f"Cosine with the ATT-SVM: mean {np.nanmean(cosines):.6f}, smallest {np.nanmin(cosines):.6f}."
 
 
-def _ended(row: dict[str, Any]) -> str:
-    return f"{ml.Status[row['status']].value} ({terminal.counted(row['steps_taken'], 'step')})"
-
-
 def _problem_text(row: dict[str, Any]) -> Iterator[Any]:
     solution = row["solution"]
     trained = {
@@ -528,7 +524,7 @@ def _problem_text(row: dict[str, Any]) -> Iterator[Any]:
         "norm": _rows.number(row["norm"]),
         "selects": _rows.selection(row["selected"]),
         "probability": f"at least {_near_one(row['smallest_probability'])} for every selected token",
-        "ended": _ended(row),
+        "ended": _rows.ending(row),
     }
     yield terminal.facts_table("Trained", trained)
     kinds = {"GMM": "globally optimal (GMM)", "LMM": "locally optimal (LMM)", "neither": "not locally optimal"}
@@ -594,7 +590,7 @@ def _sequence_text(row: dict[str, Any], choices: Choices) -> Iterator[Any]:
         "risk": f"{_rows.number(trained['risk'])}{limit}",
         "attention": f"more than half on the label in {trained['selected_share']:.1%} of the sequences, "
         f"at least {_rows.number(trained['smallest_attention'])} on every label",
-        "ended": _ended(trained),
+        "ended": _rows.ending(trained),
     }
     yield terminal.facts_table("Trained", facts)
     beside: dict[str, str] = {}

@@ -95,8 +95,8 @@ export function planeNormSvm(problem, selected, power) {
   const { x, length } = found[0];
   const active = corners.filter((r) => dot(rows[r], x) <= 1 + ACTIVE_RTOL);
   const pairsOf = (r, k) => active.slice(0, k).map((s) => ({ ...dualShare(rows[r], rows[s], power), r, s }));
-  const alone = (r) => ({ value: powerNorm(rows[r], dualPower(power)), t: 1, r, s: r });
-  const dual = active.flatMap((r, k) => [alone(r), ...pairsOf(r, k)]).reduce((least, one) => (one.value < least.value ? one : least));
+  const ofRow = (r) => ({ value: powerNorm(rows[r], dualPower(power)), t: 1, r, s: r });
+  const dual = active.flatMap((r, k) => [ofRow(r), ...pairsOf(r, k)]).reduce((least, one) => (one.value < least.value ? one : least));
   const multipliers = new Float64Array(m);
   multipliers[dual.r] += dual.t * length ** 2;
   if (dual.s !== dual.r) multipliers[dual.s] += (1 - dual.t) * length ** 2;

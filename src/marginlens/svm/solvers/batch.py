@@ -36,3 +36,18 @@ class Solved(NamedTuple):
         """Arrays for the results of a batch."""
         multipliers, active = np.zeros((n_problems, n_rows)), np.zeros((n_problems, n_rows), dtype=bool)
         return cls(np.zeros((n_problems, d)), multipliers, active, np.zeros(n_problems, dtype=np.int64))
+
+
+class NormBatch(NamedTuple):
+    """Problems min ‖x‖ s.t. A x >= b of one size as solvers get them: rows of Euclidean norm one, max b = 1.
+
+    Solvers overwrite the Euclidean x and multipliers; the scale of either is free, since the bracket does not depend on it.
+    """
+
+    rows: FloatArray  # (batch, n_rows, d), zero where a row constrains nothing
+    lower: FloatArray  # (batch, n_rows)
+    x: FloatArray  # (batch, d)
+    multipliers: FloatArray  # (batch, n_rows)
+    indices: IntArray  # the problems to solve; the others are infeasible or trivial
+    shape: tuple[int, ...]  # of x: (d,), or (d_query, d_model) with d = d_query d_model
+    n_equalities: int  # the last 2 n_equalities rows are these, and after them their negatives, with lower bound 0

@@ -11,33 +11,18 @@ programme's λ alone the bounds meet slowly where the ball is round, so each rou
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy
 
-from marginlens.typing import FloatArray, IntArray
+from marginlens.svm.solvers.batch import NormBatch
+from marginlens.typing import FloatArray
 
 CLOSE_TO_THE_BEST = 0.9  # weight of the best λ so far in the second question of a round
 _BOUNDS_RTOL = 1e-9  # distance of the bounds, relative to the lower one, at which they have met
 _HIGHS_ATOL = 1e-10  # the least that HiGHS takes; its own 1e-7 is above the distance that bounds are to reach
-_MAX_ROUNDS = 1000
-_MAX_POINTS = 600  # beyond it those leave that no mixture has used of late
-
-
-class NormBatch(NamedTuple):
-    """Problems min ‖x‖ s.t. A x >= b of one size as solvers get them: rows of Euclidean norm one, max b = 1.
-
-    Solvers overwrite the Euclidean x and multipliers; the scale of either is free, since the bracket does not depend on it.
-    """
-
-    rows: FloatArray  # (batch, n_rows, d), zero where a row constrains nothing
-    lower: FloatArray  # (batch, n_rows)
-    x: FloatArray  # (batch, d)
-    multipliers: FloatArray  # (batch, n_rows)
-    indices: IntArray  # the problems to solve; the others are infeasible or trivial
-    shape: tuple[int, ...]  # of x: (d,), or (d_query, d_model) with d = d_query d_model
-    n_equalities: int  # the last 2 n_equalities rows are these, and after them their negatives, with lower bound 0
+_MAX_ROUNDS = 500
 
 
 def solve_by_cutting_planes(batch: NormBatch, norm: Any) -> None:
@@ -53,7 +38,6 @@ def _solve_single(rows: FloatArray, lower: FloatArray, norm: Any, start: FloatAr
     """x in the shape of `start`, which selects the tokens, and multipliers (n_rows,); the scale of either is free."""
     points = [start / norm.value(start)]
     values = [rows @ points[0].reshape(-1)]  # A s of every point
-    last_used = [0]
     x, smallest, best, largest = start, 0.0, np.zeros(len(lower)), np.inf
     for step in range(_MAX_ROUNDS):
         mixture, multipliers = _best_mixture(np.stack(values, axis=-1), lower)
@@ -72,15 +56,8 @@ def _solve_single(rows: FloatArray, lower: FloatArray, norm: Any, start: FloatAr
             if np.any(gradient):
                 points.append(norm.steepest(gradient))
                 values.append(rows @ points[-1].reshape(-1))
-                last_used.append(step)
         if largest - smallest <= _BOUNDS_RTOL * smallest:
             break
-        last_used = [
-            step if share > 0.0 else last for share, last in zip(mixture, last_used, strict=False)
-        ] + last_used[len(mixture) :]
-        if len(points) > _MAX_POINTS:
-            recent = np.argsort(last_used, kind="stable")[-_MAX_POINTS // 2 :]
-            points, values, last_used = ([column[k] for k in recent] for column in (points, values, last_used))
     return x, best
 
 

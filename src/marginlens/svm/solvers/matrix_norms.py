@@ -14,7 +14,7 @@ from marginlens import core
 from marginlens.kinds import kind_of
 from marginlens.norms import MaxRow, Nuclear
 from marginlens.runtime.threads import n_threads
-from marginlens.svm.solvers.cutting_planes import NormBatch
+from marginlens.svm.solvers.batch import NormBatch
 from marginlens.typing import FloatArray
 
 BARRIER_GAP_RTOL = 1e-9  # bracket, relative to its lower end, at which a solution is good enough

@@ -14,7 +14,8 @@ from marginlens.kinds import kind_of
 from marginlens.norms import L1, LInf, Lp, Norm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers import linear_programs, power_norm
-from marginlens.svm.solvers.cutting_planes import NormBatch, solve_by_cutting_planes
+from marginlens.svm.solvers.batch import NormBatch
+from marginlens.svm.solvers.cutting_planes import solve_by_cutting_planes
 from marginlens.svm.solvers.linear_programs import solve_by_highs
 from marginlens.typing import BoolArray, FloatArray
 
