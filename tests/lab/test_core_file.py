@@ -242,3 +242,22 @@ def test_likelihoods_of_tied_tokens_have_the_bits_of_python() -> None:
             }
         )
     assert_same_bits("add_likelihoods", calls)
+
+
+@needs_node
+def test_neighbours_have_the_bits_of_python() -> None:
+    rng = np.random.default_rng(4028)
+    calls = []
+    for _ in range(100):
+        n, T, d, batch = (int(rng.integers(1, high)) for high in (5, 7, 6, 4))
+        calls.append(
+            {
+                "keys": rng.normal(size=(1, n, T, d)).round(1) * 10.0 ** rng.integers(0, 6, size=(1, n, T, 1)),
+                "lengths": rng.integers(1, T + 1, size=(1, n)),
+                "selected": rng.integers(T, size=(batch, n)),
+                "x": np.where(rng.random((batch, 1)) < 0.1, np.nan, rng.normal(size=(batch, d))),
+                "multipliers": rng.normal(size=(batch, n, T)) * rng.integers(2, size=(batch, n, T)),
+                "neighbours": np.zeros((batch, n, T), dtype=bool),
+            }
+        )
+    assert_same_bits("find_neighbours", calls)

@@ -16,13 +16,13 @@ from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.svm import att_svm
 from marginlens.svm.on_device import checked_selection
-from marginlens.theory.optimality import NEIGHBOUR_SLACK_RTOL, SCORE_RTOL, SOLVER_SLACK_RTOL, token_optimality
+from marginlens.theory.optimality import SCORE_RTOL, token_optimality
 from marginlens.typing import Axes, IntArray
 
-_CONSTANTS: dict[str, Any] = {
+_CONSTANTS: dict[str, Any] = {  # the last two as in core/token_optimality.h
     "SCORE_RTOL": SCORE_RTOL,
-    "NEIGHBOUR_SLACK_RTOL": NEIGHBOUR_SLACK_RTOL,
-    "SOLVER_SLACK_RTOL": SOLVER_SLACK_RTOL,
+    "NEIGHBOUR_SLACK_RTOL": 1e-12,
+    "SOLVER_SLACK_RTOL": 1e-9,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from marginlens import core
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar, length
 from marginlens.errors import n_axes, real_array, reject, whole_number
@@ -25,13 +26,6 @@ from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 SCORE_RTOL = 1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
 _MAX_LOG = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits
-NEIGHBOUR_SLACK_RTOL = (
-    1e-12  # slack of a constraint, relative to the terms that were summed for it, that rounding alone can leave
-)
-SOLVER_SLACK_RTOL = 1e-9  # slack, relative to ‖k_α - k_t‖ ‖p‖, below which the p of the solver does not yet decide
-_SUPPORT_RANK_RTOL = (
-    1e-12  # singular values of unit rows, relative to the largest, below which the rows count as dependent
-)
 _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
 
@@ -68,13 +62,16 @@ def score_differences(data: TokenDataset, head: Any, selected: ArrayLike) -> tup
 
     Differences within `score_blur` are exactly zero, and so are those of padding and of α itself.
     """
-    alpha = data.selection(selected)[..., None]
-    scores = np.where(data.mask, data.finite_scores(head), 0.0)
-    other = data.mask & (np.arange(data.n_tokens) != alpha)
-    difference = np.where(other, np.take_along_axis(scores, alpha, axis=-1) - scores, 0.0)
-    blur = score_blur(data, head)
-    tied = np.abs(difference) <= blur + np.take_along_axis(blur, alpha, axis=-1)
-    return np.where(tied, 0.0, difference), other
+    alpha = data.selection(selected)
+    given = (np.where(data.mask, data.finite_scores(head), 0.0), score_blur(data, head), data.lengths, alpha)
+    difference = np.empty(data.mask.shape)
+    core.compare_scores(*_batched(data, *given, difference))
+    return difference, data.mask & (np.arange(data.n_tokens) != alpha[..., None])
+
+
+def _batched(data: TokenDataset, *arrays: Any) -> list[Any]:
+    """Arrays (…, …) as the core takes them: with a batch axis, and copied where their entries do not follow each other."""
+    return [np.ascontiguousarray(array if data.is_batch else array[None]) for array in arrays]
 
 
 def decreasing_loss(data: TokenDataset, head: Any, loss: Any) -> Loss:
@@ -232,7 +229,7 @@ def token_optimality(data: TokenDataset, head: Any, selected: ArrayLike) -> Toke
     solution = att_svm(as_dataset(data), selected)
     alpha = data.selection(selected)
     difference, other = score_differences(data, head, alpha)
-    neighbours = _tight(data, solution)
+    neighbours = _neighbours(data, solution, alpha)
     feasible = np.array([status in (Status.OPTIMAL, Status.TRIVIAL) for status in np.atleast_1d(solution.status)])
     feasible = feasible.reshape(data.batch_shape)
     gap = np.min(np.where(neighbours, difference, np.inf), axis=(-2, -1))
@@ -263,71 +260,14 @@ def globally_optimal_direction(data: TokenDataset, head: Any) -> TokenOptimality
     return token_optimality(data, head, as_dataset(data).optimal(head))
 
 
-def _tight(data: TokenDataset, solution: MarginSolution) -> BoolArray:
-    """Tokens whose constraint holds with equality, (…, n_inputs, n_tokens).
-
-    A slack is rounding where it is small beside the terms :math:`(|k_{\\alpha j}| + |k_{tj}|)\\,|p_j|` that were summed for it. Where the
-    other token is far away the error of p itself may leave more; such slacks are computed again, with what they inherit from p.
-    """
-    slack = np.matmul(solution.rows, solution.x[..., None])[..., 0] - solution.lower
+def _neighbours(data: TokenDataset, solution: MarginSolution, alpha: IntArray) -> BoolArray:
+    """Tokens whose constraint holds with equality, (…, n_inputs, n_tokens)."""
     pairs = np.asarray(solution.pairs)
-    real = pairs[..., 0] >= 0
-    keys = np.abs(data.K)
-    terms = np.einsum("...itd,...d->...it", keys, np.abs(solution.x))
-    tight = real & (slack <= NEIGHBOUR_SLACK_RTOL * _at_pair(terms, pairs))  # false where x is nan
-    doubtful = real & ~tight & (slack <= SOLVER_SLACK_RTOL * length(solution.rows) * length(solution.x)[..., None])
-    for j in np.argwhere(doubtful.any(axis=-1)):
-        problem = tuple(j)
-        entries = _at_pair(np.moveaxis(keys[problem], -1, 0), pairs[(*problem, None)]).T
-        single = solution[int(j[0])] if solution.is_batch else solution
-        tight[problem] |= _tight_after_refinement(single, entries, doubtful[problem])
-    neighbours = np.zeros(data.mask.shape, dtype=np.bool_)
-    where = np.nonzero(tight)
-    neighbours[(*where[:-1], pairs[where][:, 0], pairs[where][:, 2])] = True
-    return neighbours
-
-
-def _at_pair(values: FloatArray, pairs: IntArray) -> FloatArray:
-    """The sum of `values`, (…, n_inputs, n_tokens), over the two tokens of each pair, (…, n_pairs); anything for padding."""
-    named = np.maximum(pairs, 0)
-    first = named[..., 0] * values.shape[-1]  # where the tokens of an input begin
-    flat = values.reshape(*values.shape[:-2], -1)
-    selected, other = (np.take_along_axis(flat, first + named[..., k], axis=-1) for k in (1, 2))
-    return np.asarray(selected + other)
-
-
-def _tight_after_refinement(solution: MarginSolution, entries: FloatArray, doubtful: BoolArray) -> BoolArray:
-    r"""Which doubtful rows of one problem are tight at the p that solves the active equations to rounding, (n_rows,).
-
-    Rounding every key by a relative ε moves the slack of row t by at most ε times
-
-    .. math:: e_t^\top |p| + \sum_{r \in S} |c_r|\, e_r^\top |p| + \sum_{r \in S} \lambda_r\, e_r^\top |a_t^\perp|,
-        \qquad a_t = \sum_{r \in S} c_r a_r + a_t^\perp
-
-    where S are the rows with a positive multiplier and e_r = \|k_α\| + \|k_t\|, entry by entry, is `entries`, (n_rows, d_key).
-    """
-    fallback = doubtful.copy()
-    support = solution.multipliers > 0.0
-    rows, size = solution.rows[support], length(solution.rows[support])[:, None]
-    if solution.status is not Status.OPTIMAL or not support.any():
-        return fallback
-    left, scales, right = np.linalg.svd(rows / size, full_matrices=False)
-    if scales[-1] <= _SUPPORT_RANK_RTOL * scales[0]:
-        return fallback
-    inverse = (right.T / scales) @ left.T / size.T  # (d_key, n_support), of the rows as they are
-    p = inverse @ solution.lower[support]
-    p = p + inverse @ (solution.lower[support] - rows @ p)
-    if length(p - solution.x) > SOLVER_SLACK_RTOL * length(p):
-        return fallback
-    target = solution.rows[doubtful]
-    coefficients = target @ inverse  # (n_doubtful, n_support)
-    across = target - coefficients @ rows
-    inherited = np.abs(coefficients) @ (entries[support] @ np.abs(p))
-    turned = np.abs(across) @ (solution.multipliers[support] @ entries[support])
-    allowed = NEIGHBOUR_SLACK_RTOL * (entries[doubtful] @ np.abs(p) + inherited + turned)
-    tight = np.zeros_like(doubtful)
-    tight[doubtful] = target @ p - solution.lower[doubtful] <= allowed
-    return tight
+    where = np.nonzero(pairs[..., 0] >= 0)
+    multipliers, found = np.zeros(data.mask.shape), np.empty(data.mask.shape, dtype=np.bool_)
+    multipliers[(*where[:-1], pairs[where][:, 0], pairs[where][:, 2])] = solution.multipliers[where]
+    core.find_neighbours(*_batched(data, data.K, data.lengths, alpha, solution.x, multipliers, found))
+    return found
 
 
 def _unique_optimum(data: TokenDataset, v: Any) -> Any:

@@ -1,13 +1,12 @@
 // Token optimality in the plane: score ties, neighbours and score gaps of a selection, and every locally optimal selection of a problem.
 
-import { dot, maxAbs, norm } from "./linalg.js";
-import { attSvms, directionOf, INFEASIBLE, marginOf, OPTIMAL, TRIVIAL } from "./margin.js";
+import { callCore } from "./core.js";
+import { maxAbs } from "./linalg.js";
+import { attSvms, directionOf, marginOf, OPTIMAL, TRIVIAL } from "./margin.js";
 import { placesOf } from "./problem.js";
 import { largestOf } from "./softmax.js";
 
-const NEIGHBOUR_SLACK_RTOL = 1e-12; // slack, relative to the terms that were summed for it, that rounding alone can leave
-const SOLVER_SLACK_RTOL = 1e-9; // slack, relative to ‖k_α - k_t‖ ‖p‖, below which the p of the solver does not yet decide
-const SUPPORT_RANK_RTOL = 1e-12; // sine of the angle between rows below which they are dependent
+const LEAD_RTOL = 1e-12; // lead of a logit, relative to the terms that were summed for it, that rounding alone can leave
 const SAME_MARGIN_RTOL = 1e-12; // relative difference of margins that does not decide an order
 const CORNER_RTOL = 1e-9; // how far a token may stay behind two that tie, relative to the terms of its logit, and still tie with them
 
@@ -17,17 +16,10 @@ export function optimalTokens({ T, lengths, scores }) {
 }
 
 /** γ_α - γ_t for every token (n T); differences that rounding can make are exactly zero, and so is that of α itself. */
-export function scoreDifferences(problem, selected) {
-  const { T, scores, blur } = problem;
-  const difference = new Float64Array(scores.length);
-  selected.forEach((t, i) => {
-    const alpha = i * T + t;
-    for (const at of placesOf(problem, i)) {
-      const gap = scores[alpha] - scores[at];
-      difference[at] = Math.abs(gap) <= blur[at] + blur[alpha] ? 0 : gap;
-    }
-  });
-  return difference;
+export function scoreDifferences({ n, T, lengths, scores, blur }, selected) {
+  const differences = new Float64Array(n * T);
+  callCore("compare_scores", { scores, blur, lengths, selected, differences, batch: 1, n_inputs: n, n_tokens: T });
+  return differences;
 }
 
 /** Whether every two of some tokens tie, by their places in (n T): intervals meet in pairs only if they share a point. */
@@ -46,51 +38,14 @@ export function dependentInputs(problem) {
   });
 }
 
-/** Places of the tokens whose row holds with equality at the solution of a selection; see A Def 2. */
-function neighboursOf(problem, selected, solution) {
-  const { T, K } = problem;
-  const { A, b, x, others, status } = solution;
-  if (status === INFEASIBLE) return [];
-  const row = (r) => A.subarray(2 * r, 2 * r + 2);
-  const size = norm(x);
-  const entries = (r, k) => {
-    const alpha = Math.floor(others[r] / T) * T + selected[Math.floor(others[r] / T)];
-    return Math.abs(K[2 * alpha + k]) + Math.abs(K[2 * others[r] + k]);
-  };
-  const terms = (r, p) => entries(r, 0) * Math.abs(p[0]) + entries(r, 1) * Math.abs(p[1]);
-  const [tight, doubtful] = [[], []];
-  others.forEach((_, r) => {
-    const slack = dot(row(r), x) - b[r];
-    if (slack <= NEIGHBOUR_SLACK_RTOL * terms(r, x)) tight.push(r);
-    else if (slack <= SOLVER_SLACK_RTOL * norm(row(r)) * size) doubtful.push(r);
-  });
-  if (doubtful.length > 0) tight.push(...tightAfterRefinement(solution, row, entries, terms, doubtful));
-  return tight.map((r) => others[r]);
-}
-
-/** Which doubtful rows are tight at the p that solves the active equations to rounding, with what they inherit from it. */
-function tightAfterRefinement({ b, x, multipliers, status }, row, entries, terms, doubtful) {
-  const support = Array.from(multipliers.keys()).filter((r) => multipliers[r] > 0);
-  if (status !== OPTIMAL || support.length === 0 || support.length > 2) return doubtful;
-  const [first, second] = [row(support[0]), row(support[1] ?? support[0])];
-  const area = first[0] * second[1] - first[1] * second[0];
-  if (support.length === 2 && Math.abs(area) <= SUPPORT_RANK_RTOL * norm(first) * norm(second)) return doubtful;
-  const inverse = // of the support rows, column by column
-    support.length === 1
-      ? [first.map((entry) => entry / dot(first, first))]
-      : [[second[1] / area, -second[0] / area], [-first[1] / area, first[0] / area]];
-  const p = new Float64Array(2);
-  for (let pass = 0; pass < 2; pass++) {
-    const gaps = support.map((r) => b[r] - dot(row(r), p));
-    inverse.forEach((column, j) => column.forEach((entry, k) => (p[k] += entry * gaps[j])));
-  }
-  if (norm(p.map((entry, k) => entry - x[k])) > SOLVER_SLACK_RTOL * norm(p)) return doubtful;
-  return doubtful.filter((r) => {
-    const coefficients = inverse.map((column) => dot(row(r), column));
-    const across = row(r).map((entry, k) => support.reduce((left, s, j) => left - coefficients[j] * row(s)[k], entry));
-    const inherited = support.reduce((total, s, j) => total + Math.abs(coefficients[j]) * terms(s, p) + multipliers[s] * terms(s, across), 0);
-    return dot(row(r), p) - b[r] <= NEIGHBOUR_SLACK_RTOL * (terms(r, p) + inherited);
-  });
+/** Which tokens (n T) hold the margin of a selection, as rows that hold with equality at its solution; see A Def 2. */
+function neighboursOf({ n, T, lengths, K }, selected, { x, multipliers, others }) {
+  const neighbours = new Uint8Array(n * T);
+  const ofTokens = new Float64Array(n * T);
+  others.forEach((at, r) => (ofTokens[at] = multipliers[r]));
+  const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d: 2, batch: 1 };
+  callCore("find_neighbours", { keys: K, lengths, selected, x, multipliers: ofTokens, neighbours, ...sizes });
+  return neighbours;
 }
 
 /**
@@ -103,11 +58,9 @@ export function tokenOptimality(problem, selected) {
 
 function optimalityOf(problem, selected, solution) {
   const difference = scoreDifferences(problem, selected);
-  const places = neighboursOf(problem, selected, solution);
-  const neighbours = new Uint8Array(difference.length);
-  for (const at of places) neighbours[at] = 1;
+  const neighbours = neighboursOf(problem, selected, solution);
   const isFeasible = solution.status === OPTIMAL || solution.status === TRIVIAL;
-  const scoreGap = isFeasible ? Math.min(Infinity, ...places.map((at) => difference[at])) : NaN;
+  const scoreGap = isFeasible ? Math.min(Infinity, ...difference.filter((_, at) => neighbours[at])) : NaN;
   return {
     solution,
     selected: Array.from(selected),
@@ -191,7 +144,7 @@ export function locallyOptimalDirections(problem) {
 export function selectionAt(problem, q) {
   const { K } = problem;
   const lead = (from, to) => (K[2 * from] - K[2 * to]) * q[0] + (K[2 * from + 1] - K[2 * to + 1]) * q[1]; // of differences: keys may be far out
-  const terms = (at) => NEIGHBOUR_SLACK_RTOL * (Math.abs(K[2 * at] * q[0]) + Math.abs(K[2 * at + 1] * q[1]));
+  const terms = (at) => LEAD_RTOL * (Math.abs(K[2 * at] * q[0]) + Math.abs(K[2 * at + 1] * q[1]));
   let unique = maxAbs(q) > 0;
   const selected = Array.from(problem.lengths.keys(), (i) => {
     const places = placesOf(problem, i);
