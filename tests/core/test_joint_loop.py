@@ -6,7 +6,7 @@ import pytest
 from marginlens import core
 from marginlens.errors import InputError
 
-NORMALIZED, LOGISTIC = (1, 0.1), 0
+NORMALIZED, LOGISTIC = (1, 0.1, 2.0), 0
 
 
 def arguments(batch=2, n=3, T=2, d=2, d_key=3, value=1.0):
@@ -22,7 +22,7 @@ def arguments(batch=2, n=3, T=2, d=2, d_key=3, value=1.0):
 def test_runs_take_all_steps_and_keep_the_first_and_the_last_point():
     given = arguments()
     core.descend_jointly(0, 2, *given)
-    v, ends, heads = given[10], given[12], given[13]
+    v, ends, heads = given[11], given[13], given[14]
     assert ends.tolist() == [[0, 5], [0, 5]]
     assert np.array_equal(heads[:, 0], np.ones((2, 2)))
     assert np.array_equal(heads[:, 1], v)
@@ -33,14 +33,14 @@ def test_runs_take_all_steps_and_keep_the_first_and_the_last_point():
 def test_a_point_that_is_not_finite_or_leads_out_of_the_range_ends_the_run(value):
     given = arguments(value=value)
     core.descend_jointly(0, 2, *given)
-    assert given[12].tolist() == [[2, 0], [2, 0]]
+    assert given[13].tolist() == [[2, 0], [2, 0]]
 
 
 @pytest.mark.parametrize("sizes", [{"n": 0}, {"d": 0}, {"d_key": 0}, {"batch": 1, "T": 1, "n": 1}])
 def test_empty_and_single_axes(sizes):
     given = arguments(**sizes)
     core.descend_jointly(0, given[0].shape[0], *given)
-    assert set(given[12][:, 0].tolist()) <= {0, 1}
+    assert set(given[13][:, 0].tolist()) <= {0, 1}
 
 
 def test_lengths_out_of_bounds_are_refused():

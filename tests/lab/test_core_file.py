@@ -107,6 +107,7 @@ def test_joint_descent_has_the_bits_of_python() -> None:
         given |= {
             "tokens": rng.normal(size=(1, n, T, d + 1)),
             "labels": rng.choice([-1.0, 1.0], size=(1, n)),
+            "power": float(rng.choice([1.75, 2.0, 3.0])),
             "v": rng.normal(size=(1, d + 1)),
             "p": rng.normal(size=(1, d)),
             "heads": np.zeros((1, 4, d + 1)),

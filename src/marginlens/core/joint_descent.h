@@ -3,9 +3,11 @@
 // The weights of p are those of `pair_weights` with scores recomputed from v at every step. The gradient of v is a sum of attention outputs
 // weighted by the loss's slopes; it is formed from their logarithms relative to the largest, so it stays exact when every input is
 // classified with a margin of ten thousand. Both live in their own spaces: joint training is meant for few, short inputs.
+// Mirror descent with the potential ‖x‖^s/s is the same loop on the images sign(x) |x|^{s-1} of v and p, which for s = 2 are v and p.
 #pragma once
 #include "gradient_coefficients.h"
 #include "linear_algebra.h"
+#include "norms.h"
 #include "room.h"
 #include "steps.h"
 
@@ -16,7 +18,13 @@ struct JointProblem {
     int64_t n_inputs, n_tokens, d_model, d_key;
 };
 
-// Where a run stands: v (d_model,), p (d_key,), how it ended and the steps it has taken.
+// The rule of either part's steps, and the power s of the mirror's potential.
+struct JointRule {
+    StepRule step;
+    double power;
+};
+
+// Where a run stands: the images of v (d_model,) and p (d_key,), how it ended and the steps it has taken.
 struct JointRun {
     double *v, *p;
     int64_t *end, *taken;
@@ -25,14 +33,16 @@ struct JointRun {
 // Arrays that serve one problem after the other: centred keys as rows (n_inputs n_tokens, d_key) and as columns, and vectors.
 struct JointRoom {
     double *rows, *columns, *mean, *logits, *scores, *w, *ratios, *log_slopes, *slope_v, *slope_p, *v, *p;
+    double *next_v, *next_p;
 
     JointRoom(Room &room, const JointProblem &x) {
         const int64_t m = x.n_inputs * x.n_tokens;
         rows = room.doubles(m * x.d_key), columns = room.doubles(m * x.d_key);
         logits = room.doubles(m), scores = room.doubles(m), w = room.doubles(m), ratios = room.doubles(m);
         log_slopes = room.doubles(x.n_inputs);
-        slope_v = room.doubles(x.d_model), v = room.doubles(x.d_model);
-        mean = room.doubles(x.d_key), slope_p = room.doubles(x.d_key), p = room.doubles(x.d_key);
+        slope_v = room.doubles(x.d_model), v = room.doubles(x.d_model), next_v = room.doubles(x.d_model);
+        slope_p = room.doubles(x.d_key), p = room.doubles(x.d_key), next_p = room.doubles(x.d_key);
+        mean = room.doubles(x.d_key);
     }
 };
 
@@ -67,49 +77,71 @@ static inline double head_gradient(const JointProblem &x, int64_t loss, const Jo
     return largest;
 }
 
-// One step of one part, n entries, written into `there`; whether all are finite. `moved` becomes true where the gradient is not zero.
-CORE bool move(const double *point, const double *slope, int64_t n, const StepRule &rule, double log_scale, double *next, bool *moved) {
-    const double size = norm(slope, n);
-    const double factor = rule.normalized ? rule.step / size : rule.step * exp(log_scale);
-    if (size != 0.0) *moved = true;
-    return subtract(point, size != 0.0 ? factor : 0.0, slope, n, next);
+// out = the point with this image, n entries.
+static inline void point_of(const double *image, int64_t n, double power, double *out) {
+    if (power == 2.0) return copy(image, n, out);
+    for (int64_t k = 0; k < n; k++) out[k] = with_sign(pow(modulus(image[k]), 1.0 / (power - 1.0)), image[k]);
 }
 
-// Steps from `taken` on, which move v and p; returns how it ended.
+// ‖x‖ in the norm whose dual is that of the power.
+static inline double dual_norm(const double *x, int64_t n, double power) {
+    if (power == 2.0) return norm(x, n);
+    const double dual = power / (power - 1.0);
+    double largest = 0.0, sum = 0.0;
+    for (int64_t k = 0; k < n; k++) largest = larger(largest, modulus(x[k]));
+    for (int64_t k = 0; k < n && largest > 0.0; k++) sum += pow(modulus(x[k]) / largest, dual);
+    return largest * pow(sum, 1.0 / dual);
+}
+
+// One step of the image of one part, n entries, written into `next`; whether all are finite. `moved` becomes true where the gradient is not
+// zero.
+CORE bool move(const double *image, const double *slope, int64_t n, const JointRule &rule, double log_scale, double *next, bool *moved) {
+    const double size = dual_norm(slope, n, rule.power), step = rule.step.step;
+    const double factor = rule.step.normalized ? step / size : step * exp(log_scale);
+    if (size != 0.0) *moved = true;
+    return subtract(image, size != 0.0 ? factor : 0.0, slope, n, next);
+}
+
+// Keep the points of the run as those after the k-th kept step.
+CORE void keep_joint(const JointProblem &x, const JointRule &rule, const JointRun &run, int64_t k, double *heads, double *points) {
+    point_of(run.v, x.d_model, rule.power, heads + k * x.d_model);
+    point_of(run.p, x.d_key, rule.power, points + k * x.d_key);
+}
+
+// Steps from `taken` on, which move the images of v and p; returns how it ended.
 static inline int64_t take_joint_steps(
-    const JointProblem &x, const StepRule &rule, const Steps &steps, const JointRun &run, const JointRoom &room, double *heads,
+    const JointProblem &x, const JointRule &rule, const Steps &steps, const JointRun &run, const JointRoom &room, double *heads,
     double *points) {
     const int64_t n = x.n_inputs, T = x.n_tokens, m = n * T;
     const double log_n = log((double)n);
     int64_t saved = 0, &step = *run.taken;
     while (saved < steps.n_saved && steps.save[saved] < step) saved++;
     for (; step < steps.stop; step++) {
-        for (; saved < steps.n_saved && steps.save[saved] == step; saved++) {
-            copy(run.v, x.d_model, heads + saved * x.d_model);
-            copy(run.p, x.d_key, points + saved * x.d_key);
-        }
-        matvec(room.rows, m, x.d_key, run.p, room.logits);
-        matvec(x.tokens, m, x.d_model, run.v, room.scores);
+        for (; saved < steps.n_saved && steps.save[saved] == step; saved++) keep_joint(x, rule, run, saved, heads, points);
+        point_of(run.v, x.d_model, rule.power, room.v);
+        point_of(run.p, x.d_key, rule.power, room.p);
+        matvec(room.rows, m, x.d_key, room.p, room.logits);
+        matvec(x.tokens, m, x.d_model, room.v, room.scores);
         for (int64_t i = 0; i < n; i++)
             for (int64_t t = 0; t < T; t++) room.scores[i * T + t] *= x.labels[i];
         if (!all_finite(room.logits, m) || !all_finite(room.scores, m)) return NON_FINITE;
-        const double log_v = head_gradient(x, rule.loss, room);
-        const double log_p = pair_weights(room.logits, room.scores, x.lengths, n, T, rule.loss, room.ratios, room.w);
+        const double log_v = head_gradient(x, rule.step.loss, room);
+        const double log_p = pair_weights(room.logits, room.scores, x.lengths, n, T, rule.step.loss, room.ratios, room.w);
         matvec(room.columns, x.d_key, m, room.w, room.slope_p);
         bool moved = false;
-        const bool v_finite = move(run.v, room.slope_v, x.d_model, rule, log_v - log_n, room.v, &moved);
-        const bool p_finite = move(run.p, room.slope_p, x.d_key, rule, log_p - log_n, room.p, &moved);
+        const bool v_finite = move(run.v, room.slope_v, x.d_model, rule, log_v - log_n, room.next_v, &moved);
+        const bool p_finite = move(run.p, room.slope_p, x.d_key, rule, log_p - log_n, room.next_p, &moved);
         if (!moved) return STATIONARY;
         if (!v_finite || !p_finite) return NON_FINITE;
-        copy(room.v, x.d_model, run.v);
-        copy(room.p, x.d_key, run.p);
+        copy(room.next_v, x.d_model, run.v);
+        copy(room.next_p, x.d_key, run.p);
     }
     return RAN_ALL;
 }
 
 // Take steps of one problem, from where `run` says it is; v and p at the kept steps are written into `heads` and `points`.
 static inline void descend_jointly(
-    const JointProblem &x, const StepRule &rule, const Steps &steps, const JointRun &run, const JointRoom &room, double *heads,
+    const JointProblem &x, const JointRule &rule, const Steps &steps, const JointRun &run, const JointRoom &room, double *heads,
     double *points) {
     if (*run.end == RAN_ALL) {
         const int64_t m = x.n_inputs * x.n_tokens;
@@ -120,8 +152,5 @@ static inline void descend_jointly(
     }
     if (*run.end == RAN_ALL && *run.taken != steps.n_steps) return;
     for (int64_t k = 0; k < steps.n_saved; k++)
-        if (steps.save[k] >= *run.taken) {
-            copy(run.v, x.d_model, heads + k * x.d_model);
-            copy(run.p, x.d_key, points + k * x.d_key);
-        }
+        if (steps.save[k] >= *run.taken) keep_joint(x, rule, run, k, heads, points);
 }

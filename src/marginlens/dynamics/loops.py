@@ -17,7 +17,7 @@ from marginlens.errors import InputError
 from marginlens.kinds import kind_of
 from marginlens.losses.margin import compiled_code
 from marginlens.norms.matrix import NUCLEAR, SPECTRAL
-from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer
+from marginlens.optimizers import Blockwise, GradientDescent, MirrorDescent, NormalizedGD, Optimizer
 from marginlens.optimizers.compiled import compiled_rule
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.joint import JointRisk
@@ -187,12 +187,16 @@ def _is_moderate(keys: FloatArray) -> bool:
 
 @compiled_loop.register
 def joint_loop(risk: JointRisk, optimizer: Any) -> Loop | None:
-    """On head and attention weights (v, p), whose normalised steps are by block."""
+    """On head and attention weights (v, p), by plain steps and mirror descent of constant size; normalised steps are by block."""
     by_block = kind_of(optimizer) is Blockwise
     rule = optimizer.optimizer if by_block else optimizer
-    if compiled_code(risk.loss) < 0 or kind_of(rule) not in (PLAIN if by_block else (GradientDescent,)):
+    if compiled_code(risk.loss) < 0 or kind_of(rule) not in (*PLAIN, MirrorDescent) or callable(rule.size):
         return None
-    return JointLoop(risk.data.as_batch(), isinstance(rule, NormalizedGD), rule.size, compiled_code(risk.loss))
+    normalized = bool(getattr(rule, "normalized", isinstance(rule, NormalizedGD)))
+    if normalized and not by_block:
+        return None
+    power = getattr(rule, "p", 2.0)
+    return JointLoop(risk.data.as_batch(), normalized, rule.size, compiled_code(risk.loss), power)
 
 
 @compiled_loop.register

@@ -14,17 +14,18 @@ DOOR descend_jointly(
     const int64_t *lengths,     // (n_problems, n_inputs) in 1..n_tokens
     int64_t normalized,         // in 0..1
     double step,
+    double power,               // of the mirror's potential, 2 for gradient descent
     int64_t loss,               // in 0..2
     int64_t n_steps,            // in 0..
     int64_t stop,               // in 0..n_steps
     const int64_t *save,        // (n_saved)
-    double *v,                  // (batch, d_model)
+    double *v,                  // (batch, d_model) its image, as that of p
     double *p,                  // (batch, d_key)
     int64_t *ends,              // (batch, 2)
     double *heads,              // (batch, n_saved, d_model)
     double *points,             // (batch, n_saved, d_key)
     int64_t n_problems, int64_t n_inputs, int64_t n_tokens, int64_t d_model, int64_t d_key, int64_t batch, int64_t n_saved) {
-    if (!n_problems) return WRONG_SIZE;
+    if (!n_problems || !(power > 1.0)) return WRONG_SIZE;
     Room room;
     JointProblem problem{tokens, keys, labels, lengths, n_inputs, n_tokens, d_model, d_key};
     const JointRoom work(room, problem);
@@ -33,7 +34,7 @@ DOOR descend_jointly(
         const int64_t i = b % n_problems * n_inputs, t = i * n_tokens;
         problem = {tokens + t * d_model, keys + t * d_key, labels + i, lengths + i, n_inputs, n_tokens, d_model, d_key};
         descend_jointly(
-            problem, {normalized != 0, step, loss}, {n_steps, stop, save, n_saved},
+            problem, {{normalized != 0, step, loss}, power}, {n_steps, stop, save, n_saved},
             {v + b * d_model, p + b * d_key, ends + 2 * b, ends + 2 * b + 1}, work, heads + b * n_saved * d_model,
             points + b * n_saved * d_key);
     }

@@ -15,7 +15,7 @@ from marginlens.typing import FloatArray, IntArray
 
 @dataclass
 class JointState:
-    """Where a batch of descents stands: v (batch, d_model), p (batch, d_key), and how each run ended and after how many steps."""
+    """Where a batch of descents stands: images of v (batch, d_model) and p (batch, d_key), how each run ended and after how many steps."""
 
     v: FloatArray
     p: FloatArray
@@ -32,17 +32,20 @@ class JointLoop:
 
     Attributes:
         batch: the problems. normalized, size: the step rule of either part. code: of the loss.
+        power: of the mirror's potential; 2 is gradient descent.
     """
 
     batch: TokenDataset
     normalized: bool
     size: float
     code: int
+    power: float = 2.0
 
     def begin(self, start: FloatArray) -> JointState:
         """The state before the first step."""
         d, ends = self.batch.d_model, np.zeros((len(start), 2), dtype=np.int64)
-        return JointState(start[:, :d].copy(), start[:, d:].copy(), ends)
+        image = start if self.power == 2.0 else np.sign(start) * np.abs(start) ** (self.power - 1.0)
+        return JointState(image[:, :d].copy(), image[:, d:].copy(), ends)
 
     def advance(
         self, state: JointState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
@@ -53,7 +56,7 @@ class JointLoop:
         arrays = tuple(np.ascontiguousarray(array) for array in (problems.X, problems.K, problems.y, problems.lengths))
         heads = np.empty((len(batch), len(save), batch.d_model))
         points = np.empty((len(batch), len(save), batch.d_key))
-        rule = (self.normalized, self.size, self.code, end)
+        rule = (self.normalized, self.size, self.power, self.code, end)
 
         def advance(first: int, last: int, low: int, high: int) -> None:
             carried = (state.v, state.p, state.ends)

@@ -89,7 +89,7 @@ function jointLoop(problem) {
   const { n, T, lengths, optimizer } = problem;
   const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d_model: d, d_key: d, batch: 1 };
   const given = { first: 0, last: 1, tokens: problem.X, keys: problem.K, labels: problem.y, lengths };
-  const rule = { normalized: Number(optimizer.name === "NormalizedGD"), step: optimizer.size, loss: problem.code };
+  const rule = { normalized: Number(optimizer.name === "NormalizedGD"), step: optimizer.size, power: 2, loss: problem.code };
   const advance = (state, from, to, wanted = []) => {
     const ends = Int32Array.of(RAN_ALL, from);
     const [heads, ps] = [new Float64Array(wanted.length * d), new Float64Array(wanted.length * d)];
