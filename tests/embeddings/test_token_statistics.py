@@ -48,7 +48,7 @@ def test_a_token_that_never_occurs_has_no_posterior_and_counts_as_irrelevant():
     assert known.count.tolist() == [1, 0, 1, 0]
     assert np.isnan(known.posterior_difference[[1, 3]]).all()
     assert known.kind.tolist() == [2, 0, 2, 0]
-    assert repr(known) == "TokenStatistics(4 tokens, 2 positions: 2 irrelevant, 2 completely positive)"
+    assert repr(known) == "TokenStatistics(4 tokens, 2 positions, kinds: 2 completely positive, 2 irrelevant)"
 
 
 @pytest.mark.statement("B Assumption 4")

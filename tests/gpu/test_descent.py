@@ -202,7 +202,7 @@ def test_problems_on_the_device_stay_there(twin):
     np.testing.assert_allclose(run.norm, expected.norm, rtol=1e-9)
     np.testing.assert_allclose(run.saturation, expected.attention.max(axis=-1).mean(axis=-1), rtol=1e-9)
     np.testing.assert_array_equal(run.to_host("selected"), expected.selected)
-    assert "6 runs of 20 weights" in repr(run)
+    assert "6 runs, 20 weights" in repr(run)
 
 
 def test_extreme_keys_are_left_to_the_cpu(twin):

@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from marginlens.cli._commands import is_quiet, takes
-from marginlens.result.notebook import counted as counted  # noqa: PLC0414  which commands take from here, as they take tables
+from marginlens.result.quantities import counted as counted  # noqa: PLC0414  which commands take from here, as they take tables
 
 _FIRST_LINE_SECONDS = 10.0  # before which nothing is said where the output is no terminal
 _MIN_WIDTH = 120  # of a table, where the output is no terminal

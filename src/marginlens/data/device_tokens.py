@@ -9,9 +9,10 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import reject
 from marginlens.gpu.device import Device, Layout, device_of, to_host
+from marginlens.result import Described
 
 
-class DeviceTokens:
+class DeviceTokens(Described):
     r"""A batch of problems :math:`(Y_i, X_i, K_i)_{i=1}^n` in arrays on a device; what `TokenDataset` is for arrays of NumPy.
 
     Args:
@@ -22,6 +23,9 @@ class DeviceTokens:
     """
 
     is_batch = True
+    quantities = (
+        "{self:#} problems of {n_inputs} inputs × {n_tokens} tokens, d_model={d_model}, d_key={d_key}, on {device.name}"
+    )
 
     def __init__(self, X: Any, y: Any, K: Any = None, lengths: Any = None, device: Device | None = None) -> None:
         if getattr(X, "ndim", 0) != 4 or 0 in X.shape:
@@ -62,12 +66,6 @@ class DeviceTokens:
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
-
-    def __repr__(self) -> str:
-        return (
-            f"DeviceTokens({len(self)} problems of {self.n_inputs} inputs × {self.n_tokens} tokens, "
-            f"d_model={self.d_model}, d_key={self.d_key}, on {self.device.name})"
-        )
 
     def __getitem__(self, index: slice | Any) -> DeviceTokens:
         """The problems that a slice, a mask or a list of indices picks, as a batch."""

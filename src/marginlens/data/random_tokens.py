@@ -11,6 +11,7 @@ from marginlens.data.counter_based import gaussian_problems, sphere_problems
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import float_array, positive_number, reject, whole_number
 from marginlens.papers import implements
+from marginlens.result import Described
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
@@ -175,7 +176,7 @@ def label_mixing(
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MonotoneNetwork:
+class MonotoneNetwork(Described):
     r"""A network with one hidden layer whose output rises with every coordinate of its input.
 
     .. math:: \psi(z) = \sum_h c_h \tanh(a_h^\top z + b_h), \quad a, c > 0
@@ -187,6 +188,7 @@ class MonotoneNetwork:
     A: FloatArray
     b: FloatArray
     c: FloatArray
+    quantities = "{c:#} hidden units, d_model={A.shape[1]}"
 
     def __call__(self, z: Any) -> Any:
         """ψ of points (n, d_model), as NumPy arrays or as torch tensors with gradients."""
@@ -196,9 +198,6 @@ class MonotoneNetwork:
 
         A, b, c = (torch.as_tensor(weights, dtype=z.dtype, device=z.device) for weights in (self.A, self.b, self.c))
         return torch.tanh(z @ A.T + b) @ c
-
-    def __repr__(self) -> str:
-        return f"MonotoneNetwork({len(self.c)} hidden units, d_model={self.A.shape[1]})"
 
 
 @implements("A", "Eq. (83)")

@@ -13,6 +13,7 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import array_of_any, reject, whole_number
+from marginlens.result import Described
 from marginlens.typing import IntArray
 
 UNKNOWN = "<unknown>"
@@ -57,8 +58,8 @@ class Unit(Protocol):
         """The vocabulary of a text, and (n_tokens,) the text in its ids."""
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+@dataclass(frozen=True, repr=False)
+class Vocabulary(Described):
     """The names of the tokens, id by id.
 
     Attributes:
@@ -69,9 +70,7 @@ class Vocabulary:
     names: tuple[str, ...]
     unit: Unit
     unknown: int | None = None
-
-    def __repr__(self) -> str:
-        return f"Vocabulary({len(self)} names, {self.unit!r})"
+    quantities = "{self:#} names, {unit!r}"
 
     def __len__(self) -> int:
         return len(self.names)
@@ -119,14 +118,12 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, repr=False)
-class NamedSequences:
+class NamedSequences(Described):
     """A dataset and what its tokens are called; `data.dropped` lists the sequences that were left out."""
 
     data: SequenceDataset
     vocabulary: Vocabulary
-
-    def __repr__(self) -> str:
-        return f"NamedSequences({self.data!r}, {self.vocabulary!r})"
+    quantities = "{data!r}, {vocabulary!r}"
 
 
 @dataclass(frozen=True)

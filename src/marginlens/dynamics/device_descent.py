@@ -229,12 +229,10 @@ class DeviceRun(Displayed, Tabular):
     endings: Any
     steps_taken: Any
     device: Device
+    quantities = "{self:#} runs, {final.shape[1]} weights, on {device.name}"
 
     def __len__(self) -> int:
         return len(self.endings)
-
-    def __repr__(self) -> str:
-        return f"DeviceRun({len(self)} runs of {self.final.shape[1]} weights on {self.device.name})"
 
     @property
     def status(self) -> Any:
@@ -264,10 +262,6 @@ class DeviceRun(Displayed, Tabular):
         status = np.array(ENDINGS, dtype=object)[to_host(self.endings[part])]
         runs = np.arange(len(self))[part]
         return {"run": runs, "status": status, "norm": norm, "saturation": saturation, "steps": steps}
-
-    def _facts(self) -> dict[str, Any]:
-        facts = {"runs": len(self), "weights": self.final.shape[1], "device": self.device.name}
-        return facts | {"norm": to_host(self.norm), "saturation": to_host(self.saturation)}
 
 
 def descend_on_device(

@@ -12,21 +12,20 @@ from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.data.random_tokens import as_generator
 from marginlens.errors import positive_number, real_array, reject, whole_number
 from marginlens.papers import implements, uses
+from marginlens.result import Described
 from marginlens.typing import FloatArray, IntArray
 
 _KINDS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 @dataclass(frozen=True, repr=False)
-class Parameters:
+class Parameters(Described):
     """Embeddings E (n_vocabulary, d_model), the ⟨cls⟩ embedding p (d_model,) and the output vector v (d_model,)."""
 
     E: Any
     p: Any
     v: Any
-
-    def __repr__(self) -> str:
-        return f"Parameters(E of shape {self.E.shape}, p, v, {self.E.dtype})"
+    quantities = "E of shape {E.shape}, p, v, {E.dtype}"
 
 
 def initial_parameters(n_vocabulary: int, d_model: int, rng: Any, dtype: Any, spread: float = 1.0) -> Parameters:
@@ -66,7 +65,7 @@ def _kind(dtype: Any) -> Any:
 
 
 @dataclass(frozen=True, repr=False)
-class DistinctTokens:
+class DistinctTokens(Described):
     """Sequences as sets with multiplicities, which is all that attention without positions sees.
 
     `token` and `count` (n_pairs,) are the distinct tokens of all sequences, sample i at `offsets[i]:offsets[i + 1]`, in the order of
@@ -79,6 +78,7 @@ class DistinctTokens:
     offsets: IntArray
     y: Any
     n_vocabulary: int
+    quantities = "{self:#} sequences, {token:#} pairs, {n_vocabulary} tokens"
 
     @property
     def lengths(self) -> IntArray:
@@ -87,9 +87,6 @@ class DistinctTokens:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
-
-    def __repr__(self) -> str:
-        return f"DistinctTokens({len(self)} sequences, {len(self.token)} pairs, {self.n_vocabulary} tokens)"
 
 
 def distinct_tokens(data: LabelledSequences) -> DistinctTokens:

@@ -41,6 +41,7 @@ class FirstStep(Result, Tabular):
     error_E: FloatArray
     error_p: FloatArray
     loss_before: float
+    quantities = "{alpha:#} tokens, d={error_p:#}, rate={rate:g}, largest error {errors.max:.4g}"
 
     @property
     def errors(self) -> FloatArray:
@@ -51,10 +52,6 @@ class FirstStep(Result, Tabular):
     def loss_after(self) -> float:
         """L(E¹, p¹)."""
         return loss_and_gradients(self.after.E, self.after.p, self.after.v, self.data)[0]
-
-    def __repr__(self) -> str:
-        size = f"{len(self.alpha)} tokens, d={len(self.error_p)}"
-        return f"FirstStep({size}, rate={self.rate:g}, largest error {self.errors.max():.4g})"
 
     @drawn
     def plot(self, ax: Axes) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.papers import implements
-from marginlens.result import Displayed, Tabular, drawn
+from marginlens.result import Displayed, Tabular, drawn, table
 from marginlens.result.palette import LOCAL
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
@@ -40,6 +40,7 @@ class TokenStatistics(Displayed, Tabular):
     in_positive: IntArray
     in_negative: IntArray
     n_positions: int
+    quantities = "{count:#} tokens, {n_positions} positions, kinds: {_kinds:tally}"
 
     @property
     def count(self) -> IntArray:
@@ -66,13 +67,6 @@ class TokenStatistics(Displayed, Tabular):
         completely = (self.in_positive == 0) | (self.in_negative == 0)
         return np.sign(self.in_positive - self.in_negative) * np.where(completely, 2, 1)
 
-    def __repr__(self) -> str:
-        kinds, counts = np.unique(self.kind, return_counts=True)
-        listed = ", ".join(
-            f"{n} {TokenKind(k).name.lower().replace('_', ' ')}" for k, n in zip(kinds, counts, strict=True)
-        )
-        return f"TokenStatistics({len(self.in_positive)} tokens, {self.n_positions} positions: {listed})"
-
     @drawn
     def plot(self, ax: Axes) -> None:
         """Draw the posterior difference of every token over how often it occurs: what lies far from zero at the right decides."""
@@ -80,25 +74,10 @@ class TokenStatistics(Displayed, Tabular):
         ax.semilogx(self.count[occurs], self.posterior_difference[occurs], ".", color=LOCAL, alpha=0.4)
         ax.set(xlabel="occurrences", ylabel="posterior difference", ylim=(-1.08, 1.08))
 
-    def _columns(self) -> dict[str, Any]:
-        numbers = {
-            "count": self.count,
-            "in_positive": self.in_positive,
-            "in_negative": self.in_negative,
-            "alpha": self.alpha,
-        }
-        kinds = [TokenKind(kind).name.lower().replace("_", " ") for kind in self.kind]
-        return {
-            "token": np.arange(len(self.count)),
-            **numbers,
-            "posterior_difference": self.posterior_difference,
-            "kind": kinds,
-        }
+    def _kinds(self) -> list[str]:
+        return [TokenKind(kind).name.lower().replace("_", " ") for kind in self.kind]
 
-    def _facts(self) -> dict[str, Any]:
-        kinds, counts = np.unique(self.kind, return_counts=True)
-        named = {TokenKind(kind).name.lower().replace("_", " "): int(n) for kind, n in zip(kinds, counts, strict=True)}
-        return {"tokens": len(self.count), "positions": self.n_positions, **named}
+    _columns = table("token", "count", "in_positive", "in_negative", "alpha", "posterior_difference", kind="_kinds")
 
 
 def token_statistics(sequences: Any, y: ArrayLike | None = None) -> TokenStatistics:
@@ -132,6 +111,7 @@ class SingleDecisiveToken(Displayed, Tabular):
 
     decisive: IntArray
     misleading: IntArray
+    quantities = "{why}"
 
     @property
     def offending(self) -> IntArray:
@@ -160,9 +140,6 @@ class SingleDecisiveToken(Displayed, Tabular):
         more = ", …" if len(self.offending) > _NAMED else ""
         return f"Assumption 4 fails for {len(self.offending)} of {len(self.decisive)} sequences: {'; '.join(listed)}{more}."
 
-    def __repr__(self) -> str:
-        return f"SingleDecisiveToken({self.why})"
-
     @drawn
     def plot(self, ax: Axes) -> None:
         """Draw how many sequences have how many decisive positions, and which of them obey the assumption."""
@@ -172,9 +149,7 @@ class SingleDecisiveToken(Displayed, Tabular):
         ax.legend()
         ax.set(xlabel="decisive positions", ylabel="sequences")
 
-    def _columns(self) -> dict[str, Any]:
-        columns = {"decisive": self.decisive, "misleading": self.misleading, "holds": self.fulfilled}
-        return {"sequence": np.arange(len(self.decisive)), **columns}
+    _columns = table("sequence", "decisive", "misleading", holds="fulfilled")
 
 
 @implements("B", "Assumption 4")

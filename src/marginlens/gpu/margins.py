@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout, to_host
-from marginlens.result import Displayed, Headline, Tabular, counted
+from marginlens.result import Displayed, Tabular, counted
 from marginlens.result.drawing import NothingToDraw, draw_histogram, drawn
 from marginlens.typing import Axes
 
@@ -101,13 +101,10 @@ class DeviceMargins(Displayed, Tabular):
     residual: Any
     margin: Any
     n_on_cpu: int
+    quantities = "{self:#} problems, {multipliers.shape[1]} rows, d={x.shape[1]}, {n_on_cpu} solved on the CPU"
 
     def __len__(self) -> int:
         return int(self.x.shape[0])
-
-    def __repr__(self) -> str:
-        size = f"{len(self)} problems of {self.multipliers.shape[1]} rows, d={self.x.shape[1]}"
-        return f"DeviceMargins({size}, {self.n_on_cpu} solved on the CPU)"
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -121,6 +118,3 @@ class DeviceMargins(Displayed, Tabular):
     def _columns(self) -> dict[str, Any]:
         values = {name: to_host(getattr(self, name)) for name in ("status", "margin", "residual")}
         return {"problem": np.arange(len(self)), **values}
-
-    def _headline(self) -> Headline:
-        return Headline(counted(len(self), "problem"), f"{self.n_on_cpu:,} were solved on the CPU.")

@@ -14,7 +14,7 @@ from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.token_stream import TokenStream
 from marginlens.errors import index_array, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Displayed, Result, Tabular, drawn
+from marginlens.result import Displayed, Result, Tabular, drawn, table
 from marginlens.result.drawing import NothingToDraw, draw_bars
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL, PATH
@@ -51,10 +51,8 @@ class PriorityGraph(Displayed, Tabular):
     edges: IntArray
     counts: IntArray
     component_of: IntArray
-
-    def __repr__(self) -> str:
-        shape = f"{len(self.nodes)} tokens, {len(self.edges)} edges, {self.n_components} components"
-        return f"PriorityGraph(last={self.last}, {shape}, {len(self.strict)} strict)"
+    quantities = "last={last}, {nodes:#} tokens, {edges:#} edges, {n_components} components, {strict:#} strict"
+    details = "highest priority={_highest}"
 
     @property
     def n_components(self) -> int:
@@ -166,10 +164,8 @@ class PriorityGraph(Displayed, Tabular):
             f"after token {self.last}", f"{kind}; {len(self.strict)} of {len(self.edges)} edges are strict."
         )
 
-    def _facts(self) -> dict[str, Any]:
-        sizes = {"tokens": len(self.nodes), "edges": len(self.edges), "components": self.n_components}
-        first = [_shown(members) for members in self.components[:3]]
-        return sizes | {"highest priority": "; ".join(first) + ("; …" if self.n_components > 3 else "")}
+    def _highest(self) -> str:
+        return "; ".join(_shown(members) for members in self.components[:3]) + ("; …" if self.n_components > 3 else "")
 
 
 def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary: int) -> dict[int, PriorityGraph]:
@@ -408,9 +404,7 @@ class Evidence(Result, Tabular):
         names = [f"{i} over {j}" for i, j in self.pairs.tolist()]
         draw_bars(ax, names, self.samples, "sequences", ylabel="strict pair")
 
-    def _columns(self) -> dict[str, Any]:
-        pairs = self.pairs.reshape(-1, 2)
-        return {"above": pairs[:, 0], "below": pairs[:, 1], "sequences": self.samples, "first": self.first}
+    _columns = table("", above="pairs.T[0]", below="pairs.T[1]", sequences="samples", first="first")
 
 
 def ranking_evidence(data: SequenceDataset | TokenStream, graph: PriorityGraph) -> Evidence:

@@ -22,8 +22,7 @@ from marginlens.data.token_stream import Chunk, TokenStream
 from marginlens.engines import Threads, as_engine
 from marginlens.errors import reject
 from marginlens.graphs.priority import MAX_TOKENS, GraphArrays, PriorityGraph, graph_arrays
-from marginlens.result import Displayed, Result, Tabular, drawn
-from marginlens.result.notebook import Headline
+from marginlens.result import Displayed, Result, Tabular, drawn, table
 from marginlens.result.palette import LOCAL
 from marginlens.runtime.array_file import ArrayFile, DamagedFile, read_arrays, write_arrays
 from marginlens.runtime.files import as_path, resolved, unusable, write_whole
@@ -390,8 +389,7 @@ class GraphSummary(Result, Tabular):
         ax.loglog(self.tokens, self.components, ".", color=LOCAL, alpha=0.3)
         ax.set(xlabel="tokens", ylabel="components")
 
-    def _columns(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("last", *_COLUMNS)}
+    _columns = table("", "last", *_COLUMNS)
 
 
 class StoredGraphs(Mapping[int, PriorityGraph], Displayed, Tabular):
@@ -484,9 +482,6 @@ class StoredGraphs(Mapping[int, PriorityGraph], Displayed, Tabular):
 
     def _columns(self) -> dict[str, Any]:
         return self.summary()._columns()
-
-    def _headline(self) -> Headline:
-        return Headline(f"{len(self):,} priority graphs", f"in {str(self.folder)!r}.")
 
     def _facts(self) -> Mapping[str, Any]:
         return self.summary()._facts()

@@ -14,6 +14,7 @@ from marginlens.directions import length
 from marginlens.errors import n_axes, real_array
 from marginlens.graphs.priority import PriorityGraph, as_graphs
 from marginlens.papers import implements
+from marginlens.result import Described
 from marginlens.rounding import EPS
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
@@ -57,7 +58,7 @@ def cyclic_subspace(E: ArrayLike, graphs: Mapping[int, PriorityGraph]) -> Cyclic
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CyclicSubspace:
+class CyclicSubspace(Described):
     r"""S_cyc, with its rank, an orthonormal basis and the projection onto it.
 
     Attributes:
@@ -75,9 +76,7 @@ class CyclicSubspace:
     tokens: IntArray
     columns: IntArray
     groups: IntArray
-
-    def __repr__(self) -> str:
-        return f"CyclicSubspace({self.n_groups} components, {self.n_generators} generators, d_model={self.E.shape[1]})"
+    quantities = "{n_groups} components, {n_generators} generators, d_model={E.shape[1]}"
 
     @property
     def n_groups(self) -> int:

@@ -60,6 +60,8 @@ class NextTokenAutomaton(Displayed):
     priority: MarginSolution
     mix: CyclicCorrection
     data: SequenceDataset
+    quantities = "{n_vocabulary} tokens, {graphs:#} last tokens, margin={priority.margin:.4g}"
+    details = "priority={priority}, mix={mix}, sequences={data}"
 
     @classmethod
     def fit(
@@ -87,10 +89,6 @@ class NextTokenAutomaton(Displayed):
                 f"The data have no automaton: their cyclic correction is {mix.status.name.lower()}. {mix.status.value}"
             )
         return cls(data.E, graphs, priority, mix, data)
-
-    def __repr__(self) -> str:
-        margin = float(self.priority.margin)
-        return f"NextTokenAutomaton({self.n_vocabulary} tokens, {len(self.graphs)} last tokens, margin={margin:.4g})"
 
     @property
     def n_vocabulary(self) -> int:
@@ -126,10 +124,6 @@ class NextTokenAutomaton(Displayed):
     def _headline(self) -> Headline:
         n_mixing = sum(not graph.is_acyclic for graph in self.graphs.values())
         return Headline("", f"{len(self.graphs)} last tokens; after {n_mixing} of them some tokens are equal and mix.")
-
-    def _facts(self) -> dict[str, Any]:
-        sizes = {"tokens": self.n_vocabulary, "last tokens": len(self.graphs), "margin": self.priority.margin}
-        return sizes | {"priority": self.priority, "mix": self.mix, "sequences": self.data}
 
     def heights(self, last: int) -> FloatArray:
         """(n_vocabulary,) the priority e_xᵀ W^mm e_last of every token; exactly equal within a component of the graph of `last`."""

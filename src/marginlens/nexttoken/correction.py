@@ -274,12 +274,10 @@ class CyclicCorrection(Displayed):
     flat: int = 0
     is_unique: bool | None = None
     uniqueness: str = ""
-
-    def __repr__(self) -> str:
-        norm = f"norm={length(self.x.ravel()):.6g}, gradient={self.gradient_norm:.1e}"
-        return (
-            f"CyclicCorrection({self.status.name}, {norm}, {self.subspace.n_groups} components, d_model={len(self.x)})"
-        )
+    quantities = (
+        "{status.name}, norm={x:norm}, gradient={gradient_norm:.1e}, {subspace.n_groups} components, d_model={x:#}"
+    )
+    details = "risk={risk}, flat directions={flat}, unique={is_unique}, why={uniqueness}, x={x}, reason={reason}"
 
     @property
     def basis(self) -> FloatArray:
@@ -323,12 +321,3 @@ class CyclicCorrection(Displayed):
             raise NothingToDraw(self.reason)
         draw_matrix(ax, self.x)
         ax.set(xlabel="coordinate of the last token", ylabel="coordinate of the token")
-
-    def _facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {
-            "norm": float(length(self.x.ravel())),
-            "risk": self.risk,
-            "gradient norm": self.gradient_norm,
-        }
-        facts |= {"components": self.subspace.n_groups, "flat directions": self.flat, "unique": self.is_unique}
-        return facts | {"why": self.uniqueness or None, "x": self.x, "reason": self.reason}

@@ -10,6 +10,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
 from marginlens.papers import implements
+from marginlens.result import Described
 from marginlens.risk.next_token_heads import as_head
 from marginlens.typing import FloatArray
 
@@ -18,7 +19,7 @@ _HALVINGS = 50  # and points at so many halvings of the range from either end
 
 
 @dataclass(frozen=True, repr=False)
-class LossCheck:
+class LossCheck(Described):
     r"""What a loss does on the outputs :math:`u = c_y^\top f` of a dataset, at finitely many of them.
 
     Attributes:
@@ -39,6 +40,7 @@ class LossCheck:
     smallest_slope: float
     largest_slope: float
     finite_at_low: bool
+    quantities = "{name}, {holds:holds|fails}, outputs {low:.4g} … {high:.4g}, slopes from {smallest_slope:.4g} to {largest_slope:.4g}"
 
     @property
     def holds(self) -> bool:
@@ -68,10 +70,6 @@ class LossCheck:
 
     def __bool__(self) -> bool:
         return self.holds
-
-    def __repr__(self) -> str:
-        slopes = f"slopes from {self.smallest_slope:.4g} to {self.largest_slope:.4g}"
-        return f"LossCheck({self.name}, {'holds' if self.holds else 'fails'}, outputs {self.low:.4g} … {self.high:.4g}, {slopes})"
 
 
 @implements("C", "Assumption 1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -100,9 +100,8 @@ class PathExpansion(Displayed):
     offset: FloatArray
     status: ExpansionKind
     reason: str = ""
-
-    def __repr__(self) -> str:
-        return f"PathExpansion({self.status.name}, {len(self.slow)} slow directions, offset of norm {np.linalg.norm(self.offset):.4g})"
+    quantities = "{status.name}, {slow:#} slow directions, norm of the offset={offset:norm}"
+    details = "offset={offset}"
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -111,13 +110,6 @@ class PathExpansion(Displayed):
             raise NothingToDraw(self.reason)
         draw_matrix(ax, self.offset)
         ax.set(xlabel="coordinate of the last token", ylabel="coordinate of the token")
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "slow directions": len(self.slow),
-            "norm of the offset": float(np.linalg.norm(self.offset)),
-            "offset": self.offset,
-        }
 
 
 @implements("X", "O")

@@ -11,7 +11,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
 from marginlens.data.text_windows import SequenceSplit
 from marginlens.errors import reject, whole_number
-from marginlens.result import Displayed, drawn
+from marginlens.result import Described, Displayed, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
@@ -109,7 +109,7 @@ class _Contexts(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class WindowNgram:
+class WindowNgram(Described):
     r"""How often each token followed the last n - 1 in their order, with Witten–Bell backoff, restricted to the tokens of the sequence.
 
     .. math:: P_n(x \mid h) = \frac{N(hx) + D(h)\, P_{n-1}(x \mid h')}{N(h) + D(h)}, \qquad P_0 = 1 / K
@@ -123,9 +123,7 @@ class WindowNgram:
 
     levels: tuple[_Contexts, ...]
     n_vocabulary: int
-
-    def __repr__(self) -> str:
-        return f"WindowNgram({len(self.levels)}-gram, {self.n_vocabulary} tokens, {int(self.levels[0].total.sum())} events)"
+    quantities = "{levels:#}-gram, {n_vocabulary} tokens, {levels[0].total.sum} events"
 
     @classmethod
     def fit(cls, data: SequenceDataset, order: int) -> WindowNgram:

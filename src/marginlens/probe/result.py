@@ -15,9 +15,8 @@ import scipy
 
 from marginlens.errors import reject, whole_number
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
-from marginlens.result import Displayed, Result, Tabular, counted, draw_matrix, drawn
+from marginlens.result import Described, Displayed, Result, Tabular, counted, draw_matrix, drawn
 from marginlens.result.drawing import short_name
-from marginlens.result.notebook import Headline
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 JSON_DIGITS = 6  # significant: float32 models have no more
@@ -190,10 +189,11 @@ class ProbeSettings:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MarginCounts:
+class MarginCounts(Described):
     """Counts of shape (…, n_bins) of margins of at least zero; the first bin also holds all below 1e-12, the last all above 1e8."""
 
     counts: IntArray
+    quantities = "{counts.sum} margins"
 
     @classmethod
     def empty(cls, *shape: int) -> MarginCounts:
@@ -229,9 +229,6 @@ class MarginCounts:
         shown = bars[..., first : last + 1].copy()
         shown[..., 0] += bars[..., :first].sum(axis=-1)
         return 10.0 ** (_LOW + np.arange(first, last + 2) / per_decade), shown
-
-    def __repr__(self) -> str:
-        return f"MarginCounts({int(self.counts.sum())} margins)"
 
 
 class TokenShare(NamedTuple):
@@ -523,10 +520,6 @@ class ProbeResult(_Measured, Tabular):
         layer, head = np.indices((self.n_layers, self.n_heads)).reshape(2, -1)
         return {"layer": layer, "head": head, **{name: np.ravel(values) for name, values in self.measures.items()}}
 
-    def _headline(self) -> Headline:
-        where = f"{self.size_words} on {counted(self.n_inputs, 'input')}"
-        return Headline(self.model, f"{where}; mean nnz/T {np.nanmean(self['relative_nnz']):.3f}.")
-
     def _facts(self) -> dict[str, Any]:
         sizes = {"family": self.family, "queries": self.n_queries, "mean tokens": self.mean_tokens}
         means = {measure.title: float(np.nanmean(self[measure.name])) for measure in self.shown}
@@ -573,9 +566,6 @@ class CheckpointCurves(_Measured, Tabular):
             "head": head,
             **{name: np.ravel(values) for name, values in self.measures.items()},
         }
-
-    def _headline(self) -> Headline:
-        return Headline(self.model, f"{counted(len(self.names), 'checkpoint')}, {self.size_words}.")
 
     def _facts(self) -> dict[str, Any]:
         ends = {

@@ -4,5 +4,6 @@
 
 from marginlens.result.drawing import axes_for, draw_matrix, drawn
 from marginlens.result.frames import Tabular, frame
-from marginlens.result.notebook import Displayed, Headline, counted
+from marginlens.result.notebook import Displayed, Headline
+from marginlens.result.quantities import Described, counted, table
 from marginlens.result.result import Result, jsonable

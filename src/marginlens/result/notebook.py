@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from html import escape
 from importlib.util import find_spec
 from io import StringIO
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from marginlens.errors import missing_extra
 from marginlens.result.frames import Tabular, plain_column
 from marginlens.result.palette import FAINT, GROUND, INK
+from marginlens.result.quantities import Described, counted, labelled, tally
 from marginlens.typing import Figure
 
 MAX_SHOWN = 8  # entries of an array up to which a cell shows them all
@@ -63,8 +63,13 @@ class Headline(NamedTuple):
     ok: bool | None = None
 
 
-class Displayed:
-    """What shows itself in Jupyter and VS Code as one short element: a headline, numbers, a picture, and details that are closed."""
+class Displayed(Described):
+    """What shows itself in Jupyter and VS Code as one short element: a headline, numbers, a picture, and details that are closed.
+
+    `details` declares numbers that stand in the table behind those of `quantities`, in the same form.
+    """
+
+    details: ClassVar[str] = ""
 
     def _headline(self) -> Headline:
         """How it ended: by its status, else by what it says of itself."""
@@ -72,7 +77,7 @@ class Displayed:
 
     def _facts(self) -> Mapping[str, Any]:
         """The numbers to show, the most asked for first; the first few stand open."""
-        return {}
+        return labelled(self, self.quantities) | labelled(self, self.details)
 
     def _text_html(self) -> str:
         """A text that stands between headline and numbers, as HTML whose words are escaped; none by default."""
@@ -183,32 +188,30 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number of things: 1 layer, 12 layers, 1,204 queries; the plural may be given."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
-def tally(values: Any) -> str:
-    """How often each of some names or statuses occurs: "3 OPTIMAL, 1 INFEASIBLE"."""
-    counts = Counter(str(getattr(value, "name", value)) for value in values)
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
+_VERDICTS = (  # attributes that say whether all is well, and the words for yes and no
+    ("holds", "holds", "does not hold"),
+    ("applies", "applies", "does not apply"),
+    ("certified", "certified", "refused"),
+)
 
 
 def headline_of(shown: Any) -> Headline:
-    """By a status, a verdict (`holds`, `applies`) or a sentence (`why`, `sentence`), whichever there is."""
+    """By a status, a verdict (`holds`, `applies`) or a sentence (`why`, `sentence`, its `str`), whichever there is."""
     status = getattr(shown, "status", None)
     if isinstance(status, Enum):
         return Headline(status.name, str(status.value), getattr(status, "ok", None))
-    if isinstance(status, np.ndarray) and status.size:
+    if isinstance(status, np.ndarray) and status.size and isinstance(status.flat[0], Enum):
         worst = next((entry for entry in status if not getattr(entry, "ok", True)), status[0])
         return Headline(tally(status), str(worst.value), bool(all(getattr(entry, "ok", True) for entry in status)))
     sentence = next((text for name in ("why", "sentence") if isinstance(text := getattr(shown, name, None), str)), "")
-    for name, yes, no in (("holds", "holds", "does not hold"), ("applies", "applies", "does not apply")):
+    for name, yes, no in _VERDICTS:
         verdict = getattr(shown, name, None)
         if isinstance(verdict, bool | np.bool_):
             return Headline(yes if verdict else no, sentence, bool(verdict))
         if isinstance(verdict, np.ndarray) and verdict.dtype == bool and verdict.ndim == 1:
             return Headline(f"{yes} in {int(verdict.sum())} of {len(verdict)}", sentence, bool(verdict.all()))
+    if type(shown).__str__ is not object.__str__:
+        return Headline("", sentence or str(shown))
     inside = re.fullmatch(r"\w+\((.*)\)", repr(shown), re.DOTALL)
     return Headline("", sentence or _cut(inside[1] if inside else repr(shown)))
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.result.drawing import draw_matrix, drawn
-from marginlens.result.notebook import MAX_SHOWN, Displayed, tally
+from marginlens.result.notebook import MAX_SHOWN, Displayed
 from marginlens.result.palette import LOCAL
+from marginlens.result.quantities import declared, tally
 from marginlens.typing import Axes
 
 MAX_REPR = 150  # characters of the fields that a repr shows
@@ -52,7 +53,9 @@ class Result(Displayed):
     """
 
     def __repr__(self) -> str:
-        """The fields on one line; arrays of more than a few entries by shape and range."""
+        """The declared quantities, or else the fields on one line; arrays of more than a few entries by shape and range."""
+        if self.quantities:
+            return super().__repr__()
         text = ", ".join(f"{field.name}={_shown(getattr(self, field.name))}" for field in _public(self))
         return f"{type(self).__name__}({text if len(text) <= MAX_REPR else text[: MAX_REPR - 1] + '…'})"
 
@@ -86,9 +89,10 @@ class Result(Displayed):
         return hash((type(self), *shapes))
 
     def _facts(self) -> Mapping[str, Any]:
-        """The fields, those of one or a few numbers first; the status stands above them."""
-        fields = {field.name: getattr(self, field.name) for field in _public(self) if field.name != "status"}
-        return dict(sorted(fields.items(), key=lambda named: _is_long(named[1])))
+        """What is declared, then the fields, those of one or a few numbers first; the status stands above them."""
+        shown = {known.source for known in declared(f"{self.quantities}, {self.details}") if known.whole} | {"status"}
+        fields = {field.name: getattr(self, field.name) for field in _public(self) if field.name not in shown}
+        return {**super()._facts(), **dict(sorted(fields.items(), key=lambda named: _is_long(named[1])))}
 
 
 def _is_long(value: Any) -> bool:

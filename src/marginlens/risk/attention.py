@@ -25,6 +25,7 @@ from marginlens.losses.margin import (
     value_of,
 )
 from marginlens.papers import implements, uses
+from marginlens.result import Described
 from marginlens.risk.heads import LinearHead, as_head
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.matrix import FactorRisk, MatrixRisk
@@ -122,8 +123,8 @@ class KeySpan(NamedTuple):
 
 
 @implements("A", "(ERM)")
-@dataclass(frozen=True, eq=False)
-class AttentionRisk:
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionRisk(Described):
     r"""The training risk of attention weights p under a fixed head.
 
     .. math:: L(p) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(K_i p))\big)
@@ -140,15 +141,13 @@ class AttentionRisk:
     data: TokenDataset
     head: Any
     loss: Loss = field(default_factory=Logistic)
+    quantities = "{data!r}, {loss.__class__.__name__}"
 
     def __post_init__(self) -> None:
         as_dataset(self.data)
         as_loss(self.loss)
         if not callable(self.head):
             self.data.head(self.head)  # refuses what is no head of this data
-
-    def __repr__(self) -> str:
-        return f"AttentionRisk({self.data!r}, {type(self.loss).__name__})"
 
     @property
     def shape(self) -> tuple[int]:

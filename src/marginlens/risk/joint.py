@@ -11,6 +11,7 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import n_axes, reject
 from marginlens.losses.margin import Logistic, Loss, as_loss, slope_of
 from marginlens.papers import implements
+from marginlens.result import Described
 from marginlens.risk.attention import AttentionRisk, pairwise_gradient
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
@@ -33,8 +34,8 @@ class HeadAndAttention(NamedTuple):
 
 
 @implements("A", "(ERM)")
-@dataclass(frozen=True, eq=False)
-class JointRisk:
+@dataclass(frozen=True, eq=False, repr=False)
+class JointRisk(Described):
     r"""The training risk of head and attention weights together.
 
     .. math:: L(v, p) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, v^\top X_i^\top \mathbb S(K_i p)\big)
@@ -47,13 +48,11 @@ class JointRisk:
 
     data: TokenDataset
     loss: Loss = field(default_factory=Logistic)
+    quantities = "{data!r}, {loss.__class__.__name__}"
 
     def __post_init__(self) -> None:
         as_dataset(self.data)
         as_loss(self.loss)
-
-    def __repr__(self) -> str:
-        return f"JointRisk({self.data!r}, {type(self.loss).__name__})"
 
     @property
     def shape(self) -> tuple[int]:

@@ -11,6 +11,7 @@ import numpy as np
 from marginlens.directions import length
 from marginlens.errors import float_array, n_axes, real_array, reject, whole_number
 from marginlens.papers import implements, uses
+from marginlens.result import Described
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled, RankOneTerms
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.typing import ArrayLike, FloatArray, IntArray
@@ -137,8 +138,8 @@ class _RiskThroughP(ABC):
         "Eq. (14b)": "The mean of these over inputs, weighted by the slopes of the loss: the step that W takes.",
     },
 )
-@dataclass(frozen=True, eq=False)
-class MatrixRisk(_RiskThroughP):
+@dataclass(frozen=True, eq=False, repr=False)
+class MatrixRisk(_RiskThroughP, Described):
     r"""The training risk of the key-query matrix W with the query u, or the queries u_i of the inputs, fixed.
 
     .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i W^\top u_i))\big)
@@ -153,9 +154,7 @@ class MatrixRisk(_RiskThroughP):
 
     of_p: AttentionRisk
     query: FloatArray
-
-    def __repr__(self) -> str:
-        return f"MatrixRisk({self.of_p.data!r}, d_query={self.d_query})"
+    quantities = "{of_p.data!r}, d_query={d_query}"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -197,8 +196,8 @@ class Factors(NamedTuple):
     K: FloatArray
 
 
-@dataclass(frozen=True, eq=False)
-class FactorRisk(_RiskThroughP):
+@dataclass(frozen=True, eq=False, repr=False)
+class FactorRisk(_RiskThroughP, Described):
     r"""The training risk of the factors of W = Q Kᵀ, with the query u, or the queries u_i of the inputs, fixed.
 
     .. math:: L(Q, K) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i K Q^\top u_i))\big)
@@ -212,13 +211,11 @@ class FactorRisk(_RiskThroughP):
     of_p: AttentionRisk
     query: FloatArray
     width: int
+    quantities = "{of_p.data!r}, d_query={d_query}, width={width}"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "width", whole_number(self.width, "width", at_least=1))
-
-    def __repr__(self) -> str:
-        return f"FactorRisk({self.of_p.data!r}, d_query={self.d_query}, width={self.width})"
 
     @property
     def shape(self) -> tuple[int, int]:

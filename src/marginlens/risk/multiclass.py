@@ -10,14 +10,15 @@ import numpy as np
 
 from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
+from marginlens.result import Described
 from marginlens.risk.log_scaled import LogScaled, RankOneTerms
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 @implements("F", "cross-entropy")
-@dataclass(frozen=True, eq=False)
-class MulticlassRisk:
+@dataclass(frozen=True, eq=False, repr=False)
+class MulticlassRisk(Described):
     r"""The mean cross-entropy of a linear classifier W (n_classes, d) on points h_i with classes y_i.
 
     .. math:: L(W) = \frac1n \sum_{i=1}^n \log\Big(1 + \sum_{c \ne y_i} e^{-(e_{y_i} - e_c)^\top W h_i}\Big)
@@ -29,6 +30,7 @@ class MulticlassRisk:
 
     H: FloatArray
     classes: IntArray
+    quantities = "{H:#} points, {shape[0]} classes, d={shape[1]}"
 
     def __post_init__(self) -> None:
         points = real_array(self.H, "H", ("n_points", "d"))
@@ -40,9 +42,6 @@ class MulticlassRisk:
             raise reject("classes", "at least two classes, counted from 0", got)
         object.__setattr__(self, "H", points)
         object.__setattr__(self, "classes", classes)
-
-    def __repr__(self) -> str:
-        return f"MulticlassRisk({len(self.H)} points, {self.shape[0]} classes, d={self.shape[1]})"
 
     @cached_property
     def shape(self) -> tuple[int, int]:

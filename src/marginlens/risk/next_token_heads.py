@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.errors import n_axes, real_array, reject
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
+from marginlens.result import Result, Tabular, drawn, table
 from marginlens.result.drawing import MAX_BARS, draw_bars
 from marginlens.result.palette import FAILS, HOLDS
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
@@ -100,10 +100,7 @@ class HeadCheck(Result, Tabular):
     rival: IntArray
     deviation: float
     exists: bool = True
-
-    def __repr__(self) -> str:
-        smallest = f"smallest gap {self.gap.min():.4g}"
-        return f"HeadCheck({smallest}, {len(self.failing)} labels fail Assumption 3, |C Eᵀ - I| ≤ {self.deviation:.1e})"
+    quantities = "smallest gap {gap.min:.4g}, {failing:#} labels fail Assumption 3, |C Eᵀ - I| ≤ {deviation:.1e}"
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -116,8 +113,7 @@ class HeadCheck(Result, Tabular):
             "label" if len(shown) == len(self.gap) else f"label (the {len(shown)} smallest of {len(self.gap)})"
         )
 
-    def _columns(self) -> dict[str, Any]:
-        return {"label": np.arange(len(self.gap)), "gap": self.gap, "rival": self.rival, "holds": self.holds}
+    _columns = table("label", "gap", "rival", "holds")
 
     @property
     def holds(self) -> BoolArray:

@@ -12,6 +12,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.errors import reject
 from marginlens.graphs.cyclic import CyclicSubset
+from marginlens.result import Described
 from marginlens.risk.next_token_heads import NextTokenHead
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
@@ -20,7 +21,7 @@ _GATHERED_AT_ONCE = 2**15  # entries of embeddings, which stay in the processor'
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ReducedProblem:
+class ReducedProblem(Described):
     r"""Samples as sets of different tokens with multiplicities, equal samples merged.
 
     Attention sees a sequence only through how often each token occurs: with m occurrences of token x the softmax gives it
@@ -43,9 +44,7 @@ class ReducedProblem:
     offsets: IntArray
     log_counts: FloatArray
     merged: IntArray
-
-    def __repr__(self) -> str:
-        return f"ReducedProblem({len(self.labels)} samples, {len(self.tokens)} entries, {len(self.queries)} queries)"
+    quantities = "{labels:#} samples, {tokens:#} entries, {queries:#} queries"
 
     @property
     def sample(self) -> IntArray:
@@ -127,7 +126,7 @@ def _equal_rows(table: IntArray) -> IntArray:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SequenceBatch:
+class SequenceBatch(Described):
     """Independent datasets of one width, reduced together: token ids are shifted so that no two datasets share one.
 
     Attributes:
@@ -140,6 +139,7 @@ class SequenceBatch:
     joined: SequenceDataset
     reduced: ReducedProblem
     keys: IntArray
+    quantities = "{self:#} datasets, {reduced.labels:#} samples, {keys:#} pairs"
 
     @classmethod
     def of(cls, datasets: tuple[SequenceDataset, ...]) -> SequenceBatch:
@@ -157,9 +157,6 @@ class SequenceBatch:
         keys = np.sort(reduced.column[reduced.sample] * len(joined.E) + reduced.tokens)
         keys = keys[np.append(True, np.diff(keys) != 0)]
         return cls(datasets, joined, reduced, _completed(keys, reduced, shift))
-
-    def __repr__(self) -> str:
-        return f"SequenceBatch({len(self)} datasets, {len(self.reduced.labels)} samples, {len(self.keys)} pairs)"
 
     def __len__(self) -> int:
         return len(self.datasets)

@@ -26,10 +26,7 @@ class BilinearSolution(MarginSolution):
     """A `MarginSolution` whose `x` is a matrix W (d_tokens, d_queries); `pairs` (n_rows, 3) holds (k, i, j) of every row."""
 
     rows: BilinearRows  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        shape = f"{len(self.lower)} rows, {self.x.shape[0]} by {self.x.shape[1]}{self._norm_words()}"
-        return f"BilinearSolution({self.status.name}, margin={self.margin:.6g}, {shape})"
+    quantities = "{status.name}, margin={margin:.6g}, {lower:#} rows, {x.shape[0]} by {x.shape[1]}{_norm_words}"
 
     def _pair_columns(self) -> tuple[str, str, str]:
         return ("query", "above", "below")

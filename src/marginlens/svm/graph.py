@@ -44,10 +44,7 @@ class GraphSolution(MarginSolution):
     rows: BilinearRows  # type: ignore[assignment]
     equalities: BilinearRows  # type: ignore[assignment]
     tied: IntArray = field(default_factory=lambda: np.empty((0, 3), dtype=np.int64))
-
-    def __repr__(self) -> str:
-        size = f"{len(self.lower)} strict, {len(self.tied)} tied, d={self.x.shape[-1]}{self._norm_words()}"
-        return f"GraphSolution({self.status.name}, margin={self.margin:.6g}, {size})"
+    quantities = "{status.name}, margin={margin:.6g}, {lower:#} strict, {tied:#} tied, d={x.shape[1]}{_norm_words}"
 
     def _pair_columns(self) -> tuple[str, str, str]:
         return ("last", "above", "below")
@@ -148,10 +145,7 @@ class GraphConflict(Result, Tabular):
     component_sizes: tuple[int, ...]
     residual: float
     vanishing: tuple[int, ...] = ()
-
-    def __repr__(self) -> str:
-        rows = f"{len(self.pairs)} rankings, {len(self.tied)} ties"
-        return f"GraphConflict(last={self.last_tokens}, {rows}, residual={self.residual:.1g})"
+    quantities = "last={last_tokens}, {pairs:#} rankings, {tied:#} ties, residual={residual:.1g}"
 
     @property
     def last_tokens(self) -> tuple[int, ...]:

@@ -53,6 +53,10 @@ class SetSolution(Result, Tabular):
     explored: int
     n_choices: int
     n_covered: int
+    quantities = (
+        "{status.name}, {solutions:# solution}, margin={margin:.6g}, gap={gap:.2g}, "
+        "{explored} problems solved for {n_choices} choices"
+    )
 
     @property
     def margin(self) -> float:
@@ -91,22 +95,6 @@ class SetSolution(Result, Tabular):
     def _columns(self) -> dict[str, Any]:
         margins = [float(solution.margin) for solution in self.solutions]
         return {"solution": np.arange(len(margins)), "choice": self.choices, "margin": margins, "x": self.points}
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "margin": self.margin,
-            "gap": self.gap,
-            "solutions": len(self.solutions),
-            "choices": self.choices,
-            **super()._facts(),
-        }
-
-    def __repr__(self) -> str:
-        count = f"{len(self.solutions)} solution{'' if len(self.solutions) == 1 else 's'}"
-        return (
-            f"SetSolution({self.status.name}, {count}, margin={self.margin:.6g}, gap={self.gap:.2g}, "
-            f"{self.explored} problems solved for {self.n_choices} choices)"
-        )
 
 
 @implements("A", "ATT-SVM'", "Thm 8")

@@ -135,6 +135,8 @@ class MarginSolution(Result, Tabular):
     certificate: FloatArray | None
     pairs: IntArray | None = None
     norm: Norm = L2()
+    quantities = "{status.name}, margin={margin:.6g}, {lower.shape[-1]} rows, d={x.shape[-1]}{_norm_words}"
+    batch_quantities = "{self:#} problems: {status:tally}, {lower.shape[-1]} rows, d={x.shape[-1]}{_norm_words}"
 
     @property
     def is_batch(self) -> bool:
@@ -157,14 +159,6 @@ class MarginSolution(Result, Tabular):
         if isinstance(indices, int) and fields["status"] is not Status.INFEASIBLE:
             fields["certificate"] = None
         return MarginSolution(**fields)
-
-    def __repr__(self) -> str:
-        size = f"{self.lower.shape[-1]} rows, d={self.x.shape[-1]}{self._norm_words()}"
-        if not self.is_batch:
-            return f"MarginSolution({self.status.name}, margin={float(self.margin):.6g}, {size})"
-        tally = {kind.name: sum(status is kind for status in self.status) for kind in Status}
-        counts = ", ".join(f"{count} {name}" for name, count in tally.items() if count)
-        return f"MarginSolution({len(self)} problems: {counts}, {size})"
 
     # ---- what users read off
 
@@ -276,23 +270,15 @@ class MarginSolution(Result, Tabular):
         return columns
 
     def _facts(self) -> dict[str, Any]:
-        residual = self.certificate_residual() if self.status is Status.INFEASIBLE else self.kkt_residual()
-        name = "certificate residual" if self.status is Status.INFEASIBLE else "KKT residual"
-        active = np.sum(self.active, axis=-1)
-        facts = {
-            "margin": self.margin,
-            "norm": repr(self.norm),
-            "x": self.x,
-            name: residual,
+        infeasible = self.status is Status.INFEASIBLE
+        residual = self.certificate_residual() if infeasible else self.kkt_residual()
+        first = {"margin": self.margin, "norm": repr(self.norm), "x": self.x}
+        first |= {
+            "certificate residual" if infeasible else "KKT residual": residual,
             "constraints": self.lower.shape[-1],
         }
-        return facts | {
-            "active": active,
-            "lower": self.lower,
-            "multipliers": self.multipliers,
-            "certificate": self.certificate,
-            "pairs": self.pairs,
-        }
+        fields = ("lower", "multipliers", "certificate", "pairs")
+        return first | {"active": np.sum(self.active, axis=-1), **{name: getattr(self, name) for name in fields}}
 
     # ---- the check
 

@@ -14,9 +14,8 @@ from marginlens.data.sequences import flat_sequences
 from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
+from marginlens.result import Result, Tabular, drawn, table
 from marginlens.result.drawing import draw_bars
-from marginlens.result.notebook import Headline
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
@@ -92,6 +91,7 @@ class ClosedForm(Result, Tabular):
     multipliers: FloatArray
     equation_residual: float
     multiplier_residual: float
+    quantities = "{certified:certified|refused}, norm={x:norm}"
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -99,11 +99,7 @@ class ClosedForm(Result, Tabular):
         names = [f"row {r}" for r in range(len(self.multipliers))]
         draw_bars(ax, names, self.multipliers, "multiplier", ylabel="constraint")
 
-    def _columns(self) -> dict[str, Any]:
-        return {"row": np.arange(len(self.multipliers)), "multiplier": self.multipliers}
-
-    def _headline(self) -> Headline:
-        return Headline("certified" if self.certified else "refused", self.why, self.certified)
+    _columns = table("row", multiplier="multipliers")
 
     @property
     def certified(self) -> bool:
@@ -120,9 +116,6 @@ class ClosedForm(Result, Tabular):
         if self.multiplier_residual > CLOSED_FORM_RTOL:
             return f"Some multiplier would have to be negative: those of at least 0 leave {self.multiplier_residual:.2g} of p."
         return "It meets every constraint with equality, and its multipliers are at least 0: it is the solution."
-
-    def __repr__(self) -> str:
-        return f"ClosedForm({'certified' if self.certified else 'refused'}, norm={float(length(self.x)):.6g})"
 
 
 @implements("B", "Lemma 3")

@@ -63,9 +63,6 @@ class Shares(Result, Tabular):
         counts = {"word": list(self.counts), "count": list(self.counts.values()), "share": list(self.shares.values())}
         return {**counts, "low": ends[:, 0], "high": ends[:, 1]}
 
-    def _headline(self) -> Headline:
-        return Headline("", str(self))
-
     def __str__(self) -> str:
         return ", ".join(f"{word} {100 * share:.4g}%" for word, share in self.shares.items())
 

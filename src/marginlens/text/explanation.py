@@ -76,6 +76,7 @@ class TextExplanation(Displayed, Tabular):
     outputs: tuple[float, ...] = ()
     probabilities: tuple[float, ...] = ()
     weighted: bool = False
+    quantities = "{verdict}"
 
     @property
     def probability(self) -> float:
@@ -207,9 +208,6 @@ class TextExplanation(Displayed, Tabular):
         left = self.known[n_rows - 1 :]
         total = f"{sum(row.contribution for row in left):+.4f}"
         return [f"and {counted(len(left), 'token')} more, {total} in all"] if left else []
-
-    def __repr__(self) -> str:
-        return f"TextExplanation({self.verdict})"
 
     def to_html(self) -> str:
         """The text with every word coloured by its contribution, deeper up to ±0.5, and the table; all of it escaped, in one element."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.errors import reject, require, whole_number
+from marginlens.result import Described
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.typing import BoolArray, IntArray
@@ -184,8 +185,8 @@ def _is_accent(mark: str) -> bool:
 # ---- stop words and stems
 
 
-@dataclass(frozen=True)
-class StopWords:
+@dataclass(frozen=True, repr=False)
+class StopWords(Described):
     """Which words are left out.
 
     Args:
@@ -196,6 +197,7 @@ class StopWords:
 
     words: frozenset[str] = ENGLISH
     keep_negations: bool = False
+    quantities = "{words:#} words{keep_negations:; negations kept|}"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "words", frozenset(_strings(self.words, "words")))
@@ -208,9 +210,6 @@ class StopWords:
 
     def _left_out(self, word: str) -> bool:
         return word in self.words and not (self.keep_negations and word in NEGATIONS)
-
-    def __repr__(self) -> str:
-        return f"StopWords({len(self.words)} words{', negations kept' if self.keep_negations else ''})"
 
 
 @dataclass(frozen=True)
@@ -240,7 +239,7 @@ class Snowball:
 
 
 @dataclass(frozen=True, repr=False)
-class SubwordTokenizer:
+class SubwordTokenizer(Described):
     """Words cut into pieces by the package tokenizers; special tokens, truncation and padding are switched off.
 
     Args:
@@ -248,6 +247,7 @@ class SubwordTokenizer:
     """
 
     content: str
+    quantities = "{tokenizer.get_vocab_size} pieces"
 
     @classmethod
     def word_piece(cls, tokens: Sequence[str], unknown: str = "[UNK]") -> SubwordTokenizer:
@@ -305,9 +305,6 @@ class SubwordTokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
-
-    def __repr__(self) -> str:
-        return f"SubwordTokenizer({self.tokenizer.get_vocab_size()} pieces)"
 
 
 def _tokenizers() -> Any:
@@ -464,12 +461,13 @@ class TextPipeline:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class TextVocabulary:
+class TextVocabulary(Described):
     """The tokens that a pipeline keeps, most frequent first: `names[s]` is token s and `counts[s]` how often it occurred."""
 
     pipeline: TextPipeline
     names: tuple[str, ...]
     counts: IntArray
+    quantities = "{self:#} tokens, {counts.sum} occurrences"
 
     def positions(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> tuple[IntArray, IntArray]:
         """Token ids of all texts in one array, and where each text starts; a text may be left with no token."""
@@ -489,9 +487,6 @@ class TextVocabulary:
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def __repr__(self) -> str:
-        return f"TextVocabulary({len(self)} tokens, {int(self.counts.sum())} occurrences)"
 
     @cached_property
     def _index(self) -> dict[str, int]:

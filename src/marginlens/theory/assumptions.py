@@ -80,6 +80,7 @@ class TheoremVerdict(Result, Tabular):
     citation: str
     conditions: tuple[Check, ...]
     conclusion: str
+    quantities = "{citation}: {applies:applies|does not apply}"
 
     @property
     def applies(self) -> bool:
@@ -90,9 +91,6 @@ class TheoremVerdict(Result, Tabular):
     def failed(self) -> tuple[Check, ...]:
         """The conditions that do not hold."""
         return tuple(check for check in self.conditions if not check)
-
-    def __repr__(self) -> str:
-        return f"TheoremVerdict({self.citation}: {'applies' if self.applies else 'does not apply'})"
 
     def __str__(self) -> str:
         outcome = f"applies: {self.conclusion}" if self.applies else "does not apply"

@@ -13,7 +13,7 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
+from marginlens.result import Result, Tabular, drawn, table
 from marginlens.result.drawing import draw_bars
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.risk.softmax import logits, probabilities
@@ -62,9 +62,7 @@ class LabelMargin(Result, Tabular):
         colours = np.where(self.support, GLOBAL, NEITHER)
         draw_bars(ax, names, self.margin + self.slack, "label margin at ‖v‖ = 1", colours=colours, ylabel="input")
 
-    def _columns(self) -> dict[str, Any]:
-        columns = {"input": np.arange(len(self.selected)), "selected": self.selected, "support": self.support}
-        return {**columns, "slack": self.slack}
+    _columns = table("input", "selected", "support", "slack")
 
 
 @implements("A", "(SVM)")

@@ -11,7 +11,7 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.errors import positive_number, reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
+from marginlens.result import Result, Tabular, drawn, table
 from marginlens.result.drawing import draw_bars
 from marginlens.svm.sets import as_optimal_sets
 from marginlens.theory.optimality import (
@@ -67,8 +67,7 @@ class MixingConstants(Result, Tabular):
         """Draw the score that the optimal tokens of every input share."""
         draw_bars(ax, [str(i) for i in range(len(self.nu))], self.nu, "score ν of the optimal tokens", ylabel="input")
 
-    def _columns(self) -> dict[str, Any]:
-        return {"input": np.arange(len(self.nu)), "nu": self.nu, "shift": self.shift}
+    _columns = table("input", "nu", "shift")
 
 
 @implements("A", "Lemma 14", "Eq. (85)")

@@ -14,7 +14,7 @@ from marginlens.directions import as_scalar, length
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Loss, as_loss, rising_margin
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
+from marginlens.result import Result, Tabular, drawn, table
 from marginlens.result.drawing import draw_bars, draw_directions
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
@@ -297,15 +297,10 @@ class LocalOptima(Result, Tabular):
     is_global: BoolArray
     n_solved: int
     n_brute_force: int
+    quantities = "{self:#} found, {is_global.sum} global, {n_solved} problems solved for {n_brute_force} selections"
 
     def __len__(self) -> int:
         return len(self.selections)
-
-    def __repr__(self) -> str:
-        return (
-            f"LocalOptima({len(self)} found, {int(self.is_global.sum())} global, "
-            f"{self.n_solved} problems solved for {self.n_brute_force} selections)"
-        )
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -315,9 +310,9 @@ class LocalOptima(Result, Tabular):
     def _kinds(self) -> list[str]:
         return ["GMM" if best else "LMM" for best in self.is_global]
 
-    def _columns(self) -> dict[str, Any]:
-        numbers = {"margin": self.margins, "score_gap": self.score_gaps, "direction": self.directions}
-        return {"kind": self._kinds(), "selection": self.selections, **numbers}
+    _columns = table(
+        "", kind="_kinds", selection="selections", margin="margins", score_gap="score_gaps", direction="directions"
+    )
 
     def _headline(self) -> Headline:
         n_global = int(self.is_global.sum())

@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.errors import real_array, real_number, reject
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, drawn
+from marginlens.result import Result, Tabular, drawn, table
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.svm.vocabulary import token_lists
 from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
@@ -47,9 +47,7 @@ class TokenRanks(Result, Tabular):
         ax.legend()
         ax.set(xlabel="sequence", ylabel="different tokens")
 
-    def _columns(self) -> dict[str, Any]:
-        columns = {"selected": self.selected, "secondary": self.secondary, "below": self.below}
-        return {"sequence": np.arange(len(self.selected)), **columns}
+    _columns = table("sequence", "selected", "secondary", "below")
 
 
 @implements("B", "Definition 15")

@@ -9,10 +9,11 @@ import numpy as np
 
 from marginlens.directions import unit
 from marginlens.errors import positive_number, real_array, reject
+from marginlens.result import Described
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Cone:
+class Cone(Described):
     r"""The points that correlate with the axis by at least 1 - mu and are at least as long as the radius.
 
     .. math:: C_{\mu,R_0}(q) = \{ p : \langle p/\|p\|, q \rangle \ge 1 - \mu,\ \|p\| \ge R_0 \}, \quad 0 < \mu < 2
@@ -24,6 +25,7 @@ class Cone:
     axis: Any
     mu: float
     radius: float
+    quantities = "d_key={axis:#}, mu={mu:.4g}, radius={radius:.4g}"
 
     def __post_init__(self) -> None:
         axis = unit(real_array(self.axis, "cone.axis", ("d_key",)))
@@ -34,9 +36,6 @@ class Cone:
             raise reject("cone.mu", "a width between 0 and 2, both excluded", mu)
         for name, value in (("axis", axis), ("mu", mu), ("radius", positive_number(self.radius, "cone.radius"))):
             object.__setattr__(self, name, value)
-
-    def __repr__(self) -> str:
-        return f"Cone(d_key={len(self.axis)}, mu={self.mu:.4g}, radius={self.radius:.4g})"
 
     @property
     def half_angle(self) -> float:

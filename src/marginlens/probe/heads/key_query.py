@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import positive_number, real_array
+from marginlens.result import Described
 from marginlens.typing import FloatArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class KeyQueryMap:
+class KeyQueryMap(Described):
     r"""What one head computes from its inputs: the logit of token x for query z, up to a constant per query.
 
     .. math:: x^\top W z + x^\top w_0, \quad W = c\, W_K W_Q^\top,\ w_0 = c\, W_K b_Q
@@ -32,6 +33,7 @@ class KeyQueryMap:
     W_Q: FloatArray
     b_Q: FloatArray
     scale: float
+    quantities = "d_model={d_model}, d_head={d_head}, frobenius={frobenius:.6g}"
 
     def __post_init__(self) -> None:
         W_K = real_array(self.W_K, "W_K", ("d_model", "d_head"))
@@ -39,9 +41,6 @@ class KeyQueryMap:
         object.__setattr__(self, "W_Q", real_array(self.W_Q, "W_Q", W_K.shape))
         object.__setattr__(self, "b_Q", real_array(self.b_Q, "b_Q", W_K.shape[1:]))
         object.__setattr__(self, "scale", positive_number(self.scale, "scale"))
-
-    def __repr__(self) -> str:
-        return f"KeyQueryMap(d_model={self.d_model}, d_head={self.d_head}, frobenius={self.frobenius:.6g})"
 
     @property
     def d_model(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from marginlens.directions import correlation
 from marginlens.errors import positive_number, real_array, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
-from marginlens.result import Headline, Result, Tabular, drawn
+from marginlens.result import Described, Headline, Result, Tabular, drawn
 from marginlens.result.palette import FAINT, GLOBAL, LOCAL
 from marginlens.runtime.threads import n_threads, single_blas_thread
 from marginlens.status import Status
@@ -51,7 +51,7 @@ class MaxMarginSettings:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class QuerySample:
+class QuerySample(Described):
     """The tokens of one layer over all inputs, and the sampled queries with the tokens that each of them sees.
 
     Attributes:
@@ -67,9 +67,7 @@ class QuerySample:
     queries: IntArray
     visible: IntArray
     offsets: IntArray
-
-    def __repr__(self) -> str:
-        return f"QuerySample({len(self)} queries, {len(self.visible)} visible tokens, d_model={self.tokens.shape[1]})"
+    quantities = "{self:#} queries, {visible:#} visible tokens, d_model={tokens.shape[1]}"
 
     def __len__(self) -> int:
         return len(self.queries)

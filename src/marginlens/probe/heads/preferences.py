@@ -10,6 +10,7 @@ import numpy as np
 
 from marginlens.errors import reject, whole_number
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
+from marginlens.result import Described
 from marginlens.typing import BoolArray, IntArray
 
 POOLED = -1  # the `last` of a graph that pools all queries
@@ -18,7 +19,7 @@ MAX_GRAPH_TOKENS = 12
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class VisibleTypes:
+class VisibleTypes(Described):
     """Which token types the queries of all inputs are and see; the same for every head.
 
     Attributes:
@@ -32,9 +33,7 @@ class VisibleTypes:
     lengths: IntArray
     pair_query: IntArray
     pair_type: IntArray
-
-    def __repr__(self) -> str:
-        return f"VisibleTypes({len(self.lengths)} inputs, {len(self.query_type)} queries, {len(self.types)} types)"
+    quantities = "{lengths:#} inputs, {query_type:#} queries, {types:#} types"
 
     def n_queries_seeing(self, i: int, j: int) -> int:
         """How many queries see both ids."""
@@ -54,7 +53,7 @@ class Preference:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class PreferenceGraph:
+class PreferenceGraph(Described):
     """Which of a few tokens a head prefers over which, among them all the preferences that it has.
 
     Attributes:
@@ -64,9 +63,7 @@ class PreferenceGraph:
 
     names: tuple[str, ...]
     graph: PriorityGraph
-
-    def __repr__(self) -> str:
-        return f"PreferenceGraph({len(self.names)} tokens, {len(self.graph.edges)} preferences)"
+    quantities = "{names:#} tokens, {graph.edges:#} preferences"
 
     def to_dict(self) -> dict[str, Any]:
         """Tokens and edges (preferred, over, queries) as plain values; tokens by their place in the list."""
@@ -75,7 +72,7 @@ class PreferenceGraph:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class HeadPreferences:
+class HeadPreferences(Described):
     """What one head prefers over what.
 
     Attributes:
@@ -90,10 +87,7 @@ class HeadPreferences:
     accepted: BoolArray
     graph: PriorityGraph
     visible: VisibleTypes
-
-    def __repr__(self) -> str:
-        n_edges = len(self.graph.edges)
-        return f"HeadPreferences({len(self.pairs)} pairs, {n_edges} preferences, strict {self.strict_share:.3g})"
+    quantities = "{pairs:#} pairs, {graph.edges:#} preferences, strict {strict_share:.3g}"
 
     @property
     def contested_share(self) -> float:

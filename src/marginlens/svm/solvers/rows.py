@@ -11,6 +11,7 @@ import scipy
 from marginlens import core
 from marginlens.directions import length
 from marginlens.errors import reject
+from marginlens.result import Described
 from marginlens.typing import FloatArray, IntArray
 
 MIN_FACTOR_NORM, MAX_FACTOR_NORM = 1e-50, 1e50  # of x_i - x_j and q_k; beyond, multipliers may leave double precision
@@ -29,7 +30,7 @@ class Terms(NamedTuple):
     scale: FloatArray  # (n_rows,)
 
 
-class BilinearRows:
+class BilinearRows(Described):
     r"""Rows :math:`a_r = s_r (x_i - x_j)\,q_k^\top` of unknowns W (d_tokens, d_queries), which are never formed.
 
     Args:
@@ -41,6 +42,8 @@ class BilinearRows:
     `np.asarray(rows)` forms them, (n_rows, d_tokens times d_queries).
     """
 
+    quantities = "{self:#} rows, {X.shape[1]} by {Q.shape[1]}"
+
     def __init__(self, X: FloatArray, Q: FloatArray, triples: IntArray, scale: FloatArray | None = None) -> None:
         self.X, self.Q, self.triples = np.ascontiguousarray(X), np.ascontiguousarray(Q), triples
         k, i, j = np.ascontiguousarray(triples.T)
@@ -48,9 +51,6 @@ class BilinearRows:
         self.all_rows = np.arange(len(triples))
         self.n_products = 0  # with a Gram matrix of rows, so far
         self._product_Q = sparse_if_thin(self.Q)
-
-    def __repr__(self) -> str:
-        return f"BilinearRows({len(self)} rows, {self.X.shape[1]} by {self.Q.shape[1]})"
 
     def __len__(self) -> int:
         return len(self.triples)

@@ -15,6 +15,7 @@ import numpy as np
 
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
+from marginlens.result import Described
 from marginlens.typing import FloatArray
 
 AFFINE_RTOL = 0.05  # of its outputs, by which a module may miss the affine map measured on it: inputs rounded to 8 bits cost up to 0.03
@@ -66,8 +67,8 @@ class HeadInputs(NamedTuple):
     key_factor: Any = None  # (B, G, S)
 
 
-@dataclass(frozen=True)
-class LayerReading:
+@dataclass(frozen=True, repr=False)
+class LayerReading(Described):
     r"""What one attention layer computed on one batch, as torch tensors in the model's own precision.
 
     B inputs, H query heads, T queries, S tokens that they attend to (T of them but in cross-attention), width d, head width d_h. Rows of
@@ -92,10 +93,7 @@ class LayerReading:
     key_factor: Any = None  # (B, H, S) r_x that normalising queries and keys puts on a logit; all above zero
     cap: float | None = None  # c where the model's logits are c tanh(l/c)
     sink: Any = None  # (B, H, T) attention to a learned sink, which is no token, where heads have one: 1 less the sum over tokens
-
-    def __repr__(self) -> str:
-        n_inputs, n_heads, n_tokens, _ = self.attention.shape
-        return f"LayerReading(layer {self.layer}: {n_inputs} inputs, {n_heads} heads, {n_tokens} tokens)"
+    quantities = "layer {layer}: {attention.shape[0]} inputs, {attention.shape[1]} heads, {attention.shape[2]} tokens"
 
 
 @dataclass(frozen=True, eq=False)

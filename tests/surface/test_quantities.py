@@ -1,0 +1,65 @@
+"""Quantities that are declared once: what a line, a table of numbers and a data frame make of them."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from marginlens.result import Described, Result, Tabular, table
+from marginlens.result.quantities import counted, labelled, line
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Measured(Result, Tabular):
+    gaps: np.ndarray = field(default_factory=lambda: np.array([3.0, -4.0]))
+    rate: float = 1.23456
+    holds: bool = True
+    quantities = "{gaps:#} rows, smallest gap {gaps.min:.1f}, rate={rate:.2g}, {holds:good|bad}"
+    details = "length={gaps:norm}"
+    _columns = table("row", "holds_each", gap="gaps")
+
+    @property
+    def holds_each(self):
+        return self.gaps > 0.0
+
+
+class Several(Described):
+    quantities = "one of {kinds[-1]}"
+    batch_quantities = "{kinds:tally}, {kinds:# kind}"
+    kinds: ClassVar[list[str]] = ["a", "b", "a"]
+
+    def __init__(self, is_batch):
+        self.is_batch = is_batch
+
+
+def test_a_line_has_counts_methods_formats_and_words():
+    assert repr(Measured()) == "Measured(2 rows, smallest gap -4.0, rate=1.2, good)"
+    assert line(Measured(holds=False), "{holds:good|bad}") == "bad"
+    assert line(Measured(), "{gaps:norm}") == "5"
+    assert line(Measured(gaps=np.full(4, 1e300)), "{gaps:norm}") == "2e+300"  # no square leaves the range of numbers
+    assert line(Measured(gaps=np.zeros(0)), "{gaps:norm}") == "0"
+
+
+def test_a_batch_may_have_a_line_of_its_own():
+    assert repr(Several(False)) == "Several(one of a)"
+    assert repr(Several(True)) == "Several(2 a, 1 b, 3 kinds)"
+    assert labelled(Several(True), "{kinds:# kind}") == {"kinds": 3}
+
+
+def test_the_table_of_numbers_shows_what_is_declared_then_the_other_fields():
+    facts = Measured()._facts()
+    assert list(facts) == ["rows", "smallest gap", "rate", "length", "gaps", "holds"]
+    assert (facts["rows"], facts["smallest gap"], facts["rate"], facts["length"]) == (2, -4.0, 1.23456, 5.0)
+
+
+def test_columns_are_attributes_under_their_names_or_others():
+    columns = Measured()._columns()
+    assert list(columns) == ["row", "holds_each", "gap"]
+    assert columns["row"].tolist() == [0, 1]
+    assert columns["gap"].tolist() == [3.0, -4.0]
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "0 tokens"), (1, "1 token"), (1204, "1,204 tokens")])
+def test_things_are_counted_in_singular_or_plural(number, words):
+    assert counted(number, "token") == words
