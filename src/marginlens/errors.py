@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from shutil import which
@@ -20,8 +20,8 @@ NOT_NUMBERS = (TypeError, ValueError, OverflowError, RuntimeError)  # the last b
 class InputError(ValueError):
     """An argument that cannot be used; the message names it. Where `reject` made it, its parts are attributes too.
 
-    `argument` is an argument of the function that was called or, where `file` is given, an entry of that file. Other arguments
-    that a message names stand between backticks, as `drop=True`: the command line writes its options in their place.
+    `argument` is an argument of the function that was called or, where `file` is given, an entry of that file. A `remedy` that names
+    other arguments is a `Remedy`.
     """
 
     argument: str = ""
@@ -29,6 +29,31 @@ class InputError(ValueError):
     got: str = ""
     remedy: str = ""
     file: str = ""
+
+
+class Remedy(str):
+    """What to do about an error, in a sentence that names arguments in braces: `Remedy("{drop} leaves them out.", drop="True")`.
+
+    As a string it names them as Python does, `drop=True`; `naming` gives the sentence with other names, as the command line has them.
+    """
+
+    sentence: str
+    arguments: Mapping[str, str]
+
+    def __new__(cls, sentence: str, **arguments: str) -> Remedy:
+        made = super().__new__(cls, sentence.format_map(_as_python(arguments)) if arguments else sentence)
+        made.sentence, made.arguments = sentence, arguments
+        return made
+
+    def naming(self, name_of: Callable[[str], str]) -> str:
+        """The sentence with `name_of(argument)` for every argument; where that is empty, as Python writes it."""
+        return self.sentence.format_map(
+            {name: name_of(name) or text for name, text in _as_python(self.arguments).items()}
+        )
+
+
+def _as_python(arguments: Mapping[str, str]) -> dict[str, str]:
+    return {name: f"`{name}={value}`" if value else f"`{name}`" for name, value in arguments.items()}
 
 
 class MissingExtra(ImportError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -129,21 +128,17 @@ def _refusal(problem: Any, context: Any, names: Mapping[str, str], others: str) 
     def named(argument: str) -> str:
         return names[argument].format_map(typed) if argument in names else typed.get(argument, "")
 
-    def option(found: re.Match[str]) -> str:
-        return named(found[1]) or found[0]
-
     if not problem.argument:
-        sentence = str(problem)
-    else:
-        name = named(problem.argument) or others.format_map({**typed, "argument": problem.argument})
-        if problem.file:
-            given = {str(one): typed[key] for key, value in context.params.items() for one in _several(value)}
-            name = f"{problem.argument!r} in {given.get(problem.file, problem.file)}"
-        name = f"The{name[3:]}" if name.startswith("the ") else name
-        needs_no_got = problem.expected.startswith("left out") or problem.got in ("none", "both")
-        got = "" if needs_no_got else f"; got {problem.got}"
-        sentence = f"{name} must be {problem.expected}{got}. {problem.remedy}".rstrip()
-    return re.sub(r"`(\w+)(?:=[^`]*)?`", option, sentence)
+        return str(problem)
+    name = named(problem.argument) or others.format_map({**typed, "argument": problem.argument})
+    if problem.file:
+        given = {str(one): typed[key] for key, value in context.params.items() for one in _several(value)}
+        name = f"{problem.argument!r} in {given.get(problem.file, problem.file)}"
+    name = f"The{name[3:]}" if name.startswith("the ") else name
+    needs_no_got = problem.expected.startswith("left out") or problem.got in ("none", "both")
+    got = "" if needs_no_got else f"; got {problem.got}"
+    remedy = problem.remedy.naming(named) if isinstance(problem.remedy, errors.Remedy) else problem.remedy
+    return f"{name} must be {problem.expected}{got}. {remedy}".rstrip()
 
 
 def _several(value: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from marginlens.errors import InputError, array_of_any, batch_index, real_array, reject
+from marginlens.errors import InputError, Remedy, array_of_any, batch_index, real_array, reject
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.drawing import draw_bars
@@ -138,7 +138,9 @@ class SequenceDataset(FlatSequences):
         missing = ~np.logical_or.reduceat(tokens == np.repeat(targets, np.diff(offsets)), offsets[:-1])
         lacking = np.flatnonzero(missing)
         if len(lacking) and unrealizable == "refuse":
-            raise reject_unrealizable(lacking, targets, 'Leave them out with `unrealizable="drop"`.')
+            raise reject_unrealizable(
+                lacking, targets, Remedy("Leave them out with {unrealizable}.", unrealizable='"drop"')
+            )
         self.dropped: IntArray = lacking if unrealizable == "drop" else np.empty(0, dtype=np.int64)
         if len(self.dropped) == len(targets):
             raise reject("labels", "in its own sequence for at least one sample", f"none among {len(targets)}")

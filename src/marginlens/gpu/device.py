@@ -86,11 +86,9 @@ def find_device(number: int | None) -> Device:
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as problem:
-        raise InputError(
-            f"The 'device' argument asks for a GPU, but CUDA finds none that it can use ({problem}); take `device='cpu'`."
-        ) from problem
+        raise reject("device", "'cpu', since CUDA finds no GPU that it can use", f"a GPU ({problem})") from problem
     if count == 0:
-        raise InputError("The 'device' argument asks for a GPU, but CUDA finds none; take `device='cpu'`.")
+        raise reject("device", "'cpu', since CUDA finds no GPU", "a GPU")
     if number is None:
         number = int(cupy.cuda.Device().id)
     if number >= count:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import positive_number, reject
+from marginlens.errors import Remedy, positive_number, reject
 from marginlens.losses import CorrelationLoss, CrossEntropy, Exponential, Logistic, LogLoss, Loss, SquaredLoss
 from marginlens.losses.next_token import NextTokenLoss, SquaredProbability
 from marginlens.norms import norm_named
@@ -146,7 +146,7 @@ def imported(reference: str, key: str, folder: str, allow: Sequence[str] = ()) -
     in_folder = PathFinder.find_spec(parts[0], [folder]) is not None
     exposed = f"a function of a module in {folder!r}, where plans may run code, or of one that is allowed"
     if not (in_folder or _is_allowed(module_name, allow)):
-        raise reject(key, exposed, repr(reference), "`allow` lets a plan use other modules.")
+        raise reject(key, exposed, repr(reference), Remedy("{allow} lets a plan use other modules.", allow=""))
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
@@ -161,7 +161,7 @@ def imported(reference: str, key: str, folder: str, allow: Sequence[str] = ()) -
     if not _is_allowed(getattr(home, "__name__", ""), allow):
         file = Path(getattr(home, "__file__", None) or "/").resolve()
         if not file.is_relative_to(Path(folder).resolve()):
-            raise reject(key, exposed, repr(reference), "`allow` lets a plan use other modules.")
+            raise reject(key, exposed, repr(reference), Remedy("{allow} lets a plan use other modules.", allow=""))
     return found
 
 

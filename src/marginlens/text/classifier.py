@@ -19,6 +19,7 @@ from marginlens.data.sequences import flat_sequences
 from marginlens.embeddings.statistics import TokenStatistics
 from marginlens.errors import (
     InputError,
+    Remedy,
     array_of_any,
     missing_extra,
     n_axes,
@@ -402,12 +403,15 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
                 "X",
                 expected,
                 f"none in the review at index {left_out[0]}{more}",
-                'Use `empty="drop"` to leave them out.',
+                Remedy("Use {empty} to leave them out.", empty='"drop"'),
             )
         if len(lost):
             names = ", ".join(repr(classes[k].item() if hasattr(classes[k], "item") else classes[k]) for k in lost[:4])
             raise reject(
-                "X", "texts of every class that have a token", f"none of {names}", "A smaller `min_count` may help."
+                "X",
+                "texts of every class that have a token",
+                f"none of {names}",
+                Remedy("A smaller {min_count} may help.", min_count=""),
             )
         if n_empty and self.pipeline is None:
             often = "once" if pipeline.min_count == 1 else f"{pipeline.min_count} times"

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.plain_text import STDIN, incremental_decoder, unpacked_blocks
-from marginlens.errors import reject, require
+from marginlens.errors import Remedy, reject, require
 from marginlens.runtime.files import as_path
 
 TEXT_COLUMNS = ("text", "review", "sentence", "content")
@@ -34,7 +34,7 @@ _EXPECTED = (
     "a table (CSV, TSV, parquet), JSON lines, plain lines, or a folder with a folder of .txt files for each class"
 )
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-_REMEDY = "`drop=True` leaves them out."
+_REMEDY = Remedy("{drop} leaves them out.", drop="True")
 
 
 _Sample = tuple[str, str, Any, dict[str, Any]]  # text, label, part, and all columns of the row
@@ -230,9 +230,10 @@ class TextFile:
             shown = ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
             got = f"none of {', '.join(map(repr, usual))}" if asked is None else repr(asked)
             expected = f"a column of {str(self.path)!r}, by name or by number, which has {shown}"
-            advice = f"Name it with `{argument}`."
+            advice = Remedy(f"Name it with {{{argument}}}.", **{argument: ""})
             if self.header:
-                advice += " Where the first row is data, give `header=False`."
+                first = "Where the first row is data, give {header}."
+                advice = Remedy(f"{advice.sentence} {first}", **advice.arguments, header="False")
             raise reject(argument, expected, got, advice if asked is None else "")
         return found
 
@@ -256,7 +257,12 @@ class TextFile:
         if name is None:
             got = f"only {', '.join(map(repr, list(entry)[:8]))} in line {line}"
             expected = f"a name in every line, {' or '.join(map(repr, (asked,) if asked else usual))}"
-            raise reject(argument, expected, got, f"Name it with `{argument}`." if asked is None else "")
+            raise reject(
+                argument,
+                expected,
+                got,
+                Remedy(f"Name it with {{{argument}}}.", **{argument: ""}) if asked is None else "",
+            )
         value = entry[name]
         return json.dumps(value) if isinstance(value, bool | list | dict) else _word(value)
 

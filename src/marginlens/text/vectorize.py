@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import reject, require, whole_number
+from marginlens.errors import Remedy, reject, require, whole_number
 from marginlens.result import Described
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import Progress, ProgressCallback
@@ -455,7 +455,7 @@ class TextPipeline:
         if not kept:
             n_texts = len(offsets) - 1 if counted is None else int(counted.sum())
             got = f"{n_texts} whose most frequent token occurs {int(counts.max(initial=0))} times"
-            remedy = "Give more texts, or a smaller `min_count`."
+            remedy = Remedy("Give more texts, or a smaller {min_count}.", min_count="")
             raise reject("texts", f"reviews with a token that occurs {self.min_count} times", got, remedy)
         return TextVocabulary(self, tuple(names[k] for k in kept), counts[kept])
 

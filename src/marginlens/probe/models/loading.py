@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from marginlens.errors import InputError, missing_extra, reject, require
+from marginlens.errors import InputError, Remedy, missing_extra, reject, require
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.inputs import ImageInputs, ImageSettings, Inputs, TextInputs, encode_texts, prepare_images
 from marginlens.result import Described
@@ -178,7 +178,7 @@ def _place(path: str | os.PathLike[str], download: bool) -> tuple[str, str]:
             "path",
             _MODEL_FOLDER,
             f"{str(path)!r}, which is not a folder on this machine",
-            "Nothing is downloaded unless `download=True` is given.",
+            Remedy("Nothing is downloaded unless {download} is given.", download="True"),
         )
     return str(path), str(path)
 
@@ -201,7 +201,7 @@ def _check_weights(folder: Path, trust_pickle: bool) -> None:
             "path",
             "a folder with weights as safetensors",
             f"{str(folder)!r} with {pickled[0]}, a pickle, which can run code when it is loaded",
-            "If you trust where it comes from, give `trust_pickle=True`.",
+            Remedy("If you trust where it comes from, give {trust_pickle}.", trust_pickle="True"),
         )
 
 
