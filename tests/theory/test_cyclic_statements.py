@@ -98,7 +98,7 @@ def test_the_log_loss_always_has_one_finite_correction() -> None:
     """On random data of all shapes: finite, with a gradient of at most 1e-10, positive curvature, from any start."""
     rng = np.random.default_rng(1)
     for shape in [(6, 8, 6, 4), (4, 3, 20, 3), (10, 5, 40, 6), (12, 20, 60, 5)]:
-        for _ in range(6):
+        for _ in range(3):
             ds = cyclic_sequences(*shape, rng)
             found = cyclic_correction(ds)
             assert found.status is FINITE
@@ -227,7 +227,7 @@ def test_other_losses_end_in_a_minimum_or_a_proof(loss: NextTokenLoss, general: 
     """Finite: no gradient, no negative curvature. Infinite: no descent from the start gets below the limit by more than rounding."""
     rng = np.random.default_rng(5)
     seen = set()
-    for _ in range(8):
+    for _ in range(5):
         ds = cyclic_sequences(6, 8, 12, 4, rng)
         head = ds.E if general else None
         found = cyclic_correction(ds, loss=loss, head=head)

@@ -55,7 +55,7 @@ def around(rng, q, delta, radius):
 
 def directions(rng):
     """Random problems with a random direction, one that two tokens of an input tie along, or a max-margin direction."""
-    for k in range(36):
+    for k in range(24):
         data, v = ragged_problem(rng, int(rng.integers(1, 4)), 3, int(rng.integers(2, 4)))
         d = data.d_key
         q = rng.standard_normal(d)

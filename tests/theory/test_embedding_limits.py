@@ -77,7 +77,7 @@ def test_the_flow_selects_the_decisive_tokens_with_maximum_margin(seed, rate):
 
 
 @pytest.mark.statement("B Thm 5", "B Eq. (7)")
-@pytest.mark.parametrize("seed", [9, 16, 23])
+@pytest.mark.parametrize("seed", [9, 23])
 def test_where_tied_tokens_balance_the_limit_is_that_of_the_ties(seed):
     data = balanced_sequences(12, 6, 2, 5, seed)
     found = predict_embedding_limit(started(seed, data, 64), 1.0, data, until=UntilNorm(3000.0))

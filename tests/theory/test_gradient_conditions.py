@@ -117,7 +117,7 @@ def test_with_one_input_the_ratio_is_bounded_everywhere_beyond_the_radius(loss, 
 def test_local_bounds_hold_in_the_cone_and_not_far_below_its_radius(loss):
     rng = np.random.default_rng(5)
     broken, n_cones = 0, 0
-    for k in range(25):
+    for k in range(12):
         make = ragged_problem if k % 2 else problem
         data, v = make(rng, int(rng.integers(1, 4)), int(rng.integers(3, 6)), int(rng.integers(2, 5)))
         for selection in locally_optimal_directions(data, v).selections[:2]:
@@ -130,8 +130,8 @@ def test_local_bounds_hold_in_the_cone_and_not_far_below_its_radius(loss):
             low = cone.sample(100, rng, 0.01 * cone.no_stationary_radius)
             broken += not local_gradient_bounds(data, v, cone, low, q, loss).hold.all()
             n_cones += 1
-    assert n_cones > 20
-    assert broken > 3
+    assert n_cones > 10
+    assert broken > 1
 
 
 @pytest.mark.statement("A Eq. (31a)", "A Eq. (31b)", "A Eq. (31c)")

@@ -19,6 +19,7 @@ from marginlens.theory import (
     locally_optimal_directions,
     predict_limit,
     residual_law,
+    smoothness,
     token_optimality,
 )
 from marginlens_papers.lemmas.direction_cases import dominance, undercut_radius
@@ -108,6 +109,7 @@ BATCHED = {
     "undercut_radius": lambda data, v, q: undercut_radius(data, v, q),
     "gradient_ratio": lambda data, v, q: gradient_ratio(data, v, q, data.optimal(v)),
     "descent_correlation": lambda data, v, q: descent_correlation(data, v, q),
+    "smoothness": lambda data, v, q: np.moveaxis([smoothness(data, v).L_p, smoothness(data, v).from_keys], 0, -1),
     "residual_law": lambda data, v, q: residual_law(data, v, data.optimal(v)).offset,
     "residual_law.deviation": lambda data, v, q: residual_law(data, v, data.optimal(v)).deviation(q),
 }

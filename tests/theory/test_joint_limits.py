@@ -119,10 +119,10 @@ def test_the_papers_example_has_the_papers_constants():
 def test_proved_costs_bound_the_margin_of_every_mixture_and_found_ones_are_attained():
     rng = np.random.default_rng(3)
     n_proved = 0
-    for _ in range(30):
+    while n_proved < 3:
         data, _ = problem(rng, 2, 2, 4)
         alpha = best_selections(data).selections[0]
-        found = check_assumption_c(data, alpha, n_samples=500)
+        found = check_assumption_c(data, alpha, n_samples=200)
         if not found.proved:
             continue
         n_proved += 1
@@ -133,7 +133,6 @@ def test_proved_costs_bound_the_margin_of_every_mixture_and_found_ones_are_attai
             margin = hull_distance(data.y[:, None] * np.einsum("it,itd->id", s, data.X))
             mixed = 1.0 - s[np.arange(2), alpha].min()
             assert margin <= gamma - proved * mixed + CONDITIONED
-    assert n_proved >= 3
 
 
 @pytest.mark.statement("A Assumption C")
@@ -185,20 +184,19 @@ def test_the_figures_are_predicted(data, applying, support, goal, growth):
 @pytest.mark.statement("A Thm 5", "A Thm 6")
 def test_joint_paths_go_where_they_are_predicted_to():
     rng, seen = np.random.default_rng(1), {"A Thm 5": 0, "A Thm 6": 0}
-    for _ in range(8):
+    while min(seen.values()) < 2:
         data, _ = problem(rng, 2, 2, int(rng.integers(2, 5)))
         found = predict_limit(data)
         if found.details.p_direction is None or found.details.growth > 4.0:
             continue
         R = np.array([10.0, 300.0]) / found.details.p_relax.margin
-        path = ml.path(ml.JointRisk(data), (1.5 * max(found.details.growth, 0.7) * R, R), restarts=32)
+        path = ml.path(ml.JointRisk(data), (1.5 * max(found.details.growth, 0.7) * R, R), restarts=8)
         assert path.kkt_residual().max() < CONDITIONED
         assert path.selected[-1].tolist() == found.details.selected.tolist()
         assert correlation(path.split().p[-1], found.details.p_direction) > ALIGNED
         assert correlation(path.split().v[-1], found.details.v_direction) > ALIGNED
         for verdict in found.verdicts:
             seen[verdict.citation] += verdict.applies
-    assert min(seen.values()) >= 2
 
 
 @pytest.mark.statement("A Thm 6")
@@ -207,9 +205,8 @@ def test_the_head_must_outgrow_the_attention_for_the_relaxed_direction(ratio):
     """With r = κR the path maximises the smallest of each input's logit margin plus κ times its slack; κ = 1 is the threshold here."""
     data = figure_3b()
     assert predict_limit(data).details.growth == pytest.approx(1.0, abs=ROUNDING)
-    path = ml.path(
-        ml.JointRisk(data), (ratio * np.array([10.0, 100.0, 1e4]), np.array([10.0, 100.0, 1e4])), restarts=16
-    )
+    R = np.array([10.0, 100.0, 1e4])
+    path = ml.path(ml.JointRisk(data), (ratio * R, R), restarts=4)
     angles = np.linspace(-np.pi, np.pi, 200_001)
     directions = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     margins = directions @ data.X[:, 1].T + ratio * label_margin(data, CHOSEN).slack
@@ -222,7 +219,7 @@ def test_the_head_must_outgrow_the_attention_for_the_relaxed_direction(ratio):
 @pytest.mark.statement("A Thm 6", "A Eq. (10)")
 def test_with_a_bounded_head_the_attention_alone_goes_to_the_max_margin_direction():
     data = figure_3b()
-    path = ml.path(ml.JointRisk(data), (5.0, np.array([10.0, 100.0, 1000.0, 1e4])), restarts=16)
+    path = ml.path(ml.JointRisk(data), (5.0, np.array([10.0, 1e4])), restarts=4)
     assert correlation(path.split().p[-1], att_svm(data, CHOSEN).x) > ALIGNED
 
 
@@ -271,7 +268,7 @@ def test_a_small_head_selects_other_tokens_than_the_theorems_promise_however_lar
     assert found.rival.tolist() == [1, 0, 0]
     for r, rival_wins in ((0.99 * found.refuted, True), (1.01 * found.refuted, False)):
         assert (risk_of_selection(data, [1, 0, 0], r) < risk_of_selection(data, [0, 0, 0], r)) == rival_wins
-        path = ml.path(ml.JointRisk(data), (r, 1e3), restarts=8)
+        path = ml.path(ml.JointRisk(data), (r, 1e3), restarts=4)
         assert path.selected[0].tolist() == ([1, 0, 0] if rival_wins else [0, 0, 0])
     assert found.refuted < found.radius
     figure = head_radius(figure_3b(), CHOSEN)
@@ -282,8 +279,8 @@ def test_a_small_head_selects_other_tokens_than_the_theorems_promise_however_lar
 @pytest.mark.statement("A Thm 5", "A Thm 6")
 def test_from_the_head_radius_on_the_attention_goes_to_the_max_margin_direction():
     rng, seen = np.random.default_rng(11), 0
-    problems = [figure_3a(), figure_3b()] + [problem(rng, 2, 2, 5)[0] for _ in range(6)]
-    for data in problems:
+    while seen < 3:
+        data = figure_3b() if seen == 0 else problem(rng, 2, 2, 5)[0]
         prediction = predict_limit(data)
         if prediction.details.p_direction is None or not np.isfinite(prediction.details.head_radius):
             continue
@@ -293,7 +290,6 @@ def test_from_the_head_radius_on_the_attention_goes_to_the_max_margin_direction(
         assert f"for every r ≥ {found.radius:.4g}" in prediction.why
         seen += 1
         R = 300.0 / prediction.details.p_mm.margin + 100.0 * found.radius
-        path = ml.path(ml.JointRisk(data), (found.radius, R), restarts=8)
+        path = ml.path(ml.JointRisk(data), (found.radius, R), restarts=4)
         assert path.selected[0].tolist() == prediction.details.selected.tolist()
         assert correlation(path.split().p[0], prediction.details.p_mm.x) > ALIGNED
-    assert seen >= 3

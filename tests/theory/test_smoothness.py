@@ -89,10 +89,10 @@ def test_keys_without_a_matrix_use_the_sharper_line():
 @pytest.mark.statement("A Lemma 6")
 @pytest.mark.parametrize("loss", LOSSES)
 def test_descent_with_the_largest_step_never_climbs_and_with_a_huge_one_does(loss):
-    data, v = sphere_tokens(20, 3, 4, 3, 2)
+    data, v = sphere_tokens(8, 3, 4, 3, 2)
     record = Record(keep=("risk",))
     largest = 1.0 / np.max(smoothness(data, v, loss).from_keys)
-    run = descend(data, v, loss=loss, optimizer=GradientDescent(largest), n_steps=200, record=record)
+    run = descend(data, v, loss=loss, optimizer=GradientDescent(largest), n_steps=100, record=record)
     assert np.diff(run.saved["risk"], axis=-1).max() <= ROUNDING
     assert np.ptp(run.saved["risk"], axis=-1).min() > 1e-3
     wild = descend(data, v, loss=loss, optimizer=GradientDescent(300.0), n_steps=50, record=record)
@@ -112,14 +112,7 @@ def test_squared_gradients_sum_to_at_most_what_the_risk_can_fall():
     assert fall[-1] > 1e-3
 
 
-def test_batches_are_loops_and_a_problem_without_choice_is_flat():
-    data, v = sphere_tokens(5, 2, 3, 4, 0)
-    together = smoothness(data, v)
-    for j in range(5):
-        one = smoothness(data[j], v[j])
-        assert together.L_p[j] == pytest.approx(one.L_p, rel=ROUNDING)
-        assert together.from_keys[j] == pytest.approx(one.from_keys, rel=ROUNDING)
-    assert "5 problems" in repr(together)
+def test_a_problem_without_choice_is_flat():
     nothing = smoothness(TokenDataset(np.zeros((1, 2, 3)), [1]), np.ones(3))
     assert nothing.L_p == 0.0
     assert nothing.largest_step == np.inf

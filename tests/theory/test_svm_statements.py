@@ -8,7 +8,6 @@ from scipy.optimize import minimize
 
 import tolerances
 from marginlens.data import TokenDataset
-from marginlens.papers import implementations
 from marginlens.svm import Status, att_svm, label_svm
 
 
@@ -104,9 +103,3 @@ def test_inputs_off_the_support_set_can_go() -> None:
     assert 0 < full.active.sum() < 12
     kept = label_svm(R[full.active], y[full.active])
     np.testing.assert_allclose(kept.x, full.x, rtol=tolerances.SVM_ORACLE)
-
-
-def test_both_problems_are_registered() -> None:
-    found = {entry.citation: entry.name for entry in implementations() if entry.module.startswith("marginlens.svm")}
-    assert found["A ATT-SVM"] == "att_svm"
-    assert found["A (SVM)"] == "label_svm"

@@ -50,15 +50,6 @@ def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, 
     np.testing.assert_allclose(run.final, W, atol=CONDITIONED)
 
 
-@pytest.mark.parametrize("loss", [*LOSSES, Decay()], ids=lambda loss: type(loss).__name__)
-def test_gradients_are_those_of_finite_differences(loss):
-    ds, C, W = mixed(7)
-    direction, h = np.random.default_rng(1).normal(size=W.shape), 1e-5
-    risks = [NextTokenRisk(ds, head=C, loss=loss).value(W + t * direction) for t in (-h, h)]
-    slope = float(np.sum(NextTokenRisk(ds, head=C, loss=loss).gradient(W).value() * direction))
-    assert slope == pytest.approx((risks[1] - risks[0]) / (2.0 * h), rel=1e-6, abs=1e-8)
-
-
 @pytest.mark.statement("C Assumption 2")
 @pytest.mark.parametrize("loss", [SquaredLoss(), Decay(), Linear()], ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("seed", range(4))
@@ -93,7 +84,7 @@ def test_the_log_loss_under_the_identity_head_is_infinite_and_says_so():
 
 
 @pytest.mark.statement("C Assumption 2")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_attention_separates_the_token_that_serves_the_label_best(seed):
     """ŷ ≠ y is selected, and W grows along the Graph-SVM that separates ŷ."""
     rng = np.random.default_rng(seed)
@@ -105,7 +96,7 @@ def test_attention_separates_the_token_that_serves_the_label_best(seed):
         assert best[i] == max(ids.tolist(), key=lambda x, y=y: C[y, x])
     graphs = priority_graphs(ds, head=C)
     solution = graph_svm(E, graphs)
-    run = descend(ds, head=C, loss=Linear(), optimizer=NormalizedGD(0.1), n_steps=2000)
+    run = descend(ds, head=C, loss=Linear(), optimizer=NormalizedGD(0.1), n_steps=1000)
     assert [int(ds[i][0][run.selected[i]]) for i in range(2)] == best.tolist()
     assert correlation(run.final, solution.x, axes=2) > 0.99
 
