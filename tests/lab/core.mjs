@@ -1,6 +1,8 @@
-// The compiled core as the page has it, for modules of the page that run in node.
+// The compiled core and the words for conditions as the page has them, for modules of the page that run in node.
 
 import { readFileSync } from "node:fs";
 
-const module = new WebAssembly.Module(readFileSync(new URL("../../src/marginlens/lab/core.wasm", import.meta.url)));
+const file = (name) => readFileSync(new URL(`../../src/marginlens/lab/${name}`, import.meta.url));
+const module = new WebAssembly.Module(file("core.wasm"));
 globalThis.labCore = { module, instance: new WebAssembly.Instance(module) };
+globalThis.labWords = JSON.parse(file("conditions.json"));

@@ -31,7 +31,7 @@ function conditionsOf(prediction) {
   return prediction.verdicts.flatMap((verdict) =>
     verdict.conditions.map((condition) => {
       const { name, code, holds } = condition;
-      return { citation: verdict.citation, name, code, holds, sentence: words.conditionSentence(condition) ?? null };
+      return { citation: verdict.citation, name, code, holds, sentence: words.conditionWords(condition).sentence ?? null };
     }),
   );
 }
@@ -60,12 +60,7 @@ const calls = {
     const proof = { residual: isInfeasible ? certificateResidual(found.solution) : kktResidual(found.solution), gap: bracketOf(found.solution).gap };
     return { ...words.selectionVerdict(read, found), proof: words.certificateSentence(found.solution, words.selectionWords(selected), proof) };
   },
-  /** Every entry of the table of sentences, and the codes that conditions can have. */
-  entries: () =>
-    Object.entries(words.CONDITIONS).flatMap(([name, { sentences }]) =>
-      Object.entries(sentences).flatMap(([code, ways]) => Object.keys(ways).map((way) => ({ name, code, holds: way === "holds" }))),
-    ),
-  known: () => ({ optimizers: Object.keys(OPTIMIZERS), statuses: [OPTIMAL, INFEASIBLE, TRIVIAL, INACCURATE], theorems: Object.keys(words.THEOREMS) }),
+  known: () => ({ optimizers: Object.keys(OPTIMIZERS), statuses: [OPTIMAL, INFEASIBLE, TRIVIAL, INACCURATE] }),
 };
 
 const requests = JSON.parse(readFileSync(0, "utf8"));

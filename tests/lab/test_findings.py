@@ -13,6 +13,7 @@ import pytest
 
 import marginlens as ml
 from lab_kernels import KERNELS, as_json, needs_node
+from marginlens.lab.assemble import condition_words
 
 pytestmark = needs_node
 
@@ -175,6 +176,7 @@ def provoking_problems() -> list[dict[str, Any]]:
         {**scored([axis, axis], [[1, 0, 0.5], [0, 0.5, 1]]), "start": [1, 0]},  # best tokens on opposite sides
         {**scored([[(1.0, 0.0)]], [[1]]), "start": [1, 0]},  # a single token
         {**scored([TRIANGLE], [[1, 1, 0]]), "start": [1, 0]},  # best tokens tie
+        {**scored([[(1.0, 0.0), (-1.0, 0.0), (0.0, 0.0)]], [[1, 1, 0]])},  # and either way is as good
         {**scored([TRIANGLE], [[1, 1, 0]]), "maxProblems": 1},
         {**scored([[(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 0, 0]])},  # the best token stands between the others
         {**scored([[(0.0, 0.0), (0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 1, 0, 0]])},
@@ -194,6 +196,7 @@ JOINT: list[dict[str, Any]] = [  # head and attention trained together
     {"tokens": [[[-2, 0], [2, 2]], [[0, -1], [1, -1]], [[1, 1], [0, -1]]], "labels": [1, -1, 1]},
     {"tokens": [[[1, 2], [0, 0]], [[1, -2], [-2, 0]], [[1, -2], [0, -2]]], "labels": [1, -1, 1]},
     {"tokens": [[[-2, -1], [1, 0]], [[0, -1], [-2, 1]]], "labels": [1, -1]},  # mixing gains
+    {"tokens": [[[1, 0], [0, 0]], [[-1, 0], [0, 0]]], "labels": [1, -1]},  # mixing costs, by a proof
     {"tokens": [[[-1, 0], [1, 0]], [[-1, -1], [-1, -1]], [[0, 2], [2, -2]]], "labels": [1, -1, 1]},  # no direction
     {"tokens": [[[0, 0], [-1, -1]], [[0, 0], [0, 0]], [[-1, -2], [-1, -1]]], "labels": [1, -1, 1]},  # no head
     {"tokens": [[[1, 0]], [[-1, 0]]], "labels": [1, -1]},  # single tokens
@@ -208,31 +211,41 @@ BY_ROUNDING = {  # ways that only rounding brings about
 }
 
 
+CONDITIONS = condition_words()["conditions"]
+
+
+def entries() -> set[tuple[str, str, bool]]:
+    """Every sentence: its condition, the way in which it holds or fails, and which of both."""
+    ways = [(name, way, words.get(way, {})) for name, words in CONDITIONS.items() for way in ("holds", "fails")]
+    return {(name, code, way == "holds") for name, way, sentences in ways for code in sentences}
+
+
 def test_every_condition_has_a_sentence_each_way_and_no_sentence_is_dead() -> None:
     huge = {
         "call": "conditionsOfHugeHead",
         "problem": {"tokens": [[[10, 10], [-10, -10]]], "head": [1, 1], "loss": "Exponential", "start": [1, 0]},
         "entry": 1e308,
     }
-    entries, *answers = ask({"call": "entries"}, *provoking_problems(), huge)
+    answers = ask(*provoking_problems(), huge)
     met = {(found["name"], found["code"], found["holds"]) for answer in answers for found in answer}
-    written = {(entry["name"], entry["code"], entry["holds"]) for entry in entries}
+    written = entries()
+    met = {(CONDITIONS[name].get("as", name), code, holds) for name, code, holds in met}
     assert all(found["sentence"] for answer in answers for found in answer)
     assert written - met == BY_ROUNDING
     assert not met - written
 
 
-def test_conditions_are_those_that_the_kernels_name() -> None:
-    entries, known = ask({"call": "entries"}, {"call": "known"})
+def test_conditions_are_those_that_the_kernels_and_the_library_name() -> None:
+    (known,) = ask({"call": "known"})
     source = "".join((KERNELS / name).read_text(encoding="utf-8") for name in ("theorems.js", "joint.js"))
-    assert {entry["name"] for entry in entries} == set(re.findall(r'\bcheck\("([^"]+)"', source))
-    assert set(known["theorems"]) == set(re.findall(r'verdict\("([^"]+)"', source))
-    codes = {name: {entry["code"] for entry in entries if entry["name"] == name} for name in ("step size",)}
+    assert set(CONDITIONS) == set(re.findall(r'\bcheck\("([^"]+)"', source))
+    assert set(condition_words()["theorems"]) == set(re.findall(r'verdict\("([^"]+)"', source))
+    theory = "".join(path.read_text(encoding="utf-8") for path in Path(ml.theory.__file__).parent.glob("*.py"))
+    assert not [name for name in CONDITIONS if f'"{name}"' not in theory]
+    codes = {name: {code for other, code, _ in entries() if other == name} for name in CONDITIONS}
     assert codes["step size"] == set(known["optimizers"])
     for name in ("separable optimum", "separable sets", "separable tokens"):
-        assert {entry["code"] for entry in entries if entry["name"] == name} - {"MAX_PROBLEMS"} == set(
-            known["statuses"]
-        )
+        assert codes[name] - {"MAX_PROBLEMS", "SEVERAL"} == set(known["statuses"])
 
 
 # ---- headlines, remarks, selections

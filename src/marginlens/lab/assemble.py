@@ -156,6 +156,14 @@ def packed(content: bytes) -> str:
     return base64.b64encode(squeezed.compress(content) + squeezed.flush()).decode("ascii")
 
 
+def condition_words() -> dict[str, Any]:
+    """What the page says of the conditions of theorems and of the theorems: questions, names in the papers, sentences with {numbers}."""
+    words: dict[str, Any] = json.loads(
+        resources.files("marginlens.lab").joinpath("conditions.json").read_text(encoding="utf-8")
+    )
+    return words
+
+
 def _json_inside(value: Any) -> Markup:
     return Markup(json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"))
 
@@ -182,6 +190,7 @@ def lab_page(problem: Shown | None = None, presets: Sequence[Mapping[str, Any]] 
         core=packed(resources.files("marginlens.lab").joinpath("core.wasm").read_bytes()),
         bundle=packed(bundle().encode()),
         presets=_json_inside(listed),
+        words=_json_inside(condition_words()),
         problem=_json_inside(None if problem is None else _opening(problem)),
     )
 

@@ -227,16 +227,16 @@ function hasFreeRay({ T, X, y }, inputs, head, { A, pairs }) {
  */
 function checkAssumptionC(problem, selected, inputs, separator, rivals) {
   const head = labelSvm(problem, selected, inputs);
-  const found = (holds, numbers) =>
-    inputs.length === problem.n ? check("A Assumption C", holds, numbers) : check("A Assumption C over S", holds, numbers);
-  if (head.status !== OPTIMAL) return found(false, { margin: 0, nu: 0, proved_nu: 0 });
+  const found = (holds, numbers, way) =>
+    inputs.length === problem.n ? check("A Assumption C", holds, numbers, way) : check("A Assumption C over S", holds, numbers, way);
+  if (head.status !== OPTIMAL) return found(false, { margin: 0, nu: 0, proved_nu: 0 }, "no margin");
   const { margin } = head;
-  if (inputs.every((i) => problem.lengths[i] === 1)) return found(true, { margin, nu: Infinity, proved_nu: Infinity });
+  if (inputs.every((i) => problem.lengths[i] === 1)) return found(true, { margin, nu: Infinity, proved_nu: Infinity }, "alone");
   const provedNu = provedCost(problem, selected, inputs, head);
-  if (provedNu > NO_COST_RTOL * margin) return found(true, { margin, nu: NaN, proved_nu: provedNu });
+  if (provedNu > NO_COST_RTOL * margin) return found(true, { margin, nu: NaN, proved_nu: provedNu }, "proved");
   let nu = searchedCost(problem, selected, inputs, margin, separator, rivals);
   if (nu > 0 && hasFreeRay(problem, inputs, head, separator)) nu = 0;
-  return found(nu > NO_COST_RTOL * margin, { margin, nu, proved_nu: provedNu });
+  return found(nu > NO_COST_RTOL * margin, { margin, nu, proved_nu: provedNu }, nu < 0 ? "gains" : "");
 }
 
 // ---- Theorems 5 and 6
@@ -248,7 +248,7 @@ function selectedInTheLimit(support, relaxed) {
   const outside = rows.filter((_, r) => !support[relaxed.pairs[r].input]);
   const room = Math.min(Infinity, ...outside.map((row) => dot(row, directionOf(relaxed))));
   const size = Math.max(...rows.map((row) => norm(row)));
-  return check("selected in the limit", room > SELECTED_RTOL * size, { room }, room === Infinity ? "all support" : "");
+  return check("selected in the limit", room > SELECTED_RTOL * size, { room }, room === Infinity ? "alone" : "");
 }
 
 /** A Thms 5 and 6 on a selection: { selected, verdicts, applies }. */

@@ -117,6 +117,9 @@ export function check(name, holds, numbers = {}, code = "") {
   return { name, holds, numbers, code };
 }
 
+/** The way in which the best token of every input leads by a gap or not: no other token, a tie, or neither. */
+const wayOf = (gap) => (gap === Infinity ? "alone" : gap > 0 ? "" : "tie");
+
 function checkAssumptionA(problem) {
   const { low, high, logM0, logM1, logSmallest } = slopesOf(problem);
   const holds = Math.max(logM0, logM1) < Infinity && logSmallest > -Infinity;
@@ -131,7 +134,7 @@ function checkAssumptionB(problem) {
   const spread = Math.max(0, ...gaps.map((some) => Math.max(...some, 0) - Math.min(...some)));
   const smallest = Math.min(Infinity, ...gaps.flat());
   const isTied = others.every((places) => allTied(problem, places));
-  return check("A Assumption B", isTied && smallest > 0, { spread, smallest_gap: smallest });
+  return check("A Assumption B", isTied && smallest > 0, { spread, smallest_gap: smallest }, wayOf(smallest));
 }
 
 function checkStep(problem) {
@@ -150,7 +153,8 @@ function aroundStart(problem, part, whole) {
   if (!at.unique) return { conditions: [check("locally optimal start", false, {}, "tie")] };
   const found = tokenOptimality(part, at.selected);
   if (found.solution.status === TRIVIAL) return { found, conditions: [check("locally optimal start", false, {}, TRIVIAL)] };
-  const optimal = check("locally optimal start", found.isLocallyOptimal, { score_gap: found.scoreGap });
+  const way = found.scoreGap === 0 ? "level" : found.scoreGap === Infinity ? "alone" : "";
+  const optimal = check("locally optimal start", found.isLocallyOptimal, { score_gap: found.scoreGap }, way);
   if (!found.isLocallyOptimal) return { found, conditions: [optimal] };
   const cone = basinCone(problem, whole(at.selected));
   const deviation = 0.5 * apart(unit(start), unit(cone.p)) ** 2;
@@ -247,7 +251,7 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
   const { status } = global.solution;
   const slopes = checkAssumptionA(part);
   const { isStrict, smallestGap } = strictOptimum(part);
-  const strict = check("strict optimum", isStrict, { smallest_gap: smallestGap });
+  const strict = check("strict optimum", isStrict, { smallest_gap: smallestGap }, wayOf(smallestGap));
   const separable = check("separable optimum", status === OPTIMAL, { margin: marginOf(global.solution) }, status);
   const globally = verdict("A Thm 2", [slopes, checkAssumptionB(part), separable]);
   const around = aroundStart(problem, part, whole);
@@ -263,7 +267,8 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
     const difference = scoreDifferences(part, optimalTokens(part));
     const members = inputsOf(part).map((i) => placesOf(part, i).filter((at) => difference[at] === 0));
     sets = setSvm(part, members, maxProblems);
-    const separated = check("separable sets", sets.status === OPTIMAL, { margin: sets.margin, minima: sets.points.length }, sets.status);
+    const [isFound, minima] = [sets.status === OPTIMAL, sets.points.length];
+    const separated = check("separable sets", isFound, { margin: sets.margin, minima }, isFound && minima > 1 ? "SEVERAL" : sets.status);
     verdicts.push(verdict("A Thm 8", [slopes, checkLinearMixing(part, members), separated]));
   }
   const candidates = candidatesOf(part, sets);

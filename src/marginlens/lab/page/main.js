@@ -220,6 +220,7 @@ export function startPage() {
 
 async function openPage() {
   const presets = embedded("presets");
+  globalThis.labWords = embedded("words");
   const { state, complaint } = await openingState(presets);
   const store = new Store(state);
   const runs = new Runs(store);

@@ -7,6 +7,7 @@ import { powerOfTen, short } from "../numbers.js";
 
 const MAX_LOG = 700; // of a number that a double holds
 const DEGREES = 180 / Math.PI;
+const NUMBER_WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
 const CERTIFIED_RTOL = 1e-9; // residual or gap up to which a certificate gets its tick
 
 /** How an optimizer is called in a sentence. */
@@ -19,19 +20,6 @@ export const OPTIMIZER_WORDS = {
   Adam: "Adam",
 };
 
-/** Which step of the proofs is missing for an optimizer that they do not cover. */
-const MISSING_STEP = {
-  NormalizedGD:
-    "The proof needs that each step lowers the loss by an amount tied to the slope; steps of fixed length stay long where the slope is small, so that is missing",
-  SignDescent:
-    "The proof compares the slope with the direction of the limit; sign descent moves along the signs of the slope only, so that comparison is missing",
-  CoordinateDescent:
-    "The proof compares the slope with the direction of the limit; coordinate descent moves along the steepest axis only, so that comparison is missing",
-  SteepestDescent:
-    "The proof compares the slope with the direction of the limit; ℓp descent bends the slope before it moves, so that comparison is missing",
-  Adam: "The proof needs that each step follows the slope of the moment; Adam mixes in past slopes and rescales them, so that is missing",
-};
-
 // ---- small words
 
 function listed(parts) {
@@ -39,8 +27,7 @@ function listed(parts) {
 }
 
 function counted(count, what) {
-  const words = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
-  return `${words[count] ?? count} ${what}${count === 1 ? "" : "s"}`;
+  return `${NUMBER_WORDS[count] ?? count} ${what}${count === 1 ? "" : "s"}`;
 }
 
 function capital(text) {
@@ -69,269 +56,29 @@ export function angleWords(direction) {
   return `${short(Number((DEGREES * Math.atan2(direction[1], direction[0])).toFixed(2)))}°`;
 }
 
-// ---- conditions
+// ---- conditions and theorems, in the words of conditions.json, which whoever starts the page's code puts into globalThis.labWords
 
-/** What mixing in other tokens costs: a bound where there is a proof, else the least that was found. */
-const MIXING_COST = {
-  holds: ({ nu, proved_nu: least }) =>
-    least === Infinity
-      ? "No input has a second token to mix in."
-      : least > 0
-        ? `Each unit of attention on other tokens costs at least ${short(least)} of the label margin; this is proved.`
-        : `No mixture of tokens was found that costs less than ${short(nu)} of the label margin per unit of attention; this is not proved.`,
-  fails: ({ margin, nu }) =>
-    margin === 0
-      ? "Without a label margin there is nothing that mixing could cost."
-      : nu < 0
-        ? `Some attention on other tokens even widens the label margin, by ${short(-nu)} per unit.`
-        : "Some attention on other tokens costs no label margin.",
-};
+const FORMATS = { one_minus_cosine: degreesOf, mu: degreesOf, minima: (count) => capital(NUMBER_WORDS[count] ?? String(count)), inputs: String };
 
-/**
- * Every condition by its name: what it asks, what the papers call it, and its sentence by code and by whether it holds. A sentence is text
- * or a function of the condition's numbers.
- */
-export const CONDITIONS = {
-  "A Assumption A": {
-    question: "Does the loss always fall?",
-    label: "Assumption A",
-    sentences: {
-      "": {
-        holds: ({ low, high, log_smallest_slope: smallest, log_M1: largest }) =>
-          `On the scores of this problem, ${short(low)} to ${short(high)}, the loss falls everywhere, with slopes from ${fromLog(smallest)} to ${fromLog(largest)}.`,
-        fails: ({ low, high }) =>
-          `On the scores of this problem, ${short(low)} to ${short(high)}, the loss is flat or infinitely steep somewhere; the proof divides by its smallest slope, so that step is missing.`,
-      },
-    },
-  },
-  "strict optimum": {
-    question: "Does every input have one best token?",
-    label: "Theorem 1's optimal tokens",
-    sentences: {
-      "": {
-        holds: ({ smallest_gap: gap }) =>
-          gap === Infinity
-            ? "No input has a second token to compare with."
-            : `In every input one token has the highest score, at least ${short(gap)} above the others.`,
-        fails: "In at least one input two tokens share the highest score, so there is no single best token.",
-      },
-    },
-  },
-  "A Assumption B": {
-    question: "Do all other tokens score alike?",
-    label: "Assumption B",
-    sentences: {
-      "": {
-        holds: ({ smallest_gap: gap }) =>
-          gap === Infinity
-            ? "No input has a second token to compare with."
-            : `In every input all tokens except the best one have the same score, at least ${short(gap)} below it.`,
-        fails: ({ spread, smallest_gap: gap }) =>
-          gap > 0
-            ? `Within an input the scores of the lesser tokens differ by up to ${short(spread)}; the theorem asks that they be equal.`
-            : "In at least one input two tokens share the highest score; the theorem asks for one best token.",
-      },
-    },
-  },
-  "separable optimum": {
-    question: "Does one direction select every best token?",
-    label: "Definition 1",
-    sentences: {
-      [OPTIMAL]: {
-        holds: ({ margin }) =>
-          `One direction puts the best token of every input ahead of the others; its margin, the lead per unit of length, is ${short(margin)}.`,
-      },
-      [INFEASIBLE]: { fails: "No direction puts the best token of every input ahead of the others at the same time." },
-      [TRIVIAL]: { fails: "No input has two tokens, so there is nothing to select." },
-      [INACCURATE]: { fails: "Rounding hides whether a direction puts the best token of every input ahead of the others." },
-    },
-  },
-  "step size": {
-    question: "Are the steps small, and along the slope?",
-    label: "Lemma 6",
-    sentences: {
-      GradientDescent: {
-        holds: ({ size, log_L_p: log }) => `The step size ${short(size)} is at most ${fromLog(-log)}, the largest that the proof takes.`,
-        fails: ({ size, log_L_p: log }) =>
-          `The step size ${short(size)} is larger than ${fromLog(-log)}, the largest that the proof takes; with it a step may raise the loss.`,
-      },
-      ...Object.fromEntries(
-        Object.entries(MISSING_STEP).map(([name, missing]) => [
-          name,
-          {
-            fails: ({ log_L_p: log }) =>
-              `The theorem speaks of plain gradient descent with steps up to ${fromLog(-log)}, not of ${OPTIMIZER_WORDS[name]}. ${missing}.`,
-          },
-        ]),
-      ),
-    },
-  },
-  "start in a cone": {
-    question: "Does the start point close to a limit?",
-    label: "Equation 32",
-    sentences: {
-      zero: { fails: "The start is zero: it favours no token, so it is close to no limit." },
-    },
-  },
-  "locally optimal start": {
-    question: "Do the tokens that the start favours beat their rivals?",
-    label: "Definition 2",
-    sentences: {
-      "": {
-        holds: ({ score_gap: gap }) =>
-          gap === Infinity
-            ? "The tokens that the start favours have no rivals: no other token comes close enough to support their margin."
-            : `The tokens that the start favours score at least ${short(gap)} more than their rivals, the support tokens of their margin.`,
-        fails: ({ score_gap: gap }) =>
-          gap < 0
-            ? `The start favours a token that scores ${short(-gap)} less than one of its rivals, the support tokens of its margin.`
-            : "The start favours a token that scores no more than one of its rivals, the support tokens of its margin.",
-      },
-      tie: { fails: "The start favours two tokens of an input equally, so it selects neither." },
-      [TRIVIAL]: { fails: "No input has two tokens, so there is nothing to select." },
-    },
-  },
-  "start in cone_μ": {
-    question: "Does the start point close to the limit?",
-    label: "Equation 32",
-    sentences: {
-      "": {
-        holds: ({ one_minus_cosine: off, mu }) => `The start points ${degreesOf(off)} away from the limit; the theorem allows ${degreesOf(mu)}.`,
-        fails: ({ one_minus_cosine: off, mu }) =>
-          `The start points ${degreesOf(off)} away from the limit; the theorem allows only ${degreesOf(mu)}.`,
-      },
-    },
-  },
-  "start beyond R": {
-    question: "Is the start long enough?",
-    label: "Equation 46",
-    sentences: {
-      "": {
-        holds: ({ norm, proven_radius: full }) => `The start has length ${short(norm)}; the proof asks for at least ${short(full)}.`,
-        fails: ({ norm, radius, proven_radius: full }) =>
-          `The start has length ${short(norm)}; the proof written out in full asks for ${short(full)}, the paper's own formula for ${short(radius)}.`,
-      },
-    },
-  },
-  "A Assumption D": {
-    question: "Does attention on lesser tokens cost in proportion?",
-    label: "Assumption D, by Lemma 14",
-    sentences: {
-      "": {
-        holds: ({ log_C_minus: least, log_C_plus: most }) =>
-          `The loss lies above its lowest value by between ${fromLog(least)} and ${fromLog(most)} times the largest share of attention on lesser tokens.`,
-      },
-      rounding: { fails: "Rounding hides which tokens share the highest score of an input." },
-    },
-  },
-  "separable sets": {
-    question: "Does one direction select a best token everywhere?",
-    label: "the margin problem of sets",
-    sentences: {
-      [OPTIMAL]: {
-        holds: ({ margin, minima }) =>
-          `${minima === 1 ? "One direction puts" : `${capital(counted(minima, "direction"))} put`} a best token of every input ahead of all lesser ones, with margin ${short(margin)}.`,
-      },
-      [INFEASIBLE]: { fails: "No direction puts a best token of every input ahead of all lesser ones at the same time." },
-      [TRIVIAL]: { fails: "All tokens are best tokens, so there is nothing to select." },
-      [INACCURATE]: { fails: "Rounding hides whether a direction puts best tokens ahead of all lesser ones." },
-      MAX_PROBLEMS: { fails: "So many tokens tie that not all ways to choose among them were tried." },
-    },
-  },
-  "logistic loss": {
-    question: "Is the loss the logistic one?",
-    label: "Theorems 5 and 6",
-    sentences: {
-      Logistic: { holds: "The loss is the logistic one." },
-      Exponential: { fails: "The theorem speaks of the logistic loss, not of the exponential one." },
-      CorrelationLoss: { fails: "The theorem speaks of the logistic loss, not of the correlation." },
-    },
-  },
-  "labels separable": {
-    question: "Can a head tell the labels apart?",
-    label: "label margin Γ",
-    sentences: {
-      "": {
-        holds: ({ margin, runner_up: next }) =>
-          `On the chosen tokens a head tells the labels apart with a margin of ${short(margin)}; the next best choice of tokens has ${short(next)}.`,
-        fails: "No choice of tokens lets a head tell the labels apart.",
-      },
-    },
-  },
-  "separable tokens": {
-    question: "Does one direction select these tokens?",
-    label: "Definition 1",
-    sentences: {
-      [OPTIMAL]: { holds: ({ margin }) => `One direction puts the chosen token of every input ahead of the others, with margin ${short(margin)}.` },
-      [INFEASIBLE]: { fails: "No direction puts the chosen token of every input ahead of the others at the same time." },
-      [TRIVIAL]: { fails: "No input has two tokens, so there is nothing to select." },
-      [INACCURATE]: { fails: "Rounding hides whether a direction puts the chosen tokens ahead of the others." },
-    },
-  },
-  "selected in the limit": {
-    question: "Does the direction select the other inputs' tokens too?",
-    label: "Equation 10",
-    sentences: {
-      "": {
-        holds: ({ room }) => `Made for the inputs that hold the head back, the direction selects the tokens of the others too, by ${short(room)} per unit of length.`,
-        fails: "Made for the inputs that hold the head back, the direction does not select the tokens of the others.",
-      },
-      "all support": { holds: "Every input with several tokens holds the head back, so none is left over." },
-      [TRIVIAL]: { fails: "The inputs that hold the head back have one token each, which leaves the direction open." },
-      [INFEASIBLE]: { fails: "No direction selects the chosen tokens." },
-      [INACCURATE]: { fails: "Rounding hides whether the direction selects the tokens of the other inputs." },
-    },
-  },
-  "A Assumption C": {
-    question: "Does attention on other tokens cost label margin?",
-    label: "Assumption C",
-    sentences: { "": MIXING_COST },
-  },
-  "A Assumption C over S": {
-    question: "Does attention on other tokens cost label margin where it counts?",
-    label: "Assumption C over the support set",
-    sentences: { "": MIXING_COST },
-  },
-};
-
-/** The sentence of a condition; undefined where there is none, which a test rules out. */
-export function conditionSentence({ name, code = "", holds, numbers }) {
-  const sentence = CONDITIONS[name]?.sentences[code]?.[holds ? "holds" : "fails"];
-  return typeof sentence === "function" ? sentence(numbers) : sentence;
+/** A text with numbers in the place of their {names}, less those of {-names}; names of logarithms begin with log_. */
+function filled(text, numbers) {
+  const formatOf = (name) => FORMATS[name] ?? (name.startsWith("log_") ? fromLog : short);
+  return text.replace(/\{(-?)(\w+)\}/g, (_, minus, name) => formatOf(name)(minus ? -numbers[name] : numbers[name]));
 }
 
-/** Every theorem by its citation: what it is about, and what it concludes where it applies to a number of inputs. */
-export const THEOREMS = {
-  "A Thm 1": {
-    title: "The best direction of a given length",
-    conclusion: () => "Among all attention vectors of a given length the one with the lowest loss turns to the limit marked ★ as the length grows.",
-  },
-  "A Thm 2": {
-    title: "Training from any start",
-    conclusion: (inputs) =>
-      inputs === 1
-        ? "From every start the attention vector grows without end and turns to the limit marked ★."
-        : `From every start the attention vector grows without end; with ${inputs} inputs its direction stays open.`,
-  },
-  "A Thm 3": {
-    title: "Training from a start close to a limit",
-    conclusion: () => "From this start the attention vector turns to the limit of the tokens that the start favours.",
-  },
-  "A Thm 5": {
-    title: "Head and attention together, every input close",
-    conclusion: () =>
-      "Among all pairs of head and attention of given lengths the best one turns to the head's limit and to the limit marked ★, as both lengths grow.",
-  },
-  "A Thm 6": {
-    title: "Head and attention together, some inputs with room",
-    conclusion: () =>
-      "As both lengths grow, the head's fast enough, the best pair turns to the head's limit and to the limit marked ★, made for the inputs that hold the head back.",
-  },
-  "A Thm 8": {
-    title: "The best direction where best tokens tie",
-    conclusion: () => "Among all attention vectors of a given length the one with the lowest loss turns to a limit that selects best tokens.",
-  },
-};
+/** What a condition asks, what the papers call it, and its sentence; undefined where there is none, which a test rules out. */
+export function conditionWords({ name, code, holds, numbers }) {
+  const { conditions } = globalThis.labWords;
+  const { question, label, as = name } = conditions[name];
+  const text = conditions[as][holds ? "holds" : "fails"]?.[code];
+  return { question, label, sentence: text && filled(text, numbers) };
+}
+
+/** What a theorem is about, and what it concludes where it applies to a number of inputs. */
+export function theoremWords(citation, inputs) {
+  const { title, conclusion, "of several inputs": several = conclusion } = globalThis.labWords.theorems[citation];
+  return { title, conclusion: filled(inputs === 1 ? conclusion : several, { inputs }) };
+}
 
 // ---- the headline
 

@@ -1,7 +1,7 @@
 // Which theorem applies: each as a disclosure, with a plain sentence for every condition.
 
 import { element, replace, setAttributes, setText } from "../dom.js";
-import { biasSentence, CONDITIONS, conditionSentence, THEOREMS } from "./sentences.js";
+import { biasSentence, conditionWords, theoremWords } from "./sentences.js";
 
 const FIRST_OPEN = "A Thm 3"; // the theorem about the start, which changes under the pointer
 
@@ -18,12 +18,12 @@ function conditionItem() {
   return {
     node: element("li", {}, question, " ", mark, " ", sentence, " ", label),
     fill(condition) {
-      const { question: asked = condition.name, label: source = "" } = CONDITIONS[condition.name] ?? {};
+      const words = conditionWords(condition);
       setText(mark, condition.holds ? "✓ Yes." : "✗ No.");
       mark.className = condition.holds ? "holds" : "fails";
-      setText(question, asked);
-      setText(sentence, conditionSentence(condition) ?? "");
-      setText(label, source && `(${source})`);
+      setText(question, words.question);
+      setText(sentence, words.sentence);
+      setText(label, `(${words.label})`);
     },
   };
 }
@@ -39,14 +39,14 @@ function theoremView(isOpen) {
   return {
     node,
     fill(verdict, inputs) {
-      const { title: name = verdict.citation, conclusion: concluded = () => "" } = THEOREMS[verdict.citation] ?? {};
+      const words = theoremWords(verdict.citation, inputs);
       const { conditions, applies } = verdict;
       const fulfilled = conditions.filter((condition) => condition.holds).length;
-      setText(title, name);
+      setText(title, words.title);
       setText(mark, applies ? "✓ applies" : "✗ does not apply");
       mark.className = `theorem-mark ${applies ? "holds" : "fails"}`;
       setText(count, `${fulfilled} of ${conditions.length} conditions hold · ${sourceOf(verdict.citation)}`);
-      const said = concluded(inputs);
+      const { conclusion: said } = words;
       setText(conclusion, applies ? said : `If all were so: ${said.charAt(0).toLowerCase()}${said.slice(1)}`);
       while (items.length < conditions.length) items.push(conditionItem());
       if (list.childElementCount !== conditions.length) replace(list, items.slice(0, conditions.length).map((item) => item.node));
