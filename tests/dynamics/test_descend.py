@@ -130,7 +130,7 @@ def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
         torch.manual_seed(0)
         v = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
     start = rng.normal(size=(2, 5))
-    n_steps = 1000 if head == "linear" else 200
+    n_steps = 300 if head == "linear" else 60
     vector = ml.descend(data, v, optimizer=step, n_steps=n_steps, start=start)
     matrix = ml.descend(
         ml.AttentionRisk(data, v).as_matrix(u),

@@ -162,7 +162,7 @@ ALL = {**KINDS, **IN_NORMS}
 @pytest.mark.parametrize("name", ALL)
 def test_compiled_steps_are_the_optimizers_own(name):
     """Where p stays finite, normalised steps hop about and amplify rounding, here by a hundred million in 60 steps."""
-    kind, n_steps = ALL[name], 300 if name in IN_NORMS else 40
+    kind, n_steps = ALL[name], 120 if name in IN_NORMS else 40
     fast = kind(n_steps=n_steps)
     slow = [kind(n_steps=n_steps, optimizer=Unknown(kind.optimizer))]
     slow += [kind(n_steps=n_steps, loss=kind.own_loss)] if kind.own_loss else []
@@ -259,7 +259,7 @@ def test_what_progress_raises_ends_the_descent(kind, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ALL[kind](n_steps=3000, progress=enough)
+        ALL[kind](n_steps=800, progress=enough)
     assert set(where) == {threading.main_thread()}
     assert set(threading.enumerate()) <= before
     ALL[kind](n_steps=3)  # and nothing is left behind that would disturb the next

@@ -35,7 +35,7 @@ def lowest_on_grid(data, r, R, n_angles=361):
 @pytest.mark.statement("A Thm 5", "A Thm 6")
 @pytest.mark.parametrize("data", [figure_3a(), figure_3b()], ids=["3a", "3b"])
 def test_no_pair_on_a_grid_of_directions_is_better(data):
-    path = joint_path(data, [1.0, 3.0, 20.0], [2.0, 4.0, 8.0], restarts=16)
+    path = joint_path(data, [1.0, 3.0, 20.0], [2.0, 4.0, 8.0], restarts=6)
     for log_risk, r, R in zip(path.log_excess, *path.radii.T, strict=True):
         found = lowest_on_grid(data, r, R)
         assert log_risk <= found + ROUNDING
@@ -48,7 +48,7 @@ def test_random_problems_in_the_plane_match_the_grid():
     rng = np.random.default_rng(0)
     for _ in range(4):
         data, _ = ragged_problem(rng, 3, 3, 2)
-        path = joint_path(data, 3.0, [5.0], restarts=32)
+        path = joint_path(data, 3.0, [5.0], restarts=8)
         assert path.log_excess[0] <= lowest_on_grid(data, 3.0, 5.0, 181) + ROUNDING
         assert path.kkt_residual().max() < CONDITIONED
 
@@ -58,15 +58,15 @@ def test_short_and_long_tokens_have_the_same_path(scale):
     data = ragged_problem(np.random.default_rng(5), 3, 3, 2)[0]
     tokens = [scale * data.X[i, : data.lengths[i]] for i in range(3)]
     sizes = np.array([0.5, 3.0])
-    one = joint_path(data, sizes, sizes, restarts=16)
-    other = joint_path(TokenDataset(tokens, data.y), sizes / scale, sizes / scale, restarts=16)
+    one = joint_path(data, sizes, sizes, restarts=6)
+    other = joint_path(TokenDataset(tokens, data.y), sizes / scale, sizes / scale, restarts=6)
     assert other.kkt_residual().max() < CONDITIONED
     assert other.log_excess == pytest.approx(one.log_excess, abs=CONDITIONED)
 
 
 @pytest.mark.statement("A Thm 5")
 def test_gradients_point_along_the_weights_where_the_limits_bind():
-    path = joint_path(figure_3b(), [10.0, 1e3], [10.0, 1e3], restarts=16)
+    path = joint_path(figure_3b(), [10.0, 1e3], [10.0, 1e3], restarts=6)
     assert path.kkt_residual().max() < CONDITIONED
     for x, v, p in zip(path.points, *path.split(), strict=True):
         gradient = JointRisk(figure_3b()).gradient(x)
@@ -83,7 +83,7 @@ def test_gradients_point_along_the_weights_where_the_limits_bind():
 @pytest.mark.statement("A Thm 5", "A Thm 6")
 @pytest.mark.parametrize("data", [figure_3a(), figure_3b()], ids=["3a", "3b"])
 def test_the_first_radius_may_be_as_large_as_doubles_allow(data):
-    path = joint_path(data, 1e12, 1e12, restarts=16)
+    path = joint_path(data, 1e12, 1e12, restarts=6)
     assert path.kkt_residual().max() < FAR_OUT
     assert np.linalg.norm(path.split().p[0] / 1e12 - predict_limit(data).details.p_direction) < ROUNDING
 
@@ -93,15 +93,15 @@ def test_keys_in_another_unit_or_about_another_origin_have_the_same_path(scale, 
     data = ragged_problem(np.random.default_rng(6), 3, 3, 2)[0]
     parts = [(data.X[i, :n], scale * data.K[i, :n] + shift) for i, n in enumerate(data.lengths)]
     other = TokenDataset([X for X, _ in parts], data.y, K=[K for _, K in parts])
-    expected = joint_path(data, 3.0, 5.0, restarts=16).log_excess
-    assert joint_path(other, 3.0, 5.0 / scale, restarts=16).log_excess == pytest.approx(expected, abs=CONDITIONED)
+    expected = joint_path(data, 3.0, 5.0, restarts=6).log_excess
+    assert joint_path(other, 3.0, 5.0 / scale, restarts=6).log_excess == pytest.approx(expected, abs=CONDITIONED)
 
 
 def test_a_limit_on_the_head_need_not_bind():
     data = TokenDataset(
         [[(1.0, 0.0), (0.5, 0.0)], [(0.0, 1.0), (0.0, 0.5)], [(0.9, 0.9), (0.4, 0.4)]], [1.0, 1.0, -1.0]
     )
-    path = joint_path(data, [100.0], [3.0], restarts=16)
+    path = joint_path(data, [100.0], [3.0], restarts=6)
     assert path.binding[0, 0] is not Binding.BALL  # the labels cannot be separated
     assert path.kkt_residual().max() < CONDITIONED
     assert np.linalg.norm(JointRisk(data).gradient(path.points[0]).block("v").value()) < CONDITIONED
@@ -109,11 +109,10 @@ def test_a_limit_on_the_head_need_not_bind():
 
 def test_inputs_of_one_token_and_keys_of_another_width_are_no_different():
     rng = np.random.default_rng(0)
-    for _ in range(2):
-        data, _ = ragged_problem(rng, 3, 4, 4, d_key=3)
-        path = joint_path(data, [3.0, 300.0], [3.0, 300.0], restarts=16)
-        assert path.kkt_residual().max() < CONDITIONED
-        assert path.log_excess[1] < path.log_excess[0]
+    data, _ = ragged_problem(rng, 3, 4, 4, d_key=3)
+    path = joint_path(data, [3.0, 300.0], [3.0, 300.0], restarts=6)
+    assert path.kkt_residual().max() < CONDITIONED
+    assert path.log_excess[1] < path.log_excess[0]
     single = joint_path(TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]), [2.0], [1.0], restarts=2)
     assert single.split().v[0] == pytest.approx([2**0.5, -(2**0.5)], abs=CONDITIONED)
 
@@ -151,35 +150,31 @@ def plain_log_risk(data, r, R):
 def test_a_selection_that_wins_only_in_large_balls_is_found_from_small_ones_on():
     data = TokenDataset([[[1.0, 0.0], [0.0, 3.0]], [[1.0, 0.0]]], [1.0, 1.0], K=[[[1.0], [0.0]], [[0.0]]])
     sizes = [1.0, 10.0, 100.0, 1000.0]
-    path = joint_path(data, sizes, sizes, restarts=16)
+    path = joint_path(data, sizes, sizes, restarts=6)
     assert path.log_excess[-1] == pytest.approx(-1000.0, abs=SAME_RISK)  # both inputs at (1, 0), v along it
     assert path.selected[-1].tolist() == [0, 0]
-    single = [joint_path(data, size, size, restarts=16, rng=1).log_excess[0] for size in sizes]
+    single = [joint_path(data, size, size, restarts=6, rng=1).log_excess[0] for size in sizes]
     assert path.log_excess == pytest.approx(single, rel=SAME_RISK)
 
 
 def test_attention_outputs_that_vanish_are_no_obstacle():
-    path = joint_path(figure_3a(), [20.0, 2e3, 2e4], [10.0, 1e3, 1e4], restarts=4)  # the other tokens are at the origin
-    assert path.selected.tolist() == [[1, 1, 1]] * 3
+    path = joint_path(figure_3a(), [20.0, 2e4], [10.0, 1e4], restarts=2)  # the other tokens are at the origin
+    assert path.selected.tolist() == [[1, 1, 1]] * 2
     assert np.all(np.diff(path.log_excess) <= 0.0)
 
 
-@pytest.mark.parametrize("seed", [3, 28, 32])
-def test_a_list_of_radii_finds_what_single_radii_find_and_the_risk_never_rises(seed):
-    path = joint_path(shifted_tokens(seed), RADII, RADII, restarts=16)
-    single = [joint_path(shifted_tokens(seed), size, size, restarts=16, rng=1).log_excess[0] for size in RADII[1:]]
-    assert path.log_excess[1:] == pytest.approx(single, rel=SAME_RISK)
-    assert np.all(np.diff(path.log_excess) <= 0.0)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_ragged_problems_of_other_widths_do_too(seed):
+def ragged_tokens(seed):
+    """Two to four inputs of one to three tokens in two or three dimensions."""
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(2, 5)), int(rng.integers(2, 4))
     tokens = [rng.normal(size=(int(rng.integers(1, 4)), d)) for _ in range(n)]
-    data = TokenDataset(tokens, np.where(rng.random(n) < 0.5, -1.0, 1.0))
-    path = joint_path(data, RADII, RADII, restarts=16)
-    single = [joint_path(data, size, size, restarts=16, rng=1).log_excess[0] for size in RADII[1:]]
+    return TokenDataset(tokens, np.where(rng.random(n) < 0.5, -1.0, 1.0))
+
+
+@pytest.mark.parametrize("data", [shifted_tokens(3), shifted_tokens(28), ragged_tokens(0)])
+def test_a_list_of_radii_finds_what_single_radii_find_and_the_risk_never_rises(data):
+    path = joint_path(data, RADII, RADII, restarts=6)
+    single = [joint_path(data, size, size, restarts=6, rng=1).log_excess[0] for size in RADII[1:]]
     assert path.log_excess[1:] == pytest.approx(single, rel=SAME_RISK)
     assert np.all(np.diff(path.log_excess) <= 0.0)
 
@@ -189,14 +184,14 @@ def test_a_search_without_gradients_finds_nothing_lower(seed, mixes):
     """At seed 3 the best attention mixes tokens however large the ball; turns of v and p alone stall above it."""
     data, size = shifted_tokens(seed), 30.0
     objective, rng = plain_log_risk(data, size, size), np.random.default_rng(0)
-    path = joint_path(data, size, size, restarts=32)
+    path = joint_path(data, size, size, restarts=8)
     assert path.log_excess[0] == pytest.approx(objective(path.points[0]), rel=SAME_RISK)
     lowest = np.inf
     for _ in range(8):
         start = np.concatenate([size * rng.normal(size=2), rng.normal(size=2) * 10.0 ** rng.uniform(-0.5, 1.5)])
         for _ in range(2):
             found = minimize(
-                objective, start, method="Nelder-Mead", options={"maxfev": 800, "xatol": 1e-8, "fatol": 1e-9}
+                objective, start, method="Nelder-Mead", options={"maxfev": 500, "xatol": 1e-8, "fatol": 1e-9}
             )
             start = found.x
         lowest = min(lowest, found.fun)

@@ -27,8 +27,8 @@ def problem(seed):
 
 def risks():
     data, v = problem(0)
-    yield "p", ml.AttentionRisk(data, v), {"restarts": 4}, [1.0, 5.0, 30.0]
-    yield "joint", ml.JointRisk(data), {"restarts": 4}, np.array([[1.0, 1.0], [5.0, 2.0], [5.0, 9.0]])
+    yield "p", ml.AttentionRisk(data, v), {"restarts": 2}, [1.0, 5.0, 30.0]
+    yield "joint", ml.JointRisk(data), {"restarts": 2}, np.array([[1.0, 1.0], [5.0, 2.0], [5.0, 9.0]])
     yield "next token", ml.NextTokenRisk(ml.data.cyclic_sequences(4, 4, 5, 4, 0)), {}, [1.0, 5.0, 30.0]
     yield "W", ml.AttentionRisk(data, v).as_matrix([2.0]), {"restarts": 1}, [0.5, 2.0, 9.0]
     yield "own", Quadratic(), {"restarts": 2}, [0.5, 1.0, 9.0]
@@ -87,7 +87,7 @@ def tangential(risk, x):
 def test_the_path_of_a_matrix_is_that_of_p_with_queries_times_tokens_for_keys(seed, shape, lengths):
     risk, vector = of_matrix(seed, shape, lengths)
     radii = np.array([0.5, 20.0, 900.0])
-    of_W, of_p = ml.path(risk, radii, restarts=6), ml.path(vector, radii, restarts=6)
+    of_W, of_p = ml.path(risk, radii, restarts=3), ml.path(vector, radii, restarts=6)
     np.testing.assert_allclose(of_W.points.reshape(3, -1), of_p.points, atol=1e-9 * radii[-1])
     np.testing.assert_array_equal(of_W.selected, of_p.selected)
     np.testing.assert_array_equal(of_W.selected, [risk.select(W) for W in of_W.points])
@@ -111,12 +111,12 @@ def test_the_path_of_a_matrix_with_one_query_is_that_of_its_vector(seed):
     data, v = problem(seed)
     u = np.array([1.0, -2.0, 0.5])
     radii = np.array([0.5, 8.0, 600.0])
-    of_W = ml.path(ml.AttentionRisk(data, v).as_matrix(u), radii, restarts=6)
-    of_p = ml.path(data, radii * np.linalg.norm(u), head=v, restarts=6)
+    of_W = ml.path(ml.AttentionRisk(data, v).as_matrix(u), radii, restarts=3)
+    of_p = ml.path(data, radii * np.linalg.norm(u), head=v, restarts=3)
     np.testing.assert_allclose(of_W.points, matrix_from_vector(of_p.points, u), atol=1e-9 * radii[-1])
     np.testing.assert_allclose(of_W.log_excess, of_p.log_excess, rtol=1e-9)
     np.testing.assert_array_equal(of_W.selected, of_p.selected)
-    formed = ml.path(ml.AttentionRisk(data, v).as_matrix(np.tile(u, (2, 1))), radii, restarts=6)  # one for each input
+    formed = ml.path(ml.AttentionRisk(data, v).as_matrix(np.tile(u, (2, 1))), radii, restarts=3)  # one for each input
     np.testing.assert_allclose(of_W.points, formed.points, atol=1e-7 * radii[-1])
 
 
@@ -150,7 +150,7 @@ class Unknown:
 @pytest.mark.parametrize("seed", [61, 62])
 def test_far_radii_of_a_risk_of_ones_own_are_not_trusted_and_wrong_points_are_seen(seed):
     risk, _ = of_matrix(seed, (2, 3, 3, 2))
-    exact = ml.path(risk, [2.0, 4000.0], restarts=6)
+    exact = ml.path(risk, [2.0, 4000.0], restarts=3)
     path = ml.path(Unknown(risk), [2.0, 4000.0], restarts=2)
     assert path.trusted.tolist() == [True, False]
     assert "1 not trusted" in repr(path)
@@ -181,14 +181,14 @@ def test_a_risk_of_ones_own_is_minimised_inside_and_on_the_ball():
         ml.path(Quadratic(), [1.0], region=Cone(np.ones(3), 0.1, 0.5))
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.integers(0, 1000), st.permutations(range(2)), st.floats(0.1, 10.0))
 def test_paths_do_not_depend_on_the_order_of_inputs_and_scale_with_the_keys(seed, order, scale):
     data, v = problem(seed)
-    path = ml.path(data, [2.0, 20.0], head=v, restarts=8)
-    mixed = ml.path(TokenDataset(data.X[list(order)], data.y[list(order)]), [2.0, 20.0], head=v, restarts=8)
+    path = ml.path(data, [2.0, 20.0], head=v, restarts=4)
+    mixed = ml.path(TokenDataset(data.X[list(order)], data.y[list(order)]), [2.0, 20.0], head=v, restarts=4)
     scaled = TokenDataset(data.X, data.y, K=scale * data.K)
-    other = ml.path(scaled, np.array([2.0, 20.0]) / scale, head=v, restarts=8)
+    other = ml.path(scaled, np.array([2.0, 20.0]) / scale, head=v, restarts=4)
     assert mixed.value() == pytest.approx(path.value(), rel=1e-9)
     assert other.value() == pytest.approx(path.value(), rel=1e-9)
 
