@@ -71,7 +71,7 @@ def assert_solved(solution: GraphSolution, E: np.ndarray, graphs: Graphs) -> Non
 @pytest.mark.parametrize("oracle", [by_nnls, by_quadprog], ids=["nnls", "quadprog"])
 def test_agrees_with_an_independent_solver(oracle: Oracle) -> None:
     outcomes = set()
-    for seed in range(40):
+    for seed in range(20):
         ds = random_data(seed)
         graphs = priority_graphs(ds)
         A, C = all_rows(ds.E, graphs)
@@ -93,7 +93,7 @@ def test_agrees_with_an_independent_solver(oracle: Oracle) -> None:
 
 def test_the_method_for_many_rows_finds_the_same() -> None:
     outcomes = set()
-    for seed in range(60):
+    for seed in range(25):
         ds = random_data(seed)
         graphs = priority_graphs(ds)
         exact = graph_svm(ds.E, graphs)
@@ -126,7 +126,7 @@ def renamed(ds: SequenceDataset, rng: np.random.Generator) -> SequenceDataset:
 def test_the_order_of_additions_decides_nothing(seed: int) -> None:
     ds = random_data(seed)
     first = graph_svm(ds.E, priority_graphs(ds))
-    for change in range(8):
+    for change in range(4):
         other = renamed(ds, np.random.default_rng([seed, change]))
         graphs = priority_graphs(other)
         for solve in (graph_svm, structured):
@@ -165,7 +165,7 @@ def test_ties_can_forbid_what_priorities_ask(solve: Callable[..., GraphSolution]
 
 def test_long_and_short_and_nearly_equal_tokens_cost_no_accuracy() -> None:
     solved = 0
-    for seed in range(40):
+    for seed in range(20):
         ds = random_data(seed)
         rng, K, d = np.random.default_rng([seed, 3]), ds.n_vocabulary, 12
         E = rng.normal(size=(K, d)) * (10.0 ** rng.uniform(-9, 9, size=(K, 1)) if seed % 2 else 1.0)
@@ -178,7 +178,7 @@ def test_long_and_short_and_nearly_equal_tokens_cost_no_accuracy() -> None:
             distance = np.linalg.norm(solution.x.reshape(-1) - whole.x)
             assert distance <= tolerances.SVM_ORACLE * np.linalg.norm(whole.x), seed
             solved += 1
-    assert solved >= 15
+    assert solved >= 7
 
 
 @pytest.mark.parametrize("factor", [1e-40, 1e-6, 1e6, 1e40])

@@ -110,9 +110,9 @@ def test_margins_of_matrices_in_a_users_norm_are_proved():
 def test_steepest_descent_in_a_users_norm_reaches_its_margin():
     data, v = problem(2, 3, 6, 21)
     risk = ml.AttentionRisk(data, v)
-    run = ml.descend(risk, optimizer=ml.SteepestDescent(PlainPower(3.0), 0.05), n_steps=8_000)
+    run = ml.descend(risk, optimizer=ml.SteepestDescent(PlainPower(3.0), 0.2), n_steps=2_000)
     limit = ml.att_svm(data, run.selected, norm=PlainPower(3.0))
-    twin = ml.descend(risk, optimizer=ml.SteepestDescent(ml.Lp(3.0), 0.05), n_steps=8_000)
+    twin = ml.descend(risk, optimizer=ml.SteepestDescent(ml.Lp(3.0), 0.2), n_steps=2_000)
     np.testing.assert_allclose(run.final, twin.final, rtol=1e-7)
     assert ml.correlation(run.final, limit.x) > 0.99
 

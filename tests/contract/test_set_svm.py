@@ -67,10 +67,9 @@ def test_the_example_on_the_line_has_two_solutions() -> None:
 
 
 @pytest.mark.statement("A ATT-SVM'")
-@pytest.mark.parametrize("block", range(4))
-def test_brute_force_finds_the_same_minima(block: int) -> None:
+def test_brute_force_finds_the_same_minima() -> None:
     kinds = set()
-    for seed in range(50 * block, 50 * block + 50):
+    for seed in range(60):
         data, sets = problem(seed)
         best, points = brute_force(data, sets)
         found = set_svm(data, sets)
@@ -133,7 +132,7 @@ def test_symmetric_problems_list_every_corner() -> None:
     check_account(found)
 
 
-@pytest.mark.parametrize(("n", "ways", "T", "d"), [(20, 2, 4, 30), (10, 4, 6, 12), (20, 2, 3, 200)])
+@pytest.mark.parametrize(("n", "ways", "T", "d"), [(20, 2, 4, 30), (10, 4, 6, 12)])
 def test_a_million_choices_are_solved_completely(n: int, ways: int, T: int, d: int) -> None:
     rng = np.random.default_rng(3)
     data = TokenDataset(rng.normal(size=(n, T, d)), np.ones(n))
@@ -145,7 +144,7 @@ def test_a_million_choices_are_solved_completely(n: int, ways: int, T: int, d: i
     clear = logits[:, :ways].max(axis=1) - logits[:, ways:].max(axis=1)
     assert clear.min() == pytest.approx(1.0, rel=tolerances.SVM_ORACLE)
     assert found.explored < found.n_choices / 10
-    for _ in range(50):  # no exchange of three tokens is shorter
+    for _ in range(20):  # no exchange of three tokens is shorter
         choice = found.choices[0].copy()
         choice[rng.choice(n, 3, replace=False)] = rng.integers(ways, size=3)
         rows = (data.K[np.arange(n), choice][:, None] - data.K[:, ways:]).reshape(-1, d)

@@ -44,7 +44,7 @@ def assert_solved(solution: MarginSolution) -> None:
 def test_agrees_with_an_independent_solver(oracle: Oracle, feasible: bool) -> None:
     rng = np.random.default_rng(11)
     outcomes = set()
-    for _ in range(150):
+    for _ in range(60):
         A, b = random_problem(rng, feasible)
         solution, expected = least_distance(A, b), oracle(A, b)
         outcomes.add(solution.status)
@@ -126,14 +126,14 @@ def test_a_row_is_active_up_to_a_slack_of_a_billionth(excess: float, tight: bool
 
 def test_what_is_called_optimal_is_verified_where_rows_nearly_cancel() -> None:
     optimal = 0
-    for seed in range(200):
+    for seed in range(60):
         rng = np.random.default_rng(seed)
         A = rng.normal(size=(5, 6))
         A[1] = -A[0] + 3e-12 * rng.normal(size=6)
         solution = least_distance(A, np.ones(5))
         optimal += solution.status is Status.OPTIMAL
         assert solution.status is Status.INACCURATE or solution.is_verified()
-    assert optimal >= 100
+    assert optimal >= 30
 
 
 def test_equalities_confine_x_to_their_null_space() -> None:
@@ -156,7 +156,7 @@ def test_what_equalities_blur_is_not_called_proved() -> None:
     """Rows nearly inside the span of nearly parallel equalities lose digits; a status then needs the residual of the rows as given."""
     rng = np.random.default_rng(0)
     proved = 0
-    for size in np.repeat([1e-4, 1e-6, 1e-8], 100):
+    for size in np.repeat([1e-4, 1e-6, 1e-8], 40):
         C = rng.normal(size=(2, 6))
         C[1] = C[0] + size * C[1]
         A = rng.normal(size=(5, 2)) @ C + size ** rng.integers(0, 3) * rng.normal(size=(5, 6))
@@ -166,7 +166,7 @@ def test_what_equalities_blur_is_not_called_proved() -> None:
             assert solution.kkt_residual() <= min(max(tolerances.SVM_KKT, 16 * solution.rounding_floor()), 1e-4)
         elif solution.status is Status.INFEASIBLE:
             assert solution.certificate_residual() <= 10 * tolerances.SVM_FARKAS
-    assert proved >= 100
+    assert proved >= 40
 
 
 def test_equalities_in_a_batch_may_be_shared_or_differ() -> None:
@@ -192,7 +192,7 @@ def feasible_by_linprog(A: np.ndarray, b: np.ndarray, C: np.ndarray | None) -> b
 def test_degenerate_rows_get_the_status_that_linear_programming_gives(kind: str) -> None:
     """Rows with small whole entries: many dependent, parallel and opposite ones, and ties everywhere."""
     rng = np.random.default_rng(13)
-    for _ in range(60):
+    for _ in range(25):
         n, m = int(rng.integers(3, 20)), int(rng.integers(1, 90))
         first, second = rng.integers(0, n, m), rng.integers(1, n, m)
         A, C = np.zeros((m, n)), None
@@ -219,7 +219,7 @@ def test_degenerate_rows_get_the_status_that_linear_programming_gives(kind: str)
 def test_an_equality_that_nearly_contains_a_row_leaves_nothing_to_the_order_of_additions() -> None:
     """Token 1 beats 0, which ties with 3, which beats 1: a contradiction in every order of the coordinates, however close 0 and 1 are."""
     statuses = []
-    for seed in range(30):
+    for seed in range(12):
         rng = np.random.default_rng(seed)
         E = rng.normal(size=(4, 7))
         E[1] = E[0] + 10.0 ** rng.uniform(-9.0, -2.0) * rng.normal(size=7)
@@ -250,7 +250,7 @@ def nearly_impossible(rng: np.random.Generator, n_problems: int) -> Iterator[np.
 def test_the_order_of_rows_decides_no_status() -> None:
     rng = np.random.default_rng(6)
     seen = {Status.OPTIMAL: 0, Status.INACCURATE: 0}
-    for A in nearly_impossible(rng, 120):
+    for A in nearly_impossible(rng, 50):
         orders = np.array([np.arange(len(A)), *(rng.permutation(len(A)) for _ in range(3))])
         solution = least_distance(A[orders], np.ones(orders.shape))
         assert len(set(solution.status)) == 1
@@ -259,7 +259,7 @@ def test_the_order_of_rows_decides_no_status() -> None:
         seen[solution.status[0]] += 1
         assert solution.is_verified().all() == (solution.status[0] is Status.OPTIMAL)
         np.testing.assert_allclose(solution.x, np.tile(solution.x[0], (len(orders), 1)), rtol=tolerances.ROUNDING)
-    assert min(seen.values()) > 25
+    assert min(seen.values()) > 8
 
 
 def test_tight_rows_are_solved_to_the_nearest_double() -> None:
