@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 
-class Status(Enum):
+class Case(Enum):
+    """One of several cases, whose value is the sentence that users read; its repr is its name as Python writes it."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+
+class Status(Case):
     """How something ended; the value is the sentence that users read, and `ok` says whether it is what was asked for."""
 
     OPTIMAL = "The shortest vector was found, and its multipliers prove that it is the shortest."
@@ -29,9 +36,6 @@ class Status(Enum):
     def ok(self) -> bool:
         """Whether the answer that was asked for was found and, for a margin problem, proved."""
         return self in (Status.OPTIMAL, Status.TRIVIAL, Status.FINITE, Status.COMPLETED, Status.STATIONARY)
-
-    def __repr__(self) -> str:
-        return f"Status.{self.name}"
 
 
 def names_of(status: Any) -> Any:

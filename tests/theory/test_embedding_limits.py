@@ -53,8 +53,8 @@ def test_the_width_asked_for_is_beyond_any_machine():
         assert not verdict.applies
     assert "with probability 0.95 the flow diverges" in check_theorem_5(SMALL, rate=1.0, d_model=7).conclusion
     text = str(check_theorem_5(SMALL, rate=576.0, d_model=2048))
-    assert "[x] η₀ ≥ 4n²T²: η₀ = 576, and 4n²T² = 576 for n = 4, T = 3." in text
-    assert "[ ] d ≥ (88η₀² + 111η₀ + 2)⁸: log₁₀ d = 3.31, and that of the bound is 59.7." in text
+    assert "✓ η₀ ≥ 4n²T²: η₀ = 576, and 4n²T² = 576 for n = 4, T = 3." in text
+    assert "✗ d ≥ (88η₀² + 111η₀ + 2)⁸: log₁₀ d = 3.31, and that of the bound is 59.7." in text
 
 
 @pytest.mark.statement("B Thm 5")

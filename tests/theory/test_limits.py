@@ -371,8 +371,8 @@ def test_the_account_names_theorems_assumptions_and_candidates():
     for line in (
         "A Thm 1 applies: the regularisation path converges to the GMM direction.",
         "A Thm 2 does not apply.",
-        "[ ] A Assumption B: the non-optimal scores of an input differ by up to 0.9",
-        "[x] step size: η = 0.01 does not exceed 1/L_p",
+        "✗ A Assumption B: the non-optimal scores of an input differ by up to 0.9",
+        "✓ step size: η = 0.01 does not exceed 1/L_p",
         "Candidates (all of P^mm):",
         "GMM selects [0] with margin 1.005",
         "LMM selects [1] with margin 1",

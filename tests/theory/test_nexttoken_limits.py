@@ -135,7 +135,7 @@ def test_without_a_head_that_exists_the_theorems_apply_by_equation_17_alone():
     assert applying(found) == {"C Thm 2, under Eq. (17) alone", "C Thm 3, under Eq. (17) alone"}
     assert found.direction is not None
     assert "none of C Thms 1 to 3 applies: no matrix C gives C Eᵀ = I: 9 embeddings in 6 dimensions" in str(found)
-    assert "[x] C Assumption 4" not in str(found)
+    assert "✓ C Assumption 4" not in str(found)
     assert "by C Thm 3, under Eq. (17) alone" in found.why
     path = ml.path(ds, [1e5])
     assert path.correlation(found.direction)[-1] > 0.999

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from marginlens.lab import LabProblem
 
 
+_TRAINED = (
+    "v={head:vector}, p={p:vector}, selects={selected:selection}, cosine of v with v^mm={correlation_of_head:.8f}, "
+    "cosine of p with p^relax={correlation_of_p:.8f}, ended={self:ending}"
+)
+
+
 def solve_joint(file: Path, problem: LabProblem) -> dict[str, Any]:
     """What A Theorems 5 and 6 say of a problem, and the directions of head and attention."""
     prediction = ml.predict(problem.risk)
@@ -74,14 +80,5 @@ def joint_text(row: dict[str, Any]) -> Iterator[Any]:
     if "trained" not in row:
         yield from _rows.theorem_text(row["prediction"])
         return
-    trained = row["trained"]
-    ended = {
-        "v": _rows.vector(trained["head"]),
-        "p": _rows.vector(trained["p"]),
-        "selects": _rows.selection(trained["selected"]),
-        "cosine of v with v^mm": f"{trained['correlation_of_head']:.8f}",
-        "cosine of p with p^relax": f"{trained['correlation_of_p']:.8f}",
-        "ended": _rows.ending(trained),
-    }
-    yield facts_table(f"Trained by {row['training']['optimizer']}", ended)
+    yield facts_table(f"Trained by {row['training']['optimizer']}", _rows.cells(row["trained"], _TRAINED))
     yield bold(row["prediction"]["why"])

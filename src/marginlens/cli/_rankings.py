@@ -311,18 +311,11 @@ def separability_text(row: dict[str, Any]) -> Iterator[str]:
 def prediction_text(row: dict[str, Any]) -> Iterator[Any]:
     """How well each rule predicts what is held out, over the same sequences, and what these are of all."""
     some_unknown = any(score["unknown"] for score in row["scores"])
-    mixed = f"log-loss, {row['mixed']:.0%} uniform"
-    cells = [
-        {
-            "rule": score["rule"],
-            "accuracy": f"{score['accuracy']:.3f}",
-            "log-loss": _rows.number(score["log_loss"]) if np.isinf(score["log_loss"]) else f"{score['log_loss']:.3f}",
-            mixed: f"{score['mixed_log_loss']:.3f}",
-            "impossible": f"{score['impossible']:.2%}",
-            **({"unknown": f"{score['unknown']:.2%}"} if some_unknown else {}),
-        }
-        for score in row["scores"]
-    ]
+    mixed = f"log-loss at {row['mixed']:.0%} uniform"
+    columns = "rule={rule}, accuracy={accuracy:.3f}, log-loss={log_loss:.3f}, "
+    columns += f"{mixed}={{mixed_log_loss:.3f}}, impossible={{impossible:.2%}}"
+    columns += ", unknown={unknown:.2%}" if some_unknown else ""
+    cells = [_rows.cells(score, columns) for score in row["scores"]]
     title = f"Prediction of {_terminal.counted(row['scores'][0]['samples'], 'sequence')} held out"
     yield _terminal.rows_table(title, cells)
     yield (

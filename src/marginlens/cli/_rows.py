@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import marginlens as ml
 from marginlens.cli._terminal import bold, indented
 from marginlens.errors import calling
 from marginlens.result import counted, jsonable
+from marginlens.result.quantities import Lines
 from marginlens.status import Status
 from marginlens.typing import ArrayLike
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from marginlens.graphs import PriorityGraph
     from marginlens.svm import GraphSolution
     from marginlens.theory import Prediction, TokenOptimality
-    from marginlens.theory.assumptions import TheoremVerdict
 
 _COORDINATES = 4  # of a direction that the terminal shows
 _LARGE_ENTRY = 1e6  # from which on entries have a power of ten
@@ -52,11 +52,6 @@ def size_of(data: ml.TokenDataset | ml.SequenceDataset) -> str:
 def sequences_size(count: int, length: str, n_vocabulary: int, d_model: int) -> str:
     """The size of a dataset of sequences in words."""
     return f"{counted(count, 'sequence')} of {length} over {counted(n_vocabulary, 'token')}, d_model = {d_model}"
-
-
-def ending(row: Mapping[str, Any]) -> str:
-    """How a run ended, and after how many steps."""
-    return f"{Status[row['status']].value} ({counted(row['steps_taken'], 'step')})"
 
 
 # ---- token selection
@@ -142,27 +137,8 @@ def candidate_rows(data: ml.TokenDataset, v: ArrayLike, prediction: Prediction) 
 
 def prediction_row(prediction: Prediction) -> dict[str, Any]:
     """What the theorems say, condition by condition."""
-    return {
-        "direction": prediction.direction,
-        "observed": prediction.observed,
-        "path_direction": prediction.path_direction,
-        "why": prediction.why,
-        "theorems": theorem_rows(prediction.verdicts),
-    }
-
-
-def theorem_rows(verdicts: Iterable[TheoremVerdict]) -> list[dict[str, Any]]:
-    """Which theorems apply, condition by condition."""
-    fields = ("name", "holds", "sentence", "numbers")
-    return [
-        {
-            "label": verdict.citation,
-            "applies": verdict.applies,
-            "conclusion": verdict.conclusion,
-            "conditions": [{name: getattr(condition, name) for name in fields} for condition in verdict.conditions],
-        }
-        for verdict in verdicts
-    ]
+    fields = ("direction", "observed", "path_direction", "why")
+    return {**{name: getattr(prediction, name) for name in fields}, "theorems": prediction.verdicts}
 
 
 # ---- next tokens
@@ -209,7 +185,7 @@ def sequence_row(file: Path, problem: SequenceProblem, prediction: Prediction) -
         },
         "prediction": {
             "why": prediction.why,
-            "theorems": theorem_rows(prediction.verdicts),
+            "theorems": prediction.verdicts,
             "direction": prediction.direction if small else None,
             "path_direction": prediction.path_direction if small else None,
             "correction": details.correction if small else None,
@@ -275,12 +251,31 @@ def _conflict(found: NamedSequences, graphs: Mapping[int, PriorityGraph], soluti
 # ---- words for the terminal
 
 
+class _Cells(Lines):
+    """Formats the cells of a table: numbers, vectors, selections, and – where there is none."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec in _FORMATS:
+            return _FORMATS[format_spec](value)
+        is_number = value is not None and not (isinstance(value, float) and not math.isfinite(value))
+        return super().format_field(value, format_spec) if is_number else number(value)
+
+
+_CELLS = _Cells()
+
+
+def cells(row: Mapping[str, Any], columns: str) -> dict[str, str]:
+    """The cells of a row as `columns` declares them, e.g. "margin={margin:number}, selects={selected:selection}"."""
+    parts = (part.partition("=") for part in columns.split(", "))
+    return {label: _CELLS.vformat(text, (), {"self": row}) for label, _, text in parts}
+
+
 def theorem_text(prediction: Mapping[str, Any]) -> Iterator[Any]:
     """Which theorems apply, condition by condition, and what follows."""
     for theorem in prediction["theorems"]:
-        yield f"{theorem['label']} {'applies: ' + theorem['conclusion'] if theorem['applies'] else 'does not apply'}."
-        for condition in theorem["conditions"]:
-            yield indented(f"{'✓' if condition['holds'] else '✗'} {condition['name']}: {condition['sentence']}.")
+        outcome, *conditions = str(theorem).splitlines()
+        yield outcome
+        yield from (indented(condition.strip()) for condition in conditions)
     yield bold(prediction["why"])
 
 
@@ -340,3 +335,17 @@ def residual(row: Mapping[str, Any]) -> str:
     if "bracket" in row:
         return f"gap {row['bracket']['gap']:.1g}"
     return f"KKT {row['kkt_residual']:.1g}"
+
+
+def ending(row: Mapping[str, Any]) -> str:
+    """How a run ended, and after how many steps."""
+    return f"{Status[row['status']].value} ({counted(row['steps_taken'], 'step')})"
+
+
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "number": number,
+    "vector": vector,
+    "selection": selection,
+    "residual": residual,
+    "ending": ending,
+}

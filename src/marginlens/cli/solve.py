@@ -22,6 +22,14 @@ from marginlens.cli._options import (
     refuse_options,
 )
 
+_COLUMNS = (
+    "kind={kind}, selects={selected:selection}, direction={direction:vector}, margin={margin:number}, "
+    "score gap={score_gap:number}, status={status.lower}, residual={self:residual}"
+)
+_NORM_COLUMNS = (
+    "selects={selected:selection}, direction={direction:vector}, margin={margin:number}, status={status.lower}, "
+    "residual={self:residual}, only one={is_unique:yes|no}"
+)
 _MAX_ROWS = 20  # directions of one problem that the terminal shows; JSON has all
 
 
@@ -185,17 +193,7 @@ def _predicted_text(prediction: dict[str, Any], solutions: list[dict[str, Any]])
 
 
 def _direction_cells(row: dict[str, Any]) -> dict[str, Any]:
-    unique = {True: "yes", False: "no", None: "–"}
-    return {
-        **({} if "norm" in row else {"kind": row["kind"]}),
-        "selects": _rows.selection(row["selected"]),
-        "direction": _rows.vector(row["direction"]),
-        "margin": _rows.number(row["margin"]),
-        **({} if "norm" in row else {"score gap": _rows.number(row["score_gap"])}),
-        "status": row["status"].lower(),
-        "residual": _rows.residual(row),
-        **({"only one": unique[row["is_unique"]]} if "norm" in row else {}),
-    }
+    return _rows.cells(row, _NORM_COLUMNS if "norm" in row else _COLUMNS)
 
 
 def _batch_cells(problem: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +205,7 @@ def _batch_cells(problem: dict[str, Any]) -> dict[str, Any]:
         del cells["kind"]
         n_local = sum(row["kind"] == "LMM" for row in problem["solutions"])
         cells["LMM"] = str(n_local) if prediction["every_direction_listed"] else "not listed"
-        applying = [theorem["label"] for theorem in prediction["theorems"] if theorem["applies"]]
+        applying = [theorem.citation for theorem in prediction["theorems"] if theorem.applies]
         cells["theorems"] = ", ".join(applying) or "none"
         cells["certain"] = "no" if prediction["direction"] is None else "yes"
     return cells

@@ -503,6 +503,19 @@ def _compared_sequences(
 
 # ---- the terminal
 
+_TRAINED = (
+    "direction={direction:vector}, norm={norm:number}, selects={selected:selection}, probability={probability}, "
+    "ended={self:ending}"
+)
+_MARGIN = (
+    "direction={direction:vector}, margin={margin:number}, these tokens are={kind}, score gap={score_gap:number}, "
+    "status={meaning} ({self:residual}), cosine={cosine}"
+)
+_COLUMNS = (
+    "selects={selected:selection}, kind={solution.kind}, norm={norm:number}, probability={smallest_probability:number}, "
+    "cosine={correlation:.6f}, score gap={solution.score_gap:number}, residual={solution:residual}"
+)
+
 
 def _text(found: dict[str, Any], choices: Choices, is_batch: bool) -> Iterator[Any]:
     problems = found["problems"]
@@ -519,26 +532,17 @@ def _text(found: dict[str, Any], choices: Choices, is_batch: bool) -> Iterator[A
 
 def _problem_text(row: dict[str, Any]) -> Iterator[Any]:
     solution = row["solution"]
-    trained = {
-        "direction": _rows.vector(row["direction"]),
-        "norm": _rows.number(row["norm"]),
-        "selects": _rows.selection(row["selected"]),
-        "probability": f"at least {_near_one(row['smallest_probability'])} for every selected token",
-        "ended": _rows.ending(row),
-    }
-    yield terminal.facts_table("Trained", trained)
+    probability = f"at least {_near_one(row['smallest_probability'])} for every selected token"
+    yield terminal.facts_table("Trained", _rows.cells({**row, "probability": probability}, _TRAINED))
     kinds = {"GMM": "globally optimal (GMM)", "LMM": "locally optimal (LMM)", "neither": "not locally optimal"}
     tied = ", tied with a neighbour" if solution["kind"] == "GMM" and solution["score_gap"] == 0.0 else ""
     cosine = f"{row['correlation']:.8f} with the trained direction, an angle of {row['angle']:.2e}"
-    margin = {
-        "direction": _rows.vector(solution["direction"]),
-        "margin": _rows.number(solution["margin"]),
-        "these tokens are": kinds.get(solution["kind"], "selected by no direction") + tied,
-        "score gap": _rows.number(solution["score_gap"]),
-        "status": f"{ml.Status[solution['status']].value} ({_rows.residual(solution)})",
-        "cosine": "–" if np.isnan(row["correlation"]) else cosine,
+    words = {
+        "kind": kinds.get(solution["kind"], "selected by no direction") + tied,
+        "meaning": ml.Status[solution["status"]].value,
+        "cosine": None if np.isnan(row["correlation"]) else cosine,
     }
-    yield terminal.facts_table("The ATT-SVM of what it selects", margin)
+    yield terminal.facts_table("The ATT-SVM of what it selects", _rows.cells({**solution, **words}, _MARGIN))
     of_norm = row.get("norm_margin")
     if of_norm is not None:
         if of_norm["share"] is not None:
@@ -562,18 +566,12 @@ def _near_one(probability: float) -> str:
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
     """One problem of a batch, as a row of the table."""
-    solution, margin = row["solution"], row.get("norm_margin") or {"share": None}
+    margin = row.get("norm_margin") or {"share": None}
     certain, observed = row["correlation_with_prediction"], row["correlation_with_observed"]
     uncertain = "no" if observed is None else f"observed: {observed:.6f}"
     return {
         "problem": row["problem"],
-        "selects": _rows.selection(row["selected"]),
-        "kind": solution["kind"],
-        "norm": _rows.number(row["norm"]),
-        "probability": _rows.number(row["smallest_probability"]),
-        "cosine": "–" if np.isnan(row["correlation"]) else f"{row['correlation']:.6f}",
-        "score gap": _rows.number(solution["score_gap"]),
-        "residual": _rows.residual(solution),
+        **_rows.cells(row, _COLUMNS),
         "certain": uncertain if certain is None else f"yes: {certain:.6f}",
         **({} if margin["share"] is None else {"share": f"{margin['share']:.4f} in {margin['norm']}"}),
         **({} if row["status"] == "COMPLETED" else {"ended": row["status"].lower().replace("_", "-")}),
@@ -585,14 +583,11 @@ def _sequence_text(row: dict[str, Any], choices: Choices) -> Iterator[Any]:
     yield from _rows.sequence_text(row)
     yield str(choices)
     limit = "" if trained["limit_risk"] is None else f", {trained['limit_risk']:.6g} in the limit"
-    facts = {
-        "norm": _rows.number(trained["norm"]),
-        "risk": f"{_rows.number(trained['risk'])}{limit}",
-        "attention": f"more than half on the label in {trained['selected_share']:.1%} of the sequences, "
-        f"at least {_rows.number(trained['smallest_attention'])} on every label",
-        "ended": _rows.ending(trained),
-    }
-    yield terminal.facts_table("Trained", facts)
+    share = f"more than half on the label in {trained['selected_share']:.1%} of the sequences, "
+    least = f"at least {_rows.number(trained['smallest_attention'])} on every label"
+    words = {**trained, "limit": limit, "attention": share + least}
+    columns = "norm={norm:number}, risk={risk:number}{limit}, attention={attention}, ended={self:ending}"
+    yield terminal.facts_table("Trained", _rows.cells(words, columns))
     beside: dict[str, str] = {}
     if trained["correlation"] is not None:
         beside["cosine with W^mm"] = f"{trained['correlation']:.6f}"
@@ -606,9 +601,9 @@ def _sequence_text(row: dict[str, Any], choices: Choices) -> Iterator[Any]:
     yield terminal.facts_table("Beside the prediction", beside) if beside else nothing
     yield terminal.bold(row["prediction"]["why"])
     failing = [  # of C Thm 3, or of what follows of it from Eq. (17)
-        [condition["name"] for condition in theorem["conditions"] if not condition["holds"]]
+        [condition.name for condition in theorem.failed]
         for theorem in row["prediction"]["theorems"]
-        if theorem["label"].startswith("C Thm 3")
+        if theorem.citation.startswith("C Thm 3")
     ]
     if choices.normalized and ["step size"] in failing:
         certain = "the steps are those of C Thm 3, and the limit is certain; it is approached far more slowly."

@@ -19,6 +19,7 @@ from uuid import uuid4
 from marginlens import __version__
 from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction
 from marginlens.errors import EngineError, missing_extra, reject, whole_number
+from marginlens.result import Described
 from marginlens.runtime.threads import limited_threads, n_threads
 
 try:
@@ -33,7 +34,7 @@ _COUNT_SECONDS = 2.0  # between two counts of the workers
 _LOGGERS = ("distributed", "tornado", "asyncio")  # which log every lost connection at length
 
 
-class DaskEngine:
+class DaskEngine(Described):
     """Tasks on the workers of a Dask cluster, whose number may change at any time.
 
     Workers need marginlens in the version of this process; the scheduler needs only Dask. A task uses its share of the processors:
@@ -43,6 +44,8 @@ class DaskEngine:
         client: a `distributed.Client`, of dask-jobqueue, Kubernetes, or any other cluster. It stays open.
         connections: what is closed with the engine, by `close()` or when it is no longer used.
     """
+
+    quantities = "{address!r}"
 
     def __init__(self, client: Any, *, connections: tuple[Any, ...] = ()) -> None:
         if not isinstance(client, distributed.Client) or client.asynchronous or client.status != "running":
@@ -130,9 +133,6 @@ class DaskEngine:
         except (OSError, TimeoutError, RuntimeError, AttributeError) as problem:  # a connection that ends meanwhile
             raise _scheduler_gone(self.address) from problem
         return threads
-
-    def __repr__(self) -> str:
-        return f"DaskEngine({self.address!r})"
 
 
 class _Call:

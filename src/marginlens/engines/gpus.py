@@ -9,14 +9,17 @@ from typing import Any
 from marginlens.engines.local import run_in_threads
 from marginlens.engines.protocol import TaskFunction
 from marginlens.errors import missing_extra, reject, whole_number
+from marginlens.result import Described
 
 
-class Gpus:
+class Gpus(Described):
     """Tasks on the GPUs of this machine, one at a time on each; work with `device="cuda"` runs on the GPU of its thread.
 
     Args:
         count: how many of them, the first ones; all by default.
     """
+
+    quantities = "{n_workers}"
 
     def __init__(self, count: int | None = None) -> None:
         available = _device_count()
@@ -34,9 +37,6 @@ class Gpus:
         for device in range(self.n_workers):
             devices.put(device)
         yield from run_in_threads(work, tasks, self.n_workers, lambda: cupy.cuda.Device(devices.get()).use())
-
-    def __repr__(self) -> str:
-        return f"Gpus({self.n_workers})"
 
 
 def _device_count() -> int:

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction, as_finished
 from marginlens.errors import EngineError, whole_number
+from marginlens.result import Described
 from marginlens.runtime.interrupts import interrupts_blocked
 from marginlens.runtime.threads import limited_threads, n_threads
 
@@ -29,7 +30,7 @@ _POLL_SECONDS = 0.5  # between two looks whether the process that started a work
 _CAUSES = "they were killed, or ran out of memory"
 
 
-class Threads:
+class Threads(Described):
     """Tasks in threads of this process: for work that compiled kernels do, which release the interpreter lock.
 
     Args:
@@ -37,15 +38,14 @@ class Threads:
             over all processors by themselves; the next task is computed while the caller deals with the result of the last.
     """
 
+    quantities = "{n_workers}"
+
     def __init__(self, n_workers: int | None = None) -> None:
         self.n_workers = 1 if n_workers is None else whole_number(n_workers, "n_workers", at_least=1)
 
     def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
         """Yield (task, work(task)) as tasks are finished."""
         yield from run_in_threads(work, tasks, self.n_workers)
-
-    def __repr__(self) -> str:
-        return f"Threads({self.n_workers})"
 
 
 def run_in_threads(
@@ -65,7 +65,7 @@ def run_in_threads(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-class Processes:
+class Processes(Described):
     """Tasks in processes of this machine: for work in Python, such as a generator function of one's own.
 
     Where a process dies, joblib's loky starts all of them anew, and the tasks that they were at are run again, one at a time: one that
@@ -75,6 +75,8 @@ class Processes:
     Args:
         n_workers: processes; each uses its share of the processors. By default as many as there are processors.
     """
+
+    quantities = "{n_workers}"
 
     def __init__(self, n_workers: int | None = None) -> None:
         self.n_workers = n_threads() if n_workers is None else whole_number(n_workers, "n_workers", at_least=1)
@@ -86,9 +88,6 @@ class Processes:
             yield from as_finished(pool.submit, tasks, pool.in_flight, pool.lost)
         finally:
             pool.close()
-
-    def __repr__(self) -> str:
-        return f"Processes({self.n_workers})"
 
 
 class _Pool:

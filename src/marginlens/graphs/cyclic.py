@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import PriorityGraph, as_graphs, graphs_of_edges
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.papers import implements
+from marginlens.status import Case
 from marginlens.typing import ArrayLike, BoolArray, IntArray
 
 
@@ -180,7 +180,7 @@ def leading_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -
     return CyclicSubset.of_positions_in(data, leading, lowest < highest)
 
 
-class LocalRule(Enum):
+class LocalRule(Case):
     """Which tokens a sequence keeps in the local cyclic subset of C §6, given pseudo-graphs; the value is the sentence that users read.
 
     For the data's own priority graphs both rules are `cyclic_subset`. The paper defers "a rigorous definition of local" W^cyc.
@@ -194,9 +194,6 @@ class LocalRule(Enum):
         "A sequence keeps the tokens in the component of those that attention selects, whether or not its label is among them; with one "
         "token it drops out."
     )
-
-    def __repr__(self) -> str:
-        return f"LocalRule.{self.name}"
 
 
 @implements("C", "§6")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +24,7 @@ from marginlens.result.drawing import draw_bars
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
+from marginlens.status import Case
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
 from marginlens.svm.solvers.independent_parts import is_orthonormal
 from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
@@ -396,16 +396,13 @@ def _names(names: Any, n_vocabulary: int) -> tuple[str, ...]:
 TIE = 1e-7  # heights closer than that, where 1 is the gap of a strict pair, are equal
 
 
-class TieBreak(Enum):
+class TieBreak(Case):
     """What decided between tokens of equal height that the data do not compare; the value is the sentence that users read."""
 
     NONE = ""
     OFFSET = "the constant term of the trained weights sets their shares"
     SLOW = "weights that grow only like the logarithm of the norm decide, so a layer shows it at enormous norms alone"
     UNKNOWN = "their shares are not known"
-
-    def __repr__(self) -> str:
-        return f"TieBreak.{self.name}"
 
 
 @dataclass(frozen=True)

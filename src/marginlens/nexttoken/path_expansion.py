@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from marginlens.papers import implements
 from marginlens.result import Displayed, draw_matrix, drawn
 from marginlens.result.drawing import NothingToDraw
 from marginlens.risk.sequence_batch import reduce_sequences
+from marginlens.status import Case
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal
@@ -33,7 +33,7 @@ MAX_ROW_ENTRIES = 50_000_000  # numbers that the active rows may have when forme
 LARGEST_SCALE = 1e6  # by which multipliers may be enlarged to show that another one can be positive
 
 
-class ExpansionKind(Enum):
+class ExpansionKind(Case):
     """What follows the leading term of a regularisation path; the value is the sentence that users read."""
 
     CONSTANT = "Beside W^mm and W^cyc the path has a constant term, because every active pair carries a multiplier."
@@ -42,9 +42,6 @@ class ExpansionKind(Enum):
         "these decide before the constant term does."
     )
     UNKNOWN = "The terms that follow W^mm could not be computed in double precision."
-
-    def __repr__(self) -> str:
-        return f"ExpansionKind.{self.name}"
 
 
 class StrictEntries(NamedTuple):

@@ -15,9 +15,9 @@ from marginlens.probe.models.implementation import eager_attention
 from marginlens.probe.models.inputs import Inputs, TextInputs
 from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, tower_for
 from marginlens.probe.models.reading import finite_heads, read_attention
-from marginlens.probe.result import Measure, ProbeResult, ProbeSettings, _Measured, rounded
+from marginlens.probe.result import JSON_DIGITS, Measure, ProbeResult, ProbeSettings, _Measured
 from marginlens.probe.run import probe_model
-from marginlens.result import Tabular, counted, draw_matrix, drawn
+from marginlens.result import counted, draw_matrix, drawn, jsonable
 from marginlens.result.notebook import Headline
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import Axes, FloatArray
@@ -33,7 +33,7 @@ _SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ProbeDifference(_Measured, Tabular):
+class ProbeDifference(_Measured):
     """What sets the heads of one model apart from those of another, on the same inputs; layers and heads are counted from 0.
 
     `difference["entropy"]` is an array (n_layers, n_heads): the number of `probed` minus that of `against`. `difference["total_variation"]`
@@ -49,10 +49,9 @@ class ProbeDifference(_Measured, Tabular):
     probed: ProbeResult
     against: ProbeResult
     measures: dict[str, FloatArray]
-
-    def __repr__(self) -> str:
-        moved = f"mean total variation {np.nanmean(self['total_variation']):.3g}"
-        return f"ProbeDifference({self.probed.model} against {self.against.model}: {self.size_words}, {moved})"
+    quantities = (
+        "{probed.model} against {against.model}: {size_words}, mean total variation {measures[total_variation]:mean}"
+    )
 
     def layer_name(self, layer: int) -> str:
         """What a layer is called in both models."""
@@ -135,16 +134,9 @@ class ProbeDifference(_Measured, Tabular):
 
     def to_dict(self) -> dict[str, Any]:
         """The differences as plain values, lists over layers and heads, and the names of the models; None where there is no number."""
-        return {
-            "model": self.probed.model,
-            "against": self.against.model,
-            "layers": self.n_layers,
-            "heads": self.n_heads,
-            "inputs": self.probed.n_inputs,
-            "notes": list(self.notes),
-            "measures": {name: rounded(values) for name, values in self.measures.items()},
-            "changed_heads": [list(at) for at in self.changed_heads()],
-        }
+        found = {"model": self.probed.model, "against": self.against.model, "inputs": self.probed.n_inputs}
+        found |= {"layers": self.n_layers, "heads": self.n_heads, "notes": self.notes, "measures": self.measures}
+        return dict(jsonable({**found, "changed_heads": self.changed_heads()}, JSON_DIGITS))
 
     @drawn
     def plot(self, ax: Axes, *, measure: str = "total_variation") -> None:
@@ -154,18 +146,15 @@ class ProbeDifference(_Measured, Tabular):
         title = next((known.title for known in self.shown if known.name == measure), measure)
         ax.set(xlabel="head", ylabel="layer", title=f"{title}: {self.probed.model} against {self.against.model}")
 
-    def _columns(self) -> dict[str, Any]:
-        layer, head = np.indices((self.n_layers, self.n_heads)).reshape(2, -1)
-        return {"layer": layer, "head": head, **{name: np.ravel(values) for name, values in self.measures.items()}}
-
     def _headline(self) -> Headline:
         where = f"{self.size_words} on {counted(self.probed.n_inputs, 'input')}"
         return Headline(f"{self.probed.model} against {self.against.model}", f"{where}. {self.sentences()[0]}")
 
     def _facts(self) -> dict[str, Any]:
-        means = {f"mean {known.title}": float(np.nanmean(self[known.name])) for known in self.shown}
-        heads = [self.head_name(*at) for at in self.changed_heads(5)]
-        return {"heads that changed most": heads, **means, "notes": " ".join(self.notes) or None}
+        return {
+            "heads that changed most": [self.head_name(*at) for at in self.changed_heads(5)],
+            **self._means_and_notes(),
+        }
 
 
 def compare_models(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import permutations
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import scipy
 
 from marginlens.errors import reject, whole_number
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
-from marginlens.result import Described, Displayed, Result, Tabular, counted, draw_matrix, drawn
+from marginlens.result import Described, Displayed, Result, Tabular, counted, draw_matrix, drawn, jsonable
 from marginlens.result.drawing import short_name
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
@@ -278,20 +278,13 @@ class Example(Displayed, Tabular):
     image: npt.NDArray[np.uint8] | None = None
     decoder_tokens: tuple[str, ...] = ()
     layer_names: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"Example({self.name[:40]!r}, {len(self.tokens)} tokens, {len(self.queries)} queries)"
+    quantities = "{name:.40}, {tokens:#} tokens, {queries:#} queries"
+    details = "layers={selected.shape[0]}, heads={selected.shape[1]}, input={name}"
 
     def to_dict(self) -> dict[str, Any]:
         """The selections as plain values, without the maps."""
-        return {
-            "name": self.name,
-            "tokens": list(self.tokens),
-            "decoder_tokens": list(self.decoder_tokens) or None,
-            "queries": self.queries.tolist(),
-            "selected": self.selected.tolist(),
-            "margins": rounded(self.margins),
-        }
+        found = {name: getattr(self, name) for name in ("name", "tokens", "queries", "selected", "margins")}
+        return dict(jsonable({**found, "decoder_tokens": self.decoder_tokens or None}, JSON_DIGITS))
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -334,16 +327,8 @@ class Example(Displayed, Tabular):
             "margin": self.margins.ravel(),
         }
 
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "input": self.name,
-            "tokens": list(self.tokens),
-            "layers": self.selected.shape[0],
-            "heads": self.selected.shape[1],
-        }
 
-
-class _Measured(Result):
+class _Measured(Result, Tabular):
     """What results with `measures` by name have in common; the last two axes of a measure are layers and heads."""
 
     measures: Mapping[str, FloatArray]
@@ -394,6 +379,14 @@ class _Measured(Result):
         itself, last = (self.measures.get(name) for name in ("self_share", "last_share"))
         return itself is not None and last is not None and bool(np.array_equal(itself, last, equal_nan=True))
 
+    def _columns(self) -> dict[str, Any]:
+        layer, head = np.indices((self.n_layers, self.n_heads)).reshape(2, -1)
+        return {"layer": layer, "head": head, **{name: np.ravel(values) for name, values in self.measures.items()}}
+
+    def _means_and_notes(self) -> dict[str, Any]:
+        means = {f"mean {measure.title}": float(np.nanmean(self[measure.name])) for measure in self.shown}
+        return {**means, "notes": " ".join(getattr(self, "notes", ())) or None}
+
     def __getitem__(self, name: str) -> FloatArray:
         if name not in self.measures:
             raise reject("name", f"one of {', '.join(self.measures)}", repr(name))
@@ -401,7 +394,7 @@ class _Measured(Result):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ProbeResult(_Measured, Tabular):
+class ProbeResult(_Measured):
     """What a probe found in a model's heads, on one set of inputs; layers and heads are counted from 0.
 
     `result["nnz"]` is the measure of that name, an array (n_layers, n_heads); `result.shown` lists the measures with what each says. Every
@@ -448,65 +441,34 @@ class ProbeResult(_Measured, Tabular):
     layer_names: tuple[str, ...] = ()
     weights_missing: str = ""
     seconds: float = float("nan")
+    quantities = (
+        "{model}: {size_words} on {n_inputs} inputs, mean nnz/T {measures[relative_nnz]:mean}, "
+        "{has_max_margin:with|without} max-margin"
+    )
 
     @property
     def has_max_margin(self) -> bool:
         """Whether it was asked how max-margin each head is."""
         return "correlation" in self.measures
 
-    def __repr__(self) -> str:
-        part = "with" if self.has_max_margin else "without"
-        size = f"{self.size_words} on {counted(self.n_inputs, 'input')}"
-        return (
-            f"ProbeResult({self.model}: {size}, mean nnz/T {np.nanmean(self['relative_nnz']):.3f}, {part} max-margin)"
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """All but attention maps and counts of margins as plain values: lists over layers and heads, None where there is no number."""
-        arrays = {name: rounded(values) for name, values in self.measures.items()}
         heads = {measure.name for measure in HEAD_MEASURES}
-        separated = {name: values for name, values in arrays.items() if name not in heads}
-        return {
-            "model": self.model,
-            "family": self.family,
-            "layers": self.n_layers,
-            "layer_names": list(self.layer_names),
+        separated = {name: values for name, values in self.measures.items() if name not in heads}
+        fields = ("model", "family", "layer_names", "sinks", "pruned", "mean_tokens", "seconds", "settings")
+        found = {
+            **{name: getattr(self, name) for name in (*fields, "w_offset", "notes", "examples")},
+            **{name: getattr(self, f"n_{name}") for name in ("layers", "heads", "inputs", "queries")},
             "weights_missing": self.weights_missing or None,
-            "sinks": [
-                {**row._asdict(), "share": rounded(row.share), "expected": rounded(row.expected)} for row in self.sinks
-            ],
-            "head_sinks": [
-                {
-                    "layer": layer,
-                    "head": head,
-                    **row._asdict(),
-                    "share": rounded(row.share),
-                    "expected": rounded(row.expected),
-                }
-                for (layer, head), row in sorted(self.head_sinks.items())
-            ],
-            "pruned": [{"heads": [list(at) for at in row.heads], "change": rounded(row.change)} for row in self.pruned],
-            "heads": self.n_heads,
-            "inputs": self.n_inputs,
-            "queries": self.n_queries,
-            "mean_tokens": self.mean_tokens,
-            "seconds": rounded(self.seconds),
-            "settings": dataclasses.asdict(self.settings),
-            "w_offset": self.w_offset,
-            "notes": list(self.notes),
-            "measures": {name: values for name, values in arrays.items() if name in heads},
+            "measures": {name: values for name, values in self.measures.items() if name in heads},
             "max_margin": separated or None,
-            "examples": [example.to_dict() for example in self.examples],
-            "preferences": [
-                {"layer": layer, "head": head, **vars(row)}
-                for (layer, head), rows in sorted(self.preferences.items())
-                for row in rows
-            ],
-            "graphs": [
-                {"layer": layer, "head": head, **graph.to_dict()}
-                for (layer, head), graph in sorted(self.graphs.items())
-            ],
+            "head_sinks": _by_head(self.head_sinks),
+            "preferences": _by_head(
+                {(*at, k): row for at, rows in self.preferences.items() for k, row in enumerate(rows)}
+            ),
+            "graphs": _by_head(self.graphs),
         }
+        return dict(jsonable(found, JSON_DIGITS))
 
     @drawn
     def plot(self, ax: Axes, *, measure: str = "relative_nnz") -> None:
@@ -516,23 +478,24 @@ class ProbeResult(_Measured, Tabular):
         if not all(name.isdecimal() for name in self.layer_names):
             ax.set_yticks(np.arange(self.n_layers), self.layer_names)
 
-    def _columns(self) -> dict[str, Any]:
-        layer, head = np.indices((self.n_layers, self.n_heads)).reshape(2, -1)
-        return {"layer": layer, "head": head, **{name: np.ravel(values) for name, values in self.measures.items()}}
-
     def _facts(self) -> dict[str, Any]:
         sizes = {"family": self.family, "queries": self.n_queries, "mean tokens": self.mean_tokens}
-        means = {measure.title: float(np.nanmean(self[measure.name])) for measure in self.shown}
-        return (
-            sizes | {f"mean {name}": value for name, value in means.items()} | {"notes": " ".join(self.notes) or None}
-        )
+        return sizes | self._means_and_notes()
+
+
+def _by_head(found: Mapping[Any, Any]) -> list[dict[str, Any]]:
+    """What is known of single heads as rows; a key starts with layer and head."""
+    return [
+        {"layer": layer, "head": head, **jsonable(row)}
+        for (layer, head, *_), row in sorted(found.items(), key=itemgetter(0))
+    ]
 
 
 # ---- the checkpoints of a training run
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CheckpointCurves(_Measured, Tabular):
+class CheckpointCurves(_Measured):
     """Measures of every checkpoint, in the order of training.
 
     Attributes:
@@ -552,27 +515,17 @@ class CheckpointCurves(_Measured, Tabular):
     n_inputs: int
     notes: tuple[str, ...] = ()
     layer_names: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        size = f"{counted(len(self.names), 'checkpoint')}, {counted(self.n_inputs, 'input')}"
-        return f"CheckpointCurves({self.model}: {size})"
+    quantities = "{model}: {names:# checkpoint}, {n_inputs} inputs"
 
     def _columns(self) -> dict[str, Any]:
         place, layer, head = np.indices((len(self.names), self.n_layers, self.n_heads)).reshape(3, -1)
         columns = {"checkpoint": [self.names[k] for k in place.tolist()], "step": self.steps[place]}
-        return {
-            **columns,
-            "layer": layer,
-            "head": head,
-            **{name: np.ravel(values) for name, values in self.measures.items()},
-        }
+        measures = {name: np.ravel(values) for name, values in self.measures.items()}
+        return {**columns, "layer": layer, "head": head, **measures}
 
     def _facts(self) -> dict[str, Any]:
         ends = {
-            f"{measure.title}, first to last": (
-                float(np.nanmean(self[measure.name][0])),
-                float(np.nanmean(self[measure.name][-1])),
-            )
+            f"{measure.title}, first to last": tuple(float(np.nanmean(self[measure.name][k])) for k in (0, -1))
             for measure in self.shown
         }
         return {"checkpoints": list(self.names), "inputs": self.n_inputs, **ends, "notes": " ".join(self.notes) or None}
@@ -615,17 +568,11 @@ class CheckpointCurves(_Measured, Tabular):
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values: lists over checkpoints, layers and heads, None where there is no number."""
         trends = {name: np.array(self.trends(name)) for name in self.measures}  # (n_layers, 2)
-        return {
-            "model": self.model,
-            "checkpoints": list(self.names),
-            "steps": rounded(self.steps),
-            "inputs": self.n_inputs,
-            "layer_names": list(self.layer_names),
-            "notes": list(self.notes),
-            "measures": {name: rounded(values) for name, values in self.measures.items()},
-            "trends": {name: rounded(tests[:, 0]) for name, tests in trends.items()},
-            "trend_p_values": {name: rounded(tests[:, 1]) for name, tests in trends.items()},
+        found = {name: getattr(self, name) for name in ("model", "steps", "layer_names", "notes", "measures")}
+        tests = {
+            name: {of: test[:, k] for of, test in trends.items()} for k, name in enumerate(("trends", "trend_p_values"))
         }
+        return dict(jsonable({**found, "checkpoints": self.names, "inputs": self.n_inputs, **tests}, JSON_DIGITS))
 
     @drawn
     def plot(self, ax: Axes, *, measure: str = "relative_nnz") -> None:
@@ -693,11 +640,3 @@ def finite_mean(values: Any) -> FloatArray:
     known = np.isfinite(values)
     count = known.sum(axis=-1)
     return np.where(count > 0, np.sum(np.where(known, values, 0.0), axis=-1) / np.maximum(count, 1), np.nan)
-
-
-def rounded(array: Any, digits: int = JSON_DIGITS) -> Any:
-    """Numbers as nested lists with so many significant digits, None where they are not finite."""
-    values = array.tolist() if isinstance(array, np.ndarray) else array
-    if isinstance(values, list):
-        return [rounded(value, digits) for value in values]
-    return float(f"{values:.{digits}g}") if np.isfinite(values) else None

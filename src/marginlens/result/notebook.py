@@ -204,14 +204,14 @@ def headline_of(shown: Any) -> Headline:
         worst = next((entry for entry in status if not getattr(entry, "ok", True)), status[0])
         return Headline(tally(status), str(worst.value), bool(all(getattr(entry, "ok", True) for entry in status)))
     sentence = next((text for name in ("why", "sentence") if isinstance(text := getattr(shown, name, None), str)), "")
+    if not sentence and type(shown).__str__ is not object.__str__:
+        sentence = str(shown)
     for name, yes, no in _VERDICTS:
         verdict = getattr(shown, name, None)
         if isinstance(verdict, bool | np.bool_):
-            return Headline(yes if verdict else no, sentence, bool(verdict))
+            return Headline(f"{getattr(shown, 'name', '')} {yes if verdict else no}".strip(), sentence, bool(verdict))
         if isinstance(verdict, np.ndarray) and verdict.dtype == bool and verdict.ndim == 1:
             return Headline(f"{yes} in {int(verdict.sum())} of {len(verdict)}", sentence, bool(verdict.all()))
-    if type(shown).__str__ is not object.__str__:
-        return Headline("", sentence or str(shown))
     inside = re.fullmatch(r"\w+\((.*)\)", repr(shown), re.DOTALL)
     return Headline("", sentence or _cut(inside[1] if inside else repr(shown)))
 

@@ -17,8 +17,8 @@ class Described:
 
     Between braces stands an attribute or a part of one ({x.shape[1]}), or `self`; a method is called ({gap.min:.4g}). Behind a colon
     stands a format of Python, or one of: `#` how many entries there are, `# edge` the same with the noun in singular or plural, `norm`
-    the length of a vector or matrix, `tally` how often each name occurs, `yes|no` the one word or the other. What the parts between
-    commas call their numbers are the labels of a table.
+    the length of a vector or matrix, `mean` that of all numbers but nan, `tally` how often each name occurs, `yes|no` the one word or the
+    other. What the parts between commas call their numbers are the labels of a table.
     """
 
     __slots__ = ()
@@ -41,7 +41,7 @@ class Quantity(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether it is the attribute itself, not how many entries or which norm that has."""
-        return not self.format.startswith("#") and self.format not in ("norm", "tally")
+        return not self.format.startswith("#") and self.format not in ("norm", "mean", "tally")
 
 
 def line(shown: Any, quantities: str) -> str:
@@ -71,16 +71,17 @@ def declared(quantities: str) -> tuple[Quantity, ...]:
     return tuple(found)
 
 
-_STEP = re.compile(r"(\w+)|\[(-?\d+)\]")  # an attribute, or the entry of a sequence
+_STEP = re.compile(r"(?:^|\.)(\w+)|\[(?:(-?\d+)|(\w+))\]")  # an attribute, or an entry by its number or its name
 
 
-class _Lines(string.Formatter):
-    """Formats lines of quantities of an object, the argument `self`."""
+class Lines(string.Formatter):
+    """Formats lines of quantities of an object, the argument `self`; those of a mapping are its entries."""
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
         value = kwargs["self"]
-        for name, index in _STEP.findall("" if field_name == "self" else field_name):
-            value = getattr(value, name) if name else value[int(index)]
+        for name, index, key in _STEP.findall("" if field_name == "self" else field_name):
+            is_attribute = name and not isinstance(value, Mapping)
+            value = getattr(value, name) if is_attribute else value[name or key or int(index)]
         return (value() if callable(value) and field_name != "self" else value), "self"
 
     def measured(self, value: Any, form: str) -> Any:
@@ -90,6 +91,8 @@ class _Lines(string.Formatter):
         if form == "norm":
             largest = float(np.max(np.abs(value), initial=0.0))  # which keeps squares within the range of numbers
             return largest * float(np.linalg.norm(value / largest)) if 0.0 < largest < np.inf else largest
+        if form == "mean":
+            return float(np.nanmean(value))
         if form == "tally":
             return tally(value)
         yes, bar, no = form.partition("|")
@@ -101,10 +104,11 @@ class _Lines(string.Formatter):
         measured = self.measured(value, format_spec)
         if measured is value:
             return super().format_field(value, format_spec)
-        return f"{measured:.6g}" if format_spec == "norm" else str(measured)
+        digits = {"norm": ".6g", "mean": ".3g"}.get(format_spec)
+        return format(measured, digits) if digits else str(measured)
 
 
-_LINES = _Lines()
+_LINES = Lines()
 
 
 def table(rows: str, *names: str, **renamed: str) -> Callable[[Any], dict[str, Any]]:

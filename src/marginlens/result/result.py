@@ -19,26 +19,32 @@ from marginlens.typing import Axes
 MAX_REPR = 150  # characters of the fields that a repr shows
 
 
-def jsonable(value: Any) -> Any:
-    """`value` in types that JSON has: arrays as lists, statuses by name, numbers that JSON lacks (nan, infinities) as None."""
+def jsonable(value: Any, digits: int | None = None) -> Any:
+    """`value` in types that JSON has: arrays as lists, statuses by name, numbers that JSON lacks (nan, infinities) as None.
+
+    Args:
+        digits: significant ones to which numbers are rounded, all by default.
+    """
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, np.ndarray | np.generic):
-        return jsonable(value.tolist())
+        return jsonable(value.tolist(), digits)
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        if not math.isfinite(value):
+            return None
+        return value if digits is None else float(f"{value:.{digits}g}")
     if value is None or isinstance(value, bool | int | str):
         return value
     if hasattr(value, "to_dict"):
-        return jsonable(value.to_dict())
+        return jsonable(value.to_dict(), digits)
     if isinstance(value, Mapping):
-        return {str(name): jsonable(entry) for name, entry in value.items()}
+        return {str(name): jsonable(entry, digits) for name, entry in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return jsonable(value._asdict())
+        return jsonable(value._asdict(), digits)
     if isinstance(value, list | tuple | set | frozenset):
-        return [jsonable(entry) for entry in value]
+        return [jsonable(entry, digits) for entry in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: jsonable(getattr(value, field.name)) for field in _public(value)}
+        return {field.name: jsonable(getattr(value, field.name), digits) for field in _public(value)}
     return repr(value)
 
 

@@ -26,6 +26,7 @@ from marginlens.losses.next_token import (
     value_of,
 )
 from marginlens.papers import implements
+from marginlens.result import Described
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.next_token_heads import NextTokenHead, as_heads, is_listed
 from marginlens.risk.protocol import MarginRows
@@ -222,7 +223,7 @@ def _logsumexp(values: FloatArray, data: SequenceDataset) -> FloatArray:
 
 @implements("C", "(ERM)")
 @dataclass(frozen=True, eq=False, repr=False)
-class NextTokenRisk:
+class NextTokenRisk(Described):
     r"""The training risk of the key-query weights W of a next-token layer.
 
     .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(y_i,\, C X_i^\top \mathbb S(X_i W \bar x_i)\big)
@@ -236,14 +237,12 @@ class NextTokenRisk:
     data: SequenceDataset | list[SequenceDataset] | tuple[SequenceDataset, ...]
     head: Any = None
     loss: NextTokenLoss = field(default_factory=LogLoss)
+    quantities = "{data!r}, {loss.__class__.__name__}"
+    batch_quantities = "{self:#} datasets, {loss.__class__.__name__}"
 
     def __post_init__(self) -> None:
         as_nexttoken_loss(self.loss)
         as_heads(self.datasets, self.head)
-
-    def __repr__(self) -> str:
-        datasets = f"{len(self)} datasets" if self.is_batch else repr(self.data)
-        return f"NextTokenRisk({datasets}, {type(self.loss).__name__})"
 
     @cached_property
     def datasets(self) -> tuple[SequenceDataset, ...]:

@@ -48,7 +48,7 @@ class Check(Result, Tabular):
         return f"Check({self.name}: {'holds' if self.holds else 'fails'}{', ' if numbers else ''}{numbers})"
 
     def __str__(self) -> str:
-        return f"[{'x' if self.holds else ' '}] {self.name}: {self.sentence}"
+        return f"{'✓' if self.holds else '✗'} {self.name}: {self.sentence}"
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -62,9 +62,6 @@ class Check(Result, Tabular):
 
     def _columns(self) -> dict[str, Any]:
         return {"number": list(self.numbers), "value": [float(value) for value in self.numbers.values()]}
-
-    def _headline(self) -> Headline:
-        return Headline(f"{self.name} {'holds' if self.holds else 'fails'}", f"{self.sentence}.", self.holds)
 
     def _facts(self) -> Mapping[str, Any]:
         return self.numbers
@@ -91,6 +88,10 @@ class TheoremVerdict(Result, Tabular):
     def failed(self) -> tuple[Check, ...]:
         """The conditions that do not hold."""
         return tuple(check for check in self.conditions if not check)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict by name, in types that `json.dumps` takes; the statement under `label` too."""
+        return {"label": self.citation, "applies": self.applies, **super().to_dict()}
 
     def __str__(self) -> str:
         outcome = f"applies: {self.conclusion}" if self.applies else "does not apply"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from marginlens.cli._deferred import errors, np, terminal
+from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import flag, option
 from marginlens.cli.text._measures import measures_text
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from marginlens.text.classifier import AttentionTextClassifier
 
 _TOP_TOKENS = 12  # that are shown
+_MODEL_COLUMNS = (
+    "model={model}, test accuracy={test_accuracy:.2%}, training accuracy={training_accuracy:.2%}, tokens={tokens:,}, "
+    "seconds={seconds:.1f}, CPU seconds={cpu_seconds:.1f}"
+)
 _LOOKED_AT = 2000  # texts in which their attention is measured
 _SHOWN_CLASSES = 6  # whose names are said
 _SAVED_FACTS = (
@@ -279,7 +284,7 @@ def _text(answer: dict[str, Any]) -> Iterator[Any]:
     if answer["left_out"]:
         yield "; ".join(f"{n} left out: {why}" for why, n in answer["left_out"].items())
     rows = [row for row in answer["models"] if row["training_accuracy"] is not None]
-    yield terminal.rows_table("Accuracy", [_model_cells(row) for row in rows])
+    yield terminal.rows_table("Accuracy", [_rows.cells(row, _MODEL_COLUMNS) for row in rows])
     for row in answer["models"]:
         if row.get("note"):
             yield f"{row['model']}: {row['note']}"
@@ -309,15 +314,3 @@ def _token_cells(row: dict[str, Any]) -> dict[str, Any]:
     """What a token does; with more than two classes its vote is that for the class that it speaks for."""
     cells = {"token": row["token"], "speaks for": str(row["label"]), "contribution": row["contribution"]}
     return cells | {"mean attention": row["attention"], "vote": row["b"], "times in training": row["count"]}
-
-
-def _model_cells(row: dict[str, Any]) -> dict[str, Any]:
-    tested = row["test_accuracy"]
-    return {
-        "model": row["model"],
-        "test accuracy": "–" if tested is None else f"{tested:.2%}",
-        "training accuracy": f"{row['training_accuracy']:.2%}",
-        "tokens": f"{row['tokens']:,}",
-        "seconds": f"{row['seconds']:.1f}",
-        "CPU seconds": f"{row['cpu_seconds']:.1f}",
-    }

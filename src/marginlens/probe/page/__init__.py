@@ -15,8 +15,8 @@ from marginlens.pages import data_address, render
 from marginlens.probe.heads.preferences import PreferenceGraph
 from marginlens.probe.page.answers import ABLATION_ARGUMENT, answers
 from marginlens.probe.page.findings import findings
-from marginlens.probe.result import MEASURE_TITLES, Example, Measure, ProbeResult, rounded
-from marginlens.result import counted
+from marginlens.probe.result import JSON_DIGITS, MEASURE_TITLES, Example, Measure, ProbeResult
+from marginlens.result import counted, jsonable
 
 _MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure is not spread over all colours
 _INCH, _FRAME = 70.0, 4.0  # pixels of an inch of a graph's layout, and around the whole
@@ -66,14 +66,14 @@ def page_data(result: ProbeResult) -> dict[str, Any]:
                 "label": measure.label,
                 "percent": measure.is_share,
                 "range": _range(result, measure),
-                "values": rounded(result[measure.name]),
+                "values": jsonable(result[measure.name], JSON_DIGITS),
             }
             for measure in result.shown
         ],
         "sinks": {
             f"{layer}.{head}": [row.name, row.share, row.expected] for (layer, head), row in result.head_sinks.items()
         },
-        "margins": {"edges": rounded(edges), "counts": counts.tolist()},
+        "margins": {"edges": jsonable(edges, JSON_DIGITS), "counts": counts.tolist()},
         "examples": [_example(example) for example in result.examples],
         "preferences": {
             f"{layer}.{head}": [[row.preferred, row.over, row.wins, row.losses, row.met] for row in rows]
@@ -108,8 +108,8 @@ def _example(example: Example) -> dict[str, Any]:
         "grid": example.grid,
         "image": None if example.image is None else _png(example.image),
         "maps": b64encode(levels.tobytes()).decode("ascii"),
-        "peaks": None if example.grid is None else rounded(peaks[..., 0]),
-        "margins": rounded(example.margins, digits=3),
+        "peaks": None if example.grid is None else jsonable(peaks[..., 0], JSON_DIGITS),
+        "margins": jsonable(example.margins, 3),
     }
 
 

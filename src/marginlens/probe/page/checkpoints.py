@@ -13,8 +13,8 @@ from marginlens.pages import data_address, render
 from marginlens.papers import BIBLIOGRAPHY
 from marginlens.probe.monitor.alarms import Alarm, alarm_summary
 from marginlens.probe.page.findings import change, training_findings
-from marginlens.probe.result import MEASURE_TITLES, MEASURES, CheckpointCurves, Measure, rounded
-from marginlens.result import counted
+from marginlens.probe.result import MEASURE_TITLES, MEASURES, CheckpointCurves, Measure
+from marginlens.result import counted, jsonable
 from marginlens.typing import Figure
 
 _MAX_POINTS = 120  # of a head's curve on the page: more cannot be told apart, and 144 heads have many
@@ -103,9 +103,9 @@ def _measure_data(curves: CheckpointCurves, measure: Measure) -> dict[str, Any]:
         **measure._asdict(),
         "label": measure.label,
         "percent": measure.name.endswith("_share"),
-        "steps": rounded(curves.steps[places], 9),
-        "range": rounded(np.array([low, high]), 4),
-        "values": rounded(values[places], 4),
+        "steps": jsonable(curves.steps[places], 9),
+        "range": jsonable(np.array([low, high]), 4),
+        "values": jsonable(values[places], 4),
     }
 
 

@@ -9,8 +9,8 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from marginlens.pages import render
 from marginlens.probe.difference import TOTAL_VARIATION, ProbeDifference
-from marginlens.probe.result import Measure, rounded
-from marginlens.result import counted
+from marginlens.probe.result import JSON_DIGITS, Measure
+from marginlens.result import counted, jsonable
 
 _ROWS = 12  # heads in the table of those that changed most
 
@@ -61,9 +61,9 @@ def _measure_data(difference: ProbeDifference, measure: Measure) -> dict[str, An
         "percent": measure.is_share,
         "distance": is_distance,
         "largest": float(f"{largest:.6g}"),
-        "values": rounded(difference[measure.name]),
-        "probed": None if is_distance else rounded(difference.probed[measure.name]),
-        "against": None if is_distance else rounded(difference.against[measure.name]),
+        "values": jsonable(difference[measure.name], JSON_DIGITS),
+        "probed": None if is_distance else jsonable(difference.probed[measure.name], JSON_DIGITS),
+        "against": None if is_distance else jsonable(difference.against[measure.name], JSON_DIGITS),
     }
 
 
