@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.errors import array_of_any, real_number, reject, whole_number
+from marginlens.result import Described
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.text.text_files import TextFile
@@ -180,7 +181,7 @@ class YelpLines:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class EncodedTexts:
+class EncodedTexts(Described):
     """Texts as token ids: sample i of `data` is the text at index `kept[i]` of those given.
 
     The last three are what a source of labelled texts says: -1 stands for `classes[0]` and +1 for `classes[1]`, sample i is in part
@@ -193,14 +194,12 @@ class EncodedTexts:
     classes: tuple[str, str] = ("-1", "+1")
     split: npt.NDArray[np.str_] | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
+    quantities = "{data!r}"
 
     @property
     def names(self) -> tuple[str, ...]:
         """The token that each id stands for."""
         return self.vocabulary.names
-
-    def __repr__(self) -> str:
-        return f"EncodedTexts({self.data!r})"
 
 
 @dataclass(frozen=True)

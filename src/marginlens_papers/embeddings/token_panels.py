@@ -22,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from marginlens.plotting.style import house_style
+from marginlens.result import Described
 from marginlens.result.palette import GLOBAL, INK, LOCAL, NEITHER
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
@@ -38,7 +39,7 @@ _LABEL_PADDING = 1.5  # pixels that stay free around a name
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class TokenPoints:
+class TokenPoints(Described):
     """What the panels show of each token, arrays (n_tokens,): posterior difference, ⟨E_s,p⟩ as `a`, ⟨E_s,v⟩ as `b`, and its count.
 
     `classes` are what sequences of label −1 and of label +1 are called.
@@ -50,6 +51,7 @@ class TokenPoints:
     count: IntArray
     names: Sequence[str] | None = None
     classes: tuple[str, str] = ("negative sequences", "positive sequences")
+    quantities = "{self:#} tokens, {count.sum} occurrences"
 
     @classmethod
     def of(
@@ -74,9 +76,6 @@ class TokenPoints:
 
     def __len__(self) -> int:
         return len(self.count)
-
-    def __repr__(self) -> str:
-        return f"TokenPoints({len(self)} tokens, {int(self.count.sum())} occurrences)"
 
 
 def draw_tokens(

@@ -14,7 +14,7 @@ from marginlens.dynamics.paths.cone import Cone
 from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, drawn
+from marginlens.result import Result, Tabular, drawn, table
 from marginlens.result.drawing import draw_bars
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
@@ -68,10 +68,7 @@ class Dominance(Result, Tabular):
         ax.scatter(self.margin_q, self.margin_p, c=shown, s=14)
         ax.set(xlabel="margin of q", ylabel="margin of p (red where p wins)")
 
-    def _columns(self) -> dict[str, Any]:
-        names = ("case", "p_wins", "radius", "margin_p", "margin_q")
-        columns = {name: np.atleast_1d(getattr(self, name)) for name in names}
-        return {"problem": np.arange(len(columns["case"])), **columns}
+    _columns = table("problem", "case", "p_wins", "radius", "margin_p", "margin_q")
 
 
 @implements("A", "Lemma 8")

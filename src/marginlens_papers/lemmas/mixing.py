@@ -14,7 +14,7 @@ from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
+from marginlens.result import Result, Tabular, drawn, table
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import AttentionRisk
 from marginlens.status import Status
@@ -131,13 +131,7 @@ class MixingPairs(Result, Tabular):
             ax.legend()
         ax.set(xlabel="log of the attention to other tokens, q_max", ylabel="rank of the risk, lowest first")
 
-    def _columns(self) -> dict[str, Any]:
-        return {
-            "point": np.arange(len(self.points)),
-            "log_q": self.log_q,
-            "risk_rank": self.excess_order,
-            "p": self.points,
-        }
+    _columns = table("point", "log_q", risk_rank="excess_order", p="points")
 
 
 @implements("A", "Assumption D")

@@ -51,11 +51,7 @@ class MultiTokenLimit(Result, Tabular):
     goals: FloatArray
     basis: FloatArray
     residual: float
-
-    def __repr__(self) -> str:
-        return (
-            f"MultiTokenLimit({len(self.goals)} equations, residual {self.residual:.1g}, direction {self.direction!r})"
-        )
+    quantities = "{goals:#} equations, residual {residual:.1g}, direction {direction!r}"
 
     def split(self, W: ArrayLike) -> MatrixParts:
         """W (d_query, d_model) as its part in the span of the equations, which tends to `finite`, and the rest, which grows."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from marginlens.dynamics.paths.path import Path
 from marginlens.errors import reject
 from marginlens.nexttoken.path_expansion import ACTIVE_GAP, RANK_RTOL, WEAK_MULTIPLIER, balance, can_carry
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, counted, drawn
+from marginlens.result import Result, Tabular, counted, drawn, table
 from marginlens.result.drawing import NothingToDraw
 from marginlens.result.palette import LOCAL, PATH
 from marginlens.svm.solution import Status
@@ -62,8 +61,7 @@ class PathLaw(Result, Tabular):
         ax.set(xlabel="radius R", ylabel="largest deviation from the law")
         ax.legend()
 
-    def _columns(self) -> dict[str, Any]:
-        return {"row": np.arange(len(self.rows)), "multiplier": self.multipliers, "log_c": self.log_c}
+    _columns = table("row", multiplier="multipliers", log_c="log_c")
 
     def remainder(self) -> FloatArray:
         """(n_radii, d_model, d_model) what is left of the path without its parts along W^mm and S_cyc."""

@@ -13,7 +13,7 @@ from marginlens.directions import length
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens
 from marginlens.errors import real_array, reject
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, drawn
+from marginlens.result import Result, Tabular, drawn, table
 from marginlens.result.drawing import draw_interval
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.status import Status
@@ -59,8 +59,7 @@ class LocalOptimality(Result, Tabular):
         ax.axhline(0.0, color=GLOBAL, linewidth=1.0)
         ax.set(xlabel="sequence, in order of its gap", ylabel="smallest sum of score differences")
 
-    def _columns(self) -> dict[str, Any]:
-        return {"sequence": np.arange(len(self.gaps)), "gap": self.gaps}
+    _columns = table("sequence", gap="gaps")
 
 
 @implements("B", "Definition 16")
@@ -144,9 +143,7 @@ class WeightBounds(Result, Tabular):
         ax.legend()
         ax.set(xlabel="position, in order of its weight", ylabel="log of the softmax weight")
 
-    def _columns(self) -> dict[str, Any]:
-        numbers = {"log_lower": self.log_lower, "log_weight": self.log_weight, "log_upper": self.log_upper}
-        return {"position": np.arange(len(self.log_weight)), **numbers}
+    _columns = table("position", "log_lower", "log_weight", "log_upper")
 
 
 @implements("B", "Lemma 10")

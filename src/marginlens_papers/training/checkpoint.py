@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from marginlens.errors import InputError, reject
+from marginlens.result import Described
 from marginlens.runtime.files import check_place, written_aside
 from marginlens_papers.training.settings import RunSettings
 
@@ -22,7 +23,7 @@ _UNREADABLE = (OSError, ValueError, EOFError, KeyError, TypeError, AttributeErro
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Checkpoint:
+class Checkpoint(Described):
     """Where a run stands: `epoch` whole epochs and `step_index` steps of the next are done, in `seconds`.
 
     `settings` and `history` are plain values, the latter one entry per epoch; `fingerprint` is a hash of the training data; `values`
@@ -37,9 +38,7 @@ class Checkpoint:
     history: list[dict[str, Any]]
     values: dict[str, Any]
     arrays: dict[str, Any]
-
-    def __repr__(self) -> str:
-        return f"Checkpoint({self.epoch} epochs and {self.step_index} steps, {len(self.arrays)} arrays)"
+    quantities = "{epoch} epochs and {step_index} steps, {arrays:#} arrays"
 
     def write(self, path: Path, kind: str) -> None:
         """Write the file aside, then rename it: an earlier checkpoint stays whole until the new one is."""
