@@ -26,7 +26,7 @@ FUNCTIONS = {  # that the page calls, by the file of abi/ that has them
     "attention": ["descend_attention"],
     "margins": ["solve_margins"],
     "norms": ["descend_matrices"],
-    "lab": ["measure_attention", "descend_in_plane", "descend_one_hot"],
+    "lab": ["measure_attention", "descend_in_plane", "find_sector", "descend_one_hot"],
     "theory": ["compare_scores", "find_neighbours"],
     "next_tokens": ["descend_jointly", "add_likelihoods"],
 }

@@ -1,7 +1,7 @@
-// Doors: attention at points, descent in the plane from many starts, and descent on next-token weights with one-hot embeddings.
+// Doors: attention at points, descent in the plane from many starts and sectors that catch it, and descent on next-token weights with one-hot embeddings.
 #include "../attention_measures.h"
 #include "../one_hot_descent.h"
-#include "../plane_descent.h"
+#include "../plane_sectors.h"
 #include "abi.h"
 
 // Probabilities of all tokens, zero where there is none, margins of all inputs and the risk at every point p.
@@ -56,6 +56,40 @@ DOOR descend_in_plane(
     centre(keys, lengths, n_inputs, n_tokens, 2, mean, rows);
     descend_in_plane(gradient, {points, sizes, n_steps, labels, batch, (const Sector *)sectors, n_sectors});
     return 0;
+}
+
+// The sector (x, y, left, right, radius, turn) that catches runs around the direction of a selection, with steps of one length that are steepest
+// in ℓp. Returns 1 where one is proved, else 0.
+DOOR find_sector(
+    const double *keys,       // (n_inputs, n_tokens, 2)
+    const double *scores,     // (n_inputs, n_tokens)
+    const double *blur,       // (n_inputs, n_tokens) what rounding can add to each score
+    const int64_t *lengths,   // (n_inputs) in 1..n_tokens
+    const int64_t *selected,  // (n_inputs) in 0..n_tokens-1
+    const double *direction,  // (2)
+    double power,             // the p of ℓp
+    double log_slope_ratio,   // of the largest slope of the loss to the smallest
+    double step,
+    double *sector,           // (6)
+    int64_t n_inputs, int64_t n_tokens) {
+    Room room;
+    const int64_t m = n_inputs * n_tokens;
+    SectorRow *rows = room.take<SectorRow>(m);
+    double *margins = room.doubles(m), *mass = room.doubles(n_inputs), *shift = room.doubles(n_inputs);
+    if (room.failed) return OUT_OF_MEMORY;
+    int64_t n_rows = 0;
+    for (int64_t i = 0; i < n_inputs; i++)
+        for (int64_t t = 0; t < lengths[i]; t++) {
+            const int64_t at = i * n_tokens + t, alpha = i * n_tokens + selected[i];
+            if (at == alpha) continue;
+            const Direction row{keys[2 * alpha] - keys[2 * at], keys[2 * alpha + 1] - keys[2 * at + 1]};
+            const double gap = scores[alpha] - scores[at], doubt = blur[alpha] + blur[at];
+            rows[n_rows++] = {row, gap - doubt, modulus(gap) + doubt, i};
+        }
+    const double size = norm(direction, 2);
+    if (!(size > 0.0)) return 0;
+    const Direction centre{direction[0] / size, direction[1] / size};
+    return SectorProof{rows, n_rows, n_inputs, centre, power, log_slope_ratio, step, margins, mass, shift}.find((Sector *)sector);
 }
 
 // Descent on W with one-hot embeddings and the likelihood: steps up to `stop`, from where W, log_scale and end say it is.

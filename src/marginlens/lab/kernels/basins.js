@@ -23,13 +23,6 @@ const FENCE_STRIDE = 36; // of the few points that most circles fail at
 const FENCE_RADII = 12; // from four steps to 3, evenly in the logarithm
 const LARGEST_FENCE = 3;
 const COARSEST_STRIDE = 16;
-const SECTOR_COSINE = 0.9901; // of the widest sector's edges with its direction: inside, a run has reached it
-const SECTOR_EDGES = [1, 0.7, 0.45, 0.25, 0.1]; // angles to which a sector may reach on either side, as shares of the widest
-const SECTOR_BANDS = [0.4, 0.75]; // shares of a sector's angle from which on steps must lead inwards
-const SECTOR_PARTS = 8; // of a sector's angles, in each of which steps must lead away from the origin
-const LOG_RADII = [-1, 9]; // of sectors, natural logarithms
-const RADIUS_HALVINGS = 7;
-const TIE_SLACK = 1e-6; // beyond what rounding, and ties of coordinates, can turn
 
 /** p in the coordinates of the disc: its direction at the radius log10(1 + ‖p‖). */
 export function toLogRadius(p) {
@@ -133,8 +126,8 @@ export function labelPixels(field, pixels) {
 /** Set ends and labels of some runs: a sector's number, that of directions where a run came back to where it was, or UNSETTLED. */
 function descend(field, runs, ends, labels) {
   const { n, T, lengths, K, scores, code, optimizer } = field.problem;
-  const known = field.sectors.flatMap((sector, k) => (sector === null ? [] : [{ ...sector, k }]));
-  const sectors = Float64Array.from(known.flatMap(({ direction, left, right, radius, turn }) => [...direction, left, right, radius, turn]));
+  const known = field.sectors.flatMap((sector, k) => (sector === null ? [] : [k])); // numbers of directions
+  const sectors = Float64Array.from(known.flatMap((k) => Array.from(field.sectors[k])));
   const points = Float64Array.from(runs.flatMap(({ place }) => [ends[2 * place], ends[2 * place + 1]]));
   const caught = new Int32Array(runs.length);
   const rule = { loss: code, norm: NORM_CODES[optimizer.name], power: optimizer.p ?? 2 };
@@ -143,7 +136,7 @@ function descend(field, runs, ends, labels) {
   callCore("descend_in_plane", { keys: K, scores, lengths, ...rule, sectors, ...pace, points, labels: caught, ...counts });
   runs.forEach(({ place }, k) => {
     ends.set(points.subarray(2 * k, 2 * k + 2), 2 * place);
-    labels[place] = caught[k] === known.length ? field.directions.length : (known[caught[k]]?.k ?? UNSETTLED);
+    labels[place] = caught[k] === known.length ? field.directions.length : (known[caught[k]] ?? UNSETTLED);
   });
 }
 
@@ -206,116 +199,14 @@ function slopeBound(problem) {
 }
 
 /**
- * A sector around a locally optimal direction that no run of descent leaves: { direction, left, right, radius, turn }, the points of norm at
- * least max(radius, step · turn) at angles from -left to right, given by their tangents; null where none is proved.
- *
- * Descent moves along the steepest direction S(g) of g = Σ W_r a_r over rows a_r = k_α - k_t, with W_r = |ℓ'| s_t (γ_α - γ_t - δ), and in the
- * plane n·S(g) > 0 is a halfspace of g, see `dualNormal`. Towards the edges of the sector the row of the smallest margin leads inwards and
- * outweighs all rows that may not, everywhere some row outweighs those that lead back to the origin, and both the more so the longer p is.
- * So a run stays, and is counted as if it had taken all its steps.
+ * A sector around a locally optimal direction that no run of descent leaves: (x, y, left, right, radius, turn), the points of norm at least
+ * max(radius, step · turn) at angles from -left to right with (x, y), given by their tangents; null where none is proved.
  */
 function catchingSector(problem, { direction, selected }) {
-  const length = Math.hypot(direction[0], direction[1]);
-  if (!(length > 0)) return null;
-  const power = normOfOptimizer(problem.optimizer);
-  const longest = 2 ** Math.max(0, 0.5 - 1 / power); // Euclidean length of a step of unit length
-  const rows = sectorRows(problem, selected);
+  const { n, T, lengths, K, scores, blur, optimizer } = problem;
   const { logM1, logSmallest } = slopesOf(problem);
-  const along = (angle) => {
-    const [cos, sin] = [Math.cos(angle) / length, Math.sin(angle) / length];
-    return [direction[0] * cos - direction[1] * sin, direction[0] * sin + direction[1] * cos];
-  };
-  const outweighs = (from, to, normal, radius) =>
-    leads(rows, [along(from), along(to)], dualNormal(normal, power), radius, logM1 - logSmallest);
-  const sides = [-1, 1].map((sign) => {
-    let found = null;
-    for (const share of SECTOR_EDGES)
-      for (const band of SECTOR_BANDS) {
-        const edge = sign * share * Math.acos(SECTOR_COSINE);
-        const inwards = along(edge - (sign * Math.PI) / 2);
-        const radius = smallestRadius((size) => outweighs(band * edge, edge, inwards, size));
-        const turn = longest / Math.sin((1 - band) * Math.abs(edge));
-        const reach = Math.max(radius, BASIN_STEP * turn) / Math.sqrt(share); // runs come into narrow sectors later
-        if (radius < Infinity && (found === null || reach < found.reach)) found = { edge, radius, turn, reach };
-      }
-    return found;
-  });
-  if (sides.includes(null)) return null;
-  const [left, right] = sides;
-  const at = (part) => left.edge + ((right.edge - left.edge) * part) / SECTOR_PARTS;
-  const parts = Array.from({ length: SECTOR_PARTS }, (_, part) => [at(part), at(part + 1)]);
-  const isOutwards = (size) => parts.every(([from, to]) => [from, to].every((angle) => outweighs(from, to, along(angle), size)));
-  const outwards = smallestRadius(isOutwards);
-  if (outwards === Infinity) return null;
-  return {
-    direction: along(0),
-    left: Math.tan(-left.edge),
-    right: Math.tan(right.edge),
-    radius: Math.max(left.radius, right.radius, outwards),
-    turn: Math.max(left.turn, right.turn),
-  };
-}
-
-/**
- * The c with n·S(g) > 0 wherever c·g > 0, S(g) being the steepest direction in ℓp: sign(n) |n|^(p-1), up to a factor. S is odd and turns g
- * the same way round, so the boundary n·S(g) = 0 is a line; for p = ∞ it is an axis and for p = 1 a diagonal.
- */
-function dualNormal(n, power) {
-  const largest = Math.max(Math.abs(n[0]), Math.abs(n[1]));
-  const sizes = n.map((entry) => Math.abs(entry) / largest);
-  const weight = (size) => (power === Infinity ? (size === 1 ? 1 : 0) : size ** (power - 1));
-  return n.map((entry, k) => Math.sign(entry) * weight(sizes[k]));
-}
-
-/** About the smallest radius from which on a condition holds, infinite where it does not hold at the largest that is tried. */
-function smallestRadius(holds) {
-  let [low, high] = LOG_RADII;
-  if (!holds(Math.exp(high))) return Infinity;
-  for (let k = 0; k < RADIUS_HALVINGS; k++) {
-    const middle = (low + high) / 2;
-    if (holds(Math.exp(middle))) high = middle;
-    else low = middle;
-  }
-  return Math.exp(high);
-}
-
-/** Rows k_α - k_t of a selection with γ_α - γ_t, which rounding may blur: [{ input, x, y, least, most }]. */
-function sectorRows(problem, selected) {
-  const { T, K, scores, blur } = problem;
-  return selected.flatMap((t, input) => {
-    const alpha = input * T + t;
-    return placesOf(problem, input).flatMap((at) => {
-      const [gap, doubt] = [scores[alpha] - scores[at], blur[alpha] + blur[at]];
-      const row = { x: K[2 * alpha] - K[2 * at], y: K[2 * alpha + 1] - K[2 * at + 1] };
-      return at === alpha ? [] : [{ input, ...row, least: gap - doubt, most: Math.abs(gap) + doubt }];
-    });
-  });
-}
-
-/** Whether c · Σ W_r a_r > 0 for all p of norm at least `radius` between two directions. */
-function leads(rows, directions, c, radius, logSlopeRatio) {
-  const onto = (row, [first, second]) => [row.x * first[0] + row.y * first[1], row.x * second[0] + row.y * second[1]];
-  const margins = rows.map((row) => Math.min(...onto(row, directions)));
-  if (margins.some((margin, r) => margin <= 0 && (rows[r].x !== 0 || rows[r].y !== 0))) return false; // another token may win
-  const [mass, shift] = [new Map(), new Map()]; // of each input: bounds on Σ e^-m and on |δ|
-  rows.forEach((row, r) => {
-    const e = Math.exp(-radius * margins[r]);
-    mass.set(row.input, (mass.get(row.input) ?? 0) + e);
-    shift.set(row.input, (shift.get(row.input) ?? 0) + e * row.most);
-  });
-  const parts = rows.map((row) => row.x * c[0] + row.y * c[1]);
-  let best = -1;
-  for (let r = 0; r < rows.length; r++)
-    if (parts[r] > 0 && rows[r].least > shift.get(rows[r].input) && (best < 0 || margins[r] < margins[best])) best = r;
-  if (best < 0) return false;
-  const weight = (parts[best] * (rows[best].least - shift.get(rows[best].input))) / (1 + mass.get(rows[best].input));
-  let against = 0;
-  for (let r = 0; r < rows.length; r++) {
-    const isHelp = parts[r] >= 0 && rows[r].least >= shift.get(rows[r].input);
-    if (r === best || isHelp || parts[r] === 0) continue;
-    const ahead = Math.min(...onto({ x: rows[r].x - rows[best].x, y: rows[r].y - rows[best].y }, directions));
-    if (ahead < 0) return false; // its weight may grow against the best one's
-    against += Math.exp(logSlopeRatio - radius * ahead) * (rows[r].most + shift.get(rows[r].input)) * Math.abs(parts[r]);
-  }
-  return weight > against * (1 + TIE_SLACK);
+  const sector = new Float64Array(6);
+  const rule = { power: normOfOptimizer(optimizer), log_slope_ratio: logM1 - logSmallest, step: BASIN_STEP };
+  const given = { keys: K, scores, blur, lengths, selected, direction, n_inputs: n, n_tokens: T };
+  return callCore("find_sector", { ...given, ...rule, sector }) ? sector : null;
 }
