@@ -6,12 +6,14 @@ import os
 import numpy as np
 import pytest
 
+from core_calls import fitting, random_argument
 from marginlens import core
 from marginlens.core.signatures import core_functions
 from marginlens.errors import InputError
 
 FUZZED_CALLS = int(os.environ.get("MARGINLENS_FUZZED_CALLS", "300"))  # of each function
-LAYOUTS = ("add_likelihoods", "next_token_weights")  # random indices seldom fit them; they have tests of their own
+LAYOUTS = ("minimise_likelihoods", "next_token_weights")  # random indices seldom fit them; they have tests of their own
+ODD_NUMBERS = np.array([0.0] * 6 + [1.0] * 6 + [-2.0] * 4 + [1e300, 1e-300, np.nan, np.inf])
 
 
 def descent(n=3, T=4, d=2, n_saved=2, seed=0):
@@ -91,27 +93,6 @@ def test_an_input_that_is_not_contiguous_or_not_aligned_is_copied():
     np.testing.assert_array_equal(strided["out"], plain["out"])
 
 
-def fitting(name, sizes):
-    """Sizes that belong together in ways that a declaration does not say, as far as they are among these."""
-    places = (sizes.get("n_inputs", 0) + 3) // 4 * 4 * sizes.get("n_tokens", 0)
-    height, width = max(1, sizes.get("height", 1)), max(1, sizes.get("width", 1))
-    together = {
-        "descend_attention": {"n_places": places, "width": sizes.get("d"), "gram_size": 0},
-        "weights_of_places": {"places": places},
-        "descend_matrices": {"n_terms": 1, "n_memory": sizes.get("q", 0) + 1, "n_sizes": 9},
-        "solve_matrix_norm": {
-            "height": height,
-            "width": width,
-            "n": height * width,
-            "n_factors": 0,
-            "m": sizes.get("n_rows"),
-        },
-        "solve_linear_programs": {"n_basic": sizes.get("d", 0) + 1},
-        "read_texts": {"width": 4},
-    }
-    return sizes | together.get(name, {})
-
-
 def fuzzed_arguments(function, rng):
     """Arguments of small sizes that fit each other, one of which may be spoilt: another shape, type or order, out of bounds, missing."""
     names = sorted({axis for parameter in function.parameters for axis in parameter.shape if axis.isidentifier()})
@@ -120,26 +101,8 @@ def fuzzed_arguments(function, rng):
     spoilt = rng.integers(2 * len(function.given))
     most = rng.choice([0, 3])  # offsets and indices that are all zero fit each other
     for k, parameter in enumerate(function.given):
-        value = random_argument(parameter, sizes, most, rng)
+        value = random_argument(parameter, sizes, most, rng, ODD_NUMBERS)
         yield spoil(value, rng) if k == spoilt else value
-
-
-def random_argument(parameter, sizes, most, rng):
-    """An argument that the declaration allows, as far as its bounds are known by now."""
-    low, high = (
-        0 if bound is None else bound(sizes | {"last": 1, "n_steps": 3, "stop": 3}) for bound in parameter.bounds
-    )
-    if not parameter.is_array:
-        sizes[parameter.name] = int(rng.integers(low, max(low, high, 1) + 1))
-        return float(rng.choice([-0.5, 0.5, 1.5, 3.0])) if parameter.kind is np.float64 else sizes[parameter.name]
-    shape = tuple(max(0, size(sizes)) for size in parameter.sizes)
-    if np.issubdtype(parameter.kind, np.floating):
-        values = rng.choice(
-            [0.0, 1.0, -2.0, 1e300, 1e-300, np.nan, np.inf], shape, p=[0.3, 0.3, 0.2, 0.05, 0.05, 0.05, 0.05]
-        )
-        with np.errstate(over="ignore"):  # of single precision
-            return values.astype(parameter.kind)
-    return rng.integers(low, max(low, high if parameter.bounds[1] else most) + 1, shape).astype(parameter.kind)
 
 
 def spoil(value, rng):

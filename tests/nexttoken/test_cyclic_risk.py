@@ -51,12 +51,6 @@ def test_value_gradient_and_curvature_follow_the_definition(name, general, monke
     np.testing.assert_allclose(
         risk.space.centre(point.hessian() @ direction), point.product(direction), atol=tolerances.ROUNDING
     )
-    if risk.is_likelihood:
-        values, slopes, hessians = risk.component_terms(risk.space.cells(W))
-        assert values.sum() == pytest.approx(point.value, rel=tolerances.ROUNDING)
-        np.testing.assert_allclose(slopes, point.gradient, atol=tolerances.ROUNDING)
-        for block, hessian in zip(risk.blocks, hessians, strict=True):
-            np.testing.assert_allclose(hessian, point.hessian()[block, block].toarray(), atol=tolerances.ROUNDING)
 
 
 def tied(sequences, labels):

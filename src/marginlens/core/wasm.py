@@ -28,7 +28,7 @@ FUNCTIONS = {  # that the page calls, by the file of abi/ that has them
     "norms": ["descend_matrices"],
     "lab": ["measure_attention", "descend_in_plane", "find_sector", "descend_one_hot"],
     "theory": ["compare_scores", "find_neighbours"],
-    "next_tokens": ["descend_jointly", "add_likelihoods"],
+    "next_tokens": ["descend_jointly", "minimise_likelihoods", "rank_components", "balance_components"],
 }
 OPTIONS = [
     *(option for option in build.COMMON if option not in ("-O3", "-fPIC", "-shared")),

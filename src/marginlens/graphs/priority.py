@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 
+from marginlens import core
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.token_stream import TokenStream
 from marginlens.errors import index_array, reject, whole_number
@@ -213,7 +213,8 @@ def graph_arrays(keys: IntArray, counts: IntArray, n_vocabulary: int) -> GraphAr
     heads, tails = np.searchsorted(nodes, (k * K + i)[proper]), np.searchsorted(nodes, (k * K + j)[proper])
     edges, counts, k = np.stack([i, j], axis=1)[proper], counts[proper], k[proper]
     last = nodes // K
-    rank, queries = _ranks(heads, tails, last), _distinct(last)
+    queries = _distinct(last)
+    rank, _ = _ranks(heads, tails, np.searchsorted(queries, last))
     of_nodes, of_edges = (np.append(np.searchsorted(x, queries), len(x)) for x in (last, k))
     return GraphArrays(queries, of_nodes, of_edges, nodes % K, rank, edges, counts)
 
@@ -279,43 +280,16 @@ def _distinct(values: IntArray) -> IntArray:
     return ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
 
 
-def _ranks(heads: IntArray, tails: IntArray, graph: IntArray) -> IntArray:
-    """(n_nodes,) the strong component of each node, numbered from 0 in each graph along the edges; ties by the smallest token.
+def _ranks(heads: IntArray, tails: IntArray, graph: IntArray) -> tuple[IntArray, IntArray]:
+    """(n_nodes,) the strong component of each node, numbered from 0 in each graph along the edges, ties by the smallest token; and the
+    longest chain of edges that leads to it.
 
     Args:
-        heads, tails: (n_edges,) the nodes of each edge. graph: (n_nodes,) which graph each node is in, increasing.
+        heads, tails: (n_edges,) the nodes of each edge. graph: (n_nodes,) which graph each node is in, from 0 on and increasing.
     """
-    size = len(graph)
-    matrix = scipy.sparse.csr_array((np.ones(len(heads), dtype=np.int8), (heads, tails)), shape=(size, size))
-    count, labels = scipy.sparse.csgraph.connected_components(matrix, connection="strong")
-    part = labels.astype(np.int64)
-    smallest = np.full(count, size)
-    np.minimum.at(smallest, part, np.arange(size))
-    level = _levels(part[heads], part[tails], count)
-    order = np.lexsort((smallest, level, graph[smallest]))  # components by graph, then level, then token
-    within = graph[smallest][order]
-    number = np.empty(count, dtype=np.int64)
-    number[order] = np.arange(count) - np.searchsorted(within, within)
-    return number[part]
-
-
-def _levels(heads: IntArray, tails: IntArray, count: int) -> IntArray:
-    """(count,) the longest chain of edges that leads to each component, in as many rounds as the longest chain has edges."""
-    across = _distinct(heads[heads != tails] * count + tails[heads != tails])
-    heads, tails = across // count, across % count
-    level, waiting = np.zeros(count, dtype=np.int64), np.bincount(tails, minlength=count)
-    starts = np.searchsorted(heads, np.arange(count + 1))
-    ready, depth = np.flatnonzero(waiting == 0), 0
-    while len(ready):
-        sizes = starts[ready + 1] - starts[ready]
-        ends = np.cumsum(sizes)
-        lower = tails[np.arange(ends[-1]) + np.repeat(starts[ready] - (ends - sizes), sizes)]
-        depth += 1
-        level[lower] = depth
-        reached, times = np.unique(lower, return_counts=True)
-        waiting[reached] -= times
-        ready = reached[waiting[reached] == 0]
-    return level
+    ranks, levels = np.empty_like(graph), np.empty_like(graph)
+    core.rank_components(heads, tails, graph, ranks, levels)
+    return ranks, levels
 
 
 def reduced_order(graph: PriorityGraph) -> BoolArray:
@@ -356,7 +330,7 @@ def component_order(graph: PriorityGraph) -> ComponentOrder:
 def component_levels(graph: PriorityGraph) -> IntArray:
     """(n_components,) how many components the longest chain above each one has."""
     upper, lower = _ends(as_graph(graph)).T
-    return _levels(upper, lower, graph.n_components)
+    return _ranks(upper, lower, np.zeros(graph.n_components, dtype=np.int64))[1]
 
 
 def sufficient_pairs(graph: PriorityGraph) -> IntArray:

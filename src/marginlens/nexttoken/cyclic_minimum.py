@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import scipy
 
 from marginlens.graphs.cyclic import pseudo_graphs
 from marginlens.graphs.priority import PriorityGraph
@@ -51,41 +50,8 @@ def minimise(risk: CyclicRisk, start: FloatArray) -> Minimised:
 
 def _by_component(risk: CyclicRisk, cells: FloatArray) -> Minimised:
     """Damped Newton for each component by itself: independent embeddings leave every logit free, and the risk is convex."""
-    terms, groups = risk.component_terms, risk.space.groups
-    starts = [block.start for block in risk.blocks]
-    (values, slopes, hessians), converged, n = terms(cells), False, 0
-    while n < NEWTON_MAX_STEPS and not converged:
-        n += 1
-        step = np.zeros_like(cells)
-        for block, hessian in zip(risk.blocks, hessians, strict=True):
-            step[block] = _centred_solve(hessian, -slopes[block])
-        if np.abs(step).max() <= LAST_STEP_RTOL * (1.0 + np.abs(cells).max()):
-            flatter = np.linalg.norm(terms(cells + step)[1]) < np.linalg.norm(slopes)
-            cells, converged = (cells + step if flatter else cells), True
-            break
-        promised, share = np.add.reduceat(slopes * step, starts), np.ones(len(starts))
-        for halved in range(MAX_HALVINGS + 1):
-            trial = terms(cells + share[groups] * step)
-            worse = trial[0] > values + 1e-4 * share * promised + 1e-14 * np.abs(values)
-            if not worse.any():
-                break
-            share[worse] *= 0.5 if halved < MAX_HALVINGS else 0.0
-        if not share.any():
-            break
-        trial = terms(cells + share[groups] * step) if worse.any() else trial
-        cells, (values, slopes, hessians) = cells + share[groups] * step, trial
-    return Minimised(risk.weights(risk.space.centre(cells)), converged, n)
-
-
-def _centred_solve(hessian: FloatArray, right: FloatArray) -> FloatArray:
-    """The solution orthogonal to the constants, which the Hessian annihilates and `right` lacks."""
-    size = len(right)
-    lifted = hessian + np.trace(hessian) / size**2
-    try:
-        solution = np.asarray(scipy.linalg.cho_solve(scipy.linalg.cho_factor(lifted), right))
-    except np.linalg.LinAlgError:
-        solution = np.asarray(np.linalg.lstsq(hessian, right, rcond=None)[0])
-    return solution - float(solution.mean())
+    steps = risk.minimise_by_component(cells)
+    return Minimised(risk.weights(risk.space.centre(cells)), steps >= 0, max(steps, 0))
 
 
 def _in_basis(risk: CyclicRisk, start: FloatArray) -> Minimised:

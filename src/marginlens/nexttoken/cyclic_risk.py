@@ -144,17 +144,12 @@ class CyclicRisk:
         starts = np.append(np.searchsorted(self.space.groups, np.arange(self.space.n_groups)), len(self.space.groups))
         return [slice(int(a), int(b)) for a, b in pairwise(starts)]
 
-    def component_terms(self, cells: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
-        """Values (n_components,), slopes (n_cells,) and Hessians of the components' parts of a likelihood, in one compiled pass.
+    def minimise_by_component(self, cells: FloatArray) -> int:
+        """Move cells (n_cells,) to the minimum of a likelihood with free logits; how many steps it took, less than 0 where it failed.
 
         Every sample's label must be among its tokens.
         """
-        values, slopes = np.zeros(len(self.blocks)), np.zeros(len(cells))
-        squares = np.zeros(self._likelihood_arrays[-1][-1])
-        core.add_likelihoods(cells, *self._likelihood_arrays, values, slopes, squares)
-        corners, sizes = (array.tolist() for array in (self._likelihood_arrays[-1], self._likelihood_arrays[-2]))
-        hessians = [squares[a : a + n * n].reshape(n, n) for a, n in zip(corners, sizes, strict=False)]
-        return values, slopes, hessians
+        return int(core.minimise_likelihoods(cells, *self._likelihood_arrays))
 
     @cached_property
     def _likelihood_arrays(self) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
+from marginlens import core
 from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
@@ -272,37 +273,16 @@ def _by_components(
     ends = column[edges.last] * size
     nodes, place = np.unique(np.concatenate([ends + edges.upper, ends + edges.lower]), return_inverse=True)
     upper, lower = np.split(place, 2)
-    carries = edges.multiplier > 0.0
-    residual = _adjacency(np.append(upper, lower[carries]), np.append(lower, upper[carries]), len(nodes))
-    strong = scipy.sparse.csgraph.connected_components(residual, connection="strong")[1]
-    carries = carries | (strong[upper] == strong[lower])  # flow may be sent round a cycle through the pair
-    joined = scipy.sparse.csgraph.connected_components(
-        _adjacency(upper[carries], lower[carries], len(nodes)), directed=False
-    )[1]
-    first = np.unique(joined, return_index=True)[1]  # one component of each part stays at zero
-    free = np.setdiff1d(np.arange(len(nodes)), first)
-    kept = np.flatnonzero(carries)
-    values = np.repeat([1.0, -1.0], len(kept))
-    entries = (values, (np.tile(np.arange(len(kept)), 2), np.append(upper[kept], lower[kept])))
-    rows = scipy.sparse.csr_array(entries, shape=(len(kept), len(nodes)))[:, free]
-    found = balance(rows, edges.log_c[kept], edges.multiplier[kept])
-    if found is None:
-        return None
-    logit = np.zeros(len(nodes))
-    logit[free] = found
     last = list(graphs)
-    sizes = [np.bincount(graphs[k].component_of) for k in last]
-    weight = np.array([sizes[node // size][node % size] for node in nodes.tolist()], dtype=np.float64)
-    mean = np.bincount(joined, weight * logit) / np.bincount(joined, weight)
-    logit = logit - mean[joined]  # the shortest
+    members = [graphs[last[node // size]].components[node % size] for node in nodes.tolist()]
+    carries, logits = np.empty(len(upper), dtype=np.bool_), np.empty(len(nodes))
+    n_tokens = np.array([len(tokens) for tokens in members], dtype=np.float64)
+    if not core.balance_components(upper, lower, edges.log_c, edges.multiplier, n_tokens, carries, logits):
+        return None
     U = np.zeros((len(E), len(last)))
-    for node, value in zip(nodes.tolist(), logit.tolist(), strict=True):
-        U[graphs[last[node // size]].components[node % size], node // size] = value
+    for node, tokens, logit in zip(nodes.tolist(), members, logits.tolist(), strict=True):
+        U[tokens, node // size] = logit
     return carries, E.T @ U @ E[last]
-
-
-def _adjacency(heads: IntArray, tails: IntArray, size: int) -> scipy.sparse.csr_array:
-    return scipy.sparse.csr_array((np.ones(len(heads)), (heads, tails)), shape=(size, size))
 
 
 def _by_rows(E: FloatArray, graphs: Mapping[int, PriorityGraph], edges: _Edges) -> tuple[BoolArray, FloatArray] | None:
@@ -342,7 +322,7 @@ def can_carry(rows: FloatArray, multipliers: FloatArray) -> BoolArray:
     return carries | (found.x[n : 2 * n] > 0.5) if found.success else carries
 
 
-def balance(rows: FloatArray | scipy.sparse.csr_array, log_c: FloatArray, multipliers: FloatArray) -> FloatArray | None:
+def balance(rows: FloatArray, log_c: FloatArray, multipliers: FloatArray) -> FloatArray | None:
     r"""The point where residual attention is a dual solution, (r,); None where Newton's method does not get there.
 
     .. math:: z = \arg\min \sum_r c_r e^{-\langle a_r, z \rangle} + \Big\langle \sum_r \lambda_r a_r, z \Big\rangle
@@ -352,13 +332,11 @@ def balance(rows: FloatArray | scipy.sparse.csr_array, log_c: FloatArray, multip
     """
 
     def gram(weights: FloatArray) -> FloatArray:
-        if isinstance(rows, np.ndarray):
-            return rows.T @ (weights[:, None] * rows)
-        return np.asarray((rows.T @ scipy.sparse.diags_array(weights) @ rows).toarray())
+        return rows.T @ (weights[:, None] * rows)
 
     target = rows.T @ multipliers
     positive = np.maximum(multipliers, 1e-3 * multipliers.max())
-    length = np.abs(rows).sum(axis=1) if isinstance(rows, np.ndarray) else np.asarray(abs(rows).sum(axis=1)).ravel()
+    length = np.abs(rows).sum(axis=1)
 
     def at(z: FloatArray) -> tuple[float, FloatArray]:
         with np.errstate(over="ignore"):

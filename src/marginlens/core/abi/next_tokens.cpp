@@ -1,4 +1,5 @@
-// Doors: descent on v and p, descent on the weights W of next tokens, and the risk over cyclic components.
+// Doors: descent on v and p, descent on the weights W of next tokens, and components of priority graphs.
+#include "../component_balance.h"
 #include "../cyclic.h"
 #include "../joint_descent.h"
 #include "../next_token_descent.h"
@@ -147,9 +148,10 @@ DOOR descend_next_tokens(
     return 0;
 }
 
-// Values, slopes and Hessians of the components' parts of a likelihood at the logits of the cells, added to what the arrays hold.
-DOOR add_likelihoods(
-    const double *cells,         // (n_cells)
+// Move the logits of the cells to the minimum of every component's part of a likelihood. Returns the number of Newton's steps, or less than 0
+// where they end elsewhere.
+DOOR minimise_likelihoods(
+    double *cells,               // (n_cells)
     const int64_t *cell,         // (n_entries)
     const double *log_count,     // (n_entries)
     const int64_t *offsets,      // (n_samples+1)
@@ -159,16 +161,80 @@ DOOR add_likelihoods(
     const int64_t *first,        // (n_components)
     const int64_t *sizes,        // (n_components)
     const int64_t *corners,      // (n_components+1)
-    double *values,              // (n_components)
-    double *slopes,              // (n_cells)
-    double *squares,             // (n_squares)
-    int64_t n_cells, int64_t n_entries, int64_t n_samples, int64_t n_components, int64_t n_squares) {
+    int64_t n_cells, int64_t n_entries, int64_t n_samples, int64_t n_components) {
     const CyclicSamples samples{cell, offsets, label, component, log_count, share, n_samples};
-    const CyclicLayout layout{first, sizes, corners};
-    if (!fits(samples, layout, n_cells, n_entries, n_components, n_squares)) return WRONG_SIZE;
+    const Blocks layout{first, sizes, corners, n_components};
+    const int64_t n_squares = corners[n_components];
+    if (!fits(samples, layout, n_cells, n_entries, n_squares)) return WRONG_SIZE;
     Room room;
-    double *s = room.doubles(n_entries);
+    const CyclicRisk risk{samples, layout, room.doubles(n_entries)};
+    Newton newton(room, layout, n_cells, n_squares);
+    return room.failed ? OUT_OF_MEMORY : newton.minimise(risk, cells);
+}
+
+// The strong component of each node of several graphs, numbered from 0 in each graph by the longest chain of arcs above it, which is its level,
+// then by its smallest node. Returns how many there are.
+DOOR rank_components(
+    const int64_t *heads,  // (n_arcs) in 0..n_nodes-1
+    const int64_t *tails,  // (n_arcs) in 0..n_nodes-1
+    const int64_t *graph,  // (n_nodes) in 0..n_nodes-1 of each node
+    int64_t *ranks,        // (n_nodes)
+    int64_t *levels,       // (n_nodes)
+    int64_t n_arcs, int64_t n_nodes) {
+    Room room;
+    StrongComponents components(room, n_nodes, n_arcs);
     if (room.failed) return OUT_OF_MEMORY;
-    add_likelihoods(cells, samples, layout, s, values, slopes, squares);
-    return 0;
+    components.find(heads, tails, n_arcs);
+    components.rank(graph, ranks, levels);
+    return components.count;
+}
+
+// Which pairs of components can carry a multiplier, and the logits of components at which residual attention is a dual solution, the shortest
+// by the tokens that components have. Returns 1, or 0 where Newton's method does not get there.
+DOOR balance_components(
+    const int64_t *upper,       // (n_pairs) in 0..n_components-1
+    const int64_t *lower,       // (n_pairs) in 0..n_components-1
+    const double *log_c,        // (n_pairs)
+    const double *multipliers,  // (n_pairs) of one dual solution
+    const double *n_tokens,     // (n_components)
+    bool *carries,              // (n_pairs)
+    double *logits,             // (n_components)
+    int64_t n_pairs, int64_t n_components) {
+    const int64_t n = n_components;
+    const ActivePairs pairs{upper, lower, log_c, multipliers, n_pairs, n};
+    Room room;
+    StrongComponents parts(room, n, 2 * n_pairs);
+    int64_t *heads = room.integers(2 * n_pairs), *tails = room.integers(2 * n_pairs), *place = room.integers(n);
+    int64_t *first = room.integers(n), *sizes = room.integers(n), *corners = room.integers(n + 1);
+    double *z = room.doubles(n), *mean = room.zeros(n), *weight = room.zeros(n);
+    if (room.failed) return OUT_OF_MEMORY;
+    for (bool is_known = false;; is_known = true) {  // flow may be sent round a cycle through a pair; then, what pairs that carry it join
+        int64_t n_arcs = 0;
+        for (int64_t r = 0; r < n_pairs; r++) {
+            if (!is_known) carries[r] = multipliers[r] > 0.0;
+            if (!is_known || carries[r]) heads[n_arcs] = upper[r], tails[n_arcs++] = lower[r];
+            if (carries[r]) heads[n_arcs] = lower[r], tails[n_arcs++] = upper[r];
+        }
+        parts.find(heads, tails, n_arcs);
+        if (is_known) break;
+        for (int64_t r = 0; r < n_pairs; r++) carries[r] |= parts.component[upper[r]] == parts.component[lower[r]];
+    }
+    const int64_t *block = parts.component;
+    const Blocks blocks{first, sizes, corners, parts.count};
+    for (int64_t b = 0; b < parts.count; b++) sizes[b] = -1;
+    for (int64_t c = 0; c < n; c++) place[c] = sizes[block[c]]++;  // the first of each block stays at zero
+    corners[0] = 0;
+    for (int64_t b = 0, n_free = 0; b < parts.count; n_free += sizes[b++])
+        first[b] = n_free, corners[b + 1] = corners[b] + sizes[b] * sizes[b];
+    for (int64_t c = 0; c < n; c++) place[c] += place[c] < 0 ? 0 : first[block[c]];
+    Newton newton(room, blocks, n - parts.count, corners[parts.count]);
+    if (room.failed) return OUT_OF_MEMORY;
+    const Balance balance{pairs, carries, place, block, blocks};
+    if (!balance.start(newton, n - parts.count, z) || newton.minimise(balance, z) < 0) return 0;
+    for (int64_t c = 0; c < n; c++) {
+        logits[c] = place[c] < 0 ? 0.0 : z[place[c]];
+        weight[block[c]] += n_tokens[c], mean[block[c]] += n_tokens[c] * logits[c];
+    }
+    for (int64_t c = 0; c < n; c++) logits[c] -= mean[block[c]] / weight[block[c]];
+    return 1;
 }

@@ -4,8 +4,7 @@
 // correction, and where tokens of different components share the greatest height, the slower terms of the regularisation path.
 
 import { callCore } from "./core.js";
-import { componentOfToken, componentOrder, priorityGraph, priorityGraphs, strongComponents, sufficientPairs } from "./graphs.js";
-import { dot, maxAbs, norm, solveDefinite } from "./linalg.js";
+import { componentOfToken, componentOrder, priorityGraph, priorityGraphs, sufficientPairs } from "./graphs.js";
 import { leastDistance, OPTIMAL } from "./margin.js";
 import { countedTokens, reduceSequences } from "./nexttoken.js";
 import { logAddExp } from "./softmax.js";
@@ -19,9 +18,6 @@ export const HEIGHT_ATOL = 1e-7; // heights closer than that, where 1 is the gap
 
 const ACTIVE_GAP = 1e-7; // logit gap beyond one at which a strict pair no longer counts as active
 const WEAK_MULTIPLIER = 1e-9; // a multiplier below this share of their sum counts as zero
-const MAX_NEWTON_STEPS = 400;
-const LAST_STEP_RTOL = 1e-8; // a Newton step this small in logits is the last
-const MIN_SHARE = 1e-18; // of a Newton step that is taken
 const MAX_LEVELS = 20; // terms beyond the leading one
 
 /** The automaton of sequences, with everything about a last token computed when it is first asked for. */
@@ -93,7 +89,9 @@ function cyclicLogits(automaton, graph, c) {
   const entries = samples.flatMap((sample) => sample.entries);
   const offsets = [0];
   for (const sample of samples) offsets.push(offsets.at(-1) + sample.entries.length);
-  const given = {
+  const cells = new Float64Array(size);
+  callCore("minimise_likelihoods", {
+    cells,
     cell: entries.map(([cell]) => cell),
     log_count: entries.map(([, count]) => Math.log(count)),
     offsets,
@@ -101,37 +99,10 @@ function cyclicLogits(automaton, graph, c) {
     share: samples.map(({ count }) => count / total),
     component: samples.map(() => 0),
     ...{ first: [0], sizes: [size], corners: [0, size ** 2] },
-    ...{ n_cells: size, n_entries: entries.length, n_samples: samples.length, n_components: 1, n_squares: size ** 2 },
-  };
-  const terms = (cells) => {
-    const [values, slopes, squares] = [1, size, size ** 2].map((count) => new Float64Array(count));
-    callCore("add_likelihoods", { ...given, cells, values, slopes, squares });
-    let trace = 0;
-    for (let k = 0; k < size; k++) trace += squares[k * (size + 1)];
-    return { value: values[0], slope: slopes, hessian: squares.map((entry) => entry + trace / size ** 2) }; // lifted along constants
-  };
-  const { z } = minimise(terms, new Float64Array(size));
-  const mean = z.reduce((sum, logit) => sum + logit, 0) / size;
-  return z.map((logit) => logit - mean);
-}
-
-/** Where Newton's method with halved steps comes to from z on a convex function, terms(z) = { value, slope, hessian }: { z, isFound }. */
-function minimise(terms, z) {
-  let at = terms(z);
-  for (let n = 0; n < MAX_NEWTON_STEPS; n++) {
-    const { value, slope, hessian } = at;
-    const step = solveDefinite(hessian, slope.map((entry) => -entry));
-    if (step === null) break;
-    const moved = (share) => z.map((entry, k) => entry + share * step[k]);
-    if (maxAbs(step) <= LAST_STEP_RTOL * (1 + maxAbs(z)))
-      return { z: norm(terms(moved(1)).slope) < norm(slope) ? moved(1) : z, isFound: true };
-    let share = 1;
-    const isLower = () => at.value <= value + 1e-4 * share * dot(slope, step) + 1e-14 * Math.abs(value);
-    for (at = terms(moved(share)); !isLower() && share > MIN_SHARE; at = terms(moved(share))) share /= 2;
-    if (!isLower()) break;
-    z = moved(share);
-  }
-  return { z, isFound: false };
+    ...{ n_cells: size, n_entries: entries.length, n_samples: samples.length, n_components: 1 },
+  });
+  const mean = cells.reduce((sum, logit) => sum + logit, 0) / size;
+  return cells.map((logit) => logit - mean);
 }
 
 // ---- slower terms of the path
@@ -237,56 +208,12 @@ function activeEdges(graph, entries, height, multipliers) {
 
 /** Which edges can carry a multiplier, and the logit of every component at which residual attention is a dual solution; or null. */
 function balanceComponents(graph, edges) {
-  const count = graph.components.length;
-  const arcs = edges.map(({ upper, lower }) => [upper, lower]);
-  const back = edges.filter(({ multiplier }) => multiplier > 0).map(({ upper, lower }) => [lower, upper]);
-  const strong = strongComponents(count, [...arcs, ...back]).component; // flow may be sent round a cycle through a pair
-  const carries = edges.map(({ upper, lower, multiplier }) => multiplier > 0 || strong[upper] === strong[lower]);
-  const kept = edges.filter((_, e) => carries[e]);
-  const joined = strongComponents(count, kept.flatMap(({ upper, lower }) => [[upper, lower], [lower, upper]])).component;
-  const free = Array.from(joined.keys()).filter((c) => joined.indexOf(joined[c]) !== c); // the first of each stays at zero
-  const z = balanceFlow(kept, free);
-  if (z === null) return null;
+  const [count, carries] = [graph.components.length, new Uint8Array(edges.length)];
   const logit = new Float64Array(count);
-  free.forEach((c, k) => (logit[c] = z[k]));
-  const [weights, totals] = [new Float64Array(count), new Float64Array(count)];
-  graph.components.forEach(({ length }, c) => {
-    weights[joined[c]] += length;
-    totals[joined[c]] += length * logit[c];
-  });
-  const touched = new Set(arcs.flat());
-  return { carries, logit: logit.map((entry, c) => (touched.has(c) ? entry - totals[joined[c]] / weights[joined[c]] : entry)) };
-}
-
-/** argmin Σ c_r e^{-(z_u - z_l)} + Σ λ_r (z_u - z_l) over the logits of free components, the others being zero; null where none is found. */
-function balanceFlow(edges, free) {
-  const size = free.length;
-  const place = new Map(free.map((c, k) => [c, k]));
-  const ends = edges.map(({ upper, lower }) => [[place.get(upper), 1], [place.get(lower), -1]].filter(([k]) => k !== undefined));
-  const gap = (z, r) => ends[r].reduce((total, [k, sign]) => total + sign * z[k], 0);
-  const sumUp = (values) => {
-    const out = new Float64Array(size);
-    ends.forEach((pair, r) => pair.forEach(([k, sign]) => (out[k] += sign * values[r])));
-    return out;
-  };
-  const laplacian = (weights) => {
-    const H = new Float64Array(size ** 2);
-    ends.forEach((pair, r) => pair.forEach(([k, sign]) => pair.forEach(([l, other]) => (H[k * size + l] += sign * other * weights[r]))));
-    return H;
-  };
-  const target = sumUp(edges.map(({ multiplier }) => multiplier));
-  const floor = 1e-3 * Math.max(...edges.map(({ multiplier }) => multiplier));
-  const positive = edges.map(({ multiplier }) => Math.max(multiplier, floor));
-  const start = solveDefinite(laplacian(positive), sumUp(positive.map((weight, r) => weight * (edges[r].logC - Math.log(weight)))));
-  if (start === null) return null;
-  const terms = (z) => {
-    const weights = edges.map(({ logC }, r) => Math.exp(logC - gap(z, r)));
-    const pulled = sumUp(weights);
-    const value = weights.reduce((sum, weight) => sum + weight, dot(target, z));
-    return { value, slope: target.map((entry, k) => entry - pulled[k]), hessian: laplacian(weights) };
-  };
-  const { z, isFound } = minimise(terms, start);
-  return isFound ? z : null;
+  const listed = { upper: edges.map(({ upper }) => upper), lower: edges.map(({ lower }) => lower), log_c: edges.map(({ logC }) => logC) };
+  const weights = { multipliers: edges.map(({ multiplier }) => multiplier), n_tokens: graph.components.map(({ length }) => length) };
+  const isFound = callCore("balance_components", { ...listed, ...weights, carries, logits: logit, n_pairs: edges.length, n_components: count });
+  return isFound ? { carries, logit } : null;
 }
 
 // ---- the rule

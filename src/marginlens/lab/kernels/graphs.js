@@ -1,5 +1,7 @@
 // Next tokens: texts as sequences of token ids, windows with the token that follows, and priority graphs of every last token.
 
+import { callCore } from "./core.js";
+
 const UNKNOWN = "<unknown>";
 const MAX_WORDS = 2000; // words with an id of their own, the most frequent ones
 const PAIRS_PER_COMPONENT = 4; // strict pairs from which on it pays to look for implied ones
@@ -122,37 +124,12 @@ export function componentOfToken(graph, token) {
   return place === undefined ? -1 : graph.componentOf[place];
 }
 
-/** Strong components of nodes 0 … size - 1 by Tarjan's method: { component (of each node), count }; arcs lead to smaller numbers. */
-export function strongComponents(size, arcs) {
-  const targets = Array.from({ length: size }, () => []);
-  for (const [head, tail] of arcs) targets[head].push(tail);
-  const [component, index, low] = [0, 0, 0].map(() => new Int32Array(size).fill(-1));
-  const waiting = [];
-  let [counter, count] = [0, 0];
-  const visit = (node) => {
-    index[node] = low[node] = counter++;
-    waiting.push(node);
-    for (const tail of targets[node]) {
-      if (index[tail] < 0) visit(tail);
-      if (component[tail] < 0) low[node] = Math.min(low[node], low[tail]);
-    }
-    if (low[node] < index[node]) return;
-    for (const member of waiting.splice(waiting.lastIndexOf(node))) component[member] = count;
-    count++;
-  };
-  for (let node = 0; node < size; node++) if (index[node] < 0) visit(node);
-  return { component, count };
-}
-
-/** The strong component of each node, numbered along the arcs: by the longest chain above it, then by the smallest node. */
+/** The strong component of each of so many nodes, numbered along the arcs: by the longest chain above it, then by the smallest node. */
 function rankedComponents(size, arcs) {
-  const { component, count } = strongComponents(size, arcs);
-  const level = new Int32Array(count);
-  const between = arcs.map(([head, tail]) => [component[head], component[tail]]).filter(([upper, lower]) => upper !== lower);
-  for (const [upper, lower] of between.sort((a, b) => b[0] - a[0])) level[lower] = Math.max(level[lower], level[upper] + 1);
-  const smallest = Array.from(level, (_, c) => component.indexOf(c));
-  const order = Array.from(level.keys()).sort((a, b) => level[a] - level[b] || smallest[a] - smallest[b]);
-  return component.map((c) => order.indexOf(c));
+  const [ranks, levels] = [new Int32Array(size), new Int32Array(size)];
+  const given = { heads: arcs.map(([head]) => head), tails: arcs.map(([, tail]) => tail), graph: new Int32Array(size) };
+  callCore("rank_components", { ...given, ranks, levels, n_arcs: arcs.length, n_nodes: size });
+  return ranks;
 }
 
 /** Which components stand strictly above which: { direct, reach }, arrays of sets of lower components, by an edge and by chains. */
