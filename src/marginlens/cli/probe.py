@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +34,9 @@ _CALLED: dict[str, Any] = {  # what the command calls arguments of the library
 _ABLATE = "--ablate"
 _HEADS = 6  # heads that each table of the terminal names
 _ROWS = 30  # of a long run that the terminal shows, evenly spread
-_LAYER_COLUMNS = ("relative_nnz", "nnz", "entropy", "top_probability", "frobenius", "margin_median", "decisive_share")
+_COLUMNS = ("relative_nnz", "top_probability", "frobenius", "margin_median", "tied_share")  # of every table of heads
+_LAYER_COLUMNS = (*_COLUMNS, "nnz", "entropy", "decisive_share")
+_HEAD_COLUMNS = (*_COLUMNS, "self_share", "first_share", "last_share")
 _CURVE_COLUMNS = (
     "checkpoint",
     "nnz/T",
@@ -259,10 +261,11 @@ def _head_text(result: ProbeResult) -> Iterator[Any]:
         if answer.heads:
             heads = ", ".join(f"{head.name} ({head.says})" for head in answer.heads)
             yield f"{answer.named}: {heads}."
-    yield terminal.rows_table("Layers, means over heads", [_layer(result, layer) for layer in range(result.n_layers)])
+    layers = [{"layer": result.layer_name(k), **_cells(result, _LAYER_COLUMNS, k)} for k in range(result.n_layers)]
+    yield terminal.rows_table("Layers, means over heads", layers)
     sparsest = _order(result["relative_nnz"], largest=False)
     yield terminal.rows_table(
-        "The sparsest heads", [{"head": result.head_name(*at), **_head(result, at)} for at in sparsest]
+        "The sparsest heads", [{"head": result.head_name(*at), **_cells(result, _HEAD_COLUMNS, at)} for at in sparsest]
     )
     if result.has_max_margin and np.isfinite(result["correlation"]).any():
         columns = _max_margin_columns()
@@ -312,34 +315,10 @@ def _max_margin_columns() -> dict[str, str]:
     return {**correlations, "margin over best": "margin_ratio", "of random heads": "margin_ratio_random_head"}
 
 
-def _layer(result: ProbeResult, layer: int) -> dict[str, Any]:
-    shown = [measure for measure in result.shown if measure.name in _LAYER_COLUMNS]
-    means = {measure.title: _mean(result[measure.name][layer]) for measure in shown}
-    return {
-        "layer": result.layer_name(layer),
-        **means,
-        "decisive": _share(result["decisive_share"][layer]),
-        **_tied(result, layer),
-    }
-
-
-def _head(result: ProbeResult, at: tuple[int, int]) -> dict[str, Any]:
-    return {
-        "nnz/T": _mean(result["relative_nnz"][at]),
-        "top probability": _mean(result["top_probability"][at]),
-        "Frobenius norm": _mean(result["frobenius"][at]),
-        "median margin": _mean(result["margin_median"][at]),
-        "selects itself": _share(result["self_share"][at]),
-        "the first": _share(result["first_share"][at]),
-        **({} if result.last_is_itself else {"the last": _share(result["last_share"][at])}),
-        **_tied(result, at),
-    }
-
-
-def _tied(result: ProbeResult, at: Any) -> dict[str, Any]:
-    """The share of queries whose selection is tied, where there are such in some head."""
-    share = result["tied_share"]
-    return {"tied": _share(share[at])} if np.nan_to_num(share).any() else {}
+def _cells(result: ProbeResult, names: Collection[str], at: Any) -> dict[str, Any]:
+    """The means of measures over some heads, those of shares in percent; what no head has is left out."""
+    shown = [measure for measure in result.shown if measure.name in names]
+    return {one.title: _share(result[one.name][at]) if one.is_share else _mean(result[one.name][at]) for one in shown}
 
 
 def _order(values: Any, *, largest: bool) -> list[tuple[int, int]]:

@@ -49,6 +49,8 @@ class TokenDataset(Displayed, Tabular):
     `to_frame()` has one row per token: problem (of a batch), input, label, token (its place in the input), x, key.
     """
 
+    details = "inputs={n_inputs}, tokens={lengths}, d_model={d_model}, d_key={d_key}, labels={y}, X={X}, K={K}"
+
     def __init__(self, X: Any, y: Any, K: Any = None, W: Any = None) -> None:
         self.X, self.lengths, self.is_batch = _tokens(X, "X")
         n_inputs, d_model = self.X.shape[-3], self.X.shape[-1]
@@ -162,16 +164,6 @@ class TokenDataset(Displayed, Tabular):
 
     def _preview(self, n_rows: int) -> tuple[int, dict[str, Any]]:
         return int(self.mask.sum()), self[:n_rows]._columns() if self.is_batch else self._columns()
-
-    def _facts(self) -> dict[str, Any]:
-        sizes = {"problems": len(self) if self.is_batch else None, "inputs": self.n_inputs, "tokens": self.lengths}
-        return sizes | {
-            "d_model": self.d_model,
-            "d_key": self.d_key,
-            "labels": self.y,
-            "X": self.X,
-            "K": None if self.K is self.X else self.K,
-        }
 
     def as_batch(self) -> TokenDataset:
         """The same data with a leading batch axis: itself for a batch, a batch of one for a single problem."""

@@ -180,10 +180,7 @@ class Summary(Result, Tabular):
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row a cell: its axes, the number of problems, and each column as a text."""
-        return [
-            {**cell.axes, "problems": cell.n_problems, **{name: str(of) for name, of in cell.columns.items()}}
-            for cell in self.cells
-        ]
+        return [cell._facts() for cell in self.cells]
 
     def __repr__(self) -> str:
         names = ", ".join(self.cells[0].columns) if self.cells else "nothing"

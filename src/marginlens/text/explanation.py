@@ -77,6 +77,10 @@ class TextExplanation(Displayed, Tabular):
     probabilities: tuple[float, ...] = ()
     weighted: bool = False
     quantities = "{verdict}"
+    details = (
+        "probabilities={likeliest}, f={f}, most attended={most_attended.token}, its attention={most_attended.attention}, "
+        "rest token={rest.contribution}, unknown words={unknown:#}"
+    )
 
     @property
     def probability(self) -> float:
@@ -224,17 +228,6 @@ class TextExplanation(Displayed, Tabular):
 
     def _headline(self) -> Headline:
         return Headline(str(self.label), self.verdict.removeprefix(f"{self.label} "))
-
-    def _facts(self) -> dict[str, Any]:
-        likeliest = {name: round(share, 3) for name, share in self.likeliest()}
-        top = self.most_attended
-        return {
-            "probabilities": likeliest,
-            "f": self.f,
-            "most attended": f"{top.token}, attention {top.attention:.3f}",
-            "rest token": self.rest.contribution,
-            "unknown words": len(self.unknown),
-        }
 
     def _text_html(self) -> str:
         return render(

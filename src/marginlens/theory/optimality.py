@@ -140,6 +140,7 @@ class TokenOptimality(Result, Tabular):
     is_locally_optimal: Any
     is_globally_optimal: Any
     optimum_is_unique: Any
+    details = "selected={selected}, margin={margin}, score gap to neighbours={score_gap}"
 
     @property
     def direction(self) -> FloatArray:
@@ -202,14 +203,6 @@ class TokenOptimality(Result, Tabular):
         return Headline(
             kinds[0], f"the selection {self.selected.ravel().tolist()}.", bool(np.all(self.is_locally_optimal))
         )
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "selected": self.selected,
-            "margin": self.margin,
-            "score gap to neighbours": self.score_gap,
-            **super()._facts(),
-        }
 
 
 @implements("A", "Def 2")
@@ -313,11 +306,6 @@ class LocalOptima(Result, Tabular):
     _columns = table(
         "", kind="_kinds", selection="selections", margin="margins", score_gap="score_gaps", direction="directions"
     )
-
-    def _headline(self) -> Headline:
-        n_global = int(self.is_global.sum())
-        word = f"{len(self)} locally optimal direction{'s' * (len(self) != 1)}"
-        return Headline(word, f"{n_global or 'none'} of them globally optimal.", bool(len(self)))
 
 
 @implements("A", "P^mm")

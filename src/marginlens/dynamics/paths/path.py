@@ -18,7 +18,6 @@ from marginlens.kinds import kind_of
 from marginlens.norms import L2, Norm
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, drawn
-from marginlens.result.notebook import Headline
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.build import as_risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
@@ -116,6 +115,7 @@ class Path(Result, Tabular):
     risk: Any = field(repr=False)
     _search: Any
     _state: SearchState
+    details = "selected at the last={selected[-1]}, log excess risk at the last={log_excess[-1]}, what holds the last={binding[-1]}"
 
     @property
     def x(self) -> FloatArray:
@@ -212,18 +212,10 @@ class Path(Result, Tabular):
         )
         return columns | {"trusted": self.trusted, "cosine_with_last": np.asarray(correlation(flat, flat[-1]))}
 
-    def _headline(self) -> Headline:
-        sentence = f"{len(self)} points of smallest risk, at radii {self.radii[0]} to {self.radii[-1]}{self._doubt()}."
-        return Headline("", sentence)
-
     def _doubt(self) -> str:
         """How many points are not to be trusted, as the end of a sentence."""
         n_doubtful = int(np.sum(~self.trusted))
         return f"; {n_doubtful} not trusted: the risk changes by less than its rounding there" if n_doubtful else ""
-
-    def _facts(self) -> dict[str, Any]:
-        last = {"selected at the last": self.selected[-1], "log excess risk at the last": self.log_excess[-1]}
-        return last | {"what holds the last": np.atleast_1d(self.binding[-1]), **super()._facts()}
 
     def __len__(self) -> int:
         return len(self.radii)
