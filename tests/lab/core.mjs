@@ -1,8 +1,8 @@
-// The compiled core and the words for conditions as the page has them, for modules of the page that run in node.
+// The compiled core and its words as the page has them, for modules of the page that run in node.
 
 import { readFileSync } from "node:fs";
 
 const file = (name) => readFileSync(new URL(`../../src/marginlens/lab/${name}`, import.meta.url));
 const module = new WebAssembly.Module(file("core.wasm"));
 globalThis.labCore = { module, instance: new WebAssembly.Instance(module) };
-globalThis.labWords = JSON.parse(file("conditions.json"));
+globalThis.labWords = { ...JSON.parse(file("conditions.json")), script: String(file("python_script.txt")) };

@@ -13,7 +13,7 @@ import pytest
 
 import marginlens as ml
 from lab_kernels import KERNELS, as_json, needs_node
-from marginlens.lab.assemble import condition_words
+from marginlens.lab.assemble import page_words
 
 pytestmark = needs_node
 
@@ -211,7 +211,7 @@ BY_ROUNDING = {  # ways that only rounding brings about
 }
 
 
-CONDITIONS = condition_words()["conditions"]
+CONDITIONS = page_words()["conditions"]
 
 
 def entries() -> set[tuple[str, str, bool]]:
@@ -239,7 +239,7 @@ def test_conditions_are_those_that_the_kernels_and_the_library_name() -> None:
     (known,) = ask({"call": "known"})
     source = "".join((KERNELS / name).read_text(encoding="utf-8") for name in ("theorems.js", "joint.js"))
     assert set(CONDITIONS) == set(re.findall(r'\bcheck\("([^"]+)"', source))
-    assert set(condition_words()["theorems"]) == set(re.findall(r'verdict\("([^"]+)"', source))
+    assert set(page_words()["theorems"]) == set(re.findall(r'verdict\("([^"]+)"', source))
     theory = "".join(path.read_text(encoding="utf-8") for path in Path(ml.theory.__file__).parent.glob("*.py"))
     assert not [name for name in CONDITIONS if f'"{name}"' not in theory]
     codes = {name: {code for other, code, _ in entries() if other == name} for name in CONDITIONS}

@@ -27,6 +27,7 @@ from marginlens.runtime.files import as_path, check_place, write_whole
 
 ENTRY = "page/main.js"
 WORKER = "page/worker.js"
+CONDITIONS, SCRIPT = "conditions.json", "python_script.txt"
 
 _IMPORT = re.compile(r'^import ?\{([^{}]*)\} ?from ?"(\.{1,2}/[\w./-]+\.js)";\n?', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function\*?|class|const) ([A-Za-z_$][\w$]*))", re.MULTILINE)
@@ -156,12 +157,11 @@ def packed(content: bytes) -> str:
     return base64.b64encode(squeezed.compress(content) + squeezed.flush()).decode("ascii")
 
 
-def condition_words() -> dict[str, Any]:
-    """What the page says of the conditions of theorems and of the theorems: questions, names in the papers, sentences with {numbers}."""
-    words: dict[str, Any] = json.loads(
-        resources.files("marginlens.lab").joinpath("conditions.json").read_text(encoding="utf-8")
-    )
-    return words
+def page_words() -> dict[str, Any]:
+    """What the page says: of conditions and theorems questions, names in the papers and sentences with {numbers}; and parts of a script."""
+    folder = resources.files("marginlens.lab")
+    conditions, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in (CONDITIONS, SCRIPT))
+    return {**json.loads(conditions), "script": script}
 
 
 def _json_inside(value: Any) -> Markup:
@@ -190,7 +190,7 @@ def lab_page(problem: Shown | None = None, presets: Sequence[Mapping[str, Any]] 
         core=packed(resources.files("marginlens.lab").joinpath("core.wasm").read_bytes()),
         bundle=packed(bundle().encode()),
         presets=_json_inside(listed),
-        words=_json_inside(condition_words()),
+        words=_json_inside(page_words()),
         problem=_json_inside(None if problem is None else _opening(problem)),
     )
 

@@ -80,12 +80,17 @@ function pythonNorm(power) {
   return power === 1 ? "ml.L1()" : `ml.Lp(${pythonNumber(power)})`;
 }
 
+/** A part of python_script.txt, by its name, with values in the place of «names», as lines. */
+function part(name, values = {}) {
+  const text = globalThis.labWords.script.split(/^# %% /m).find((one) => one.startsWith(`${name}\n`));
+  return text.slice(name.length + 1, -1).replace(/«(\w+)»/g, (_, key) => values[key]).split("\n");
+}
+
 /** The lines at the top: where the script comes from. */
 function opening(state, link) {
   const name = state.preset === null || state.preset === undefined ? "a problem of your own" : `began as ${state.preset}`;
   const subject = state.tab === "text" ? "next tokens of a text" : `token selection in the plane, ${name}`;
-  const where = link ? [`# ${link}`] : [];
-  return [`# What the marginlens lab shows: ${subject}.`, ...where, "", "import numpy as np", "", "import marginlens as ml", ""];
+  return part("opening", { subject, link: link ? `\n# ${link}` : "" });
 }
 
 // ---- the plane
@@ -96,17 +101,9 @@ function dataLines(problem, json) {
   const point = (entries) => `(${entries.map(pythonNumber).join(", ")})`;
   const lines = ["# ---- the data"];
   if (problem.byScores) {
-    lines.push(...inputs("keys", json.keys ?? json.tokens, point), ...inputs("scores", json.scores, pythonNumber), labels);
     const isEven = problem.lengths.every((length) => length === problem.T);
-    if (isEven) lines.push("data, head = ml.data.scored_tokens(keys, scores, y)");
-    else {
-      lines.push(
-        "# inputs differ in length: a last coordinate, which the head reads and the keys leave out, gives each token its score",
-        "tokens = [[(*k, label * s) for k, s in zip(K, row)] for K, row, label in zip(keys, scores, y)]",
-        `data, head = ml.TokenDataset(tokens, y, K=keys), ${vector([0, 0, 1])}`,
-      );
-    }
-    return lines;
+    lines.push(...inputs("keys", json.keys ?? json.tokens, point), ...inputs("scores", json.scores, pythonNumber), labels);
+    return [...lines, ...part(isEven ? "scored tokens" : "scored tokens of different lengths")];
   }
   lines.push(...inputs("tokens", json.tokens, point), labels);
   if (!problem.keysAreTokens) lines.push(...inputs("keys", json.keys, point));
@@ -121,189 +118,47 @@ function predictionLines(problem) {
   const dependent = dependentInputs(problem);
   const isWhole = dependent.length === 0 || dependent.length === problem.n;
   const power = normOfOptimizer(problem.optimizer);
-  const isEuclidean = power === 2;
   const tokens = isWhole ? "data, selected" : "part, [selected[i] for i in inputs]";
-  const lines = [
-    "",
-    "# ---- the predicted limits: every locally optimal direction, the globally optimal one first, and what proves it",
-    "# (inputs and tokens are counted from 0)",
-    `prediction = ml.predict_limit(data, head, loss=loss, start=starts[chosen], optimizer=optimizer${most})`,
-    "found = prediction.candidates",
-    "limits = sorted(",
-    "    zip(found.labels, found.selections.tolist(), found.directions, found.margins),",
-    '    key=lambda limit: (limit[0] == "LMM", limit[1]),',
-    ")",
-  ];
-  if (!isWhole) {
-    lines.push(
-      `inputs = [${dependent.join(", ")}]  # the others have one token, one key or one score: nothing of them depends on p`,
-      "part = data.take_inputs(inputs)",
-    );
-  }
-  if (isEuclidean) lines.push("solutions = []");
-  else {
-    lines.push(
-      `# ${problem.optimizer.name} heads for the largest margin in this norm:`,
-      `norm = ${pythonNorm(power)}`,
-      `solutions = [ml.att_svm(${tokens}, norm=norm) for _, selected, _, _ in limits]`,
-      "limits = [",
-      "    (label, selected, solution.x / np.linalg.norm(solution.x), solution.margin)",
-      "    for (label, selected, _, _), solution in zip(limits, solutions)",
-      "]",
-    );
-  }
-  lines.push(
-    'print("Predicted limits")',
-    isEuclidean ? "for label, selected, direction, margin in limits:" : "for (label, selected, direction, margin), solution in zip(limits, solutions):",
-    '    print(f"  {label} selects {selected}: direction {direction}, margin {margin:.6g}")',
-  );
-  if (isEuclidean) {
-    if (!strictOptimum(problem).isStrict) {
-      lines.push(
-        '    if label == "G^mm":  # several tokens share the highest score, and any of them will do',
-        "        continue",
-      );
-    }
-    lines.push(
-      `    solution = ml.att_svm(${tokens})`,
-      "    solutions.append(solution)",
-      '    print(f"    certificate: residual {solution.kkt_residual():.1e}, gap {solution.bracket().gap:.1e}")',
-    );
-  } else {
-    lines.push(
-      "    low, high = solution.bracket()",
-      '    print(f"    certificate: the smallest norm lies between {low:.9g} and {high:.9g}")',
-    );
-  }
-  lines.push(
-    "    for (i, token, other), multiplier in zip(solution.pairs.tolist(), solution.multipliers):",
-    "        if multiplier > 0:",
-    `            print(f"    input {${isWhole ? "i" : "inputs[i]"}}: token {token} beats {other} with multiplier {multiplier:.6g}")`,
-    "",
-    "# ---- which theorem applies, condition by condition",
-    'print("Theorems")',
-    "for verdict in prediction.verdicts:",
-    "    print(verdict)",
-    "print(prediction.why)",
-  );
-  return lines;
+  const lines = [...part("limits", { most }), ...(isWhole ? [] : part("part of the inputs", { dependent: dependent.join(", ") }))];
+  if (power === 2) {
+    const sets = strictOptimum(problem).isStrict ? [] : part("without sets");
+    lines.push(...part("limits in the Euclidean norm"), ...sets, ...part("certificates", { tokens }));
+  } else lines.push(...part("limits in another norm", { optimizer: problem.optimizer.name, norm: pythonNorm(power), tokens }));
+  return [...lines, ...part("multipliers", { input: isWhole ? "i" : "inputs[i]" }), ...part("theorems")];
 }
 
 function descentLines(problem, state) {
   const step = state.playback?.step ?? 0;
-  const all = step > 0 ? Math.min(step, problem.steps) : problem.steps;
-  const run = problem.joint
-    ? "ml.descend(risk, optimizer=optimizer, n_steps=n_steps, start=(start_head, start))"
-    : "ml.descend(risk, optimizer=optimizer, n_steps=n_steps, start=start)";
-  const lines = [
-    "",
-    `# ---- descent from every start, ${step > 0 && step < problem.steps ? `up to step ${all} of ${problem.steps}` : `all ${all} steps`}`,
-    `n_steps = ${all}`,
-    ...(problem.joint ? [] : ["risk = ml.AttentionRisk(data, head, loss)"]),
-    `runs = [${run} for start in starts]`,
-    'print(f"After {n_steps} steps")',
-    "for start, run in zip(starts, runs):",
-    `    p = run.${problem.joint ? "split().p" : "final"}`,
-    '    print(f"  from {start}: p = {p}, norm {np.linalg.norm(p):.6g}, selects {run.selected.tolist()}, risk {risk.value(run.final):.6g}")',
-  ];
-  if (problem.joint) lines.push('    print(f"    v = {run.split().v}")');
-  lines.push(
-    "    for label, selected, direction, _ in limits:",
-    '        print(f"    correlation with {label} {selected}: {ml.correlation(p, direction):.6f}")',
-  );
-  return lines;
+  const steps = step > 0 ? Math.min(step, problem.steps) : problem.steps;
+  const reach = steps < problem.steps ? `up to step ${steps} of ${problem.steps}` : `all ${steps} steps`;
+  const words = problem.joint
+    ? { risk: "", start: "(start_head, start)", p: "split().p" }
+    : { risk: "\nrisk = ml.AttentionRisk(data, head, loss)", start: "start", p: "final" };
+  return [...part("descent", { steps, reach, ...words }), ...(problem.joint ? part("head") : []), ...part("correlations")];
 }
 
 /** Where head and attention go together: the selections that a head tells apart best, with p^mm and p^relax, and the theorems. */
 function jointLines(problem) {
   const count = problem.lengths.reduce((total, length) => total * length, 1);
-  const asked = ["", "risk = ml.JointRisk(data, loss)", "prediction = ml.predict(risk)"];
-  const theorems = [
-    "",
-    "# ---- which theorem applies, condition by condition",
-    'print("Theorems")',
-    "for verdict in prediction.verdicts:",
-    "    print(verdict)",
-    "print(prediction.why)",
-  ];
-  if (count > MAX_JOINT_SELECTIONS) {
-    const sentence = `No predicted limits: ${count} ways to choose tokens are too many for the page to try`;
-    return [...asked, "limits = []", `print("${sentence}")`, ...theorems];
-  }
-  return [
-    ...asked,
-    "",
-    "# ---- the predicted limits: the tokens that let a head tell the labels apart best, those of a theorem first",
-    "# (inputs and tokens are counted from 0)",
-    "best = prediction.details.best",
-    "certain = None if prediction.path_direction is None else prediction.details.selected.tolist()",
-    "limits = []",
-    "for selected in sorted(best.selections.tolist(), key=lambda selected: selected != certain) if best.margin > 0 else []:",
-    "    strict = ml.att_svm(data, selected)",
-    "    if strict.status is not ml.Status.OPTIMAL:",
-    "        continue",
-    "    relaxed = ml.relaxed_svm(data, selected, ml.theory.label_margin(data, selected).support)",
-    "    selects = relaxed.status is ml.Status.OPTIMAL and (relaxed.rows @ relaxed.x > 0).all()",
-    "    if selects and ml.correlation(strict.x, relaxed.x) < 1 - 1e-12:",
-    '        limits.append(("p^relax", selected, relaxed.direction, relaxed.margin))',
-    '    limits.append(("p^mm", selected, strict.direction, strict.margin))',
-    'print(f"Predicted limits, label margin {best.margin:.6g}")',
-    "for label, selected, direction, margin in limits:",
-    '    print(f"  {label} selects {selected}: direction {direction}, margin {margin:.6g}")',
-    ...theorems,
-  ];
+  const limits = count > MAX_JOINT_SELECTIONS ? part("no joint limits", { count }) : part("joint limits");
+  return [...part("joint"), ...limits, ...part("theorems")];
 }
 
 function basinLines(view, problem) {
   const refusal = basinRefusal(problem);
   if (refusal !== "") return ["", `# ---- ${refusal}`];
   const isDisc = view.map === "disc";
-  const reach = isDisc ? "rim" : "half";
   const isEuclidean = normOfOptimizer(problem.optimizer) === 2;
   const { name, p } = problem.optimizer;
-  const rule = isEuclidean ? "ml.NormalizedGD(size)" : pythonOptimizer({ name, p, size: "size" });
-  const lines = [
-    "",
-    `# ---- basins: where ${isEuclidean ? "normalised descent" : "descent with constant steps"} from every pixel of the picture ends`,
-    `side = ${BASIN_SIDE}`,
-    ...(isDisc ? [`far = ${pythonNumber(view.far)}`, "rim = np.log10(1.0 + far)"] : [`half = ${pythonNumber(view.half)}`]),
-    `line = (np.arange(side) + 0.5) / side * 2.0 * ${reach} - ${reach}`,
-    "pixels = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)",
-    "",
-    "",
-    "def ends(start, size, n_steps):",
-    `    return ml.descend(data.repeat(len(start)), head, loss=loss, optimizer=${rule}, n_steps=n_steps, start=start)`,
-    "",
-    "",
-  ];
-  if (isDisc) {
-    lines.push(
-      "# the whole plane: a pixel at the radius r stands for a start of the norm 10^r - 1, and far starts take long steps first",
-      "radius = np.linalg.norm(pixels, axis=1)",
-      "pixels, radius = pixels[radius <= rim], radius[radius <= rim]",
-      "norms = np.expm1(radius * np.log(10.0))",
-      "final = pixels * (norms / radius)[:, None]",
-      "near = norms <= 20.0",
-      "if near.any():",
-      "    final[near] = ends(final[near], 0.1, 2000).final",
-      "for size in np.unique(norms[~near]):",
-      "    final[norms == size] = ends(final[norms == size], size * 0.005, 2500).final",
-      "if not near.all():",
-      "    final[~near] = ends(final[~near], 0.1, 200).final",
-      "last = ends(final, 0.1, 0)",
-    );
-  } else lines.push(`last = ends(pixels, 0.1, ${BASIN_STEPS})`);
-  lines.push(
-    "basins = np.full(len(last.final), -1)",
-    "for k, (_, selected, direction, _) in enumerate(limits):",
-    "    reached = (last.selected == selected).all(axis=1) & (ml.correlation(last.final, direction) >= 0.99)",
-    "    basins[reached & (basins < 0)] = k",
-    'print("Basins")',
-    "for k, (_, selected, _, _) in enumerate(limits):",
-    '    print(f"  {np.mean(basins == k):.4f} of the picture flows to {selected}")',
-    'print(f"  {np.mean(basins < 0):.4f} flows to none of them: to a finite minimum, or not yet settled")',
-  );
-  return lines;
+  const words = {
+    how: isEuclidean ? "normalised descent" : "descent with constant steps",
+    side: BASIN_SIDE,
+    size: isDisc ? `far = ${pythonNumber(view.far)}\nrim = np.log10(1.0 + far)` : `half = ${pythonNumber(view.half)}`,
+    reach: isDisc ? "rim" : "half",
+    rule: isEuclidean ? "ml.NormalizedGD(size)" : pythonOptimizer({ name, p, size: "size" }),
+  };
+  const ends = isDisc ? part("ends in the disc") : part("ends in a window", { steps: BASIN_STEPS });
+  return [...part("basins", words), ...ends, ...part("shares of basins")];
 }
 
 function planeScript(state, link) {
@@ -336,40 +191,16 @@ function planeScript(state, link) {
 
 /** names, data and window of a text, or of sequences given outright. */
 function textLines({ text }, model) {
-  const reading = ["# ---- the text: every window of it that holds the token which follows"];
   if (text.sequences) {
     const { samples, labels, names } = text.sequences;
-    return [
-      "# ---- the sequences, each with the token that follows",
-      ...inputs("sequences", samples, String),
-      `labels = [${labels.join(", ")}]`,
-      `names = [${names.map((name) => pythonString(String(name))).join(", ")}]`,
-      'data = ml.SequenceDataset(sequences, labels, np.eye(len(names)), unrealizable="drop")',
-      `window = ${model.window}`,
-    ];
+    const words = { labels: labels.join(", "), names: names.map((name) => pythonString(String(name))).join(", "), window: model.window };
+    return ["# ---- the sequences, each with the token that follows", ...inputs("sequences", samples, String), ...part("sequences", words)];
   }
   const unit = text.unit === "words" ? `ml.data.Words(max_vocabulary=${MAX_VOCABULARY})` : "ml.data.Characters()";
   return [
-    ...reading,
+    "# ---- the text: every window of it that holds the token which follows",
     ...longText("text", text.source),
-    `window = ${text.window}`,
-    `named = ml.data.text_windows(text, window, ${unit})`,
-    "data, names = named.data, named.vocabulary.names",
-  ];
-}
-
-function graphLines(last) {
-  return [
-    'print(f"{len(data)} windows, {len(data.dropped)} others left out, {len(names)} different tokens")',
-    "",
-    "# ---- what wins over what after a last token: tokens of a component share, and win over those below",
-    "graphs = ml.priority_graphs(data)",
-    "automaton = ml.NextTokenAutomaton.fit(data, graphs=graphs)",
-    `last = ${last}`,
-    "heights = automaton.heights(last)",
-    'print(f"After {names[last]!r}")',
-    "for members in graphs[last].components:",
-    '    print(f"  height {heights[members[0]]:.6g}: {[names[token] for token in members]}")',
+    ...part("windows", { window: text.window, unit }),
   ];
 }
 
@@ -382,50 +213,12 @@ function continuationLines({ text }, model) {
   }
   const encoded = text.sequences ? "[names.index(token) for token in prompt.split()]" : "named.vocabulary.encode(prompt).tolist()";
   const isRandom = text.draw === "random";
-  const generator = [
-    "",
-    "",
-    "def draws(state):",
-    "    # numbers from 0 up to below 1: the page's generator, mulberry32",
-    "    while True:",
-    "        state = (state + 0x6D2B79F5) % 2**32",
-    "        mixed = (state ^ state >> 15) * (state | 1) % 2**32",
-    "        mixed ^= (mixed + (mixed ^ mixed >> 7) * (mixed | 61)) % 2**32",
-    "        yield (mixed ^ mixed >> 14) / 2**32",
-    "",
-    "",
-    `draw = draws(${text.seed})`,
-  ];
   return [
-    "",
-    "# ---- the automaton continues",
-    `prompt = ${pythonString(text.prompt)}`,
-    `ids = ${encoded}`,
-    "continuation = []",
-    ...(isRandom ? generator : []),
-    `for _ in range(${Math.min(text.count, MAX_COUNT)}):`,
-    "    probability = automaton.predict_proba(ids[-window:])",
-    "    if np.isnan(probability).any():  # the shares of tokens of equal height are not known",
-    "        break",
-    ...(isRandom
-      ? ["    rest = next(draw)", "    for token in sorted(set(ids[-window:])):", "        rest -= probability[token]", "        if rest < 0:", "            break"]
-      : ["    token = int(np.flatnonzero(probability >= probability.max() - 1e-9)[0])"]),
-    '    print(f"  {names[token]!r} with probability {probability[token]:.6g}")',
-    "    ids.append(token)",
-    "    continuation.append(token)",
-  ];
-}
-
-function trainingLines({ text }, size) {
-  return [
-    "",
-    "# ---- the same from training: W by normalised gradient descent from zero",
-    `run = ml.descend(data, optimizer=ml.NormalizedGD(${pythonNumber(size)}), n_steps=${text.steps})`,
-    "distance = automaton.total_variation(data, run.final).mean()",
-    "loss = run.risk.value(run.final)",
-    'print(f"After {run.steps_taken} steps: norm {run.norm:.6g}, loss {loss:.6g}")',
-    'print(f"  total variation between the layer and the automaton {distance:.6g}")',
-    'print(f"  correlation with the Graph-SVM {ml.correlation(run.final.ravel(), automaton.priority.x.ravel()):.6f}")',
+    ...part("prompt", { prompt: pythonString(text.prompt), encoded }),
+    ...(isRandom ? part("draws", { seed: text.seed }) : []),
+    ...part("continuation", { count: Math.min(text.count, MAX_COUNT) }),
+    ...part(isRandom ? "drawn token" : "likeliest token"),
+    ...part("next token"),
   ];
 }
 
@@ -440,13 +233,12 @@ function textScript(state, link) {
   const { lasts, stepSize } = summaryOf(model);
   const wanted = state.text.last === null ? undefined : model.place.get(state.text.last);
   const { token } = lasts.find((entry) => entry.token === wanted) ?? lasts[0];
-  const last = `names.index(${pythonString(model.names[token])})`;
   return [
     ...opening(state, link),
     ...textLines(state, model),
-    ...graphLines(last),
+    ...part("graph", { last: pythonString(model.names[token]) }),
     ...continuationLines(state, model),
-    ...trainingLines(state, stepSize),
+    ...part("training", { size: pythonNumber(stepSize), steps: state.text.steps }),
   ];
 }
 
