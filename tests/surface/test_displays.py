@@ -15,7 +15,7 @@ import pytest
 
 import marginlens
 import marginlens as ml
-from marginlens.result import Displayed, Result, Tabular
+from marginlens.result import Described, Displayed, Result, Tabular
 from result_samples import samples
 
 SAMPLES = samples()
@@ -249,3 +249,20 @@ def test_a_result_whose_picture_fails_still_shows_its_numbers(monkeypatch):
     page = solution._repr_html_()
     assert "no ink left" in page
     assert "OPTIMAL" in page
+
+
+# ---- what is declared
+
+
+def test_a_class_that_declares_its_quantities_prints_them_and_no_field_hides_them():
+    displayed_classes()  # which imports all
+    waiting, found = [Described], set()
+    while waiting:
+        found.update(below := set(waiting.pop().__subclasses__()) - found)
+        waiting += below
+    for kind in found:
+        declared = [getattr(kind, name, "") for name in ("quantities", "batch_quantities", "table_quantities")]
+        assert all(isinstance(line, str) for line in declared), kind
+        if "quantities" in vars(kind):  # a dataclass that lacks repr=False would print its fields
+            assert kind.__repr__ in (Described.__repr__, Result.__repr__), kind
+    assert len(found) > 80

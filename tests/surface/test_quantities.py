@@ -16,7 +16,7 @@ class Measured(Result, Tabular):
     rate: float = 1.23456
     holds: bool = True
     quantities = "{gaps:#} rows, smallest gap {gaps.min:.1f}, rate={rate:.2g}, {holds:good|bad}"
-    details = "length={gaps:norm}"
+    table_quantities = "length={gaps:norm}"
     _columns = table("row", "holds_each", gap="gaps")
 
     @property

@@ -49,7 +49,7 @@ class TokenDataset(Displayed, Tabular):
     `to_frame()` has one row per token: problem (of a batch), input, label, token (its place in the input), x, key.
     """
 
-    details = "inputs={n_inputs}, tokens={lengths}, d_model={d_model}, d_key={d_key}, labels={y}, X={X}, K={K}"
+    table_quantities = "inputs={n_inputs}, tokens={lengths}, d_model={d_model}, d_key={d_key}, labels={y}, X={X}, K={K}"
 
     def __init__(self, X: Any, y: Any, K: Any = None, W: Any = None) -> None:
         self.X, self.lengths, self.is_batch = _tokens(X, "X")

@@ -52,7 +52,7 @@ class PriorityGraph(Displayed, Tabular):
     counts: IntArray
     component_of: IntArray
     quantities = "last={last}, {nodes:#} tokens, {edges:#} edges, {n_components} components, {strict:#} strict"
-    details = "highest priority={_highest}"
+    table_quantities = "highest priority={_highest}"
 
     @property
     def n_components(self) -> int:

@@ -61,7 +61,7 @@ class NextTokenAutomaton(Displayed):
     mix: CyclicCorrection
     data: SequenceDataset
     quantities = "{n_vocabulary} tokens, {graphs:#} last tokens, margin={priority.margin:.4g}"
-    details = "priority={priority}, mix={mix}, sequences={data}"
+    table_quantities = "priority={priority}, mix={mix}, sequences={data}"
 
     @classmethod
     def fit(

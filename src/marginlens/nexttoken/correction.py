@@ -277,7 +277,9 @@ class CyclicCorrection(Displayed):
     quantities = (
         "{status.name}, norm={x:norm}, gradient={gradient_norm:.1e}, {subspace.n_groups} components, d_model={x:#}"
     )
-    details = "risk={risk}, flat directions={flat}, unique={is_unique}, why={uniqueness}, x={x}, reason={reason}"
+    table_quantities = (
+        "risk={risk}, flat directions={flat}, unique={is_unique}, why={uniqueness}, x={x}, reason={reason}"
+    )
 
     @property
     def basis(self) -> FloatArray:

@@ -99,7 +99,7 @@ class PathExpansion(Displayed):
     status: ExpansionKind
     reason: str = ""
     quantities = "{status.name}, {slow:#} slow directions, norm of the offset={offset:norm}"
-    details = "offset={offset}"
+    table_quantities = "offset={offset}"
 
     @drawn
     def plot(self, ax: Axes) -> None:

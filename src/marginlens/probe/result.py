@@ -279,7 +279,7 @@ class Example(Displayed, Tabular):
     decoder_tokens: tuple[str, ...] = ()
     layer_names: tuple[str, ...] = ()
     quantities = "{name:.40}, {tokens:#} tokens, {queries:#} queries"
-    details = "layers={selected.shape[0]}, heads={selected.shape[1]}, input={name}"
+    table_quantities = "layers={selected.shape[0]}, heads={selected.shape[1]}, input={name}"
 
     def to_dict(self) -> dict[str, Any]:
         """The selections as plain values, without the maps."""

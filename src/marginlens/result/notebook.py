@@ -66,10 +66,10 @@ class Headline(NamedTuple):
 class Displayed(Described):
     """What shows itself in Jupyter and VS Code as one short element: a headline, numbers, a picture, and details that are closed.
 
-    `details` declares numbers that stand in the table behind those of `quantities`, in the same form.
+    `table_quantities` declares numbers that stand in the table behind those of `quantities`, in the same form.
     """
 
-    details: ClassVar[str] = ""
+    table_quantities: ClassVar[str] = ""
 
     def _headline(self) -> Headline:
         """How it ended: by its status, else by what it says of itself."""
@@ -77,7 +77,7 @@ class Displayed(Described):
 
     def _facts(self) -> Mapping[str, Any]:
         """The numbers to show, the most asked for first; the first few stand open."""
-        return labelled(self, self.quantities) | labelled(self, self.details)
+        return labelled(self, self.quantities) | labelled(self, self.table_quantities)
 
     def _text_html(self) -> str:
         """A text that stands between headline and numbers, as HTML whose words are escaped; none by default."""

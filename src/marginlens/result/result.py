@@ -96,7 +96,9 @@ class Result(Displayed):
 
     def _facts(self) -> Mapping[str, Any]:
         """What is declared, then the fields, those of one or a few numbers first; the status stands above them."""
-        shown = {known.source for known in declared(f"{self.quantities}, {self.details}") if known.whole} | {"status"}
+        shown = {known.source for known in declared(f"{self.quantities}, {self.table_quantities}") if known.whole} | {
+            "status"
+        }
         fields = {field.name: getattr(self, field.name) for field in _public(self) if field.name not in shown}
         return {**super()._facts(), **dict(sorted(fields.items(), key=lambda named: _is_long(named[1])))}
 

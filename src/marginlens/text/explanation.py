@@ -77,7 +77,7 @@ class TextExplanation(Displayed, Tabular):
     probabilities: tuple[float, ...] = ()
     weighted: bool = False
     quantities = "{verdict}"
-    details = (
+    table_quantities = (
         "probabilities={likeliest}, f={f}, most attended={most_attended.token}, its attention={most_attended.attention}, "
         "rest token={rest.contribution}, unknown words={unknown:#}"
     )

@@ -140,7 +140,7 @@ class TokenOptimality(Result, Tabular):
     is_locally_optimal: Any
     is_globally_optimal: Any
     optimum_is_unique: Any
-    details = "selected={selected}, margin={margin}, score gap to neighbours={score_gap}"
+    table_quantities = "selected={selected}, margin={margin}, score gap to neighbours={score_gap}"
 
     @property
     def direction(self) -> FloatArray:

@@ -115,7 +115,7 @@ class Path(Result, Tabular):
     risk: Any = field(repr=False)
     _search: Any
     _state: SearchState
-    details = "selected at the last={selected[-1]}, log excess risk at the last={log_excess[-1]}, what holds the last={binding[-1]}"
+    table_quantities = "selected at the last={selected[-1]}, log excess at the last={log_excess[-1]}, what holds the last={binding[-1]}"
 
     @property
     def x(self) -> FloatArray:
