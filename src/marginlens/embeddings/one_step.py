@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled, embedding_tokens
+from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics.flow import UntilLength, UntilNorm, flow
 from marginlens.dynamics.record import Record, Saved
 from marginlens.dynamics.trajectory import Trajectory
@@ -143,18 +144,33 @@ def embedding_flow(
     Returns:
         The `Trajectory` that `flow(embedding_tokens(E, sequences, y), v, start=p)` gives, up to rounding.
     """
-    data = as_labelled(sequences, y)
+    span = in_their_span(model, as_labelled(sequences, y))
+    run = flow(span.tokens, span.head, start=span.start, until=until, record=record, rtol=tolerance)
+    saved = {name: span.point(value) if name == "x" else value for name, value in run.saved.items()}
+    return replace(run, final=span.point(run.final), saved=Saved(run.saved.steps, saved))
+
+
+class Span(NamedTuple):
+    """Labelled embeddings, head v and start in the coordinates of an orthonormal `basis` (d_model, r), or their own where it is None."""
+
+    tokens: TokenDataset
+    head: FloatArray
+    start: FloatArray
+    p: FloatArray
+    basis: FloatArray | None
+
+    def point(self, x: FloatArray) -> FloatArray:
+        """Points (…, d_model) of a flow from p at coordinates x (…, r)."""
+        return x if self.basis is None else self.p + (x - self.start) @ self.basis.T
+
+
+def in_their_span(model: Parameters, data: LabelledSequences) -> Span:
+    """A model in the span of p, v and the tokens that occur, or in its own coordinates where these are hardly more."""
     E, p, v = vars(as_parameters(model, "model", data.n_vocabulary)).values()
     used = np.unique(data.tokens)
     if 2 * (len(used) + 2) > E.shape[1]:
-        return flow(embedding_tokens(E, data), v, start=p, until=until, record=record, rtol=tolerance)
+        return Span(embedding_tokens(E, data), v, p, p, None)
     basis, coordinates = np.linalg.qr(np.concatenate([E[used], p[None], v[None]]).T)  # (d, r), (r, n_used + 2)
     narrow = np.zeros((len(E), len(coordinates)))
     narrow[used] = coordinates[:, : len(used)].T
-    start = coordinates[:, -2]
-    tokens, head = embedding_tokens(narrow, data), coordinates[:, -1]
-    run = flow(tokens, head, start=start, until=until, record=record, rtol=tolerance)
-    saved = dict(run.saved)
-    if "x" in saved:
-        saved["x"] = p + (saved["x"] - start) @ basis.T
-    return replace(run, final=p + basis @ (run.final - start), saved=Saved(run.saved.steps, saved))
+    return Span(embedding_tokens(narrow, data), coordinates[:, -1], coordinates[:, -2], p, basis)

@@ -11,7 +11,7 @@ import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics.flow import UntilNorm
-from marginlens.embeddings import Parameters, embedding_flow, first_step, initial_parameters, token_statistics
+from marginlens.embeddings import Parameters, first_step, initial_parameters, token_statistics
 from marginlens.status import Status
 from marginlens.svm.vocabulary import closed_form_candidate, token_lists, untied_vocabulary_svm, vocabulary_svm
 from marginlens.theory.embedding_limits import decisive_tokens, predict_embedding_limit
@@ -19,6 +19,7 @@ from marginlens.theory.vocabulary_selections import selected_tokens
 from marginlens.typing import Axes, BoolArray, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
+from marginlens_papers.flow_ends import embedding_flow_end
 from marginlens_papers.lemmas.embedding_limits import all_selecting_directions, check_lemma_19, decisive_margin
 from marginlens_papers.lemmas.feasible_selections import FeasibleSelections, feasible_selections
 
@@ -319,7 +320,7 @@ def _flow(j: int, size: tuple[int, float], tilt: float) -> dict[str, Any]:
     step = first_step(_tilted(data, d, tilt, rng), rate, data)
     E, decisive = step.after.E, decisive_tokens(data)
     narrow = np.linalg.qr(E.T)[1].T if d > len(E) else E
-    end = embedding_flow(step.after, data, until=UntilNorm(100.0), tolerance=1e-4).final
+    end = embedding_flow_end(step.after, data, 100.0, 1e-4)
     return {
         "d": d,
         "rate": rate,

@@ -20,6 +20,7 @@ from marginlens.theory.vocabulary_selections import selected_tokens
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
+from marginlens_papers.flow_ends import embedding_flow_end, flow_end
 
 SAMPLES, IRRELEVANT, SIGNAL = 20, 40, 6.0
 NEAR, FAR, COARSE = 100.0, 1000.0, 1e-4
@@ -197,8 +198,8 @@ def _start(cell: Cell, seed: int) -> tuple[LabelledSequences, FirstStep]:
 def _outcome(cell: Cell, seed: int) -> tuple[bool, bool, bool]:
     """Whether the flow selects the decisive tokens alone, whether it loses a class, and whether the step is inside the window."""
     data, step = _start(cell, seed)
-    run = embedding_flow(step.after, data, until=UntilNorm(NEAR), tolerance=COARSE)
-    decisive, chosen = decisive_tokens(data), selected_tokens(step.after.E, run.final, data)
+    end = embedding_flow_end(step.after, data, NEAR, COARSE)
+    decisive, chosen = decisive_tokens(data), selected_tokens(step.after.E, end, data)
     has = np.array([bool(np.isin(mine, ids).all()) for mine, ids in zip(decisive, chosen, strict=True)])
     lost = any(not has[data.y == label].any() for label in (-1.0, 1.0))
     right = all(map(np.array_equal, decisive, chosen))
@@ -222,7 +223,7 @@ def _blind(cell: Cell, seed: int) -> bool:
     keys = E - np.outer(E @ v, v)
     shape = (len(data), cell.T, E.shape[1])
     tokens = TokenDataset(E[data.tokens].reshape(shape), data.y, K=keys[data.tokens].reshape(shape))
-    end = ml.flow(tokens, v, start=p, until=UntilNorm(NEAR), rtol=COARSE).final
+    end = flow_end(tokens, v, p, NEAR, COARSE)
     return all(map(np.array_equal, decisive_tokens(data), selected_tokens(keys, end, data)))
 
 
