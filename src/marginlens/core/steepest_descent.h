@@ -10,6 +10,8 @@
 #include "optimizers.h"
 #include "steps.h"
 
+constexpr int64_t CROSS_ENTROPY = 3;  // a loss of inputs whose tokens are classes: the right one has the score 1, the others 0
+
 enum Update : int64_t { STEEPEST = 0, GRADIENT = 1, ADAM = 2, MIRROR = 3 };
 
 // One problem: keys (n_inputs, n_tokens, d), scores, lengths, and queries (n_terms, q), one for all inputs or one for each.
@@ -40,6 +42,21 @@ struct MatrixRun {
 static inline void copy_rows(const double *x, int64_t stride, int64_t n, int64_t d, double *out, int64_t its_stride) {
     for (int64_t i = 0; i < n; i++)
         for (int64_t k = 0; k < d; k++) out[i * its_stride + k] = x[i * stride + k];
+}
+
+// The weights of cross-entropy on one input of T classes, with their scale's logarithm s: e^s w_c is the softmax less the scores.
+static inline double class_weights(const double *logits, const double *scores, int64_t T, double *w) {
+    const int64_t right = largest_of(scores, T);
+    double largest = -INF, total = 0.0;
+    for (int64_t c = 0; c < T; c++)
+        if (c != right) largest = larger(largest, logits[c] - logits[right]);
+    for (int64_t c = 0; c < T; c++) {
+        w[c] = c != right && largest > -INF ? exp(logits[c] - logits[right] - largest) : 0.0;
+        total += w[c];
+    }
+    w[right] = -total;
+    const double odds = largest + log(total);  // of all other classes against the right one
+    return largest - (odds > 0.0 ? odds + log1p(exp(-odds)) : log1p(exp(odds)));
 }
 
 // Descent on one problem after the other. Rows of d entries are filled up with zeros to `stride`, those of a term's tokens to `width`.
@@ -99,8 +116,10 @@ struct MatrixDescent {
         const int64_t inputs = problem.n_inputs / problem.n_terms, T = problem.n_tokens;
         for (int64_t m = 0; m < problem.n_terms; m++) {
             double *part = w + m * width, *right = rights + m * stride;
-            const double log_scale = pair_weights(
-                a + m * width, problem.scores + m * count, problem.lengths + m * inputs, inputs, T, rule.loss, log_room, part);
+            const double *logits = a + m * width, *scores = problem.scores + m * count;
+            const double log_scale = rule.loss == CROSS_ENTROPY
+                ? class_weights(logits, scores, T, part)
+                : pair_weights(logits, scores, problem.lengths + m * inputs, inputs, T, rule.loss, log_room, part);
             inner_products(columns + m * problem.d * width, problem.d, width, part, right);
             logs[m] = largest_modulus(right, stride) > 0.0 ? log_scale : -INF;
         }

@@ -11,7 +11,7 @@ from marginlens.data.device_tokens import DeviceTokens
 from marginlens.directions import length
 from marginlens.dynamics.brackets import DualAccumulator
 from marginlens.dynamics.device_descent import DeviceRun, descend_device_tokens, device_loop
-from marginlens.dynamics.kernels.steepest_descent import MatrixState
+from marginlens.dynamics.kernels.steepest_descent import MatrixLoop, MatrixState
 from marginlens.dynamics.loops import Loop, cpu_loop
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
@@ -141,7 +141,7 @@ class Descent:
         points = self.loop.advance(state, (begin, end), np.append(save, end), progress)  # the final iterate comes last
         with np.errstate(over="ignore", invalid="ignore"):  # a run may have stopped where float64 overflows
             trajectory = trajectory_of(risk, points, (state.ends[:, 0], state.ends[:, 1].copy()), save, record)
-        witness = _witness(risk, state) if isinstance(state, MatrixState) else None
+        witness = _witness(risk, state) if isinstance(self.loop, MatrixLoop) else None
         return replace(trajectory, continuation=Descent(risk, self.loop, state, end), witness=witness)
 
 

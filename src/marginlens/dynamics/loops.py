@@ -12,17 +12,18 @@ from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
 from marginlens.dynamics.kernels.attention_descent import AttentionLoop
 from marginlens.dynamics.kernels.joint_descent import JointLoop
 from marginlens.dynamics.kernels.next_token_descent import NextTokenLoop
-from marginlens.dynamics.kernels.steepest_descent import MatrixLoop
+from marginlens.dynamics.kernels.steepest_descent import ClassifierLoop, MatrixLoop
 from marginlens.errors import InputError
 from marginlens.kinds import kind_of
 from marginlens.losses.margin import compiled_code
-from marginlens.norms.matrix import NUCLEAR, SPECTRAL
+from marginlens.norms.matrix import MAX_ROW, NUCLEAR, SPECTRAL
 from marginlens.optimizers import Blockwise, GradientDescent, MirrorDescent, NormalizedGD, Optimizer
 from marginlens.optimizers.compiled import compiled_rule
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.matrix import MatrixRisk
+from marginlens.risk.multiclass import MulticlassRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
 from marginlens.runtime.progress import ProgressCallback
@@ -177,6 +178,15 @@ def matrix_loop(risk: MatrixRisk, optimizer: Any) -> Loop | None:
         return None  # where queries have zeros, entries of the gradient may need scales of their own
     queries = risk.query[None] if risk.shares_query else risk.query
     return MatrixLoop(of_p.data.as_batch(), of_p.head, compiled_code(of_p.loss), rule, queries)
+
+
+@compiled_loop.register
+def classifier_loop(risk: MulticlassRisk, optimizer: Any) -> Loop | None:
+    """On a linear classifier, in norms that are the same of a matrix and its transpose."""
+    rule = compiled_rule(optimizer, risk.shape)
+    if rule is None or rule.norm_code == MAX_ROW or not _is_moderate(risk.H) or not np.all(risk.H):
+        return None
+    return ClassifierLoop(risk.H, risk.classes, risk.shape[0], rule)
 
 
 def _is_moderate(keys: FloatArray) -> bool:

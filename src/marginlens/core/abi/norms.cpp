@@ -83,7 +83,7 @@ DOOR descend_matrices(
     const double *queries,    // (n_problems, n_terms, q)
     int64_t kind,             // in 0..3
     int64_t norm,             // in 0..12
-    int64_t loss,             // in 0..2
+    int64_t loss,             // in 0..3
     const double *settings,   // (8) p of ℓp, momentum, whether it is Nesterov's, β₁, β₂, ε, p of mirror descent, whether that is normalised
     const double *sizes,      // (n_sizes)
     int64_t begin,            // in 0..n_steps
@@ -101,6 +101,7 @@ DOOR descend_matrices(
     int64_t n_problems, int64_t n_inputs, int64_t n_tokens, int64_t d, int64_t n_terms, int64_t q, int64_t n_sizes, int64_t n_saved,
     int64_t batch, int64_t n_memory) {
     if (!n_problems || !q || (n_terms != 1 && n_terms != n_inputs) || n_memory < larger(q, n_terms) || stop - begin > n_sizes) return WRONG_SIZE;
+    if (loss == CROSS_ENTROPY && n_terms != n_inputs) return WRONG_SIZE;
     const AdamRule adam{settings[3], settings[4], settings[5]};
     const MirrorRule mirror{settings[6], settings[7] > 0.0};
     const UpdateRule rule{kind, norm, loss, settings[0], settings[1], settings[2] > 0.0, adam, mirror};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from marginlens.runtime.threads import Work, in_slices
 from marginlens.typing import FloatArray, IntArray
 
 N_WINDOWS = 2  # the present one and the one before
+CROSS_ENTROPY = 3  # the code of a classifier's loss
 
 
 @dataclass
@@ -112,3 +114,37 @@ class MatrixLoop:
             advance, Work(len(batch), end - begin, n_rows * (4.0 * batch.d_key + 40.0) + 50.0 * entries), progress
         )
         return points[:, :, 0] if self.queries is None else points
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifierLoop:
+    """Descent on a linear classifier (n_classes, d) under cross-entropy, whose transpose is the W of inputs with classes for tokens.
+
+    Attributes:
+        H: (n_points, d) the points, in place of queries. classes: (n_points,). n_classes: their number. rule: of the optimizer.
+    """
+
+    H: FloatArray
+    classes: IntArray
+    n_classes: int
+    rule: Rule
+
+    @cached_property
+    def transposed(self) -> MatrixLoop:
+        """The loop on the transpose."""
+        right = np.eye(self.n_classes)[self.classes][
+            ..., None
+        ]  # (n_points, n_classes, 1), of which the head makes scores
+        keys = np.broadcast_to(np.eye(self.n_classes), (len(self.H), self.n_classes, self.n_classes))
+        inputs = TokenDataset(right, np.ones(len(self.H)), K=keys).as_batch()
+        return MatrixLoop(inputs, np.ones(1), CROSS_ENTROPY, self.rule, self.H)
+
+    def begin(self, start: FloatArray) -> MatrixState:
+        """The state before the first step."""
+        return self.transposed.begin(np.ascontiguousarray(np.swapaxes(start, -1, -2)))
+
+    def advance(
+        self, state: MatrixState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
+    ) -> FloatArray:
+        """Take the steps of `span`; the classifiers after the steps `save`, (batch, n_saved, n_classes, d)."""
+        return np.ascontiguousarray(np.swapaxes(self.transposed.advance(state, span, save, progress), -1, -2))
