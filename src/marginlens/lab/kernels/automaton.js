@@ -7,7 +7,7 @@ import { callCore } from "./core.js";
 import { componentOfToken, componentOrder, priorityGraph, priorityGraphs, sufficientPairs } from "./graphs.js";
 import { leastDistance, OPTIMAL } from "./margin.js";
 import { countedTokens, reduceSequences } from "./nexttoken.js";
-import { logAddExp } from "./softmax.js";
+import { logAddExp, softmax } from "./softmax.js";
 
 const TIE_NONE = "NONE";
 const TIE_OFFSET = "OFFSET";
@@ -241,11 +241,7 @@ function sharesOf(automaton, last, tokens, counts) {
     }
     logits = tokens.map((token) => mix[token] + offset[token]);
   }
-  const logs = tokens.map((_, k) => (leads[k] ? logits[k] + Math.log(counts[k]) : -Infinity));
-  const largest = Math.max(...logs);
-  const weights = logs.map((log) => Math.exp(log - largest));
-  const total = weights.reduce((sum, weight) => sum + weight, 0);
-  return { shares: weights.map((weight) => weight / total), decided };
+  return { shares: softmax(tokens.map((_, k) => (leads[k] ? logits[k] + Math.log(counts[k]) : -Infinity))), decided };
 }
 
 /** (nVocabulary) the probability of each token to follow the sequence; nan where shares of equal heights are not known. */

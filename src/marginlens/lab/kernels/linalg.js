@@ -43,16 +43,6 @@ export function correlation(a, b) {
   return 1 - 0.5 * square;
 }
 
-/** out = Aᵀ w for A (n, d). */
-export function vecmat(w, A, n, d, out) {
-  out.fill(0, 0, d);
-  for (let i = 0, at = 0; i < n; i++) {
-    const weight = w[i];
-    if (weight === 0) at += d;
-    else for (let k = 0; k < d; k++) out[k] += weight * A[at++];
-  }
-}
-
 /** The solution of A x = right for a positive definite A (n, n), which becomes its Cholesky factor; null where it is not. */
 export function solveDefinite(A, right) {
   const n = right.length;

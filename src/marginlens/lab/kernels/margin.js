@@ -1,7 +1,7 @@
 // Hard-margin problems: the shortest x with A x ≥ b, with multipliers that prove it or a Farkas vector that proves that there is none.
 
 import { callCore } from "./core.js";
-import { dot, norm, vecmat } from "./linalg.js";
+import { dot, norm } from "./linalg.js";
 
 export const OPTIMAL = "OPTIMAL";
 export const INFEASIBLE = "INFEASIBLE";
@@ -98,54 +98,46 @@ export function directionOf(solution) {
   return size === 0 ? solution.x.slice() : solution.x.map((entry) => entry / size);
 }
 
+/** The rows of a solution's problem. */
+function rowsOf({ A, m, d }) {
+  return Array.from({ length: m }, (_, r) => A.subarray(r * d, (r + 1) * d));
+}
+
+/** The sum of rows with weights, (d). */
+function combined(rows, weights, d) {
+  return Float64Array.from({ length: d }, (_, k) => rows.reduce((total, row, r) => total + weights[r] * row[k], 0));
+}
+
 /**
  * The largest optimality residual, recomputed from the stored problem; nan where it is infeasible. Every term is dimensionless: distance
  * to a halfspace over ‖x‖, ‖x - Aᵀλ‖/‖x‖, negative multipliers, |λ_r slack_r|/‖x‖², and the duality gap over ‖x‖².
  */
 export function kktResidual(solution) {
-  const { A, b, m, d, x, multipliers, status } = solution;
+  const { b, d, x, multipliers, status } = solution;
   if (status === INFEASIBLE) return NaN;
-  const size = norm(x);
-  const scale = size === 0 ? 1 : size;
-  const combined = new Float64Array(d);
-  vecmat(multipliers, A, m, d, combined);
-  let worst = 0;
-  let value = 0;
-  for (let r = 0; r < m; r++) {
-    const row = A.subarray(r * d, (r + 1) * d);
-    const rowNorm = norm(row);
-    const perRow = rowNorm === 0 ? 1 : rowNorm;
-    const slack = dot(row, x) - b[r];
-    const distance = rowNorm === 0 || size === 0 ? (b[r] > 0 ? Infinity : 0) : Math.max(-slack, 0) / perRow / scale;
-    const weight = (multipliers[r] * perRow) / scale;
-    worst = Math.max(worst, distance, Math.max(-weight, 0), Math.abs(weight * (slack / perRow / scale)));
-    value += (b[r] / scale) * (multipliers[r] / scale);
-  }
-  let off = 0;
-  let primal = 0;
-  let dual = 0;
-  for (let k = 0; k < d; k++) {
-    off += ((x[k] - combined[k]) / scale) ** 2;
-    primal += (x[k] / scale) ** 2;
-    dual += (combined[k] / scale) ** 2;
-  }
-  worst = Math.max(worst, Math.sqrt(off), Math.abs(0.5 * primal - value + 0.5 * dual));
+  const scale = norm(x) || 1;
+  const rows = rowsOf(solution);
+  const [point, dual] = [x, combined(rows, multipliers, d)].map((vector) => vector.map((entry) => entry / scale));
+  const ofRows = rows.map((row, r) => {
+    const size = norm(row) || 1;
+    const slack = (dot(row, x) - b[r]) / size / scale;
+    const weight = (multipliers[r] * size) / scale;
+    const isVain = norm(row) === 0 || norm(x) === 0; // then no step along the row can mend it
+    return Math.max(isVain ? (b[r] > 0 ? Infinity : 0) : -slack, -weight, Math.abs(weight * slack));
+  });
+  const value = b.reduce((total, bound, r) => total + (bound / scale) * (multipliers[r] / scale), 0);
+  const off = norm(point.map((entry, k) => entry - dual[k]));
+  const worst = Math.max(off, Math.abs(0.5 * dot(point, point) - value + 0.5 * dot(dual, dual)), ...ofRows);
   return Number.isNaN(worst) ? Infinity : worst;
 }
 
 /** ‖Aᵀy‖ over the weight of y on positive lower bounds: at rounding level no x exists; nan where the problem is feasible. */
 export function certificateResidual(solution) {
-  const { A, b, m, d, certificate } = solution;
+  const { b, d, certificate } = solution;
   if (certificate === null) return NaN;
-  const combined = new Float64Array(d);
-  vecmat(certificate, A, m, d, combined);
-  let weight = 0;
-  for (let r = 0; r < m; r++) {
-    const size = norm(A.subarray(r * d, (r + 1) * d));
-    if (certificate[r] < 0) return Infinity;
-    if (b[r] > 0) weight += certificate[r] * (size === 0 ? 1 : size);
-  }
-  return weight > 0 ? norm(combined) / weight : Infinity;
+  const rows = rowsOf(solution);
+  const weight = certificate.reduce((total, y, r) => total + (b[r] > 0 ? y * (norm(rows[r]) || 1) : 0), 0);
+  return weight > 0 && certificate.every((y) => y >= 0) ? norm(combined(rows, certificate, d)) / weight : Infinity;
 }
 
 /**
@@ -153,18 +145,13 @@ export function certificateResidual(solution) {
  * Both are infinite where the problem is infeasible and zero where it is trivial.
  */
 export function bracketOf(solution) {
-  const { A, b, m, d, x, multipliers, status } = solution;
+  const { b, d, x, multipliers, status } = solution;
   if (status === INFEASIBLE) return { lower: Infinity, upper: Infinity, gap: 0 };
   if (status === TRIVIAL) return { lower: 0, upper: 0, gap: 0 };
-  const combined = new Float64Array(d);
-  vecmat(multipliers, A, m, d, combined);
-  let value = 0;
-  let share = Infinity;
-  for (let r = 0; r < m; r++) {
-    value += b[r] * multipliers[r];
-    if (b[r] > 0) share = Math.min(share, dot(A.subarray(r * d, (r + 1) * d), x) / b[r]);
-  }
-  const lower = value > 0 ? value / norm(combined) : 0;
+  const rows = rowsOf(solution);
+  const value = dot(b, multipliers);
+  const share = Math.min(Infinity, ...rows.flatMap((row, r) => (b[r] > 0 ? [dot(row, x) / b[r]] : [])));
+  const lower = value > 0 ? value / norm(combined(rows, multipliers, d)) : 0;
   const upper = share > 0 ? norm(x) / share : Infinity;
   return { lower, upper, gap: (upper - lower) / lower };
 }

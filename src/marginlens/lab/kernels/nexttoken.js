@@ -6,6 +6,7 @@
 import { callCore } from "./core.js";
 import { RAN_ALL } from "./descent.js";
 import { lastToken } from "./graphs.js";
+import { softmax } from "./softmax.js";
 
 /** The different tokens of a sequence, increasing, with how often each occurs. */
 export function countedTokens(ids) {
@@ -67,45 +68,29 @@ export function nextTokenLoop(reduced, { normalized = true, size = 0.01, start =
   return { size: m + 1, width: m, begin, advance };
 }
 
-/** Softmax of every merged sample's different tokens at W on the pairs: (entries), in the order of `reduced.entryPair`. */
-function sampleProbabilities(reduced, W) {
-  const { first, entryPair, logCounts } = reduced;
-  const probability = new Float64Array(entryPair.length);
-  for (let i = 0; i + 1 < first.length; i++) {
-    let top = -Infinity;
-    for (let k = first[i]; k < first[i + 1]; k++) top = Math.max(top, W[entryPair[k]] + logCounts[k]);
-    let total = 0;
-    for (let k = first[i]; k < first[i + 1]; k++) total += probability[k] = Math.exp(W[entryPair[k]] + logCounts[k] - top);
-    for (let k = first[i]; k < first[i + 1]; k++) probability[k] /= total;
-  }
-  return probability;
+/** W on the entries of each merged sample with the logarithms of their counts, the label's first. */
+function sampleLogits({ first, entryPair, logCounts, shares }, W) {
+  const logits = logCounts.map((log, k) => W[entryPair[k]] + log);
+  return Array.from(shares, (_, i) => logits.subarray(first[i], first[i + 1]));
 }
 
 /** ½ Σ_x |P_x - Q_x| between a layer at W and an automaton's probabilities, averaged over the data; nan where some are unknown. */
 export function totalVariation(reduced, W, automatonProbabilities) {
-  const trained = sampleProbabilities(reduced, W);
-  let total = 0;
-  for (let i = 0; i + 1 < reduced.first.length; i++) {
-    let distance = 0;
-    for (let k = reduced.first[i]; k < reduced.first[i + 1]; k++) distance += Math.abs(trained[k] - automatonProbabilities[k]);
-    total += 0.5 * reduced.shares[i] * distance;
-  }
-  return total;
+  return sampleLogits(reduced, W).reduce((total, logits, i) => {
+    const theirs = automatonProbabilities.subarray(reduced.first[i], reduced.first[i + 1]);
+    const distance = softmax(logits).reduce((sum, share, k) => sum + Math.abs(share - theirs[k]), 0);
+    return total + 0.5 * reduced.shares[i] * distance;
+  }, 0);
 }
 
 /** Mean log-loss of the labels of a layer with weights W on the pairs, to full relative accuracy. */
 export function layerLoss(reduced, W) {
-  const { first, entryPair, logCounts, shares } = reduced;
-  let loss = 0;
-  for (let i = 0; i + 1 < first.length; i++) {
-    const ofLabel = W[entryPair[first[i]]] + logCounts[first[i]];
-    let top = -Infinity;
-    for (let k = first[i] + 1; k < first[i + 1]; k++) top = Math.max(top, W[entryPair[k]] + logCounts[k] - ofLabel);
-    let others = 0;
-    for (let k = first[i] + 1; k < first[i + 1]; k++) others += Math.exp(W[entryPair[k]] + logCounts[k] - ofLabel - Math.max(top, 0));
-    loss += shares[i] * (top > 0 ? top + Math.log(others + Math.exp(-top)) : Math.log1p(others));
-  }
-  return loss;
+  return sampleLogits(reduced, W).reduce((loss, logits, i) => {
+    const behind = logits.subarray(1).map((logit) => logit - logits[0]);
+    const top = behind.reduce((largest, logit) => Math.max(largest, logit), 0);
+    const others = behind.reduce((sum, logit) => sum + Math.exp(logit - top), 0);
+    return loss + reduced.shares[i] * (top > 0 ? top + Math.log(others + Math.exp(-top)) : Math.log1p(others));
+  }, 0);
 }
 
 /** (nVocabulary) the probability of each token to follow a sequence in a layer with weights W on the pairs, zero on all others. */
@@ -113,11 +98,7 @@ export function layerProbabilities(reduced, W, ids) {
   const last = ids[ids.length - 1];
   const weight = new Map();
   reduced.pairs.forEach(([x, k], place) => k === last && weight.set(x, W[place]));
-  const logits = Array.from(ids, (token) => weight.get(token) ?? 0);
-  const top = Math.max(...logits);
-  const powers = logits.map((logit) => Math.exp(logit - top));
-  const total = powers.reduce((sum, power) => sum + power, 0);
   const probability = new Float64Array(reduced.nVocabulary);
-  powers.forEach((power, t) => (probability[ids[t]] += power / total));
+  softmax(Array.from(ids, (token) => weight.get(token) ?? 0)).forEach((share, t) => (probability[ids[t]] += share));
   return probability;
 }

@@ -11,6 +11,14 @@ export function logAddExp(a, b) {
   return top === -Infinity ? top : top + Math.log1p(Math.exp(Math.min(a, b) - top));
 }
 
+/** Probabilities in proportion to the exponentials of logits. */
+export function softmax(logits) {
+  const top = logits.reduce((largest, logit) => Math.max(largest, logit), -Infinity);
+  const powers = logits.map((logit) => Math.exp(logit - top));
+  const total = powers.reduce((sum, power) => sum + power, 0);
+  return powers.map((power) => power / total);
+}
+
 /** log|ℓ'(u)|. */
 function logSlope(code, u) {
   if (code === LOGISTIC) return u > 0 ? -u - Math.log1p(Math.exp(-u)) : -Math.log1p(Math.exp(u));
