@@ -184,6 +184,7 @@ def test_untrained_models_raise_nothing():
     assert monitor.alarms == ()
 
 
+@pytest.mark.slow
 def test_a_healthy_run_that_learns_raises_nothing_and_a_wild_one_does():
     monitor, losses = learned(3e-3, 400)
     assert losses[-1] < 0.2 < 2.0 < losses[0]  # it has learned to copy

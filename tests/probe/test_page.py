@@ -174,7 +174,7 @@ def test_cycles_are_boxes_of_their_own_with_what_leads_around_them():
     assert len(drawing["arrows"]) == 1
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(15))  # all densities with all strides
 def test_no_two_names_overlap_and_all_stand_inside(seed):
     rng = np.random.default_rng(seed)
     names = ["w" * length + str(k) for k, length in enumerate(rng.integers(1, 20, size=MAX_GRAPH_TOKENS).tolist())]
@@ -246,11 +246,11 @@ def test_few_checkpoints_say_nothing_about_a_trend(n):
 def test_unrelated_models_called_checkpoints_show_a_trend_as_rarely_as_stated():
     rng = np.random.default_rng(1)
     found = 0
-    for _ in range(300):
+    for _ in range(100):
         measures = {"relative_nnz": rng.random((8, 4, 2)), "frobenius": 1.0 + rng.random((8, 4, 2))}
         curves = CheckpointCurves("bert", tuple("abcdefgh"), np.arange(8.0), measures, 5)
         found += bool(any(has_trend(curves, "relative_nnz", sign).any() for sign in (-1, 1)))
-    assert found <= 25  # 15 expected at the stated 5%; more than 25 has a chance below 1%
+    assert found <= 11  # 5 expected at the stated 5%; more than 11 has a chance below 1%
 
 
 def test_the_max_margin_part_stands_beside_random_heads():

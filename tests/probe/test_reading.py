@@ -342,7 +342,7 @@ def test_layers_come_in_the_order_asked_and_the_rest_is_not_run() -> None:
 
 
 def test_several_threads_read_one_model() -> None:
-    model, batches = bert(), [batch(4, seed) for seed in range(40)]
+    model, batches = bert(), [batch(4, seed) for seed in range(12)]
 
     def logits(one: dict[str, Any]) -> list[Any]:
         return [reading.logits for reading in read_attention(model, one)]
