@@ -36,6 +36,7 @@ def test_output_that_cannot_be_printed_ends_in_one_sentence(files):
     assert os.strerror(errno.ENOSPC) in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_during_a_run_is_one_sentence_and_130_and_leaves_no_file(files, name):
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import marginlens as ml; "

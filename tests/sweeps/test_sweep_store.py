@@ -44,6 +44,7 @@ def many(tmp_path_factory):
     return plan, ml.sweep(plan, base / "undisturbed").digest()
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_goes_on_to_the_same_table(many, tmp_path):
     plan, digest = many
     there, was_killed = killed(plan, tmp_path / "folder", 30, 0.005)
@@ -59,6 +60,7 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_table(many, tmp_path):
     check_after(plan, tmp_path / "folder", digest, delays=())
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_and_an_interrupt_keeps_what_is_finished_and_says_how_to_go_on(many, tmp_path):
     plan, digest = many
     folder = tmp_path / "folder"

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import quick_claims
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -27,6 +29,7 @@ print(quick_claims.quick_run("A-K3").reported, flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_claim_is_computed_by_one_process_and_read_by_the_others(tmp_path, monkeypatch):
     monkeypatch.setenv(quick_claims.FOLDER, str(tmp_path))
     command = [sys.executable, "-c", CLAIM.format(tests=str(TESTS))]
