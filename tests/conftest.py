@@ -1,4 +1,4 @@
-"""What every test needs: figures that open no window, and random examples that neither time nor chance decides."""
+"""What every test needs: one thread, figures that open no window, and random examples that neither time nor chance decides."""
 
 import os
 import signal
@@ -7,6 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+for name in (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+):  # matrices and models of tests are so small that a second thread
+    os.environ.setdefault(name, "1")  # waits longer than it helps; NumPy and torch read this when they are imported
 
 with suppress(ImportError):  # without the extra plot
     import matplotlib

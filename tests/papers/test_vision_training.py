@@ -22,14 +22,6 @@ SINGLE = 1e-6  # float32 weights, read twice, and pixels of order one
 TINY = {"width": 8, "layers": 2, "heads": 2, "mlp": 8, "patch": 4, "batch": 16, "measured": 8, "tested": 8}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def images():
     """Images of three classes that differ in their brightest quarter."""

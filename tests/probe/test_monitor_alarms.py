@@ -123,15 +123,6 @@ def test_heads_of_one_layer_share_an_alarm_and_many_alarms_are_summed_up():
 # ---- real models
 
 
-@pytest.fixture(autouse=True, scope="module")
-def single_thread():
-    """Models as small as these wait for a second thread longer than it helps."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def copying_model(seed, n_layers=2, n_heads=2):
     torch.manual_seed(seed)
     config = transformers.GPT2Config(

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from fake_claims import changed
 from marginlens_papers.archive import ArchivedVisionRun, archived_vision_run
@@ -44,12 +43,7 @@ def test_trends_are_ranks_with_the_epoch_and_a_share_of_the_first_value():
 def test_without_learning_the_map_stays_dense():
     whole = digit_images()
     data = replace(whole, x_train=whole.x_train[:256], y_train=whole.y_train[:256])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        run = train_vision(data, replace(DIGITS, epochs=1, learning_rate=1e-9, batch=256))
-    finally:
-        torch.set_num_threads(threads)
+    run = train_vision(data, replace(DIGITS, epochs=1, learning_rate=1e-9, batch=256))
     for name in ("sparsity", "norm"):
         first, last = run.curves.by_layer[name]
         assert np.abs(last / first - 1.0).max() < STILL
