@@ -83,7 +83,7 @@ def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
         (["c.npz", "--out", "o", "--settings", "{"], "--settings must be a JSON object"),
         (["c.npz", "--out", "o", "--set", "patch=5"], "--set patch must be a divisor"),
         (["c.npz", "--out", "o", "--device", "cuda:99"], "--device must be"),
-        (["c.npz", "--out", "o", "--save-models", "m"], "--save-models must be given together with --save-every"),
+        (["c.npz", "--out", "o", "--save-models", "m"], "--save-models must be a folder that comes with how often"),
         (["c.npz", "--out", "o", "--checkpoint", "no/such/file"], "--checkpoint must be a file in"),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marginlens.errors import reject
+from marginlens.errors import Remedy, reject
 from marginlens_papers.training.loop import Callbacks, epoch_display
 from marginlens_papers.training.script import RunRequest, beginning, check_folder, time_left, versions_on
 from marginlens_papers.vision.images import digit_images, read_images
@@ -41,7 +41,8 @@ def run_vision(
     left = time_left(request.time_limit)
     check_folder(request.out, "out")
     if (models.folder is None) != (models.every is None):
-        raise reject("save_models", "given together with `save_every`", "one of the two")
+        remedy = Remedy("Give {save_every} beside it, or neither.", save_every="")
+        raise reject("save_models", "a folder that comes with how often to save", "one of the two", remedy)
     images = digit_images() if data is None else read_images(data)
     if say is not None:
         say(beginning(images, settings))
