@@ -220,7 +220,7 @@ def files(folder, here):
         ("stars.csv", "text,stars", [f"good {k},{k / 10}" for k in range(40)]),
         ("counts.csv", "text,label", [f"good {k},{k}" for k in range(40)]),
         ("same.csv", "text,label", ["good film,good"] * 9),
-        ("ids.csv", "text,label", [f"good film,id{k}" for k in range(100_000)]),
+        ("ids.csv", "text,label", [f"good film,id{k}" for k in range(3_000)]),
     ):
         Path(name).write_text("\n".join([header, *rows]) + "\n")
 

@@ -1,6 +1,7 @@
 """The page: every claim in it, well-formed, in words, small; and figures of a reasonable size."""
 
 from dataclasses import replace
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -18,15 +19,16 @@ from marginlens_papers.report.page import in_two, page, papers
 from outline import Outline
 
 
-@pytest.fixture
-def report(tmp_path):
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Of four claims; what changes a file of it takes a copy."""
     claims = (
         fake_claim("A-1"),
         fake_claim("A-2", finding(0.9996, note="Higher than the paper's & for a reason.")),
         fake_claim("A-3", finding(0.9, assumption_met=False)),
         fake_claim("A-4", raising(ValueError("no <luck>"))),
     )
-    return reproduce(claims, tmp_path / "report")
+    return reproduce(claims, tmp_path_factory.mktemp("site") / "report")
 
 
 def test_the_page_holds_every_claim_with_all_that_was_said_and_measured(report):
@@ -81,24 +83,26 @@ def test_each_paper_says_what_it_is_and_how_many_of_its_claims_hold(report):
     assert [paper.key for paper in papers(report.entries)] == ["A"]
 
 
-def test_the_top_links_to_the_real_model_and_the_site_where_they_are(report):
-    (report.folder / "minilm.json").write_text('{"findings": ["Heads are sparse."]}', encoding="utf-8")
-    entries = read_ledger(report.folder)
-    before = Outline(page(entries, report.folder)).attributes("a", "href")
+def test_the_top_links_to_the_real_model_and_the_site_where_they_are(report, tmp_path):
+    folder = copytree(report.folder, tmp_path / "report")
+    (folder / "minilm.json").write_text('{"findings": ["Heads are sparse."]}', encoding="utf-8")
+    entries = read_ledger(folder)
+    before = Outline(page(entries, folder)).attributes("a", "href")
     assert not {"minilm.html", "../index.html"} & set(before)
-    (report.folder / "minilm.html").write_text("a page", encoding="utf-8")
+    (folder / "minilm.html").write_text("a page", encoding="utf-8")
     for name in ("index.html", "objects.inv"):
-        (report.folder.parent / name).write_text("of a site", encoding="utf-8")
-    outline = Outline(page(entries, report.folder))
+        (folder.parent / name).write_text("of a site", encoding="utf-8")
+    outline = Outline(page(entries, folder))
     links = outline.attributes("a", "href")
     assert links[:5] == ["#ledger", "#papers", "minilm.html", "../index.html", "ledger.json"]
     assert "real-model" in outline.attributes("section", "id")
     assert "Heads are sparse." in outline.text
 
 
-def test_a_figure_file_that_vanished_is_said_to_be_missing(report):
-    (report.folder / "figures" / "A-1-correlation.svg").unlink()
-    text = page(read_ledger(report.folder), report.folder)
+def test_a_figure_file_that_vanished_is_said_to_be_missing(report, tmp_path):
+    folder = copytree(report.folder, tmp_path / "report")
+    (folder / "figures" / "A-1-correlation.svg").unlink()
+    text = page(read_ledger(folder), folder)
     assert "The file figures/A-1-correlation.svg is missing: run the claim again." in Outline(text).text
 
 
