@@ -5,4 +5,4 @@ import { readFileSync } from "node:fs";
 const file = (name) => readFileSync(new URL(`../../src/marginlens/lab/${name}`, import.meta.url));
 const module = new WebAssembly.Module(file("core.wasm"));
 globalThis.labCore = { module, instance: new WebAssembly.Instance(module) };
-globalThis.labWords = { ...JSON.parse(file("conditions.json")), script: String(file("python_script.txt")) };
+globalThis.labWords = { ...JSON.parse(file("words.json")), script: String(file("python_script.txt")) };

@@ -6,7 +6,8 @@ import "./core.mjs";
 
 const page = new URL("../../src/marginlens/lab/page/", import.meta.url);
 const load = (name) => import(new URL(name, page));
-const { LOSS_CHOICES, marginSentence, OPTIMIZER_CHOICES, optimizerOf, settingsOf, shareOf, valueAt, withOptimizerNamed, withSetting } =
+const { losses: LOSS_CHOICES, optimizers: OPTIMIZER_CHOICES } = globalThis.labWords;
+const { marginSentence, optimizerOf, settingsOf, shareOf, valueAt, withOptimizerNamed, withSetting } =
   await load("run/settings.js");
 const { analyse } = await load("analysis.js");
 const { checkState, completeState, problemOf, withTrain } = await load("state.js");
@@ -19,7 +20,7 @@ const TOKENS = completeState({ problem: { tokens: [[[1, 0], [0, 1]], [[-1, 0.2],
 test("every optimizer and loss of the kernels has a name and a sentence", () => {
   assert.deepEqual(Object.keys(OPTIMIZER_CHOICES), Object.keys(OPTIMIZERS));
   assert.deepEqual(Object.keys(LOSS_CHOICES), Object.keys(LOSS_CODES));
-  for (const [name, about] of [...Object.values(OPTIMIZER_CHOICES), ...Object.values(LOSS_CHOICES)]) assert.ok(name && about.endsWith("."));
+  for (const { name, about } of [...Object.values(OPTIMIZER_CHOICES), ...Object.values(LOSS_CHOICES)]) assert.ok(name && about.endsWith("."));
 });
 
 test("another optimizer takes over the settings that it shares, and is read by the kernels", () => {

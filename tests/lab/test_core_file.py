@@ -83,7 +83,7 @@ def _special(name: str, sizes: dict[str, int], rng: np.random.Generator) -> dict
     if name == "solve_margins":
         shape = (sizes["batch"], sizes["n_rows"])
         return {"first": 0, "last": shape[0], "listed": np.arange(shape[0]), "lower": np.ones(shape)}
-    return A_RUN if name.startswith("descend") else {}
+    return A_RUN | {"loss": int(rng.integers(3))} if name.startswith("descend") else {}
 
 
 def _arguments(function: Any, rng: np.random.Generator) -> dict[str, Any]:

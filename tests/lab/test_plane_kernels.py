@@ -209,23 +209,6 @@ def test_paths_have_the_bits_of_the_library() -> None:
         assert answer["steps"] == int(run.steps_taken)
 
 
-def test_curves_agree_at_the_same_points() -> None:
-    points = [[case.start, (0.01 * np.asarray(case.start)).tolist()] for case in cases()]
-    asked = [
-        {"call": "measure", "problem": case.json, "points": np.asarray(listed).tolist()}
-        for case, listed in zip(cases(), points, strict=True)
-    ]
-    for case, listed, answer in zip(cases(), points, ask(asked), strict=True):
-        risk = ml.AttentionRisk(case.data, case.head, LOSSES[case.loss])
-        for point, mine in zip(np.asarray(listed), answer, strict=True):
-            attention = risk.attention(point)
-            assert mine["risk"] == pytest.approx(float(risk.value(point)), rel=RTOL)
-            assert np.reshape(mine["attention"], attention.shape) == pytest.approx(attention, abs=1e-8)
-            assert mine["margins"] == pytest.approx(risk.margins(point), rel=RTOL, abs=RTOL)
-            if np.sort(attention, axis=-1)[:, -1].min() > 0.9:
-                assert mine["selected"] == risk.select(point).tolist()
-
-
 # ---- margins and optimality
 
 
@@ -265,36 +248,6 @@ def test_margins_and_optimality_agree_and_are_proved() -> None:
                 wrong.append((case.name, selected, mine["solution"]["status"], solution.status.name, proof))
     assert min(counts[name] for name in ("OPTIMAL", "INFEASIBLE", "local", "global")) > 0, counts
     assert not wrong, f"{len(wrong)}: {wrong[:5]}"
-
-
-def far_neighbour(seed: int) -> tuple[ml.TokenDataset, Any, list[int]] | None:
-    """A problem with a token far out on the margin of its max-margin direction, exactly or up to 1e-10, and its optimal tokens."""
-    rng = np.random.default_rng([1806, seed])
-    n_inputs, n_tokens = int(rng.integers(1, 4)), int(rng.integers(3, 6))
-    keys = rng.integers(-5, 6, (n_inputs, n_tokens, 2)) / 3.0
-    data, head = scored_tokens(keys, rng.uniform(-1.0, 1.0, (n_inputs, n_tokens)).round(1))
-    selected = data.optimal(head)
-    solution = ml.att_svm(data, selected)
-    if solution.status.name != "OPTIMAL":
-        return None
-    p, other = solution.x, (selected[0] + 1) % n_tokens
-    along = np.array([-p[1], p[0]]) / np.linalg.norm(p) * 10.0 ** rng.integers(2, 6) * rng.choice([-1.0, 1.0])
-    keys[0, other] = keys[0, selected[0]] - p / (p @ p) + along + rng.choice([0.0, 1e-10, -1e-10]) * p
-    return *scored_tokens(keys, data.scores(head)), selected.tolist()
-
-
-def test_far_neighbours_are_told_from_tokens_that_are_none() -> None:
-    problems = [found for found in map(far_neighbour, range(150)) if found is not None]
-    asked = [
-        {"call": "optimality", "problem": as_json(data, v), "selections": [chosen]} for data, v, chosen in problems
-    ]
-    counts = {True: 0, False: 0}
-    for (data, v, selected), (mine,) in zip(problems, ask(asked), strict=True):
-        theirs = token_optimality(data, v, selected)
-        assert np.array_equal(np.reshape(mine["neighbours"], theirs.neighbours.shape), theirs.neighbours)
-        assert mine["isLocallyOptimal"] == bool(theirs.is_locally_optimal)
-        counts[bool(theirs.neighbours[0, (selected[0] + 1) % data.n_tokens])] += 1
-    assert min(counts.values()) > 5, counts
 
 
 # ---- margins in other norms

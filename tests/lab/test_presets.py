@@ -97,8 +97,7 @@ def test_the_page_opens_presets_and_links_with_the_same_state() -> None:
 @needs_node
 def test_the_text_tab_has_the_sequences_of_the_figure() -> None:
     code = """
-    import { TEXT_EXAMPLES } from "./text/text_examples.js";
-    answer(TEXT_EXAMPLES.map(({ text }) => text.sequences ?? null));
+    answer(globalThis.labWords.texts.map(({ text }) => text.sequences ?? null));
     """
     assert preset("C-F2").text["sequences"] in run_in_page(code)
 

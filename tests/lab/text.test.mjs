@@ -6,7 +6,7 @@ import "./core.mjs";
 
 const load = (name) => import(new URL(`../../src/marginlens/lab/page/${name}.js`, import.meta.url));
 const { componentLinks, layoutGraph, MAX_DRAWN_TOKENS } = await load("text/priority_layout");
-const { TEXT_EXAMPLES } = await load("text/text_examples");
+const TEXT_EXAMPLES = globalThis.labWords.texts;
 const { comparisonAnswer, continuationAnswer, curveSteps, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf, trainingAnswer } =
   await load("text/text_model");
 const { endSentence, listed, reasonSentence } = await load("text/text_reasons");

@@ -27,7 +27,7 @@ from marginlens.runtime.files import as_path, check_place, write_whole
 
 ENTRY = "page/main.js"
 WORKER = "page/worker.js"
-CONDITIONS, SCRIPT = "conditions.json", "python_script.txt"
+WORDS, SCRIPT = "words.json", "python_script.txt"
 
 _IMPORT = re.compile(r'^import ?\{([^{}]*)\} ?from ?"(\.{1,2}/[\w./-]+\.js)";\n?', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function\*?|class|const) ([A-Za-z_$][\w$]*))", re.MULTILINE)
@@ -158,10 +158,10 @@ def packed(content: bytes) -> str:
 
 
 def page_words() -> dict[str, Any]:
-    """What the page says: of conditions and theorems questions, names in the papers and sentences with {numbers}; and parts of a script."""
+    """What the page says: the tables of `words.json`, and the parts of a Python script, which begin with `# %%`."""
     folder = resources.files("marginlens.lab")
-    conditions, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in (CONDITIONS, SCRIPT))
-    return {**json.loads(conditions), "script": script}
+    words, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in (WORDS, SCRIPT))
+    return {**json.loads(words), "script": script}
 
 
 def _json_inside(value: Any) -> Markup:

@@ -220,7 +220,6 @@ export function startPage() {
 
 async function openPage() {
   const presets = embedded("presets");
-  globalThis.labWords = embedded("words");
   const { state, complaint } = await openingState(presets);
   const store = new Store(state);
   const runs = new Runs(store);

@@ -1,7 +1,6 @@
 // The state of the page: plain frozen JSON, its check with one sentence for each fault, its changes, and the history behind undo.
 
 import { FORMAT, FORMAT_VERSION, MAX_INPUTS, MAX_START, MAX_TOKENS, ProblemError, readProblem } from "../kernels/problem.js";
-import { TEXT_EXAMPLES } from "./text/text_examples.js";
 import { checkSequences, MAX_WINDOW } from "./text/text_model.js";
 
 export const MAX_STARTS = 8;
@@ -13,7 +12,7 @@ const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "st
 export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
 export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true };
 export const START_PLAYBACK = { step: 0, speed: 100 };
-export const START_TEXT = { ...TEXT_EXAMPLES[0].text, steps: 4000 };
+export const START_TEXT = { ...globalThis.labWords.texts[0].text, steps: 4000 };
 
 // ---- states and problems
 

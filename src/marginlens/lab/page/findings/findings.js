@@ -5,7 +5,7 @@ import { normOfOptimizer } from "../../kernels/norms.js";
 import { tokenOptimality } from "../../kernels/optimality.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
 import { exponent, percent, short } from "../numbers.js";
-import { angleWords, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, OPTIMIZER_WORDS, selectionVerdict, selectionWords } from "./sentences.js";
+import { angleWords, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, optimizerWord, selectionVerdict, selectionWords } from "./sentences.js";
 import { withChosen } from "../state.js";
 
 const QUIET_MS = 700; // without a change after which the headline is read aloud
@@ -101,7 +101,7 @@ function limitRow(store, place) {
 
 function legendOf(problem) {
   const power = problem ? normOfOptimizer(problem.optimizer) : 2;
-  const length = power === 2 ? "" : `, measured by ${normWords(power)} as ${OPTIMIZER_WORDS[problem.optimizer.name]} does`;
+  const length = power === 2 ? "" : `, measured by ${normWords(power)} as ${optimizerWord(problem.optimizer.name)} does`;
   const several = problem?.n > 1 ? "“1: token 3” means token 3 of input 1. " : "";
   const star = problem?.joint ? "★ has the lowest loss in the end." : "★ selects the best token of every input.";
   const gap = problem?.joint ? "" : " Score gap: the lead in score over the support tokens.";

@@ -11,14 +11,9 @@ const NUMBER_WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven
 const CERTIFIED_RTOL = 1e-9; // residual or gap up to which a certificate gets its tick
 
 /** How an optimizer is called in a sentence. */
-export const OPTIMIZER_WORDS = {
-  GradientDescent: "plain gradient descent",
-  NormalizedGD: "normalised gradient descent",
-  SignDescent: "sign descent",
-  CoordinateDescent: "coordinate descent",
-  SteepestDescent: "ℓp descent",
-  Adam: "Adam",
-};
+export function optimizerWord(name) {
+  return globalThis.labWords.optimizers[name]["in a sentence"];
+}
 
 // ---- small words
 
@@ -56,7 +51,7 @@ export function angleWords(direction) {
   return `${short(Number((DEGREES * Math.atan2(direction[1], direction[0])).toFixed(2)))}°`;
 }
 
-// ---- conditions and theorems, in the words of conditions.json, which whoever starts the page's code puts into globalThis.labWords
+// ---- conditions and theorems, in the words of words.json, which whoever starts the page's code puts into globalThis.labWords
 
 const FORMATS = { one_minus_cosine: degreesOf, mu: degreesOf, minima: (count) => capital(NUMBER_WORDS[count] ?? String(count)), inputs: String };
 
@@ -137,12 +132,12 @@ export function headline(analysis) {
   if (normOfOptimizer(problem.optimizer) === 2) {
     const others = name === "NormalizedGD" ? "; normalised steps went the same way in experiments" : "";
     return {
-      sentence: `From this start the attention should settle on ${tokens}. ${theorem} proves it for plain gradient descent with steps up to ${largest}, not for ${OPTIMIZER_WORDS[name]}${others}.`,
+      sentence: `From this start the attention should settle on ${tokens}. ${theorem} proves it for plain gradient descent with steps up to ${largest}, not for ${optimizerWord(name)}${others}.`,
       kind: "observed",
     };
   }
   return {
-    sentence: `Plain gradient descent would settle on ${tokens}, by ${theorem}. No theorem covers ${OPTIMIZER_WORDS[name]}; it may turn to another direction that selects the same tokens.`,
+    sentence: `Plain gradient descent would settle on ${tokens}, by ${theorem}. No theorem covers ${optimizerWord(name)}; it may turn to another direction that selects the same tokens.`,
     kind: "expected",
   };
 }
@@ -237,7 +232,7 @@ export function normWords(power) {
 export function biasSentence({ optimizer, joint }) {
   if (joint) return "These theorems speak of the best pairs of head and attention of given lengths; that training finds them is the step that is not proved.";
   const power = normOfOptimizer(optimizer);
-  const name = capital(OPTIMIZER_WORDS[optimizer.name]);
+  const name = capital(optimizerWord(optimizer.name));
   const among = `among vectors that select the same tokens by a lead of one it heads for the one that is shortest by ${normWords(power)}`;
   if (optimizer.name === "GradientDescent") return `${name}: ${among}. The theorems above prove it where they apply.`;
   const early = optimizer.name === "Adam" && power === 2 ? ", after a long time near the shortest by the largest entry" : "";

@@ -4,7 +4,6 @@ import { optimalTokens } from "../../kernels/optimality.js";
 import { basinCone } from "../../kernels/theorems.js";
 import { mountBasins } from "./basin_picture.js";
 import { element, replace, setText, shape } from "../dom.js";
-import { PLANE_KEYS } from "../guide/help.js";
 import { exponent, pointText, short } from "../numbers.js";
 import {
   axisTicks, drawnPath, fittingHalf, linePixels, markerPath, moved, pathThrough, pathUpTo, planeScale, rayEnd, ringNorms, rounded,
@@ -217,7 +216,7 @@ export function mountPlane(root, store, runs = null) {
     note,
     element("details", { class: "plane-help" }, element("summary", {}, "How to read and move it"),
       element("p", { class: "print", id: "plane-print" }, "Tokens and attention weights p share this plane: p gives token k the logit p·k. Axes: p₁ to the right, p₂ upwards."),
-      element("dl", {}, PLANE_KEYS.map(([key, does]) => element("div", {}, element("dt", {}, key), element("dd", {}, does))))),
+      element("dl", {}, globalThis.labWords.keys["In the plane"].map(([key, does]) => element("div", {}, element("dt", {}, key), element("dd", {}, does))))),
   );
   const basins = mountBasins(canvas, store, basinLegend);
   const isCoarse = matchMedia("(pointer: coarse)");

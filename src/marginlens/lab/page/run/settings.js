@@ -6,37 +6,12 @@ import { element, setText } from "../dom.js";
 import { memorySentence, normWords } from "../findings/sentences.js";
 import { withLoss, withOptimizer, withStart, withSteps, withTrain } from "../state.js";
 
-/** What an optimizer is called in the list, and in a sentence what its steps do. */
-export const OPTIMIZER_CHOICES = {
-  GradientDescent: ["Gradient descent", "Steps along the gradient, which shrinks as attention settles: slower and slower."],
-  NormalizedGD: ["Normalised gradient descent", "Every step has the same length, so that the weights go far."],
-  SignDescent: ["Sign descent", "Every weight moves by the same amount, up or down."],
-  CoordinateDescent: ["Coordinate descent", "Only the weight with the steepest slope moves."],
-  SteepestDescent: ["ℓp steepest descent", "The steepest step of a fixed length in the ℓp norm."],
-  Adam: ["Adam", "Running means of the gradient and of its square decide how far each weight moves."],
-};
-
-/** What a loss is called in the list, and in a sentence what it does. */
-export const LOSS_CHOICES = {
-  Logistic: ["Logistic", "log(1 + e⁻ᵘ): inputs that are well classified count less and less."],
-  Exponential: ["Exponential", "e⁻ᵘ: like the logistic loss where inputs are well classified, far stronger where they are not."],
-  CorrelationLoss: ["Correlation", "−u: every input counts the same, however well it is classified."],
-};
+/** Names of optimizers, losses and settings in lists, with a sentence about each, and the bounds of settings. */
+const { optimizers: OPTIMIZER_CHOICES, losses: LOSS_CHOICES, settings: FIELDS } = globalThis.labWords;
 
 const TRAIN_WORDS = {
   attention: "Only the attention weights p move; scores stay as they are.",
   both: "The head v that scores tokens and the attention p are trained together.",
-};
-
-/** Settings of each kind: how they are named, bounded and explained. */
-const FIELDS = {
-  size: { label: "Step size", low: 1e-4, high: 1e3, isLog: true, about: "How long a step is." },
-  decay: { label: "Decay of steps", low: 0, high: 1, about: "Step t has length size / (t + 1)^decay; 0 keeps it." },
-  momentum: { label: "Momentum", low: 0, high: 0.99, about: "How much of the earlier gradients a step still follows." },
-  p: { label: "p of ℓp", low: 1.01, high: 100, isLog: true, about: "Near 1 a single weight moves; large p moves all alike." },
-  beta1: { label: "Memory of gradients", low: 0, high: 0.99, about: "β₁: how slowly Adam's mean of gradients changes." },
-  beta2: { label: "Memory of squares", low: 0, high: 0.9999, about: "β₂: how slowly Adam's mean of squares changes." },
-  eps: { label: "ε", low: 0, high: 1, about: "Above 0, Adam turns into gradient descent in the end." },
 };
 
 const SLIDER_POSITIONS = 200;
@@ -116,7 +91,7 @@ function numberField(name, field, onchange) {
 }
 
 function choice(id, label, words, onchange) {
-  const select = element("select", { id }, Object.entries(words).map(([name, [text]]) => element("option", { value: name }, text)));
+  const select = element("select", { id }, Object.entries(words).map(([name, choice]) => element("option", { value: name }, choice.name)));
   select.addEventListener("change", () => onchange(select.value));
   const about = element("p", { class: "small" });
   const node = element("div", { class: "field setting" }, element("label", { for: id }, label), select, about);
@@ -125,7 +100,7 @@ function choice(id, label, words, onchange) {
 
 export function mountSettings(root, store) {
   const optimizer = choice("setting-optimizer", "Optimizer", OPTIMIZER_CHOICES, (name) =>
-    store.apply(`train with ${OPTIMIZER_CHOICES[name][0]}`, (state) => withOptimizerNamed(state, name)),
+    store.apply(`train with ${OPTIMIZER_CHOICES[name].name}`, (state) => withOptimizerNamed(state, name)),
   );
   const margin = element("p", { class: "small" });
   optimizer.node.append(margin);
@@ -138,7 +113,7 @@ export function mountSettings(root, store) {
     ]),
   );
   const loss = choice("setting-loss", "Loss", LOSS_CHOICES, (name) =>
-    store.apply(`use the ${LOSS_CHOICES[name][0].toLowerCase()} loss`, (state) => withLoss(state, name)),
+    store.apply(`use the ${LOSS_CHOICES[name].name.toLowerCase()} loss`, (state) => withLoss(state, name)),
   );
   const stepsField = { label: "Number of steps", low: 10, high: MAX_STEPS, isLog: true, whole: Math.round, about: "Where a run ends." };
   const steps = numberField("steps", stepsField, (value, gesture) =>
@@ -180,14 +155,14 @@ export function mountSettings(root, store) {
       const settings = settingsOf(chosen);
       optimizer.select.value = chosen.name;
       for (const option of optimizer.select.options) option.disabled = isJoint && option.value !== "GradientDescent" && option.value !== "NormalizedGD";
-      setText(optimizer.about, OPTIMIZER_CHOICES[chosen.name][1]);
+      setText(optimizer.about, OPTIMIZER_CHOICES[chosen.name].about);
       setText(margin, isJoint ? "" : marginSentence(chosen, analysis.normLimits ?? []));
       for (const [name, { node, show }] of Object.entries(fields)) {
         node.hidden = !(name in settings);
         if (name in settings) show(settings[name]);
       }
       loss.select.value = problem.loss ?? "Logistic";
-      setText(loss.about, LOSS_CHOICES[problem.loss ?? "Logistic"][1]);
+      setText(loss.about, LOSS_CHOICES[problem.loss ?? "Logistic"].about);
       steps.show(problem.steps ?? DEFAULT_STEPS);
       train[isJoint ? "both" : "attention"].input.checked = true;
       setText(trainAbout, TRAIN_WORDS[isJoint ? "both" : "attention"]);

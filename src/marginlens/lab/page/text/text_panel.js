@@ -3,11 +3,12 @@
 import { element, replace, setText } from "../dom.js";
 import { percent } from "../numbers.js";
 import { MAX_SOURCE, withText } from "../state.js";
-import { TEXT_EXAMPLES } from "./text_examples.js";
 import { MAX_COUNT, MAX_VOCABULARY, MAX_WINDOW } from "./text_model.js";
 import { counted, endSentence, quoted, reasonSentence } from "./text_reasons.js";
 import { runningText, shownTokens } from "./text_tokens.js";
 import { textWork } from "./text_worker.js";
+
+const { texts: examples } = globalThis.labWords; // { name, text }: the parts of `state.text` that an example sets
 
 const TYPING_REST = 200; // ms without a key after which the text is read
 const MAX_SHOWN_SEQUENCES = 50;
@@ -98,7 +99,7 @@ export function mountTextInput(root, store) {
   });
   const typed = element("div", { class: "field" }, element("label", { for: source.input.id }, "Type or paste a text"), source.input);
   const lines = element("ol", { class: "sequences mono" });
-  const leave = () => store.apply("type a text", (state) => withSource(state, TEXT_EXAMPLES[0].text));
+  const leave = () => store.apply("type a text", (state) => withSource(state, examples[0].text));
   const given = element("div", {}, element("p", {}, "Sequences and what follows each:"), lines, element("button", { type: "button", onclick: leave }, "Take a text instead"));
   const unit = choices(store, "unit", "A token is", [["characters", "a character"], ["words", "a word"]]);
   const length = element("output", { for: "text-window" });
@@ -107,10 +108,10 @@ export function mountTextInput(root, store) {
     store.apply(`window of ${window.value}`, (state) => withText(state, { window: Number(window.value) }), { gesture: "text-window" });
   });
   const example = element("select", { id: "text-example" },
-    element("option", { value: "" }, "Choose one …"), TEXT_EXAMPLES.map(({ name }, k) => element("option", { value: k }, name)));
+    element("option", { value: "" }, "Choose one …"), examples.map(({ name }, k) => element("option", { value: k }, name)));
   example.addEventListener("change", () => {
     if (example.value === "") return;
-    const { name, text } = TEXT_EXAMPLES[Number(example.value)];
+    const { name, text } = examples[Number(example.value)];
     example.value = "";
     store.apply(`example: ${name}`, (state) => withSource(state, text));
   });
