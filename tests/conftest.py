@@ -52,10 +52,19 @@ def pytest_configure(config):
         os.environ["MARGINLENS_QUICK_CLAIMS"] = folder.name
 
 
+def in_slow_folder(path):
+    return Path(os.path.relpath(path, Path(__file__).parent)).parts[0] in SLOW_FOLDERS
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Slow folders are not even imported where their tests are left out."""
+    return True if "not slow" in config.option.markexpr and in_slow_folder(collection_path) else None
+
+
 def pytest_collection_modifyitems(items):
     """Every test of a slow folder carries the marker."""
     for item in items:
-        if Path(os.path.relpath(item.path, Path(__file__).parent)).parts[0] in SLOW_FOLDERS:
+        if in_slow_folder(item.path):
             item.add_marker(pytest.mark.slow)
 
 
