@@ -21,7 +21,6 @@ from marginlens.dynamics import Record
 from marginlens.errors import InputError
 from marginlens.lab import presets
 from marginlens.lab.problem_files import optimizer_json
-from marginlens.optimizers import Blockwise
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.theory import basin_cone, locally_optimal_directions, token_optimality
 from marginlens.theory.implicit_bias import implicit_bias
@@ -370,38 +369,3 @@ def test_cones_agree() -> None:
             continue
         for mine_name, name in (("mu", "mu"), ("radius", "radius"), ("provenRadius", "proven_radius")):
             assert mine[mine_name] == pytest.approx(getattr(theirs, name), rel=1e-8), (case.name, name)
-
-
-# ---- head and attention together
-
-
-@pytest.mark.parametrize("name", ["GradientDescent", "NormalizedGD"])
-def test_joint_training_agrees(name: str) -> None:
-    rng = np.random.default_rng(5)
-    problems = [ml.data.figure_3a(), ml.data.figure_3b()]
-    for _ in range(4):
-        n, T = int(rng.integers(1, 8)), int(rng.integers(2, 12))
-        problems.append(ml.TokenDataset(rng.standard_normal((n, T, 2)), rng.choice([-1.0, 1.0], n)))
-    asked, runs = [], []
-    for k, data in enumerate(problems):
-        v, p = rng.standard_normal(data.d_model), rng.standard_normal(data.d_key)
-        if k < 2:  # as the presets begin
-            v, p = np.array([-1.0, 0.0]), np.array([0.0, -1.0])
-        optimizer = getattr(ml, name)(0.1)
-        rule = Blockwise(optimizer) if name == "NormalizedGD" else optimizer
-        settings = {"optimizer": {"name": name, "size": 0.1}, "start": p.tolist(), "start_head": v.tolist()}
-        asked.append({"call": "descent", "problem": as_json(data, None, **settings), "steps": SAVED})
-        risk = ml.JointRisk(data)
-        runs.append(ml.descend(risk, optimizer=rule, n_steps=SAVED[-1], start=(v, p), record=Record(SAVED)).saved["x"])
-    for answer, saved in zip(ask(asked), runs, strict=True):
-        np.testing.assert_array_equal(answer["points"], saved)
-    curves = ask(
-        [
-            {"call": "measure", "problem": one["problem"], "points": x.tolist()}
-            for one, x in zip(asked, runs, strict=True)
-        ]
-    )
-    for data, saved, answer in zip(problems, runs, curves, strict=True):
-        assert [mine["risk"] for mine in answer] == pytest.approx(
-            [float(ml.JointRisk(data).value(x)) for x in saved], rel=RTOL
-        )

@@ -156,78 +156,37 @@ def close(mine: Any, theirs: Any, rtol: float = RTOL) -> bool:
     return a.shape == b.shape and bool(np.all(np.abs(a - b) <= rtol * max(1.0, float(np.abs(b).max(initial=0.0)))))
 
 
-def in_page_order(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(candidates, key=lambda one: (one["label"] == "LMM", one["selected"]))
-
-
 def test_limits_certificates_and_verdicts_are_those_of_the_page() -> None:
-    asked = {name: state for name, state in states().items() if state["problem"].get("train") != "both"}
-    answers = ask(
-        [{"call": "predict", "problem": problem_of(state, state["chosen"]["start"])} for state in asked.values()]
-    )
-    for name, answer in zip(asked, answers, strict=True):
-        found, printed = outcomes()[name]
-        expected = in_page_order(answer["candidates"])
-        assert [(label, selected) for label, selected, _, _ in found["limits"]] == [
-            (one["label"], one["selected"]) for one in expected
-        ], name
-        for one, (_, _, direction, margin) in zip(expected, found["limits"], strict=True):
-            if "norm" not in found:  # other norms have directions of their own
-                assert close(direction, one["direction"]), name
-                assert close(margin, one["margin"]), name
-            assert f"{one['label']} selects {one['selected']}" in printed, name
-        assert all(solution.is_verified() for solution in found["solutions"]), name
-        verdicts = [(one["citation"], [check["holds"] for check in one["conditions"]]) for one in answer["verdicts"]]
-        theirs = [(one.citation, [check.holds for check in one.conditions]) for one in found["prediction"].verdicts]
-        assert theirs == verdicts, name
-
-
-def test_limits_and_verdicts_of_joint_training_are_those_of_the_page() -> None:
     code = """
     import { analyse } from "./analysis.js";
     import { completeState } from "./state.js";
+    const listed = ({ label, selected, direction, margin, solution: { isUnique = true } }) =>
+      ({ label, selected, direction, margin, isUnique });
     const holding = ({ citation, conditions }) => [citation, conditions.map(({ name, holds }) => [name, holds])];
     answer(given.map((state) => {
       const { limits, prediction } = analyse(completeState(state));
-      const listed = limits.map(({ label, selected, direction, margin }) => [label, selected, direction, margin]);
-      return { limits: listed, verdicts: prediction.verdicts.map(holding) };
+      return { limits: limits.map(listed), verdicts: prediction.verdicts.map(holding) };
     }));
     """
-    joint = {name: state for name, state in states().items() if state["problem"].get("train") == "both"}
-    answers = run_in_page(code, list(joint.values()))
-    assert sum(len(answer["limits"]) for answer in answers) > len(joint) // 2
-    for name, answer in zip(joint, answers, strict=True):
-        found = outcomes()[name].names
-        assert [[label, selected] for label, selected, _, _ in found["limits"]] == [
-            one[:2] for one in answer["limits"]
-        ], name
-        for (_, _, direction, margin), one in zip(found["limits"], answer["limits"], strict=True):
-            assert close(direction, one[2]), name
-            assert close(margin, one[3]), name
+    counts = {True: 0, False: 0}  # limits, by whether the head is trained too
+    for (name, state), answer in zip(states().items(), run_in_page(code, list(states().values())), strict=True):
+        found, printed = outcomes()[name]
+        counts[state["problem"].get("train") == "both"] += len(answer["limits"])
+        shown = [(label, selected) for label, selected, _, _ in found["limits"]]
+        assert shown == [(one["label"], one["selected"]) for one in answer["limits"]], name
+        rtol = 1e-4 if isinstance(found.get("norm"), ml.Lp) else RTOL  # a bracket of 1e-9 leaves its root to the point
+        for (label, selected, direction, margin), one in zip(found["limits"], answer["limits"], strict=True):
+            assert close(margin, one["margin"]), name
+            assert not one["isUnique"] or close(direction, one["direction"], rtol), name
+            assert f"{label} selects {selected}" in printed, name
+        assert all(solution.is_verified() for solution in found.get("solutions", [])), name
         theirs = [
             [one.citation, [[check.name, check.holds] for check in one.conditions]]
             for one in found["prediction"].verdicts
         ]
         assert theirs == answer["verdicts"], name
-
-
-def test_limits_are_shown_as_on_the_page() -> None:
-    code = """
-    import { analyse } from "./analysis.js";
-    import { completeState } from "./state.js";
-    const listed = ({ selected, direction, margin, solution }) => [selected, direction, margin, solution.isUnique ?? true];
-    answer(given.map((state) => analyse(completeState(state)).limits.map(listed)));
-    """
-    for name, answer in zip(states(), run_in_page(code, list(states().values())), strict=True):
-        found = outcomes()[name].names
-        assert [limit[1] for limit in found["limits"]] == [one[0] for one in answer], name
-        rtol = (
-            1e-4 if isinstance(found.get("norm"), ml.Lp) else RTOL
-        )  # a bracket of 1e-9 leaves its square root to the point
-        for (_, _, direction, margin), one in zip(found["limits"], answer, strict=True):
-            assert close(margin, one[2]), name
-            if one[3]:
-                assert close(direction, one[1], rtol), name
+    assert counts[True] > 3
+    assert counts[False] > len(states())
 
 
 def carried_rounding(found: dict[str, Any], k: int) -> float:
@@ -257,28 +216,6 @@ def test_paths_end_where_the_page_has_them() -> None:
             allowed = 100.0 * carried_rounding(outcomes()[name].names, k)
         assert distance <= allowed, (name, k)
         assert f"selects {run.selected.tolist()}" in outcomes()[name].printed
-
-
-def test_margins_in_the_norm_of_the_optimizer_are_those_of_the_page() -> None:
-    powers = {"SignDescent": "inf", "CoordinateDescent": 1.0, "SteepestDescent": 3.0, "Adam": "inf"}
-    asked, expected = [], []
-    for name, state in states().items():
-        optimizer = state["problem"].get("optimizer", {"name": "NormalizedGD"})
-        found = outcomes()[name].names
-        if optimizer["name"] not in powers or optimizer.get("eps"):
-            assert "norm" not in found
-        elif "inputs" not in found:  # the page's kernel is asked about whole problems
-            for (_, selected, _, _), solution in zip(found["limits"], found["solutions"], strict=True):
-                power = powers[optimizer["name"]]
-                asked.append(
-                    {"call": "normMargin", "problem": problem_of(state, 0), "selected": selected, "power": power}
-                )
-                expected.append(solution)
-    assert len(asked) > 10
-    for answer, solution in zip(ask(asked), expected, strict=True):
-        assert answer["status"] == solution.status.name
-        if answer["status"] == "OPTIMAL":
-            assert answer["margin"] == pytest.approx(float(solution.margin), rel=RTOL)
 
 
 @pytest.mark.parametrize("optimizer", ["GradientDescent", "SteepestDescent"])
