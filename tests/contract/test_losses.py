@@ -1,5 +1,6 @@
 """What every loss must satisfy, built in or a user's own."""
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -113,6 +114,20 @@ def test_rises_of_values_that_underflow_keep_their_logarithm(loss, u, delta):
     rise, fall = delta - u + np.log(-np.expm1(-delta)), np.log(-np.expm1(-delta)) - u
     assert loss.signed_log_rise(u, np.log(delta), 1.0).log == pytest.approx(rise, rel=1e-12)
     assert loss.signed_log_rise(u, np.log(delta), -1.0).log == pytest.approx(fall, rel=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_logistic_rise_has_all_its_digits_at_any_margin_and_distance(sign):
+    rng = np.random.default_rng(7)
+    u, log_delta = rng.normal(size=200) * 10.0 ** rng.uniform(-1.0, 2.5, size=200), rng.uniform(-60.0, 6.0, size=200)
+    found = ml.Logistic().signed_log_rise(u, log_delta, sign)
+    with mpmath.workdps(700):
+        exact = [
+            float(mpmath.log(abs(mpmath.log1p(mpmath.exp(sign * mpmath.exp(b) - a)) - mpmath.log1p(mpmath.exp(-a)))))
+            for a, b in zip(map(mpmath.mpf, u), map(mpmath.mpf, log_delta), strict=True)
+        ]
+    assert found.log == pytest.approx(exact, rel=1e-15, abs=1e-15)
+    assert np.all(found.sign == sign)
 
 
 def test_an_exponential_rise_that_overflows_keeps_its_logarithm():

@@ -213,6 +213,22 @@ class Logistic(_DecreasingLoss):
         """-log(1 + e^u)."""
         return -np.logaddexp(0.0, float_array(u, "u"))
 
+    def signed_log_rise(self, u: Any, log_delta: Any, sign: Any) -> SignedLog:
+        r"""Exact: :math:`\ell(u - \delta) - \ell(u) = \log(1 + z)` with :math:`z = |\ell'(u)| (e^\delta - 1)`."""
+        if compiled_code(self) < 0:  # a subclass with a slope of its own
+            return super().signed_log_rise(u, log_delta, sign)
+        u, log_delta, sign = _together(u=u, log_delta=log_delta, sign=sign)
+        slope = -np.logaddexp(0.0, u)
+        with np.errstate(divide="ignore", over="ignore"):
+            size = np.exp(log_delta)
+            log_z = (
+                slope + np.where(size > VISIBLE, np.log(-np.expm1(-size)), log_delta) + np.where(sign > 0.0, size, 0.0)
+            )
+            rest = -np.logaddexp(-np.logaddexp(0.0, -u), slope - size)  # -log(1 + z) where δ < 0 and z is near -1
+            fall = np.where(log_z > -np.log(2.0), rest, -np.log1p(-np.exp(np.minimum(log_z, -np.log(2.0)))))
+            log_rise = np.log(np.where(sign > 0.0, np.logaddexp(0.0, log_z), fall))
+        return SignedLog(np.array(sign), np.where(log_z > _FIRST_ORDER, log_rise, log_z))
+
     def constants(self, low: float, high: float) -> LossConstants:
         """Exact: |ℓ'| falls from `low` to `high`; ℓ'' = |ℓ'|(1 - |ℓ'|) peaks at 0."""
         low, high = _interval(low, high)
