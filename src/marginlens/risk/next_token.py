@@ -51,14 +51,16 @@ def needs_whole_heads(loss: NextTokenLoss) -> bool:
     return isinstance(loss, CrossEntropy | SquaredProbability)
 
 
-def gradient_of(batch: SequenceBatch, W: FloatArray, head: NextTokenHead, loss: NextTokenLoss) -> LogScaled:
-    """The gradient at W (1, d_model, d_model) of the only dataset of a batch."""
+def gradient_of(
+    batch: SequenceBatch, W: FloatArray, head: NextTokenHead, loss: NextTokenLoss, packed: Any = None
+) -> LogScaled:
+    """The gradient at W (1, d_model, d_model) of the only dataset of a batch, with what `packed` makes of it where that is at hand."""
     a = batch.pair_logits(W)
     if loss.code < 0:
         w, log_scale = coefficients_numpy(batch, a, head, loss)
     else:
         w, log_scales = np.empty(len(a)), np.empty(1)
-        _, entries, flat, _ = batch.packed((head,), needs_whole_heads(loss))
+        _, entries, flat, _ = packed or batch.packed((head,), needs_whole_heads(loss))
         size = batch.joined.n_vocabulary if needs_whole_heads(loss) else 1
         code = loss_code(loss, (head,), batch)
         core.next_token_weights(a, *entries, flat.reshape(size, size), code, w, log_scales)
@@ -263,6 +265,12 @@ class NextTokenRisk(Described):
     def _single(self) -> tuple[SequenceBatch, ...]:
         return tuple(SequenceBatch.of((data,)) for data in self.datasets)
 
+    @cached_property
+    def _packed(self) -> tuple[Any, ...]:
+        """What the compiled weights of each dataset take, None for a loss that has none."""
+        whole, pairs = needs_whole_heads(self.loss), zip(self._single, self.heads, strict=True)
+        return tuple(None if self.loss.code < 0 else single.packed((head,), whole) for single, head in pairs)
+
     @property
     def is_batch(self) -> bool:
         """Whether there is a leading batch axis."""
@@ -348,8 +356,8 @@ class NextTokenRisk(Described):
         is nowhere zero (Thm 4).
         """
         found = [
-            gradient_of(single, W[None], head, self.loss)
-            for single, W, head in zip(self._single, self._points(x), self.heads, strict=True)
+            gradient_of(single, W[None], head, self.loss, packed)
+            for single, W, head, packed in zip(self._single, self._points(x), self.heads, self._packed, strict=True)
         ]
         if not self.is_batch:
             return found[0]
