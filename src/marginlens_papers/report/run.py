@@ -239,7 +239,10 @@ def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome
         verdict = claim.judge(finding)
         from marginlens.plotting import png, svg
 
-        drawings = {name: (png(figure), svg(figure)) for name, figure in claim.draw(finding).items()}
+        for name, figure in claim.draw(finding).items():
+            as_pixels = png(figure)
+            figure.set_layout_engine("none")  # as it is laid out now: to find the places again takes as long as to draw
+            drawings[name] = (as_pixels, svg(figure))
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""

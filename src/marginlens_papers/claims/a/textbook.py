@@ -31,17 +31,20 @@ def textbook_iterates(
         data: a batch whose inputs all have the same length. v: heads. start: (batch, d_key). precision: a NumPy float type.
         epsilon: added to the gradient's norm, as the notebooks beside paper A do (1e-9 or 1e-12).
     """
-    K, gamma = data.K.astype(precision), data.scores(v).astype(precision)
-    flat = K.reshape(len(data), -1, data.d_key)
-    p, size, unity, n = start.astype(precision), precision(step), precision(1.0), precision(data.n_inputs)
-    yield p.astype(np.float64)
+    K = np.moveaxis(
+        data.K.astype(precision), 0, -1
+    )  # problems come last, so that sums over tokens are sums of long rows
+    gamma = np.moveaxis(data.scores(v).astype(precision), 0, -1)
+    flat = np.ascontiguousarray(K.reshape(-1, *K.shape[2:]))  # (n_inputs n_tokens, d_key, batch)
+    p, size, unity, n = start.T.astype(precision), precision(step), precision(1.0), precision(data.n_inputs)
+    yield p.T.astype(np.float64)
     for _ in range(n_steps):
-        logits = (flat @ p[..., None]).reshape(gamma.shape)
-        s = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        s /= s.sum(axis=-1, keepdims=True)
-        output = (s * gamma).sum(axis=-1, keepdims=True)
-        weights = (s * (gamma - output) / (unity + np.exp(output)) / n).reshape(len(data), 1, -1)
-        gradient = -(weights @ flat)[:, 0]
-        length = np.sqrt(np.sum(gradient * gradient, axis=-1, keepdims=True)) + precision(epsilon)
+        logits = np.einsum("kdb,db->kb", flat, p).reshape(gamma.shape)
+        s = np.exp(logits - logits.max(axis=1, keepdims=True))
+        s /= s.sum(axis=1, keepdims=True)
+        output = (s * gamma).sum(axis=1, keepdims=True)
+        weights = s * (gamma - output) / (unity + np.exp(output)) / n
+        gradient = -np.einsum("kb,kdb->db", weights.reshape(len(flat), -1), flat)
+        length = np.sqrt(np.sum(gradient * gradient, axis=0)) + precision(epsilon)
         p = p - size * gradient / np.where(length > 0.0, length, unity)
-        yield p.astype(np.float64)
+        yield p.T.astype(np.float64)
