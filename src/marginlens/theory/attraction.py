@@ -1,0 +1,142 @@
+"""Tubes around max-margin directions which the gradient flow and descent provably never leave, found at points of a run."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens import core
+from marginlens.data.tokens import TokenDataset
+from marginlens.directions import length
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss, slope_of
+from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.papers import implements
+from marginlens.runtime.threads import over_problems
+from marginlens.status import Status
+from marginlens.svm import att_svm
+from marginlens.theory.directional import directional_margin
+from marginlens.theory.optimality import depends_on_p
+from marginlens.typing import BoolArray, FloatArray, IntArray
+
+TOLERANCE = 1e-6  # radius of the ball around a point that a tube has to hold, relative to the point's norm
+STEEPNESS: dict[type[Loss], float] = {Logistic: 1.0, Exponential: 1.0, CorrelationLoss: 0.0}  # bounds |d log|ℓ'|/du|
+
+
+class Missing(IntEnum):
+    """What a point lacks for a proof; the first eight are those of `attraction.h`."""
+
+    NOTHING = 0
+    SUPPORT_SCORES_HIGHER = 1
+    DEPENDENT_SUPPORT = 2
+    TIGHT_WITHOUT_WEIGHT = 3
+    WEIGHTS_TOO_LARGE = 4
+    OUTWEIGHED = 5
+    TUBE_TOO_STEEP = 6
+    TUBE_TOO_NARROW = 7
+    INFEASIBLE = 8
+    TIED = 9
+
+
+SENTENCES = {
+    Missing.SUPPORT_SCORES_HIGHER: "a token on the margin scores at least as high as the selected one, so that the selection is not locally optimal",
+    Missing.DEPENDENT_SUPPORT: "the key differences on the margin are linearly dependent",
+    Missing.TIGHT_WITHOUT_WEIGHT: "a token is on the margin without carrying it, up to rounding",
+    Missing.WEIGHTS_TOO_LARGE: "tokens that are not selected still have too much of the attention",
+    Missing.OUTWEIGHED: "tokens of higher score still pull as much as those on the margin",
+    Missing.TUBE_TOO_STEEP: "steps this long may turn further than the norm grows so far",
+    Missing.TUBE_TOO_NARROW: "what the direction may still turn does not fit into a tube yet",
+    Missing.INFEASIBLE: "no direction selects the tokens that lead here",
+    Missing.TIED: "tokens tie for the largest logit",
+}
+
+
+class Tubes(NamedTuple):
+    """The tubes of a batch of points, one for each problem.
+
+    Attributes:
+        missing: (batch,) `Missing.NOTHING` where a tube is proved. selected: (batch, n_inputs) the tokens that lead at the points.
+        direction, anchor: (batch, d_key) p̄ and q*. margin: (batch,) θ. support: (batch, n_inputs, n_tokens) the tokens on the margin.
+        along, deviation: (batch,) P_0 and ‖q - q*‖ at the worst of the ball around the point. radius, growth: (batch,) R and K.
+        share: (batch,) ψ of the proof. step: (batch,) a bound on the length of steps. blur: (batch,) the radius of the ball.
+    """
+
+    missing: IntArray
+    selected: IntArray
+    direction: FloatArray
+    anchor: FloatArray
+    margin: FloatArray
+    support: BoolArray
+    along: FloatArray
+    deviation: FloatArray
+    radius: FloatArray
+    growth: FloatArray
+    share: FloatArray
+    step: FloatArray
+    blur: FloatArray
+
+
+def dependent_part(data: TokenDataset, head: Any) -> TokenDataset:
+    """The data with one token left of every input whose output does not depend on p, so that it constrains nothing."""
+    dependent = depends_on_p(data, head)
+    if dependent.all():
+        return data
+    lengths = np.where(dependent, data.lengths, 1)
+    mask = data.mask & (np.arange(data.n_tokens) < lengths[..., None])
+    arrays = {name: np.where(mask[..., None], getattr(data, name), 0.0) for name in ("X", "K")}
+    return data._with(data.is_batch, {**arrays, "y": data.y, "lengths": lengths, "mask": mask})
+
+
+@implements("X", "Thm 1")
+def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss: Loss) -> Tubes:
+    r"""Whether each point lies in a tube that the flow or descent never leaves, so that its direction converges to the tube's.
+
+    .. math:: p = P\bar p + q,\ q \perp \bar p: \qquad P \ge P_0, \quad \|q - q^\star\| \le R + \tfrac{K}{2R}(P - P_0)
+
+    The direction is that of the max-margin problem of the tokens that lead at the point, and q⋆ the deviation from its ray at which the
+    tokens on the margin pull exactly along it. Steps that are not longer than θ/A², A half of the spread of key differences, have
+    K = 0. The proof is in docs/proofs/attraction.md.
+
+    Args:
+        data: a batch. head: (batch, d_model). points: (batch, d_key).
+        optimizer: `NormalizedGD(size)` or `GradientDescent(size)`; None for the gradient flow. loss: a key of `STEEPNESS`.
+    Returns:
+        A tube for each, or what is missing.
+    """
+    part = dependent_part(data, head)
+    points = np.ascontiguousarray(points, dtype=np.float64)
+    at = directional_margin(part, np.where(np.any(points, axis=-1, keepdims=True), points, 1.0))
+    solution = att_svm(part, at.selected)
+    shape = (len(part), part.n_inputs, part.n_tokens)
+    solved = np.array([status is Status.OPTIMAL for status in solution.status]) & np.any(points, axis=-1)
+    norm = np.where(solved, length(np.where(solved[:, None], solution.x, 1.0)), 1.0)
+    direction = np.where(solved[:, None], solution.x / norm[:, None], 0.0)
+    multipliers = np.zeros(shape)
+    problem, row = np.nonzero(solution.pairs[..., 0] >= 0)
+    places = (problem, solution.pairs[problem, row, 0], solution.pairs[problem, row, 2])
+    multipliers[places] = np.where(solved[problem], solution.multipliers[problem, row] / norm[problem], 0.0)
+    scores = np.where(part.mask, part.finite_scores(head), 0.0)
+    chosen = np.take_along_axis(scores, at.selected[..., None], axis=-1)[..., 0]
+    log_slope = slope_of(loss, chosen).log - np.log(part.n_inputs)
+    blur = TOLERANCE * np.maximum(length(points), 1e-300)
+    anchor, constants, outcome = np.empty_like(points), np.empty((len(part), 7)), np.empty(len(part), dtype=np.int64)
+    over_problems(
+        core.find_tubes,
+        len(part),
+        *map(np.ascontiguousarray, (part.K, scores, part.lengths, at.selected, log_slope)),
+        STEEPNESS[type(loss)],
+        *map(np.ascontiguousarray, (multipliers, direction, 1.0 / norm, points, blur)),
+        int(isinstance(optimizer, NormalizedGD)),
+        optimizer.size if isinstance(optimizer, NormalizedGD | GradientDescent) else 0.0,
+        anchor,
+        constants,
+        outcome,
+    )
+    outcome = np.where(solved, np.where(at.unique, outcome, Missing.TIED), Missing.INFEASIBLE)
+    along, deviation, radius, growth, share, step, _ = constants.T
+    support = multipliers > 1e-9 * multipliers.max(axis=(-2, -1), keepdims=True)
+    support &= multipliers > 0.0
+    return Tubes(
+        outcome, at.selected, direction, anchor, 1.0 / norm, support, along, deviation, radius, growth, share, step, blur
+    )

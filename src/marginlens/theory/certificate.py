@@ -1,0 +1,382 @@
+"""Certificates that a direction is the limit: a point of a run, a tube around it, and a check of the proof in interval arithmetic."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.data.tokens import TokenDataset
+from marginlens.directions import length
+from marginlens.errors import reject
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
+from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.papers import implements
+from marginlens.result import Headline, Result, Tabular, drawn
+from marginlens.result.drawing import draw_interval
+from marginlens.runtime.result_files import read_result, write_result
+from marginlens.theory.assumptions import Check, TheoremVerdict
+from marginlens.theory.attraction import SENTENCES, STEEPNESS, Missing, Tubes, find_tubes
+from marginlens.typing import Axes, FloatArray, IntArray
+
+FORMAT = "marginlens-certificate-1"
+_BITS = 300  # of the intervals' ends
+_LOSSES: dict[str, type[Loss]] = {kind.__name__: kind for kind in (Logistic, Exponential, CorrelationLoss)}
+_NEEDED = ("X", "y", "head", "loss", "selected", "support", "point", "tolerance", "normalized", "size", "radius", "share")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Certificate(Result, Tabular):
+    r"""A proof that training converges in direction to the max-margin direction of `selected`, from `point` on.
+
+    Attributes:
+        data, head, loss: the problem. selected: (n_inputs,) the tokens. support: (n_support, 2) input and token of those on the margin.
+        point: (d_key,) where the proof begins; it holds for every point within `tolerance` of it.
+        optimizer: None for the gradient flow, or the steps.
+        direction: (d_key,) p̄, the limit. margin: θ, by how much logits of selected tokens lead per unit of norm.
+        along, deviation: P_0 = p̄·p and ‖q - q*‖, at the worst point within the tolerance.
+        radius, growth: of the tube ‖q - q*‖ ≤ R + (K / 2R)(P - P_0), which is never left. share: ψ of the proof.
+
+    `verify()` checks every inequality of the proof anew, from the data alone. `to_frame()` has one row per condition.
+    """
+
+    data: TokenDataset
+    head: FloatArray
+    loss: Loss
+    selected: IntArray
+    support: IntArray
+    point: FloatArray
+    tolerance: float
+    optimizer: Any
+    direction: FloatArray
+    margin: float
+    along: float
+    deviation: float
+    radius: float
+    growth: float
+    share: float
+    quantities = "selects {selected}, margin={margin:.4g}, from norm {norm:.4g} on, tube radius={radius:.4g}, growth={growth:.3g}"
+
+    @property
+    def norm(self) -> float:
+        """‖p‖ at the point."""
+        return float(length(self.point))
+
+    @property
+    def steps_words(self) -> str:
+        """What moves: the flow or the steps, in words."""
+        if self.optimizer is None:
+            return "the gradient flow"
+        kind = "normalised steps of length" if isinstance(self.optimizer, NormalizedGD) else "plain steps of size"
+        return f"{kind} {self.optimizer.size:g}"
+
+    def largest_angle(self, along: Any) -> Any:
+        """A bound on the angle to the limit, in radians, once p̄·p has grown to `along`."""
+        anchor = self.point - float(self.point @ self.direction) * self.direction
+        beside = float(length(anchor)) + self.deviation  # ‖q*‖ ≤ ‖q‖ + ‖q - q*‖
+        reach = np.sqrt(self.radius**2 + self.growth * np.maximum(np.asarray(along) - self.along, 0.0))
+        return np.arctan2(beside + reach, along)
+
+    @implements("X", "Thm 1")
+    def verify(self) -> TheoremVerdict:
+        """Recompute every inequality of the proof from the data, in exact products of the given numbers and intervals for the rest.
+
+        It shares no code with the search that found the tube: inner products are exact integers, the max-margin direction is solved for in
+        intervals of 300 bits, and a condition holds only where it does for every number of its interval.
+        """
+        return TheoremVerdict("X Thm 1", tuple(_conditions(self)), f"{self.steps_words} converges in direction")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the certificate and its problem to a .npz file, which `Certificate.load` reads."""
+        arrays = self.data.arrays() | {name: getattr(self, name) for name in ("head", "selected", "support", "point")}
+        numbers = {name: getattr(self, name) for name in ("tolerance", "radius", "share", "growth", "along", "deviation")}
+        rule = {"normalized": isinstance(self.optimizer, NormalizedGD), "size": getattr(self.optimizer, "size", 0.0)}
+        found = {"direction": self.direction, "margin": self.margin, "loss": np.array(type(self.loss).__name__)}
+        write_result(path, FORMAT, arrays | numbers | rule | found)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Certificate:
+        """A certificate that `save` wrote. What it says is to be checked by `verify`."""
+        arrays = read_result(path, FORMAT, "a .npz file that Certificate.save wrote", _NEEDED)
+        loss, size = _LOSSES.get(str(arrays["loss"])), float(arrays["size"])
+        if loss is None:
+            raise reject("path", f"a certificate with one of the losses {', '.join(_LOSSES)}", str(arrays["loss"]))
+        rule = NormalizedGD(size) if arrays["normalized"] else GradientDescent(size) if size > 0.0 else None
+        lengths = arrays.get("lengths")
+        tokens = {name: arrays.get(name) for name in ("X", "K")}
+        if lengths is not None:
+            tokens = {
+                name: None if padded is None else [rows[:count] for rows, count in zip(padded, lengths, strict=True)]
+                for name, padded in tokens.items()
+            }
+        data = TokenDataset(tokens["X"], arrays["y"], K=tokens["K"], W=arrays.get("W"))
+        numbers = ("tolerance", "margin", "along", "deviation", "radius", "growth", "share")
+        vectors = ("selected", "support", "point", "direction", "head")
+        read = {name: float(arrays[name]) for name in numbers} | {name: arrays[name] for name in vectors}
+        return cls(data=data, loss=loss(), optimizer=rule, **read)
+
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how much room each condition of the proof leaves."""
+        rooms = [(check.name, float(check.numbers["room"])) for check in self.verify().conditions]
+        draw_interval(ax, rooms, "share of the bound that is left")
+
+    def _columns(self) -> dict[str, Any]:
+        checks = self.verify().conditions
+        names = {"condition": [check.name for check in checks], "holds": [check.holds for check in checks]}
+        return names | {"room": [check.numbers["room"] for check in checks]}
+
+    def _headline(self) -> Headline:
+        return Headline("proved", f"from norm {self.norm:.4g} on {self.steps_words} converges to this direction.", True)
+
+
+def certificate_of(
+    data: TokenDataset, head: FloatArray, loss: Loss, optimizer: Any, point: FloatArray, tubes: Tubes, j: int
+) -> Certificate:
+    """The certificate of the j-th of some tubes, for its problem."""
+    return Certificate(
+        data=data,
+        head=head,
+        loss=loss,
+        selected=tubes.selected[j],
+        support=np.argwhere(tubes.support[j]),
+        point=point,
+        tolerance=float(tubes.blur[j]),
+        optimizer=optimizer,
+        direction=tubes.direction[j],
+        margin=float(tubes.margin[j]),
+        along=float(tubes.along[j]),
+        deviation=float(tubes.deviation[j]),
+        radius=float(tubes.radius[j]),
+        growth=float(tubes.growth[j]),
+        share=float(tubes.share[j]),
+    )
+
+
+def certify(data: TokenDataset, head: Any, point: Any, *, optimizer: Any = None, loss: Loss | None = None) -> Certificate:
+    """A certificate that training from `point` on converges in direction to the max-margin direction of the tokens that lead there.
+
+    Args:
+        data: one problem. head: v (d_model,). point: (d_key,).
+        optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, or None for the gradient flow. loss: logistic by default.
+    Raises:
+        InputError: where the proof does not begin at this point; it says what is missing.
+    """
+    v, p, risk_loss = data.head(head), data.point(point, "point"), Logistic() if loss is None else loss
+    if type(risk_loss) not in STEEPNESS:
+        raise reject("loss", f"one of {', '.join(_LOSSES)}, whose slopes the proof bounds", type(risk_loss).__name__)
+    if not (optimizer is None or isinstance(optimizer, NormalizedGD | GradientDescent)):
+        raise reject("optimizer", "None for the flow, NormalizedGD(size) or GradientDescent(size)", repr(optimizer))
+    tubes = find_tubes(data.as_batch(), v[None], p[None], optimizer, risk_loss)
+    if tubes.missing[0]:
+        expected = "a point from which the limit is proved"
+        raise reject("point", expected, f"one of norm {float(length(p)):.4g} at which {SENTENCES[Missing(tubes.missing[0])]}")
+    return certificate_of(data, v, risk_loss, optimizer, p, tubes, 0)
+
+
+# ---- the proof in intervals
+
+
+class _Exact(NamedTuple):
+    """Numbers of an array as whole numbers times one power of two."""
+
+    whole: Any
+    power: int
+
+    @classmethod
+    def of(cls, values: Any) -> _Exact:
+        mantissa, exponent = np.frexp(np.asarray(values, dtype=np.float64))
+        lowest = int(exponent[mantissa != 0.0].min(initial=0))
+        shifted = [int(m) << int(e - lowest) if m else 0 for m, e in zip((mantissa * 2.0**53).flat, exponent.flat, strict=True)]
+        return cls(np.array(shifted, dtype=object).reshape(mantissa.shape), lowest - 53)
+
+    def __matmul__(self, other: _Exact) -> _Exact:
+        return _Exact(self.whole @ other.whole, self.power + other.power)
+
+
+def _conditions(proof: Certificate) -> list[Check]:
+    """The inequalities of docs/proofs/attraction.md, in its order and letters."""
+    import mpmath
+
+    iv = mpmath.iv.__class__()
+    iv.prec = _BITS
+    checks: list[Check] = []
+
+    def number(exact: _Exact, *place: int) -> Any:
+        return iv.mpf(exact.whole[place] if place else exact.whole) * iv.mpf(2) ** exact.power
+
+    def demand(name: str, small: Any, large: Any) -> bool:
+        """Note whether small < large, and the share of `large` that is left between them."""
+        holds = bool(small < large)
+        room = float(mpmath.mpf(1) - (small / large).b) if large.a > 0 else float("nan")
+        sentence = f"{float(mpmath.mpf(small.b)):.4g} is below {float(mpmath.mpf(large.a)):.4g}"
+        checks.append(Check(name, holds, sentence if holds else sentence.replace("is below", "has to be below"), {"room": room}))
+        return holds
+
+    def largest(values: Any) -> Any:
+        upper = [value.b for value in values]
+        return iv.mpf(max(upper)) if upper else iv.mpf(0)
+
+    # rows a = k_α - k_t and their score differences Δ, of the inputs whose output depends on p
+    data, alpha = proof.data, [int(t) for t in proof.selected]
+    scores = _Exact.of(data.X) @ _Exact.of(proof.head)
+    signed = _Exact(scores.whole * data.y.astype(np.int64).astype(object)[:, None], scores.power)
+    keys = _Exact.of(data.K)
+    places = []
+    for i in range(data.n_inputs):
+        real = range(int(data.lengths[i]))
+        varies = len({signed.whole[i, t] for t in real}) > 1 and len({tuple(keys.whole[i, t]) for t in real}) > 1
+        places += [(i, t) for t in real if varies and t != alpha[i]]
+    if not places:
+        return [Check("something to select", False, "no input depends on p", {"room": float("nan")})]
+    a = _Exact(np.array([keys.whole[i, alpha[i]] - keys.whole[i, t] for i, t in places]), keys.power)
+    point = _Exact.of(proof.point)
+    gram, at_point = _Exact(a.whole @ a.whole.T, 2 * a.power), a @ point
+    m = range(len(places))
+    G = [[number(gram, r, s) for s in m] for r in m]
+    delta = [number(_Exact(signed.whole[i, alpha[i]] - signed.whole[i, t], signed.power)) for i, t in places]
+    support = [r for r in m if places[r] in {(int(i), int(t)) for i, t in proof.support}]
+    if not support:
+        return [Check("support", False, "no token is on the margin", {"room": float("nan")})]
+
+    # p^mm = Σ μ a with a·p^mm = 1 on the support, θ = 1/‖p^mm‖, and multipliers λ with Σ λ a = p̄
+    solve = _solver(iv, [[G[r][s] for s in support] for r in support])
+    mu = solve([iv.mpf(1) for _ in support])
+    demand("multipliers are positive", -_smallest(iv, mu), iv.mpf(0)) if not _smallest(iv, mu) > 0 else None
+    theta = 1 / iv.sqrt(sum(mu, iv.mpf(0)))
+    lam = [weight * theta for weight in mu]
+
+    def over_support(r: int, weights: Any) -> Any:
+        return sum((weight * G[r][s] for weight, s in zip(weights, support, strict=True)), iv.mpf(0))
+
+    along = [theta if r in support else over_support(r, lam) for r in m]
+    others = [r for r in m if r not in support]
+    slack = {r: along[r] - theta for r in others}
+    if any(not weight > 0 for weight in mu) or any(not delta[r] > 0 for r in support):
+        return [Check("support", False, "a multiplier or a score difference on the margin is not positive", {"room": float("nan")})]
+    for r in others:
+        if not slack[r] > 0:
+            i, t = places[r]
+            return [Check("beyond the margin", False, f"token {t} of input {i} is not beyond the margin", {"room": float("nan")})]
+    wide = [iv.sqrt(_not_negative(iv, G[r][r] - along[r] ** 2)) for r in m]
+
+    # the anchor q* = Σ y a with a·q* = log(C/λ) - ρ̄ on the support
+    n = data.n_inputs
+    slope = {i: _slope(iv, proof.loss, number(_Exact(signed.whole[i, alpha[i]], signed.power))) / n for i in range(n)}
+    rho = [iv.log(slope[places[r][0]] * delta[r] / weight) for r, weight in zip(support, lam, strict=True)]
+    level = theta * sum((weight * value for weight, value in zip(lam, rho, strict=True)), iv.mpf(0))
+    y = solve([value - level for value in rho])
+    at_anchor = [over_support(r, y) for r in m]
+    tolerance = iv.mpf(proof.tolerance)
+    toward = [number(at_point, s) for s in support]
+    P = sum((weight * value for weight, value in zip(lam, toward, strict=True)), iv.mpf(0))
+    squared_anchor = sum((weight * at_anchor[s] for weight, s in zip(y, support, strict=True)), iv.mpf(0))
+    across = sum((weight * value for weight, value in zip(y, toward, strict=True)), iv.mpf(0))
+    W = _not_negative(iv, number(point @ point) - P**2 - 2 * across + squared_anchor)
+    P, deviation = P - tolerance, iv.sqrt(W) + tolerance
+
+    # the bounds at radius R
+    R, psi = iv.mpf(proof.radius), iv.mpf(proof.share)
+    steepness = iv.mpf(STEEPNESS[type(proof.loss)])
+    near = [iv.exp(wide[r] * R - along[r] * P - at_anchor[r]) for r in m]
+    inputs = sorted({i for i, _ in places})
+    eps = {i: sum((near[r] for r in m if places[r][0] == i), iv.mpf(0)) for i in inputs}
+    raised = {i: largest([iv.mpf(0), *(delta[r] for r in m if places[r][0] == i)]) for i in inputs}
+    fallen = {i: largest([iv.mpf(0), *(-delta[r] for r in m if places[r][0] == i)]) for i in inputs}
+    of = [places[r][0] for r in m]
+    if not demand("attention on other tokens", largest(eps.values()), iv.mpf(1)):
+        return checks
+    if not demand("scores on the margin stay lower", largest(eps[of[r]] * raised[of[r]] / delta[r] for r in support), iv.mpf(1)):
+        return checks
+    high = largest(eps[of[r]] * (steepness * raised[of[r]] + fallen[of[r]] / delta[r]) for r in support)
+    low = largest(
+        eps[of[r]] * steepness * fallen[of[r]] - iv.log(1 - eps[of[r]]) - iv.log(1 - eps[of[r]] * raised[of[r]] / delta[r])
+        for r in support
+    )
+    variation = high + low
+    pull = [slope[of[r]] * iv.exp(steepness * eps[of[r]] * raised[of[r]]) for r in m]
+    bound = [abs(delta[r]) + eps[of[r]] * largest([raised[of[r]], fallen[of[r]]]) for r in m]
+    forward = [r for r in others if delta[r] > 0 and eps[of[r]] * raised[of[r]] < delta[r]]
+    backward = [r for r in others if r not in forward]
+    mass = {r: theta * pull[r] * iv.exp(-level - slack[r] * P - at_anchor[r]) for r in others}
+    o = {r: mass[r] * (delta[r] + eps[of[r]] * fallen[of[r]]) for r in forward}
+    tau = {r: mass[r] * bound[r] * iv.exp(wide[r] * R + low) for r in backward}
+    lost = sum((tau[r] * along[r] for r in backward), iv.mpf(0))
+    if not demand("tokens of higher score pull less", lost, theta):
+        return checks
+    progress = theta - lost
+    if isinstance(proof.optimizer, NormalizedGD):
+        step = iv.mpf(proof.optimizer.size)
+    else:
+        size = iv.mpf(getattr(proof.optimizer, "size", 0.0))
+        step = size * sum((pull[r] * bound[r] * near[r] * iv.sqrt(G[r][r]) for r in m), iv.mpf(0))
+    lower = [r for r in m if delta[r] > 0]
+    apart = [G[r][r] + G[s][s] - 2 * G[r][s] - (along[r] - along[s]) ** 2 for r in lower for s in lower if s < r]
+    spread = iv.sqrt(_not_negative(iv, largest([iv.mpf(0), *apart])))
+    if len(places) > 64:
+        spread = 2 * largest(wide[r] for r in lower)
+    A2 = spread**2 / (4 * (1 - psi))
+    growth = iv.mpf(0) if step * A2 <= progress else step**2 * A2 / (4 * progress)
+    kappa = growth / (2 * R)
+    if not demand("the tube stays ahead", largest(kappa * wide[r] / along[r] for r in m), iv.mpf(1)):
+        return checks
+    decay = {r: slack[r] - wide[r] * kappa for r in backward}
+    if backward and not demand(
+        "the tube stays beside", largest(kappa * (wide[r] + 1 / R) / slack[r] for r in backward), iv.mpf(1)
+    ):
+        return checks
+    rate = _smallest(iv, [along[r] - wide[r] * kappa for r in m])
+    drift = variation * (1 / rate + step)
+    drift += sum((o[r] * (1 / slack[r] + step) for r in forward), iv.mpf(0))
+    drift += sum(
+        (tau[r] * wide[r] * (R / decay[r] + kappa / decay[r] ** 2 + step * R) for r in backward),
+        iv.mpf(0),
+    )
+    if step.b > 0 and spread.b > 0:
+        widest = largest(wide[r] for r in support)
+        e = widest * (iv.exp(variation) - 1) / 2 + sum((o[r] * wide[r] for r in forward), iv.mpf(0)) * iv.exp(low)
+        e += sum((tau[r] * wide[r] for r in backward), iv.mpf(0))
+        slowest = _smallest(iv, [rate, *(slack[r] for r in forward), *decay.values()])
+        drift += e**2 / (2 * A2 * psi) * (1 / (2 * slowest) + step)
+    demand("the drift fits into the tube", deviation**2 + 2 * drift / progress, R**2)
+    return checks
+
+
+def _slope(iv: Any, loss: Loss, margin: Any) -> Any:
+    """-ℓ' at a margin."""
+    if isinstance(loss, Logistic):
+        return 1 / (1 + iv.exp(margin))
+    return iv.exp(-margin) if isinstance(loss, Exponential) else iv.mpf(1)
+
+
+def _smallest(iv: Any, values: Any) -> Any:
+    return iv.mpf(min(value.a for value in values))
+
+
+def _not_negative(iv: Any, square: Any) -> Any:
+    """What is known to be at least zero, without the part of its interval that is below."""
+    return iv.mpf([max(square.a, 0), max(square.b, 0)])
+
+
+def _solver(iv: Any, matrix: list[list[Any]]) -> Any:
+    """Solves linear systems with a positive definite matrix of intervals, by elimination without pivots."""
+    size = len(matrix)
+    upper = [list(row) for row in matrix]
+    factors: list[tuple[int, int, Any]] = []
+    for j in range(size):
+        for i in range(j + 1, size):
+            factor = upper[i][j] / upper[j][j]
+            factors.append((i, j, factor))
+            upper[i] = [x - factor * y for x, y in zip(upper[i], upper[j], strict=True)]
+
+    def solve(right: list[Any]) -> list[Any]:
+        x = list(right)
+        for i, j, factor in factors:
+            x[i] = x[i] - factor * x[j]
+        for i in reversed(range(size)):
+            x[i] = (x[i] - sum((upper[i][j] * x[j] for j in range(i + 1, size)), iv.mpf(0))) / upper[i][i]
+        return x
+
+    return solve
