@@ -202,6 +202,18 @@ class TokenDataset(Displayed, Tabular):
             arrays["W"] = self.W
         return arrays if self.mask.all() else {**arrays, "lengths": self.lengths}
 
+    def with_keys(self, K: FloatArray) -> TokenDataset:
+        """The same tokens and labels with other keys, (…, n_inputs, n_tokens, d_key), zero where there is no token."""
+        data = self._with(self.is_batch, {**{name: getattr(self, name) for name in _ARRAYS}, "K": K})
+        data.W = None
+        return data
+
+    def shortened(self, lengths: IntArray) -> TokenDataset:
+        """The first tokens of each input alone, as many as `lengths` (…, n_inputs) says."""
+        mask = self.mask & (np.arange(self.n_tokens) < lengths[..., None])
+        arrays = {name: np.where(mask[..., None], getattr(self, name), 0.0) for name in ("X", "K")}
+        return self._with(self.is_batch, {**arrays, "y": self.y, "lengths": lengths, "mask": mask})
+
     def _with(self, is_batch: bool, arrays: dict[str, Any]) -> TokenDataset:
         """A dataset of other arrays, which are not checked, with the same W."""
         data = object.__new__(TokenDataset)

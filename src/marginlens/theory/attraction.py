@@ -82,10 +82,7 @@ def dependent_part(data: TokenDataset, head: Any) -> TokenDataset:
     dependent = depends_on_p(data, head)
     if dependent.all():
         return data
-    lengths = np.where(dependent, data.lengths, 1)
-    mask = data.mask & (np.arange(data.n_tokens) < lengths[..., None])
-    arrays = {name: np.where(mask[..., None], getattr(data, name), 0.0) for name in ("X", "K")}
-    return data._with(data.is_batch, {**arrays, "y": data.y, "lengths": lengths, "mask": mask})
+    return data.shortened(np.where(dependent, data.lengths, 1))
 
 
 @implements("X", "Thm 1")
@@ -138,5 +135,17 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
     support = multipliers > 1e-9 * multipliers.max(axis=(-2, -1), keepdims=True)
     support &= multipliers > 0.0
     return Tubes(
-        outcome, at.selected, direction, anchor, 1.0 / norm, support, along, deviation, radius, growth, share, step, blur
+        outcome,
+        at.selected,
+        direction,
+        anchor,
+        1.0 / norm,
+        support,
+        along,
+        deviation,
+        radius,
+        growth,
+        share,
+        step,
+        blur,
     )

@@ -24,7 +24,20 @@ from marginlens.typing import Axes, FloatArray, IntArray
 FORMAT = "marginlens-certificate-1"
 _BITS = 300  # of the intervals' ends
 _LOSSES: dict[str, type[Loss]] = {kind.__name__: kind for kind in (Logistic, Exponential, CorrelationLoss)}
-_NEEDED = ("X", "y", "head", "loss", "selected", "support", "point", "tolerance", "normalized", "size", "radius", "share")
+_NEEDED = (
+    "X",
+    "y",
+    "head",
+    "loss",
+    "selected",
+    "support",
+    "point",
+    "tolerance",
+    "normalized",
+    "size",
+    "radius",
+    "share",
+)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -86,12 +99,14 @@ class Certificate(Result, Tabular):
         It shares no code with the search that found the tube: inner products are exact integers, the max-margin direction is solved for in
         intervals of 300 bits, and a condition holds only where it does for every number of its interval.
         """
-        return TheoremVerdict("X Thm 1", tuple(_conditions(self)), f"{self.steps_words} converges in direction")
+        return TheoremVerdict("X Thm 1", tuple(_conditions(self)), f"{self.steps_words} cannot end elsewhere")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the certificate and its problem to a .npz file, which `Certificate.load` reads."""
         arrays = self.data.arrays() | {name: getattr(self, name) for name in ("head", "selected", "support", "point")}
-        numbers = {name: getattr(self, name) for name in ("tolerance", "radius", "share", "growth", "along", "deviation")}
+        numbers = {
+            name: getattr(self, name) for name in ("tolerance", "radius", "share", "growth", "along", "deviation")
+        }
         rule = {"normalized": isinstance(self.optimizer, NormalizedGD), "size": getattr(self.optimizer, "size", 0.0)}
         found = {"direction": self.direction, "margin": self.margin, "loss": np.array(type(self.loss).__name__)}
         write_result(path, FORMAT, arrays | numbers | rule | found)
@@ -129,7 +144,7 @@ class Certificate(Result, Tabular):
         return names | {"room": [check.numbers["room"] for check in checks]}
 
     def _headline(self) -> Headline:
-        return Headline("proved", f"from norm {self.norm:.4g} on {self.steps_words} converges to this direction.", True)
+        return Headline("proved", f"from norm {self.norm:.4g} on {self.steps_words} cannot end elsewhere.", True)
 
 
 def certificate_of(
@@ -155,7 +170,9 @@ def certificate_of(
     )
 
 
-def certify(data: TokenDataset, head: Any, point: Any, *, optimizer: Any = None, loss: Loss | None = None) -> Certificate:
+def certify(
+    data: TokenDataset, head: Any, point: Any, *, optimizer: Any = None, loss: Loss | None = None
+) -> Certificate:
     """A certificate that training from `point` on converges in direction to the max-margin direction of the tokens that lead there.
 
     Args:
@@ -172,7 +189,9 @@ def certify(data: TokenDataset, head: Any, point: Any, *, optimizer: Any = None,
     tubes = find_tubes(data.as_batch(), v[None], p[None], optimizer, risk_loss)
     if tubes.missing[0]:
         expected = "a point from which the limit is proved"
-        raise reject("point", expected, f"one of norm {float(length(p)):.4g} at which {SENTENCES[Missing(tubes.missing[0])]}")
+        raise reject(
+            "point", expected, f"one of norm {float(length(p)):.4g} at which {SENTENCES[Missing(tubes.missing[0])]}"
+        )
     return certificate_of(data, v, risk_loss, optimizer, p, tubes, 0)
 
 
@@ -189,7 +208,9 @@ class _Exact(NamedTuple):
     def of(cls, values: Any) -> _Exact:
         mantissa, exponent = np.frexp(np.asarray(values, dtype=np.float64))
         lowest = int(exponent[mantissa != 0.0].min(initial=0))
-        shifted = [int(m) << int(e - lowest) if m else 0 for m, e in zip((mantissa * 2.0**53).flat, exponent.flat, strict=True)]
+        shifted = [
+            int(m) << int(e - lowest) if m else 0 for m, e in zip((mantissa * 2.0**53).flat, exponent.flat, strict=True)
+        ]
         return cls(np.array(shifted, dtype=object).reshape(mantissa.shape), lowest - 53)
 
     def __matmul__(self, other: _Exact) -> _Exact:
@@ -212,7 +233,9 @@ def _conditions(proof: Certificate) -> list[Check]:
         holds = bool(small < large)
         room = float(mpmath.mpf(1) - (small / large).b) if large.a > 0 else float("nan")
         sentence = f"{float(mpmath.mpf(small.b)):.4g} is below {float(mpmath.mpf(large.a)):.4g}"
-        checks.append(Check(name, holds, sentence if holds else sentence.replace("is below", "has to be below"), {"room": room}))
+        checks.append(
+            Check(name, holds, sentence if holds else sentence.replace("is below", "has to be below"), {"room": room})
+        )
         return holds
 
     def largest(values: Any) -> Any:
@@ -255,11 +278,25 @@ def _conditions(proof: Certificate) -> list[Check]:
     others = [r for r in m if r not in support]
     slack = {r: along[r] - theta for r in others}
     if any(not weight > 0 for weight in mu) or any(not delta[r] > 0 for r in support):
-        return [Check("support", False, "a multiplier or a score difference on the margin is not positive", {"room": float("nan")})]
+        return [
+            Check(
+                "support",
+                False,
+                "a multiplier or a score difference on the margin is not positive",
+                {"room": float("nan")},
+            )
+        ]
     for r in others:
         if not slack[r] > 0:
             i, t = places[r]
-            return [Check("beyond the margin", False, f"token {t} of input {i} is not beyond the margin", {"room": float("nan")})]
+            return [
+                Check(
+                    "beyond the margin",
+                    False,
+                    f"token {t} of input {i} is not beyond the margin",
+                    {"room": float("nan")},
+                )
+            ]
     wide = [iv.sqrt(_not_negative(iv, G[r][r] - along[r] ** 2)) for r in m]
 
     # the anchor q* = Σ y a with a·q* = log(C/λ) - ρ̄ on the support
@@ -288,11 +325,15 @@ def _conditions(proof: Certificate) -> list[Check]:
     of = [places[r][0] for r in m]
     if not demand("attention on other tokens", largest(eps.values()), iv.mpf(1)):
         return checks
-    if not demand("scores on the margin stay lower", largest(eps[of[r]] * raised[of[r]] / delta[r] for r in support), iv.mpf(1)):
+    if not demand(
+        "scores on the margin stay lower", largest(eps[of[r]] * raised[of[r]] / delta[r] for r in support), iv.mpf(1)
+    ):
         return checks
     high = largest(eps[of[r]] * (steepness * raised[of[r]] + fallen[of[r]] / delta[r]) for r in support)
     low = largest(
-        eps[of[r]] * steepness * fallen[of[r]] - iv.log(1 - eps[of[r]]) - iv.log(1 - eps[of[r]] * raised[of[r]] / delta[r])
+        eps[of[r]] * steepness * fallen[of[r]]
+        - iv.log(1 - eps[of[r]])
+        - iv.log(1 - eps[of[r]] * raised[of[r]] / delta[r])
         for r in support
     )
     variation = high + low

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from marginlens.theory.assumptions import (
     condition_columns,
 )
 from marginlens.theory.basin import BasinCone, basin_cone
+from marginlens.theory.certificate import Certificate
 from marginlens.theory.directional import SAME_DIRECTION_ATOL, directional_margin
 from marginlens.theory.implicit_bias import (
     BY_A,
@@ -52,6 +54,7 @@ from marginlens.theory.optimality import (
     power_text,
     token_optimality,
 )
+from marginlens.theory.outcome import Outcome, outcomes
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 EQ17_ONLY = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
@@ -131,6 +134,7 @@ class Prediction(Result, Tabular):
         bias: in which norm the optimizer has the largest margin, and who proves or saw it; None where no optimizer is given or nothing is
             known of it.
         details: the quantities behind the verdicts: `AttentionDetails`, `JointDetails`, `NextTokenDetails` or `EmbeddingDetails`.
+        outcome: where training from the start ends, computed, with the certificate that proves it; None where nothing was computed.
 
     `to_frame()` has one row per condition of a theorem, and of the optimizer's bias: theorem, condition, holds, sentence.
     """
@@ -145,6 +149,12 @@ class Prediction(Result, Tabular):
     candidates: Candidates | None = None
     details: Any = None
     bias: ImplicitBias | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The proof of the limit that was computed, None where there is none."""
+        return None if self.outcome is None else self.outcome.certificate
 
     @property
     def x(self) -> FloatArray:
@@ -162,7 +172,8 @@ class Prediction(Result, Tabular):
         shown = [verdict for verdict in self.verdicts if verdict.citation.endswith(EQ17_ONLY)] or self.verdicts
         listed = () if self.candidates is None else (str(self.candidates),)
         bias = () if self.bias is None or self.bias.proved in ((BY_A,), (BY_C,)) else (str(self.bias),)
-        return "\n".join([*self.notes, *map(str, shown), *listed, self.why, *bias])
+        computed = () if self.outcome is None else (str(self.outcome),)
+        return "\n".join([*computed, *self.notes, *map(str, shown), *listed, self.why, *bias])
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -186,6 +197,8 @@ class Prediction(Result, Tabular):
 
     def _facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"problem": self.problem}
+        if self.outcome is not None:
+            facts |= {"ends at": self.outcome.ends_at, "because": self.outcome.because, "proved?": self.outcome.proof}
         for verdict in self.verdicts:
             failed = ", ".join(check.name for check in verdict.failed)
             facts[verdict.citation] = (
@@ -202,7 +215,10 @@ class Prediction(Result, Tabular):
 
 @implements("A", "Thm 1", "Thm 2", "Thm 3", "Thm 5", "Thm 6", "Thm 8")
 @implements("C", "Thm 1", "Thm 2", "Thm 3", "Eq. (2)", "Eq. (3)")
-def predict(risk: Any, *, start: Any = None, optimizer: Any = None, max_problems: int = 10_000) -> Prediction | Any:
+@implements("X", "Thm 1")
+def predict(
+    risk: Any, *, start: Any = None, optimizer: Any = None, max_problems: int = 10_000, prove: bool = True
+) -> Prediction | Any:
     r"""Which theorem applies to a training problem, condition by condition, and the direction that the weights converge to.
 
     .. math:: \lim_{R\to\infty} \frac{\bar p(R)}{R} = \frac{p^{mm\star}}{\|p^{mm\star}\|} \ \text{(A Thm 1)}, \qquad
@@ -218,12 +234,17 @@ def predict(risk: Any, *, start: Any = None, optimizer: Any = None, max_problems
     *`MulticlassRisk`*: F Theorems 1 and 2, for the optimizer that is given.
     With an optimizer of the library `bias` says which norm's margin its runs on p, W or the factors of W head for (`implicit_bias`).
 
+    On p and W the run itself is followed, too: the gradient flow, or normalised or plain steps, until X Theorem 1 gives the limit from the
+    point reached on. `outcome` says where it ends, because of what, and hands over the proof, a `Certificate`.
+
     Args:
-        risk: any risk, of one problem or a batch. start: x(0), as `descend` takes it.
+        risk: any risk, of one problem or a batch. start: x(0), as `descend` takes it; the run is followed from zero if left out.
         optimizer: `GradientDescent(eta)` to check η ≤ 1/L; any such step if left out. No theorem of A and C covers others: for
             `NormalizedGD` `observed` and `why` say what claims of the ledger saw such steps do, for all of them `bias` does.
         max_problems: hard-margin problems that listing the candidates may take, and as many for ATT-SVM'; beyond it only the GMM and the
             selection of the start are given. On a `JointRisk`, selections that are tried one by one for the largest label margin.
+        prove: whether to follow the run until its limit is proved, which takes milliseconds for steps and a tenth of a second for the
+            flow. Without it the answer is what the theorems say of the start alone.
     Returns:
         A `Prediction`, or a list of them for a batch; for a risk that no theorem speaks of, one whose `why` says so.
     """
@@ -237,6 +258,8 @@ def predict(risk: Any, *, start: Any = None, optimizer: Any = None, max_problems
             replace(prediction, bias=bias)
             for prediction, bias in zip(found, biases if risk.is_batch else [biases], strict=True)
         ]
+    if prove and isinstance(risk, AttentionRisk | MatrixRisk) and getattr(risk, "of_p", risk).is_linear:
+        found = _computed(risk, found, start, rule)
     return found if getattr(risk, "is_batch", False) else found[0]
 
 
@@ -250,6 +273,7 @@ def predict_limit(
     start: Any = None,
     optimizer: Any = None,
     max_problems: int = 10_000,
+    prove: bool = True,
 ) -> Prediction | Any:
     """`predict` for a dataset: which theorem applies to it, condition by condition, and the direction that it gives.
 
@@ -257,19 +281,68 @@ def predict_limit(
         data: a `TokenDataset`, one problem or a batch; a `SequenceDataset`, or a list of them; or a risk.
         head: v (d_model,) or (batch, d_model), None where it is trained too (A Theorems 5 and 6); on sequences C (n_vocabulary, d_model),
             or None for C Eᵀ = I.
-        loss: logistic by default; on sequences the log-loss. start, optimizer, max_problems: as for `predict`.
+        loss: logistic by default; on sequences the log-loss. start, optimizer, max_problems, prove: as for `predict`.
     Returns:
         A `Prediction`, or a list of them for a batch.
     """
     joint = isinstance(data, TokenDataset) and head is None
     risk = JointRisk(data, Logistic() if loss is None else loss) if joint else as_risk(data, head, loss)
-    return predict(risk, start=start, optimizer=optimizer, max_problems=max_problems)
+    return predict(risk, start=start, optimizer=optimizer, max_problems=max_problems, prove=prove)
 
 
 @singledispatch
 def predictions(risk: Any, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
     """The predictions for each problem of a risk: by default that no theorem is known for it."""
     return [_without_theorem(risk, optimizer)] * (len(risk) if getattr(risk, "is_batch", False) else 1)
+
+
+def _computed(
+    risk: AttentionRisk | MatrixRisk, found: list[Prediction], start: Any, optimizer: Any
+) -> list[Prediction]:
+    """The predictions with what following the runs gave, and with the limits that it proves."""
+    of_p, begin, rule, as_x = _as_vector(risk, start, optimizer)
+    ends = outcomes(of_p, begin, rule)
+    where = "from zero" if start is None else "from this start"
+    answers = []
+    for prediction, outcome in zip(found, ends or [None] * len(found), strict=True):
+        if outcome is None or not outcome.proved or outcome.direction is None or prediction.direction is not None:
+            answers.append(replace(prediction, outcome=outcome))
+            continue
+        certificate = outcome.certificate
+        assert certificate is not None
+        why = (
+            f"Certain for {certificate.steps_words} {where}: the direction that selects {outcome.selected.tolist()}, by X Thm 1 from norm "
+            f"{outcome.norm:.4g} on."
+        )
+        answers.append(replace(prediction, outcome=outcome, direction=as_x(outcome.direction), why=why))
+    return answers
+
+
+def _as_vector(
+    risk: AttentionRisk | MatrixRisk, start: Any, optimizer: Any
+) -> tuple[AttentionRisk, Any, Any, Callable[[FloatArray], FloatArray]]:
+    """The risk of a vector whose steps are those of the risk, its start and optimizer, and how to turn its directions back.
+
+    A query for each input makes keys u_i ⊗ x of the tokens x; one query for all leaves p = Wᵀu to be followed (A Lemma 1).
+    """
+    if isinstance(risk, AttentionRisk):
+        return risk, start, optimizer, lambda direction: direction
+    if risk.shares_query:
+        size = float(length(risk.query))
+        begin = None if start is None else risk.vector(start)
+        return risk.of_p, begin, _on_p(optimizer, size), lambda p: size * matrix_from_vector(p, risk.query)
+    data = risk.of_p.data
+    keys = risk.query[..., :, None, :, None] * data.X[..., :, :, None, :]
+    wide = data.with_keys(keys.reshape(*data.X.shape[:-1], -1))
+    begin = None if start is None else np.reshape(start, (*np.shape(start)[:-2], -1))
+    return AttentionRisk(wide, risk.of_p.head, risk.of_p.loss), begin, optimizer, lambda x: x.reshape(risk.shape)
+
+
+def _on_p(optimizer: Any, size: float) -> Any:
+    """The steps of p = Wᵀu, ‖u‖ = size, that steps of W make."""
+    if not isinstance(optimizer, GradientDescent | NormalizedGD):
+        return optimizer
+    return replace(optimizer, size=optimizer.size * size * (size if isinstance(optimizer, GradientDescent) else 1.0))
 
 
 def _without_theorem(risk: Any, optimizer: Any) -> Prediction:
@@ -321,12 +394,7 @@ def predict_matrix(risk: MatrixRisk, start: Any, optimizer: Any, max_problems: i
     if not risk.shares_query:
         return [_without_theorem(risk, optimizer)] * len(risk)
     size = float(length(risk.query))
-    rule = optimizer
-    if isinstance(optimizer, GradientDescent | NormalizedGD):
-        rule = replace(
-            optimizer, size=optimizer.size * size * (size if isinstance(optimizer, GradientDescent) else 1.0)
-        )
-    of_p = predictions(risk.of_p, None if start is None else risk.vector(start), rule, max_problems)
+    of_p = predictions(risk.of_p, None if start is None else risk.vector(start), _on_p(optimizer, size), max_problems)
 
     def as_matrix(direction: FloatArray | None) -> FloatArray | None:
         return None if direction is None else size * matrix_from_vector(direction, risk.query)
