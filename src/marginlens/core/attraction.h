@@ -20,6 +20,7 @@ enum TubeOutcome : int64_t {
 
 constexpr double NO_MULTIPLIER = 1e-9;  // share of the largest multiplier below which a row carries nothing
 constexpr double NO_SLACK = 1e-9;       // by which share of the margin other rows have to be beyond it
+constexpr double SLOW = 0.1;            // share of R² that the sum over one row may take
 constexpr int64_t PAIRWISE_ROWS = 64;   // up to which the spread of the rows is taken over all pairs
 
 // The constants of a tube. `step` bounds the length of a step; `need` is what the square of `radius` has to exceed.
@@ -150,7 +151,7 @@ static inline TubeOutcome try_tube(AttractionRows &rows, double R, double psi, b
     const double variation = log_high + log_low, low = exp(-log_low);
     // rows beyond the margin: those that pull forward, by what they add to the mass (o), and the others (τ)
     double forward_sum = 0.0, forward_wide = 0.0, forward_rate = INF, forward_integral = 0.0, backward_along = 0.0, backward_wide = 0.0;
-    double widest_support = 0.0, steepest = 0.0;
+    double widest_support = 0.0, steepest = 0.0, slow_sum = 0.0;
     for (int64_t r = 0; r < rows.m; r++) {
         const double eps = rows.share_of_others[rows.input[r]], raise = rows.raise[r], fall = rows.fall[r], delta = rows.delta[r];
         if (rows.carries(r)) widest_support = larger(widest_support, rows.wide[r]);
@@ -159,8 +160,13 @@ static inline TubeOutcome try_tube(AttractionRows &rows, double R, double psi, b
         const double weight = theta * exp(rows.slope[r] + eps * steepness * raise - rows.level - rows.slack(r) * P - rows.at_anchor[r]);
         if (delta > 0.0 && eps * raise <= delta) {
             const double o = weight * (delta + eps * fall);
-            forward_sum += o, forward_wide += o * rows.wide[r], forward_integral += o / rows.slack(r);
-            forward_rate = smaller(forward_rate, rows.slack(r));
+            forward_wide += o * rows.wide[r];
+            if (o > SLOW * R * R * theta * rows.slack(r)) {  // it stays for too long to be summed up: let the tube grow instead
+                slow_sum += o;
+            } else {
+                forward_sum += o, forward_integral += o / rows.slack(r);
+                forward_rate = smaller(forward_rate, rows.slack(r));
+            }
             continue;
         }
         const double tau = weight * (modulus(delta) + eps * larger(raise, fall)) * exp(rows.wide[r] * R) / low;
@@ -171,7 +177,10 @@ static inline TubeOutcome try_tube(AttractionRows &rows, double R, double psi, b
     if (!(progress > 0.0)) return OUTWEIGHED;
     const double A2 = rows.spread * rows.spread / (4.0 * (1.0 - psi));
     tube.step = step;
-    tube.growth = step * A2 <= progress ? 0.0 : step * step * A2 / (4.0 * progress);
+    tube.growth = (step * A2 <= progress ? 0.0 : step * step * A2 / 4.0) + 2.0 * log1p(slow_sum);
+    const double e = 0.5 * widest_support * expm1(variation) + forward_wide / low + backward_wide;
+    const double sideways = step > 0.0 && A2 > 0.0 ? e * e / (A2 * psi) : 0.0;
+    tube.growth = (tube.growth + (slow_sum > 0.0 ? sideways : 0.0)) / progress;
     const double kappa = tube.growth / (2.0 * R);
     if (!(kappa * steepest < 1.0)) return TUBE_TOO_STEEP;
     double rate = INF, backward_integral = 0.0;
@@ -188,10 +197,7 @@ static inline TubeOutcome try_tube(AttractionRows &rows, double R, double psi, b
         slowest = smaller(slowest, decay);
     }
     double drift = variation * (1.0 / rate + step) + forward_integral + forward_sum * step + backward_integral;
-    if (step > 0.0 && rows.spread > 0.0) {
-        const double e = 0.5 * widest_support * expm1(variation) + forward_wide / low + backward_wide;
-        drift += e * e / (2.0 * A2 * psi) * (0.5 / slowest + step);
-    }
+    if (!(slow_sum > 0.0)) drift += 0.5 * sideways * (0.5 / slowest + step);
     tube.need = tube.deviation * tube.deviation + 2.0 * drift / progress;
     return tube.need <= R * R ? PROVED : TUBE_TOO_NARROW;  // also where need is nan
 }

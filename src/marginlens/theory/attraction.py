@@ -40,7 +40,7 @@ class Missing(IntEnum):
 
 
 SENTENCES = {
-    Missing.SUPPORT_SCORES_HIGHER: "a token on the margin scores at least as high as the selected one, so that the selection is not locally optimal",
+    Missing.SUPPORT_SCORES_HIGHER: "a token on the margin scores at least as high as the selected one",
     Missing.DEPENDENT_SUPPORT: "the key differences on the margin are linearly dependent",
     Missing.TIGHT_WITHOUT_WEIGHT: "a token is on the margin without carrying it, up to rounding",
     Missing.WEIGHTS_TOO_LARGE: "tokens that are not selected still have too much of the attention",

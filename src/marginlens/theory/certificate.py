@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +20,13 @@ from marginlens.result.drawing import draw_interval
 from marginlens.runtime.result_files import read_result, write_result
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, Missing, Tubes, find_tubes
+from marginlens.theory.intervals import Exact, Proving
 from marginlens.typing import Axes, FloatArray, IntArray
 
 FORMAT = "marginlens-certificate-1"
-_BITS = 300  # of the intervals' ends
+_SLOW = 0.1  # share of R² up to which what a row adds is summed up; beyond it the tube grows instead
 _LOSSES: dict[str, type[Loss]] = {kind.__name__: kind for kind in (Logistic, Exponential, CorrelationLoss)}
+_NUMBERS = ("tolerance", "along", "deviation", "radius", "growth", "share")
 _NEEDED = (
     "X",
     "y",
@@ -32,11 +35,11 @@ _NEEDED = (
     "selected",
     "support",
     "point",
-    "tolerance",
+    "direction",
+    "margin",
     "normalized",
     "size",
-    "radius",
-    "share",
+    *_NUMBERS,
 )
 
 
@@ -103,34 +106,21 @@ class Certificate(Result, Tabular):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the certificate and its problem to a .npz file, which `Certificate.load` reads."""
-        arrays = self.data.arrays() | {name: getattr(self, name) for name in ("head", "selected", "support", "point")}
-        numbers = {
-            name: getattr(self, name) for name in ("tolerance", "radius", "share", "growth", "along", "deviation")
-        }
+        names = ("selected", "support", "point", "direction", "margin", *_NUMBERS)
         rule = {"normalized": isinstance(self.optimizer, NormalizedGD), "size": getattr(self.optimizer, "size", 0.0)}
-        found = {"direction": self.direction, "margin": self.margin, "loss": np.array(type(self.loss).__name__)}
-        write_result(path, FORMAT, arrays | numbers | rule | found)
+        problem = problem_arrays(self.data, self.head, self.loss)
+        write_result(path, FORMAT, problem | rule | {name: getattr(self, name) for name in names})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Certificate:
         """A certificate that `save` wrote. What it says is to be checked by `verify`."""
         arrays = read_result(path, FORMAT, "a .npz file that Certificate.save wrote", _NEEDED)
-        loss, size = _LOSSES.get(str(arrays["loss"])), float(arrays["size"])
-        if loss is None:
-            raise reject("path", f"a certificate with one of the losses {', '.join(_LOSSES)}", str(arrays["loss"]))
+        data, head, loss = problem_of(arrays)
+        size = float(arrays["size"])
         rule = NormalizedGD(size) if arrays["normalized"] else GradientDescent(size) if size > 0.0 else None
-        lengths = arrays.get("lengths")
-        tokens = {name: arrays.get(name) for name in ("X", "K")}
-        if lengths is not None:
-            tokens = {
-                name: None if padded is None else [rows[:count] for rows, count in zip(padded, lengths, strict=True)]
-                for name, padded in tokens.items()
-            }
-        data = TokenDataset(tokens["X"], arrays["y"], K=tokens["K"], W=arrays.get("W"))
-        numbers = ("tolerance", "margin", "along", "deviation", "radius", "growth", "share")
-        vectors = ("selected", "support", "point", "direction", "head")
-        read = {name: float(arrays[name]) for name in numbers} | {name: arrays[name] for name in vectors}
-        return cls(data=data, loss=loss(), optimizer=rule, **read)
+        read = {name: float(arrays[name]) for name in ("margin", *_NUMBERS)}
+        read |= {name: arrays[name] for name in ("selected", "support", "point", "direction")}
+        return cls(data=data, head=head, loss=loss, optimizer=rule, **read)
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -145,6 +135,25 @@ class Certificate(Result, Tabular):
 
     def _headline(self) -> Headline:
         return Headline("proved", f"from norm {self.norm:.4g} on {self.steps_words} cannot end elsewhere.", True)
+
+
+def problem_arrays(data: TokenDataset, head: FloatArray, loss: Loss) -> dict[str, Any]:
+    """What a file holds of the problem of a certificate."""
+    return {**data.arrays(), "head": head, "loss": np.array(type(loss).__name__)}
+
+
+def problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Loss]:
+    """The problem in a file of a certificate."""
+    kind = _LOSSES.get(str(arrays["loss"]))
+    if kind is None:
+        raise reject("path", f"a certificate with one of the losses {', '.join(_LOSSES)}", str(arrays["loss"]))
+    tokens = {name: arrays.get(name) for name in ("X", "K")}
+    if "lengths" in arrays:
+        tokens = {
+            name: padded if padded is None else [rows[:n] for rows, n in zip(padded, arrays["lengths"], strict=True)]
+            for name, padded in tokens.items()
+        }
+    return TokenDataset(tokens["X"], arrays["y"], K=tokens["K"], W=arrays.get("W")), arrays["head"], kind()
 
 
 def certificate_of(
@@ -198,76 +207,36 @@ def certify(
 # ---- the proof in intervals
 
 
-class _Exact(NamedTuple):
-    """Numbers of an array as whole numbers times one power of two."""
-
-    whole: Any
-    power: int
-
-    @classmethod
-    def of(cls, values: Any) -> _Exact:
-        mantissa, exponent = np.frexp(np.asarray(values, dtype=np.float64))
-        lowest = int(exponent[mantissa != 0.0].min(initial=0))
-        shifted = [
-            int(m) << int(e - lowest) if m else 0 for m, e in zip((mantissa * 2.0**53).flat, exponent.flat, strict=True)
-        ]
-        return cls(np.array(shifted, dtype=object).reshape(mantissa.shape), lowest - 53)
-
-    def __matmul__(self, other: _Exact) -> _Exact:
-        return _Exact(self.whole @ other.whole, self.power + other.power)
-
-
 def _conditions(proof: Certificate) -> list[Check]:
     """The inequalities of docs/proofs/attraction.md, in its order and letters."""
-    import mpmath
-
-    iv = mpmath.iv.__class__()
-    iv.prec = _BITS
-    checks: list[Check] = []
-
-    def number(exact: _Exact, *place: int) -> Any:
-        return iv.mpf(exact.whole[place] if place else exact.whole) * iv.mpf(2) ** exact.power
-
-    def demand(name: str, small: Any, large: Any) -> bool:
-        """Note whether small < large, and the share of `large` that is left between them."""
-        holds = bool(small < large)
-        room = float(mpmath.mpf(1) - (small / large).b) if large.a > 0 else float("nan")
-        sentence = f"{float(mpmath.mpf(small.b)):.4g} is below {float(mpmath.mpf(large.a)):.4g}"
-        checks.append(
-            Check(name, holds, sentence if holds else sentence.replace("is below", "has to be below"), {"room": room})
-        )
-        return holds
-
-    def largest(values: Any) -> Any:
-        upper = [value.b for value in values]
-        return iv.mpf(max(upper)) if upper else iv.mpf(0)
+    proving = Proving()
+    iv, number, demand, largest = proving.iv, proving.number, proving.demand, proving.largest
 
     # rows a = k_α - k_t and their score differences Δ, of the inputs whose output depends on p
     data, alpha = proof.data, [int(t) for t in proof.selected]
-    scores = _Exact.of(data.X) @ _Exact.of(proof.head)
-    signed = _Exact(scores.whole * data.y.astype(np.int64).astype(object)[:, None], scores.power)
-    keys = _Exact.of(data.K)
+    scores = Exact.of(data.X) @ Exact.of(proof.head)
+    signed = Exact(scores.whole * data.y.astype(np.int64).astype(object)[:, None], scores.power)
+    keys = Exact.of(data.K)
     places = []
     for i in range(data.n_inputs):
         real = range(int(data.lengths[i]))
         varies = len({signed.whole[i, t] for t in real}) > 1 and len({tuple(keys.whole[i, t]) for t in real}) > 1
         places += [(i, t) for t in real if varies and t != alpha[i]]
     if not places:
-        return [Check("something to select", False, "no input depends on p", {"room": float("nan")})]
-    a = _Exact(np.array([keys.whole[i, alpha[i]] - keys.whole[i, t] for i, t in places]), keys.power)
-    point = _Exact.of(proof.point)
-    gram, at_point = _Exact(a.whole @ a.whole.T, 2 * a.power), a @ point
+        return proving.refused("something to select", "no input depends on p")
+    a = Exact(np.array([keys.whole[i, alpha[i]] - keys.whole[i, t] for i, t in places]), keys.power)
+    point = Exact.of(proof.point)
+    gram, at_point = Exact(a.whole @ a.whole.T, 2 * a.power), a @ point
     m = range(len(places))
     G = [[number(gram, r, s) for s in m] for r in m]
-    delta = [number(_Exact(signed.whole[i, alpha[i]] - signed.whole[i, t], signed.power)) for i, t in places]
+    delta = [number(Exact(signed.whole[i, alpha[i]] - signed.whole[i, t], signed.power)) for i, t in places]
     support = [r for r in m if places[r] in {(int(i), int(t)) for i, t in proof.support}]
     if not support:
-        return [Check("support", False, "no token is on the margin", {"room": float("nan")})]
+        return proving.refused("support", "no token is on the margin")
 
     # p^mm = Σ μ a with a·p^mm = 1 on the support, θ = 1/‖p^mm‖, and multipliers λ with Σ λ a = p̄
-    solve = _solver(iv, [[G[r][s] for s in support] for r in support])
+    solve = proving.solver([[G[r][s] for s in support] for r in support])
     mu = solve([iv.mpf(1) for _ in support])
-    demand("multipliers are positive", -_smallest(iv, mu), iv.mpf(0)) if not _smallest(iv, mu) > 0 else None
     theta = 1 / iv.sqrt(sum(mu, iv.mpf(0)))
     lam = [weight * theta for weight in mu]
 
@@ -297,11 +266,11 @@ def _conditions(proof: Certificate) -> list[Check]:
                     {"room": float("nan")},
                 )
             ]
-    wide = [iv.sqrt(_not_negative(iv, G[r][r] - along[r] ** 2)) for r in m]
+    wide = [iv.sqrt(proving.not_negative(G[r][r] - along[r] ** 2)) for r in m]
 
     # the anchor q* = Σ y a with a·q* = log(C/λ) - ρ̄ on the support
     n = data.n_inputs
-    slope = {i: _slope(iv, proof.loss, number(_Exact(signed.whole[i, alpha[i]], signed.power))) / n for i in range(n)}
+    slope = {i: _slope(iv, proof.loss, number(Exact(signed.whole[i, alpha[i]], signed.power))) / n for i in range(n)}
     rho = [iv.log(slope[places[r][0]] * delta[r] / weight) for r, weight in zip(support, lam, strict=True)]
     level = theta * sum((weight * value for weight, value in zip(lam, rho, strict=True)), iv.mpf(0))
     y = solve([value - level for value in rho])
@@ -311,7 +280,7 @@ def _conditions(proof: Certificate) -> list[Check]:
     P = sum((weight * value for weight, value in zip(lam, toward, strict=True)), iv.mpf(0))
     squared_anchor = sum((weight * at_anchor[s] for weight, s in zip(y, support, strict=True)), iv.mpf(0))
     across = sum((weight * value for weight, value in zip(y, toward, strict=True)), iv.mpf(0))
-    W = _not_negative(iv, number(point @ point) - P**2 - 2 * across + squared_anchor)
+    W = proving.not_negative(number(point @ point) - P**2 - 2 * across + squared_anchor)
     P, deviation = P - tolerance, iv.sqrt(W) + tolerance
 
     # the bounds at radius R
@@ -324,11 +293,11 @@ def _conditions(proof: Certificate) -> list[Check]:
     fallen = {i: largest([iv.mpf(0), *(-delta[r] for r in m if places[r][0] == i)]) for i in inputs}
     of = [places[r][0] for r in m]
     if not demand("attention on other tokens", largest(eps.values()), iv.mpf(1)):
-        return checks
+        return proving.checks
     if not demand(
         "scores on the margin stay lower", largest(eps[of[r]] * raised[of[r]] / delta[r] for r in support), iv.mpf(1)
     ):
-        return checks
+        return proving.checks
     high = largest(eps[of[r]] * (steepness * raised[of[r]] + fallen[of[r]] / delta[r]) for r in support)
     low = largest(
         eps[of[r]] * steepness * fallen[of[r]]
@@ -346,7 +315,7 @@ def _conditions(proof: Certificate) -> list[Check]:
     tau = {r: mass[r] * bound[r] * iv.exp(wide[r] * R + low) for r in backward}
     lost = sum((tau[r] * along[r] for r in backward), iv.mpf(0))
     if not demand("tokens of higher score pull less", lost, theta):
-        return checks
+        return proving.checks
     progress = theta - lost
     if isinstance(proof.optimizer, NormalizedGD):
         step = iv.mpf(proof.optimizer.size)
@@ -355,34 +324,38 @@ def _conditions(proof: Certificate) -> list[Check]:
         step = size * sum((pull[r] * bound[r] * near[r] * iv.sqrt(G[r][r]) for r in m), iv.mpf(0))
     lower = [r for r in m if delta[r] > 0]
     apart = [G[r][r] + G[s][s] - 2 * G[r][s] - (along[r] - along[s]) ** 2 for r in lower for s in lower if s < r]
-    spread = iv.sqrt(_not_negative(iv, largest([iv.mpf(0), *apart])))
+    spread = iv.sqrt(proving.not_negative(largest([iv.mpf(0), *apart])))
     if len(places) > 64:
         spread = 2 * largest(wide[r] for r in lower)
     A2 = spread**2 / (4 * (1 - psi))
-    growth = iv.mpf(0) if step * A2 <= progress else step**2 * A2 / (4 * progress)
+    slow = [r for r in forward if not o[r] < iv.mpf(_SLOW) * R**2 * theta * slack[r]]
+    fading = [r for r in forward if r not in slow]
+    widest = largest(wide[r] for r in support)
+    e = widest * (iv.exp(variation) - 1) / 2 + sum((o[r] * wide[r] for r in forward), iv.mpf(0)) * iv.exp(low)
+    e += sum((tau[r] * wide[r] for r in backward), iv.mpf(0))
+    sideways = e**2 / (A2 * psi) if step.b > 0 and spread.b > 0 else iv.mpf(0)
+    growth = iv.mpf(0) if step * A2 <= progress else step**2 * A2 / 4
+    growth += 2 * iv.log(1 + sum((o[r] for r in slow), iv.mpf(0)))
+    growth = (growth + (sideways if slow else 0)) / progress
     kappa = growth / (2 * R)
     if not demand("the tube stays ahead", largest(kappa * wide[r] / along[r] for r in m), iv.mpf(1)):
-        return checks
+        return proving.checks
     decay = {r: slack[r] - wide[r] * kappa for r in backward}
     if backward and not demand(
         "the tube stays beside", largest(kappa * (wide[r] + 1 / R) / slack[r] for r in backward), iv.mpf(1)
     ):
-        return checks
-    rate = _smallest(iv, [along[r] - wide[r] * kappa for r in m])
+        return proving.checks
+    rate = proving.smallest([along[r] - wide[r] * kappa for r in m])
     drift = variation * (1 / rate + step)
-    drift += sum((o[r] * (1 / slack[r] + step) for r in forward), iv.mpf(0))
+    drift += sum((o[r] * (1 / slack[r] + step) for r in fading), iv.mpf(0))
     drift += sum(
         (tau[r] * wide[r] * (R / decay[r] + kappa / decay[r] ** 2 + step * R) for r in backward),
         iv.mpf(0),
     )
-    if step.b > 0 and spread.b > 0:
-        widest = largest(wide[r] for r in support)
-        e = widest * (iv.exp(variation) - 1) / 2 + sum((o[r] * wide[r] for r in forward), iv.mpf(0)) * iv.exp(low)
-        e += sum((tau[r] * wide[r] for r in backward), iv.mpf(0))
-        slowest = _smallest(iv, [rate, *(slack[r] for r in forward), *decay.values()])
-        drift += e**2 / (2 * A2 * psi) * (1 / (2 * slowest) + step)
+    slowest = proving.smallest([rate, *(slack[r] for r in fading), *decay.values()])
+    drift += 0 if slow else sideways / 2 * (1 / (2 * slowest) + step)
     demand("the drift fits into the tube", deviation**2 + 2 * drift / progress, R**2)
-    return checks
+    return proving.checks
 
 
 def _slope(iv: Any, loss: Loss, margin: Any) -> Any:
@@ -390,34 +363,3 @@ def _slope(iv: Any, loss: Loss, margin: Any) -> Any:
     if isinstance(loss, Logistic):
         return 1 / (1 + iv.exp(margin))
     return iv.exp(-margin) if isinstance(loss, Exponential) else iv.mpf(1)
-
-
-def _smallest(iv: Any, values: Any) -> Any:
-    return iv.mpf(min(value.a for value in values))
-
-
-def _not_negative(iv: Any, square: Any) -> Any:
-    """What is known to be at least zero, without the part of its interval that is below."""
-    return iv.mpf([max(square.a, 0), max(square.b, 0)])
-
-
-def _solver(iv: Any, matrix: list[list[Any]]) -> Any:
-    """Solves linear systems with a positive definite matrix of intervals, by elimination without pivots."""
-    size = len(matrix)
-    upper = [list(row) for row in matrix]
-    factors: list[tuple[int, int, Any]] = []
-    for j in range(size):
-        for i in range(j + 1, size):
-            factor = upper[i][j] / upper[j][j]
-            factors.append((i, j, factor))
-            upper[i] = [x - factor * y for x, y in zip(upper[i], upper[j], strict=True)]
-
-    def solve(right: list[Any]) -> list[Any]:
-        x = list(right)
-        for i, j, factor in factors:
-            x[i] = x[i] - factor * x[j]
-        for i in reversed(range(size)):
-            x[i] = (x[i] - sum((upper[i][j] * x[j] for j in range(i + 1, size)), iv.mpf(0))) / upper[i][i]
-        return x
-
-    return solve

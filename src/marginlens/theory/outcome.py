@@ -1,4 +1,4 @@
-"""Where training ends, computed: the flow or the steps are followed until a theorem gives their limit, or until it is clear what is missing."""
+"""Where training ends, computed: the flow or the steps are followed until a theorem gives their limit or what is missing is clear."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from marginlens.risk import AttentionRisk
 from marginlens.status import Status
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, Missing, Tubes, find_tubes
 from marginlens.theory.certificate import Certificate, certificate_of
+from marginlens.theory.finite_minimum import MinimumCertificate, certify_minimum
 from marginlens.theory.optimality import largest_distance
 from marginlens.typing import Axes, FloatArray, IntArray
 
@@ -80,7 +81,7 @@ class Outcome(Result, Tabular):
     way: float
     optimizer: Any
     by_flow: bool
-    certificate: Certificate | None
+    certificate: Certificate | MinimumCertificate | None
     missing: str
     finite: bool
     error: float
@@ -89,7 +90,8 @@ class Outcome(Result, Tabular):
     @property
     def proved(self) -> bool:
         """Whether a theorem gives the limit from the computed point on, of what was asked about."""
-        return self.certificate is not None and not self.by_flow
+        in_part = self.by_flow or (self.finite and self.optimizer is not None)
+        return self.certificate is not None and not in_part
 
     @property
     def norm(self) -> float:
@@ -126,13 +128,19 @@ class Outcome(Result, Tabular):
     @property
     def proof(self) -> str:
         """Whether it is proved, by what, or what is missing."""
+        if isinstance(self.certificate, MinimumCertificate):
+            where = f"the risk is convex within {self.certificate.radius:.2g} of the point, which holds one minimum"
+            if self.optimizer is not None:
+                return f"in part: {where} (X Thm 2), where the flow ends; steps of one length circle around it, and plain ones may"
+            return f"yes, by X Thm 2: {where}; certificate.verify() checks it"
         if self.certificate is None:
             return f"no: {self.missing}"
         tube = (
             f"{self.certificate.steps_words} cannot leave a tube of radius {self.certificate.radius:.3g} around its ray"
         )
         if self.by_flow:
-            return f"in part: from norm {self.norm:.4g} on {tube} (X Thm 1); that the steps follow the flow up to there is computed, not proved"
+            computed = "that the steps follow the flow up to there is computed, not proved"
+            return f"in part: from norm {self.norm:.4g} on {tube} (X Thm 1); {computed}"
         text = f"yes, by X Thm 1: from norm {self.norm:.4g} on {tube}; certificate.verify() checks it"
         if self.error > self.certificate.tolerance:
             text += f". This run amplifies rounding errors ({self.error:.1g}), so the proof is of the point that was computed"
@@ -209,8 +217,9 @@ def _by_steps(data: TokenDataset, heads: FloatArray, loss: Loss, starts: FloatAr
             j = int(open_[k])
             error = float(length(points[j] - twins[j]))
             found[j] = _outcome(data[j], heads[j], loss, optimizer, points[j], taken, tubes, int(k), error=error)
-            if found[j].certificate is None and isinstance(optimizer, GradientDescent):
-                found[j] = _by_flow(data[j], heads[j], loss, points[j], optimizer)
+            if found[j].certificate is None:  # a finite minimum, perhaps, or steps that are too many to take
+                flowed = _by_flow(data[j], heads[j], loss, points[j], optimizer)
+                found[j] = flowed if flowed.finite or isinstance(optimizer, GradientDescent) else found[j]
         open_ = np.array([j for j in open_ if int(j) not in found], dtype=np.int64)
         marks = min(most, int(np.ceil(marks * np.sqrt(2.0))))
     return [found[j] for j in range(len(data))]
@@ -249,8 +258,12 @@ def _outcome(
     proved = missing is Missing.NOTHING
     known = missing not in (Missing.INFEASIBLE, Missing.TIED, Missing.SUPPORT_SCORES_HIGHER) and not finite
     words = "" if proved else f"at norm {float(length(point)):.4g} {SENTENCES[missing]}"
+    certificate: Certificate | MinimumCertificate | None = None
     if finite:
         words = "that the gradient vanishes there is computed to rounding, not proved"
+        certificate = certify_minimum(data, v, loss, point)
+    elif proved:
+        certificate = certificate_of(data, v, loss, optimizer, point, tubes, k)
     return Outcome(
         selected=selected,
         direction=tubes.direction[k] if known else None,
@@ -258,7 +271,7 @@ def _outcome(
         way=way,
         optimizer=optimizer,
         by_flow=by_flow,
-        certificate=certificate_of(data, v, loss, optimizer, point, tubes, k) if proved else None,
+        certificate=certificate,
         missing=words,
         finite=finite,
         error=error,

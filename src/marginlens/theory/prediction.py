@@ -34,6 +34,7 @@ from marginlens.theory.assumptions import (
 from marginlens.theory.basin import BasinCone, basin_cone
 from marginlens.theory.certificate import Certificate
 from marginlens.theory.directional import SAME_DIRECTION_ATOL, directional_margin
+from marginlens.theory.finite_minimum import MinimumCertificate
 from marginlens.theory.implicit_bias import (
     BY_A,
     BY_C,
@@ -152,7 +153,7 @@ class Prediction(Result, Tabular):
     outcome: Outcome | None = None
 
     @property
-    def certificate(self) -> Certificate | None:
+    def certificate(self) -> Certificate | MinimumCertificate | None:
         """The proof of the limit that was computed, None where there is none."""
         return None if self.outcome is None else self.outcome.certificate
 
@@ -309,7 +310,7 @@ def _computed(
             answers.append(replace(prediction, outcome=outcome))
             continue
         certificate = outcome.certificate
-        assert certificate is not None
+        assert isinstance(certificate, Certificate)
         why = (
             f"Certain for {certificate.steps_words} {where}: the direction that selects {outcome.selected.tolist()}, by X Thm 1 from norm "
             f"{outcome.norm:.4g} on."

@@ -1,0 +1,235 @@
+"""Certificates that the gradient flow ends at a finite minimum: a ball around a point in which the risk is strictly convex."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.tokens import TokenDataset
+from marginlens.directions import length
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
+from marginlens.papers import implements
+from marginlens.result import Headline, Result, Tabular, table
+from marginlens.runtime.result_files import read_result, write_result
+from marginlens.theory.assumptions import Check, TheoremVerdict
+from marginlens.theory.certificate import problem_arrays, problem_of
+from marginlens.theory.intervals import Exact, Proving
+from marginlens.typing import FloatArray
+
+FORMAT = "marginlens-minimum-1"
+TOLERANCE = 1e-9  # radius of the ball of points that the proof is for, relative to the point's norm
+_THIRD = 3.5  # of |third derivative of an input's mean score|, over ε Γ D³
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class MinimumCertificate(Result, Tabular):
+    r"""A proof that the gradient flow from `point` on converges to a finite minimum of the risk, which is within `radius` of it.
+
+    Attributes:
+        data, head, loss: the problem. point: (d_key,) where the proof begins; it holds for every point within `tolerance` of it.
+        radius: of a ball around the point in which all second derivatives are at least `curvature`.
+
+    `verify()` checks it anew from the data alone. `to_frame()` has one row per condition.
+    """
+
+    data: TokenDataset
+    head: FloatArray
+    loss: Loss
+    point: FloatArray
+    tolerance: float
+    radius: float
+    curvature: float
+    quantities = "norm={norm:.4g}, radius={radius:.3g}, curvature={curvature:.3g}"
+
+    @property
+    def norm(self) -> float:
+        """‖p‖ at the point."""
+        return float(length(self.point))
+
+    @property
+    def conditions(self) -> tuple[Check, ...]:
+        """The conditions of the proof, checked anew."""
+        return self.verify().conditions
+
+    @implements("X", "Thm 2")
+    def verify(self) -> TheoremVerdict:
+        """Recompute every inequality of the proof from the data, in exact products and intervals of 300 bits."""
+        return TheoremVerdict("X Thm 2", tuple(_conditions(self)), "the gradient flow ends at a finite minimum")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the certificate and its problem to a .npz file, which `MinimumCertificate.load` reads."""
+        numbers = {name: getattr(self, name) for name in ("point", "tolerance", "radius", "curvature")}
+        write_result(path, FORMAT, problem_arrays(self.data, self.head, self.loss) | numbers)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> MinimumCertificate:
+        """A certificate that `save` wrote. What it says is to be checked by `verify`."""
+        needed = ("X", "y", "head", "loss", "point", "tolerance", "radius", "curvature")
+        arrays = read_result(path, FORMAT, "a .npz file that MinimumCertificate.save wrote", needed)
+        numbers = {name: float(arrays[name]) for name in ("tolerance", "radius", "curvature")}
+        return cls(*problem_of(arrays), point=arrays["point"], **numbers)
+
+    _columns = table("", condition="names", holds="holding", room="rooms")
+
+    @property
+    def names(self) -> list[str]:
+        """Of the conditions."""
+        return [check.name for check in self.conditions]
+
+    @property
+    def holding(self) -> list[bool]:
+        """Which conditions hold."""
+        return [check.holds for check in self.conditions]
+
+    @property
+    def rooms(self) -> list[float]:
+        """The share of its bound that each condition leaves."""
+        return [float(check.numbers["room"]) for check in self.conditions]
+
+    def _headline(self) -> Headline:
+        return Headline("proved", f"the gradient flow ends at a minimum within {self.radius:.3g} of this point.", True)
+
+
+@implements("X", "Thm 2")
+def certify_minimum(data: TokenDataset, head: FloatArray, loss: Loss, point: FloatArray) -> MinimumCertificate | None:
+    r"""A certificate that the flow ends at a finite minimum near a point, None where the curvature or the gradient do not show one.
+
+    In a ball of radius r around p every second derivative is at least :math:`m = \lambda_{\min}(\nabla^2 L(p)) - r M`, M a bound on third
+    derivatives. If :math:`\delta + 2\|\nabla L(p)\|/m \le r`, the ball holds one stationary point, and the flow from within δ of p stays
+    in it and converges to that point: the distance to it never grows.
+    """
+    hessian, gradient = _derivatives(data, head, loss, point)
+    smallest = float(np.linalg.eigvalsh(hessian)[0]) if np.isfinite(hessian).all() else -1.0
+    third = _third_bound(data, head, loss, point, 0.0)
+    if not (smallest > 0.0 and third > 0.0):
+        return None
+    radius = min(0.25 * smallest / third, 1.0)
+    while radius * _third_bound(data, head, loss, point, radius) > 0.5 * smallest:
+        radius *= 0.5
+    curvature, tolerance = 0.4 * smallest, min(TOLERANCE * float(length(point)), 0.25 * radius)
+    if not tolerance + 2.0 * float(length(gradient)) / curvature <= 0.9 * radius:
+        return None
+    return MinimumCertificate(data, head, loss, point, tolerance, radius, curvature)
+
+
+def _derivatives(data: TokenDataset, head: Any, loss: Loss, p: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """∇²L and ∇L at p: second derivatives of an input's mean score are third central moments of scores and keys."""
+    scores = np.where(data.mask, data.scores(head), 0.0)
+    logits = np.where(data.mask, data.K @ p, -np.inf)
+    shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shares /= shares.sum(axis=-1, keepdims=True)
+    mean = np.sum(shares * scores, axis=-1)
+    weight = shares * (scores - mean[:, None])
+    keys = data.K - np.einsum("it,itd->id", shares, data.K)[:, None]
+    slopes = np.einsum("it,itd->id", weight, keys)
+    first, second, _ = _loss_bounds(loss, mean, mean)
+    bent = np.einsum("i,it,itd,ite->de", -first, weight, keys, keys)
+    hessian = bent + np.einsum("i,id,ie->de", second, slopes, slopes)
+    return hessian / data.n_inputs, -first @ slopes / data.n_inputs
+
+
+def _loss_bounds(loss: Loss, low: Any, high: Any) -> tuple[Any, Any, Any]:
+    """Bounds on |ℓ'|, ℓ'' and |ℓ'''| for margins between low and high."""
+    if isinstance(loss, Logistic):
+        slope = 1.0 / (1.0 + np.exp(low))
+        return slope, np.where(low == high, slope * (1.0 - slope), 0.25), 0.1 + 0.0 * slope
+    if isinstance(loss, Exponential):
+        return (np.exp(-low),) * 3
+    return 1.0 + 0.0 * low, 0.0 * low, 0.0 * low
+
+
+def _third_bound(data: TokenDataset, head: Any, loss: Loss, p: FloatArray, radius: float) -> float:
+    """A bound on third derivatives of the risk within a radius of p, up to rounding; see docs/proofs/attraction.md."""
+    scores, total = data.scores(head), 0.0
+    for i, count in enumerate(data.lengths.tolist()):
+        keys, gamma = data.K[i, :count], scores[i, :count]
+        logits = keys @ p
+        best = int(np.argmax(logits))
+        away = length(keys[best] - keys)
+        others = float(np.sum(np.delete(np.exp(away * radius + logits - logits[best]), best)))
+        eps, D = min(others, 1.0), float(np.max(length(keys[:, None] - keys[None])))
+        span = float(np.ptp(gamma))
+        first, second, third = _loss_bounds(loss, gamma.min(), gamma.max())
+        slope = 2.0 * eps * span * D
+        total += first * _THIRD * eps * span * D**3 + 3.0 * second * slope**2 * D + third * slope**3
+    return total / data.n_inputs
+
+
+def _conditions(proof: MinimumCertificate) -> list[Check]:
+    """The inequalities of X Theorem 2 in intervals."""
+    proving = Proving()
+    iv, number = proving.iv, proving.number
+    data, d = proof.data, proof.data.d_key
+    keys, point = Exact.of(data.K), Exact.of(proof.point)
+    scores = Exact.of(data.X) @ Exact.of(proof.head)
+    logits = keys @ point
+    radius = iv.mpf(proof.radius)
+    zero = iv.mpf(0)
+    hessian, gradient, third = [[zero] * d for _ in range(d)], [zero] * d, zero
+    for i, count in enumerate(data.lengths.tolist()):
+        sign = int(data.y[i])
+        gamma = [sign * number(scores, i, t) for t in range(count)]
+        best = max(range(count), key=lambda t: logits.whole[i, t])
+        gaps = [number(Exact(logits.whole[i, best] - logits.whole[i, t], logits.power)) for t in range(count)]
+        weights = [iv.exp(-gap) for gap in gaps]
+        mass = sum(weights, zero)
+        shares = [weight / mass for weight in weights]
+        mean = sum((s * g for s, g in zip(shares, gamma, strict=True)), zero)
+        rows = [
+            [number(Exact(keys.whole[i, t, k] - keys.whole[i, best, k], keys.power)) for k in range(d)]
+            for t in range(count)
+        ]
+        centre = [sum((shares[t] * rows[t][k] for t in range(count)), zero) for k in range(d)]
+        moved = [[rows[t][k] - centre[k] for k in range(d)] for t in range(count)]
+        pull = [shares[t] * (gamma[t] - mean) for t in range(count)]
+        slopes = [sum((pull[t] * moved[t][k] for t in range(count)), zero) for k in range(d)]
+        first, second = _loss_derivatives(iv, proof.loss, mean)
+        for k in range(d):
+            gradient[k] += first * slopes[k]
+            for j in range(k + 1):
+                bent = sum((pull[t] * moved[t][k] * moved[t][j] for t in range(count)), zero)
+                hessian[k][j] += first * bent + second * slopes[k] * slopes[j]
+        between = [
+            iv.sqrt(sum(((rows[s][k] - rows[t][k]) ** 2 for k in range(d)), zero))
+            for s in range(count)
+            for t in range(s)
+        ]
+        away = [iv.sqrt(sum((entry**2 for entry in rows[t]), zero)) for t in range(count)]
+        near = sum((iv.exp(away[t] * radius - gaps[t]) for t in range(count) if t != best), zero)
+        eps, D = iv.mpf(min(near.b, 1)), proving.largest(between)
+        span = proving.largest(gamma) - proving.smallest(gamma)
+        bounds = _loss_interval_bounds(iv, proof.loss, proving.smallest(gamma))
+        slope = 2 * eps * span * D
+        third += bounds[0] * iv.mpf(_THIRD) * eps * span * D**3 + 3 * bounds[1] * slope**2 * D + bounds[2] * slope**3
+    n, curvature = data.n_inputs, iv.mpf(proof.curvature)
+    shift = curvature + radius * third / n
+    matrix = [[hessian[max(k, j)][min(k, j)] / n - (shift if k == j else 0) for j in range(d)] for k in range(d)]
+    upper, _ = proving.eliminated(matrix)
+    if any(not upper[k][k] > 0 for k in range(d)):
+        return proving.refused("convex in the ball", "a second derivative may fall below the curvature")
+    proving.demand("convex in the ball", curvature, curvature + proving.smallest([upper[k][k] for k in range(d)]))
+    size = iv.sqrt(sum((entry**2 for entry in gradient), zero)) / n
+    proving.demand("the minimum is in the ball", iv.mpf(proof.tolerance) + 2 * size / curvature, radius)
+    return proving.checks
+
+
+def _loss_derivatives(iv: Any, loss: Loss, margin: Any) -> tuple[Any, Any]:
+    """ℓ' and ℓ'' at a margin."""
+    if isinstance(loss, CorrelationLoss):
+        return iv.mpf(-1), iv.mpf(0)
+    if isinstance(loss, Exponential):
+        return -iv.exp(-margin), iv.exp(-margin)
+    slope = 1 / (1 + iv.exp(margin))
+    return -slope, slope * (1 - slope)
+
+
+def _loss_interval_bounds(iv: Any, loss: Loss, low: Any) -> tuple[Any, Any, Any]:
+    """Bounds on |ℓ'|, |ℓ''| and |ℓ'''| for margins from `low` on."""
+    if isinstance(loss, CorrelationLoss):
+        return iv.mpf(1), iv.mpf(0), iv.mpf(0)
+    if isinstance(loss, Exponential):
+        return (iv.exp(-low),) * 3
+    return 1 / (1 + iv.exp(low)), iv.mpf("0.25"), iv.mpf("0.1")

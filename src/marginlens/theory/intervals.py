@@ -1,0 +1,100 @@
+"""Proofs in numbers: exact products of the given doubles, intervals for everything else, and a list of the inequalities that hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.theory.assumptions import Check
+
+BITS = 300  # of the intervals' ends
+
+
+class Exact(NamedTuple):
+    """Numbers of an array as whole numbers times one power of two, so that sums of products of them are exact."""
+
+    whole: Any
+    power: int
+
+    @classmethod
+    def of(cls, values: Any) -> Exact:
+        """The doubles of an array."""
+        mantissa, exponent = np.frexp(np.asarray(values, dtype=np.float64))
+        lowest = int(exponent[mantissa != 0.0].min(initial=0))
+        pairs = zip((mantissa * 2.0**53).flat, exponent.flat, strict=True)
+        whole = [int(m) << int(e - lowest) if m else 0 for m, e in pairs]
+        return cls(np.array(whole, dtype=object).reshape(mantissa.shape), lowest - 53)
+
+    def __matmul__(self, other: Exact) -> Exact:
+        return Exact(self.whole @ other.whole, self.power + other.power)
+
+
+class Proving:
+    """Intervals of mpmath, and the inequalities that were shown of them so far.
+
+    A comparison of two intervals is true where it is of all their numbers.
+    """
+
+    def __init__(self) -> None:
+        import mpmath
+
+        self.mpmath, self.iv = mpmath, type(mpmath.iv)()
+        self.iv.prec = BITS
+        self.checks: list[Check] = []
+
+    def number(self, exact: Exact, *place: int) -> Any:
+        """An entry of an exact array, or an exact number."""
+        return self.iv.mpf(exact.whole[place] if place else exact.whole) * self.iv.mpf(2) ** exact.power
+
+    def demand(self, name: str, small: Any, large: Any) -> bool:
+        """Note whether small < large, and which share of `large` is left between them."""
+        holds = bool(small < large)
+        room = float(self.mpmath.mpf(1) - self.mpmath.mpf((small / large).b)) if large.a > 0 else float("nan")
+        sides = f"{float(self.mpmath.mpf(small.b)):.4g}", f"{float(self.mpmath.mpf(large.a)):.4g}"
+        self.checks.append(
+            Check(name, holds, f"{sides[0]} {'is' if holds else 'has to be'} below {sides[1]}", {"room": room})
+        )
+        return holds
+
+    def refused(self, name: str, sentence: str) -> list[Check]:
+        """The list of conditions with one more, which fails."""
+        return [*self.checks, Check(name, False, sentence, {"room": float("nan")})]
+
+    def largest(self, values: Iterable[Any]) -> Any:
+        """An upper bound on all of some numbers, 0 for none."""
+        return self.iv.mpf(max((value.b for value in values), default=0))
+
+    def smallest(self, values: Iterable[Any]) -> Any:
+        """A lower bound on all of some numbers."""
+        return self.iv.mpf(min(value.a for value in values))
+
+    def not_negative(self, square: Any) -> Any:
+        """What is known to be at least zero, without the part of its interval that is below."""
+        return self.iv.mpf([max(square.a, 0), max(square.b, 0)])
+
+    def eliminated(self, matrix: list[list[Any]]) -> tuple[list[list[Any]], list[tuple[int, int, Any]]]:
+        """A matrix made upper triangular without pivots, and the multiples of rows that were subtracted."""
+        upper, factors = [list(row) for row in matrix], []
+        for j in range(len(upper)):
+            for i in range(j + 1, len(upper)):
+                factor = upper[i][j] / upper[j][j]
+                factors.append((i, j, factor))
+                upper[i] = [x - factor * y for x, y in zip(upper[i], upper[j], strict=True)]
+        return upper, factors
+
+    def solver(self, matrix: list[list[Any]]) -> Callable[[list[Any]], list[Any]]:
+        """Solves linear systems with a positive definite matrix."""
+        upper, factors = self.eliminated(matrix)
+
+        def solve(right: list[Any]) -> list[Any]:
+            x = list(right)
+            for i, j, factor in factors:
+                x[i] = x[i] - factor * x[j]
+            for i in reversed(range(len(x))):
+                rest = sum((upper[i][j] * x[j] for j in range(i + 1, len(x))), self.iv.mpf(0))
+                x[i] = (x[i] - rest) / upper[i][i]
+            return x
+
+        return solve
