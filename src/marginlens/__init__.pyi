@@ -97,8 +97,10 @@ from marginlens.svm import (
 from marginlens.sweeps import sweep as sweep
 from marginlens.text.classifier import AttentionTextClassifier as AttentionTextClassifier
 from marginlens.theory import (
+    Certificate as Certificate,
     Prediction as Prediction,
     basin_cone as basin_cone,
+    certify as certify,
     locally_optimal_directions as locally_optimal_directions,
     predict as predict,
     predict_limit as predict_limit,

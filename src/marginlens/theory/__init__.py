@@ -11,6 +11,7 @@ from marginlens.theory.assumptions import (
     check_strict_optimum,
 )
 from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
+from marginlens.theory.certificate import Certificate, certify
 from marginlens.theory.device_optimality import DeviceOptimality, device_optimality
 from marginlens.theory.directional import (
     directional_margin,
@@ -23,6 +24,7 @@ from marginlens.theory.embedding_limits import (
     decisive_tokens,
     predict_embedding_limit,
 )
+from marginlens.theory.finite_minimum import MinimumCertificate
 from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias
 from marginlens.theory.joint import JointDetails, head_radius
 from marginlens.theory.label_margin import best_selections, check_assumption_c, label_margin
@@ -39,6 +41,7 @@ from marginlens.theory.optimality import (
     locally_optimal_directions,
     token_optimality,
 )
+from marginlens.theory.outcome import Outcome
 from marginlens.theory.prediction import AttentionDetails, Candidates, Prediction, predict, predict_limit
 from marginlens.theory.residual_law import residual_law
 from marginlens.theory.vocabulary_selections import (
@@ -50,19 +53,23 @@ __all__ = [
     "AttentionDetails",
     "BasinCone",
     "Candidates",
+    "Certificate",
     "Check",
     "DeviceOptimality",
     "EmbeddingDetails",
     "ImplicitBias",
     "JointDetails",
     "LocalOptima",
+    "MinimumCertificate",
     "NextTokenDetails",
+    "Outcome",
     "Prediction",
     "Smoothness",
     "TheoremVerdict",
     "TokenOptimality",
     "basin_cone",
     "best_selections",
+    "certify",
     "check_assumption_a",
     "check_assumption_b",
     "check_assumption_c",
