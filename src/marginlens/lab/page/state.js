@@ -168,7 +168,8 @@ function without(list, place) {
   return list.filter((_, k) => k !== place);
 }
 
-function withProblem(state, part) {
+/** Parts of the problem; those that are undefined are left out. */
+export function withProblem(state, part) {
   const problem = { ...state.problem, ...part };
   for (const key of Object.keys(problem)) if (problem[key] === undefined) delete problem[key];
   return { ...state, problem };

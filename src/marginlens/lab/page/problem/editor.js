@@ -8,7 +8,7 @@ import { parseTable, tableText } from "./problem_table.js";
 import { randomProblem } from "./random_problem.js";
 import {
   addInput, addStart, addToken, keysOf, labelsOf, MAX_STARTS, removeInput, removeStart, removeToken, withChosen, withHead, withKey, withLabel,
-  withScore, withScores, withStart, withToken,
+  withProblem, withScore, withScores, withStart, withToken,
 } from "../state.js";
 
 const SLIDER_REACH = 3; // of scores, unless a score lies beyond
@@ -18,23 +18,17 @@ const DEFAULT_HEAD = [0, 1];
 
 // ---- changes: state → state
 
-function withParts(state, parts) {
-  const problem = { ...state.problem, ...parts };
-  for (const key of Object.keys(problem)) if (problem[key] === undefined) delete problem[key];
-  return { ...state, problem };
-}
-
 /** Scores by a head: what was given by keys and scores alone becomes tokens. */
 export function withScoresByHead(state, head) {
   const { tokens, keys } = state.problem;
-  return withHead(withParts(state, tokens ? {} : { tokens: keys, keys: undefined }), head);
+  return withHead(withProblem(state, tokens ? {} : { tokens: keys, keys: undefined }), head);
 }
 
 /** Keys apart from the values, at first as copies of them, or together again: then attention's keys stay where scores are given. */
 export function withKeysApart(state, isApart) {
   const { tokens, keys, scores } = state.problem;
-  if (isApart) return withParts(state, { tokens: tokens ?? keys, keys: keys ?? tokens });
-  return withParts(state, { tokens: scores ? (keys ?? tokens) : (tokens ?? keys), keys: undefined });
+  if (isApart) return withProblem(state, { tokens: tokens ?? keys, keys: keys ?? tokens });
+  return withProblem(state, { tokens: scores ? (keys ?? tokens) : (tokens ?? keys), keys: undefined });
 }
 
 /** The problem of a table; where it has no scores they come from the head. */
@@ -42,7 +36,7 @@ export function withTable(state, table, head) {
   const { tokens, labels, keys, scores } = table;
   const isJoint = state.problem.train === "both";
   const parts = { tokens, labels, keys, scores, head: scores || isJoint ? undefined : head, train: scores ? undefined : state.problem.train };
-  return { ...withParts(state, parts), preset: null, chosen: { ...state.chosen, input: null, token: null, limit: null } };
+  return { ...withProblem(state, parts), preset: null, chosen: { ...state.chosen, input: null, token: null, limit: null } };
 }
 
 /** Where the next of several points goes: around a centre, in no place that is taken. */
@@ -235,7 +229,7 @@ function mountForm(store, remembered) {
   });
   const startHead = pointFields(store, {
     name: "the head at the start", key: "w", letters: ["v₁", "v₂"], largest: MAX_START, read: (state) => state.problem.start_head ?? [0, 0],
-    change: (state, point) => withParts(state, { start_head: point }),
+    change: (state, point) => withProblem(state, { start_head: point }),
   });
   const scores = element("div", { class: "row", role: "radiogroup", "aria-label": "Scores" }, element("span", {}, "Scores"), byHead.node, byHand.node);
   const headRow = element("div", { class: "row fields" }, element("span", {}, "Head"), head.map(({ node }) => node));
