@@ -1,5 +1,6 @@
 """Attention's gradient in 80-digit decimals with a huge exponent range: slow, independent, and nothing cancels or underflows."""
 
+from contextlib import contextmanager
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -12,13 +13,20 @@ SLOPES = {
 }
 
 
+@contextmanager
+def long_decimals(digits=DIGITS):
+    """Decimals of this many digits, of any size."""
+    with localcontext() as context:
+        context.prec, context.Emin, context.Emax = digits, -EXPONENTS, EXPONENTS
+        yield context
+
+
 def gradient(data, v, p, loss_name):
     """(direction, log of the norm) of the risk's gradient at p for one problem."""
-    with localcontext() as context:
-        context.prec, context.Emin, context.Emax = DIGITS, -EXPONENTS, EXPONENTS
+    with long_decimals():
         parts = gradients_by_input(data, v, np.broadcast_to(p, (data.n_inputs, data.d_key)), loss_name)
         total = [sum(column, Decimal(0)) for column in zip(*parts, strict=True)]
-        norm = _dot(total, total).sqrt()
+        norm = dot(total, total).sqrt()
         if norm == 0:
             return np.zeros(data.d_key), -np.inf
         return np.array([float(x / norm) for x in total]), float(norm.ln())
@@ -26,10 +34,9 @@ def gradient(data, v, p, loss_name):
 
 def matrix_gradient(data, v, W, queries, loss_name):
     """(entries divided by the norm, log of the norm, g_i as lists of decimals) of the gradient in W, with a query for each input."""
-    with localcontext() as context:
-        context.prec, context.Emin, context.Emax = DIGITS, -EXPONENTS, EXPONENTS
+    with long_decimals():
         columns = [decimals(column) for column in np.transpose(W)]
-        points = [[_dot(column, decimals(query)) for column in columns] for query in queries]
+        points = [[dot(column, decimals(query)) for column in columns] for query in queries]
         parts = gradients_by_input(data, v, points, loss_name)
         entries = [
             [
@@ -50,14 +57,11 @@ def gradients_by_input(data, v, points, loss_name):
     parts = []
     for i in range(data.n_inputs):
         tokens = range(int(data.lengths[i]))
-        point = decimals(points[i])
         keys = [decimals(data.K[i, t]) for t in tokens]
         label = Decimal(float(data.y[i]))
-        scores = [label * _dot(decimals(data.X[i, t]), decimals(v)) for t in tokens]
-        logits = [_dot(key, point) for key in keys]
-        weights = [(a - max(logits)).exp() for a in logits]
-        s = [w / sum(weights) for w in weights]
-        factor = SLOPES[loss_name](_dot(s, scores)) / data.n_inputs
+        scores = [label * dot(decimals(data.X[i, t]), decimals(v)) for t in tokens]
+        s = attention(data, i, points[i])
+        factor = SLOPES[loss_name](dot(s, scores)) / data.n_inputs
         total = [Decimal(0)] * data.d_key
         for t in tokens:
             for u in range(t):
@@ -67,10 +71,17 @@ def gradients_by_input(data, v, points, loss_name):
     return parts
 
 
+def attention(data, i, p):
+    """The softmax of one input at p, as decimals of the context in force."""
+    logits = [dot(decimals(key), decimals(p)) for key in data.K[i, : int(data.lengths[i])]]
+    weights = [(a - max(logits)).exp() for a in logits]
+    return [w / sum(weights) for w in weights]
+
+
 def decimals(values):
     """Numbers as decimals that equal them; decimals as they are."""
     return [x if isinstance(x, Decimal) else Decimal(float(x)) for x in values]
 
 
-def _dot(a, b):
+def dot(a, b):
     return sum((x * y for x, y in zip(a, b, strict=True)), Decimal(0))

@@ -22,6 +22,9 @@ class Outline(HTMLParser):
         if tag not in _VOID:
             self.open.append(tag)
 
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 

@@ -1,10 +1,12 @@
 """The next-token gradient in 60-digit decimals with a huge exponent range: slow, independent, and nothing cancels or underflows."""
 
-from decimal import Decimal, localcontext
+from decimal import Decimal
 
 import numpy as np
 
-DIGITS, EXPONENTS = 60, 10**9
+from decimal_oracle import decimals, dot, long_decimals
+
+DIGITS = 60
 
 
 def gradient(ds, W, H, loss_name):
@@ -12,20 +14,19 @@ def gradient(ds, W, H, loss_name):
 
     By the double sum over pairs of positions, X'(diag(s) - ss')γ = Σ_{t<u} s_t s_u (γ_t - γ_u)(x_t - x_u): not the library's formula.
     """
-    with localcontext() as context:
-        context.prec, context.Emin, context.Emax = DIGITS, -EXPONENTS, EXPONENTS
+    with long_decimals(DIGITS):
         E = _decimals(ds.E)
         weights, d = _decimals(W), ds.d_model
         total = [[Decimal(0)] * d for _ in range(d)]
         for i in range(len(ds)):
             ids, y = ds[i]
             last = E[int(ds.last[i])]
-            turned = [_dot(row, last) for row in weights]
-            logits = [_dot(E[int(x)], turned) for x in ids]
+            turned = [dot(row, last) for row in weights]
+            logits = [dot(E[int(x)], turned) for x in ids]
             shares = [(a - max(logits)).exp() for a in logits]
             s = [one / sum(shares) for one in shares]
-            outputs = [_dot(s, [H[c][int(x)] for x in ids]) for c in range(len(H))]
-            miss = _dot(s, [1 - H[y][int(x)] for x in ids])  # 1 - ŷ_y, which sixty digits do not hold
+            outputs = [dot(s, [H[c][int(x)] for x in ids]) for c in range(len(H))]
+            miss = dot(s, [1 - H[y][int(x)] for x in ids])  # 1 - ŷ_y, which sixty digits do not hold
             slope = _slope(loss_name, outputs, y, miss)
             scores = [sum((slope[c] * H[c][int(x)] for c in range(len(H))), Decimal(0)) for x in ids]
             for t in range(len(ids)):
@@ -63,8 +64,4 @@ def _slope(name, outputs, y, miss):
 
 
 def _decimals(table):
-    return [[Decimal(float(x)) for x in row] for row in np.asarray(table)]
-
-
-def _dot(a, b):
-    return sum((x * y for x, y in zip(a, b, strict=True)), Decimal(0))
+    return [decimals(row) for row in np.asarray(table)]

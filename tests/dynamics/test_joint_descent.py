@@ -1,10 +1,11 @@
 """Joint descent: its gradients against decimals and differences, one loop against another, batches, records, endings, bad input."""
 
-from decimal import Decimal, localcontext
+from decimal import Decimal
 
 import numpy as np
 import pytest
 
+from decimal_oracle import attention, decimals, dot, long_decimals
 from decimal_oracle import gradient as decimal_gradient
 from marginlens import Exponential, Logistic, NormalizedGD, TokenDataset
 from marginlens.data import figure_3a, figure_3b, sphere_tokens
@@ -22,18 +23,12 @@ LOOPS = pytest.mark.parametrize("loss", [Logistic(), OwnLogistic()], ids=["compi
 
 def decimal_head_gradient(data, v, p):
     """(direction, log norm) of the logistic risk's gradient in v, in 60-digit decimals."""
-    with localcontext() as context:
-        context.prec, context.Emin, context.Emax = 60, -(10**9), 10**9
-        exact = lambda array: [Decimal(float(x)) for x in array]  # noqa: E731
-        dot = lambda a, b: sum((x * y for x, y in zip(a, b, strict=True)), Decimal(0))  # noqa: E731
+    with long_decimals(60):
         total = [Decimal(0)] * data.d_model
         for i in range(data.n_inputs):
-            tokens = range(int(data.lengths[i]))
-            weights = [dot(exact(data.K[i, t]), exact(p)).exp() for t in tokens]
-            s = [w / sum(weights) for w in weights]
-            output = [dot(s, exact(data.X[i, : len(s), k])) for k in range(data.d_model)]
-            label = Decimal(float(data.y[i]))
-            factor = -label / (1 + (label * dot(output, exact(v))).exp())
+            s, label = attention(data, i, p), Decimal(float(data.y[i]))
+            output = [dot(s, decimals(data.X[i, : len(s), k])) for k in range(data.d_model)]
+            factor = -label / (1 + (label * dot(output, decimals(v))).exp())
             total = [x + factor * z / data.n_inputs for x, z in zip(total, output, strict=True)]
         norm = dot(total, total).sqrt()
         return np.array([float(x / norm) for x in total]), float(norm.ln())

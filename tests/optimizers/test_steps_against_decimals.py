@@ -3,13 +3,13 @@
 The iterates are the library's, as the doubles that they are; gradients and all that optimizers remember are decimals.
 """
 
-from decimal import Decimal, localcontext
+from decimal import Decimal
 
 import numpy as np
 import pytest
 
 import marginlens as ml
-from decimal_oracle import DIGITS, EXPONENTS, decimals, gradients_by_input
+from decimal_oracle import DIGITS, decimals, gradients_by_input, long_decimals
 from marginlens.dynamics.loops import StepwiseLoop, compiled_loop
 
 STEP_RTOL = 1e-10
@@ -118,8 +118,7 @@ def test_steps_on_p(name, size):
     start = size * np.array([0.5, -0.1, 0.7, 0.5])
     for loop in (compiled_loop(risk, optimizer), StepwiseLoop(risk, optimizer)):
         points, steps = taken(loop, start, N_STEPS)
-        with localcontext() as context:
-            context.prec, context.Emin, context.Emax = DIGITS, -EXPONENTS, EXPONENTS
+        with long_decimals():
             gradients = [
                 [
                     sum(column)
@@ -148,8 +147,7 @@ def test_muon_on_W(size):
     optimizer = ml.Muon(1.0, momentum=0.9, nesterov=True)
     points, steps = taken(StepwiseLoop(risk, optimizer), start, 3)
     compiled = taken(compiled_loop(risk, optimizer), start, 3)[1]
-    with localcontext() as context:
-        context.prec, context.Emin, context.Emax = POLAR_DIGITS, -EXPONENTS, EXPONENTS
+    with long_decimals(POLAR_DIGITS) as context:
         exact, total = [], [[Decimal(0)] * 4, [Decimal(0)] * 4]
         mu = Decimal(optimizer.momentum)
         for W in points:
@@ -186,8 +184,7 @@ def test_polyak_steps():
     x = size * ml.att_svm(risk.data, risk.best_tokens()).direction
     assert -2000.0 < risk.excess(x).log < -745.0
     (step,) = taken(StepwiseLoop(risk, ml.PolyakStep()), x, 1)[1]
-    with localcontext() as context:
-        context.prec, context.Emin, context.Emax = DIGITS, -EXPONENTS, EXPONENTS
+    with long_decimals() as context:
         parts = gradients_by_input(risk.data, risk.head, [x, x], "Logistic")
         g = [sum(column) for column in zip(*parts, strict=True)]
         context.prec = EXCESS_DIGITS

@@ -1,11 +1,12 @@
 """Theorems 4 and 7 for a given direction, Lemmas 9 and 10: cases, competitors and radii, held against risks in long decimals."""
 
-from decimal import Decimal, localcontext
+from decimal import Decimal
 
 import numpy as np
 import pytest
 
 import marginlens as ml
+from decimal_oracle import attention, decimals, dot, long_decimals
 from marginlens import Exponential, Logistic, att_svm
 from marginlens.data import scored_tokens
 from marginlens.dynamics import Cone
@@ -26,21 +27,11 @@ BEYOND = 1.0 + 1e-6  # just past a radius
 
 def decimal_risk(data, v, p=None, selected=None):
     """Mean logistic loss at p in long decimals, or of selecting tokens outright."""
-    with localcontext() as context:
-        context.prec, context.Emin, context.Emax = DIGITS, -(10**9), 10**9
+    with long_decimals(DIGITS):
         total = Decimal(0)
         for i in range(data.n_inputs):
-            tokens = range(int(data.lengths[i]))
-            scores = [Decimal(float(x)) for x in data.scores(v)[i, : len(tokens)]]
-            if selected is not None:
-                margin = scores[selected[i]]
-            else:
-                logits = [
-                    sum(Decimal(float(a)) * Decimal(float(b)) for a, b in zip(data.K[i, t], p, strict=True))
-                    for t in tokens
-                ]
-                weights = [(logit - max(logits)).exp() for logit in logits]
-                margin = sum(w * g for w, g in zip(weights, scores, strict=True)) / sum(weights)
+            scores = decimals(data.scores(v)[i, : data.lengths[i]])
+            margin = dot(attention(data, i, p), scores) if selected is None else scores[selected[i]]
             total += (1 + (-margin).exp()).ln()
         return total / data.n_inputs
 

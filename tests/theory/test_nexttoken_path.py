@@ -1,7 +1,7 @@
 """The regularisation path of next-token prediction: minima over balls, and the two limits they have."""
 
 from dataclasses import dataclass, replace
-from decimal import Decimal, localcontext
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 
 import marginlens as ml
 import tolerances
+from decimal_oracle import long_decimals
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
@@ -148,8 +149,7 @@ def test_path_is_stationary_in_sixty_digits_where_doubles_see_nothing(height):
     ds = figure_2()
     graphs = priority_graphs(ds)
     path = ml.path(ds, [height / graph_svm(ds.E, graphs).margin])
-    with localcontext() as context:
-        context.prec, context.Emin, context.Emax = 60, -(10**9), 10**9
+    with long_decimals(60):
         slope = decimal_slope(ds, graphs, *(part.tolist() for part in (path.split().cyclic[0], path.split().strict[0])))
         largest = max(abs(value) for row in slope for value in row)
         across = np.array([[float(value / largest) for value in row] for row in slope])
