@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from marginlens.data import TokenDataset
+from marginlens.data import LabelledSequences, SequenceDataset, TokenDataset
 from marginlens.graphs import priority_graphs
 from marginlens.svm import Status, graph_svm
 
@@ -40,6 +40,23 @@ def feasible_sequences(generator, shape, seed):
         found = graph_svm(ds.E, priority_graphs(ds))
         if found.status is Status.OPTIMAL:
             return ds, found
+
+
+def mixed_sequences(seed=0, d=7):
+    """Datasets of different sizes, lengths and vocabularies, with embeddings of length one."""
+    rng, datasets = np.random.default_rng(seed), []
+    for K, n in ((3, 2), (7, 6), (5, 1), (4, 9)):
+        drawn = [rng.integers(K, size=int(rng.integers(2, 7))) for _ in range(n)]
+        E = rng.normal(size=(K, d))
+        labels = [int(rng.choice(one)) for one in drawn]
+        datasets.append(SequenceDataset(drawn, labels, E / np.linalg.norm(E, axis=1, keepdims=True)))
+    return datasets
+
+
+def ragged_labelled(rng, n, vocabulary, longest):
+    """Labelled sequences of one to `longest` tokens."""
+    lists = [rng.integers(vocabulary, size=rng.integers(1, longest + 1)) for _ in range(n)]
+    return LabelledSequences(lists, rng.choice([-1.0, 1.0], size=n), vocabulary)
 
 
 def positive_head(ds, seed=0):

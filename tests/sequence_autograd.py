@@ -1,10 +1,10 @@
-"""The next-token risk and its gradient by torch, sample by sample from the formula of the layer."""
+"""Models of sequences by torch, sample by sample from the formulas of the papers."""
 
 import pytest
 
 
 def autograd(ds, W, C, loss_name):
-    """(risk, gradient) at W with the head C, or with C Eᵀ = I where it is None."""
+    """(risk, gradient) of next tokens at W with the head C, or with C Eᵀ = I where it is None."""
     torch = pytest.importorskip("torch")
     losses = {
         "LogLoss": lambda u, y: -torch.log(u[y]),
@@ -23,3 +23,15 @@ def autograd(ds, W, C, loss_name):
     risk = total / len(ds)
     risk.backward()
     return risk.item(), point.grad.numpy()
+
+
+def written_out(sequences, E, p, v, layers):
+    """f of each sequence by paper B's model of one or two layers, with a row for every position."""
+    torch = pytest.importorskip("torch")
+    outputs = []
+    for ids in sequences:
+        X = E[torch.as_tensor(ids)]
+        if layers == 2:
+            X = torch.nn.functional.layer_norm(torch.softmax(X @ X.T, dim=-1) @ X + X, (X.shape[1],))
+        outputs.append(torch.softmax(X @ p, dim=0) @ (X @ v))
+    return torch.stack(outputs)

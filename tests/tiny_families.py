@@ -3,6 +3,8 @@
 import warnings
 from functools import cache
 
+import numpy as np
+
 SMALL = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 20}
 TEXT = {"vocab_size": 40, "max_position_embeddings": 32}
 IDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
@@ -139,6 +141,15 @@ def small_model(name, dtype):
                 if name.startswith("albert") and place.endswith(("query.weight", "key.weight")):
                     parameter.mul_(3.0)  # tokens become alike in layers that share weights
     return model
+
+
+def three_texts():
+    """Texts of random tokens as the probe takes them."""
+    from marginlens.probe.models.inputs import TextInputs
+
+    rng = np.random.default_rng(1)
+    ids = tuple(tuple(rng.integers(3, 40, n).tolist()) for n in (9, 9, 6))
+    return TextInputs(tuple(map(str, ids)), ids, tuple(tuple(map(str, row)) for row in ids), 0, 16, 0)
 
 
 def batch_for(name, dtype, padding="none"):

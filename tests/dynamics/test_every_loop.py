@@ -17,7 +17,7 @@ from marginlens.dynamics.kernels.steepest_descent import MatrixLoop
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.runtime import threads
 from plain_losses import OwnLogistic, unknown
-from random_problems import positive_head
+from random_problems import mixed_sequences, positive_head
 from tolerances import LOOP_AGREEMENT
 
 HANG_SECONDS = 300  # after which a subprocess that was interrupted counts as hanging
@@ -83,16 +83,6 @@ def with_queries(risk, seed=0):
     return risk.as_matrix(np.random.default_rng(seed).normal(size=(*risk.data.batch_shape, n, 3)))
 
 
-def sequences(seed=0, d=7):
-    """Datasets of different sizes, lengths and vocabularies."""
-    rng = np.random.default_rng(seed)
-    for K, n in ((3, 2), (7, 6), (5, 1), (4, 9)):
-        drawn = [rng.integers(K, size=int(rng.integers(2, 7))) for _ in range(n)]
-        E = rng.normal(size=(K, d))
-        labels = [int(rng.choice(one)) for one in drawn]
-        yield ml.SequenceDataset(drawn, labels, E / np.linalg.norm(E, axis=1, keepdims=True))
-
-
 def kinds():
     """p itself or its coefficients, W itself or its coefficients over pairs, factors of both, plain and normalised."""
     rng = np.random.default_rng(1)
@@ -112,7 +102,7 @@ def kinds():
     yield "own loss", Kind(tokens((3, 4, 5, 2), loss=OwnLogistic()), normalised)
     yield "joint", Kind(ml.JointRisk(uneven.data), Blockwise(ml.NormalizedGD(0.1)), rng.normal(size=(6, 6)))
     yield "joint, own loss", Kind(ml.JointRisk(flat.data, OwnLogistic()), constant)
-    each = list(sequences())
+    each = mixed_sequences()
     starts = 0.1 * ml.data.random_start(each, 1)
     for loss in (ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy(), ml.losses.SquaredProbability()):
         step = ml.NormalizedGD(0.02) if loss == ml.LogLoss() else ml.GradientDescent(0.5)

@@ -12,21 +12,10 @@ from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
 from plain_losses import unknown
+from random_problems import mixed_sequences
 from tolerances import LOOP_AGREEMENT, ROUNDING
 
 LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
-
-
-def mixed(seed=0, d=7):
-    """Datasets of different sizes, lengths and vocabularies."""
-    rng = np.random.default_rng(seed)
-    out = []
-    for K, n in ((3, 2), (7, 6), (5, 1), (4, 9)):
-        sequences = [rng.integers(K, size=int(rng.integers(2, 7))) for _ in range(n)]
-        E = rng.normal(size=(K, d))
-        labels = [int(rng.choice(one)) for one in sequences]
-        out.append(SequenceDataset(sequences, labels, E / np.linalg.norm(E, axis=1, keepdims=True)))
-    return out
 
 
 @pytest.mark.statement("C Algo-GD")
@@ -65,7 +54,7 @@ def test_the_loop_runs_on_where_weights_are_far_below_the_smallest_float64():
 
 
 def test_saved_quantities_are_those_of_the_saved_weights():
-    batch = mixed()[:2]
+    batch = mixed_sequences()[:2]
     names = ("x", "norm", "attention", "selected", "risk", "excess_risk")
     run = descend(batch, n_steps=30, record=Record(steps=10, keep=names))
     assert run.saved.steps.tolist() == [0, 10, 20, 30]
@@ -90,7 +79,7 @@ def test_saved_quantities_are_those_of_the_saved_weights():
 
 
 def test_risks_of_more_steps_than_fit_at_once_are_all_kept(monkeypatch):
-    ds = mixed()[1]
+    ds = mixed_sequences()[1]
     monkeypatch.setattr("marginlens.risk.next_token._LOGITS_AT_ONCE", 3 * len(ds.tokens))
     run = descend(ds, n_steps=7, record=Record(steps=1, keep=("x", "risk", "excess_risk")))
     assert run.saved["risk"] == pytest.approx([NextTokenRisk(ds).value(W) for W in run.saved["x"]], rel=ROUNDING)
@@ -121,7 +110,7 @@ def test_a_vocabulary_of_one_token_stays_where_it_is(loss):
 
 
 def test_starts():
-    ds = mixed()
+    ds = mixed_sequences()
     W = random_start(ds, np.random.default_rng(3))
     assert W.shape == (4, 7, 7)
     assert np.abs(W).max() <= 1 / np.sqrt(7)

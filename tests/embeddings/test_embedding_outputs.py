@@ -8,29 +8,18 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings import initial_parameters, loss_and_gradients
 from marginlens_papers.embeddings import TrainingSettings, evaluate, train_embeddings
 from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
+from random_problems import ragged_labelled
+from sequence_autograd import written_out
 from tolerances import ROUNDING
 
 FLOAT32 = 1e-4  # how far outputs of sizes about one may be apart in single precision
 MODELS = {1: one_layer_outputs, 2: two_layer_outputs}
 
 
-def ragged(seed, n=25, vocabulary=12, longest=15):
-    rng = np.random.default_rng(seed)
-    return [rng.integers(vocabulary, size=rng.integers(1, longest + 1)).tolist() for _ in range(n)], rng.choice(
-        [-1, 1], n
-    )
-
-
-def by_positions(sequences, E, p, v, layers):
-    """The paper's formulas with a row for every position, in torch."""
-    E, p, v = (torch.from_numpy(one) for one in (E, p, v))
-    outputs = []
-    for ids in sequences:
-        X = E[torch.tensor(ids)]
-        if layers == 2:
-            X = torch.nn.functional.layer_norm(torch.softmax(X @ X.T, dim=-1) @ X + X, (X.shape[1],))
-        outputs.append(float(torch.softmax(X @ p, dim=0) @ (X @ v)))
-    return np.array(outputs)
+def ragged(seed, n=25):
+    """Lists of tokens, and labels."""
+    data = ragged_labelled(np.random.default_rng(seed), n, 12, 15)
+    return [data[i][0].tolist() for i in range(n)], data.y
 
 
 @pytest.mark.statement("B Eq. (1)", "B Eq. (36)")
@@ -41,7 +30,8 @@ def test_outputs_are_the_papers_formulas(layers, d, scale):
     start = initial_parameters(12, d, 1, np.float64)
     model = scale * start.E, scale * start.p, start.v
     outputs = MODELS[layers](*model, sequences)
-    assert np.abs(outputs - by_positions(sequences, *model, layers)).max() < ROUNDING
+    expected = written_out(sequences, *map(torch.from_numpy, model), layers).numpy()
+    assert np.abs(outputs - expected).max() < ROUNDING
 
 
 @pytest.mark.statement("B Eq. (1)", "B Eq. (2)")

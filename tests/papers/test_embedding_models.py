@@ -10,30 +10,20 @@ from marginlens_papers.embeddings import TrainingSettings
 from marginlens_papers.embeddings.cpu_model import CompiledOneLayer
 from marginlens_papers.embeddings.settings import batches_of
 from marginlens_papers.embeddings.torch_models import DeviceOneLayer, DeviceTwoLayer
+from random_problems import ragged_labelled
+from sequence_autograd import written_out
 from tolerances import AUTOGRAD, LOOP_AGREEMENT, ROUNDING
 
 MODELS = {"compiled": (1, CompiledOneLayer), "torch": (1, DeviceOneLayer), "two layers": (2, DeviceTwoLayer)}
 
 
-def ragged(seed=0, n=30, vocabulary=15, longest=20):
-    rng = np.random.default_rng(seed)
-    sequences = [rng.integers(vocabulary, size=rng.integers(1, longest + 1)) for _ in range(n)]
-    return LabelledSequences(sequences, rng.choice([-1, 1], size=n), vocabulary)
-
-
-def written_out(data, samples, E, p, v, layers):
-    """f of each sequence with a row per position, as the paper writes it."""
-    outputs = []
-    for i in samples:
-        X = E[torch.from_numpy(data[int(i)][0])]
-        if layers == 2:
-            X = torch.nn.functional.layer_norm(torch.softmax(X @ X.T, dim=-1) @ X + X, (X.shape[1],))
-        outputs.append(torch.softmax(X @ p, dim=0) @ (X @ v))
-    return torch.stack(outputs)
+def ragged(seed=0, n=30, longest=20):
+    return ragged_labelled(np.random.default_rng(seed), n, 15, longest)
 
 
 def loss_of(data, samples, *model):
-    return torch.nn.functional.softplus(-torch.from_numpy(data.y[samples]) * written_out(data, samples, *model)).mean()
+    outputs = written_out([data[int(i)][0] for i in samples], *model)
+    return torch.nn.functional.softplus(-torch.from_numpy(data.y[samples]) * outputs).mean()
 
 
 def parameters(data, d, seed=1, scale=2.0):
@@ -112,7 +102,7 @@ def test_training_is_torchs_adamw_on_autograds_gradients(name, train_v):
     assert model.taken == 9
     for mine, other in zip(vars(model.parameters()).values(), theirs, strict=True):
         assert np.abs(mine - other.detach().numpy()).max() < LOOP_AGREEMENT
-    outputs = written_out(data, np.arange(len(data)), *theirs, layers).detach().numpy()
+    outputs = written_out([data[i][0] for i in range(len(data))], *theirs, layers).detach().numpy()
     assert np.abs(model.outputs() - outputs).max() < LOOP_AGREEMENT
     E, p, v = vars(model.parameters()).values()
     for mine, expected in zip(model.products(), (E @ p, E @ v), strict=True):

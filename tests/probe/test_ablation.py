@@ -10,8 +10,8 @@ from marginlens.probe import ProbeSettings, probe_model, probe_page
 from marginlens.probe.ablation import PRUNED_SHARES, ablate_heads, has_distribution
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
-from marginlens.probe.models.inputs import ImageSettings, TextInputs, prepare_images
-from tiny_families import IMAGES, batch_for, small_model
+from marginlens.probe.models.inputs import ImageSettings, prepare_images
+from tiny_families import IMAGES, batch_for, small_model, three_texts
 from tiny_transformers import encoded, tiny_bert
 
 torch = pytest.importorskip("torch")
@@ -41,15 +41,9 @@ JOINING = {  # name → where the map that joins the heads of each layer is, and
 }
 
 
-def texts():
-    rng = np.random.default_rng(1)
-    ids = tuple(tuple(rng.integers(3, 40, n).tolist()) for n in (9, 9, 6))
-    return TextInputs(tuple(map(str, ids)), ids, tuple(tuple(map(str, row)) for row in ids), 0, 16, 0)
-
-
 def inputs_of(name, model):
     if name not in IMAGES:
-        return texts()
+        return three_texts()
     return prepare_images(batch_for(name, torch.float64)["pixel_values"].numpy(), ImageSettings.of(model.config))
 
 
@@ -135,14 +129,14 @@ def with_head(kind, **options):
 def test_logits_that_are_no_distribution_leave_the_hidden_states_to_be_compared(kind, options, is_distribution):
     model = with_head(kind, **options)
     assert has_distribution(model) is is_distribution
-    found = ablate_heads(model, adapter_for(model), texts())
+    found = ablate_heads(model, adapter_for(model), three_texts())
     values = found.divergence if is_distribution else found.change
     assert (values > 0.0).all()
 
 
 def test_layers_that_share_a_module_are_silenced_one_at_a_time():
     model = small_model("albert in two groups", torch.float64)
-    found = ablate_heads(model, adapter_for(model), texts())
+    found = ablate_heads(model, adapter_for(model), three_texts())
     values = found.divergence
     assert values.shape == (4, 4)
     assert len(np.unique(values.round(12))) == values.size
@@ -164,4 +158,4 @@ def test_a_model_is_left_as_it_was_and_a_probe_names_the_heads_that_change_least
 def test_without_an_adapter_nothing_is_silenced():
     model = small_model("bert", torch.float64)
     with pytest.raises(InputError, match="takes an adapter"):
-        ablate_heads(model, AttentionOnlyAdapter(model), texts())
+        ablate_heads(model, AttentionOnlyAdapter(model), three_texts())

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from marginlens.probe import ProbeSettings, probe_model, read_attention
-from marginlens.probe.models.inputs import TextInputs, prepare_images
+from marginlens.probe.models.inputs import prepare_images
 from marginlens.probe.models.loading import load_model
-from tiny_families import IMAGES, MODELS, batch_for, small_model
+from tiny_families import IMAGES, MODELS, batch_for, small_model, three_texts
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -22,12 +22,6 @@ def silent():
     yield
     logging.set_verbosity(level)
     logging.enable_progress_bar()
-
-
-def three_texts():
-    rng = np.random.default_rng(1)
-    ids = tuple(tuple(rng.integers(3, 40, n).tolist()) for n in (9, 9, 6))
-    return TextInputs(tuple(map(str, ids)), ids, tuple(tuple(map(str, row)) for row in ids), 0, 16, 0)
 
 
 @pytest.mark.slow

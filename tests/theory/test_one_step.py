@@ -22,6 +22,7 @@ from marginlens_papers.lemmas.first_step import (
     log10_width,
 )
 from marginlens_papers.lemmas.selection_slopes import directional_slope
+from random_problems import ragged_labelled
 from tolerances import CONDITIONED, FINITE_DIFFERENCE, ROUNDING
 
 DELTA = 0.05
@@ -32,10 +33,8 @@ def uniform(seed, n=40, T=8, vocabulary=20):
     return LabelledSequences(rng.integers(vocabulary, size=(n, T)), rng.choice([-1.0, 1.0], size=n), vocabulary)
 
 
-def ragged(seed, n=30, vocabulary=12):
-    rng = np.random.default_rng(seed)
-    lists = [rng.integers(vocabulary, size=rng.integers(1, 9)) for _ in range(n)]
-    return LabelledSequences(lists, rng.choice([-1.0, 1.0], size=n), vocabulary)
+def ragged(seed):
+    return ragged_labelled(np.random.default_rng(seed), 30, 12, 8)
 
 
 def start_of(data, d, seed=0):

@@ -21,12 +21,8 @@ from marginlens_papers.lemmas.selection_slopes import (
     slope_deficit,
     softmax_weight_bounds,
 )
+from random_problems import ragged_labelled
 from tolerances import CONDITIONED, ROUNDING
-
-
-def ragged(rng, vocabulary=9, n=8):
-    lists = [rng.integers(vocabulary, size=rng.integers(1, 7)) for _ in range(n)]
-    return LabelledSequences(lists, rng.choice([-1.0, 1.0], size=n), vocabulary)
 
 
 @pytest.mark.statement("B Lemma 10")
@@ -34,7 +30,7 @@ def ragged(rng, vocabulary=9, n=8):
 def test_softmax_weights_lie_between_their_bounds(size):
     rng = np.random.default_rng(10)
     for _ in range(100):
-        data = ragged(rng)
+        data = ragged_labelled(rng, 8, 9, 6)
         E = np.round(2.0 * rng.normal(size=(9, 4)))  # rounded, so that tokens tie
         p = size * np.round(2.0 * rng.normal(size=4))
         found = softmax_weight_bounds(E, p, data)
@@ -62,7 +58,7 @@ def test_the_bounds_on_weights_are_attained():
 def random_dominance(rng):
     """Random embeddings and a direction of random levels, so that tokens tie, that is locally optimal."""
     while True:
-        data = ragged(rng, n=3)
+        data = ragged_labelled(rng, 3, 9, 6)
         E, v = rng.normal(size=(9, 12)), rng.normal(size=12)
         v /= np.linalg.norm(v)
         p = np.linalg.pinv(E) @ rng.integers(3, size=9).astype(float)
