@@ -91,6 +91,10 @@ def theorems():
     yield "a prediction for both layers", theory.predict_limit(plain[0])
     yield "a prediction without a theorem", theory.predict(ml.AttentionRisk(data, lambda x: x.sum(-1)))
     yield "candidates", prediction.candidates
+    yield "an outcome", prediction.outcome
+    yield "a certificate", prediction.certificate
+    finite, head = ml.data.sphere_tokens(12, 2, 4, 3, 0)
+    yield "a proof of a minimum", theory.predict_limit(finite[11], head[11]).certificate
     yield "a theorem", prediction.verdicts[0]
     yield "a condition", theory.check_assumption_a(data, v)
     yield (

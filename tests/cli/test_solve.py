@@ -41,13 +41,15 @@ def test_it_prints_the_prediction_and_every_direction(here):
     assert "These are all locally optimal directions (P^mm)." in result.stdout
     assert "A Thm 1 applies: the regularisation path converges to the GMM direction." in result.stdout
     assert "✗ A Assumption B: the non-optimal scores of an input differ by up to 0.9" in result.stdout
-    assert "Not certain: A Thm 2 does not apply" in result.stdout
+    assert "ends at: tokens [0], in their max-margin direction" in result.stdout
+    assert "proved?  yes, by X Thm 1" in result.stdout
 
 
-def test_its_json_tells_the_limit_of_the_path_where_that_of_descent_is_not_certain(here):
+def test_its_json_tells_the_limits_of_the_path_and_of_the_run_from_the_start(here):
     write_problem("b.npz", *figure_1b())
-    told = numbers("b.npz")["problems"][0]
-    assert told["prediction"]["direction"] is None
+    told = numbers("b.npz", "--start", "3,-1")["problems"][0]
+    assert (told["prediction"]["outcome"]["selected"], told["prediction"]["outcome"]["proved"]) == ([1], True)
+    assert told["prediction"]["direction"] == pytest.approx([1.0, 0.0])
     assert told["prediction"]["path_direction"] == told["solutions"][0]["direction"]
 
 
@@ -107,7 +109,8 @@ def test_a_start_in_a_cone_is_certain(here):
     assert "A Thm 3 applies: descent converges in direction to the LMM that its start selects." in result.stdout
     assert "Certain for constant steps up to 1/L_p: the direction that selects [0, 1], by A Thm 3." in result.stdout
     assert numbers("f.npz", "--start", "2000,0")["problems"][0]["prediction"]["direction"] == [1.0, 0.0]
-    assert numbers("f.npz", "--start", "1,0")["problems"][0]["prediction"]["direction"] is None
+    near = numbers("f.npz", "--start", "1,0")["problems"][0]["prediction"]  # too near for A Thm 3
+    assert near["outcome"]["proved"] and "X Thm 1" in near["why"]
 
 
 def test_selected_solves_that_problem_alone(here):

@@ -9,7 +9,7 @@ import marginlens as ml
 
 PACKAGES = "data dynamics embeddings engines errors graphs lab losses nexttoken norms optimizers plotting probe risk svm sweeps text theory"
 NAMES = """
-AttentionRisk AttentionTextClassifier Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L1 L2
+AttentionRisk AttentionTextClassifier Certificate certify Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L1 L2
 LInf Lp MaxRow Nuclear Spectral Adam CoordinateDescent MirrorDescent Muon PolyakStep SignDescent SteepestDescent
 LogLoss Logistic MarginSolution NextTokenAutomaton NextTokenRisk Norm NormalizedGD Optimizer Path Prediction Record Risk SequenceDataset
 SquaredLoss Status TokenDataset Trajectory UntilLength UntilNorm angle att_svm basin_cone correlation cyclic_correction cyclic_subset

@@ -137,8 +137,21 @@ def candidate_rows(data: ml.TokenDataset, v: ArrayLike, prediction: Prediction) 
 
 def prediction_row(prediction: Prediction) -> dict[str, Any]:
     """What the theorems say, condition by condition."""
-    fields = ("direction", "observed", "path_direction", "why")
-    return {**{name: getattr(prediction, name) for name in fields}, "theorems": prediction.verdicts}
+    fields, computed = ("direction", "observed", "path_direction", "why"), prediction.outcome
+    outcome = None
+    if computed is not None:
+        names = ("ends_at", "because", "proof", "proved", "selected", "norm", "angle")
+        outcome = {name: getattr(computed, name) for name in names}
+    said = {name: getattr(prediction, name) for name in fields}
+    return {"outcome": outcome, **said, "theorems": prediction.verdicts}
+
+
+def outcome_text(outcome: Mapping[str, Any] | None) -> Iterator[Any]:
+    """Where training ends, because of what, and whether it is proved."""
+    if outcome is not None:
+        yield bold(f"ends at: {outcome['ends_at']}.")
+        yield f"because: {outcome['because']}."
+        yield f"proved?  {outcome['proof']}."
 
 
 # ---- next tokens

@@ -178,6 +178,7 @@ def _more(rows: list[Any]) -> Iterator[str]:
 
 
 def _predicted_text(prediction: dict[str, Any], solutions: list[dict[str, Any]]) -> Iterator[Any]:
+    yield from _rows.outcome_text(prediction["outcome"])
     yield terminal.rows_table("Max-margin directions", [_direction_cells(row) for row in solutions[:_MAX_ROWS]])
     yield from _more(solutions)
     tied = any(row["kind"] == "G^mm" for row in solutions)

@@ -16,7 +16,7 @@ from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Los
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.papers import implements
 from marginlens.result import Headline, Result, Tabular, drawn
-from marginlens.result.drawing import draw_interval
+from marginlens.result.drawing import draw_bars
 from marginlens.runtime.result_files import read_result, write_result
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, Missing, Tubes, find_tubes
@@ -43,8 +43,34 @@ _NEEDED = (
 )
 
 
+class Proof(Result, Tabular):
+    """A proof about training from a point on, whose inequalities can be checked anew; `to_frame()` has one row per condition."""
+
+    point: FloatArray
+
+    @property
+    def norm(self) -> float:
+        """‖p‖ at the point."""
+        return float(length(self.point))
+
+    def verify(self) -> TheoremVerdict:
+        """Recompute every inequality of the proof from the data."""
+        raise NotImplementedError
+
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how much room each condition of the proof leaves."""
+        columns = self._columns()
+        draw_bars(ax, columns["condition"], columns["room"], "share of the bound that is left")
+
+    def _columns(self) -> dict[str, Any]:
+        checks = self.verify().conditions
+        names = {"condition": [check.name for check in checks], "holds": [check.holds for check in checks]}
+        return names | {"room": [check.numbers["room"] for check in checks]}
+
+
 @dataclass(frozen=True, repr=False, eq=False)
-class Certificate(Result, Tabular):
+class Certificate(Proof):
     r"""A proof that training converges in direction to the max-margin direction of `selected`, from `point` on.
 
     Attributes:
@@ -74,11 +100,6 @@ class Certificate(Result, Tabular):
     growth: float
     share: float
     quantities = "selects {selected}, margin={margin:.4g}, from norm {norm:.4g} on, tube radius={radius:.4g}, growth={growth:.3g}"
-
-    @property
-    def norm(self) -> float:
-        """‖p‖ at the point."""
-        return float(length(self.point))
 
     @property
     def steps_words(self) -> str:
@@ -121,17 +142,6 @@ class Certificate(Result, Tabular):
         read = {name: float(arrays[name]) for name in ("margin", *_NUMBERS)}
         read |= {name: arrays[name] for name in ("selected", "support", "point", "direction")}
         return cls(data=data, head=head, loss=loss, optimizer=rule, **read)
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw how much room each condition of the proof leaves."""
-        rooms = [(check.name, float(check.numbers["room"])) for check in self.verify().conditions]
-        draw_interval(ax, rooms, "share of the bound that is left")
-
-    def _columns(self) -> dict[str, Any]:
-        checks = self.verify().conditions
-        names = {"condition": [check.name for check in checks], "holds": [check.holds for check in checks]}
-        return names | {"room": [check.numbers["room"] for check in checks]}
 
     def _headline(self) -> Headline:
         return Headline("proved", f"from norm {self.norm:.4g} on {self.steps_words} cannot end elsewhere.", True)

@@ -12,10 +12,10 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.directions import length
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.papers import implements
-from marginlens.result import Headline, Result, Tabular, table
+from marginlens.result import Headline
 from marginlens.runtime.result_files import read_result, write_result
 from marginlens.theory.assumptions import Check, TheoremVerdict
-from marginlens.theory.certificate import problem_arrays, problem_of
+from marginlens.theory.certificate import Proof, problem_arrays, problem_of
 from marginlens.theory.intervals import Exact, Proving
 from marginlens.typing import FloatArray
 
@@ -25,7 +25,7 @@ _THIRD = 3.5  # of |third derivative of an input's mean score|, over ε Γ D³
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MinimumCertificate(Result, Tabular):
+class MinimumCertificate(Proof):
     r"""A proof that the gradient flow from `point` on converges to a finite minimum of the risk, which is within `radius` of it.
 
     Attributes:
@@ -44,16 +44,6 @@ class MinimumCertificate(Result, Tabular):
     curvature: float
     quantities = "norm={norm:.4g}, radius={radius:.3g}, curvature={curvature:.3g}"
 
-    @property
-    def norm(self) -> float:
-        """‖p‖ at the point."""
-        return float(length(self.point))
-
-    @property
-    def conditions(self) -> tuple[Check, ...]:
-        """The conditions of the proof, checked anew."""
-        return self.verify().conditions
-
     @implements("X", "Thm 2")
     def verify(self) -> TheoremVerdict:
         """Recompute every inequality of the proof from the data, in exact products and intervals of 300 bits."""
@@ -71,23 +61,6 @@ class MinimumCertificate(Result, Tabular):
         arrays = read_result(path, FORMAT, "a .npz file that MinimumCertificate.save wrote", needed)
         numbers = {name: float(arrays[name]) for name in ("tolerance", "radius", "curvature")}
         return cls(*problem_of(arrays), point=arrays["point"], **numbers)
-
-    _columns = table("", condition="names", holds="holding", room="rooms")
-
-    @property
-    def names(self) -> list[str]:
-        """Of the conditions."""
-        return [check.name for check in self.conditions]
-
-    @property
-    def holding(self) -> list[bool]:
-        """Which conditions hold."""
-        return [check.holds for check in self.conditions]
-
-    @property
-    def rooms(self) -> list[float]:
-        """The share of its bound that each condition leaves."""
-        return [float(check.numbers["room"]) for check in self.conditions]
 
     def _headline(self) -> Headline:
         return Headline("proved", f"the gradient flow ends at a minimum within {self.radius:.3g} of this point.", True)
