@@ -37,6 +37,8 @@ def test_the_examples_of_the_readme_run_as_printed_and_reach_the_max_margin_solu
     assert all(len(example.splitlines()) <= LONGEST_EXAMPLE for example in examples)
     exec(compile("\n".join(examples), "README.md", "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
+    (shown,) = blocks(README, "text")  # what the first example prints
+    assert printed.startswith(shown.rstrip())
     for of, smallest in (("matrix", 0.95), ("direction", 0.999)):
         assert float(re.search(rf"cosine with the max-margin {of} ([\d.]+)", printed)[1]) > smallest
 

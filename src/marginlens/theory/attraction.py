@@ -110,8 +110,9 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
     norm = np.where(solved, length(np.where(solved[:, None], solution.x, 1.0)), 1.0)
     direction = np.where(solved[:, None], solution.x / norm[:, None], 0.0)
     multipliers = np.zeros(shape)
-    problem, row = np.nonzero(solution.pairs[..., 0] >= 0)
-    places = (problem, solution.pairs[problem, row, 0], solution.pairs[problem, row, 2])
+    pairs = np.asarray(solution.pairs)
+    problem, row = np.nonzero(pairs[..., 0] >= 0)
+    places = (problem, pairs[problem, row, 0], pairs[problem, row, 2])
     multipliers[places] = np.where(solved[problem], solution.multipliers[problem, row] / norm[problem], 0.0)
     scores = np.where(part.mask, part.finite_scores(head), 0.0)
     chosen = np.take_along_axis(scores, at.selected[..., None], axis=-1)[..., 0]

@@ -139,7 +139,7 @@ class Certificate(Proof):
         data, head, loss = problem_of(arrays)
         size = float(arrays["size"])
         rule = NormalizedGD(size) if arrays["normalized"] else GradientDescent(size) if size > 0.0 else None
-        read = {name: float(arrays[name]) for name in ("margin", *_NUMBERS)}
+        read: dict[str, Any] = {name: float(arrays[name]) for name in ("margin", *_NUMBERS)}
         read |= {name: arrays[name] for name in ("selected", "support", "point", "direction")}
         return cls(data=data, head=head, loss=loss, optimizer=rule, **read)
 

@@ -59,8 +59,8 @@ class MinimumCertificate(Proof):
         """A certificate that `save` wrote. What it says is to be checked by `verify`."""
         needed = ("X", "y", "head", "loss", "point", "tolerance", "radius", "curvature")
         arrays = read_result(path, FORMAT, "a .npz file that MinimumCertificate.save wrote", needed)
-        numbers = {name: float(arrays[name]) for name in ("tolerance", "radius", "curvature")}
-        return cls(*problem_of(arrays), point=arrays["point"], **numbers)
+        tolerance, radius, curvature = (float(arrays[name]) for name in ("tolerance", "radius", "curvature"))
+        return cls(*problem_of(arrays), arrays["point"], tolerance, radius, curvature)
 
     def _headline(self) -> Headline:
         return Headline("proved", f"the gradient flow ends at a minimum within {self.radius:.3g} of this point.", True)

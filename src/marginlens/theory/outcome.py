@@ -159,7 +159,8 @@ class Outcome(Result, Tabular):
         return text
 
     def __str__(self) -> str:
-        return f"ends at: {self.ends_at}.\nbecause: {self.because}.\nproved?  {self.proof}."
+        because = self.because.replace("; ", ";\n         ")
+        return f"ends at: {self.ends_at}.\nbecause: {because}.\nproved?  {self.proof}."
 
     def __repr__(self) -> str:
         known = "finite minimum" if self.finite else "direction unknown" if self.direction is None else "direction"

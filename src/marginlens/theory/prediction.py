@@ -259,7 +259,7 @@ def predict(
             replace(prediction, bias=bias)
             for prediction, bias in zip(found, biases if risk.is_batch else [biases], strict=True)
         ]
-    if prove and isinstance(risk, AttentionRisk | MatrixRisk) and getattr(risk, "of_p", risk).is_linear:
+    if prove and isinstance(risk, AttentionRisk | MatrixRisk) and _of_vector(risk).is_linear:
         found = _computed(risk, found, start, rule)
     return found if getattr(risk, "is_batch", False) else found[0]
 
@@ -302,7 +302,7 @@ def _computed(
 ) -> list[Prediction]:
     """The predictions with what following the runs gave, and with the limits that it proves."""
     of_p, begin, rule, as_x = _as_vector(risk, start, optimizer)
-    ends = outcomes(of_p, begin, rule)
+    ends: list[Outcome | None] = [*outcomes(of_p, begin, rule)]
     where = "from zero" if start is None else "from this start"
     answers = []
     for prediction, outcome in zip(found, ends or [None] * len(found), strict=True):
@@ -317,6 +317,11 @@ def _computed(
         )
         answers.append(replace(prediction, outcome=outcome, direction=as_x(outcome.direction), why=why))
     return answers
+
+
+def _of_vector(risk: AttentionRisk | MatrixRisk) -> AttentionRisk:
+    """The risk of p that a risk is, or goes through."""
+    return risk if isinstance(risk, AttentionRisk) else risk.of_p
 
 
 def _as_vector(
