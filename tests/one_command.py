@@ -23,6 +23,15 @@ def command(name):
     return run, numbers
 
 
+def refusal(result):
+    """The one sentence of a command that ended in 2 and printed nothing else."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("marginlens: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("marginlens: ")
+
+
 def exit_code_of(name):
     """A function that runs the command with these words, prints as it does, and returns its exit code."""
 

@@ -280,6 +280,14 @@ def test_excess_risk_of_acyclic_data_is_positive_and_falls_like_the_margin(head,
         assert (excess.sign, float(excess.log)) == (1.0, pytest.approx(log, rel=1e-12))
 
 
+def error_like_one_over_radius(law):
+    """The distance of what remains of the path to its offset, which falls with the radius as the law's deviation does."""
+    error = np.linalg.norm(law.remainder() - law.offset, axis=(1, 2))
+    for values in (law.deviation(), error):
+        assert np.all(np.abs(np.diff(np.log10(values)) + 1.0) < 0.2)
+    return error
+
+
 @pytest.mark.statement("X O")
 @pytest.mark.parametrize(
     ("generator", "seed"), [(acyclic_sequences, 11), (cyclic_sequences, 12), (cyclic_sequences, 13)]
@@ -290,10 +298,7 @@ def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generat
     law = path_law(path)
     assert law.holds
     assert np.sum(law.multipliers) == pytest.approx(1.0)
-    error = np.linalg.norm(law.remainder() - law.offset, axis=(1, 2))
-    for values in (law.deviation(), error):
-        assert np.all(np.abs(np.diff(np.log10(values)) + 1.0) < 0.2)  # like 1/R
-    assert error[-1] < 1e-3 * np.linalg.norm(law.offset)
+    assert error_like_one_over_radius(law)[-1] < 1e-3 * np.linalg.norm(law.offset)
     space = cyclic_correction(ds).subspace
     assert np.linalg.norm(space.project(law.offset)) < tolerances.ROUNDING * np.linalg.norm(law.offset)
     assert abs(np.sum(law.offset * limit.x)) < tolerances.ROUNDING * np.linalg.norm(law.offset) * np.linalg.norm(
@@ -307,9 +312,7 @@ def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generat
 def test_the_law_weighs_rows_by_slopes_and_scores_of_another_head(loss):
     ds, limit = feasible_sequences(acyclic_sequences, (6, 8, 6, 4), 11)
     law = path_law(ml.path(ds, np.array([1e3, 1e4]) / limit.margin, head=0.5 * ds.E, loss=loss, restarts=0))
-    error = np.linalg.norm(law.remainder() - law.offset, axis=(1, 2))
-    for values in (law.deviation(), error):
-        assert np.abs(np.diff(np.log10(values)) + 1.0)[0] < 0.2  # like 1/R
+    error_like_one_over_radius(law)
 
 
 @pytest.mark.statement("X O")
@@ -324,9 +327,7 @@ def test_where_active_rows_are_dependent_the_law_picks_one_of_many_dual_solution
         0.0, abs=tolerances.ROUNDING
     )  # a dual solution that the path does not have
     np.testing.assert_allclose(np.sort(law.multipliers), [2 / 9, 2 / 9, 5 / 9], atol=tolerances.ROUNDING)
-    error = np.linalg.norm(law.remainder() - law.offset, axis=(1, 2))
-    for values in (law.deviation(), error):
-        assert np.all(np.abs(np.diff(np.log10(values)) + 1.0) < 0.2)  # like 1/R
+    error_like_one_over_radius(law)
     assert np.linalg.norm(law.offset) == pytest.approx(np.log(2.0))
 
 
