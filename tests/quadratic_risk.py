@@ -1,4 +1,4 @@
-"""A risk of a user's own, for the tests of flows and paths."""
+"""A risk of a user's own, and one of every kind."""
 
 import numpy as np
 
@@ -29,3 +29,18 @@ class Quadratic:
 
     def smoothness(self):
         return 1.0
+
+
+def risks_of_every_kind():
+    """Small ones by name: of p, of W, of its factors, of head and attention together, of next tokens, and a user's own."""
+    rng = np.random.default_rng(0)
+    data, v = ml.TokenDataset(rng.normal(size=(3, 4, 3)), [1.0, -1.0, 1.0]), rng.normal(size=3)
+    of_p = ml.AttentionRisk(data, v)
+    return {
+        "p": of_p,
+        "W": of_p.as_matrix([1.0, -0.5]),
+        "factors": of_p.as_factors([1.0, -0.5], 2),
+        "joint": ml.JointRisk(data),
+        "next token": ml.NextTokenRisk(ml.data.cyclic_sequences(5, 4, 6, 4, 0)),
+        "a user's own": Quadratic(),
+    }

@@ -3,6 +3,7 @@
 import numpy as np
 
 from marginlens.data import LabelledSequences, SequenceDataset, TokenDataset
+from marginlens.embeddings import initial_parameters
 from marginlens.graphs import priority_graphs
 from marginlens.svm import Status, graph_svm
 
@@ -57,6 +58,11 @@ def ragged_labelled(rng, n, vocabulary, longest):
     """Labelled sequences of one to `longest` tokens."""
     lists = [rng.integers(vocabulary, size=rng.integers(1, longest + 1)) for _ in range(n)]
     return LabelledSequences(lists, rng.choice([-1.0, 1.0], size=n), vocabulary)
+
+
+def started(seed, data, d):
+    """Random initial parameters for the tokens of labelled sequences."""
+    return initial_parameters(data.n_vocabulary, d, np.random.default_rng(seed), np.float64)
 
 
 def positive_head(ds, seed=0):

@@ -7,7 +7,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.testing import check_norm, check_optimizer, check_risk
-from quadratic_risk import Quadratic
+from quadratic_risk import Quadratic, risks_of_every_kind
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,11 @@ def tokens(seed=0):
     return ml.TokenDataset(rng.normal(size=(3, 4, 3)), [1.0, -1.0, 1.0]), rng.normal(size=3)
 
 
-def risks():
-    data, v = tokens()
-    of_p = ml.AttentionRisk(data, v)
-    yield "p", of_p
-    yield "p, exponential", ml.AttentionRisk(data, v, ml.Exponential())
-    yield "p, correlation", ml.AttentionRisk(data, v, ml.CorrelationLoss())
-    yield "W", of_p.as_matrix([1.0, -0.5])
-    yield "factors", of_p.as_factors([1.0, -0.5], 2)
-    yield "joint", ml.JointRisk(data)
-    ds = ml.data.cyclic_sequences(5, 4, 6, 4, 0)
-    yield "next token", ml.NextTokenRisk(ds)
-    yield "a user's own", Quadratic()
-
-
-RISKS = dict(risks())
+RISKS = {
+    **risks_of_every_kind(),
+    "p, exponential": ml.AttentionRisk(*tokens(), ml.Exponential()),
+    "p, correlation": ml.AttentionRisk(*tokens(), ml.CorrelationLoss()),
+}
 
 
 ENTRYWISE = [ml.L1(), ml.L2(), ml.LInf(), ml.Lp(1.75), ml.Lp(3), ml.Lp(1.001), ml.Lp(1000), ml.Frobenius()]

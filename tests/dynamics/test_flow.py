@@ -6,25 +6,13 @@ import pytest
 import marginlens as ml
 from marginlens.data import TokenDataset
 from marginlens.optimizers import NormalizedGD
-from quadratic_risk import Quadratic
+from quadratic_risk import Quadratic, risks_of_every_kind
 
 SMALL_STEP = 1e-3
 ON_THE_CURVE = 5e-3  # distance to normalised steps of that size after an arc length of one
 
 
-def risks():
-    rng = np.random.default_rng(0)
-    data, v = TokenDataset(rng.normal(size=(3, 4, 3)), [1.0, -1.0, 1.0]), rng.normal(size=3)
-    of_p = ml.AttentionRisk(data, v)
-    yield "p", of_p
-    yield "W", of_p.as_matrix([1.0, -0.5])
-    yield "factors", of_p.as_factors([1.0, -0.5], 2)
-    yield "joint", ml.JointRisk(data)
-    yield "next token", ml.NextTokenRisk(ml.data.cyclic_sequences(4, 4, 5, 4, 0))
-    yield "own", Quadratic()
-
-
-RISKS = dict(risks())
+RISKS = risks_of_every_kind()
 
 
 @pytest.mark.statement("B Eq. (7)")

@@ -17,14 +17,11 @@ from marginlens.theory import check_class_window, check_lemma_13, check_theorem_
 from marginlens_papers.lemmas.embedding_limits import check_lemma_19, check_missed_tokens
 from marginlens_papers.lemmas.feasible_selections import feasible_selections
 from marginlens_papers.lemmas.selection_slopes import directional_slope
+from random_problems import started
 from tolerances import ROUNDING
 
 SMALL = LabelledSequences([[0, 2, 3], [2, 3, 1], [0, 3, 2], [1, 2, 3]], [1, -1, 1, -1])
 RAGGED = LabelledSequences([[0, 2, 2], [0, 3], [1, 2], [1, 2, 3]], [1, 1, -1, -1])
-
-
-def started(seed, data, d):
-    return initial_parameters(data.n_vocabulary, d, np.random.default_rng(seed), np.float64)
 
 
 def by_name(verdict, start):

@@ -21,13 +21,9 @@ from marginlens_papers.lemmas.embedding_limits import (
 )
 from marginlens_papers.lemmas.feasible_selections import feasible_selections
 from marginlens_papers.lemmas.selection_slopes import directional_slope
+from random_problems import started
 
 SMALL = LabelledSequences([[0, 2, 3], [2, 3, 1], [0, 3, 2], [1, 2, 3]], [1, -1, 1, -1])
-
-
-def started(seed, data, d):
-    """Random initial parameters for the tokens of `data`."""
-    return initial_parameters(data.n_vocabulary, d, np.random.default_rng(seed), np.float64)
 
 
 @pytest.mark.statement("B Eq. (10)", "B Thm 5")

@@ -22,7 +22,7 @@ from marginlens_papers.lemmas.first_step import (
     log10_width,
 )
 from marginlens_papers.lemmas.selection_slopes import directional_slope
-from random_problems import ragged_labelled
+from random_problems import ragged_labelled, started
 from tolerances import CONDITIONED, FINITE_DIFFERENCE, ROUNDING
 
 DELTA = 0.05
@@ -38,7 +38,7 @@ def ragged(seed):
 
 
 def start_of(data, d, seed=0):
-    return initial_parameters(data.n_vocabulary, d, np.random.default_rng(seed), np.float64)
+    return started(seed, data, d)
 
 
 def reference_loss(E, p, v, data):
