@@ -65,6 +65,8 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-B": "ours.basins",
     "X-T5": "ours.class_window",
     "X-S": "ours.scale",
+    "X-P1": "ours.proofs",
+    "X-P2": "ours.proofs",
     "X-N1": "ours.norm_margins",
     "X-N2": "ours.norm_margins",
     "X-N3": "ours.factors",

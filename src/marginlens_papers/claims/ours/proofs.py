@@ -1,0 +1,184 @@
+"""X P1 and X P2: how many limits are proved and from which norm on, and whether a proved one is ever wrong."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+import marginlens as ml
+from marginlens.data.counter_based import sphere_problems
+from marginlens.directions import length
+from marginlens.optimizers import NormalizedGD
+from marginlens.risk import AttentionRisk
+from marginlens.theory import basin_cone
+from marginlens.theory.certificate import Certificate
+from marginlens.theory.outcome import Outcome, outcomes
+from marginlens.typing import Figure
+from marginlens_papers.claim import Claim, Effort, Finding, Progress
+from marginlens_papers.claims import drawing
+from marginlens_papers.proof_runs import CHUNK, COUNTS, MARKS, SHAPES, ProofRuns, archived_proof_runs, proof_runs
+
+SEED = 31
+SIZES = ((1, 3, 2), (2, 4, 3), (3, 5, 10), (4, 6, 90))  # n, T, d
+RULES = {"flow": None, "steps": NormalizedGD(1.0)}
+CONTROL = 4  # steps after which predictions are made without a proof
+
+
+class X_P1(Claim):
+    labels = ("X Thm 1", "X Thm 2", "A Thm 3")
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Follow every problem until its limit is proved, check certificates of a sample, and ask A's Theorem 3 about the same points."""
+        n_problems, n_checked = (100, 6) if effort is Effort.PAPER else (10, 2)
+        progress.expect(4 * len(SIZES))
+        numbers: dict[str, float] = {}
+        norms: dict[tuple[str, Any], Any] = {}
+        verified, by_cone, radii = [], [], {}
+        for cell, size in enumerate(SIZES):
+            data, v = sphere_problems(0, n_problems, *size, SEED, cell)
+            starts = np.random.default_rng([SEED, cell]).standard_normal((n_problems, size[-1]))
+            starts /= length(starts)[:, None]
+            for rule, optimizer in RULES.items():
+                found: list[Outcome] = []
+                for start in (None, starts):
+                    found += outcomes(AttentionRisk(data, v), start, optimizer)
+                    progress.advance()
+                proofs = [outcome.certificate for outcome in found if outcome.proved]
+                tubes = [proof for proof in proofs if isinstance(proof, Certificate)]
+                circling = sum(outcome.finite and optimizer is not None for outcome in found)
+                verified += [proof.verify().applies for proof in _spread(proofs, 2 * n_checked)]
+                cones = [basin_cone(proof.data, proof.head, proof.selected) for proof in tubes]
+                radii[rule, size] = [cone.proven_radius for cone in cones]
+                by_cone += [
+                    cone.contains(proof.point, radius)
+                    for cone, proof, radius in zip(cones, tubes, radii[rule, size], strict=True)
+                ]
+                norms[rule, size] = np.array([proof.norm for proof in tubes])
+                name = f"{rule}_{'_'.join(map(str, size))}"
+                numbers[f"proved_{name}"] = len(proofs) / (len(found) - circling)
+                numbers[f"finite_{name}"] = float(np.mean([outcome.finite for outcome in found]))
+                numbers[f"median_norm_{name}"] = float(np.median(norms[rule, size]))
+        for rule in RULES:
+            shares = [share for name, share in numbers.items() if name.startswith(f"proved_{rule}")]
+            numbers[f"share_proved_{rule}"] = min(shares)
+        numbers["median_norm_largest"] = max(
+            numbers[f"median_norm_{rule}_{'_'.join(map(str, SIZES[-1]))}"] for rule in RULES
+        )
+        numbers["share_verified"], numbers["certificates_verified"] = float(np.mean(verified)), float(len(verified))
+        numbers["share_by_cone"] = float(np.mean(by_cone))
+        numbers["median_radius_of_cones"] = float(np.median(np.concatenate(list(radii.values()))))
+        return Finding(_sentence(numbers, n_problems), numbers, {"norms": norms, "radii": radii})
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """From which norm on limits are proved, for the flow and for steps, beside the norms of A's Theorem 3."""
+        fig, axes = ml.plotting.figure(2, width=5.2, height=4.4)
+        for ax, rule in zip(axes, RULES, strict=True):
+            for size, colour in zip(SIZES, ml.plotting.ACCENTS, strict=False):
+                ax.ecdf(finding.arrays["norms"][rule, size], color=colour, lw=2.0, label=_of(size))
+                ax.ecdf(finding.arrays["radii"][rule, size], color=colour, ls=":", lw=1.6)
+            ax.set(xscale="log", xlim=(1.0, 1e12), ylim=(0.0, 1.02), xlabel="norm of p")
+            ax.set_title("The gradient flow" if rule == "flow" else "Normalised steps of length 1")
+        axes[0].set_ylabel("share of proved limits")
+        axes[1].tick_params(labelleft=False)
+        axes[0].plot([], [], color=ml.plotting.INK, ls=":", label="Theorem 3 of paper A")
+        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=5)
+        return {"norms": fig}
+
+
+def _of(size: tuple[int, ...]) -> str:
+    return "n = {}, T = {}, d = {}".format(*size)
+
+
+def _spread(items: list[Any], count: int) -> list[Any]:
+    """About this many of some items, evenly spread over them."""
+    return [items[k] for k in np.unique(np.linspace(0, len(items) - 1, count).astype(int))] if items else []
+
+
+def _sentence(numbers: dict[str, float], n_problems: int) -> str:
+    medians = ", ".join(
+        f"{numbers[f'median_norm_{rule}_' + '_'.join(map(str, size))]:.0f}" for rule in RULES for size in SIZES
+    )
+    finite = 100 * numbers["finite_flow_2_4_3"]
+    return (
+        f"{n_problems} problems of each size, from zero and from a random unit vector. Of the size with the fewest proofs "
+        f"{100 * numbers['share_proved_flow']:.1f}% of the flows are proved (finite minima, {finite:.0f}% at n = 2, T = 4, d = 3, by X "
+        f"Theorem 2), and {100 * numbers['share_proved_steps']:.1f}% of the runs with steps of 1 that do not circle around a finite "
+        f"minimum. Median norms at which proofs begin: {medians} (flow, then steps, by size). "
+        f"{numbers['certificates_verified']:.0f} certificates were checked in interval arithmetic, of which "
+        f"{100 * numbers['share_verified']:.0f}% hold. A's Theorem 3 proves "
+        f"{100 * numbers['share_by_cone']:.1f}% of the same points; its median norm is {numbers['median_radius_of_cones']:.1e}."
+    )
+
+
+class X_P2(Claim):
+    labels = ("X Thm 1",)
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Take steps until a limit is proved, go on for ten times as many, and count what contradicts it; the same without a proof."""
+        n_problems = 20_000 if effort is Effort.PAPER else 500
+        progress.expect(len(SHAPES) * -(-n_problems // (len(SHAPES) * CHUNK)))
+        chunks = []
+        for chunk in proof_runs(n_problems, SEED):
+            chunks.append(chunk)
+            progress.advance()
+        runs, stored = reduce(add, chunks), archived_proof_runs()
+        place = MARKS.index(CONTROL)
+        numbers = {
+            "contradictions": float(runs.contradicted + (stored[0].contradicted if stored else 0)),
+            "share_proved": runs.total("proved") / n_problems,
+            "share_without_proof_wrong": float(runs.open_wrong[:, place].sum() / max(1, runs.open[:, place].sum())),
+            "share_outscored": runs.total("outscored") / max(1, runs.total("proved")),
+            "proved": float(runs.total("proved")),
+            "steps_after_proofs": float(runs.total("further_steps")),
+        }
+        archived = {f"stored_{name}": float(stored[0].total(name)) for name in COUNTS} if stored else {}
+        if stored:
+            archived["stored_contradictions"] = float(stored[0].contradicted)
+        measured = _counted(runs, numbers)
+        if stored:
+            measured += (
+                f" Of {archived['stored_proved']:,.0f} proved limits of `{stored[1]['command']}` "
+                f"{archived['stored_contradictions']:.0f} are contradicted."
+            )
+        arrays = {"runs": reduce(add, [runs, *(stored[:1] if stored else [])])}
+        return Finding(measured, numbers | archived, arrays, archived=tuple(archived))
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """How often the leading tokens are not those of the limit before there is a proof, and how many runs have one, over steps."""
+        runs: ProofRuns = finding.arrays["runs"]
+        fig, (left, right) = ml.plotting.figure(2, width=5.2, height=4.4)
+        marks, problems, proved = np.array(MARKS), runs.counts[:, 0], runs.counts[:, 1]
+        for k, (shape, colour) in enumerate(zip(SHAPES, ml.plotting.ACCENTS, strict=False)):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                share = runs.open_wrong[k] / runs.open[k]
+            left.plot(
+                marks,
+                np.where(share > 0.0, share, np.nan),
+                "o-",
+                ms=4,
+                color=colour,
+                label=_of(shape),
+            )
+            right.plot(marks, (proved[k] - runs.open[k]) / problems[k], "o-", ms=4, color=colour)
+        most = float(drawing.proportion_interval(runs.contradicted, max(1, runs.total("proved")))[1])
+        left.axhline(most, color=ml.plotting.INK, ls="--", lw=1.4)
+        words = f"with a proof: {runs.contradicted} of {runs.total('proved'):,}; 95% bound"
+        left.annotate(words, (marks[0], most), (0, 5), textcoords="offset points")
+        left.set(xscale="log", yscale="log", ylim=(0.5 * most, 1.3), xlabel="steps after which tokens are predicted")
+        left.set(ylabel="share that later steps contradict", title="Without a proof yet: the tokens that lead")
+        right.set(xscale="log", ylim=(0.0, 1.0), xlabel="steps", ylabel="share of all problems", title="Limit proved")
+        fig.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncol=3)
+        return {"contradictions": fig}
+
+
+def _counted(runs: ProofRuns, numbers: dict[str, float]) -> str:
+    return (
+        f"{runs.contradicted} of {numbers['proved']:,.0f} proved limits are contradicted by {numbers['steps_after_proofs']:,.0f} further "
+        f"steps, although in {100 * numbers['share_outscored']:.0f}% of them a token scores higher than the selected one. Of predictions "
+        f"by the leading tokens after {CONTROL} steps, before a proof, "
+        f"{100 * numbers['share_without_proof_wrong']:.0f}% are. "
+        f"{100 * numbers['share_proved']:.0f}% of the problems are proved within {MARKS[-1]:,} steps."
+    )

@@ -1,0 +1,207 @@
+"""Whether proved limits are ever contradicted: normalised steps on random problems, followed long after their limit is proved (X Thm 1).
+
+`python -m marginlens_papers.proof_runs --problems 1000000 --seed 0` counts them in as many processes as there are processors,
+and puts the counts among the package's results, from which X-P2 reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marginlens.data.counter_based import sphere_problems
+from marginlens.directions import length
+from marginlens.dynamics import descend
+from marginlens.engines import Processes
+from marginlens.errors import reject, whole_number
+from marginlens.losses.margin import Logistic
+from marginlens.optimizers import NormalizedGD
+from marginlens.runtime.files import as_path, json_by_line, write_whole
+from marginlens.runtime.versions import versions
+from marginlens.theory.attraction import Missing, find_tubes
+from marginlens.typing import FloatArray, IntArray
+from marginlens_papers.archive import results_folder
+from marginlens_papers.training.script import in_one_sentence
+
+PROOF_RUNS_FORM = "marginlens proved limits 1"
+SHAPES = ((1, 4, 2), (2, 4, 2), (2, 4, 3), (3, 5, 4), (3, 5, 10), (4, 6, 30))  # n, T, d; problem j has shape j mod 6
+STEP, FARTHEST = 1.0, 10.0  # length of a step; norms of starts are uniform up to FARTHEST
+MARKS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # steps after which a point is looked at
+MORE, LEAST = 10, 1000  # after the proof: ten times the steps that led to it, at least 1,000
+LOOKS = (1, 10, 100)  # of these, before the last
+CHUNK = 500  # problems of one shape that are followed together
+ROUNDING = 1e-9  # of the square of a tube's radius, far less than the ball around the point that its proof is for
+COUNTS = ("problems", "proved", "wrong_selection", "outside", "outscored", "further_steps")
+
+
+@dataclass(frozen=True)
+class ProofRuns:
+    """Runs of all shapes, counted.
+
+    Attributes:
+        counts: (n_shapes, 6) by `COUNTS`: problems; those proved within `MARKS`; of these contradicted by another selection, or by a
+            point outside the tube; of these with a token that scores higher than the selected one; steps taken after the proofs.
+        open, open_wrong: (n_shapes, n_marks) runs whose limit is proved at a later mark, and those of them whose leading tokens at
+            this mark are not the ones at the end.
+    """
+
+    counts: IntArray
+    open: IntArray
+    open_wrong: IntArray
+
+    def __add__(self, other: ProofRuns) -> ProofRuns:
+        return ProofRuns(self.counts + other.counts, self.open + other.open, self.open_wrong + other.open_wrong)
+
+    def total(self, name: str) -> int:
+        """A count over all shapes."""
+        return int(self.counts[:, COUNTS.index(name)].sum())
+
+    @property
+    def contradicted(self) -> int:
+        """Proved limits that a run contradicts, by its selection or by leaving the tube."""
+        return self.total("wrong_selection") + self.total("outside")
+
+
+def proof_runs(n_problems: int, seed: int, *, engine: Any = None) -> Iterator[ProofRuns]:
+    """The counts of every chunk of the first problems of a seed; with an engine chunks are spread over its workers."""
+    work = partial(_chunk, n_problems, seed)
+    tasks = range(len(SHAPES) * -(-n_problems // (len(SHAPES) * CHUNK)))
+    if engine is None:
+        yield from map(work, tasks)
+    else:
+        yield from (counts for _, counts in engine.run(work, tasks))
+
+
+def _chunk(n_problems: int, seed: int, task: int) -> ProofRuns:
+    """Follow one chunk of problems: until each is proved, and on."""
+    part, cell = divmod(task, len(SHAPES))
+    n, T, d = SHAPES[cell]
+    first, last = part * CHUNK, min((part + 1) * CHUNK, (n_problems - cell + len(SHAPES) - 1) // len(SHAPES))
+    found = ProofRuns(
+        np.zeros((len(SHAPES), len(COUNTS)), dtype=np.int64),
+        *(np.zeros((len(SHAPES), len(MARKS)), dtype=np.int64) for _ in range(2)),
+    )
+    if last <= first:
+        return found
+    data, v = sphere_problems(first, last, n, T, d, seed, cell)
+    rng = np.random.default_rng([seed, cell, part])
+    points = rng.standard_normal((CHUNK, d))[: last - first]
+    points *= (FARTHEST * rng.random(CHUNK)[: last - first] / length(points))[:, None]
+    leading = np.zeros((last - first, len(MARKS), n), dtype=np.int64)
+    open_, taken, rule = np.arange(last - first), 0, NormalizedGD(STEP)
+    found.counts[cell, 0] = last - first
+    for k, mark in enumerate(MARKS):
+        if not len(open_):
+            break
+        at, head = data[open_], v[open_]
+        points[open_] = descend(at, head, optimizer=rule, n_steps=mark - taken, start=points[open_]).final
+        tubes, taken = find_tubes(at, head, points[open_], rule, Logistic()), mark
+        leading[open_, k] = tubes.selected
+        proved = tubes.missing == Missing.NOTHING
+        if proved.any():
+            chosen, n_steps = open_[proved], max(MORE * mark, LEAST)
+            end, wrong, outside = _followed(
+                data[chosen], v[chosen], points[chosen], type(tubes)(*(a[proved] for a in tubes)), n_steps
+            )
+            scores = data.scores(v)[chosen]
+            above = scores > np.take_along_axis(scores, tubes.selected[proved][..., None], axis=-1)
+            found.counts[cell, 1:] += [
+                len(chosen), wrong.sum(), outside.sum(), above.any(axis=(1, 2)).sum(), n_steps * len(chosen)
+            ]  # fmt: skip
+            found.open[cell, :k] += len(chosen)
+            found.open_wrong[cell, :k] += np.sum(np.any(leading[chosen, :k] != end[:, None], axis=-1), axis=0)
+            open_ = open_[~proved]
+    return found
+
+
+def _followed(data: Any, v: FloatArray, points: FloatArray, tubes: Any, n_steps: int) -> tuple[Any, Any, Any]:
+    """The tokens that lead after further steps, and whether a look on the way shows other tokens, or a point outside the tube."""
+    wrong, outside, taken = np.zeros(len(data), dtype=np.bool_), np.zeros(len(data), dtype=np.bool_), 0
+    for look in (*LOOKS, n_steps):
+        run = descend(data, v, optimizer=NormalizedGD(STEP), n_steps=look - taken, start=points)
+        points, taken = run.final, look
+        along = np.sum(points * tubes.direction, axis=-1)
+        beside = points - along[:, None] * tubes.direction - tubes.anchor
+        room = tubes.radius**2 + tubes.growth * (along - tubes.along)
+        inside = (along >= tubes.along) & (np.sum(beside**2, axis=-1) <= room * (1.0 + ROUNDING))
+        leading = np.argmax(np.einsum("bitd,bd->bit", data.K, points), axis=-1)
+        wrong |= np.any(leading != tubes.selected, axis=-1)
+        outside |= ~inside
+    return leading, wrong, outside & ~wrong
+
+
+# ---- the archive
+
+
+def read_proof_runs(path: str | Path) -> tuple[ProofRuns, dict[str, Any]]:
+    """The counts in a file that `main` wrote, and what it says of how they were made."""
+    expected = "a file that marginlens_papers.proof_runs wrote"
+    file = as_path(path, "path", expected)
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        runs = ProofRuns(*(np.array(values.pop(name), dtype=np.int64) for name in ("counts", "open", "open_wrong")))
+        if values["form"] == PROOF_RUNS_FORM and runs.counts.shape == (len(SHAPES), len(COUNTS)):
+            return runs, values
+    except (OSError, LookupError, TypeError, ValueError, AttributeError):
+        pass
+    raise reject("path", expected, f"{str(file)!r}, which is not of this form")
+
+
+def archived_proof_runs() -> tuple[ProofRuns, dict[str, Any]] | None:
+    """The counts that come with the package, and what the file says of them; None where there is no such file."""
+    place = results_folder() / "proof-runs.json"
+    return read_proof_runs(place) if place.is_file() else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Follow normalised steps on random problems long after their limit is proved, and archive how many contradict it."""
+    parser = argparse.ArgumentParser(prog="python -m marginlens_papers.proof_runs", description=main.__doc__)
+    parser.add_argument("--problems", type=int, default=1_000_000, help="of all shapes together")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, help="processes; by default as many as there are processors")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="by default among the package's own results")
+    options = parser.parse_args(arguments)
+
+    def take() -> int:
+        n_problems = whole_number(options.problems, "problems", at_least=1)
+        seed = whole_number(options.seed, "seed", at_least=0)
+        place = options.output or results_folder() / "proof-runs.json"
+        began, runs, printed = time.perf_counter(), None, 0
+        for chunk in proof_runs(n_problems, seed, engine=Processes(options.workers)):
+            runs = chunk if runs is None else runs + chunk
+            due = 100 * runs.total("problems") // n_problems
+            print("." * (due - printed), end="", flush=True)
+            printed = due
+        seconds = time.perf_counter() - began
+        values = {
+            "form": PROOF_RUNS_FORM,
+            "command": f"{parser.prog} --problems {n_problems} --seed {seed}",
+            "settings": {"problems": n_problems, "seed": seed, "step": STEP, "farthest_start": FARTHEST},
+            "shapes": SHAPES,
+            "marks": MARKS,
+            "columns": COUNTS,
+            "seconds": round(seconds, 1),
+            "versions": versions(),
+            **{name: getattr(runs, name).tolist() for name in ("counts", "open", "open_wrong")},
+        }
+        write_whole(place, json_by_line(values), "output")
+        proved, wrong = runs.total("proved"), runs.contradicted
+        print(
+            f" {n_problems / seconds:,.0f} problems a second. {proved:,} proved, {wrong:,} contradicted. It is in {place}."
+        )
+        return 0
+
+    return in_one_sentence(take)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

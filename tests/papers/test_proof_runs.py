@@ -1,0 +1,73 @@
+"""Runs followed after their proof: counts that add up, contradictions that are seen, the archive, and the command that makes it."""
+
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pytest
+
+from marginlens.engines import Processes
+from marginlens.errors import InputError
+from marginlens_papers import proof_runs as proofs
+from marginlens_papers.claim import Effort, Progress, Verdict
+from marginlens_papers.claims.catalogue import claim
+
+COUNT = 90
+
+
+def counted(**options):
+    return reduce(add, proofs.proof_runs(COUNT, 3, **options))
+
+
+@pytest.mark.statement("X Thm 1")
+def test_every_problem_is_counted_once_and_no_proof_is_contradicted():
+    runs = counted()
+    np.testing.assert_array_equal(runs.counts[:, 0], COUNT // len(proofs.SHAPES))
+    assert runs.contradicted == 0
+    assert (runs.counts[:, 1] <= runs.counts[:, 0]).all()
+    assert (np.diff(runs.open, axis=-1) <= 0).all()
+    assert (runs.open_wrong <= runs.open).all()
+    assert runs.open_wrong[:, 0].sum() > 0
+    assert runs.total("further_steps") >= proofs.LEAST * runs.total("proved")
+    shared = counted(engine=Processes(2))
+    np.testing.assert_array_equal(shared.counts, runs.counts)
+    np.testing.assert_array_equal(shared.open_wrong, runs.open_wrong)
+
+
+@pytest.mark.parametrize("fault", ["narrow", "elsewhere", "early"])
+def test_wrong_proofs_are_contradicted(monkeypatch, fault):
+    true = proofs.find_tubes
+
+    def wrong(*args):
+        tubes = true(*args)
+        if fault == "narrow":
+            return tubes._replace(radius=0.01 * tubes.radius, growth=0.0 * tubes.growth)
+        if fault == "elsewhere":
+            return tubes._replace(selected=0 * tubes.selected)
+        return tubes._replace(missing=0 * tubes.missing)
+
+    monkeypatch.setattr(proofs, "find_tubes", wrong)
+    assert counted().contradicted > 0
+    found = claim("X-P2")
+    assert found.judge(found.compute(Effort.QUICK, Progress())) is Verdict.NOT_REPRODUCED
+
+
+def test_the_command_counts_and_the_claim_reads_what_it_wrote(tmp_path, capsys, monkeypatch):
+    place = tmp_path / "runs.json"
+    assert proofs.main(["--problems", "30", "--seed", "3", "--workers", "1", "--output", str(place)]) == 0
+    assert "0 contradicted" in capsys.readouterr().out
+    assert str(tmp_path) not in place.read_text(encoding="utf-8")
+    runs, facts = proofs.read_proof_runs(place)
+    assert runs.total("problems") == facts["settings"]["problems"] == 30
+    contradicted = replace(runs, counts=runs.counts + np.eye(6, dtype=np.int64)[2])
+    monkeypatch.setattr("marginlens_papers.claims.ours.proofs.archived_proof_runs", lambda: (contradicted, facts))
+    found = claim("X-P2")
+    finding = found.compute(Effort.QUICK, Progress())
+    assert finding.numbers["stored_contradictions"] == finding.numbers["contradictions"] == 6
+    assert found.judge(finding) is Verdict.NOT_REPRODUCED
+    place.write_text('{"form": "another"}', encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        proofs.read_proof_runs(place)
+    assert refused.value.argument == "path"
+    assert proofs.main(["--problems", "0", "--output", str(place)]) == 2
