@@ -19,7 +19,7 @@ from marginlens.svm.on_device import checked_selection
 from marginlens.theory.optimality import SCORE_RTOL, token_optimality
 from marginlens.typing import Axes, IntArray
 
-_CONSTANTS: dict[str, Any] = {  # the last two as in core/token_optimality.h
+CONSTANTS: dict[str, Any] = {  # the last two as in core/token_optimality.h
     "SCORE_RTOL": SCORE_RTOL,
     "NEIGHBOUR_SLACK_RTOL": 1e-12,
     "SOLVER_SLACK_RTOL": 1e-9,
@@ -78,7 +78,7 @@ def device_optimality(data: DeviceTokens, head: Any, selected: Any, p: Any = Non
         given = None if p is None else device.xp.ascontiguousarray(p, dtype=np.float64)
         solution = att_svm(data, alpha)
         tokens = SelectedTokens(data.K, data.X, data.y, v, data.lengths, alpha, solution.x, given, solution.status)
-        found = measure_selections(device, tokens, _CONSTANTS)
+        found = measure_selections(device, tokens, CONSTANTS)
         open_problems = to_host(device.xp.flatnonzero(found.kind == UNDECIDED))
         if len(open_problems):
             heads = to_host(v) if v.ndim == 1 else to_host(v[open_problems])
