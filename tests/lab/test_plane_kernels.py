@@ -303,6 +303,7 @@ def compared_prediction(case: Case, mine: dict[str, Any]) -> list[str]:
         start=start,
         optimizer=case.rule,
         max_problems=MAX_PROBLEMS,
+        prove=False,  # the page says what theorems say of the start alone
     )
     wrong = []
     for one, other in zip(mine["verdicts"], theirs.verdicts, strict=True):
