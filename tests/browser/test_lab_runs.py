@@ -101,7 +101,7 @@ def test_a_setting_out_of_range_is_refused_and_stays(lab):
     before = lab_state(lab)["problem"]
     type_in(lab, "setting-size", -1)
     assert lab_state(lab)["problem"] == before
-    assert "step size" in lab.find_element("id", "message").text
+    assert "Step size must be a number of at least 0" in lab.find_element("id", "message").text
     size = before.get("optimizer", {}).get("size", 1)
     assert float(lab.find_element("id", "setting-size").get_attribute("value")) == size
 

@@ -50,6 +50,15 @@ test("a value out of range is refused", () => {
   assert.throws(() => checkState(withSetting(withOptimizerNamed(STATE, "SignDescent"), "momentum", 1)), /momentum/);
 });
 
+test("typed numbers mean what they say, and what means none is none", async () => {
+  const { fieldText, typedNumber } = await load("typed_number.js");
+  const meant = { "1,5": 1.5, "1/3": 1 / 3, "1e-3": 1e-3, "−2": -2, "+.5": 0.5, " 3. ": 3, "-1,5/2": -0.75, "1,000": 1 };
+  for (const [text, value] of Object.entries(meant)) assert.equal(typedNumber(text), value, text);
+  for (const text of ["", "-", "2*3", "1.234,5", "1 5", "0x10", "Infinity", "1/2/3", "e5"]) assert.ok(Number.isNaN(typedNumber(text)), text);
+  assert.deepEqual(["10,000", "10 000", "1,234,567", "25"].map((text) => typedNumber(text, true)), [10_000, 10_000, 1_234_567, 25]);
+  assert.deepEqual([-10.41941, 1 / 3, 2e-5, 1234.5678, 10_000_000].map(fieldText), ["-10.4194", "0.3333", "0.00002", "1234.57", "10000000"]);
+});
+
 test("sliders reach both ends and come back to a value of three digits", () => {
   for (const field of [{ low: 1e-4, high: 1e3, isLog: true }, { low: 0, high: 1 }]) {
     assert.equal(valueAt(field, 0), field.low);

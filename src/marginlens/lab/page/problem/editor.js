@@ -4,6 +4,7 @@ import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_TOKENS, ProblemError } from "../.
 import { copyText } from "../sharing/clipboard.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
 import { short } from "../numbers.js";
+import { numberField } from "../typed_number.js";
 import { parseTable, tableText } from "./problem_table.js";
 import { randomProblem } from "./random_problem.js";
 import {
@@ -49,45 +50,15 @@ function nextPoint(count, radius = 1) {
 
 let gestures = 0;
 
-/** A number as a narrow field shows it: four decimals, or few digits where that says too little or too much. */
-function fieldText(value) {
-  const size = Math.abs(value);
-  if (size >= 1000) return String(Number(value.toPrecision(6)));
-  return String(Number(size < 1e-3 ? value.toPrecision(3) : value.toFixed(4)));
-}
-
-/** A number field: change(state, value) follows each valid entry, one undo step for each visit of the field. */
-function numberField(store, { name, key, largest = MAX_ENTRY, change }) {
-  let gesture = "";
-  let isUnfinished = false; // what is typed is no number yet, such as a minus sign
-  const field = element("input", { type: "number", step: "0.1", "aria-label": name, dataset: { key } });
-  const entered = () => (field.value === "" ? NaN : Number(field.value));
-  field.addEventListener("focus", () => (gesture = `field ${++gestures}`));
-  field.addEventListener("input", () => {
-    const value = entered();
-    isUnfinished = !(Math.abs(value) <= largest);
-    if (!isUnfinished) store.apply(`change ${name}`, (state) => change(state, value), { gesture });
-  });
-  field.addEventListener("blur", () => {
-    if (!isUnfinished) return;
-    isUnfinished = false;
-    store.say(`${name} must be a number between −${largest} and ${largest}.`, "refusal");
-    field.value = field.dataset.shown;
-  });
-  return {
-    node: field,
-    fill(value) {
-      const text = fieldText(value);
-      field.dataset.shown = text;
-      if (isUnfinished || (document.activeElement === field && entered() === value)) return;
-      if (field.value !== text) field.value = text;
-    },
-  };
+/** A field whose entries change the state: change(state, value). */
+function stateField(store, { name, key, largest = MAX_ENTRY, change }) {
+  const taken = (value) => store.apply(`change ${name}`, (state) => change(state, value));
+  return numberField(store, { name, low: -largest, high: largest, change: taken, "aria-label": name, dataset: { key } });
 }
 
 function pointFields(store, { name, key, largest, letters, change, read }) {
   return [0, 1].map((k) =>
-    numberField(store, {
+    stateField(store, {
       name: `${letters[k]} of ${name}`,
       key: `${key}-${k}`,
       largest,
@@ -127,7 +98,7 @@ function tokenRow(store, form, i, t) {
       })
     : [];
   const changeScore = (state, value) => withScore(state, i, t, value);
-  const score = form.byHand ? numberField(store, { name: `the score of ${name}`, key: `s-${key}`, change: changeScore }) : null;
+  const score = form.byHand ? stateField(store, { name: `the score of ${name}`, key: `s-${key}`, change: changeScore }) : null;
   const shownScore = element("output");
   const slider = form.byHand ? element("input", { type: "range", step: "0.01", "aria-label": `Score of ${name}`, dataset: { key: `r-${key}` } }) : null;
   slider?.addEventListener("input", () => {
@@ -327,25 +298,21 @@ function mountTable(store, remembered) {
 }
 
 function mountRandom(store) {
-  const field = (text, value, max) => {
-    const box = element("input", { type: "number", min: text === "Seed" ? "0" : "1", max: String(max), step: "1", value: String(value) });
-    return { box, node: element("label", { class: "field" }, element("span", {}, text), box) };
+  const values = { Inputs: 3, Tokens: 4, Seed: 1 };
+  const field = (name, low, high) => {
+    const change = (value) => ((values[name] = value), true);
+    const { node, fill } = numberField(store, { name, low, high, isWhole: true, change });
+    fill(values[name]);
+    return { fill, node: element("label", { class: "field" }, element("span", {}, name), node) };
   };
-  const [inputs, tokens, seed] = [field("Inputs", 3, MAX_INPUTS), field("Tokens", 4, MAX_TOKENS), field("Seed", 1, 2 ** 32 - 1)];
+  const [inputs, tokens, seed] = [field("Inputs", 1, MAX_INPUTS), field("Tokens", 1, MAX_TOKENS), field("Seed", 0, 2 ** 32 - 1)];
   let drawn = null; // the seed of the last problem
   const draw = element("button", { type: "button" }, "Draw");
   draw.addEventListener("click", () => {
-    const [n, T] = [Number(inputs.box.value), Number(tokens.box.value)];
-    if (seed.box.value === drawn) seed.box.value = String((Number(seed.box.value) + 1) % 2 ** 32);
-    const start = Number(seed.box.value);
-    const isWhole = (value, low, high) => Number.isInteger(value) && value >= low && value <= high;
-    if (!isWhole(n, 1, MAX_INPUTS) || !isWhole(T, 1, MAX_TOKENS) || !isWhole(start, 0, 2 ** 32 - 1)) {
-      store.say(`A random problem has 1 to ${MAX_INPUTS} inputs, 1 to ${MAX_TOKENS} tokens in each, and a whole number as its seed.`, "refusal");
-      return;
-    }
-    drawn = seed.box.value;
-    const { head, ...table } = randomProblem(n, T, start);
-    store.apply(`draw random problem ${start}`, (state) => withTable(state, table, head));
+    if (values.Seed === drawn) seed.fill((values.Seed = (values.Seed + 1) % 2 ** 32));
+    drawn = values.Seed;
+    const { head, ...table } = randomProblem(values.Inputs, values.Tokens, drawn);
+    store.apply(`draw random problem ${drawn}`, (state) => withTable(state, table, head));
   });
   return element(
     "details",

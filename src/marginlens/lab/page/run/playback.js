@@ -1,11 +1,13 @@
 // The playback: buttons, a bar over all steps, the speed, and in words where the runs are.
 
 import { norm } from "../../kernels/linalg.js";
+import { MAX_STEPS } from "../../kernels/problem.js";
 import { stepScale } from "./curve_scale.js";
 import { element, setAttributes, setText } from "../dom.js";
 import { short } from "../numbers.js";
 import { endOf, FASTEST, MIN_SPEED } from "./run.js";
 import { withPlayback } from "../state.js";
+import { numberField } from "../typed_number.js";
 
 const BAR_POSITIONS = 1000;
 const SPEED_POSITIONS = 60; // ten while the speed grows tenfold
@@ -62,7 +64,8 @@ function button(label, sign, onclick) {
 export function mountPlayback(root, store, runs) {
   const play = element("button", { type: "button", class: "primary play", onclick: () => runs.toggle() }, "Play");
   const bar = element("input", { type: "range", id: "playback-bar", min: 0, max: BAR_POSITIONS, step: "any" });
-  const stepField = element("input", { type: "number", id: "playback-step", min: 0, step: 1, inputmode: "numeric", "aria-label": "Step shown" });
+  const toStep = (step) => (runs.scrubTo(step), true);
+  const stepField = numberField(store, { name: "The step", low: 0, high: MAX_STEPS, isWhole: true, change: toStep, id: "playback-step", "aria-label": "Step shown" });
   const speed = element("input", { type: "range", id: "playback-speed", min: 0, max: SPEED_POSITIONS, step: 1 });
   const speedLabel = element("output", { for: "playback-speed" });
   const words = element("p", { class: "playback-words" });
@@ -78,11 +81,6 @@ export function mountPlayback(root, store, runs) {
     const far = Math.round(runs.step * (event.shiftKey || Math.abs(by) > 1 ? 0.1 : 0.02)); // a fiftieth, or a tenth
     runs.scrubTo(at(runs.step) < 1 || by < 0 ? runs.step + Math.sign(by) * Math.max(1, far) : runs.step);
   });
-  stepField.addEventListener("change", () => {
-    const step = Number(stepField.value);
-    if (Number.isFinite(step)) runs.scrubTo(step);
-    else drawn();
-  });
   speed.addEventListener("input", () => {
     store.apply("set the speed", (state) => withPlayback(state, { speed: speedAt(Number(speed.value)) }), { undoable: false });
   });
@@ -96,7 +94,7 @@ export function mountPlayback(root, store, runs) {
       button("One step on (.)", "▸", () => runs.stepBy(1)),
       button("To the end", "▸|", () => runs.toEnd()),
     ),
-    element("div", { class: "playback-line" }, element("label", { for: "playback-bar" }, "Step"), bar, stepField),
+    element("div", { class: "playback-line" }, element("label", { for: "playback-bar" }, "Step"), bar, stepField.node),
     element("div", { class: "playback-line" }, element("label", { for: "playback-speed" }, "Speed"), speed, speedLabel),
     words,
   );
@@ -117,8 +115,7 @@ export function mountPlayback(root, store, runs) {
     setText(words, text);
     if (document.activeElement !== bar || Math.abs(barStep() - runs.step) > 0) bar.value = scale().at(runs.step) * BAR_POSITIONS;
     setAttributes(bar, { "aria-valuetext": `step ${runs.step.toLocaleString("en")} of ${runs.end.toLocaleString("en")}` });
-    if (document.activeElement !== stepField) stepField.value = runs.step;
-    stepField.max = runs.end;
+    stepField.fill(runs.step);
     if (document.activeElement !== speed) speed.value = speedPosition(state.playback.speed);
     setText(speedLabel, speedText(state.playback.speed));
     speed.setAttribute("aria-valuetext", speedText(state.playback.speed));

@@ -3,6 +3,7 @@
 import { normOfOptimizer } from "../../kernels/norms.js";
 import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../../kernels/problem.js";
 import { element, setText } from "../dom.js";
+import { numberField } from "../typed_number.js";
 import { memorySentence, normWords } from "../findings/sentences.js";
 import { withLoss, withOptimizer, withStart, withSteps, withTrain } from "../state.js";
 
@@ -62,27 +63,24 @@ export function marginSentence(optimizer, normLimits) {
   return `Of all vectors that select the same tokens by a lead of one, its limit is the shortest by ${normWords(normOfOptimizer(optimizer))}.${memorySentence(optimizer)}${beside}${open}`;
 }
 
-/** A slider with a number field beside it: { node, show(value) }; onchange(value, gesture). */
-function numberField(name, field, onchange) {
+/** A slider with a number field beside it: { node, show(value) }; onchange(value, gesture) returns whether the value was taken. */
+function sliderField(store, name, field, onchange) {
   const id = `setting-${name}`;
   let pull = 0;
   const slider = element("input", { type: "range", min: 0, max: SLIDER_POSITIONS, step: 1, "aria-label": `${field.label}, slider` });
-  const box = element("input", { type: "number", id, step: "any", "aria-describedby": `${id}-about` });
+  const change = (value) => onchange(value, null);
+  const box = numberField(store, { name: field.label, low: 0, isWhole: field.whole === Math.round, change, id, "aria-describedby": field.about ? `${id}-about` : null });
   for (const type of ["pointerdown", "focus"]) slider.addEventListener(type, () => pull++);
   slider.addEventListener("input", () => onchange(field.whole(valueAt(field, Number(slider.value) / SLIDER_POSITIONS)), `${id}-${pull}`));
-  box.addEventListener("change", () => {
-    if (box.value.trim() === "" || !onchange(Number(box.value), null)) box.value = box.dataset.shown;
-  });
   const node = element(
     "div",
     { class: "field setting" },
     element("label", { for: id }, field.label),
-    element("div", { class: "row" }, slider, box),
+    element("div", { class: "row" }, slider, box.node),
     field.about ? element("p", { class: "small", id: `${id}-about` }, field.about) : null,
   );
   const show = (value) => {
-    box.dataset.shown = value;
-    if (document.activeElement !== box) box.value = value;
+    box.fill(value);
     if (document.activeElement !== slider || Math.abs(valueAt(field, Number(slider.value) / SLIDER_POSITIONS) - value) > 0.02 * Math.abs(value))
       slider.value = Math.round(SLIDER_POSITIONS * shareOf(field, value));
     slider.setAttribute("aria-valuetext", String(value));
@@ -107,7 +105,7 @@ export function mountSettings(root, store) {
   const fields = Object.fromEntries(
     Object.entries(FIELDS).map(([name, field]) => [
       name,
-      numberField(name, { whole: (value) => value, ...field }, (value, gesture) =>
+      sliderField(store, name, { whole: (value) => value, ...field }, (value, gesture) =>
         store.apply(`set ${field.label.toLowerCase()}`, (state) => withSetting(state, name, value), { gesture }),
       ),
     ]),
@@ -116,7 +114,7 @@ export function mountSettings(root, store) {
     store.apply(`use the ${LOSS_CHOICES[name].name.toLowerCase()} loss`, (state) => withLoss(state, name)),
   );
   const stepsField = { label: "Number of steps", low: 10, high: MAX_STEPS, isLog: true, whole: Math.round, about: "Where a run ends." };
-  const steps = numberField("steps", stepsField, (value, gesture) =>
+  const steps = sliderField(store, "steps", stepsField, (value, gesture) =>
     store.apply("set the number of steps", (state) => withSteps(state, value), { gesture }),
   );
   const radio = (group, value, text, onchange) => {

@@ -3,6 +3,7 @@
 import { element, replace, setText } from "../dom.js";
 import { percent } from "../numbers.js";
 import { MAX_SOURCE, withText } from "../state.js";
+import { numberField } from "../typed_number.js";
 import { MAX_COUNT, MAX_VOCABULARY, MAX_WINDOW } from "./text_model.js";
 import { counted, endSentence, quoted, reasonSentence } from "./text_reasons.js";
 import { runningText, shownTokens } from "./text_tokens.js";
@@ -46,26 +47,11 @@ function choices(store, part, legend, options) {
   return { node, set: (value) => inputs.forEach((entry) => (entry.input.checked = entry.value === value)) };
 }
 
-/** The whole number of a field, or null where it is none in the range, which is then said. */
-function wholeNumber(store, input, what, low, high) {
-  const value = Number(input.value);
-  if (input.value.trim() !== "" && Number.isInteger(value) && value >= low && value <= high) return value;
-  store.say(`${what} must be a whole number from ${low} to ${high}.`, "refusal");
-  return null;
-}
-
-/** A field for a whole number that is part of the text. */
-function numberField(store, part, label, what, low, high) {
-  const input = element("input", { type: "number", id: `text-${part}`, min: low, max: high, step: 1 });
-  const set = (value) => {
-    if (document.activeElement !== input || Number(input.value) !== value) input.value = String(value);
-  };
-  input.addEventListener("change", () => {
-    const value = wholeNumber(store, input, what, low, high);
-    if (value === null) set(store.state.text[part]);
-    else store.apply(`${what.toLowerCase()}: ${value}`, (state) => withText(state, { [part]: value }), { gesture: `text-${part}` });
-  });
-  return { node: field(label, input), set };
+/** A labelled field for a whole number that is part of the text: { node, fill(value) }. */
+function wholeField(store, part, label, name, low, high) {
+  const change = (value) => store.apply(`${name.toLowerCase()}: ${value}`, (state) => withText(state, { [part]: value }));
+  const { node, fill } = numberField(store, { name, low, high, isWhole: true, change, id: `text-${part}` });
+  return { node: field(label, node), fill };
 }
 
 /** A field whose text becomes part of the state when keys have rested. */
@@ -169,9 +155,9 @@ export function mountContinuation(root, store) {
   const work = textWork(store);
   const prompt = typedField(store, "prompt", "edit the beginning", { rows: 2 }, (state, value) => withText(state, { prompt: value }));
   const open = () => store.apply("begin as the text does", (state) => withText(state, { prompt: work.summary.opening }));
-  const count = numberField(store, "count", "Tokens to add", "The number of tokens to add", 0, MAX_COUNT);
+  const count = wholeField(store, "count", "Tokens to add", "The number of tokens to add", 0, MAX_COUNT);
   const draw = choices(store, "draw", "Each token is", [["likely", "the likeliest"], ["random", "drawn by its share"]]);
-  const seed = numberField(store, "seed", "Seed", "The seed", 0, 2 ** 32 - 1);
+  const seed = wholeField(store, "seed", "Seed", "The seed", 0, 2 ** 32 - 1);
   const text = element("p", { class: "continued" });
   const reason = element("p", { class: "reason", "aria-live": "polite" });
   const rivals = element("div", { class: "rivals" });
@@ -251,9 +237,9 @@ export function mountContinuation(root, store) {
   return {
     update(state) {
       prompt.set(state.text.prompt);
-      count.set(state.text.count);
+      count.fill(state.text.count);
       draw.set(state.text.draw);
-      seed.set(state.text.seed);
+      seed.fill(state.text.seed);
       seed.node.hidden = state.text.draw !== "random";
       show();
     },
