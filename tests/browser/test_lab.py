@@ -290,6 +290,21 @@ def test_another_example_can_be_opened_undone_and_redone(lab):
     assert lab_state(lab) == after
 
 
+def test_an_example_that_was_changed_is_called_so_and_says_no_more_what_it_said(lab):
+    shown = "return document.getElementById('preset').selectedOptions[0].textContent"
+    caption = lab.find_element("id", "caption")
+    assert caption.is_displayed()
+    assert not lab.execute_script(shown).endswith("changed")
+    drag(lab, handle(lab, "token:0:1"), (30, -30))
+    assert lab.execute_script(shown).endswith(", changed")
+    assert not caption.is_displayed()
+    button(lab, "Undo").click()
+    settle(lab)
+    assert caption.is_displayed()
+    show_tab(lab, "text")
+    assert lab.execute_script(shown) == "Your own text"
+
+
 def test_the_address_brings_back_the_state(lab, lab_file):
     choose_example(lab, "A-F1a")
     show_tab(lab, "text")

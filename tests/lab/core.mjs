@@ -6,3 +6,4 @@ const file = (name) => readFileSync(new URL(`../../src/marginlens/lab/${name}`, 
 const module = new WebAssembly.Module(file("core.wasm"));
 globalThis.labCore = { module, instance: new WebAssembly.Instance(module) };
 globalThis.labWords = { ...JSON.parse(file("words.json")), script: String(file("python_script.txt")) };
+globalThis.labPresets = JSON.parse(file("presets.json"));

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from lab_kernels import needs_node, run_in_page
 from marginlens.cli.app import app
+from marginlens.lab import preset
 from marginlens.lab.problem_files import read_problem
 
 pytestmark = needs_node
@@ -135,23 +136,33 @@ def test_a_problem_without_the_pages_part_is_shown_whole() -> None:
     assert state["text"]["source"] == "mine"
 
 
-def test_files_are_called_by_example_and_step() -> None:
+def test_files_and_pictures_are_called_by_example_and_step_and_say_where_it_was_changed() -> None:
     code = """
     import { completeState } from "./state.js";
+    import { captionOf } from "./sharing/picture_files.js";
     import { fileName } from "./sharing/problem_transfer.js";
-    answer(given.map((one) => fileName(completeState(one), "png")));
+    import { pythonScript } from "./sharing/python_script.js";
+    answer(given.map(completeState).map((state) => [fileName(state, "png"), captionOf(state), pythonScript(state).split("\\n")[0]]));
     """
-    base = {"problem": PROBLEMS["head"]}
+    example, base = preset("A-F1b").state(), {"problem": PROBLEMS["head"]}
     states = [
-        {**base, "preset": "A-F1b", "playback": {"step": 300}},
+        {**example, "playback": {"step": 300}},
+        {**example, "starts": [[0.25, 0.5]], "playback": {"step": 300}},
+        {**base, "preset": "A-F1b"},
         base,
-        {**base, "tab": "text", "text": {"last": " /é"}},
+        {**example, "tab": "text", "text": {"last": " /é"}},
     ]
-    assert run_in_page(code, states) == [
+    names, captions, first_lines = zip(*run_in_page(code, states), strict=True)
+    assert names == (
         "marginlens-A-F1b-step-300.png",
+        "marginlens-A-F1b-changed-step-300.png",
+        "marginlens-A-F1b-changed.png",
         "marginlens-problem.png",
         "marginlens-text-after-_é.png",
-    ]
+    )
+    assert [" changed," in caption for caption in captions] == [False, True, True, False, False]
+    assert [line.rstrip(".").endswith("A-F1b, changed") for line in first_lines] == [False, True, True, False, False]
+    assert first_lines[0].rstrip(".").endswith("in the plane, A-F1b")
 
 
 def test_pictures_are_joined_into_one_file_that_is_well_formed() -> None:

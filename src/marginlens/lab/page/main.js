@@ -50,7 +50,7 @@ function embedded(id) {
 }
 
 /** The state that the page opens with: of the address, of the file's problem, or of the first example; and what was wrong with them. */
-async function openingState(presets) {
+async function openingState() {
   let complaint = null;
   const attempt = async (read) => {
     try {
@@ -65,7 +65,7 @@ async function openingState(presets) {
   const state =
     (location.hash.length > 1 ? await attempt(() => stateOfHash(location.hash)) : null) ??
     (problem === null ? null : await attempt(() => (problem.problem ? completeState(problem) : stateOfProblem(problem)))) ??
-    startState(presets);
+    startState(globalThis.labPresets);
   return { state, complaint };
 }
 
@@ -219,8 +219,8 @@ export function startPage() {
 }
 
 async function openPage() {
-  const presets = embedded("presets");
-  const { state, complaint } = await openingState(presets);
+  globalThis.labPresets = embedded("presets");
+  const { state, complaint } = await openingState();
   const store = new Store(state);
   const runs = new Runs(store);
   const frames = new Frames(store);
@@ -230,7 +230,7 @@ async function openPage() {
   mountMessage(document.getElementById("message"), store);
   const tour = mountTour(document.getElementById("tour"), store, runs);
   const help = mountHelp();
-  const bar = { presets, items: shareItems(store, runs, linkOf), startTour: tour.start, help };
+  const bar = { items: shareItems(store, runs, linkOf), startTour: tour.start, help };
   frames.add({ view: mountToolbar(document.getElementById("toolbar"), store, bar) });
   await painted();
   const views = VIEWS.map(mounted);

@@ -1,6 +1,7 @@
 // The bar at the top: tabs, examples, undo and redo, the share menu and the theme.
 
 import { element, replace, setAttributes, setText } from "./dom.js";
+import { exampleNamed, exampleOf } from "./examples.js";
 import { stateOfPreset, withTab } from "./state.js";
 
 const THEMES = ["system", "light", "dark"];
@@ -126,21 +127,22 @@ function isTyping(target) {
   return target.matches?.('textarea, [contenteditable], input:not([type="range"], [type="checkbox"], [type="radio"])') ?? false;
 }
 
-/** presets: [{ name, title, … }]; items: what the share menu offers, [{ label, run }]; startTour and help: what their buttons do. */
-export function mountToolbar(root, store, { presets, items, startTour, help }) {
+/** items: what the share menu offers, [{ label, run }]; startTour and help: what their buttons do. */
+export function mountToolbar(root, store, { items, startTour, help }) {
   const undo = element("button", { type: "button", class: "icon", onclick: () => store.undo() }, "↶");
   const redo = element("button", { type: "button", class: "icon", onclick: () => store.redo() }, "↷");
   const reset = element("button", { type: "button", title: "Back to how this example began", onclick: () => store.reset() }, "Reset");
+  const presets = globalThis.labPresets;
   const option = ({ name, title, claim }) => element("option", { value: name }, claim ? `${name} · ${title}` : title);
   const groups = [...new Set(presets.map(({ group }) => group))].map((group) => {
     const options = presets.filter((preset) => preset.group === group).map(option);
     return group ? element("optgroup", { label: group }, options) : options;
   });
   const caption = document.getElementById("caption");
-  const changed = element("option", { value: "", hidden: true }, "Your own problem");
-  const select = element("select", { id: "preset" }, changed, groups);
+  const other = element("option", { value: "", hidden: true });
+  const select = element("select", { id: "preset" }, other, groups);
   select.addEventListener("change", () => {
-    const preset = presets.find(({ name }) => name === select.value);
+    const preset = exampleNamed(select.value);
     if (!preset) return;
     const opened = stateOfPreset(preset);
     const state = preset.text ? opened : { ...opened, text: store.state.text };
@@ -171,10 +173,12 @@ export function mountToolbar(root, store, { presets, items, startTour, help }) {
     update(state) {
       name(undo, "Undo", store.undoLabel);
       name(redo, "Redo", store.redoLabel);
-      const preset = presets.find(({ name }) => name === state.preset);
-      setText(caption, preset?.caption ?? "");
-      caption.hidden = !preset?.caption;
-      select.value = preset?.name ?? "";
+      const example = exampleOf(state);
+      const isTrue = example !== null && !example.isChanged; // what it says of itself
+      setText(caption, isTrue ? example.caption : "");
+      caption.hidden = !isTrue;
+      setText(other, example ? `${example.title}, changed` : `Your own ${state.tab === "text" ? "text" : "problem"}`);
+      select.value = isTrue ? example.name : "";
     },
   };
 }

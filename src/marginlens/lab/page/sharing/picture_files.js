@@ -1,5 +1,7 @@
 // Pictures of what is seen, as SVG that opens in other programs and as PNG of twice the size.
 
+import { exampleName } from "../examples.js";
+
 const GAP = 16; // px around and between the parts
 const CAPTION_HEIGHT = 22;
 const PNG_SCALE = 2;
@@ -44,8 +46,8 @@ export function joined(parts, caption, { ground, ink }) {
 /** What the picture shows, in words. */
 export function captionOf(state) {
   if (state.tab === "text") return `marginlens lab: priorities${state.text.last === null ? "" : ` after “${state.text.last}”`}`;
-  const name = state.preset === null ? "" : `${state.preset}, `;
-  return `marginlens lab: ${name}step ${state.playback.step}`;
+  const name = exampleName(state);
+  return `marginlens lab: ${name ? `${name}, ` : ""}step ${state.playback.step}`;
 }
 
 /** The PNG of an SVG text, as a Blob. */

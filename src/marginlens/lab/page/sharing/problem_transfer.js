@@ -1,6 +1,7 @@
 // Problems as files: saved with all that the page shows of them, loaded by a button or dropped onto the page.
 
 import { ProblemError } from "../../kernels/problem.js";
+import { exampleName } from "../examples.js";
 import { completeState, keysOf, problemOf, START_VIEW, stateOfProblem } from "../state.js";
 
 export const MAX_FILE_BYTES = 4_000_000;
@@ -10,7 +11,7 @@ const ROOM = 1.25; // of the window around the farthest point of a problem that 
 export function fileName(state, ending) {
   const parts = ["marginlens"];
   if (state.tab === "text") parts.push("text", ...(state.text.last === null ? [] : [`after-${state.text.last}`]));
-  else parts.push(state.preset ?? "problem", ...(state.playback.step > 0 ? [`step-${state.playback.step}`] : []));
+  else parts.push(exampleName(state, "-changed") ?? "problem", ...(state.playback.step > 0 ? [`step-${state.playback.step}`] : []));
   const name = parts.join("-").replace(/[^\p{L}\p{N}._-]+/gu, "_").replace(/_+$/, "");
   return `${name}.${ending}`;
 }

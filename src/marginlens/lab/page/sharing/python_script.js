@@ -4,6 +4,7 @@ import { basinRefusal } from "../../kernels/basins.js";
 import { normOfOptimizer } from "../../kernels/norms.js";
 import { dependentInputs, strictOptimum } from "../../kernels/optimality.js";
 import { ProblemError, readProblem } from "../../kernels/problem.js";
+import { exampleName } from "../examples.js";
 import { MAX_COUNT, MAX_VOCABULARY, promptIds, readText, summaryOf } from "../text/text_model.js";
 
 const LINE_WIDTH = 110;
@@ -88,7 +89,7 @@ function part(name, values = {}) {
 
 /** The lines at the top: where the script comes from. */
 function opening(state, link) {
-  const name = state.preset === null || state.preset === undefined ? "a problem of your own" : `began as ${state.preset}`;
+  const name = exampleName(state) ?? "a problem of your own";
   const subject = state.tab === "text" ? "next tokens of a text" : `token selection in the plane, ${name}`;
   return part("opening", { subject, link: link ? `\n# ${link}` : "" });
 }
