@@ -198,7 +198,7 @@ def basins_painted(browser):
     from selenium.webdriver.support.ui import WebDriverWait
 
     status = browser.find_element("css selector", "#plane .basin-status")
-    WebDriverWait(browser, WHOLE_PICTURE_SECONDS).until(lambda _: "painted in" in status.text)
+    WebDriverWait(browser, WHOLE_PICTURE_SECONDS).until(lambda _: status.text.startswith("Every start"))
     return [entry.text for entry in browser.find_elements("css selector", "#plane .basin-shares li")]
 
 
@@ -232,8 +232,14 @@ def test_basins_follow_the_problem_and_say_where_there_are_none(lab):
     drag(lab, grip(lab, "token:0:1"), (0, -60))
     after = basins_painted(lab)
     assert after != before
+    adam = "{ name: 'Adam', size: 0.1, betas: [0.9, 0.99], eps: 0 }"
     lab.execute_script(
-        "lab.store.apply('Adam', (state) => ({ ...state, problem: { ...state.problem, optimizer: { name: 'Adam' } } }))"
+        f"lab.store.apply('Adam', (state) => ({{ ...state, problem: {{ ...state.problem, optimizer: {adam}, steps: 500 }} }}))"
     )
-    settle(lab)  # every view has followed, and the sentence stands
-    assert "Adam" in lab.find_element("css selector", "#plane .basin-status").text
+    settle(lab)
+    assert basins_painted(lab) != after
+    lab.execute_script(
+        "lab.store.apply('level', (state) => ({ ...state, problem: { ...state.problem, scores: [[1, 1, 1]] } }))"
+    )
+    settle(lab)
+    assert "no limit" in lab.find_element("css selector", "#plane .basin-status").text

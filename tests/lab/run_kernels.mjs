@@ -54,7 +54,7 @@ const calls = {
     const field = basinField(read, optima, settings);
     const labels = new Int8Array(settings.side ** 2).fill(OUTSIDE);
     const tasks = basinTasks(settings.side);
-    for (const { pixels } of tasks) labelPixels(field, pixels).labels.forEach((label, k) => (labels[pixels[k]] = label));
+    for (const { pixels } of tasks) labelPixels(field, pixels).forEach((label, k) => (labels[pixels[k]] = label));
     return {
       labels,
       starts: Array.from(labels, (_, pixel) => pixelStart(field, pixel)),

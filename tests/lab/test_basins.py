@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from lab_kernels import as_json, ask, needs_node
+from lab_kernels import as_json, ask, needs_node, run_in_page
 from marginlens.theory import basin_cone, locally_optimal_directions
 from marginlens_papers.claims.ours import basins as claim
 
 pytestmark = needs_node
 
 MIN_AGREEMENT = 0.995
+STEPS = {"optimizer": {"name": "NormalizedGD", "size": claim.STEP}}
 
 
 def on_a_border(labels: Any) -> Any:
@@ -37,7 +38,9 @@ def compared(mine: Any, theirs: Any, optima: Any, selections: Any) -> None:
 def test_basins_in_a_window_agree_with_the_claim(name: str) -> None:
     data, v = ml.data.figure_1b() if name == "figure_1b" else ml.data.basin_example()
     side, half, steps = (20, claim.NEAR_1B, 1500) if name == "figure_1b" else (16, claim.NEAR_RANDOM, 800)
-    answer = ask([{"call": "basins", "problem": as_json(data, v), "side": side, "half": half, "steps": steps}])[0]
+    answer = ask(
+        [{"call": "basins", "problem": as_json(data, v, **STEPS), "side": side, "half": half, "steps": steps}]
+    )[0]
     theirs = claim.basins_of(data, v, claim.square_of_starts(side, half), claim.STEP, steps)
     assert np.array(answer["starts"]).reshape(side, side, 2) == pytest.approx(theirs.starts)
     optima = locally_optimal_directions(data, v)
@@ -52,7 +55,7 @@ def test_basins_of_the_whole_plane_agree_with_the_claim() -> None:
     data, v = ml.data.figure_1b()
     optima = locally_optimal_directions(data, v)
     far, side = 3.0 * max(basin_cone(data, v, selection).radius for selection in optima.selections), 12
-    answer = ask([{"call": "basins", "problem": as_json(data, v), "side": side, "far": far}])[0]
+    answer = ask([{"call": "basins", "problem": as_json(data, v, **STEPS), "side": side, "far": far}])[0]
     labels = np.array(answer["labels"])
     inside = labels != -2
     starts = np.array([start for start in answer["starts"] if start is not None])
@@ -74,3 +77,58 @@ def test_the_first_piece_of_work_covers_the_picture() -> None:
     first = np.array(answer["firstPixels"])
     assert len(first) == 4
     assert sorted(set(first // 32)) == sorted(set(first % 32)) == [0, 16]
+
+
+OPTIMIZERS: list[dict[str, Any]] = [
+    {"name": "NormalizedGD", "size": 1.0},
+    {"name": "NormalizedGD", "size": 0.1},
+    {"name": "GradientDescent", "size": 0.3},
+    {"name": "Adam", "size": 0.1},
+    {"name": "SignDescent", "size": 0.1, "momentum": 0.9},
+    {"name": "SteepestDescent", "p": 3.0, "size": 0.2},
+    {"name": "CoordinateDescent", "size": 0.1, "decay": 0.3},
+    {"name": "NormalizedGD", "size": 0.05},  # of head and attention together
+]
+
+
+def random_problem(rng: np.random.Generator, number: int) -> dict[str, Any]:
+    """One of the page's problems with one start in its window, trained in one of eight ways."""
+    n, T, optimizer = int(rng.integers(1, 3)), int(rng.integers(3, 5)), OPTIMIZERS[number % len(OPTIMIZERS)]
+    keys, start = rng.standard_normal((n, T, 2)), rng.uniform(-4.0, 4.0, size=2)
+    problem = {"optimizer": optimizer, "steps": 6000, "start": start.tolist()}
+    if number % len(OPTIMIZERS) == len(OPTIMIZERS) - 1:
+        head = (0.5 * rng.standard_normal(2)).tolist()
+        return problem | {"tokens": keys.tolist(), "labels": [1, -1][:n], "train": "both", "start_head": head}
+    return problem | {"keys": keys.tolist(), "scores": rng.standard_normal((n, T)).tolist()}
+
+
+def test_the_colour_at_a_start_is_where_its_own_run_ends_in_40_of_40_problems() -> None:
+    rng = np.random.default_rng(20)
+    problems = [random_problem(rng, number) for number in range(40)]
+    code = """
+    import { analyse } from "./analysis.js";
+    import { requestedField } from "./plane/basin_worker.js";
+    import { stateOfProblem } from "./state.js";
+    import { Descent, loopOf } from "../kernels/descent.js";
+    import { isSteady, labelPixels } from "../kernels/basins.js";
+    import { correlation } from "../kernels/linalg.js";
+    import { selectionAt } from "../kernels/optimality.js";
+    answer(given.map((json) => {
+      const { problem, limits } = analyse(stateOfProblem(json));
+      const side = isSteady(problem) ? 128 : 64; // the page's
+      const field = requestedField({ problem: json, optima: limits, settings: { side, half: 4 } });
+      const [column, row] = json.start.map((entry) => Math.floor(((entry + 4) / 8) * side));
+      const [label] = labelPixels(field, [row * side + column]);
+      const run = new Descent(loopOf(problem));
+      run.advance(json.steps);
+      const end = run.point.slice(-2);
+      const cosines = limits.map(({ direction }) => correlation(end, direction));
+      return { painted: limits[label]?.selected ?? null, tokens: selectionAt(problem, end).selected, cosines };
+    }));
+    """
+    found = run_in_page(code, problems)
+    agrees = [
+        one["painted"] == one["tokens"] if one["painted"] else max(one["cosines"], default=-1.0) < 0.99 for one in found
+    ]
+    assert agrees.count(True) == 40
+    assert sum(one["painted"] is not None for one in found) >= 30

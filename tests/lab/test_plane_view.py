@@ -190,6 +190,22 @@ def test_coarse_labels_fill_their_squares_until_finer_ones_come() -> None:
     assert sum(share for _, share in found["shares"]) == pytest.approx(1)
 
 
+def test_shares_are_of_pixels_that_lie_evenly_and_of_none_until_there_are_such() -> None:
+    code = """
+    const stages = [painting.shares()];
+    const lower = (pixel) => (pixel < 512 ? 0 : 1); // half of each, and rows come from below
+    for (let pixels = painting.take(); pixels !== null; pixels = painting.take()) {
+      painting.add(pixels, pixels.map(lower));
+      stages.push(painting.shares());
+    }
+    answer(stages);
+    """
+    first, *others = run_in_page(PAINTING + code)
+    assert first == []
+    assert len(others) > 10
+    assert all(shares == [[0, 0.5], [1, 0.5]] for shares in others)
+
+
 def test_every_pixel_has_the_colour_of_its_limit_and_the_top_row_the_largest_second_coordinate() -> None:
     code = """
     paintAll((pixel) => (pixel >= 512 ? 0 : pixel % 32 === 0 ? -2 : 1));
@@ -238,7 +254,7 @@ def test_basins_of_other_norms_have_the_tokens_that_their_descent_selects(optimi
     const { limits } = analyse(stateOfProblem(given));
     const field = requestedField({ problem: given, optima: limits, settings: { side: 5, half: 4, steps: 3000 } });
     const pixels = Array.from({ length: 25 }, (_, k) => k);
-    const { labels } = labelPixels(field, pixels);
+    const labels = labelPixels(field, pixels);
     answer(pixels.map((pixel, k) => {
       const run = new Descent(loopOf(readProblem({ ...given, start: pixelStart(field, pixel) })));
       run.advance(3000);
@@ -276,7 +292,7 @@ def test_sectors_that_catch_runs_change_no_label(optimizer: str) -> None:
       return [{ side: 8, half: 5, steps: 1500 }, { side: 8, far: 1e5 }].map((settings) => {
         const field = basinField(problem, optima, settings);
         const plain = { ...basinField(problem, optima, settings), sectors: optima.map(() => null) };
-        const labelled = (one) => Array.from(labelPixels(one, pixels).labels);
+        const labelled = (one) => Array.from(labelPixels(one, pixels));
         return { proved: field.sectors.filter((sector) => sector !== null).length, quick: labelled(field), slow: labelled(plain) };
       });
     }));
@@ -285,25 +301,3 @@ def test_sectors_that_catch_runs_change_no_label(optimizer: str) -> None:
     assert sum(picture["proved"] for picture in found) > 0
     for picture in found:
         assert picture["quick"] == picture["slow"]
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"optimizer": {"name": "Adam"}}, "Adam"),
-        ({"optimizer": {"name": "SignDescent", "momentum": 0.9}}, "momentum"),
-        ({"optimizer": {"name": "SignDescent"}}, ""),
-        ({"optimizer": {"name": "GradientDescent"}}, ""),
-    ],
-    ids=["Adam", "momentum", "sign", "gradient descent"],
-)
-def test_where_basins_cannot_be_painted_a_sentence_says_so(change: dict[str, Any], word: str) -> None:
-    data, v = ml.data.figure_1b()
-    code = """
-    import { basinRefusal } from "../kernels/basins.js";
-    import { readProblem } from "../kernels/problem.js";
-    answer(basinRefusal(readProblem(given)));
-    """
-    sentence = run_in_page(code, {**as_json(data, v), **change})
-    assert (sentence == "") == (word == "")
-    assert word in sentence

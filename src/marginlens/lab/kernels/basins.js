@@ -1,27 +1,22 @@
-// Basins of attraction in the plane: where normalised descent from every pixel ends, coarse to fine, in pieces that workers can share.
+// Basins of attraction in the plane: where training from every pixel ends, coarse to fine, in pieces that workers can share.
 
 import { callCore } from "./core.js";
-import { measurePoints, NORM_CODES } from "./descent.js";
+import { loopOf, NORM_CODES } from "./descent.js";
 import { correlation, norm } from "./linalg.js";
 import { normOfOptimizer } from "./norms.js";
-import { placesOf } from "./problem.js";
-import { largestOf } from "./softmax.js";
+import { selectionAt } from "./optimality.js";
 import { slopesOf } from "./theorems.js";
 
-export const UNSETTLED = -1; // a run that is near no direction and not fenced in
+export const UNSETTLED = -1; // a run that is near no direction and has not come back to where it was
 export const OUTSIDE = -2; // a pixel outside the disc
-const BASIN_STEP = 0.1;
+export const LEAST_STEPS = 5000; // that are taken from a pixel where the page's own runs are shorter
 
-const NEAR_NORM = 20; // starts of the disc up to this norm take short steps from the beginning
-const NEAR_STEPS = 2000;
-const FAR_STEPS = 2500; // for starts beyond, of a share of their norm each: as long as short ones where both meet
-const FAR_STEP_SHARE = BASIN_STEP / NEAR_NORM;
+const NEAR_STEPS = 200; // of the optimizer's size: starts of the disc up to this norm take them from the beginning
+const DISC_STEPS = 2000; // from them
+const FAR_STEPS = 2500; // from starts beyond, of a share of their norm each: as long as short ones where both meet
 const SETTLING_STEPS = 200; // short ones after them
 const REACHED_COSINE = 0.99;
-const FENCE_POINTS = 720;
-const FENCE_STRIDE = 36; // of the few points that most circles fail at
-const FENCE_RADII = 12; // from four steps to 3, evenly in the logarithm
-const LARGEST_FENCE = 3;
+const APPROACHED_COSINE = 0.8; // by rules whose steps grow shorter, which come near in logarithmic time
 const COARSEST_STRIDE = 16;
 
 /** p in the coordinates of the disc: its direction at the radius log10(1 + ‖p‖). */
@@ -38,32 +33,27 @@ export function fromLogRadius(point) {
   return [point[0] * factor, point[1] * factor];
 }
 
+/** Whether a rule takes steps of one length from the gradient of the moment alone, so that four runs share every instruction. */
+export function isSteady({ joint, optimizer: { name, momentum, decay } }) {
+  return !joint && name in NORM_CODES && name !== "GradientDescent" && !momentum && !decay;
+}
+
 /**
  * A picture of starts: `side` × `side` pixels, row by row from the smallest second coordinate on.
  *
- * A window { half, steps } covers [-half, half]² with steps of .1; a disc { far } covers the whole plane out to the norm `far` by
- * log10(1 + ‖p‖), with long steps first where starts are far out. optima: of `locallyOptimalDirections(problem)`, or any { direction,
- * selected }; where the problem's optimizer descends in another norm, steps are steepest in that norm.
+ * A window { half } covers [-half, half]²; a disc { far } covers the whole plane out to the norm `far` by log10(1 + ‖p‖). From each pixel
+ * the problem's own optimizer takes its `steps`, at least 5,000; where its steps have one length, starts of the disc that are far out take
+ * long ones first. optima: of `locallyOptimalDirections(problem)`, or any { direction, selected }.
  */
-export function basinField(problem, optima, { side, half = null, steps = 5000, far = null }) {
+export function basinField(problem, optima, { side, half = null, far = null, steps = Math.max(problem.steps, LEAST_STEPS) }) {
   const rim = far === null ? null : Math.log1p(far) / Math.LN10;
   return {
     problem,
     directions: optima.map((one) => Array.from(one.direction)),
-    selections: optima.map((one) => one.selected),
-    sectors: optima.map((one) => catchingSector(problem, one)),
-    side, half, steps, far, rim,
-    fences: [],
+    selections: optima.map((one) => one.selected.join()),
+    sectors: isSteady(problem) ? optima.map((one) => catchingSector(problem, one)) : [],
+    side, half, far, rim, steps,
   };
-}
-
-/** Why basins of a problem are not painted, in one sentence; empty where they are. */
-export function basinRefusal(problem) {
-  if (problem.joint) return "Where head and attention are trained together, a start is more than a point of this plane, so basins are not painted.";
-  const { name, momentum } = problem.optimizer;
-  if (name === "Adam" || momentum > 0)
-    return `${name === "Adam" ? "Adam's steps" : "Steps with momentum"} depend on all gradients before, so basins are not painted for them.`;
-  return "";
 }
 
 /** The start of a pixel, null outside the disc. */
@@ -97,30 +87,40 @@ export function basinTasks(side, size = 256) {
   return tasks;
 }
 
-/** Labels of some pixels: { labels, ends }, the last points beside them so that `settle` can look at what is left. */
+/** Labels of some pixels: a direction's number, that of directions where a run came back to where it was, UNSETTLED or OUTSIDE. */
 export function labelPixels(field, pixels) {
+  const starts = pixels.map((pixel) => pixelStart(field, pixel));
   const labels = new Int8Array(pixels.length).fill(OUTSIDE);
-  const ends = new Float64Array(2 * pixels.length);
-  const runs = [];
-  pixels.forEach((pixel, place) => {
-    const start = pixelStart(field, pixel);
-    if (start === null) return;
-    ends.set(start, 2 * place);
-    const isFar = field.half === null && norm(start) > NEAR_NORM;
-    const steps = isFar ? FAR_STEPS : field.half === null ? NEAR_STEPS : field.steps;
-    runs.push({ place, isFar, steps, size: isFar ? norm(start) * FAR_STEP_SHARE : BASIN_STEP });
+  const places = Array.from(starts.keys()).filter((place) => starts[place] !== null);
+  const ends = Float64Array.from(places.flatMap((place) => starts[place]));
+  const found = isSteady(field.problem) ? steadyLabels(field, ends) : places.map((_, k) => labelOfRun(field, ends.subarray(2 * k, 2 * k + 2)));
+  places.forEach((place, k) => (labels[place] = found[k]));
+  return labels;
+}
+
+/** The label of a single run from a start, with all the rule's steps. */
+function labelOfRun(field, start) {
+  const loop = loopOf({ ...field.problem, start });
+  const state = new Float64Array(loop.size);
+  loop.begin(state);
+  loop.advance(state, 0, field.steps);
+  return reachedDirection(field, state.subarray(loop.width - 2, loop.width), APPROACHED_COSINE);
+}
+
+/** Labels of runs with steps of one length, whose starts become their ends. */
+function steadyLabels(field, ends) {
+  const { half, steps, problem } = field;
+  const { size } = problem.optimizer;
+  const labels = new Array(ends.length / 2).fill(UNSETTLED);
+  const runs = labels.map((_, place) => {
+    const from = norm(ends.subarray(2 * place, 2 * place + 2));
+    const isFar = half === null && from > NEAR_STEPS * size;
+    return isFar ? { place, isFar, steps: FAR_STEPS, size: from / NEAR_STEPS } : { place, steps: half === null ? DISC_STEPS : steps, size };
   });
   descend(field, runs, ends, labels);
   const wentFar = runs.filter(({ place, isFar }) => isFar && (labels[place] === UNSETTLED || labels[place] === field.directions.length));
-  descend(field, wentFar.map(({ place }) => ({ place, steps: SETTLING_STEPS, size: BASIN_STEP })), ends, labels);
-  const { probabilities } = measurePoints(field.problem, ends);
-  const m = probabilities.length / pixels.length;
-  labels.forEach((label, k) => {
-    if (label !== UNSETTLED) return;
-    labels[k] = reachedDirection(field, ends.subarray(2 * k, 2 * k + 2), probabilities.subarray(k * m, (k + 1) * m));
-  });
-  settle(field, labels, ends);
-  return { labels, ends };
+  descend(field, wentFar.map(({ place }) => ({ place, steps: SETTLING_STEPS, size })), ends, labels);
+  return labels.map((label, k) => (label === UNSETTLED ? reachedDirection(field, ends.subarray(2 * k, 2 * k + 2), REACHED_COSINE) : label));
 }
 
 /** Set ends and labels of some runs: a sector's number, that of directions where a run came back to where it was, or UNSETTLED. */
@@ -140,62 +140,12 @@ function descend(field, runs, ends, labels) {
   });
 }
 
-/** The direction that a run has reached: it selects its tokens, at a correlation of at least .99; else UNSETTLED. */
-function reachedDirection(field, end, probabilities) {
-  const { T, lengths } = field.problem;
-  for (let k = 0; k < field.directions.length; k++) {
-    const same = field.selections[k].every((t, i) => largestOf(probabilities, i * T, lengths[i]) === t);
-    if (same && correlation(end, field.directions[k]) >= REACHED_COSINE) return k;
-  }
-  return UNSETTLED;
-}
-
-/**
- * Give unsettled runs the label of a finite minimum, the number of directions, as runs have that repeat themselves, where a circle around
- * one of their last points is proved higher than it: descent that never raises the risk cannot leave. Fences are remembered in the field.
- */
-export function settle(field, labels, ends) {
-  const { risks } = measurePoints(field.problem, ends);
-  labels.forEach((label, k) => {
-    if (label !== UNSETTLED) return;
-    const end = [ends[2 * k], ends[2 * k + 1]];
-    const isInside = ({ centre, radius, height }) => Math.hypot(end[0] - centre[0], end[1] - centre[1]) < radius && risks[k] < height;
-    if (!field.fences.some(isInside)) {
-      const fence = fenceAround(field, end, risks[k]);
-      if (fence === null) return;
-      field.fences.push(fence);
-    }
-    labels[k] = field.directions.length;
-  });
-}
-
-/** A circle around a point, and a height above the risk there, `bottom`, that no point of the circle falls below; or null. */
-function fenceAround({ problem }, centre, bottom) {
-  const ratio = (LARGEST_FENCE / (4 * BASIN_STEP)) ** (1 / (FENCE_RADII - 1));
-  const angles = Array.from({ length: FENCE_POINTS }, (_, k) => (2 * Math.PI * k) / FENCE_POINTS);
-  for (let j = 0, radius = 4 * BASIN_STEP; j < FENCE_RADII; j++, radius *= ratio) {
-    const lowest = (some) => {
-      const points = some.flatMap((angle) => [centre[0] + radius * Math.cos(angle), centre[1] + radius * Math.sin(angle)]);
-      return Math.min(...measurePoints(problem, Float64Array.from(points)).risks);
-    };
-    const change = (slopeBound(problem) * Math.PI * radius) / FENCE_POINTS; // of the risk between neighbouring points
-    const isHopeless = lowest(angles.filter((_, k) => k % FENCE_STRIDE === 0)) - change <= bottom;
-    const height = isHopeless ? bottom : lowest(angles) - change;
-    if (height > bottom) return { centre, radius, height };
-  }
-  return null;
-}
-
-/** A bound on ‖∇L‖: the largest slope times half the range of scores times half the diameter of keys, on average over the inputs. */
-function slopeBound(problem) {
-  const { n, K, scores } = problem;
-  const total = Array.from(problem.lengths.keys()).reduce((sum, i) => {
-    const places = placesOf(problem, i);
-    const of = places.map((at) => scores[at]);
-    const widths = places.flatMap((a) => places.map((b) => Math.hypot(K[2 * a] - K[2 * b], K[2 * a + 1] - K[2 * b + 1])));
-    return sum + (Math.max(...of) - Math.min(...of)) * Math.max(...widths);
-  }, 0);
-  return (Math.exp(slopesOf(problem).logM1) * total) / n / 4;
+/** The nearest direction that selects the tokens which lead at the end of a run, at some correlation at least; else UNSETTLED. */
+function reachedDirection({ problem, directions, selections }, end, least) {
+  const selected = selectionAt(problem, end).selected.join();
+  const cosines = directions.map((direction, k) => (selections[k] === selected ? correlation(end, direction) : -1));
+  const best = Math.max(least, ...cosines);
+  return cosines.indexOf(best);
 }
 
 /**
@@ -206,7 +156,7 @@ function catchingSector(problem, { direction, selected }) {
   const { n, T, lengths, K, scores, blur, optimizer } = problem;
   const { logM1, logSmallest } = slopesOf(problem);
   const sector = new Float64Array(6);
-  const rule = { power: normOfOptimizer(optimizer), log_slope_ratio: logM1 - logSmallest, step: BASIN_STEP };
+  const rule = { power: normOfOptimizer(optimizer), log_slope_ratio: logM1 - logSmallest, step: optimizer.size };
   const given = { keys: K, scores, blur, lengths, selected, direction, n_inputs: n, n_tokens: T };
   return callCore("find_sector", { ...given, ...rule, sector }) ? sector : null;
 }

@@ -1,17 +1,16 @@
 // Basins under the plane: painted coarse to fine by workers, by turns on the page itself where workers are refused.
 
-import { basinRefusal, basinTasks, labelPixels, OUTSIDE, UNSETTLED } from "../../kernels/basins.js";
+import { basinTasks, isSteady, labelPixels, LEAST_STEPS, OUTSIDE, UNSETTLED } from "../../kernels/basins.js";
 import { newWorker } from "../background.js";
 import { requestedField } from "./basin_worker.js";
 import { element, replace, setText } from "../dom.js";
-import { percent, short } from "../numbers.js";
+import { percent } from "../numbers.js";
 import { discInset } from "./plane_scale.js";
 import { problemOf } from "../state.js";
 
-export const BASIN_SIDE = 128; // pixels
-export const BASIN_STEPS = 5000; // of descent from each pixel of a window
+const [SIDE, SLOW_SIDE] = [128, 64]; // pixels; fewer of rules whose runs are followed one by one
 const UNPAINTED = -3;
-const PIECE_PIXELS = 64; // that a worker labels before it answers
+const PIECE_PIXELS = 32; // that a worker labels before it answers
 const QUIET_MS = 220; // without a change before painting begins
 const SLICE_MS = 8; // of labelling on the page itself between two frames
 const SLICE_PIXELS = 4;
@@ -28,11 +27,21 @@ export class Painting {
     this.labels = new Int8Array(side * side).fill(UNPAINTED);
     this.#fineness = new Uint8Array(side * side).fill(255);
     this.tasks = basinTasks(side, PIECE_PIXELS);
-    this.coarse = this.tasks.filter(({ stride }) => stride === this.tasks[0].stride).reduce((count, { pixels }) => count + pixels.length, 0);
     this.strides = new Map(this.tasks.flatMap(({ stride, pixels }) => pixels.map((pixel) => [pixel, stride])));
+    this.begin();
+  }
+
+  /** Give out all pixels from the beginning; what is shown stays until they come. */
+  begin() {
     this.next = 0;
     this.painted = 0;
-    this.counts = new Map(); // of pixels by label
+    this.levels = new Map(); // by stride, coarse to fine: how many pixels are missing, and of those that came how many have each label
+    for (const { stride, pixels } of this.tasks) this.#level(stride).missing += pixels.length;
+  }
+
+  #level(stride) {
+    if (!this.levels.has(stride)) this.levels.set(stride, { missing: 0, counts: new Map() });
+    return this.levels.get(stride);
   }
 
   get isDone() {
@@ -52,7 +61,9 @@ export class Painting {
     const { side } = this;
     pixels.forEach((pixel, k) => {
       const stride = this.strides.get(pixel);
-      this.counts.set(labels[k], (this.counts.get(labels[k]) ?? 0) + 1);
+      const level = this.#level(stride);
+      level.missing--;
+      level.counts.set(labels[k], (level.counts.get(labels[k]) ?? 0) + 1);
       const [row, column] = [Math.floor(pixel / side), pixel % side];
       for (let y = row; y < Math.min(side, row + stride); y++)
         for (let x = column; x < Math.min(side, column + stride); x++) {
@@ -65,11 +76,20 @@ export class Painting {
     this.painted += pixels.length;
   }
 
-  /** The share of each label among the pixels inside the picture, largest first: [[label, share], …]. */
+  /** Whether a coarse picture is complete. */
+  get isCoarse() {
+    return this.levels.get(this.tasks[0].stride).missing === 0;
+  }
+
+  /** The share of each label inside the finest picture that is complete, whose pixels lie evenly: [[label, share], …], largest first. */
   shares() {
-    const inside = [...this.counts].filter(([label]) => label !== OUTSIDE);
-    const total = inside.reduce((sum, [, count]) => sum + count, 0);
-    return inside.map(([label, count]) => [label, count / total]).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
+    const counts = new Map();
+    for (const level of this.levels.values()) {
+      if (level.missing > 0) break;
+      for (const [label, count] of level.counts) if (label !== OUTSIDE) counts.set(label, (counts.get(label) ?? 0) + count);
+    }
+    const total = [...counts.values()].reduce((sum, count) => sum + count, 0);
+    return [...counts].map(([label, count]) => [label, count / total]).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
   }
 
   /** Colours of all pixels (4 side²), the largest second coordinate first; colours: [r, g, b] of each direction. */
@@ -95,21 +115,27 @@ export class Painting {
 
 /** What the starts with a label do, in words. */
 export function basinSentence(label, limits) {
-  if (label === UNSETTLED) return "not settled";
-  if (label >= limits.length) return "stay at a finite point";
-  return `limit ${limits[label].index + 1}${limits[label].isGlobal ? " ★" : ""}`;
+  if (label === UNSETTLED) return "starts here end near no limit";
+  if (label >= limits.length) return "starts here stay at a finite point";
+  return `start here → limit ${limits[label].index + 1}${limits[label].isGlobal ? " ★" : ""}`;
 }
 
 /** What a picture is computed from; the same text means the same picture. */
 function requestOf(state, analysis) {
   const { map, half, far } = state.view;
-  const { optimizer, steps, ...problem } = state.problem;
-  const kind = { name: analysis.problem.optimizer.name, ...(analysis.problem.optimizer.p ? { p: analysis.problem.optimizer.p } : {}) };
+  const side = isSteady(analysis.problem) ? SIDE : SLOW_SIDE;
   return {
-    problem: { ...problemOf({ ...state, problem }), start: [0, 0], optimizer: kind },
-    optima: analysis.limits.map(({ direction, selected }) => ({ direction, selected })),
-    settings: map === "disc" ? { side: BASIN_SIDE, far } : { side: BASIN_SIDE, half, steps: BASIN_STEPS },
+    problem: { ...problemOf(state), start: [0, 0] },
+    optima: analysis.limits.map(({ direction, selected }) => ({ direction, selected: Array.from(selected) })),
+    settings: map === "disc" ? { side, far } : { side, half },
   };
+}
+
+/** What is done from every pixel, in a sentence. */
+function trainingSentence({ view }, read) {
+  const steps = Math.max(read.steps, LEAST_STEPS).toLocaleString("en");
+  const far = view.map === "disc" && isSteady(read) ? ", from far out with longer ones" : "";
+  return `Every start is trained as you set it: ${steps} steps${far}.`;
 }
 
 /** Workers that label pixels, or turns on the page itself: label(generation, request), then pixels as `take` gives them. */
@@ -152,9 +178,7 @@ class Crew {
     this.#onPiece = onPiece;
     const generation = ++this.#generation;
     if (this.#isRefused) {
-      painting.next = 0;
-      painting.painted = 0;
-      painting.counts.clear();
+      painting.begin();
       this.#byTurns(generation, requestedField(request), Infinity);
       return;
     }
@@ -198,7 +222,7 @@ class Crew {
       let piece;
       do {
         piece = next();
-        this.#painting.add(piece, labelPixels(field, piece).labels);
+        this.#painting.add(piece, labelPixels(field, piece));
       } while (piece.length > 0 && performance.now() < end);
       this.#onPiece();
       if (piece.length > 0) setTimeout(turn);
@@ -244,27 +268,21 @@ export function mountBasins(canvas, store, legend) {
     const colours = limits.map((limit) => rgbAt(legend, limit.colour));
     canvas.getContext("2d").putImageData(new ImageData(painting.colours(colours), painting.side, painting.side), 0, 0);
     canvas.classList.remove("stale");
-    const isDisc = shown.state.view.map === "disc";
+    const about = painting.isDone ? "" : "about ";
     replace(
       list,
       painting.shares().map(([label, share]) =>
         element("li", {},
           element("span", { class: `basin-swatch${limits[label] ? "" : label === UNSETTLED ? " hatched" : " dotted"}`, style: { "--colour": limits[label]?.colour ?? "var(--muted)" } }),
-          ` ${label >= 0 && label < limits.length ? "start here → " : "starts here "}${basinSentence(label, limits)}: ${percent(share)}`),
+          ` ${basinSentence(label, limits)}: ${about}${percent(share)}`),
       ),
     );
     if (painting.isDone) announce(painting.shares());
-    const steps = isDisc ? "steps of length 0.1, longer far out" : `up to ${BASIN_STEPS.toLocaleString("en")} steps of length 0.1`;
-    setText(
-      status,
-      painting.isDone
-        ? `Basins painted in ${short(times.total / 1000, 2)} s: ${BASIN_SIDE} × ${BASIN_SIDE} starts, ${steps}; shares are of this picture.`
-        : `Basins: ${Math.floor(100 * painting.share)} % painted.`,
-    );
+    setText(status, painting.isDone ? trainingSentence(shown.state, shown.analysis.problem) : `Basins: ${Math.floor(100 * painting.share)} % painted.`);
   }
 
   function requestPaint() {
-    if (painting.painted >= painting.coarse) times.first ??= performance.now() - begun;
+    if (painting.isCoarse) times.first ??= performance.now() - begun;
     if (painting.isDone) times.total ??= performance.now() - begun;
     if (isFrameWaiting) return;
     isFrameWaiting = true;
@@ -274,7 +292,7 @@ export function mountBasins(canvas, store, legend) {
   function begin() {
     if (isPaused || !shown || !shown.state.view.basins) return;
     const request = requestOf(shown.state, shown.analysis);
-    painting = new Painting(BASIN_SIDE);
+    painting = new Painting(request.settings.side);
     begun = performance.now();
     times = { first: null, total: null };
     crew.start(request, painting, requestPaint);
@@ -313,8 +331,7 @@ export function mountBasins(canvas, store, legend) {
       legend.hidden = !state.view.basins;
       if (!state.view.basins) return wanted === "" && canvas.hidden ? undefined : clear("");
       if (!analysis.problem) return clear("");
-      const refusal = basinRefusal(analysis.problem) || (analysis.limits.length === 0 ? "There is no limit to paint the basins of." : "");
-      if (refusal) return clear(refusal);
+      if (analysis.limits.length === 0) return clear("There is no limit to paint the basins of.");
       this.resize();
       canvas.hidden = false;
       const key = JSON.stringify(requestOf(state, analysis));

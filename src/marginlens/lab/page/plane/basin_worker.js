@@ -20,7 +20,7 @@ export function startWorker(scope) {
       field = requestedField(data.request);
       current = data.generation;
     } else if (data.generation === current) {
-      const { labels } = labelPixels(field, data.pixels);
+      const labels = labelPixels(field, data.pixels);
       scope.postMessage({ generation: current, pixels: data.pixels, labels });
     }
   };

@@ -1,6 +1,6 @@
 // "Copy as Python": a script with marginlens that computes and prints what the page shows of a state.
 
-import { basinRefusal } from "../../kernels/basins.js";
+import { isSteady, LEAST_STEPS } from "../../kernels/basins.js";
 import { normOfOptimizer } from "../../kernels/norms.js";
 import { dependentInputs, strictOptimum } from "../../kernels/optimality.js";
 import { ProblemError, readProblem } from "../../kernels/problem.js";
@@ -10,8 +10,7 @@ import { MAX_COUNT, MAX_VOCABULARY, promptIds, readText, summaryOf } from "../te
 const LINE_WIDTH = 110;
 const FEW_TOKENS = 48; // in all inputs together: up to so many, listing the limits solves fewer problems than Python's default limit
 const MAX_JOINT_SELECTIONS = 4096; // choices of a token per input up to which the page tries them all
-const BASIN_SIDE = 128; // pixels of the page's picture of basins in each direction
-const BASIN_STEPS = 5000;
+const BASIN_SIDE = 64; // pixels of the script's picture of basins in each direction
 
 /** A number as Python writes it, which reads back as the same double; a name stays as it is. */
 export function pythonNumber(x) {
@@ -146,20 +145,18 @@ function jointLines(problem) {
 }
 
 function basinLines(view, problem) {
-  const refusal = basinRefusal(problem);
-  if (refusal !== "") return ["", `# ---- ${refusal}`];
   const isDisc = view.map === "disc";
-  const isEuclidean = normOfOptimizer(problem.optimizer) === 2;
-  const { name, p } = problem.optimizer;
   const words = {
-    how: isEuclidean ? "normalised descent" : "descent with constant steps",
     side: BASIN_SIDE,
     size: isDisc ? `far = ${pythonNumber(view.far)}\nrim = np.log10(1.0 + far)` : `half = ${pythonNumber(view.half)}`,
     reach: isDisc ? "rim" : "half",
-    rule: isEuclidean ? "ml.NormalizedGD(size)" : pythonOptimizer({ name, p, size: "size" }),
+    steps: Math.max(problem.steps, LEAST_STEPS),
+    cosine: isSteady(problem) ? "0.99" : "0.8",
+    step: pythonNumber(problem.optimizer.size),
+    sized: pythonOptimizer({ ...problem.optimizer, size: "size" }),
   };
-  const ends = isDisc ? part("ends in the disc") : part("ends in a window", { steps: BASIN_STEPS });
-  return [...part("basins", words), ...ends, ...part("shares of basins")];
+  const ends = isDisc && isSteady(problem) ? part("ends in the disc with long steps", words) : part("ends", words);
+  return [...part("basins", words), ...(isDisc ? part("starts in the disc") : []), ...ends, ...part("shares of basins", words)];
 }
 
 function planeScript(state, link) {
