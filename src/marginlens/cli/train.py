@@ -384,7 +384,7 @@ def _compared(data: ml.TokenDataset, v: FloatArray, choices: Choices, run: ml.Tr
                 "correlation_with_prediction": cosines.certain,
                 "correlation_with_observed": cosines.observed,
                 "agreement": _agreement(solution, cosines, run.status[j]),
-                "advice": advice if prediction.observed is not None and choices.normalized else "",
+                "advice": advice if prediction.observed is not None and prediction.direction is None else "",
                 **({} if choices.is_euclidean else {"norm_margin": _norm_margin(batch[j], run[j], choices)}),
             }
         )

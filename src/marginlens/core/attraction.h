@@ -23,9 +23,9 @@ constexpr double NO_SLACK = 1e-9;       // by which share of the margin other ro
 constexpr double SLOW = 0.1;            // share of R² that the sum over one row may take
 constexpr int64_t PAIRWISE_ROWS = 64;   // up to which the spread of the rows is taken over all pairs
 
-// The constants of a tube. `step` bounds the length of a step; `need` is what the square of `radius` has to exceed.
+// The constants of a tube. `step` bounds the length of a step; `progress` is θ', the least that a unit of mass moves along p̄.
 struct Tube {
-    double along, deviation, radius, growth, share, step, need;
+    double along, deviation, radius, growth, share, step, progress;
 };
 
 struct AttractionRows {
@@ -173,10 +173,10 @@ static inline TubeOutcome try_tube(AttractionRows &rows, double R, double psi, b
         backward_along += tau * rows.along[r], backward_wide += tau * rows.wide[r];
         steepest = larger(steepest, rows.wide[r] / rows.slack(r));
     }
-    const double progress = theta - backward_along;  // θ', a lower bound on what a unit of mass moves along p̄
+    const double progress = theta - backward_along;
     if (!(progress > 0.0)) return OUTWEIGHED;
     const double A2 = rows.spread * rows.spread / (4.0 * (1.0 - psi));
-    tube.step = step;
+    tube.step = step, tube.progress = progress;
     tube.growth = (step * A2 <= progress ? 0.0 : step * step * A2 / 4.0) + 2.0 * log1p(slow_sum);
     const double e = 0.5 * widest_support * expm1(variation) + forward_wide / low + backward_wide;
     const double sideways = step > 0.0 && A2 > 0.0 ? e * e / (A2 * psi) : 0.0;
@@ -198,8 +198,7 @@ static inline TubeOutcome try_tube(AttractionRows &rows, double R, double psi, b
     }
     double drift = variation * (1.0 / rate + step) + forward_integral + forward_sum * step + backward_integral;
     if (!(slow_sum > 0.0)) drift += 0.5 * sideways * (0.5 / slowest + step);
-    tube.need = tube.deviation * tube.deviation + 2.0 * drift / progress;
-    return tube.need <= R * R ? PROVED : TUBE_TOO_NARROW;  // also where need is nan
+    return tube.deviation * tube.deviation + 2.0 * drift / progress <= R * R ? PROVED : TUBE_TOO_NARROW;  // also where the drift is nan
 }
 
 // The tube of the smallest radius among a few that is proved; else why the last one is not.

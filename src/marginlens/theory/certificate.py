@@ -189,6 +189,7 @@ def certificate_of(
     )
 
 
+@implements("X", "Thm 1")
 def certify(
     data: TokenDataset, head: Any, point: Any, *, optimizer: Any = None, loss: Loss | None = None
 ) -> Certificate:

@@ -29,6 +29,8 @@ MAX_PLAIN_STEPS = 100_000  # norms grow like the logarithm of their number
 MAX_DOUBLINGS = 12  # of the length of the flow, the first being FIRST_WAY
 FIRST_WAY = 8.0  # over the largest distance of two keys
 MAX_TOKENS = 1_000  # of a problem that is followed
+MAX_SCORE = 300.0  # beyond which slopes of the loss are near the smallest numbers there are
+MAX_KEY = 1e50  # entries of keys beyond it, or all below its inverse, have products that are no numbers
 NUDGE = 1e-13  # of the start, relative to a step or to the start, to see how much a run amplifies rounding errors
 _SHOWN_INPUTS = 4
 
@@ -203,11 +205,17 @@ def outcomes(risk: AttentionRisk, start: Any, optimizer: Any) -> list[Outcome]:
         optimizer is None or isinstance(optimizer, NormalizedGD | GradientDescent)
     ):
         return []
-    if data.n_inputs * data.n_tokens > MAX_TOKENS:
+    if data.n_inputs * data.n_tokens > MAX_TOKENS or not _in_range(data, heads):
         return []
     if optimizer is None:
         return [_by_flow(data[j], heads[j], risk.loss, starts[j], None) for j in range(len(data))]
     return _by_steps(data, heads, risk.loss, starts, optimizer)
+
+
+def _in_range(data: TokenDataset, heads: FloatArray) -> bool:
+    """Whether keys and scores are of a size at which runs can be followed in double precision."""
+    largest, scores = float(np.max(np.abs(data.K))), data.finite_scores(heads)[data.mask]
+    return 1.0 / MAX_KEY <= largest <= MAX_KEY and float(np.max(np.abs(scores))) <= MAX_SCORE
 
 
 def _by_steps(data: TokenDataset, heads: FloatArray, loss: Loss, starts: FloatArray, optimizer: Any) -> list[Outcome]:

@@ -5,7 +5,7 @@
 // For the points first … last - 1, each with its own problem: whether a tube around the ray of its max-margin direction holds the ball of
 // radius `blur` around the point and is never left, see attraction.h.
 //
-// constants: along, deviation, radius, growth, share, step, need of the tube.
+// constants: along, deviation, radius, growth, share, step, progress of the tube.
 DOOR find_tubes(
     int64_t first,              // in 0..last
     int64_t last,               // in 0..batch
@@ -54,7 +54,7 @@ DOOR find_tubes(
             found = find_tube(rows, normalized != 0, size, tube);
         }
         outcome[b] = found;
-        const double values[] = {tube.along, tube.deviation, tube.radius, tube.growth, tube.share, tube.step, tube.need};
+        const double values[] = {tube.along, tube.deviation, tube.radius, tube.growth, tube.share, tube.step, tube.progress};
         copy(values, 7, constants + 7 * b);
     }
     return 0;
