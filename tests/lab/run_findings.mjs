@@ -10,6 +10,7 @@ const { OPTIMIZERS, ProblemError, readProblem, tokenProblem } = await load("kern
 const { bracketOf, certificateResidual, INACCURATE, INFEASIBLE, kktResidual, OPTIMAL, TRIVIAL } = await load("kernels/margin.js");
 const { tokenOptimality } = await load("kernels/optimality.js");
 const { jointLimits } = await load("kernels/joint.js");
+const { Outlook } = await load("kernels/outlook.js");
 const { predict } = await load("kernels/theorems.js");
 const { parseTable, tableText } = await load("page/problem/problem_table.js");
 const { checkState, stateOfProblem } = await load("page/state.js");
@@ -19,12 +20,13 @@ const words = await load("page/findings/sentences.js");
 
 function analysisOf(json, maxProblems) {
   const problem = readProblem(json);
+  const outlook = new Outlook(problem);
   if (problem.joint) {
     const joint = jointLimits(problem);
-    return { problem, prediction: { joint, verdicts: joint.verdicts, candidates: [] }, limits: [], refusal: null };
+    return { problem, outlook, prediction: { joint, verdicts: joint.verdicts, candidates: [] }, limits: [], refusal: null };
   }
   const prediction = predict(problem, maxProblems);
-  return { problem, prediction, limits: prediction.candidates, refusal: null };
+  return { problem, prediction, outlook, limits: prediction.candidates, refusal: null };
 }
 
 function conditionsOf(prediction) {
@@ -45,7 +47,14 @@ const calls = {
     const changed = editor[name](stateOfProblem(problem), ...parts);
     return checkState(changed).problem;
   },
-  headline: ({ problem }) => words.headline(analysisOf(problem)),
+  /** Where training ends: what the page says once it has followed the run to its end, and the numbers behind it. */
+  verdict({ problem }) {
+    const analysis = analysisOf(problem);
+    const { outlook } = analysis;
+    outlook.advance(Infinity);
+    const { selected, steps, followed = outlook.followed } = outlook.answer;
+    return { ...words.verdictWords(analysis), selected, steps, followed };
+  },
   leftOut: ({ problem }) => words.leftOut(analysisOf(problem)),
   conditions: ({ problem, maxProblems }) => conditionsOf(analysisOf(problem, maxProblems).prediction),
   /** The same for a head whose entries no page takes, so that slopes overflow. */

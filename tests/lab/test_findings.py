@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from lab_kernels import KERNELS, as_json, needs_node
+from lab_kernels import KERNELS, needs_node
 from marginlens.lab.assemble import page_words
 
 pytestmark = needs_node
@@ -248,7 +248,7 @@ def test_conditions_are_those_that_the_kernels_and_the_library_name() -> None:
         assert codes[name] - {"MAX_PROBLEMS", "SEVERAL"} == set(known["statuses"])
 
 
-# ---- headlines, remarks, selections
+# ---- verdicts, remarks, selections
 
 
 def test_no_sentence_of_random_and_degenerate_problems_has_a_hole() -> None:
@@ -274,7 +274,7 @@ def test_no_sentence_of_random_and_degenerate_problems_has_a_hole() -> None:
         request
         for problem, selected in zip(problems, selections, strict=True)
         for request in (
-            {"call": "headline", "problem": problem},
+            {"call": "verdict", "problem": problem},
             {"call": "conditions", "problem": problem},
             {"call": "selection", "problem": problem, "selected": selected},
         )
@@ -285,54 +285,17 @@ def test_no_sentence_of_random_and_degenerate_problems_has_a_hole() -> None:
         assert hole not in said
 
 
-def test_headlines_say_before_training_what_will_happen() -> None:
-    keys = [[(2.0, 0.0), (0.0, 1.0), (0.0, -1.0)], [(0.0, 3.0), (1.0, 1.0)]]
-    scores = [[1, 0, 0.5], [0, 1]]
-    plain = {"name": "GradientDescent", "size": 1e-3}
-    two = scored(keys, scores, optimizer=plain)
-    answers = ask(
-        {"call": "headline", "problem": scored(keys[:1], [[1, 0, 0]], optimizer=plain)},
-        {"call": "headline", "problem": scored(keys[:1], [[1, 0, 0]])},
-        {
-            "call": "headline",
-            "problem": scored(keys[:1], [[1, 0, 0]], optimizer={"name": "GradientDescent", "size": 90}),
-        },
-        {"call": "headline", "problem": scored(keys[:1], [[1, 0, 0]], optimizer={"name": "SignDescent"})},
-        {"call": "headline", "problem": two},
-        {"call": "headline", "problem": scored(keys, [[1, 1, 1], [2, 2]])},
-    )
-    assert [answer["kind"] for answer in answers] == ["certain", "observed", "expected", "expected", "open", "nothing"]
-    assert answers[0]["sentence"] == "From this start the attention settles on token 1. Theorem 2 makes this certain."
-    assert "possible" in answers[4]["sentence"]
-    (favoured,) = ask({"call": "headline", "problem": {**two, "start": [0, 1]}})
-    assert favoured["sentence"].endswith("At the start most attention is on token 2 of input 1 and token 1 of input 2.")
-
-
-@pytest.mark.parametrize("figure", ["figure_1b", "figure_1c"])
-def test_a_start_far_out_in_a_cone_is_certain_by_theorem_3(figure: str) -> None:
-    data, head = getattr(ml.data, figure)()
-    limits = ml.theory.locally_optimal_directions(data, head)
-    start = (1e9 * np.asarray(limits.directions[-1])).tolist()
-    problem = as_json(data, head, start=start, optimizer={"name": "GradientDescent", "size": 1e-3})
-    (answer,) = ask({"call": "headline", "problem": problem})
-    tokens = [f"token {t + 1} of input {i + 1}" for i, t in enumerate(limits.selections[-1])]
-    named = (
-        f"token {limits.selections[-1][0] + 1}" if len(tokens) == 1 else f"{', '.join(tokens[:-1])} and {tokens[-1]}"
-    )
-    assert answer["sentence"] == f"From this start the attention settles on {named}. Theorem 3 makes this certain."
-
-
-def test_headlines_of_head_and_attention_together() -> None:
+def test_verdicts_of_head_and_attention_together() -> None:
     tokens = [[(2.0, 1.0), (0.5, -1.0)], [(-2.0, 1.0), (-0.5, -1.0)]]
     told, tied, many = ask(
-        {"call": "headline", "problem": {"tokens": tokens, "labels": [1, -1], "train": "both"}},
-        {"call": "headline", "problem": {"tokens": [[(1.0, 0.0)], [(1.0, 0.0)]], "labels": [1, -1], "train": "both"}},
-        {"call": "headline", "problem": {"tokens": [TRIANGLE * 3] * 5, "labels": [1] * 5, "train": "both"}},
+        {"call": "verdict", "problem": {"tokens": tokens, "labels": [1, -1], "train": "both"}},
+        {"call": "verdict", "problem": {"tokens": [[(1.0, 0.0)], [(1.0, 0.0)]], "labels": [1, -1], "train": "both"}},
+        {"call": "verdict", "problem": {"tokens": [TRIANGLE * 3] * 5, "labels": [1] * 5, "train": "both"}},
     )
-    assert "token 1 of input 1 and token 1 of input 2" in told["sentence"]
-    assert [told["kind"], tied["kind"], many["kind"]] == ["expected", "open", "open"]
-    assert "tell the labels apart" in tied["sentence"]
-    assert "too many" in many["sentence"]
+    assert "token 1 of input 1 and token 1 of input 2" in told["because"]
+    assert "tell the labels apart" in tied["because"]
+    assert "too many" in many["because"]
+    assert "not proved" in told["proved"]
 
 
 def test_inputs_without_a_choice_are_named() -> None:

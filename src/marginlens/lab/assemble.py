@@ -24,6 +24,7 @@ from marginlens.lab.presets import presets as known_presets
 from marginlens.lab.problem_files import LabProblem
 from marginlens.pages import render
 from marginlens.runtime.files import as_path, check_place, write_whole
+from marginlens.theory.attraction import WORDS as PREDICTION_WORDS
 
 ENTRY = "page/main.js"
 WORKER = "page/worker.js"
@@ -158,10 +159,10 @@ def packed(content: bytes) -> str:
 
 
 def page_words() -> dict[str, Any]:
-    """What the page says: the tables of `words.json`, and the parts of a Python script, which begin with `# %%`."""
+    """What the page says: the tables of `words.json`, those of predictions, and the parts of a Python script, which begin with `# %%`."""
     folder = resources.files("marginlens.lab")
     words, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in (WORDS, SCRIPT))
-    return {**json.loads(words), "script": script}
+    return {**json.loads(words), "outcome": PREDICTION_WORDS, "script": script}
 
 
 def _json_inside(value: Any) -> Markup:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from enum import IntEnum
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,17 +41,10 @@ class Missing(IntEnum):
     TIED = 9
 
 
-SENTENCES = {
-    Missing.SUPPORT_SCORES_HIGHER: "a token on the margin scores at least as high as the selected one",
-    Missing.DEPENDENT_SUPPORT: "the key differences on the margin are linearly dependent",
-    Missing.TIGHT_WITHOUT_WEIGHT: "a token is on the margin without carrying it, up to rounding",
-    Missing.WEIGHTS_TOO_LARGE: "tokens that are not selected still have too much of the attention",
-    Missing.OUTWEIGHED: "tokens of higher score still pull as much as those on the margin",
-    Missing.TUBE_TOO_STEEP: "steps this long may turn further than the norm grows so far",
-    Missing.TUBE_TOO_NARROW: "what the direction may still turn does not fit into a tube yet",
-    Missing.INFEASIBLE: "no direction selects the tokens that lead here",
-    Missing.TIED: "tokens tie for the largest logit",
-}
+WORDS: dict[str, dict[str, str]] = json.loads(
+    (files("marginlens.theory") / "outcome.json").read_text(encoding="utf-8")
+)  # what predictions say, here and in the lab
+SENTENCES = {Missing[name]: sentence for name, sentence in WORDS["missing"].items()}
 
 
 class Tubes(NamedTuple):

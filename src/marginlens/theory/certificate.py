@@ -19,7 +19,7 @@ from marginlens.result import Headline, Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.runtime.result_files import read_result, write_result
 from marginlens.theory.assumptions import Check, TheoremVerdict
-from marginlens.theory.attraction import SENTENCES, STEEPNESS, Missing, Tubes, find_tubes
+from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
 from marginlens.theory.intervals import Exact, Proving
 from marginlens.typing import Axes, FloatArray, IntArray
 
@@ -105,9 +105,9 @@ class Certificate(Proof):
     def steps_words(self) -> str:
         """What moves: the flow or the steps, in words."""
         if self.optimizer is None:
-            return "the gradient flow"
-        kind = "normalised steps of length" if isinstance(self.optimizer, NormalizedGD) else "plain steps of size"
-        return f"{kind} {self.optimizer.size:g}"
+            return WORDS["moving"]["flow"]
+        kind = "NormalizedGD" if isinstance(self.optimizer, NormalizedGD) else "GradientDescent"
+        return WORDS["moving"][kind].format(size=f"{self.optimizer.size:g}")
 
     def largest_angle(self, along: Any) -> Any:
         """A bound on the angle to the limit, in radians, once p̄·p has grown to `along`."""

@@ -17,7 +17,7 @@ from marginlens.result import Headline, Result, Tabular, drawn
 from marginlens.result.drawing import NothingToDraw, draw_bars
 from marginlens.risk import AttentionRisk
 from marginlens.status import Status
-from marginlens.theory.attraction import SENTENCES, STEEPNESS, Missing, Tubes, find_tubes
+from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
 from marginlens.theory.certificate import Certificate, certificate_of
 from marginlens.theory.finite_minimum import MinimumCertificate, certify_minimum
 from marginlens.theory.optimality import largest_distance
@@ -65,10 +65,13 @@ class Rival(NamedTuple):
     higher_lead: float
 
     def __str__(self) -> str:
-        by = f"logit ahead by {self.lead:.3g} per unit of norm, score {'higher' if self.score >= 0.0 else 'lower'} by {abs(self.score):.3g}"
-        text = f"input {self.input}: token {self.selected} over token {self.token}, {by}"
+        words, numbers = (
+            WORDS["because"],
+            self._asdict() | {"ahead": f"{self.lead:.3g}", "score": f"{abs(self.score):.3g}"},
+        )
+        text = words["higher" if self.score >= 0.0 else "lower"].format(**numbers)
         if self.higher >= 0 and self.higher != self.token:
-            text += f" (token {self.higher} scores higher, but its logit falls behind by {self.higher_lead:.3g})"
+            text += words["but"].format(higher=self.higher, behind=f"{self.higher_lead:.3g}")
         return text
 
 
@@ -123,40 +126,35 @@ class Outcome(Result, Tabular):
     @property
     def ends_at(self) -> str:
         """What training ends at, how far it was followed, and how close it is."""
-        reached = f"{self._moved()}, norm {self.norm:.4g}"
-        if self.finite:
-            return f"a finite minimum, where no direction is selected ({reached})"
-        if self.direction is None:
-            return f"not known ({reached}, where tokens {self.selected.tolist()} lead)"
-        return f"tokens {self.selected.tolist()}, in their max-margin direction ({reached}: {self.angle:.3g}° away)"
+        way = {"steps": f"{int(self.way):,}", "way": f"{self.way:.4g}", "norm": f"{self.norm:.4g}"}
+        reached = WORDS["reached"]["flow" if self.optimizer is None or self.by_flow else "steps"].format(**way)
+        kind = "finite" if self.finite else "unknown" if self.direction is None else "tokens"
+        tokens = {"tokens": f"tokens {self.selected.tolist()}", "their": "their", "lead": "lead"}
+        return WORDS["ends at"][kind].format(reached=reached, angle=f"{self.angle:.3g}", **tokens)
 
     @property
     def because(self) -> str:
         """The runner-up of each input and why it loses; of the first inputs where there are many."""
+        words = WORDS["because"]
         if self.direction is None:
-            return "no selection holds" if self.finite else "nothing is decided yet"
+            return words["finite" if self.finite else "unknown"]
         told = "; ".join(map(str, self.rivals[:_SHOWN_INPUTS]))
         left = len(self.rivals) - _SHOWN_INPUTS
-        return f"{told}; and so on for {left} more" if left > 0 else told or "there is one token to select"
+        return told + (words["more"].format(left=left) if left > 0 else "") if told else words["alone"]
 
     @property
     def proof(self) -> str:
         """Whether it is proved, by what, or what is missing."""
-        if isinstance(self.certificate, MinimumCertificate):
-            where = f"the risk is convex within {self.certificate.radius:.2g} of the point, which holds one minimum"
-            if self.optimizer is not None:
-                return f"in part: {where} (X Thm 2), where the flow ends; steps of one length circle around it, and plain ones may"
-            return f"yes, by X Thm 2: {where}; certificate.verify() checks it"
         if self.certificate is None:
-            return f"no: {self.missing}"
-        tube = (
-            f"{self.certificate.steps_words} cannot leave a tube of radius {self.certificate.radius:.3g} around its ray"
-        )
-        if self.by_flow:
-            computed = "that the steps follow the flow up to there is computed, not proved"
-            return f"in part: from norm {self.norm:.4g} on {tube} (X Thm 1); {computed}"
-        text = f"yes, by X Thm 1: from norm {self.norm:.4g} on {tube}; certificate.verify() checks it"
-        if self.error > self.certificate.tolerance:
+            return WORDS["proved"]["no"].format(missing=self.missing)
+        checked = "; certificate.verify() checks it" if self.proved else ""
+        if isinstance(self.certificate, MinimumCertificate):
+            words = WORDS["proved"]["minimum" if self.proved else "minimum in part"]
+            return words.format(radius=f"{self.certificate.radius:.2g}") + checked
+        numbers = {"norm": f"{self.norm:.4g}", "radius": f"{self.certificate.radius:.3g}"}
+        words = WORDS["proved"]["yes" if self.proved else "in part"]
+        text = words.format(moving=self.certificate.steps_words, **numbers) + checked
+        if self.proved and self.error > self.certificate.tolerance:
             text += f". This run amplifies rounding errors ({self.error:.1g}), so the proof is of the point that was computed"
         return text
 
@@ -175,11 +173,6 @@ class Outcome(Result, Tabular):
             raise NothingToDraw("No token is selected.")
         names = [f"{rival.input}: {rival.selected} over {rival.token}" for rival in self.rivals]
         draw_bars(ax, names, [rival.lead for rival in self.rivals], "lead of the logit per unit of norm")
-
-    def _moved(self) -> str:
-        if self.optimizer is None or self.by_flow:
-            return f"followed along the flow for a length of {self.way:.4g}"
-        return f"after {int(self.way):,} steps"
 
     def _columns(self) -> dict[str, Any]:
         rows = zip(*self.rivals, strict=True) if self.rivals else [()] * 7
@@ -278,7 +271,8 @@ def _outcome(
     missing, selected = Missing(tubes.missing[k]), tubes.selected[k]
     proved = missing is Missing.NOTHING
     known = missing not in (Missing.INFEASIBLE, Missing.TIED, Missing.SUPPORT_SCORES_HIGHER) and not finite
-    words = "" if proved else f"at norm {float(length(point)):.4g} {SENTENCES[missing]}"
+    lacking = {} if proved else {"norm": f"{float(length(point)):.4g}", "missing": SENTENCES[missing]}
+    words = WORDS["proved"]["missing"].format(**lacking) if lacking else ""
     if words and (data.n_inputs, data.n_tokens) == RANDOM_SHAPE and data.d_key in RANDOM_SHARES:
         optimal, others = RANDOM_SHARES[data.d_key]
         words += (

@@ -20,7 +20,7 @@ export function softmax(logits) {
 }
 
 /** log|ℓ'(u)|. */
-function logSlope(code, u) {
+export function logSlope(code, u) {
   if (code === LOGISTIC) return u > 0 ? -u - Math.log1p(Math.exp(-u)) : -Math.log1p(Math.exp(u));
   return code === EXPONENTIAL ? -u : 0;
 }

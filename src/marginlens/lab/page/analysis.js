@@ -4,6 +4,7 @@ import { jointLimits } from "../kernels/joint.js";
 import { correlation } from "../kernels/linalg.js";
 import { attSvm, directionOf, marginOf } from "../kernels/margin.js";
 import { normOfOptimizer, planeNormSvm } from "../kernels/norms.js";
+import { Outlook } from "../kernels/outlook.js";
 import { ProblemError, readProblem, takeInputs } from "../kernels/problem.js";
 import { predict } from "../kernels/theorems.js";
 import { keysOf, problemOf } from "./state.js";
@@ -92,21 +93,23 @@ function remarksOf(state, problem) {
 
 /** The analysis that is given where a state has none. */
 function refused(sentence) {
-  return { problem: null, prediction: null, limits: [], normLimits: [], remarks: [], refusal: sentence };
+  return { problem: null, prediction: null, outlook: null, limits: [], normLimits: [], remarks: [], refusal: sentence };
 }
 
 function computed(state) {
   try {
     const problem = readProblem(problemOf(state));
     const remarks = remarksOf(state, problem);
+    const outlook = new Outlook(problem);
     if (problem.joint) {
       const joint = jointLimits(problem);
       const { verdicts } = joint;
-      return { problem, prediction: { joint, verdicts, candidates: [] }, limits: jointLimitsOf(joint), head: jointHead(joint), remarks, refusal: null };
+      const prediction = { joint, verdicts, candidates: [] };
+      return { problem, prediction, outlook, limits: jointLimitsOf(joint), head: jointHead(joint), remarks, refusal: null };
     }
     const prediction = predict(problem);
     const limits = limitsOf(problem, prediction);
-    return { problem, prediction, limits, normLimits: normLimitsOf(limits), remarks, refusal: null };
+    return { problem, prediction, outlook, limits, normLimits: normLimitsOf(limits), remarks, refusal: null };
   } catch (error) {
     if (error instanceof ProblemError) return refused(error.message);
     throw error;
@@ -114,9 +117,10 @@ function computed(state) {
 }
 
 /**
- * { problem, prediction, limits, remarks, refusal } of a state with its chosen start.
+ * { problem, prediction, outlook, limits, remarks, refusal } of a state with its chosen start.
  *
- * problem is the kernels', prediction what `predict` gives ({ joint } where head and attention are trained together), limits every locally
+ * problem is the kernels', prediction what `predict` gives ({ joint } where head and attention are trained together), outlook the run that
+ * is followed to where it ends, limits every locally
  * optimal direction { index, label, selected, direction, margin, isGlobal, solution, optimality, power, colour }; in another norm than the
  * Euclidean, which `power` names, direction and margin are those of that norm, `euclidean` has those of the Euclidean, and normLimits says
  * of each { limitIndex, direction, margin, isUnique, power }. head is { direction, colour } of the head that is trained too. remarks are
@@ -132,4 +136,16 @@ export function analyse(state) {
     ofStart.set(start, (found = computed(state)));
   }
   return found;
+}
+
+/** The limit that training ends at, as far as it was followed; null where it is none of them. */
+export function expectedLimit({ outlook, prediction, limits }) {
+  const { direction = null, selected = [] } = outlook?.answer ?? {};
+  const inputs = prediction?.dependent ?? [];
+  return (direction && limits.find((limit) => inputs.every((i) => limit.selected[i] === selected[i]))) || null;
+}
+
+/** The limit whose lines, support tokens and proof are shown: the chosen one, else the expected one, else the first; null where none is. */
+export function shownLimit(state, analysis) {
+  return analysis.limits[state.chosen.limit ?? -1] ?? expectedLimit(analysis) ?? analysis.limits[0] ?? null;
 }

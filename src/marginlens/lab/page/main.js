@@ -20,15 +20,17 @@ import { shareItems, shownScript } from "./sharing/share_menu.js";
 import { completeState, startState, stateOfProblem, Store } from "./state.js";
 import { mountContinuation, mountTextInput } from "./text/text_panel.js";
 import { mountTheorems } from "./findings/theorems_panel.js";
+import { mountVerdict } from "./findings/verdict.js";
 import { mountTabs, mountToolbar } from "./toolbar.js";
 import { mountTour } from "./guide/tour.js";
 import { mountTraining } from "./text/training_panel.js";
 
-const PREDICTION = { id: "limits", tab: "plane", mount: mountLimits }; // what is shown first of all
+const PREDICTION = { id: "verdict", tab: "plane", mount: mountVerdict }; // what is shown first of all
 const VIEWS = [
   { id: "plane", tab: "plane", mount: mountPlane },
   { id: "playback", tab: "plane", mount: mountPlayback, isPatient: true },
   { id: "curves", tab: "plane", mount: mountCurves, isPatient: true },
+  { id: "limits", tab: "plane", mount: mountLimits, isPatient: true },
   { id: "theorems", tab: "plane", mount: mountTheorems, isPatient: true },
   { id: "certificate", tab: "plane", mount: mountCertificate, isPatient: true },
   { id: "editor", tab: "plane", mount: mountEditor, isPatient: true },
@@ -139,6 +141,13 @@ class Frames {
     this.update();
   }
 
+  /** Update views although the state is as before, because what is known of it is not. */
+  refresh() {
+    for (const entry of this.#views) entry.isStale = true;
+    this.#isDirty = true;
+    this.request();
+  }
+
   #changed() {
     this.#isDirty = true;
     const { gesture } = this.#store;
@@ -174,7 +183,7 @@ class Frames {
     this.#isDirty = false;
     const { state } = this.#store;
     const analysis = analyse(state);
-    const older = this.#views.filter(({ tab, previous }) => (!tab || tab === state.tab) && previous !== state);
+    const older = this.#views.filter(({ tab, previous, isStale }) => (!tab || tab === state.tab) && (isStale || previous !== state));
     const patient = isDragging ? older.filter(({ isPatient }) => isPatient).sort((a, b) => a.turn - b.turn) : [];
     const waiting = new Set(patient.slice(1));
     this.isBehind = waiting.size > 0;
@@ -182,6 +191,7 @@ class Frames {
       if (waiting.has(entry)) continue;
       const { previous } = entry;
       entry.previous = state;
+      entry.isStale = false;
       entry.turn = ++this.#turn;
       entry.view.update?.(state, analysis, previous);
     }
@@ -246,6 +256,7 @@ async function openPage() {
     basins: () => views.find(({ id }) => id === "plane").view.basinProgress(),
     firstPrediction,
   });
+  document.addEventListener("outlook", () => frames.refresh());
   followAddress(store);
   if (complaint !== null) store.say(complaint, "refusal");
 }

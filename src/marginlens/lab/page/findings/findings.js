@@ -1,20 +1,15 @@
-// Where attention can settle: the headline before training, the limits to choose from with their support tokens, and the proof in numbers.
+// Where attention can settle: the limits to choose from with their support tokens, and the proof in numbers.
 
 import { bracketOf, certificateResidual, INFEASIBLE, kktResidual, marginOf, OPTIMAL } from "../../kernels/margin.js";
 import { normOfOptimizer } from "../../kernels/norms.js";
 import { tokenOptimality } from "../../kernels/optimality.js";
+import { shownLimit } from "../analysis.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
 import { exponent, percent, short } from "../numbers.js";
-import { angleWords, certificateSentence, expectedLimit, headline, isCertified, leftOut, normWords, optimizerWord, selectionVerdict, selectionWords } from "./sentences.js";
+import { angleWords, certificateSentence, isCertified, leftOut, normWords, optimizerWord, selectionVerdict, selectionWords } from "./sentences.js";
 import { withChosen } from "../state.js";
 
-const QUIET_MS = 700; // without a change after which the headline is read aloud
 const SAME_MARGIN_RTOL = 1e-9; // relative difference of two margins that are the same
-
-/** The limit whose lines, support tokens and proof are shown: the chosen one, else the expected one, else the first; null where none is. */
-export function shownLimit(state, analysis) {
-  return analysis.limits[state.chosen.limit ?? -1] ?? expectedLimit(analysis) ?? analysis.limits[0] ?? null;
-}
 
 /** Rows that are made once and filled again and again, so that focus and pointers stay on them. */
 class Rows {
@@ -108,15 +103,13 @@ function legendOf(problem) {
   return `${several}${star} Margin: the lead per unit of length${length}.${gap}`;
 }
 
-/** The headline, the list of limits and the support tokens of the shown one; `basinshares` of the painted basins say how many starts go where. */
+/** The list of limits and the support tokens of the shown one; `basinshares` of the painted basins say how many starts go where. */
 export function mountLimits(root, store) {
-  const sentence = element("p", { class: "headline", id: "headline" });
-  const aloud = element("p", { class: "visually-hidden", role: "status" });
   const remarks = element("ul", { class: "remarks small" });
   const list = element("ol", { class: "limits", "aria-label": "Limits: directions in which attention can settle" });
   const legend = element("p", { class: "small" });
   const support = weightTable("Multiplier");
-  replace(root, sentence, aloud, remarks, list, legend, support.node);
+  replace(root, remarks, list, legend, support.node);
   const rows = new Rows(list, (place) => limitRow(store, place));
   const remarkRows = new Rows(remarks, () => {
     const node = element("li");
@@ -124,18 +117,9 @@ export function mountLimits(root, store) {
   });
   let shares = null;
   let last = null;
-  let timer = 0;
   const show = (state, analysis) => {
-    const isFirst = last === null;
     last = { state, analysis };
     const { limits } = analysis;
-    const said = headline(analysis);
-    if (!isFirst && sentence.textContent !== said.sentence) {
-      clearTimeout(timer);
-      timer = setTimeout(() => setText(aloud, sentence.textContent), QUIET_MS);
-    }
-    setText(sentence, said.sentence);
-    sentence.dataset.kind = said.kind;
     remarkRows.fill([...(analysis.remarks ?? []), leftOut(analysis)].filter(Boolean));
     const shown = shownLimit(state, analysis);
     rows.fill(

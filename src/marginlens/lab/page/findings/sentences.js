@@ -1,8 +1,7 @@
-// What the page says in words: the headline before training, each condition of each theorem, selections and certificates.
+// What the page says in words: where training ends, each condition of each theorem, selections and certificates.
 
 import { INACCURATE, INFEASIBLE, OPTIMAL, TRIVIAL } from "../../kernels/margin.js";
 import { normOfOptimizer } from "../../kernels/norms.js";
-import { selectionAt } from "../../kernels/optimality.js";
 import { powerOfTen, short } from "../numbers.js";
 
 const MAX_LOG = 700; // of a number that a double holds
@@ -75,86 +74,79 @@ export function theoremWords(citation, inputs) {
   return { title, conclusion: filled(inputs === 1 ? conclusion : several, { inputs }) };
 }
 
-// ---- the headline
+// ---- the verdict, in the words of theory/outcome.json, which Python has too
 
-/** The limit that the page expects before training: certain, observed or expected; null where no theorem helps. */
-export function expectedLimit({ prediction, limits }) {
-  const { promise = null, basin = null, candidates = [] } = prediction ?? {};
-  let found = basin === null ? undefined : candidates[basin];
-  if (promise !== null && candidates.length > 0) {
-    const along = ({ direction }) => direction.reduce((total, entry, k) => total + entry * promise.direction[k], 0);
-    found = candidates.reduce((best, candidate) => (along(candidate) > along(best) ? candidate : best));
-  }
-  return limits.find(({ selected, label }) => found && label === found.label && selected.join() === found.selected.join()) ?? null;
+const SHOWN_RIVALS = 4;
+
+/** A text of the table of predictions with words and numbers in the place of their {names}. */
+function outcomeText(place, name, values = {}) {
+  const digits = { norm: 4, way: 4 };
+  const shown = (entry, key) => (typeof entry === "number" ? short(entry, digits[key]) : entry);
+  return globalThis.labWords.outcome[place][name].replace(/\{(\w+)\}/g, (_, key) => shown(values[key], key));
 }
 
-/** Where most attention is at the start, or nothing where tokens are level. */
-function startSentence(problem, inputs) {
-  const { selected, unique } = selectionAt(problem, problem.start);
-  return unique ? ` At the start most attention is on ${selectionWords(selected, inputs)}.` : "";
+function rivalWords({ input, selected, token, lead, score, higher, higherLead }) {
+  const names = { input: String(input + 1), selected: String(selected + 1), token: String(token + 1) };
+  const text = outcomeText("because", score >= 0 ? "higher" : "lower", { ...names, ahead: lead, score: Math.abs(score) });
+  if (higher === null || higher === token) return text;
+  return text + outcomeText("because", "but", { higher: String(higher + 1), behind: higherLead });
 }
 
-function openSentence(problem, { dependent }, limits) {
-  if (limits.length === 0) return "No theorem decides: no direction selects tokens that all beat their rivals in score, so no limit is known.";
-  const possible = `${counted(limits.length, "limit")} ${limits.length === 1 ? "is" : "are"} possible`;
-  return `No theorem decides from this start; ${possible}.${startSentence(problem, dependent)}`;
+function becauseWords({ kind, direction, rivals = [] }, { joint }) {
+  if (kind === "joint") return jointSentence(joint);
+  if (kind === "nothing" || kind === "finite") return outcomeText("because", kind);
+  if (direction === null) return outcomeText("because", kind === "optimizer" ? "level" : "unknown");
+  if (rivals.length === 0) return outcomeText("because", "alone");
+  const left = rivals.length - SHOWN_RIVALS;
+  return rivals.slice(0, SHOWN_RIVALS).map(rivalWords).join("; ") + (left > 0 ? outcomeText("because", "more", { left: String(left) }) : "");
+}
+
+function proofWords({ kind, missing, norm, radius }, { optimizer }, { promise, step }, isDone) {
+  if (kind !== "proved" && promise && step.holds) return outcomeText("proved", "promised", promise);
+  const moving = ["proved", "in part"].includes(kind) ? outcomeText("moving", optimizer.name, { size: optimizer.size }) : "";
+  if (kind === "proved") return outcomeText("proved", "yes", { norm, moving, radius });
+  if (kind === "in part") return outcomeText("proved", "in part", { norm, moving, radius });
+  if (kind === "finite") return outcomeText("proved", "staying", { radius });
+  if (kind !== "open") return outcomeText("proved", kind, { optimizer: optimizerWord(optimizer.name) });
+  const lacking = outcomeText("proved", "missing", { norm, missing: globalThis.labWords.outcome.missing[missing] });
+  return outcomeText("proved", isDone ? "no" : "not yet", { missing: lacking });
 }
 
 /**
- * What will happen, said before training: { sentence, kind }, kind one of "refusal", "nothing", "certain", "observed", "expected", "open".
+ * Where training ends, because of what, and whether that is proved: { endsAt, because, proved, kind }, kind that of the outlook's answer, or
+ * "refusal". played: { steps, selected, norm } of a run that was played further than the outlook followed it, or null.
  */
-export function headline(analysis) {
-  const { problem, prediction, limits, refusal } = analysis;
-  if (refusal) return { sentence: refusal, kind: "refusal" };
-  if (problem.joint) return jointHeadline(prediction, limits);
-  if (prediction.dependent.length === 0)
-    return { sentence: "Training changes nothing here: no input has two places and two scores to choose between.", kind: "nothing" };
-  const limit = expectedLimit(analysis);
-  if (limit === null) return { sentence: openSentence(problem, prediction, limits), kind: "open" };
-  const tokens = selectionWords(limit.selected, prediction.dependent);
-  const { promise, step } = prediction;
-  if (!promise) {
-    return {
-      sentence: `From this start the attention should settle on ${tokens}. The start lies in the cone of this limit, but is shorter than the full proof asks.`,
-      kind: "expected",
-    };
-  }
-  const theorem = promise.citation.replace("A Thm", "Theorem");
-  if (step.holds) return { sentence: `From this start the attention settles on ${tokens}. ${theorem} makes this certain.`, kind: "certain" };
-  const { name } = problem.optimizer;
-  const largest = fromLog(-step.numbers.log_L_p);
-  if (name === "GradientDescent") {
-    return {
-      sentence: `From this start the attention should settle on ${tokens}. ${theorem} makes this certain for steps up to ${largest}; yours are ${short(problem.optimizer.size)}.`,
-      kind: "expected",
-    };
-  }
-  if (normOfOptimizer(problem.optimizer) === 2) {
-    const others = name === "NormalizedGD" ? "; normalised steps went the same way in experiments" : "";
-    return {
-      sentence: `From this start the attention should settle on ${tokens}. ${theorem} proves it for plain gradient descent with steps up to ${largest}, not for ${optimizerWord(name)}${others}.`,
-      kind: "observed",
-    };
-  }
+export function verdictWords({ problem, prediction, outlook, refusal }, played = null) {
+  if (refusal) return { endsAt: refusal, because: "", proved: "", kind: "refusal" };
+  const { answer, isDone } = outlook;
+  const { kind, selected, direction, angle, steps, way, norm } = answer;
+  const inputs = prediction.dependent ?? Array.from(problem.lengths.keys());
+  const tokens = selectionWords(selected, inputs);
+  const isOne = inputs.length === 1;
+  const reached = outcomeText("reached", way === null ? "steps" : "flow", { steps: steps.toLocaleString("en"), way, norm });
+  const power = normOfOptimizer(problem.optimizer);
+  const known = kind === "optimizer" || kind === "joint" ? (direction === null ? "selection" : power === 2 ? "tokens" : "norm") : direction === null ? "unknown" : "tokens";
+  const name = kind === "nothing" || kind === "finite" ? kind : known;
+  const values = { tokens, their: isOne ? "its" : "their", lead: isOne ? "leads" : "lead", reached, angle, length: normWords(power) };
+  const endsAt = outcomeText("ends at", name, values);
+  const elsewhere = played !== null && kind !== "proved" && inputs.some((i) => played.selected[i] !== selected[i]);
+  const ran = elsewhere && { tokens: selectionWords(played.selected, inputs), steps: played.steps.toLocaleString("en"), norm: played.norm, predicted: endsAt };
   return {
-    sentence: `Plain gradient descent would settle on ${tokens}, by ${theorem}. No theorem covers ${optimizerWord(name)}; it may turn to another direction that selects the same tokens.`,
-    kind: "expected",
+    endsAt: capital(`${elsewhere ? outcomeText("ends at", "played", ran) : endsAt}.`),
+    because: `${capital(becauseWords(answer, prediction))}.`,
+    proved: `${capital(proofWords(answer, problem, prediction, isDone))}.`,
+    kind: prediction.promise && prediction.step.holds ? "proved" : kind,
   };
 }
 
-/** What is known where head and attention are trained together, of which the theorems say only where the best pairs go. */
-function jointHeadline({ joint }) {
-  const { complete, margin, found } = joint;
-  if (!complete) return { sentence: "Head and attention are trained together; there are too many selections to try them all.", kind: "open" };
-  if (!(margin > 0)) return { sentence: "Head and attention are trained together; no choice of tokens lets a head tell the labels apart.", kind: "open" };
-  if (found.length === 0)
-    return { sentence: "Head and attention are trained together; no direction selects the tokens that a head tells apart best.", kind: "open" };
+/** Where the best pairs of head and attention are, where both are trained together. */
+function jointSentence({ complete, margin, found }) {
+  if (!complete) return "there are too many selections to try them all";
+  if (!(margin > 0)) return "no choice of tokens lets a head tell the labels apart";
+  if (found.length === 0) return "no direction selects the tokens that a head tells apart best";
   const choices = found.map(({ selected }) => selectionWords(selected));
   const best = choices.length === 1 ? choices[0] : `${choices[0]}, or ${counted(choices.length - 1, "other choice")} as good`;
-  return {
-    sentence: `Together head and attention do best on ${best}: there the labels are told apart with the widest margin, ${short(margin)}.`,
-    kind: "expected",
-  };
+  return `head and attention do best on ${best}: there the labels are told apart with the widest margin, ${short(margin)}`;
 }
 
 /** A sentence on the inputs that the theorems leave out, or null. */

@@ -2,6 +2,7 @@
 
 import { optimalTokens } from "../../kernels/optimality.js";
 import { basinCone } from "../../kernels/theorems.js";
+import { shownLimit } from "../analysis.js";
 import { mountBasins } from "./basin_picture.js";
 import { element, replace, setText, shape } from "../dom.js";
 import { exponent, pointText, short } from "../numbers.js";
@@ -74,14 +75,6 @@ class Nodes {
 function pointsOf(problem) {
   const tokens = problem.tokens ?? problem.keys;
   return { tokens, keys: problem.tokens && problem.keys ? problem.keys : null, isByKeys: !problem.tokens };
-}
-
-/** The limit that lines and rings are drawn for: the chosen one, else that of the start's cone, else the global one, else the first. */
-export function shownLimit(state, analysis) {
-  const { limits, prediction } = analysis;
-  if (limits.length === 0) return null;
-  const aroundStart = prediction?.candidates[prediction.basin ?? -1]?.selected.join();
-  return limits[state.chosen.limit ?? -1] ?? limits.find((limit) => limit.selected.join() === aroundStart) ?? limits.find((limit) => limit.isGlobal) ?? limits[0];
 }
 
 /** How much of a limit's multipliers each token carries, of one in all: support[i][t]. */

@@ -1,0 +1,124 @@
+"""The page's verdict on where training ends, because of what and whether that is proved, beside that of `ml.predict`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from lab.test_findings import ask, scored
+from lab_kernels import as_json, needs_node
+from marginlens.lab import LabProblem, presets
+from marginlens.risk import as_risk
+from marginlens.theory.attraction import WORDS
+from marginlens.theory.outcome import Outcome, outcomes
+
+pytestmark = needs_node
+
+LOSSES = ("Logistic", "Exponential", "CorrelationLoss")
+KEYS = [[[2.0, 0.0], [0.0, 1.0], [0.0, -1.0]], [[0.0, 3.0], [1.0, 1.0]]]
+
+
+def random_problems(count: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(11)
+    problems = []
+    for k in range(count):
+        shape = (int(rng.integers(1, 4)), int(rng.integers(2, 6)))
+        name, size = ("NormalizedGD", "NormalizedGD", "GradientDescent")[k % 3], (0.1, 1.0)[k % 2]
+        problem = scored(rng.normal(size=(*shape, 2)).round(3).tolist(), rng.random(shape).round(3).tolist())
+        run = {"optimizer": {"name": name, "size": size}, "loss": LOSSES[k % 5 % 3]}
+        problems.append({**problem, **run, "start": rng.normal(size=2).round(3).tolist()})
+    return problems
+
+
+def preset_problems() -> list[dict[str, Any]]:
+    """The problems of the plane that a theorem covers, each from its first start and its last."""
+    shown = [entry for entry in presets() if not entry.text and not entry.problem.trains_head]
+    covered = [entry for entry in shown if isinstance(entry.problem.optimizer, ml.NormalizedGD | ml.GradientDescent)]
+    return [
+        {**entry.problem.to_dict(), "start": list(start)}
+        for entry in covered
+        for start in {entry.starts[0], entry.starts[-1]}
+    ]
+
+
+def outcome_of(problem: dict[str, Any]) -> Outcome:
+    read = LabProblem.from_dict(problem, "a problem")
+    (found,) = outcomes(as_risk(read.data, read.head, read.loss), read.start, read.optimizer)
+    return found
+
+
+def test_the_page_proves_what_python_proves_and_names_the_same_tokens() -> None:
+    problems = [*random_problems(42), *preset_problems()]
+    answers = ask(*({"call": "verdict", "problem": problem} for problem in problems))
+    named = 0
+    for problem, answer in zip(problems, answers, strict=True):
+        expected = outcome_of(problem)
+        assert answer["proved"].startswith("Yes, by X Thm 1") == expected.proved, problem
+        assert (answer["kind"] in ("finite", "nothing")) == expected.finite, problem
+        if expected.finite:
+            named += 1
+            continue
+        assert answer["selected"] == expected.selected.tolist(), problem
+        named += "not known" not in answer["endsAt"]
+        if expected.proved:
+            assert answer["steps"] == expected.way
+    assert named >= 0.95 * len(problems)
+
+
+def test_the_three_lines_are_those_of_python_but_for_names_and_digits() -> None:
+    problem = scored(KEYS, [[1, 0, 0.5], [0, 1]], optimizer={"name": "NormalizedGD", "size": 0.1}, start=[0.5, -1.0])
+    (answer,) = ask({"call": "verdict", "problem": problem})
+    expected = outcome_of(problem)
+    assert expected.proved
+    assert answer["proved"] == f"Yes{expected.proof[3:].removesuffix('; certificate.verify() checks it')}."
+    tokens = " and ".join(f"token {t + 1} of input {i + 1}" for i, t in enumerate(expected.selected))
+    ends_at = expected.ends_at.replace(f"tokens {expected.selected.tolist()}", tokens)
+    assert answer["endsAt"] == f"{ends_at[0].upper()}{ends_at[1:]}."
+    assert answer["because"].count("; ") == expected.because.count("; ") == 1
+
+
+@pytest.mark.parametrize("figure", ["figure_1b", "figure_1c"])
+def test_a_start_far_out_in_a_cone_is_proved(figure: str) -> None:
+    data, head = getattr(ml.data, figure)()
+    limits = ml.theory.locally_optimal_directions(data, head)
+    start = (1e9 * np.asarray(limits.directions[-1])).tolist()
+    problem = as_json(data, head, start=start, optimizer={"name": "GradientDescent", "size": 1e-3})
+    (answer,) = ask({"call": "verdict", "problem": problem})
+    assert answer["kind"] == "proved"
+    assert answer["proved"].startswith(("Yes, by A Thm 3", "Yes, by X Thm 1"))
+    assert answer["selected"] == limits.selections[-1].tolist()
+
+
+@pytest.mark.parametrize("name", ["SignDescent", "CoordinateDescent", "SteepestDescent", "Adam"])
+def test_optimizers_that_no_theorem_covers_are_computed_and_not_called_proved(name: str) -> None:
+    shown = [entry for entry in presets() if type(entry.problem.optimizer).__name__ == name]
+    problems = [entry.problem.to_dict() for entry in shown]
+    problems += [{**problem, "optimizer": {"name": name}, "steps": 500} for problem in random_problems(6)]
+    for problem, answer in zip(problems, ask(*({"call": "verdict", "problem": p} for p in problems)), strict=True):
+        assert "not proved" in answer["proved"]
+        if answer["kind"] == "finite":
+            continue
+        read = LabProblem.from_dict(problem, "a problem")
+        run = ml.descend(
+            read.data, read.head, loss=read.loss, start=read.start, n_steps=answer["steps"], optimizer=read.optimizer
+        )
+        ends = np.argmax(np.where(read.data.mask, read.data.K @ run.final, -np.inf), axis=-1)
+        assert answer["selected"] == ends.tolist(), problem
+
+
+def test_what_is_odd_is_said() -> None:
+    nothing, tied, infeasible, finite = ask(
+        {"call": "verdict", "problem": scored(KEYS, [[1, 1, 1], [2, 2]])},
+        {"call": "verdict", "problem": scored([[(1.0, 0.0), (1.0, 0.0), (0.0, 0.0)]], [[1, 1, 0]])},
+        {"call": "verdict", "problem": scored([[(1.0, 0.0), (1.0, 0.0), (0.0, 0.0)]], [[1, 0.5, 0]])},
+        {"call": "verdict", "problem": scored([[(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 0, 0.5]])},
+    )
+    assert nothing["kind"] == "nothing"
+    assert "training changes nothing" in nothing["endsAt"]
+    assert tied["proved"].endswith(f"{WORDS['missing']['INFEASIBLE']}.")
+    assert infeasible["proved"].endswith(f"{WORDS['missing']['INFEASIBLE']}.")
+    assert finite["kind"] == "finite"
+    assert "finite minimum" in finite["endsAt"]
