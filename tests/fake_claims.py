@@ -22,7 +22,7 @@ class FakeClaim(Claim):
     paper_value = "average correlation .997"
     expected = {"mean_corr": Bound(low=0.999)}  # noqa: RUF012
     words = {"mean_corr": Words("Mean correlation of $p$ with $p^mm$")}  # noqa: RUF012
-    paper_number = "$.997$"
+    paper_numbers = {"mean_corr": "$.997$"}  # noqa: RUF012
     figures = {  # noqa: RUF012
         "correlation": FigureText(
             "The correlation with $p^mm$ over the steps.", "One line that rises from 0 to almost 1."

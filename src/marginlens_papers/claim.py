@@ -28,11 +28,19 @@ class Effort(Enum):
 class Verdict(Enum):
     """What the measured numbers say about a claim."""
 
-    REPRODUCED = "reproduced"
-    REPRODUCED_WITH_NOTE = "reproduced with a note"
-    PARTLY_REPRODUCED = "partly reproduced"
-    NOT_REPRODUCED = "not reproduced"
+    HOLDS_AS_STATED = "holds as stated"
+    HOLDS_WITH_CARE = "holds with care"
+    HOLDS_IN_PART = "holds in part"
+    DOES_NOT_HOLD = "does not hold"
     ASSUMPTION_NOT_MET = "assumption not met"
+
+
+class NoteKind(Enum):
+    """What the note of a claim is about; the first two make "holds with care" of a claim that holds."""
+
+    PAPER_DIFFERS = "the paper differs"  # it states, prints or proves something else
+    NEEDS_CARE = "needs care"  # the claim holds under conditions that its words do not show
+    REMARK = "remark"  # worth knowing, and no reservation
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ class Finding:
         measured: one or two sentences with the numbers and their spread, for the ledger.
         numbers: the numbers that the claim's bounds are held against, and others worth reporting, by name.
         arrays: plain arrays and tables from which `draw` makes the figures.
-        note: where the result differs from the paper or needs a word; a non-empty note makes "reproduced with a note".
+        note: where the result differs from the paper or needs a word, of the claim's `note_kind`.
             Its first sentence is short and says what matters; the page shows the others on demand.
         assumption_met: False when the data at hand do not satisfy what the statement supposes.
         archived: the names of numbers that were read from `results/` and not computed in this run.
@@ -119,18 +127,19 @@ class Claim(ABC):
 
     Attributes that the class does not have are taken from the file `claims.toml` beside its module, from the table of its id:
     [A-F9] with title, statement and so on, [A-F9.expected] and [A-F9.as_stated] with bounds as [low, high], [A-F9.words.share] with a
-    sentence for each number that is shown as a share (number, count, share or truth), and [A-F9.figures.widths] with caption and alt of
-    the figure "widths". Line breaks count as spaces.
+    sentence for each number that is shown as a share (number, count, share or truth), [A-F9.paper_numbers] with what the paper has in the
+    place of a number, and [A-F9.figures.widths] with caption and alt of the figure "widths". Line breaks count as spaces.
 
     Attributes:
         labels: the papers' statements, such as "A Thm 3". title, statement, protocol, paper_value: sentences of the report.
-        expected: what must hold for the claim to be reproduced at all, by the name of the number.
-        as_stated: what the paper's words and figures say beyond that: partly reproduced where only some of it holds, not reproduced
-            where nothing of it does.
-        known: the verdict of the last reading, declared where it is "not reproduced": that verdict again is no failure of a run.
-        words: what each of these numbers is. headline: the number that stands in the ledger, the first where it is empty;
-            paper_number: what the paper has in its place, where it has a number.
-        figures: caption and alternative text of each figure that `draw` makes.
+        expected: what must hold for the claim to hold at all, by the name of the number.
+        as_stated: what the paper's words and figures say beyond that: the claim holds in part where only some of it does, and does not
+            hold where nothing of it does.
+        known: the verdict of the last reading, declared where it is "does not hold": that verdict again is no failure of a run.
+        note_kind: what a note is about, where a run leaves one.
+        words: what each of these numbers is. headline: the number that stands on the claim's tile, the first where it is empty.
+        paper_numbers: what the paper has in the place of a number, by the name of ours, wherever it prints or states one.
+        figures: caption and alternative text of each figure that `draw` makes, the first of them that of the tile.
         seconds: about how long it takes at the paper's sizes on one core, where that is long: such claims begin first.
         runs: the descents whose limits its numbers are about; `ml.predict` cites the claim for these, with steps of any size.
         source: the paper, where it is none of this library's; the ids of its claims begin with its key.
@@ -147,8 +156,9 @@ class Claim(ABC):
     as_stated: Mapping[str, Bound] = {}
     known: Verdict | None = None
     words: Mapping[str, Words] = {}
+    note_kind: NoteKind = NoteKind.NEEDS_CARE
     headline: str = ""
-    paper_number: str = ""
+    paper_numbers: Mapping[str, str] = {}
     figures: Mapping[str, FigureText] = {}
     seconds: float = 0.0
     runs: tuple[Run, ...] = ()
@@ -180,7 +190,7 @@ class Claim(ABC):
     def judge(self, finding: Finding) -> Verdict:
         """Hold the found numbers against their bounds; nothing else decides.
 
-        Archived numbers can lower a verdict, but without a bound that a number of this run meets a claim is partly reproduced at best.
+        Archived numbers can lower a verdict, but without a bound that a number of this run meets a claim holds in part at best.
         """
         if not finding.assumption_met:
             return Verdict.ASSUMPTION_NOT_MET
@@ -190,13 +200,14 @@ class Claim(ABC):
 
         expected, stated = meets(self.expected), meets(self.as_stated)
         if not all(expected.values()) or (stated and not any(stated.values())):
-            return Verdict.NOT_REPRODUCED
+            return Verdict.DOES_NOT_HOLD
         computed = any(
             holds for met in (expected, stated) for name, holds in met.items() if name not in finding.archived
         )
         if not all(stated.values()) or not computed:
-            return Verdict.PARTLY_REPRODUCED
-        return Verdict.REPRODUCED_WITH_NOTE if finding.note else Verdict.REPRODUCED
+            return Verdict.HOLDS_IN_PART
+        has_care = finding.note and self.note_kind is not NoteKind.REMARK
+        return Verdict.HOLDS_WITH_CARE if has_care else Verdict.HOLDS_AS_STATED
 
 
 @cache
@@ -214,6 +225,8 @@ def _attributes(folder: Path) -> dict[str, dict[str, Any]]:
             }
         for kind in {"expected", "as_stated"} & set(table):
             table[kind] = {name: Bound(*map(float, limits)) for name, limits in table[kind].items()}
+        if "note_kind" in table:
+            table["note_kind"] = NoteKind(table["note_kind"])
         if "figures" in table:
             table["figures"] = {name: FigureText(**texts) for name, texts in table["figures"].items()}
     return tables
@@ -238,4 +251,17 @@ def _in_style(draw: Callable[..., Any]) -> Callable[..., Any]:
     return styled
 
 
-__all__ = ["Bound", "Claim", "Effort", "FigureText", "Finding", "Paper", "Progress", "Run", "Unit", "Verdict", "Words"]
+__all__ = [
+    "Bound",
+    "Claim",
+    "Effort",
+    "FigureText",
+    "Finding",
+    "NoteKind",
+    "Paper",
+    "Progress",
+    "Run",
+    "Unit",
+    "Verdict",
+    "Words",
+]

@@ -55,7 +55,7 @@ def reproduce(
     """Run the claims and write the report, with a line for each claim that ends.
 
     The report is there after the first claim and grows with the others. With --only and --resume, the other claims keep the results that
-    it already holds. Exits with 1 when a claim that ran was not reproduced,
+    it already holds. Exits with 1 when a claim that ran does not hold,
     other than those that declare this as known.
     Claims draw their random numbers from seeds of their own, so that every run gives the same numbers.
 
@@ -63,14 +63,14 @@ def reproduce(
         marginlens reproduce --quick
         marginlens reproduce --only A-F9,C-T2 --out my-report
         marginlens reproduce --resume
-        marginlens reproduce --quick --quiet && echo all reproduced
+        marginlens reproduce --quick --quiet && echo nothing new fails
     """
     with errors_as_sentences("The earlier report, if there was one, is untouched.", folder="{out}"):
         from marginlens.runtime.threads import n_threads
         from marginlens_papers import report
         from marginlens_papers.claim import Effort
         from marginlens_papers.claims import catalogue
-        from marginlens_papers.report.ledger import tally
+        from marginlens_papers.report.ledger import summary
         from marginlens_papers.report.model_page import write_model_page
         from marginlens_papers.report.terminal import ClaimBars
 
@@ -99,13 +99,13 @@ def reproduce(
                 )
             except report.Interrupted as interruption:
                 raise KeyboardInterrupt(_after_interruption(interruption.report, effort, out)) from None
-    verdicts = [entry.result.verdict for entry in published.entries if entry.result]
+    said = f"{summary(published.entries)}."
     if as_json:
-        answer = {"claims": [entry.to_dict() for entry in published.entries], "tally": f"{tally(verdicts)}."}
+        answer = {"claims": [entry.to_dict() for entry in published.entries], "tally": said}
         ran = {"ran": list(published.ran), "failed": [entry.id for entry in published.failures]}
         typer.echo(rows.as_json({**answer, **ran, "report": _shown(published.page)}))
     else:
-        terminal.say(f"{tally(verdicts)}.\nWritten to {_shown(published.page)}")
+        terminal.say(f"{said}\nWritten to {_shown(published.page)}")
         if published.beside:
             terminal.say(published.beside)
     if missing := [entry.id for entry in published.unfinished]:

@@ -58,9 +58,9 @@ def test_the_claim_is_run_and_its_package_and_paper_are_on_the_page(tmp_path):
     published = report.reproduce(catalogue.chosen(["ntp-l1"]), tmp_path / "report", effort=Effort.QUICK)
     (entry,) = published.entries
     assert entry.result is not None
-    assert entry.result.verdict is Verdict.REPRODUCED
+    assert entry.result.verdict is Verdict.HOLDS_AS_STATED
     page = published.page.read_text(encoding="utf-8")
-    assert "<small>from marginlens-ntp</small>" in page
+    assert " from marginlens-ntp</span>" in page
     assert "Implicit Optimization Bias of Next-Token Prediction in Linear Models" in page
     (stored,) = report.ledger(tmp_path / "report")[-1:]
     assert stored == entry
@@ -82,7 +82,7 @@ def test_its_verdict_turns_where_the_data_are_narrow(monkeypatch):
     wide = module.ntp_contexts
     monkeypatch.setattr(module, "ntp_contexts", lambda count, d, rng: wide(count, min(d, 4), rng=rng))
     claim = catalogue.claim("NTP-L1")
-    assert claim.judge(claim.compute(Effort.QUICK, _silent())) is Verdict.NOT_REPRODUCED
+    assert claim.judge(claim.compute(Effort.QUICK, _silent())) is Verdict.DOES_NOT_HOLD
 
 
 @pytest.mark.usefixtures("found")

@@ -42,19 +42,17 @@ def test_a_claim_at_quick_effort(claim_id):
     assert set(claim.as_stated) | set(finding.archived) <= set(numbers)
     verdict, stated = claim.judge(finding), [bound.holds(numbers[name]) for name, bound in claim.as_stated.items()]
     assert (
-        (verdict is Verdict.NOT_REPRODUCED)
-        == (claim.known is Verdict.NOT_REPRODUCED)
-        == (not any([*stated, not stated]))
+        (verdict is Verdict.DOES_NOT_HOLD) == (claim.known is Verdict.DOES_NOT_HOLD) == (not any([*stated, not stated]))
     )
-    assert (verdict is Verdict.PARTLY_REPRODUCED) == (any(stated) and not all(stated))
-    assert claim.known in (None, Verdict.NOT_REPRODUCED)
+    assert (verdict is Verdict.HOLDS_IN_PART) == (any(stated) and not all(stated))
+    assert claim.known in (None, Verdict.DOES_NOT_HOLD)
     if claim.known is None:
         assert {*claim.expected, *claim.as_stated} - set(finding.archived), "a claim is not judged by stored runs alone"
     assert reported[-1][0] == reported[-1][1] > 0
 
     for name in claim.expected:
         beyond = Bound(low=numbers[name] + 1.0)
-        assert changed(claim, expected={**claim.expected, name: beyond}).judge(finding) is Verdict.NOT_REPRODUCED
+        assert changed(claim, expected={**claim.expected, name: beyond}).judge(finding) is Verdict.DOES_NOT_HOLD
     ran = {run_kind(optimizer) for optimizer in optimizers}
     swept = {"A-F9"}  # whose runs are those of a sweep
     assert claim.id in swept or {run_kind(run.optimizer) for run in claim.runs} <= ran, (
@@ -62,9 +60,9 @@ def test_a_claim_at_quick_effort(claim_id):
     )
     first, second = list(numbers)[:2]
     beyond = {first: Bound(low=numbers[first] + 1.0)}
-    assert changed(claim, as_stated=beyond).judge(finding) is Verdict.NOT_REPRODUCED
+    assert changed(claim, as_stated=beyond).judge(finding) is Verdict.DOES_NOT_HOLD
     some = changed(claim, as_stated={**beyond, second: Bound(low=numbers[second])})
-    assert some.judge(finding) is Verdict.PARTLY_REPRODUCED
+    assert some.judge(finding) is Verdict.HOLDS_IN_PART
 
     assert any(letter.isdigit() for letter in finding.measured)
     assert "nan" not in finding.measured + finding.note
@@ -83,7 +81,7 @@ def test_a_claim_at_quick_effort(claim_id):
 def test_every_number_and_figure_of_a_claim_has_its_words(claim):
     checked = {**claim.expected, **claim.as_stated}
     assert set(claim.words) == set(checked)
-    assert claim.headline in checked
+    assert {claim.headline, *claim.paper_numbers} <= set(checked)
     sentences = [words.sentence for words in claim.words.values()]
     assert len(set(sentences)) == len(sentences)
     for name, sentence in zip(claim.words, sentences, strict=True):
@@ -94,7 +92,7 @@ def test_every_number_and_figure_of_a_claim_has_its_words(claim):
         assert len(text.alt) > 100, "an alternative text says what is seen"
         assert text.alt not in (claim.title, text.caption)
         assert "$" not in text.alt
-    texts = [claim.title, claim.statement, claim.protocol, claim.paper_value, claim.paper_number, *sentences]
+    texts = [claim.title, claim.statement, claim.protocol, claim.paper_value, *claim.paper_numbers.values(), *sentences]
     for text in [*texts, *(text.caption for text in claim.figures.values())]:
         assert text.count("$") % 2 == 0
         assert rendered(text).count("<math>") == text.count("$") // 2
@@ -129,35 +127,35 @@ def test_catalogue_is_complete_and_in_order():
 def test_a_missing_number_or_nan_is_not_a_success():
     claim, finding, *_ = quick_run("A-K3")
     broken = replace(finding, numbers=dict.fromkeys(finding.numbers, float("nan")))
-    assert claim.judge(broken) is Verdict.NOT_REPRODUCED
+    assert claim.judge(broken) is Verdict.DOES_NOT_HOLD
     assert claim.judge(replace(finding, assumption_met=False)) is Verdict.ASSUMPTION_NOT_MET
 
 
 @pytest.mark.parametrize(
     ("stated", "verdict"),
     [
-        ((), Verdict.REPRODUCED),
-        ((0.4, 0.5), Verdict.REPRODUCED),
-        ((0.4, 0.6), Verdict.PARTLY_REPRODUCED),
-        ((0.6,), Verdict.NOT_REPRODUCED),
-        ((0.6, 0.7), Verdict.NOT_REPRODUCED),
+        ((), Verdict.HOLDS_AS_STATED),
+        ((0.4, 0.5), Verdict.HOLDS_AS_STATED),
+        ((0.4, 0.6), Verdict.HOLDS_IN_PART),
+        ((0.6,), Verdict.DOES_NOT_HOLD),
+        ((0.6, 0.7), Verdict.DOES_NOT_HOLD),
     ],
 )
-def test_partly_reproduced_needs_something_in_the_papers_words_that_holds(stated, verdict):
+def test_holding_in_part_needs_something_in_the_papers_words_that_holds(stated, verdict):
     numbers = {"checked": 1.0} | {f"stated_{k}": 0.5 for k in range(len(stated))}
     as_stated = {f"stated_{k}": Bound(low=low) for k, low in enumerate(stated)}
     claim = changed(a_f9.A_F9(), expected={"checked": Bound(1.0, 1.0)}, as_stated=as_stated)
     assert claim.judge(Finding("", numbers)) is verdict
-    assert claim.judge(Finding("", {**numbers, "checked": 0.0})) is Verdict.NOT_REPRODUCED
+    assert claim.judge(Finding("", {**numbers, "checked": 0.0})) is Verdict.DOES_NOT_HOLD
 
 
 def test_archived_numbers_lower_a_verdict_and_do_not_carry_one_alone():
     claim = changed(a_f9.A_F9(), expected={"stored": Bound(low=1.0)}, as_stated={"new": Bound(low=1.0)})
-    for new, verdict in ((1.0, Verdict.REPRODUCED), (0.0, Verdict.NOT_REPRODUCED)):
+    for new, verdict in ((1.0, Verdict.HOLDS_AS_STATED), (0.0, Verdict.DOES_NOT_HOLD)):
         assert claim.judge(Finding("", {"stored": 1.0, "new": new}, archived=("stored",))) is verdict
-    assert claim.judge(Finding("", {"stored": 0.0, "new": 1.0}, archived=("stored",))) is Verdict.NOT_REPRODUCED
+    assert claim.judge(Finding("", {"stored": 0.0, "new": 1.0}, archived=("stored",))) is Verdict.DOES_NOT_HOLD
     both = Finding("", {"stored": 1.0, "new": 1.0}, archived=("stored", "new"))
-    assert claim.judge(both) is Verdict.PARTLY_REPRODUCED
+    assert claim.judge(both) is Verdict.HOLDS_IN_PART
 
 
 # ---- single numbers and the verdict they lead to
@@ -173,18 +171,18 @@ def _inside(bound):
 @pytest.mark.parametrize(
     ("number", "value", "verdict"),
     [
-        ("mean_corr_with_negative_gap", 0.985, Verdict.PARTLY_REPRODUCED),  # however high the median is
-        ("mean_corr_with_negative_gap", 0.991, Verdict.REPRODUCED),
-        ("lowest_mean_corr_with_negative_gap_of_a_width", 0.977, Verdict.PARTLY_REPRODUCED),
-        ("mean_corr_textbook_1e-12", 0.994, Verdict.PARTLY_REPRODUCED),
-        ("share_of_negative_gaps", 0.011, Verdict.NOT_REPRODUCED),
-        ("saturated_share_d2", 0.45, Verdict.NOT_REPRODUCED),
+        ("mean_corr_with_negative_gap", 0.985, Verdict.HOLDS_IN_PART),  # however high the median is
+        ("mean_corr_with_negative_gap", 0.991, Verdict.HOLDS_AS_STATED),
+        ("lowest_mean_corr_with_negative_gap_of_a_width", 0.977, Verdict.HOLDS_IN_PART),
+        ("mean_corr_textbook_1e-12", 0.994, Verdict.HOLDS_IN_PART),
+        ("share_of_negative_gaps", 0.011, Verdict.DOES_NOT_HOLD),
+        ("saturated_share_d2", 0.45, Verdict.DOES_NOT_HOLD),
     ],
 )
 def test_a_number_decides_as_the_papers_words_ask(number, value, verdict):
     claim = a_f9.A_F9()
     numbers = {name: _inside(bound) for name, bound in {**claim.expected, **claim.as_stated}.items()}
-    assert claim.judge(Finding("", numbers)) is Verdict.REPRODUCED
+    assert claim.judge(Finding("", numbers)) is Verdict.HOLDS_AS_STATED
     assert claim.judge(Finding("", {**numbers, number: value})) is verdict
 
 
@@ -259,8 +257,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_in_what_is_measured_is_not_reproduced(monkeypatch, name):
+def test_a_fault_in_what_is_measured_does_not_hold(monkeypatch, name):
     claim_id, module, attribute, broken = FAULTS[name]
     monkeypatch.setattr(module, attribute, broken(getattr(module, attribute)))
     found = claim(claim_id)
-    assert found.judge(found.compute(Effort.QUICK, Progress())) is Verdict.NOT_REPRODUCED
+    assert found.judge(found.compute(Effort.QUICK, Progress())) is Verdict.DOES_NOT_HOLD

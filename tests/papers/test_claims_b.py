@@ -104,7 +104,7 @@ def test_stated_runs_of_the_papers_orders_in_excellent_agreement_miss_nothing(sh
     shelf += both(1, 0.12) + both(2, 9e-6)
     verdict, finding = judged(module)
     assert missed(module)[0] == set()
-    assert verdict is Verdict.PARTLY_REPRODUCED  # stored runs alone carry no more
+    assert verdict is Verdict.HOLDS_IN_PART  # stored runs alone carry no more
     assert finding.numbers["imdb_stated_loss"] == (0.12 if module is text_runs.B_F3 else 9e-6)
     assert finding.numbers["imdb_v_at_least"] < finding.numbers["imdb_v"]
 
@@ -176,7 +176,7 @@ def test_a_stopped_run_is_not_taken_as_the_papers(shelf):
 @pytest.mark.parametrize("module", [text_runs.B_F3, text_runs.B_F14])
 def test_claims_on_text_measure_every_packaged_run(module):
     verdict, finding = judged(module)
-    assert verdict is module.known is Verdict.NOT_REPRODUCED  # none of the paper's words holds in them
+    assert verdict is module.known is Verdict.DOES_NOT_HOLD  # none of the paper's words holds in them
     assert "Tried: " in finding.note
     groups = finding.arrays["groups"]
     assert {kept.source for one in groups for kept in one.runs} == {"imdb", "yelp"}
@@ -193,7 +193,7 @@ def test_claims_on_text_measure_every_packaged_run(module):
 
 def test_claim_on_levels_reaches_its_bars_with_the_kept_run_and_a_live_one():
     verdict, finding = judged(levels.B_F2)
-    assert verdict is Verdict.REPRODUCED_WITH_NOTE
+    assert verdict is Verdict.HOLDS_WITH_CARE
     assert finding.numbers["full_offset"] > 5.0  # the irrelevant tokens of the kept run do not lie around zero
     assert finding.arrays["full"].settings.d_model == 2048
     assert finding.arrays["live"].settings.d_model == 256

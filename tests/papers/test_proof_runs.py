@@ -50,7 +50,7 @@ def test_wrong_proofs_are_contradicted(monkeypatch, fault):
     monkeypatch.setattr(proofs, "find_tubes", wrong)
     assert counted().contradicted > 0
     found = claim("X-P2")
-    assert found.judge(found.compute(Effort.QUICK, Progress())) is Verdict.NOT_REPRODUCED
+    assert found.judge(found.compute(Effort.QUICK, Progress())) is Verdict.DOES_NOT_HOLD
 
 
 def test_the_command_counts_and_the_claim_reads_what_it_wrote(tmp_path, capsys, monkeypatch):
@@ -65,7 +65,7 @@ def test_the_command_counts_and_the_claim_reads_what_it_wrote(tmp_path, capsys, 
     found = claim("X-P2")
     finding = found.compute(Effort.QUICK, Progress())
     assert finding.numbers["stored_contradictions"] == finding.numbers["contradictions"] == 6
-    assert found.judge(finding) is Verdict.NOT_REPRODUCED
+    assert found.judge(finding) is Verdict.DOES_NOT_HOLD
     place.write_text('{"form": "another"}', encoding="utf-8")
     with pytest.raises(InputError) as refused:
         proofs.read_proof_runs(place)

@@ -41,15 +41,15 @@ def ids():
 def test_reproduce_prints_a_line_for_each_claim_the_counts_and_where_the_report_is(run):
     result = run("reproduce")
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines() == ["2 claims: 2 reproduced.", "Written to report/index.html", "No model."]
+    assert result.stdout.splitlines() == ["2 of 2 claims hold as stated.", "Written to report/index.html", "No model."]
     lines = result.stderr.splitlines()
-    assert [line.split()[:3] for line in lines] == [["✓", "reproduced", "A-1"], ["✓", "reproduced", "A-2"]]
+    assert [line.split()[:5] for line in lines] == [["✓", "holds", "as", "stated", name] for name in ("A-1", "A-2")]
     assert run("claims").stdout.splitlines() == lines
     assert Path("report/index.html").is_file()
     assert ids() == ["A-1", "A-2"]
 
 
-def test_a_claim_that_is_not_reproduced_ends_in_1_after_the_report_is_written(run):
+def test_a_claim_that_does_not_hold_ends_in_1_after_the_report_is_written(run):
     noted = fake_claim("A-2", finding(0.9996, note="A word for the page."))
     result = run("reproduce", claims=(fake_claim("A-1", raising(ValueError("no luck"))), noted))
     assert result.exit_code == 1
@@ -123,7 +123,7 @@ def test_an_interrupted_run_says_what_it_kept_and_resumes_with_what_is_missing(r
     assert resumed.exit_code == 0, resumed.output
     assert "A-1" not in resumed.stderr
     assert resumed.stdout.splitlines()[-3:] == [
-        "3 claims: 3 reproduced.",
+        "3 of 3 claims hold as stated.",
         "Written to report/index.html",
         "No model.",
     ]
@@ -191,6 +191,6 @@ def test_a_real_signal_ends_the_process_in_130_and_leaves_what_is_finished(tmp_p
         assert [path.name for path in tmp_path.iterdir()] == ["report"]
         rows = json.loads((tmp_path / "report" / "ledger.json").read_text(encoding="utf-8"))
         assert [(row["id"], row.get("verdict"), row.get("unfinished")) for row in rows] == [
-            ("A-1", "reproduced", None),
+            ("A-1", "holds as stated", None),
             ("A-2", None, "paper"),
         ]

@@ -11,8 +11,8 @@ import marginlens as ml
 from fake_claims import changed, fake_claim, finding, raising
 from marginlens.lab import permalink, presets
 from marginlens.plotting.files import MAX_VECTOR_BYTES, svg
-from marginlens_papers.claim import Bound, Effort, FigureText, Finding, Verdict
-from marginlens_papers.claims.catalogue import claims
+from marginlens_papers.claim import Bound, Effort, FigureText, Finding, NoteKind, Verdict
+from marginlens_papers.claims.catalogue import OWN_IDS, claims
 from marginlens_papers.report import BoundCheck, ClaimResult, Entry, Picture, reproduce
 from marginlens_papers.report.ledger import read_ledger
 from marginlens_papers.report.page import in_two, page, papers
@@ -59,8 +59,12 @@ def test_every_figure_is_a_file_beside_the_page_that_is_loaded_when_it_is_looked
     images = [
         attributes for tag, attributes in Outline(report.page.read_text(encoding="utf-8")).elements if tag == "img"
     ]
-    assert len(images) == 3  # the claim that failed has none
-    for image in images:
+    tiles, figures = ([image for image in images if bool(image["alt"]) is said] for said in (False, True))
+    assert len(tiles) == len(figures) == 3  # the claim that failed has none
+    for tile in tiles:
+        assert tile["loading"] == "lazy"
+        assert (report.folder / tile["src"]).stat().st_size < 50_000
+    for image in figures:
         assert image["loading"] == "lazy"
         assert image["alt"] == "One line that rises from 0 to almost 1."
         assert image["src"].endswith(".svg")
@@ -79,7 +83,8 @@ def test_each_paper_says_what_it_is_and_how_many_of_its_claims_hold(report):
     text = Outline(report.page.read_text(encoding="utf-8")).text
     assert "Max-Margin Token Selection in Attention Mechanism" in text
     assert "picks one token of every input" in text
-    assert "4 claims: 1 reproduced, 1 reproduced with a note, 1 not reproduced, 1 assumption not met." in text
+    said = "1 of 4 claims holds as stated; 1 holds with care; 1 does not: A-4; 1 could not be tested: A-3."
+    assert text.count(said) == 2  # on top, and of paper A
     assert [paper.key for paper in papers(report.entries)] == ["A"]
 
 
@@ -94,7 +99,7 @@ def test_the_top_links_to_the_real_model_and_the_site_where_they_are(report, tmp
         (folder.parent / name).write_text("of a site", encoding="utf-8")
     outline = Outline(page(entries, folder))
     links = outline.attributes("a", "href")
-    assert links[:5] == ["#ledger", "#papers", "minilm.html", "../index.html", "ledger.json"]
+    assert links[:7] == ["#A-4", "#A-3", "#wall", "#papers", "minilm.html", "../index.html", "ledger.json"]
     assert "real-model" in outline.attributes("section", "id")
     assert "Heads are sparse." in outline.text
 
@@ -109,7 +114,7 @@ def test_a_figure_file_that_vanished_is_said_to_be_missing(report, tmp_path):
 def test_a_page_with_all_claims_is_small(tmp_path):
     """Every word of the catalogue, with long sentences in place of what runs find."""
     found = ClaimResult(
-        verdict=Verdict.REPRODUCED_WITH_NOTE,
+        verdict=Verdict.HOLDS_WITH_CARE,
         measured="A number with $W^mm$ in it. " * 30,
         note="A sentence. " * 150,
         seconds=1.0,
@@ -135,7 +140,9 @@ def test_a_page_with_all_claims_is_small(tmp_path):
     text = page(entries, tmp_path)
     assert len(text.encode()) < 1_000_000
     outline = Outline(text)
-    assert len(outline.attributes("img", "alt")) == sum(len(claim.figures) for claim in claims())
+    assert len([alt for alt in outline.attributes("img", "alt") if alt]) == sum(
+        len(claim.figures) for claim in claims()
+    )
     assert "$" not in outline.text
 
 
@@ -181,10 +188,40 @@ def test_a_long_text_of_what_was_measured_is_folded_and_a_short_one_is_not(tmp_p
         assert measured.split()[-1] in Outline(text).text
 
 
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    list(zip(NoteKind, ("holds with care", "holds with care", "holds as stated"), strict=True)),
+)
+def test_a_note_says_of_which_kind_it_is_and_a_remark_changes_no_colour(tmp_path, kind, verdict):
+    claim = changed(fake_claim("A-5", finding(0.9996, note="The softmax saturates.")), note_kind=kind)
+    report = reproduce([claim], tmp_path / "report")
+    outline = Outline(report.page.read_text(encoding="utf-8"))
+    assert outline.attributes("article", "class") == [verdict.replace(" ", "-")]
+    assert kind.value.capitalize() in outline.text
+    assert outline.text.count("The softmax saturates.") == (
+        1 if kind is NoteKind.REMARK else 2
+    )  # on the tile as its reason
+    assert read_ledger(report.folder)[0].result.note_kind is kind
+
+
+def test_the_papers_number_stands_beside_ours(report, tmp_path):
+    outline = Outline(report.page.read_text(encoding="utf-8"))
+    assert outline.text.count("$.997$".strip("$")) >= 8  # of four claims, each on its tile and in its table
+    silent = changed(fake_claim("A-5"), paper_numbers={}, paper_value="a figure")
+    text = Outline(reproduce([silent], tmp_path / "report").page.read_text(encoding="utf-8")).text
+    assert ".997" not in text
+    assert "must be" in text
+
+
+def test_a_partial_report_says_how_many_claims_are_missing(report):
+    text = Outline(report.page.read_text(encoding="utf-8")).text
+    assert f"{len(OWN_IDS)} of this library's {len(OWN_IDS)} claims have not been run here." in text
+
+
 def test_a_bound_of_the_papers_letter_is_told_apart_and_kept(tmp_path):
     claim = changed(fake_claim("A-5"), as_stated={"mean_corr": Bound(low=0.9999), "n_draws": Bound(low=100.0)})
     report = reproduce([claim], tmp_path / "report")
-    assert report.entries[0].result.verdict is Verdict.PARTLY_REPRODUCED
+    assert report.entries[0].result.verdict is Verdict.HOLDS_IN_PART
     assert "✗ not as the paper states" in report.page.read_text(encoding="utf-8")
     assert [check.as_stated for check in read_ledger(tmp_path / "report")[0].result.checks] == [False, True, True]
 

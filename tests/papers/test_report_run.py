@@ -33,28 +33,28 @@ def test_every_kind_of_ending_gets_its_verdict(tmp_path):
     )
     report = reproduce(claims, tmp_path / "report")
     assert verdicts(report) == {
-        "A-1": Verdict.REPRODUCED,
-        "A-2": Verdict.REPRODUCED_WITH_NOTE,
-        "A-3": Verdict.NOT_REPRODUCED,
+        "A-1": Verdict.HOLDS_AS_STATED,
+        "A-2": Verdict.HOLDS_WITH_CARE,
+        "A-3": Verdict.DOES_NOT_HOLD,
         "A-4": Verdict.ASSUMPTION_NOT_MET,
-        "A-5": Verdict.NOT_REPRODUCED,
+        "A-5": Verdict.DOES_NOT_HOLD,
     }
     assert [entry.id for entry in report.failures] == ["A-3", "A-5"]
     assert [str(entry) for entry in report.entries[:2]] == [
-        "Entry(A-1: reproduced)",
-        "Entry(A-2: reproduced with a note)",
+        "Entry(A-1: holds as stated)",
+        "Entry(A-2: holds with care)",
     ]
 
 
 def test_a_verdict_that_a_claim_declares_is_no_failure_unless_the_run_stopped(tmp_path):
     claims = [
-        changed(fake_claim("A-1", finding(0.9)), known=Verdict.NOT_REPRODUCED),
-        changed(fake_claim("A-2", raising(ValueError("no data"))), known=Verdict.NOT_REPRODUCED),
-        changed(fake_claim("A-3", draw=lambda found: {}["nothing"]), known=Verdict.NOT_REPRODUCED),
+        changed(fake_claim("A-1", finding(0.9)), known=Verdict.DOES_NOT_HOLD),
+        changed(fake_claim("A-2", raising(ValueError("no data"))), known=Verdict.DOES_NOT_HOLD),
+        changed(fake_claim("A-3", draw=lambda found: {}["nothing"]), known=Verdict.DOES_NOT_HOLD),
         fake_claim("A-4", finding(0.9)),
     ]
     report = reproduce(claims, tmp_path / "report")
-    assert set(verdicts(report).values()) == {Verdict.NOT_REPRODUCED}
+    assert set(verdicts(report).values()) == {Verdict.DOES_NOT_HOLD}
     assert [entry.id for entry in report.failures] == ["A-2", "A-3", "A-4"]
     assert [row.result.known for row in read_ledger(report.folder)] == [True, False, False, False]
 
@@ -67,7 +67,7 @@ def test_archived_numbers_are_marked_on_the_page_and_in_the_ledger(tmp_path):
     assert read_ledger(report.folder)[0].result == report.entries[0].result
     page = report.page.read_text(encoding="utf-8")
     assert "<small>archived</small>" in page
-    assert "<small>archived: Mean correlation" in page
+    assert "<small>ours, archived</small>" in page
     again = reproduce([fake_claim("A-1")], tmp_path / "another").page.read_text(encoding="utf-8")
     assert "archived</small>" not in again
 
@@ -81,10 +81,10 @@ def test_a_computation_that_raises_says_why_and_where(tmp_path):
     assert [check.holds for check in result.checks] == [False]
 
 
-def test_a_number_that_was_expected_and_not_found_is_not_reproduced(tmp_path):
+def test_a_number_that_was_expected_and_not_found_does_not_hold(tmp_path):
     claim = fake_claim(expected={"mean_corr": Bound(low=0.5), "forgotten": Bound(high=1.0)})
     result = reproduce((claim,), tmp_path / "report").entries[0].result
-    assert result.verdict is Verdict.NOT_REPRODUCED
+    assert result.verdict is Verdict.DOES_NOT_HOLD
     assert {check.name: check.holds for check in result.checks} == {"mean_corr": True, "forgotten": False}
 
 
@@ -120,7 +120,9 @@ def test_the_ledger_is_strict_json_with_the_promised_keys(tmp_path):
     for row in rows:
         assert promised | more <= set(row)
     decided = {"name": "mean_corr", "low": 0.999, "high": None, "number": 0.9996, "holds": True, "as_stated": False}
-    assert rows[0]["expected"] == [{**decided, "sentence": "Mean correlation of $p$ with $p^mm$", "unit": "number"}]
+    assert rows[0]["expected"] == [
+        {**decided, "sentence": "Mean correlation of $p$ with $p^mm$", "unit": "number", "paper": "$.997$"}
+    ]
     assert rows[1]["expected"][0]["number"] is None
     assert rows[0]["label"] == "A Fig 9(a), A Thm 4"
     assert rows[0]["versions"]["marginlens"]
@@ -134,7 +136,7 @@ def test_a_ledger_of_an_earlier_version_is_read(tmp_path):
     reproduce((fake_claim("A-1"),), tmp_path / "report")
     path = tmp_path / "report" / "ledger.json"
     (row,) = json.loads(path.read_text(encoding="utf-8"))
-    del row["headline"], row["paper_number"], row["expected"][0]["sentence"], row["expected"][0]["unit"]
+    del row["headline"], row["note_kind"], row["expected"][0]["sentence"], row["expected"][0]["unit"]
     del row["figures"][0]["caption"], row["figures"][0]["alt"]
     path.write_text(json.dumps([row]), encoding="utf-8")
     (entry,) = read_ledger(tmp_path / "report")
@@ -177,7 +179,8 @@ def test_rerunning_one_claim_keeps_the_others(tmp_path):
     after = snapshot(folder)
     assert set(after) == set(kept)
     changed = {path.as_posix() for path in kept if after[path] != kept[path]}
-    assert changed == {"figures/A-2-correlation.png", "figures/A-2-correlation.svg", "index.html", "ledger.json"}
+    drawn = {f"figures/A-2-correlation{ending}" for ending in (".png", "-small.png", ".svg")}
+    assert changed == {*drawn, "index.html", "ledger.json"}
 
 
 def test_files_that_somebody_put_beside_the_report_stay(tmp_path):
@@ -244,8 +247,8 @@ def test_the_report_is_there_after_the_first_claim_and_grows(tmp_path, monkeypat
     reproduce([fake_claim(f"A-{k}", look) for k in (1, 2, 3)], tmp_path / "report")
     assert seen == [
         [],
-        [("A-1", "reproduced"), ("A-2", "not run"), ("A-3", "not run")],
-        [("A-1", "reproduced"), ("A-2", "reproduced"), ("A-3", "not run")],
+        [("A-1", "holds as stated"), ("A-2", "not run"), ("A-3", "not run")],
+        [("A-1", "holds as stated"), ("A-2", "holds as stated"), ("A-3", "not run")],
     ]
     pictures = [picture for entry in read_ledger(tmp_path / "report") for picture in entry.result.pictures]
     assert len(pictures) == 3
@@ -269,8 +272,8 @@ def test_the_ledger_is_a_sequence_by_number_and_by_id(tmp_path, monkeypatch):
     assert len(found) == 2
     assert found["a-2"] is found[1] is found[-1]
     assert [entry.id for entry in found[:1]] == ["A-1"]
-    assert found.to_dict()["A-2"]["verdict"] == "reproduced"
+    assert found.to_dict()["A-2"]["verdict"] == "holds as stated"
     assert "<td>A-1</td>" in found._repr_html_()
-    assert repr(found) == "Ledger(1 claim: 1 reproduced)"
+    assert repr(found) == "Ledger(1 of 1 claim holds as stated)"
     with pytest.raises(InputError, match="the id of a claim"):
         found["A-3"]

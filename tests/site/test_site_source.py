@@ -81,13 +81,13 @@ def test_a_folder_that_is_no_checkout_is_refused(tmp_path):
 
 def test_the_page_of_the_ledger_has_a_verdict_for_every_claim_that_was_run(tmp_path):
     result = ClaimResult(
-        Verdict.PARTLY_REPRODUCED, "2 of 3", "", 1.0, Effort.QUICK, (), {}, (), "2026-01-01T00:00:00+00:00", {}
+        Verdict.HOLDS_IN_PART, "2 of 3", "", 1.0, Effort.QUICK, (), {}, (), "2026-01-01T00:00:00+00:00", {}
     )
     claim = claims()[0]
     write_ledger([Entry.of(claim, result)], tmp_path)
     page = ledger_page(tmp_path)
-    assert "1 claim: 1 partly reproduced. They were run at reduced sizes" in page
-    assert f'<a href="report/index.html#{claim.id}">partly reproduced</a> |' in page
+    assert f"0 of 1 claim hold as stated; 1 holds in part: {claim.id}. They were run at reduced sizes" in page
+    assert f'<a href="report/index.html#{claim.id}">holds in part</a> |' in page
     assert page.count("| not run |") == len(claims()) - 1
     assert "without a report" in ledger_page(tmp_path / "none")
 

@@ -133,4 +133,4 @@ def test_a_path_to_another_direction_breaks_its_certificate(monkeypatch):
     claim = c_t1.C_T1()
     finding = claim.compute(Effort.QUICK, Progress())
     assert finding.numbers["outside_their_certificate"] > 0
-    assert claim.judge(finding) is Verdict.NOT_REPRODUCED
+    assert claim.judge(finding) is Verdict.DOES_NOT_HOLD

@@ -47,7 +47,7 @@ app = group(
     {**COMMANDS, **(PAPERS if find_spec("marginlens_papers") else {}), **OTHERS},
     help="Predict, train and verify what softmax attention selects.",
     epilog="marginlens COMMAND --help explains a command and gives examples. "
-    "Exit codes: 0 done, 1 a claim was not reproduced and does not declare it, 2 something given is unusable, 130 interrupted.",
+    "Exit codes: 0 done, 1 a claim does not hold and does not declare it, 2 something given is unusable, 130 interrupted.",
     context_settings={"help_option_names": HELP_NAMES},
     add_completion=True,
 )

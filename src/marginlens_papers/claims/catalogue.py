@@ -75,6 +75,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-N6": "ours.memory",
 }
 
+OWN_IDS = tuple(_MODULES)  # of the claims of this library
 _REQUIRED = ("labels", "title", "statement", "protocol", "paper_value", "expected")  # of every claim
 
 

@@ -24,7 +24,7 @@ from marginlens_papers.documentation.api_pages import api_pages, statement_ancho
 from marginlens_papers.documentation.gallery import example_files, gallery_headers, is_example, uses_in
 from marginlens_papers.documentation.public_names import PublicName, public_names, public_rooms
 from marginlens_papers.report import ledger
-from marginlens_papers.report.ledger import tally
+from marginlens_papers.report.ledger import summary
 
 SOURCE = "source"  # pages of the repository's files, which the extension in docs/extensions writes
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -264,7 +264,7 @@ def ledger_page(report: Path) -> str:
         is_quick = any(result.effort is Effort.QUICK for result in results)
         sizes = "at reduced sizes; `make reproduce` runs them at the papers'" if is_quick else "at the papers' sizes"
         lines += [
-            f"{tally([result.verdict for result in results])}. They were run {sizes}.",
+            f"{summary(entries)}. They were run {sizes}.",
             "",
             '<a href="report/index.html"><strong>Open the report</strong></a>: every claim with its numbers, figures and notes.',
             "",

@@ -8,24 +8,31 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from marginlens.errors import InputError, reject
 from marginlens.papers import Paper
 from marginlens.result import Displayed, Headline, Tabular, axes_for
 from marginlens.result.drawing import draw_bars
-from marginlens_papers.claim import Bound, Claim, Effort, Unit, Verdict
+from marginlens_papers.claim import Bound, Claim, Effort, NoteKind, Unit, Verdict
 from marginlens_papers.claims import catalogue
 from marginlens_papers.report.formulas import rendered
 
 LEDGER = "ledger.json"
 FOLDER = "report"
 MARKS: dict[Verdict, str] = {
-    Verdict.REPRODUCED: "✓",
-    Verdict.REPRODUCED_WITH_NOTE: "✎",
-    Verdict.PARTLY_REPRODUCED: "◐",
-    Verdict.NOT_REPRODUCED: "✗",
+    Verdict.HOLDS_AS_STATED: "✓",
+    Verdict.HOLDS_WITH_CARE: "✎",
+    Verdict.HOLDS_IN_PART: "◐",
+    Verdict.DOES_NOT_HOLD: "✗",
     Verdict.ASSUMPTION_NOT_MET: "○",
+}
+_SAID: dict[Verdict, tuple[str, str]] = {  # of one claim, of several
+    Verdict.HOLDS_AS_STATED: ("holds as stated", "hold as stated"),
+    Verdict.HOLDS_WITH_CARE: ("holds with care", "hold with care"),
+    Verdict.HOLDS_IN_PART: ("holds in part", "hold in part"),
+    Verdict.DOES_NOT_HOLD: ("does not", "do not"),
+    Verdict.ASSUMPTION_NOT_MET: ("could not be tested", "could not be tested"),
 }
 
 
@@ -33,8 +40,8 @@ MARKS: dict[Verdict, str] = {
 class BoundCheck:
     """One number that decided a verdict, and its bound; `number` is nan when it was never found.
 
-    `as_stated` marks a bound that holds the claim to the paper's letter: missing it makes the claim partly reproduced at best.
-    `sentence` says what the number is, and `unit` how it is shown.
+    `as_stated` marks a bound that holds the claim to the paper's letter: missing it, the claim holds in part at best.
+    `sentence` says what the number is, `unit` how it is shown, and `paper` what the paper has in its place, where it has something.
     """
 
     name: str
@@ -43,6 +50,7 @@ class BoundCheck:
     as_stated: bool = False
     sentence: str = ""
     unit: Unit = Unit.NUMBER
+    paper: str = ""
 
     @property
     def holds(self) -> bool:
@@ -52,7 +60,7 @@ class BoundCheck:
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure of a claim: its name, its two files, relative to the report's folder, and its words."""
+    """One figure of a claim: its name, its files, relative to the report's folder, and its words; the first has a small one for a tile."""
 
     name: str
     png: str
@@ -60,6 +68,7 @@ class Picture:
     caption: str = ""
     alt: str = ""
     brightness_speaks: bool = False
+    small: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class ClaimResult:
 
     Args:
         verdict: what the numbers say. measured: the numbers and their spread, in words.
-        note: where the result differs from the paper or needs a word; the error's sentence when the run stopped.
+        note: where the result differs from the paper or needs a word, of this kind; the error's sentence when the run stopped.
         seconds: wall-clock time of computing and drawing. effort: how much of the protocol was run.
         checks: the numbers that decided, each with its bound. numbers: every number, by name. pictures: the figures.
         finished: when the run ended, in ISO 8601 with its time zone. versions: the software and the machine it ran on.
@@ -88,6 +97,7 @@ class ClaimResult:
     versions: Mapping[str, str]
     known: bool = False
     archived: tuple[str, ...] = ()
+    note_kind: NoteKind = NoteKind.NEEDS_CARE
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON values: an infinite bound and a number that is not finite are null."""
@@ -101,6 +111,7 @@ class ClaimResult:
                 "as_stated": check.as_stated,
                 "sentence": check.sentence,
                 "unit": check.unit.value,
+                "paper": check.paper,
             }
             for check in self.checks
         ]
@@ -110,6 +121,7 @@ class ClaimResult:
             "known": self.known,
             "seconds": self.seconds,
             "note": self.note,
+            "note_kind": self.note_kind.value,
             "effort": self.effort.name.lower(),
             "expected": checks,
             "numbers": {name: _finite(number) for name, number in self.numbers.items()},
@@ -130,6 +142,7 @@ class ClaimResult:
                 bool(check.get("as_stated", False)),
                 check.get("sentence", ""),
                 Unit(check.get("unit", Unit.NUMBER.value)),
+                check.get("paper", ""),
             )
             for check in row["expected"]
         )
@@ -146,6 +159,7 @@ class ClaimResult:
             row["versions"],
             bool(row.get("known", False)),
             tuple(row.get("archived", ())),
+            NoteKind(row.get("note_kind", NoteKind.NEEDS_CARE.value)),
         )
 
 
@@ -166,7 +180,6 @@ class Entry:
     result: ClaimResult | None = None
     unfinished: Effort | None = None
     headline: str = ""
-    paper_number: str = ""
     source: Paper | None = None
     package: str = ""
 
@@ -174,7 +187,7 @@ class Entry:
     def of(cls, claim: Claim, result: ClaimResult | None = None, unfinished: Effort | None = None) -> Entry:
         """The row of `claim`."""
         texts = (claim.id, claim.labels, claim.title, claim.statement, claim.protocol, claim.paper_value)
-        return cls(*texts, result, unfinished, claim.headline, claim.paper_number, claim.source, claim.package)
+        return cls(*texts, result, unfinished, claim.headline, claim.source, claim.package)
 
     @property
     def label(self) -> str:
@@ -188,7 +201,7 @@ class Entry:
 
     @property
     def key_check(self) -> BoundCheck | None:
-        """The checked number that stands in the ledger: the `headline`, or the first; None where nothing was checked."""
+        """The checked number that stands on the claim's tile: the `headline`, or the first; None where nothing was checked."""
         checks = self.result.checks if self.result else ()
         return next((check for check in checks if check.name == self.headline), checks[0] if checks else None)
 
@@ -217,7 +230,6 @@ class Entry:
             "protocol": self.protocol,
             "paper_value": self.paper_value,
             "headline": self.headline,
-            "paper_number": self.paper_number,
             "command": self.command,
         }
         row |= {"package": self.package} if self.package else {}
@@ -232,10 +244,9 @@ class Entry:
             texts = (row["title"], row["statement"], row["protocol"], row["paper_value"])
             result = ClaimResult.from_dict(row) if "verdict" in row else None
             unfinished = Effort[row["unfinished"].upper()] if "unfinished" in row else None
-            ledger_cells = (row.get("headline", ""), row.get("paper_number", ""))  # earlier versions wrote none
             source = Paper(**row["source"]) if "source" in row else None
-            shipped = (source, row.get("package", ""))
-            return cls(row["id"], tuple(row["labels"]), *texts, result, unfinished, *ledger_cells, *shipped)
+            shipped = (row.get("headline", ""), source, row.get("package", ""))  # earlier versions wrote no headline
+            return cls(row["id"], tuple(row["labels"]), *texts, result, unfinished, *shipped)
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise InputError(f"A row of the ledger cannot be read: {problem!r} is missing or malformed.") from problem
 
@@ -268,7 +279,7 @@ class Ledger(Sequence[Entry], Displayed, Tabular):
         raise reject("index", f"a number, or the id of a claim ({ids})", repr(index))
 
     def __repr__(self) -> str:
-        return f"Ledger({tally([entry.result.verdict for entry in self._entries if entry.result])})"
+        return f"Ledger({summary(self._entries)})"
 
     def to_dict(self) -> dict[str, Any]:
         """Every entry as JSON values, by the id of its claim."""
@@ -291,10 +302,9 @@ class Ledger(Sequence[Entry], Displayed, Tabular):
         }
 
     def _headline(self) -> Headline:
-        results = [entry.result for entry in self._entries if entry.result]
-        if not results:
+        if not any(entry.result for entry in self._entries):
             return Headline(f"{len(self)} claims", "none has been run yet; marginlens reproduce runs them.")
-        return Headline(tally([result.verdict for result in results]))
+        return Headline(summary(self._entries))
 
     def _text_html(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("claim", "statement", "what it says", "verdict", "measured"))
@@ -331,10 +341,38 @@ def write_ledger(entries: Iterable[Entry], folder: Path) -> None:
     (folder / LEDGER).write_text(text + "\n", encoding="utf-8")
 
 
-def tally(verdicts: Sequence[Verdict]) -> str:
-    """How many claims have which verdict: "3 claims: 2 reproduced, 1 not reproduced"."""
-    counts = [f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in verdicts]
-    return f"{len(verdicts)} claim{'s' * (len(verdicts) != 1)}: {', '.join(counts) or 'none run'}"
+class VerdictGroup(NamedTuple):
+    """The claims of one verdict, and how many they are in words; `named` are those that a summary lists by their ids."""
+
+    verdict: Verdict
+    said: str
+    entries: list[Entry]
+    named: list[Entry]
+
+
+def verdict_groups(entries: Iterable[Entry]) -> list[VerdictGroup]:
+    """The claims that have been run by their verdict: those that hold as stated, however many, and every other verdict that occurs."""
+    ran = [entry for entry in entries if entry.result]
+    found = []
+    for verdict, (of_one, of_many) in _SAID.items():
+        group = [entry for entry in ran if entry.result and entry.result.verdict is verdict]
+        count, said = str(len(group)), of_one if len(group) == 1 else of_many
+        if verdict is Verdict.HOLDS_AS_STATED:
+            count = f"{count} of {len(ran)} claim{'s' * (len(ran) != 1)}"
+        elif not group:
+            continue
+        holds = verdict in (Verdict.HOLDS_AS_STATED, Verdict.HOLDS_WITH_CARE)
+        found.append(VerdictGroup(verdict, f"{count} {said}", group, [] if holds else group))
+    return found
+
+
+def summary(entries: Iterable[Entry]) -> str:
+    """What holds and what does not, by name: "3 of 6 claims hold as stated; 2 hold with care; 1 does not: B-F3"."""
+    groups = verdict_groups(entries)
+    ids = [", ".join(entry.id for entry in group.named) for group in groups]
+    return "; ".join(
+        f"{group.said}: {names}" if names else group.said for group, names in zip(groups, ids, strict=True)
+    )
 
 
 def resume_command(effort: Effort) -> str:

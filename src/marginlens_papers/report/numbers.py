@@ -8,13 +8,13 @@ from marginlens_papers.claim import Unit
 from marginlens_papers.report.formulas import power_of_ten
 from marginlens_papers.report.ledger import BoundCheck
 
-NEAR_ONE, ROUNDING = 1e-5, 1e-14
+ROUNDING = 1e-14
 _SPACE = "\N{NO-BREAK SPACE}"
 
 
-def shown_number(check: BoundCheck) -> str:
-    """The number that was measured; "not found" where there is none."""
-    return "not found" if math.isnan(check.number) else _shown(check.number, check.unit)
+def shown_number(check: BoundCheck, digits: int = 6) -> str:
+    """The number that was measured, with so many digits; "not found" where there is none."""
+    return "not found" if math.isnan(check.number) else _shown(check.number, check.unit, digits)
 
 
 def shown_bound(check: BoundCheck) -> str:
@@ -31,14 +31,14 @@ def shown_bound(check: BoundCheck) -> str:
     return f"{low} to {high}"
 
 
-def _shown(value: float, unit: Unit) -> str:
+def _shown(value: float, unit: Unit, digits: int = 6) -> str:
     if unit is Unit.TRUTH and value in (0.0, 1.0):
         return "yes" if value else "no"
     if unit is Unit.COUNT and math.isfinite(value):
         return f"{value:,.0f}".replace("-", "−")
     if unit is Unit.SHARE:
         return f"{100 * value:.5g}%".replace("-", "−")
-    if ROUNDING < abs(1.0 - value) < NEAR_ONE:  # six digits would show a one
+    if ROUNDING < abs(1.0 - value) < 10.0 ** -min(digits, 5):  # the digits would show a one, or nearly
         return f"1{_SPACE}{'−' if value < 1.0 else '+'}{_SPACE}{power_of_ten(f'{abs(1.0 - value):.1e}')}"
-    shown = f"{value:.6g}"
+    shown = f"{value:.{digits}g}"
     return power_of_ten(f"{value:.3g}" if "e" in shown else shown)

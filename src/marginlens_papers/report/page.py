@@ -1,4 +1,4 @@
-"""The report's page: the papers, the ledger, and every claim with its numbers; figures, lab and other pages lie beside it."""
+"""The report's page: a wall with a tile for every claim, which opens to its numbers; figures, lab and other pages lie beside it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from marginlens.lab import permalink, presets, write_lab
 from marginlens.pages import render
 from marginlens.papers import SOURCES, Paper
 from marginlens_papers.claim import Effort, Verdict
+from marginlens_papers.claims import catalogue
 from marginlens_papers.report.formulas import plain, rendered
-from marginlens_papers.report.ledger import MARKS, ClaimResult, Entry, Picture, resume_command, tally
+from marginlens_papers.report.ledger import MARKS, ClaimResult, Entry, Picture, resume_command, summary, verdict_groups
 from marginlens_papers.report.model_page import ModelSection
 from marginlens_papers.report.numbers import shown_bound, shown_number
 
 PAGE, LAB = "index.html", "lab.html"
 _SCREEN_DOTS_PER_POINT = 100 / 72  # a figure's letters then match the page's small print
-_ALWAYS_COUNTED = (Verdict.REPRODUCED, Verdict.NOT_REPRODUCED)  # on top of the page, also where there is none
 _ABOUT = {
     "A": "One layer of softmax attention, trained by gradient descent: the attention weights $p$ grow without bound, while their "
     "direction converges to a max-margin separator that picks one token of every input and suppresses the others.",
@@ -53,7 +53,6 @@ def write_page(entries: Sequence[Entry], folder: Path, place: Path | None = None
 def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> str:
     """The page's text."""
     results = [entry.result for entry in entries if entry.result is not None]
-    verdicts = [result.verdict for result in results]
     latest = max(results, key=lambda result: result.finished, default=None)
     versions = latest.versions if latest else {}
     facts = [f"{duration(sum(result.seconds for result in results))} of computing"]
@@ -66,8 +65,8 @@ def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> s
     }
     filters: dict[str, Callable[..., Any]] = {
         "kind": lambda verdict: verdict.name.lower().replace("_", "-"),
+        "reason": _reason,
         "anchor": lambda entry: entry.id.replace(" ", "-"),
-        "label": lambda entry: ", ".join(map(_unbroken, entry.labels)),
         "rendered": rendered,
         "number": shown_number,
         "bound": shown_bound,
@@ -85,10 +84,12 @@ def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> s
         "marginlens_papers.report",
         "page.html",
         filters,
-        title=tally(verdicts) + ", incomplete" * bool(unfinished),
+        title=summary(entries) + ", incomplete" * bool(unfinished),
         marks=MARKS,
-        counts={verdict: verdicts.count(verdict) for verdict in Verdict if verdict in (*verdicts, *_ALWAYS_COUNTED)},
+        groups=verdict_groups(entries),
         facts=facts,
+        n_known=len(catalogue.OWN_IDS),
+        n_missing=len(set(catalogue.OWN_IDS) - {entry.id for entry in entries if entry.result}),
         unfinished=unfinished,
         entries=entries,
         model=ModelSection.of(folder),
@@ -101,23 +102,23 @@ def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> s
 
 
 class PaperSummary(NamedTuple):
-    """A paper of the report: what it is, and how many of its claims have which verdict."""
+    """A paper of the report: what it is, and which of its claims hold."""
 
     key: str
     title: str
     authors: str
     year: int
     about: str
-    tally: str
+    summary: str
 
 
 def papers(entries: Sequence[Entry]) -> list[PaperSummary]:
     """The papers whose claims the entries are, in the order of the bibliography, then those that installed packages bring."""
     found = []
     for paper in dict.fromkeys((*SOURCES.values(), *(entry.source for entry in entries if entry.source))):
-        verdicts = [entry.result.verdict for entry in entries if entry.result and _paper(entry) == paper]
-        if verdicts:
-            about, words = _ABOUT.get(paper.key, ""), f"{tally(verdicts)}."
+        own = [entry for entry in entries if entry.result and _paper(entry) == paper]
+        if own:
+            about, words = _ABOUT.get(paper.key, ""), f"{summary(own)}."
             found.append(PaperSummary(paper.key, paper.title, paper.authors, paper.year, about, words))
     return found
 
@@ -161,7 +162,6 @@ class Folded(NamedTuple):
     details: str
 
 
-_LONGEST_UNBROKEN = 16  # letters of a label that fit in the ledger's first column
 _ABBREVIATIONS = ("Eq", "Eqs", "Fig", "Figs", "App", "Thm", "cf", "e.g", "i.e")
 _MEASURED_SHORT, _MEASURED_REST = (
     200,
@@ -183,9 +183,9 @@ def _measured(text: str) -> Folded:
     return folded if len(folded.details) >= _MEASURED_REST else Folded(text, "")
 
 
-def _unbroken(label: str) -> str:
-    """A label that is not broken over two lines, unless it is longer than its column."""
-    return label.replace(" ", "\N{NO-BREAK SPACE}") if len(label) <= _LONGEST_UNBROKEN else label
+def _reason(result: ClaimResult) -> str:
+    """Why a claim does not hold as stated: the first sentence of its note; nothing where it does."""
+    return "" if result.verdict is Verdict.HOLDS_AS_STATED else in_two(result.note).short
 
 
 def _alt(picture: Picture, entry: Entry) -> str:

@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from marginlens_papers.report.page import PAGE, write_page
 
 _POLL_SECONDS = 0.1  # between two looks at the messages of the processes
 _PUBLISH_SECONDS = 20.0  # between two states of a growing report, at least
+_THUMBNAIL = (720, 400)  # pixels of the figure on a tile, at most: twice those of its place, for fine screens
 
 
 class Watcher:
@@ -64,7 +66,7 @@ class Report:
     def failures(self) -> tuple[Entry, ...]:
         """The entries of this run that were not reproduced, without those whose claim declares just that."""
         ran = [(entry, entry.result) for entry in self.entries if entry.id in self.ran]
-        failed = Verdict.NOT_REPRODUCED
+        failed = Verdict.DOES_NOT_HOLD
         return tuple(entry for entry, result in ran if result and result.verdict is failed and not result.known)
 
     @property
@@ -105,7 +107,7 @@ def reproduce(
         beside: writes another page into the folder it is given, which the report's own page then links, and returns a sentence on it.
 
     Returns:
-        The report. A claim whose computation or drawing raises is in it as "not reproduced", with the error in its note.
+        The report. A claim whose computation or drawing raises is in it as "does not hold", with the error in its note.
 
     Raises:
         Interrupted: on an interruption after a claim had finished. The report is published with the finished claims; the others of
@@ -169,12 +171,19 @@ def _published(
 
 def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> ClaimResult:
     """The result, with its figures written into `folder`."""
-    pictures = []
+    from PIL import Image
+
+    pictures: list[Picture] = []
     for name, (dots, curves) in outcome.drawings.items():
         stem = "figures/" + re.sub(r"[^A-Za-z0-9_-]+", "-", f"{claim.id}-{name}")
         text = claim.figures.get(name, FigureText("", ""))
-        picture = Picture(name, f"{stem}.png", f"{stem}.svg", text.caption, text.alt, text.brightness_speaks)
+        small = "" if pictures else f"{stem}-small.png"
+        picture = Picture(name, f"{stem}.png", f"{stem}.svg", text.caption, text.alt, text.brightness_speaks, small)
         (folder / "figures").mkdir(exist_ok=True)
+        if small:
+            thumbnail = Image.open(BytesIO(dots))
+            thumbnail.thumbnail(_THUMBNAIL)
+            thumbnail.save(folder / small, optimize=True)
         (folder / picture.png).write_bytes(dots)
         (folder / picture.svg).write_bytes(curves)
         pictures.append(picture)
@@ -185,7 +194,15 @@ def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Cla
         seconds=round(outcome.seconds, 3),
         effort=effort,
         checks=tuple(
-            BoundCheck(name, bound, outcome.numbers.get(name, math.nan), as_stated, words.sentence, words.unit)
+            BoundCheck(
+                name,
+                bound,
+                outcome.numbers.get(name, math.nan),
+                as_stated,
+                words.sentence,
+                words.unit,
+                claim.paper_numbers.get(name, ""),
+            )
             for bounds, as_stated in ((claim.expected, False), (claim.as_stated, True))
             for name, bound in bounds.items()
             for words in (claim.words.get(name, Words("")),)
@@ -196,13 +213,14 @@ def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Cla
         versions=versions(),
         known=outcome.verdict is claim.known and not outcome.stopped,
         archived=outcome.archived,
+        note_kind=claim.note_kind,
     )
 
 
 def _files(entries: Iterable[Entry]) -> set[str]:
     """Every figure file that the entries name."""
     pictures = [picture for entry in entries if entry.result for picture in entry.result.pictures]
-    return {name for picture in pictures for name in (picture.png, picture.svg)}
+    return {name for picture in pictures for name in (picture.png, picture.svg, picture.small) if name}
 
 
 # ---- one claim
@@ -248,7 +266,7 @@ def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome
         where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
         what = " ".join(str(error).split()) or "no message"
         stopped = f"The run stopped with {type(error).__name__}{where}: {what.rstrip('.')}."
-        verdict, note = Verdict.NOT_REPRODUCED, f"{note} {stopped}".strip()
+        verdict, note = Verdict.DOES_NOT_HOLD, f"{note} {stopped}".strip()
     seconds = time.perf_counter() - start
     return Outcome(verdict, measured, note, numbers, drawings, seconds, archived, bool(stopped))
 

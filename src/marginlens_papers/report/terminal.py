@@ -12,10 +12,10 @@ from marginlens_papers.report.ledger import MARKS, Entry
 from marginlens_papers.report.run import Watcher
 
 _COLOURS: dict[Verdict, str] = {
-    Verdict.REPRODUCED: "green",
-    Verdict.REPRODUCED_WITH_NOTE: "blue",
-    Verdict.PARTLY_REPRODUCED: "magenta",
-    Verdict.NOT_REPRODUCED: "bold red",
+    Verdict.HOLDS_AS_STATED: "green",
+    Verdict.HOLDS_WITH_CARE: "blue",
+    Verdict.HOLDS_IN_PART: "magenta",
+    Verdict.DOES_NOT_HOLD: "bold red",
     Verdict.ASSUMPTION_NOT_MET: "yellow",
 }
 _WIDTH = max(len(verdict.value) for verdict in Verdict)
@@ -37,7 +37,7 @@ class ClaimBars(Bars, Watcher):
         """Replace the bar of a claim by its result."""
         self._running.pop(entry.id).remove()
         self.console.print(ledger_line(entry), soft_wrap=True)
-        explained = (Verdict.NOT_REPRODUCED, Verdict.PARTLY_REPRODUCED)
+        explained = (Verdict.DOES_NOT_HOLD, Verdict.HOLDS_IN_PART)
         if entry.result is not None and entry.result.note and entry.result.verdict in explained:
             self.console.print(f"   {escape(plain(entry.result.note))}", soft_wrap=True)
 

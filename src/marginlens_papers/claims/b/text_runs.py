@@ -229,7 +229,7 @@ class TextRuns(Claim):
     exponent: int  # of the power of ten that the paper gives for the loss
     explanation: str  # closes the note
     expected = {}
-    known = Verdict.NOT_REPRODUCED
+    known = Verdict.DOES_NOT_HOLD
     words = {
         f"{source}_{name}": Words(f"{title}: {sentence}")
         for source, title in SOURCES.items()
