@@ -110,11 +110,12 @@ def test_optimizers_that_no_theorem_covers_are_computed_and_not_called_proved(na
 
 
 def test_what_is_odd_is_said() -> None:
-    nothing, tied, infeasible, finite = ask(
+    nothing, tied, infeasible, finite, far = ask(
         {"call": "verdict", "problem": scored(KEYS, [[1, 1, 1], [2, 2]])},
         {"call": "verdict", "problem": scored([[(1.0, 0.0), (1.0, 0.0), (0.0, 0.0)]], [[1, 1, 0]])},
         {"call": "verdict", "problem": scored([[(1.0, 0.0), (1.0, 0.0), (0.0, 0.0)]], [[1, 0.5, 0]])},
         {"call": "verdict", "problem": scored([[(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 0, 0.5]])},
+        {"call": "verdict", "problem": scored([[(1.0, 0.0), (0.0, 0.0)]], [[1000, 0]])},
     )
     assert nothing["kind"] == "nothing"
     assert "training changes nothing" in nothing["endsAt"]
@@ -122,3 +123,4 @@ def test_what_is_odd_is_said() -> None:
     assert infeasible["proved"].endswith(f"{WORDS['missing']['INFEASIBLE']}.")
     assert finite["kind"] == "finite"
     assert "finite minimum" in finite["endsAt"]
+    assert "too large" in far["proved"]

@@ -12,6 +12,7 @@ import { CORRELATION, logSlope } from "./softmax.js";
 const FIRST_STEPS = 16; // after which a point is looked at for the first time, and then after √2 times as many steps each
 const MAX_STEPS = { NormalizedGD: 1_000_000, GradientDescent: 100_000 }; // of runs that a theorem covers; a test compares them with Python's
 const MAX_OTHER_STEPS = 10_000; // of other runs, or as many as the page plays
+const MAX_SCORE = 300; // beyond which slopes of the loss are near the smallest numbers there are
 const FLOW_STEP = 0.05; // of the short steps that stand for the flow, over the largest distance of two keys
 const MAX_FLOW_STEPS = 200_000;
 const LONG_RUN = 10_000; // steps after which it is first asked whether the run stays near a finite minimum
@@ -90,7 +91,7 @@ export function rivalsOf(problem, selected, direction) {
  *
  * `answer` is { kind, missing, selected, direction, point, norm, angle, steps, way, radius, rivals }, kind one of "nothing" (no gradient),
  * "proved", "in part" (by short steps in place of plain ones), "finite" (steps that grow shorter stay), "open", "optimizer" (which no
- * theorem covers) and "joint". direction is null where it is not known.
+ * theorem covers), "range" (scores too large) and "joint". direction is null where it is not known.
  */
 export class Outlook {
   #problem;
@@ -109,7 +110,8 @@ export class Outlook {
     this.#problem = problem;
     const dependent = problem.joint ? Array.from(problem.lengths.keys()) : dependentInputs(problem);
     this.#part = { ...problem, lengths: problem.lengths.map((length, i) => (dependent.includes(i) ? length : 1)) };
-    this.isCovered = !problem.joint && problem.optimizer.name in MAX_STEPS;
+    const isFar = !problem.joint && problem.scores.some((score) => Math.abs(score) > MAX_SCORE);
+    this.isCovered = !problem.joint && problem.optimizer.name in MAX_STEPS && !isFar;
     this.#most = this.isCovered ? MAX_STEPS[problem.optimizer.name] : Math.max(MAX_OTHER_STEPS, problem.steps);
     this.steps = 0;
     this.isNothing = dependent.length === 0;
@@ -200,7 +202,7 @@ export class Outlook {
     if (this.#staying !== null) return { kind: "finite", ...looked, ...shared, direction: null, radius: this.#staying };
     const direction = UNDECIDED.includes(looked.missing) ? null : looked.direction;
     const known = direction && !problem.joint ? { angle: angleBetween(point, direction), rivals: rivalsOf(problem, looked.selected, direction) } : {};
-    const open = problem.joint ? "joint" : this.isCovered ? "open" : "optimizer";
+    const open = problem.joint ? "joint" : this.isCovered ? "open" : problem.optimizer.name in MAX_STEPS ? "range" : "optimizer";
     return { kind: isProved ? (this.#flow ? "in part" : "proved") : open, ...looked, ...shared, direction, ...known };
   }
 

@@ -95,7 +95,7 @@ function rivalWords({ input, selected, token, lead, score, higher, higherLead })
 function becauseWords({ kind, direction, rivals = [] }, { joint }) {
   if (kind === "joint") return jointSentence(joint);
   if (kind === "nothing" || kind === "finite") return outcomeText("because", kind);
-  if (direction === null) return outcomeText("because", kind === "optimizer" ? "level" : "unknown");
+  if (direction === null) return outcomeText("because", kind === "open" ? "unknown" : "level");
   if (rivals.length === 0) return outcomeText("because", "alone");
   const left = rivals.length - SHOWN_RIVALS;
   return rivals.slice(0, SHOWN_RIVALS).map(rivalWords).join("; ") + (left > 0 ? outcomeText("because", "more", { left: String(left) }) : "");
@@ -125,7 +125,7 @@ export function verdictWords({ problem, prediction, outlook, refusal }, played =
   const isOne = inputs.length === 1;
   const reached = outcomeText("reached", way === null ? "steps" : "flow", { steps: steps.toLocaleString("en"), way, norm });
   const power = normOfOptimizer(problem.optimizer);
-  const known = kind === "optimizer" || kind === "joint" ? (direction === null ? "selection" : power === 2 ? "tokens" : "norm") : direction === null ? "unknown" : "tokens";
+  const known = ["optimizer", "range", "joint"].includes(kind) ? (direction === null ? "selection" : power === 2 ? "tokens" : "norm") : direction === null ? "unknown" : "tokens";
   const name = kind === "nothing" || kind === "finite" ? kind : known;
   const values = { tokens, their: isOne ? "its" : "their", lead: isOne ? "leads" : "lead", reached, angle, length: normWords(power) };
   const endsAt = outcomeText("ends at", name, values);
