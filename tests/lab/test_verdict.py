@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -124,3 +125,22 @@ def test_what_is_odd_is_said() -> None:
     assert finite["kind"] == "finite"
     assert "finite minimum" in finite["endsAt"]
     assert "too large" in far["proved"]
+
+
+def test_captions_cite_theorems_that_the_page_applies() -> None:
+    cited = 0
+    for entry in presets():
+        if entry.text:
+            continue
+        problems = [{**entry.problem.to_dict(), "start": list(start)} for start in entry.starts]
+        for citation in re.findall(r"[AX] Thm \d+", entry.caption):
+            cited += 1
+            if citation == "X Thm 1":
+                answers = ask(*({"call": "verdict", "problem": problem} for problem in problems))
+                assert all(answer["proved"].startswith("Yes, by X Thm 1") for answer in answers), entry.name
+                continue
+            for conditions in ask(*({"call": "conditions", "problem": problem} for problem in problems)):
+                held = [one["holds"] for one in conditions if one["citation"] == citation]
+                assert held, entry.name
+                assert all(held), entry.name
+    assert cited >= 5
