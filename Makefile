@@ -13,8 +13,11 @@
 #                  (REPORT=quick, REPORT=none; make site-links asks whether links to other sites work)
 # All prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
+# Tests and claims start many processes, and each would compile every module again where bytecode is not kept.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test test-all test-core test-gpu test-wheel lab-core wheels numerics lint docs pictures site site-links clean
+.PHONY: help setup reproduce test quick-tests test-all test-core test-gpu test-wheel lab-core wheels numerics lint docs pictures site site-links clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -22,7 +25,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 ZIGLANG := ziglang==0.17.0
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Without --no-compile, pip spends more than a minute on the bytecode of modules that are never imported.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 NO_COMPILER := marginlens needs a C++ compiler to build its core: install g++ or clang++ with your system's packages, or ziglang with pip.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
@@ -50,8 +54,8 @@ $(READY): pyproject.toml
 	$(BIN)/python -c '$(NEW_ENOUGH)' 2>/dev/null || "$$found" -m venv --clear $(VENV)
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || [ -n "$$CXX" ] || $(PIP) ziglang || \
 	  { echo "$(NO_COMPILER)" >&2; exit 1; }
-	@$(PIP) '$(TORCH)'
-	@$(PIP) --editable '.[dev]'
+	@$(BIN)/python src/marginlens/core/build.py native >/dev/null 2>&1 & \
+	$(PIP) '$(TORCH)' --editable '.[dev]' && wait
 	@touch $(READY)
 
 reproduce: $(READY)
@@ -62,7 +66,10 @@ $(AXE):
 	  npm install --silent --no-save --prefix build/browser axe-core@4 || echo "npm could not install axe-core, so accessibility is not checked."; \
 	fi
 
-test: lint
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 lint quick-tests
+
+quick-tests: $(READY)
 	@$(BIN)/python $(PYTEST) -m "not slow and not gpu" $(PYTEST_ARGS)
 
 test-all: $(READY) $(AXE)

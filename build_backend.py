@@ -52,5 +52,7 @@ def build_wheel(folder: str, config_settings: Any = None, metadata_folder: str |
 def build_editable(folder: str, config_settings: Any = None, metadata_folder: str | None = None) -> str:
     """An installation that leads to this checkout, with the core for this machine."""
     core = _core_build()
-    core.build(core.supported_levels()[-1:])
+    level = core.supported_levels()[-1]
+    if not core.library_path(level).exists():  # make setup compiles it while pip looks for packages
+        core.build([level])
     return str(build_meta.build_editable(folder, config_settings, metadata_folder))

@@ -1,11 +1,13 @@
 """Compile the core: one compiler call for each level of the processor, by the system's compiler or by ziglang.
 
 Used where marginlens is installed from source, and at run time in a checkout whose sources have changed; `python -m marginlens.core.build`
-builds every level. This module imports nothing of marginlens, so that it runs while marginlens is being installed.
+builds every level, `python -m marginlens.core.build native` the one for this machine. This module imports nothing of marginlens, so that it
+runs while marginlens is being installed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -136,7 +138,11 @@ def build(which: list[str] | None = None) -> list[Path]:
 
 def _compiled(command: list[str], level: str) -> Path:
     path = library_path(level)
-    with tempfile.TemporaryDirectory(dir=LIBRARIES) as folder:
+    missing = not path.exists()
+    with path.with_suffix(".lock").open("w") as lock, tempfile.TemporaryDirectory(dir=LIBRARIES) as folder:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if missing and path.exists():  # another process compiled the same sources meanwhile
+            return path
         made = Path(folder) / path.name
         files = [str(file) for file in sources() if file.suffix == ".cpp"]
         options = [*COMMON, *_options_of(level, command), *(SANITIZED if "sanitized" in path.name else [])]
@@ -168,5 +174,5 @@ def platform_tag() -> str:
 
 
 if __name__ == "__main__":
-    for made in build():
+    for made in build(supported_levels()[-1:] if sys.argv[1:] == ["native"] else None):
         print(made)
