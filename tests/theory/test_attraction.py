@@ -158,7 +158,7 @@ def test_runs_never_leave_their_tube_and_select_what_it_says(rule, loss):
     rng = np.random.default_rng(int(10 * rule.size))
     checked, with_higher_scores = 0, 0
     for shape in ((1, 4, 2), (2, 4, 3), (3, 5, 8)):
-        data, v, points = points_around_directions(shape, 600, rng)
+        data, v, points = points_around_directions(shape, 200, rng)
         tubes = find_tubes(data, v, points, rule, loss)
         proved = np.flatnonzero(tubes.missing == Missing.NOTHING)
         data, v, points, chosen = data[proved], v[proved], points[proved], tubes.selected[proved]
@@ -167,7 +167,7 @@ def test_runs_never_leave_their_tube_and_select_what_it_says(rule, loss):
             checked + len(proved),
             with_higher_scores + int((data.scores(v) > lead).any(axis=(1, 2)).sum()),
         )
-        for n_steps in (1, 20, 400, 4000):
+        for n_steps in (1, 20, 400, 1600):
             points = ml.descend(data, v, loss=loss, start=points, n_steps=n_steps, optimizer=rule).final
             along = np.sum(points * tubes.direction[proved], axis=-1)
             beside = points - along[:, None] * tubes.direction[proved] - tubes.anchor[proved]
@@ -175,8 +175,8 @@ def test_runs_never_leave_their_tube_and_select_what_it_says(rule, loss):
             assert (along >= tubes.along[proved]).all()
             assert (np.sum(beside**2, axis=-1) <= room * (1.0 + 1e-9)).all()
             assert np.array_equal(np.argmax(np.einsum("bitd,bd->bit", data.K, points), axis=-1), chosen)
-    assert checked > 150
-    assert with_higher_scores > 10
+    assert checked > 60
+    assert with_higher_scores > 5
 
 
 def certified(rule=None, shape=(3, 5, 6), seed=0):

@@ -16,12 +16,12 @@ from tolerances import DIRECTION_ON_RANDOM_DATA
     "loss", [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()], ids=lambda one: type(one).__name__
 )
 def test_mean_correlation_on_random_data(n, T, d, seed, loss):
-    data, v = ml.data.sphere_tokens(100, n, T, d, seed)
+    data, v = ml.data.sphere_tokens(40, n, T, d, seed)
     run = ml.descend(data, v, loss=loss, n_steps=3000)
     found = ml.token_optimality(data, v, run.selected)
     chosen = np.take_along_axis(run.attention, run.selected[..., None], axis=-1)[..., 0]
     counted = (chosen.mean(axis=-1) >= 1 - 1e-5) & found.is_locally_optimal
-    assert counted.sum() >= 20
+    assert counted.sum() >= 10
     corr = ml.correlation(run.final, found.solution.x)[counted]
     assert corr.mean() >= DIRECTION_ON_RANDOM_DATA
     swapped = np.roll(found.solution.x[counted], 1, axis=0)
