@@ -175,8 +175,9 @@ export function mountToolbar(root, store, { items, startTour, help }) {
       name(redo, "Redo", store.redoLabel);
       const example = exampleOf(state);
       const isTrue = example !== null && !example.isChanged; // what it says of itself
-      setText(caption, isTrue ? example.caption : "");
-      caption.hidden = !isTrue;
+      setText(caption, example?.caption ?? "");
+      caption.hidden = !example?.caption;
+      caption.style.visibility = isTrue ? "visible" : "hidden"; // its place stays, so that nothing jumps under a hand that drags
       setText(other, example ? `${example.title}, changed` : `Your own ${state.tab === "text" ? "text" : "problem"}`);
       select.value = isTrue ? example.name : "";
     },
