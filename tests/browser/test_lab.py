@@ -65,7 +65,7 @@ def test_it_opens_from_its_file_with_a_prediction(lab, lab_file):
     assert lab.current_url.startswith("file://")
     assert len(predicted_limits(lab)) == 2  # of Figure 1(b)
     assert lab.execute_script("return lab.firstPrediction") > 0
-    assert lab_file.stat().st_size <= 400_000
+    assert lab_file.stat().st_size <= 450_000
 
 
 def test_neither_page_nor_workers_may_ask_the_network(lab):

@@ -214,16 +214,16 @@ def test_basins_are_painted_with_their_shares(browser, lab_file, with_workers):
     browser.find_element("css selector", "#plane input[name=basins]").click()
     shares = basins_painted(browser)
     assert len(shares) == 2
-    assert "limit 1 ★: 67 %" in shares[0]
-    assert "limit 2: 33 %" in shares[1]
+    assert "→ 1 ★: 67 %" in shares[0]
+    assert "→ 2: 33 %" in shares[1]
     corner, right = browser.execute_script(
         """
         const context = document.getElementById("basins").getContext("2d");
         return [[2, 2], [120, 125]].map(([x, y]) => Array.from(context.getImageData(x, y, 1, 1).data));
         """
     )
-    assert corner[2] > corner[0]  # blue above, orange below
-    assert right[0] > right[2]
+    assert corner[0] > corner[2]  # vermilion above, blue below
+    assert right[2] > right[0]
 
 
 def test_basins_follow_the_problem_and_say_where_there_are_none(lab):

@@ -99,5 +99,5 @@ test("limits in the optimizer's norm stand beside the Euclidean ones", () => {
   assert.notDeepEqual(direction, limits[limitIndex].euclidean.direction);
   assert.equal(typeof isUnique, "boolean");
   assert.match(sentence(sign), /largest entry/);
-  assert.match(marginSentence(optimizerOf(sign.problem), [{ limitIndex: 1, isUnique: false }]), /limit 2 several directions/);
+  assert.match(marginSentence(optimizerOf(sign.problem), [{ mark: "→ 2", isUnique: false }]), /limit → 2 several directions/);
 });

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from lab_kernels import needs_node
+from lab_kernels import PAGE, needs_node
 from marginlens.errors import InputError
 from marginlens.lab.assemble import Module, bundle, lab_page, ordered, read_module, write_lab
+from marginlens.result import palette
 
-MAX_SIZE = 400_000  # bytes of the whole file
+MAX_SIZE = 450_000  # bytes of the whole file
 PRESET = {
     "name": "X",
     "title": "</script><script>alert(1)</script>",
@@ -154,3 +155,9 @@ def test_an_import_of_what_is_not_exported_is_refused() -> None:
         InputError, match=r"'page/x.js' argument must be importing what page/y.js exports; got a instead"
     ):
         ordered(modules)
+
+
+def test_global_and_local_limits_have_the_colours_of_figures_and_report() -> None:
+    style = (PAGE / "page.css").read_text(encoding="utf-8")
+    assert f"--limit-0: {palette.GLOBAL.lower()};" in style
+    assert f"--limit-1: {palette.LOCAL.lower()};" in style

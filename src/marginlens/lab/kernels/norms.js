@@ -19,7 +19,7 @@ export function normOfOptimizer(optimizer) {
 }
 
 /** ‖x‖_p of a point of the plane. */
-function powerNorm(x, power) {
+export function powerNorm(x, power) {
   const [small, large] = [Math.abs(x[0]), Math.abs(x[1])].sort((a, b) => a - b);
   return power === Infinity || large === 0 ? large : large * ((small / large) ** power + 1) ** (1 / power);
 }

@@ -16,8 +16,15 @@ const SAME_DIRECTION_RTOL = 1e-12; // one less the cosine of two directions that
 
 const known = new WeakMap(); // problem of a state → Map of start → analysis
 
-function colourOf(index) {
-  return `var(--limit-${index % LIMIT_COLOURS})`;
+/** Limits with number, colour and mark: the first colour is that of the global one, and the mark, such as "→ 3", names the tokens. */
+function numbered(limits) {
+  const first = limits.some(({ isGlobal }) => isGlobal) ? 0 : 1;
+  return limits.map((limit, index) => ({
+    ...limit,
+    index,
+    colour: `var(--limit-${(index + first) % LIMIT_COLOURS})`,
+    mark: `→ ${Array.from(limit.selected, (t) => t + 1).join(" ")}`,
+  }));
 }
 
 /** Limits: what the run can settle on, the global ones first, then by their selected tokens; `solution` certifies direction and margin. */
@@ -44,14 +51,14 @@ function limitsOf(problem, prediction) {
     const i = a.selected.findIndex((t, k) => t !== b.selected[k]);
     return i < 0 ? 0 : a.selected[i] - b.selected[i];
   };
-  return limits.sort(before).map((limit, index) => ({ ...limit, index, colour: colourOf(index) }));
+  return numbered(limits.sort(before));
 }
 
 /** Where the optimizer's norm is not the Euclidean, the limits in it, with whether no other direction has so wide a margin. */
 function normLimitsOf(limits) {
   return limits
     .filter(({ euclidean }) => euclidean !== undefined)
-    .map(({ index, direction, margin, solution, power }) => ({ limitIndex: index, direction, margin, isUnique: solution.isUnique, power }));
+    .map(({ index, mark, direction, margin, solution, power }) => ({ limitIndex: index, mark, direction, margin, isUnique: solution.isUnique, power }));
 }
 
 /** Limits of joint training: of every best selection p^mm and, where it differs, p^relax, which wins in the end. */
@@ -64,12 +71,12 @@ function jointLimitsOf(joint) {
     const isRelaxed = relaxed !== null && correlation(strict.x, relaxed.x) < 1 - SAME_DIRECTION_RTOL;
     return isRelaxed ? [entry("p^relax", relaxed, true), entry("p^mm", strict, false)] : [entry("p^mm", strict, true)];
   });
-  return limits.map((limit, index) => ({ ...limit, index, colour: colourOf(index) }));
+  return numbered(limits);
 }
 
 /** Where the head of the first limit goes: { direction, colour }, or null. */
 function jointHead({ found }) {
-  return found.length > 0 ? { direction: Array.from(found[0].head), colour: colourOf(0) } : null;
+  return found.length > 0 ? { direction: Array.from(found[0].head), colour: "var(--limit-0)" } : null;
 }
 
 /** Sentences about what is odd in a problem that can be shown all the same. */
@@ -120,10 +127,10 @@ function computed(state) {
  * { problem, prediction, outlook, limits, remarks, refusal } of a state with its chosen start.
  *
  * problem is the kernels', prediction what `predict` gives ({ joint } where head and attention are trained together), outlook the run that
- * is followed to where it ends, limits every locally
- * optimal direction { index, label, selected, direction, margin, isGlobal, solution, optimality, power, colour }; in another norm than the
+ * is followed to where it ends, limits every locally optimal direction { index, label, selected, direction, margin, isGlobal, solution,
+ * optimality, power, colour, mark }; in another norm than the
  * Euclidean, which `power` names, direction and margin are those of that norm, `euclidean` has those of the Euclidean, and normLimits says
- * of each { limitIndex, direction, margin, isUnique, power }. head is { direction, colour } of the head that is trained too. remarks are
+ * of each { limitIndex, mark, direction, margin, isUnique, power }. head is { direction, colour } of the head that is trained too. remarks are
  * sentences, refusal is one where nothing holds.
  */
 export function analyse(state) {

@@ -75,19 +75,19 @@ function limitRow(store, place) {
   const button = element("button", { type: "button", class: "limit" }, sign, element("span", {}, name, tokens, angle, numbers));
   button.addEventListener("click", () => {
     const limit = store.state.chosen.limit === place ? null : place;
-    store.apply(limit === null ? "let go of the limit" : `choose limit ${place + 1}`, (state) => withChosen(state, { limit }), { undoable: false });
+    store.apply(limit === null ? "let go of the limit" : "choose a limit", (state) => withChosen(state, { limit }), { undoable: false });
   });
   return {
     node: element("li", {}, button),
     fill({ limit, isChosen, isShown, share }) {
       const { selected, direction, margin, isGlobal, colour, optimality } = limit;
-      setText(sign, `${place + 1}${isGlobal ? "★" : ""}`);
+      setText(sign, `${limit.mark}${isGlobal ? " ★" : ""}`);
       if (sign.style.getPropertyValue("--limit") !== colour) sign.style.setProperty("--limit", colour);
       setText(tokens, selected.length === 1 ? `token ${selected[0] + 1}` : selected.map((t, i) => `${i + 1}: token ${t + 1}`).join(" · "));
       const gap = optimality && Number.isFinite(optimality.scoreGap) ? `, score gap ${short(optimality.scoreGap)}` : "";
       const basin = share === null ? "" : `, ${percent(share)} of the starts shown`;
       setText(numbers, `${angleWords(direction)}, margin ${short(margin, 4)}${gap}${basin}`);
-      setText(name, `Limit ${place + 1}${isGlobal ? ", the global one" : ""}${selected.length === 1 ? "" : ", input by input"}: `);
+      setText(name, `Limit${isGlobal ? ", the global one" : ""}${selected.length === 1 ? "" : ", input by input"}: `);
       setAttributes(button, { "aria-pressed": String(isChosen) });
       button.classList.toggle("shown", isShown);
     },
@@ -139,7 +139,7 @@ export function mountLimits(root, store) {
     if (!hasSupport) return;
     const named = (pair) => (analysis.problem.n === 1 ? `token ${pair.other + 1}` : `token ${pair.other + 1} of input ${pair.input + 1}`);
     support.fill(
-      `Support tokens of limit ${shown.index + 1}: right behind the selected tokens; the multiplier is how hard each pushes.`,
+      `Support tokens of the limit ${shown.mark}: right behind the selected tokens; the multiplier is how hard each pushes.`,
       weighted(solution, solution.multipliers, named),
     );
   };
@@ -289,10 +289,10 @@ export function mountCertificate(root, store) {
       proof.node.hidden = limit === null || isSet;
       if (limit === null) setText(about, "There is no limit whose margin could be proved.");
       else if (isSet)
-        setText(about, `Limit ${limit.index + 1} selects any of the tokens that tie; its margin of ${short(limit.margin)} has no certificate on this page.`);
+        setText(about, `The limit ${limit.mark} selects any of the tokens that tie; its margin of ${short(limit.margin)} has no certificate on this page.`);
       else {
         const others = limit.solution.isUnique === false ? ", which other directions have too" : "";
-        setText(about, `Limit ${limit.index + 1}, margin ${short(limit.margin, 6)}${others}:`);
+        setText(about, `The limit ${limit.mark}, margin ${short(limit.margin, 6)}${others}:`);
         const words = selectionWords(limit.selected, dependentInputs(analysis));
         proof.fill(limit.solution, words, { power: limit.power, isRelaxed: limit.label === "p^relax" });
       }

@@ -117,7 +117,7 @@ export class Painting {
 export function basinSentence(label, limits) {
   if (label === UNSETTLED) return "starts here end near no limit";
   if (label >= limits.length) return "starts here stay at a finite point";
-  return `start here → limit ${limits[label].index + 1}${limits[label].isGlobal ? " ★" : ""}`;
+  return `start here ${limits[label].mark}${limits[label].isGlobal ? " ★" : ""}`;
 }
 
 /** What a picture is computed from; the same text means the same picture. */

@@ -1,5 +1,6 @@
 // The plane: tokens, head, starts, predicted limits, separating lines, cones and descent paths, moved by pointer, touch and keyboard.
 
+import { powerNorm } from "../../kernels/norms.js";
 import { optimalTokens } from "../../kernels/optimality.js";
 import { basinCone } from "../../kernels/theorems.js";
 import { shownLimit } from "../analysis.js";
@@ -20,6 +21,7 @@ const DISC_MARKER_SHARE = 0.7;
 const [FINE_HIT, COARSE_HIT] = [12, 22]; // pixels: radii at which mouse and fingers hold a handle
 const SAME_PLACE_PIXELS = 5; // tokens closer than this have their labels side by side
 const CROWDED_PIXELS = 50; // from the disc's centre: up to there only what is chosen has a label
+const [PILL_HEIGHT, LETTER_PIXELS] = [22, 7.6]; // of the marks of limits
 const WHEEL_ZOOM = 1.0015; // for each pixel of the wheel
 const BUTTON_ZOOM = 1.5;
 const KEY_OF_ARROW = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
@@ -154,7 +156,7 @@ function handlesOf(state, analysis) {
   for (const limit of analysis.limits)
     found.push({
       id: `limit:${limit.index}`, kind: "limit", k: limit.index, limit, point: null,
-      name: `limit ${limit.index + 1}${limit.isGlobal ? ", global" : ""}`,
+      name: `limit ${limit.mark}${limit.isGlobal ? ", global" : ""}`,
       value: `selects ${limit.selected.map((t, i) => `token ${t + 1} of input ${i + 1}`).join(", ")}; margin ${short(limit.margin)}`,
       choose: { limit: limit.index },
     });
@@ -207,8 +209,8 @@ export function mountPlane(root, store, runs = null) {
     legend,
     basinLegend,
     note,
+    element("p", { class: "print", id: "plane-print" }, "What is trained is p, a point of this plane: a token at the point k gets attention in proportion to exp(p·k). Paths show p moving from its starts s1, s2, …; numbers are tokens."),
     element("details", { class: "plane-help" }, element("summary", {}, "How to read and move it"),
-      element("p", { class: "print", id: "plane-print" }, "Tokens and attention weights p share this plane: p gives token k the logit p·k. Axes: p₁ to the right, p₂ upwards."),
       element("dl", {}, globalThis.labWords.keys["In the plane"].map(([key, does]) => element("div", {}, element("dt", {}, key), element("dd", {}, does))))),
   );
   const basins = mountBasins(canvas, store, basinLegend);
@@ -276,7 +278,7 @@ export function mountPlane(root, store, runs = null) {
       analysis.limits.forEach((limit, k) => {
         const cone = cones.found[k];
         if (cone === null || !(cone.mu > 0)) return;
-        if (cone.radius >= scale.far) notes.push(`the cone of limit ${limit.index + 1} begins at norm ${short(cone.radius)}, beyond this view`);
+        if (cone.radius >= scale.far) notes.push(`the cone of the limit ${limit.mark} begins at norm ${short(cone.radius)}, beyond this view`);
         const node = nodes.cones.get(limit.index, () => shape("path", { class: "cone" }));
         put(node, "d", pathThrough(sectorPixels(scale, limit.direction, Math.acos(1 - cone.mu), cone.radius), true));
         node.style.setProperty("--colour", limit.colour);
@@ -292,6 +294,7 @@ export function mountPlane(root, store, runs = null) {
     const { tokens, keys } = pointsOf(state.problem);
     if (state.view.lines && limit && !(limit.margin === Infinity)) {
       const along = [-limit.direction[1], limit.direction[0]];
+      const length = powerNorm(limit.direction, limit.power); // as the optimizer measures it, so that the smallest lead is the margin
       const at = (offset) => limit.direction.map((entry) => entry * offset);
       separations(keys ?? tokens, limit).forEach(({ input, top, next }, place, all) => {
         const [upper, lower] = [linePixels(scale, at(top), along), linePixels(scale, at(next), along)];
@@ -309,20 +312,33 @@ export function mountPlane(root, store, runs = null) {
         const label = scale.toPixel(at(middle).map((entry, k) => entry + shift * along[k]));
         put(text, "x", Math.min(side - 30, Math.max(30, label[0])).toFixed(1));
         put(text, "y", Math.min(side - 8, Math.max(14, label[1] + 4)).toFixed(1));
-        setText(text, isFaint || top <= next ? "" : `gap ${short(top - next)}`);
+        setText(text, isFaint || top <= next ? "" : `lead ${short((top - next) / length)}`);
       });
     }
     nodes.bands.sweep();
+  }
+
+  /** Where the pill at the end of a ray stands: whole inside the picture, and off the names of the axes in its corners. */
+  function pillPlace(end, width, isDisc) {
+    const centre = side / 2;
+    const length = Math.hypot(end[0] - centre, end[1] - centre);
+    const at = (back) => {
+      const place = end.map((entry) => entry - (back / length) * (entry - centre));
+      return place.map((entry, axis) => Math.min(side - 2 - (axis ? PILL_HEIGHT : width) / 2, Math.max(2 + (axis ? PILL_HEIGHT : width) / 2, entry)));
+    };
+    const first = at(isDisc ? -13 : 16);
+    const isOnName = [[0, 0], [side, side]].some((corner) => Math.abs(first[0] - corner[0]) < 44 + width / 2 && Math.abs(first[1] - corner[1]) < 36);
+    return isOnName ? at(70) : first;
   }
 
   function drawLimits(analysis, limit) {
     for (const one of analysis.limits) {
       const node = nodes.limits.get(one.index, () =>
         shape("g", { class: "limit", "data-handle": `limit:${one.index}`, role: "button" },
-          shape("path", { class: "limit-hit" }), shape("path", { class: "limit-ray" }), shape("circle", { class: "limit-mark" }), shape("text", { class: "limit-text" }),
+          shape("path", { class: "limit-hit" }), shape("path", { class: "limit-ray" }), shape("rect", { class: "limit-mark", rx: 11 }), shape("text", { class: "limit-text" }),
           shape("path", { class: "limit-euclidean" })),
       );
-      const [hit, ray, circle, text, euclidean] = node.children;
+      const [hit, ray, pill, text, euclidean] = node.children;
       const isFlat = !(Math.hypot(...one.direction) > 0);
       node.style.setProperty("--colour", one.colour);
       put(node, "class", `limit${one === limit ? " chosen" : ""}${one.isGlobal ? " global" : ""}`);
@@ -334,14 +350,13 @@ export function mountPlane(root, store, runs = null) {
       put(hit, "d", d);
       put(ray, "d", d);
       put(euclidean, "d", one.euclidean ? pathThrough([[centre, centre], scale.toPixel(rayEnd(scale, one.euclidean.direction))]) : "");
-      const back = scale.map === "disc" ? -13 / Math.hypot(end[0] - centre, end[1] - centre) : 16 / Math.hypot(end[0] - centre, end[1] - centre);
-      const place = end.map((entry) => entry - back * (entry - centre));
-      put(circle, "r", one.isGlobal ? 13 : 11);
-      for (const [name, axis] of [["x", 0], ["y", 1]]) {
-        put(circle, `c${name}`, place[axis].toFixed(1));
-        put(text, name, (place[axis] + (axis ? 4.5 : 0)).toFixed(1));
-      }
-      setText(text, `${one.index + 1}${one.isGlobal ? "★" : ""}`);
+      const words = `${one.mark}${one.isGlobal ? " ★" : ""}`;
+      const width = 9 + LETTER_PIXELS * words.length;
+      const place = pillPlace(end, width, scale.map === "disc");
+      for (const [name, value] of Object.entries({ x: place[0] - width / 2, y: place[1] - PILL_HEIGHT / 2, width, height: PILL_HEIGHT })) put(pill, name, value.toFixed(1));
+      put(text, "x", place[0].toFixed(1));
+      put(text, "y", (place[1] + 4.5).toFixed(1));
+      setText(text, words);
     }
     nodes.limits.sweep();
   }
@@ -494,6 +509,7 @@ export function mountPlane(root, store, runs = null) {
           ` input ${i + 1}, label ${labels[i] === -1 ? "−1" : "+1"}`),
       ),
       element("li", {}, "▲ highest score"),
+      element("li", {}, "→ 3: a limit, named by the token that it selects"),
       element("li", {}, "◯ selected by the limit"),
       element("li", {}, "◌ support: the wider the ring, the larger its multiplier"),
     );

@@ -49,8 +49,8 @@ export function attentionTokens(chosenInput, selected, lengths) {
 
 /** Directions that p is compared with: { label, sign, colour, direction }, sign being how the plane marks the limit. */
 export function comparedLimits({ limits }) {
-  return limits.map(({ index, isGlobal, colour, direction }) => {
-    const sign = `${index + 1}${isGlobal ? "★" : ""}`;
+  return limits.map(({ mark, isGlobal, colour, direction }) => {
+    const sign = `${mark}${isGlobal ? " ★" : ""}`;
     return { label: `limit ${sign}`, sign: `${sign}:`, colour, direction };
   });
 }

@@ -57,9 +57,9 @@ export function withOptimizerNamed(state, name) {
 
 /** Which direction the runs head for among those that select the same tokens, in a sentence, and whether there are others as good. */
 export function marginSentence(optimizer, normLimits) {
-  const several = normLimits.filter(({ isUnique }) => isUnique === false).map(({ limitIndex }) => limitIndex + 1);
+  const several = normLimits.filter(({ isUnique }) => isUnique === false).map(({ mark }) => mark);
   const beside = normLimits.length === 0 ? "" : " Dotted beside it: the shortest by the ordinary length, where gradient descent would go.";
-  const open = several.length === 0 ? "" : ` For limit ${several.join(", ")} several directions are equally short, so the run may end in any of them.`;
+  const open = several.length === 0 ? "" : ` For the limit ${several.join(", ")} several directions are equally short, so the run may end in any of them.`;
   return `Of all vectors that select the same tokens by a lead of one, its limit is the shortest by ${normWords(normOfOptimizer(optimizer))}.${memorySentence(optimizer)}${beside}${open}`;
 }
 
