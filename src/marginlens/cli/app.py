@@ -28,6 +28,7 @@ COMMANDS = {
     "probe": Entry("marginlens.cli.probe", "probe", "Measure what the attention heads of a model select."),
     "text": Entry("marginlens.cli.text", "app", "Classify texts and see which tokens decide."),
     "lab": Entry("marginlens.cli.lab", "lab", "Open the interactive page, with a problem of yours."),
+    "samples": Entry("marginlens.cli.samples", "samples", "Write small files to try the other commands with."),
     "sweep": Entry("marginlens.cli.sweep", "app", "Run a grid of many small problems into a folder."),
     "statement": Entry("marginlens.cli.statement", "statement", "Find the function behind a theorem of the papers."),
 }

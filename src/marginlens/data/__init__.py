@@ -39,6 +39,7 @@ from marginlens.data.random_tokens import (
     sphere_queries,
     sphere_tokens,
 )
+from marginlens.data.samples import write_samples
 from marginlens.data.sequence_generators import (
     Levels,
     acyclic_sequences,
@@ -116,5 +117,6 @@ __all__ = [
     "text_windows",
     "write_labelled",
     "write_problem",
+    "write_samples",
     "write_sequences",
 ]

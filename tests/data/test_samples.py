@@ -1,0 +1,69 @@
+"""The sample files: every command reads its own, the model's heads do what they are made for, and nothing is overwritten."""
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens.errors import InputError
+from one_command import command
+
+
+def test_samples_are_the_same_every_time_and_overwrite_nothing_else(tmp_path):
+    first = {path.name: path.read_bytes() for path in ml.data.write_samples(tmp_path)}
+    assert {path.name: path.read_bytes() for path in ml.data.write_samples(tmp_path)} == first
+    assert sum(map(len, first.values())) < 200_000
+    (tmp_path / "book.txt").write_text("mine")
+    (tmp_path / "reviews.csv").unlink()
+    with pytest.raises(InputError, match=r"where book\.txt is something else"):
+        ml.data.write_samples(tmp_path)
+    assert not (tmp_path / "reviews.csv").exists()
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(InputError, match="must be a folder that can be written"):
+        ml.data.write_samples(tmp_path / "file")
+
+
+def test_the_command_says_what_it_wrote(tmp_path):
+    _, numbers = command("samples")
+    written = numbers(tmp_path / "new")["written"]
+    assert [path.removeprefix(f"{tmp_path}/new/") for path in written[:4]] == [
+        "reviews.csv", "sentences.txt", "book.txt", "problem.npz"
+    ]  # fmt: skip
+
+
+def test_in_the_problem_the_start_decides(tmp_path):
+    ml.data.write_samples(tmp_path)
+    data, head = ml.data.read_problem(tmp_path / "problem.npz")
+    assert data.d_key == 2
+    assert ml.locally_optimal_directions(data, head).selections.tolist() == [[0], [2]]
+    ends = [ml.descend(data, head, n_steps=300, start=start).selected.tolist() for start in ([0.0, 0.0], [1.0, -1.0])]
+    assert ends == [[0], [2]]
+
+
+def test_the_heads_of_the_model_attend_to_what_they_are_made_for(tmp_path):
+    pytest.importorskip("transformers")
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    ml.data.write_samples(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tiny-model")
+    model, facts = AutoModel.from_pretrained(
+        tmp_path / "tiny-model", attn_implementation="eager", output_loading_info=True
+    )
+    assert not facts["missing_keys"]
+    assert not facts["unexpected_keys"]
+    for sentence in (tmp_path / "sentences.txt").read_text().splitlines():
+        encoded = tokenizer(sentence, return_tensors="pt")
+        ids = encoded["input_ids"][0].numpy()
+        assert tokenizer.unk_token_id not in ids
+        with torch.no_grad():
+            layers = model.eval()(**encoded, output_attentions=True).attentions
+        before, after, first, same = layers[0][0].numpy()
+        separator, even, *_ = layers[1][0].numpy()
+        place = np.arange(len(ids))
+        assert (before.argmax(axis=1)[1:] == place[:-1]).all()
+        assert (after.argmax(axis=1)[:-1] == place[1:]).all()
+        assert (first.argmax(axis=1) == 0).all()
+        assert (ids[same.argmax(axis=1)] == ids).all()
+        assert (ids[separator.argmax(axis=1)] == tokenizer.sep_token_id).all()
+        np.testing.assert_allclose(even, 1.0 / len(ids), rtol=1e-4)
+        assert min(head.max(axis=1)[1:-1].min() for head in (before, after, first)) > 0.9
