@@ -288,8 +288,6 @@ def _text(answer: dict[str, Any]) -> Iterator[Any]:
     for row in answer["models"]:
         if row.get("note"):
             yield f"{row['model']}: {row['note']}"
-    if answer["comparison"] is not None:
-        yield answer["comparison"]
     if answer["measures"] is not None:
         tested = {"file": answer["test_part"], "texts": answer["tested_on"], "left_out": {}}
         yield from measures_text({**tested, **answer["measures"]})
@@ -298,6 +296,8 @@ def _text(answer: dict[str, Any]) -> Iterator[Any]:
     texts = terminal.counted(answer["tokens_looked_at"], "text")
     title = f"The tokens that contribute most to the answers about {texts}: attention times vote, summed"
     yield terminal.rows_table(title, [_token_cells(row) for row in answer["tokens"]])
+    if answer["comparison"] is not None:
+        yield answer["comparison"]
 
 
 def _classes(counts: dict[str, int]) -> str:
