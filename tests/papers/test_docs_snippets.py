@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
+import marginlens as ml
 from one_command import command
+from typed_pages import blocks, type_page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 README = DOCS.parent / "README.md"
-LONGEST_EXAMPLE = 15
-
-
-def blocks(page, language):
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+START = DOCS / "start.md"
+LONGEST_EXAMPLE = 15  # lines
+MOST_WORDS = 700  # of the README, which is to be read in one go
 
 
 def anchors(page):
@@ -23,32 +23,53 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [page.name for page in PAGES if blocks(page, "python")])
-def test_the_snippets_of_a_page_run_one_after_the_other_as_printed(name, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def samples(tmp_path, monkeypatch):
+    """The folder in which a page is typed, with the sample files that pages speak of, and no browser."""
     monkeypatch.chdir(tmp_path)
-    exec(compile("\n".join(blocks(DOCS / name, "python")), name, "exec"), {"__name__": "__main__"})
+    monkeypatch.setattr("webbrowser.open", lambda address: True)
+    ml.data.write_samples(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [page.name for page in PAGES if page.name != START.name and blocks(page)])
+def test_a_page_can_be_typed_from_top_to_bottom(name, samples, capsys):
+    type_page(DOCS / name)
     assert capsys.readouterr().err == ""
 
 
-def test_the_examples_of_the_readme_run_as_printed_and_reach_the_max_margin_solutions(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    examples = blocks(README, "python")
-    assert all(len(example.splitlines()) <= LONGEST_EXAMPLE for example in examples)
-    exec(compile("\n".join(examples), "README.md", "exec"), {"__name__": "__main__"})
-    printed = capsys.readouterr().out
-    (shown,) = blocks(README, "text")  # what the first example prints
-    assert printed.startswith(shown.rstrip())
-    for of, smallest in (("matrix", 0.95), ("direction", 0.999)):
-        assert float(re.search(rf"cosine with the max-margin {of} ([\d.]+)", printed)[1]) > smallest
+def test_the_start_and_the_readme_can_be_typed_and_print_what_they_show(tmp_path, monkeypatch, samples):
+    type_page(README)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    type_page(START)
+
+
+def test_the_readme_fits_one_screen_and_shows_what_its_example_prints():
+    text = README.read_text(encoding="utf-8")
+    assert len(text.split()) <= MOST_WORDS
+    (example,) = [block for block in blocks(README) if block.language == "python"]
+    assert example.shown is not None
+    assert len(example.code.splitlines()) <= LONGEST_EXAMPLE
+
+
+def test_every_recipe_of_the_start_says_which_extra_it_needs():
+    sections = re.split(r"^## ", START.read_text(encoding="utf-8"), flags=re.MULTILINE)[3:]
+    assert len(sections) >= 5
+    for section in sections:
+        first = section.partition("\n\n")[2]
+        needed = re.match(r"It needs (no extra|the extra `(\w+)`)", first)
+        assert needed, section[:80]
+        installed = re.findall(r"^pip install 'marginlens\[(\w+)\]'$", section, flags=re.MULTILINE)
+        assert installed == ([needed[2]] if needed[2] else []), section[:80]
 
 
 def test_the_citation_names_this_version_and_every_paper():
-    import marginlens
     from marginlens.papers import BIBLIOGRAPHY
 
     citation = (DOCS.parent / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"\nversion: {marginlens.__version__}\n" in citation
+    assert f"\nversion: {ml.__version__}\n" in citation
     for paper in BIBLIOGRAPHY.values():
         assert f'title: "{paper.title}"\n    year: {paper.year}\n' in citation
 
@@ -58,7 +79,9 @@ def commands():
     found = []
     for page in (*PAGES, README, DOCS.parent / "CONTRIBUTING.md"):
         inline = re.findall(r"`(marginlens [^`]+)`", page.read_text(encoding="utf-8"))
-        printed = "\n".join([*blocks(page, "sh"), *(" ".join(one.split()) for one in inline)])
+        printed = "\n".join(
+            [*(one.code for one in blocks(page) if one.language == "sh"), *(" ".join(one.split()) for one in inline)]
+        )
         for line in re.findall(r"^marginlens ([a-z]+(?: [a-z]+)?) ?(.*)$", printed, flags=re.MULTILINE):
             found.append((page.name, *line))
     return found

@@ -1,6 +1,7 @@
 """Pages written from the code: they are fresh, complete, and the machinery that writes them can see what is missing."""
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from matplotlib.figure import Figure
@@ -15,8 +16,8 @@ from marginlens_papers.documentation import (
     TestCitation,
     cited_by_tests,
     gaps,
-    readme_with,
     theorems_page,
+    with_table,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_pages_say_what_the_code_says():
     written = documentation.pages(ROOT)
-    for name in (documentation.THEOREMS, documentation.README):
+    for name in (documentation.THEOREMS, documentation.PAPERS):
         assert (ROOT / name).read_text(encoding="utf-8") == written[name], f"{name} is stale: run make docs"
 
 
@@ -71,11 +72,27 @@ def test_the_page_leads_from_statement_to_function_test_and_claim():
     assert f"| Eq. (34) | {WORDS['A Eq. (34)']} |  |  |  |" in of_A  # a step of a proof
 
 
-def test_the_readme_keeps_all_but_the_table():
+def test_the_page_of_the_papers_keeps_all_but_the_table():
     begin, end = "<!-- written by make docs: begin -->", "<!-- written by make docs: end -->"
-    assert readme_with("NEW", f"before\n{begin}\nold\n{end}\nafter\n") == f"before\n{begin}\nNEW\n{end}\nafter\n"
-    with pytest.raises(InputError, match=r"README\.md must hold the lines"):
-        readme_with("NEW", f"before\n{begin}\nafter\n")
+    assert with_table("NEW", f"before\n{begin}\nold\n{end}\nafter\n") == f"before\n{begin}\nNEW\n{end}\nafter\n"
+    with pytest.raises(InputError, match=r"docs/papers\.md must hold the lines"):
+        with_table("NEW", f"before\n{begin}\nafter\n")
+
+
+def test_the_film_runs_from_even_attention_to_one_token_and_never_ends():
+    film = ElementTree.fromstring(documentation.film_of_two_starts())
+    discs = [one for one in film.iter() if one.get("attributeName") == "r"]
+    assert len(discs) == 6
+    last = [float(one.get("values").rpartition(";")[2]) for one in discs]
+    largest = max(last)
+    assert [radius > 0.9 * largest for radius in last] == [True, False, False, False, False, True]
+    for moved in (one for one in film.iter() if one.tag.endswith("animate")):
+        times = list(map(float, moved.get("keyTimes").split(";")))
+        assert times == sorted(times)
+        assert (times[0], times[-1]) == (0.0, 1.0)
+        assert len(times) == len(moved.get("values").split(";"))
+        assert moved.get("repeatCount") == "indefinite"
+    assert (ROOT / documentation.FILM).stat().st_size <= 400_000
 
 
 def test_pictures_are_the_first_figure_of_a_claim_and_the_last_of_an_example(tmp_path, monkeypatch):

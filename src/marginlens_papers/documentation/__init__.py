@@ -1,4 +1,4 @@
-"""What is written from the code: the table of statements, the README's table, the pictures, and the site.
+"""What is written from the code: the tables of statements and of what is implemented, the pictures, and the site.
 
 They belong to a checkout, because tests and examples are among what they list. `python -m marginlens_papers.documentation` in its root
 (`make docs`) writes the tables, with `pictures` (`make pictures`) those of README and docs, and with `site` (`make site`) the site.
@@ -13,33 +13,36 @@ from pathlib import Path
 from marginlens.errors import InputError
 from marginlens.papers import registered
 from marginlens_papers.documentation.pictures import (
+    FILM,
     PICTURE,
     PICTURE_OF_EXAMPLE,
     PICTURED_CLAIM,
     PICTURED_EXAMPLE,
+    film_of_two_starts,
     write_pictures,
 )
 from marginlens_papers.documentation.public_names import PublicName, Room, public_names, public_rooms
 from marginlens_papers.documentation.site import SiteSettings, build_site, stage_source
 from marginlens_papers.documentation.statements import (
-    README,
+    PAPERS,
     THEOREMS,
     TestCitation,
     cited_by_tests,
     gaps,
     implemented_table,
     pages,
-    readme_with,
     theorems_page,
+    with_table,
     write_pages,
 )
 
 __all__ = [
+    "FILM",
+    "PAPERS",
     "PICTURE",
     "PICTURED_CLAIM",
     "PICTURED_EXAMPLE",
     "PICTURE_OF_EXAMPLE",
-    "README",
     "THEOREMS",
     "PublicName",
     "Room",
@@ -47,16 +50,17 @@ __all__ = [
     "TestCitation",
     "build_site",
     "cited_by_tests",
+    "film_of_two_starts",
     "gaps",
     "implemented_table",
     "main",
     "pages",
     "public_names",
     "public_rooms",
-    "readme_with",
     "registered",
     "stage_source",
     "theorems_page",
+    "with_table",
     "write_pages",
     "write_pictures",
 ]

@@ -1,13 +1,18 @@
-"""The pictures that lie in the repository: the README's, drawn by a claim, and that of the page about optimizers, drawn by an example."""
+"""The pictures that lie in the repository: the README's, which moves, the site's, drawn by a claim, and one drawn by an example."""
 
 from __future__ import annotations
 
 import runpy
 from pathlib import Path
 
+import numpy as np
+
+import marginlens as ml
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens_papers.claim import Effort, Progress
 from marginlens_papers.claims import catalogue
 
+FILM = "docs/images/start_decides.svg"
 PICTURE = "docs/images/trajectories.png"
 PICTURED_CLAIM = "A-F1b"
 PICTURED_EXAMPLE = "examples/optimizers/five_optimizers_five_limits.py"
@@ -15,7 +20,7 @@ PICTURE_OF_EXAMPLE = "docs/images/five_limits.png"
 
 
 def write_pictures(root: Path) -> None:
-    """Draw the first figure of the README's claim, and the figure with which the example ends."""
+    """Draw the film of the README, the first figure of the claim, and the figure with which the example ends."""
     import matplotlib.pyplot as plt
 
     from marginlens.plotting.files import png
@@ -23,7 +28,95 @@ def write_pictures(root: Path) -> None:
     claim = catalogue.claim(PICTURED_CLAIM)
     figure = next(iter(claim.draw(claim.compute(Effort.PAPER, Progress())).values()))
     (root / PICTURE).parent.mkdir(parents=True, exist_ok=True)
+    (root / FILM).write_text(film_of_two_starts(), encoding="utf-8")
     (root / PICTURE).write_bytes(png(figure))
     plt.switch_backend("agg")  # whose plt.show() leaves the figure as it is
     runpy.run_path(str(root / PICTURED_EXAMPLE))
     (root / PICTURE_OF_EXAMPLE).write_bytes(png(plt.gcf()))
+
+
+# ---- the film
+
+STARTS = ((0.2, -1.5), (0.5, -1.5))
+N_STEPS, STEPS_PER_FRAME = 60, 2
+SECONDS, SECONDS_STILL = 9, (1.0, 3.0)  # of the film; of them before the first step, and after the last
+UNIT, LARGEST, ARROW = 95.0, 52.0, 100.0  # pixels: of a key's unit, the radius at all of the attention, the arrow of p
+CENTRES, HEIGHT = ((180.0, 250.0), (540.0, 250.0)), 430
+STYLE = """
+text { font: 25px system-ui, sans-serif; fill: #23272B; text-anchor: middle }
+.small { font-size: 22px }
+.global { fill: GLOBAL } .local { fill: LOCAL } .other { fill: #7A828A }
+.weights { stroke: #23272B; stroke-width: 5; stroke-linecap: round }
+.ground { fill: #FFFFFF }
+.rule, .place { stroke: #7A828A; stroke-width: 2; fill: none }
+@media (prefers-color-scheme: dark) {
+  text { fill: #E6E9EC } .weights { stroke: #E6E9EC } .ground { fill: #16191D } .rule, .place { stroke: #A4ABB3 }
+  .global { fill: #FF8A5C } .local { fill: #63B3F0 } .other { fill: #A4ABB3 }
+}
+""".replace("GLOBAL", GLOBAL).replace("LOCAL", LOCAL)
+
+
+def film_of_two_starts() -> str:
+    """Attention trained twice on the problem "the start decides", as an SVG that moves, in light and dark.
+
+    A disc is a token, and its area the attention that it has; the arrow is the direction of p, the weights that are trained.
+    """
+    data, head = ml.data.scored_tokens([[(-1.0, 0.6), (0.0, 0.0), (1.0, 0.6)]], [[1.0, 0.0, 0.8]])
+    run = ml.descend(
+        data.repeat(2),
+        head,
+        optimizer=ml.NormalizedGD(0.1),
+        n_steps=N_STEPS,
+        start=np.array(STARTS),
+        record=ml.Record(STEPS_PER_FRAME, keep="x"),
+    )
+    steps = np.asarray(run.saved.steps)
+    before, after = SECONDS_STILL
+    moving = before + (SECONDS - before - after) * steps / steps[-1]
+    times = ";".join(f"{time / SECONDS:.4f}" for time in (0.0, *moving, SECONDS))
+
+    def moved(attribute: str, values: np.ndarray) -> str:
+        listed = ";".join(f"{value:.1f}" for value in (values[0], *values, values[-1]))
+        return f'<animate attributeName="{attribute}" dur="{SECONDS}s" repeatCount="indefinite" keyTimes="{times}" values="{listed}"/>'
+
+    parts = []
+    scores = data.scores(head)[0]
+    for points, (x, y), selected in zip(run.saved["x"], CENTRES, run.selected[:, 0].tolist(), strict=True):
+        logits = points @ data.K[0].T  # (n_frames, n_tokens)
+        attention = np.exp(logits - logits.max(axis=1, keepdims=True))
+        attention /= attention.sum(axis=1, keepdims=True)
+        for token, (key, score) in enumerate(zip(data.K[0], scores, strict=True)):
+            at = x + UNIT * key[0], y - UNIT * key[1]
+            radius = LARGEST * np.sqrt(attention[:, token])
+            kind = ("global", "other", "local")[token]
+            label = (x - 92.0, y + 62.0) if token == 1 else (at[0], at[1] - 64.0)
+            parts.append(f'<circle class="place" cx="{at[0]:.0f}" cy="{at[1]:.0f}" r="7"/>')
+            parts.append(
+                f'<circle class="{kind}" cx="{at[0]:.0f}" cy="{at[1]:.0f}" r="{radius[0]:.1f}">{moved("r", radius)}</circle>'
+            )
+            parts.append(f'<text class="small" x="{label[0]:.0f}" y="{label[1]:.0f}">score {score:g}</text>')
+        tips = np.array([x, y]) + ARROW * points / np.linalg.norm(points, axis=1, keepdims=True) * (1.0, -1.0)
+        ends = "".join(moved(name, tips[:, k]) for k, name in enumerate(("x2", "y2")))
+        parts.append(
+            f'<line class="weights" x1="{x}" y1="{y}" x2="{tips[0, 0]:.1f}" y2="{tips[0, 1]:.1f}" marker-end="url(#head)">{ends}</line>'
+        )
+        verdict = moved("opacity", (attention[:, selected] > 0.9).astype(float))
+        parts.append(
+            f'<text class="{("global", "other", "local")[selected]}" x="{x}" y="{HEIGHT - 20}" opacity="1">'
+            f"picks score {scores[selected]:g}{verdict}</text>"
+        )
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {HEIGHT}" role="img">',
+            "<title>Attention trained from two starts on the same three tokens picks a different token from each.</title>",
+            f"<style>{STYLE}</style>",
+            '<defs><marker id="head" viewBox="0 0 10 10" refX="6" refY="5" markerWidth="4" markerHeight="4" orient="auto">'
+            '<path d="M0 0 L10 5 L0 10 Z" fill="context-stroke"/></marker></defs>',
+            f'<rect class="ground" width="720" height="{HEIGHT}" rx="12"/>',
+            '<text x="360" y="42">Same three tokens, same training, two starts</text>',
+            '<text class="small" x="360" y="76">a disc is the attention of a token, the arrow the weights</text>',
+            f'<line class="rule" x1="360" y1="110" x2="360" y2="{HEIGHT - 20}"/>',
+            *parts,
+            "</svg>\n",
+        ]
+    )

@@ -1,4 +1,4 @@
-"""The pages that are written from the registry of statements: theorem → function → test → claim, and the README's table."""
+"""The pages that are written from the registry of statements: theorem → function → test → claim, and the table of what is implemented."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from marginlens_papers.claim import Claim
 from marginlens_papers.claims import catalogue
 
 THEOREMS = "docs/theorems.md"
-README = "README.md"
+PAPERS = "docs/papers.md"  # has the table of what is implemented
 STATEMENTS = "src/marginlens/statements.jsonl"
 _MARKS = ("<!-- written by make docs: begin -->", "<!-- written by make docs: end -->")
 
@@ -132,7 +132,7 @@ def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitat
 
 
 def implemented_table(functions: Sequence[Implementation]) -> str:
-    """The README's table: each part of the library, what it answers, and how many statements of each paper it implements."""
+    """Each part of the library, what it answers, and how many statements of each paper it implements."""
     rooms: dict[str, set[str]] = {}
     for function in functions:
         if function.inside:
@@ -147,12 +147,12 @@ def implemented_table(functions: Sequence[Implementation]) -> str:
     return "\n".join(lines)
 
 
-def readme_with(table: str, text: str) -> str:
-    """The README with the table put between its two marks."""
+def with_table(table: str, text: str) -> str:
+    """The page of the papers with the table put between its two marks."""
     before, begin, rest = text.partition(_MARKS[0])
     _, end, after = rest.partition(_MARKS[1])
     if not (begin and end):
-        raise InputError(f"{README} must hold the lines {_MARKS[0]} and {_MARKS[1]}.")
+        raise InputError(f"{PAPERS} must hold the lines {_MARKS[0]} and {_MARKS[1]}.")
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
@@ -227,14 +227,14 @@ def public_name(one: Implementation) -> str:
 
 def pages(root: Path) -> dict[str, str]:
     """Every written page of the checkout at `root`: its path and what it should hold."""
-    if not (root / "tests").is_dir() or not (root / README).is_file():
-        raise InputError(f"{root} is no checkout of marginlens: it has no tests or no {README}.")
+    if not (root / "tests").is_dir() or not (root / PAPERS).is_file():
+        raise InputError(f"{root} is no checkout of marginlens: it has no tests or no {PAPERS}.")
     claims, tests = catalogue.claims(), cited_by_tests(root)
     functions = registered()
-    readme = (root / README).read_text(encoding="utf-8")
+    papers = (root / PAPERS).read_text(encoding="utf-8")
     return {
         THEOREMS: theorems_page(functions, tests, claims),
-        README: readme_with(implemented_table(functions), readme),
+        PAPERS: with_table(implemented_table(functions), papers),
         STATEMENTS: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in statement_rows(functions, claims)),
     }
 

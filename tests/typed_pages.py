@@ -1,0 +1,103 @@
+"""Pages whose code blocks are typed: Python in one namespace a page, commands in this process, outputs compared where a page shows them.
+
+A block of `text` right behind another is what that one prints; a line of it that is "…" stands for any lines. What cannot be typed here is
+checked: `pip` must install extras that exist, `make` must make what the Makefile has.
+"""
+
+import io
+import os
+import re
+import shlex
+import tomllib
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).resolve().parents[1]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+ENVIRONMENT = ("python3 -m venv .venv", "source .venv/bin/activate")  # what makes an environment; the tests have one
+ELSEWHERE = {
+    "marginlens --install-completion": "changes the settings of a shell",
+    "marginlens bench gpu": "needs a CUDA device",
+    "--scheduler tcp://": "needs a cluster",
+    "marginlens reproduce": "is tested with the report",
+    "marginlens claims": "is tested with the report",
+}  # commands that are known by their help alone, and why
+
+
+class Block(NamedTuple):
+    """A block of code, the heading above it, and what it prints by the page; None where the page does not say."""
+
+    language: str
+    code: str
+    heading: str
+    shown: str | None
+
+
+def blocks(page):
+    """The blocks of a page in order, those of `text` with what prints them."""
+    found, heading, end = [], "", 0
+    text = page.read_text(encoding="utf-8")
+    for match in re.finditer(
+        r"^#+ (?P<heading>[^\n]+)$|^```(?P<language>\w+)\n(?P<code>.*?)^```$", text, flags=re.M | re.S
+    ):
+        if match["heading"]:
+            heading = match["heading"]
+            continue
+        if match["language"] == "text" and found and not text[end : match.start()].strip():
+            found[-1] = found[-1]._replace(shown=match["code"])
+        else:
+            found.append(Block(match["language"], match["code"], heading, None))
+        end = match.end()
+    return found
+
+
+def type_page(page):
+    """Type all of a page in the current folder; whatever fails or prints something else is an AssertionError that names it."""
+    namespace = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.language == "python":
+            with redirect_stdout(io.StringIO()) as printed:
+                exec(compile(block.code, page.name, "exec"), namespace)
+            output = printed.getvalue()
+        elif block.language == "sh":
+            output = "".join(map(type_line, filter(None, map(str.strip, block.code.splitlines()))))
+        else:
+            continue
+        if block.shown is not None:
+            assert is_shown(block.shown, output), f"{page.name} shows\n{block.shown}\nand typing it prints\n{output}"
+
+
+def is_shown(shown, output):
+    """Whether an output is the one that a page shows, blanks at the ends of lines aside."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "…" else re.escape(line.rstrip()) + r" *\n" for line in shown.strip().splitlines()
+    )
+    return re.fullmatch(pattern, output.strip() + "\n") is not None
+
+
+def type_line(line):
+    """What a line of a shell prints."""
+    from marginlens.cli.app import app
+
+    words = shlex.split(line, comments=True)
+    if not words or line in ENVIRONMENT:
+        return ""
+    program, arguments = Path(words[0]).name, words[1:]
+    if program == "cd":
+        os.chdir(arguments[0])
+    elif program == "pip":
+        extras = re.findall(r"\[(.*?)\]", line)
+        assert arguments[0] == "install"
+        assert {extra for listed in extras for extra in listed.split(",")} <= set(EXTRAS), line
+    elif program == "make":
+        assert {word for word in arguments if "=" not in word} <= TARGETS, line
+    elif not any(words in line for words in ELSEWHERE):
+        assert program == "marginlens", f"no rule for typing {line!r}"
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, f"{line}\n{result.output}"
+        return result.stdout
+    return ""
