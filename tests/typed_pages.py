@@ -1,10 +1,13 @@
 """Pages whose code blocks are typed: Python in one namespace a page, commands in this process, outputs compared where a page shows them.
 
 A block of `text` right behind another is what that one prints; a line of it that is "…" stands for any lines. What cannot be typed here is
-checked: `pip` must install extras that exist, `make` must make what the Makefile has.
+checked: `pip` must install extras that exist, `make` must make what the Makefile has. A block of TOML below a line that names a file is
+that file; blocks of `py` need a cluster, and are compiled.
 """
 
+import glob
 import io
+import json
 import os
 import re
 import shlex
@@ -29,11 +32,12 @@ ELSEWHERE = {
 
 
 class Block(NamedTuple):
-    """A block of code, the heading above it, and what it prints by the page; None where the page does not say."""
+    """A block of code, the heading above it, the line before it, and what it prints by the page; None where the page does not say."""
 
     language: str
     code: str
     heading: str
+    line_before: str
     shown: str | None
 
 
@@ -50,7 +54,8 @@ def blocks(page):
         if match["language"] == "text" and found and not text[end : match.start()].strip():
             found[-1] = found[-1]._replace(shown=match["code"])
         else:
-            found.append(Block(match["language"], match["code"], heading, None))
+            line_before = text[: match.start()].rstrip().rpartition("\n")[2]
+            found.append(Block(match["language"], match["code"], heading, line_before, None))
         end = match.end()
     return found
 
@@ -66,9 +71,23 @@ def type_page(page):
         elif block.language == "sh":
             output = "".join(map(type_line, filter(None, map(str.strip, block.code.splitlines()))))
         else:
+            read_block(block)
             continue
         if block.shown is not None:
             assert is_shown(block.shown, output), f"{page.name} shows\n{block.shown}\nand typing it prints\n{output}"
+
+
+def read_block(block):
+    """Read what is no program as the program that it is for reads it, and write it where the page names its file."""
+    if block.language == "py":
+        compile(block.code, block.heading, "exec")
+    elif block.language == "json":
+        json.loads(block.code)
+    elif block.language == "toml":
+        tomllib.loads(block.code)
+        named = re.search(r"`(\w+\.toml)`:$", block.line_before)
+        if named:
+            Path(named[1]).write_text(block.code, encoding="utf-8")
 
 
 def is_shown(shown, output):
@@ -83,7 +102,8 @@ def type_line(line):
     """What a line of a shell prints."""
     from marginlens.cli.app import app
 
-    words = shlex.split(line, comments=True)
+    input_file, pipe, line = re.match(r"(?:cat (\S+)( \| ))?(.*)", line).groups()
+    words = [found for word in shlex.split(line, comments=True) for found in (sorted(glob.glob(word)) or [word])]
     if not words or line in ENVIRONMENT:
         return ""
     program, arguments = Path(words[0]).name, words[1:]
@@ -97,7 +117,7 @@ def type_line(line):
         assert {word for word in arguments if "=" not in word} <= TARGETS, line
     elif not any(words in line for words in ELSEWHERE):
         assert program == "marginlens", f"no rule for typing {line!r}"
-        result = CliRunner().invoke(app, arguments)
+        result = CliRunner().invoke(app, arguments, input=Path(input_file).read_bytes() if pipe else None)
         assert result.exit_code == 0, f"{line}\n{result.output}"
         return result.stdout
     return ""

@@ -7,14 +7,17 @@
     python tests/packaging/run.py --no-base --extras text  and nothing without extras
 
 Without an extra: how large the environment is, the command, the tests that need no extra, and once mypy --strict on a user's script.
-With one: that pip finds nothing missing, and a call that needs the extra. An environment that fails is said at once, the others go on,
-and the job fails at the end. Environments lie in a temporary folder and are deleted again.
+With one: that pip finds nothing missing, and a call that needs the extra. With none, and with each extra that a recipe of docs/start.md
+needs: the page's lines for installing, with the wheel for the checkout, and these recipes are typed into a shell, and what they print is
+compared. An environment that fails is said at once, the others go on, and the job fails at the end.
+Environments lie in a temporary folder and are deleted again.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +30,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from packaging_tools import build
+from packaging_tools import ROOT, build
+from typed_pages import blocks, is_shown
 
 TORCH = "torch==2.13.0"
 NEEDS_TORCH = {"torch", "probe", "monitor", "minilm", "report"}
@@ -107,6 +111,11 @@ report.reproduce(catalogue.chosen(["A-F1a", "A-F67"]), effort=Effort.QUICK)
     "site": "import sphinx, myst_parser, sphinx_gallery, furo",
     "bench": "import qpsolvers, cvxopt, quadprog, clarabel, piqp, cvxpy",
 }  # not here: gpu, which needs a CUDA device; all and dev, which are the others together
+
+
+START = ROOT / "docs" / "start.md"
+INSTALL = "Install"  # the part of the page that every recipe begins with
+END_OF_BLOCK = "==== end of block ===="
 
 
 class Failed(Exception):
@@ -191,6 +200,42 @@ def check_extra(interpreter: str, wheel: Path, extra: str, folder: Path) -> str:
         return f"{place.megabytes()} MB"
 
 
+def recipes() -> dict[str, list[str]]:
+    """The headings of start.md's recipes by the extra that they need, "" for none."""
+    found: dict[str, str] = {}
+    for block in blocks(START):
+        if block.heading != INSTALL:
+            needed = re.search(r"pip install 'marginlens\[(\w+)\]'", block.code)
+            found[block.heading] = needed[1] if needed else found.get(block.heading, "")
+    return {extra: [name for name in found if found[name] == extra] for extra in found.values()}
+
+
+def check_start(interpreter: str, wheel: Path, extra: str, folder: Path) -> str:
+    """Type the recipes of start.md that need exactly this extra into a shell, and compare what they print."""
+    names = recipes()[extra]
+    typed = [block for block in blocks(START) if block.heading in (INSTALL, *names)]
+    lines = ["set -e"]
+    for block in typed:
+        lines += [block.code if block.language == "sh" else f"python - <<'TYPED'\n{block.code}TYPED\n"]
+        lines += [f"echo '{END_OF_BLOCK}'"]
+    torch = f"pip install --quiet {TORCH}\n" if extra in NEEDS_TORCH else ""  # as the page says, before the extra
+    script = "\n".join(lines).replace("python3 -m venv", f"{interpreter} -m venv")
+    script = script.replace("pip install .\n", f"pip install --quiet {wheel}\n{torch}")
+    place = Path(tempfile.mkdtemp(prefix="start-", dir=folder))
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    clean |= {"BROWSER": "true", "PIP_QUIET": "1"}
+    try:
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=place, env=clean)
+    finally:
+        shutil.rmtree(place)
+    if done.returncode != 0:
+        raise Failed(f"a line of {START.name} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    for block, printed in zip(typed, done.stdout.split(f"{END_OF_BLOCK}\n"), strict=False):
+        if block.shown is not None and not is_shown(block.shown, printed):
+            raise Failed(f"{START.name} shows\n{block.shown}\nand typing it prints\n{printed}")
+    return f"{START.name}: {', '.join(names)}"
+
+
 def interpreters() -> list[str]:
     """Every Python from 3.11 to 3.14 that is on the path and starts."""
     names = [f"python3.{minor}" for minor in (11, 12, 13, 14)]
@@ -220,8 +265,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for k, interpreter in enumerate([] if options.no_base else found):
             with_types = k == 0 and not options.no_types
             checks.append((interpreter, partial(check_base, interpreter, wheel, folder, with_types=with_types)))
-        for extra in filter(None, options.extras.split(",")):
+        extras = [extra for extra in options.extras.split(",") if extra]
+        for extra in extras:
             checks.append((f"{found[0]}, {extra}", partial(check_extra, found[0], wheel, extra, folder)))
+        for extra in sorted(recipes().keys() & {*extras, *([] if options.no_base else [""])}):
+            checks.append((f"{found[0]}, start", partial(check_start, found[0], wheel, extra, folder)))
         for name, check in checks:
             start = time.perf_counter()
             try:
