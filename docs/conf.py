@@ -23,7 +23,6 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.linkcode",
     "sphinx_gallery.gen_gallery",
 ]
 extensions += ["marginlens_site"]
@@ -108,12 +107,5 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "capture_repr": ("_repr_html_", "__repr__"),
     "reset_modules": ("matplotlib",),
-    "default_thumb_file": str(Path(__file__).parent / "images" / "trajectories.png"),
+    "default_thumb_file": str(Path(__file__).parent / "images" / "five_limits.png"),
 }
-
-
-def linkcode_resolve(domain, info):
-    """The address of a function's source: a page of the site."""
-    from marginlens_site import source_address
-
-    return source_address(info["module"], info["fullname"]) if domain == "py" else None

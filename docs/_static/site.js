@@ -1,5 +1,5 @@
-// Whoever uses the keyboard can scroll what does not fit: code, tables and formulas that are wider than the page get a tab stop.
-const WIDE = "pre, .table-wrapper, .formula, .highlight";
+// Whoever uses the keyboard can scroll what does not fit: code, tables, figures and formulas that are wider than the page get a tab stop.
+const WIDE = "pre, .table-wrapper, .formula, .highlight, p:has(> img), figure:has(> img)";
 
 function addTabStops() {
   for (const element of document.querySelectorAll(WIDE)) {

@@ -1,15 +1,12 @@
-"""What the site adds to Sphinx: formulas as MathML, names in backticks as links, pages of source, and links from examples into the lab."""
+"""What the site adds to Sphinx: formulas as MathML, names in backticks as links, and links from examples into the lab."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,9 +14,6 @@ from xml.etree import ElementTree
 from docutils import nodes
 from docutils.parsers.rst import roles
 from latex2mathml.converter import convert
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_for_filename
 from sphinx.addnodes import desc_signature, pending_xref
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
@@ -32,7 +26,6 @@ from marginlens_papers.documentation.public_names import public_names
 from marginlens_papers.documentation.site import LAB
 
 BEFORE_OTHERS, AFTER_OTHERS = 400, 600  # priorities of handlers: napoleon and the theme have 500
-SOURCE_FOLDER = "source"  # pages of the repository's files
 _MATHML = "http://www.w3.org/1998/Math/MathML"
 ElementTree.register_namespace("", _MATHML)
 
@@ -50,7 +43,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("html-page-context", reuse_menu, priority=BEFORE_OTHERS)
     app.connect("html-page-context", level_captions, priority=AFTER_OTHERS)
     app.connect("source-read", add_lab_links)
-    app.connect("html-collect-pages", source_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -137,33 +129,35 @@ class LinkNames(SphinxTransform):
     def apply(self, **_: Any) -> None:
         """Wrap each such piece of code in a link."""
         for node in list(self.document.findall(nodes.literal)):
-            page = page_of(node.astext())
+            address = address_of(node.astext())
             inside = node.parent
             while inside is not None and not isinstance(
                 inside, nodes.reference | pending_xref | desc_signature | nodes.title
             ):
                 inside = inside.parent
-            if page is None or inside is not None or self.env.docname == f"{API}/{page}":
+            if address is None or inside is not None or address.startswith(f"{self.env.docname}.html"):
                 continue
             up = "../" * self.env.docname.count("/")
-            link = nodes.reference("", "", refuri=f"{up}{API}/{page}.html", internal=True)
+            link = nodes.reference("", "", refuri=f"{up}{address}", internal=True)
             node.replace_self(link)
             link += node
 
 
 @cache
 def _pages() -> dict[str, str]:
-    """Public names with their pages: by every path, and by the bare name where it is one thing's alone and no plain word."""
+    """Public names with their addresses: by every path, and by the bare name where it is one thing's alone and no plain word."""
     names = public_names()
-    pages = {path: entry.page for entry in names for path in (entry.path, *entry.aliases)}
+    pages = {path: f"{API}/{entry.address}" for entry in names for path in (entry.path, *entry.aliases)}
     times = Counter(entry.name for entry in names)
     return pages | {
-        entry.name: entry.page for entry in names if times[entry.name] == 1 and re.search(r"_|[A-Z]", entry.name)
+        entry.name: f"{API}/{entry.address}"
+        for entry in names
+        if times[entry.name] == 1 and re.search(r"_|[A-Z]", entry.name)
     }
 
 
-def page_of(code: str) -> str | None:
-    """The page of the API for a piece of code such as `ml.descend(data, v)`, `Trajectory.final` or `att_svm`."""
+def address_of(code: str) -> str | None:
+    """Where the API describes a piece of code such as `ml.descend(data, v)`, `Trajectory.final` or `att_svm`."""
     match = re.fullmatch(r"(ml\.)?([A-Za-z_][\w.]*)(\(.*\))?", code, flags=re.DOTALL)
     if match is None:
         return None
@@ -259,9 +253,9 @@ _menus: dict[tuple[int, tuple[tuple[str, Any], ...]], str] = {}
 
 
 def reuse_menu(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Let the pages of names and of source, which are not in the menu, share one: making it takes as long as the rest of the page."""
+    """Let the pages of names, which are not in the menu, share one: making it takes as long as the rest of the page."""
     depth = pagename.count("/")
-    if not pagename.startswith((f"{API}/", f"{SOURCE_FOLDER}/")) or pagename.endswith((".module", "/index")):
+    if not pagename.startswith(f"{API}/") or pagename.endswith((".module", "/index")):
         return
     make = context["toctree"]
 
@@ -278,35 +272,3 @@ def level_captions(app: Sphinx, pagename: str, templatename: str, context: dict[
     """Say which level the captions of the menu have, which screen readers need of a heading that is no <h2>."""
     name = "furo_navigation_tree"
     context[name] = context.get(name, "").replace('role="heading"', 'role="heading" aria-level="2"')
-
-
-# ---- source
-
-
-def source_address(module: str, name: str) -> str | None:
-    """Where the definition of a name stands on the pages of source, seen from a page of the API."""
-    value: Any = import_module(module)
-    for part in name.split("."):
-        value = getattr(value, part, None)
-        value = inspect.unwrap(value) if callable(value) else value
-    if isinstance(value, property):
-        value = value.fget
-    try:
-        file, (_, line) = Path(inspect.getsourcefile(value) or ""), inspect.getsourcelines(value)
-    except (OSError, TypeError):
-        return None
-    root = Path(import_module("marginlens").__path__[0]).parents[1]
-    if not file.is_relative_to(root):
-        return None
-    return f"../{SOURCE_FOLDER}/{file.relative_to(root).as_posix()}.html#line-{max(line, 1)}"
-
-
-def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """A page for each file of the repository that another page leads to: the modules of the library, and the tests that are named."""
-    listed = json.loads((Path(app.srcdir) / "source_files.json").read_text(encoding="utf-8"))
-    root = Path(listed["root"])
-    formatter = HtmlFormatter(linespans="line", cssclass="highlight", wrapcode=True)
-    for name in listed["files"]:
-        text = (root / name).read_text(encoding="utf-8")
-        body = highlight(text, get_lexer_for_filename(name), formatter)
-        yield f"{SOURCE_FOLDER}/{name}", {"title": name, "body": f"<h1>{name}</h1>{body}"}, "page.html"

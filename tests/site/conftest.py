@@ -19,4 +19,4 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the site. A warning of Sphinx fails the build, and with it every test here."""
     pytest.importorskip("sphinx", reason="the site needs pip install '.[site]'")
     place = tmp_path_factory.mktemp("site") / "site"
-    return build_site(ROOT, place, SiteSettings(runs_examples=False, report="none", shows_source=False)).parent
+    return build_site(ROOT, place, SiteSettings(runs_examples=False, report="none")).parent

@@ -14,9 +14,7 @@ from marginlens.errors import InputError
 from marginlens.papers import registered
 from marginlens_papers.documentation.pictures import (
     FILM,
-    PICTURE,
     PICTURE_OF_EXAMPLE,
-    PICTURED_CLAIM,
     PICTURED_EXAMPLE,
     film_of_two_starts,
     write_pictures,
@@ -39,8 +37,6 @@ from marginlens_papers.documentation.statements import (
 __all__ = [
     "FILM",
     "PAPERS",
-    "PICTURE",
-    "PICTURED_CLAIM",
     "PICTURED_EXAMPLE",
     "PICTURE_OF_EXAMPLE",
     "THEOREMS",

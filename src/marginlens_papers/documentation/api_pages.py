@@ -1,4 +1,4 @@
-"""The pages of the API: one for each public name and each module, in reStructuredText for Sphinx's autodoc."""
+"""The pages of the API: one for each module and each name that is used most, in reStructuredText for Sphinx's autodoc."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def api_pages(
     """
     pages = {f"{FOLDER}/index.rst": _index(rooms)}
     for room in rooms:
-        pages[f"{FOLDER}/{room.path}.module.rst"] = _room_page(room)
-    for entry in names:
+        pages[f"{FOLDER}/{room.path}.module.rst"] = _room_page(room, examples)
+    for entry in filter(lambda entry: entry.has_own_page, names):
         pages[f"{FOLDER}/{entry.page}.rst"] = name_page(entry, registered, examples.get(entry.path, ()))
     return pages
 
@@ -50,11 +50,14 @@ def name_page(entry: PublicName, registered: Sequence[Implementation], examples:
         "",
     ]
     lines += _heading("Examples")
-    if examples:
-        lines += [f".. minigallery:: {' '.join((entry.path, *entry.aliases))}", ""]
-    else:
-        lines += ["No example of the :doc:`gallery </gallery/index>` calls it by name.", ""]
+    lines += (
+        _gallery(entry) if examples else ["No example of the :doc:`gallery </gallery/index>` calls it by name.", ""]
+    )
     return "\n".join(lines)
+
+
+def _gallery(entry: PublicName) -> list[str]:
+    return [f".. minigallery:: {' '.join((entry.path, *entry.aliases))}", ""]
 
 
 def statement_anchor(citation: str) -> str:
@@ -95,15 +98,24 @@ def _statements(entry: PublicName, registered: Sequence[Implementation]) -> list
     return lines
 
 
-def _room_page(room: Room) -> str:
+def _room_page(room: Room, examples: Mapping[str, Sequence[str]]) -> str:
+    """The page of a module: a table of its names, and in full those that have no page of their own."""
     lines = [f"``{room.path}``", "=" * (len(room.path) + 4), "", ":doc:`API <index>`", "", escaped(room.summary), ""]
     for title, wanted in (("Functions", False), ("Classes", True)):
         mine = [entry for entry in room.names if entry.is_class == wanted]
         if mine:
             lines += [*_heading(title), ".. list-table::", "   :widths: 35 65", "   :class: names", ""]
             for entry in mine:
-                lines += [f"   * - :doc:`{entry.name} <{entry.page}>`", f"     - {escaped(entry.summary)}"]
+                lines += [f"   * - `{entry.name} <{entry.address}>`__", f"     - {escaped(entry.summary)}"]
             lines.append("")
+    described = [entry for entry in room.names if entry.room == room.path and not entry.has_own_page]
+    if described:
+        lines += [*_heading("In full"), f".. currentmodule:: {room.path}", ""]
+    for entry in described:
+        lines += [*_directive(entry), ""]
+        if [*entry.backends] != ["CPU"]:
+            lines += ["Runs on:", "", *_backends(entry), ""]
+        lines += _gallery(entry) if examples.get(entry.path) else []
     return "\n".join(lines)
 
 
@@ -112,8 +124,8 @@ def _index(rooms: Sequence[Room]) -> str:
     lines = [title, "=" * len(title), ""]
     lines += [
         "Find a function by its module, or type its name into the search. ``import marginlens as ml`` gives the names that are used",
-        "most; the others are imported from their module, such as ``ml.theory.smoothness``. Each page has the signature, the problem",
-        "that is solved, the statements of the papers, what it runs on, and the examples that call it.",
+        "most; the others are imported from their module, such as ``ml.theory.smoothness``. Names that implement a statement of the papers",
+        "have a page each: signature, the problem that is solved, statements, what it runs on, and the examples that call it.",
         "",
         ".. list-table::",
         "   :widths: 30 10 60",

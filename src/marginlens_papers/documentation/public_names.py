@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import marginlens
-from marginlens.papers import Implementation, natural
+from marginlens.papers import Implementation, natural, registered
 
 FURTHER_ROOMS = ("testing",)  # modules that users import from, beside the packages that `marginlens` lists
 CPU, GPU, TORCH = "CPU", "GPU", "PyTorch"
@@ -40,7 +40,7 @@ class PublicName:
 
     Attributes:
         path: the shortest name to import it by, such as "marginlens.att_svm". aliases: the others. value: the object itself.
-        page: the name of its page, which no other page has, also where capitals do not count.
+        page: the name of its page where it has one, which no other page has, also where capitals do not count.
     """
 
     path: str
@@ -57,6 +57,16 @@ class PublicName:
     def room(self) -> str:
         """The module it is imported from."""
         return self.path.rpartition(".")[0]
+
+    @cached_property
+    def has_own_page(self) -> bool:
+        """Whether it has a page to itself: what `marginlens` itself offers, and what implements a statement."""
+        return self.room == marginlens.__name__ or bool(self.statements(registered()))
+
+    @property
+    def address(self) -> str:
+        """Where it is described, seen from the folder of the API."""
+        return f"{self.page}.html" if self.has_own_page else f"{self.room}.module.html#{self.path}"
 
     @property
     def is_class(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -26,7 +25,6 @@ from marginlens_papers.documentation.public_names import PublicName, public_name
 from marginlens_papers.report import ledger
 from marginlens_papers.report.ledger import summary
 
-SOURCE = "source"  # pages of the repository's files, which the extension in docs/extensions writes
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LEFT_OUT = ("README.md",)  # of docs: for readers of the folder
 LAB_PAGE = "lab.md"
@@ -43,13 +41,10 @@ class SiteSettings:
         runs_examples: whether the gallery's scripts are run; otherwise their pages have code and no pictures.
         report: "auto" takes the folder `report` of the checkout, which `make reproduce` writes, and where there is none runs the claims
             at reduced sizes; "quick" runs them in any case, and "none" leaves the report out.
-        shows_source: whether each file of the repository that a page leads to has a page; otherwise only the first one has, and links to
-            the others lead nowhere, which saves a quarter of the pages where a build is a trial.
     """
 
     runs_examples: bool = True
     report: str = "auto"
-    shows_source: bool = True
 
 
 def build_site(root: Path, place: Path, settings: SiteSettings, *, checks_links: bool = False) -> Path:
@@ -62,7 +57,7 @@ def build_site(root: Path, place: Path, settings: SiteSettings, *, checks_links:
     started = time.monotonic()
     work = place.with_name(f"{place.name}-work")
     _say("Putting the pages together.")
-    source = stage_source(root, work / "source", shows_source=settings.shows_source)
+    source = stage_source(root, work / "source")
     _copy_report(_report_folder(root, work, settings), source / "extra" / "report")
     _write(source / "ledger.md", ledger_page(source / "extra" / "report"))
     _start_afresh_where_settings_changed(source, work)
@@ -91,7 +86,7 @@ def run_sphinx(source: Path, output: Path, doctrees: Path, settings: SiteSetting
 # ---- the source
 
 
-def stage_source(root: Path, folder: Path, *, shows_source: bool = True) -> Path:
+def stage_source(root: Path, folder: Path) -> Path:
     """Put the source of the site into a folder: the pages of docs with links that hold in the site, the API, the examples and the lab.
 
     Files that are as they were are not touched, so that Sphinx and the gallery do again only what changed.
@@ -133,9 +128,6 @@ def stage_source(root: Path, folder: Path, *, shows_source: bool = True) -> Path
     from marginlens.lab import lab_page
 
     write(f"extra/{LAB}", lab_page())
-    modules = [path.relative_to(root).as_posix() for path in sorted((root / "src").rglob("*.py"))]
-    listed = sorted({*links.files, *modules})[: None if shows_source else 1]
-    write("source_files.json", json.dumps({"root": str(root), "files": listed}))
     for stale in {*folder.glob("*.md"), *(folder / API).glob("*"), *(folder / "examples").rglob("*.py")} - written:
         if stale.name != "ledger.md":
             stale.unlink()
@@ -169,14 +161,13 @@ def _toctree(pages: Sequence[str], caption: str = "") -> str:
 
 
 class _Links:
-    """Links of the checkout's Markdown as they hold in the site: between pages, to examples in the gallery, to functions and to source.
+    """Links of the checkout's Markdown as they hold in the site: between pages, to examples in the gallery, and to functions.
 
-    Attributes:
-        files: the files of the repository that a page leads to and that need a page of source.
+    Other files of the checkout are no part of the site: links to them become plain words.
     """
 
     def __init__(self, root: Path, names: Mapping[str, PublicName]) -> None:
-        self.root, self.names, self.files = root, names, set[str]()
+        self.root, self.names = root, names
 
     def rewritten(self, origin: str, text: str) -> str:
         """The text of a page of the checkout, with its links changed; code is left as it is."""
@@ -201,24 +192,18 @@ class _Links:
         if staged and (staged == "index.md" or (self.root / path).is_file()):
             shown = _heading(self.root / path) if text == PurePosixPath(path).name and staged != "index.md" else text
             return f"[{shown}]({relpath(staged, str(PurePosixPath(page).parent))}{place})"
-        if (self.root / path / "README.md").is_file():
-            path = f"{path}/README.md"  # of a folder, such as a package among the examples
-        if not (self.root / path).is_file():
+        if not (self.root / path).exists():
             return match[0]
-        address = self._function(text, path) or self._source(path)
+        address = self._function(text, path)
         shown = re.sub(r"`([^`]*)`", r"<code>\1</code>", text)
-        return f'<a href="{up}{address}">{shown}</a>'
+        return f'<a href="{up}{address}">{shown}</a>' if address else text
 
     def _function(self, text: str, path: str) -> str | None:
-        """The page of the API for a function that is named in a link to its file."""
+        """Where the API describes a function that is named in a link to its file."""
         module = path.removeprefix("src/").removesuffix(".py").replace("/", ".").removesuffix(".__init__")
         name = text.strip("`")
         entry = self.names.get(f"{module}.{name}") or self.names.get(f"{module}.{name.partition('.')[0]}")
-        return f"{API}/{entry.page}.html" if entry else None
-
-    def _source(self, path: str) -> str:
-        self.files.add(path)
-        return f"{SOURCE}/{path}.html"
+        return f"{API}/{entry.address}" if entry else None
 
 
 def _heading(page: Path) -> str:
