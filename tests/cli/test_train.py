@@ -64,7 +64,9 @@ def test_it_prints_where_training_went_and_what_that_is(here):
     assert "It took every step that was asked for. (20,000 steps)" in result.stdout
     flat = " ".join(result.stdout.split())
     assert "The limit is certain, and the trained direction has cosine 1.000000 with it." in flat
-    assert "Certain for normalised steps of length 0.1 from this start: the direction that selects [1], by X Thm 1" in flat
+    assert (
+        "Certain for normalised steps of length 0.1 from this start: the direction that selects [1], by X Thm 1" in flat
+    )
 
 
 def test_a_certain_limit_is_reached(here):
@@ -80,17 +82,23 @@ def test_a_certain_limit_is_reached(here):
 def test_limits_are_certain_where_the_run_proves_them_and_observed_where_it_is_not_followed(here):
     write_problem("a.npz", *figure_1a())
     words = " ".join(train("a.npz").stdout.split())
-    assert "Certain for normalised steps of length 1 from this start: the direction that selects [0], by X Thm 1" in words
+    assert (
+        "Certain for normalised steps of length 1 from this start: the direction that selects [0], by X Thm 1" in words
+    )
     assert "--constant" not in words
     constant = " ".join(train("a.npz", "--constant").stdout.split())
     assert "The limit is certain" in constant
     assert "Certain: the GMM direction, from every start, by A Thm 2 with n = 1." in constant
-    rng = np.random.default_rng(3)  # one input of equal other scores, as A Thm 2 asks, with more tokens than are followed
+    rng = np.random.default_rng(
+        3
+    )  # one input of equal other scores, as A Thm 2 asks, with more tokens than are followed
     tokens = np.concatenate([[[1.0, 0.0, 1.0]], np.column_stack([rng.normal(size=(1_100, 2)), np.zeros(1_100)])])
     write_problem("many.npz", ml.TokenDataset(tokens[None], [1]), np.array([0.0, 0.0, 1.0]))
     words = " ".join(train("many.npz").stdout.split())
     assert "with the limit that is observed, not proved, for such steps." in words
-    assert "Observed, not proved: the GMM direction, from every start. A Thm 2 with n = 1 proves it for constant" in words
+    assert (
+        "Observed, not proved: the GMM direction, from every start. A Thm 2 with n = 1 proves it for constant" in words
+    )
     assert "With --constant the steps are those of the theorem, and the limit is certain" in words
     (told,) = numbers("many.npz")["problems"]
     assert told["prediction"]["direction"] is None

@@ -274,10 +274,37 @@ def test_certain_directions_are_where_long_runs_end(rule):
         assert float(np.linalg.norm(final / np.linalg.norm(final) - prediction.direction)) < 0.02
         assert str(prediction).startswith("ends at: tokens")
         assert "\nbecause: input 0: token" in str(prediction)
-        along = final @ outcome.certificate.direction
-        angle = np.arccos(min(1.0, along / np.linalg.norm(final)))
-        assert angle <= outcome.certificate.largest_angle(along) + 1e-8
         assert [row["selected"] for row in outcome.to_frame("pyarrow").to_pylist()] == chosen.tolist()
+
+
+@pytest.mark.statement("X Thm 1")
+@pytest.mark.parametrize("rule", [None, ml.NormalizedGD(2.0), ml.NormalizedGD(0.05), ml.GradientDescent(0.5)])
+def test_norms_and_angles_to_come_are_predicted_and_lie_in_their_brackets(rule):
+    for seed in range(4):
+        proof = certified(rule, seed=seed)
+        after = [0, 3, 40, 700]
+        ahead = proof.forecast(after)
+        point, errors = proof.point, []
+        for k, more in enumerate(np.diff(after, prepend=0)):
+            if rule is None and more:
+                point = ml.flow(proof.data, proof.head, until=ml.UntilLength(float(more)), start=point).final
+            elif more:
+                run = ml.descend(proof.data, proof.head, optimizer=rule, n_steps=int(more), start=point)
+                point = run.final
+            along = float(point @ proof.direction)
+            beside = float(np.linalg.norm(point - along * proof.direction))
+            seen = {"along": along, "norm": np.linalg.norm(point), "angle": np.arctan2(beside, along)}
+            for name, value in seen.items():
+                predicted, low, high = (values[k] for values in getattr(ahead, name))
+                assert low <= value <= high
+                assert low <= predicted <= high
+                errors.append(abs(predicted / value - 1.0))
+        assert max(errors) < 0.3
+        assert np.median(errors) < 0.02
+    assert ahead.to_frame("pyarrow")["norm_high"].to_pylist() == ahead.norm.high.tolist()
+    with pytest.raises(ml.InputError) as refused:
+        proof.forecast(-1)
+    assert refused.value.argument == "steps"
 
 
 def test_weights_of_queries_are_followed_like_vectors():

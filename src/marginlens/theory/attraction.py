@@ -54,7 +54,8 @@ class Tubes(NamedTuple):
         missing: (batch,) `Missing.NOTHING` where a tube is proved. selected: (batch, n_inputs) the tokens that lead at the points.
         direction, anchor: (batch, d_key) p̄ and q*. margin: (batch,) θ. support: (batch, n_inputs, n_tokens) the tokens on the margin.
         along, deviation: (batch,) P_0 and ‖q - q*‖ at the worst of the ball around the point. radius, growth: (batch,) R and K.
-        share: (batch,) ψ of the proof. step: (batch,) a bound on the length of steps. blur: (batch,) the radius of the ball.
+        share: (batch,) ψ of the proof. step: (batch,) a bound on the length of steps. progress: (batch,) θ'.
+        blur: (batch,) the radius of the ball.
     """
 
     missing: IntArray
@@ -69,6 +70,7 @@ class Tubes(NamedTuple):
     growth: FloatArray
     share: FloatArray
     step: FloatArray
+    progress: FloatArray
     blur: FloatArray
 
 
@@ -127,7 +129,7 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
         outcome,
     )
     outcome = np.where(solved, np.where(at.unique, outcome, Missing.TIED), Missing.INFEASIBLE)
-    along, deviation, radius, growth, share, step, _ = constants.T
+    along, deviation, radius, growth, share, step, progress = constants.T
     support = multipliers > 1e-9 * multipliers.max(axis=(-2, -1), keepdims=True)
     support &= multipliers > 0.0
     return Tubes(
@@ -143,5 +145,6 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
         growth,
         share,
         step,
+        progress,
         blur,
     )

@@ -20,13 +20,15 @@ from marginlens.result.drawing import draw_bars
 from marginlens.runtime.result_files import read_result, write_result
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
+from marginlens.theory.forecast import Forecast, forecast
 from marginlens.theory.intervals import Exact, Proving
 from marginlens.typing import Axes, FloatArray, IntArray
 
 FORMAT = "marginlens-certificate-1"
+_PROGRESS_LEFT = 0.99  # of θ', so that the number holds with room to spare
 _SLOW = 0.1  # share of R² up to which what a row adds is summed up; beyond it the tube grows instead
 _LOSSES: dict[str, type[Loss]] = {kind.__name__: kind for kind in (Logistic, Exponential, CorrelationLoss)}
-_NUMBERS = ("tolerance", "along", "deviation", "radius", "growth", "share")
+_NUMBERS = ("tolerance", "along", "deviation", "radius", "growth", "share", "progress")
 _NEEDED = (
     "X",
     "y",
@@ -80,6 +82,7 @@ class Certificate(Proof):
         direction: (d_key,) p̄, the limit. margin: θ, by how much logits of selected tokens lead per unit of norm.
         along, deviation: P_0 = p̄·p and ‖q - q*‖, at the worst point within the tolerance.
         radius, growth: of the tube ‖q - q*‖ ≤ R + (K / 2R)(P - P_0), which is never left. share: ψ of the proof.
+        progress: below θ', how far a unit of mass moves along p̄ at least.
 
     `verify()` checks every inequality of the proof anew, from the data alone. `to_frame()` has one row per condition.
     """
@@ -99,6 +102,7 @@ class Certificate(Proof):
     radius: float
     growth: float
     share: float
+    progress: float
     quantities = "selects {selected}, margin={margin:.4g}, from norm {norm:.4g} on, tube radius={radius:.4g}, growth={growth:.3g}"
 
     @property
@@ -109,12 +113,17 @@ class Certificate(Proof):
         kind = "NormalizedGD" if isinstance(self.optimizer, NormalizedGD) else "GradientDescent"
         return WORDS["moving"][kind].format(size=f"{self.optimizer.size:g}")
 
-    def largest_angle(self, along: Any) -> Any:
-        """A bound on the angle to the limit, in radians, once p̄·p has grown to `along`."""
-        anchor = self.point - float(self.point @ self.direction) * self.direction
-        beside = float(length(anchor)) + self.deviation  # ‖q*‖ ≤ ‖q‖ + ‖q - q*‖
-        reach = np.sqrt(self.radius**2 + self.growth * np.maximum(np.asarray(along) - self.along, 0.0))
-        return np.arctan2(beside + reach, along)
+    def forecast(self, steps: Any) -> Forecast:
+        r"""Norm and angle after further steps, or along a further length of the flow: what is predicted, and bounds that are proved.
+
+        The law of residual attention puts p at :math:`P\bar p + q^\star`, so that the angle falls like 1/P. Normalised steps add their
+        length to P, or less where they are so long that they go round the ray; plain ones of size η let :math:`e^{\theta P}` grow by
+        about :math:`\eta\theta e^{\bar\rho}` each.
+
+        Args:
+            steps: how many, or for the flow which length, a number or an array.
+        """
+        return forecast(self, steps)
 
     @implements("X", "Thm 1")
     def verify(self) -> TheoremVerdict:
@@ -186,6 +195,7 @@ def certificate_of(
         radius=float(tubes.radius[j]),
         growth=float(tubes.growth[j]),
         share=float(tubes.share[j]),
+        progress=_PROGRESS_LEFT * float(tubes.progress[j]),
     )
 
 
@@ -328,6 +338,8 @@ def _conditions(proof: Certificate) -> list[Check]:
     if not demand("tokens of higher score pull less", lost, theta):
         return proving.checks
     progress = theta - lost
+    if not demand("progress", iv.mpf(proof.progress), progress):
+        return proving.checks
     if isinstance(proof.optimizer, NormalizedGD):
         step = iv.mpf(proof.optimizer.size)
     else:

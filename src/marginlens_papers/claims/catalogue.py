@@ -67,6 +67,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-S": "ours.scale",
     "X-P1": "ours.proofs",
     "X-P2": "ours.proofs",
+    "X-P3": "ours.proofs",
     "X-N1": "ours.norm_margins",
     "X-N2": "ours.norm_margins",
     "X-N3": "ours.factors",

@@ -1,4 +1,4 @@
-"""X P1 and X P2: how many limits are proved and from which norm on, and whether a proved one is ever wrong."""
+"""X P1 to X P3: how many limits are proved and from which norm on, whether a proved one is ever wrong, and how fast it is approached."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ from marginlens_papers.proof_runs import CHUNK, COUNTS, MARKS, SHAPES, ProofRuns
 SEED = 31
 SIZES = ((1, 3, 2), (2, 4, 3), (3, 5, 10), (4, 6, 90))  # n, T, d
 RULES = {"flow": None, "steps": NormalizedGD(1.0)}
+MOST_CONES = 50  # of a size and a rule, whose norms are compared
 CONTROL = 4  # steps after which predictions are made without a proof
+AFTER = (
+    10,
+    100,
+    1_000,
+    10_000,
+)  # further steps for which norms and angles are predicted; lengths of the flow up to the third
 
 
 class X_P1(Claim):
@@ -50,11 +57,12 @@ class X_P1(Claim):
                 tubes = [proof for proof in proofs if isinstance(proof, Certificate)]
                 circling = sum(outcome.finite and optimizer is not None for outcome in found)
                 verified += [proof.verify().applies for proof in _spread(proofs, 2 * n_checked)]
-                cones = [basin_cone(proof.data, proof.head, proof.selected) for proof in tubes]
+                compared = _spread(tubes, MOST_CONES)
+                cones = [basin_cone(proof.data, proof.head, proof.selected) for proof in compared]
                 radii[rule, size] = [cone.proven_radius for cone in cones]
                 by_cone += [
                     cone.contains(proof.point, radius)
-                    for cone, proof, radius in zip(cones, tubes, radii[rule, size], strict=True)
+                    for cone, proof, radius in zip(cones, compared, radii[rule, size], strict=True)
                 ]
                 norms[rule, size] = np.array([proof.norm for proof in tubes])
                 name = f"{rule}_{'_'.join(map(str, size))}"
@@ -182,3 +190,95 @@ def _counted(runs: ProofRuns, numbers: dict[str, float]) -> str:
         f"{100 * numbers['share_without_proof_wrong']:.0f}% are. "
         f"{100 * numbers['share_proved']:.0f}% of the problems are proved within {MARKS[-1]:,} steps."
     )
+
+
+class X_P3(Claim):
+    labels = ("X Thm 1", "X O")
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Predict norm and angle from the point of each proof, and go on from there to see."""
+        n_problems = 20 if effort is Effort.PAPER else 4
+        rules = {"flow": None, "steps of 1": NormalizedGD(1.0), "steps of 0.1": NormalizedGD(0.1)}
+        progress.expect(len(SIZES) * len(rules))
+        found: dict[str, list[Any]] = {"inside": [], "norm": [], "angle": [], "control": []}
+        angles: dict[str, Any] = {}
+        for cell, size in enumerate(SIZES):
+            data, v = sphere_problems(0, n_problems, *size, SEED + 1, cell)
+            for rule, optimizer in rules.items():
+                ends = outcomes(AttentionRisk(data, v), None, optimizer)
+                proofs = [end.certificate for end in ends if isinstance(end.certificate, Certificate)]
+                after = AFTER if optimizer else AFTER[:-1]
+                for proof, points in zip(proofs, _points_after(proofs, optimizer, after), strict=True):
+                    ahead = proof.forecast(after)
+                    angle = np.radians([_angle(point, proof.direction) for point in points])
+                    now, norm = np.radians(_angle(proof.point, proof.direction)), length(points)
+                    inside = (ahead.angle.low <= angle) & (angle <= ahead.angle.high)
+                    found["inside"] += [*(inside & (ahead.norm.low <= norm) & (norm <= ahead.norm.high))]
+                    found["norm"] += [*np.abs(ahead.norm.predicted / norm - 1.0)]
+                    found["angle"] += [*np.abs(ahead.angle.predicted / angle - 1.0)]
+                    found["control"] += [*np.abs(now * proof.norm / norm / angle - 1.0)]
+                    angles.setdefault(rule, []).append(np.stack([angle, *ahead.angle]))
+                progress.advance()
+        numbers = {
+            "share_in_bracket": float(np.mean(found["inside"])),
+            "median_error_of_angle": float(np.median(found["angle"])),
+            "p90_error_of_angle": float(np.percentile(found["angle"], 90)),
+            "p90_error_of_norm": float(np.percentile(found["norm"], 90)),
+            "p90_error_without_the_law": float(np.percentile(found["control"], 90)),
+            "predictions": float(len(found["inside"])),
+        }
+        measured = (
+            f"All {numbers['predictions']:,.0f} norms and angles lie in their brackets."
+            if all(found["inside"])
+            else f"{100 * numbers['share_in_bracket']:.2f}% of {numbers['predictions']:,.0f} norms and angles lie in their brackets."
+        ) + (
+            f" Predicted angles are off by {100 * numbers['median_error_of_angle']:.2g}% in the median and "
+            f"{100 * numbers['p90_error_of_angle']:.2g}% in the 90th percentile, norms by {100 * numbers['p90_error_of_norm']:.2g}%. "
+            "If the angle only fell like one over the norm, from what it is at the proof, the 90th percentile would be "
+            f"{100 * numbers['p90_error_without_the_law']:.0f}%."
+        )
+        return Finding(measured, numbers, {"angles": {rule: np.array(rows) for rule, rows in angles.items()}})
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Angles after further steps over what was predicted, and the brackets."""
+        fig, axes = ml.plotting.figure(3, width=3.9, height=3.9)
+        for ax, (rule, rows) in zip(axes, finding.arrays["angles"].items(), strict=True):
+            angle, predicted, low, high = np.moveaxis(np.degrees(rows), 1, 0)
+            for k, colour in zip(range(angle.shape[1]), ml.plotting.ACCENTS, strict=False):
+                ax.vlines(predicted[:, k], low[:, k], high[:, k], color=colour, alpha=0.12, lw=1.5)
+                ax.plot(predicted[:, k], angle[:, k], "o", ms=3, color=colour, label=f"after {AFTER[k]:,}")
+            ax.axline((1.0, 1.0), slope=1.0, color=ml.plotting.INK, lw=0.8)
+            ax.set(
+                xscale="log",
+                yscale="log",
+                xlim=(1e-4, 40.0),
+                ylim=(1e-4, 40.0),
+                title=f"The gradient {rule}" if rule == "flow" else f"Normalised {rule}",
+            )
+            ax.set_xlabel("predicted angle, degrees")
+        axes[0].set_ylabel("angle, degrees")
+        fig.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncol=4)
+        return {"angles": fig}
+
+
+def _angle(point: Any, direction: Any) -> float:
+    along = float(point @ direction)
+    return float(np.degrees(np.arctan2(length(point - along * direction), along)))
+
+
+def _points_after(proofs: list[Certificate], optimizer: Any, after: tuple[int, ...]) -> list[Any]:
+    """The points of each run after further steps, (n_times, d_key)."""
+    taken, points = 0, [proof.point for proof in proofs]
+    kept: list[list[Any]] = [[] for _ in proofs]
+    for steps in after:
+        for k, proof in enumerate(proofs):
+            options = {"loss": proof.loss, "start": points[k]}
+            if optimizer is None:
+                points[k] = ml.flow(proof.data, proof.head, until=ml.UntilLength(float(steps - taken)), **options).final
+            else:
+                points[k] = ml.descend(
+                    proof.data, proof.head, optimizer=optimizer, n_steps=steps - taken, **options
+                ).final
+            kept[k].append(points[k])
+        taken = steps
+    return [np.array(rows) for rows in kept]
