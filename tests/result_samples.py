@@ -93,6 +93,7 @@ def theorems():
     yield "candidates", prediction.candidates
     yield "an outcome", prediction.outcome
     yield "a certificate", prediction.certificate
+    yield "a forecast", prediction.certificate.forecast([0, 10, 100])
     finite, head = ml.data.sphere_tokens(12, 2, 4, 3, 0)
     yield "a proof of a minimum", theory.predict_limit(finite[11], head[11]).certificate
     yield "a theorem", prediction.verdicts[0]

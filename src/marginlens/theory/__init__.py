@@ -25,6 +25,7 @@ from marginlens.theory.embedding_limits import (
     predict_embedding_limit,
 )
 from marginlens.theory.finite_minimum import MinimumCertificate
+from marginlens.theory.forecast import Forecast
 from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias
 from marginlens.theory.joint import JointDetails, head_radius
 from marginlens.theory.label_margin import best_selections, check_assumption_c, label_margin
@@ -57,6 +58,7 @@ __all__ = [
     "Check",
     "DeviceOptimality",
     "EmbeddingDetails",
+    "Forecast",
     "ImplicitBias",
     "JointDetails",
     "LocalOptima",
