@@ -229,6 +229,7 @@ def test_slices_change_nothing(kind, workers, monkeypatch):
     monkeypatch.setenv("MARGINLENS_THREADS", workers)
     monkeypatch.setattr(threads, "_SLICE_SECONDS", 1e-6)
     monkeypatch.setattr(threads, "_FIRST_RATE", 1.0)
+    monkeypatch.setattr(threads, "_THREAD_WORTH", 1.0)
     reports = []
     assert_same(ALL[kind](n_steps=130, progress=lambda *report: reports.append(report)), whole)
     assert len(reports) > 20

@@ -16,6 +16,7 @@ from marginlens.runtime.progress import Progress, ProgressCallback
 
 _SLICE_SECONDS = 0.1  # how long one call of a kernel is meant to take; Ctrl-C waits for it
 _FIRST_RATE = 2e8  # operations a second that the first slice is sized for
+_THREAD_WORTH = 2e5  # operations, about a millisecond of them, that pay for starting a thread
 _MAX_CHANGE = 4.0  # factor by which the size of a slice may grow or shrink at a time
 _WAIT_SECONDS = 0.05  # for which the main thread sleeps at most before it looks for an interrupt
 
@@ -114,10 +115,11 @@ def in_slices(advance: Advance, work: Work, progress: ProgressCallback | None = 
     Args:
         progress: called as `progress(done, total)` in the caller's thread after slices, in steps of all problems together.
     """
-    slices, report = _Slices(advance, work), Progress(progress, work.n_problems * work.n_steps)
+    cost = work.n_problems * work.n_steps * work.step_cost
+    workers = max(1, min(n_threads(), work.n_problems, int(cost / _THREAD_WORTH)))
+    slices, report = _Slices(advance, work, workers), Progress(progress, work.n_problems * work.n_steps)
     first_run = slices.run()
     report.advance(next(first_run, 0))
-    workers = min(n_threads(), work.n_problems)
     if workers > 1 and not slices.finished:
         _in_threads(slices, [first_run, *(slices.run() for _ in range(workers - 1))], report)
     else:
@@ -128,8 +130,8 @@ def in_slices(advance: Advance, work: Work, progress: ProgressCallback | None = 
 class _Slices:
     """Problems handed out to workers, a few at a time, or one in several windows of steps where it takes long."""
 
-    def __init__(self, advance: Advance, work: Work) -> None:
-        self.advance, self.work, self.n_threads = advance, work, n_threads()
+    def __init__(self, advance: Advance, work: Work, workers: int) -> None:
+        self.advance, self.work, self.workers = advance, work, workers
         self.rate = _FIRST_RATE / max(work.step_cost, 1.0)  # steps a second of one thread
         self.stop, self.lock, self.next, self.open = threading.Event(), threading.Lock(), 0, 0
 
@@ -166,9 +168,7 @@ class _Slices:
             if first >= self.work.n_problems or self.stop.is_set():
                 return None
             size = max(1, int(self.rate * _SLICE_SECONDS / max(self.work.n_steps, 1)))
-            size = min(
-                size, -(-(self.work.n_problems - first) // self.n_threads)
-            )  # the last problems are shared by all
+            size = min(size, -(-(self.work.n_problems - first) // self.workers))  # the last problems are shared by all
             self.next, self.open = first + size, self.open + 1
             return first, first + size
 
