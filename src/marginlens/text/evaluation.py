@@ -93,18 +93,18 @@ def measures(classifier: Any, texts: Sequence[str], labels: Sequence[Any], n_mis
 def facts(measured: Mapping[str, Any], n_texts: int) -> dict[str, str]:
     """What `measures` found as words and numbers, accuracy on texts that were not trained on first where there are others."""
     trained_on, unseen = measured["trained_on"], measured["accuracy_of_unseen"]
-    shown = {"accuracy": f"{measured['accuracy']:.2%}"}
+    shown = {"accuracy": f"{measured['accuracy']:.1%}"}
     if trained_on:
-        of_others = "–" if unseen is None else f"{unseen:.2%}"
+        of_others = "–" if unseen is None else f"{unseen:.1%}"
         shown = {
             f"accuracy on the {n_texts - trained_on:,} texts that it was not trained on": of_others,
             f"accuracy on all, {trained_on:,} of {n_texts:,} trained on": shown["accuracy"],
         }
     return shown | {
-        "balanced accuracy": f"{measured['balanced_accuracy']:.2%}",
-        "macro F1": f"{measured['macro_f1']:.4f}",
-        "AUC": "–" if measured["auc"] is None else f"{measured['auc']:.4f}",
-        "log-loss": f"{measured['log_loss']:.4f}",
+        "balanced accuracy": f"{measured['balanced_accuracy']:.1%}",
+        "macro F1": f"{measured['macro_f1']:.3f}",
+        "AUC": "–" if measured["auc"] is None else f"{measured['auc']:.3f}",
+        "log-loss": f"{measured['log_loss']:.3f}",
     }
 
 

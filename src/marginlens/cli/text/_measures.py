@@ -19,8 +19,11 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
 
 def subject(answer: dict[str, Any]) -> str:
     """What was measured, in a line."""
-    unseen = ", none of which was trained on" if answer["trained_on"] == 0 else ""
-    return f"{answer['file']}: {terminal.counted(answer['texts'], 'text')}{unseen}{left_out_words(answer['left_out'])}"
+    trained_on = answer["trained_on"]
+    remark = ", none of which was trained on" if trained_on == 0 else ""
+    if trained_on:
+        remark = f", {trained_on:,} of which were trained on: only the first number speaks for new texts"
+    return f"{answer['file']}: {terminal.counted(answer['texts'], 'text')}{remark}{left_out_words(answer['left_out'])}"
 
 
 def measures_text(answer: dict[str, Any]) -> Iterator[Any]:
