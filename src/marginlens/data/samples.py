@@ -17,10 +17,7 @@ from marginlens.runtime.files import as_path, unusable
 from marginlens.typing import FloatArray
 
 _AGREE = 0.85  # share of a review's opinions that are those of its label: no classifier is right about all
-_WORDS = {
-    "good": ("fine", "moving", "superb", "funny", "clever"),
-    "bad": ("dull", "flat", "tedious", "silly", "clumsy"),
-}
+_GOOD, _BAD = ("fine", "moving", "superb", "funny", "clever"), ("dull", "flat", "tedious", "silly", "clumsy")
 _THINGS = ("film", "plot", "acting", "music", "ending", "camera", "story", "hero")
 _OPINIONS = ("the {} is {}", "i found the {} {}", "what a {1} {0}", "the {} was {} from the first minute")
 _DENIALS = ("the {} is not {}", "nobody can call the {} {}")
@@ -53,8 +50,8 @@ def write_samples(folder: str | os.PathLike[str]) -> list[Path]:
     """
     place = as_path(folder, "folder", "a folder")
     random = Random(0)
-    reviews = [_review(random, ("good", "bad")[i % 2]) for i in range(600)]
-    sentences = [f"{_opinion(random, ('good', 'bad')[i % 2])} ." for i in range(40)]
+    reviews = [_review(random, is_good=i % 2 == 0) for i in range(600)]
+    sentences = [f"{_opinion(random, is_good=i % 2 == 0)} ." for i in range(40)]
     problem = BytesIO()
     data, head = scored_tokens([[(-1.0, 0.6), (0.0, 0.0), (1.0, 0.6)]], [[1.0, 0.0, 0.8]])
     np.savez(problem, v=head, **data.arrays())
@@ -86,17 +83,16 @@ def _one(random: Random, words: Sequence[str]) -> str:
     return words[int(random.random() * len(words))]
 
 
-def _opinion(random: Random, label: str) -> str:
+def _opinion(random: Random, *, is_good: bool) -> str:
     is_denial = random.random() < 0.25
-    words = _WORDS["bad" if (label == "good") == is_denial else "good"]
+    words = _BAD if is_good == is_denial else _GOOD
     return _one(random, _DENIALS if is_denial else _OPINIONS).format(_one(random, _THINGS), _one(random, words))
 
 
-def _review(random: Random, label: str) -> str:
+def _review(random: Random, *, is_good: bool) -> str:
     """A row of the table: a remark and three opinions, some of them those of the other label."""
-    other = "bad" if label == "good" else "good"
-    opinions = [_opinion(random, label if random.random() < _AGREE else other) for _ in range(3)]
-    return f'"{", ".join([_one(random, _REMARKS), *opinions])}.",{label}'
+    opinions = [_opinion(random, is_good=(random.random() < _AGREE) == is_good) for _ in range(3)]
+    return f'"{", ".join([_one(random, _REMARKS), *opinions])}.",{"good" if is_good else "bad"}'
 
 
 def _tale(random: Random) -> str:
@@ -127,7 +123,9 @@ def _model(random: Random, words: Sequence[str]) -> dict[str, bytes]:
     place, word = np.eye(_HEAD_SIZE, size), np.eye(_HEAD_SIZE, size, _HEAD_SIZE)  # what reads a code from a token
     key = np.array([[place, place, place, word], [word, 0.0 * word, word, word]])
     query, bias = np.zeros_like(key), np.zeros((_N_LAYERS, _N_HEADS, _HEAD_SIZE))
+    # Each head asks for the key that is like its query: the place before, the place after, the first place, the same word;
     query[0, 0], query[0, 1], bias[0, 2], query[0, 3] = step.T @ place, step @ place, 2.0 * places[0], word
+    # then the separator, nothing, and words that the word decides.
     bias[1, 0], query[1, 2:] = 2.0 * codes[3], 2.0 * noise(2, _HEAD_SIZE, _HEAD_SIZE) @ word
     weights = {
         "embeddings.word_embeddings": codes @ (word - np.roll(word, size // 2, axis=1)),
