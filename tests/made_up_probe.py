@@ -3,6 +3,7 @@
 import numpy as np
 
 from marginlens.graphs import graphs_of_edges
+from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
 from marginlens.probe.result import (
     HEAD_MEASURES,
@@ -33,7 +34,9 @@ def made_up_result(measures=None, *, max_margin=True, **changes):
         counts.add(layer, rng.lognormal(size=(HEADS, 200)))
     tokens = ("[CLS]", EVIL, "two", "[SEP]")
     attention = rng.dirichlet(np.ones(4), size=(LAYERS, HEADS, 4)).astype(np.float32)
-    example = Example(EVIL, tokens, np.arange(4), attention, attention.argmax(axis=-1), rng.random((LAYERS, HEADS, 4)))
+    planes = {(1, 2): QueryPlane(1, np.array([2, 0, 3]), np.array([[0.0, 0.0], [-1.0, 0.5], [-2.0, -1.0]]))}
+    margins = rng.random((LAYERS, HEADS, 4))
+    example = Example(EVIL, tokens, np.arange(4), attention, attention.argmax(axis=-1), margins, planes=planes)
     names = [measure.name for measure in (MEASURES if max_margin else HEAD_MEASURES)]
     known = {
         "model": EVIL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from browser_page import (
 from fake_claims import changed, fake_claim, finding, raising
 from made_up_probe import EVIL, HEADS, LAYERS, made_up_curves, made_up_result
 from made_up_reviews import reviews
+from marginlens.lab import write_lab
 from marginlens.probe import difference_page, probe_page
 from marginlens.probe.page.checkpoints import checkpoint_page
 from marginlens.probe.result import Example
@@ -76,13 +78,16 @@ def write_pages(folder: Path) -> dict[str, Path]:
     )
     made_up = made_up_result()
     texts = {
-        "heads": probe_page(made_up_result(examples=(*made_up.examples, image_example())), introduction=[EVIL]),
+        "heads": probe_page(
+            made_up_result(examples=(*made_up.examples, image_example())), introduction=[EVIL], lab="lab.html"
+        ),
         "checkpoints": checkpoint_page(made_up_curves()),
         "difference": difference_page(dict(probes())["a difference of models"]),
         "explained": html_page(explained_texts()),
         "evaluated": evaluation(),
     }
     paths = {"report": reproduce(claims, folder / "report").page}
+    write_lab(folder / "lab.html")
     for name, text in texts.items():
         paths[name] = folder / f"{name}.html"
         paths[name].write_text(text, encoding="utf-8")
@@ -250,15 +255,50 @@ def test_a_claim_in_the_plane_leads_to_its_problem_in_the_lab(browser, tmp_path)
 # ---- a probe
 
 
+def test_the_map_of_kinds_comes_first_with_a_legend_and_in_words(heads):
+    kinds = made_up_result().kinds.ravel().tolist()
+    assert texts(heads, "#heat tbody button") == kinds
+    backgrounds = "return [...document.querySelectorAll('#heat tbody button')].map((cell) => cell.style.background)"
+    colours = dict(zip(kinds, heads.execute_script(backgrounds), strict=True))
+    assert len(set(colours.values())) == len(set(kinds))
+    assert {text.split()[0] for text in texts(heads, "#legend span")} == set(kinds)
+    listed = " ".join(texts(heads, ".heads details li"))
+    assert sorted(re.findall(r"L\dH\d", listed)) == [
+        f"L{layer}H{head}" for layer in range(LAYERS) for head in range(HEADS)
+    ]
+    assert heads.execute_script("return document.querySelector('#heat').getBoundingClientRect().bottom") < 900
+    resize(heads, PHONE)
+    settle(heads)
+    assert heads.execute_script("return document.querySelector('#heat').getBoundingClientRect().right") <= PHONE[0]
+
+
+def test_a_head_shows_at_most_twelve_numbers(heads):
+    rows = "return [...document.querySelectorAll('#head h3')].find((one) => one.textContent === 'Its numbers')"
+    assert heads.execute_script(f"{rows}.nextElementSibling.querySelectorAll('tbody tr').length") == 12
+
+
+def test_a_head_and_a_sentence_open_in_the_lab(heads, pages):
+    open_page(heads, pages["heads"], "#L1H2")
+    (said,) = [text for text in texts(heads, "#head .under") if "runner-up" in text]
+    assert "1 “two”, 2 “[CLS]”, 3 “[SEP]”" in said
+    heads.execute_script("document.querySelector('#head .columns p a').click()")
+    heads.execute_script("return window.lab.ready")
+    state = lab_state(heads)
+    (start,), (keys,) = state["starts"], state["problem"]["keys"]
+    assert np.allclose(start[0] * np.array(keys), [[0.0, 0.0], [-1.0, 0.5], [-2.0, -1.0]], rtol=1e-3)
+    assert state["problem"]["scores"] == [[1, 0, 0]]
+    assert state["view"]["half"] > start[0] > start[1] == 0
+
+
 def test_a_measure_colours_and_numbers_all_heads(heads):
     assert len(texts(heads, "#heat tbody button")) == LAYERS * HEADS
-    (norm,) = [one for one in heads.find_elements("css selector", "#measures button") if "Frobenius" in one.text]
+    (count,) = [one for one in heads.find_elements("css selector", "#measures button") if one.text == "nnz/T"]
     before = texts(heads, "#says")
-    norm.click()
-    shown = [float(number) for number in texts(heads, "#heat tbody button")]
-    assert shown == pytest.approx(made_up_result()["frobenius"].ravel(), abs=1e-3)
+    count.click()
+    shown = [float(number.replace("−", "-")) for number in texts(heads, "#heat tbody button")]
+    assert shown == pytest.approx(made_up_result()["relative_nnz"].ravel(), abs=1e-3)
     assert texts(heads, "#says") != before
-    assert "Frobenius" in heads.switch_to.active_element.text
+    assert heads.switch_to.active_element.text == "nnz/T"
 
 
 def test_a_head_opens_with_its_address(heads, pages):

@@ -41,7 +41,7 @@ def test_the_difference_of_two_models(bert, text, tmp_path_factory):
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("bert against other: 2 layers of 2 heads; 6 inputs")
     assert "The heads that changed most" in result.stdout
-    assert sorted(path.name for path in Path("probe-report").iterdir()) == ["index.html", "probe.json"]
+    assert sorted(path.name for path in Path("probe-report").iterdir()) == ["index.html", "lab.html", "probe.json"]
     found = numbers(bert, "--text", text, "--against", other, "--no-max-margin")
     assert min(map(min, found["measures"]["total_variation"])) > 0.0
     assert "--checkpoints must be left out with --against" in refused(bert, "--against", other, "--checkpoints")
@@ -66,7 +66,7 @@ def test_tables_and_a_page(bert, text):
     for title in ("Layers, means over heads", "The sparsest heads", "The most max-margin heads"):
         assert title in result.stdout
     assert "Written to probe-report/index.html" in result.stdout
-    assert sorted(path.name for path in Path("probe-report").iterdir()) == ["index.html", "probe.json"]
+    assert sorted(path.name for path in Path("probe-report").iterdir()) == ["index.html", "lab.html", "probe.json"]
     page = Path("probe-report/index.html").read_text(encoding="utf-8")
     assert TEXTS[0] in page
     for said in (page, result.stdout):

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import re
+from collections import Counter
 from io import BytesIO
 
 import numpy as np
@@ -15,10 +16,10 @@ from made_up_probe import EVIL, HEADS, LAYERS, N_CHECKPOINTS, STEPS, made_up_cur
 from marginlens.probe import CheckpointCurves, probe_page
 from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS
 from marginlens.probe.page import graph_drawing, page_data
-from marginlens.probe.page.answers import answers
+from marginlens.probe.page.answers import answers, not_asked
 from marginlens.probe.page.checkpoints import checkpoint_page
-from marginlens.probe.page.findings import change, findings, has_trend, training_findings
-from marginlens.probe.result import MEASURES, Example, MarginCounts, PrunedHeads, TokenShare
+from marginlens.probe.page.findings import change, findings, has_trend, main_result, training_findings
+from marginlens.probe.result import HEAD_KINDS, MEASURES, Example, MarginCounts, PrunedHeads, TokenShare
 
 
 def embedded(page):
@@ -26,10 +27,16 @@ def embedded(page):
     return json.loads(text, parse_constant=pytest.fail)
 
 
-def test_the_page_holds_every_measure():
+def test_the_page_holds_the_kind_of_every_head_and_at_most_twelve_numbers():
     result = made_up_result()
-    data = embedded(probe_page(result))
-    assert [one["name"] for one in data["measures"]] == [one.name for one in MEASURES]
+    page = probe_page(result)
+    data = embedded(page)
+    assert data["kinds"] == result.kinds.tolist()
+    assert page.index(main_result(result)) < page.index('id="heat"') < page.index("<h2>What one sees</h2>")
+    names = [one["name"] for one in data["measures"]]
+    assert len(names) == 12
+    assert {kind.measure for kind in HEAD_KINDS.values()} - {""} <= set(names)
+    assert names == [one.name for one in MEASURES if one.name in names]
     for one in data["measures"]:
         assert np.allclose(one["values"], result[one["name"]], rtol=1e-5)  # six digits
     assert data["preferences"] == {"1.2": [[EVIL, "two", 5, 1, 8]]}
@@ -93,12 +100,16 @@ def test_the_sentences_follow_the_numbers():
     assert "The sparsest head is L0H0 with nnz/T 0.10, the most even one L2H3 with 0.90." in sparsity
     assert layers.endswith("is 0.21, 0.50, 0.79.")
     assert "is −1.000: heads with larger key-query weights are on the whole sparser." in weights
-    assert "6 select the first token" in selections
+    kinds = Counter(made_up_result(heads).kinds.ravel().tolist())
+    assert f"{kinds['even']} even heads" in selections
+    assert sum(int(count) for count in re.findall(r"(\d+) \S+ heads?[,.]", selections)) == LAYERS * HEADS
     assert preferences.startswith(f"A head decides {made_up_result()['contested_share'].mean():.0%} of the pairs")
     assert "median 0.500 over heads (from 0.100 to 0.900)" in correlation
     assert "at the selections it makes itself is 0.500, which 6 of 12 heads exceed" in correlation
     assert "the typical head is about as max-margin as a random one." in correlation
     assert "that of L2H3, 0.900" in correlation
+    main = main_result(made_up_result({**heads, "correlation_random_head": np.full((LAYERS, HEADS), 0.5)}))
+    assert main.endswith("the typical head is about as max-margin as a random one (correlation 0.500 against 0.500).")
     assert "is more max-margin than a random one." in with_chance(0.3)[-2]
     assert "is less max-margin than a random one." in with_chance(0.7)[-2]
     at_offset = "W at offset 3 with the max-margin solution for the selections that this W makes has"
@@ -128,11 +139,14 @@ def test_the_answers_follow_the_numbers():
     assert pruning.heads[0] == ("encoder 0 H0", "#L0H0", "0.1 nats")
     unasked = made_up_result(heads)
     measures = {name: values for name, values in unasked.measures.items() if not name.startswith("output_")}
-    not_asked = answers(dataclasses.replace(unasked, measures=measures))[0]
-    assert not_asked.sentence.startswith("Not measured. Give ProbeSettings(ablation=True)")
-    assert not_asked.rows == ()
-    hidden = dataclasses.replace(unasked, measures=measures, weights_missing="it has no adapter")
-    assert "takes an adapter" in answers(hidden)[0].sentence
+    without = dataclasses.replace(unasked, measures=measures)
+    assert [answer.question for answer in answers(without)] == [sinks.question, sparsity.question]
+    (hint,) = not_asked(without)
+    assert hint.startswith("Which heads can be pruned was not asked: ProbeSettings(ablation=True) silences every head")
+    assert probe_page(without).index(hint) > probe_page(without).index('id="head"')  # nothing unmeasured on top
+    assert not_asked(unasked) == ()
+    hidden = dataclasses.replace(without, weights_missing="it has no adapter")
+    assert "takes an adapter" in not_asked(hidden)[0]
 
 
 LETTER, HIGH = 7.3, 14.0  # pixels that a letter of the page's 12-pixel monospace takes, and the height of a name

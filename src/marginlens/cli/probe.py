@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from marginlens.probe.result import CheckpointCurves, ProbeResult
 
 FOLDER = Path("probe-report")
-PAGE, NUMBERS, CURVES = "index.html", "probe.json", "checkpoints.json"
+PAGE, LAB, NUMBERS, CURVES = "index.html", "lab.html", "probe.json", "checkpoints.json"
 CURVES_PNG, CURVES_SVG = "curves.png", "curves.svg"
 _CALLED: dict[str, Any] = {  # what the command calls arguments of the library
     **dict.fromkeys(("name", "path", "folder", "folders", "file"), "{model}"),
@@ -191,7 +191,7 @@ def _check_folder(folder: Path) -> None:
         raise errors.reject("out", expected, f"the file {str(folder)!r}")
     if final.is_dir():  # it is replaced whole, so nothing may be in it that a probe did not write
         names = {file.name for file in final.iterdir()}
-        others = sorted(names - {PAGE, NUMBERS, CURVES, CURVES_PNG, CURVES_SVG})
+        others = sorted(names - {PAGE, LAB, NUMBERS, CURVES, CURVES_PNG, CURVES_SVG})
         if others or (names and not names & {NUMBERS, CURVES}):
             first = (others or sorted(names))[0]
             raise errors.reject("out", expected, f"{str(folder)!r}, which holds something else ({first})")
@@ -220,9 +220,11 @@ def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:
 
         return {PAGE: difference_page(result).encode(), NUMBERS: numbers}
     if not checkpoints:
+        from marginlens.lab import lab_page
         from marginlens.probe.page import probe_page
 
-        return {PAGE: probe_page(result, ablation_option=_ABLATE).encode(), NUMBERS: numbers}
+        page = probe_page(result, lab=LAB, ablation_option=_ABLATE).encode()
+        return {PAGE: page, LAB: lab_page().encode(), NUMBERS: numbers}
     from marginlens.plotting.files import png, svg
     from marginlens.probe.page.checkpoints import checkpoint_page, draw_curves
 
@@ -249,11 +251,13 @@ def probe_text(result: ProbeResult | CheckpointCurves | ProbeDifference) -> Iter
 
 
 def _head_text(result: ProbeResult) -> Iterator[Any]:
-    from marginlens.probe.page.answers import answers
+    from marginlens.probe.page.answers import answers, not_asked
+    from marginlens.probe.page.findings import main_result
 
     measured = f"{terminal.counted(result.n_inputs, 'input')}, {terminal.counted(result.n_queries, 'query', 'queries')}"
     yield f"{result.model}: {result.size_words}; {measured}"
-    for answer in answers(result, _ABLATE):
+    yield main_result(result)
+    for answer in answers(result):
         yield f"{answer.question} {answer.sentence}"
         if answer.rows:
             named = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
@@ -277,6 +281,7 @@ def _head_text(result: ProbeResult) -> Iterator[Any]:
         yield terminal.rows_table("Correlation with the max-margin W, means over heads", layers)
         best = [{"head": result.head_name(*at), **means(at)} for at in _order(result["correlation"], largest=True)]
         yield terminal.rows_table("The most max-margin heads", best)
+    yield from not_asked(result, _ABLATE)
 
 
 def _difference_text(result: ProbeDifference) -> Iterator[Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph, head_preferences, visible_types
 from marginlens.probe.heads.selection import Selection
 from marginlens.probe.heads.sparsity import (
@@ -16,7 +17,7 @@ from marginlens.probe.heads.sparsity import (
     soft_sparsity,
     top_probability,
 )
-from marginlens.probe.models.adapters.base import Adapter, LayerKind
+from marginlens.probe.models.adapters.base import Adapter, LayerKind, LayerReading
 from marginlens.probe.models.adapters.encoder_decoder import start_token
 from marginlens.probe.models.inputs import ImageInputs, InputBatch, Inputs, TextInputs
 from marginlens.probe.result import LEARNED_SINK, NEGLIGIBLE, Example, MarginCounts, ProbeSettings, TokenShare
@@ -35,14 +36,19 @@ class MeasureSums:
 
     _MAPS = ("nnz", "relative_nnz", "entropy", "top_probability")
     _SHARES = ("decisive_share", "self_share", "first_share", "last_share", "tied_share", *NEGLIGIBLE.values())
+    _OFFSETS = {"previous_share": -1, "next_share": 1}  # noqa: RUF012
+    _NAMED = ("same_share", "separator_share")
     _SINK = "sink_share"
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        names = (*self._MAPS, *self._SHARES, self._SINK)
+        names = (*self._MAPS, *self._SHARES, *self._OFFSETS, *self._NAMED, self._SINK)
         self.sums = {name: np.full((n_layers, n_heads), np.nan) for name in names}
         self.first = {name: np.full((n_layers, n_heads), np.nan) for name in self._MAPS}
         self.margins = MarginCounts.empty(n_layers, n_heads)
         self.n_queries, self.n_first, self.n_visible = np.zeros((3, n_layers), dtype=np.int64)
+        self.n_beside = {
+            name: np.zeros(n_layers, dtype=np.int64) for name in self._OFFSETS
+        }  # queries that see that token
 
     def add(
         self,
@@ -52,6 +58,7 @@ class MeasureSums:
         selection: Selection,
         kind: LayerKind = LayerKind.SELF,
         sink: FloatArray | None = None,
+        names: TokenNames | None = None,
     ) -> None:
         """Add the queries of one batch that see at least two tokens.
 
@@ -60,6 +67,8 @@ class MeasureSums:
             visible: (n_inputs, n_queries, n_tokens). selection: of every query, (n_inputs, n_heads, n_queries).
             kind: in cross-attention no query can select itself, and windows of an image have no first token.
             sink: (n_inputs, n_heads, n_queries) attention to a learned sink. How many tokens are attended to is then that of the rest.
+            names: of the tokens, where they are those of a text that the layer attends to from itself; without them it is not known
+                which of them are neighbours, alike or separators.
         """
         heads = slice(0, attention.shape[1])
         if not self.n_queries[layer]:
@@ -93,6 +102,20 @@ class MeasureSums:
         hits = (top > 0.5, itself, selects_first, selected == last, selected < 0, *negligible)
         for name, hit in zip(self._SHARES, hits, strict=True):
             self.sums[name][layer, heads] += hit.sum(axis=1)
+        row = np.nonzero(counted)[0]
+        for name, offset in self._OFFSETS.items():
+            place = np.clip(query + offset, 0, sees.shape[-1] - 1)
+            sees_it = (place == query + offset) & np.take_along_axis(sees, place[:, None], axis=-1)[:, 0]
+            hit = (selected == place) & sees_it if names is not None else unknown
+            self.sums[name][layer, heads] += hit.sum(axis=1)
+            self.n_beside[name][layer] += int(sees_it.sum())
+        same = separator = unknown
+        if names is not None:
+            chosen = np.maximum(selected, 0)
+            same = (names.ids[row, chosen] == names.ids[row, query]) & (selected >= 0)
+            separator = names.is_separator[row, chosen] & (selected >= 0) & (selected != first)
+        for name, hit in zip(self._NAMED, (same, separator), strict=True):
+            self.sums[name][layer, heads] += hit.sum(axis=1)
         attended = np.where((visible & counted[..., None])[:, None], attention, 0.0)
         most = attended.sum(axis=2).max(axis=-1).sum(axis=0)  # of the most attended token of each input
         self.sums[self._SINK][layer, heads] += most
@@ -108,13 +131,26 @@ class MeasureSums:
 
     def measures(self) -> dict[str, FloatArray]:
         """The averages (n_layers, n_heads) by name."""
-        for name in (*self._SHARES, self._SINK):  # a head without finite attention has no selections either
+        for name in (
+            *self._SHARES,
+            *self._OFFSETS,
+            *self._NAMED,
+            self._SINK,
+        ):  # a head without finite attention has no selections either
             self.sums[name][~self.is_finite] = np.nan
         with np.errstate(invalid="ignore", divide="ignore"):
-            means = {name: total / self.n_queries[:, None] for name, total in self.sums.items()}
+            counts = {name: self.n_beside.get(name, self.n_queries) for name in self.sums}
+            means = {name: total / counts[name][:, None] for name, total in self.sums.items()}
             first = {f"first_{name}": total / self.n_first[:, None] for name, total in self.first.items()}
         margins = {"margin_median": self.margins.quantile(0.5), "margin_low": self.margins.quantile(0.05)}
         return {**means, **first, **margins}
+
+
+class TokenNames(NamedTuple):
+    """The ids (n_inputs, n_tokens) of the tokens of a batch, -1 where there is none, and whether each is a separator."""
+
+    ids: IntArray
+    is_separator: BoolArray
 
 
 class LayerTokens:
@@ -140,6 +176,17 @@ class LayerTokens:
         """The inputs whose tokens a layer attends to."""
         return self.decoder if self.decoder is not None and self._is_decoder[layer] else self.inputs
 
+    def of_batch(self, layer: int, batch: InputBatch, kind: LayerKind) -> TokenNames | None:
+        """The tokens of a batch where a layer attends from a text to itself."""
+        attended = self.attended(layer)
+        if not isinstance(attended, TextInputs) or kind is not LayerKind.SELF:
+            return None
+        rows = [attended.ids[place] for place in batch.index.tolist()]
+        ids = np.full((len(rows), max(map(len, rows))), -1)
+        for row, text in zip(ids, rows, strict=True):
+            row[: len(text)] = text
+        return TokenNames(ids, np.isin(ids, list(attended.separators)))
+
     def names(self) -> dict[int, str]:
         """What each token id is called."""
         return {**({} if self.decoder is None else self.decoder.names()), **self.inputs.names()}
@@ -155,6 +202,7 @@ class ExampleMaps:
         count = min(settings.examples, max(1, _MAX_EXAMPLE_ENTRIES // (n_maps * self._longest**2)))
         self._layers: dict[int, list[tuple[Any, IntArray, FloatArray]]] = {k: [] for k in self._chosen(count)}
         self._tokens: dict[int, tuple[str, ...]] = {}
+        self._planes: dict[int, dict[tuple[int, int], QueryPlane]] = {}
 
     def _chosen(self, count: int) -> list[int]:
         """`count` of the inputs with at most the longest example's tokens, spread evenly; the shortest where none has; the first images."""
@@ -167,7 +215,7 @@ class ExampleMaps:
         spread = np.linspace(0, len(short) - 1, min(count, len(short))).round().astype(int)
         return [int(place) for place in short[np.unique(spread)]]
 
-    def add(self, layer: int, batch: InputBatch, attention: FloatArray, selection: Selection) -> None:
+    def add(self, reading: LayerReading, batch: InputBatch, attention: FloatArray, selection: Selection) -> None:
         """Record what belongs to chosen inputs: attention (n_inputs, n_heads, n_tokens, n_tokens) and what its queries select."""
         for row, place in enumerate(batch.index.tolist()):
             if place in self._layers:
@@ -182,6 +230,20 @@ class ExampleMaps:
                 selected[:n_heads] = selection.unique[row, :, :n_queries]
                 margins[:n_heads] = selection.margin[row, :, :n_queries]
                 self._layers[place].append((maps, selected, margins))
+                if is_short and reading.keys is not None and reading.kind is LayerKind.SELF and reading.bias is None:
+                    self._add_planes(place, row, reading, np.where(np.isfinite(margins), selected, -1), margins)
+
+    def _add_planes(self, place: int, row: int, reading: LayerReading, selected: IntArray, margins: FloatArray) -> None:
+        """The plane of each head at the query of one input with the largest margin, of those that select another than the first token."""
+        for head in range(reading.keys.shape[1]):
+            best = selected[head].max()
+            if best < 0:  # every query is tied, or sees one token
+                continue
+            query = int(np.argmax(np.where(selected[head] >= min(best, 1), margins[head], -np.inf)))
+            parts = (reading.logits[row, head, query], reading.keys[row, head], reading.queries[row, head, query])
+            plane = QueryPlane.of(query, *(values.detach().cpu().double().numpy() for values in parts))
+            if plane is not None:
+                self._planes.setdefault(place, {})[reading.layer, head] = plane
 
     def examples(self) -> tuple[Example, ...]:
         """The examples, in the order of the inputs."""
@@ -201,6 +263,7 @@ class ExampleMaps:
                     image=self._inputs.image(place),
                     decoder_tokens=() if self._decoder is None else self._decoder.tokens[place],
                     layer_names=() if self._decoder is None else self._layer_names,
+                    planes=self._planes.get(place, {}),
                 )
             )
         return tuple(made)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import scipy
 
 from marginlens.errors import reject, whole_number
+from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
 from marginlens.result import Described, Displayed, Result, Tabular, counted, draw_matrix, drawn, jsonable
 from marginlens.result.drawing import short_name
@@ -55,12 +56,33 @@ class Measure(NamedTuple):
         return bool(known.any() if self.name == "tied_share" else known.size)
 
 
+class HeadKind(NamedTuple):
+    """What heads of a kind are called, what they do, and the measure that says how many queries do it."""
+
+    title: str
+    says: str
+    measure: str = ""
+
+
+HEAD_KINDS = {
+    "previous": HeadKind("previous-token head", "most queries select the token before theirs", "previous_share"),
+    "next": HeadKind("next-token head", "most queries select the token after theirs", "next_share"),
+    "first": HeadKind("first-token head", "most queries select the first token", "first_share"),
+    "same": HeadKind("same-token head", "most queries select a token of their own name", "same_share"),
+    "separator": HeadKind("separator head", "most queries select [SEP] or a punctuation mark", "separator_share"),
+    "content": HeadKind("content head", "most queries select none of these"),
+    "even": HeadKind("even head", "attention is spread over 60% of the tokens or more, whatever is selected"),
+}
 NEGLIGIBLE = {
     0.001: "negligible_share",
     0.01: "negligible_share_at_0.01",
     0.1: "negligible_share_at_0.1",
 }  # by total variation
 LEARNED_SINK = "learned_sink_share"  # of models whose heads have one
+MOST_QUERIES, EVEN_NNZ = (
+    0.5,
+    0.6,
+)  # the share of queries that makes a kind; nnz/T from which on attention is even, whatever it selects
 # fmt: off
 _BY_GROUP = {
     "Sparsity": (
@@ -93,6 +115,12 @@ _BY_GROUP = {
          "By how much the selected token's logit exceeds the second best: the median over queries."),
         ("margin_low", "5% margin", "The logit margin that 95% of the queries exceed."),
         ("decisive_share", "decisive", "The share of queries whose selected token holds more than half of the attention."),
+        ("previous_share", "selects the one before", "The share of queries that select the token before theirs, of those that see it."),
+        ("next_share", "selects the next", "The share of queries that select the token after theirs, of those that see it."),
+        ("same_share", "selects the same",
+         "The share of queries that select a token with their own name: themselves, or the same word elsewhere."),
+        ("separator_share", "selects a separator",
+         "The share of queries that select a special token such as [SEP], but for the first one, or a punctuation mark."),
         ("self_share", "selects itself", "The share of queries that select their own token."),
         ("first_share", "selects the first", "The share of queries that select the first token of their input."),
         ("last_share", "selects the last", "The share of queries that select the last token they see."),
@@ -264,6 +292,7 @@ class Example(Displayed, Tabular):
         layer_names: as in `ProbeResult`, where there is a decoder: they say which layers are the decoder's.
         grid: rows and columns of patches where the tokens after the first are an image's.
         image: (height, width, channels) that image in bytes, at the size that the model reads.
+        planes: (layer, head) → the choice of this head's surest query as a problem in the plane, of short texts whose keys are known.
 
     `to_frame()` has one row per layer, head and query: layer, head, query, token, selected, selected_token, margin (of the logits).
     """
@@ -278,6 +307,7 @@ class Example(Displayed, Tabular):
     image: npt.NDArray[np.uint8] | None = None
     decoder_tokens: tuple[str, ...] = ()
     layer_names: tuple[str, ...] = ()
+    planes: Mapping[tuple[int, int], QueryPlane] = field(default_factory=dict, repr=False)
     quantities = "{name:.40}, {tokens:#} tokens, {queries:#} queries"
     table_quantities = "layers={selected.shape[0]}, heads={selected.shape[1]}, input={name}"
 
@@ -447,6 +477,18 @@ class ProbeResult(_Measured):
     )
 
     @property
+    def kinds(self) -> npt.NDArray[np.str_]:
+        """(n_layers, n_heads) the kind of each head, a key of `HEAD_KINDS`; empty where nothing was measured."""
+        absent = np.zeros_like(self["nnz"])
+        by_share = {name: kind.measure for name, kind in HEAD_KINDS.items() if kind.measure}
+        shares = np.nan_to_num([self.measures.get(measure, absent) for measure in by_share.values()])
+        kinds = np.where(
+            shares.max(axis=0) > MOST_QUERIES, np.array(list(by_share))[np.argmax(shares, axis=0)], "content"
+        )
+        kinds = np.where(self["relative_nnz"] >= EVEN_NNZ, "even", kinds)
+        return np.where(np.isfinite(self["nnz"]), kinds, "")
+
+    @property
     def has_max_margin(self) -> bool:
         """Whether it was asked how max-margin each head is."""
         return "correlation" in self.measures
@@ -460,6 +502,7 @@ class ProbeResult(_Measured):
             **{name: getattr(self, name) for name in (*fields, "w_offset", "notes", "examples")},
             **{name: getattr(self, f"n_{name}") for name in ("layers", "heads", "inputs", "queries")},
             "weights_missing": self.weights_missing or None,
+            "kinds": self.kinds.tolist(),
             "measures": {name: values for name, values in self.measures.items() if name in heads},
             "max_margin": separated or None,
             "head_sinks": _by_head(self.head_sinks),

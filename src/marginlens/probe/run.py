@@ -107,13 +107,14 @@ def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: P
             if not is_finite.all():
                 attention = np.where(is_finite[:, None, None], attention, 0.0)
             sink = None if reading.sink is None else reading.sink.detach().cpu().double().numpy()
-            sums.add(reading.layer, attention, visible, selection, reading.kind, sink)
             if has_maps and reading.layer == 0:
                 has_maps = attention.shape[-1] == max(
                     map(len, batch.tokens)
                 )  # else layers see other tokens than the input's
+            names = tokens.of_batch(reading.layer, batch, reading.kind) if has_maps else None
+            sums.add(reading.layer, attention, visible, selection, reading.kind, sink, names)
             if has_maps:
-                examples.add(reading.layer, batch, attention, selection)
+                examples.add(reading, batch, attention, selection)
                 sinks.add(reading.layer, batch, attention, visible)
                 selections.add(reading.layer, batch, visible, selection)
         done += len(batch.index)

@@ -87,6 +87,6 @@ def _made(effort: Effort, progress: ProgressCallback | None) -> tuple[str, str]:
     ]
     if not whole:
         introduction.append("This run at reduced sizes leaves out the max-margin part.")
-    page = probe_page(result, introduction=introduction, back="index.html")
+    page = probe_page(result, introduction=introduction, back="index.html", lab="lab.html")
     numbers = {"findings": list(findings(result)), **result.to_dict()}
     return page, json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1) + "\n"

@@ -51,6 +51,7 @@ class TextInputs:
     n_truncated: int  # texts that were longer than the model's positions and lost their end
     max_tokens: int  # how many positions the model has
     pad_id: int
+    separators: frozenset[int] = frozenset()  # ids that part texts: special tokens and those without a letter or digit
 
     grid = None  # tokens are no patches
 
@@ -168,6 +169,8 @@ def encode_texts(texts: Sequence[str], tokenizer: Any, config: Any) -> TextInput
         n_truncated=n_truncated,
         max_tokens=max_tokens,
         pad_id=0 if pad is None or pad >= config.vocab_size else int(pad),
+        separators=frozenset(getattr(tokenizer, "all_special_ids", ()))
+        | {token for token, name in names.items() if not any(map(str.isalnum, name))},
     )
 
 

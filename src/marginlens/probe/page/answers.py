@@ -13,6 +13,7 @@ from marginlens.typing import FloatArray
 SINK_SHARE = 0.3  # of all attention, from which on the most attended token of an input is called a sink
 ABLATION_ARGUMENT = "ProbeSettings(ablation=True)"  # how Python asks for the change of the output
 _N_HEADS = 4  # that an answer names
+_OUTPUT = ("output_divergence", "output_change")  # what silencing a head measures, the better one first
 
 
 class NamedHead(NamedTuple):
@@ -35,19 +36,26 @@ class Answer(NamedTuple):
     note: str = ""  # how the numbers are meant
 
 
-def answers(result: ProbeResult, ablation_option: str = ABLATION_ARGUMENT) -> tuple[Answer, ...]:
-    """The three answers, also where one of them was not asked for: then it says how to ask, by this option or argument."""
-    return _pruning(result, ablation_option), _sinks(result), _sparsity(result)
+def answers(result: ProbeResult) -> tuple[Answer, ...]:
+    """What was measured of the three questions."""
+    return tuple(answer for answer in (_pruning(result), _sinks(result), _sparsity(result)) if answer)
 
 
-def _pruning(result: ProbeResult, ablation_option: str) -> Answer:
+def not_asked(result: ProbeResult, ablation_option: str = ABLATION_ARGUMENT) -> tuple[str, ...]:
+    """How to ask which heads can be pruned, by this option or argument, where that was not measured."""
+    if any(name in result.measures for name in _OUTPUT):
+        return ()
+    how = f"{ablation_option} silences every head in turn and measures how the output changes"
+    if result.weights_missing:
+        how = "to silence a head takes an adapter for the model's family"
+    return (f"Which heads can be pruned was not asked: {how}.",)
+
+
+def _pruning(result: ProbeResult) -> Answer | None:
     question = "Which heads can be pruned?"
-    name = next((name for name in ("output_divergence", "output_change") if name in result.measures), None)
+    name = next((name for name in _OUTPUT if name in result.measures), None)
     if name is None:
-        how = f"Give {ablation_option} to silence every head in turn and measure how the output changes."
-        if result.weights_missing:
-            how = "To silence a head takes an adapter for the model's family."
-        return Answer(question, f"Not measured. {how}")
+        return None
     values = result[name]
 
     def number(value: float) -> str:
@@ -74,11 +82,11 @@ def _pruning(result: ProbeResult, ablation_option: str) -> Answer:
     )
 
 
-def _sinks(result: ProbeResult) -> Answer:
+def _sinks(result: ProbeResult) -> Answer | None:
     question = "Where are the sinks?"
     share = result.measures.get("sink_share", np.empty(0))
     if not np.isfinite(share).any():
-        return Answer(question, "Not measured: no head has attention that is finite.")
+        return None
     n_sinks = int(np.sum(np.nan_to_num(share) >= SINK_SHARE))
     known = counted(int(np.isfinite(share).sum()), "head")
     said = f"In {n_sinks} of {known} one token of an input gets {SINK_SHARE:.0%} or more of all attention."
@@ -94,12 +102,12 @@ def _sinks(result: ProbeResult) -> Answer:
     return Answer(question, said, ("token", "attention", "if even") if rows else (), rows, "Strongest", heads, note)
 
 
-def _sparsity(result: ProbeResult) -> Answer:
+def _sparsity(result: ProbeResult) -> Answer | None:
     question = "How sparse can attention be made?"
     known = {error: result.measures.get(name, np.empty(0)) for error, name in NEGLIGIBLE.items()}
     known = {error: share for error, share in known.items() if np.isfinite(share).any()}
     if not known:
-        return Answer(question, "Not measured.")
+        return None
     rows = tuple(
         (
             f"{error:g}",

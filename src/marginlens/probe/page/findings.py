@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
-from marginlens.probe.result import BASELINES, MIN_TREND_CHECKPOINTS, CheckpointCurves, ProbeResult, rank_test
+from marginlens.probe.result import (
+    BASELINES,
+    HEAD_KINDS,
+    MIN_TREND_CHECKPOINTS,
+    CheckpointCurves,
+    ProbeResult,
+    rank_test,
+)
 from marginlens.result import counted
 from marginlens.typing import BoolArray, FloatArray
 
@@ -15,6 +24,23 @@ MIN_RELATIVE_CHANGE = 0.05  # of the first value: a smaller change over training
 
 
 # ---- one model
+
+
+def main_result(result: ProbeResult) -> str:
+    """What a reader should know first: what most heads are, and how max-margin the typical one is where that was asked."""
+    most, others = _kinds(result)[0], f"of {counted(int(np.sum(result.kinds != '')), 'head')}"
+    said = most.replace(" ", f" {others} {'is a' if most.startswith('1 ') else 'are'} ", 1)
+    compared = _compared(result)
+    if not compared:
+        return f"{said}."
+    own, chance = (_median(result[f"correlation{ending}"]) for ending in BASELINES)
+    return f"{said}, and the typical head is {compared} a random one (correlation {own} against {chance})."
+
+
+def _kinds(result: ProbeResult) -> list[str]:
+    """How many heads are of which kind, the most frequent first: 62 first-token heads."""
+    known = Counter(kind for kind in result.kinds.ravel().tolist() if kind)
+    return [counted(count, HEAD_KINDS[kind].title) for kind, count in known.most_common()]
 
 
 def findings(result: ProbeResult) -> tuple[str, ...]:
@@ -73,13 +99,8 @@ def _weights(result: ProbeResult) -> list[str]:
 
 def _selections(result: ProbeResult) -> list[str]:
     n_heads = int(np.isfinite(result["decisive_share"]).sum())
-    kinds = {"self_share": "their own token", "first_share": "the first token", "last_share": "the last token"}
-    if result.last_is_itself:
-        kinds = {"self_share": "their own token, the last that they see,", "first_share": "the first token"}
-    most = {name: int(np.sum(np.nan_to_num(result[name]) > 0.5)) for name in kinds}
-    *others, last = (f"{most[name]} select {what}" for name, what in kinds.items())
     said = (
-        f"Of {counted(n_heads, 'head')}, {', '.join(others)} and {last} in more than half of their queries. On average "
+        f"By what most of their queries select there are {', '.join(_kinds(result))}. On average "
         f"{np.nanmean(result['decisive_share']):.0%} of a head's selections are decisive: the selected token holds more than half of the "
         "attention."
     )
@@ -106,6 +127,18 @@ def _preferences(result: ProbeResult) -> list[str]:
     ]
 
 
+def _compared(result: ProbeResult) -> str:
+    """How the typical head's correlation with its max-margin solution stands to that of random heads; empty where it is not known."""
+    own, chance = (result.measures.get(f"correlation{ending}", np.full(1, np.nan)) for ending in BASELINES)
+    if not np.isfinite(own).any():
+        return ""
+    comparable = np.isfinite(chance).any() and np.nanmedian(chance) > 0.0
+    ratio = float(np.nanmedian(own) / np.nanmedian(chance)) if comparable else 1.0
+    if 1.0 / _CLEAR_RATIO <= ratio <= _CLEAR_RATIO:
+        return "about as max-margin as"
+    return f"{'more' if ratio > 1.0 else 'less'} max-margin than"
+
+
 def _correlation(result: ProbeResult) -> list[str]:
     own, chance = (result[f"correlation{ending}"] for ending in BASELINES)
     if not np.isfinite(own).any():
@@ -113,16 +146,11 @@ def _correlation(result: ProbeResult) -> list[str]:
     at, whose = "", "its own selections"
     if result.w_offset is not None:
         at, whose = f" at offset {result.w_offset}", "the selections that this W makes"
-    comparable = np.isfinite(chance).any() and np.nanmedian(chance) > 0.0
-    ratio = float(np.nanmedian(own) / np.nanmedian(chance)) if comparable else 1.0
-    compared = "about as max-margin as"
-    if not 1.0 / _CLEAR_RATIO <= ratio <= _CLEAR_RATIO:
-        compared = f"{'more' if ratio > 1.0 else 'less'} max-margin than"
     best = _largest(own)
     return [
         f"The correlation of a head's W{at} with the max-margin solution for {whose} has median {_median(own)} over heads ({_ends(own)}). "
         f"That of a random W at the selections it makes itself is {_median(chance)}, which {_count_above(own, chance)} heads exceed: by "
-        f"this measure the typical head is {compared} a random one. The largest correlation is that of "
+        f"this measure the typical head is {_compared(result)} a random one. The largest correlation is that of "
         f"{result.head_name(*best)}, {own[best]:.3f}."
     ]
 

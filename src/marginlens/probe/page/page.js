@@ -2,6 +2,8 @@
 (() => {
   const data = JSON.parse(document.getElementById("probe").textContent);
   const maps = data.examples.map((one) => Uint8Array.from(atob(one.maps), (letter) => letter.charCodeAt(0)));
+  const kind = { name: "kind", label: "kind of head", title: "kind", group: "Kind", says: "What most queries of each head select.", values: data.kinds };
+  const measures = [kind, ...data.measures];
   const state = { measure: 0, layer: null, head: null, example: 0 };
 
   const pressable = (label, pressed, act) => {
@@ -26,13 +28,15 @@
     return `rgb(${channel(0)},${channel(1)},${channel(2)})`;
   };
   const PALE = [[253, 250, 230], [190, 223, 226], [96, 166, 214]]; // light enough for dark letters throughout
+  const NOTHING = "#e9e6e0";
+  const KINDS = { previous: "#8fc1ea", next: "#9adfd0", first: "#f2d48a", same: "#eeb0cd", separator: "#c9b6ee", content: "#a9d694", even: "#dcd8d0" }; // all light enough for dark letters
   const DEEP = [[255, 255, 255], [189, 215, 238], [66, 134, 190], [8, 48, 107]];
   const gradient = (stops) => `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((one) => mix(stops, one)).join(", ")})`;
   const attentionColour = (level) => mix(DEEP, Math.sqrt(level / 255)); // the root makes small probabilities visible
 
   // ---- all heads
   function showMeasures() {
-    showMeasureButtons(byId("measures"), data.measures, state.measure, (k) => {
+    showMeasureButtons(byId("measures"), measures, state.measure, (k) => {
       state.measure = k;
       showMeasures();
       showHeat();
@@ -40,21 +44,29 @@
   }
 
   function showHeat() {
-    const measure = data.measures[state.measure];
-    const [low, high] = measure.range;
+    const measure = measures[state.measure];
+    const [low, high] = measure.range ?? [];
+    const written = measure === kind ? (name) => name || "–" : (value) => shown(value, measure.percent);
+    const colour = measure === kind ? (name) => KINDS[name] ?? NOTHING : (value) => (value === null ? NOTHING : mix(PALE, high > low ? (value - low) / (high - low) : 0.5));
     byId("says").textContent = measure.says;
     fillHeads(byId("heat"), data, (layer, head) => {
       const value = measure.values[layer][head], chosen = layer === state.layer && head === state.head;
-      const cell = pressable(shown(value, measure.percent), chosen, () => go(`#L${layer}H${head}`));
-      cell.style.background = value === null ? "#e9e6e0" : mix(PALE, high > low ? (value - low) / (high - low) : 0.5);
+      const cell = pressable(written(value), chosen, () => go(`#L${layer}H${head}`));
+      cell.style.background = colour(value);
       cell.id = `cell-${layer}-${head}`;
-      cell.setAttribute("aria-label", `${layerTitle(layerName(layer))}, head ${head}: ${measure.title} ${shown(value, measure.percent)}`);
+      cell.setAttribute("aria-label", `${layerTitle(layerName(layer))}, head ${head}: ${measure.title} ${written(value)}`);
       cell.tabIndex = (state.layer === null ? layer === 0 && head === 0 : chosen) ? 0 : -1;
       return cell;
     });
-    const bar = make("i");
-    bar.style.background = gradient(PALE);
-    byId("legend").replaceChildren(shown(low, measure.percent), bar, shown(high, measure.percent), ` ${measure.title}`);
+    const swatch = (background) => {
+      const part = make("i");
+      part.style.background = background;
+      return part;
+    };
+    const all = data.kinds.flat(), known = Object.keys(KINDS).filter((name) => all.includes(name));
+    const counted = (name) => make("span", {}, swatch(KINDS[name]), `${name} ${all.filter((one) => one === name).length}: ${data.kindWords[name][1]}`);
+    for (const part of ["heat", "legend"]) byId(part).classList.toggle("kinds", measure === kind);
+    byId("legend").replaceChildren(...(measure === kind ? known.map(counted) : [shown(low, measure.percent), swatch(gradient(PALE)), shown(high, measure.percent), ` ${measure.title}`]));
     letKeysScroll();
   }
 
@@ -79,17 +91,20 @@
       panel.replaceChildren();
       return;
     }
-    const parts = [title(), sink(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...maxMargin())), preferences(), numbers()];
+    const parts = [title(), sink(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...numbers())), preferences()];
     panel.replaceChildren(...parts.flat());
     letKeysScroll();
     if (location.hash) byId("announcement").textContent = `${layerTitle(layerName(state.layer))}, head ${state.head} is shown below.`;
   }
 
-  function sink() { // the token that gets most of this head's attention beyond its part
-    const found = data.sinks[`${state.layer}.${state.head}`];
-    if (!found) return [];
-    const [name, share, even] = found;
-    return [make("p", {}, `Beyond its part, most attention goes to ${name}: ${shown(share, true)}, where an even spread would give ${shown(even, true)}.`)];
+  function sink() { // what kind of head it is; of one that has no such kind, the token that gets most of its attention beyond its part
+    const name = data.kinds[state.layer][state.head], [title, says, measure] = data.kindWords[name] ?? [];
+    if (!title) return [];
+    const share = measure ? value(measure) : null;
+    const said = share === null ? `${says[0].toUpperCase()}${says.slice(1)}.` : `${shown(share, true)} of its queries ${says.replace("most queries ", "")}.`;
+    const found = measure ? null : data.sinks[`${state.layer}.${state.head}`];
+    const beyond = found ? ` Beyond its part, most attention goes to ${found[0]}: ${shown(found[1], true)}, where an even spread would give ${shown(found[2], true)}.` : "";
+    return [make("p", {}, make("b", {}, `${/^[aeiou]/.test(title) ? "An" : "A"} ${title}.`), ` ${said}${beyond}`)];
   }
 
   function title() {
@@ -126,7 +141,7 @@
         make("div", { class: "scroll" }, picture, make("div", { class: "scale" }, "attention 0", scale, example.grid ? shown(most(example, levels)) : "1",
           ...(marked ? [make("span", { class: "mark" }, "□"), "selected"] : [chosen < 0 ? "It selects none: several tokens tie." : `It selects ${example.tokens[chosen]}, which is no patch.`])),
           ...(example.grid ? [make("p", { class: "under" }, "A patch is named by its row and column, counted from 0 at the top left.")] : [])),
-        make("div", {}, selections(example, levels))),
+        make("div", {}, selections(example, levels), ...inLab(example))),
     ];
   }
 
@@ -205,6 +220,15 @@
     make("thead", {}, make("tr", {}, ...names.map(([name, kind]) => make("th", { scope: "col", class: kind }, name)))),
     make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((one, k) => k || names[k][1] ? make("td", { class: names[k][1] }, one) : make("th", { scope: "row" }, one)))))));
 
+  function inLab(example) { // the surest query of this head as a problem in the plane, with the words that the lab has numbers for
+    const plane = example.planes[`${state.layer}.${state.head}`];
+    if (!plane) return [];
+    const [query, tokens, address] = plane, names = attendedOf(example);
+    return [make("p", {}, make("a", { href: address }, "Open this head and sentence in the lab")), make("p", { class: "under" },
+      `There the query “${queriesOf(example)[query]}” chooses, by its largest margin, among keys on the plane of the query and the runner-up; p starts as the query. `,
+      `The tokens are ${tokens.map((token, k) => `${k + 1} “${names[token]}”`).join(", ")}${tokens.length < names.length ? "; those of smaller logits are left out" : ""}.`)];
+  }
+
   function selections(example, levels) {
     const n = example.tokens.length;
     const rows = example.queries.flatMap((query, q) => {
@@ -249,15 +273,6 @@
     picture.append(...labels); // above both lines
     const tied = value("tied_share"), counted = total.toLocaleString("en");
     return [make("h3", {}, tied ? `Margins of ${counted} ${total === 1 ? "query" : "queries"}, ${shown(tied, true)} of them tied` : `Margins of ${counted} ${total === 1 ? "selection" : "selections"}`), make("div", { class: "scroll" }, picture)];
-  }
-
-  function maxMargin() {
-    if (!data.measures.some((one) => one.name === "correlation")) return [];
-    const kinds = { correlation: "correlation with the max-margin W", margin_ratio: "smallest margin over the best", low_ratio: "5% margin over the best" };
-    const beside = { "": "this head", _random_head: "random head" };
-    return [make("h3", {}, "How max-margin it is"), table(
-      [["measure", ""], ...Object.values(beside).map((words) => [words, "number"])],
-      Object.entries(kinds).map(([name, words]) => [words, ...Object.keys(beside).map((ending) => shown(value(name + ending)))]))];
   }
 
   function preferences() {
@@ -306,12 +321,11 @@
 
   function numbers() {
     const rows = data.measures.map((one) => {
-      const all = one.values.flat().filter((value) => value !== null), own = one.values[state.layer][state.head];
+      const all = one.values.flat().filter((value) => value !== null);
       const mean = all.reduce((sum, value) => sum + value, 0) / all.length;
-      const rank = own === null ? "–" : `${all.filter((value) => value > own).length + 1} of ${all.length}`;
-      return [one.title, shown(own, one.percent), rank, shown(mean, one.percent)];
+      return [one.title, shown(one.values[state.layer][state.head], one.percent), shown(mean, one.percent)];
     });
-    return [make("h3", {}, "All its numbers"), table([["measure", ""], ["this head", "number"], ["rank, largest first", "number"], ["mean of all heads", "number"]], rows)];
+    return [make("h3", {}, "Its numbers"), table([["measure", ""], ["this head", "number"], ["mean of all heads", "number"]], rows)];
   }
 
   // ---- where the address points

@@ -1,0 +1,150 @@
+"""What kind of head a head is, by what its queries select, and its choice as a problem in the plane."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from made_up_probe import made_up_result
+from marginlens.lab import permalink
+from marginlens.probe import ProbeSettings, probe_model, select_tokens
+from marginlens.probe.accumulators import MeasureSums, TokenNames
+from marginlens.probe.heads.plane import MAX_TOKENS, QueryPlane
+from marginlens.probe.page import lab_problem
+from marginlens.probe.page.findings import main_result
+from marginlens.probe.result import HEAD_KINDS
+from tiny_transformers import encoded, tiny_bert, tiny_llama
+
+CLS, SEP, DOT = 0, 1, 2
+TEXTS = ([CLS, 10, 11, 12, 10, DOT, SEP], [CLS, 13, 14, 15, DOT, SEP])  # the second is padded by one
+N_TOKENS = 7
+
+
+def places(kind: str, ids: list[int]) -> list[int]:
+    """The token that each query of a constructed head of this kind selects."""
+    n = len(ids)
+    return {
+        "previous": [max(q - 1, 0) for q in range(n)],
+        "next": [min(q + 1, n - 1) for q in range(n)],
+        "first": [0] * n,
+        "same": [max(t for t in range(n) if ids[t] == ids[q]) for q in range(n)],
+        "separator": [n - 1 if q % 2 else n - 2 for q in range(n)],
+        "content": [2] * n,
+        "even": [0] * n,
+    }[kind]
+
+
+def constructed(kinds: list[str]) -> tuple[np.ndarray, np.ndarray, TokenNames]:
+    """Attention (2, n_heads, 7, 7) of one head of each kind, what is visible, and the tokens."""
+    attention = np.zeros((2, len(kinds), N_TOKENS, N_TOKENS))
+    visible = np.zeros((2, N_TOKENS, N_TOKENS), dtype=bool)
+    ids = np.full((2, N_TOKENS), -1)
+    for row, text in enumerate(TEXTS):
+        n = len(text)
+        ids[row, :n], visible[row, :n, :n] = text, True
+        for head, kind in enumerate(kinds):
+            sharpness = 0.1 if kind == "even" else 0.9  # an even head selects too, by a little
+            attention[row, head, :n, :n] = (1.0 - sharpness) / n
+            attention[row, head, np.arange(n), places(kind, text)] += sharpness
+    return attention, visible, TokenNames(ids, np.isin(ids, [CLS, SEP, DOT]))
+
+
+def measured(kinds: list[str], names: bool = True) -> dict[str, np.ndarray]:
+    attention, visible, tokens = constructed(kinds)
+    sums = MeasureSums(1, len(kinds))
+    with np.errstate(divide="ignore"):
+        selection = select_tokens(np.log(attention), visible)
+    sums.add(0, attention, visible, selection, names=tokens if names else None)
+    return sums.measures()
+
+
+def test_a_constructed_head_of_each_kind_is_called_what_it_is():
+    kinds = list(HEAD_KINDS)
+    numbers = measured(kinds)
+    for head, (name, kind) in enumerate(HEAD_KINDS.items()):
+        if kind.measure:
+            others = np.delete(numbers[kind.measure][0], [head, kinds.index("even")])
+            assert numbers[kind.measure][0, head] == 1.0, name
+            assert others.max() <= 0.5, name
+    result = dataclasses.replace(made_up_result(), measures=numbers)
+    assert result.kinds.tolist() == [kinds]
+    assert result.to_dict()["kinds"] == [kinds]
+    assert main_result(result) == "1 of 7 heads is a previous-token head."
+
+
+def test_shares_are_those_of_a_loop_over_queries():
+    numbers, expected = measured(["previous", "content"]), {}
+    for name, offset in (("previous_share", -1), ("next_share", 1)):
+        hits = [
+            (places("content", text)[q] == q + offset)
+            for text in TEXTS
+            for q in range(len(text))
+            if 0 <= q + offset < len(text)
+        ]
+        expected[name] = np.mean(hits)
+    expected["same_share"] = np.mean([text[2] == text[q] for text in TEXTS for q in range(len(text))])
+    expected["separator_share"] = 0.0
+    for name, share in expected.items():
+        assert numbers[name][0, 1] == pytest.approx(share)
+    assert numbers["separator_share"][0, 0] == pytest.approx(2 / 13)  # [SEP] selects the point in both texts
+
+
+def test_without_names_of_tokens_nothing_is_said_of_neighbours():
+    numbers = measured(["previous", "first"], names=False)
+    for name in ("previous_share", "next_share", "same_share", "separator_share"):
+        assert np.isnan(numbers[name]).all()
+    result = dataclasses.replace(made_up_result(), measures=numbers)
+    assert result.kinds.tolist() == [["content", "first"]]
+
+
+@pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
+def test_the_shares_of_a_model_are_those_of_its_examples(make):
+    model = make()
+    inputs = encoded(model)
+    result = probe_model(model, inputs, ProbeSettings(examples=len(inputs), preferences=0))
+    for name, offset in (("previous_share", -1), ("next_share", 1)):
+        hits = [
+            example.selected[:, :, query] == query + offset
+            for example in result.examples
+            for query in range(len(example.tokens))
+            if 0 <= query + offset < len(example.tokens) and np.isfinite(example.margins[0, 0, query])
+        ]
+        if make is tiny_llama and offset == 1:  # no query of a causal model sees the token behind it
+            assert np.isnan(result[name]).all()
+        else:
+            assert np.allclose(result[name], np.mean(hits, axis=0))
+    assert any(example.planes for example in result.examples)
+
+
+# ---- in the plane
+
+
+@pytest.mark.parametrize(("n_tokens", "scale"), [(5, 0.3), (20, 2.0)])
+def test_a_plane_keeps_attention_and_the_distance_of_the_runner_up(n_tokens, scale):
+    rng = np.random.default_rng(n_tokens)
+    keys, vector = rng.normal(size=(n_tokens, 8)), rng.normal(size=8)
+    logits = scale * keys @ vector + 3.0  # a constant of the query changes nothing
+    plane = QueryPlane.of(4, logits, keys, vector)
+    assert plane.query == 4
+    assert plane.tokens.tolist() == np.argsort(-logits)[:MAX_TOKENS].tolist()
+    assert plane.keys[:, 0] == pytest.approx(logits[plane.tokens] - logits.max())
+    first, second = keys[plane.tokens[:2]]
+    assert np.linalg.norm(plane.keys[1]) == pytest.approx(
+        scale * np.linalg.norm(vector) * np.linalg.norm(second - first)
+    )
+    problem = lab_problem(plane)
+    factor = problem.start[0]
+    assert factor * problem.data.K[0] == pytest.approx(plane.keys, rel=1e-3)  # four digits
+    assert factor == pytest.approx(np.abs(problem.data.K).max(), rel=1e-3)  # query and keys in one picture
+    assert problem.data.scores(problem.head)[0].argmax() == 0
+    assert problem.start[1] == 0.0
+    assert permalink(problem).startswith("#1.")
+
+
+def test_there_is_no_plane_where_tokens_or_the_runner_up_do_not_span_one():
+    keys, vector = np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), np.array([1.0, 0.0])
+    assert QueryPlane.of(0, keys @ vector, keys, vector) is None  # the runner-up lies along the query
+    same = np.ones((3, 2))
+    assert QueryPlane.of(0, same @ vector, same, vector) is None
