@@ -41,6 +41,23 @@ def test_a_page_can_be_typed_from_top_to_bottom(name, samples):
     type_page(DOCS / name)
 
 
+@pytest.mark.parametrize(
+    ("blocks_of_page", "complaint"),
+    [
+        ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "page.md shows"),
+        ("```sh\nmarginlens samples .\n```\n\n```text\nWritten to elsewhere\n…\n```\n", "page.md shows"),
+        ("```sh\nmarginlens solve nowhere.npz\n```\n", "nowhere.npz"),
+        ("```sh\npip install 'marginlens[nothing]'\n```\n", "nothing"),
+        ("```sh\nmake tea\n```\n", "make tea"),
+        ("```sh\nrm -r /\n```\n", "no rule"),
+    ],
+)
+def test_a_page_that_prints_something_else_or_fails_is_found(blocks_of_page, complaint, samples):
+    (samples / "page.md").write_text(blocks_of_page, encoding="utf-8")
+    with pytest.raises(AssertionError, match=complaint):
+        type_page(samples / "page.md")
+
+
 def test_what_releases_it_makes_what_there_is():
     lines = [line for block in blocks(DOCS / "releasing.md") for line in block.code.splitlines()]
     made = [line.partition(" && ")[0] for line in lines if line.startswith("make ")]
