@@ -65,6 +65,17 @@ def settle(browser: WebDriver) -> None:
     )
 
 
+def reveal(browser: WebDriver, selector: str) -> None:
+    """Show the panel of the lab that holds what a selector names first."""
+    browser.execute_script(
+        """
+        const panel = document.querySelector(arguments[0])?.closest(".panel");
+        if (panel?.hidden) document.querySelector(`[aria-controls="${panel.id}"]`).click();
+        """,
+        selector,
+    )
+
+
 def drag(browser: WebDriver, element: WebElement, by: tuple[int, int], n_moves: int = 5) -> None:
     """Press the mouse on the middle of an element, move it in steps by so many pixels, and let go."""
     from selenium.webdriver.common.action_chains import ActionChains

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browser_page import PHONE, accessibility_violations, lab_state, overflowing, predicted_limits, resize, settle
+from browser_page import (
+    PHONE,
+    accessibility_violations,
+    lab_state,
+    overflowing,
+    predicted_limits,
+    resize,
+    reveal,
+    settle,
+)
 
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
@@ -17,10 +26,12 @@ INNER_TOKEN = "1,1,0,1\n1,-1,0,0\n1,0,1,0\n1,0,-1,0\n1,0,0,3\n"  # the last toke
 
 
 def field(lab: WebDriver, name: str) -> WebElement:
+    reveal(lab, "#editor")
     return lab.find_element("css selector", f'#editor [aria-label="{name}"]')
 
 
 def text_of(lab: WebDriver, selector: str) -> str:
+    reveal(lab, selector)
     return lab.find_element("css selector", selector).text
 
 
@@ -34,12 +45,14 @@ def type_number(lab: WebDriver, name: str, value: str) -> None:
 
 def press(lab: WebDriver, text: str, region: str = "#editor") -> None:
     """Press the first button whose text begins so, by the keyboard."""
+    reveal(lab, region)
     buttons = lab.find_elements("css selector", f"{region} button")
     next(button for button in buttons if button.text.startswith(text)).send_keys(" ")
     settle(lab)
 
 
 def unfold(lab: WebDriver, text: str, region: str = "#editor") -> None:
+    reveal(lab, region)
     summaries = lab.find_elements("css selector", f"{region} summary")
     next(summary for summary in summaries if text in summary.text).send_keys(" ")
     settle(lab)

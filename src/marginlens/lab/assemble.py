@@ -180,7 +180,7 @@ def lab_page(problem: Shown | None = None, presets: Sequence[Mapping[str, Any]] 
 
     Args:
         problem: what the page opens with: a `LabProblem` in the plane, a problem in its JSON form, a preset or its name, or a state; the
-            preset A-F1b by default.
+            preset start-decides by default, playing.
         presets: entries `{name, title, caption, group, problem, starts, view}`; those of the library by default.
     """
     listed = [entry.to_dict() for entry in known_presets()] if presets is None else list(presets)

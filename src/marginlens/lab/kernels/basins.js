@@ -17,7 +17,7 @@ const FAR_STEPS = 2500; // from starts beyond, of a share of their norm each: as
 const SETTLING_STEPS = 200; // short ones after them
 const REACHED_COSINE = 0.99;
 const APPROACHED_COSINE = 0.8; // by rules whose steps grow shorter, which come near in logarithmic time
-const COARSEST_STRIDE = 16;
+export const COARSEST_STRIDE = 16;
 
 /** p in the coordinates of the disc: its direction at the radius log10(1 + ‖p‖). */
 export function toLogRadius(p) {
@@ -41,28 +41,28 @@ export function isSteady({ joint, optimizer: { name, momentum, decay } }) {
 /**
  * A picture of starts: `side` × `side` pixels, row by row from the smallest second coordinate on.
  *
- * A window { half } covers [-half, half]²; a disc { far } covers the whole plane out to the norm `far` by log10(1 + ‖p‖). From each pixel
+ * A window { half, wide } covers [-half, half]², of which only the middle is shown where it is wider than high; a disc { far } covers the whole plane out to the norm `far` by log10(1 + ‖p‖). From each pixel
  * the problem's own optimizer takes its `steps`, at least 5,000; where its steps have one length, starts of the disc that are far out take
  * long ones first. optima: of `locallyOptimalDirections(problem)`, or any { direction, selected }.
  */
-export function basinField(problem, optima, { side, half = null, far = null, steps = Math.max(problem.steps, LEAST_STEPS) }) {
+export function basinField(problem, optima, { side, half = null, wide = 1, far = null, steps = Math.max(problem.steps, LEAST_STEPS) }) {
   const rim = far === null ? null : Math.log1p(far) / Math.LN10;
   return {
     problem,
     directions: optima.map((one) => Array.from(one.direction)),
     selections: optima.map((one) => one.selected.join()),
     sectors: isSteady(problem) ? optima.map((one) => catchingSector(problem, one)) : [],
-    side, half, far, rim, steps,
+    side, half, wide, far, rim, steps,
   };
 }
 
-/** The start of a pixel, null outside the disc. */
+/** The start of a pixel, null outside the disc or a window's middle. */
 export function pixelStart(field, pixel) {
-  const { side, half, rim } = field;
+  const { side, half, wide, rim } = field;
   const width = half ?? rim;
   const place = (k) => ((k + 0.5) / side) * 2 * width - width;
   const point = [place(pixel % side), place(Math.floor(pixel / side))];
-  if (half !== null) return point;
+  if (half !== null) return Math.abs(point[1]) <= half / wide ? point : null;
   return Math.hypot(point[0], point[1]) <= rim ? fromLogRadius(point) : null;
 }
 

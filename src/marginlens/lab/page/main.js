@@ -21,8 +21,8 @@ import { completeState, startState, stateOfProblem, Store } from "./state.js";
 import { mountContinuation, mountTextInput } from "./text/text_panel.js";
 import { mountTheorems } from "./findings/theorems_panel.js";
 import { mountVerdict } from "./findings/verdict.js";
-import { mountTabs, mountToolbar } from "./toolbar.js";
-import { mountTour } from "./guide/tour.js";
+import { mountPanels, mountTabs, mountToolbar } from "./toolbar.js";
+import { isCalm, mountStory } from "./guide/story.js";
 import { mountTraining } from "./text/training_panel.js";
 
 const PREDICTION = { id: "verdict", tab: "plane", mount: mountVerdict }; // what is shown first of all
@@ -51,7 +51,7 @@ function embedded(id) {
   return JSON.parse(document.getElementById(id).textContent);
 }
 
-/** The state that the page opens with: of the address, of the file's problem, or of the first example; and what was wrong with them. */
+/** The state that the page opens with: of the address, of the file's problem, or else the one that greets; and what was wrong with them. */
 async function openingState() {
   let complaint = null;
   const attempt = async (read) => {
@@ -64,11 +64,10 @@ async function openingState() {
     }
   };
   const problem = embedded("problem");
-  const state =
+  const given =
     (location.hash.length > 1 ? await attempt(() => stateOfHash(location.hash)) : null) ??
-    (problem === null ? null : await attempt(() => (problem.problem ? completeState(problem) : stateOfProblem(problem)))) ??
-    startState(globalThis.labPresets);
-  return { state, complaint };
+    (problem === null ? null : await attempt(() => (problem.problem ? completeState(problem) : stateOfProblem(problem))));
+  return { state: given ?? startState(globalThis.labPresets), isGreeting: given === null, complaint };
 }
 
 /** Sentences in the live region: notices fade, a refusal stays until something works. */
@@ -210,6 +209,16 @@ function remarkView(store) {
   };
 }
 
+/** The stage, for a projector: large letters and no panels, where the address ends in #stage or ?stage; Escape leaves it. */
+function mountStage() {
+  const show = (isStaged) => document.body.classList.toggle("staged", isStaged);
+  const look = () => location.hash === "#stage" && show(true);
+  addEventListener("hashchange", look);
+  document.addEventListener("keydown", ({ key }) => key === "Escape" && !document.querySelector("dialog[open]") && show(false));
+  if (location.search === "?stage") show(true);
+  look();
+}
+
 /** When the browser has painted, or would have in a page that it does not show. */
 function painted() {
   return new Promise((resolve) => {
@@ -230,7 +239,8 @@ export function startPage() {
 
 async function openPage() {
   globalThis.labPresets = embedded("presets");
-  const { state, complaint } = await openingState();
+  mountStage();
+  const { state, isGreeting, complaint } = await openingState();
   const store = new Store(state);
   const runs = new Runs(store);
   const frames = new Frames(store);
@@ -238,13 +248,13 @@ async function openPage() {
   frames.add(mounted({ id: "tabs", mount: mountTabs }), mounted(PREDICTION));
   const firstPrediction = performance.now() - performance.getEntriesByName("lab")[0].startTime;
   mountMessage(document.getElementById("message"), store);
-  const tour = mountTour(document.getElementById("tour"), store, runs);
   const help = mountHelp();
-  const bar = { items: shareItems(store, runs, linkOf), startTour: tour.start, help };
+  const bar = { items: shareItems(store, runs, linkOf), help };
   frames.add({ view: mountToolbar(document.getElementById("toolbar"), store, bar) });
   await painted();
+  const story = mountStory(document.getElementById("story"), store, runs, mountPanels(document.getElementById("panels")));
   const views = VIEWS.map(mounted);
-  frames.add({ view: runs, tab: "plane" }, ...views, { view: tour }, { view: remarkView(store), tab: "plane" });
+  frames.add({ view: runs, tab: "plane" }, ...views, { view: story }, { view: remarkView(store), tab: "plane" });
   Object.assign(window.lab, {
     store,
     state: () => store.state,
@@ -258,5 +268,6 @@ async function openPage() {
   });
   document.addEventListener("outlook", () => frames.refresh());
   followAddress(store);
+  if (isGreeting && !isCalm()) runs.play();
   if (complaint !== null) store.say(complaint, "refusal");
 }

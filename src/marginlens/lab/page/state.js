@@ -10,7 +10,7 @@ const DEFAULT_START = [0, 0];
 const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "start_head", "optimizer", "loss", "steps"];
 
 export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
-export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true };
+export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true, guess: null };
 export const START_PLAYBACK = { step: 0, speed: 100 };
 export const START_TEXT = { ...globalThis.labWords.texts[0].text, steps: 4000 };
 
@@ -56,9 +56,9 @@ export function stateOfPreset({ name, title, problem, ...parts }) {
   return stateOfProblem(problem, { ...parts, preset: name });
 }
 
-/** The state that the page opens with: the preset A-F1b, or the first. */
+/** The state that the page opens with: the preset start-decides, or the first. */
 export function startState(presets) {
-  return stateOfPreset(presets.find(({ name }) => name === "A-F1b") ?? presets[0]);
+  return stateOfPreset(presets.find(({ name }) => name === "start-decides") ?? presets[0]);
 }
 
 /** The problem's JSON form with start number k, as `readProblem` takes it and as files hold it. */
@@ -131,6 +131,7 @@ export function checkState(state) {
   checkNumber(view.half, "Half the window's width", 1e-6, 1e12);
   checkNumber(view.far, "The norm at the disc's rim", 10, 1e12);
   for (const name of ["lines", "cones", "basins", "paths"]) checkChoice(view[name], `The view's ${name}`, [true, false]);
+  if (view.guess !== null && !isPoint(view.guess, MAX_START)) refuse("The guess must be two numbers up to 10¹² in modulus.");
   checkNumber(playback.step, "The step shown", 0, 1e7, true);
   checkNumber(playback.speed, "The speed", 1e-3, 1e6);
   if (typeof text.source !== "string" || text.source.length > MAX_SOURCE)

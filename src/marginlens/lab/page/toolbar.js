@@ -11,36 +11,55 @@ const TABS = [
   { name: "plane", text: "Token selection" },
   { name: "text", text: "Next tokens" },
 ];
+const PANELS = [
+  { name: "numbers", text: "Numbers" },
+  { name: "data", text: "Data" },
+  { name: "training", text: "Training" },
+];
 
 // ---- tabs
 
-/** The tab list: arrow keys, Home and End move and choose, as people expect of tabs. */
-export function mountTabs(root, store) {
-  const choose = (name, isFocused = false) => {
-    store.apply(`show ${name}`, (state) => (state.tab === name ? state : withTab(state, name)), { undoable: false });
-    if (isFocused) buttons[TABS.findIndex((tab) => tab.name === name)].focus();
-  };
+/**
+ * A list of tabs { name, text } in root, as people expect of tabs: arrow keys, Home and End move and choose. `prefix` begins the ids of its
+ * buttons' panels. Returns show(name), which shows the panel of that name alone.
+ */
+function tabList(root, prefix, label, tabs, choose) {
+  let shown = tabs[0].name;
   const onkeydown = (event) => {
-    const at = TABS.findIndex((tab) => tab.name === store.state.tab);
-    const places = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: TABS.length - 1 };
+    const at = tabs.findIndex((tab) => tab.name === shown);
+    const places = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: tabs.length - 1 };
     if (!(event.key in places)) return;
     event.preventDefault();
-    choose(TABS[(places[event.key] + TABS.length) % TABS.length].name, true);
+    const { name } = tabs[(places[event.key] + tabs.length) % tabs.length];
+    choose(name);
+    document.getElementById(`${prefix}-button-${name}`).focus();
   };
-  const buttons = TABS.map(({ name, text }) =>
-    element("button", { id: `tab-button-${name}`, type: "button", role: "tab", "aria-controls": `tab-${name}`, onclick: () => choose(name) }, text),
-  );
-  setAttributes(root, { role: "tablist", "aria-label": "Parts of the lab", onkeydown });
-  replace(root, buttons);
-  return {
-    update(state) {
-      TABS.forEach(({ name }, k) => {
-        const isShown = state.tab === name;
-        setAttributes(buttons[k], { "aria-selected": String(isShown), tabindex: isShown ? "0" : "-1" });
-        document.getElementById(`tab-${name}`).hidden = !isShown;
-      });
-    },
+  const button = ({ name, text }) =>
+    element("button", { id: `${prefix}-button-${name}`, type: "button", role: "tab", "aria-controls": `${prefix}-${name}`, onclick: () => choose(name) }, text);
+  setAttributes(root, { role: "tablist", "aria-label": label, onkeydown });
+  replace(root, tabs.map(button));
+  return (name) => {
+    shown = name;
+    for (const tab of tabs) {
+      const isShown = tab.name === name;
+      setAttributes(document.getElementById(`${prefix}-button-${tab.name}`), { "aria-selected": String(isShown), tabindex: isShown ? "0" : "-1" });
+      document.getElementById(`${prefix}-${tab.name}`).hidden = !isShown;
+    }
   };
+}
+
+/** The two parts of the lab. */
+export function mountTabs(root, store) {
+  const choose = (name) => store.apply(`show ${name}`, (state) => (state.tab === name ? state : withTab(state, name)), { undoable: false });
+  const show = tabList(root, "tab", "Parts of the lab", TABS, choose);
+  return { update: ({ tab }) => show(tab) };
+}
+
+/** Numbers, data and training beside the picture; returns the function that shows one of them. */
+export function mountPanels(root) {
+  const show = tabList(root, "panel", "Panels", PANELS, (name) => show(name));
+  show(PANELS[0].name);
+  return show;
 }
 
 // ---- theme
@@ -127,11 +146,11 @@ function isTyping(target) {
   return target.matches?.('textarea, [contenteditable], input:not([type="range"], [type="checkbox"], [type="radio"])') ?? false;
 }
 
-/** items: what the share menu offers, [{ label, run }]; startTour and help: what their buttons do. */
-export function mountToolbar(root, store, { items, startTour, help }) {
+/** items: what the share menu offers, [{ label, run }]; help: what its button does. */
+export function mountToolbar(root, store, { items, help }) {
   const undo = element("button", { type: "button", class: "icon", onclick: () => store.undo() }, "↶");
-  const redo = element("button", { type: "button", class: "icon", onclick: () => store.redo() }, "↷");
-  const reset = element("button", { type: "button", title: "Back to how this example began", onclick: () => store.reset() }, "Reset");
+  const redo = element("button", { type: "button", class: "icon wide", onclick: () => store.redo() }, "↷");
+  const reset = element("button", { type: "button", class: "wide", title: "Back to how this example began", onclick: () => store.reset() }, "Reset");
   const presets = globalThis.labPresets;
   const option = ({ name, title, claim }) => element("option", { value: name }, claim ? `${name} · ${title}` : title);
   const groups = [...new Set(presets.map(({ group }) => group))].map((group) => {
@@ -155,8 +174,7 @@ export function mountToolbar(root, store, { items, startTour, help }) {
     redo,
     reset,
     menuButton("Share", items),
-    element("button", { type: "button", onclick: startTour }, "Tour"),
-    element("button", { type: "button", class: "icon", "aria-label": "Keyboard and mouse", title: "Keyboard and mouse (?)", onclick: help }, "?"),
+    element("button", { type: "button", class: "icon wide", "aria-label": "Keyboard and mouse", title: "Keyboard and mouse (?)", onclick: help }, "?"),
     themeButton(),
   );
   document.addEventListener("keydown", (event) => {

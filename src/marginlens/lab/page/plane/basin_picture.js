@@ -1,6 +1,6 @@
 // Basins under the plane: painted coarse to fine by workers, by turns on the page itself where workers are refused.
 
-import { basinTasks, isSteady, labelPixels, LEAST_STEPS, OUTSIDE, UNSETTLED } from "../../kernels/basins.js";
+import { basinTasks, COARSEST_STRIDE, isSteady, labelPixels, LEAST_STEPS, OUTSIDE, UNSETTLED } from "../../kernels/basins.js";
 import { newWorker } from "../background.js";
 import { requestedField } from "./basin_worker.js";
 import { element, replace, setText } from "../dom.js";
@@ -120,14 +120,15 @@ export function basinSentence(label, limits) {
   return `start here ${limits[label].mark}${limits[label].isGlobal ? " ★" : ""}`;
 }
 
-/** What a picture is computed from; the same text means the same picture. */
-function requestOf(state, analysis) {
+/** What a picture, `wide` times as wide as high, is computed from; the same text means the same picture. */
+function requestOf(state, analysis, wide) {
   const { map, half, far } = state.view;
   const side = isSteady(analysis.problem) ? SIDE : SLOW_SIDE;
+  const wideSide = COARSEST_STRIDE * Math.round((side * Math.sqrt(wide)) / COARSEST_STRIDE); // about as many pixels, the rest being outside
   return {
     problem: { ...problemOf(state), start: [0, 0] },
     optima: analysis.limits.map(({ direction, selected }) => ({ direction, selected: Array.from(selected) })),
-    settings: map === "disc" ? { side, far } : { side, half },
+    settings: map === "disc" ? { side, far } : { side: wideSide, half: half * wide, wide },
   };
 }
 
@@ -255,6 +256,12 @@ export function mountBasins(canvas, store, legend) {
   let isPaused = false;
   let isFrameWaiting = false;
 
+  /** How many times as wide as high the picture is. */
+  function wide() {
+    const { clientWidth: width, clientHeight: height } = canvas.parentElement;
+    return height > 0 ? Number(Math.max(1, width / height).toFixed(2)) : 1;
+  }
+
   /** Tell the page the share of each direction among the starts of a finished picture, by its label; null where none is finished. */
   function announce(shares) {
     canvas.dispatchEvent(new CustomEvent("basinshares", { bubbles: true, detail: shares && new Map(shares) }));
@@ -291,7 +298,7 @@ export function mountBasins(canvas, store, legend) {
 
   function begin() {
     if (isPaused || !shown || !shown.state.view.basins) return;
-    const request = requestOf(shown.state, shown.analysis);
+    const request = requestOf(shown.state, shown.analysis, wide());
     painting = new Painting(request.settings.side);
     begun = performance.now();
     times = { first: null, total: null };
@@ -321,7 +328,10 @@ export function mountBasins(canvas, store, legend) {
     },
     resize() {
       const isDisc = shown?.state.view.map === "disc";
-      canvas.style.setProperty("--inset", `${isDisc ? discInset() : 0}px`);
+      const { clientWidth: width, clientHeight: height } = canvas.parentElement;
+      const size = isDisc ? height - 2 * discInset() : Math.max(width, height);
+      const place = { left: (width - size) / 2, top: (height - size) / 2, width: size, height: size };
+      for (const [name, pixels] of Object.entries(place)) canvas.style.setProperty(name, `${pixels}px`);
       canvas.classList.toggle("disc", isDisc);
     },
     update(state, analysis) {
@@ -334,7 +344,7 @@ export function mountBasins(canvas, store, legend) {
       if (analysis.limits.length === 0) return clear("There is no limit to paint the basins of.");
       this.resize();
       canvas.hidden = false;
-      const key = JSON.stringify(requestOf(state, analysis));
+      const key = JSON.stringify(requestOf(state, analysis, wide()));
       if (key === wanted) return isRepainted ? requestPaint() : undefined;
       const isFirst = wanted === "";
       wanted = key;

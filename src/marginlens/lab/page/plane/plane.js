@@ -79,6 +79,11 @@ function pointsOf(problem) {
   return { tokens, keys: problem.tokens && problem.keys ? problem.keys : null, isByKeys: !problem.tokens };
 }
 
+/** Whether a handle is the tip of an arrow from the origin. */
+function isArrow({ kind }) {
+  return kind === "head" || kind === "guess";
+}
+
 /** How much of a limit's multipliers each token carries, of one in all: support[i][t]. */
 export function supportShares(limit, lengths, dependent) {
   const shares = Array.from(lengths, (length) => new Array(length).fill(0));
@@ -145,6 +150,11 @@ function handlesOf(state, analysis) {
       id: "head", kind: "head", point: problem.head, name: "head v", value: `at ${pointText(problem.head)}`,
       move: (at) => (before) => withHead(before, at), choose: {},
     });
+  if (state.view.guess !== null)
+    found.push({
+      id: "guess", kind: "guess", point: state.view.guess, name: "your guess", value: `towards ${pointText(state.view.guess)}`,
+      move: (at) => (before) => withView(before, { guess: at }), choose: {},
+    });
   starts.forEach((point, k) =>
     found.push({
       id: `start:${k}`, kind: "start", k, point, name: `start ${k + 1}`, value: `at ${pointText(point)}`,
@@ -202,10 +212,10 @@ export function mountPlane(root, store, runs = null) {
   const note = element("p", { class: "plane-note" });
   const basinLegend = element("div", { class: "basin-legend" });
   const controls = planeControls(store);
+  replace(root, square);
   replace(
-    root,
+    document.getElementById("plane-view"),
     controls.node,
-    square,
     legend,
     basinLegend,
     note,
@@ -215,7 +225,9 @@ export function mountPlane(root, store, runs = null) {
   );
   const basins = mountBasins(canvas, store, basinLegend);
   const isCoarse = matchMedia("(pointer: coarse)");
-  let side = 0;
+  let side = 0; // the height in pixels
+  let pad = 0; // pixels by which the picture reaches further to the left and to the right
+  let isInviting = true; // until something was moved
   let scale = null;
   let shown = null; // { state, analysis } of the last update
   let handles = [];
@@ -243,16 +255,17 @@ export function mountPlane(root, store, runs = null) {
       put(node, "text-anchor", anchor);
       setText(node, content);
     };
-    line("axis-x", { x1: 0, y1: centre, x2: side, y2: centre });
+    line("axis-x", { x1: -pad, y1: centre, x2: side + pad, y2: centre });
     line("axis-y", { x1: centre, y1: 0, x2: centre, y2: side });
-    text("name-x", side - 8, side - 8, "p₁ →", "end");
-    text("name-y", 8, 16, "↑ p₂", "start");
+    text("name-x", side + pad - 8, side - 8, "p₁ →", "end");
+    text("name-y", 8 - pad, 16, "↑ p₂", "start");
     if (view.map === "window")
-      axisTicks(view.half).forEach((value) => {
+      axisTicks(view.half, scale.wide).forEach((value) => {
         const [x, y] = scale.toPixel([value, value]);
         line(`x${value}`, { x1: x, y1: centre - 3, x2: x, y2: centre + 3 });
-        line(`y${value}`, { x1: centre - 3, y1: y, x2: centre + 3, y2: y });
         text(`tx${value}`, x, centre + 16, short(value));
+        if (Math.abs(value) >= 0.97 * view.half) return;
+        line(`y${value}`, { x1: centre - 3, y1: y, x2: centre + 3, y2: y });
         text(`ty${value}`, centre - 7, y + 4, short(value), "end");
       });
     else
@@ -310,7 +323,7 @@ export function mountPlane(root, store, runs = null) {
         const shift = scale.map === "window" ? scale.reach * (0.86 - (0.3 * place) / all.length) : scale.far ** 0.5;
         const middle = (top + next) / 2;
         const label = scale.toPixel(at(middle).map((entry, k) => entry + shift * along[k]));
-        put(text, "x", Math.min(side - 30, Math.max(30, label[0])).toFixed(1));
+        put(text, "x", Math.min(side + pad - 30, Math.max(30 - pad, label[0])).toFixed(1));
         put(text, "y", Math.min(side - 8, Math.max(14, label[1] + 4)).toFixed(1));
         setText(text, isFaint || top <= next ? "" : `lead ${short((top - next) / length)}`);
       });
@@ -324,10 +337,13 @@ export function mountPlane(root, store, runs = null) {
     const length = Math.hypot(end[0] - centre, end[1] - centre);
     const at = (back) => {
       const place = end.map((entry) => entry - (back / length) * (entry - centre));
-      return place.map((entry, axis) => Math.min(side - 2 - (axis ? PILL_HEIGHT : width) / 2, Math.max(2 + (axis ? PILL_HEIGHT : width) / 2, entry)));
+      return place.map((entry, axis) => {
+        const [room, beyond] = axis ? [2 + PILL_HEIGHT / 2, 0] : [2 + width / 2, pad];
+        return Math.min(side + beyond - room, Math.max(room - beyond, entry));
+      });
     };
     const first = at(isDisc ? -13 : 16);
-    const isOnName = [[0, 0], [side, side]].some((corner) => Math.abs(first[0] - corner[0]) < 44 + width / 2 && Math.abs(first[1] - corner[1]) < 36);
+    const isOnName = [[-pad, 0], [side + pad, side]].some((corner) => Math.abs(first[0] - corner[0]) < 44 + width / 2 && Math.abs(first[1] - corner[1]) < 36);
     return isOnName ? at(70) : first;
   }
 
@@ -392,7 +408,7 @@ export function mountPlane(root, store, runs = null) {
   /** A handle's group: what is drawn of it, and a circle that pointers and focus hit. */
   function handleNode(handle) {
     return nodes.handles.get(handle.id, () => {
-      const drawing = handle.kind === "head" ? shape("path", { d: "M-9 -6L5 0L-9 6L-6 0Z" }) : handle.kind === "start" ? shape("circle", { r: 6.5 }) : shape("path");
+      const drawing = isArrow(handle) ? shape("path", { d: "M-9 -6L5 0L-9 6L-6 0Z" }) : handle.kind === "start" ? shape("circle", { r: 6.5 }) : shape("path");
       const style = { "--colour": `var(--input-${handle.i ?? 0})` };
       return shape("g", { class: handle.kind, "data-handle": handle.id, role: "slider", "aria-roledescription": "point of the plane", style },
         shape("circle", { class: "hit" }), drawing, shape("text", { class: "handle-text" }));
@@ -412,7 +428,7 @@ export function mountPlane(root, store, runs = null) {
       handle.radius = handle.kind === "token" ? markerRadius(handle.score, ranges.get(handle.i), share) : 7;
       const [x, y] = handle.pixel;
       const { chosen } = state;
-      const isOut = x < -20 || y < -20 || x > side + 20 || y > side + 20;
+      const isOut = x < -pad - 20 || y < -20 || x > side + pad + 20 || y > side + 20;
       const isChosen = handle.kind === "start" ? chosen.start === handle.k : handle.kind === "token" && chosen.input === handle.i && chosen.token === handle.t;
       const isCrowded = scale.map === "disc" && !isChosen && Math.hypot(x - side / 2, y - side / 2) < CROWDED_PIXELS;
       const classes = [handle.kind, isChosen && "chosen", isOut && "out", isCrowded && "crowded", handle.id === dragged && "dragged"].filter(Boolean).join(" ");
@@ -424,7 +440,8 @@ export function mountPlane(root, store, runs = null) {
       const sign = isSigned ? (labels[handle.i] === -1 ? "⁻" : "⁺") : "";
       const size = (handle.kind === "key" ? 6 * share : handle.radius).toFixed(1);
       const node = handleNode(handle);
-      const look = `${classes} ${column} ${sign} ${size} ${hitRadius} ${handle.value}`;
+      const invites = isInviting && !dragged && (state.view.guess === null ? handle.kind === "start" && isChosen : handle.kind === "guess") ? " drag me" : "";
+      const look = `${classes}${invites} ${column} ${sign} ${size} ${hitRadius} ${handle.value}`;
       const last = looks.get(node);
       if (last?.look === look && last.scale === scale && last.point === handle.point) continue;
       looks.set(node, { look, scale, point: handle.point });
@@ -437,17 +454,17 @@ export function mountPlane(root, store, runs = null) {
       put(node, "aria-valuenow", Number(handle.point[0].toPrecision(4)));
       put(node, "aria-valuemin", -scale.far);
       put(node, "aria-valuemax", scale.far);
-      if (handle.kind === "head") put(drawing, "transform", `rotate(${((-Math.atan2(handle.point[1], handle.point[0]) * 180) / Math.PI).toFixed(1)})`);
+      if (isArrow(handle)) put(drawing, "transform", `rotate(${((-Math.atan2(handle.point[1], handle.point[0]) * 180) / Math.PI).toFixed(1)})`);
       if (handle.kind === "token" || handle.kind === "key") put(drawing, "d", markerPath(handle.i, Number(size)));
       put(text, "x", ((handle.kind === "start" ? -7 : handle.radius + 5) + 16 * column).toFixed(1));
-      put(text, "y", { head: -8, start: 20 }[handle.kind] ?? 4);
-      setText(text, { token: `${(handle.t ?? 0) + 1}${sign}`, key: "", head: "v", start: `s${(handle.k ?? 0) + 1}` }[handle.kind]);
+      put(text, "y", { head: -8, guess: -10, start: 20 }[handle.kind] ?? 4);
+      setText(text, { token: `${(handle.t ?? 0) + 1}${sign}`, key: "", head: "v", guess: invites, start: `s${(handle.k ?? 0) + 1}${invites}` }[handle.kind]);
     }
     nodes.handles.sweep();
     for (const handle of handles) {
-      if (handle.kind !== "key" && handle.kind !== "head") continue;
-      const from = handle.kind === "head" ? [side / 2, side / 2] : handles.find((other) => other.id === `token:${handle.i}:${handle.t}`).pixel;
-      const node = nodes.joins.get(handle.id, () => shape("path", { class: handle.kind === "head" ? "head-line" : "join" }));
+      if (handle.kind !== "key" && !isArrow(handle)) continue;
+      const from = isArrow(handle) ? [side / 2, side / 2] : handles.find((other) => other.id === `token:${handle.i}:${handle.t}`).pixel;
+      const node = nodes.joins.get(handle.id, () => shape("path", { class: isArrow(handle) ? `${handle.kind}-line` : "join" }));
       put(node, "d", pathThrough([from, handle.pixel]));
       if (handle.kind === "key") node.style.setProperty("--colour", `var(--input-${handle.i})`);
     }
@@ -517,11 +534,14 @@ export function mountPlane(root, store, runs = null) {
 
   function draw() {
     if (!shown || side < 2) return;
-    const { state, analysis } = shown;
+    const { state } = shown;
     const { view } = state;
-    if (!scale || scale.side !== side || scale.map !== view.map || (view.map === "disc" ? scale.far !== view.far : scale.reach !== view.half)) {
-      scale = planeScale(view, side);
-      put(svg, "viewBox", `0 0 ${side} ${side}`);
+    const isGuessing = view.guess !== null; // then nothing that gives the answer away is drawn
+    const analysis = isGuessing ? { ...shown.analysis, limits: [] } : shown.analysis;
+    const wide = 1 + (2 * pad) / side;
+    if (!scale || scale.side !== side || scale.wide !== wide || scale.map !== view.map || (view.map === "disc" ? scale.far !== view.far : scale.reach !== view.half)) {
+      scale = planeScale(view, side, wide);
+      put(svg, "viewBox", `${-pad} 0 ${side + 2 * pad} ${side}`);
       drawGrid(view);
     }
     const limit = shownLimit(state, analysis);
@@ -540,7 +560,7 @@ export function mountPlane(root, store, runs = null) {
 
   function pixelOf(event) {
     const box = svg.getBoundingClientRect();
-    return [((event.clientX - box.left) * side) / box.width, ((event.clientY - box.top) * side) / box.height];
+    return [((event.clientX - box.left) * (side + 2 * pad)) / box.width - pad, ((event.clientY - box.top) * side) / box.height];
   }
 
   function moveTo(handle, pixel, gesture) {
@@ -613,6 +633,8 @@ export function mountPlane(root, store, runs = null) {
       svg.removeEventListener("pointerup", onEnd);
       svg.removeEventListener("pointercancel", onEnd);
       dragged = null;
+      isInviting = false;
+      if (handle.kind === "guess") document.dispatchEvent(new Event("guessed"));
       draw();
       basins.pause(false);
     };
@@ -684,6 +706,7 @@ export function mountPlane(root, store, runs = null) {
     else if (key === "[" || key === "PageUp") go(place - 1);
     else if (key === "Home") go(0);
     else if (key === "End") go(handles.length - 1);
+    else if (key === "Enter" && handle.kind === "guess") document.dispatchEvent(new Event("guessed"));
     else if (key === "Enter" || key === " ") choose(handle);
     else if (key === "+" || key === "=") zoom(BUTTON_ZOOM, null);
     else if (key === "-" || key === "−") zoom(1 / BUTTON_ZOOM, null);
@@ -697,7 +720,8 @@ export function mountPlane(root, store, runs = null) {
   // ---- size and updates
 
   new ResizeObserver(([{ contentRect }]) => {
-    side = Math.floor(contentRect.width);
+    side = Math.floor(contentRect.height);
+    pad = Math.max(0, (contentRect.width - side) / 2);
     draw();
     basins.resize();
   }).observe(square);
@@ -709,7 +733,7 @@ export function mountPlane(root, store, runs = null) {
       shown = { state, analysis };
       draw();
       if (hadFocus && !svg.contains(document.activeElement) && current) nodeOf(current)?.focus({ preventScroll: true });
-      basins.update(state, analysis, previous);
+      basins.update(state.view.guess === null ? state : withView(state, { basins: false }), analysis, previous);
     },
   };
 }
@@ -770,16 +794,16 @@ export function planePicture(root = document.getElementById("plane")) {
     for (const name of [...to[k].getAttributeNames()]) if (name.startsWith("aria-") || name.startsWith("data-") || name === "tabindex" || name === "role" || name === "class") to[k].removeAttribute(name);
   });
   copy.querySelectorAll("circle[r='0']").forEach((node) => node.remove());
-  const side = svg.viewBox.baseVal.width;
-  const background = shape("rect", { width: side, height: side, fill: getComputedStyle(root.querySelector(".plane-square")).backgroundColor });
+  const { x, width, height } = svg.viewBox.baseVal;
+  const background = shape("rect", { x, width, height, fill: getComputedStyle(root.querySelector(".plane-square")).backgroundColor });
   const image =
     canvas.hidden || canvas.clientWidth === 0
       ? []
-      : [shape("image", { x: canvas.offsetLeft, y: canvas.offsetTop, width: canvas.clientWidth, height: canvas.clientHeight, href: canvas.toDataURL("image/png"), style: "image-rendering:pixelated" })];
+      : [shape("image", { x: x + canvas.offsetLeft, y: canvas.offsetTop, width: canvas.clientWidth, height: canvas.clientHeight, href: canvas.toDataURL("image/png"), style: "image-rendering:pixelated" })];
   copy.prepend(background, ...image);
   copy.removeAttribute("class");
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  copy.setAttribute("width", side);
-  copy.setAttribute("height", side);
+  copy.setAttribute("width", width);
+  copy.setAttribute("height", height);
   return new XMLSerializer().serializeToString(copy);
 }

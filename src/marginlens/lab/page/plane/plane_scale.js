@@ -13,17 +13,18 @@ const CURVE_POINTS = 24; // of a straight line in the disc, on either side
 const ARC_POINTS = 16;
 
 /**
- * The map of a view { map, half, far } onto `side` × `side` pixels: { map, side, reach, toPixel(p), toPlane(pixel) }.
+ * The map of a view { map, half, far } onto `side` × `side` pixels: { map, side, wide, reach, toPixel(p), toPlane(pixel) }.
  *
- * `reach` is half the width of the picture in its own coordinates: p itself in a window, p at the radius log10(1 + ‖p‖) in the disc.
+ * `reach` is half the height of the picture in its own coordinates: p itself in a window, p at the radius log10(1 + ‖p‖) in the disc. A
+ * picture that is `wide` times as wide as high has pixels left of 0 and right of `side`.
  */
-export function planeScale(view, side) {
+export function planeScale(view, side, wide = 1) {
   const centre = side / 2;
   if (view.map === "disc") {
     const reach = Math.log1p(view.far) / Math.LN10;
     const unit = Math.max(1, centre - RIM_PIXELS) / reach;
     return {
-      map: "disc", side, reach, unit, far: view.far,
+      map: "disc", side, wide, reach, unit, far: view.far,
       toPixel: (p) => {
         const [x, y] = toLogRadius(p);
         return [centre + unit * x, centre - unit * y];
@@ -36,11 +37,11 @@ export function planeScale(view, side) {
     };
   }
   const unit = centre / view.half;
-  const inside = (entry) => Math.min(view.half, Math.max(-view.half, entry));
+  const inside = (entry, most) => Math.min(most, Math.max(-most, entry));
   return {
-    map: "window", side, reach: view.half, unit, far: view.half * Math.SQRT2,
+    map: "window", side, wide, reach: view.half, unit, far: view.half * Math.hypot(wide, 1),
     toPixel: (p) => [centre + unit * p[0], centre - unit * p[1]],
-    toPlane: ([x, y]) => [inside((x - centre) / unit), inside((centre - y) / unit)],
+    toPlane: ([x, y]) => [inside((x - centre) / unit, wide * view.half), inside((centre - y) / unit, view.half)],
   };
 }
 
@@ -79,12 +80,13 @@ export function fittingHalf(points) {
   return Math.min(MAX_HALF, Math.max(MIN_HALF, Number((front * power).toPrecision(4))));
 }
 
-/** Marks on an axis of the window, without zero: multiples of 1, 2 or 5 times a power of ten, three to five on either side. */
-export function axisTicks(half) {
+/** Marks on an axis of the window, without zero: multiples of 1, 2 or 5 times a power of ten, three to five on either side of its height. */
+export function axisTicks(half, wide = 1) {
   const power = 10 ** Math.floor(Math.log10(half / 3));
   const step = [1, 2, 5, 10].map((front) => front * power).find((entry) => half / entry <= 5.5);
   const found = [];
-  for (let k = Math.ceil(-half / step); k * step <= half; k++) if (k !== 0 && Math.abs(k * step) < 0.97 * half) found.push(Number((k * step).toPrecision(12)));
+  const most = half * wide;
+  for (let k = Math.ceil(-most / step); k * step <= most; k++) if (k !== 0 && Math.abs(k * step) < 0.97 * most) found.push(Number((k * step).toPrecision(12)));
   return found;
 }
 
@@ -99,7 +101,8 @@ export function ringNorms(far) {
 
 /** The point at which a ray from the origin leaves the view. */
 export function rayEnd(scale, direction) {
-  const length = scale.map === "disc" ? scale.far / Math.hypot(...direction) : scale.reach / Math.max(...direction.map(Math.abs));
+  const [x, y] = direction.map(Math.abs);
+  const length = scale.map === "disc" ? scale.far / Math.hypot(x, y) : scale.reach / Math.max(x / scale.wide, y);
   return direction.map((entry) => entry * length);
 }
 

@@ -1,0 +1,165 @@
+"""The first five minutes in the lab: it opens moving, its verdict names a token, and follows what is dragged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from browser_page import (
+    PHONE,
+    accessibility_violations,
+    drag,
+    lab_state,
+    open_page,
+    overflowing,
+    prefer,
+    resize,
+    wait_for,
+)
+from marginlens.lab import write_lab
+
+LAPTOP = (1440, 900)
+FIRST_VERDICT_MS = 2000
+CHANGED_VERDICT_MS = 150
+
+
+@pytest.fixture(scope="module")
+def greeting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The lab as `marginlens lab` writes it."""
+    return write_lab(tmp_path_factory.mktemp("lab") / "lab.html")
+
+
+def opened(browser, path, size=LAPTOP, fragment=""):
+    resize(browser, size)
+    open_page(browser, path, fragment)
+    wait_for(browser, "window.lab?.store !== undefined")
+
+
+def is_in_view(browser, selector):
+    """Whether all of an element is on the screen, with nothing above it."""
+    return browser.execute_script(
+        """
+        const node = document.querySelector(arguments[0]), box = node.getBoundingClientRect();
+        const over = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+        return box.height > 0 && box.top >= 0 && box.bottom <= innerHeight && box.right <= innerWidth && node.contains(over);
+        """,
+        selector,
+    )
+
+
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_it_opens_in_motion_with_a_verdict_and_play_in_sight(browser, greeting, size):
+    opened(browser, greeting, size)
+    assert lab_state(browser)["preset"] == "start-decides"
+    assert browser.execute_script("return lab.firstPrediction") <= FIRST_VERDICT_MS
+    assert browser.find_element("id", "headline").text.startswith("Token 1, in its max-margin direction")
+    assert browser.find_element("id", "proved").text.startswith("Yes, by X Thm 1")
+    for selector in ("#headline", "#playback .play"):
+        assert is_in_view(browser, selector), selector
+    assert "drag me" in browser.find_element("css selector", "#plane svg").text
+    wait_for(browser, "lab.runs().step > 5")
+    width = browser.execute_script("return document.querySelector('.plane-picture').getBoundingClientRect().width")
+    assert width >= (900 if size == LAPTOP else 330)
+    assert overflowing(browser) == []
+
+
+def test_it_stands_still_where_motion_is_not_wanted(browser, greeting):
+    prefer(browser, reduced_motion="reduce")
+    opened(browser, greeting)
+    browser.execute_async_script("setTimeout(arguments[0], 300)")
+    assert browser.execute_script("return [lab.runs().isPlaying, lab.runs().step]") == [False, 0]
+    prefer(browser, reduced_motion="no-preference")
+
+
+# Moves what is given as a drag does, state by state, and gives the milliseconds until the verdict said something else: the shortest of five
+# times, since the machine may be busy with other things.
+MEASURED = """
+    const [moves, done] = arguments, headline = document.getElementById("headline"), times = [];
+    const turn = (k) => {
+      if (k === 5 * moves.length) return done(moves.map((_, j) => Math.min(...times.filter((_, t) => t % moves.length === j))));
+      const before = headline.textContent, begin = performance.now();
+      lab.store.apply("drag", (state) => ({ ...state, ...moves[k % moves.length] }), { gesture: `drag-${k}` });
+      const look = () => {
+        if (headline.textContent === before && performance.now() - begin < 5000) return requestAnimationFrame(look);
+        times.push(performance.now() - begin);
+        turn(k + 1);
+      };
+      requestAnimationFrame(look);
+    };
+    turn(0);
+"""
+
+
+def test_three_drags_change_the_verdict_in_time(browser, greeting):
+    opened(browser, greeting)
+    starts = [[[1.5, -0.5]], [[0.2, 1.0]], [[-1.0, -1.0]]]
+    times = browser.execute_async_script(MEASURED, [{"starts": entry} for entry in starts])
+    assert max(times) <= CHANGED_VERDICT_MS
+    said = browser.find_element("id", "headline").text
+    drag(browser, browser.find_element("css selector", '[data-handle="start:0"] .hit'), (330, 0))
+    assert browser.find_element("id", "headline").text != said
+
+
+def test_three_inputs_of_seven_tokens_are_answered_in_time(browser, greeting):
+    opened(browser, greeting)
+    rng = np.random.default_rng(3)
+    problems = []
+    for _ in range(3):
+        problem = {"keys": rng.normal(size=(3, 7, 2)).round(3).tolist(), "scores": rng.random((3, 7)).round(3).tolist()}
+        problems.append({"problem": {**problem, "optimizer": {"name": "NormalizedGD", "size": 0.1}}, "preset": None})
+    times = browser.execute_async_script(MEASURED, problems)
+    assert max(times) <= CHANGED_VERDICT_MS
+    said = browser.find_element("id", "headline").text
+    assert "token" in said.lower() or "finite minimum" in said
+
+
+def test_the_reader_guesses_before_the_answer_appears(browser, greeting):
+    opened(browser, greeting)
+    browser.find_element("css selector", "#story li:first-child button").click()
+    wait_for(browser, "lab.state().preset === 'two-tokens'")
+    assert not browser.find_element("id", "headline").is_displayed()
+    assert browser.find_elements("css selector", "#plane .limit") == []
+    drag(browser, browser.find_element("css selector", '[data-handle="guess"] .hit'), (160, -60))
+    wait_for(browser, "lab.state().view.guess === null")
+    assert browser.find_element("id", "headline").text.startswith("Token 1")
+    assert "away from where training ends" in browser.find_element("css selector", "#story .task").text
+    browser.find_element("xpath", "//*[@id='story']/button[contains(., 'Next scene')]").click()
+    wait_for(browser, "lab.state().preset === 'start-decides'")
+
+
+def test_the_story_leads_through_six_scenes(browser, greeting, axe):
+    opened(browser, greeting)
+    for k, name in enumerate(["two-tokens", "start-decides", "score-decides", "X-N4-linf", "A-F3a", "text"]):
+        browser.find_element("css selector", f"#story li:nth-child({k + 1}) button").click()
+        wait_for(browser, f"lab.state().preset === '{name}'")
+        assert browser.find_element("css selector", "#story [aria-current=step]").text.startswith(str(k + 1))
+        assert browser.find_element("css selector", "#story .task").text.endswith(".")
+        assert accessibility_violations(browser) == []
+
+
+def test_panels_are_tabs_for_keys_too(browser, greeting):
+    from selenium.webdriver.common.keys import Keys
+
+    opened(browser, greeting)
+    browser.find_element("id", "panel-button-numbers").send_keys(Keys.ARROW_RIGHT)
+    assert browser.find_element("id", "editor").is_displayed()
+    assert not browser.find_element("id", "limits").is_displayed()
+    assert browser.switch_to.active_element.get_attribute("id") == "panel-button-data"
+    browser.switch_to.active_element.send_keys(Keys.END)
+    assert browser.find_element("id", "settings").is_displayed()
+
+
+def test_the_stage_has_large_letters_and_no_panels(browser, greeting, axe):
+    opened(browser, greeting)
+    small = browser.find_element("id", "headline").value_of_css_property("font-size")
+    opened(browser, greeting, fragment="#stage")
+    large = browser.find_element("id", "headline").value_of_css_property("font-size")
+    assert float(large[:-2]) >= 1.3 * float(small[:-2])
+    assert not browser.find_element("id", "panels").is_displayed()
+    assert not browser.find_element("id", "toolbar").is_displayed()
+    assert is_in_view(browser, "#playback .play")
+    assert accessibility_violations(browser) == []
+    browser.execute_script("document.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape' }))")
+    assert browser.find_element("id", "panels").is_displayed()
