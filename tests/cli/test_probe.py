@@ -41,7 +41,7 @@ def test_the_difference_of_two_models(bert, text, tmp_path_factory):
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("bert against other: 2 layers of 2 heads; 6 inputs")
     assert "The heads that changed most" in result.stdout
-    assert sorted(path.name for path in Path("probe-report").iterdir()) == ["index.html", "lab.html", "probe.json"]
+    assert sorted(path.name for path in Path("probe-report").iterdir()) == ["index.html", "probe.json"]
     found = numbers(bert, "--text", text, "--against", other, "--no-max-margin")
     assert min(map(min, found["measures"]["total_variation"])) > 0.0
     assert "--checkpoints must be left out with --against" in refused(bert, "--against", other, "--checkpoints")

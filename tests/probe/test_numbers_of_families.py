@@ -96,7 +96,6 @@ def by_hand(name, model, batches):
                             numbers[f"first_{measure}"].append(number)
                     numbers["decisive_share"].append(seen.max() > 0.5)
                     numbers["first_share"].append(np.nan if name == "swin" else chosen == 0)
-                    numbers["last_share"].append(chosen == places[-1])
                     if name in ("bert", "llama"):
                         numbers["self_share"].append(chosen == query)
                     for error, ending in ((0.001, ""), (0.01, "_at_0.01"), (0.1, "_at_0.1")):

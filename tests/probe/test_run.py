@@ -276,7 +276,7 @@ def test_where_rounding_changes_a_selection_it_is_said_to_be_tied(dtype, most):
 def test_a_head_with_equal_logits_selects_nothing(tied):
     assert tied["tied_share"][0, 0] == 1.0
     assert tied["tied_share"].ravel()[1:].tolist() == [0.0, 0.0, 0.0]
-    for name in ("self_share", "first_share", "last_share", "decisive_share", "margin_median", "margin_low"):
+    for name in ("self_share", "first_share", "previous_share", "decisive_share", "margin_median", "margin_low"):
         assert tied[name][0, 0] == 0.0, name
     assert tied["relative_nnz"][0, 0] == pytest.approx(1.0)
     assert (0, 0) not in tied.graphs

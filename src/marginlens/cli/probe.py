@@ -36,7 +36,7 @@ _HEADS = 6  # heads that each table of the terminal names
 _ROWS = 30  # of a long run that the terminal shows, evenly spread
 _COLUMNS = ("relative_nnz", "top_probability", "frobenius", "margin_median", "tied_share")  # of every table of heads
 _LAYER_COLUMNS = (*_COLUMNS, "nnz", "entropy", "decisive_share")
-_HEAD_COLUMNS = (*_COLUMNS, "self_share", "first_share", "last_share")
+_HEAD_COLUMNS = (*_COLUMNS, "previous_share", "first_share", "separator_share")
 _CURVE_COLUMNS = (
     "checkpoint",
     "nnz/T",
@@ -267,10 +267,11 @@ def _head_text(result: ProbeResult) -> Iterator[Any]:
             yield f"{answer.named}: {heads}."
     layers = [{"layer": result.layer_name(k), **_cells(result, _LAYER_COLUMNS, k)} for k in range(result.n_layers)]
     yield terminal.rows_table("Layers, means over heads", layers)
-    sparsest = _order(result["relative_nnz"], largest=False)
-    yield terminal.rows_table(
-        "The sparsest heads", [{"head": result.head_name(*at), **_cells(result, _HEAD_COLUMNS, at)} for at in sparsest]
-    )
+    sparsest = [
+        {"head": result.head_name(*at), "kind": result.kinds[at], **_cells(result, _HEAD_COLUMNS, at)}
+        for at in _order(result["relative_nnz"], largest=False)
+    ]
+    yield terminal.rows_table("The sparsest heads", sparsest)
     if result.has_max_margin and np.isfinite(result["correlation"]).any():
         columns = _max_margin_columns()
 

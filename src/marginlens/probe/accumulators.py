@@ -35,20 +35,18 @@ class MeasureSums:
     """Sums over all queries so far, from which the measures of every head are made: their size does not grow with the inputs."""
 
     _MAPS = ("nnz", "relative_nnz", "entropy", "top_probability")
-    _SHARES = ("decisive_share", "self_share", "first_share", "last_share", "tied_share", *NEGLIGIBLE.values())
+    _CHOICES = ("self_share", "first_share", "same_share", "separator_share", "tied_share")
+    _SHARES = ("decisive_share", *_CHOICES, *NEGLIGIBLE.values())
     _OFFSETS = {"previous_share": -1, "next_share": 1}  # noqa: RUF012
-    _NAMED = ("same_share", "separator_share")
     _SINK = "sink_share"
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        names = (*self._MAPS, *self._SHARES, *self._OFFSETS, *self._NAMED, self._SINK)
+        names = (*self._MAPS, *self._SHARES, *self._OFFSETS, self._SINK)
         self.sums = {name: np.full((n_layers, n_heads), np.nan) for name in names}
         self.first = {name: np.full((n_layers, n_heads), np.nan) for name in self._MAPS}
         self.margins = MarginCounts.empty(n_layers, n_heads)
         self.n_queries, self.n_first, self.n_visible = np.zeros((3, n_layers), dtype=np.int64)
-        self.n_beside = {
-            name: np.zeros(n_layers, dtype=np.int64) for name in self._OFFSETS
-        }  # queries that see that token
+        self.n_beside = {name: np.zeros(n_layers, dtype=np.int64) for name in self._OFFSETS}  # that see that token
 
     def add(
         self,
@@ -76,7 +74,7 @@ class MeasureSums:
                 sums[layer, heads] = 0.0
         n_visible = visible.sum(axis=-1)  # (n_inputs, n_tokens)
         counted = n_visible >= 2
-        query = np.nonzero(counted)[1]  # (n_queries,) its position
+        row, query = np.nonzero(counted)  # (n_queries,) its input and its position there
         maps = np.moveaxis(np.where(visible[:, None], attention, 0.0), 1, 0)[
             :, counted
         ]  # (n_heads, n_queries, n_tokens)
@@ -94,28 +92,24 @@ class MeasureSums:
             self.first[name][layer, heads] += numbers[:, query == 0].sum(axis=1)
         selected = np.moveaxis(selection.unique, 1, 0)[:, counted]  # (n_heads, n_queries)
         sees, unknown = visible[counted], np.full(selected.shape, np.nan)
-        first = np.argmax(visible.any(axis=1), axis=-1)[np.nonzero(counted)[0]]  # of the input: a window may hide it
-        last = sees.shape[-1] - 1 - np.argmax(sees[:, ::-1], axis=-1)
+        first = np.argmax(visible.any(axis=1), axis=-1)[row]  # of the input: a window may hide it
         itself = selected == query if kind is not LayerKind.CROSS else unknown
         selects_first = selected == first if kind is not LayerKind.WINDOW else unknown
         negligible = negligible_shares(maps, tuple(NEGLIGIBLE), n_visible[counted])
-        hits = (top > 0.5, itself, selects_first, selected == last, selected < 0, *negligible)
+        same = separator = unknown
+        if names is not None:
+            chosen = np.maximum(selected, 0)
+            same = (names.ids[row, chosen] == names.ids[row, query]) & (selected >= 0)
+            separator = names.is_separator[row, chosen] & (selected >= 0) & (selected != first)
+        hits = (top > 0.5, itself, selects_first, same, separator, selected < 0, *negligible)
         for name, hit in zip(self._SHARES, hits, strict=True):
             self.sums[name][layer, heads] += hit.sum(axis=1)
-        row = np.nonzero(counted)[0]
         for name, offset in self._OFFSETS.items():
             place = np.clip(query + offset, 0, sees.shape[-1] - 1)
             sees_it = (place == query + offset) & np.take_along_axis(sees, place[:, None], axis=-1)[:, 0]
             hit = (selected == place) & sees_it if names is not None else unknown
             self.sums[name][layer, heads] += hit.sum(axis=1)
             self.n_beside[name][layer] += int(sees_it.sum())
-        same = separator = unknown
-        if names is not None:
-            chosen = np.maximum(selected, 0)
-            same = (names.ids[row, chosen] == names.ids[row, query]) & (selected >= 0)
-            separator = names.is_separator[row, chosen] & (selected >= 0) & (selected != first)
-        for name, hit in zip(self._NAMED, (same, separator), strict=True):
-            self.sums[name][layer, heads] += hit.sum(axis=1)
         attended = np.where((visible & counted[..., None])[:, None], attention, 0.0)
         most = attended.sum(axis=2).max(axis=-1).sum(axis=0)  # of the most attended token of each input
         self.sums[self._SINK][layer, heads] += most
@@ -131,13 +125,9 @@ class MeasureSums:
 
     def measures(self) -> dict[str, FloatArray]:
         """The averages (n_layers, n_heads) by name."""
-        for name in (
-            *self._SHARES,
-            *self._OFFSETS,
-            *self._NAMED,
-            self._SINK,
-        ):  # a head without finite attention has no selections either
-            self.sums[name][~self.is_finite] = np.nan
+        is_missing = ~self.is_finite  # a head without finite attention has no selections either
+        for name in (*self._SHARES, *self._OFFSETS, self._SINK):
+            self.sums[name][is_missing] = np.nan
         with np.errstate(invalid="ignore", divide="ignore"):
             counts = {name: self.n_beside.get(name, self.n_queries) for name in self.sums}
             means = {name: total / counts[name][:, None] for name, total in self.sums.items()}

@@ -123,7 +123,6 @@ _BY_GROUP = {
          "The share of queries that select a special token such as [SEP], but for the first one, or a punctuation mark."),
         ("self_share", "selects itself", "The share of queries that select their own token."),
         ("first_share", "selects the first", "The share of queries that select the first token of their input."),
-        ("last_share", "selects the last", "The share of queries that select the last token they see."),
         ("sink_share", "sink", "The share of all attention that goes to the most attended token of an input."),
         (LEARNED_SINK, "learned sink", "The share of all attention that goes to the head's learned sink, which is no token."),
         ("tied_share", "tied",
@@ -396,18 +395,10 @@ class _Measured(Result, Tabular):
     @property
     def shown(self) -> tuple[Measure, ...]:
         """The measures that some head has a number for, in the order in which they are shown."""
-        known = dict(self.measures)
-        if self.last_is_itself:
-            known.pop("last_share", None)
+        known = self.measures
         return tuple(
             measure for measure in MEASURES if measure.name in known and measure.has_values(known[measure.name])
         )
-
-    @property
-    def last_is_itself(self) -> bool:
-        """Whether the last token that a query sees is its own, as in causal models: to select it is then one thing, not two."""
-        itself, last = (self.measures.get(name) for name in ("self_share", "last_share"))
-        return itself is not None and last is not None and bool(np.array_equal(itself, last, equal_nan=True))
 
     def _columns(self) -> dict[str, Any]:
         layer, head = np.indices((self.n_layers, self.n_heads)).reshape(2, -1)

@@ -84,7 +84,7 @@ class B_L3(Claim):
             f"(18) has another solution than Eq. (9) for {int(differs[ties].sum())} of the {int(ties.sum())} selections with ties."
         )
         note = (
-            "The lemma holds. What its proof adds does not: p̂ = M⁺1 drops complementary slackness, and where its multipliers are "
+            "The lemma holds, but not what its proof adds. p̂ = M⁺1 drops complementary slackness, and where its multipliers are "
             f"negative it is longer than the solution by {np.median(longer) - 1.0:.1%} in the median and up to {longer.max():.1f} times "
             f"as long. For decisive tokens after a first step it comes true as d grows: it fails for {wide:.0%} of them at d = "
             f"{WIDTHS[-1]:,}. Eq. (18) drops p ∈ 𝒫, that tokens selected together tie: its solution is shorter, down to "

@@ -515,6 +515,7 @@ class C_F6(Claim):
         )
         passing = _when(code, 9.59)
         note = (
+            "Neither rule for local components gives .09 beside 9.59. "
             f"The global correction is infinite in {text.infinite('global')} trials on any data and {cyclic.infinite('global')} on "
             "cyclic data: within a component the risk falls for ever. The global distance grows with the steps, so its value says how "
             f"long a run was: in the code's series its mean passes the paper's 9.59 at about {code.runs.steps[passing]:.0f} steps, where "
@@ -522,7 +523,7 @@ class C_F6(Claim):
             f"{mean(code.distance[SELECTED][:, passing]):.2f} by the selected one. By the paper's own rule the local distance of the "
             f"code's series grows as well, to {mean(code.apart(LABEL)):.1f}: in {int(np.sum(code.apart(LABEL) > 1.0))} trials two "
             "sequences tie the same tokens and one of them has its label elsewhere; that one drops out, and the correction of the other "
-            "drives the tokens apart for ever while W keeps them together. Neither rule gives .09 beside 9.59. Where a local correction "
+            "drives the tokens apart for ever while W keeps them together. Where a local correction "
             "by the selected component is not zero, W circles around it at half a step, .05."
         )
         arrays = {"steps": text.runs.steps, **{name: result.curves for name, result in found.items()}}
