@@ -316,6 +316,41 @@ def test_the_address_brings_back_the_state(lab, lab_file):
     assert lab_state(lab) != state
 
 
+def test_examples_have_short_addresses_and_the_browser_goes_back_and_forward_through_them(lab, lab_file):
+    titles = {entry.name: entry.title for entry in presets()}
+    first = lab_state(lab)
+    for name, address in (("A-F1a", "#A-F1a"), ("start-decides", "#the-start-decides")):
+        choose_example(lab, name)
+        wait_for(lab, f"location.hash === {address!r}")
+    lab.back()
+    wait_for(lab, "lab.state().preset === 'A-F1a'")
+    lab.back()
+    wait_for(lab, "lab.state().preset === 'A-F1b'")
+    assert lab_state(lab)["problem"] == first["problem"]
+    lab.forward()
+    wait_for(lab, "lab.state().preset === 'A-F1a'")
+    open_lab(lab, lab_file, "#the-start-decides")
+    assert lab_state(lab)["preset"] == "start-decides"
+    assert (
+        lab.execute_script("return document.getElementById('preset').selectedOptions[0].textContent")
+        == titles["start-decides"]
+    )
+
+
+def test_undo_survives_a_reload(lab):
+    before = lab_state(lab)
+    drag(lab, handle(lab, "token:0:1"), (30, -30))
+    after = lab_state(lab)
+    wait_for(lab, "location.hash.startsWith('#1.')")
+    lab.refresh()
+    lab.execute_async_script("lab.ready.then(() => arguments[0]())")
+    settle(lab)
+    assert lab_state(lab) == after
+    button(lab, "Undo").click()
+    settle(lab)
+    assert lab_state(lab)["problem"] == before["problem"]
+
+
 def test_every_example_opens_by_its_link_and_predicts_what_python_does(browser, lab_file):
     for preset in presets():
         open_lab(browser, lab_file, permalink(preset))

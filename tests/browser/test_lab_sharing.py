@@ -1,4 +1,4 @@
-"""Sharing from the lab in a real browser: the copied script runs, files come back as saved, pictures open."""
+"""Sharing from the lab in a real browser: the copied script runs, files come back as saved, pictures, films and pages open."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ import pytest
 from browser_page import (
     accessibility_violations,
     lab_state,
+    open_lab,
     predicted_limits,
     settle,
+    wait_for,
 )
+from marginlens.lab import preset, write_lab
 
-DOWNLOAD_SECONDS = 20.0
+DOWNLOAD_SECONDS = 40.0
 
 
 def press(browser, *keys):
@@ -157,7 +160,7 @@ def test_a_dropped_file_is_loaded_and_a_wrong_one_refused(lab):
     assert message(lab) == "Loaded dropped.json."
 
 
-def test_pictures_are_saved_as_they_are_seen(lab, downloads):
+def test_pictures_are_sixteen_by_nine_with_verdict_and_legend(lab, downloads):
     lab.execute_script("lab.runs().scrubTo(150)")
     settle(lab)
     share(lab, "Save picture (SVG)")
@@ -165,17 +168,66 @@ def test_pictures_are_saved_as_they_are_seen(lab, downloads):
     assert path.name == "marginlens-A-F1b-step-150.svg"
     text = path.read_text(encoding="utf-8")
     svg = ET.fromstring(text)
-    assert len(svg.findall("{*}svg")) == 2  # the plane and the curves
+    words = " ".join(str(node.text) for node in svg.findall("{*}text"))
+    assert "Ends at" in words
+    assert "Limit → 1 ★" in words
+    assert "Scores of tokens 1 to 3: 1, 0.9, 0" in words
+    assert "highest score" in words
     assert "var(--" not in text
     assert "system-ui" not in text
     share(lab, "Save picture (PNG)")
     content = downloads("png").read_bytes()
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = struct.unpack(">II", content[16:24])
-    assert (width, height) == (
-        round(2 * float(svg.attrib["width"])),
-        round(2 * float(svg.attrib["height"])),
+    assert struct.unpack(">II", content[16:24]) == (1920, 1080)
+
+
+def test_a_picture_is_copied(lab):
+    lab.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+    share(lab, "Copy picture")
+    wait_for(lab, "document.getElementById('message').textContent === 'The picture is copied.'")
+    types = "navigator.clipboard.read().then((items) => arguments[0](items[0].types))"
+    assert lab.execute_async_script(types) == ["image/png"]
+
+
+def test_a_film_shows_the_run(lab, downloads):
+    apply(lab, "(state) => ({ ...state, problem: { ...state.problem, steps: 300 } })")
+    share(lab, "Save film")
+    path = downloads("webm")
+    assert path.name.startswith("marginlens-A-F1b-changed")
+    content = path.read_bytes()
+    assert content[:4] == b"\x1aE\xdf\xa3"  # of Matroska, which WebM is
+    assert len(content) > 20_000
+    assert lab.execute_script("return lab.runs().step") == 0
+
+
+def test_the_page_that_is_saved_opens_with_what_was_seen(lab, downloads):
+    apply(lab, "(state) => ({ ...state, starts: [[0.25, 0.5]], text: { ...state.text, source: 'a </script> b' } })")
+    state = lab_state(lab)
+    share(lab, "Save page")
+    path = downloads("html")
+    open_lab(lab, path)
+    assert lab_state(lab) == state
+    assert len(predicted_limits(lab)) == 2
+
+
+def test_a_link_to_a_file_says_that_it_opens_here_alone(lab):
+    lab.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+    share(lab, "Copy link")
+    assert "opens on this machine alone" in message(lab)
+    share(lab, "Copy code to embed")
+    code = lab.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
+    assert code.startswith('<iframe src="lab.html#')
+    assert "file:" not in lab.execute_async_script("lab.pythonScript().then(arguments[0])")
+
+
+def test_links_lead_to_the_public_copy_where_one_is_named(browser, tmp_path):
+    open_lab(browser, write_lab(tmp_path / "lab.html", preset("A-F1b"), address="https://example.org/lab.html"))
+    browser.execute_cdp_cmd(
+        "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
     )
+    share(browser, "Copy link")
+    assert message(browser) == "The link is copied."
+    assert browser.execute_async_script("lab.link().then(arguments[0])") == "https://example.org/lab.html#A-F1b"
 
 
 # ---- the help

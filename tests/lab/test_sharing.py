@@ -165,26 +165,39 @@ def test_files_and_pictures_are_called_by_example_and_step_and_say_where_it_was_
     assert first_lines[0].rstrip(".").endswith("in the plane, A-F1b")
 
 
-def test_pictures_are_joined_into_one_file_that_is_well_formed() -> None:
+def test_a_picture_is_sixteen_by_nine_well_formed_and_has_its_words_inside() -> None:
     code = """
-    import { joined } from "./sharing/picture_files.js";
-    answer(joined(given.parts, given.caption, { ground: "#123456", ink: "#ffffff" }));
+    import { card } from "./sharing/picture_files.js";
+    answer(card(given.seen, given.rows, given.caption, { ground: "#123456", ink: "#ffffff" }));
     """
-    parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" width="200" height="100" viewBox="0 0 200 100"><circle r="3"/></svg>',
-        '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 50 300">'
+    seen = (
+        '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 50 300" width="50" height="300">'
         '<text style="font-family:system-ui, &quot;Segoe UI&quot;, sans-serif;fill:red">a</text>'
-        '<text font-family="Menlo, monospace">b</text></svg>',
+        '<text font-family="Menlo, monospace">b</text></svg>'
+    )
+    words = "training ends at token 1 " * 12
+    rows = [
+        {"text": "The start decides", "size": 27, "isBold": True},
+        {"text": words},
+        {"text": "Limit → 1", "colour": "#c4420f"},
     ]
-    svg = ET.fromstring(run_in_page(code, {"parts": parts, "caption": 'after "<a> & b"'}))
+    svg = ET.fromstring(run_in_page(code, {"seen": seen, "rows": rows, "caption": 'after "<a> & b"'}))
     width, height = (float(svg.attrib[name]) for name in ("width", "height"))
-    first, second = svg.findall("{*}svg")
-    assert float(second.attrib["x"]) >= float(first.attrib["x"]) + 200
-    assert width >= float(second.attrib["x"]) + 50
-    assert height > 300
-    (ground,) = svg.findall("{*}rect")
+    assert width / height == pytest.approx(16 / 9)
+    (inner,) = svg.findall("{*}svg")
+    assert float(inner.attrib["height"]) == pytest.approx(6 * float(inner.attrib["width"]))
+    ground, swatch = svg.findall("{*}rect")
     assert (ground.attrib["fill"], float(ground.attrib["width"])) == ("#123456", width)
-    plain, mono = second.findall("{*}text")
+    assert swatch.attrib["fill"] == "#c4420f"
+    plain, mono = inner.findall("{*}text")
     assert plain.attrib["style"] == "font-family:sans-serif;fill:red"
     assert mono.attrib["font-family"] == "monospace"
-    assert [text.text for text in svg.findall("{*}text")] == ['after "<a> & b"']
+    lines = svg.findall("{*}text")
+    texts = [str(line.text) for line in lines]
+    assert (texts[0], texts[-1]) == ("The start decides", 'after "<a> & b"')
+    assert " ".join(texts[1:-2]) == words.strip()
+    heights = [float(line.attrib["y"]) for line in lines]
+    assert heights == sorted(heights)
+    assert heights[-1] < height
+    for line in lines:
+        assert float(line.attrib["x"]) + 0.5 * float(line.attrib["font-size"]) * len(str(line.text)) <= width

@@ -36,6 +36,9 @@ def lab(
     preset: Annotated[
         str | None, option("NAME", "The example to begin with.", "A-F1b", autocompletion=preset_names)
     ] = None,
+    address: Annotated[
+        str | None, option("URL", "Where a public copy of the page will be; links that the page copies lead there.")
+    ] = None,
     no_open: Annotated[bool, flag("--no-open", "Write the page without opening it.")] = False,
 ) -> None:
     """Open the lab: drag tokens in the plane and see at once what attention will select, and why.
@@ -46,6 +49,7 @@ def lab(
         marginlens lab
         marginlens lab problem.npz --out lecture.html
         marginlens lab --preset A-F2 --no-open
+        marginlens lab --address https://example.org/lab.html
     """
     from marginlens.data.files import holds_sequences
     from marginlens.lab import LabProblem, Preset, read_problem, write_lab
@@ -58,7 +62,7 @@ def lab(
         shown = _text_state(file) if holds_sequences(file) else read_problem(file)
     elif preset is not None:
         shown = preset_named(preset)
-    write_lab(out, shown)
+    write_lab(out, shown, address=address)
     terminal.say(f"Written to {out}")
     if not no_open and not webbrowser.open(out.resolve().as_uri()):
         terminal.say("No browser could be started: open the file in one.")

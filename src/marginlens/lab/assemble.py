@@ -29,7 +29,9 @@ from marginlens.theory.attraction import WORDS as PREDICTION_WORDS
 ENTRY = "page/main.js"
 WORKER = "page/worker.js"
 WORDS, SCRIPT = "words.json", "python_script.txt"
+DESCRIPTION = "Drag tokens and see at once which of them attention will select, and why. One page that asks nothing of the network."
 
+_ADDRESS = re.compile(r"https?://[^\s#\"<>]+")
 _IMPORT = re.compile(r'^import ?\{([^{}]*)\} ?from ?"(\.{1,2}/[\w./-]+\.js)";\n?', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function\*?|class|const) ([A-Za-z_$][\w$]*))", re.MULTILINE)
 _IMPORTED_NAME = re.compile(r"([A-Za-z_$][\w$]*)(?: as ([A-Za-z_$][\w$]*))?")
@@ -175,14 +177,19 @@ def _style() -> Markup:
     return Markup(re.sub(r"\n\s*", "\n", text).strip())
 
 
-def lab_page(problem: Shown | None = None, presets: Sequence[Mapping[str, Any]] | None = None) -> str:
+def lab_page(
+    problem: Shown | None = None, presets: Sequence[Mapping[str, Any]] | None = None, *, address: str | None = None
+) -> str:
     """The text of the lab's page, which needs no other file and no network.
 
     Args:
         problem: what the page opens with: a `LabProblem` in the plane, a problem in its JSON form, a preset or its name, or a state; the
             preset start-decides by default, playing.
         presets: entries `{name, title, caption, group, problem, starts, view}`; those of the library by default.
+        address: where a public copy of the page is, such as `https://example.org/lab.html`; links that the page copies then lead there.
     """
+    if address is not None and not _ADDRESS.fullmatch(address):
+        raise reject("address", "the address of a page, such as https://example.org/lab.html", repr(address))
     listed = [entry.to_dict() for entry in known_presets()] if presets is None else list(presets)
     return render(
         "marginlens.lab",
@@ -193,6 +200,8 @@ def lab_page(problem: Shown | None = None, presets: Sequence[Mapping[str, Any]] 
         presets=_json_inside(listed),
         words=_json_inside(page_words()),
         problem=_json_inside(None if problem is None else _opening(problem)),
+        address=address,
+        description=DESCRIPTION,
     )
 
 
@@ -202,6 +211,7 @@ def write_lab(
     head: Any = None,
     *,
     presets: Sequence[Mapping[str, Any]] | None = None,
+    address: str | None = None,
     **run: Any,
 ) -> Path:
     """Write the lab's page to a file, whole or not at all, and return its path.
@@ -210,7 +220,7 @@ def write_lab(
         path: a name that ends in `.html`.
         problem: what the page opens with, as for `lab_page`; or a dataset with keys in the plane, with `head` and what else `LabProblem`
             takes: start, optimizer, loss, n_steps, trains_head, start_head.
-        presets: as for `lab_page`.
+        presets, address: as for `lab_page`.
     """
     place = as_path(path, "path", "the path of a file")
     check_place(place, "path", (".html", ".htm"))
@@ -218,7 +228,7 @@ def write_lab(
         problem = LabProblem(problem, head, **run)
     elif head is not None or run:
         raise reject("problem", "a TokenDataset where a head or a run is given", type(problem).__name__)
-    write_whole(place, lab_page(problem, presets).encode(), "path")
+    write_whole(place, lab_page(problem, presets, address=address).encode(), "path")
     return place
 
 

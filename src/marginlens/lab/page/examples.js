@@ -25,8 +25,19 @@ export function exampleOf(state) {
   return { ...preset, isChanged: contentOf(state, isText) !== contentOf(opened.get(preset.name), isText) };
 }
 
+/** The name of an example in an address: that of its claim, or its title in small letters: the-start-decides. */
+export function linkName({ name, title, claim }) {
+  return claim ? name : title.toLowerCase().replace(/[^a-z0-9]+/g, "-");
+}
+
+/** The example that an address names, null where it names none. */
+export function exampleLinked(text) {
+  const wanted = text.toLowerCase();
+  return globalThis.labPresets.find((preset) => [preset.name, linkName(preset)].some((name) => name.toLowerCase() === wanted)) ?? null;
+}
+
 /** What a state is called: the name of its example, with what is said where it was changed since; null where it began as none. */
 export function exampleName(state, changed = ", changed") {
   const example = exampleOf(state);
-  return example && `${example.name}${example.isChanged ? changed : ""}`;
+  return example && `${linkName(example)}${example.isChanged ? changed : ""}`;
 }

@@ -87,21 +87,31 @@ function mountMessage(root, store) {
   });
 }
 
-/** The address after changes, and changes of the address from outside. */
+/** The address after changes, a new entry of the browser's history for each example, and changes of the address from outside. */
 function followAddress(store) {
   let timer = 0;
+  let isEntry = false; // whether the next address is a new entry
+  const opening = store.state; // where the browser goes back to the page as it was opened
   const write = async () => {
     const { state } = store;
     const hash = await hashOf(state);
-    if (state === store.state && hash !== location.hash) history.replaceState(null, "", hash);
+    if (state !== store.state || hash === location.hash) return;
+    if (isEntry) history.pushState(null, "", hash);
+    else history.replaceState(null, "", hash);
+    isEntry = false;
   };
+  addEventListener("exampleopened", () => {
+    isEntry = true;
+    clearTimeout(timer);
+    write().catch(() => {});
+  });
   store.subscribe(() => {
     clearTimeout(timer);
     timer = setTimeout(() => write().catch(() => {}), HASH_DELAY);
   });
   addEventListener("hashchange", async () => {
     try {
-      const state = await stateOfHash(location.hash);
+      const state = location.hash === "" ? opening : await stateOfHash(location.hash);
       if (state !== null) store.load(state, "open a link");
     } catch (error) {
       if (!(error instanceof ProblemError)) throw error;
@@ -110,9 +120,28 @@ function followAddress(store) {
   });
 }
 
-/** The address of a state. */
+/** The address of a state: on the public copy of the page where one is named, else here. */
 async function linkOf(state) {
-  return `${location.href.split("#")[0]}${await hashOf(state)}`;
+  return `${document.documentElement.dataset.address ?? location.href.split("#")[0]}${await hashOf(state)}`;
+}
+
+/** Undo that survives a reload of the page, as far as the browser stores it. */
+function rememberHistory(store) {
+  const key = `marginlens-lab-history ${location.pathname}`;
+  try {
+    const { state, history } = JSON.parse(sessionStorage.getItem(key));
+    const text = (one) => JSON.stringify(completeState(one));
+    if (text(state) === text(store.state)) store.resume(history);
+  } catch {
+    // what was stored is of no use, or nothing can be stored: undo begins anew
+  }
+  addEventListener("pagehide", () => {
+    try {
+      sessionStorage.setItem(key, JSON.stringify({ state: store.state, history: store.history }));
+    } catch {
+      // too much, or a page that stores nothing
+    }
+  });
 }
 
 /** One update of all visible views per animation frame, with the times of frames while something is dragged. */
@@ -242,6 +271,7 @@ async function openPage() {
   mountStage();
   const { state, isGreeting, complaint } = await openingState();
   const store = new Store(state);
+  rememberHistory(store);
   const runs = new Runs(store);
   const frames = new Frames(store);
   const mounted = ({ mount, ...entry }) => ({ ...entry, view: mount(document.getElementById(entry.id), store, runs) ?? {} });

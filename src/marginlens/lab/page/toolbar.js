@@ -152,7 +152,7 @@ export function mountToolbar(root, store, { items, help }) {
   const redo = element("button", { type: "button", class: "icon wide", onclick: () => store.redo() }, "↷");
   const reset = element("button", { type: "button", class: "wide", title: "Back to how this example began", onclick: () => store.reset() }, "Reset");
   const presets = globalThis.labPresets;
-  const option = ({ name, title, claim }) => element("option", { value: name }, claim ? `${name} · ${title}` : title);
+  const option = ({ name, title }) => element("option", { value: name }, title);
   const groups = [...new Set(presets.map(({ group }) => group))].map((group) => {
     const options = presets.filter((preset) => preset.group === group).map(option);
     return group ? element("optgroup", { label: group }, options) : options;
@@ -165,7 +165,7 @@ export function mountToolbar(root, store, { items, help }) {
     if (!preset) return;
     const opened = stateOfPreset(preset);
     const state = preset.text ? opened : { ...opened, text: store.state.text };
-    if (store.load(state, `open example ${preset.name}`) && !preset.caption) store.say(`Example ${preset.name}: ${preset.title}.`);
+    if (store.load(state, `open “${preset.title}”`)) dispatchEvent(new Event("exampleopened"));
   });
   replace(
     root,

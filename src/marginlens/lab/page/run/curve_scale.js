@@ -5,12 +5,11 @@ import { powerOfTen, short } from "../numbers.js";
 const LOG_RATIO = 30; // of the largest to the smallest value, from which on their axis is logarithmic
 const TICK_STEPS = [1, 2, 5, 10];
 
-/** Steps 0 … end on an axis: { at(step) in [0, 1], step(share), ticks: [{ at, label }] }; log(1 + step) where it is logarithmic. */
-export function stepScale(end, isLog) {
+/** Steps 0 … end on an axis of log(1 + step): { at(step) in [0, 1], step(share), ticks: [{ at, label }] }. */
+export function stepScale(end) {
   const last = Math.max(1, end);
-  const at = isLog ? (step) => Math.log1p(step) / Math.log1p(last) : (step) => step / last;
-  const step = isLog ? (share) => Math.round(Math.expm1(share * Math.log1p(last))) : (share) => Math.round(share * last);
-  if (!isLog) return { at, step, ticks: linearTicks(0, last, 4).map((value) => ({ at: at(value), label: stepText(value) })) };
+  const at = (step) => Math.log1p(step) / Math.log1p(last);
+  const step = (share) => Math.round(Math.expm1(share * Math.log1p(last)));
   const ticks = [{ at: 0, label: "0" }];
   const powers = Math.floor(Math.log10(last));
   const every = Math.ceil((powers + 1) / 5);

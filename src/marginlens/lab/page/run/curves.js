@@ -12,7 +12,7 @@ const AXIS_WIDTH = 40;
 const TOP = 8;
 const BOTTOM = 20;
 const MIN_PLOT_HEIGHT = 64;
-const WIDTH = 340; // of a chart before it is laid out, and in pictures
+const WIDTH = 340; // of a chart before it is laid out
 const MIN_WIDTH = 200;
 const LETTER_WIDTH = 7; // of a tick's label, in px
 const REBUILD_MS = 100; // between two drawings of the lines, while a run plays or something is dragged
@@ -145,11 +145,11 @@ function spacedTicks(ticks, plotWidth) {
 }
 
 /** The SVG of a chart, axes and lines up to the last step taken, and what puts the cursor, with names and values, at a step: { svg, move }. */
-function drawnChart(chart, path, { end, isLog, width }) {
+function drawnChart(chart, path, end, width) {
   const plotWidth = Math.max(60, width - AXIS_WIDTH - LABEL_WIDTH);
   const plotHeight = Math.max(MIN_PLOT_HEIGHT, LABEL_HEIGHT * chart.lines.length);
   const height = plotHeight + TOP + BOTTOM;
-  const horizontal = stepScale(end, isLog);
+  const horizontal = stepScale(end);
   const places = decimated(path.steps, end, horizontal.at, plotWidth);
   const values = chart.lines.map(({ value }) => places.map(value));
   const vertical = valueScale(values.flat(), chart.range);
@@ -208,7 +208,7 @@ function drawnChart(chart, path, { end, isLog, width }) {
 
 /** Values of all lines at steps spread over the run: { head, rows }. */
 export function valueTable(charts, path) {
-  const places = decimated(path.steps, path.taken, stepScale(path.taken, true).at, TABLE_ROWS);
+  const places = decimated(path.steps, path.taken, stepScale(path.taken).at, TABLE_ROWS);
   const lines = charts.flatMap((chart) => chart.lines.map((line) => ({ ...line, format: chart.format, title: chart.title })));
   return {
     head: ["step", ...lines.map(({ title, label, sign }) => (sign === "" ? title : `${title}: ${label}`))],
@@ -216,43 +216,15 @@ export function valueTable(charts, path) {
   };
 }
 
-let latest = null; // what is drawn, for pictures
-
-/** All charts as the text of an SVG file of their own, with the colours of the page; null before anything is drawn. */
-export function curvesPicture() {
-  if (latest === null) return null;
-  const { charts, path, settings } = latest;
-  const columns = 2;
-  const drawn = charts.map((chart) => {
-    const { svg, move } = drawnChart(chart, path, { ...settings, width: WIDTH });
-    move(path.now.step);
-    return svg;
-  });
-  const rowHeight = Math.max(...drawn.map((svg) => Number(svg.getAttribute("height")))) + 28;
-  const [width, height] = [columns * WIDTH, Math.ceil(drawn.length / columns) * rowHeight];
-  const text = { "font-family": "system-ui, sans-serif", "font-size": 12, style: "fill:var(--ink)" };
-  const picture = shape("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`, ...text });
-  picture.append(shape("rect", { width, height, style: "fill:var(--panel)" }));
-  drawn.forEach((svg, k) => {
-    svg.setAttribute("x", (k % columns) * WIDTH);
-    svg.setAttribute("y", Math.floor(k / columns) * rowHeight + 24);
-    const title = { x: (k % columns) * WIDTH + 8, y: Math.floor(k / columns) * rowHeight + 18, "font-weight": 600 };
-    picture.append(shape("text", title, charts[k].title), svg);
-  });
-  const colours = getComputedStyle(document.documentElement);
-  return new XMLSerializer().serializeToString(picture).replace(/var\((--[\w-]+)\)/g, (_, name) => colours.getPropertyValue(name).trim() || "#888");
-}
-
 export function mountCurves(root, store, runs) {
   const heading = element("p", { class: "small" });
-  const scaleBox = element("input", { type: "checkbox", onchange: () => ((lastBuilt = -Infinity), drawn()) });
   const grid = element("div", { class: "run-charts" });
   const table = element("div", { class: "chart-table", tabindex: 0, role: "region", "aria-label": "Values of the curves" });
   const details = element("details", { ontoggle: () => drawn() }, element("summary", {}, "Values as a table"), table);
-  const toggle = element("label", { class: "check small" }, scaleBox, "steps evenly spaced");
-  root.replaceChildren(element("div", { class: "curves-top" }, heading, toggle), grid, details);
+  root.replaceChildren(heading, grid, details);
   let figures = [];
   let analysis = null;
+  let charts = [];
   let width = 0; // of a chart, measured again when the panel's width changes
   const figureOf = (place) => {
     if (figures[place] === undefined) {
@@ -273,7 +245,7 @@ export function mountCurves(root, store, runs) {
     if (path === undefined || analysis === null || analysis.problem === null) return;
     const input = state.chosen.input !== null && state.chosen.input < path.problem.n ? state.chosen.input : null;
     if (width === 0) width = Math.max(MIN_WIDTH, Math.floor(figures[0]?.picture.clientWidth || WIDTH));
-    const key = [path, analysis, input, runs.end, scaleBox.checked, width, place];
+    const key = [path, analysis, input, runs.end, width, place];
     const isOther = key.some((entry, k) => entry !== shownKey[k]);
     const hasGrown = path.steps.length !== shownKey[key.length];
     const rest = lastBuilt + REBUILD_MS - performance.now();
@@ -289,27 +261,25 @@ export function mountCurves(root, store, runs) {
     }
     for (const move of moves) move(runs.step);
     if (runs.isPlaying) return;
-    latest.charts.forEach((chart, k) => figures[k].picture.setAttribute("aria-label", chartSentence(chart, path, runs.step)));
+    charts.forEach((chart, k) => figures[k].picture.setAttribute("aria-label", chartSentence(chart, path, runs.step)));
     fillTable(path);
   };
   const rebuild = (path, place, input) => {
-    const charts = chartsOf(path, analysis, input);
+    charts = chartsOf(path, analysis, input);
     setText(heading, runs.paths.length > 1 ? `The run from start ${place + 1}, against its steps` : "The run, against its steps");
     const shown = charts.map((_, k) => figureOf(k));
     if (grid.childElementCount !== shown.length) grid.replaceChildren(...shown.map(({ node }) => node));
-    const settings = { end: runs.end, isLog: !scaleBox.checked, width };
     moves = charts.map((chart, k) => {
       setText(shown[k].title, chart.title);
       setText(shown[k].about, chart.about);
-      const { svg, move } = drawnChart(chart, path, settings);
+      const { svg, move } = drawnChart(chart, path, runs.end, width);
       replace(shown[k].picture, svg);
       return move;
     });
-    latest = { charts, path, settings };
   };
   const fillTable = (path) => {
     if (!details.open) return;
-    const { head, rows } = valueTable(latest.charts, path);
+    const { head, rows } = valueTable(charts, path);
     replace(
       table,
       element(

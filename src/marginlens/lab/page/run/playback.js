@@ -69,7 +69,7 @@ export function mountPlayback(root, store, runs) {
   const speed = element("input", { type: "range", id: "playback-speed", min: 0, max: SPEED_POSITIONS, step: 1 });
   const speedLabel = element("output", { for: "playback-speed" });
   const words = element("p", { class: "playback-words" });
-  const scale = () => stepScale(runs.end, true);
+  const scale = () => stepScale(runs.end);
   const barStep = () => scale().step(Number(bar.value) / BAR_POSITIONS);
   bar.addEventListener("input", () => runs.scrubTo(barStep(), { save: false }));
   bar.addEventListener("change", () => runs.scrubTo(barStep()));

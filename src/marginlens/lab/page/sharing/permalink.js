@@ -1,7 +1,9 @@
-// Permalinks: the state as a URL hash, "#1." and its deflated JSON, or "#0." and the JSON itself where the browser cannot deflate.
+// Permalinks: the state as a URL hash, "#1." and its deflated JSON, "#0." and the JSON itself where the browser cannot deflate, or the name
+// of an example that is as it opens.
 
 import { ProblemError } from "../../kernels/problem.js";
-import { completeState, START_CHOSEN, START_PLAYBACK, START_TEXT, START_VIEW } from "../state.js";
+import { exampleLinked, exampleNamed, linkName } from "../examples.js";
+import { completeState, START_CHOSEN, START_PLAYBACK, START_TEXT, START_VIEW, stateOfPreset } from "../state.js";
 
 const DEFLATED = "1";
 const PLAIN = "0";
@@ -54,8 +56,16 @@ async function through(stream, bytes) {
   return whole;
 }
 
+/** Whether a state is that of an example as it opens, in whatever order its parts are. */
+function isAsOpened(state, preset) {
+  const sorted = ({ problem, ...parts }) => stateText({ problem: Object.fromEntries(Object.entries(problem).sort()), ...parts });
+  return sorted(completeState(state)) === sorted(stateOfPreset(preset));
+}
+
 /** The hash of a state, "#" included. */
 export async function hashOf(state) {
+  const preset = exampleNamed(state.preset);
+  if (preset && isAsOpened(state, preset)) return `#${linkName(preset)}`;
   const bytes = new TextEncoder().encode(stateText(state));
   if (typeof CompressionStream === "undefined") return `#${PLAIN}.${toBase64(bytes)}`;
   return `#${DEFLATED}.${toBase64(await through(new CompressionStream("deflate-raw"), bytes))}`;
@@ -64,7 +74,10 @@ export async function hashOf(state) {
 /** The state of a hash, null where the hash is empty or names a place on the page; a `ProblemError` with one sentence where it cannot be read. */
 export async function stateOfHash(hash) {
   const found = /^#(\w+)\.(.*)$/s.exec(hash);
-  if (found === null) return null;
+  if (found === null) {
+    const preset = exampleLinked(hash.slice(1));
+    return preset && stateOfPreset(preset);
+  }
   const [, version, content] = found;
   if (version !== DEFLATED && version !== PLAIN)
     throw new ProblemError(`This link was made by another version of the page (${version.slice(0, 12)}), so the page stays as it is.`);

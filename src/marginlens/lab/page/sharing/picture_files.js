@@ -1,11 +1,14 @@
-// Pictures of what is seen, as SVG that opens in other programs and as PNG of twice the size.
+// Pictures of what is seen, 16:9 with words beside it, as SVG that opens in other programs, as PNG and as a short film.
 
 import { exampleName } from "../examples.js";
 
-const GAP = 16; // px around and between the parts
-const CAPTION_HEIGHT = 22;
-const PNG_SCALE = 2;
-const MAX_PNG_SIDE = 8192; // px, what browsers draw
+const [WIDTH, HEIGHT] = [1280, 720]; // px
+const GAP = 28; // px around and between the parts
+const MOST_OF_WIDTH = 0.62; // that what is seen takes
+const LETTER_SHARE = 0.54; // of the type size that a letter is wide, about
+const PNG_SCALE = 1.5; // 1920 × 1080
+const [FILM_SECONDS, LAST_SECONDS, FRAMES_PER_SECOND] = [6, 1, 20];
+const FILM_TYPES = ["video/webm;codecs=vp9", "video/webm", "video/mp4"];
 
 function escaped(text) {
   return text.replace(/[&<>"]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[sign]);
@@ -24,23 +27,40 @@ function withGenericFonts(svg) {
   return svg.replace(/(font-family(?:="|:\s*))((?:&quot;|[^";])*)/g, (_, name, fonts) => name + (/mono/i.test(fonts) ? "monospace" : "sans-serif"));
 }
 
+/** A text in lines of at most so many letters. */
+function wrapped(text, letters) {
+  return text.split(/\s+/).reduce((lines, word) => {
+    const longer = `${lines[lines.length - 1]} ${word}`;
+    return lines[0] !== "" && longer.length > letters ? [...lines, word] : [...lines.slice(0, -1), longer.trim()];
+  }, [""]);
+}
+
 /**
- * Pictures side by side as the text of one SVG file, with a caption below.
- * parts: texts of SVG files; colours: { ground, ink } of the background and the caption.
+ * A picture of 16:9 as the text of an SVG file: what is seen at the left, and words beside it, with a caption below.
+ * seen: the text of an SVG file; rows: [{ text, size, isBold, colour }], those with a colour behind a square of it; colours: { ground, ink }.
  */
-export function joined(parts, caption, { ground, ink }) {
-  const sizes = parts.map(sizeOf);
-  const width = sizes.reduce((total, size) => total + size.width + GAP, GAP);
-  const height = Math.max(...sizes.map((size) => size.height)) + CAPTION_HEIGHT + 2 * GAP;
-  let x = GAP;
-  const nested = parts.map((part, k) => {
-    const inner = part.slice(part.indexOf("<svg")).replace(/<svg\b/, `<svg x="${x}" y="${GAP}"`);
-    x += sizes[k].width + GAP;
-    return withGenericFonts(inner);
+export function card(seen, rows, caption, { ground, ink }) {
+  const { width, height } = sizeOf(seen);
+  const scale = Math.min((HEIGHT - 2 * GAP) / height, (WIDTH * MOST_OF_WIDTH) / width);
+  const [shownWidth, shownHeight] = [width * scale, height * scale];
+  const place = `x="${GAP}" y="${(HEIGHT - shownHeight) / 2}" width="${shownWidth}" height="${shownHeight}" viewBox="0 0 ${width} ${height}"`;
+  const opening = (text) => text.replace(/\s(?:x|y|width|height|viewBox)="[^"]*"/g, "").replace("<svg", `<svg ${place}`);
+  const inner = withGenericFonts(seen.slice(seen.indexOf("<svg")).replace(/<svg\b[^>]*>/, opening));
+  const left = 2 * GAP + shownWidth;
+  const text = (words, x, y, size, isBold) =>
+    `<text x="${x}" y="${y}" font-family="sans-serif" font-size="${size}"${isBold ? ' font-weight="700"' : ""} fill="${ink}">${escaped(words)}</text>`;
+  let y = GAP;
+  const beside = rows.flatMap(({ text: words, size = 19, isBold = false, colour = null }) => {
+    const indent = colour === null ? 0 : 1.4 * size;
+    const lines = wrapped(words, Math.floor((WIDTH - left - GAP - indent) / (LETTER_SHARE * size)));
+    const square = colour === null ? [] : [`<rect x="${left}" y="${y + 0.35 * size}" width="${0.8 * size}" height="${0.8 * size}" rx="2" fill="${colour}"/>`];
+    const drawn = lines.map((line) => text(line, left + indent, (y += 1.3 * size) - 0.2 * size, size, isBold));
+    y += 0.45 * size;
+    return [...square, ...drawn];
   });
-  const text = `<text x="${GAP}" y="${height - GAP}" font-family="sans-serif" font-size="13" fill="${ink}">${escaped(caption)}</text>`;
-  const opening = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">`;
-  return `${opening}<rect width="${width}" height="${height}" fill="${ground}"/>${nested.join("")}${text}</svg>\n`;
+  const frame = `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${HEIGHT}" viewBox="0 0 ${WIDTH} ${HEIGHT}">`;
+  const below = text(caption, left, HEIGHT - GAP, 15, false);
+  return `${frame}<rect width="${WIDTH}" height="${HEIGHT}" fill="${ground}"/>${inner}${beside.join("")}${below}</svg>\n`;
 }
 
 /** What the picture shows, in words. */
@@ -50,15 +70,38 @@ export function captionOf(state) {
   return `marginlens lab: ${name ? `${name}, ` : ""}step ${state.playback.step}`;
 }
 
-/** The PNG of an SVG text, as a Blob. */
-export async function pngOf(svg) {
-  const { width, height } = sizeOf(svg);
-  const scale = Math.min(PNG_SCALE, MAX_PNG_SIDE / Math.max(width, height));
+/** An SVG text drawn on a canvas. */
+async function drawnOn(canvas, svg) {
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
   await image.decode();
-  const canvas = document.createElement("canvas");
-  Object.assign(canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+}
+
+/** The PNG of a card, as a Blob. */
+export async function pngOf(svg) {
+  const canvas = Object.assign(document.createElement("canvas"), { width: WIDTH * PNG_SCALE, height: HEIGHT * PNG_SCALE });
+  await drawnOn(canvas, svg);
   return new Promise((resolve, reject) => canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("no picture"))), "image/png"));
+}
+
+/** A film of six seconds, as a Blob, null where the browser records none; frame(share) gives the card at a share of it. */
+export async function filmOf(frame) {
+  const mimeType = FILM_TYPES.find((type) => globalThis.MediaRecorder?.isTypeSupported(type));
+  if (!mimeType) return null;
+  const canvas = Object.assign(document.createElement("canvas"), { width: WIDTH, height: HEIGHT });
+  await drawnOn(canvas, frame(0));
+  const recorder = new MediaRecorder(canvas.captureStream(FRAMES_PER_SECOND), { mimeType, videoBitsPerSecond: 4e6 });
+  const parts = [];
+  recorder.addEventListener("dataavailable", ({ data }) => parts.push(data));
+  const stopped = new Promise((resolve) => recorder.addEventListener("stop", resolve));
+  recorder.start();
+  const begun = performance.now();
+  for (let seconds = 0; seconds < FILM_SECONDS + LAST_SECONDS; seconds = (performance.now() - begun) / 1000) {
+    await drawnOn(canvas, frame(Math.min(1, seconds / FILM_SECONDS)));
+    await new Promise((resolve) => setTimeout(resolve, 1000 / FRAMES_PER_SECOND / 2));
+  }
+  recorder.stop();
+  await stopped;
+  return new Blob(parts, { type: mimeType.split(";")[0] });
 }

@@ -1,9 +1,12 @@
-// The share menu: link, Python script, problem files and pictures.
+// The share menu: link, page, pictures, film, code to embed, Python script and problem files.
 
+import { analyse } from "../analysis.js";
 import { copyText } from "./clipboard.js";
-import { curvesPicture } from "../run/curves.js";
 import { element } from "../dom.js";
-import { captionOf, joined, pngOf } from "./picture_files.js";
+import { exampleOf } from "../examples.js";
+import { short } from "../numbers.js";
+import { card, captionOf, filmOf, pngOf } from "./picture_files.js";
+import { stepScale } from "../run/curve_scale.js";
 import { planePicture } from "../plane/plane.js";
 import { graphPicture } from "../text/priority_picture.js";
 import { download, fileName, mountDrop, mountFileField, problemFile } from "./problem_transfer.js";
@@ -31,59 +34,130 @@ function shownState(store, runs) {
   return step === state.playback.step ? state : { ...state, playback: { ...state.playback, step } };
 }
 
-/** The picture of what is seen as SVG text, or null where nothing is drawn yet. */
-export function seenPicture(state) {
-  const parts = (state.tab === "text" ? [graphPicture?.()] : [planePicture?.(), curvesPicture?.()]).filter(Boolean);
-  if (parts.length === 0) return null;
-  const colours = getComputedStyle(document.documentElement);
-  const colour = (name, other) => colours.getPropertyValue(name).trim() || other;
-  return joined(parts, captionOf(state), { ground: colour("--panel", "#ffffff"), ink: colour("--ink", "#000000") });
+const textsOf = (selector) => Array.from(document.querySelectorAll(selector), (node) => node.textContent.trim().replace(/\s+/g, " ")).filter(Boolean);
+
+/** What stands beside the plane in a picture: the verdict, the limits in their colours, scores, and what the marks mean. */
+function planeRows(state) {
+  const { problem, limits } = analyse(state);
+  const example = exampleOf(state);
+  const shares = textsOf("#plane .basin-shares li");
+  const ink = getComputedStyle(document.getElementById("plane"));
+  const colourOf = ({ colour }) => ink.getPropertyValue(colour.slice(4, -1)).trim();
+  const title = example ? `${example.title}${example.isChanged ? ", changed" : ""}` : "A problem of my own";
+  const scoresOf = (length, i) => Array.from(problem.scores.subarray(i * problem.T, i * problem.T + length), (score) => short(score)).join(", ");
+  const scores = problem?.hasScores ? Array.from(problem.lengths, (length, i) => `${problem.n > 1 ? `Input ${i + 1}, scores` : "Scores"} of tokens 1 to ${length}: ${scoresOf(length, i)}`) : [];
+  return [
+    { text: title, size: 27, isBold: true },
+    ...textsOf("#verdict dt").map((name, k) => ({ text: `${name.replace(/([^?])$/, "$1:")} ${textsOf("#verdict dd")[k] ?? ""}` })),
+    ...limits.map((limit) => {
+      const share = shares.find((text) => text.includes(`${limit.mark}${limit.isGlobal ? " ★" : ""}:`));
+      return { text: `Limit ${limit.mark}${limit.isGlobal ? " ★" : ""}${share ? `, ${share.split(": ")[1]} of starts` : ""}`, size: 16, colour: colourOf(limit) };
+    }),
+    ...[...scores, textsOf("#plane .plane-legend li").join(" · ")].map((text) => ({ text, size: 14 })),
+  ];
 }
 
-async function savePicture(store, runs, ending) {
+/** The 16:9 picture of what is seen as SVG text, or null where nothing is drawn yet. */
+export function seenPicture(state) {
+  const seen = state.tab === "text" ? graphPicture() : planePicture();
+  if (!seen) return null;
+  const rows = state.tab === "text" ? [{ text: "What wins over what", size: 27, isBold: true }, ...textsOf("#text-graph .reason").map((text) => ({ text }))] : planeRows(state);
+  const colours = getComputedStyle(document.documentElement);
+  return card(seen, rows, captionOf(state), { ground: colours.getPropertyValue("--panel").trim(), ink: colours.getPropertyValue("--ink").trim() });
+}
+
+/** Make a file of what is seen and hand it out by `give(name, content)`; what goes wrong is one sentence. */
+async function withPicture(store, runs, ending, give) {
   const state = shownState(store, runs);
   const svg = seenPicture(state);
-  if (svg === null) {
-    store.say("There is no picture yet.", "refusal");
-    return;
-  }
-  const name = fileName(state, ending);
+  if (svg === null) return store.say("There is no picture yet.", "refusal");
   try {
-    download(name, ending === "png" ? await pngOf(svg) : svg, "image/svg+xml");
-    store.say(`Saved ${name}.`);
+    store.say(await give(fileName(state, ending), svg));
   } catch {
-    store.say("The browser could not draw the picture; save it as SVG.", "refusal");
+    store.say("The browser does not let the page do that with a picture; save it as SVG.", "refusal");
   }
 }
 
-async function copied(store, text, what) {
-  if (await copyText(text)) store.say(`${what} is copied.`);
+async function saved(name, content, type) {
+  download(name, content, type);
+  return `Saved ${name}.`;
+}
+
+async function copyPicture(svg) {
+  await navigator.clipboard.write([new ClipboardItem({ "image/png": pngOf(svg) })]);
+  return "The picture is copied.";
+}
+
+/** The run from its start to its end, as a film. */
+async function saveFilm(store, runs) {
+  if (store.state.tab === "text") return store.say("A film shows a run: go to token selection first.", "refusal");
+  const { step } = runs;
+  const { step: stepAt } = stepScale(runs.end);
+  const shown = () => ({ ...store.state, playback: { ...store.state.playback, step: runs.step } });
+  store.say("Filming the run: seven seconds …");
+  const film = await filmOf((share) => {
+    runs.scrubTo(stepAt(share), { save: false });
+    return seenPicture(shown());
+  });
+  const name = film && fileName(store.state, film.type.split("/")[1]);
+  runs.scrubTo(step, { save: false });
+  store.say(film ? await saved(name, film) : "This browser records no film; save a picture.", film ? "notice" : "refusal");
+}
+
+/** The page itself as a file that opens with a state. */
+function pageWith(state) {
+  const json = JSON.stringify(state).replaceAll("<", "\\u003c");
+  const filled = window.labSource.replace(/(<script type="application\/json" id="problem">)[^]*?(<\/script>)/, (_, open, close) => `${open}${json}${close}`);
+  return `<!doctype html>\n${filled}\n`;
+}
+
+async function copied(store, text, what, note = "") {
+  if (await copyText(text)) store.say(`${what} is copied.${note}`);
   else showText(what, text);
+}
+
+/** Whether links to this page open on this machine alone. */
+function isLocal() {
+  return location.protocol === "file:" && !document.documentElement.dataset.address;
 }
 
 /** What the share menu offers: [{ label, run }]; linkOf(state): a promise of the address of a state. */
 export function shareItems(store, runs, linkOf) {
   const field = mountFileField(store);
   mountDrop(store);
+  const state = () => shownState(store, runs);
+  const onlyHere = " It opens on this machine alone, where the page is a file: to give it away, save the page.";
+  const frame = (address) => `<iframe src="${address}" title="marginlens lab" width="100%" height="900" allow="clipboard-write"></iframe>`;
   return [
-    { label: "Copy link", run: async () => copied(store, await linkOf(shownState(store, runs)), "The link") },
+    { label: "Copy link", run: async () => copied(store, await linkOf(state()), "The link", isLocal() ? onlyHere : "") },
+    { label: "Save page (HTML)", run: async () => store.say(await saved(fileName(state(), "html"), pageWith(state()), "text/html")) },
+    { label: "Copy picture", run: () => withPicture(store, runs, "png", (_, svg) => copyPicture(svg)) },
+    { label: "Save picture (PNG)", run: () => withPicture(store, runs, "png", async (name, svg) => saved(name, await pngOf(svg))) },
+    { label: "Save picture (SVG)", run: () => withPicture(store, runs, "svg", (name, svg) => saved(name, svg, "image/svg+xml")) },
+    { label: "Save film", run: () => saveFilm(store, runs) },
+    {
+      label: "Copy code to embed",
+      run: async () => {
+        const link = await linkOf(state());
+        const file = decodeURIComponent(location.pathname.split("/").pop());
+        if (!isLocal()) return copied(store, frame(link), "The code");
+        return copied(store, frame(`${file}#${link.split("#")[1]}`), "The code", ` Put ${file} beside the page that it stands in.`);
+      },
+    },
     { label: "Copy as Python", run: async () => copied(store, await shownScript(store, runs, linkOf), "The Python script") },
     {
       label: "Save problem (JSON)",
-      run: () => {
-        const state = shownState(store, runs);
-        download(fileName(state, "json"), problemFile(state), "application/json");
-        store.say(`Saved ${fileName(state, "json")}: marginlens solve and marginlens train read it too.`);
+      run: async () => {
+        const sentence = await saved(fileName(state(), "json"), problemFile(state()), "application/json");
+        store.say(`${sentence.slice(0, -1)}: marginlens solve and marginlens train read it too.`);
       },
     },
     { label: "Load problem …", run: () => field.click() },
-    { label: "Save picture (PNG)", run: () => savePicture(store, runs, "png") },
-    { label: "Save picture (SVG)", run: () => savePicture(store, runs, "svg") },
   ];
 }
 
-/** The Python script of what is shown, with its link at the top. */
+/** The Python script of what is shown, with its link at the top where others can open it. */
 export async function shownScript(store, runs, linkOf) {
   const state = shownState(store, runs);
-  return pythonScript(state, await linkOf(state));
+  return pythonScript(state, isLocal() ? null : await linkOf(state));
 }
