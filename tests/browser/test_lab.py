@@ -322,12 +322,12 @@ def test_examples_have_short_addresses_and_the_browser_goes_back_and_forward_thr
     for name, address in (("A-F1a", "#A-F1a"), ("start-decides", "#the-start-decides")):
         choose_example(lab, name)
         wait_for(lab, f"location.hash === {address!r}")
-    lab.back()
+    lab.execute_script("history.back()")
     wait_for(lab, "lab.state().preset === 'A-F1a'")
-    lab.back()
+    lab.execute_script("history.back()")
     wait_for(lab, "lab.state().preset === 'A-F1b'")
     assert lab_state(lab)["problem"] == first["problem"]
-    lab.forward()
+    lab.execute_script("history.forward()")
     wait_for(lab, "lab.state().preset === 'A-F1a'")
     open_lab(lab, lab_file, "#the-start-decides")
     assert lab_state(lab)["preset"] == "start-decides"

@@ -40,7 +40,7 @@ const textsOf = (selector) => Array.from(document.querySelectorAll(selector), (n
 function planeRows(state) {
   const { problem, limits } = analyse(state);
   const example = exampleOf(state);
-  const shares = textsOf("#plane .basin-shares li");
+  const shares = textsOf(".basin-shares li");
   const ink = getComputedStyle(document.getElementById("plane"));
   const colourOf = ({ colour }) => ink.getPropertyValue(colour.slice(4, -1)).trim();
   const title = example ? `${example.title}${example.isChanged ? ", changed" : ""}` : "A problem of my own";
@@ -53,7 +53,7 @@ function planeRows(state) {
       const share = shares.find((text) => text.includes(`${limit.mark}${limit.isGlobal ? " ★" : ""}:`));
       return { text: `Limit ${limit.mark}${limit.isGlobal ? " ★" : ""}${share ? `, ${share.split(": ")[1]} of starts` : ""}`, size: 16, colour: colourOf(limit) };
     }),
-    ...[...scores, textsOf("#plane .plane-legend li").join(" · ")].map((text) => ({ text, size: 14 })),
+    ...[...scores, textsOf(".plane-legend li").join(" · ")].map((text) => ({ text, size: 14 })),
   ];
 }
 
