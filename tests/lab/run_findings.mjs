@@ -7,8 +7,7 @@ import "./core.mjs";
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (path) => import(new URL(path, folder));
 const { OPTIMIZERS, ProblemError, readProblem, tokenProblem } = await load("kernels/problem.js");
-const { bracketOf, certificateResidual, INACCURATE, INFEASIBLE, kktResidual, OPTIMAL, TRIVIAL } = await load("kernels/margin.js");
-const { tokenOptimality } = await load("kernels/optimality.js");
+const { INACCURATE, INFEASIBLE, OPTIMAL, TRIVIAL } = await load("kernels/margin.js");
 const { jointLimits } = await load("kernels/joint.js");
 const { Outlook } = await load("kernels/outlook.js");
 const { predict } = await load("kernels/theorems.js");
@@ -61,13 +60,6 @@ const calls = {
   conditionsOfHugeHead({ problem, entry }) {
     const { code, ...parts } = readProblem(problem);
     return conditionsOf(predict(tokenProblem({ ...parts, head: parts.head.map(() => entry) })));
-  },
-  selection({ problem, selected }) {
-    const read = readProblem(problem);
-    const found = tokenOptimality(read, selected);
-    const isInfeasible = found.solution.status === INFEASIBLE;
-    const proof = { residual: isInfeasible ? certificateResidual(found.solution) : kktResidual(found.solution), gap: bracketOf(found.solution).gap };
-    return { ...words.selectionVerdict(read, found), proof: words.certificateSentence(found.solution, words.selectionWords(selected), proof) };
   },
   known: () => ({ optimizers: Object.keys(OPTIMIZERS), statuses: [OPTIMAL, INFEASIBLE, TRIVIAL, INACCURATE] }),
 };

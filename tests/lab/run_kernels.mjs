@@ -9,7 +9,7 @@ const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`${name}.js`, folder));
 const { callCore } = await load("core");
 const { Descent, loopOf, measurePoint } = await load("descent");
-const { bracketOf, certificateResidual, kktResidual } = await load("margin");
+const { bracketOf, kktResidual } = await load("margin");
 const { readProblem } = await load("problem");
 const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
 const { normOfOptimizer, planeNormSvm } = await load("norms");
@@ -37,8 +37,7 @@ const calls = {
     return selections.map((selected) => {
       const { solution, ...verdict } = tokenOptimality(read, selected);
       const { A, b, pairs, ...found } = solution;
-      const proof = { residual: kktResidual(solution), certificateResidual: certificateResidual(solution), ...bracketOf(solution) };
-      return { ...verdict, solution: found, ...proof };
+      return { ...verdict, solution: found, residual: kktResidual(solution), ...bracketOf(solution) };
     });
   },
   predict({ problem, maxProblems }) {

@@ -269,16 +269,7 @@ def test_no_sentence_of_random_and_degenerate_problems_has_a_hole() -> None:
             "loss": ["Logistic", "Exponential", "CorrelationLoss"][case % 3],
         }
         problems.append(problem)
-    selections = [[int(rng.integers(len(scores))) for scores in problem["scores"]] for problem in problems]
-    asked = [
-        request
-        for problem, selected in zip(problems, selections, strict=True)
-        for request in (
-            {"call": "verdict", "problem": problem},
-            {"call": "conditions", "problem": problem},
-            {"call": "selection", "problem": problem, "selected": selected},
-        )
-    ]
+    asked = [{"call": call, "problem": problem} for problem in problems for call in ("verdict", "conditions")]
     said = json.dumps(ask(*asked), ensure_ascii=False)
     assert '"sentence": null' not in said
     for hole in ("undefined", "NaN", "∞", "–"):
@@ -305,17 +296,3 @@ def test_inputs_without_a_choice_are_named() -> None:
     )
     assert answers[0] is None
     assert answers[1].startswith("Input 2 ")
-
-
-def test_answers_about_a_selection() -> None:
-    keys = [[(2.0, 0.0), (0.0, 2.0), (0.0, -2.0), (0.1, 0.0)]]
-    problem = scored(keys, [[1, 1.75, 2, 1.5]])
-    answers = ask(*({"call": "selection", "problem": problem, "selected": [t]} for t in range(4)))
-    assert [answer["verdict"] for answer in answers] == ["beaten", "local", "global", "infeasible"]
-    assert answers[0]["rival"] == {"input": 0, "token": 3}
-    assert "proves that no direction selects token 4" in answers[3]["proof"]
-    assert all("proves that no shorter vector" in answer["proof"] for answer in answers[:3])
-    (twins,) = ask(
-        {"call": "selection", "problem": scored([[(1.0, 1.0), (1.0, 1.0), (0.0, 0.0)]], [[1, 0, 0]]), "selected": [0]}
-    )
-    assert twins["sentence"] == "No direction selects token 1: tokens 1 and 2 of input 1 are in one place."

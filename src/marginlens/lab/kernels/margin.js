@@ -131,15 +131,6 @@ export function kktResidual(solution) {
   return Number.isNaN(worst) ? Infinity : worst;
 }
 
-/** ‖Aᵀy‖ over the weight of y on positive lower bounds: at rounding level no x exists; nan where the problem is feasible. */
-export function certificateResidual(solution) {
-  const { b, d, certificate } = solution;
-  if (certificate === null) return NaN;
-  const rows = rowsOf(solution);
-  const weight = certificate.reduce((total, y, r) => total + (b[r] > 0 ? y * (norm(rows[r]) || 1) : 0), 0);
-  return weight > 0 && certificate.every((y) => y >= 0) ? norm(combined(rows, certificate, d)) / weight : Infinity;
-}
-
 /**
  * Bounds on the smallest norm, whoever solved the problem: Σλ/‖Aᵀλ‖ ≤ ‖x*‖ ≤ ‖x‖/min_r a_r·x/b_r, and their relative gap.
  * Both are infinite where the problem is infeasible and zero where it is trivial.

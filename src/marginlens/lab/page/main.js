@@ -8,7 +8,7 @@ import { ProblemError } from "../kernels/problem.js";
 import { analyse } from "./analysis.js";
 import { mountCurves } from "./run/curves.js";
 import { mountEditor } from "./problem/editor.js";
-import { mountCertificate, mountLimits } from "./findings/findings.js";
+import { mountLimits } from "./findings/findings.js";
 import { mountHelp } from "./guide/help.js";
 import { hashOf, stateOfHash } from "./sharing/permalink.js";
 import { mountPlane } from "./plane/plane.js";
@@ -32,7 +32,6 @@ const VIEWS = [
   { id: "curves", tab: "plane", mount: mountCurves, isPatient: true },
   { id: "limits", tab: "plane", mount: mountLimits, isPatient: true },
   { id: "theorems", tab: "plane", mount: mountTheorems, isPatient: true },
-  { id: "certificate", tab: "plane", mount: mountCertificate, isPatient: true },
   { id: "editor", tab: "plane", mount: mountEditor, isPatient: true },
   { id: "settings", tab: "plane", mount: mountSettings, isPatient: true },
   { id: "text-input", tab: "text", mount: mountTextInput },

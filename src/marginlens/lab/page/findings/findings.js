@@ -1,12 +1,11 @@
-// Where attention can settle: the limits to choose from with their support tokens, and the proof in numbers.
+// Where attention can settle: the limits to choose from, with the support tokens of the shown one and what proves its margin.
 
-import { bracketOf, certificateResidual, INFEASIBLE, kktResidual, marginOf, OPTIMAL } from "../../kernels/margin.js";
+import { bracketOf, kktResidual, marginOf, OPTIMAL } from "../../kernels/margin.js";
 import { normOfOptimizer } from "../../kernels/norms.js";
-import { tokenOptimality } from "../../kernels/optimality.js";
 import { shownLimit } from "../analysis.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
-import { exponent, percent, short } from "../numbers.js";
-import { angleWords, certificateSentence, isCertified, leftOut, normWords, optimizerWord, selectionVerdict, selectionWords } from "./sentences.js";
+import { percent, short } from "../numbers.js";
+import { angleWords, leftOut, marginProof, normWords, optimizerWord } from "./sentences.js";
 import { withChosen } from "../state.js";
 
 const SAME_MARGIN_RTOL = 1e-9; // relative difference of two margins that are the same
@@ -103,13 +102,22 @@ function legendOf(problem) {
   return `${several}${star} Margin: the lead per unit of length${length}.${gap}`;
 }
 
+/** Whether the margin of a limit is proved, in a sentence; empty where it has no certificate, as where tokens tie. */
+function proofOf({ solution, margin, power }) {
+  const isSet = power === 2 && Math.abs(marginOf(solution) - margin) > SAME_MARGIN_RTOL * margin;
+  if (isSet || solution.status !== OPTIMAL) return "";
+  const { lower, upper } = power === 2 ? bracketOf(solution) : solution;
+  return marginProof(Math.max(power === 2 ? kktResidual(solution) : 0, (upper - lower) / lower), solution.isUnique === false);
+}
+
 /** The list of limits and the support tokens of the shown one; `basinshares` of the painted basins say how many starts go where. */
 export function mountLimits(root, store) {
   const remarks = element("ul", { class: "remarks small" });
   const list = element("ol", { class: "limits", "aria-label": "Limits: directions in which attention can settle" });
   const legend = element("p", { class: "small" });
   const support = weightTable("Multiplier");
-  replace(root, remarks, list, legend, support.node);
+  const proof = element("p", { class: "small", id: "margin-proof" });
+  replace(root, remarks, list, legend, support.node, proof);
   const rows = new Rows(list, (place) => limitRow(store, place));
   const remarkRows = new Rows(remarks, () => {
     const node = element("li");
@@ -136,6 +144,7 @@ export function mountLimits(root, store) {
     const solution = shown?.solution;
     const hasSupport = solution !== undefined && solution.status === OPTIMAL;
     support.node.hidden = !hasSupport;
+    setText(proof, hasSupport ? proofOf(shown) : "");
     if (!hasSupport) return;
     const named = (pair) => (analysis.problem.n === 1 ? `token ${pair.other + 1}` : `token ${pair.other + 1} of input ${pair.input + 1}`);
     support.fill(
@@ -149,154 +158,4 @@ export function mountLimits(root, store) {
     if (last !== null) show(last.state, last.analysis);
   });
   return { update: show };
-}
-
-// ---- certificates
-
-/** What certifies a solution of the margin problem, in the Euclidean norm or, by its two bounds, in another. */
-function proofOf(solution, power = 2) {
-  if (solution.status === INFEASIBLE) return { residual: certificateResidual(solution), gap: 0 };
-  if (power === 2) return { residual: kktResidual(solution), ...bracketOf(solution) };
-  const { lower, upper } = solution;
-  return { residual: 0, lower, upper, gap: (upper - lower) / lower };
-}
-
-/** The numbers of a certificate, each with its tick, and what they prove. */
-function proofView() {
-  const body = element("tbody");
-  const proves = element("p");
-  const rows = new Rows(body, () => {
-    const tick = element("td", { class: "tick" });
-    const name = element("th", { scope: "row" });
-    const value = element("td", { class: "number" });
-    return {
-      node: element("tr", {}, tick, name, value),
-      fill({ holds, text, number }) {
-        setText(tick, holds === null ? "" : holds ? "✓ holds" : "✗ fails");
-        tick.className = `tick ${holds === null ? "" : holds ? "holds" : "fails"}`;
-        setText(name, text);
-        setText(value, number);
-      },
-    };
-  });
-  return {
-    node: element("div", { class: "proof" }, element("table", {}, body), proves),
-    /** words: how the selected tokens are called; isRelaxed: whether some inputs need no lead of one. */
-    fill(solution, words, { power = 2, isRelaxed = false } = {}) {
-      const proof = proofOf(solution, power);
-      const { residual, lower, upper, gap } = proof;
-      if (solution.status === INFEASIBLE) {
-        rows.fill([{ holds: isCertified(residual), text: "Residual: what is left when the demands cancel", number: exponent(residual) }]);
-      } else if (solution.status === OPTIMAL) {
-        const isEuclidean = power === 2;
-        rows.fill([
-          ...(isEuclidean ? [{ holds: isCertified(residual), text: "Residual: how far vector and multipliers miss each other", number: exponent(residual) }] : []),
-          { holds: isCertified(gap), text: "Gap between the two bounds, relative", number: exponent(Math.max(gap, 0)) },
-          { holds: null, text: `Lower bound on the length${isEuclidean ? "" : `, as ${normWords(power)}`}`, number: short(lower, 8) },
-          { holds: null, text: "Upper bound, the length found", number: short(upper, 8) },
-        ]);
-      } else rows.fill([]);
-      setText(proves, certificateSentence(solution, words, proof, isRelaxed));
-    },
-  };
-}
-
-/** Any selection, by a select box for each input, and what it amounts to. */
-function mountQuestion(store) {
-  const boxes = element("div", { class: "row" });
-  const answer = element("p", { "aria-live": "polite" });
-  const proof = proofView();
-  const demands = weightTable("Weight");
-  const node = element(
-    "details",
-    { class: "question" },
-    element("summary", {}, "Ask about a selection"),
-    element("p", { class: "small" }, "Choose a token in every input: can a direction select them, and can training end there?"),
-    boxes,
-    answer,
-    proof.node,
-    demands.node,
-  );
-  let asked = null; // null: what the shown limit selects
-  let lengths = "";
-  let last = null;
-  const fill = () => {
-    if (!node.open || last === null) return;
-    const { state, analysis } = last;
-    const { problem } = analysis;
-    node.hidden = problem === null || problem.joint;
-    if (node.hidden) return;
-    if (lengths !== problem.lengths.join()) {
-      lengths = problem.lengths.join();
-      asked = null;
-      const box = (length, i) =>
-        element(
-          "label",
-          { class: "field" },
-          element("span", {}, `Input ${i + 1}`),
-          element(
-            "select",
-            { onchange: (event) => ask(i, Number(event.target.value)) },
-            Array.from({ length }, (_, t) => element("option", { value: String(t) }, `token ${t + 1}`)),
-          ),
-        );
-      replace(boxes, Array.from(problem.lengths, box));
-    }
-    const selected = asked ?? shownLimit(state, analysis)?.selected ?? Array.from(problem.lengths, () => 0);
-    boxes.querySelectorAll("select").forEach((box, i) => (box.value = String(selected[i])));
-    const found = tokenOptimality(problem, selected);
-    setText(answer, selectionVerdict(problem, found).sentence);
-    proof.fill(found.solution, selectionWords(selected));
-    const isInfeasible = found.solution.status === INFEASIBLE;
-    demands.node.hidden = !isInfeasible;
-    if (!isInfeasible) return;
-    const demand = ({ input, selected: first, other }) => `token ${first + 1} ahead of token ${other + 1}${problem.n === 1 ? "" : `, input ${input + 1}`}`;
-    demands.fill("Demands that contradict each other, and their weights.", weighted(found.solution, found.solution.certificate, demand));
-  };
-  const ask = (input, token) => {
-    const { state, analysis } = last;
-    const before = asked ?? shownLimit(state, analysis)?.selected ?? Array.from(analysis.problem.lengths, () => 0);
-    asked = before.map((t, i) => (i === input ? token : t));
-    store.apply(`look at token ${token + 1} of input ${input + 1}`, (now) => withChosen(now, { input, token }), { undoable: false });
-    fill();
-  };
-  node.addEventListener("toggle", fill);
-  return {
-    node,
-    update(state, analysis, previous) {
-      if (previous && previous.chosen.limit !== state.chosen.limit) asked = null;
-      last = { state, analysis };
-      fill();
-    },
-  };
-}
-
-/** The inputs that a limit of the analysis is about. */
-function dependentInputs({ problem, prediction }) {
-  return prediction.dependent?.length > 0 ? prediction.dependent : Array.from(problem.lengths, (_, i) => i);
-}
-
-/** The certificate of the shown limit, and answers about any selection. */
-export function mountCertificate(root, store) {
-  const about = element("p");
-  const proof = proofView();
-  const question = mountQuestion(store);
-  replace(root, about, proof.node, question.node);
-  return {
-    update(state, analysis, previous) {
-      const limit = shownLimit(state, analysis);
-      const isSet = limit !== null && Math.abs(marginOf(limit.solution) - limit.margin) > SAME_MARGIN_RTOL * limit.margin && limit.power === 2;
-      proof.node.hidden = limit === null || isSet;
-      if (limit === null) setText(about, "There is no limit whose margin could be proved.");
-      else if (isSet)
-        setText(about, `The limit ${limit.mark} selects any of the tokens that tie; its margin of ${short(limit.margin)} has no certificate on this page.`);
-      else {
-        const others = limit.solution.isUnique === false ? ", which other directions have too" : "";
-        setText(about, `The limit ${limit.mark}, margin ${short(limit.margin, 6)}${others}:`);
-        const words = selectionWords(limit.selected, dependentInputs(analysis));
-        proof.fill(limit.solution, words, { power: limit.power, isRelaxed: limit.label === "p^relax" });
-      }
-      question.update(state, analysis, previous);
-    },
-  };
 }

@@ -1,13 +1,12 @@
-// What the page says in words: where training ends, each condition of each theorem, selections and certificates.
+// What the page says in words: where training ends, each condition of each theorem, and what optimizers head for.
 
-import { INACCURATE, INFEASIBLE, OPTIMAL, TRIVIAL } from "../../kernels/margin.js";
 import { normOfOptimizer } from "../../kernels/norms.js";
 import { powerOfTen, short } from "../numbers.js";
 
 const MAX_LOG = 700; // of a number that a double holds
 const DEGREES = 180 / Math.PI;
 const NUMBER_WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
-const CERTIFIED_RTOL = 1e-9; // residual or gap up to which a certificate gets its tick
+const CERTIFIED_RTOL = 1e-9; // gap up to which a margin counts as proved
 
 /** How an optimizer is called in a sentence. */
 export function optimizerWord(name) {
@@ -157,60 +156,12 @@ export function leftOut({ problem, prediction }) {
   return `${names} one token, one place or one score only; the theorems leave that out.`;
 }
 
-// ---- selections and certificates
+// ---- margins and norms
 
-/** The tick of a certificate's number. */
-export function isCertified(value) {
-  return value <= CERTIFIED_RTOL;
-}
-
-/** What a selection amounts to: { verdict, sentence, rival }, rival the neighbour in the way as { input, token } or null. */
-export function selectionVerdict(problem, found) {
-  const { T, scores } = problem;
-  const { solution, selected, neighbours, scoreGap } = found;
-  const tokens = selectionWords(selected);
-  if (solution.status === TRIVIAL) return { verdict: "nothing", sentence: "No input has two tokens, so there is nothing to select.", rival: null };
-  if (solution.status === INFEASIBLE) {
-    const weighted = solution.pairs.filter((_, r) => solution.certificate[r] > 0);
-    const same = weighted.length === 1 ? weighted[0] : null;
-    const reason = same
-      ? `tokens ${same.selected + 1} and ${same.other + 1} of input ${same.input + 1} are in one place`
-      : `${counted(weighted.length, "demand")} contradict each other`;
-    return { verdict: "infeasible", sentence: `No direction selects ${tokens}: ${reason}.`, rival: null };
-  }
-  if (solution.status === INACCURATE)
-    return { verdict: "inaccurate", sentence: `Rounding hides whether a direction selects ${tokens}.`, rival: null };
-  if (found.isLocallyOptimal) {
-    const lead = scoreGap === Infinity ? "have no rivals" : `score at least ${short(scoreGap)} more than their rivals`;
-    const place = found.isGloballyOptimal ? "These are the best tokens of all inputs" : "Not the best tokens of all inputs, yet training can end here";
-    return { verdict: found.isGloballyOptimal ? "global" : "local", sentence: `A direction selects ${tokens}, and they ${lead}. ${place}.`, rival: null };
-  }
-  let rival = null;
-  let worst = Infinity;
-  neighbours.forEach((isNeighbour, at) => {
-    const input = Math.floor(at / T);
-    const gap = scores[input * T + selected[input]] - scores[at];
-    if (isNeighbour && gap < worst) [worst, rival] = [gap, { input, token: at % T }];
-  });
-  const more = scoreGap < 0 ? `scores ${short(-scoreGap)} more` : "scores just as much";
-  return {
-    verdict: "beaten",
-    sentence: `A direction selects ${tokens}, but training does not end there: token ${rival.token + 1} of input ${rival.input + 1} stands right behind and ${more}.`,
-    rival,
-  };
-}
-
-/** What the certificate of a solution proves, in one sentence; isRelaxed: some inputs need no lead of one. */
-export function certificateSentence(solution, tokens, { residual, gap }, isRelaxed = false) {
-  if (solution.status === INFEASIBLE) {
-    return isCertified(residual)
-      ? `This proves that no direction selects ${tokens}: each demand asks for a positive lead, and the demands, added with these weights, cancel to zero.`
-      : "The weights do not cancel to rounding, so this proves nothing.";
-  }
-  if (solution.status !== OPTIMAL) return "There is nothing to prove.";
-  return isCertified(residual) && isCertified(gap)
-    ? `This proves that no shorter vector puts ${tokens} ahead of all others by one${isRelaxed ? " in the inputs that support the head, and at all in the rest" : ""}: no direction that does so has a wider margin.`
-    : "The two bounds do not meet to rounding, so this proves the margin only to their gap.";
+/** What bounds on the smallest norm that differ by a relative gap prove of a margin. */
+export function marginProof(gap, isShared) {
+  if (!(gap <= CERTIFIED_RTOL)) return `✗ Two bounds on the margin differ by ${short(gap)} of it, so that it is proved only to that.`;
+  return `✓ The margin is proved: two bounds on it agree to ${short(Math.max(gap, 0))} of it.${isShared ? " Other directions have it too." : ""}`;
 }
 
 /** The notes that stand beside the numbers of an optimizer that measures length differently. */
