@@ -21,6 +21,7 @@ const DISC_MARKER_SHARE = 0.7;
 const [FINE_HIT, COARSE_HIT] = [12, 22]; // pixels: radii at which mouse and fingers hold a handle
 const SAME_PLACE_PIXELS = 5; // tokens closer than this have their labels side by side
 const CROWDED_PIXELS = 50; // from the disc's centre: up to there only what is chosen has a label
+const INVITATION = " drag me"; // behind the name of a handle until something was moved
 const [PILL_HEIGHT, LETTER_PIXELS] = [22, 7.6]; // of the marks of limits
 const WHEEL_ZOOM = 1.0015; // for each pixel of the wheel
 const BUTTON_ZOOM = 1.5;
@@ -440,7 +441,7 @@ export function mountPlane(root, store, runs = null) {
       const sign = isSigned ? (labels[handle.i] === -1 ? "⁻" : "⁺") : "";
       const size = (handle.kind === "key" ? 6 * share : handle.radius).toFixed(1);
       const node = handleNode(handle);
-      const invites = isInviting && !dragged && (state.view.guess === null ? handle.kind === "start" && isChosen : handle.kind === "guess") ? " drag me" : "";
+      const invites = isInviting && !dragged && (state.view.guess === null ? handle.kind === "start" && isChosen : handle.kind === "guess") ? INVITATION : "";
       const look = `${classes}${invites} ${column} ${sign} ${size} ${hitRadius} ${handle.value}`;
       const last = looks.get(node);
       if (last?.look === look && last.scale === scale && last.point === handle.point) continue;
@@ -794,6 +795,7 @@ export function planePicture(root = document.getElementById("plane")) {
     for (const name of [...to[k].getAttributeNames()]) if (name.startsWith("aria-") || name.startsWith("data-") || name === "tabindex" || name === "role" || name === "class") to[k].removeAttribute(name);
   });
   copy.querySelectorAll("circle[r='0']").forEach((node) => node.remove());
+  for (const text of copy.querySelectorAll("text")) setText(text, text.textContent.replace(INVITATION, ""));
   const { x, width, height } = svg.viewBox.baseVal;
   const background = shape("rect", { x, width, height, fill: getComputedStyle(root.querySelector(".plane-square")).backgroundColor });
   const image =

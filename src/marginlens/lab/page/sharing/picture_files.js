@@ -14,12 +14,13 @@ function escaped(text) {
   return text.replace(/[&<>"]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[sign]);
 }
 
-/** The size that an SVG text gives itself: { width, height }, from its attributes or else its view box. */
+/** The size that an SVG text gives itself, and its view box: { width, height, box }, the size from its attributes or else the view box. */
 export function sizeOf(svg) {
   const opening = svg.match(/<svg\b[^>]*>/)?.[0] ?? "";
   const number = (name) => Number(opening.match(new RegExp(`\\s${name}="([\\d.]+)(?:px)?"`))?.[1]);
   const box = (opening.match(/\sviewBox="([^"]*)"/)?.[1] ?? "").trim().split(/[\s,]+/).map(Number);
-  return { width: number("width") || box[2] || 300, height: number("height") || box[3] || 150 };
+  const [width, height] = [number("width") || box[2] || 300, number("height") || box[3] || 150];
+  return { width, height, box: box.length === 4 ? box.join(" ") : `0 0 ${width} ${height}` };
 }
 
 /** Names of fonts that every program has. */
@@ -35,32 +36,43 @@ function wrapped(text, letters) {
   }, [""]);
 }
 
+/** Rows of words in a column, as SVG elements and the height that they take: { drawn, height }; `zoom` of their type sizes. */
+function column(rows, left, ink, zoom) {
+  let y = GAP;
+  const drawn = rows.flatMap(({ text, size: whole = 19, isBold = false, colour = null }) => {
+    const size = zoom * whole;
+    const indent = colour === null ? 0 : 1.4 * size;
+    const square = colour === null ? [] : [`<rect x="${left}" y="${y + 0.35 * size}" width="${0.8 * size}" height="${0.8 * size}" rx="2" fill="${colour}"/>`];
+    const lines = wrapped(text, Math.floor((WIDTH - left - GAP - indent) / (LETTER_SHARE * size)));
+    const words = lines.map((line) => textElement(line, left + indent, (y += 1.3 * size) - 0.2 * size, size, ink, isBold));
+    y += 0.45 * size;
+    return [...square, ...words];
+  });
+  return { drawn, height: y };
+}
+
+function textElement(words, x, y, size, ink, isBold = false) {
+  return `<text x="${x}" y="${y}" font-family="sans-serif" font-size="${size}"${isBold ? ' font-weight="700"' : ""} fill="${ink}">${escaped(words)}</text>`;
+}
+
 /**
- * A picture of 16:9 as the text of an SVG file: what is seen at the left, and words beside it, with a caption below.
+ * A picture of 16:9 as the text of an SVG file: what is seen at the left, and words beside it, as small as they must be, with a caption below.
  * seen: the text of an SVG file; rows: [{ text, size, isBold, colour }], those with a colour behind a square of it; colours: { ground, ink }.
  */
 export function card(seen, rows, caption, { ground, ink }) {
-  const { width, height } = sizeOf(seen);
+  const { width, height, box } = sizeOf(seen);
   const scale = Math.min((HEIGHT - 2 * GAP) / height, (WIDTH * MOST_OF_WIDTH) / width);
   const [shownWidth, shownHeight] = [width * scale, height * scale];
-  const place = `x="${GAP}" y="${(HEIGHT - shownHeight) / 2}" width="${shownWidth}" height="${shownHeight}" viewBox="0 0 ${width} ${height}"`;
+  const place = `x="${GAP}" y="${(HEIGHT - shownHeight) / 2}" width="${shownWidth}" height="${shownHeight}" viewBox="${box}"`;
   const opening = (text) => text.replace(/\s(?:x|y|width|height|viewBox)="[^"]*"/g, "").replace("<svg", `<svg ${place}`);
   const inner = withGenericFonts(seen.slice(seen.indexOf("<svg")).replace(/<svg\b[^>]*>/, opening));
   const left = 2 * GAP + shownWidth;
-  const text = (words, x, y, size, isBold) =>
-    `<text x="${x}" y="${y}" font-family="sans-serif" font-size="${size}"${isBold ? ' font-weight="700"' : ""} fill="${ink}">${escaped(words)}</text>`;
-  let y = GAP;
-  const beside = rows.flatMap(({ text: words, size = 19, isBold = false, colour = null }) => {
-    const indent = colour === null ? 0 : 1.4 * size;
-    const lines = wrapped(words, Math.floor((WIDTH - left - GAP - indent) / (LETTER_SHARE * size)));
-    const square = colour === null ? [] : [`<rect x="${left}" y="${y + 0.35 * size}" width="${0.8 * size}" height="${0.8 * size}" rx="2" fill="${colour}"/>`];
-    const drawn = lines.map((line) => text(line, left + indent, (y += 1.3 * size) - 0.2 * size, size, isBold));
-    y += 0.45 * size;
-    return [...square, ...drawn];
-  });
+  const zooms = Array.from({ length: 9 }, (_, k) => 1 - 0.07 * k);
+  const columns = zooms.map((zoom) => column(rows.filter(({ text }) => text !== ""), left, ink, zoom));
+  const { drawn } = columns.find((one) => one.height < HEIGHT - 2 * GAP) ?? columns[columns.length - 1];
   const frame = `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${HEIGHT}" viewBox="0 0 ${WIDTH} ${HEIGHT}">`;
-  const below = text(caption, left, HEIGHT - GAP, 15, false);
-  return `${frame}<rect width="${WIDTH}" height="${HEIGHT}" fill="${ground}"/>${inner}${beside.join("")}${below}</svg>\n`;
+  const below = textElement(caption, left, HEIGHT - GAP, 15, ink);
+  return `${frame}<rect width="${WIDTH}" height="${HEIGHT}" fill="${ground}"/>${inner}${drawn.join("")}${below}</svg>\n`;
 }
 
 /** What the picture shows, in words. */
