@@ -106,12 +106,12 @@ def tube_points(tube, rng, count):
 @pytest.mark.parametrize("size", [0.0, 0.3, 2.0])
 def test_every_inequality_of_the_proof_holds_in_the_tube(shape, size):
     rng = np.random.default_rng(hash((shape, size)) % 1000)
-    data, v, points = points_around_directions(shape, 300, rng)
+    data, v, points = points_around_directions(shape, 150, rng)
     rule = ml.NormalizedGD(size) if size else None
     tubes = find_tubes(data, v, points, rule, Logistic())
     proved = np.flatnonzero(tubes.missing == Missing.NOTHING)
-    assert len(proved) > 20
-    for j in proved[:12]:
+    assert len(proved) > 10
+    for j in proved[:5]:
         tube = Reference(data[j], v[j], tubes, j)
         for x, p in zip(*tube_points(tube, rng, 40), strict=True):
             at, beta = tube.at(x), tube.pulls(p)

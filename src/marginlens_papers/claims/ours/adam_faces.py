@@ -118,7 +118,7 @@ class X_N5(Claim):
         crossings = {s: _crossings(risk, s, BETAS, epsilons, progress) for s in schedules}
         slow = _crossings(risk[:2], slow_schedule, SLOW_BETAS, slow_epsilons, progress)
         faces = []
-        facing = FACING._replace(n_steps=FACING.n_steps // shorter)
+        facing = FACING if paper else FACING._replace(n_steps=FACING.n_steps // 4)
         for epsilon in FACES:
             faces.append(_face(risk, facing, epsilon))
             progress.advance()

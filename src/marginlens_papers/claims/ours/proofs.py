@@ -39,7 +39,7 @@ class X_P1(Claim):
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow every problem until its limit is proved, check certificates of a sample, and ask A's Theorem 3 about the same points."""
-        n_problems, n_checked = (100, 6) if effort is Effort.PAPER else (10, 2)
+        n_problems, n_checked = (100, 6) if effort is Effort.PAPER else (5, 2)
         progress.expect(4 * len(SIZES))
         numbers: dict[str, float] = {}
         norms: dict[tuple[str, Any], Any] = {}
