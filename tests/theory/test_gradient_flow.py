@@ -208,7 +208,7 @@ def test_a_batch_is_its_problems_one_by_one():
 
 def test_a_loss_of_ones_own_and_a_nonlinear_head_follow_the_same_curve():
     data, v = ragged_problem(np.random.default_rng(6), 3, 4, 8)
-    until = UntilLength(8.0)
+    until = UntilLength(4.0)
     compiled = ml.flow(data, v, loss=Exponential(), until=until).final
     np.testing.assert_allclose(ml.flow(data, v, loss=OwnExponential(), until=until).final, compiled, atol=1e-6)
     torch = pytest.importorskip("torch")

