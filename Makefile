@@ -11,6 +11,7 @@
 # make numerics    tests whose numbers can move, under several kinds of arithmetic
 # make site        build the site of the documentation into build/site, with the report of make reproduce, or a quick one where there is none
 #                  (REPORT=quick, REPORT=none; make site-links asks whether links to other sites work)
+# make docs        write the tables of statements from the code; make pictures draws the pictures of README and docs
 # All prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
 # Tests and claims start many processes, and each would compile every module again where bytecode is not kept.

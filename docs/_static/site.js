@@ -1,5 +1,14 @@
+// Figures get a frame in which they scroll where the page is too narrow for their letters.
+for (const image of document.querySelectorAll("article img[src$='.png']")) {
+  if (image.closest(".sphx-glr-thumbcontainer")) continue;
+  const frame = document.createElement("div");
+  frame.className = "figure";
+  image.replaceWith(frame);
+  frame.append(image);
+}
+
 // Whoever uses the keyboard can scroll what does not fit: code, tables, figures and formulas that are wider than the page get a tab stop.
-const WIDE = "pre, .table-wrapper, .formula, .highlight, p:has(> img), figure:has(> img)";
+const WIDE = "pre, .table-wrapper, .formula, .highlight, .figure";
 
 function addTabStops() {
   for (const element of document.querySelectorAll(WIDE)) {

@@ -25,6 +25,7 @@ from marginlens_papers.documentation.gallery import GROUPS, LAB_PRESETS, presets
 from marginlens_papers.documentation.public_names import public_names
 from marginlens_papers.documentation.site import LAB
 
+MENU_LEVELS = 2
 BEFORE_OTHERS, AFTER_OTHERS = 400, 600  # priorities of handlers: napoleon and the theme have 500
 _MATHML = "http://www.w3.org/1998/Math/MathML"
 ElementTree.register_namespace("", _MATHML)
@@ -253,13 +254,18 @@ _menus: dict[tuple[int, tuple[tuple[str, Any], ...]], str] = {}
 
 
 def reuse_menu(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Let the pages of names, which are not in the menu, share one: making it takes as long as the rest of the page."""
+    """Give the menu two levels, and let the pages of names share one: making it takes as long as the rest of the page.
+
+    A third level, the scripts of the gallery, would be a third of every page's bytes.
+    """
     depth = pagename.count("/")
-    if not pagename.startswith(f"{API}/") or pagename.endswith((".module", "/index")):
-        return
+    is_shared = pagename.startswith(f"{API}/") and not pagename.endswith((".module", "/index"))
     make = context["toctree"]
 
     def toctree(**options: Any) -> str:
+        options["maxdepth"] = MENU_LEVELS
+        if not is_shared:
+            return make(**options)
         key = depth, tuple(sorted(options.items()))
         if key not in _menus:
             _menus[key] = make(**options)

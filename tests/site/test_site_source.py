@@ -13,7 +13,7 @@ from marginlens_papers.claims.catalogue import claims
 from marginlens_papers.documentation import stage_source
 from marginlens_papers.documentation.api_pages import escaped, escaped_docstring, separated_entries, statement_anchor
 from marginlens_papers.documentation.gallery import LAB_PRESETS, example_files, presets_shown
-from marginlens_papers.documentation.site import bibtex, ledger_page
+from marginlens_papers.documentation.site import bibtex, copy_report, ledger_page
 from marginlens_papers.report.ledger import ClaimResult, Entry, write_ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +97,22 @@ def test_works_to_cite_have_entries_of_their_own():
     keys = re.findall(r"@misc\{(\w+),", entries)
     assert len(set(keys)) == len(keys) == entries.count("@misc") == 7
     assert f"version {ml.__version__}" in entries
+
+
+def test_a_report_comes_with_one_file_for_each_figure_and_without_links_to_the_other(tmp_path):
+    figures = tmp_path / "report" / "figures"
+    figures.mkdir(parents=True)
+    for name in ("a.svg", "a.png", "a-small.png", "a.pdf", "only.png"):
+        (figures / name).write_text("picture")
+    links = '<a class="file" href="figures/a.svg">SVG</a> <a class="file" href="figures/a.png">PNG</a></figcaption>'
+    (tmp_path / "report" / "index.html").write_text(f'<img src="figures/a.svg">{links}', encoding="utf-8")
+    copy_report(tmp_path / "report", tmp_path / "site")
+    kept = {path.name for path in (tmp_path / "site" / "figures").iterdir()}
+    assert kept == {"a.svg", "a-small.png", "only.png"}
+    page = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert page.endswith('href="figures/a.svg">SVG</a></figcaption>')
+    copy_report(None, tmp_path / "site")
+    assert not (tmp_path / "site").exists()
 
 
 # ---- the gallery's scripts

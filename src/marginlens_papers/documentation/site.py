@@ -28,6 +28,7 @@ from marginlens_papers.report.ledger import summary
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LEFT_OUT = ("README.md",)  # of docs: for readers of the folder
 LAB_PAGE = "lab.md"
+_LINK_TO_DOTS = re.compile(r' <a class="file" href="[^"]+\.png">PNG</a>')  # from a report's figure to its other form
 LAB = "lab/index.html"  # the lab itself, beside the page lab.html that is about it
 LAB_FRAME = f"""<p><a href="{LAB}"><strong>Open the lab</strong></a> on a page of its own, or use it right here:</p>
 <iframe class="lab-frame" src="{LAB}" title="The lab" loading="lazy"></iframe>"""
@@ -58,7 +59,7 @@ def build_site(root: Path, place: Path, settings: SiteSettings, *, checks_links:
     work = place.with_name(f"{place.name}-work")
     _say("Putting the pages together.")
     source = stage_source(root, work / "source")
-    _copy_report(_report_folder(root, work, settings), source / "extra" / "report")
+    copy_report(_report_folder(root, work, settings), source / "extra" / "report")
     _write(source / "ledger.md", ledger_page(source / "extra" / "report"))
     _start_afresh_where_settings_changed(source, work)
     builder = "linkcheck" if checks_links else "html"
@@ -315,11 +316,17 @@ def _report_folder(root: Path, work: Path, settings: SiteSettings) -> Path | Non
     return made
 
 
-def _copy_report(found: Path | None, place: Path) -> None:
-    """Put the pages and figures of a report into the site; its data stay where they are."""
+def copy_report(found: Path | None, place: Path) -> None:
+    """Put the pages and figures of a report into the site; data, and PNG files of figures that are there as SVG, stay where they are."""
     shutil.rmtree(place, ignore_errors=True)
-    if found is not None:
-        shutil.copytree(found, place, ignore=shutil.ignore_patterns("*.npz", "*.pdf", "*.parquet"))
+    if found is None:
+        return
+    shutil.copytree(found, place, ignore=shutil.ignore_patterns("*.npz", "*.pdf", "*.parquet"))
+    for page in place.rglob("*.html"):
+        page.write_text(_LINK_TO_DOTS.sub("", page.read_text(encoding="utf-8")), encoding="utf-8")
+    for picture in place.rglob("*.png"):
+        if picture.with_suffix(".svg").exists():
+            picture.unlink()
 
 
 # ---- files and processes
