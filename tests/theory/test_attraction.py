@@ -214,6 +214,30 @@ def test_certificates_verify_survive_a_file_and_fail_when_they_are_wrong(rule, t
     assert [name for name, wrong in planted.items() if wrong.verify().applies] == []
 
 
+@pytest.mark.statement("X Thm 1")
+@pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()])
+def test_steps_taken_again_in_intervals_prove_the_way_to_the_point(loss):
+    rng = np.random.default_rng(8)
+    data, v = ml.TokenDataset([rng.normal(size=(4, 3)), rng.normal(size=(2, 3))], [1, -1]), rng.normal(size=3)
+    start = rng.normal(size=3)
+    for rule in (ml.NormalizedGD(1.0), ml.GradientDescent(0.5)):
+        steps = 32 if isinstance(rule, ml.NormalizedGD) else 50
+        run = ml.descend(data, v, loss=loss, optimizer=rule, n_steps=steps, start=start)
+        far = ml.descend(data, v, loss=loss, optimizer=ml.NormalizedGD(1.0), n_steps=200, start=start).final
+        proof = replace(
+            certify(data, v, far, optimizer=ml.NormalizedGD(1.0), loss=loss), optimizer=rule, point=run.final
+        )
+        way = proof.verify(start, steps).conditions[-1]
+        assert way.name == f"{steps} exact steps lead to the point"
+        assert way.holds
+        assert way.numbers["room"] > 0.999  # the exact iterate is far nearer than it has to be
+        assert not proof.verify(start, steps - 1).conditions[-1].holds
+        assert not proof.verify(start + 0.1, steps).conditions[-1].holds
+    with pytest.raises(ml.InputError) as refused:
+        replace(proof, optimizer=None).verify(start, 3)
+    assert refused.value.argument == "n_steps"
+
+
 def test_a_point_that_proves_nothing_is_refused_with_what_is_missing():
     data, v = ml.data.sphere_tokens(1, 2, 4, 3, 1)
     for point, rule, loss in (
@@ -317,6 +341,23 @@ def test_weights_of_queries_are_followed_like_vectors():
             assert found.outcome.proved == (found.direction is not None)
             if found.direction is not None:
                 assert ml.correlation(run.final.ravel(), found.direction.ravel()) > 0.995
+
+
+def test_theorems_answer_in_the_same_three_lines_where_no_run_is_followed():
+    sequences = ml.SequenceDataset([[0, 2, 5], [1, 4, 5], [0, 3, 4, 5]], [0, 1, 0], np.eye(6))
+    certain = ml.predict_limit(sequences)
+    assert certain.answer.proof == "yes, by C Thm 3"
+    assert "gradient descent from any start converges to the direction of W^mm" in certain.answer.ends_at
+    assert str(certain).startswith(str(certain.answer))
+    of_path = ml.predict_limit(sequences, optimizer=ml.NormalizedGD(1.0)).answer
+    assert of_path.proof.startswith(
+        "yes for the regularisation path, by C Thm 1; no for descent: the theorem is about constant"
+    )
+    data, v = ml.data.sphere_tokens(1, 3, 5, 6, 0)
+    assert ml.predict_limit(data[0]).answer.proof == "no: no direction selects them all"  # head and attention together
+    at_start = ml.predict_limit(data[0], v[0], prove=False)
+    assert at_start.answer.ends_at.startswith("not known of descent; the regularisation path converges")
+    assert at_start.outcome is None
 
 
 def test_what_cannot_be_decided_is_said():

@@ -76,6 +76,8 @@ def joint_text(row: dict[str, Any]) -> Iterator[Any]:
         "direction of p, p^relax": _rows.vector(limits["relaxed_direction"]),
         "with a margin for every input, p^mm": _rows.vector(limits["margin_direction"]),
     }
+    if "trained" not in row:
+        yield from _rows.outcome_text(row["prediction"]["outcome"])
     yield facts_table("Where the joint path goes", facts)
     if "trained" not in row:
         yield from _rows.theorem_text(row["prediction"])

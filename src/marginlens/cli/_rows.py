@@ -138,20 +138,19 @@ def candidate_rows(data: ml.TokenDataset, v: ArrayLike, prediction: Prediction) 
 def prediction_row(prediction: Prediction) -> dict[str, Any]:
     """What the theorems say, condition by condition."""
     fields, computed = ("direction", "observed", "path_direction", "why"), prediction.outcome
-    outcome = None
+    proved = prediction.direction is not None if computed is None else computed.proved
+    outcome: dict[str, Any] = prediction.answer._asdict() | {"proved": proved}
     if computed is not None:
-        names = ("ends_at", "because", "proof", "proved", "selected", "norm", "angle")
-        outcome = {name: getattr(computed, name) for name in names}
+        outcome |= {name: getattr(computed, name) for name in ("selected", "norm", "angle")}
     said = {name: getattr(prediction, name) for name in fields}
     return {"outcome": outcome, **said, "theorems": prediction.verdicts}
 
 
-def outcome_text(outcome: Mapping[str, Any] | None) -> Iterator[Any]:
+def outcome_text(outcome: Mapping[str, Any]) -> Iterator[Any]:
     """Where training ends, because of what, and whether it is proved."""
-    if outcome is not None:
-        yield bold(f"ends at: {outcome['ends_at']}.")
-        yield f"because: {outcome['because']}."
-        yield f"proved?  {outcome['proof']}."
+    yield bold(f"ends at: {outcome['ends_at']}.")
+    yield f"because: {outcome['because']}."
+    yield f"proved?  {outcome['proof']}."
 
 
 # ---- next tokens
@@ -197,6 +196,7 @@ def sequence_row(file: Path, problem: SequenceProblem, prediction: Prediction) -
             "norm": float(np.linalg.norm(mix.x)),
         },
         "prediction": {
+            "outcome": prediction.answer._asdict(),
             "why": prediction.why,
             "theorems": prediction.verdicts,
             "direction": prediction.direction if small else None,

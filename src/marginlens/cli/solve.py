@@ -78,7 +78,8 @@ def solve(
         with terminal.stage("Solving Graph-SVM and the cyclic correction"):
             prediction = ml.predict_limit(sequences.named.data, head=sequences.head)
         row = _rows.sequence_row(file, sequences, prediction)
-        return Answer(row, [*_rows.sequence_text(row), *_rows.theorem_text(row["prediction"])])
+        said = [*_rows.outcome_text(row["prediction"]["outcome"]), *_rows.sequence_text(row)]
+        return Answer(row, [*said, *_rows.theorem_text(row["prediction"])])
     refuse_options("unless the file holds sequences", drop=drop)
     problem = read_token_problem(file)
     if not isinstance(problem, TokenProblem):

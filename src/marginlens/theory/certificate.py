@@ -11,7 +11,7 @@ import numpy as np
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.directions import length
-from marginlens.errors import reject
+from marginlens.errors import reject, whole_number
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.papers import implements
@@ -21,7 +21,8 @@ from marginlens.runtime.result_files import read_result, write_result
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
 from marginlens.theory.forecast import Forecast, forecast
-from marginlens.theory.intervals import Exact, Proving
+from marginlens.theory.intervals import Exact, Proving, slope_in
+from marginlens.theory.replay import distance_after
 from marginlens.typing import Axes, FloatArray, IntArray
 
 FORMAT = "marginlens-certificate-1"
@@ -126,13 +127,28 @@ class Certificate(Proof):
         return forecast(self, steps)
 
     @implements("X", "Thm 1")
-    def verify(self) -> TheoremVerdict:
+    def verify(self, start: Any = None, n_steps: int = 0) -> TheoremVerdict:
         """Recompute every inequality of the proof from the data, in exact products of the given numbers and intervals for the rest.
 
         It shares no code with the search that found the tube: inner products are exact integers, the max-margin direction is solved for in
         intervals of 300 bits, and a condition holds only where it does for every number of its interval.
+
+        Args:
+            n_steps: take the steps that led to the point again, too, in intervals: so many from `start` have to end within the tolerance
+                of it. Then nothing is left to believe of the run; it takes milliseconds a step. start: (d_key,), zero if left out.
         """
-        return TheoremVerdict("X Thm 1", tuple(_conditions(self)), f"{self.steps_words} cannot end elsewhere")
+        whole_number(n_steps, "n_steps", at_least=0)
+        checks = _conditions(self)
+        if n_steps:
+            if self.optimizer is None:
+                raise reject("n_steps", "0 for a proof about the gradient flow, which takes no steps", str(n_steps))
+            proving = Proving()
+            distance = distance_after(
+                proving, self, self.data.point(np.zeros(self.data.d_key) if start is None else start, "start"), n_steps
+            )
+            proving.demand(f"{n_steps:,} exact steps lead to the point", distance, proving.iv.mpf(self.tolerance))
+            checks += proving.checks
+        return TheoremVerdict("X Thm 1", tuple(checks), f"{self.steps_words} cannot end elsewhere")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the certificate and its problem to a .npz file, which `Certificate.load` reads."""
@@ -291,7 +307,7 @@ def _conditions(proof: Certificate) -> list[Check]:
 
     # the anchor q* = Σ y a with a·q* = log(C/λ) - ρ̄ on the support
     n = data.n_inputs
-    slope = {i: _slope(iv, proof.loss, number(Exact(signed.whole[i, alpha[i]], signed.power))) / n for i in range(n)}
+    slope = {i: slope_in(iv, proof.loss, number(Exact(signed.whole[i, alpha[i]], signed.power))) / n for i in range(n)}
     rho = [iv.log(slope[places[r][0]] * delta[r] / weight) for r, weight in zip(support, lam, strict=True)]
     level = theta * sum((weight * value for weight, value in zip(lam, rho, strict=True)), iv.mpf(0))
     y = solve([value - level for value in rho])
@@ -379,10 +395,3 @@ def _conditions(proof: Certificate) -> list[Check]:
     drift += 0 if slow else sideways / 2 * (1 / (2 * slowest) + step)
     demand("the drift fits into the tube", deviation**2 + 2 * drift / progress, R**2)
     return proving.checks
-
-
-def _slope(iv: Any, loss: Loss, margin: Any) -> Any:
-    """-ℓ' at a margin."""
-    if isinstance(loss, Logistic):
-        return 1 / (1 + iv.exp(margin))
-    return iv.exp(-margin) if isinstance(loss, Exponential) else iv.mpf(1)

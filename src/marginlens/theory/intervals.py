@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.losses.margin import Exponential, Logistic, Loss
 from marginlens.theory.assumptions import Check
 
 BITS = 300  # of the intervals' ends
@@ -98,3 +99,10 @@ class Proving:
             return x
 
         return solve
+
+
+def slope_in(iv: Any, loss: Loss, margin: Any) -> Any:
+    """-ℓ' at a margin."""
+    if isinstance(loss, Logistic):
+        return 1 / (1 + iv.exp(margin))
+    return iv.exp(-margin) if isinstance(loss, Exponential) else iv.mpf(1)

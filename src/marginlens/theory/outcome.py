@@ -47,6 +47,18 @@ RANDOM_SHARES = {
 }
 
 
+class Answer(NamedTuple):
+    """What a prediction says in three lines: where training ends, because of what, and whether that is proved."""
+
+    ends_at: str
+    because: str
+    proof: str
+
+    def __str__(self) -> str:
+        because = self.because.replace("; ", ";\n         ")
+        return f"ends at: {self.ends_at}.\nbecause: {because}.\nproved?  {self.proof}."
+
+
 class Rival(NamedTuple):
     """The token of an input that comes closest to the selected one, and how it loses.
 
@@ -158,9 +170,13 @@ class Outcome(Result, Tabular):
             text += f". This run amplifies rounding errors ({self.error:.1g}), so the proof is of the point that was computed"
         return text
 
+    @property
+    def answer(self) -> Answer:
+        """The three lines."""
+        return Answer(self.ends_at, self.because, self.proof)
+
     def __str__(self) -> str:
-        because = self.because.replace("; ", ";\n         ")
-        return f"ends at: {self.ends_at}.\nbecause: {because}.\nproved?  {self.proof}."
+        return str(self.answer)
 
     def __repr__(self) -> str:
         known = "finite minimum" if self.finite else "direction unknown" if self.direction is None else "direction"

@@ -55,7 +55,7 @@ from marginlens.theory.optimality import (
     power_text,
     token_optimality,
 )
-from marginlens.theory.outcome import Outcome, outcomes
+from marginlens.theory.outcome import Answer, Outcome, outcomes
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 EQ17_ONLY = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
@@ -158,6 +158,32 @@ class Prediction(Result, Tabular):
         return None if self.outcome is None else self.outcome.certificate
 
     @property
+    def answer(self) -> Answer:
+        """Where training ends, because of what, and whether that is proved: of the run that was followed, else by the theorems alone."""
+        if self.outcome is not None:
+            return self.outcome.answer
+        applying = [verdict for verdict in self.verdicts if verdict.applies]
+        missing = self.why.removeprefix("Not certain: ").rstrip(".")
+        if not applying:
+            return Answer("not known", "nothing is decided", f"no: {missing}")
+        of_descent = self.direction is not None
+        verdict = applying[-1] if of_descent else applying[0]
+        because = (
+            f"every condition of {verdict.citation} holds ({', '.join(check.name for check in verdict.conditions)})"
+        )
+        if of_descent:
+            return Answer(
+                f"the limit of {verdict.citation}: {verdict.conclusion}", because, f"yes, by {verdict.citation}"
+            )
+        failed = [check.sentence.rstrip(".") for other in self.verdicts for check in other.failed][-1:]
+        without = failed[0] if failed else "no theorem speaks of it"
+        path = f"yes for the regularisation path, by {verdict.citation}"
+        limit = (
+            verdict.conclusion if "path" in verdict.conclusion else f"on the regularisation path {verdict.conclusion}"
+        )
+        return Answer(f"not known of descent; {limit}", because, f"{path}; no for descent: {without}")
+
+    @property
     def x(self) -> FloatArray:
         """The limit that is certain, of descent or else of the regularisation path; nan where none is."""
         certain = self.path_direction if self.direction is None else self.direction
@@ -173,8 +199,8 @@ class Prediction(Result, Tabular):
         shown = [verdict for verdict in self.verdicts if verdict.citation.endswith(EQ17_ONLY)] or self.verdicts
         listed = () if self.candidates is None else (str(self.candidates),)
         bias = () if self.bias is None or self.bias.proved in ((BY_A,), (BY_C,)) else (str(self.bias),)
-        computed = () if self.outcome is None else (str(self.outcome),)
-        return "\n".join([*computed, *self.notes, *map(str, shown), *listed, self.why, *bias])
+        answer = (str(self.answer),) if self.verdicts or self.outcome else ()
+        return "\n".join([*answer, *self.notes, *map(str, shown), *listed, self.why, *bias])
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -197,9 +223,8 @@ class Prediction(Result, Tabular):
         return Headline("", self.why, True if self.why.startswith("Certain") else None)
 
     def _facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"problem": self.problem}
-        if self.outcome is not None:
-            facts |= {"ends at": self.outcome.ends_at, "because": self.outcome.because, "proved?": self.outcome.proof}
+        ends_at, because, proof = self.answer
+        facts: dict[str, Any] = {"problem": self.problem, "ends at": ends_at, "because": because, "proved?": proof}
         for verdict in self.verdicts:
             failed = ", ".join(check.name for check in verdict.failed)
             facts[verdict.citation] = (
