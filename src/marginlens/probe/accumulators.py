@@ -96,7 +96,8 @@ class MeasureSums:
         itself = selected == query if kind is not LayerKind.CROSS else unknown
         selects_first = selected == first if kind is not LayerKind.WINDOW else unknown
         negligible = negligible_shares(maps, tuple(NEGLIGIBLE), n_visible[counted])
-        same = separator = unknown
+        same: Any = unknown
+        separator: Any = unknown
         if names is not None:
             chosen = np.maximum(selected, 0)
             same = (names.ids[row, chosen] == names.ids[row, query]) & (selected >= 0)
