@@ -160,7 +160,7 @@ def _processor_seconds(browser: WebDriver) -> float:
 def _basins(browser: WebDriver, file: Path) -> tuple[dict[str, float], IntArray]:
     """Times of the coarse and of the full picture, and the labels, row by row from the smallest second coordinate on."""
     _open(browser, file)
-    browser.find_element("css selector", "#plane input[name='basins']").click()
+    browser.find_element("css selector", "#plane-view input[name='basins']").click()
     painted = browser.execute_async_script(
         """
         const done = arguments[0];

@@ -126,7 +126,7 @@ def test_the_reader_guesses_before_the_answer_appears(browser, greeting):
     assert browser.find_element("id", "headline").text.startswith("Token 1")
     assert "away from where training ends" in browser.find_element("css selector", "#story .task").text
     browser.find_element("xpath", "//*[@id='story']/button[contains(., 'Next scene')]").click()
-    wait_for(browser, "lab.state().preset === 'start-decides'")
+    wait_for(browser, "lab.state().preset === 'start-decides' && lab.runs().isPlaying")
 
 
 def test_the_story_leads_through_six_scenes(browser, greeting, axe):

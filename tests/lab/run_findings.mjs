@@ -47,12 +47,12 @@ const calls = {
     return checkState(changed).problem;
   },
   /** Where training ends: what the page says once it has followed the run to its end, and the numbers behind it. */
-  verdict({ problem }) {
+  verdict({ problem, played = null }) {
     const analysis = analysisOf(problem);
     const { outlook } = analysis;
     outlook.advance(Infinity);
     const { selected, steps, followed = outlook.followed } = outlook.answer;
-    return { ...words.verdictWords(analysis), selected, steps, followed };
+    return { ...words.verdictWords(analysis, played), selected, steps, followed };
   },
   leftOut: ({ problem }) => words.leftOut(analysisOf(problem)),
   conditions: ({ problem, maxProblems }) => conditionsOf(analysisOf(problem, maxProblems).prediction),

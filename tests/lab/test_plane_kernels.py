@@ -345,8 +345,6 @@ def compared_prediction(case: Case, mine: dict[str, Any]) -> list[str]:
             for key, (direction, margin) in expected.items()
             if not (close(ours[key]["direction"], direction) and close(ours[key]["margin"], margin))
         ]
-    if (mine["basin"] is None) != (theirs.details.basin is None):
-        wrong.append("basin")
     return wrong
 
 

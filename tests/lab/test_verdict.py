@@ -111,6 +111,20 @@ def test_optimizers_that_no_theorem_covers_are_computed_and_not_called_proved(na
         assert answer["selected"] == ends.tolist(), problem
 
 
+def test_a_run_that_was_played_further_and_ends_elsewhere_changes_the_verdict() -> None:
+    computed = scored(KEYS[:1], [[1, 0, 0.5]], optimizer={"name": "SignDescent", "size": 0.1})
+    proved = {**computed, "optimizer": {"name": "NormalizedGD", "size": 0.1}}
+    played = {"steps": 20_000, "selected": [2], "norm": 99.0}
+    before, after, same = ask(
+        {"call": "verdict", "problem": computed},
+        {"call": "verdict", "problem": computed, "played": played},
+        {"call": "verdict", "problem": proved, "played": played},
+    )
+    assert before["endsAt"].startswith("Token 1")
+    assert after["endsAt"].startswith("Token 3 after the 20,000 steps that were played")
+    assert same["endsAt"].startswith("Token 1")
+
+
 def test_what_is_odd_is_said() -> None:
     nothing, tied, infeasible, finite, far = ask(
         {"call": "verdict", "problem": scored(KEYS, [[1, 1, 1], [2, 2]])},

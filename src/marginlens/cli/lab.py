@@ -34,7 +34,7 @@ def lab(
     ] = None,
     out: Annotated[Path, option("LAB.html", "Where the page goes.")] = PAGE,
     preset: Annotated[
-        str | None, option("NAME", "The example to begin with.", "A-F1b", autocompletion=preset_names)
+        str | None, option("NAME", "The example to begin with.", "start-decides, playing", autocompletion=preset_names)
     ] = None,
     address: Annotated[
         str | None, option("URL", "Where a public copy of the page will be; links that the page copies lead there.")

@@ -234,9 +234,9 @@ export function verdict(citation, conditions) {
 /**
  * Which theorem of paper A applies to the problem with its start and optimizer, condition by condition, and the limit that it gives.
  *
- * { dependent, verdicts, candidates: [{ label, selected, direction, margin, optimality? }], promise, step, basin }: promise is { citation,
- * direction } where a theorem makes the limit of plain gradient descent certain, step the condition on its steps, and basin the number of
- * the candidate in whose cone the start lies.
+ * { dependent, verdicts, candidates: [{ label, selected, direction, margin, optimality? }], promise, step }: promise is { citation,
+ * direction } where a theorem makes the limit of plain gradient descent certain and step the condition
+ * on its steps.
  */
 export function predict(problem, maxProblems = MAX_PROBLEMS) {
   const dependent = dependentInputs(problem);
@@ -272,17 +272,12 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
     verdicts.push(verdict("A Thm 8", [slopes, checkLinearMixing(part, members), separated]));
   }
   const candidates = candidatesOf(part, sets);
-  let basin = -1;
-  if (around.cone && inCone(problem.start, around.cone.p, around.cone.mu, around.cone.radius)) {
-    basin = candidates.findIndex((one) => one.label !== "G^mm" && one.selected.join() === around.found.selected.join());
-  }
   return {
     dependent,
     verdicts,
     promise,
     step,
     candidates: candidates.map((one) => ({ ...one, selected: whole(one.selected) })),
-    basin: basin < 0 ? null : basin,
   };
 }
 

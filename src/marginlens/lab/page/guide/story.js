@@ -29,7 +29,7 @@ export function mountStory(root, store, runs, showPanel) {
     runs.pause();
     if (!store.load(withView(state, { guess }), `open example ${preset}`)) return;
     if (panel) showPanel(panel);
-    if (!guesses && state.tab === "plane" && !isCalm()) runs.play();
+    if (!guesses && state.tab === "plane" && !isCalm()) requestAnimationFrame(() => runs.play()); // after the runs have followed the state
   };
   const buttons = scenes.map((scene, k) => element("button", { type: "button", onclick: () => open(scene) }, element("b", {}, String(k + 1)), ` ${scene.name}`));
   const task = element("p", { class: "task" });
