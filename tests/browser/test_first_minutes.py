@@ -73,12 +73,12 @@ def test_it_stands_still_where_motion_is_not_wanted(browser, greeting):
     prefer(browser, reduced_motion="no-preference")
 
 
-# Moves what is given as a drag does, state by state, and gives the milliseconds until the verdict said something else: the shortest of five
-# times, since the machine may be busy with other things.
+# Moves what is given as a drag does, state by state, and gives the milliseconds until the verdict said something else: the shortest of
+# twelve times, since the machine may be busy with other things.
 MEASURED = """
     const [moves, done] = arguments, headline = document.getElementById("headline"), times = [];
     const turn = (k) => {
-      if (k === 5 * moves.length) return done(moves.map((_, j) => Math.min(...times.filter((_, t) => t % moves.length === j))));
+      if (k === 12 * moves.length) return done(moves.map((_, j) => Math.min(...times.filter((_, t) => t % moves.length === j))));
       const before = headline.textContent, begin = performance.now();
       lab.store.apply("drag", (state) => ({ ...state, ...moves[k % moves.length] }), { gesture: `drag-${k}` });
       const look = () => {
