@@ -11,6 +11,7 @@ from marginlens.dynamics import descend
 from marginlens.errors import InputError
 from marginlens.sweeps import sweep
 from marginlens.theory import token_optimality
+from marginlens.theory.outcome import RANDOM_SHAPE, RANDOM_SHARES
 from marginlens_papers import scale_runs as scale
 
 WIDTHS, COUNT = (2, 10), 60
@@ -58,6 +59,19 @@ def test_the_archive_is_read_as_it_was_written(runs, tmp_path):
         place.write_text(content, encoding="utf-8")
         with pytest.raises(InputError, match="scale_runs wrote"):
             scale.read_scale_runs(place)
+
+
+def test_predictions_quote_the_shares_of_the_archive():
+    read, facts = scale.archived_scale_runs()
+    assert (facts["plan"]["n_inputs"], facts["plan"]["n_tokens"]) == RANDOM_SHAPE
+    shares = np.array(read.counts) / read.n_problems
+    assert list(RANDOM_SHARES) == np.array(read.widths).tolist()
+    quoted = np.array(list(RANDOM_SHARES.values()))
+    np.testing.assert_allclose(
+        quoted,
+        np.stack([shares[:, scale.GLOBAL], 1.0 - shares[:, [scale.GLOBAL, scale.UNSATURATED]].sum(axis=1)], axis=1),
+        atol=6e-4,
+    )
 
 
 def test_the_command_sweeps_and_says_where_the_counts_are(tmp_path, capsys):
