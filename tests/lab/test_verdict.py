@@ -158,7 +158,7 @@ def test_captions_cite_theorems_that_the_page_applies() -> None:
                 held = [one["holds"] for one in conditions if one["citation"] == citation]
                 assert held, entry.name
                 assert all(held), entry.name
-    assert cited >= 5
+    assert cited >= 3
 
 
 def test_what_the_scenes_say_to_do_makes_another_token_win() -> None:
