@@ -52,8 +52,7 @@ def pairwise_gradient(K: FloatArray, at: Attended, slope: SignedLog) -> LogScale
         K: (…, n_inputs, n_tokens, d_key). at: attention relative to α. slope: ℓ' as sign and logarithm, each (…, n_inputs).
     """
     sign, logs = _pull(at)
-    logs = logs + slope.log[..., None]
-    np.put_along_axis(logs, at.alpha[..., None], -np.inf, axis=-1)
+    logs = np.where(at.is_alpha, -np.inf, logs + slope.log[..., None])
     largest = np.max(logs, axis=(-2, -1))
     safe = np.where(largest == -np.inf, 0.0, largest)
     weights = -slope.sign[..., None] * sign * np.exp(logs - safe[..., None, None]) / K.shape[-3]
@@ -71,8 +70,7 @@ def gradients_by_input(K: FloatArray, at: Attended, slope: SignedLog) -> LogScal
         g_i of shape (…, n_inputs, d_key), with log scales (…, n_inputs); zero with scale zero for an input that has no gradient.
     """
     sign, logs = _pull(at)
-    logs = logs + slope.log[..., None]
-    np.put_along_axis(logs, at.alpha[..., None], -np.inf, axis=-1)
+    logs = np.where(at.is_alpha, -np.inf, logs + slope.log[..., None])
     largest = np.max(logs, axis=-1)
     safe = np.where(largest == -np.inf, 0.0, largest)
     weights = -slope.sign[..., None] * sign * np.exp(logs - safe[..., None]) / K.shape[-3]
@@ -467,8 +465,7 @@ class AtLogits:
         at, margin = self.risk.scored_head.attend(self.logits)
         slope = slope_of(self.risk.loss, margin)
         sign, logs = _pull(at)
-        logs = np.where(self.risk.data.mask, logs + slope.log[..., None], -np.inf)
-        np.put_along_axis(logs, at.alpha[..., None], -np.inf, axis=-1)
+        logs = np.where(self.risk.data.mask & ~at.is_alpha, logs + slope.log[..., None], -np.inf)
         largest = np.max(logs, axis=(-2, -1), keepdims=True)
         return -slope.sign[..., None] * sign * np.exp(logs - np.where(np.isfinite(largest), largest, 0.0))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 
 def logits(data: TokenDataset, p: ArrayLike) -> FloatArray:
@@ -51,6 +51,11 @@ class Attended:
     top_score: FloatArray
 
     @property
+    def is_alpha(self) -> BoolArray:
+        """Which token α is, (…, n_inputs, n_tokens)."""
+        return np.arange(self.gap.shape[-1]) == self.alpha[..., None]
+
+    @property
     def delta(self) -> FloatArray:
         """δ as a number, (…, n_inputs); zero when it underflows."""
         return self.shortfall * np.exp(self.log_unit)
@@ -66,18 +71,17 @@ def attend(logits: FloatArray, scores: FloatArray, mask: Any, alpha: IntArray | 
     logits = np.where(mask, logits, -np.inf)
     if alpha is None:
         alpha = np.argmax(logits, axis=-1)
-    chosen = alpha[..., None]
-    ratio = logits - np.take_along_axis(logits, chosen, axis=-1)  # log(s_t / s_α)
-    others = np.array(ratio)
-    np.put_along_axis(others, chosen, -np.inf, axis=-1)
+    is_alpha = np.arange(logits.shape[-1]) == alpha[..., None]
+    ratio = logits - np.sum(logits, axis=-1, keepdims=True, where=is_alpha)  # log(s_t / s_α)
+    others = np.where(is_alpha, -np.inf, ratio)
     largest = np.maximum(np.max(others, axis=-1, keepdims=True), 0.0)
-    log_total = largest + np.log(np.exp(-largest) + np.sum(np.exp(others - largest), axis=-1, keepdims=True))
-    small = largest == 0.0
-    log_total = np.where(
-        small, np.log1p(np.sum(np.exp(np.where(small, others, -np.inf)), axis=-1, keepdims=True)), log_total
-    )
+    small = largest == 0.0  # as everywhere when α is the largest logit
+    log_total = np.log1p(np.sum(np.exp(np.where(small, others, -np.inf)), axis=-1, keepdims=True))
+    if not small.all():
+        large = largest + np.log(np.exp(-largest) + np.sum(np.exp(others - largest), axis=-1, keepdims=True))
+        log_total = np.where(small, log_total, large)
     log_s = ratio - log_total
-    top = np.take_along_axis(scores, chosen, axis=-1)
+    top = np.sum(scores, axis=-1, keepdims=True, where=is_alpha)
     gap = np.where(mask, top - np.where(mask, scores, 0.0), 0.0)
     counted = np.where(gap != 0.0, log_s, -np.inf)  # only tokens with another score pull the margin away from γ_α
     log_unit = np.max(counted, axis=-1)
