@@ -28,43 +28,6 @@ class Rows {
   }
 }
 
-// ---- weights as bars
-
-/** A table of { name, weight } with bars; `weightName` says what the weights are. */
-function weightTable(weightName) {
-  const body = element("tbody");
-  const caption = element("caption", { class: "small" });
-  const rows = new Rows(body, () => {
-    const name = element("th", { scope: "row" });
-    const bar = element("span");
-    const number = element("td", { class: "number" });
-    const node = element("tr", {}, name, element("td", { class: "weight-bar", "aria-hidden": "true" }, bar), number);
-    return {
-      node,
-      fill({ text, weight, largest }) {
-        setText(name, text);
-        setText(number, short(weight));
-        bar.style.width = `${largest > 0 ? (100 * weight) / largest : 0}%`;
-      },
-    };
-  });
-  const head = element("thead", { class: "visually-hidden" }, element("tr", {}, element("th", {}, "Token"), element("td"), element("th", {}, weightName)));
-  return {
-    node: element("table", { class: "weights" }, caption, head, body),
-    fill(sentence, entries) {
-      setText(caption, sentence);
-      const largest = Math.max(0, ...entries.map(({ weight }) => weight));
-      rows.fill(entries.map((entry) => ({ ...entry, largest })));
-    },
-  };
-}
-
-function weighted(solution, weights, text) {
-  return solution.pairs.map((pair, r) => ({ text: text(pair), weight: weights[r] })).filter(({ weight }, r) => weight > 0 || solution.active?.[r]);
-}
-
-// ---- limits
-
 function limitRow(store, place) {
   const sign = element("span", { class: "limit-sign", "aria-hidden": "true" });
   const tokens = element("span", { class: "limit-tokens" });
@@ -102,6 +65,14 @@ function legendOf(problem) {
   return `${several}${star} Margin: the lead per unit of length${length}.${gap}`;
 }
 
+/** The tokens that support a limit of a problem of n inputs, with their multipliers. */
+function supportWords({ mark, solution }, n) {
+  const { pairs, multipliers, active } = solution;
+  const held = pairs.map((pair, r) => ({ ...pair, weight: multipliers[r] })).filter(({ weight }, r) => weight > 0 || active?.[r]);
+  const words = held.map(({ input, other, weight }) => `token ${other + 1}${n === 1 ? "" : ` of input ${input + 1}`} (${short(weight)})`);
+  return `Support tokens of the limit ${mark}, right behind the selected ones, with how hard each pushes: ${words.join(", ")}.`;
+}
+
 /** Whether the margin of a limit is proved, in a sentence; empty where it has no certificate, as where tokens tie. */
 function proofOf({ solution, margin, power }) {
   const isSet = power === 2 && Math.abs(marginOf(solution) - margin) > SAME_MARGIN_RTOL * margin;
@@ -115,9 +86,9 @@ export function mountLimits(root, store) {
   const remarks = element("ul", { class: "remarks small" });
   const list = element("ol", { class: "limits", "aria-label": "Limits: directions in which attention can settle" });
   const legend = element("p", { class: "small" });
-  const support = weightTable("Multiplier");
+  const support = element("p", { class: "small", id: "support" });
   const proof = element("p", { class: "small", id: "margin-proof" });
-  replace(root, remarks, list, legend, support.node, proof);
+  replace(root, remarks, list, legend, support, proof);
   const rows = new Rows(list, (place) => limitRow(store, place));
   const remarkRows = new Rows(remarks, () => {
     const node = element("li");
@@ -143,14 +114,8 @@ export function mountLimits(root, store) {
     setText(legend, legendOf(analysis.problem));
     const solution = shown?.solution;
     const hasSupport = solution !== undefined && solution.status === OPTIMAL;
-    support.node.hidden = !hasSupport;
+    setText(support, hasSupport ? supportWords(shown, analysis.problem.n) : "");
     setText(proof, hasSupport ? proofOf(shown) : "");
-    if (!hasSupport) return;
-    const named = (pair) => (analysis.problem.n === 1 ? `token ${pair.other + 1}` : `token ${pair.other + 1} of input ${pair.input + 1}`);
-    support.fill(
-      `Support tokens of the limit ${shown.mark}: right behind the selected tokens; the multiplier is how hard each pushes.`,
-      weighted(solution, solution.multipliers, named),
-    );
   };
   document.addEventListener("basinshares", ({ detail }) => {
     if (shares === detail) return;

@@ -2,6 +2,7 @@
 
 import { normOfOptimizer } from "../../kernels/norms.js";
 import { powerOfTen, short } from "../numbers.js";
+import { counted, listed } from "../text/text_reasons.js";
 
 const MAX_LOG = 700; // of a number that a double holds
 const DEGREES = 180 / Math.PI;
@@ -15,14 +16,6 @@ export function optimizerWord(name) {
 
 // ---- small words
 
-function listed(parts) {
-  return parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}`;
-}
-
-function counted(count, what) {
-  return `${NUMBER_WORDS[count] ?? count} ${what}${count === 1 ? "" : "s"}`;
-}
-
 function capital(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
@@ -30,7 +23,7 @@ function capital(text) {
 /** "token 3 of input 1 and token 1 of input 2": what is selected in the given inputs, in all of them by default. */
 export function selectionWords(selected, inputs = selected.map((_, i) => i)) {
   if (selected.length === 1) return `token ${selected[0] + 1}`;
-  return listed(inputs.map((i) => `token ${selected[i] + 1} of input ${i + 1}`));
+  return listed(inputs.map((i) => `token ${selected[i] + 1} of input ${i + 1}`), Infinity);
 }
 
 /** A positive number given by its logarithm, as a power of ten where a double does not hold it. */
@@ -152,7 +145,7 @@ function jointSentence({ complete, margin, found }) {
 export function leftOut({ problem, prediction }) {
   const left = Array.from(problem?.lengths ?? [], (_, i) => i).filter((i) => prediction?.dependent && !prediction.dependent.includes(i));
   if (left.length === 0 || left.length === problem.n) return null;
-  const names = left.length === 1 ? `Input ${left[0] + 1} has` : `Inputs ${listed(left.map((i) => String(i + 1)))} have`;
+  const names = left.length === 1 ? `Input ${left[0] + 1} has` : `Inputs ${listed(left.map((i) => String(i + 1)), Infinity)} have`;
   return `${names} one token, one place or one score only; the theorems leave that out.`;
 }
 
