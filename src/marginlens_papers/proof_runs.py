@@ -41,6 +41,11 @@ LOOKS = (1, 10, 100)  # of these, before the last
 CHUNK = 500  # problems of one shape that are followed together
 ROUNDING = 1e-9  # of the square of a tube's radius, far less than the ball around the point that its proof is for
 COUNTS = ("problems", "proved", "wrong_selection", "outside", "outscored", "further_steps")
+_FORMS = (
+    (len(SHAPES), len(COUNTS)),
+    (len(SHAPES), len(MARKS)),
+    (len(SHAPES), len(MARKS)),
+)  # of the arrays of a ProofRuns
 
 
 @dataclass(frozen=True)
@@ -86,10 +91,7 @@ def _chunk(n_problems: int, seed: int, task: int) -> ProofRuns:
     part, cell = divmod(task, len(SHAPES))
     n, T, d = SHAPES[cell]
     first, last = part * CHUNK, min((part + 1) * CHUNK, (n_problems - cell + len(SHAPES) - 1) // len(SHAPES))
-    found = ProofRuns(
-        np.zeros((len(SHAPES), len(COUNTS)), dtype=np.int64),
-        *(np.zeros((len(SHAPES), len(MARKS)), dtype=np.int64) for _ in range(2)),
-    )
+    found = ProofRuns(*(np.zeros(shape, dtype=np.int64) for shape in _FORMS))
     if last <= first:
         return found
     data, v = sphere_problems(first, last, n, T, d, seed, cell)
@@ -175,9 +177,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         n_problems = whole_number(options.problems, "problems", at_least=1)
         seed = whole_number(options.seed, "seed", at_least=0)
         place = options.output or results_folder() / "proof-runs.json"
-        began, runs, printed = time.perf_counter(), None, 0
+        began, printed = time.perf_counter(), 0
+        runs = ProofRuns(*(np.zeros(shape, dtype=np.int64) for shape in _FORMS))
         for chunk in proof_runs(n_problems, seed, engine=Processes(options.workers)):
-            runs = chunk if runs is None else runs + chunk
+            runs = runs + chunk
             due = 100 * runs.total("problems") // n_problems
             print("." * (due - printed), end="", flush=True)
             printed = due

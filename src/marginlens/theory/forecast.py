@@ -105,8 +105,9 @@ class _Rows(NamedTuple):
 
 
 def _rows_of(proof: Certificate, law: ResidualLaw) -> _Rows:
-    real = law.solution.pairs[:, 0] >= 0
-    a, (i, chosen, other), scores = law.solution.rows[real], law.solution.pairs[real].T, proof.data.scores(proof.head)
+    pairs = np.asarray(law.solution.pairs)
+    real = pairs[:, 0] >= 0
+    a, (i, chosen, other), scores = law.solution.rows[real], pairs[real].T, proof.data.scores(proof.head)
     toward = a @ proof.direction
     wide = np.sqrt(np.maximum(0.0, np.sum(a**2, axis=-1) - toward**2))
     log_slope = slope_of(proof.loss, scores[i, chosen]).log - np.log(proof.data.n_inputs)

@@ -272,7 +272,7 @@ def _points_after(proofs: list[Certificate], optimizer: Any, after: tuple[int, .
     kept: list[list[Any]] = [[] for _ in proofs]
     for steps in after:
         for k, proof in enumerate(proofs):
-            options = {"loss": proof.loss, "start": points[k]}
+            options: dict[str, Any] = {"loss": proof.loss, "start": points[k]}
             if optimizer is None:
                 points[k] = ml.flow(proof.data, proof.head, until=ml.UntilLength(float(steps - taken)), **options).final
             else:
