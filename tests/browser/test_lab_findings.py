@@ -131,6 +131,7 @@ def test_scores_by_slider_by_hand_and_by_head(lab: WebDriver) -> None:
     lab.execute_script("window.lab.store.undo()")
     settle(lab)
     assert problem_of(lab)["scores"] == scores
+    unfold(lab, "Scores and keys")
     by_head, by_hand = lab.find_elements("css selector", '#editor [name="scores-from"]')
     by_head.send_keys(" ")
     settle(lab)
@@ -154,6 +155,7 @@ def test_tokens_inputs_starts_and_keys_come_and_go(lab: WebDriver) -> None:
     state = lab_state(lab)
     assert [len(state["problem"]["keys"]), len(state["starts"])] == [2, len(before["starts"]) + 1]
     assert state["problem"]["labels"] == [-1, 1]
+    unfold(lab, "Scores and keys")
     apart = lab.find_element("css selector", '#editor input[type="checkbox"]')
     apart.send_keys(" ")
     settle(lab)

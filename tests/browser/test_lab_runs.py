@@ -150,7 +150,7 @@ def test_runs_that_cannot_move_say_so(lab):
         "lab.store.apply('flat', (state) => ({ ...state, problem: { ...state.problem, scores: [[1, 1, 1]] } }))"
     )
     settle(lab)
-    lab.find_element("css selector", "#playback button[aria-label='To the end']").click()
+    lab.execute_script("lab.runs().toEnd()")
     settle(lab)
     assert "the gradient is exactly zero" in lab.find_element("id", "playback").text
 

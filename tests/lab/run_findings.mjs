@@ -22,7 +22,7 @@ function analysisOf(json, maxProblems) {
   const outlook = new Outlook(problem);
   if (problem.joint) {
     const joint = jointLimits(problem);
-    return { problem, outlook, prediction: { joint, verdicts: joint.verdicts, candidates: [] }, limits: [], refusal: null };
+    return { problem, outlook, prediction: { joint, verdicts: [], candidates: [] }, limits: [], refusal: null };
   }
   const prediction = predict(problem, maxProblems);
   return { problem, prediction, outlook, limits: prediction.candidates, refusal: null };

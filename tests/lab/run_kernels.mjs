@@ -15,7 +15,6 @@ const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
 const { normOfOptimizer, planeNormSvm } = await load("norms");
 const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
 const { basinCone, predict } = await load("theorems");
-const { jointLimits } = await load("joint");
 const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, samplesBehind, sequences, textWindows } = await load("graphs");
 const { columnOf, continueSequence, entryShares, explainNext, laterTerms, makeAutomaton, nextProbabilities, pairHeights } = await load("automaton");
 const { correlation } = await load("linalg");
@@ -44,7 +43,6 @@ const calls = {
     const found = predict(readProblem(problem), maxProblems);
     return { ...found, candidates: found.candidates.map((one) => ({ ...one, optimality: null })) };
   },
-  joint: ({ problem }) => jointLimits(readProblem(problem)),
   cone: ({ problem, selected }) => basinCone(readProblem(problem), selected),
   /** Labels of all pixels in the order of the picture, the start of each, and the pixels of the first piece of work. */
   basins({ problem, ...settings }) {

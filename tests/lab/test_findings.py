@@ -181,7 +181,6 @@ def provoking_problems() -> list[dict[str, Any]]:
         {**scored([[(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 0, 0]])},  # the best token stands between the others
         {**scored([[(0.0, 0.0), (0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 1, 0, 0]])},
     ]
-    asked += [{**problem, "train": "both"} for problem in JOINT]
     return [
         {"call": "conditions", "problem": {k: v for k, v in problem.items() if k != "maxProblems"}}
         | ({"maxProblems": problem["maxProblems"]} if "maxProblems" in problem else {})
@@ -189,25 +188,11 @@ def provoking_problems() -> list[dict[str, Any]]:
     ]
 
 
-JOINT: list[dict[str, Any]] = [  # head and attention trained together
-    {"tokens": [[[0, 1], [0, 2]], [[1, 0], [-2, 1]]], "labels": [1, -1]},  # Theorem 5
-    {"tokens": [[[0, 1], [0, 2]], [[1, 0], [-2, 1]]], "labels": [1, -1], "loss": "Exponential"},
-    {"tokens": [[[0, 1], [0, 2]], [[1, 0], [-2, 1]]], "labels": [1, -1], "loss": "CorrelationLoss"},
-    {"tokens": [[[-2, 0], [2, 2]], [[0, -1], [1, -1]], [[1, 1], [0, -1]]], "labels": [1, -1, 1]},
-    {"tokens": [[[1, 2], [0, 0]], [[1, -2], [-2, 0]], [[1, -2], [0, -2]]], "labels": [1, -1, 1]},
-    {"tokens": [[[-2, -1], [1, 0]], [[0, -1], [-2, 1]]], "labels": [1, -1]},  # mixing gains
-    {"tokens": [[[1, 0], [0, 0]], [[-1, 0], [0, 0]]], "labels": [1, -1]},  # mixing costs, by a proof
-    {"tokens": [[[-1, 0], [1, 0]], [[-1, -1], [-1, -1]], [[0, 2], [2, -2]]], "labels": [1, -1, 1]},  # no direction
-    {"tokens": [[[0, 0], [-1, -1]], [[0, 0], [0, 0]], [[-1, -2], [-1, -1]]], "labels": [1, -1, 1]},  # no head
-    {"tokens": [[[1, 0]], [[-1, 0]]], "labels": [1, -1]},  # single tokens
-]
 BY_ROUNDING = {  # ways that only rounding brings about
     ("separable optimum", "INACCURATE", False),
     ("separable sets", "INACCURATE", False),
     ("separable sets", "TRIVIAL", False),
     ("A Assumption D", "rounding", False),
-    ("separable tokens", "INACCURATE", False),
-    ("selected in the limit", "INACCURATE", False),
 }
 
 
@@ -237,14 +222,14 @@ def test_every_condition_has_a_sentence_each_way_and_no_sentence_is_dead() -> No
 
 def test_conditions_are_those_that_the_kernels_and_the_library_name() -> None:
     (known,) = ask({"call": "known"})
-    source = "".join((KERNELS / name).read_text(encoding="utf-8") for name in ("theorems.js", "joint.js"))
+    source = (KERNELS / "theorems.js").read_text(encoding="utf-8")
     assert set(CONDITIONS) == set(re.findall(r'\bcheck\("([^"]+)"', source))
     assert set(page_words()["theorems"]) == set(re.findall(r'verdict\("([^"]+)"', source))
     theory = "".join(path.read_text(encoding="utf-8") for path in Path(ml.theory.__file__).parent.glob("*.py"))
     assert not [name for name in CONDITIONS if f'"{name}"' not in theory]
     codes = {name: {code for other, code, _ in entries() if other == name} for name in CONDITIONS}
     assert codes["step size"] == set(known["optimizers"])
-    for name in ("separable optimum", "separable sets", "separable tokens"):
+    for name in ("separable optimum", "separable sets"):
         assert codes[name] - {"MAX_PROBLEMS", "SEVERAL"} == set(known["statuses"])
 
 

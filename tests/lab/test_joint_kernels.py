@@ -1,15 +1,12 @@
-"""Joint training in the page's kernels against the library: best selections, p^mm and p^relax, and A Theorems 5 and 6 by condition."""
+"""Joint training in the page's kernels against the library: best selections, p^mm and p^relax."""
 
 from __future__ import annotations
-
-from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 
 import marginlens as ml
-from lab_kernels import as_json, ask, needs_node, run_in_page
+from lab_kernels import as_json, needs_node, run_in_page
 from marginlens.theory.label_margin import best_selections, label_margin
 
 pytestmark = needs_node
@@ -64,45 +61,3 @@ def test_figure_3_and_random_problems_agree() -> None:
                 n_relaxed += 1
     assert n_limits > N_RANDOM // 4
     assert n_relaxed > N_RANDOM // 8
-
-
-# ---- Theorems 5 and 6
-
-
-@cache
-def problems() -> dict[str, ml.TokenDataset]:
-    """Figure 3's problems, random and separable ones, and some with a single token or none that separates."""
-    found = {"figure_3a": ml.data.figure_3a(), "figure_3b": ml.data.figure_3b()}
-    for number in range(10):
-        rng = np.random.default_rng([1818, number])
-        n, T, d = int(rng.integers(1, 4)), int(rng.integers(2, 4)), 2
-        tokens: Any = [
-            rng.standard_normal((int(rng.integers(1, T + 1)) if number % 3 == 0 else T, d)) for _ in range(n)
-        ]
-        found[f"random {number}"] = ml.TokenDataset(tokens, rng.choice([-1.0, 1.0], n))
-    for number in range(6):  # each input has a clear token along its label and others near zero, as in Figure 3
-        rng = np.random.default_rng([1819, number])
-        labels = np.array([1.0, -1.0, 1.0][: 2 + number % 2])
-        tokens = 0.3 * rng.standard_normal((len(labels), 3, 2))
-        tokens[:, 0] += labels[:, None] * np.array([1.0, 0.5 + 0.3 * number])
-        found[f"clear {number}"] = ml.TokenDataset(tokens, labels)
-    found["contradicting labels"] = ml.TokenDataset(np.ones((2, 2, 2)), np.array([1.0, -1.0]))
-    found["one token each"] = ml.TokenDataset(np.array([[[1.0, 0.2]], [[-1.0, 0.3]]]), np.array([1.0, -1.0]))
-    return found
-
-
-def test_joint_predictions_agree_condition_by_condition() -> None:
-    answers = ask([{"call": "joint", "problem": as_json(data, None)} for data in problems().values()])
-    applying = set()
-    for (name, data), mine in zip(problems().items(), answers, strict=True):
-        theirs = ml.predict_limit(data)
-        applying |= {verdict.citation for verdict in theirs.verdicts if verdict.applies}
-        for one, other in zip(mine["verdicts"], theirs.verdicts, strict=True):
-            assert one["citation"] == other.citation
-            found = [(check["name"], check["holds"]) for check in one["conditions"]]
-            assert found == [(check.name, check.holds) for check in other.conditions], name
-            for check, there in zip(one["conditions"], other.conditions, strict=True):
-                for key, value in check["numbers"].items():
-                    if key != "nu":  # the least cost that was found, less thoroughly than in Python
-                        assert value == pytest.approx(there.numbers[key], rel=1e-7, abs=1e-7), (name, key)
-    assert applying == {"A Thm 5", "A Thm 6"}

@@ -184,7 +184,8 @@ def test_limits_certificates_and_verdicts_are_those_of_the_page() -> None:
             [one.citation, [[check.name, check.holds] for check in one.conditions]]
             for one in found["prediction"].verdicts
         ]
-        assert theirs == answer["verdicts"], name
+        is_joint = states()[name]["problem"].get("train") == "both"  # of which the script alone speaks
+        assert answer["verdicts"] == ([] if is_joint else theirs), name
     assert counts[True] > 3
     assert counts[False] > len(states())
 

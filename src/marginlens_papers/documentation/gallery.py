@@ -27,7 +27,7 @@ LAB_PRESETS: Mapping[str, Sequence[str]] = {
     "figure_2": ("C-F2",),
     "figure_3a": ("A-F3a",),
     "figure_3b": ("A-F3b",),
-    "figure_5": ("A-F5-correlation-10", "A-F5-logistic-10"),
+    "figure_5": ("A-F5",),
     "figure_8": ("A-F8",),
     "cone_example": ("A-F2",),
     "basin_example": ("X-B-random",),

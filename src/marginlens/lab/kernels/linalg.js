@@ -43,27 +43,6 @@ export function correlation(a, b) {
   return 1 - 0.5 * square;
 }
 
-/** The solution of A x = right for a positive definite A (n, n), which becomes its Cholesky factor; null where it is not. */
-export function solveDefinite(A, right) {
-  const n = right.length;
-  const x = Float64Array.from(right);
-  for (let i = 0; i < n; i++) {
-    for (let j = 0; j <= i; j++) {
-      let total = A[i * n + j];
-      for (let k = 0; k < j; k++) total -= A[i * n + k] * A[j * n + k];
-      if (i === j && !(total > 0)) return null;
-      A[i * n + j] = i === j ? Math.sqrt(total) : total / A[j * n + j];
-    }
-    for (let k = 0; k < i; k++) x[i] -= A[i * n + k] * x[k];
-    x[i] /= A[i * n + i];
-  }
-  for (let i = n - 1; i >= 0; i--) {
-    x[i] /= A[i * n + i];
-    for (let k = 0; k < i; k++) x[k] -= A[i * n + k] * x[i];
-  }
-  return x;
-}
-
 /** The largest singular value of rows A (n, 2). */
 export function spectralNorm(A) {
   const scale = maxAbs(A) || 1;

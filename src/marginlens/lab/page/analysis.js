@@ -110,8 +110,7 @@ function computed(state) {
     const outlook = new Outlook(problem);
     if (problem.joint) {
       const joint = jointLimits(problem);
-      const { verdicts } = joint;
-      const prediction = { joint, verdicts, candidates: [] };
+      const prediction = { joint, verdicts: [], candidates: [] };
       return { problem, prediction, outlook, limits: jointLimitsOf(joint), head: jointHead(joint), remarks, refusal: null };
     }
     const prediction = predict(problem);

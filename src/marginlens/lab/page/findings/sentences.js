@@ -166,7 +166,8 @@ export function normWords(power) {
 
 /** In which sense the direction that an optimizer heads for is the best, and who knows it. */
 export function biasSentence({ optimizer, joint }) {
-  if (joint) return "These theorems speak of the best pairs of head and attention of given lengths; that training finds them is the step that is not proved.";
+  if (joint)
+    return "Theorem 5 and Theorem 6 of paper A speak of the best pairs of head and attention of given lengths; that training finds them is not proved. Share, Copy as Python, asks whether they apply.";
   const power = normOfOptimizer(optimizer);
   const name = capital(optimizerWord(optimizer.name));
   const among = `among vectors that select the same tokens by a lead of one it heads for the one that is shortest by ${normWords(power)}`;

@@ -71,7 +71,7 @@ export function mountTheorems(root) {
       if (citations !== shown) replace(theorems, verdicts.map(({ citation }) => made.get(citation).node));
       shown = citations;
       for (const verdict of verdicts) made.get(verdict.citation).fill(verdict, prediction.dependent?.length ?? problem.n);
-      setAttributes(nothing, { hidden: verdicts.length > 0 });
+      setAttributes(nothing, { hidden: verdicts.length > 0 || problem?.joint === true });
       setText(nothing, "No theorem speaks of this problem, or it has too many selections to try them all.");
       setText(bias, problem === null ? "" : biasSentence(problem));
     },

@@ -11,7 +11,7 @@ import {
   axisTicks, drawnPath, fittingHalf, linePixels, markerPath, moved, pathThrough, pathUpTo, planeScale, rayEnd, ringNorms, rounded,
   sectorPixels, zoomed,
 } from "./plane_scale.js";
-import { addStart, MAX_STARTS, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView } from "../state.js";
+import { addStart, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView } from "../state.js";
 
 const SMALL_STEP = 1 / 100; // of the view's width, for an arrow key
 const LARGE_STEP = 1 / 10; // with Shift
@@ -190,14 +190,6 @@ function markerRadius(score, range, share) {
   let height = 0.5;
   if (score !== null) height = range[1] > range[0] ? (score - range[0]) / (range[1] - range[0]) : 1;
   return share * (SMALLEST_MARKER + height * (LARGEST_MARKER - SMALLEST_MARKER));
-}
-
-/** A place for a further start: spread by golden angles over half of the view. */
-function freeStart(state) {
-  const k = state.starts.length;
-  const size = state.view.map === "window" ? state.view.half / 2 : Math.sqrt(state.view.far);
-  const angle = 2.399963 * k + 0.6;
-  return [size * Math.cos(angle), size * Math.sin(angle)].map((entry) => Number(entry.toPrecision(3)));
 }
 
 /** The plane in its region, with the basins under it; `runs` gives the descent paths. */
@@ -749,10 +741,6 @@ function planeControls(store) {
     const box = element("input", { type: "checkbox", name, onchange: () => change(`${box.checked ? "show" : "hide"} ${text.toLowerCase()}`, { [name]: box.checked }) });
     return { name, box, node: element("label", { class: "check" }, box, ` ${text}`) };
   });
-  const adds = button("+ Start", "Add a start of descent", () => store.apply("add a start", (before) => addStart(before, freeStart(before))));
-  const removes = button("− Start", "Remove the chosen start", () =>
-    store.apply("remove a start", (before) => removeStart(before, before.chosen.start ?? before.starts.length - 1)),
-  );
   const fits = button("Fit", "Fit: show all tokens and starts", () =>
     change("fit the view", ({ problem, starts }) => {
       const { tokens, keys } = pointsOf(problem);
@@ -765,15 +753,12 @@ function planeControls(store) {
       button("−", "Zoom out", () => change("zoom out", (before) => zoomed(before.view, 1 / BUTTON_ZOOM))),
       button("+", "Zoom in", () => change("zoom in", (before) => zoomed(before.view, BUTTON_ZOOM))), fits),
     element("span", { class: "plane-group", role: "group", "aria-label": "Shown" }, boxes.map((entry) => entry.node)),
-    element("span", { class: "plane-group", role: "group", "aria-label": "Starts" }, adds, removes),
   );
   return {
     node,
     update(state) {
       for (const entry of mapButtons) put(entry, "aria-pressed", state.view.map === entry.dataset.map);
       for (const { name, box } of boxes) if (box.checked !== Boolean(state.view[name])) box.checked = Boolean(state.view[name]);
-      adds.disabled = state.starts.length >= MAX_STARTS;
-      removes.disabled = state.starts.length <= 1;
     },
   };
 }

@@ -183,7 +183,7 @@ function inputView(store, form, i, isOpen, focusOn) {
 
 // ---- head and starts
 
-/** Where scores come from, whether keys are apart from values, and the head. */
+/** The head, and where scores come from and whether keys are apart from values, which few change: { node, rare, fill }. */
 function mountForm(store, remembered) {
   const choice = (value, text, onchange) => {
     const box = element("input", { type: "radio", name: "scores-from", value, onchange });
@@ -206,7 +206,8 @@ function mountForm(store, remembered) {
   const headRow = element("div", { class: "row fields" }, element("span", {}, "Head"), head.map(({ node }) => node));
   const jointRow = element("div", { class: "row fields" }, element("span", {}, "Head at the start"), startHead.map(({ node }) => node));
   return {
-    node: element("div", { class: "form" }, scores, headRow, jointRow, element("label", { class: "check" }, apart, "keys apart from values")),
+    rare: element("details", {}, element("summary", {}, "Scores and keys"), scores, element("label", { class: "check" }, apart, "keys apart from values")),
+    node: element("div", { class: "form" }, headRow, jointRow),
     fill(state, form) {
       scores.hidden = form.isJoint;
       byHead.box.checked = !form.byHand;
@@ -336,7 +337,7 @@ export function mountEditor(root, store) {
     if (store.apply("add an input", (state) => addInput(state, [0, 1, 2].map((k) => nextPoint(count + k))))) focusOn(`x-${count}-0-0`);
   });
   const starts = mountStarts(store, focusOn);
-  replace(root, form.node, inputs, element("div", { class: "row" }, more), starts.node, mountTable(store, remembered), mountRandom(store));
+  replace(root, form.node, inputs, element("div", { class: "row" }, more), starts.node, form.rare, mountTable(store, remembered), mountRandom(store));
   let shown = "";
   let views = [];
   return {

@@ -57,10 +57,6 @@ export function keyAction({ key, target, ctrlKey, metaKey, altKey, defaultPreven
   return key === " " && !takesSpace ? "toggle" : null;
 }
 
-function button(label, sign, onclick) {
-  return element("button", { type: "button", class: "icon", "aria-label": label, title: label, onclick }, sign);
-}
-
 export function mountPlayback(root, store, runs) {
   const play = element("button", { type: "button", class: "primary play", onclick: () => runs.toggle() }, "Play");
   const bar = element("input", { type: "range", id: "playback-bar", min: 0, max: BAR_POSITIONS, step: "any" });
@@ -85,15 +81,7 @@ export function mountPlayback(root, store, runs) {
     store.apply("set the speed", (state) => withPlayback(state, { speed: speedAt(Number(speed.value)) }), { undoable: false });
   });
   root.replaceChildren(
-    element(
-      "div",
-      { class: "playback-buttons", role: "group", "aria-label": "Playback" },
-      button("Back to the start", "|◂", () => runs.toStart()),
-      button("One step back (,)", "◂", () => runs.stepBy(-1)),
-      play,
-      button("One step on (.)", "▸", () => runs.stepBy(1)),
-      button("To the end", "▸|", () => runs.toEnd()),
-    ),
+    play,
     element("div", { class: "playback-line" }, element("label", { for: "playback-bar" }, "Step"), bar, stepField.node),
     element("div", { class: "playback-line" }, element("label", { for: "playback-speed" }, "Speed"), speed, speedLabel),
     words,

@@ -5,15 +5,10 @@ import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../../kernels/problem.js";
 import { element, setText } from "../dom.js";
 import { numberField } from "../typed_number.js";
 import { memorySentence, normWords } from "../findings/sentences.js";
-import { withLoss, withOptimizer, withStart, withSteps, withTrain } from "../state.js";
+import { withLoss, withOptimizer, withSteps, withTrain } from "../state.js";
 
 /** Names of optimizers, losses and settings in lists, with a sentence about each, and the bounds of settings. */
 const { optimizers: OPTIMIZER_CHOICES, losses: LOSS_CHOICES, settings: FIELDS } = globalThis.labWords;
-
-const TRAIN_WORDS = {
-  attention: "Only the attention weights p move; scores stay as they are.",
-  both: "The head v that scores tokens and the attention p are trained together.",
-};
 
 const SLIDER_POSITIONS = 200;
 
@@ -69,7 +64,7 @@ function sliderField(store, name, field, onchange) {
   let pull = 0;
   const slider = element("input", { type: "range", min: 0, max: SLIDER_POSITIONS, step: 1, "aria-label": `${field.label}, slider` });
   const change = (value) => onchange(value, null);
-  const box = numberField(store, { name: field.label, low: 0, isWhole: field.whole === Math.round, change, id, "aria-describedby": field.about ? `${id}-about` : null });
+  const box = numberField(store, { name: field.label, low: 0, isWhole: field.whole === Math.round, change, id, title: field.about });
   for (const type of ["pointerdown", "focus"]) slider.addEventListener(type, () => pull++);
   slider.addEventListener("input", () => onchange(field.whole(valueAt(field, Number(slider.value) / SLIDER_POSITIONS)), `${id}-${pull}`));
   const node = element(
@@ -77,7 +72,6 @@ function sliderField(store, name, field, onchange) {
     { class: "field setting" },
     element("label", { for: id }, field.label),
     element("div", { class: "row" }, slider, box.node),
-    field.about ? element("p", { class: "small", id: `${id}-about` }, field.about) : null,
   );
   const show = (value) => {
     box.fill(value);
@@ -91,9 +85,7 @@ function sliderField(store, name, field, onchange) {
 function choice(id, label, words, onchange) {
   const select = element("select", { id }, Object.entries(words).map(([name, choice]) => element("option", { value: name }, choice.name)));
   select.addEventListener("change", () => onchange(select.value));
-  const about = element("p", { class: "small" });
-  const node = element("div", { class: "field setting" }, element("label", { for: id }, label), select, about);
-  return { node, select, about };
+  return { node: element("div", { class: "field setting" }, element("label", { for: id }, label), select), select };
 }
 
 export function mountSettings(root, store) {
@@ -113,7 +105,7 @@ export function mountSettings(root, store) {
   const loss = choice("setting-loss", "Loss", LOSS_CHOICES, (name) =>
     store.apply(`use the ${LOSS_CHOICES[name].name.toLowerCase()} loss`, (state) => withLoss(state, name)),
   );
-  const stepsField = { label: "Number of steps", low: 10, high: MAX_STEPS, isLog: true, whole: Math.round, about: "Where a run ends." };
+  const stepsField = { label: "Number of steps", low: 10, high: MAX_STEPS, isLog: true, whole: Math.round };
   const steps = sliderField(store, "steps", stepsField, (value, gesture) =>
     store.apply("set the number of steps", (state) => withSteps(state, value), { gesture }),
   );
@@ -125,50 +117,35 @@ export function mountSettings(root, store) {
     attention: radio("train", "attention", "Attention", () => store.apply("train the attention alone", (state) => withTrain(state, "attention"))),
     both: radio("train", "both", "Head and attention", () => store.apply("train head and attention", (state) => withTrain(state, "both"))),
   };
-  const trainAbout = element("p", { class: "small" });
-  let dragged = [1, 0.5]; // the last start that was not zero
-  const place = () => store.state.chosen.start ?? 0;
-  const start = {
-    zero: radio("start", "zero", "at zero", () => store.apply("start at zero", (state) => withStart(state, place(), [0, 0]))),
-    dragged: radio("start", "dragged", "where it is dragged", () => store.apply("start where it was dragged", (state) => withStart(state, place(), dragged))),
-  };
-  const startLegend = element("legend", {}, "Start");
   root.replaceChildren(
     element(
       "div",
       { class: "settings" },
-      element("fieldset", { class: "setting" }, element("legend", {}, "Train"), train.attention.label, train.both.label, trainAbout),
+      element("fieldset", { class: "setting" }, element("legend", {}, "Train"), train.attention.label, train.both.label),
       optimizer.node,
       Object.values(fields).map(({ node }) => node),
       loss.node,
       steps.node,
-      element("fieldset", { class: "setting" }, startLegend, start.zero.label, start.dragged.label),
     ),
   );
   return {
     update(state, analysis) {
-      const { problem, starts } = state;
+      const { problem } = state;
       const isJoint = problem.train === "both";
       const chosen = optimizerOf(problem);
       const settings = settingsOf(chosen);
       optimizer.select.value = chosen.name;
       for (const option of optimizer.select.options) option.disabled = isJoint && option.value !== "GradientDescent" && option.value !== "NormalizedGD";
-      setText(optimizer.about, OPTIMIZER_CHOICES[chosen.name].about);
+      optimizer.select.title = OPTIMIZER_CHOICES[chosen.name].about;
       setText(margin, isJoint ? "" : marginSentence(chosen, analysis.normLimits ?? []));
       for (const [name, { node, show }] of Object.entries(fields)) {
         node.hidden = !(name in settings);
         if (name in settings) show(settings[name]);
       }
       loss.select.value = problem.loss ?? "Logistic";
-      setText(loss.about, LOSS_CHOICES[problem.loss ?? "Logistic"].about);
+      loss.select.title = LOSS_CHOICES[problem.loss ?? "Logistic"].about;
       steps.show(problem.steps ?? DEFAULT_STEPS);
       train[isJoint ? "both" : "attention"].input.checked = true;
-      setText(trainAbout, TRAIN_WORDS[isJoint ? "both" : "attention"]);
-      const at = starts[place()];
-      const isZero = at.every((entry) => entry === 0);
-      if (!isZero) dragged = at;
-      start[isZero ? "zero" : "dragged"].input.checked = true;
-      setText(startLegend, starts.length > 1 ? `Start ${place() + 1}` : "Start");
     },
   };
 }
