@@ -16,6 +16,7 @@ from browser_page import (
     overflowing,
     prefer,
     resize,
+    settle,
     wait_for,
 )
 from marginlens.lab import write_lab
@@ -119,7 +120,8 @@ def test_the_reader_guesses_before_the_answer_appears(browser, greeting):
     opened(browser, greeting)
     browser.find_element("css selector", "#story li:first-child button").click()
     wait_for(browser, "lab.state().preset === 'two-tokens'")
-    assert not browser.find_element("id", "headline").is_displayed()
+    for hidden in ("headline", "caption", "limits"):
+        assert not browser.find_element("id", hidden).is_displayed()
     assert browser.find_elements("css selector", "#plane .limit") == []
     drag(browser, browser.find_element("css selector", '[data-handle="guess"] .hit'), (160, -60))
     wait_for(browser, "lab.state().view.guess === null")
@@ -134,8 +136,10 @@ def test_the_story_leads_through_six_scenes(browser, greeting, axe):
     for k, name in enumerate(["two-tokens", "start-decides", "score-decides", "X-N4-linf", "A-F3a", "text"]):
         browser.find_element("css selector", f"#story li:nth-child({k + 1}) button").click()
         wait_for(browser, f"lab.state().preset === '{name}'")
+        settle(browser)
         assert browser.find_element("css selector", "#story [aria-current=step]").text.startswith(str(k + 1))
         assert browser.find_element("css selector", "#story .task").text.endswith(".")
+        wait_for(browser, "document.querySelector('#curves [role=img]:not([aria-label])') === null")
         assert accessibility_violations(browser) == []
 
 
@@ -159,6 +163,7 @@ def test_the_stage_has_large_letters_and_no_panels(browser, greeting, axe):
     assert float(large[:-2]) >= 1.3 * float(small[:-2])
     assert not browser.find_element("id", "panels").is_displayed()
     assert not browser.find_element("id", "toolbar").is_displayed()
+    assert browser.find_element("css selector", "#plane .band .top").is_displayed()
     assert is_in_view(browser, "#playback .play")
     assert accessibility_violations(browser) == []
     browser.execute_script("document.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape' }))")
