@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from browser_page import DESKTOP, PHONE, drag, lab_state, open_lab, predicted_limits, resize, settle
+from browser_page import DESKTOP, PHONE, drag, lab_state, open_lab, predicted_limits, resize, settle, wait_for
 
 WHOLE_PICTURE_SECONDS = 60
 JOINT = {"tokens": [[[0, 0], [1, 1]], [[0, 0], [1, -1]]], "labels": [1, -1], "train": "both"}
@@ -163,7 +163,7 @@ def test_every_point_says_where_it_is(lab):
 # ---- starts, view, basins
 
 
-def test_a_double_click_adds_a_start_and_eight_are_the_most(lab):
+def test_a_double_click_adds_a_start(lab):
     from selenium.webdriver.common.action_chains import ActionChains
 
     picture = lab.find_element("css selector", "#plane .plane-picture")
@@ -196,12 +196,9 @@ def basins_painted(browser):
     return [entry.text for entry in browser.find_elements("css selector", "#plane-view .basin-shares li")]
 
 
-@pytest.mark.parametrize("with_workers", [True, False], ids=["in workers", "without workers"])
-def test_basins_are_painted_with_their_shares(browser, lab_file, with_workers):
+def test_basins_are_painted_with_their_shares(browser, lab_file):
     open_lab(browser, lab_file)
     browser.execute_script("lab.store.apply('zoom', (state) => ({ ...state, view: { ...state.view, half: 4 } }))")
-    if not with_workers:
-        browser.execute_script("window.Worker = undefined")
     browser.execute_script(
         "lab.store.apply('wider', (state) => ({ ...state, view: { ...state.view, map: 'window', half: 4 } }))"
     )
@@ -221,6 +218,12 @@ def test_basins_are_painted_with_their_shares(browser, lab_file, with_workers):
     )
     assert above[0] > above[2]  # vermilion above, blue below
     assert below[2] > below[0]
+
+
+def test_where_no_worker_can_run_a_sentence_says_that_basins_are_not_painted(lab):
+    lab.execute_script("window.Worker = undefined")
+    lab.find_element("css selector", "#plane-view input[name=basins]").click()
+    wait_for(lab, "document.querySelector('#plane-view .basin-status').textContent.includes('no workers')")
 
 
 def test_basins_follow_the_problem_and_say_where_there_are_none(lab):

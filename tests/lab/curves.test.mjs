@@ -7,7 +7,7 @@ import "./core.mjs";
 const page = new URL("../../src/marginlens/lab/page/", import.meta.url);
 const load = (name) => import(new URL(name, page));
 const { decimated, linearTicks, linePath, pushedApart, stepScale, valueScale } = await load("run/curve_scale.js");
-const { attentionTokens, chartsOf, chartSentence, valueTable } = await load("run/curves.js");
+const { attentionTokens, chartsOf, chartSentence } = await load("run/curves.js");
 const { analyse } = await load("analysis.js");
 const { keyAction, runsText, speedAt, speedPosition, speedText } = await load("run/playback.js");
 const { FASTEST, nextSample, Path, Runs } = await load("run/run.js");
@@ -102,9 +102,6 @@ test("charts measure norm, correlation with every limit, attention and risk", ()
   assert.ok(risk.lines[0].value(null) < risk.lines[0].value(0));
   assert.equal(chartsOf(path, analysis, 0)[2].lines.length, 3, "all tokens of the chosen input");
   assert.match(chartSentence(norm, path, 500), /^Norm ‖p‖, how far p has gone, from step 0 to step 500: ‖p‖ from 0\.3 to \d/);
-  const { head, rows } = valueTable(charts, path);
-  assert.ok(rows.length > 5 && rows.every((row) => row.length === head.length));
-  assert.equal(rows[0][0], "0");
 });
 
 test("joint training adds the head's norm and its correlation", () => {

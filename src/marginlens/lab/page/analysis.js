@@ -54,13 +54,6 @@ function limitsOf(problem, prediction) {
   return numbered(limits.sort(before));
 }
 
-/** Where the optimizer's norm is not the Euclidean, the limits in it, with whether no other direction has so wide a margin. */
-function normLimitsOf(limits) {
-  return limits
-    .filter(({ euclidean }) => euclidean !== undefined)
-    .map(({ index, mark, direction, margin, solution, power }) => ({ limitIndex: index, mark, direction, margin, isUnique: solution.isUnique, power }));
-}
-
 /** Limits of joint training: of every best selection p^mm and, where it differs, p^relax, which wins in the end. */
 function jointLimitsOf(joint) {
   const limits = joint.found.flatMap(({ selected, strict, relaxed }) => {
@@ -100,7 +93,7 @@ function remarksOf(state, problem) {
 
 /** The analysis that is given where a state has none. */
 function refused(sentence) {
-  return { problem: null, prediction: null, outlook: null, limits: [], normLimits: [], remarks: [], refusal: sentence };
+  return { problem: null, prediction: null, outlook: null, limits: [], remarks: [], refusal: sentence };
 }
 
 function computed(state) {
@@ -115,7 +108,7 @@ function computed(state) {
     }
     const prediction = predict(problem);
     const limits = limitsOf(problem, prediction);
-    return { problem, prediction, outlook, limits, normLimits: normLimitsOf(limits), remarks, refusal: null };
+    return { problem, prediction, outlook, limits, remarks, refusal: null };
   } catch (error) {
     if (error instanceof ProblemError) return refused(error.message);
     throw error;
@@ -128,8 +121,8 @@ function computed(state) {
  * problem is the kernels', prediction what `predict` gives ({ joint } where head and attention are trained together), outlook the run that
  * is followed to where it ends, limits every locally optimal direction { index, label, selected, direction, margin, isGlobal, solution,
  * optimality, power, colour, mark }; in another norm than the
- * Euclidean, which `power` names, direction and margin are those of that norm, `euclidean` has those of the Euclidean, and normLimits says
- * of each { limitIndex, mark, direction, margin, isUnique, power }. head is { direction, colour } of the head that is trained too. remarks are
+ * Euclidean, which `power` names, direction and margin are those of that norm, and
+ * `euclidean` has those of the Euclidean. head is { direction, colour } of the head that is trained too. remarks are
  * sentences, refusal is one where nothing holds.
  */
 export function analyse(state) {

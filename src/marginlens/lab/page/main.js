@@ -225,18 +225,6 @@ class Frames {
   }
 }
 
-/** Say what is odd about a problem when it becomes so. */
-function remarkView(store) {
-  let shown = "";
-  return {
-    update(state, { remarks }) {
-      const sentence = remarks[0] ?? "";
-      if (sentence !== shown && sentence !== "") store.say(sentence);
-      shown = sentence;
-    },
-  };
-}
-
 /** The stage, for a projector: large letters and no panels, where the address ends in #stage or ?stage; Escape leaves it. */
 function mountStage() {
   const show = (isStaged) => document.body.classList.toggle("staged", isStaged);
@@ -283,7 +271,7 @@ async function openPage() {
   await painted();
   const story = mountStory(document.getElementById("story"), store, runs, mountPanels(document.getElementById("panels")));
   const views = VIEWS.map(mounted);
-  frames.add({ view: runs, tab: "plane" }, ...views, { view: story }, { view: remarkView(store), tab: "plane" });
+  frames.add({ view: runs, tab: "plane" }, ...views, { view: story });
   Object.assign(window.lab, {
     store,
     state: () => store.state,

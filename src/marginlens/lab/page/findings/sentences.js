@@ -177,7 +177,7 @@ export function biasSentence({ optimizer, joint }) {
 }
 
 /** Where an optimizer that remembers gradients does not go where its steps lead; nothing for one without memory. */
-export function memorySentence({ name, betas, momentum = 0 }) {
+function memorySentence({ name, betas, momentum = 0 }) {
   const rate = name === "Adam" ? -Math.log(betas[1]) / 2 : -Math.log(momentum);
   if (!Number.isFinite(rate)) return "";
   const memory = name === "Adam" ? "½ log(1/β₂)" : "log(1/momentum)";

@@ -1,8 +1,7 @@
-// Basins under the plane: painted coarse to fine by workers, by turns on the page itself where workers are refused.
+// Basins under the plane: painted coarse to fine by workers.
 
-import { basinTasks, COARSEST_STRIDE, isSteady, labelPixels, LEAST_STEPS, OUTSIDE, UNSETTLED } from "../../kernels/basins.js";
+import { basinTasks, COARSEST_STRIDE, isSteady, LEAST_STEPS, OUTSIDE, UNSETTLED } from "../../kernels/basins.js";
 import { newWorker } from "../background.js";
-import { requestedField } from "./basin_worker.js";
 import { element, replace, setText } from "../dom.js";
 import { percent } from "../numbers.js";
 import { discInset } from "./plane_scale.js";
@@ -12,8 +11,6 @@ const [SIDE, SLOW_SIDE] = [128, 64]; // pixels; fewer of rules whose runs are fo
 const UNPAINTED = -3;
 const PIECE_PIXELS = 32; // that a worker labels before it answers
 const QUIET_MS = 220; // without a change before painting begins
-const SLICE_MS = 8; // of labelling on the page itself between two frames
-const SLICE_PIXELS = 4;
 const [FEWEST_WORKERS, MOST_WORKERS] = [2, 4];
 const BASIN_ALPHA = 78; // of 255
 const [UNSETTLED_GREY, MINIMUM_GREY] = [120, 95];
@@ -28,11 +25,6 @@ export class Painting {
     this.#fineness = new Uint8Array(side * side).fill(255);
     this.tasks = basinTasks(side, PIECE_PIXELS);
     this.strides = new Map(this.tasks.flatMap(({ stride, pixels }) => pixels.map((pixel) => [pixel, stride])));
-    this.begin();
-  }
-
-  /** Give out all pixels from the beginning; what is shown stays until they come. */
-  begin() {
     this.next = 0;
     this.painted = 0;
     this.levels = new Map(); // by stride, coarse to fine: how many pixels are missing, and of those that came how many have each label
@@ -139,55 +131,26 @@ function trainingSentence({ view }, read) {
   return `Every start is trained as you set it: ${steps} steps${far}.`;
 }
 
-/** Workers that label pixels, or turns on the page itself: label(generation, request), then pixels as `take` gives them. */
+/** Workers that label the pixels of a picture. */
 class Crew {
   #workers = null;
-  #isRefused = false;
   #generation = 0;
   #painting = null;
   #onPiece = null;
-  #request = null;
-  #isWarm = false; // whether a worker has answered
 
-  #hire() {
-    const count = Math.min(MOST_WORKERS, Math.max(FEWEST_WORKERS, navigator.hardwareConcurrency ?? FEWEST_WORKERS));
-    this.#workers = Array.from({ length: count }, newWorker).filter((worker) => worker !== null);
-    if (this.#workers.length === 0) this.#refuse();
-    for (const worker of this.#workers) {
-      worker.onmessage = ({ data }) => this.#answer(worker, data);
-      worker.onerror = (event) => {
-        event.preventDefault();
-        this.#refuse();
-      };
-    }
-  }
-
-  /** Go on without workers, with all pixels of the present picture. */
-  #refuse() {
-    if (this.#isRefused) return;
-    this.#isRefused = true;
-    this.#workers?.forEach((worker) => worker.terminate());
-    this.#workers = [];
-    if (this.#painting) this.start(this.#request, this.#painting, this.#onPiece);
-  }
-
-  /** Begin a picture; onPiece() is called after every piece. What older pictures still send is dropped. */
+  /** Begin a picture; onPiece() is called after every piece. What older pictures still send is dropped. Whether there are workers. */
   start(request, painting, onPiece) {
-    if (!this.#workers && !this.#isRefused) this.#hire();
-    this.#request = request;
+    const count = Math.min(MOST_WORKERS, Math.max(FEWEST_WORKERS, navigator.hardwareConcurrency ?? FEWEST_WORKERS));
+    this.#workers ??= Array.from({ length: count }, newWorker).filter((worker) => worker !== null);
     this.#painting = painting;
     this.#onPiece = onPiece;
     const generation = ++this.#generation;
-    if (this.#isRefused) {
-      painting.begin();
-      this.#byTurns(generation, requestedField(request), Infinity);
-      return;
-    }
-    if (!this.#isWarm) this.#byTurns(generation, requestedField(request), 1); // the first piece, while workers start
     for (const worker of this.#workers) {
+      worker.onmessage = ({ data }) => this.#answer(worker, data);
       worker.postMessage({ generation, request });
       this.#give(worker);
     }
+    return this.#workers.length > 0;
   }
 
   stop() {
@@ -201,34 +164,10 @@ class Crew {
   }
 
   #answer(worker, { generation, pixels, labels }) {
-    this.#isWarm = true;
     if (generation !== this.#generation || !this.#painting) return;
     this.#give(worker);
     this.#painting.add(pixels, labels);
     this.#onPiece();
-  }
-
-  /** Label up to `count` pieces on the page itself, in slices between which it stays responsive. */
-  #byTurns(generation, field, count) {
-    let pixels = [];
-    const next = () => {
-      if (pixels.length === 0 && count-- > 0) pixels = this.#painting.take() ?? [];
-      const piece = pixels.slice(0, SLICE_PIXELS);
-      pixels = pixels.slice(SLICE_PIXELS);
-      return piece;
-    };
-    const turn = () => {
-      if (generation !== this.#generation) return;
-      const end = performance.now() + SLICE_MS;
-      let piece;
-      do {
-        piece = next();
-        this.#painting.add(piece, labelPixels(field, piece));
-      } while (piece.length > 0 && performance.now() < end);
-      this.#onPiece();
-      if (piece.length > 0) setTimeout(turn);
-    };
-    turn();
   }
 }
 
@@ -302,7 +241,7 @@ export function mountBasins(canvas, store, legend) {
     painting = new Painting(request.settings.side);
     begun = performance.now();
     times = { first: null, total: null };
-    crew.start(request, painting, requestPaint);
+    if (!crew.start(request, painting, requestPaint)) clear("This browser runs no workers, so that basins are not painted.");
   }
 
   function clear(sentence) {

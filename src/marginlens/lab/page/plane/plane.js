@@ -213,8 +213,6 @@ export function mountPlane(root, store, runs = null) {
     basinLegend,
     note,
     element("p", { class: "print", id: "plane-print" }, "What is trained is p, a point of this plane: a token at the point k gets attention in proportion to exp(p·k). Paths show p moving from its starts s1, s2, …; numbers are tokens."),
-    element("details", { class: "plane-help" }, element("summary", {}, "How to read and move it"),
-      element("dl", {}, globalThis.labWords.keys["In the plane"].map(([key, does]) => element("div", {}, element("dt", {}, key), element("dd", {}, does))))),
   );
   const basins = mountBasins(canvas, store, basinLegend);
   const isCoarse = matchMedia("(pointer: coarse)");

@@ -1,7 +1,6 @@
 // The editor: inputs with their labels, tokens and scores as tables, the head, the starts, pasted tables and random problems.
 
 import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_TOKENS, ProblemError } from "../../kernels/problem.js";
-import { copyText } from "../sharing/clipboard.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
 import { short } from "../numbers.js";
 import { numberField } from "../typed_number.js";
@@ -266,7 +265,6 @@ function mountTable(store, remembered) {
   const area = element("textarea", { rows: "7", spellcheck: "false", "aria-label": "Table of tokens", class: "mono" });
   const complaint = element("p", { class: "fails", role: "alert" });
   const use = element("button", { type: "button", class: "primary" }, "Use this table");
-  const copy = element("button", { type: "button" }, "Copy the table");
   const node = element(
     "details",
     {},
@@ -274,7 +272,7 @@ function mountTable(store, remembered) {
     element("p", { class: "small" }, "A line for each token: input, label, x1, x2, and where wanted score, k1, k2. Commas, semicolons or tabs; decimal commas with semicolons or tabs. The line of names may be left out."),
     area,
     complaint,
-    element("div", { class: "row" }, use, copy),
+    use,
   );
   node.addEventListener("toggle", () => {
     if (node.open) area.value = tableText(store.state.problem);
@@ -290,10 +288,6 @@ function mountTable(store, remembered) {
       if (!(error instanceof ProblemError)) throw error;
       setText(complaint, error.message);
     }
-  });
-  copy.addEventListener("click", async () => {
-    const isCopied = await copyText(tableText(store.state.problem));
-    store.say(isCopied ? "The table is copied." : "The browser does not let the page copy; the table stands in the box.");
   });
   return node;
 }

@@ -17,11 +17,6 @@ export function stepScale(end) {
   return { at, step, ticks };
 }
 
-/** A number of steps as people read it. */
-export function stepText(step) {
-  return step >= 1e5 && step % 1e5 === 0 ? short(step) : step.toLocaleString("en");
-}
-
 /** Round numbers from low to high, about `count` of them. */
 export function linearTicks(low, high, count) {
   if (!(high > low)) return [low];

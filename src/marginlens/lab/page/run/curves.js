@@ -2,7 +2,7 @@
 
 import { measurePoint } from "../../kernels/descent.js";
 import { correlation, norm } from "../../kernels/linalg.js";
-import { decimated, linePath, pushedApart, stepScale, stepText, valueScale } from "./curve_scale.js";
+import { decimated, linePath, pushedApart, stepScale, valueScale } from "./curve_scale.js";
 import { element, replace, setAttributes, setText, shape } from "../dom.js";
 import { percent, short } from "../numbers.js";
 
@@ -16,7 +16,6 @@ const WIDTH = 340; // of a chart before it is laid out
 const MIN_WIDTH = 200;
 const LETTER_WIDTH = 7; // of a tick's label, in px
 const REBUILD_MS = 100; // between two drawings of the lines, while a run plays or something is dragged
-const TABLE_ROWS = 12;
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 4", "12 3 3 3"];
 
 /** p and v of a path's sample, or of the point shown where k is null. */
@@ -206,22 +205,10 @@ function drawnChart(chart, path, end, width) {
   return { svg, move };
 }
 
-/** Values of all lines at steps spread over the run: { head, rows }. */
-export function valueTable(charts, path) {
-  const places = decimated(path.steps, path.taken, stepScale(path.taken).at, TABLE_ROWS);
-  const lines = charts.flatMap((chart) => chart.lines.map((line) => ({ ...line, format: chart.format, title: chart.title })));
-  return {
-    head: ["step", ...lines.map(({ title, label, sign }) => (sign === "" ? title : `${title}: ${label}`))],
-    rows: places.map((k) => [stepText(path.steps[k]), ...lines.map(({ value, format }) => format(value(k)))]),
-  };
-}
-
 export function mountCurves(root, store, runs) {
   const heading = element("p", { class: "small" });
   const grid = element("div", { class: "run-charts" });
-  const table = element("div", { class: "chart-table", tabindex: 0, role: "region", "aria-label": "Values of the curves" });
-  const details = element("details", { ontoggle: () => drawn() }, element("summary", {}, "Values as a table"), table);
-  root.replaceChildren(heading, grid, details);
+  root.replaceChildren(heading, grid);
   let figures = [];
   let analysis = null;
   let charts = [];
@@ -262,7 +249,6 @@ export function mountCurves(root, store, runs) {
     for (const move of moves) move(runs.step);
     if (runs.isPlaying) return;
     charts.forEach((chart, k) => figures[k].picture.setAttribute("aria-label", chartSentence(chart, path, runs.step)));
-    fillTable(path);
   };
   const rebuild = (path, place, input) => {
     charts = chartsOf(path, analysis, input);
@@ -276,19 +262,6 @@ export function mountCurves(root, store, runs) {
       replace(shown[k].picture, svg);
       return move;
     });
-  };
-  const fillTable = (path) => {
-    if (!details.open) return;
-    const { head, rows } = valueTable(charts, path);
-    replace(
-      table,
-      element(
-        "table",
-        {},
-        element("thead", {}, element("tr", {}, head.map((text) => element("th", { scope: "col" }, text)))),
-        element("tbody", {}, rows.map((row) => element("tr", {}, row.map((text) => element("td", {}, text))))),
-      ),
-    );
   };
   runs.subscribe(drawn);
   let lastWidth = 0;

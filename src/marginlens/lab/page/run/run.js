@@ -207,10 +207,6 @@ export class Runs {
     this.scrubTo(this.step + count);
   }
 
-  toStart() {
-    this.scrubTo(0);
-  }
-
   toEnd() {
     this.scrubTo(this.#limit);
   }

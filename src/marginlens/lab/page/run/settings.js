@@ -1,10 +1,8 @@
 // Settings of the training: optimizer, step size, loss, number of steps, what is trained and where it starts.
 
-import { normOfOptimizer } from "../../kernels/norms.js";
 import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../../kernels/problem.js";
-import { element, setText } from "../dom.js";
+import { element } from "../dom.js";
 import { numberField } from "../typed_number.js";
-import { memorySentence, normWords } from "../findings/sentences.js";
 import { withLoss, withOptimizer, withSteps, withTrain } from "../state.js";
 
 /** Names of optimizers, losses and settings in lists, with a sentence about each, and the bounds of settings. */
@@ -50,14 +48,6 @@ export function withOptimizerNamed(state, name) {
   return withOptimizer(state, { name, ...settings });
 }
 
-/** Which direction the runs head for among those that select the same tokens, in a sentence, and whether there are others as good. */
-export function marginSentence(optimizer, normLimits) {
-  const several = normLimits.filter(({ isUnique }) => isUnique === false).map(({ mark }) => mark);
-  const beside = normLimits.length === 0 ? "" : " Dotted beside it: the shortest by the ordinary length, where gradient descent would go.";
-  const open = several.length === 0 ? "" : ` For the limit ${several.join(", ")} several directions are equally short, so the run may end in any of them.`;
-  return `Of all vectors that select the same tokens by a lead of one, its limit is the shortest by ${normWords(normOfOptimizer(optimizer))}.${memorySentence(optimizer)}${beside}${open}`;
-}
-
 /** A slider with a number field beside it: { node, show(value) }; onchange(value, gesture) returns whether the value was taken. */
 function sliderField(store, name, field, onchange) {
   const id = `setting-${name}`;
@@ -92,8 +82,6 @@ export function mountSettings(root, store) {
   const optimizer = choice("setting-optimizer", "Optimizer", OPTIMIZER_CHOICES, (name) =>
     store.apply(`train with ${OPTIMIZER_CHOICES[name].name}`, (state) => withOptimizerNamed(state, name)),
   );
-  const margin = element("p", { class: "small" });
-  optimizer.node.append(margin);
   const fields = Object.fromEntries(
     Object.entries(FIELDS).map(([name, field]) => [
       name,
@@ -129,7 +117,7 @@ export function mountSettings(root, store) {
     ),
   );
   return {
-    update(state, analysis) {
+    update(state) {
       const { problem } = state;
       const isJoint = problem.train === "both";
       const chosen = optimizerOf(problem);
@@ -137,7 +125,6 @@ export function mountSettings(root, store) {
       optimizer.select.value = chosen.name;
       for (const option of optimizer.select.options) option.disabled = isJoint && option.value !== "GradientDescent" && option.value !== "NormalizedGD";
       optimizer.select.title = OPTIMIZER_CHOICES[chosen.name].about;
-      setText(margin, isJoint ? "" : marginSentence(chosen, analysis.normLimits ?? []));
       for (const [name, { node, show }] of Object.entries(fields)) {
         node.hidden = !(name in settings);
         if (name in settings) show(settings[name]);

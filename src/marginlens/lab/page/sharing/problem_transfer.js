@@ -2,10 +2,10 @@
 
 import { ProblemError } from "../../kernels/problem.js";
 import { exampleName } from "../examples.js";
+import { fittingHalf } from "../plane/plane_scale.js";
 import { completeState, keysOf, problemOf, START_VIEW, stateOfProblem } from "../state.js";
 
 export const MAX_FILE_BYTES = 4_000_000;
-const ROOM = 1.25; // of the window around the farthest point of a problem that comes without a view
 
 /** What a file of the state is called, by its example and what is shown of it: marginlens-A-F1b-step-300.json. */
 export function fileName(state, ending) {
@@ -23,13 +23,6 @@ export function problemFile(state) {
   return `{\n${entries.map(([key, value]) => `  ${JSON.stringify(key)}: ${JSON.stringify(value)}`).join(",\n")}\n}\n`;
 }
 
-/** Half the width of a window that shows all tokens and keys of a problem, at least that of the start. */
-function fittingHalf(problem) {
-  const points = [problem.tokens ?? [], keysOf(problem) ?? []].flat(2);
-  const farthest = Math.max(...points.flat().map((entry) => (Number.isFinite(entry) ? Math.abs(entry) : 0)), 0);
-  return farthest * ROOM > START_VIEW.half ? Number((farthest * ROOM).toPrecision(2)) : START_VIEW.half;
-}
-
 /** The state of a problem file, or a `ProblemError` with one sentence; current: the state whose text stays where the file has none. */
 export function stateOfFile(text, current) {
   if (text.trim() === "") throw new ProblemError("The file is empty.");
@@ -45,7 +38,7 @@ export function stateOfFile(text, current) {
   const { page, ...problem } = json;
   const opened = stateOfProblem(problem, { text: current.text, view: {} });
   if (typeof page !== "object" || page === null || Array.isArray(page))
-    return { ...opened, view: { ...opened.view, half: fittingHalf(opened.problem) } };
+    return { ...opened, view: { ...opened.view, half: Math.max(START_VIEW.half, fittingHalf([opened.problem.tokens ?? [], keysOf(opened.problem)].flat(2))) } };
   return completeState({ ...opened, ...page, problem: opened.problem });
 }
 
