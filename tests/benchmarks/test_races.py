@@ -160,9 +160,9 @@ def small_graph(name: str, draw: Any, shape: tuple[int, ...] = (8, 6, 10, 4)) ->
     return graph._Size(name, draw, shape)
 
 
-def first_limit_everywhere(*_: object) -> Basins:
-    side = (lab.BASIN_SIDE, lab.BASIN_SIDE)
-    return Basins(np.zeros((*side, 2)), np.zeros(side, dtype=np.int64))
+def first_limit_everywhere(data: object, head: object, starts: Any, *_: object) -> Basins:
+    side = starts.shape[:-1]
+    return Basins(starts, np.zeros(side, dtype=np.int64))
 
 
 BATCH = {"WIDTH": 32, "BATCH": 6, "TOKENS": 9, "VOCABULARY": 40, "STEPS": 3}

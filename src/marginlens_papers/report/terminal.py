@@ -9,6 +9,7 @@ from marginlens.runtime.progress import ProgressCallback
 from marginlens_papers.claim import Claim, Verdict
 from marginlens_papers.report.formulas import plain
 from marginlens_papers.report.ledger import MARKS, Entry
+from marginlens_papers.report.page import in_two
 from marginlens_papers.report.run import Watcher
 
 _COLOURS: dict[Verdict, str] = {
@@ -34,12 +35,12 @@ class ClaimBars(Bars, Watcher):
         return self._running[claim.id]
 
     def finish(self, entry: Entry) -> None:
-        """Replace the bar of a claim by its result."""
+        """Replace the bar of a claim by its result, with the first sentence of its note where it does not hold."""
         self._running.pop(entry.id).remove()
         self.console.print(ledger_line(entry), soft_wrap=True)
         explained = (Verdict.DOES_NOT_HOLD, Verdict.HOLDS_IN_PART)
         if entry.result is not None and entry.result.note and entry.result.verdict in explained:
-            self.console.print(f"   {escape(plain(entry.result.note))}", soft_wrap=True)
+            self.console.print(f"   {escape(plain(in_two(entry.result.note).short))}", soft_wrap=True)
 
 
 def ledger_line(entry: Entry) -> str:
