@@ -111,7 +111,9 @@ DOOR descend_matrices(
     if (room.failed) return OUT_OF_MEMORY;
     for (int64_t b = first; b < last; b++) {
         const int64_t j = b % n_problems;
-        if (ends[2 * b] == RAN_ALL && ends[2 * b + 1] < begin) return WRONG_SIZE;
+        // A run that has taken no step starts anew, whatever its end says: it needs the sizes from the first step on.
+        const bool goes_on = ends[2 * b] == RAN_ALL || ends[2 * b + 1] == 0;
+        if (goes_on && ends[2 * b + 1] < begin) return WRONG_SIZE;
         descent.problem = {
             keys + j * n_rows * d, scores + j * n_rows, lengths + j * n_inputs, queries + j * n_terms * q, n_inputs, n_tokens, d, n_terms, q};
         const MatrixRun run{
