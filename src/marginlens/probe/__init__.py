@@ -15,6 +15,12 @@ from marginlens.probe.heads.max_margin import (
 )
 from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.heads.sparsity import entropy, negligible_share, relative_sparsity, soft_sparsity, top_probability
+from marginlens.probe.heads.statistics import (
+    AttentionRule,
+    AttentionStatistics,
+    attention_statistics,
+    received_attention,
+)
 from marginlens.probe.models.adapters import Adapter, adapter_for, register_adapter, supported_families
 from marginlens.probe.models.adapters.base import LayerReading
 from marginlens.probe.models.inputs import (
@@ -43,6 +49,8 @@ __all__ = [
     "Adapter",
     "Alarm",
     "AttentionMonitor",
+    "AttentionRule",
+    "AttentionStatistics",
     "CheckpointCurves",
     "HeadMargin",
     "ImageInputs",
@@ -58,6 +66,7 @@ __all__ = [
     "QuerySample",
     "TextInputs",
     "adapter_for",
+    "attention_statistics",
     "compare_models",
     "difference_page",
     "encode_texts",
@@ -76,6 +85,7 @@ __all__ = [
     "read_images",
     "read_run",
     "read_texts",
+    "received_attention",
     "register_adapter",
     "relative_sparsity",
     "sample_queries",

@@ -1,0 +1,497 @@
+"""Statistics of attention for every query, from queries and keys alone: memory grows with the number of tokens, never with its square."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from marginlens.errors import reject
+from marginlens.result import Described
+
+_BLOCK_ENTRIES = {
+    "cpu": 2**20,
+    "cuda": 2**26,
+}  # logits in memory at a time: rows of a few queries, so that O(tokens) is held
+_MIN_ROWS = 64  # queries of a head that are multiplied with its keys at once, unless rows are longer than a block
+_N_BINS = 512  # of log-probabilities, in which the last token that can be left out is searched
+_ROUNDINGS = 4.0  # of a logit's sum, in units of eps times the lengths of query and key
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRule:
+    r"""How a layer makes attention of queries and keys.
+
+    Query i and key j, of positions i and j, have the logit
+
+    .. math:: l_{ij} = \mathrm{cap}(c\, q_i^\top k_j + b_{ij}),\quad \mathrm{cap}(l) = C \tanh(l/C),
+
+    and attention is the softmax over the keys that a query sees, and over the learned sink where there is one. Grouped queries need no
+    rule: with fewer heads of keys, neighbouring heads of queries share one. Queries and keys that a model normalises or turns come so.
+
+    Attributes:
+        scale: the factor c; 1/sqrt(d) where it is None.
+        causal: a query sees no key behind its own position.
+        window: a query sees the keys less than this many positions away, 1 being its own alone; all where None.
+        softcap: the cap C, no cap where None.
+        bias: a tensor that is added to logits before the cap: (heads,) slopes that are multiplied with j - i (ALiBi), or one that broadcasts
+            to (…, heads, queries, keys), or a function that takes two slices, of queries and of keys, and gives that part.
+        sinks: (heads,) learned logits that take part in the softmax, and belong to no key.
+        mask: broadcasts to (…, heads, queries, keys): True where a query sees a key, or numbers that are added after the cap, which
+            hide where they are minus infinity, or near the lowest number of their precision.
+    """
+
+    scale: float | None = None
+    causal: bool = False
+    window: int | None = None
+    softcap: float | None = None
+    bias: Any = None
+    sinks: Any = None
+    mask: Any = None
+
+    def __post_init__(self) -> None:
+        if self.scale is not None and not 0.0 < abs(self.scale) < math.inf:
+            raise reject("scale", "a finite number other than zero", self.scale)
+        if self.window is not None and self.window < 1:
+            raise reject("window", "at least 1, the query's own position", self.window, "Leave it out to see all keys.")
+        if self.softcap is not None and not 0.0 < self.softcap < math.inf:
+            raise reject("softcap", "a positive number", self.softcap, "Leave it out where logits are not capped.")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionStatistics(Described):
+    r"""What every query of every head does, as torch tensors of shape (…, heads, queries).
+
+    A query that sees no key, and one with a logit that is not a number, has nan, and selects -1; `notes` says how many there are. With a
+    learned sink, `entropy` and `n_effective` are those of the attention to keys scaled to sum 1.
+
+    Attributes:
+        largest: the largest logit. margin: by how much it exceeds the second largest, infinite where one key is seen.
+        selected: the index of its key; where it is tied, of one of the tied.
+        tied: rounding could have made another key the largest: the margin is at most `rounding`.
+        rounding: by how much rounding alone may part two logits of the query.
+        log_sum_exp: the logarithm of what exponentials of logits are divided by, the sink's among them.
+        entropy: in nats, as log Z + E[m - l] with m the largest logit: two sums without a negative term, exact to rounding also where
+            one key has nearly all.
+        n_effective: the papers' soft count of attended keys, 1/Σp²; the other count in use, exp(entropy), is `perplexity`.
+        top_probability: of the selected key. rest_probability: of all others and the sink together, not by subtraction from 1.
+        sink_share: the attention to the first key that is not hidden from all queries, where the sinks of most models are.
+        learned_sink: the attention to the learned sink, 0 without one.
+        n_visible: how many keys the query sees.
+        n_negligible: (n_tolerances, …, heads, queries) the most keys that can be left out with their attention given to the others in
+            proportion, while the attention moves by at most a tolerance in total variation: their sum is at most that.
+    """
+
+    largest: Any
+    margin: Any
+    selected: Any
+    tied: Any
+    rounding: Any
+    log_sum_exp: Any
+    entropy: Any
+    n_effective: Any
+    top_probability: Any
+    rest_probability: Any
+    sink_share: Any
+    learned_sink: Any
+    n_visible: Any
+    n_negligible: Any
+    quantities = "{n_queries} queries of {largest.shape[-2]} heads, largest logit {largest_logit:.6g}"
+
+    @property
+    def second(self) -> Any:
+        """The second largest logit; minus infinity where one key is seen."""
+        return self.largest - self.margin
+
+    @property
+    def perplexity(self) -> Any:
+        """exp(entropy), the other number of tokens in effect."""
+        return self.entropy.exp()
+
+    @property
+    def n_queries(self) -> int:
+        """Queries of a head, in all inputs together."""
+        return self.largest.numel() // max(self.largest.shape[-2], 1)
+
+    @cached_property
+    def largest_logit(self) -> float:
+        """The largest logit of all queries that have one; nan where none has."""
+        known = self.largest[~self.largest.isnan()]
+        return float(known.max()) if known.numel() else math.nan
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One sentence for what has no numbers."""
+        blind = int((self.n_visible == 0).sum())
+        broken = int(((self.n_visible > 0) & self.entropy.isnan()).sum())
+        found = [f"{blind} queries see no key, and have no numbers."] if blind else []
+        if broken:
+            found.append(
+                f"{broken} queries have logits that are not finite, and no numbers: queries or keys are not finite, or overflow."
+            )
+        return tuple(found)
+
+
+def attention_statistics(
+    q: Any, k: Any, rule: AttentionRule | None = None, *, positions: Any = None, tolerances: Sequence[float] = ()
+) -> AttentionStatistics:
+    r"""Largest and second largest logit, selection, log-sum-exp, entropy and what else describes the attention of each query.
+
+    Logits are made for a few queries at a time and not kept, so that memory is that of q and k and a constant number of rows of keys: a
+    map of queries by keys is never made. Half precision is multiplied and summed in float32, all else in its own precision. On a GPU a
+    Triton kernel makes the same in one pass over blocks of keys, unless tolerances, float64, or a bias or mask for each query are given.
+
+    Args:
+        q: (…, heads, queries, d) a torch tensor, after rotation and normalisation where the model has these.
+        k: (…, key_heads, keys, d), as many key heads as heads or a divisor of them.
+        rule: causal or not, scale, window, bias, mask: see `AttentionRule`. Plain attention to all keys where left out.
+        positions: (queries,) the position of each query among the keys, for a sample of queries or the last ones; 0, 1, 2, … where
+            left out.
+        tolerances: of total variation, each from 0 to below 1, at which `n_negligible` is counted.
+    Returns:
+        Tensors where q is. To check it: the softmax of a full map of logits, in float64, has the same numbers.
+    """
+    import torch
+
+    applied = _Applied.of(q, k, rule or AttentionRule(), positions)
+    for tolerance in tolerances:
+        if not 0.0 <= tolerance < 1.0:
+            raise reject("tolerances", "numbers from 0 to below 1", tolerance)
+    with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+        found = applied.empty(len(tolerances))
+        for at, first_key, logits in applied.blocks():
+            _row_statistics(logits, tolerances, applied, at, first_key, found)
+        return _finished(applied, found, q.shape[:-1])
+
+
+def received_attention(
+    q: Any, k: Any, log_sum_exp: Any, rule: AttentionRule | None = None, *, positions: Any = None
+) -> Any:
+    """(…, heads, keys) the attention that each key receives from all queries together.
+
+    Args:
+        q, k, rule, positions: as in `attention_statistics`.
+        log_sum_exp: (…, heads, queries) what that function gave; infinite for a query that is not to be counted.
+    """
+    import torch
+
+    applied = _Applied.of(q, k, rule or AttentionRule(), positions)
+    with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+        total = torch.zeros(applied.shape[:3] + applied.k.shape[2:3], dtype=applied.dtype, device=q.device)
+        logs = log_sum_exp.to(applied.dtype).nan_to_num(nan=math.inf).reshape(applied.shape)
+        for at, first_key, logits in applied.blocks():
+            sums = logits.sub_(logs[at][..., None]).exp_().sum(dim=-2)
+            total[at[:3]][..., first_key : first_key + sums.shape[-1]] += sums
+        return total.reshape(*q.shape[:-2], k.shape[-2])
+
+
+# ---- logits, a few rows at a time
+
+
+class _Applied(NamedTuple):
+    """A rule applied to queries (B, G, R, T, d) and keys (B, G, S, d): R heads of queries for each of G heads of keys."""
+
+    q: Any
+    k: Any
+    rule: AttentionRule
+    positions: Any  # (T,)
+    shape: tuple[int, ...]  # (B, G, R, T)
+    dtype: Any  # of logits and sums
+    seen: Any  # (B or 1, S or 1) keys that the mask hides from some queries at most; None without a mask
+
+    @classmethod
+    def of(cls, q: Any, k: Any, rule: AttentionRule, positions: Any) -> _Applied:
+        import torch
+
+        for name, value, axes in (("q", q, "heads, queries"), ("k", k, "key_heads, keys")):
+            if (
+                not isinstance(value, torch.Tensor)
+                or value.ndim < 3
+                or not value.numel()
+                or not value.is_floating_point()
+            ):
+                got = (
+                    f"shape {tuple(value.shape)} of {value.dtype}"
+                    if isinstance(value, torch.Tensor)
+                    else type(value).__name__
+                )
+                remedy = "A fused kernel that hides them cannot be read: give what enters it."
+                raise reject(name, f"a tensor of numbers (…, {axes}, d), none of them 0", got, remedy)
+        heads, key_heads = q.shape[-3], k.shape[-3]
+        if q.shape[:-3] != k.shape[:-3] or q.shape[-1] != k.shape[-1] or heads % key_heads:
+            expected = f"keys for queries of shape {tuple(q.shape)}: the same first axes and d, and a number of heads that divides {heads}"
+            raise reject("k", expected, f"shape {tuple(k.shape)}")
+        n_queries, n_keys = q.shape[-2], k.shape[-2]
+        by_position = rule.causal or rule.window is not None or getattr(rule.bias, "ndim", 0) == 1
+        if positions is None and by_position and n_queries != n_keys:
+            expected = f"given where {n_queries} queries attend to {n_keys} keys by position"
+            raise reject("positions", expected, None, "For the last queries give torch.arange(keys - queries, keys).")
+        places = (
+            torch.arange(n_queries, device=q.device)
+            if positions is None
+            else torch.as_tensor(positions, device=q.device)
+        )
+        if places.shape != (n_queries,) or places.is_floating_point():
+            raise reject("positions", f"{n_queries} whole numbers, one for each query", f"shape {tuple(places.shape)}")
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
+        keys = k.detach().reshape(-1, key_heads, n_keys, k.shape[-1]).to(dtype)
+        queries = q.detach().reshape(len(keys), key_heads, heads // key_heads, n_queries, q.shape[-1])
+        rule = AttentionRule(
+            1.0 / math.sqrt(q.shape[-1]) if rule.scale is None else rule.scale, rule.causal, rule.window, rule.softcap,
+            *(_grouped(value, name, queries, n_keys) for name, value in (("bias", rule.bias), ("sinks", rule.sinks), ("mask", rule.mask))),
+        )  # fmt: skip
+        seen = None if rule.mask is None else _sees(rule.mask).flatten(1, -2).any(dim=1)
+        return cls(queries, keys, rule, places, tuple(queries.shape[:-1]), dtype, seen)
+
+    def blocks(self) -> Iterator[tuple[tuple[slice, ...], int, Any]]:
+        """Logits (b, g, R, t, s) by blocks: which part of (B, G, R, T) they are, from which key on, and they themselves.
+
+        Keys that none of these queries sees for its position are left out; other hidden ones are minus infinity.
+        """
+        n_batch, n_groups, n_shared, n_queries = self.shape
+        n_keys = self.k.shape[2]
+        entries = _BLOCK_ENTRIES.get(self.q.device.type, _BLOCK_ENTRIES["cuda"])
+        rows = max(
+            1,
+            min(
+                n_queries,
+                max(_MIN_ROWS // n_shared, entries // (n_shared * n_keys)),
+                entries * 8 // (n_shared * n_keys),
+            ),
+        )
+        groups = max(1, min(n_groups, entries // (n_shared * rows * n_keys)))
+        batch = max(1, min(n_batch, entries // (n_groups * n_shared * rows * n_keys)))
+        for b in range(0, n_batch, batch):
+            for g in range(0, n_groups, groups):
+                for t in range(0, n_queries, rows):
+                    at = (slice(b, b + batch), slice(g, g + groups), slice(None), slice(t, min(t + rows, n_queries)))
+                    keys = self._reach(self.positions[at[3]], n_keys)
+                    yield at, keys.start, self._logits(at, keys)
+
+    def _reach(self, positions: Any, n_keys: int) -> slice:
+        """The keys that queries at these positions may see."""
+        low, high = 0, n_keys
+        if self.rule.causal or self.rule.window is not None:
+            least, most = int(positions.min()), int(positions.max())
+            behind = 1 if self.rule.causal else self.rule.window or n_keys
+            high = min(high, max(most + behind, 1))
+            low = 0 if self.rule.window is None else min(max(0, least - self.rule.window + 1), high - 1)
+        return slice(low, high)
+
+    def _logits(self, at: tuple[slice, ...], keys: slice) -> Any:
+        import torch
+
+        rule = self.rule
+        queries = self.q[at].to(self.dtype) * rule.scale
+        b, g, n_shared, t, d = queries.shape
+        logits = queries.reshape(b, g, n_shared * t, d) @ self.k[at[:2]][:, :, keys].transpose(-1, -2)
+        logits = logits.view(b, g, n_shared, t, -1)
+        places = torch.arange(keys.start, keys.stop, device=logits.device)
+        by_position = rule.causal or rule.window is not None or getattr(rule.bias, "ndim", 0) == 2
+        distance = self.positions[at[3], None] - places if by_position else None  # (t, s)
+        if rule.bias is not None:
+            if callable(rule.bias):
+                part = _grouped(rule.bias(at[3], keys), "bias", self.q[:, :, :, at[3]], keys.stop - keys.start)
+                logits += _part(part, at[:3])
+            elif rule.bias.ndim == 2:  # slopes (G, R)
+                logits -= rule.bias[at[1]].to(logits)[:, :, None, None] * distance
+            else:
+                logits += _part(rule.bias, (*at, keys))
+        if rule.softcap is not None:
+            logits.div_(rule.softcap).tanh_().mul_(rule.softcap)
+        if rule.mask is not None:
+            mask = _part(rule.mask, (*at, keys))
+            if mask.dtype is not torch.bool:
+                logits += mask
+            logits.masked_fill_(~_sees(mask), -math.inf)
+        if rule.causal:
+            logits.masked_fill_(distance < 0, -math.inf)
+        if rule.window is not None:
+            logits.masked_fill_(distance.abs() >= rule.window, -math.inf)
+        return logits
+
+    def empty(self, n_tolerances: int) -> dict[str, Any]:
+        """Tensors for what rows give."""
+        import torch
+
+        new: Callable[..., Any] = lambda *first, dtype=self.dtype: torch.empty(
+            (*first, *self.shape), dtype=dtype, device=self.q.device
+        )  # noqa: E731
+        numbers = {name: new() for name in ("largest", "margin", "rest", "mean_gap", "squares", "first_logit")}
+        counts = {name: new(dtype=torch.int64) for name in ("selected", "n_visible")}
+        return {**numbers, **counts, "n_negligible": new(n_tolerances, dtype=torch.int64)}
+
+
+def _grouped(value: Any, name: str, queries: Any, n_keys: int) -> Any:
+    """A tensor of heads with the axes (B, G, R, T, S) of grouped queries, those of length 1 as they are; (G, R) where it is (heads,)."""
+    import torch
+
+    if value is None or callable(value):
+        return value
+    n_batch, n_groups, n_shared, n_queries, _ = queries.shape
+    n_heads = n_groups * n_shared
+    tensor = torch.as_tensor(value, device=queries.device)
+    if tensor.ndim == 1 and name != "mask" and len(tensor) == n_heads:
+        return tensor.reshape(n_groups, n_shared)
+    if name == "sinks":
+        raise reject(name, f"({n_heads},) one logit for each head", f"shape {tuple(tensor.shape)}")
+    wide = tensor[(None,) * max(0, 4 - tensor.ndim)]
+    wide = wide.flatten(0, -4) if wide.ndim > 4 else wide
+    if any(size not in (1, full) for size, full in zip(wide.shape, (n_batch, n_heads, n_queries, n_keys), strict=True)):
+        expected = f"a tensor that broadcasts to (…, {n_heads} heads, {n_queries} queries, {n_keys} keys)"
+        raise reject(
+            name, expected, f"shape {tuple(tensor.shape)}", "Padding (inputs, keys) is mask[:, None, None, :]."
+        )
+    return wide.unflatten(1, (n_groups, n_shared) if wide.shape[1] > 1 else (1, 1))
+
+
+def _part(tensor: Any, at: Sequence[slice]) -> Any:
+    """The part of a tensor at slices of its axes, of which those of length 1 stand for any."""
+    return tensor[tuple(slice(None) if size == 1 else part for size, part in zip(tensor.shape, at, strict=False))]
+
+
+def _sees(mask: Any) -> Any:
+    """Where a mask lets a query see a key."""
+    import torch
+
+    if mask.dtype is torch.bool:
+        return mask
+    return mask > max(torch.finfo(mask.dtype).min, torch.finfo(torch.float32).min) / 2
+
+
+# ---- numbers of rows
+
+
+def _row_statistics(
+    logits: Any,
+    tolerances: Sequence[float],
+    applied: _Applied,
+    at: tuple[slice, ...],
+    first_key: int,
+    found: dict[str, Any],
+) -> None:
+    """The sums over keys of rows of logits (…, t, s), which are used up, written to their place."""
+    import torch
+
+    lowest = torch.finfo(logits.dtype).min / 4  # finite: minus infinity times a probability of 0 would be nan
+    logits.clamp_(min=lowest)
+    found["n_visible"][at] = (logits > lowest / 2).sum(dim=-1) + logits.isnan().sum(dim=-1)
+    best = logits.topk(min(2, logits.shape[-1]), dim=-1)
+    largest, selected = best.values[..., :1], best.indices[..., :1]
+    found["first_logit"][at] = _first_logit(logits, lowest, applied, at, first_key)
+    found["largest"][at], found["selected"][at] = largest[..., 0], selected[..., 0] + first_key
+    second = best.values[..., -1]
+    sees_one = (second <= lowest / 2) if best.values.shape[-1] == 2 else torch.ones_like(second, dtype=torch.bool)
+    found["margin"][at] = (largest[..., 0] - second).masked_fill(sees_one, math.inf)
+    # from here on without the largest itself: 1 + rest is then exact to rounding where rest is 1e-300
+    below = logits.sub_(largest).scatter_(-1, selected, lowest)
+    weights = below.exp()
+    found["rest"][at] = weights.sum(dim=-1)
+    found["squares"][at] = torch.linalg.vector_norm(weights, dim=-1).square()
+    if tolerances:
+        sinks = applied.rule.sinks
+        total = 1.0 + found["rest"][at]
+        if sinks is not None:
+            total = total + (sinks.to(logits)[at[1]][:, :, None] - largest[..., 0]).exp()
+        for row, tolerance in enumerate(tolerances):
+            found["n_negligible"][(row, *at)] = _n_negligible(below, weights, tolerance * total, found["n_visible"][at])
+    found["mean_gap"][at] = -below.mul_(weights).sum(dim=-1)
+
+
+def _first_logit(logits: Any, lowest: float, applied: _Applied, at: tuple[slice, ...], first_key: int) -> Any:
+    """The logits of the first key that is not hidden from all queries, minus infinity where it is not seen."""
+    if applied.seen is None:
+        first = logits[..., 0] if first_key == 0 else logits.new_full(logits.shape[:-1], lowest)
+    else:
+        place = (
+            _part(applied.seen.int().argmax(dim=-1), at[:1])[:, None, None, None, None] - first_key
+        )  # (b, 1, 1, 1, 1)
+        inside = (place >= 0) & (place < logits.shape[-1])
+        first = logits.take_along_dim(place.clamp(0, logits.shape[-1] - 1), dim=-1).where(inside, lowest)[..., 0]
+    return first.masked_fill(first <= lowest / 2, -math.inf)
+
+
+def _n_negligible(below: Any, weights: Any, budget: Any, n_visible: Any) -> Any:
+    r"""(…) how many of the smallest weights e^below (…, s), the largest of which is 1 and not among them, add up to at most a budget.
+
+    Those of at most budget/s can all be left out, and none above the budget. Between the two, weights are summed in bins of equal ratio;
+    of the bin in which the budget ends the weights themselves are sorted, so that the count is that of a sort of all.
+    """
+    import torch
+
+    n_keys = below.shape[-1]
+    seen = below > torch.finfo(below.dtype).min / 8
+    step = _N_BINS / math.log(4.0 * n_keys)
+    offset = (budget.log() - math.log(2.0 * n_keys)).clamp(-1e4, 1e4)[..., None]
+    bins = ((below - offset) * step).clamp_(-1.0, _N_BINS).nan_to_num_(nan=_N_BINS).to(
+        torch.int64
+    ) + 1  # 0: below all, last: above
+    sums = torch.zeros((*below.shape[:-1], _N_BINS + 2), dtype=torch.float64, device=below.device)
+    sums.scatter_add_(-1, bins, weights.double())
+    upto = sums.cumsum(dim=-1)
+    limit = budget.double()[..., None]
+    n_whole = (upto <= limit).sum(dim=-1, keepdim=True)  # bins that fit as a whole; the next one is cut
+    count = ((bins < n_whole) & seen).sum(dim=-1)
+    left = limit - torch.where(n_whole > 0, upto.gather(-1, (n_whole - 1).clamp(min=0)), 0.0)
+    is_cut = (bins == n_whole) & seen
+    most = int(is_cut.sum(dim=-1).max())
+    if most:
+        cut = weights.masked_fill(~is_cut, math.inf).topk(most, dim=-1, largest=False, sorted=True).values.double()
+        count = count + (cut.cumsum(dim=-1) <= left).sum(dim=-1)
+    fits_all = 1.0 + upto[..., -1] <= budget.double()  # beside a learned sink that has nearly all
+    return torch.where(fits_all, n_visible, count)
+
+
+def _finished(applied: _Applied, found: dict[str, Any], shape: Sequence[int]) -> AttentionStatistics:
+    """The statistics from the sums over keys."""
+    import torch
+
+    largest, rest, n_visible = found["largest"], found["rest"], found["n_visible"]
+    is_known = (n_visible > 0) & rest.isfinite() & largest.isfinite()
+    logs = torch.log1p(rest)
+    of_keys = largest + logs
+    log_sum_exp, share = of_keys, torch.ones_like(rest)  # of attention that goes to keys
+    learned = torch.zeros_like(rest)
+    if applied.rule.sinks is not None:
+        sinks = applied.rule.sinks.to(rest)[None, :, :, None]
+        log_sum_exp = torch.logaddexp(of_keys, sinks)
+        share, learned = torch.sigmoid(of_keys - sinks), torch.sigmoid(sinks - of_keys)
+    rounding = _rounding(applied)
+    unknown = torch.nan
+    numbers = {
+        "largest": largest,
+        "margin": found["margin"],
+        "rounding": rounding,
+        "log_sum_exp": log_sum_exp,
+        "entropy": logs + found["mean_gap"] / (1.0 + rest),
+        "n_effective": (1.0 + rest).square() / (1.0 + found["squares"]),
+        "top_probability": share / (1.0 + rest),
+        "rest_probability": (share * (rest / (1.0 + rest)) + learned).clamp(max=1.0),
+        "sink_share": (found["first_logit"] - log_sum_exp).exp(),
+        "learned_sink": learned,
+    }
+    made = {name: value.masked_fill(~is_known, unknown).reshape(shape) for name, value in numbers.items()}
+    return AttentionStatistics(
+        selected=found["selected"].masked_fill(~is_known, -1).reshape(shape),
+        tied=(found["margin"] <= rounding).logical_and(is_known).reshape(shape),
+        n_visible=n_visible.reshape(shape),
+        n_negligible=found["n_negligible"].reshape(-1, *shape),
+        **made,
+    )
+
+
+def _rounding(applied: _Applied) -> Any:
+    """(B, G, R, T) eps times the lengths of each query and of the longest key, a few times, and the largest bias."""
+    import torch
+
+    rule, eps = applied.rule, _ROUNDINGS * torch.finfo(applied.dtype).eps
+    lengths, longest = (torch.linalg.vector_norm(x, dim=-1, dtype=applied.dtype) for x in (applied.q, applied.k))
+    longest = longest if applied.seen is None else longest.masked_fill(~applied.seen[:, None], 0.0)
+    rounding = eps * abs(rule.scale or 1.0) * lengths * longest.amax(dim=-1)[:, :, None, None]
+    if rule.bias is None or callable(rule.bias):
+        return rounding
+    if rule.bias.ndim == 2:
+        return rounding + eps * rule.bias.to(rounding).abs()[:, :, None] * applied.positions.clamp(min=1)
+    return rounding + eps * rule.bias.nan_to_num(posinf=0.0, neginf=0.0).abs().amax(dim=-1).to(rounding)

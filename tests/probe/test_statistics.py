@@ -1,0 +1,209 @@
+"""Statistics of attention by blocks of queries: equal to those of a full map in float64, at any rule and any size of logits."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from marginlens.errors import InputError
+from marginlens.probe import AttentionRule, attention_statistics, received_attention
+from marginlens.probe.heads import statistics
+from marginlens.probe.heads.selection import select_tokens
+from marginlens.probe.heads.sparsity import entropy, negligible_shares, soft_sparsity, top_probability
+
+TOLERANCES = (0.0, 1e-3, 0.05, 0.5)
+
+
+def tensors(*shape, seed=0, size=1.0, dtype=torch.float64):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape) * size).to(dtype)
+
+
+def full_logits(q, k, rule, positions=None):
+    """Logits (B, H, T, S) of a full map in float64, written down as the rule is said in words."""
+    q, k = q.double(), k.double()
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    logits = q @ k.transpose(2, 3) * (q.shape[-1] ** -0.5 if rule.scale is None else rule.scale)
+    i = (torch.arange(q.shape[2]) if positions is None else positions)[:, None]
+    j = torch.arange(k.shape[2])
+    if rule.bias is not None:
+        if callable(rule.bias):
+            logits = logits + rule.bias(slice(0, q.shape[2]), slice(0, k.shape[2]))
+        else:
+            logits = logits + (rule.bias[:, None, None] * (j - i) if rule.bias.ndim == 1 else rule.bias)
+    if rule.softcap is not None:
+        logits = rule.softcap * torch.tanh(logits / rule.softcap)
+    sees = torch.ones_like(logits, dtype=torch.bool)
+    if rule.mask is not None:
+        sees = sees & (rule.mask if rule.mask.dtype is torch.bool else rule.mask > -1e30)
+        logits = logits if rule.mask.dtype is torch.bool else logits + rule.mask
+    if rule.causal:
+        sees = sees & (j <= i)
+    if rule.window is not None:
+        sees = sees & ((i - j).abs() < rule.window)
+    return logits.masked_fill(~sees, -math.inf), sees
+
+
+def compare(q, k, rule=None, positions=None, rtol=1e-12, atol=1e-10):
+    rule = AttentionRule() if rule is None else rule
+    logits, sees = full_logits(q, k, rule, positions)
+    found = attention_statistics(q, k, rule, positions=positions, tolerances=TOLERANCES)
+    chosen = select_tokens(logits.numpy(), sees.numpy())
+    competing = logits
+    if rule.sinks is not None:
+        competing = torch.cat((logits, rule.sinks.double()[None, :, None, None].expand(*logits.shape[:3], 1)), dim=-1)
+    maps = torch.softmax(competing, dim=-1)
+    sink, maps = 1.0 - maps[..., : logits.shape[-1]].sum(dim=-1), maps[..., : logits.shape[-1]].numpy()
+    sees_some = sees.any(dim=-1).numpy()
+    maps = np.where(sees_some[..., None], maps, 0.0)
+    size = np.abs(np.where(sees.numpy(), logits.numpy(), 0.0)).max()
+    is_unique = sees_some & ~found.tied.numpy()
+    np.testing.assert_array_equal(found.selected.numpy()[is_unique], chosen.selected[is_unique])
+    assert (found.selected.numpy()[~sees_some] == -1).all()
+    np.testing.assert_allclose(
+        found.largest.numpy()[sees_some], logits.amax(dim=-1).numpy()[sees_some], rtol=rtol, atol=rtol * size
+    )
+    np.testing.assert_allclose(found.margin.numpy()[sees_some], chosen.margin[sees_some], rtol=rtol, atol=rtol * size)
+    lse = torch.logsumexp(competing, dim=-1).numpy()
+    np.testing.assert_allclose(found.log_sum_exp.numpy()[sees_some], lse[sees_some], rtol=rtol, atol=rtol * size)
+    total = maps.sum(axis=-1, keepdims=True)
+    rest = np.divide(maps, total, out=np.zeros_like(maps), where=total > 0.0)
+    for name, value in (
+        ("entropy", entropy(rest)),
+        ("n_effective", soft_sparsity(rest)),
+        ("top_probability", top_probability(maps)),
+    ):
+        np.testing.assert_allclose(getattr(found, name).numpy(), value, rtol=atol, atol=atol, err_msg=name)
+    np.testing.assert_array_equal(found.n_visible.numpy(), sees.expand(logits.shape).sum(dim=-1).numpy())
+    np.testing.assert_allclose(found.learned_sink.numpy()[sees_some], sink.numpy()[sees_some], atol=atol)
+    first = sees.any(dim=2).any(dim=1).int().argmax(dim=-1).numpy()
+    shares = np.stack([maps[row, :, :, place] for row, place in enumerate(first)])
+    np.testing.assert_allclose(found.sink_share.numpy()[sees_some], shares[sees_some], atol=atol)
+    n_visible = found.n_visible.numpy()
+    counts = negligible_shares(maps, TOLERANCES, n_visible) * np.maximum(n_visible, 1)
+    got = found.n_negligible.numpy()
+    if atol <= 1e-10:
+        np.testing.assert_array_equal(got[1:, sees_some], counts[1:, sees_some].round())
+    received = received_attention(q, k, found.log_sum_exp, rule, positions=positions)
+    np.testing.assert_allclose(
+        received.numpy(), maps.sum(axis=2), rtol=1e-9 if atol <= 1e-10 else 1e-4, atol=atol * q.shape[2]
+    )
+    return found
+
+
+def padding():
+    mask = torch.ones(2, 1, 1, 23, dtype=torch.bool)
+    mask[0, ..., 17:] = False  # padded on the right
+    mask[1, ..., :5] = False  # and on the left
+    return mask
+
+
+RULES = {
+    "plain": AttentionRule(),
+    "causal": AttentionRule(causal=True),
+    "window": AttentionRule(causal=True, window=4),
+    "both sides": AttentionRule(window=3),
+    "scaled": AttentionRule(scale=1.0, softcap=5.0, causal=True),
+    "ALiBi": AttentionRule(bias=2.0 ** -torch.arange(1.0, 5.0, dtype=torch.float64), causal=True),
+    "full bias": AttentionRule(bias=tensors(4, 23, 23, seed=3)),
+    "bias by blocks": AttentionRule(bias=lambda queries, keys: tensors(4, 23, 23, seed=3)[:, queries, keys]),
+    "sinks": AttentionRule(sinks=torch.tensor([0.0, 1.0, -2.0, 40.0]), causal=True),
+    "padding": AttentionRule(mask=padding()),
+    "padding, causal": AttentionRule(mask=padding(), causal=True),
+    "added mask": AttentionRule(mask=torch.where(padding(), 0.0, torch.finfo(torch.float32).min)),
+}
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 30.0])
+@pytest.mark.parametrize("name", RULES)
+def test_equals_a_full_map(name, size, monkeypatch):
+    """Also by rows of one query, which is what blocks come to."""
+    q, k = tensors(2, 4, 23, 8, size=size), tensors(2, 2, 23, 8, seed=1)
+    whole = compare(q, k, RULES[name])
+    monkeypatch.setattr(statistics, "_BLOCK_ENTRIES", {"cpu": 23, "cuda": 23})
+    monkeypatch.setattr(statistics, "_MIN_ROWS", 1)
+    single = compare(q, k, RULES[name])
+    torch.testing.assert_close(single.entropy, whole.entropy, rtol=1e-11, atol=1e-13, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_half_precision_is_summed_in_single(dtype):
+    q, k = tensors(1, 2, 64, 16, dtype=dtype), tensors(1, 2, 64, 16, seed=1, dtype=dtype)
+    found = compare(q, k, AttentionRule(causal=True), rtol=3e-6, atol=1e-5)
+    assert found.entropy.dtype is torch.float32
+
+
+def test_a_sample_of_queries_has_the_numbers_of_all():
+    q, k, rule = tensors(2, 4, 50, 8), tensors(2, 4, 50, 8, seed=1), AttentionRule(causal=True, window=20)
+    places = torch.tensor([49, 3, 17])
+    some = compare(q[:, :, places], k, rule, positions=places)
+    whole = attention_statistics(q, k, rule)
+    torch.testing.assert_close(some.entropy, whole.entropy[..., places])
+
+
+def test_logits_of_a_hundred_thousand():
+    """Numbers that a mask of -1e5, or an exponential without the maximum taken out, would spoil."""
+    q, k = tensors(1, 2, 40, 4, size=1e4), tensors(1, 2, 40, 4, seed=1, size=20.0)
+    found = compare(q, k, AttentionRule(causal=True), atol=1e-9)
+    assert float(found.largest[..., 5:].max()) > 1e5
+    assert float(found.largest.min()) < -1e4
+    compare(q - 1e5, k.abs() + 1.0, AttentionRule(causal=True, scale=1.0), atol=1e-7)
+
+
+def test_entropy_and_rest_keep_their_digits_where_one_key_has_all():
+    """Entropy of e^-600 and the probability beside the top one: a subtraction from 1 would leave zero, or noise."""
+    q = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    k = torch.tensor([0.0, 600.0, 1.0], dtype=torch.float64)[None, None, :, None]
+    found = attention_statistics(q, k)
+    small = math.exp(-600.0) + math.exp(-599.0)
+    assert float(found.rest_probability) == pytest.approx(small, rel=1e-12)
+    assert float(found.entropy) == pytest.approx(small + 600.0 * math.exp(-600.0) + 599.0 * math.exp(-599.0), rel=1e-12)
+
+
+def test_ties_are_reported():
+    k = torch.tensor([1.0, 3.0, 3.0, 2.0], dtype=torch.float64)[None, None, :, None]
+    found = attention_statistics(torch.ones(1, 1, 1, 1, dtype=torch.float64), k)
+    assert bool(found.tied)
+    assert float(found.margin) == 0.0
+    assert int(found.selected) in (1, 2)
+    assert not bool(attention_statistics(torch.ones(1, 1, 1, 1, dtype=torch.float64), k[:, :, :2]).tied)
+
+
+def test_equal_logits_leave_out_a_whole_number_of_keys():
+    q, k = torch.zeros(1, 1, 5, 2, dtype=torch.float64), tensors(1, 1, 100, 2)
+    found = attention_statistics(q, k, tolerances=(0.0, 0.155, 0.995))
+    assert found.n_negligible[:, 0, 0, 0].tolist() == [0, 15, 99]
+
+
+def test_rows_without_numbers_are_counted_in_a_sentence_each():
+    q, k = tensors(1, 1, 4, 2), tensors(1, 1, 4, 2, seed=1)
+    q[0, 0, 2] = torch.nan
+    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    mask[..., 0, :] = False
+    found = attention_statistics(q, k, AttentionRule(mask=mask), tolerances=(0.1,))
+    assert found.selected.flatten().tolist()[0] == found.selected.flatten().tolist()[2] == -1
+    assert found.entropy.isnan().flatten().tolist() == [True, False, True, False]
+    assert len(found.notes) == 2
+    assert "see no key" in found.notes[0]
+    assert "not finite" in found.notes[1]
+    assert "4 queries" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda q, k: attention_statistics(None, k), "'q' argument.*fused kernel"),
+        (lambda q, k: attention_statistics(q, k[:, :, :, :1]), "'k' argument"),
+        (lambda q, k: attention_statistics(q[:, :3], k), "'k' argument"),
+        (lambda q, k: attention_statistics(q[:, :, :2], k, AttentionRule(causal=True)), "'positions' argument"),
+        (lambda q, k: attention_statistics(q, k, tolerances=(1.0,)), "'tolerances' argument"),
+        (lambda q, k: attention_statistics(q, k, AttentionRule(mask=torch.ones(3, 3))), "'mask' argument"),
+        (lambda q, k: attention_statistics(q, k, AttentionRule(sinks=torch.ones(3))), "'sinks' argument"),
+        (lambda q, k: AttentionRule(window=0), "'window' argument"),
+        (lambda q, k: AttentionRule(softcap=0.0), "'softcap' argument"),
+        (lambda q, k: AttentionRule(scale=math.nan), "'scale' argument"),
+    ],
+)
+def test_refusals(call, words):
+    with pytest.raises(InputError, match=words):
+        call(tensors(1, 4, 5, 2), tensors(1, 2, 5, 2))
