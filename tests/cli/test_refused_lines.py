@@ -23,7 +23,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
         graph --stream t.json; graph --stream t.txt t.bin; graph d; graph no.txt; graph short.npz; graph t.txt t.txt;
         lab deep.npz; lab gone.npz; solve bad.json; solve d; solve empty.npz; solve gone.npz; solve list.json;
         solve noy.npz; text train d; text train empty.csv; text train f.npz; text train gone.csv;
-        text train nothing.csv; train short.npz; vision --out o
+        text train nothing.csv; train short.npz; vision --out o; vision gone.npz --out o; vision f.npz --digits --out o
     """,
     "'X[0][0][0]' in FILE": "solve nan.json",
     "'y' in FILE": "solve shape.npz; solve y3.npz",
@@ -90,6 +90,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--tokenizer": "graph --stream t.txt --tokenizer gone.json; text train r.csv --tokenizer gone.json",
     "--preset": "lab --preset nope; lab f.npz --preset A-F1b",
     "--out": """
+        embeddings --levels 8 --out f.npz;
         graph t.txt --out graphs; lab --out r.html/x.html; lab --out x.txt; probe d --out f.npz; probe here --out .;
         probe here --out /proc/x; probe here --out t.txt; reproduce --out f.npz; sweep table d --out x.txt;
         text encode r.csv --out x.txt --pieces t.txt; text encode r.csv --out x.txt --pieces v.txt;
@@ -123,8 +124,19 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "TEXT": "text explain d",
     "--class-weight": "text train r.csv --class-weight 2",
     "--pieces": "text encode r.csv --out x.npz --pieces gone.txt",
-    "--levels": "embeddings --levels 0 --out o",
-    "--layers": "embeddings --levels 4 --set layers=9 --out o",
+    "--levels": "embeddings --levels 0 --out o; embeddings f.npz --levels 8 --out o",
+    "--layers": "embeddings --levels 4 --set layers=9 --out o; embeddings --levels 4 --layers 3 --out o",
+    "--settings": """
+        embeddings --levels 8 --out o --settings {; embeddings --levels 8 --out o --settings '{"pace": 1}';
+        vision --digits --out o --settings {
+    """,
+    "--set": "embeddings --levels 8 --out o --set pace=1; embeddings --levels 8 --out o --set d_model",
+    "--set d_model": "embeddings --levels 8 --out o --set d_model=wide",
+    "--set milestones": "embeddings --levels 8 --out o --set milestones=1,x",
+    "--data-seed": "embeddings --levels 8 --out o --data-seed -1; embeddings f.npz --out o --data-seed 1",
+    "--length": "embeddings f.npz --out o --length 1",
+    "--split": "embeddings --levels 8 --out o --split train",
+    "--save-models": "vision --digits --out o --save-models m",
     "--sample": "text encode r.csv --out x.npz --pieces t.txt --sample 0",
     "--hold-out": "text encode r.csv --out x.npz --pieces t.txt --hold-out 2",
     "--part": "text encode r.csv --out x.npz --pieces t.txt --part dev",

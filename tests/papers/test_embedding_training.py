@@ -112,12 +112,6 @@ def test_stopping_after_every_step_gives_the_same_bits_as_never_stopping(data, s
     assert [path.name for path in tmp_path.iterdir()] == ["kept.npz"]
 
 
-def test_going_on_with_more_epochs_is_the_longer_run(data, settings, tmp_path):
-    longer = TrainingSettings.from_dict({**settings.to_dict(), "epochs": 6})
-    train_embeddings(data, settings, checkpoint=tmp_path / "kept.npz")
-    assert same(train_embeddings(data, longer, checkpoint=tmp_path / "kept.npz"), train_embeddings(data, longer))
-
-
 def test_a_checkpoint_that_lacks_an_array_is_refused(data, settings, tmp_path):
     place = tmp_path / "kept.npz"
     train_embeddings(data, settings, checkpoint=place)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 
 import pytest
 
@@ -9,6 +10,7 @@ from marginlens.errors import InputError, MissingExtra
 from marginlens_papers.archive import command_without_paths
 from marginlens_papers.embeddings import TrainingSettings
 from marginlens_papers.training.loop import epoch_display
+from marginlens_papers.training.options import settings_rows
 from marginlens_papers.training.script import in_one_sentence, parse_settings, time_left
 from marginlens_papers.training.settings import settings_or_default, torch_device
 from marginlens_papers.vision.results import VisionSettings
@@ -17,12 +19,13 @@ from marginlens_papers.vision.results import VisionSettings
 
 
 @pytest.mark.parametrize("settings", [TrainingSettings(milestones=(3, 4)), VisionSettings(width=24)])
-def test_settings_come_back_from_json(settings):
+def test_settings_come_back_from_json_and_are_listed_with_their_meaning(settings):
     assert type(settings).from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
     assert settings_or_default(settings, type(settings)) is settings
     assert settings_or_default(None, type(settings)) == type(settings)()
-    with pytest.raises(InputError, match=f"'settings' argument must be {type(settings).__name__}; got dict"):
-        settings_or_default({}, type(settings))
+    rows = settings_rows(type(settings))
+    assert {row["setting"]: json.loads(row["usual"]) for row in rows} == type(settings)().to_dict()
+    assert all(row["meaning"] for row in rows)
 
 
 def test_only_what_is_free_may_differ_when_a_run_resumes():
@@ -34,25 +37,28 @@ def test_only_what_is_free_may_differ_when_a_run_resumes():
     ]
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "", "no-such-file.json", '{"a":' * 100_000, "\0"])
-def test_what_is_no_json_object_is_no_settings(text, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="'settings' argument must be a JSON object, or a file that holds one"):
-        parse_settings(text)
-
-
-def test_devices_that_are_not_there_are_refused(monkeypatch):
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("settings", lambda: settings_or_default({}, VisionSettings)),
+        *(
+            ("settings", partial(parse_settings, text))
+            for text in ("{", "[1]", "", "none.json", '{"a":' * 100_000, "\0")
+        ),
+        *(("device", partial(torch_device, name)) for name in ("gpu", "meta", "cuda:x", "cuda:2")),
+        ("command", lambda: command_without_paths(None)),
+    ],
+)
+def test_what_is_no_setting_device_or_command_is_refused(monkeypatch, argument, call):
     torch = pytest.importorskip("torch")
-    for name in ("gpu", "meta", "cuda:x"):
-        with pytest.raises(InputError, match="'device' argument must be cpu or cuda"):
-            torch_device(name)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert torch_device("cuda:1").index == 1
-    with pytest.raises(InputError, match="'device' argument must be one of 2 GPUs, counted from 0; got 'cuda:2'"):
-        torch_device("cuda:2")
+    with pytest.raises(InputError) as refused:
+        call()
+    assert refused.value.argument == argument
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match=r"got 'cuda' where torch finds no GPU instead\. Use cpu\."):
+    with pytest.raises(InputError):
         torch_device("cuda")
 
 
@@ -117,5 +123,3 @@ def test_commands_lose_local_paths_and_nothing_else():
     assert command_without_paths("run -- --o=/o --check /x/c.npz --set /a/s.json --save-m /m --data-seed 3 -") == (
         "run -- --settings s.json --data-seed 3 -"
     )
-    with pytest.raises(InputError, match="'command' argument must be text"):
-        command_without_paths(None)

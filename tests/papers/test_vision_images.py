@@ -55,20 +55,21 @@ def test_binary_batches_are_read(tmp_path, parts):
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("argument", "change"),
     [
-        ({"x_test": None}, "without x_test"),
-        ({"x_train": np.zeros((6, 32, 32, 3))}, "'x_train' argument must be bytes of shape .* dtype float64"),
-        ({"x_train": np.zeros((6, 32, 32, 2), np.uint8)}, "with 1 or 3 channels"),
-        ({"x_test": np.zeros((4, 16, 16, 3), np.uint8)}, r"'x_test' argument must be images of shape \(32, 32, 3\)"),
-        ({"y_train": np.zeros(5, int)}, r"'y_train' argument must be 6 whole numbers; got shape \(5,\)"),
-        ({"y_test": np.full(4, -1)}, "'y_test' argument must be numbers from 0 to 9; got -1"),
-        ({"y_test": np.full(4, 999)}, "'y_train' argument must be labels from 0 to 255"),
-        ({"y_train": np.array([{}] * 6, dtype=object)}, "which cannot be read"),
+        ("data", {"x_test": None}),
+        ("x_train", {"x_train": np.zeros((6, 32, 32, 3))}),
+        ("x_train", {"x_train": np.zeros((6, 32, 32, 2), np.uint8)}),
+        ("x_test", {"x_test": np.zeros((4, 16, 16, 3), np.uint8)}),
+        ("y_train", {"y_train": np.zeros(5, int)}),
+        ("y_test", {"y_test": np.full(4, -1)}),
+        ("y_train", {"y_test": np.full(4, 999)}),
+        ("data", {"y_train": np.array([{}] * 6, dtype=object)}),
     ],
 )
-def test_arrays_that_are_no_images_are_refused(tmp_path, parts, change, sentence):
+def test_arrays_that_are_no_images_are_refused(tmp_path, parts, argument, change):
     arrays = {**dict(zip(("x_train", "y_train", "x_test", "y_test"), parts, strict=True)), **change}
     np.savez(tmp_path / "c.npz", **{name: one for name, one in arrays.items() if one is not None})
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError) as refused:
         read_images(tmp_path / "c.npz")
+    assert refused.value.argument == argument

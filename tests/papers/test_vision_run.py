@@ -57,6 +57,8 @@ def test_a_run_leaves_one_file_and_says_how_it_goes(file, here, capsys):
     assert facts["settings"]["seed"] == 0
     assert "transformers" in facts["versions"]
     assert facts["maps"]["labels"] == ["airplane", "automobile", "bird", "cat", "deer", "dog"]
+    assert run(words(patch=5)) == 2  # no divisor of the image's width
+    assert "patch" in capsys.readouterr().err
 
 
 def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
@@ -72,27 +74,6 @@ def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
     assert kept.curves.by_layer["norm"].shape == (3, 1)
     with pytest.raises(InputError, match="there-is-none"):
         archived_vision_run("there-is-none")
-
-
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        (["none.npz", "--out", "o"], "FILE must be a .npz with x_train"),
-        (["--out", "o"], "FILE must be given, or --digits in its place."),
-        (["c.npz", "--digits", "--out", "o"], "FILE must be left out beside --digits."),
-        (["c.npz", "--out", "o", "--settings", "{"], "--settings must be a JSON object"),
-        (["c.npz", "--out", "o", "--set", "patch=5"], "--set patch must be a divisor"),
-        (["c.npz", "--out", "o", "--device", "cuda:99"], "--device must be"),
-        (["c.npz", "--out", "o", "--save-models", "m"], "--save-models must be a folder that comes with how often"),
-        (["c.npz", "--out", "o", "--checkpoint", "no/such/file"], "--checkpoint must be a file in"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_code_2(file, here, capsys, line, sentence):
-    assert run(line) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert told[-1].startswith(f"marginlens: {sentence}")
-    assert sum(line.startswith("marginlens: ") for line in told) == 1
-    assert not (here / "o").exists()
 
 
 def test_what_cannot_be_kept_is_one_sentence_and_code_2(file, here, capsys):

@@ -1,8 +1,5 @@
 """Training a vision transformer: going on where it stopped, what cannot be used, and how images are altered."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 import torch
@@ -48,59 +45,41 @@ def same_run(one, other):
 
 
 @pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
-def test_ctrl_c_leaves_a_checkpoint_that_resumes_with_the_same_bits(images, tmp_path, monkeypatch, optimiser):
+def test_a_run_that_is_stopped_after_any_step_resumes_with_the_same_bits(images, tmp_path, optimiser):
     chosen = settings(optimiser=optimiser, warmup=5, clip=0.5)
     whole = train_vision(images, chosen)
     assert whole.ending is Ending.FINISHED
-    file, usual = tmp_path / "run.npz", training._VisionLoop.step
-
-    def step(loop):
-        if (loop.epoch, loop.step_index) == (1, 1):  # in the second step of the second epoch of four
-            os.kill(os.getpid(), signal.SIGINT)
-        usual(loop)
-
-    with monkeypatch.context() as planted:
-        planted.setattr(training._VisionLoop, "step", step)
-        with pytest.raises(KeyboardInterrupt):
-            train_vision(images, chosen, checkpoint=file)
-    saved = Checkpoint.read(file, "vision")
-    assert (saved.epoch, saved.step_index, len(saved.history)) == (1, 2, 2)
-    assert saved.values["loss"] > 0.0
-    same_run(train_vision(images, chosen, checkpoint=file), whole)
+    file, saved = tmp_path / "run.npz", []
+    for step in range(1, 7):  # into the second epoch, of four steps
+        stopped = train_vision(images, chosen, checkpoint=file, time_limit=1e-9)
+        assert (stopped.ending, stopped.curves.epochs.tolist()) == (Ending.TIME_LIMIT, [0.0, 1.0][: 1 + step // 4])
+    checkpoint = Checkpoint.read(file, "vision")
+    assert (checkpoint.epoch, checkpoint.step_index, len(checkpoint.history)) == (1, 2, 2)
+    assert checkpoint.values["loss"] > 0.0
+    same_run(train_vision(images, chosen, checkpoint=file, every=1, callback=Callbacks(saved=saved.append)), whole)
+    assert [(int(run.curves.epochs[-1]), run.ending) for run in saved] == [(k, Ending.UNFINISHED) for k in (1, 2)]
+    assert [run.curves.map_epochs for run in saved] == [(0, 1), (0, 1, 2)]
     longer = train_vision(images, settings(optimiser=optimiser, warmup=5, clip=0.5, epochs=4), checkpoint=file)
     assert len(longer.curves.epochs) == 5
     assert np.array_equal(longer.curves.by_layer["norm"][:4], whole.curves.by_layer["norm"])
 
 
-def test_a_time_limit_stops_in_good_order(images, tmp_path):
-    file, saved = tmp_path / "run.npz", []
-    first = train_vision(images, settings(), checkpoint=file, time_limit=1e-9)
-    assert first.ending is Ending.TIME_LIMIT
-    assert first.curves.epochs.tolist() == [0.0]
-    resumed = train_vision(images, settings(), checkpoint=file, every=1, callback=Callbacks(saved=saved.append))
-    same_run(resumed, train_vision(images, settings()))
-    assert [(int(run.curves.epochs[-1]), run.ending) for run in saved] == [(k, Ending.UNFINISHED) for k in (0, 1, 2)]
-    assert [run.curves.map_epochs for run in saved] == [(0,), (0, 1), (0, 1, 2)]
-
-
-def test_other_settings_or_other_images_cannot_go_on(images, tmp_path):
+def test_other_settings_other_images_and_damaged_arrays_cannot_go_on(images, tmp_path):
     file = tmp_path / "run.npz"
     train_vision(images, settings(epochs=1), checkpoint=file)
-    with pytest.raises(InputError, match=r"same settings; got .* with learning_rate 0.003 there, 0.01 here"):
-        train_vision(images, settings(learning_rate=0.01), checkpoint=file)
     other = LabelledImages("o", images.x_train[::-1], images.y_train, images.x_test, images.y_test, images.classes)
-    with pytest.raises(InputError, match="one of the same data"):
-        train_vision(other, settings(), checkpoint=file)
     saved = Checkpoint.read(file, "vision")
-    weight, moment = (
+    damaged = [
         next(name for name in saved.arrays if name.startswith(prefix) and saved.arrays[name].ndim == 2)
         for prefix in ("weight/", "moment/exp_avg/")
-    )
-    for name in (weight, moment):
-        damaged = {**saved.arrays, name: saved.arrays[name][:1]}  # which would be repeated for every row
-        Checkpoint(**{**vars(saved), "arrays": damaged}).write(file, "vision")
-        with pytest.raises(InputError, match="'checkpoint' argument must be one of the same model"):
-            train_vision(images, settings(), checkpoint=file)
+    ]
+    for given, rate, name in ((images, 0.01, None), (other, 0.003, None), *((images, 0.003, name) for name in damaged)):
+        if name is not None:  # which would be repeated for every row
+            arrays = {**saved.arrays, name: saved.arrays[name][:1]}
+            Checkpoint(**{**vars(saved), "arrays": arrays}).write(file, "vision")
+        with pytest.raises(InputError) as refused:
+            train_vision(given, settings(learning_rate=rate), checkpoint=file)
+        assert refused.value.argument == "checkpoint"
 
 
 def test_measuring_changes_nothing_in_training(images, monkeypatch):
@@ -186,6 +165,3 @@ def test_images_are_shifted_by_whole_pixels_with_zeros_around_and_mirrored_half_
 def _cut(base, row, column, mirror):
     part = base[:, row : row + 8, column : column + 8]
     return part.flip(-1) if mirror else part
-
-
-# ---- settings
