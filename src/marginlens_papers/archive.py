@@ -112,6 +112,18 @@ def results_folder() -> Path:
     return Path(str(files("marginlens_papers") / "results"))
 
 
+@contextmanager
+def reading(path: str | Path, form: str, writer: str) -> Iterator[dict[str, Any]]:
+    """The values of a file of this form; whatever other contents lead to is refused in one sentence."""
+    expected = f"a file that {writer} wrote"
+    file = as_path(path, "path", expected)
+    with _unreadable_is_refused("path", expected, file):
+        values = json.loads(file.read_text(encoding="utf-8"))
+        if values["form"] != form:
+            raise reject("path", expected, f"{str(file)!r}, of another form")
+        yield values
+
+
 def archived_runs(source: str, layers: int) -> tuple[ArchivedRun, ...]:
     """All embedding runs on this data and of this depth that come with the package, the largest learning rate first."""
     if not isinstance(source, str):
@@ -124,13 +136,8 @@ def archived_runs(source: str, layers: int) -> tuple[ArchivedRun, ...]:
 
 def read_run(path: str | Path) -> ArchivedRun:
     """The run in a file that `archive_run` wrote."""
-    expected = "a file that archive_run wrote"
-    file = as_path(path, "path", expected)
-    with _unreadable_is_refused("path", expected, file):
-        values = json.loads(file.read_text(encoding="utf-8"))
-        if values["form"] != EMBEDDINGS_FORM:
-            raise reject("path", expected, f"{str(file)!r}, of another form")
-        return _run_from(file.stem.removeprefix(_EMBEDDINGS_PREFIX), values)
+    with reading(path, EMBEDDINGS_FORM, "archive_run") as values:
+        return _run_from(Path(path).stem.removeprefix(_EMBEDDINGS_PREFIX), values)
 
 
 def archived_vision_run(name: str) -> ArchivedVisionRun:

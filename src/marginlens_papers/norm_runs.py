@@ -7,7 +7,6 @@ package's results, from which the claim reads them; `p` those of X-N2. Problems 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,20 +18,21 @@ import numpy as np
 
 from marginlens.data import TokenDataset, sphere_queries, sphere_tokens
 from marginlens.dynamics import Record, descend
-from marginlens.errors import InputError, reject, whole_number
+from marginlens.errors import whole_number
 from marginlens.norms import L1, L2, Frobenius, LInf, Lp, Norm, Nuclear, Spectral
 from marginlens.optimizers import SteepestDescent
 from marginlens.risk import AttentionRisk, MatrixRisk
-from marginlens.runtime.files import as_path, json_by_line, write_whole
+from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.runtime.versions import versions
 from marginlens.svm import MarginSolution, att_svm
 from marginlens.typing import BoolArray, FloatArray, IntArray
-from marginlens_papers.archive import command_without_paths, results_folder
+from marginlens_papers.archive import command_without_paths, reading, results_folder
 from marginlens_papers.training.script import in_one_sentence
 
 NORM_RUNS_FORM = "marginlens shares of margins 1"
 USUAL_STEPS = 10_000  # of the runs for which sizes are given
 _DIGITS = 6  # of a share that is archived
+_SHARES = ("share", "limits", "gap", "margin", "course")
 
 
 class Problems(NamedTuple):
@@ -232,7 +232,7 @@ def archive_norm_runs(runs: NormRuns, variable: str, command: str, into: Path) -
         "solver_gap": float(f"{runs.solver_gap:.1e}"),
         "steps": runs.steps.tolist(),
         "names": list(runs.names),
-        **{name: _rounded(getattr(runs, name)) for name in ("share", "limits", "gap", "margin", "course")},
+        **{name: _rounded(getattr(runs, name)) for name in _SHARES},
         "changed": runs.changed.astype(int).tolist(),
         "selected": runs.selected.tolist(),
     }
@@ -246,27 +246,15 @@ def archived_norm_runs(variable: str, n_steps: int) -> NormRuns:
 
 def read_norm_runs(path: str | Path) -> NormRuns:
     """The runs in a file that `archive_norm_runs` wrote."""
-    expected = "a file that marginlens_papers.norm_runs wrote"
-    file = as_path(path, "path", expected)
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-        if values["form"] != NORM_RUNS_FORM:
-            raise reject("path", expected, f"{str(file)!r}, of another form")
-        arrays = {
-            name: np.array(values[name], dtype=np.float64) for name in ("share", "limits", "gap", "margin", "course")
-        }
+    with reading(path, NORM_RUNS_FORM, "marginlens_papers.norm_runs") as values:
         return NormRuns(
             names=tuple(values["names"]),
             solver_gap=float(values["solver_gap"]),
             changed=np.array(values["changed"], dtype=bool),
             selected=np.array(values["selected"], dtype=np.int64),
             steps=np.array(values["steps"], dtype=np.int64),
-            **arrays,
+            **{name: np.array(values[name], dtype=np.float64) for name in _SHARES},
         )
-    except InputError:
-        raise
-    except (OSError, LookupError, TypeError, ValueError, AttributeError) as problem:
-        raise reject("path", expected, f"{str(file)!r}, which cannot be read") from problem
 
 
 def file_name(variable: str, n_steps: int) -> str:

@@ -7,7 +7,6 @@ and puts the counts among the package's results, from which X-P2 reads them.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,15 +21,15 @@ from marginlens.data.counter_based import sphere_problems
 from marginlens.directions import length
 from marginlens.dynamics import descend
 from marginlens.engines import Processes
-from marginlens.errors import reject, whole_number
+from marginlens.errors import whole_number
 from marginlens.losses.margin import Logistic
 from marginlens.optimizers import NormalizedGD
-from marginlens.runtime.files import as_path, json_by_line, write_whole
+from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.runtime.versions import versions
 from marginlens.theory.attraction import Missing, find_tubes
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.archive import results_folder
-from marginlens_papers.training.script import in_one_sentence
+from marginlens_papers.archive import reading, results_folder
+from marginlens_papers.training.script import Dots, in_one_sentence
 
 PROOF_RUNS_FORM = "marginlens proved limits 1"
 SHAPES = ((1, 4, 2), (2, 4, 2), (2, 4, 3), (3, 5, 4), (3, 5, 10), (4, 6, 30))  # n, T, d; problem j has shape j mod 6
@@ -41,11 +40,8 @@ LOOKS = (1, 10, 100)  # of these, before the last
 CHUNK = 500  # problems of one shape that are followed together
 ROUNDING = 1e-9  # of the square of a tube's radius, far less than the ball around the point that its proof is for
 COUNTS = ("problems", "proved", "wrong_selection", "outside", "outscored", "further_steps")
-_FORMS = (
-    (len(SHAPES), len(COUNTS)),
-    (len(SHAPES), len(MARKS)),
-    (len(SHAPES), len(MARKS)),
-)  # of the arrays of a ProofRuns
+# of the arrays of a ProofRuns
+_FORMS = ((len(SHAPES), len(COUNTS)), (len(SHAPES), len(MARKS)), (len(SHAPES), len(MARKS)))
 
 
 @dataclass(frozen=True)
@@ -146,16 +142,9 @@ def _followed(data: Any, v: FloatArray, points: FloatArray, tubes: Any, n_steps:
 
 def read_proof_runs(path: str | Path) -> tuple[ProofRuns, dict[str, Any]]:
     """The counts in a file that `main` wrote, and what it says of how they were made."""
-    expected = "a file that marginlens_papers.proof_runs wrote"
-    file = as_path(path, "path", expected)
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-        runs = ProofRuns(*(np.array(values.pop(name), dtype=np.int64) for name in ("counts", "open", "open_wrong")))
-        if values["form"] == PROOF_RUNS_FORM and runs.counts.shape == (len(SHAPES), len(COUNTS)):
-            return runs, values
-    except (OSError, LookupError, TypeError, ValueError, AttributeError):
-        pass
-    raise reject("path", expected, f"{str(file)!r}, which is not of this form")
+    with reading(path, PROOF_RUNS_FORM, "marginlens_papers.proof_runs") as values:
+        arrays = (np.array(values.pop(name), dtype=np.int64) for name in ("counts", "open", "open_wrong"))
+        return ProofRuns(*(array.reshape(shape) for array, shape in zip(arrays, _FORMS, strict=True))), values
 
 
 def archived_proof_runs() -> tuple[ProofRuns, dict[str, Any]] | None:
@@ -177,13 +166,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         n_problems = whole_number(options.problems, "problems", at_least=1)
         seed = whole_number(options.seed, "seed", at_least=0)
         place = options.output or results_folder() / "proof-runs.json"
-        began, printed = time.perf_counter(), 0
+        began, report = time.perf_counter(), Dots()
         runs = ProofRuns(*(np.zeros(shape, dtype=np.int64) for shape in _FORMS))
         for chunk in proof_runs(n_problems, seed, engine=Processes(options.workers)):
             runs = runs + chunk
-            due = 100 * runs.total("problems") // n_problems
-            print("." * (due - printed), end="", flush=True)
-            printed = due
+            report(runs.total("problems"), n_problems)
         seconds = time.perf_counter() - began
         values = {
             "form": PROOF_RUNS_FORM,

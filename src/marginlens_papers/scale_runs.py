@@ -7,7 +7,6 @@ results, from which the claim reads them. With `--folder` the sweep itself stays
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import tempfile
@@ -21,15 +20,15 @@ from typing import Any
 import numpy as np
 
 from marginlens.engines import Threads
-from marginlens.errors import InputError, reject, whole_number
+from marginlens.errors import whole_number
 from marginlens.gpu.device import as_device
-from marginlens.runtime.files import as_path, json_by_line, write_whole
+from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.runtime.versions import versions
 from marginlens.sweeps import Plan, Sweep, sweep
 from marginlens.sweeps.table import batches
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.archive import command_without_paths, results_folder
-from marginlens_papers.training.script import in_one_sentence
+from marginlens_papers.archive import command_without_paths, reading, results_folder
+from marginlens_papers.training.script import Dots, in_one_sentence
 
 SCALE_RUNS_FORM = "marginlens selections at scale 1"
 WIDTHS = (2, 5, 10, 100, 300, 500)
@@ -161,21 +160,10 @@ def archived_scale_runs() -> tuple[ScaleRuns, dict[str, Any]]:
 
 def read_scale_runs(path: str | Path) -> tuple[ScaleRuns, dict[str, Any]]:
     """The counts in a file that `archive_scale_runs` wrote, and what it says of their sweep."""
-    expected = "a file that marginlens_papers.scale_runs wrote"
-    file = as_path(path, "path", expected)
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-        if values["form"] != SCALE_RUNS_FORM:
-            raise reject("path", expected, f"{str(file)!r}, of another form")
+    with reading(path, SCALE_RUNS_FORM, "marginlens_papers.scale_runs") as values:
         values["first"] = [list(map(int, row)) for row in values["first"]]
-        arrays = {field.name: values.pop(field.name) for field in fields(ScaleRuns)}
-        n_problems = int(arrays.pop("n_problems"))
-        runs = ScaleRuns(n_problems=n_problems, **{name: np.array(value) for name, value in arrays.items()})
-    except InputError:
-        raise
-    except (OSError, LookupError, TypeError, ValueError, AttributeError) as problem:
-        raise reject("path", expected, f"{str(file)!r}, which cannot be read") from problem
-    return runs, values
+        arrays = {field.name: np.array(values.pop(field.name)) for field in fields(ScaleRuns)}
+        return ScaleRuns(n_problems=int(arrays.pop("n_problems")), **arrays), values
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -196,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = options.out or results_folder() / "scale-runs.json"
         with tempfile.TemporaryDirectory() if options.folder is None else nullcontext(options.folder) as folder:
             began = time.perf_counter()
-            run = sweep(plan, Path(folder) / "sweep", engine=Threads(options.workers), progress=_Dots())
+            run = sweep(plan, Path(folder) / "sweep", engine=Threads(options.workers), progress=Dots())
             seconds = time.perf_counter() - began
             facts = {
                 "command": command_without_paths(f"{parser.prog} {shlex.join(words)}"),
@@ -213,18 +201,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
     return in_one_sentence(take)
-
-
-class _Dots:
-    """Progress as one dot for every hundredth."""
-
-    def __init__(self) -> None:
-        self.printed = 0
-
-    def __call__(self, done: int, total: int) -> None:
-        due = 100 * done // max(total, 1)
-        print("." * (due - self.printed), end="", flush=True)
-        self.printed = due
 
 
 if __name__ == "__main__":

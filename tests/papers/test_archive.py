@@ -14,9 +14,20 @@ from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
 from marginlens_papers import archive
-from marginlens_papers.archive import archive_run, archived_runs, read_run, results_folder
+from marginlens_papers.archive import (
+    EMBEDDINGS_FORM,
+    archive_run,
+    archived_runs,
+    read_run,
+    read_vision_run,
+    results_folder,
+)
 from marginlens_papers.embeddings import RankCorrelations, TrainingSettings
+from marginlens_papers.norm_runs import NORM_RUNS_FORM, read_norm_runs
+from marginlens_papers.proof_runs import PROOF_RUNS_FORM, read_proof_runs
+from marginlens_papers.scale_runs import SCALE_RUNS_FORM, read_scale_runs
 from marginlens_papers.vision import VisionSettings
+from marginlens_papers.vision.results import VISION_FORM
 from one_command import exit_code_of
 from tolerances import KEPT_RANKS
 
@@ -111,42 +122,45 @@ def test_the_command_of_an_archived_training_run_can_be_typed_today(name):
     assert kind.from_dict(values["settings"]) == kind.from_dict(json.loads(typed["settings"]))
 
 
-def test_other_data_names_and_folders_are_refused(trained, tmp_path, capsys):
-    encoded, folder = trained
+def test_other_data_names_folders_and_contents_are_refused_and_nothing_is_written(copied, tmp_path, capsys):
+    encoded, folder = copied
     write_labelled(tmp_path / "other.npz", level_sequences(60, 9, 1, LAW))
-    for data, sentence in (
-        (tmp_path / "other.npz", "the sequences that .* occurrences of token"),
-        (None, "the file tiny.npz"),
+    right = {"folder": folder, "name": "x", "data": encoded, "into": tmp_path}
+    for argument, wrong in (
+        ("data", tmp_path / "other.npz"),
+        ("data", None),
+        ("name", "../x"),
+        ("into", tmp_path / "nowhere"),
+        ("folder", tmp_path / "none"),
     ):
-        with pytest.raises(InputError, match=f"'data' argument must be {sentence}"):
-            archive_run(folder, "x", data=data, into=tmp_path)
-    with pytest.raises(InputError, match="'name' argument must be letters"):
-        archive_run(folder, "../x", data=encoded, into=tmp_path)
-    with pytest.raises(InputError, match="'into' argument must be a file in a folder that exists"):
-        archive_run(folder, "x", data=encoded, into=tmp_path / "nowhere")
+        with pytest.raises(InputError) as refused:
+            archive_run(**{**right, argument: wrong})
+        assert refused.value.argument == argument
     assert archive.main(["embeddings", str(tmp_path / "none"), "x"]) == 2
     assert "must be a folder with tokens.csv and run.json" in capsys.readouterr().err
-    assert not list(tmp_path.glob("embeddings-*"))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"ending": "NOPE"}, {"settings": [1]}, {"history": 3}, {"data": None}, {"command": "a 'b"}, {"table": "0"}, None],
-)
-def test_a_run_of_other_contents_is_refused_and_nothing_is_written(copied, tmp_path, change):
-    encoded, folder = copied
     facts = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text("[" * 100_000 if change is None else json.dumps({**facts, **change}))
-    with pytest.raises(InputError, match=r"'(folder|settings|command)' argument must be"):
-        archive_run(folder, "x", data=encoded, into=tmp_path)
+    for change in (
+        {"ending": "NOPE"},
+        {"settings": [1]},
+        {"history": 3},
+        {"data": None},
+        {"command": "a 'b"},
+        {"table": "0"},
+    ):
+        (folder / "run.json").write_text(json.dumps({**facts, **change}))
+        with pytest.raises(InputError):
+            archive_run(**right)
     assert not list(tmp_path.glob("embeddings-*"))
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"form": "other"}', '{"form": "marginlens kept training run 1"}'])
-def test_a_file_that_is_no_archived_run_is_refused(tmp_path, content):
-    (tmp_path / "embeddings-x.json").write_text(content)
-    with pytest.raises(InputError, match="'path' argument must be a file that archive_run wrote"):
-        read_run(tmp_path / "embeddings-x.json")
+@pytest.mark.parametrize("read", [read_run, read_vision_run, read_norm_runs, read_proof_runs, read_scale_runs])
+def test_a_file_of_other_contents_is_refused_by_whoever_reads_an_archive(tmp_path, read):
+    forms = (EMBEDDINGS_FORM, VISION_FORM, NORM_RUNS_FORM, PROOF_RUNS_FORM, SCALE_RUNS_FORM)
+    for content in ("", "{", "[]", "{}", "[" * 100_000, *(json.dumps({"form": form}) for form in forms)):
+        (tmp_path / "runs.json").write_text(content)
+        with pytest.raises(InputError) as refused:
+            read(tmp_path / "runs.json")
+        assert refused.value.argument == "path"
 
 
 @pytest.mark.parametrize("name", PACKAGED)

@@ -72,16 +72,13 @@ def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
     assert str(here) not in (here / "vision-tiny.json").read_text()
     assert kept.facts["command"].startswith("marginlens vision c.npz --settings")
     assert kept.curves.by_layer["norm"].shape == (3, 1)
-    with pytest.raises(InputError, match="there-is-none"):
+    with pytest.raises(InputError):
         archived_vision_run("there-is-none")
 
 
-def test_what_cannot_be_kept_is_one_sentence_and_code_2(file, here, capsys):
-    assert archive(["vision", "out", "tiny"]) == 2
-    assert "must be a folder with run.json" in capsys.readouterr().err
-    (here / "out").mkdir()
-    (here / "out" / "run.json").write_text('{"form": "marginlens vision run 1"}')
-    assert archive(["vision", "out", "tiny"]) == 2
-    assert "without accuracy and command" in capsys.readouterr().err
-    assert archive(["vision", "out", "../tiny"]) == 2
-    assert "'name' argument must be letters" in capsys.readouterr().err
+def test_what_cannot_be_kept_is_one_sentence_and_code_2(here, capsys):
+    (here / "short").mkdir()
+    (here / "short" / "run.json").write_text('{"form": "marginlens vision run 1"}')
+    for folder, name, said in (("none", "tiny", "folder"), ("short", "tiny", "folder"), ("short", "../tiny", "name")):
+        assert archive(["vision", folder, name]) == 2
+        assert f"The '{said}' argument must be" in capsys.readouterr().err

@@ -42,6 +42,18 @@ def in_one_sentence(work: Callable[[], int]) -> int:
         return EXIT_INTERRUPTED
 
 
+class Dots:
+    """Progress as one dot for every hundredth."""
+
+    def __init__(self) -> None:
+        self.printed = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        due = 100 * done // max(total, 1)
+        print("." * (due - self.printed), end="", flush=True)
+        self.printed = due
+
+
 @dataclass(frozen=True)
 class RunRequest:
     """What a training run was asked for beside its data and settings.
