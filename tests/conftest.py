@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-for name in (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-):  # matrices and models of tests are so small that a second thread
-    os.environ.setdefault(name, "1")  # waits longer than it helps; NumPy and torch read this when they are imported
+# Matrices and models of tests are so small that a second thread waits longer than it helps; NumPy and torch read this when imported.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
 with suppress(ImportError):  # without the extra plot
     import matplotlib
@@ -28,20 +26,13 @@ with suppress(ImportError):
     settings.load_profile("any machine")
 
 os.environ.setdefault("MARGINLENS_QUIET", "1")  # no word on compiling in the output of commands
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as a shell starts what runs in the background: Ctrl-C is tested all the same
+# as a shell starts what runs in the background: Ctrl-C is tested all the same
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SLOW_FOLDERS = {
-    "benchmarks",
-    "browser",
-    "gallery",
-    "numerics",
-    "packaging",
-    "site",
-}  # which make test leaves to make test-all
+# which make test leaves to make test-all
+SLOW_FOLDERS = {"benchmarks", "browser", "gallery", "numerics", "packaging", "site"}
 
 
 def pytest_configure(config):

@@ -130,9 +130,8 @@ def small_model(name, dtype):
     with torch.random.fork_rng():
         torch.manual_seed(sum(map(ord, name)))
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # DeBERTa's module compiles functions as torch no longer wishes
+            # DeBERTa's module compiles functions as torch no longer wishes
+            warnings.simplefilter("ignore", DeprecationWarning)
             cls = getattr(transformers, kind)
         model = cls(cls.config_class(**options, attn_implementation="eager")).to(dtype).eval()
         with torch.no_grad():

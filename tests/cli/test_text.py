@@ -79,9 +79,8 @@ def test_training_prints_accuracies_beside_the_comparison(table):
     for row in told["models"][1:3]:  # tuned by cross-validation
         assert row["chosen"]["C"] in INVERSE_PENALTIES
         assert row["test_accuracy"] > 0.9
-    assert ("note" in told["models"][3]) == (
-        told["models"][3]["test_accuracy"] is None
-    )  # fastText, where it is installed
+    # fastText, where it is installed
+    assert ("note" in told["models"][3]) == (told["models"][3]["test_accuracy"] is None)
     found = [row["test_accuracy"] for row in told["models"] if row["test_accuracy"] is not None]
     lead = found[0] - max(found[1:])
     words = "equally many" if lead == 0.0 else f"{'better' if lead > 0.0 else 'worse'} than"

@@ -89,9 +89,8 @@ def test_limits_are_certain_where_the_run_proves_them_and_observed_where_it_is_n
     constant = " ".join(train("a.npz", "--constant").stdout.split())
     assert "The limit is certain" in constant
     assert "Certain: the GMM direction, from every start, by A Thm 2 with n = 1." in constant
-    rng = np.random.default_rng(
-        3
-    )  # one input of equal other scores, as A Thm 2 asks, with more tokens than are followed
+    # one input of equal other scores, as A Thm 2 asks, with more tokens than are followed
+    rng = np.random.default_rng(3)
     tokens = np.concatenate([[[1.0, 0.0, 1.0]], np.column_stack([rng.normal(size=(1_100, 2)), np.zeros(1_100)])])
     write_problem("many.npz", ml.TokenDataset(tokens[None], [1]), np.array([0.0, 0.0, 1.0]))
     words = " ".join(train("many.npz").stdout.split())

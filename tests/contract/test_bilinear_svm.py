@@ -51,9 +51,8 @@ def check(solution: BilinearSolution) -> None:
     lower, upper = 1.0 / np.array(solution.bracket())[::-1]
     assert lower <= solution.margin * (1 + tolerances.SVM_KKT)
     assert solution.margin <= upper * (1 + tolerances.SVM_KKT)
-    longest = float(
-        solution.rows.row_norms.max()
-    )  # a row of norm s missed by a distance r ‖W‖ lowers the margin by r s
+    # a row of norm s missed by a distance r ‖W‖ lowers the margin by r s
+    longest = float(solution.rows.row_norms.max())
     assert upper - lower <= tolerances.SVM_KKT * max(upper, longest)
     assert solution.active[solution.multipliers > 0.0].all()
 

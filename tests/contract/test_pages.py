@@ -65,9 +65,8 @@ def test_figures_stand_in_the_page_or_beside_it_with_words_for_those_who_do_not_
     outline = Outline(text)
     sources, words = outline.attributes("img", "src"), outline.attributes("img", "alt")
     assert len(sources) == len(words)
-    small = [
-        re.fullmatch(r"figures/[-\w.]+-small\.png", source) is not None for source in sources
-    ]  # on tiles, beside their titles
+    # on tiles, beside their titles
+    small = [re.fullmatch(r"figures/[-\w.]+-small\.png", source) is not None for source in sources]
     assert [bool(said) for said in words] == [not is_small for is_small in small]
     assert small.count(False) == n_figures
     for source in sources:

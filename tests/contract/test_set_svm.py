@@ -12,9 +12,8 @@ from marginlens.data import TokenDataset
 from marginlens.errors import InputError
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 
-LINE = TokenDataset(
-    [[[1.0], [-1.0], [0.0]]], [1]
-)  # the example in one dimension: two optimal tokens around one that is not
+# the example in one dimension: two optimal tokens around one that is not
+LINE = TokenDataset([[[1.0], [-1.0], [0.0]]], [1])
 
 
 def problem(seed: int) -> tuple[TokenDataset, list[list[int]]]:

@@ -63,9 +63,8 @@ def test_sectors_and_returns_have_labels() -> None:
     assert_array_equal(labels, [0, -1, 0])
     assert_allclose(points, [[50.0, 0.1], [1.0, 0.0], [points[2, 0], 0.0]])
     assert 20.0 <= points[2, 0] <= 21.0
-    between = np.array(
-        [[[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]]
-    )  # the middle token is best: sign descent goes to and fro
+    # the middle token is best: sign descent goes to and fro
+    between = np.array([[[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]])
     points, labels = np.array([[0.55, 0.0]]), np.zeros(1, dtype=np.int64)
     best = np.array([[0.0, 1.0, 0.0]])
     given = (

@@ -95,9 +95,8 @@ def test_the_path_of_a_matrix_is_that_of_p_with_queries_times_tokens_for_keys(se
     assert of_W.binding.tolist() == of_p.binding.tolist()
     on_ball = of_W.binding == Binding.BALL
     assert max(tangential(risk, W) for W in of_W.points[on_ball]) < MATRIX_TANGENT
-    best = ml.att_svm(
-        risk.of_p.data, of_W.selected[-1], query=risk.query
-    )  # the max-margin W of the same norm is no better
+    # the max-margin W of the same norm is no better
+    best = ml.att_svm(risk.of_p.data, of_W.selected[-1], query=risk.query)
     same_norm = radii[-1] * best.x / np.linalg.norm(best.x)
     assert of_W.log_excess[-1] < risk.excess(same_norm, of_W.selected[-1]).log
     assert of_W.correlation(best.x)[-1] > 0.99

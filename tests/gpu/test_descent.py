@@ -114,10 +114,8 @@ def test_scores_far_from_one_take_the_logarithmic_weights():
     rng = np.random.default_rng(7)
     keys, scores = rng.standard_normal((3, 4, 6, 20)), 600.0 * rng.standard_normal((3, 4, 6))
     data, head = scored_tokens(keys, scores)
-    options = {
-        "optimizer": ml.NormalizedGD(0.1),
-        "n_steps": 10,
-    }  # differences in scores of 600 amplify rounding in later ones
+    # differences in scores of 600 amplify rounding in later ones
+    options = {"optimizer": ml.NormalizedGD(0.1), "n_steps": 10}
     assert_same_runs(ml.descend(data, head, device="cuda", **options), ml.descend(data, head, **options))
 
 

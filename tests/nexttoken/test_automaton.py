@@ -239,9 +239,8 @@ def test_data_that_no_matrix_separates_are_refused():
     E = np.array([[0.0], [1.0], [2.0], [3.0]])
     ds = SequenceDataset([[A, B, D], [B, C, D]], [D, D], E)
     NextTokenAutomaton.fit(ds)
-    contradictory = SequenceDataset(
-        [[A, B, C, D], [C, A, B, D]], [B, B], E
-    )  # the middle one above both ends, on a line
+    # the middle one above both ends, on a line
+    contradictory = SequenceDataset([[A, B, C, D], [C, A, B, D]], [B, B], E)
     with pytest.raises(InputError, match="no automaton: their Graph-SVM is infeasible"):
         NextTokenAutomaton.fit(contradictory)
 

@@ -48,9 +48,8 @@ _CORES = """
 import numpy, scipy.linalg, threadpoolctl
 print(*{one["architecture"].lower() for one in threadpoolctl.threadpool_info() if one["internal_api"] == "openblas"})
 """
-_OTHER_NAMES = {
-    "Prescott": ("katmai",)
-}  # the oldest of several processors with the same kernels, by which OpenBLAS names them
+# the oldest of several processors with the same kernels, by which OpenBLAS names them
+_OTHER_NAMES = {"Prescott": ("katmai",)}
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MARGINLENS_THREADS": "1"}
 
 

@@ -158,9 +158,8 @@ def test_a_stopped_run_is_not_taken_as_the_papers(shelf):
     groups = by_setting([replace(short, loss=0.1), done, seeded])
     assert [len(one.runs) for one in groups] == [1, 2]
     assert order(0.3) == -1
-    assert (
-        deciding(groups, -1) is groups[1]
-    )  # at the stated settings and of the paper's order, though the other is nearer
+    # at the stated settings and of the paper's order, though the other is nearer
+    assert deciding(groups, -1) is groups[1]
     assert deciding(by_setting([replace(short, loss=0.1), replace(done, loss=0.5)]), -1).loss == 0.1
     shelf += [
         *both(1, 0.1),

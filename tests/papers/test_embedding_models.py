@@ -49,9 +49,8 @@ def test_closed_form_gradients_are_autograds(scale):
     expected.backward()
     loss, ours = loss_and_gradients(start.E, start.p, start.v, data)
     assert abs(loss - expected.item()) < ROUNDING
-    for name, other in zip(
-        "Epv" if scale < 60.0 else "E", theirs, strict=False
-    ):  # a saturated softmax leaves autograd no p
+    # a saturated softmax leaves autograd no p
+    for name, other in zip("Epv" if scale < 60.0 else "E", theirs, strict=False):
         mine = getattr(ours, name)
         assert np.abs(mine - other.grad.numpy()).max() <= AUTOGRAD * np.abs(mine).max()
 

@@ -198,9 +198,8 @@ def test_a_note_says_of_which_kind_it_is_and_a_remark_changes_no_colour(tmp_path
     outline = Outline(report.page.read_text(encoding="utf-8"))
     assert outline.attributes("article", "class") == [verdict.replace(" ", "-")]
     assert kind.value.capitalize() in outline.text
-    assert outline.text.count("The softmax saturates.") == (
-        1 if kind is NoteKind.REMARK else 2
-    )  # on the tile as its reason
+    # on the tile as its reason
+    assert outline.text.count("The softmax saturates.") == (1 if kind is NoteKind.REMARK else 2)
     assert read_ledger(report.folder)[0].result.note_kind is kind
 
 

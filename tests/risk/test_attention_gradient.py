@@ -132,6 +132,5 @@ def test_nonlinear_head_gradient_agrees_with_autograd():
     torch.nn.functional.softplus(-output * torch.tensor(data.y)).mean(dim=-1).sum().backward()
     ours, theirs = ml.AttentionRisk(data, psi.float()).gradient(p).value(), point.grad.numpy()
     assert next(psi.parameters()).dtype == torch.float32  # the caller's module is left as it was
-    assert (
-        np.max(np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)) < 1e-6
-    )  # its weights went through float32
+    # its weights went through float32
+    assert np.max(np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)) < 1e-6

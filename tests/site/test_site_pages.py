@@ -105,9 +105,8 @@ def test_the_site_is_small_and_has_no_copies_of_source(site):
     files = [path for path in site.rglob("*") if path.is_file()]
     assert sum(path.suffix == ".html" for path in files) <= MOST_PAGES
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
-    assert {path.relative_to(site).parts[0] for path in files if path.suffix == ".py"} == {
-        "_downloads"
-    }  # the gallery's
+    # the gallery's
+    assert {path.relative_to(site).parts[0] for path in files if path.suffix == ".py"} == {"_downloads"}
     assert not (site / "source").exists()
 
 

@@ -108,14 +108,8 @@ def calls():
 
 
 CALLS = {name: (function, arguments) for name, function, arguments in calls()}
-TOO_LARGE = {
-    "n_steps",
-    "n_problems",
-    "n_inputs",
-    "n_tokens",
-    "d_model",
-    "restarts",
-}  # a right answer that would take years
+# a right answer that would take years
+TOO_LARGE = {"n_steps", "n_problems", "n_inputs", "n_tokens", "d_model", "restarts"}
 
 
 def test_wrong_arguments_end_in_a_sentence_or_an_answer():

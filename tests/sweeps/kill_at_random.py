@@ -109,9 +109,8 @@ def kill_in_processes(n_kills, whom):
             else:
                 process, there = start(plan, folder, "--processes", "--workers", "2"), -1
                 while process.poll() is None:
-                    while (
-                        process.poll() is None and chunks(folder) <= there
-                    ):  # faster than they start, none would begin
+                    # faster than they start, none would begin
+                    while process.poll() is None and chunks(folder) <= there:
                         time.sleep(0.01)
                     time.sleep(rng.uniform(0.0, 1.0))
                     for victim in rng.permutation(worker_processes(process.pid))[: int(done < n_kills)].tolist():

@@ -18,9 +18,8 @@ from marginlens.engines.dask import DaskEngine
 pytestmark = pytest.mark.slow  # it starts and ends processes
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The Dask scheduler at .* has no workers yet"
-)  # nor has one that has just begun again
+# nor has one that has just begun again
+@pytest.mark.filterwarnings("ignore:The Dask scheduler at .* has no workers yet")
 def test_a_sweep_whose_workers_and_scheduler_are_killed_ends_up_as_an_undisturbed_one(tmp_path):
     with DaskCluster(2) as cluster:
         trials = Trials(tmp_path, 1, cluster)

@@ -135,10 +135,8 @@ def test_beyond_the_radius_nothing_is_stationary_and_far_below_it_something_may_
 
 @pytest.mark.statement("A Eq. (39)", "A Thm 3")
 def test_an_input_without_neighbours_can_put_a_stationary_point_beyond_the_papers_radius():
-    keys, scores = (
-        [[[1.0], [0.0]], [[1.2], [0.0]]],
-        [[10.0, 9.0], [-10.0, -9.0]],
-    )  # the second input selects its lower score
+    # the second input selects its lower score
+    keys, scores = ([[[1.0], [0.0]], [[1.2], [0.0]]], [[10.0, 9.0], [-10.0, -9.0]])
     data, v = scored_tokens(keys, scores)
     loss = Exponential()
     cone = basin_cone(data, v, [0, 0], loss=loss)

@@ -149,9 +149,8 @@ def test_the_radius_of_lemma_9_is_needed_and_batches_are_loops():
     radius = undercut_radius(data, v, [1.0, 0.0])
     outright = decimal_risk(data, v, selected=[0])
     assert decimal_risk(data, v, [BEYOND * radius, 0.0]) < outright
-    assert (
-        decimal_risk(data, v, [0.1 * radius, 0.0]) > outright
-    )  # nearer the origin the bad token outweighs the good one
+    # nearer the origin the bad token outweighs the good one
+    assert decimal_risk(data, v, [0.1 * radius, 0.0]) > outright
     many = undercut_radius(data.repeat(3), v, [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
     assert many.tolist() == [radius, 0.0, np.inf]  # the second selects the worst token, along the third all tie
 

@@ -123,17 +123,15 @@ def test_far_below_the_radius_the_other_direction_can_win():
 
 @pytest.mark.statement("A Lemma 8")
 def test_a_higher_score_behind_the_neighbour_delays_case_1_beyond_any_radius_in_the_margins_alone():
-    keys = [
-        [(0.0, 0.0), (-1.0, -10.0), (-1.01, -11.0)]
-    ]  # q = e1 and p = e2 select the first token; the third scores higher
+    # q = e1 and p = e2 select the first token; the third scores higher
+    keys = [[(0.0, 0.0), (-1.0, -10.0), (-1.01, -11.0)]]
     data, v = scored_tokens(keys, [[0.0, -0.1, 1.0]])
     p, q = np.array([0.0, 1.0]), np.array([1.0, 0.0])
     assert directional_margin(data, p, v).neighbour_optimal
     assert directional_margin(data, q, v).neighbour_optimal
     slopes = np.exp(Logistic().log_abs_derivative(np.array([-0.1, 1.0])))
-    paper = np.log(2 * 3 * slopes[0] * 1.0 / (slopes[1] * 0.1)) / (
-        10.0 - 1.0
-    )  # from the margins and the neighbours' score gaps
+    # from the margins and the neighbours' score gaps
+    paper = np.log(2 * 3 * slopes[0] * 1.0 / (slopes[1] * 0.1)) / (10.0 - 1.0)
     found = dominance(data, v, p, q)
     assert found.case == 1
     assert found.p_wins
@@ -146,16 +144,14 @@ def test_a_higher_score_behind_the_neighbour_delays_case_1_beyond_any_radius_in_
 
 @pytest.mark.statement("A Lemma 8")
 def test_what_the_lemma_leaves_open_is_case_0():
-    data, v = scored_tokens(
-        [[(0.0, 0.0), (-1.0, -2.0), (-1.0, -3.0)]], [[0.0, 1.0, -1.0]]
-    )  # two neighbours, one higher, one lower
+    # two neighbours, one higher, one lower
+    data, v = scored_tokens([[(0.0, 0.0), (-1.0, -2.0), (-1.0, -3.0)]], [[0.0, 1.0, -1.0]])
     found = dominance(data, v, [0.0, 1.0], [1.0, 0.0])
     assert (found.case, found.radius, found.p_wins) == (0, np.inf, False)
     tie, head = scored_tokens([[(0.0, 0.0), (-1.0, -2.0)]], [[0.0, 0.0]])  # the neighbour scores the same
     assert dominance(tie, head, [0.0, 1.0], [1.0, 0.0]).case == 0
     same, head = scored_tokens([[(0.0, 0.0), (-1.0, -1.0)]], [[1.0, 0.0]])  # equal margins
     assert dominance(same, head, [0.0, 1.0], [1.0, 0.0]).case == 0
-    both, head = scored_tokens(
-        [[(0.0, 0.0), (0.0, -1.0), (-1.0, -2.0)]], [[1.0, 0.0, 0.0]]
-    )  # (1, 0) selects two tokens
+    # (1, 0) selects two tokens
+    both, head = scored_tokens([[(0.0, 0.0), (0.0, -1.0), (-1.0, -2.0)]], [[1.0, 0.0, 0.0]])
     assert dominance(both, head, [0.0, 1.0], [1.0, 0.0]).case == 0

@@ -157,9 +157,8 @@ def test_lemma_19_has_widths_of_its_own():
     assert not rate.holds
     assert not verdict.applies
     names = [check.name for check in verdict.conditions]
-    assert all(
-        check.name in names for check in check_theorem_5(data, rate=30.0, d_model=512).conditions
-    )  # Eq. (10) is a premise
+    # Eq. (10) is a premise
+    assert all(check.name in names for check in check_theorem_5(data, rate=30.0, d_model=512).conditions)
     plain = check_lemma_19(first_step(start, 30.0, data))
     assert not by_name(plain, "‖p̂‖").holds
     assert by_name(plain, "d ≥ (2816").numbers["log10_least"] == math.inf

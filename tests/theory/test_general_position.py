@@ -56,9 +56,8 @@ def test_degenerate_keys_are_found():
     check = check_general_position(TokenDataset(level, [1.0, 1.0, 1.0]))
     assert not check.holds
     assert check.numbers["distance"] < 1e-12 < check.numbers["singular_value"]
-    flat = np.array(
-        [[(0.0, 0.0), (k, 0.0)] for k in (1.0, 2.0, 3.0)]
-    )  # on a line: the range is that of (±1, ±2, ±3) alone
+    # on a line: the range is that of (±1, ±2, ±3) alone
+    flat = np.array([[(0.0, 0.0), (k, 0.0)] for k in (1.0, 2.0, 3.0)])
     check = check_general_position(TokenDataset(flat, [1.0, 1.0, 1.0]))
     assert not check.holds
     assert check.numbers["distance"] == pytest.approx(np.sqrt(1.0 - 6.0**2 / (3.0 * 14.0)))

@@ -231,9 +231,8 @@ def test_in_the_span_of_the_embeddings_it_is_the_same_flow():
     rows = np.concatenate([after.E, np.ones((50, 128))])
     more = embedding_flow(Parameters(rows, after.p, after.v), unused, until=UntilNorm(50.0))
     np.testing.assert_allclose(more.final, wide.final, atol=tolerances.STIFF_FLOW)
-    few = Parameters(
-        after.E[:, :6], after.p[:6], after.v[:6] / np.linalg.norm(after.v[:6])
-    )  # no room for a narrower form
+    # no room for a narrower form
+    few = Parameters(after.E[:, :6], after.p[:6], after.v[:6] / np.linalg.norm(after.v[:6]))
     assert embedding_flow(few, data, until=UntilNorm(20.0)).final.shape == (6,)
     with pytest.raises(InputError, match="at least 7 rows, one for each token; got 3 rows"):
         embedding_flow(Parameters(after.E[:3], after.p, after.v), data)

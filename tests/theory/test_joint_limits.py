@@ -67,9 +67,8 @@ def test_the_relaxed_direction_must_select_with_room_outside_the_support():
     for little in (0.1, 1e-6):
         room = predict_limit(two_inputs(0.5, support, [(little, 1.0), (0.0, 0.0)]))
         assert room.details.p_direction == pytest.approx([1.0, 0.0], abs=ROUNDING)
-    either = predict_limit(
-        two_inputs(4.0, support, [(-1.0, 1.0), (0.0, 0.0)])
-    )  # the other token tells labels apart as well
+    # the other token tells labels apart as well
+    either = predict_limit(two_inputs(4.0, support, [(-1.0, 1.0), (0.0, 0.0)]))
     assert either.details.selected.tolist() == [0, 1]
     assert either.details.p_direction == pytest.approx([1.0, 0.0], abs=ROUNDING)
 

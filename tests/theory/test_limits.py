@@ -37,10 +37,8 @@ from quadratic_risk import Quadratic
 from random_problems import problem, ragged_problem, two_level_scores
 from tolerances import ALIGNED, FIXED_POINT, LOG_RATE, ON_THE_GRID, ROUNDING
 
-predict, predict_limit = (
-    partial(predict, prove=False),
-    partial(predict_limit, prove=False),
-)  # what the start alone decides
+# what the start alone decides
+predict, predict_limit = (partial(predict, prove=False), partial(predict_limit, prove=False))
 
 LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
 
@@ -143,9 +141,8 @@ def test_inputs_that_cannot_depend_on_p_count_for_nothing(kind):
     cone, reference = basin_cone(data, v, selected), basin_cone(plain, v, [0])
     assert cone.every_input_has_neighbours
     assert (cone.n_inputs, cone.n_tokens) == (1, 3)
-    assert cone.proven_radius == pytest.approx(
-        reference.proven_radius, rel=0.05
-    )  # L_p is Eq. (6)'s there, the keys' here
+    # L_p is Eq. (6)'s there, the keys' here
+    assert cone.proven_radius == pytest.approx(reference.proven_radius, rel=0.05)
     for name in ("mu", "radius", "no_stationary_radius"):
         assert getattr(cone, name) == pytest.approx(getattr(reference, name), rel=ROUNDING)
     assert cone.optimality.selected.tolist() == selected

@@ -122,9 +122,8 @@ def test_theorem_2_needs_one_minimiser_and_the_verdict_says_how_it_knows():
         assert any(part in condition.sentence for part in said.split("|"))
     flat = predict_limit(SequenceDataset(shared[:2], [A, B], np.eye(3)), loss=Power(1.0))
     assert "C Thm 2" not in applying(flat)
-    assert [check.holds for check in flat.verdicts[1].conditions] == [True] * 5 + [
-        False
-    ]  # all that the text asks for holds
+    # all that the text asks for holds
+    assert [check.holds for check in flat.verdicts[1].conditions] == [True] * 5 + [False]
     assert flat.details.correction is None
 
 

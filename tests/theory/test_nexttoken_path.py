@@ -323,9 +323,8 @@ def test_where_active_rows_are_dependent_the_law_picks_one_of_many_dual_solution
     law = path_law(path)
     assert len(law.rows) == 3
     assert law.holds
-    assert ml.graph_svm(ds).multipliers.min() == pytest.approx(
-        0.0, abs=tolerances.ROUNDING
-    )  # a dual solution that the path does not have
+    # a dual solution that the path does not have
+    assert ml.graph_svm(ds).multipliers.min() == pytest.approx(0.0, abs=tolerances.ROUNDING)
     np.testing.assert_allclose(np.sort(law.multipliers), [2 / 9, 2 / 9, 5 / 9], atol=tolerances.ROUNDING)
     error_like_one_over_radius(law)
     assert np.linalg.norm(law.offset) == pytest.approx(np.log(2.0))
@@ -420,9 +419,8 @@ def test_theorem_2_fails_for_a_loss_whose_minimisers_on_the_cyclic_part_are_many
         best = plane[int(np.argmin([log_risk(w) for w in plane]))]
         correlation = float(best @ direction) / radius
         assert correlation == pytest.approx(np.sqrt(3.0) / 2.0, abs=1e-3)
-        assert abs(best[0] - best[1]) / np.sqrt(2.0) == pytest.approx(
-            0.5 * radius, rel=0.05
-        )  # ‖Π(W_R)‖ → R/2, W^cyc = 0
+        # ‖Π(W_R)‖ → R/2, W^cyc = 0
+        assert abs(best[0] - best[1]) / np.sqrt(2.0) == pytest.approx(0.5 * radius, rel=0.05)
         assert log_risk(best) < log_risk(radius * direction) - 1.0
         W = np.zeros((3, 3))
         W[:, 2] = best

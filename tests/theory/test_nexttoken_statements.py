@@ -40,11 +40,8 @@ def test_the_sharp_constant_is_attained_by_two_tokens_and_the_papers_is_never_be
     ) / (2 * h)
     assert slope == pytest.approx(NextTokenRisk(two).sharp_smoothness(), rel=1e-6)
     assert NextTokenRisk(two).sharp_smoothness() == pytest.approx(1.0)
-    for scale, smooth in (
-        (1e-50, 1e-200),
-        (1e-160, 0.0),
-        (1e160, np.inf),
-    ):  # the fourth power, as far as there are numbers
+    # the fourth power, as far as there are numbers
+    for scale, smooth in ((1e-50, 1e-200), (1e-160, 0.0), (1e160, np.inf)):
         longer = SequenceDataset([two[i][0] for i in range(len(two))], two.labels, scale * two.E)
         assert NextTokenRisk(longer).sharp_smoothness() == pytest.approx(smooth, rel=1e-6, abs=0.0)
         assert NextTokenRisk(longer).smoothness() >= NextTokenRisk(longer).sharp_smoothness()
@@ -77,9 +74,8 @@ def test_steps_up_to_one_over_l_keep_their_promise_and_long_ones_break_it():
         ratios = _promise_kept(ds, 1.0 / NextTokenRisk(ds).sharp_smoothness())
         assert ratios.min() >= 1.0 - 1e-6
         assert _promise_kept(ds, 1.0 / NextTokenRisk(ds).smoothness()).min() > 1.0
-    assert (
-        _promise_kept(tied, 12.0 / NextTokenRisk(tied).sharp_smoothness()).min() < 0.0
-    )  # far beyond, the risk goes up
+    # far beyond, the risk goes up
+    assert _promise_kept(tied, 12.0 / NextTokenRisk(tied).sharp_smoothness()).min() < 0.0
 
 
 def _promise_kept(ds, eta):

@@ -115,9 +115,8 @@ def test_only_tokens_that_occur_count():
     few = LabelledSequences([[0, 2], [1, 2]], [1, -1])
     same = first_step(Parameters(start.E[:3], start.p, start.v), 1.0, few)
     for question in (first_step_errors, first_step_loss):
-        assert question(step, DELTA).value == pytest.approx(
-            question(same, DELTA).value, rel=1e-12
-        )  # sums of other lengths
+        # sums of other lengths
+        assert question(step, DELTA).value == pytest.approx(question(same, DELTA).value, rel=1e-12)
         assert question(step, DELTA).log10_width_needed == question(same, DELTA).log10_width_needed
     for ours, expected in zip(first_step_norms(step, DELTA), first_step_norms(same, DELTA), strict=True):
         assert ours.value == pytest.approx(expected.value, rel=1e-12)

@@ -62,9 +62,8 @@ def test_a_margin_asked_for_outside_the_support_costs_in_proportion():
             assert np.all(logits >= floors - CONDITIONED)
             assert found.kkt_residual() < CONDITIONED
             xi, delta = relaxed.margin, strict.margin
-            assert found.margin >= delta * xi / (delta + epsilon * (xi - delta)) * (
-                1.0 - CONDITIONED
-            )  # the paper's competitor
+            # the paper's competitor
+            assert found.margin >= delta * xi / (delta + epsilon * (xi - delta)) * (1.0 - CONDITIONED)
             assert delta * (1.0 - CONDITIONED) <= found.margin <= xi * (1.0 + CONDITIONED)
         np.testing.assert_allclose(relaxed_svm(data, alpha, [0], outside=1.0).x, strict.x, atol=CONDITIONED)
     assert seen >= 8

@@ -48,9 +48,8 @@ def test_the_bounds_on_weights_are_attained():
     two = softmax_weight_bounds(E, [1.5], [[0, 1]], [1])
     assert two.log_weight[1] == pytest.approx(two.log_upper[1])  # one other token: 1/(1 + e^τ)
     many = softmax_weight_bounds(E, [9.0], [[0, 0, 0, 0, 1]], [1])
-    assert many.log_weight[4] == pytest.approx(
-        many.log_lower[4] + np.log(5 / 4), abs=1e-3
-    )  # 1/(4 e^τ + 1) over 1/(5 e^τ)
+    # 1/(4 e^τ + 1) over 1/(5 e^τ)
+    assert many.log_weight[4] == pytest.approx(many.log_lower[4] + np.log(5 / 4), abs=1e-3)
     even = softmax_weight_bounds(E, [9.0], [[0, 0, 0]], [1])
     np.testing.assert_allclose(even.log_weight, even.log_lower, rtol=ROUNDING)  # 1/T
 

@@ -71,9 +71,8 @@ def test_figure_1b_lowers_one_score_and_makes_a_token_locally_optimal():
 
 @pytest.mark.statement("A Def 2")
 def test_a_tight_constraint_without_a_multiplier_is_a_neighbour():
-    keys = [
-        [(1.0, 0.0), (0.0, 0.0), (0.0, 1.0), (0.0, -1.0)]
-    ]  # p = e1; (0,0) alone carries it, the others are tight too
+    # p = e1; (0,0) alone carries it, the others are tight too
+    keys = [[(1.0, 0.0), (0.0, 0.0), (0.0, 1.0), (0.0, -1.0)]]
     data, v = scored_tokens(keys, [[1.0, 0.0, 0.5, 2.0]])
     found = token_optimality(data, v, [0])
     assert found.neighbours.tolist() == [[False, True, True, True]]

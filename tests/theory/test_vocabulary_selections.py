@@ -29,9 +29,8 @@ def test_selected_and_secondary_tokens_of_a_written_example():
 @pytest.mark.statement("B Eq. (8)")
 def test_what_is_orthogonal_to_p_makes_no_ties():
     rng = np.random.default_rng(5)
-    E = np.column_stack(
-        [rng.normal(size=(6, 3)), 1e14 * rng.normal(size=(6, 2))]
-    )  # two long columns that p does not see
+    # two long columns that p does not see
+    E = np.column_stack([rng.normal(size=(6, 3)), 1e14 * rng.normal(size=(6, 2))])
     p = np.array([1.0, -2.0, 0.5, 0.0, 0.0])
     sequences = [[0, 1, 2], [3, 4, 5], [0, 5]]
     short = [ids.tolist() for ids in selected_tokens(E[:, :3], p[:3], sequences)]

@@ -12,13 +12,8 @@ from marginlens_papers.documentation.public_names import PublicName
 
 FOLDER = "examples"
 TITLE = "Gallery"
-GROUPS = (
-    "selection",
-    "optimizers",
-    "next_tokens",
-    "texts",
-    "real_models",
-)  # folders of scripts, in the gallery's order
+# folders of scripts, in the gallery's order
+GROUPS = ("selection", "optimizers", "next_tokens", "texts", "real_models")
 _TITLE = re.compile(r"\S.*\n={3,}\n")
 LAB_PRESETS: Mapping[str, Sequence[str]] = {
     "figure_1a": ("A-F1a",),

@@ -129,9 +129,8 @@ def public_names() -> list[PublicName]:
             value = getattr(module, name)
             found.setdefault(id(value), (value, []))[1].append(f"{module.__name__}.{name}")
     paths = [sorted(paths, key=lambda path: path.count(".")) for _, paths in found.values()]
-    times = Counter(
-        path.lower() for path, *_ in paths
-    )  # `marginlens.Path` and `marginlens.path` are one file on some disks
+    # `marginlens.Path` and `marginlens.path` are one file on some disks
+    times = Counter(path.lower() for path, *_ in paths)
     names = []
     for (value, _), (path, *aliases) in zip(found.values(), paths, strict=True):
         page = f"{path}-class" if inspect.isclass(value) and times[path.lower()] > 1 else path

@@ -200,9 +200,8 @@ def _solve(E: FloatArray, lists: list[IntArray], found: list[Selection]) -> tupl
             rows[k, : len(problem.pairs)] = (E[problem.pairs[:, 1]] - E[problem.pairs[:, 2]]) @ basis
             lower[k, : len(problem.pairs)] = 1.0
             ties[k, : len(problem.ties)] = (E[problem.ties[:, 0]] - E[problem.ties[:, 1]]) @ basis
-        both_ways = np.concatenate(
-            [rows, ties, -ties], axis=1
-        )  # a tie as two inequalities: many problems are then solved at once
+        # a tie as two inequalities: many problems are then solved at once
+        both_ways = np.concatenate([rows, ties, -ties], axis=1)
         bounds = np.concatenate([lower, np.zeros((len(part), 2 * n_ties))], axis=1)
         solved = [(np.arange(first, first + len(part)), least_distance(both_ways, bounds))]
         unproved = np.flatnonzero(solved[0][1].status == Status.INACCURATE)

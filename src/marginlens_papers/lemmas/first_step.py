@@ -213,9 +213,8 @@ def _chance(size: int, delta: float, earlier: int, d: int) -> float:
     low, high = (float(scipy.stats.chi2.ppf(tail, d)) for tail in (_TAIL, 1.0 - _TAIL))
     nodes, weights = _quadrature()
     squares = 0.5 * (high + low) + 0.5 * (high - low) * nodes
-    law = (
-        0.5 * (high - low) * weights * scipy.stats.chi2.pdf(squares, d)
-    )  # of d‖p‖²; given ‖p‖, E_s·p is normal with deviation ‖p‖/√d
+    # of d‖p‖²; given ‖p‖, E_s·p is normal with deviation ‖p‖/√d
+    law = 0.5 * (high - low) * weights * scipy.stats.chi2.pdf(squares, d)
     of_two = float(law @ (2.0 * scipy.stats.norm.sf(t / np.sqrt(squares / d)))) + 2.0 * _TAIL
     total = (size + 1) * (2.0 * float(scipy.stats.norm.sf(t)) + float(scipy.stats.chi2.sf(4.0 * d, d))) + size * of_two
     if earlier:

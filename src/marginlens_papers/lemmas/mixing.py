@@ -34,11 +34,8 @@ _MAX_SET_PROBLEMS = 10_000  # convex problems spent on directions that suppress 
 _N_SELECTIONS = 60  # other selections whose max-margin directions are sampled around
 _MAX_SCALED = 100  # contradictions, the deepest first, that are scaled up to see whether they persist
 _SHALLOWEST = 1e-3  # -log q_max below which p selects tokens outside the sets, and no scaling suppresses them
-_SCALED_DEPTHS = (
-    1e4,
-    1e5,
-    1e6,
-)  # -log q_max, over Δ, to which a contradiction is scaled: too deep for constant factors
+# -log q_max, over Δ, to which a contradiction is scaled: too deep for constant factors
+_SCALED_DEPTHS = (1e4, 1e5, 1e6)
 
 
 @implements("A", "Assumption D")

@@ -163,10 +163,8 @@ class Folded(NamedTuple):
 
 
 _ABBREVIATIONS = ("Eq", "Eqs", "Fig", "Figs", "App", "Thm", "cf", "e.g", "i.e")
-_MEASURED_SHORT, _MEASURED_REST = (
-    200,
-    120,
-)  # letters of what was measured that stand open at least; fewer are not folded away
+# letters of what was measured that stand open at least; fewer are not folded away
+_MEASURED_SHORT, _MEASURED_REST = (200, 120)
 
 
 def in_two(note: str, at_least: int = 0) -> Folded:
