@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from marginlens.errors import reject
@@ -36,7 +37,7 @@ class AttentionRule:
         causal: a query sees no key behind its own position.
         window: a query sees the keys less than this many positions away, 1 being its own alone; all where None.
         softcap: the cap C, no cap where None.
-        bias: a tensor that is added to logits before the cap: (heads,) slopes that are multiplied with j - i (ALiBi), or one that broadcasts
+        bias: a tensor that is added to logits before the cap: (heads,) slopes that j - i is multiplied by (ALiBi), or one that broadcasts
             to (…, heads, queries, keys), or a function that takes two slices, of queries and of keys, and gives that part.
         sinks: (heads,) learned logits that take part in the softmax, and belong to no key.
         mask: broadcasts to (…, heads, queries, keys): True where a query sees a key, or numbers that are added after the cap, which
@@ -161,8 +162,13 @@ def attention_statistics(
             raise reject("tolerances", "numbers from 0 to below 1", tolerance)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         found = applied.empty(len(tolerances))
-        for at, first_key, logits in applied.blocks():
-            _row_statistics(logits, tolerances, applied, at, first_key, found)
+        if applied.has_kernel and not tolerances:
+            from marginlens.probe.heads.statistics_triton import kernel_sums
+
+            found |= kernel_sums(applied.q, applied.k, applied.rule, applied.positions, applied.seen)
+        else:
+            for at, first_key, logits in applied.blocks():
+                _row_statistics(logits, tolerances, applied, at, first_key, found)
         return _finished(applied, found, q.shape[:-1])
 
 
@@ -236,7 +242,7 @@ class _Applied(NamedTuple):
         if places.shape != (n_queries,) or places.is_floating_point():
             raise reject("positions", f"{n_queries} whole numbers, one for each query", f"shape {tuple(places.shape)}")
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
-        keys = k.detach().reshape(-1, key_heads, n_keys, k.shape[-1]).to(dtype)
+        keys = k.detach().reshape(-1, key_heads, n_keys, k.shape[-1])
         queries = q.detach().reshape(len(keys), key_heads, heads // key_heads, n_queries, q.shape[-1])
         rule = AttentionRule(
             1.0 / math.sqrt(q.shape[-1]) if rule.scale is None else rule.scale, rule.causal, rule.window, rule.softcap,
@@ -248,7 +254,7 @@ class _Applied(NamedTuple):
     def blocks(self) -> Iterator[tuple[tuple[slice, ...], int, Any]]:
         """Logits (b, g, R, t, s) by blocks: which part of (B, G, R, T) they are, from which key on, and they themselves.
 
-        Keys that none of these queries sees for its position are left out; other hidden ones are minus infinity.
+        Keys that none of these queries sees for its position are left out; other hidden ones have the logit `_lowest`.
         """
         n_batch, n_groups, n_shared, n_queries = self.shape
         n_keys = self.k.shape[2]
@@ -280,13 +286,43 @@ class _Applied(NamedTuple):
             low = 0 if self.rule.window is None else min(max(0, least - self.rule.window + 1), high - 1)
         return slice(low, high)
 
+    @property
+    def sees_by_place(self) -> bool:
+        """Whether what a query sees follows from its position and the padding of keys."""
+        rule = self.rule
+        is_padding = rule.mask is None or (rule.mask.dtype.itemsize == 1 and rule.mask.shape[1:4] == (1, 1, 1))
+        return is_padding and (rule.bias is None or (not callable(rule.bias) and rule.bias.ndim == 2))
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether a GPU's kernel can make the sums."""
+        on_gpu = self.q.is_cuda and self.q.dtype == self.k.dtype and self.dtype.itemsize == 4
+        return on_gpu and self.sees_by_place and find_spec("triton") is not None
+
+    def n_visible(self) -> Any:
+        """(B or 1, 1, 1, T) how many keys each query sees, where this follows from its position and padding."""
+        import torch
+
+        places, n_keys = self.positions, self.k.shape[2]
+        low, high = torch.zeros_like(places), torch.full_like(places, n_keys)
+        if self.rule.causal:
+            high = (places + 1).clamp(0, n_keys)
+        if self.rule.window is not None:
+            low, high = (places - self.rule.window + 1).clamp(0, n_keys), high.minimum(places + self.rule.window)
+        high = high.maximum(low)
+        if self.seen is None:
+            return (high - low)[None, None, None]
+        upto = torch.nn.functional.pad(self.seen.expand(-1, n_keys).cumsum(dim=-1), (1, 0))  # (B or 1, S + 1)
+        return (upto[:, high] - upto[:, low])[:, None, None]
+
     def _logits(self, at: tuple[slice, ...], keys: slice) -> Any:
         import torch
 
-        rule = self.rule
+        rule, lowest = self.rule, _lowest(self.dtype)
         queries = self.q[at].to(self.dtype) * rule.scale
         b, g, n_shared, t, d = queries.shape
-        logits = queries.reshape(b, g, n_shared * t, d) @ self.k[at[:2]][:, :, keys].transpose(-1, -2)
+        keys_of_head = self.k[at[:2]][:, :, keys].to(self.dtype)
+        logits = queries.reshape(b, g, n_shared * t, d) @ keys_of_head.transpose(-1, -2)
         logits = logits.view(b, g, n_shared, t, -1)
         places = torch.arange(keys.start, keys.stop, device=logits.device)
         by_position = rule.causal or rule.window is not None or getattr(rule.bias, "ndim", 0) == 2
@@ -305,23 +341,33 @@ class _Applied(NamedTuple):
             mask = _part(rule.mask, (*at, keys))
             if mask.dtype is not torch.bool:
                 logits += mask
-            logits.masked_fill_(~_sees(mask), -math.inf)
-        if rule.causal:
-            logits.masked_fill_(distance < 0, -math.inf)
+            logits.masked_fill_(~_sees(mask), lowest)
+        if rule.causal:  # the keys before all of these queries need no mask
+            least = min(max(int(self.positions[at[3]].min()) + 1 - keys.start, 0), keys.stop - keys.start)
+            logits[..., least:].masked_fill_(distance[:, least:] < 0, lowest)
         if rule.window is not None:
-            logits.masked_fill_(distance.abs() >= rule.window, -math.inf)
+            logits.masked_fill_(distance.abs() >= rule.window, lowest)
         return logits
 
     def empty(self, n_tolerances: int) -> dict[str, Any]:
         """Tensors for what rows give."""
         import torch
 
-        new: Callable[..., Any] = lambda *first, dtype=self.dtype: torch.empty(
-            (*first, *self.shape), dtype=dtype, device=self.q.device
-        )  # noqa: E731
+        def new(*first: int, dtype: Any = self.dtype) -> Any:
+            return torch.empty((*first, *self.shape), dtype=dtype, device=self.q.device)
+
         numbers = {name: new() for name in ("largest", "margin", "rest", "mean_gap", "squares", "first_logit")}
         counts = {name: new(dtype=torch.int64) for name in ("selected", "n_visible")}
+        if self.sees_by_place:
+            counts["n_visible"].copy_(self.n_visible())
         return {**numbers, **counts, "n_negligible": new(n_tolerances, dtype=torch.int64)}
+
+
+def _lowest(dtype: Any) -> float:
+    """The logit of a hidden key: finite, since minus infinity times a probability of 0 is not a number."""
+    import torch
+
+    return float(torch.finfo(dtype).min) / 4
 
 
 def _grouped(value: Any, name: str, queries: Any, n_keys: int) -> Any:
@@ -375,9 +421,11 @@ def _row_statistics(
     """The sums over keys of rows of logits (…, t, s), which are used up, written to their place."""
     import torch
 
-    lowest = torch.finfo(logits.dtype).min / 4  # finite: minus infinity times a probability of 0 would be nan
-    logits.clamp_(min=lowest)
-    found["n_visible"][at] = (logits > lowest / 2).sum(dim=-1) + logits.isnan().sum(dim=-1)
+    lowest = _lowest(logits.dtype)
+    if applied.rule.mask is not None or applied.rule.bias is not None:  # which may hold minus infinity
+        logits.clamp_(min=lowest)
+    if not applied.sees_by_place:
+        found["n_visible"][at] = (~(logits <= lowest / 2)).sum(dim=-1)
     best = logits.topk(min(2, logits.shape[-1]), dim=-1)
     largest, selected = best.values[..., :1], best.indices[..., :1]
     found["first_logit"][at] = _first_logit(logits, lowest, applied, at, first_key)
@@ -422,26 +470,25 @@ def _n_negligible(below: Any, weights: Any, budget: Any, n_visible: Any) -> Any:
     import torch
 
     n_keys = below.shape[-1]
-    seen = below > torch.finfo(below.dtype).min / 8
+    n_hidden = n_keys - n_visible + 1  # the largest among them
     step = _N_BINS / math.log(4.0 * n_keys)
-    offset = (budget.log() - math.log(2.0 * n_keys)).clamp(-1e4, 1e4)[..., None]
-    bins = ((below - offset) * step).clamp_(-1.0, _N_BINS).nan_to_num_(nan=_N_BINS).to(
-        torch.int64
-    ) + 1  # 0: below all, last: above
-    sums = torch.zeros((*below.shape[:-1], _N_BINS + 2), dtype=torch.float64, device=below.device)
-    sums.scatter_add_(-1, bins, weights.double())
-    upto = sums.cumsum(dim=-1)
-    limit = budget.double()[..., None]
-    n_whole = (upto <= limit).sum(dim=-1, keepdim=True)  # bins that fit as a whole; the next one is cut
-    count = ((bins < n_whole) & seen).sum(dim=-1)
-    left = limit - torch.where(n_whole > 0, upto.gather(-1, (n_whole - 1).clamp(min=0)), 0.0)
-    is_cut = (bins == n_whole) & seen
-    most = int(is_cut.sum(dim=-1).max())
+    start = (budget.log() - math.log(2.0 * n_keys)).clamp(-1e4, 1e4)[..., None]
+    bins = (
+        (below - start).mul_(step).clamp_(-1.0, _N_BINS).nan_to_num_(nan=_N_BINS).floor_()
+    )  # -1: below all, last: above
+    sums = torch.zeros((*below.shape[:-1], _N_BINS + 2), dtype=below.dtype, device=below.device)
+    upto = sums.scatter_add_(-1, bins.to(torch.int64).add_(1), weights).cumsum(dim=-1)
+    cut = (upto <= budget[..., None]).sum(dim=-1, keepdim=True) - 1  # the bin that does not fit as a whole
+    edge = cut.to(bins.dtype)
+    n_below, n_upto = (torch.linalg.vector_norm((edge + k - bins).clamp_(min=0.0), 0, dim=-1) for k in (0, 1))
+    count = n_below.to(torch.int64) - n_hidden
+    most = int((n_upto - n_below).max())
     if most:
-        cut = weights.masked_fill(~is_cut, math.inf).topk(most, dim=-1, largest=False, sorted=True).values.double()
-        count = count + (cut.cumsum(dim=-1) <= left).sum(dim=-1)
-    fits_all = 1.0 + upto[..., -1] <= budget.double()  # beside a learned sink that has nearly all
-    return torch.where(fits_all, n_visible, count)
+        left = budget[..., None] - upto.gather(-1, cut.clamp(min=0))
+        smallest = weights.masked_fill(bins != edge, math.inf).topk(most, dim=-1, largest=False).values
+        count += (smallest.cumsum(dim=-1) <= left).sum(dim=-1)
+    fits_all = 1.0 + upto[..., -1] <= budget  # beside a learned sink that has nearly all
+    return torch.where(fits_all, n_visible, count.clamp(min=0))
 
 
 def _finished(applied: _Applied, found: dict[str, Any], shape: Sequence[int]) -> AttentionStatistics:
