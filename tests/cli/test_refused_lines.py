@@ -23,7 +23,8 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
         graph --stream t.json; graph --stream t.txt t.bin; graph d; graph no.txt; graph short.npz; graph t.txt t.txt;
         lab deep.npz; lab gone.npz; solve bad.json; solve d; solve empty.npz; solve gone.npz; solve list.json;
         solve noy.npz; text train d; text train empty.csv; text train f.npz; text train gone.csv;
-        text train nothing.csv; train short.npz; vision --out o; vision gone.npz --out o; vision f.npz --digits --out o
+        text train nothing.csv; train short.npz; vision --out o; vision gone.npz --out o;
+        vision f.npz --digits --out o; text train header.csv
     """,
     "'X[0][0][0]' in FILE": "solve nan.json",
     "'y' in FILE": "solve shape.npz; solve y3.npz",
@@ -53,7 +54,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
         train f.npz --optimizer lion; train f.npz --optimizer muon --momentum 0.5;
         train f.npz --optimizer sign --constant; train joint.json --optimizer adam
     """,
-    "--limit": "probe m --limit 0",
+    "--limit": "probe m --limit 0; text explain m words --limit 3",
     "--queries": "probe m --queries 0",
     "--offset": "probe m --offset -1",
     "--momentum": "train f.npz --momentum 2 --optimizer sign; train f.npz --optimizer sign --momentum 1",
@@ -87,7 +88,10 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--tokens": "graph t.txt --prefix t --tokens -1; graph t.txt --tokens 5",
     "--sequences": "graph t.txt --sequences x.txt",
     "--dtype": "graph --stream t.txt --dtype foo",
-    "--tokenizer": "graph --stream t.txt --tokenizer gone.json; text train r.csv --tokenizer gone.json",
+    "--tokenizer": """
+        graph --stream t.txt --tokenizer gone.json; text train r.csv --tokenizer gone.json;
+        text train three.jsonl --tokenizer three.jsonl
+    """,
     "--preset": "lab --preset nope; lab f.npz --preset A-F1b",
     "--out": """
         embeddings --levels 8 --out f.npz;
@@ -107,7 +111,10 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     """,
     "MODEL_OR_PATH": "probe d; probe d --against gone; probe gone; probe run; probe someone/some-model",
     "--text": "text train r.csv --text body; text train r.csv --text x",
-    "--label": "text train r.csv --label text",
+    "--label": """
+        text train r.csv --label text; text train three.jsonl --test sport.jsonl --label kind; text train stars.csv;
+        text train good.csv --label 7; text evaluate m two.jsonl --label text
+    """,
     "--epochs": "embeddings --levels 4 --epochs -1 --out o; text train r.csv --epochs 0",
     "--ngrams": "text train r.csv --ngrams 4",
     "--phrase-count": "text train r.csv --phrase-count 0",
@@ -117,12 +124,16 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "The texts of FILE": "text train rare.csv --min-count 2",
     "--test": """
         text train one.csv --test 0.5; text train r.csv --test 1.5; text train r.csv --test dev;
-        text train r.csv --test gone.csv; text train r.csv --train train --test train
+        text train r.csv --test gone.csv; text train r.csv --train train --test train;
+        text train sport.jsonl --test 0.2; text train two.jsonl --test sport.jsonl
     """,
     "--train": "text train r.csv --train dev",
     "MODEL_OR_RESULT": "text figure d --plot x.png; text figure nothing --plot f.png",
-    "TEXT": "text explain d",
-    "--class-weight": "text train r.csv --class-weight 2",
+    "TEXT": "text explain d; text explain m; text explain m words --file three.jsonl",
+    "--class-weight": """
+        text train r.csv --class-weight 2; text train three.jsonl --class-weight even;
+        text train three.jsonl --class-weight art=1
+    """,
     "--pieces": "text encode r.csv --out x.npz --pieces gone.txt",
     "--levels": "embeddings --levels 0 --out o; embeddings f.npz --levels 8 --out o",
     "--layers": "embeddings --levels 4 --set layers=9 --out o; embeddings --levels 4 --layers 3 --out o",
@@ -140,29 +151,54 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--sample": "text encode r.csv --out x.npz --pieces t.txt --sample 0",
     "--hold-out": "text encode r.csv --out x.npz --pieces t.txt --hold-out 2",
     "--part": "text encode r.csv --out x.npz --pieces t.txt --part dev",
-    "PLAN": "sweep gone.toml --out o; sweep plan.toml --out o; sweep plan2.toml --out o",
-    "'step' in PLAN": "sweep small.toml --out o",
-    "'d' in PLAN": "sweep wide.toml --out o",
-    "'seed' in PLAN": "sweep seed.toml --out o",
+    "PLAN": "sweep gone.toml --out swept; sweep plan.toml --out swept; sweep plan2.toml --out swept",
+    "'step' in PLAN": "sweep small.toml --out swept",
+    "'d' in PLAN": "sweep wide.toml --out swept",
+    "'seed' in PLAN": "sweep seed.toml --out swept",
     "DIR": "sweep status gone; sweep summary d",
     "--drop": "graph --stream t.txt --drop; graph t.txt --drop; solve f.npz --drop",
     "--steps": "train f.npz --steps 0; train f.npz --steps 99999999999999999999; train joint.json --steps 0",
     "--encoding": """
-        graph --stream t.txt --dtype uint16 --encoding latin-1; graph --stream t.txt --encoding utf-9;
-        graph latin.txt; graph s.json --encoding utf-8; graph t.txt --encoding klingon
+        graph --stream t.txt --dtype uint16 --encoding latin-1; graph --stream t.txt --encoding utf-9; graph latin.txt;
+        graph s.json --encoding utf-8; graph t.txt --encoding klingon; text train good.csv --encoding klingon;
+        text train latin.csv
     """,
     "--last": "graph --stream t.txt --last q --window 2; graph --stream t.txt --last xyz; graph t.txt --last Z",
     "--save": "graph --stream - --save s.json; graph t.txt --save a.txt",
     "--words": "graph --stream t.txt --dtype uint16 --words; graph s.json --words",
     "--images": "probe here --text t.txt --images x.npy",
     "--separator": "graph --stream t.txt --separator 3",
+    "--characters": "text train three.jsonl --tokenizer x.json --characters",
+    "--delimiter": "text train good.csv --delimiter ,,",
+    "The labels of FILE": "text train stars.csv --label stars; text train counts.csv; text train same.csv; text train ids.csv",
+    "--class": "text figure m --class tea --plot f.png; text figure m --plot f.svg",
 }
 REFUSED = [(line.strip(), name) for name, lines in LINES.items() for line in lines.split(";")]
 
 
+def texts(*classes):
+    """Lines of JSON with a text of each of these classes."""
+    return "".join(json.dumps({"text": f"a {name} today", "label": name}) + "\n" for name in classes)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The files that the lines name, which none of them changes, and `m`, a model of texts of three classes."""
+    place = tmp_path_factory.mktemp("files")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        write_files()
+        assert CliRunner().invoke(cli.app, ["text", "train", "three.jsonl", "--out", "m"]).exit_code == 0
+    return place
+
+
 @pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def files(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write_files():
     write_problem("f.npz", *figure_8())
     write_problem("deep.npz", *sphere_tokens(2, 2, 3, 4, 0))
     write_sequences("s.json", figure_2(), ["e1", "e2", "e3", "e4"])
@@ -191,25 +227,35 @@ def files(tmp_path, monkeypatch):
         "small.toml": "n_problems=3\nn_inputs=1\nn_tokens=2\nd=3\nstep=-0.25\n",
         "wide.toml": "n_problems=2\nn_inputs=70000\nn_tokens=70000\nd=70000\n",
         "seed.toml": "n_problems=2\nn_inputs=1\nn_tokens=2\nd=3\nseed=-1\n",
+        "three.jsonl": texts("art", "food", "sport") * 20,
+        "two.jsonl": texts("art", "food") * 10,
+        "sport.jsonl": texts("art", "food") * 10 + texts("sport"),
+        "header.csv": "text,label\n",
+        "good.csv": "text,label\ngood,1\n",
+        "stars.csv": "text,stars\n" + "".join(f"good {k},{k / 10}\n" for k in range(40)),
+        "counts.csv": "text,label\n" + "".join(f"good {k},{k}\n" for k in range(40)),
+        "same.csv": "text,label\n" + "good film,good\n" * 9,
+        "ids.csv": "text,label\n" + "".join(f"good film,id{k}\n" for k in range(3_000)),
     }.items():
         Path(name).write_text(content, encoding="utf-8")
     np.savez("empty.npz")
     write_lab_problem("joint.json", preset("A-F3a").problem)
     Path("t.bin").touch()
     Path("latin.txt").write_bytes(b"caf\xe9 au lait")
+    Path("latin.csv").write_bytes(b"text,label\ncaf\xe9,1\n")
     for name in ("checkpoint-1", "checkpoint-2"):
         (Path("run") / name).mkdir(parents=True)
         (Path("run") / name / "config.json").write_text("{}")
     Path("d").mkdir()
-    return tmp_path
 
 
 @pytest.mark.parametrize(("line", "name"), REFUSED, ids=[line for line, _ in REFUSED])
 def test_a_bad_command_line_is_one_sentence_about_what_was_typed_and_leaves_no_file(files, line, name):
-    before = sorted(files.rglob("*"))
+    before = set(files.rglob("*"))
     sentence = refusal(CliRunner().invoke(cli.app, shlex.split(line)))
     assert sentence.startswith(f"{name} must be ")
-    assert line.startswith("sweep ") or sorted(files.rglob("*")) == before  # a sweep makes its folder first
+    made = {path.relative_to(files).parts[0] for path in set(files.rglob("*")) - before}
+    assert made <= {"swept"}  # a sweep makes its folder first
     unquoted = re.sub(r"'[^']*'", "", sentence)
     assert not re.search(r"argument|\bml\.|\bnp\.|`\w+[=`]", unquoted)
 

@@ -11,12 +11,11 @@ import pytest
 import marginlens_papers
 from marginlens.cli.text._options import FileForm
 from marginlens.cli.text._parts import TrainingRequest, read_parts
-from marginlens.cli.text.train import _comparison
 from marginlens.data.files import read_labelled
 from marginlens.text.baselines import INVERSE_PENALTIES
 from marginlens.text.classifier import AttentionTextClassifier
 from marginlens.text.text_files import TextFile
-from one_command import command
+from one_command import command, refusal
 
 GOOD, BAD, FILLER = ("wonderful", "superb"), ("dull", "awful"), ("the", "film", "plot", "scene", "was", "with")
 
@@ -56,18 +55,13 @@ def model(tmp_path_factory):
 def test_training_prints_accuracies_beside_the_comparison(table):
     result = run("train", table, "--compare", "--out", "m")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith(
-        "r.csv: 80 texts to train on, 80 to test on (test); 'neg' (40) against 'pos' (40)\n"
-    )
-    for name in (
-        "attention over words and phrases",
-        "TF-IDF of words + logistic regression",
+    for words in (
+        "80 texts to train on, 80 to test on",
         "TF-IDF of words and pairs",
+        "that contribute most",
+        "Written to m",
     ):
-        assert name in result.stdout
-    assert "The tokens that contribute most to the answers about 80 texts" in result.stdout
-    assert "⟨E,p⟩" not in result.stdout
-    assert "Written to m" in result.stdout
+        assert words in result.stdout
     reviews = TextFile(table).rows(labelled=True)
     tested = [i for i, part in enumerate(reviews.split) if part == "test"]
     test, labels = [reviews.texts[i] for i in tested], [reviews.labels[i] for i in tested]
@@ -87,13 +81,6 @@ def test_training_prints_accuracies_beside_the_comparison(table):
     assert words in result.stdout.rpartition("┘")[2]  # behind all tables
     assert told["command"] == "marginlens text train r.csv --compare"
     assert str(Path.cwd()) not in Path("m/model.json").read_text()
-
-
-def test_a_better_comparison_is_named_with_its_lead():
-    rows = [{"model": name, "test_accuracy": share} for name, share in (("ours", 0.75), ("A", 0.8), ("B", 0.7))]
-    assert _comparison(rows, 40) == "This model is worse than A, by 5.00 points: 2 texts of 40."
-    assert _comparison([rows[1], rows[0]], 40).startswith("This model is better than ours, by 5.00 points")
-    assert _comparison(rows[:1], 40) is None
 
 
 def test_its_json_holds_the_same_numbers(table):
@@ -153,18 +140,13 @@ def test_other_sources_are_read(here):
     assert (told["trained_on"], told["tested_on"], told["models"][0]["test_accuracy"]) == (8, 8, 1.0)
 
 
-def test_texts_without_a_token_are_refused_or_dropped(here):
+@pytest.mark.parametrize(("row", "reason"), [("?!,pos", "no token left"), ("superb,", "no label"), (",pos", "no text")])
+def test_rows_that_cannot_be_used_are_refused_or_dropped_and_counted(here, row, reason):
     write_table("r.csv", columns=("text", "label"))
-    with Path("r.csv").open("a") as stream:
-        stream.write("?!,pos\n")
-    result = run("train", "r.csv", "--min-count", "2", "--out", "m")
-    assert result.exit_code == 2
-    assert result.stderr.startswith(
-        "marginlens: The texts of FILE must be texts that have at least one token; got none in"
-    )
-    assert result.stderr.endswith("--drop leaves them out.\n")
+    Path("r.csv").write_text(Path("r.csv").read_text() + f"{row}\n")
+    assert "--drop leaves them out." in refusal(run("train", "r.csv", "--min-count", "2", "--out", "m"))
     assert not Path("m").exists()
-    assert numbers("train", "r.csv", "--min-count", "2", "--drop")["left_out"] == {"no token left": 1}
+    assert numbers("train", "r.csv", "--min-count", "2", "--drop")["left_out"] == {reason: 1}
 
 
 # ---- explain
@@ -216,14 +198,9 @@ def test_an_evaluation_says_how_many_texts_were_trained_on(here):
     assert told["trained_on"] == sum(text in set(parts.texts) for text in parts.texts + parts.test_texts)
     correct = AttentionTextClassifier.load("m").predict(parts.test_texts) == parts.test_labels
     assert told["accuracy_of_unseen"] == pytest.approx(np.mean(correct))
-    words = f"{told['trained_on']} of 120 trained on"
-    remark = f"{told['trained_on']} of which were trained on: only the first number speaks for new texts"
-    page = Path("p.html").read_text(encoding="utf-8")
-    assert words in page
-    assert remark in page
-    printed = " ".join(run("evaluate", "m", "r.csv").stdout.split())
-    assert words in printed
-    assert remark in printed
+    for said in (Path("p.html").read_text(encoding="utf-8"), " ".join(run("evaluate", "m", "r.csv").stdout.split())):
+        assert f"{told['trained_on']} of 120 trained on" in said
+        assert f"{told['trained_on']} of which were trained on: only the first number speaks for new texts" in said
     write_table("other.csv", 40, columns=("text", "label"), seed=6)
     rows = Path("other.csv").read_text().splitlines()
     new = [row.replace(",", " and so on,") for row in rows[1:]]
@@ -247,58 +224,40 @@ def test_explanations_as_json_are_those_of_the_model(model):
 # ---- figure
 
 
-@pytest.mark.parametrize("form", ["png", "svg"])
-def test_a_model_is_drawn(here, model, form):
-    result = run("figure", model, "--plot", f"f.{form}")
-    assert result.exit_code == 0, result.output
-    content = Path(f"f.{form}").read_bytes()
-    assert content.startswith(b"\x89PNG") if form == "png" else b"superb" in content
-
-
-def test_a_training_run_is_drawn(here):
+def test_models_training_runs_and_kept_runs_are_drawn(here, model):
     rows = [(s, f"word{'abcdef'[s]}", 0.1 * s, 0.2 * s, 0.0, 0.3 * s - 0.9, 300 + s) for s in range(6)]
     head = "id,token,a,b,alpha,posterior_difference,count"
     Path("run").mkdir()
     Path("run/tokens.csv").write_text("\n".join([head, *(",".join(map(str, row)) for row in rows)]))
-    assert run("figure", "run", "--plot", "f.svg", "--names", "2").exit_code == 0
-    drawn = Path("f.svg").read_text()
-    assert "worda" in drawn
-    Path("run/tokens.csv").write_text("id,token\n1,a\n")
-    result = run("figure", "run", "--plot", "f.svg")
-    assert result.exit_code == 2
-    assert "which cannot be read" in result.stderr
-
-
-def test_a_kept_run_is_drawn(here):
     kept = sorted((Path(marginlens_papers.__file__).parent / "results").glob("embeddings-*.json"))[0]
-    assert run("figure", kept, "--plot", "f.svg", "--names", "0").exit_code == 0
-    assert b"posterior difference" in Path("f.svg").read_bytes()
+    for drawn, name, words in (
+        (model, "m.png", b"\x89PNG"),
+        (model, "m.svg", b"superb"),
+        ("run", "r.svg", b"worda"),
+        (kept, "k.svg", b"posterior difference"),
+    ):
+        assert run("figure", drawn, "--plot", name).exit_code == 0
+        assert words in Path(name).read_bytes()
+    Path("run/tokens.csv").write_text("id,token\n1,a\n")
+    assert run("figure", "run", "--plot", "f.svg").exit_code == 2
 
 
 # ---- encode
 
 
-def test_encoding_follows_the_paper_and_keeps_the_parts(here):
-    pytest.importorskip("snowballstemmer")
-    write_table("r.csv", 400)
-    Path("v.txt").write_text("\n".join(["[UNK]", "wonder", "superb", "dull", "aw", "film", "plot", "scene"]))
-    told = numbers("encode", "r.csv", "--out", "x.npz", "--pieces", "v.txt", "--drop")
-    data, names = read_labelled("x.npz")
-    assert told["samples"] == len(data)
-    assert told["tokens"] == data.n_vocabulary
-    assert told["seconds"] > 0.0
-    assert "was" not in names  # a stop word
-    assert set(names) <= {"wonder", "superb", "dull", "aw", "film", "plot", "scene"}  # stems
-    part, _ = read_labelled("x.npz", split="train")
-    assert 0 < len(part) < len(data)
-
-
-def test_a_share_is_held_out_and_tokens_are_counted_in_the_rest(here):
+def test_encoding_follows_the_paper_keeps_the_parts_and_may_hold_out_a_share(here):
     pytest.importorskip("snowballstemmer")
     write_table("r.csv", 900)
-    Path("v.txt").write_text("\n".join(["[UNK]", "wonder", "superb", "dull", "aw", "film", "plot", "scene"]))
-    told = numbers("encode", "r.csv", "--out", "x.npz", "--pieces", "v.txt", "--sample", "800", "--hold-out", "0.25")
-    train, held_out = (read_labelled("x.npz", split=part)[0] for part in ("train", "held-out"))
+    stems = ["wonder", "superb", "dull", "aw", "film", "plot", "scene"]
+    Path("v.txt").write_text("\n".join(["[UNK]", *stems]))
+    told = numbers("encode", "r.csv", "--out", "x.npz", "--pieces", "v.txt", "--drop")
+    data, names = read_labelled("x.npz")
+    assert (told["samples"], told["tokens"]) == (len(data), data.n_vocabulary)
+    assert told["seconds"] > 0.0
+    assert set(names) <= set(stems)  # and no stop word
+    assert 0 < len(read_labelled("x.npz", split="train")[0]) < len(data)
+    told = numbers("encode", "r.csv", "--out", "y.npz", "--pieces", "v.txt", "--sample", "800", "--hold-out", "0.25")
+    train, held_out = (read_labelled("y.npz", split=part)[0] for part in ("train", "held-out"))
     assert told["parts"] == {"train": len(train), "held-out": len(held_out)}
     assert len(train) + len(held_out) == 800
-    assert np.bincount(train.tokens, minlength=train.n_vocabulary).min() >= 50
+    assert np.bincount(train.tokens, minlength=train.n_vocabulary).min() >= 50  # counted in the rest

@@ -7,9 +7,7 @@ import json
 import lzma
 from pathlib import Path
 
-import numpy as np
 import pytest
-from sklearn import metrics
 from typer.testing import CliRunner
 
 from marginlens.cli import app as cli
@@ -159,35 +157,6 @@ def test_training_on_standard_input_equals_training_on_the_file(here, content):
     for name in ("sha256", "size", "measures", "tokens"):
         assert piped[name] == read[name]
     assert CliRunner().invoke(cli.app, ["text", "train", "-"], input="").exit_code == 2
-
-
-def test_measures_are_those_of_scikit_learn(here, model):
-    Path("t.csv").write_text("text,label\nsuperb,pos\nsuperb,neg\ndull,neg\ndull film,neg\n", encoding="utf-8")
-    told = numbers("evaluate", model, "t.csv")
-    classifier = AttentionTextClassifier.load(model)
-    texts, labels = ["superb", "superb", "dull", "dull film"], ["pos", "neg", "neg", "neg"]
-    probabilities, predicted = classifier.predict_proba(texts), classifier.predict(texts)
-    assert told["accuracy"] == metrics.accuracy_score(labels, predicted)
-    assert told["balanced_accuracy"] == metrics.balanced_accuracy_score(labels, predicted)
-    assert told["macro_f1"] == metrics.f1_score(labels, predicted, average="macro")
-    assert told["log_loss"] == pytest.approx(metrics.log_loss(labels, probabilities, labels=["neg", "pos"]))
-    assert told["auc"] == metrics.roc_auc_score(np.array(labels) == "pos", probabilities[:, 1])
-    assert told["confusion"] == [[2, 1], [0, 1]]
-    shown = run("evaluate", model, "t.csv").stdout
-    assert "balanced accuracy" in shown
-    assert "said pos" in shown
-
-
-def test_rows_without_a_label_are_refused_or_dropped_and_counted(here):
-    Path("r.csv").write_text(table() + '"superb",\n"",pos\n', encoding="utf-8")
-    result = run("train", "r.csv")
-    assert result.exit_code == 2
-    assert (
-        result.stderr
-        == "marginlens: --label must be a label in every row; got none in row 41. --drop leaves them out.\n"
-    )
-    told = numbers("train", "r.csv", "--drop")
-    assert told["left_out"]["no label"] == told["left_out"]["no text"] == 1
 
 
 @pytest.mark.parametrize("name", ["semicolon.csv", "latin.csv", "lines.jsonl.gz"])

@@ -43,31 +43,18 @@ class Watcher:
         self.finished.append(entry.id)
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """A report of small claims and one made by hand, by two processes, and who watched it."""
-    watcher = Watcher()
-    claims = (*chosen(SMALL), fake_claim("Z-1"))
-    folder = tmp_path_factory.mktemp("two") / "report"
-    return reproduce(claims, folder, effort=Effort.QUICK, watcher=watcher, workers=2), watcher
-
-
-def test_processes_find_what_one_process_finds(two, tmp_path):
-    report, _ = two
-    alone = reproduce((*chosen(SMALL), fake_claim("Z-1")), tmp_path / "report", effort=Effort.QUICK)
-    found = {entry.id: entry.result.numbers for entry in alone.entries}
+def test_two_processes_find_and_tell_what_one_finds_and_end(tmp_path):
+    watcher, claims = Watcher(), (*chosen(SMALL), fake_claim("Z-1"))
+    report = reproduce(claims, tmp_path / "two", effort=Effort.QUICK, watcher=watcher, workers=2)
+    alone = reproduce(claims, tmp_path / "one", effort=Effort.QUICK)
     assert [entry.id for entry in report.entries] == [*SMALL, "Z-1"]  # as given, whichever finishes first
-    for entry in report.entries:
-        assert entry.result.numbers == pytest.approx(found[entry.id])
+    for entry, expected in zip(report.entries, alone.entries, strict=True):
+        assert entry.result.numbers == pytest.approx(expected.result.numbers)
         assert all((report.folder / picture.png).is_file() for picture in entry.result.pictures)
-
-
-def test_every_claim_is_told_from_begin_to_end(two):
-    _, watcher = two
-    assert set(watcher.finished) == {*SMALL, "Z-1"}
-    assert len(watcher.finished) == len(SMALL) + 1
+    assert sorted(watcher.finished) == sorted([*SMALL, "Z-1"])
     assert watcher.done == watcher.total
     assert min(watcher.total.values()) > 0
+    assert left_behind() == []
 
 
 def test_a_short_claim_begins_and_then_the_longest():
@@ -81,10 +68,6 @@ def left_behind():
     while multiprocessing.active_children() and time.monotonic() < until:
         time.sleep(0.02)
     return multiprocessing.active_children()
-
-
-def test_no_process_is_left_behind(two):
-    assert left_behind() == []
 
 
 def test_stopping_early_ends_the_processes():
