@@ -8,7 +8,6 @@ import pytest
 from fake_claims import fake_claim
 from marginlens.errors import InputError
 from marginlens.papers import Implementation, registered
-from marginlens.statements import WORDS
 from marginlens_papers import documentation
 from marginlens_papers.claims import catalogue
 from marginlens_papers.documentation import (
@@ -18,6 +17,7 @@ from marginlens_papers.documentation import (
     theorems_page,
     with_table,
 )
+from marginlens_papers.statements import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
 

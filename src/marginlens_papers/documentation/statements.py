@@ -15,9 +15,9 @@ from typing import Any
 import marginlens
 from marginlens.errors import InputError
 from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation, natural, registered
-from marginlens.statements import PROOF_STEPS, WORDS
 from marginlens_papers.claim import Claim
 from marginlens_papers.claims import catalogue
+from marginlens_papers.statements import PROOF_STEPS, WORDS
 
 THEOREMS = "docs/theorems.md"
 PAPERS = "docs/papers.md"  # has the table of what is implemented
