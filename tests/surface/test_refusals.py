@@ -6,7 +6,7 @@ import pytest
 import marginlens as ml
 from marginlens import data, embeddings, graphs, probe, svm, text
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, as_nexttoken_loss
-from marginlens.nexttoken import WindowNgram, limit_risk, path_radius
+from marginlens.nexttoken import WindowNgram, limit_risk
 from marginlens.norms import as_norm, norm_named
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.probe.heads.preferences import head_preferences, visible_types
@@ -17,6 +17,7 @@ from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_ou
 from marginlens_papers.lemmas.feasible_selections import feasible_selections
 from marginlens_papers.lemmas.first_step import first_step_errors, initial_concentration
 from marginlens_papers.lemmas.next_token_law import path_law
+from marginlens_papers.lemmas.path_radius import path_radius
 from marginlens_papers.reviews import YelpLines, encode_labelled
 from marginlens_papers.vision.training import VisionSettings
 from plain_losses import Linear

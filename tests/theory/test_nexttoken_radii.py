@@ -8,8 +8,9 @@ import tolerances
 from marginlens import SquaredLoss
 from marginlens.data import acyclic_sequences, cyclic_sequences
 from marginlens.graphs import cyclic_subset
-from marginlens.nexttoken import LogLoss, cyclic_correction, limit_risk, path_radius
+from marginlens.nexttoken import LogLoss, cyclic_correction, limit_risk
 from marginlens.risk import NextTokenRisk
+from marginlens_papers.lemmas.path_radius import path_radius
 from plain_losses import Linear
 from random_problems import feasible_sequences
 

@@ -9,10 +9,9 @@ from marginlens.losses.next_token import (
     SquaredProbability,
 )
 from marginlens.nexttoken.automaton import Explanation, NextTokenAutomaton, Rival, TieBreak
-from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction, local_correction
+from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction, limit_risk, local_correction
 from marginlens.nexttoken.loss_check import LossCheck, check_loss
 from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion, expand_path
-from marginlens.nexttoken.path_radius import limit_risk, path_radius
 from marginlens.nexttoken.scores import HeldOutScores, PredictionScore, WindowNgram, score_held_out
 from marginlens.risk.next_token_heads import HeadCheck, check_head
 
@@ -41,6 +40,5 @@ __all__ = [
     "expand_path",
     "limit_risk",
     "local_correction",
-    "path_radius",
     "score_held_out",
 ]

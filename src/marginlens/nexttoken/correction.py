@@ -20,14 +20,15 @@ from marginlens.graphs.cyclic import (
     local_subset,
     local_subspace,
     pseudo_graphs,
+    tied_positions,
 )
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
-from marginlens.losses.next_token import LogLoss, NextTokenLoss, as_nexttoken_loss
+from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
 from marginlens.nexttoken.cyclic_minimum import minimise, runaway
 from marginlens.nexttoken.cyclic_risk import CyclicRisk
-from marginlens.papers import implements
+from marginlens.papers import implements, uses
 from marginlens.result import Displayed, draw_matrix, drawn
 from marginlens.result.drawing import NothingToDraw
 from marginlens.risk.next_token_heads import as_head
@@ -323,3 +324,53 @@ class CyclicCorrection(Displayed):
             raise NothingToDraw(self.reason)
         draw_matrix(ax, self.x)
         ax.set(xlabel="coordinate of the last token", ylabel="coordinate of the token")
+
+
+@implements("C", "Eq. (16)")
+@uses(
+    "C",
+    {
+        "Eq. (12)": "Within R_i the shares depend on the part of W in S_cyc alone: the limit is computed over R_i.",
+        "Eq. (14)": "The limit of the path's risk, sample by sample.",
+        "Eq. (15)": "The risk over the cyclic subset, which the samples of I contribute.",
+    },
+)
+def limit_risk(data: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic_part: Any = None) -> float:  # noqa: B008
+    r"""The risk that R W^mm + W^∥ tends to, under C Eᵀ = I: for W^∥ = W^cyc the limit of the regularisation path's risk.
+
+    .. math:: \lim_{R \to \infty} \mathcal L(R\,W^{mm} + W^\parallel) = \frac1n \sum_i
+        \ell\Big(\frac{\sum_{t \in \mathcal O_i} e^{b_{it}}}{\sum_{t \in \mathcal R_i} e^{b_{it}}}\Big)
+        = \frac{|\bar{\mathcal I}|}{n} \ell(1) + \frac{|\mathcal I|}{n} \bar{\mathcal L}(W^\parallel), \quad b_i = X_i W^\parallel \bar x_i
+
+    Args:
+        data: data whose Graph-SVM is feasible. loss: one of the label's own output.
+        cyclic_part: W^∥ (d_model, d_model), W^cyc by default.
+    Returns:
+        The limit. Check it with `path(data, radii)`, whose risk falls to it.
+    """
+    check_realizable(as_sequences(data))
+    rule = label_loss(loss)
+    if cyclic_part is None:
+        found = cyclic_correction(data, loss=rule, restarts=0 if isinstance(rule, LogLoss) else 8)
+        if found.status not in (Status.FINITE, Status.TRIVIAL):
+            raise reject("loss", "one with a finite cyclic correction", type(rule).__name__, found.reason)
+        W = found.x
+    else:
+        W = data.weights(cyclic_part, "cyclic_part")
+    inside, total, _ = component_sums(data, W)
+    return float(np.mean(scalar_of(rule, inside / total)[0]))
+
+
+def component_sums(data: SequenceDataset, W: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """c_i and d_i (n_samples,): sums of e^b over O_i and over R_i; and the largest |b|, with b_i = X_i W x̄_i."""
+    b = np.sum((data.E[data.tokens] @ W) * data.E[np.repeat(data.last, data.lengths)], axis=1)
+    weights, first = np.exp(b), data.offsets[:-1]
+    inside = np.add.reduceat(np.where(data.is_label, weights, 0.0), first)
+    return inside, np.add.reduceat(np.where(tied_positions(data), weights, 0.0), first), float(np.abs(b).max())
+
+
+def label_loss(loss: Any) -> LabelLoss:
+    rule = as_nexttoken_loss(loss)
+    if not isinstance(rule, LabelLoss):
+        raise reject("loss", "a loss of the label's own output (C Assumption 1)", type(rule).__name__)
+    return rule

@@ -1,4 +1,4 @@
-"""What the proofs of paper C's Theorems 1 and 2 give in numbers: the risk that paths end at, and radii from which they are near W^mm."""
+"""Radii from which regularisation paths of next-token weights are near W^mm, by the proofs of paper C's Theorems 1 and 2."""
 
 from __future__ import annotations
 
@@ -8,54 +8,17 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.errors import reject
-from marginlens.graphs.cyclic import tied_positions
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import is_acyclic
-from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_nexttoken_loss, scalar_of
-from marginlens.nexttoken.correction import cyclic_correction
+from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, scalar_of
+from marginlens.nexttoken.correction import component_sums, label_loss
 from marginlens.nexttoken.loss_check import check_loss
 from marginlens.papers import implements, uses
 from marginlens.risk.next_token_heads import as_head
+from marginlens.status import Status
 from marginlens.svm.graph import graph_svm
-from marginlens.svm.solution import Status
-from marginlens.typing import FloatArray
 
 _RADIUS_GRID = 2049  # outputs at which slopes are looked at
-
-
-@implements("C", "Eq. (16)")
-@uses(
-    "C",
-    {
-        "Eq. (12)": "Within R_i the shares depend on the part of W in S_cyc alone: the limit is computed over R_i.",
-        "Eq. (14)": "The limit of the path's risk, sample by sample.",
-        "Eq. (15)": "The risk over the cyclic subset, which the samples of I contribute.",
-    },
-)
-def limit_risk(data: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic_part: Any = None) -> float:  # noqa: B008
-    r"""The risk that R W^mm + W^∥ tends to, under C Eᵀ = I: for W^∥ = W^cyc the limit of the regularisation path's risk.
-
-    .. math:: \lim_{R \to \infty} \mathcal L(R\,W^{mm} + W^\parallel) = \frac1n \sum_i
-        \ell\Big(\frac{\sum_{t \in \mathcal O_i} e^{b_{it}}}{\sum_{t \in \mathcal R_i} e^{b_{it}}}\Big)
-        = \frac{|\bar{\mathcal I}|}{n} \ell(1) + \frac{|\mathcal I|}{n} \bar{\mathcal L}(W^\parallel), \quad b_i = X_i W^\parallel \bar x_i
-
-    Args:
-        data: data whose Graph-SVM is feasible. loss: one of the label's own output.
-        cyclic_part: W^∥ (d_model, d_model), W^cyc by default.
-    Returns:
-        The limit. Check it with `path(data, radii)`, whose risk falls to it.
-    """
-    check_realizable(as_sequences(data))
-    rule = _label_loss(loss)
-    if cyclic_part is None:
-        found = cyclic_correction(data, loss=rule, restarts=0 if isinstance(rule, LogLoss) else 8)
-        if found.status not in (Status.FINITE, Status.TRIVIAL):
-            raise reject("loss", "one with a finite cyclic correction", type(rule).__name__, found.reason)
-        W = found.x
-    else:
-        W = data.weights(cyclic_part, "cyclic_part")
-    inside, total, _ = _component_sums(data, W)
-    return float(np.mean(scalar_of(rule, inside / total)[0]))
 
 
 @implements("C", "Eq. (9)", "Eq. (13)")
@@ -95,7 +58,7 @@ def path_radius(
         The norm. Check it with `path(data, [norm]).distance(W_mm)`.
     """
     graphs = priority_graphs(check_realizable(as_sequences(data)))
-    rule, scorer, priority = _label_loss(loss), as_head(data, head), graph_svm(data.E, graphs)
+    rule, scorer, priority = label_loss(loss), as_head(data, head), graph_svm(data.E, graphs)
     if priority.status is not Status.OPTIMAL:
         raise reject("data", "data whose Graph-SVM has a solution other than zero", priority.status.name)
     if not 0.0 < float(distance) <= np.sqrt(2.0):
@@ -116,18 +79,10 @@ def path_radius(
         return norm * max(0.0, float(np.log(2.0 * n * T**2 * ratio))) / shortfall
     if scorer.table is not None:
         raise reject("head", "left out for Eq. (13), which is about C Eᵀ = I", "a matrix")
-    c, d, largest = _component_sums(data, data.weights(cyclic_part, "cyclic_part"))
+    c, d, largest = component_sums(data, data.weights(cyclic_part, "cyclic_part"))
     up = _largest_slope(rule, float(np.min(c / (d + T * np.exp(largest)))), seen.high)
     ratio = up / seen.smallest_slope * float(np.max(c / d**2)) * float(np.max(d**2 / c))
     return norm * max(0.0, float(np.log(2.0 * n * T * ratio)) + 2.0 * largest) / shortfall
-
-
-def _component_sums(data: SequenceDataset, W: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """c_i and d_i (n_samples,): sums of e^b over O_i and over R_i; and the largest |b|, with b_i = X_i W x̄_i."""
-    b = np.sum((data.E[data.tokens] @ W) * data.E[np.repeat(data.last, data.lengths)], axis=1)
-    weights, first = np.exp(b), data.offsets[:-1]
-    inside = np.add.reduceat(np.where(data.is_label, weights, 0.0), first)
-    return inside, np.add.reduceat(np.where(tied_positions(data), weights, 0.0), first), float(np.abs(b).max())
 
 
 def _largest_slope(loss: LabelLoss, low: float, high: float) -> float:
@@ -137,10 +92,3 @@ def _largest_slope(loss: LabelLoss, low: float, high: float) -> float:
     if not np.isfinite(found):
         raise reject("loss", f"one with bounded slopes on outputs from {low:.4g} to {high:.4g}", type(loss).__name__)
     return found
-
-
-def _label_loss(loss: Any) -> LabelLoss:
-    rule = as_nexttoken_loss(loss)
-    if not isinstance(rule, LabelLoss):
-        raise reject("loss", "a loss of the label's own output (C Assumption 1)", type(rule).__name__)
-    return rule
