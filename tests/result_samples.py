@@ -38,6 +38,7 @@ from marginlens_papers.lemmas.joint_risk import joint_risk_bounds, selection_qua
 from marginlens_papers.lemmas.mixing import check_mixing
 from marginlens_papers.lemmas.multi_token import multi_token_limit
 from marginlens_papers.lemmas.next_token_law import path_law
+from marginlens_papers.lemmas.random_data import label_mixing
 from marginlens_papers.lemmas.selection_slopes import (
     DominantSlope,
     OwnMaxMargin,
@@ -136,7 +137,7 @@ def theorems():
     best = theory.best_selections(plain[0]).selections[0]
     yield "a radius of the head", theory.head_radius(plain[0], best)
     yield "bounds on joint risks", joint_risk_bounds(plain[0], best, 10.0, 10.0, gamma=0.5)
-    mixed, w, sets = ml.data.label_mixing(3, 5, 2, 6, 0)
+    mixed, w, sets = label_mixing(3, 5, 2, 6, 0)
     yield "constants of mixing", theory.mixing_constants(mixed, w, sets)
     yield "pairs that mix", check_mixing(mixed, w, sets, n_points=40)
     yield "pairs that contradict", check_mixing(mixed, w, [chosen[:1] for chosen in sets], n_points=60)

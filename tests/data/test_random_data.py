@@ -6,19 +6,16 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.data import (
-    Levels,
-    acyclic_sequences,
-    acyclic_sequences_as_coded,
-    balanced_sequences,
-    cyclic_sequences,
-    cyclic_sequences_as_coded,
-    level_sequences,
-    ordered_sequences,
-)
+from marginlens.data import Levels, acyclic_sequences, cyclic_sequences, level_sequences, ordered_sequences
 from marginlens.embeddings import check_assumption_4, token_statistics
 from marginlens.errors import InputError
 from marginlens.graphs import is_acyclic, priority_graphs
+from marginlens_papers.lemmas.random_data import (
+    acyclic_sequences_as_coded,
+    balanced_sequences,
+    class_clusters,
+    cyclic_sequences_as_coded,
+)
 from tolerances import ROUNDING
 
 MAKERS = {
@@ -143,11 +140,11 @@ def test_queries_are_drawn_for_each_input_beside_the_tokens_on_the_sphere():
 
 
 def test_clusters_have_one_unit_mean_per_class():
-    points, classes = ml.data.class_clusters(4, 200, 6, 0.1, 0)
+    points, classes = class_clusters(4, 200, 6, 0.1, 0)
     assert points.shape == (800, 6)
     np.testing.assert_array_equal(np.bincount(classes), [200] * 4)
     means = np.stack([points[classes == c].mean(axis=0) for c in range(4)])
     np.testing.assert_allclose(np.linalg.norm(means, axis=1), 1.0, atol=0.05)
     np.testing.assert_allclose(np.std(points - means[classes]), 0.1, rtol=0.05)
     with pytest.raises(ml.InputError, match="spread"):
-        ml.data.class_clusters(4, 2, 6, 0.0, 0)
+        class_clusters(4, 2, 6, 0.0, 0)

@@ -16,6 +16,7 @@ import marginlens as ml
 from marginlens.dynamics.kernels.steepest_descent import MatrixLoop
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.runtime import threads
+from marginlens_papers.lemmas.random_data import random_start
 from plain_losses import OwnLogistic, unknown
 from random_problems import mixed_sequences, positive_head
 from tolerances import LOOP_AGREEMENT
@@ -103,7 +104,7 @@ def kinds():
     yield "joint", Kind(ml.JointRisk(uneven.data), Blockwise(ml.NormalizedGD(0.1)), rng.normal(size=(6, 6)))
     yield "joint, own loss", Kind(ml.JointRisk(flat.data, OwnLogistic()), constant)
     each = mixed_sequences()
-    starts = 0.1 * ml.data.random_start(each, 1)
+    starts = 0.1 * random_start(each, 1)
     for loss in (ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy(), ml.losses.SquaredProbability()):
         step = ml.NormalizedGD(0.02) if loss == ml.LogLoss() else ml.GradientDescent(0.5)
         yield f"next tokens, {type(loss).__name__}", Kind(each, step, starts, loss, own_loss=unknown(loss))
@@ -113,7 +114,7 @@ def kinds():
         ds = ml.data.acyclic_sequences(*shape, 1)
         for step in (ml.NormalizedGD(0.02), ml.GradientDescent(2.0)):
             name = f"next tokens in {shape[1]} dimensions, {type(step).__name__}"
-            yield name, Kind([ds], step, ml.data.random_start([ds], 2), ml.LogLoss(), own_loss=unknown(ml.LogLoss()))
+            yield name, Kind([ds], step, random_start([ds], 2), ml.LogLoss(), own_loss=unknown(ml.LogLoss()))
 
 
 KINDS = dict(kinds())

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from marginlens.data import SequenceDataset
-from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences, random_start
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.status import Status
+from marginlens_papers.lemmas.random_data import random_start
 from plain_losses import unknown
 from random_problems import mixed_sequences
 from tolerances import LOOP_AGREEMENT, ROUNDING

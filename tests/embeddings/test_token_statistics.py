@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.embeddings import TokenKind, check_assumption_4, token_statistics
+from marginlens_papers.lemmas.random_data import balanced_sequences
 
 SEQUENCES = [[0, 0, 1], [1, 2, 4, 4], [0, 2], [3]]
 LABELS = [1, -1, -1, 1]

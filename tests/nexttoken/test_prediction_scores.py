@@ -7,8 +7,9 @@ import pytest
 
 import marginlens as ml
 from marginlens import SequenceDataset
-from marginlens.data import cyclic_sequences, random_sequences, split_sequences, split_text_windows, text_windows
+from marginlens.data import cyclic_sequences, split_sequences, split_text_windows, text_windows
 from marginlens.nexttoken import NextTokenAutomaton, WindowNgram, score_held_out
+from marginlens_papers.lemmas.random_data import random_sequences
 from tolerances import CONDITIONED, ROUNDING
 
 

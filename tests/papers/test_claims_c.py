@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import binom
 
-from marginlens.data.sequence_generators import cyclic_sequences, random_sequences
+from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.losses.next_token import CrossEntropy, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction
@@ -27,6 +27,7 @@ from marginlens_papers.claims.c.training_curves import (
     offset_of_trained,
     train,
 )
+from marginlens_papers.lemmas.random_data import random_sequences
 from tolerances import ROUNDING, SLSQP_POINT
 
 

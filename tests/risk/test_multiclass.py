@@ -8,12 +8,13 @@ import marginlens as ml
 from marginlens.dynamics.loops import StepwiseLoop, compiled_loop
 from marginlens.risk import MulticlassRisk
 from marginlens.testing import check_risk
+from marginlens_papers.lemmas.random_data import class_clusters
 
 RTOL = 1e-11
 
 
 def risk(seed=0, n_classes=4, d=3):
-    return MulticlassRisk(*ml.data.class_clusters(n_classes, 5, d, 0.3, seed))
+    return MulticlassRisk(*class_clusters(n_classes, 5, d, 0.3, seed))
 
 
 def oracle(of, W):

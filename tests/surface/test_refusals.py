@@ -18,6 +18,7 @@ from marginlens_papers.lemmas.feasible_selections import feasible_selections
 from marginlens_papers.lemmas.first_step import first_step_errors, initial_concentration
 from marginlens_papers.lemmas.next_token_law import path_law
 from marginlens_papers.lemmas.path_radius import path_radius
+from marginlens_papers.lemmas.random_data import acyclic_sequences_as_coded, balanced_sequences
 from marginlens_papers.reviews import YelpLines, encode_labelled
 from marginlens_papers.vision.training import VisionSettings
 from plain_losses import Linear
@@ -80,15 +81,15 @@ REFUSED = [
     ("y", lambda: data.LabelledSequences([[0], [1]], [1, 0])),
     ("W", lambda: ml.SequenceDataset([[0, 1]], [0], EYE).logits(np.eye(2))),
     ("n_tokens", lambda: data.sphere_tokens(1, 1, 0, 2, 0)),
-    ("n_tokens", lambda: data.acyclic_sequences_as_coded(4, 3, 2, 5, 0)),
+    ("n_tokens", lambda: acyclic_sequences_as_coded(4, 3, 2, 5, 0)),
     ("n_samples", lambda: data.cyclic_sequences(4, 3, 1, 5, 0)),
     ("order", lambda: data.ordered_sequences([0, 0, 1], 3, 2, 2, 0)),
     ("deltas", lambda: data.Levels(deltas=(1.5,))),
     ("sizes", lambda: data.Levels(sizes=(3,))),
     ("share", lambda: data.Levels(share=1.0)),
-    ("n_samples", lambda: data.balanced_sequences(5, 4, 1, 1, 0)),
-    ("n_important", lambda: data.balanced_sequences(4, 4, 3, 1, 0)),
-    ("n_irrelevant", lambda: data.balanced_sequences(4, 3, 1, 5, 0)),
+    ("n_samples", lambda: balanced_sequences(5, 4, 1, 1, 0)),
+    ("n_important", lambda: balanced_sequences(4, 4, 3, 1, 0)),
+    ("n_irrelevant", lambda: balanced_sequences(4, 3, 1, 5, 0)),
     ("window", lambda: data.text_windows("abcab", 5)),
     ("text", lambda: data.text_windows(" \n ", 1, data.Words())),
     ("pattern", lambda: data.Words(pattern="(")),

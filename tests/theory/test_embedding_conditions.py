@@ -8,7 +8,6 @@ import pytest
 from scipy.optimize import root
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, embedding_flow, first_step, initial_parameters, loss_and_gradients
 from marginlens.errors import InputError
@@ -16,6 +15,7 @@ from marginlens.status import Status
 from marginlens.theory import check_class_window, check_lemma_13, check_theorem_5, decisive_tokens, selected_tokens
 from marginlens_papers.lemmas.embedding_limits import check_lemma_19, check_missed_tokens
 from marginlens_papers.lemmas.feasible_selections import feasible_selections
+from marginlens_papers.lemmas.random_data import balanced_sequences
 from marginlens_papers.lemmas.selection_slopes import directional_slope
 from random_problems import started
 from tolerances import ROUNDING

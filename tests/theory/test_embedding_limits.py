@@ -7,7 +7,6 @@ import pytest
 
 import tolerances
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, initial_parameters, loss_and_gradients
 from marginlens.svm import Status
@@ -20,6 +19,7 @@ from marginlens_papers.lemmas.embedding_limits import (
     tightest_slack,
 )
 from marginlens_papers.lemmas.feasible_selections import feasible_selections
+from marginlens_papers.lemmas.random_data import balanced_sequences
 from marginlens_papers.lemmas.selection_slopes import directional_slope
 from random_problems import started
 

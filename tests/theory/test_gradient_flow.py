@@ -9,7 +9,6 @@ import marginlens as ml
 import tolerances
 from marginlens.data import TokenDataset, figure_1b, sphere_tokens
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
-from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.dynamics.flow import KeySpanField, UntilLength, UntilNorm
@@ -21,6 +20,7 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.status import Status
 from marginlens.svm import att_svm
+from marginlens_papers.lemmas.random_data import balanced_sequences
 from plain_losses import OwnExponential
 from random_problems import problem, ragged_problem
 

@@ -9,12 +9,13 @@ import pytest
 
 import marginlens as ml
 import tolerances
-from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
+from marginlens.data import TokenDataset, scored_tokens
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
 from marginlens.risk import AttentionRisk, softmax
 from marginlens.svm import Status, att_svm, set_svm
 from marginlens.theory import mixing_constants
 from marginlens_papers.lemmas.mixing import check_mixing, distance_to_set, log_nonoptimality
+from marginlens_papers.lemmas.random_data import label_mixing, monotone_mixing
 
 LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
 from marginlens.embeddings.one_step import first_step, mean_signed_share
 from marginlens.embeddings.statistics import token_statistics
@@ -21,6 +20,7 @@ from marginlens_papers.lemmas.first_step import (
     initial_orthogonality,
     log10_width,
 )
+from marginlens_papers.lemmas.random_data import balanced_sequences
 from marginlens_papers.lemmas.selection_slopes import directional_slope
 from random_problems import ragged_labelled, started
 from tolerances import CONDITIONED, FINITE_DIFFERENCE, ROUNDING

@@ -5,13 +5,13 @@ import pytest
 
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
-from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, first_step, initial_parameters
 from marginlens.errors import InputError
 from marginlens.svm.vocabulary import vocabulary_svm
 from marginlens.theory import decisive_tokens, selected_tokens
+from marginlens_papers.lemmas.random_data import balanced_sequences
 from marginlens_papers.lemmas.selection_slopes import (
     convergence_bound,
     directional_slope,

@@ -29,28 +29,14 @@ from marginlens.data.paper_examples import (
     norm_selection_example,
 )
 from marginlens.data.plain_text import read_text
-from marginlens.data.random_tokens import (
-    MonotoneNetwork,
-    class_clusters,
-    gaussian_tokens,
-    label_mixing,
-    monotone_mixing,
-    scored_tokens,
-    sphere_queries,
-    sphere_tokens,
-)
+from marginlens.data.random_tokens import gaussian_tokens, scored_tokens, sphere_queries, sphere_tokens
 from marginlens.data.samples import write_samples
 from marginlens.data.sequence_generators import (
     Levels,
     acyclic_sequences,
-    acyclic_sequences_as_coded,
-    balanced_sequences,
     cyclic_sequences,
-    cyclic_sequences_as_coded,
     level_sequences,
     ordered_sequences,
-    random_sequences,
-    random_start,
 )
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_stream import TextStream
@@ -64,7 +50,6 @@ __all__ = [
     "DeviceTokens",
     "LabelledSequences",
     "Levels",
-    "MonotoneNetwork",
     "NamedSequences",
     "SequenceDataset",
     "SequenceSplit",
@@ -74,13 +59,9 @@ __all__ = [
     "Vocabulary",
     "Words",
     "acyclic_sequences",
-    "acyclic_sequences_as_coded",
-    "balanced_sequences",
     "basin_example",
-    "class_clusters",
     "cone_example",
     "cyclic_sequences",
-    "cyclic_sequences_as_coded",
     "dataset",
     "dataset_names",
     "embedding_tokens",
@@ -94,15 +75,11 @@ __all__ = [
     "figure_8",
     "gaussian_problems",
     "gaussian_tokens",
-    "label_mixing",
     "level_sequences",
     "load",
-    "monotone_mixing",
     "norm_example",
     "norm_selection_example",
     "ordered_sequences",
-    "random_sequences",
-    "random_start",
     "read_labelled",
     "read_problem",
     "read_sequences",

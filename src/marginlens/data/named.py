@@ -15,10 +15,8 @@ _MODULES = {  # functions of marginlens.data that make a dataset, by their modul
         "figure_1a figure_1b figure_1c figure_2 figure_3a figure_3b figure_5 figure_8 "
         "cone_example basin_example norm_example norm_selection_example"
     ),
-    "random_tokens": "sphere_tokens sphere_queries gaussian_tokens class_clusters label_mixing monotone_mixing",
-    "sequence_generators": (
-        "acyclic_sequences cyclic_sequences ordered_sequences random_sequences level_sequences balanced_sequences"
-    ),
+    "random_tokens": "sphere_tokens sphere_queries gaussian_tokens",
+    "sequence_generators": ("acyclic_sequences cyclic_sequences ordered_sequences level_sequences"),
 }
 _OWN = {name: module for module, names in _MODULES.items() for name in names.split()}
 

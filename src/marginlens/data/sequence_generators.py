@@ -1,4 +1,4 @@
-"""Random sequence datasets by protocol: acyclic, cyclic and ordered sequences of paper C, and the K-level and balanced data of paper B."""
+"""Random sequence datasets by protocol: acyclic, cyclic and ordered sequences of paper C, and the K-level data of paper B."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import scipy
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_tokens import as_generator
-from marginlens.data.sequences import SequenceDataset, as_sequences
+from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError, array_of_any, float_array, real_number, reject, whole_number
 from marginlens.papers import implements
 from marginlens.typing import FloatArray, IntArray
@@ -32,7 +32,7 @@ def acyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens:
     Returns:
         A dataset whose priority graphs are all acyclic.
     """
-    sizes = _sizes(n_vocabulary, d_model, n_samples, n_tokens)
+    sizes = checked_sizes(n_vocabulary, d_model, n_samples, n_tokens)
     generator = as_generator(rng)
     return ordered_sequences(generator.permutation(sizes[0]), d_model, n_samples, n_tokens, generator)
 
@@ -48,9 +48,9 @@ def ordered_sequences(order: Any, d_model: int, n_samples: int, n_tokens: int, r
     ids = array_of_any(order, "order", "every id from 0 to n_vocabulary - 1 once, highest priority first")
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or not np.array_equal(np.sort(ids), np.arange(len(ids))):
         raise reject("order", "every id from 0 to n_vocabulary - 1 once, highest priority first", f"{order!r}")
-    K, d, n, T = _sizes(len(ids), d_model, n_samples, n_tokens)
+    K, d, n, T = checked_sizes(len(ids), d_model, n_samples, n_tokens)
     generator = as_generator(rng)
-    E = _unit_rows(K, d, generator)
+    E = unit_rows(K, d, generator)
     sequences = generator.integers(K, size=(n, T))
     rank = np.argsort(ids)
     return SequenceDataset(sequences, _first_by(rank[sequences], sequences), E)
@@ -71,8 +71,8 @@ def cyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: 
     Returns:
         A dataset with at least one component of two or more tokens.
     """
-    K, d, n, T = _sizes(n_vocabulary, d_model, n_samples, n_tokens)
-    _check_can_be_cyclic(K, n, T)
+    K, d, n, T = checked_sizes(n_vocabulary, d_model, n_samples, n_tokens)
+    check_can_be_cyclic(K, n, T)
     generator = as_generator(rng)
 
     def draw() -> tuple[IntArray, IntArray]:
@@ -80,74 +80,10 @@ def cyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: 
         rank = np.argsort(generator.random((n, K)), axis=1)  # an order for each sequence
         return sequences, _first_by(np.take_along_axis(rank, sequences, axis=1), sequences)
 
-    return _redrawn(_unit_rows(K, d, generator), draw, cyclic=True)
+    return redrawn(unit_rows(K, d, generator), draw, cyclic=True)
 
 
-@implements("C", "App. D")
-def random_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Any) -> SequenceDataset:
-    """Random sequences, each labelled by one of its different tokens at random: any dataset, cyclic or not. C's Figures 5 and 6."""
-    K, d, n, T = _sizes(n_vocabulary, d_model, n_samples, n_tokens)
-    generator = as_generator(rng)
-    E = _unit_rows(K, d, generator)
-    sequences = generator.integers(K, size=(n, T))
-    return SequenceDataset(sequences, [generator.choice(np.unique(ids)) for ids in sequences], E)
-
-
-@implements("C", "App. D")
-def acyclic_sequences_as_coded(
-    n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Any
-) -> SequenceDataset:
-    """Acyclic data as the authors' code makes them: no token twice in a sequence, random labels, drawn again until no tokens tie.
-
-    Args and Returns as in `acyclic_sequences`; a sequence cannot be longer than the vocabulary is large. Labels need not follow one
-    order: every last token has its own.
-    """
-    return _as_coded(_sizes(n_vocabulary, d_model, n_samples, n_tokens), rng, cyclic=False)
-
-
-@implements("C", "App. D")
-def cyclic_sequences_as_coded(
-    n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Any
-) -> SequenceDataset:
-    """Cyclic data as the authors' code makes them: no token twice in a sequence, random labels, drawn again until some tokens tie.
-
-    Args and Returns as in `cyclic_sequences`; a sequence cannot be longer than the vocabulary is large.
-    """
-    sizes = _sizes(n_vocabulary, d_model, n_samples, n_tokens)
-    _check_can_be_cyclic(sizes[0], sizes[2], sizes[3])
-    return _as_coded(sizes, rng, cyclic=True)
-
-
-def random_start(data: SequenceDataset | Sequence[SequenceDataset], rng: Any) -> FloatArray:
-    r"""W(0) with entries uniform in ±1/√d, as the authors' code of C starts; (d_model, d_model), or one for each of a list of datasets.
-
-    Args:
-        data: one dataset, or a list of datasets of one width.
-        rng: a `numpy.random.Generator`, or a whole number to seed one.
-    """
-    datasets = data if isinstance(data, list | tuple) else [data]
-    widths = {as_sequences(each).d_model for each in datasets}
-    if len(widths) != 1:
-        raise reject("data", "at least one dataset, all of the same d_model", f"widths {sorted(widths)}")
-    d = widths.pop()
-    W = as_generator(rng).uniform(-1.0, 1.0, size=(len(datasets), d, d)) / np.sqrt(d)
-    return W if isinstance(data, list | tuple) else W[0]
-
-
-def _as_coded(sizes: tuple[int, ...], rng: Any, *, cyclic: bool) -> SequenceDataset:
-    K, d, n, T = sizes
-    if T > K:
-        raise reject("n_tokens", f"at most n_vocabulary = {K}, as no token occurs twice in a sequence", T)
-    generator = as_generator(rng)
-
-    def draw() -> tuple[IntArray, IntArray]:
-        sequences = np.argsort(generator.random((n, K)), axis=1)[:, :T]
-        return sequences, sequences[np.arange(n), generator.integers(T, size=n)]
-
-    return _redrawn(_unit_rows(K, d, generator), draw, cyclic=cyclic)
-
-
-def _redrawn(E: FloatArray, draw: Callable[[], tuple[IntArray, IntArray]], *, cyclic: bool) -> SequenceDataset:
+def redrawn(E: FloatArray, draw: Callable[[], tuple[IntArray, IntArray]], *, cyclic: bool) -> SequenceDataset:
     """The first drawn dataset that is cyclic, or that is not."""
     for _ in range(_MAX_DRAWS):
         sequences, labels = draw()
@@ -168,12 +104,12 @@ def _some_tie(sequences: IntArray, labels: IntArray, n_vocabulary: int) -> bool:
     return bool(n_components < size)
 
 
-def _sizes(*sizes: int) -> tuple[int, ...]:
+def checked_sizes(*sizes: int) -> tuple[int, ...]:
     names = ("n_vocabulary", "d_model", "n_samples", "n_tokens")
     return tuple(whole_number(size, name, at_least=1) for size, name in zip(sizes, names, strict=True))
 
 
-def _check_can_be_cyclic(n_vocabulary: int, n_samples: int, n_tokens: int) -> None:
+def check_can_be_cyclic(n_vocabulary: int, n_samples: int, n_tokens: int) -> None:
     """A tie takes two sequences, each with two tokens."""
     for name, size in (("n_vocabulary", n_vocabulary), ("n_samples", n_samples), ("n_tokens", n_tokens)):
         if size < 2:
@@ -185,7 +121,7 @@ def _first_by(rank: IntArray, sequences: IntArray) -> IntArray:
     return sequences[np.arange(len(sequences)), np.argmin(rank, axis=1)]
 
 
-def _unit_rows(count: int, width: int, generator: np.random.Generator) -> FloatArray:
+def unit_rows(count: int, width: int, generator: np.random.Generator) -> FloatArray:
     rows = generator.standard_normal((count, width))
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
@@ -292,48 +228,3 @@ def level_sequences(n_samples: int, n_tokens: int, rng: Any, levels: Levels | No
         drawn = generator.random((int(np.sum(y == label)), T)) * edges[-1]
         tokens[y == label] = np.minimum(np.searchsorted(edges, drawn, side="right"), law.n_vocabulary - 1)
     return LabelledSequences.of_positions(tokens.reshape(-1), np.arange(0, n * T + 1, T), y, law.n_vocabulary)
-
-
-@implements("B", "Assumption 4")
-def balanced_sequences(
-    n_samples: int, n_tokens: int, n_important: int, n_irrelevant: int, rng: Any
-) -> LabelledSequences:
-    r"""Random sequences with one token that decides the label, all others being irrelevant to the count.
-
-    .. math:: \alpha_s = 0 \ (s\ \text{irrelevant}), \quad
-        |\{t : x_{it}\ \text{completely positive}\}| = 1_{y_i = 1}, \quad |\{t : x_{it}\ \text{completely negative}\}| = 1_{y_i = -1}
-
-    Half of the labels are +1. The irrelevant tokens of the positive sequences are dealt out again, in random order, to the negative ones.
-
-    Args:
-        n_samples: n, even. n_tokens: T ≥ 2, the length of every sequence.
-        n_important: completely positive tokens, ids 0 to `n_important` - 1, and as many completely negative ones, the next ids.
-        n_irrelevant: irrelevant tokens, the last ids. rng: a `numpy.random.Generator`, or a whole number to seed one.
-    Returns:
-        Labelled sequences in which every id occurs; `check_assumption_4` accepts them.
-    """
-    n, T = whole_number(n_samples, "n_samples", at_least=2), whole_number(n_tokens, "n_tokens", at_least=2)
-    important = whole_number(n_important, "n_important", at_least=1)
-    irrelevant = whole_number(n_irrelevant, "n_irrelevant", at_least=1)
-    half = n // 2
-    if n % 2:
-        raise reject("n_samples", "even, so that tokens can balance", n)
-    if important > half:
-        raise reject("n_important", f"at most n_samples / 2 = {half}, as every token occurs", important)
-    if irrelevant > half * (T - 1):
-        raise reject(
-            "n_irrelevant", f"at most {half * (T - 1)}, the positions they have in positive sequences", irrelevant
-        )
-    generator = as_generator(rng)
-    dealt = np.concatenate([np.arange(irrelevant), generator.integers(irrelevant, size=half * (T - 1) - irrelevant)])
-    rest = [generator.permutation(dealt).reshape(half, T - 1) + 2 * important for _ in range(2)]
-    decisive = [generator.permutation(np.arange(half) % important) + side * important for side in range(2)]
-    tokens = np.concatenate([np.column_stack(both) for both in zip(decisive, rest, strict=True)])
-    place = generator.integers(T, size=n)  # the decisive token trades places with one of its sequence
-    rows = np.arange(n)
-    tokens[rows, 0], tokens[rows, place] = tokens[rows, place].copy(), tokens[rows, 0].copy()
-    order = generator.permutation(n)
-    y = np.repeat([1.0, -1.0], half)[order]
-    return LabelledSequences.of_positions(
-        tokens[order].reshape(-1).astype(np.int64), np.arange(0, n * T + 1, T), y, 2 * important + irrelevant
-    )

@@ -29,7 +29,6 @@ BACKENDS: Mapping[str, Mapping[str, str]] = {
     "marginlens.theory.DeviceOptimality": {GPU: "arrays of CuPy"},
     "marginlens.theory.device_optimality": {GPU: "of data that are on it"},
     "marginlens.AttentionRisk": {CPU: "", TORCH: "for a nonlinear head that is a torch module"},
-    "marginlens.data.MonotoneNetwork": {CPU: "", TORCH: "the network itself"},
 }
 TORCH_ROOMS = {"marginlens.probe": "the model's own device; what is measured is then computed on the CPU"}
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import TokenDataset, label_mixing, monotone_mixing, scored_tokens
+from marginlens.data import TokenDataset, scored_tokens
 from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.lemmas.mixing import check_mixing, distance_to_set
+from marginlens_papers.lemmas.random_data import label_mixing, monotone_mixing
 
 DISAGREE = 1e-8  # relative difference of norms, or of points, that counts as another solution
 EXACT = 1e-10  # distances below are rounding, which grows with the radius and reaches 1e-11 at the largest

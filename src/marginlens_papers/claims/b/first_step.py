@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.sequence_generators import Levels, balanced_sequences, level_sequences
+from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings.models import Parameters, initial_parameters
 from marginlens.embeddings.one_step import first_step, log_of_pairs
 from marginlens.typing import Axes, Figure
@@ -24,6 +24,7 @@ from marginlens_papers.lemmas.first_step import (
     initial_concentration,
     initial_orthogonality,
 )
+from marginlens_papers.lemmas.random_data import balanced_sequences
 
 STEP_SEED, DELTA, RATE = 21, 0.01, 1.0
 MOST_TOKENS = 24

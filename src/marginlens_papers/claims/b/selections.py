@@ -9,7 +9,6 @@ from scipy.optimize import nnls
 
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, first_step, initial_parameters, token_statistics
 from marginlens.status import Status
@@ -22,6 +21,7 @@ from marginlens_papers.claims import drawing
 from marginlens_papers.flow_ends import embedding_flow_end
 from marginlens_papers.lemmas.embedding_limits import all_selecting_directions, check_lemma_19, decisive_margin
 from marginlens_papers.lemmas.feasible_selections import FeasibleSelections, feasible_selections
+from marginlens_papers.lemmas.random_data import balanced_sequences
 
 SOLUTION_SEED, RATE, SAME = 24, 10.0, 1e-7
 KINDS = ("one token each", "with ties", "decisive tokens")

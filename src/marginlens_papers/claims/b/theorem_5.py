@@ -8,7 +8,6 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
-from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.dynamics.flow import UntilNorm
@@ -20,6 +19,7 @@ from marginlens.typing import Axes, Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
+from marginlens_papers.lemmas.random_data import balanced_sequences
 
 SEED, D_MODEL, FAR, FARTHEST, NEAR = 51, 2048, 1000.0, 5e4, 100.0
 RATES = (10.0, 100.0)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import softmax
 
 import marginlens as ml
-from marginlens.data import SequenceDataset, acyclic_sequences, cyclic_sequences, random_sequences
+from marginlens.data import SequenceDataset, acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import descend
 from marginlens.errors import InputError
 from marginlens.nexttoken import NextTokenAutomaton
@@ -18,6 +18,7 @@ from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
+from marginlens_papers.lemmas.random_data import random_sequences
 
 SEED = 3
 RADII = np.array([4.0, 15.0, 60.0, 240.0, 1e4, 1e6])

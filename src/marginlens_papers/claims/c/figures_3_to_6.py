@@ -11,12 +11,7 @@ import numpy as np
 from scipy.stats import binom
 
 import marginlens as ml
-from marginlens.data.sequence_generators import (
-    acyclic_sequences,
-    acyclic_sequences_as_coded,
-    cyclic_sequences,
-    cyclic_sequences_as_coded,
-)
+from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.directions import correlation
 from marginlens.graphs.cyclic import LocalRule, local_subset, selected_positions
@@ -50,6 +45,7 @@ from marginlens_papers.claims.c.training_curves import (
     train,
 )
 from marginlens_papers.claims.drawing import mean_band, mean_curve
+from marginlens_papers.lemmas.random_data import acyclic_sequences_as_coded, cyclic_sequences_as_coded
 
 SEED = 11
 ACYCLIC_SIZES = (8, 8, 4, 6)  # K, d, n, T

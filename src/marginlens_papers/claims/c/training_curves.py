@@ -8,12 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.sequence_generators import (
-    cyclic_sequences,
-    cyclic_sequences_as_coded,
-    random_sequences,
-    random_start,
-)
+from marginlens.data.sequence_generators import cyclic_sequences
 from marginlens.data.sequences import SequenceDataset
 from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend
@@ -31,6 +26,7 @@ from marginlens.svm.graph import graph_svm
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 from marginlens_papers.claim import Progress
 from marginlens_papers.claims.drawing import mean_band, mean_curve
+from marginlens_papers.lemmas.random_data import cyclic_sequences_as_coded, random_sequences, random_start
 
 Graphs = Mapping[int, PriorityGraph]
 GLOBAL, LOCAL = ACCENTS[1], ACCENTS[0]  # blue and orange, as in paper C's own figures

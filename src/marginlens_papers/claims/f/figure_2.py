@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import class_clusters
 from marginlens.directions import correlation
 from marginlens.dynamics import Record, descend
 from marginlens.norms import Frobenius, LInf, Norm, Spectral
@@ -20,6 +19,7 @@ from marginlens.theory.implicit_bias import ON_CLASSES
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.drawing import heat_map
+from marginlens_papers.lemmas.random_data import class_clusters
 
 SEED = 3
 SPREAD = 0.1

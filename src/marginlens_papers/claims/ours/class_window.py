@@ -10,7 +10,6 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.sequence_generators import balanced_sequences
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm
@@ -21,6 +20,7 @@ from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.flow_ends import embedding_flow_end, flow_end
+from marginlens_papers.lemmas.random_data import balanced_sequences
 
 SAMPLES, IRRELEVANT, SIGNAL = 20, 40, 6.0
 NEAR, FAR, COARSE = 100.0, 1000.0, 1e-4
