@@ -11,7 +11,7 @@ from marginlens.svm.solution import Bracket, MarginSolution, Status
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.solvers.matrix_norms import solve_matrix_norms
 from marginlens.svm.solvers.norms import BATCH_SOLVERS
-from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, untied_vocabulary_svm, vocabulary_svm
+from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, vocabulary_svm
 
 __all__ = [
     "BilinearSolution",
@@ -33,7 +33,6 @@ __all__ = [
     "relaxed_svm",
     "set_svm",
     "token_pairs",
-    "untied_vocabulary_svm",
     "vocabulary_svm",
 ]
 

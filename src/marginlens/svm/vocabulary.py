@@ -47,33 +47,6 @@ def vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> MarginS
     return least_distance(rows, np.ones(len(rows)), equalities=ties if len(ties) else None, pairs=problem.pairs)
 
 
-@implements("B", "Eq. (18)")
-def untied_vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> MarginSolution:
-    r"""Shortest p under which each selected token of a sequence beats its other tokens by at least one, tied with each other or not.
-
-    .. math:: \min \|p\| \ \text{s.t.}\ p^\top (E_s - E_{s'}) \ge 1,\quad
-        s \in \mathcal S_X,\ s' \in X \setminus \mathcal S_X,\ X \in \mathcal X_n
-
-    The paper writes Eq. (9) so, but it is another problem where two tokens are selected together: it leaves out that they tie, so its
-    solution may select one of them alone, and is never longer than that of `vocabulary_svm`, which keeps the ties.
-
-    Args:
-        E, sequences, selected: as `vocabulary_svm` takes them.
-    Returns:
-        A solution with `pairs` and `multipliers` as `vocabulary_svm` gives them, and no equalities.
-    """
-    table = real_array(E, "E", ("n_vocabulary", "d_model"))
-    lists, chosen = _lists(table, sequences, selected)
-    strict = {
-        (s, other): i
-        for i, (tokens, ids) in reversed(list(enumerate(zip(lists, chosen, strict=True))))
-        for s in ids.tolist()
-        for other in sorted(set(tokens.tolist()) - set(ids.tolist()))
-    }
-    pairs = np.array([(i, s, other) for (s, other), i in strict.items()], dtype=np.int64).reshape(-1, 3)
-    return least_distance(table[pairs[:, 1]] - table[pairs[:, 2]], np.ones(len(pairs)), pairs=pairs)
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class ClosedForm(Result, Tabular):
     r"""The candidate :math:`p = M^\dagger 1` for a selection's max-margin solution, and whether it is one.
@@ -193,10 +166,10 @@ def token_lists(sequences: Any, n_vocabulary: int) -> list[IntArray]:
 
 def _checked(E: Any, sequences: Any, selected: Any) -> tuple[FloatArray, SelectionPairs]:
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
-    return table, selection_pairs(*_lists(table, sequences, selected))
+    return table, selection_pairs(*position_lists(table, sequences, selected))
 
 
-def _lists(table: FloatArray, sequences: Any, selected: Any) -> tuple[list[IntArray], list[IntArray]]:
+def position_lists(table: FloatArray, sequences: Any, selected: Any) -> tuple[list[IntArray], list[IntArray]]:
     """The ids of every sequence and those selected in it, checked."""
     lists = token_lists(sequences, len(table))
     expected = f"one list of token ids for each of the {len(lists)} sequences"

@@ -15,7 +15,8 @@ from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.status import Status
 from marginlens.svm import least_distance
-from marginlens.svm.vocabulary import selection_pairs, token_lists
+from marginlens.svm.solution import MarginSolution
+from marginlens.svm.vocabulary import position_lists, selection_pairs, token_lists
 from marginlens.theory.vocabulary_selections import Selection
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
@@ -215,3 +216,30 @@ def _solve(E: FloatArray, lists: list[IntArray], found: list[Selection]) -> tupl
             x[place] = np.where(feasible[:, None], np.nan_to_num(solution.x), 0.0)
         undecided += int(np.sum(solved[-1][1].status == Status.INACCURATE))
     return margins, x @ basis.T, undecided
+
+
+@implements("B", "Eq. (18)")
+def untied_vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> MarginSolution:
+    r"""Shortest p under which each selected token of a sequence beats its other tokens by at least one, tied with each other or not.
+
+    .. math:: \min \|p\| \ \text{s.t.}\ p^\top (E_s - E_{s'}) \ge 1,\quad
+        s \in \mathcal S_X,\ s' \in X \setminus \mathcal S_X,\ X \in \mathcal X_n
+
+    The paper writes Eq. (9) so, but it is another problem where two tokens are selected together: it leaves out that they tie, so its
+    solution may select one of them alone, and is never longer than that of `vocabulary_svm`, which keeps the ties.
+
+    Args:
+        E, sequences, selected: as `vocabulary_svm` takes them.
+    Returns:
+        A solution with `pairs` and `multipliers` as `vocabulary_svm` gives them, and no equalities.
+    """
+    table = real_array(E, "E", ("n_vocabulary", "d_model"))
+    lists, chosen = position_lists(table, sequences, selected)
+    strict = {
+        (s, other): i
+        for i, (tokens, ids) in reversed(list(enumerate(zip(lists, chosen, strict=True))))
+        for s in ids.tolist()
+        for other in sorted(set(tokens.tolist()) - set(ids.tolist()))
+    }
+    pairs = np.array([(i, s, other) for (s, other), i in strict.items()], dtype=np.int64).reshape(-1, 3)
+    return least_distance(table[pairs[:, 1]] - table[pairs[:, 2]], np.ones(len(pairs)), pairs=pairs)

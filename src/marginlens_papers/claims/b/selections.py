@@ -12,7 +12,7 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, first_step, initial_parameters, token_statistics
 from marginlens.status import Status
-from marginlens.svm.vocabulary import closed_form_candidate, token_lists, untied_vocabulary_svm, vocabulary_svm
+from marginlens.svm.vocabulary import closed_form_candidate, token_lists, vocabulary_svm
 from marginlens.theory.embedding_limits import decisive_tokens, predict_embedding_limit
 from marginlens.theory.vocabulary_selections import selected_tokens
 from marginlens.typing import Axes, BoolArray, Figure, FloatArray
@@ -20,7 +20,7 @@ from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.flow_ends import embedding_flow_end
 from marginlens_papers.lemmas.embedding_limits import all_selecting_directions, check_lemma_19, decisive_margin
-from marginlens_papers.lemmas.feasible_selections import FeasibleSelections, feasible_selections
+from marginlens_papers.lemmas.feasible_selections import FeasibleSelections, feasible_selections, untied_vocabulary_svm
 from marginlens_papers.lemmas.random_data import balanced_sequences
 
 SOLUTION_SEED, RATE, SAME = 24, 10.0, 1e-7
