@@ -135,12 +135,12 @@ CORE void product_tile(
         for (int b = 0; b < columns; b++) sums[a][b] = Register{};
     for (int64_t k = 0; k < n; k++) {
         Register row[columns];
-        for (int b = 0; b < columns; b++) __builtin_memcpy(&row[b], Y + k * width + size * b, sizeof row[b]);
+        for (int b = 0; b < columns; b++) read(Y + k * width + size * b, row[b]);
         for (int a = 0; a < rows; a++)
             for (int b = 0; b < columns; b++) sums[a][b] += row[b] * X[a * down + k * across];
     }
     for (int a = 0; a < rows; a++)
-        for (int b = 0; b < columns; b++) __builtin_memcpy(out + a * width + size * b, &sums[a][b], sizeof sums[a][b]);
+        for (int b = 0; b < columns; b++) write(out + a * width + size * b, sums[a][b]);
 }
 
 // Some columns of a matrix product. The last rows are taken together with some before them, which changes no bit of these.

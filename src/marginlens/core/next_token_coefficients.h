@@ -96,7 +96,7 @@ static inline double likelihood_weights(const double *a, const NextTokenSamples 
         const int64_t begin = N_LANES * first[g], end = N_LANES * first[g + 1];
         Lanes top = spread(-INF);
         for (int64_t k = begin; k < end; k += N_LANES) {
-            const Lanes logits = Lanes{a[pair[k]], a[pair[k + 1]], a[pair[k + 2]], a[pair[k + 3]]} + load(room.places.log_count, k);
+            const Lanes logits = lanes_of(a[pair[k]], a[pair[k + 1]], a[pair[k + 2]], a[pair[k + 3]]) + load(room.places.log_count, k);
             store(values, k, logits);
             top = larger(logits, top);
         }

@@ -77,19 +77,19 @@ CORE void combine_places(const double *A, int64_t n, int64_t m, const double *x,
     for (; k + 2 <= n; k += 2)
         for (int j = 0; j < count; j++) {
             Register row, next;
-            __builtin_memcpy(&row, A + k * m + size * j, sizeof row);
-            __builtin_memcpy(&next, A + (k + 1) * m + size * j, sizeof next);
+            read(A + k * m + size * j, row);
+            read(A + (k + 1) * m + size * j, next);
             even[j] += row * x[k];
             odd[j] += next * x[k + 1];
         }
     for (int j = 0; j < count; j++) {
         if (k < n) {
             Register row;
-            __builtin_memcpy(&row, A + k * m + size * j, sizeof row);
+            read(A + k * m + size * j, row);
             even[j] += row * x[k];
         }
         even[j] = even[j] + odd[j];
-        __builtin_memcpy(out + size * j, &even[j], sizeof even[j]);
+        write(out + size * j, even[j]);
     }
 }
 
