@@ -156,6 +156,8 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "'d' in PLAN": "sweep wide.toml --out swept",
     "'seed' in PLAN": "sweep seed.toml --out swept",
     "DIR": "sweep status gone; sweep summary d",
+    "--workers": "sweep ok.toml --out swept --workers 0; sweep ok.toml --out swept --gpus 1 --workers 2",
+    "--gpus": "sweep ok.toml --out swept --processes --gpus 1",
     "--drop": "graph --stream t.txt --drop; graph t.txt --drop; solve f.npz --drop",
     "--steps": "train f.npz --steps 0; train f.npz --steps 99999999999999999999; train joint.json --steps 0",
     "--encoding": """
@@ -224,6 +226,7 @@ def write_files():
         "far.json": json.dumps({"sequences": [[3, 7000000]], "labels": [3]}),
         "short.npz": "PK",
         "lab.json": json.dumps({"format": "marginlens-problem", "tokens": [[[1, 2]]], "labels": [2], "head": [1, 0]}),
+        "ok.toml": "n_problems=3\nn_inputs=1\nn_tokens=2\nd=3\n",
         "small.toml": "n_problems=3\nn_inputs=1\nn_tokens=2\nd=3\nstep=-0.25\n",
         "wide.toml": "n_problems=2\nn_inputs=70000\nn_tokens=70000\nd=70000\n",
         "seed.toml": "n_problems=2\nn_inputs=1\nn_tokens=2\nd=3\nseed=-1\n",

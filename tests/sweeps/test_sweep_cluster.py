@@ -1,4 +1,4 @@
-"""Sweeps on a Dask cluster of which workers and the scheduler are killed; `cluster_kills.py` kills more of them."""
+"""Sweeps on a Dask cluster of which workers and the scheduler are killed; `sweep_kills.py` kills more of them."""
 
 import threading
 import time
@@ -12,8 +12,8 @@ from dask_cluster import DaskCluster
 pytest.importorskip("distributed")
 pytest.importorskip("pyarrow")
 
-from cluster_kills import CONNECT_SECONDS, PLAN, POLL_SECONDS, Trials
 from marginlens.engines.dask import DaskEngine
+from sweep_kills import CONNECT_SECONDS, PLAN, POLL_SECONDS, Trials
 
 pytestmark = pytest.mark.slow  # it starts and ends processes
 

@@ -7,6 +7,7 @@ from scipy.stats import binomtest
 import marginlens as ml
 from marginlens.sweeps.summary import Numbers, Shares, share_interval
 from one_command import command
+from refusals import refused
 
 run, numbers = command("sweep")
 KEYS = {"n_inputs": [2, 3], "n_tokens": 3, "d": [3, 60], "n_steps": 20, "n_problems": 50, "chunk": 16}
@@ -62,7 +63,7 @@ def test_tables_are_the_same_as_arrow_pandas_and_polars(made):
     assert arrow["norm"].to_pylist() == pandas["norm"].tolist() == polars["norm"].to_list()
     with pytest.raises(ml.InputError, match="one of arrow, pandas, polars; got 'csv'"):
         made.table(format="csv")
-    with pytest.raises(ml.InputError, match="'columns' argument must be names among"):
+    with refused("columns"):
         made.table(["norms"])
 
 
@@ -75,9 +76,9 @@ def test_pictures_show_shares_and_numbers_over_an_axis(made):
     }
     norms = ml.sweep.plot(made.folder, column="norm", axis="n_inputs")
     assert (norms.get_xlabel(), norms.get_ylabel()) == ("n_inputs", "norm")
-    with pytest.raises(ml.InputError, match="'column' argument must be one of norm"):
+    with refused("column"):
         made.plot(column="nrom")
-    with pytest.raises(ml.InputError, match="'axis' argument must be one of n_inputs, d"):
+    with refused("axis"):
         made.plot(axis="loss")
 
 
@@ -119,29 +120,6 @@ def test_commands_run_a_plan_and_read_its_folder(plan, tmp_path):
 
     assert pyarrow.parquet.read_table(tmp_path / "table.parquet")["norm"].equals(table["norm"])
     assert pyarrow.csv.read_csv(tmp_path / "table.csv")["norm"].equals(table["norm"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("missing.toml", "--out", "x"), "a file that can be read"),
-        (("PLAN", "--out", "OUT", "--workers", "0"), "--workers must be a whole number of at least 1"),
-        (("PLAN", "--out", "OUT", "--processes", "--gpus", "1"), "--gpus must be left out beside --processes"),
-        (
-            ("PLAN", "--out", "OUT", "--gpus", "1", "--workers", "2"),
-            "--workers must be left out beside --gpus",
-        ),
-        (("status", "OUT"), "which has no plan.json"),
-        (("table", "OUT", "--out", "x.txt"), "a name that ends in .parquet or .csv"),
-    ],
-)
-def test_commands_refuse_in_one_sentence(plan, tmp_path, monkeypatch, arguments, sentence):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "OUT").mkdir()
-    done = run(*(str(plan) if word == "PLAN" else word for word in arguments))
-    assert done.exit_code == 2
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 def test_a_damaged_chunk_is_named_by_the_command(plan, tmp_path):
