@@ -150,18 +150,13 @@ def test_other_shells_are_offered_the_same_in_their_form(shell):
     assert result.stdout.count("\n") == 1
 
 
-def test_quiet_prints_nothing_and_json_all_the_same(tmp_path, monkeypatch):
+def test_quiet_prints_nothing_and_writes_json_and_files_all_the_same(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_problem("f.npz", *figure_8())
     result = invoke("solve", "f.npz", "--quiet")
     assert (result.exit_code, result.output) == (0, "")
     assert invoke("solve", "f.npz", "-q", "--json").stdout == invoke("solve", "f.npz", "--json").stdout != ""
-
-
-def test_quiet_writes_files_all_the_same(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.chdir(tmp_path)
-    write_problem("f.npz", *figure_8())
     result = invoke("solve", "f.npz", "--quiet", "--plot", "f.pdf")
     assert (result.exit_code, result.output) == (0, "")
     assert Path("f.pdf").read_bytes().startswith(b"%PDF")

@@ -16,7 +16,7 @@ import marginlens as ml
 from made_up_packs import on_the_path, write_pack
 from marginlens.runtime.packs import CLAIMS, DATASETS, PackWarning
 from marginlens_papers import report
-from marginlens_papers.claim import Effort, Verdict
+from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims import catalogue
 from marginlens_papers.commands import claim_ids
 from tolerances import HANGING
@@ -46,11 +46,15 @@ def found(installed):
 
 
 @pytest.mark.usefixtures("found")
-def test_the_claim_stands_in_the_ledger_with_the_name_of_its_package(tmp_path):
+def test_the_claim_stands_in_the_ledger_with_the_name_of_its_package_beside_its_dataset(tmp_path):
     entry = ml.ledger(tmp_path)["ntp-l1"]
     assert (entry.package, entry.paper, entry.label) == ("marginlens-ntp", "NTP", "NTP Lemma 1")
     assert [entry.package for entry in ml.ledger(tmp_path)].count("") == len(catalogue.claims())
     assert claim_ids("a-l1,nt") == ["a-l1,NTP-L1"]
+    assert ml.data.dataset("ntp_contexts", d_model=3).H.shape == (6, 3)
+    claim = catalogue.claim("NTP-L1")
+    assert not vars(claim)  # of the object: what its class has, another process finds by importing it
+    assert type(pickle.loads(pickle.dumps(claim))) is type(claim)
 
 
 @pytest.mark.usefixtures("found")
@@ -67,13 +71,6 @@ def test_the_claim_is_run_and_its_package_and_paper_are_on_the_page(tmp_path):
 
 
 @pytest.mark.usefixtures("found")
-def test_the_claim_can_be_sent_to_another_process():
-    claim = catalogue.claim("NTP-L1")
-    assert not vars(claim)  # of the object: what its class has, the other process finds by importing it
-    assert type(pickle.loads(pickle.dumps(claim))) is type(claim)
-
-
-@pytest.mark.usefixtures("found")
 def test_its_verdict_turns_where_the_data_are_narrow(monkeypatch):
     """The statement is false for fewer dimensions than contexts, and the claim must then say so."""
     import marginlens_ntp.separability as module
@@ -82,13 +79,7 @@ def test_its_verdict_turns_where_the_data_are_narrow(monkeypatch):
     wide = module.ntp_contexts
     monkeypatch.setattr(module, "ntp_contexts", lambda count, d, rng: wide(count, min(d, 4), rng=rng))
     claim = catalogue.claim("NTP-L1")
-    assert claim.judge(claim.compute(Effort.QUICK, _silent())) is Verdict.DOES_NOT_HOLD
-
-
-@pytest.mark.usefixtures("found")
-def test_its_dataset_is_found_by_name():
-    contexts = ml.data.dataset("ntp_contexts", d_model=3)
-    assert contexts.H.shape == (6, 3)
+    assert claim.judge(claim.compute(Effort.QUICK, Progress())) is Verdict.DOES_NOT_HOLD
 
 
 def test_the_command_lists_it_and_names_a_broken_pack_in_one_sentence(installed, tmp_path):
@@ -155,9 +146,3 @@ def test_a_claim_about_a_paper_of_the_library_needs_no_source(packs):
     packs("more-pack", CLAIM.format(name="A_T99", label="A Thm 3", source="None"), {CLAIMS: {"A-T99": "A_T99"}})
     claim = catalogue.claim("a-t99")
     assert (claim.package, claim.source) == ("more-pack", None)
-
-
-def _silent():
-    from marginlens_papers.claim import Progress
-
-    return Progress(lambda done, total: None)

@@ -26,24 +26,6 @@ def made(tmp_path_factory):
     return build(tmp_path_factory.mktemp("distribution"))
 
 
-@pytest.fixture(scope="module")
-def wheel_names(made):
-    with zipfile.ZipFile(made.wheel) as archive:
-        return set(archive.namelist())
-
-
-@pytest.fixture(scope="module")
-def sdist_names(made):
-    with tarfile.open(made.sdist) as archive:
-        return {str(PurePosixPath(*PurePosixPath(member.name).parts[1:])) for member in archive if member.isfile()}
-
-
-@pytest.fixture(scope="module")
-def metadata(made):
-    with zipfile.ZipFile(made.wheel) as archive:
-        return Parser().parsestr(archive.read(f"marginlens-{ml.__version__}.dist-info/METADATA").decode())
-
-
 def sources():
     """Every file of the packages in the checkout."""
     found = [path for package in PACKAGES for path in (ROOT / "src" / package).rglob("*") if path.is_file()]
@@ -51,46 +33,36 @@ def sources():
     return {name for name in kept if not re.search(r"__pycache__|/core/built/|\.pyc$", name)}
 
 
-def test_the_wheel_has_every_file_of_the_packages(wheel_names):
+def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(made):
     """Pages, styles, scripts, archived runs, kernels, typed markers and stubs among them."""
-    assert sources() - wheel_names == set()
-    assert {"marginlens/py.typed", "marginlens/__init__.pyi", "marginlens/pages/base.html"} <= wheel_names
-
-
-def test_the_wheel_has_nothing_else(wheel_names):
-    others = {name for name in wheel_names - sources() if ".dist-info/" not in name}
+    with zipfile.ZipFile(made.wheel) as archive:
+        names = set(archive.namelist())
+    assert sources() - names == set()
+    assert {"marginlens/py.typed", "marginlens/__init__.pyi", "marginlens/pages/base.html"} <= names
+    others = {name for name in names - sources() if ".dist-info/" not in name}
     libraries = {name for name in others if name.startswith("marginlens/core/built/core-")}
     assert others - libraries == {"marginlens_command.py"}
     assert {name.split("/core-")[1].rsplit("-", 1)[0] for name in libraries} == set(core_build.levels())
+    assert re.search(r"-py3-none-manylinux_2_\d+_(x86_64|aarch64)\.whl$", made.wheel.name)  # of every Python
 
 
-def test_the_wheel_serves_every_python_on_this_platform(made):
-    assert re.search(r"-py3-none-manylinux_2_\d+_(x86_64|aarch64)\.whl$", made.wheel.name)
-
-
-def test_the_sdist_has_what_it_takes_to_build_and_to_test(sdist_names):
+def test_the_sdist_has_what_it_takes_to_build_and_to_test_and_no_caches(made):
+    with tarfile.open(made.sdist) as archive:
+        members = [PurePosixPath(member.name) for member in archive if member.isfile()]
+    names = {str(PurePosixPath(*member.parts[1:])) for member in members}
     tracked = {f"src/{name}" for name in sources()} | {"src/marginlens_command.py"}
     for folder in ("tests", "docs", "examples", "benchmarks"):
         files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
         tracked |= {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
-    named = {
-        "build_backend.py",
-        "pyproject.toml",
-        "MANIFEST.in",
-        "Makefile",
-        "LICENSE",
-        "README.md",
-        "CHANGELOG.md",
-        "CITATION.cff",
-    }
-    assert {name for name in tracked | named if not CACHES.search(name)} - sdist_names == set()
+    tracked |= {"build_backend.py", "pyproject.toml", "MANIFEST.in", "Makefile", "LICENSE", "README.md"}
+    tracked |= {"CHANGELOG.md", "CITATION.cff"}
+    assert {name for name in tracked if not CACHES.search(name)} - names == set()
+    assert [name for name in names if CACHES.search(name)] == []
 
 
-def test_the_sdist_has_no_caches_and_nothing_that_was_built(sdist_names):
-    assert [name for name in sdist_names if CACHES.search(name)] == []
-
-
-def test_the_metadata_say_what_it_is(metadata):
+def test_the_metadata_say_what_it_is_and_ask_everybody_for_no_extra(made):
+    with zipfile.ZipFile(made.wheel) as archive:
+        metadata = Parser().parsestr(archive.read(f"marginlens-{ml.__version__}.dist-info/METADATA").decode())
     assert (metadata["Name"], metadata["Version"]) == ("marginlens", ml.__version__)
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
@@ -99,23 +71,12 @@ def test_the_metadata_say_what_it_is(metadata):
     assert len(metadata["Summary"]) < 100
     versions = [row for row in metadata.get_all("Classifier") if re.search(r":: 3\.\d+$", row)]
     assert versions == [f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)]
-
-
-def test_no_extra_is_among_what_everybody_installs(metadata):
-    always = [row for row in metadata.get_all("Requires-Dist") if "extra ==" not in row]
-    names = {re.split(r"[^\w.-]", row, maxsplit=1)[0] for row in always}
-    assert not names & {
-        "matplotlib",
-        "scikit-learn",
-        "torch",
-        "transformers",
-        "pyarrow",
-        "pandas",
-        "polars",
-        "networkx",
-        "sphinx",
-        "cupy-cuda12x",
-    }
+    rows = metadata.get_all("Requires-Dist")
+    always, extras = (
+        {re.split(r"[^\w.-]", row)[0] for row in rows if ("extra ==" in row) is extra} for extra in (False, True)
+    )
+    assert {"matplotlib", "scikit-learn", "torch", "transformers", "pyarrow", "cupy-cuda12x"} <= extras
+    assert not always & extras
 
 
 def test_it_runs_where_it_was_installed_and_not_from_a_checkout(made, tmp_path):

@@ -16,34 +16,18 @@ ROOT = Path(__file__).resolve().parents[2]
 RELEASE = r"\d+\.\d+\.\d+((a|b|rc)\d+|\.dev\d+)?"
 
 
-def test_the_version_is_a_release_number():
+def test_the_package_the_command_results_the_site_and_the_changelog_have_the_same_release_number():
     assert re.fullmatch(RELEASE, ml.__version__)
-
-
-def test_the_package_is_built_with_it():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" not in settings["project"]
     assert settings["project"]["dynamic"] == ["version"]
     assert settings["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "marginlens.__version__"}
     lines = (ROOT / "src" / "marginlens" / "__init__.py").read_text(encoding="utf-8").splitlines()
     assert f'__version__ = "{ml.__version__}"' in lines  # which setuptools reads without importing it
-
-
-def test_the_command_prints_it():
     answer = CliRunner().invoke(app.app, ["--version"])
     assert (answer.exit_code, answer.output) == (0, f"marginlens {ml.__version__}\n")
-
-
-def test_results_and_the_report_carry_it():
     assert versions()["marginlens"] == ml.__version__
-
-
-def test_the_site_shows_it():
-    settings = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
-    assert "\nrelease = version = marginlens.__version__\n" in settings
-
-
-def test_the_changelog_begins_with_it():
+    assert "\nrelease = version = marginlens.__version__\n" in (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert headings[0] == ml.__version__
 

@@ -161,40 +161,18 @@ def test_the_first_rows_stand_behind_a_closed_line(name):
 # ---- which library makes the frame
 
 
-@pytest.fixture
-def installed(monkeypatch):
-    """Make only these libraries importable."""
-
-    def only(*names):
-        for name in {"pandas", "polars", "pyarrow"} - set(names):
-            monkeypatch.setitem(sys.modules, name, None)
-
-    return only
-
-
-@pytest.mark.parametrize(
-    ("names", "chosen"),
-    [(("pandas", "polars", "pyarrow"), "pandas"), (("polars", "pyarrow"), "polars"), (("pyarrow",), "pyarrow")],
-)
-def test_the_frame_is_of_the_first_library_that_is_installed(installed, names, chosen):
-    installed(*names)
-    made = SAMPLES["a solution"].to_frame()
-    assert type(made).__module__.split(".")[0] == chosen
-
-
-def test_without_any_library_the_error_says_what_to_install(installed):
-    installed()
+def test_the_frame_is_of_the_first_library_that_is_installed_and_what_is_missing_is_named(monkeypatch):
+    solution = SAMPLES["a solution"]
+    for library in ("pandas", "polars", "pyarrow"):
+        assert type(solution.to_frame()).__module__.split(".")[0] == library
+        with pytest.raises(ml.InputError):
+            solution.to_frame("excel")
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(ml.errors.MissingExtra, match=library):
+            solution.to_frame(library)
     with pytest.raises(ml.errors.MissingExtra, match=r"pip install 'marginlens\[pandas\]'"):
-        SAMPLES["a solution"].to_frame()
-    assert "to_frame" in SAMPLES["a solution"]._repr_html_()  # the display needs none of them
-
-
-def test_a_library_that_is_missing_or_unknown_is_named(installed):
-    installed("pandas")
-    with pytest.raises(ml.errors.MissingExtra, match="polars"):
-        SAMPLES["a solution"].to_frame("polars")
-    with pytest.raises(ml.InputError, match="library"):
-        SAMPLES["a solution"].to_frame("excel")
+        solution.to_frame()
+    assert "to_frame" in solution._repr_html_()  # the display needs none of them
 
 
 # ---- what stands on top

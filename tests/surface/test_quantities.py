@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-import pytest
 
 from marginlens.result import Described, Result, Tabular, table
 from marginlens.result.quantities import counted, labelled, line
@@ -47,19 +46,14 @@ def test_a_batch_may_have_a_line_of_its_own():
     assert labelled(Several(True), "{kinds:# kind}") == {"kinds": 3}
 
 
-def test_the_table_of_numbers_shows_what_is_declared_then_the_other_fields():
+def test_tables_show_what_is_declared_then_the_other_fields_and_columns_under_their_names():
     facts = Measured()._facts()
     assert list(facts) == ["rows", "smallest gap", "rate", "length", "gaps", "holds"]
     assert (facts["rows"], facts["smallest gap"], facts["rate"], facts["length"]) == (2, -4.0, 1.23456, 5.0)
-
-
-def test_columns_are_attributes_under_their_names_or_others():
     columns = Measured()._columns()
-    assert list(columns) == ["row", "holds_each", "gap"]
-    assert columns["row"].tolist() == [0, 1]
-    assert columns["gap"].tolist() == [3.0, -4.0]
-
-
-@pytest.mark.parametrize(("number", "words"), [(0, "0 tokens"), (1, "1 token"), (1204, "1,204 tokens")])
-def test_things_are_counted_in_singular_or_plural(number, words):
-    assert counted(number, "token") == words
+    assert {name: list(values) for name, values in columns.items()} == {
+        "row": [0, 1],
+        "holds_each": [True, False],
+        "gap": [3.0, -4.0],
+    }
+    assert [counted(number, "token") for number in (0, 1, 1204)] == ["0 tokens", "1 token", "1,204 tokens"]

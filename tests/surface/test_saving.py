@@ -1,11 +1,14 @@
 """Runs and margin solutions come back from files as they were."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import marginlens as ml
 from marginlens.dynamics import Trajectory
 from marginlens.svm import MarginSolution
+from refusals import refused
 
 
 def runs():
@@ -83,28 +86,23 @@ def test_a_proof_that_does_not_hold_is_seen_when_it_is_read(name, field, tmp_pat
     assert (np.atleast_1d(np.asarray(forged.status))[claimed] == ml.Status.INACCURATE).all()
 
 
-def test_a_file_that_holds_no_solution_is_refused_in_one_sentence(tmp_path):
-    RUNS["one run"].save(tmp_path / "run.npz")
-    SOLUTIONS["one problem"].save(tmp_path / "proof.npz")
-    with np.load(tmp_path / "proof.npz") as archive:
-        np.savez(tmp_path / "short.npz", **{**archive, "lower": archive["lower"][:-1]})
-    for name in ("run.npz", "short.npz", "absent.npz"):
-        with pytest.raises(ml.InputError, match=r"a \.npz file that MarginSolution.save wrote"):
-            MarginSolution.load(tmp_path / name)
-
-
 def test_runs_are_equal_where_they_ended_alike():
     assert RUNS["a batch"][0] == RUNS["one run"]
     assert RUNS["a batch"][1] != RUNS["one run"]
     assert RUNS["one run"] != "one run"
 
 
-def test_a_file_of_another_kind_is_refused_in_one_sentence(tmp_path):
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    RUNS["one run"].save(tmp_path / "run.npz")
+    SOLUTIONS["one problem"].save(tmp_path / "proof.npz")
+    with np.load(tmp_path / "proof.npz") as archive:
+        np.savez(tmp_path / "short.npz", **{**archive, "lower": archive["lower"][:-1]})
     (tmp_path / "text.npz").write_text("no archive")
     np.savez(tmp_path / "other.npz", final=np.ones(3))
     np.savez(tmp_path / "pickled.npz", final=np.array([{}], dtype=object))
-    for name in ("text.npz", "other.npz", "pickled.npz", "absent.npz"):
-        with pytest.raises(ml.InputError, match=r"a \.npz file that Trajectory.save wrote"):
-            Trajectory.load(tmp_path / name)
-    with pytest.raises(ml.InputError, match=r"a name that ends in \.npz"):
+    others = ("text.npz", "other.npz", "pickled.npz", "absent.npz", "short.npz")
+    for kind, name in (*itertools.product((Trajectory, MarginSolution), others), (MarginSolution, "run.npz")):
+        with refused("path"):
+            kind.load(tmp_path / name)
+    with pytest.raises(ml.InputError):
         RUNS["one run"].save(tmp_path / "run.json")
