@@ -54,15 +54,6 @@ class Bound:
         """Whether `number` is inside; nan never is."""
         return self.low <= number <= self.high
 
-    def __str__(self) -> str:
-        if self.low == self.high:
-            return f"= {self.low:g}"
-        if self.high == float("inf"):
-            return f"≥ {self.low:g}"
-        if self.low == -float("inf"):
-            return f"≤ {self.high:g}"
-        return f"{self.low:g} … {self.high:g}"
-
 
 class Unit(Enum):
     """How a checked number is shown to a reader."""

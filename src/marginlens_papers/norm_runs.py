@@ -28,6 +28,7 @@ from marginlens.svm import MarginSolution, att_svm
 from marginlens.typing import BoolArray, FloatArray, IntArray
 from marginlens_papers.archive import command_without_paths, reading, results_folder
 from marginlens_papers.training.script import in_one_sentence
+from marginlens_papers.vision.results import rounded
 
 NORM_RUNS_FORM = "marginlens shares of margins 1"
 USUAL_STEPS = 10_000  # of the runs for which sizes are given
@@ -232,7 +233,7 @@ def archive_norm_runs(runs: NormRuns, variable: str, command: str, into: Path) -
         "solver_gap": float(f"{runs.solver_gap:.1e}"),
         "steps": runs.steps.tolist(),
         "names": list(runs.names),
-        **{name: _rounded(getattr(runs, name)) for name in _SHARES},
+        **{name: rounded(getattr(runs, name), _DIGITS) for name in _SHARES},
         "changed": runs.changed.astype(int).tolist(),
         "selected": runs.selected.tolist(),
     }
@@ -260,11 +261,6 @@ def read_norm_runs(path: str | Path) -> NormRuns:
 def file_name(variable: str, n_steps: int) -> str:
     """What the file of these runs is called."""
     return f"norm-runs-{variable}-{n_steps}.json"
-
-
-def _rounded(values: FloatArray) -> Any:
-    """Nested lists of numbers with as many digits as are archived."""
-    return [_rounded(part) for part in values] if values.ndim else float(f"{float(values):.{_DIGITS}g}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

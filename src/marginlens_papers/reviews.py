@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -70,9 +69,6 @@ class ReviewSource(Protocol):
     def read(self) -> Reviews:
         """All reviews of the source."""
 
-    def digest(self) -> str:
-        """SHA-256 of the bytes that `read` would read."""
-
 
 @dataclass(frozen=True)
 class ImdbFolder:
@@ -97,14 +93,6 @@ class ImdbFolder:
             y.append(1.0 if name == "pos" else -1.0)
             split.append(part)
         return Reviews(texts, np.array(y), ("neg", "pos"), np.array(split))
-
-    def digest(self) -> str:
-        """SHA-256 of all names and contents in that order."""
-        total = hashlib.sha256()
-        for part, name, file, content in self._files():
-            total.update(f"{part}/{name}/{file.name}\0{len(content)}\0".encode())
-            total.update(content)
-        return total.hexdigest()
 
     def _files(self) -> Iterator[tuple[str, str, Path, bytes]]:
         root = as_path(self.path, "path", _IMDB)
@@ -151,7 +139,7 @@ class YelpLines:
         short, long = f"under {self.shortest} characters", f"over {self.longest} characters"
         left_out = {neutral: 0, short: 0, long: 0}
         texts, y = [], []
-        for number, (text, entry) in enumerate(zip(*self._file.entries(), strict=True), start=1):
+        for number, (text, entry) in enumerate(zip(*TextFile(self.path, text="text").entries(), strict=True), start=1):
             stars = entry.get("stars")
             if isinstance(stars, bool) or stars not in (1, 2, 3, 4, 5):
                 got = f"{stars!r} in review {number} of {str(self.path)!r}"
@@ -170,14 +158,6 @@ class YelpLines:
             got = f"{str(self.path)!r} with {len(y)} that count ({counts} left out)"
             raise reject("path", f"{_YELP}, of exactly two classes", got)
         return Reviews(texts, np.array(y), ("1 or 2 stars", "4 or 5 stars"), None, left_out)
-
-    def digest(self) -> str:
-        """SHA-256 of the file."""
-        return self._file.digest()
-
-    @property
-    def _file(self) -> TextFile:
-        return TextFile(self.path, text="text")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -214,10 +194,6 @@ class TwoClassFile:
         y, classes = two_classes(found.labels or [], "label")
         split = None if found.split is None else np.array([str(part) for part in found.split])
         return Reviews(found.texts, y, classes, split, found.left_out)
-
-    def digest(self) -> str:
-        """SHA-256 of the file."""
-        return self.file.digest()
 
 
 @dataclass(frozen=True)
@@ -262,10 +238,6 @@ class ReviewPart:
         if self.hold_out is None:
             return reviews
         return replace(reviews, split=_hold_out(reviews, self.hold_out, rng))
-
-    def digest(self) -> str:
-        """SHA-256 of the bytes that the source reads."""
-        return self.source.digest()
 
 
 def _stratified_sample(reviews: Reviews, size: int, rng: np.random.Generator) -> IntArray:

@@ -29,6 +29,7 @@ from marginlens.sweeps.table import batches
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.archive import command_without_paths, reading, results_folder
 from marginlens_papers.training.script import Dots, in_one_sentence
+from marginlens_papers.vision.results import rounded
 
 SCALE_RUNS_FORM = "marginlens selections at scale 1"
 WIDTHS = (2, 5, 10, 100, 300, 500)
@@ -144,8 +145,8 @@ def archive_scale_runs(runs: ScaleRuns, facts: dict[str, Any], into: Path) -> No
         "widths": runs.widths.tolist(),
         "n_problems": runs.n_problems,
         "counts": runs.counts.tolist(),
-        "mean_miss": [[float(f"{value:.6g}") for value in row] for row in runs.mean_miss],
-        "largest_miss": [[float(f"{value:.6g}") for value in row] for row in runs.largest_miss],
+        "mean_miss": rounded(runs.mean_miss, 6),
+        "largest_miss": rounded(runs.largest_miss, 6),
         "misses": runs.misses.tolist(),
         "gaps": runs.gaps.tolist(),
         "first": ["".join(map(str, row)) for row in runs.first],

@@ -8,15 +8,10 @@ import pytest
 from fake_claims import fake_claim
 from marginlens.errors import InputError
 from marginlens.papers import Implementation, registered
-from marginlens_papers import documentation
 from marginlens_papers.claims import catalogue
-from marginlens_papers.documentation import (
-    TestCitation,
-    cited_by_tests,
-    gaps,
-    theorems_page,
-    with_table,
-)
+from marginlens_papers.documentation import main, pictures
+from marginlens_papers.documentation import statements as documentation
+from marginlens_papers.documentation.statements import TestCitation, cited_by_tests, gaps, theorems_page, with_table
 from marginlens_papers.statements import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +74,7 @@ def test_the_page_of_the_papers_keeps_all_but_the_table():
 
 
 def test_the_film_runs_from_even_attention_to_one_token_and_never_ends():
-    film = ElementTree.fromstring(documentation.film_of_two_starts())
+    film = ElementTree.fromstring(pictures.film_of_two_starts())
     discs = [one for one in film.iter() if one.get("attributeName") == "r"]
     assert len(discs) == 6
     last = [float(one.get("values").rpartition(";")[2]) for one in discs]
@@ -91,15 +86,15 @@ def test_the_film_runs_from_even_attention_to_one_token_and_never_ends():
         assert (times[0], times[-1]) == (0.0, 1.0)
         assert len(times) == len(moved.get("values").split(";"))
         assert moved.get("repeatCount") == "indefinite"
-    assert (ROOT / documentation.FILM).stat().st_size <= 400_000
+    assert (ROOT / pictures.FILM).stat().st_size <= 400_000
 
 
 def test_pictures_are_the_film_and_the_last_figure_of_an_example(tmp_path, monkeypatch):
-    example = tmp_path / documentation.PICTURED_EXAMPLE
+    example = tmp_path / pictures.PICTURED_EXAMPLE
     example.parent.mkdir(parents=True)
     example.write_text("import matplotlib.pyplot as plt\nplt.figure()\nplt.show()\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["documentation", "pictures"])
-    documentation.main()
-    assert (tmp_path / documentation.PICTURE_OF_EXAMPLE).read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / documentation.FILM).read_bytes() == (ROOT / documentation.FILM).read_bytes()
+    main()
+    assert (tmp_path / pictures.PICTURE_OF_EXAMPLE).read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / pictures.FILM).read_bytes() == (ROOT / pictures.FILM).read_bytes()

@@ -31,10 +31,7 @@ def test_the_folder_aclimdb(tmp_path: Path) -> None:
         assert reviews.y.tolist() == [-1, -1, 1, 1] * 2
         assert reviews.split is not None
         assert reviews.split.tolist() == ["train"] * 4 + ["test"] * 4
-    before = ImdbFolder(tmp_path).digest()
-    assert ImdbFolder(tmp_path / "aclImdb").digest() == before
     (tmp_path / "aclImdb/test/pos/2_7.txt").write_bytes(b"\xff")
-    assert ImdbFolder(tmp_path).digest() != before
     with pytest.raises(InputError, match=r"2_7.txt', which is not at byte 0"):
         ImdbFolder(tmp_path).read()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from browser.conftest import axe, browser, session_browser  # noqa: F401  fixtures that tests of this folder take
-from marginlens_papers.documentation import SiteSettings, build_site
+from marginlens_papers.documentation.site import SiteSettings, build_site
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -23,8 +23,8 @@ from browser_page import (
     wait_for,
 )
 from marginlens.papers import registered
-from marginlens_papers.documentation import public_names
 from marginlens_papers.documentation.gallery import example_files, presets_shown
+from marginlens_papers.documentation.public_names import public_names
 from marginlens_papers.documentation.site import LAB
 
 ROOT = Path(__file__).resolve().parents[2]

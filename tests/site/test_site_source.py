@@ -10,10 +10,9 @@ import marginlens as ml
 from marginlens.errors import InputError
 from marginlens_papers.claim import Effort, Verdict
 from marginlens_papers.claims.catalogue import claims
-from marginlens_papers.documentation import stage_source
 from marginlens_papers.documentation.api_pages import escaped, escaped_docstring, separated_entries, statement_anchor
 from marginlens_papers.documentation.gallery import LAB_PRESETS, example_files, presets_shown
-from marginlens_papers.documentation.site import bibtex, copy_report, ledger_page
+from marginlens_papers.documentation.site import bibtex, copy_report, ledger_page, stage_source
 from marginlens_papers.report.ledger import ClaimResult, Entry, write_ledger
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,55 +11,9 @@ import sys
 from pathlib import Path
 
 from marginlens.errors import InputError
-from marginlens.papers import registered
-from marginlens_papers.documentation.pictures import (
-    FILM,
-    PICTURE_OF_EXAMPLE,
-    PICTURED_EXAMPLE,
-    film_of_two_starts,
-    write_pictures,
-)
-from marginlens_papers.documentation.public_names import PublicName, Room, public_names, public_rooms
-from marginlens_papers.documentation.site import SiteSettings, build_site, stage_source
-from marginlens_papers.documentation.statements import (
-    PAPERS,
-    THEOREMS,
-    TestCitation,
-    cited_by_tests,
-    gaps,
-    implemented_table,
-    pages,
-    theorems_page,
-    with_table,
-    write_pages,
-)
-
-__all__ = [
-    "FILM",
-    "PAPERS",
-    "PICTURED_EXAMPLE",
-    "PICTURE_OF_EXAMPLE",
-    "THEOREMS",
-    "PublicName",
-    "Room",
-    "SiteSettings",
-    "TestCitation",
-    "build_site",
-    "cited_by_tests",
-    "film_of_two_starts",
-    "gaps",
-    "implemented_table",
-    "main",
-    "pages",
-    "public_names",
-    "public_rooms",
-    "registered",
-    "stage_source",
-    "theorems_page",
-    "with_table",
-    "write_pages",
-    "write_pictures",
-]
+from marginlens_papers.documentation.pictures import write_pictures
+from marginlens_papers.documentation.site import SiteSettings, build_site
+from marginlens_papers.documentation.statements import write_pages
 
 
 def main() -> None:
