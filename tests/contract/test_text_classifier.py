@@ -33,6 +33,7 @@ from marginlens.text.classifier import (
 from marginlens.text.explanation import FULL_COLOUR
 from marginlens.text.learning import Votes, token_sets
 from marginlens.text.phrases import PlainIds, WordsAndPhrases
+from refusals import refused
 from tolerances import ROUNDING
 
 
@@ -91,35 +92,12 @@ def test_it_passes_the_checks_of_scikit_learn(estimator, check):
     assert is_classifier(estimator)
 
 
-def test_fit_learns_and_changes_no_parameter(data):
-    model = AttentionTextClassifier(epochs=2)
-    before, kept = model.get_params(), dict(vars(model))
-    assert model.fit(*data) is model
-    assert model.get_params() == before
-    new = set(vars(model)) - set(kept)
-    assert new
-    assert all(name.endswith("_") for name in new)
-    learned = {name: value for name, value in vars(model).items() if name in new}
-    model.predict(data[0])
-    model.explain(data[0][0])
-    assert {name for name in learned if vars(model)[name] is not learned[name]} == set()
-
-
 def test_fitting_twice_gives_the_same_bits(data, fitted):
     again = clone(fitted).fit(*data).fit(*data)
     assert np.array_equal(again.a_, fitted.a_)
     assert np.array_equal(again.b_, fitted.b_)
     other = AttentionTextClassifier(random_state=1).fit(*data)
     assert not np.array_equal(other.a_, fitted.a_)
-
-
-def test_each_text_is_judged_by_itself(data, fitted):
-    texts = data[0][:30]
-    together = fitted.decision_function(texts)
-    one_by_one = np.concatenate([fitted.decision_function([text]) for text in texts])
-    assert np.array_equal(together, one_by_one)
-    order = np.random.default_rng(0).permutation(30)
-    assert np.array_equal(fitted.decision_function([texts[i] for i in order]), together[order])
 
 
 def test_probabilities_decisions_and_predictions_agree(fitted):
@@ -431,14 +409,11 @@ def test_a_warm_start_keeps_tokens_and_goes_on(data):
     model.fit(*reviews(60, seed=9))
     assert model.tokens_.names == names
     assert not np.array_equal(model.a_, a)
-    with pytest.raises(InputError, match="the classes of the first fit"):
+    with pytest.raises(InputError):  # other classes than those of the first fit
         model.fit(["a a", "b b"], [0, 1])
-
-
-def test_a_warm_start_on_the_same_texts_makes_it_no_surer_than_training_does(data):
-    model = AttentionTextClassifier(warm_start=True).fit(*data).fit(*data)
-    assert model.training_["scale"] <= 1.0
-    assert model.score(*data) > 0.95
+    again = AttentionTextClassifier(warm_start=True).fit(*data).fit(*data)
+    assert again.training_["scale"] <= 1.0  # no surer than training makes it
+    assert again.score(*data) > 0.95
 
 
 @pytest.mark.parametrize(("n", "options"), [(6, {}), (60, {}), (60, {"ngrams": 2}), (60, {"warm_start": True})])
@@ -495,28 +470,24 @@ def test_a_model_replaces_an_earlier_one_or_an_empty_folder_and_nothing_else(fit
 def test_damaged_or_foreign_models_are_refused(fitted, tmp_path):
     fitted.save(tmp_path / "m")
     AttentionTextClassifier(epochs=1).fit([[0], [1]] * 3, [0, 1] * 3).save(tmp_path / "other")
-    settings, arrays = tmp_path / "m" / SETTINGS_FILE, tmp_path / "m" / ARRAYS_FILE
-    whole, saved = settings.read_text(), json.loads(settings.read_text())
-    names = saved["tokens"]["names"][:-1]
-    for content in (
-        whole[:-20],
-        "[1]",
-        json.dumps({**saved, "format": "a cake"}),
-        json.dumps({**saved, "tokens": {**saved["tokens"], "names": names}}),
-        json.dumps({**saved, "classes": None}),
+    whole, arrays = ((tmp_path / "m" / name).read_bytes() for name in (SETTINGS_FILE, ARRAYS_FILE))
+    saved = json.loads(whole)
+    foreign = (tmp_path / "other" / ARRAYS_FILE).read_bytes()
+    for content, numbers in (
+        (whole[:-20], arrays),
+        (b"[1]", arrays),
+        (json.dumps({**saved, "format": "a cake"}).encode(), arrays),
+        (json.dumps({**saved, "format": "marginlens text classifier 2"}).encode(), arrays),
+        (json.dumps({**saved, "tokens": {**saved["tokens"], "names": saved["tokens"]["names"][:-1]}}).encode(), arrays),
+        (json.dumps({**saved, "classes": None}).encode(), arrays),
+        (whole, foreign),
     ):
-        settings.write_text(content)
-        with pytest.raises(InputError, match="which cannot be read"):
+        (tmp_path / "m" / SETTINGS_FILE).write_bytes(content)
+        (tmp_path / "m" / ARRAYS_FILE).write_bytes(numbers)
+        with refused("folder"):
             AttentionTextClassifier.load(tmp_path / "m")
-    settings.write_text(whole)
-    arrays.write_bytes((tmp_path / "other" / ARRAYS_FILE).read_bytes())
-    with pytest.raises(InputError, match="damaged or belong to another model"):
-        AttentionTextClassifier.load(tmp_path / "m")
-    settings.write_text(json.dumps({**saved, "format": "marginlens text classifier 2"}))
-    with pytest.raises(InputError, match=r"another version of this library[^\n]*Train the model again[^\n]*$"):
-        AttentionTextClassifier.load(tmp_path / "m")
     for folder in (tmp_path / "nothing", None):
-        with pytest.raises(InputError, match="'folder' argument must be a folder of a saved"):
+        with refused("folder"):
             AttentionTextClassifier.load(folder)
 
 
@@ -558,9 +529,8 @@ TWO = (["good good", "bad bad"], [1, 0])
 )
 def test_what_cannot_be_fitted_is_refused(options, X, y, argument):
     weights = {"sample_weight": options.pop("sample_weight")} if "sample_weight" in options else {}
-    with pytest.raises(InputError) as refused:
+    with refused(argument):
         AttentionTextClassifier(**options).fit(X, y, **weights)
-    assert refused.value.argument == argument
 
 
 def test_texts_without_a_token_are_left_out_counted_and_judged_by_the_rest_token():

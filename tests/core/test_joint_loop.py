@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from marginlens import core
-from marginlens.errors import InputError
+from refusals import refused
 
 NORMALIZED, LOGISTIC = (1, 0.1, 2.0), 0
 
@@ -46,5 +46,5 @@ def test_empty_and_single_axes(sizes):
 def test_lengths_out_of_bounds_are_refused():
     given = arguments()
     given[3][0, 0] = 3
-    with pytest.raises(InputError, match=r"'lengths' argument must be whole numbers in 1..2"):
+    with refused("lengths"):
         core.descend_jointly(0, 2, *given)

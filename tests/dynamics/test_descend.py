@@ -6,6 +6,7 @@ import pytest
 import marginlens as ml
 from decimal_oracle import gradient as decimal_gradient
 from plain_losses import OwnLogistic
+from refusals import refused
 from tolerances import LEMMA_1, LOOP_AGREEMENT, ROUNDING
 
 
@@ -174,11 +175,9 @@ def test_nonlinear_linear_head_equals_linear_head():
         module.weight[:] = torch.tensor(v)
     a, b = ml.descend(data, v, n_steps=200), ml.descend(data, module, n_steps=200)
     assert np.max(np.abs(a.final - b.final)) < 1e-8
-    with pytest.raises(
-        ml.InputError, match=r"'head' argument must be a head that gives one number per input \(3 in all\)"
-    ):
+    with refused("head"):
         ml.descend(data, lambda z: z, n_steps=1)
-    with pytest.raises(ml.InputError, match="'head' argument must be a head that torch can differentiate"):
+    with refused("head"):
         ml.descend(data, lambda z: torch.ones(len(z)), n_steps=1)
     record = ml.Record([0, 200], ("excess_risk",))
     a, b = (ml.descend(data, head, n_steps=200, record=record).saved["excess_risk"] for head in (v, module))

@@ -6,7 +6,6 @@ import pytest
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import Record, descend
-from marginlens.errors import InputError
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
@@ -14,6 +13,7 @@ from marginlens.status import Status
 from marginlens_papers.lemmas.random_data import random_start
 from plain_losses import unknown
 from random_problems import mixed_sequences
+from refusals import refused
 from tolerances import LOOP_AGREEMENT, ROUNDING
 
 LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
@@ -119,7 +119,7 @@ def test_starts():
     assert np.array_equal(W, random_start(ds, 3))
     assert random_start(ds[0], 3).shape == (7, 7)
     for rng in (None, "3", -1, [3]):
-        with pytest.raises(InputError, match=r"'rng' argument must be a numpy.random.Generator or a whole number"):
+        with refused("rng"):
             random_start(ds, rng)
     run = descend(ds, n_steps=0, start=W[0])
     assert np.array_equal(run.final, np.repeat(W[:1], 4, axis=0))

@@ -7,8 +7,9 @@ import pytest
 
 from dask_cluster import DaskCluster
 from marginlens.engines import Engine, as_engine
-from marginlens.errors import EngineError, InputError
+from marginlens.errors import EngineError
 from marginlens.runtime.threads import n_threads
+from refusals import refused
 
 pytestmark = pytest.mark.slow  # it starts and ends processes
 
@@ -96,9 +97,9 @@ def test_tasks_of_a_killed_worker_run_on_the_others_and_on_those_that_join(clust
 
 def test_addresses_and_clients_that_cannot_be_used_are_refused():
     for address in ("tcp://127.0.0.1:1", "nonsense", 7):
-        with pytest.raises(InputError, match=r"^The 'scheduler' argument [^\n]* None answered there in 0.3 s.$"):
+        with refused("scheduler"):
             DaskEngine.from_scheduler(address, 0.3)
-    with pytest.raises(InputError, match="'client'"):
+    with refused("client"):
         DaskEngine(object())
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
+from gpu.twin import TwinDevice
 from marginlens.errors import InputError, MissingExtra
+from marginlens.gpu import device as devices
 from marginlens.gpu.device import as_device
 
 
@@ -15,3 +17,11 @@ def pytest_collection_modifyitems(items):
     except (InputError, MissingExtra) as problem:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=str(problem)))
+
+
+@pytest.fixture
+def twin(monkeypatch):
+    """The twin in place of the GPU."""
+    device = TwinDevice()
+    monkeypatch.setattr(devices, "find_device", lambda number: device)
+    return device

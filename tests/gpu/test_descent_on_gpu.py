@@ -29,18 +29,27 @@ def compare(data, head, least_steady=0.9, **options):
     np.testing.assert_array_equal(run.status[agree], expected.status[agree])
 
 
-@pytest.mark.parametrize("shape", [(4, 6, 10), (4, 6, 100), (2, 3, 5)], ids=str)
-def test_normalised_steps(shape):
-    compare(*sphere_tokens(N_PROBLEMS, *shape, 1), n_steps=1000)
+CASES = {
+    "d = 10": (N_PROBLEMS, (4, 6, 10), 1000, {}),
+    "d = 100": (N_PROBLEMS, (4, 6, 100), 1000, {}),
+    "d = 5": (N_PROBLEMS, (2, 3, 5), 1000, {}),
+    "exponential": (N_PROBLEMS, (4, 6, 100), 1000, {"loss": ml.Exponential()}),
+    "correlation": (N_PROBLEMS, (4, 6, 100), 1000, {"loss": ml.CorrelationLoss()}),
+    "constant steps": (N_PROBLEMS, (4, 6, 100), 1000, {"optimizer": ml.GradientDescent(1.0)}),
+    "signs": (2000, (4, 6, 50), 500, {"optimizer": ml.SignDescent(0.05)}),
+    "coordinates": (2000, (4, 6, 50), 500, {"optimizer": ml.CoordinateDescent(0.05)}),
+    "l3": (2000, (4, 6, 50), 500, {"optimizer": ml.SteepestDescent(ml.Lp(3.0), 0.05)}),
+    "64 tokens": (100, (8, 8, 100), 100, {}),
+    "36 tokens": (100, (6, 6, 5), 100, {}),
+    "400 tokens": (100, (20, 20, 30), 100, {}),
+    "long inputs": (100, (3, 40, 70), 100, {}),
+}
 
 
-@pytest.mark.parametrize("loss", [ml.Exponential(), ml.CorrelationLoss()], ids=lambda loss: type(loss).__name__)
-def test_other_losses(loss):
-    compare(*sphere_tokens(N_PROBLEMS, 4, 6, 100, 2), n_steps=1000, loss=loss)
-
-
-def test_constant_steps():
-    compare(*sphere_tokens(N_PROBLEMS, 4, 6, 100, 3), n_steps=1000, optimizer=ml.GradientDescent(1.0))
+@pytest.mark.parametrize("name", CASES)
+def test_runs_are_those_of_the_cpu(name):
+    count, shape, n_steps, options = CASES[name]
+    compare(*sphere_tokens(count, *shape, 1), n_steps=n_steps, **options)
 
 
 def test_norms_of_a_million():
@@ -50,20 +59,6 @@ def test_norms_of_a_million():
     run, expected = (ml.descend(data, head, start=start, n_steps=500, device=device) for device in ("cuda", "cpu"))
     np.testing.assert_array_equal(run.selected, expected.selected)
     assert np.all(np.linalg.norm(run.final - expected.final, axis=-1) <= P_RTOL * expected.norm)
-
-
-@pytest.mark.parametrize("shape", [(8, 8, 100), (6, 6, 5), (20, 20, 30), (3, 40, 70)], ids=str)
-def test_larger_shapes(shape):
-    compare(*sphere_tokens(100, *shape, 5), n_steps=100)
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [ml.SignDescent(0.05), ml.CoordinateDescent(0.05), ml.SteepestDescent(ml.Lp(3.0), 0.05)],
-    ids=["sign", "coordinate", "l3"],
-)
-def test_steps_in_other_norms(optimizer):
-    compare(*sphere_tokens(2000, 4, 6, 50, 6), n_steps=500, optimizer=optimizer)
 
 
 def test_problems_made_on_the_gpu():

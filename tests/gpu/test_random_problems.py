@@ -11,11 +11,6 @@ from marginlens.data import gaussian_problems, gaussian_tokens, sphere_problems,
 from marginlens.gpu import device as device_module
 
 
-@pytest.fixture
-def twin(monkeypatch):
-    monkeypatch.setattr(device_module, "find_device", lambda number: TwinDevice())
-
-
 def same_bits(made, expected):
     (tokens, v), (data, head) = made, expected
     host = tokens.to_host()

@@ -8,10 +8,10 @@ import pytest
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import Levels, level_sequences
-from marginlens.errors import InputError
 from marginlens_papers.embeddings import Ending, RankCorrelations, TrainingSettings, train, train_embeddings
 from marginlens_papers.embeddings.torch_models import DeviceOneLayer
 from marginlens_papers.training.loop import Callbacks
+from refusals import refused
 
 LAW = Levels(deltas=(0.3, 0.1), sizes=(6, 9), n_irrelevant=20, share=0.4)
 MODELS = ["compiled", "torch", "two layers"]
@@ -119,7 +119,7 @@ def test_a_checkpoint_that_lacks_an_array_is_refused(data, settings, tmp_path):
         arrays = {name: archive[name] for name in archive.files if name != "m_E"}
     for damaged in (arrays, {**arrays, "m_E": np.ones((1, 12))}):
         np.savez(place, **damaged)
-        with pytest.raises(InputError, match="'checkpoint' argument must be one of the same model"):
+        with refused("checkpoint"):
             train_embeddings(data, settings, checkpoint=place)
 
 

@@ -16,6 +16,7 @@ from marginlens.text import (
 )
 from marginlens.text import vectorize as module
 from marginlens_papers.reviews import encode_labelled, paper_pipeline
+from refusals import refused
 
 # ---- words
 
@@ -138,7 +139,7 @@ def test_files_without_a_tokenizer_are_refused(tmp_path, name, content):
     with pytest.raises(InputError, match="tokenizer"):
         SubwordTokenizer.from_file(tmp_path / name)
     for path in (tmp_path, tmp_path / "missing.txt", None):
-        with pytest.raises(InputError, match="'path' argument"):
+        with refused("path"):
             SubwordTokenizer.from_file(path)
 
 

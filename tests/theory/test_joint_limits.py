@@ -7,13 +7,14 @@ import pytest
 from scipy.optimize import nnls
 
 import marginlens as ml
-from marginlens import Exponential, InputError, TokenDataset, correlation
+from marginlens import Exponential, TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics import descend
 from marginlens.risk import JointRisk, softmax
 from marginlens.svm import att_svm
 from marginlens.theory import best_selections, check_assumption_c, head_radius, label_margin, predict_limit
 from random_problems import problem, ragged_problem
+from refusals import refused
 from tolerances import ALIGNED, CONDITIONED, ON_THE_GRID, ROUNDING
 
 CHOSEN = [1, 1, 1]  # the second token of every input in Figure 3
@@ -233,7 +234,7 @@ def test_predictions_without_a_head_say_why_not():
     assert "label margin 0" in found.why
     batch = predict_limit(data.repeat(2))
     assert [one.details.selected.tolist() for one in batch] == [CHOSEN] * 2
-    with pytest.raises(InputError, match=r"'start' argument must be left out for a JointRisk"):
+    with refused("start"):
         predict_limit(data, start=[0.0, 1.0])
     alone = predict_limit(TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]))
     assert alone.why == "Not certain: no input has two tokens, so there is nothing to select."

@@ -9,7 +9,6 @@ from marginlens import (
     CorrelationLoss,
     Exponential,
     GradientDescent,
-    InputError,
     Logistic,
     Record,
     TokenDataset,
@@ -21,6 +20,7 @@ from marginlens.status import Status
 from marginlens.theory import predict_limit, smoothness, token_optimality
 from marginlens.theory.optimality import log_slopes
 from random_problems import problem, ragged_problem
+from refusals import refused
 from tolerances import CONDITIONED, ROUNDING
 
 LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
@@ -154,7 +154,7 @@ def test_large_tokens_train_without_a_warning_and_margin_problems_say_up_to_wher
             assert margins[1] == pytest.approx(scale * margins[0], rel=CONDITIONED)
         else:
             for ask in (predict_limit, lambda data, v: token_optimality(data, v, data.optimal(v))):
-                with pytest.raises(InputError, match=r"'data' argument must be .* norms between 1e-100 and 1e.100"):
+                with refused("data"):
                     ask(data, v)
 
 
@@ -166,5 +166,5 @@ def test_a_score_in_range_whose_terms_are_not_is_right_and_one_out_of_range_is_r
         np.testing.assert_allclose(data.scores(v), [[2.0**1001, 2.0**41]], rtol=ROUNDING)
         assert data.optimal(v).tolist() == [0]
         for ask in (smoothness, predict_limit, descend):
-            with pytest.raises(InputError, match=r"'head' argument must be small enough for scores .*1.07e\+301"):
+            with refused("head"):
                 ask(data, np.full(3, 2.0**40))

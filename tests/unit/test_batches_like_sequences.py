@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from refusals import refused
 
 
 def test_runs_compare_hash_and_count_like_other_results():
@@ -71,7 +72,7 @@ def test_joint_runs_count_and_index_like_other_results():
     assert run[0][0].split().p.shape == (4,)
     with pytest.raises(IndexError, match="index 5 of a batch of 5 runs"):
         run[5]
-    with pytest.raises(ml.InputError, match="'index' argument must be 0 for a single run"):
+    with refused("index"):
         run[0][:1]
 
 
@@ -98,10 +99,10 @@ def test_solutions_of_one_status_are_picked_by_a_mask():
     assert set(solved.status) == {ml.Status.OPTIMAL}
     assert np.isfinite(solved.x).all()
     for wrong in (svm.status == "OPTIMAL", "a", 1.5, np.ones(3, dtype=bool), slice(0, 0)):
-        with pytest.raises(ml.InputError, match="'index' argument must be"):
+        with refused("index"):
             svm[wrong]
     with pytest.raises(IndexError, match="index 7 of a batch of 5 problems"):
         svm[[0, 7]]
     assert svm[0][0] is not None
-    with pytest.raises(ml.InputError, match="'index' argument must be 0 for the solution of one problem"):
+    with refused("index"):
         svm[0][:1]
