@@ -77,8 +77,10 @@ test-all: $(READY) $(AXE)
 	@$(BIN)/python $(PYTEST) -m "slow and not gpu" $(PYTEST_ARGS)
 	@$(BIN)/python tests/numerics/run.py
 
+# Packages such as matplotlib throw C++ exceptions, which the sanitizer catches only where the C++ library is loaded with it.
 test-core: $(READY)
-	@MARGINLENS_SANITIZE=1 MARGINLENS_FUZZED_CALLS=3000 LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	@preloaded="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)"; \
+	MARGINLENS_SANITIZE=1 MARGINLENS_FUZZED_CALLS=3000 LD_PRELOAD="$$preloaded" ASAN_OPTIONS=detect_leaks=0 \
 	  $(BIN)/python -m pytest -q -n 0 $(CONTRACT)
 
 test-gpu:
