@@ -51,15 +51,6 @@ def test_problems_that_share_memory_keep_their_own_labels_and_tokens():
             assert np.array_equal(joint.final[j], ml.descend(ml.JointRisk(data[j]), start=(v, start), n_steps=20).final)
 
 
-def test_a_record_of_no_steps_keeps_nothing_of_every_quantity():
-    data, v = ml.data.figure_1b()
-    names = ("x", "norm", "attention", "selected", "risk", "excess_risk")
-    saved = ml.descend(data, v, n_steps=3, record=ml.Record([], names)).saved
-    assert [len(saved[name]) for name in names[:-1]] == [0] * 5
-    assert saved["attention"].shape == (0, data.n_inputs, data.n_tokens)
-    assert saved["excess_risk"].log.shape == (0,)
-
-
 def test_record_keeps_what_was_asked_for():
     data, v = ml.data.sphere_tokens(3, 2, 3, 4, 0)
     assert len(ml.descend(data, v, n_steps=5).saved) == 0
@@ -74,9 +65,12 @@ def test_record_keeps_what_was_asked_for():
     assert repr(run.saved) == "Saved(x, norm, excess_risk at 4 steps)"
     with pytest.raises(KeyError, match="'risk' was not kept"):
         run.saved["risk"]
-    one = ml.descend(data[0], v[0], n_steps=6, record=ml.Record([2, 5], ("excess_risk", "x")))
-    assert one.saved["x"].shape == (2, 4)
-    assert one.saved["excess_risk"].log.shape == (2,)
+    names = ("x", "norm", "attention", "selected", "risk", "excess_risk")
+    for steps in ([2, 5], []):
+        one = ml.descend(data[0], v[0], n_steps=6, record=ml.Record(steps, names)).saved
+        assert [len(one[name]) for name in names[:-1]] == [len(steps)] * 5
+        assert one["attention"].shape == (len(steps), 2, 3)
+        assert one["excess_risk"].log.shape == (len(steps),)
 
 
 @pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["compiled", "numpy"])
@@ -114,9 +108,10 @@ def test_nothing_to_select_is_stationary(loss):
     assert run.saved["x"].tolist() == [[1.0, 2.0]] * 3
     equal, v = ml.data.scored_tokens(np.random.default_rng(0).normal(size=(2, 3, 2)), np.ones((2, 3)))
     assert ml.descend(equal, v, loss=loss, n_steps=10).status is ml.Status.STATIONARY
-    plain = ml.descend(one_token, np.ones(2), loss=loss, optimizer=ml.GradientDescent(1.0), n_steps=10)
-    assert plain.status is ml.Status.STATIONARY
-    assert plain.norm == 0
+    for optimizer in (ml.GradientDescent(1.0), ml.SignDescent(1.0)):
+        plain = ml.descend(one_token, np.ones(2), loss=loss, optimizer=optimizer, n_steps=10)
+        assert plain.status is ml.Status.STATIONARY
+        assert (plain.norm, plain.steps_taken) == (0, 0)
 
 
 @pytest.mark.statement("A Lemma 1", "A Eq. (15b)")

@@ -43,13 +43,6 @@ def test_spectral_steps_stay_right_where_terms_differ_beyond_float64():
     assert np.allclose(np.linalg.svd(move, compute_uv=False), 1.0, rtol=0, atol=1e-8)
 
 
-def test_zero_gradients_end_a_run():
-    data = ml.TokenDataset(np.ones((2, 3, 4)), [1.0, -1.0])
-    run = ml.descend(data, np.ones(4), optimizer=ml.SignDescent(1.0), n_steps=10)
-    assert run.status is ml.Status.STATIONARY
-    assert run.steps_taken == 0
-
-
 def test_queries_with_zeros_take_their_steps_one_by_one():
     """A coordinate that only one input's query has keeps its sign however small that input's gradient is."""
     rng = np.random.default_rng(8)

@@ -1,6 +1,5 @@
 """Reviews as paper B takes them: two classes, parts of a source, and their encoding."""
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +10,7 @@ from marginlens.errors import InputError
 from marginlens.text import TextPipeline
 from marginlens.text.text_files import TextFile
 from marginlens_papers.reviews import ReviewPart, TwoClassFile, encode_reviews, two_classes
-
-ROWS = [('Good, "really"\ngood', "positive"), ("Bad caf\u00e9", "negative"), ("NA", "positive")]
-
-
-def write_csv(path: Path, names: list[str], rows: list[tuple[str, ...]], delimiter: str = ",") -> Path:
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, delimiter=delimiter).writerows([names, *rows])
-    return path
-
+from refusals import refused
 
 # ---- labels
 
@@ -49,22 +40,11 @@ def test_two_classes(labels: object, y: list[int], classes: tuple[str, str]) -> 
     "labels", [[1, 1], [], ["a", "b", "c", "d", "e"], ["a", None], ["a", " "], [1.0, float("nan")]]
 )
 def test_labels_that_are_not_two_classes(labels: list[object]) -> None:
-    with pytest.raises(InputError, match=r"exactly two classes|a label for every review"):
+    with refused("labels"):
         two_classes(labels)
 
 
 # ---- files
-
-
-@pytest.mark.parametrize(("name", "delimiter"), [("reviews.csv", ","), ("reviews.tsv", "\t"), ("reviews", ",")])
-def test_csv(tmp_path: Path, name: str, delimiter: str) -> None:
-    path = write_csv(tmp_path / name, ["review", "sentiment"], ROWS, delimiter)
-    reviews = TwoClassFile(TextFile(path)).read()
-    assert reviews.texts == [text for text, _ in ROWS]
-    assert reviews.y.tolist() == [1, -1, 1]
-    assert reviews.classes == ("negative", "positive")
-    assert reviews.split is None
-    assert repr(reviews) == "Reviews(3: 1 'negative' as -1, 2 'positive' as +1)"
 
 
 @pytest.mark.parametrize(
@@ -94,10 +74,11 @@ def test_bad_tables(tmp_path: Path, name: str, content: bytes) -> None:
 def source(tmp_path: Path) -> TwoClassFile:
     """100 reviews, 70 of them positive, every fifth in the part "b", each text twice."""
     rows = [
-        (f"film number{i // 2} {'good' if i < 70 else 'bad'}", str(int(i < 70)), "b" if i % 5 == 0 else "a")
+        f"film number{i // 2} {'good' if i < 70 else 'bad'},{int(i < 70)},{'b' if i % 5 == 0 else 'a'}\n"
         for i in range(100)
     ]
-    return TwoClassFile(TextFile(write_csv(tmp_path / "reviews.csv", ["text", "label", "split"], rows)))
+    (tmp_path / "reviews.csv").write_text("".join(["text,label,split\n", *rows]), encoding="utf-8")
+    return TwoClassFile(TextFile(tmp_path / "reviews.csv"))
 
 
 def test_a_share_of_each_class_is_held_out_and_equal_texts_stay_together(source: TwoClassFile) -> None:
@@ -132,7 +113,7 @@ def test_reviews_of_a_source_are_encoded_with_their_parts(tmp_path):
     assert (encoded.split.tolist(), encoded.classes) == (["train", "train", "test"], ("0", "1"))
     assert encoded.left_out == {"no token left": 1}
     assert encode_reviews(source, replace(pipeline, min_count=2), count_in="train").names == ("film",)
-    with pytest.raises(InputError, match=r"'count_in'.*\('test', 'train'\); got 'dev'"):
+    with refused("count_in"):
         encode_reviews(source, pipeline, count_in="dev")
     held_out = encode_reviews(ReviewPart(source, "train"), pipeline)
     assert set(held_out.split) == {"train"}

@@ -20,27 +20,17 @@ def test_cosine_batchwise_and_never_above_one():
     assert ml.correlation(1e300 * a[0], 1e-300 * b[0]) == pytest.approx(expected[0])
 
 
-def test_matrices_count_all_their_axes():
-    rng = np.random.default_rng(1)
-    A, B = rng.normal(size=(4, 3, 3)), rng.normal(size=(4, 3, 3))
-    assert np.allclose(ml.correlation(A, B, axes=2), ml.correlation(A.reshape(4, 9), B.reshape(4, 9)))
+def test_matrices_count_all_their_axes_when_asked_to():
+    A, B = np.random.default_rng(1).normal(size=(2, 4, 3, 3))
+    cosines, angles = ml.correlation(A, B, axes=2), ml.angle(A, B, axes=2)
+    np.testing.assert_allclose(cosines, ml.correlation(A.reshape(4, 9), B.reshape(4, 9)))
+    np.testing.assert_array_equal(angles, ml.angle(A.reshape(4, 9), B.reshape(4, 9)))
+    np.testing.assert_allclose(np.cos(angles), cosines, atol=1e-12)
     assert isinstance(ml.correlation(A[0], B[0], axes=2), float)
-    with refused("b"):
-        ml.correlation(A, B[..., :2], axes=2)
-    with refused("a"):
-        ml.correlation(A[0, 0], B, axes=2)
-
-
-def test_zero_has_no_direction():
-    assert np.isnan(ml.correlation(np.zeros(3), np.ones(3)))
-    with refused("b"):
-        ml.correlation(np.ones(3), np.ones(2))
-
-
-def test_tiny_angles_survive():
-    a = np.array([1.0, 0.0])
-    assert ml.angle(a, np.array([1.0, 1e-12])) == pytest.approx(1e-12, rel=1e-9, abs=0.0)
-    assert ml.angle(a, -a) == pytest.approx(np.pi)
+    for argument, given in (("b", (A, B[..., :2])), ("a", (A[0, 0], B)), ("b", (A, B[:, :2]))):
+        for function in (ml.correlation, ml.angle):
+            with refused(argument):
+                function(*given, axes=2)
 
 
 def test_lengths_at_any_scale():
@@ -53,18 +43,12 @@ def test_lengths_at_any_scale():
     assert directions.length(np.ones((2, 0))).tolist() == [0.0, 0.0]
 
 
-def test_the_angle_between_matrices_is_one_number_when_asked_for():
-    rng = np.random.default_rng(0)
-    first, second = rng.normal(size=(2, 3, 4, 4))
-    found = ml.angle(first, second, axes=2)
-    np.testing.assert_allclose(found, ml.angle(first.reshape(3, 16), second.reshape(3, 16)), rtol=0.0, atol=0.0)
-    np.testing.assert_allclose(np.cos(found), ml.correlation(first, second, axes=2), atol=1e-12)
-    with pytest.raises(ml.InputError, match="weights whose last 2 axes match"):
-        ml.angle(first, second[:, :3], axes=2)
-
-
-def test_a_vector_whose_norm_is_no_number_has_no_direction():
+def test_zero_and_vectors_whose_norm_is_no_number_have_no_direction_and_tiny_angles_survive():
     endless = np.full(5, 1.6e308)
     assert np.isnan(directions.unit(endless)).all()
-    assert np.isnan(ml.correlation(endless, np.ones(5)))
+    for nowhere in (endless, np.zeros(5)):
+        assert np.isnan(ml.correlation(nowhere, np.ones(5)))
     assert np.isnan(ml.angle(np.stack([endless, np.ones(5)]), np.ones(5))).tolist() == [True, False]
+    a = np.array([1.0, 0.0])
+    assert ml.angle(a, np.array([1.0, 1e-12])) == pytest.approx(1e-12, rel=1e-9, abs=0.0)
+    assert ml.angle(a, -a) == pytest.approx(np.pi)
