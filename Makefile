@@ -39,7 +39,7 @@ ARGS ?=
 REPORT ?= auto
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n '/^$$/q; s/^# //p' Makefile
 
 setup: $(READY)
 
