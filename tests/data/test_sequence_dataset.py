@@ -1,4 +1,4 @@
-"""Sequence datasets, with next tokens and with labels: their form, slices and equality, and bad input in one sentence."""
+"""Sequence datasets, with next tokens and with labels: their form, slices and equality."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ import tolerances
 from marginlens import InputError, SequenceDataset
 from marginlens.data import LabelledSequences
 from marginlens_papers.lemmas.random_data import random_sequences
-from refusals import refused
 
 EYE = np.eye(3)
 
@@ -100,25 +99,3 @@ def test_unrealizable_samples_are_named_dropped_or_kept():
     assert everything.realizable() == data
     with pytest.raises(InputError, match="at least one sample; got none among 2"):
         SequenceDataset([[0], [1]], [1, 0], np.eye(2), unrealizable="drop")
-
-
-@pytest.mark.parametrize(
-    ("argument", "arguments"),
-    [
-        ("sequences", ([[0, 1], [0, 3]], [0, 0], EYE)),
-        ("sequences", ([[0, 1], []], [0, 0], EYE)),
-        ("sequences", ([], [], EYE)),
-        ("sequences[0]", ([[0.5, 1.0]], [0], EYE)),
-        ("sequences[0]", ([[[0], [1, 2]]], [0], EYE)),
-        ("sequences", ("ab", [0], EYE)),
-        ("labels", ([[0, 1]], [0, 1], EYE)),
-        ("labels", ([[0, 1]], [7], EYE)),
-        ("E", ([[0, 1]], [0], EYE[0])),
-        ("E", ([[0, 1]], [0], np.zeros((2, 0)))),
-        ("E", ([[0, 1]], [0], np.array([[1.0, 0.0], [np.nan, 1.0]]))),
-        ("E", ([[0, 1]], [0], np.ones((2, 2)))),
-    ],
-)
-def test_bad_input_names_the_argument(argument, arguments):
-    with refused(argument):
-        SequenceDataset(*arguments)

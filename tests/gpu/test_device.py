@@ -1,4 +1,4 @@
-"""The device: names that are refused in one sentence, sources that two compilers take, and problems that are split by memory."""
+"""The device: sources that two compilers take, and problems that are split by memory."""
 
 import numpy as np
 import pytest
@@ -17,12 +17,6 @@ except ImportError:
 
 def test_the_cpu_is_no_device_of_its_own():
     assert as_device("cpu") is None
-
-
-@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "CUDA", 1, None])
-def test_an_unknown_device_is_refused(name):
-    with pytest.raises(ml.InputError, match="'cpu', 'cuda', or 'cuda:1'"):
-        as_device(name)
 
 
 @pytest.mark.skipif(HAS_CUPY, reason="CuPy is installed")

@@ -74,9 +74,3 @@ def test_a_heavy_pdf_has_its_points_as_an_image(tmp_path):
     ax.scatter(*np.random.default_rng(0).standard_normal((2, 60_000)), s=1)
     plt.close(figure)
     assert len(ml.plotting.pdf(figure)) < ml.plotting.files.MAX_VECTOR_BYTES
-
-
-@pytest.mark.parametrize("options", [{"width": "triple"}, {"width": -1.0}, {"height": 0.0}, {"font_size": "small"}])
-def test_a_size_that_is_none_is_refused(options):
-    with pytest.raises(ml.InputError, match=next(iter(options))):
-        ml.plotting.paper(**options)

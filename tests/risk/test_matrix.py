@@ -1,4 +1,4 @@
-"""The risk of W and of its factors with a query for each input: against decimals, against one query, in batches, and refused."""
+"""The risk of W and of its factors with a query for each input: against decimals, against one query, and in batches."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ import marginlens as ml
 from decimal_oracle import matrix_gradient
 from marginlens.risk import LogScaled, RankOneTerms
 from marginlens.testing import check_risk
-from refusals import refused
 
 
 def problem(seed=0, d_query=3):
@@ -105,17 +104,3 @@ def test_a_gradient_keeps_its_terms_when_it_is_indexed():
     gradient = LogScaled(np.ones((2, 1, 2)), np.zeros(2), axes=2, terms=terms)
     assert gradient[0].terms.left.shape == (3, 1)
     assert gradient[None].terms.log_scale.shape == (1, 2, 3)
-
-
-def test_wrong_queries_are_refused_in_one_sentence():
-    of_p, queries = problem()
-    for query in (
-        np.ones((2, 3)),
-        np.ones((1, 3, 3)),
-        np.where(np.arange(3)[:, None] == 1, 0.0, queries),
-        [[1, 2], [3]],
-    ):
-        with refused("query"):
-            of_p.as_matrix(query)
-    with refused("width"):
-        of_p.as_factors(queries, 0)

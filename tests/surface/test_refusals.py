@@ -5,6 +5,7 @@ import pytest
 
 import marginlens as ml
 from marginlens import data, embeddings, graphs, probe, svm, text
+from marginlens.gpu.device import as_device
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, as_nexttoken_loss
 from marginlens.nexttoken import WindowNgram, limit_risk
 from marginlens.norms import as_norm, norm_named
@@ -16,10 +17,11 @@ from marginlens_papers.embeddings import TrainingSettings
 from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
 from marginlens_papers.lemmas.feasible_selections import feasible_selections
 from marginlens_papers.lemmas.first_step import first_step_errors, initial_concentration
+from marginlens_papers.lemmas.multi_token import multi_token_limit
 from marginlens_papers.lemmas.next_token_law import path_law
 from marginlens_papers.lemmas.path_radius import path_radius
-from marginlens_papers.lemmas.random_data import acyclic_sequences_as_coded, balanced_sequences
-from marginlens_papers.reviews import YelpLines, encode_labelled
+from marginlens_papers.lemmas.random_data import acyclic_sequences_as_coded, balanced_sequences, class_clusters
+from marginlens_papers.reviews import YelpLines, encode_labelled, two_classes
 from marginlens_papers.vision.training import VisionSettings
 from plain_losses import Linear
 
@@ -35,7 +37,7 @@ class NoNorm:
         return float(np.abs(x).sum())
 
 
-EYE, PAIR = np.eye(3), np.ones(2)
+EYE, PAIR, GOOD = np.eye(3), np.ones(2), np.ones((2, 3, 4))
 TOKENS, HEAD = data.figure_1b()
 OWN_KEYS = ml.TokenDataset(TOKENS.X, TOKENS.y)
 JOINT = ml.JointRisk(data.figure_3a())
@@ -99,6 +101,38 @@ REFUSED = [
     ("held_out", lambda: data.split_text_windows(TEXT, 4, held_out=1.0)),
     ("held_out", lambda: data.split_text_windows(TEXT, 4, held_out=0.01)),
     ("held_out", lambda: data.split_text_windows(TEXT, 4, held_out=0.99)),
+    ("X", lambda: ml.TokenDataset(np.ones((3, 4)), [1, 1])),
+    ("X", lambda: ml.TokenDataset(np.full((2, 3, 4), np.nan), [1, 1])),
+    ("X", lambda: ml.TokenDataset([], [])),
+    ("X", lambda: ml.TokenDataset([np.ones((2, 3)), np.ones((2, 4))], [1, 1])),
+    ("X", lambda: ml.TokenDataset([[*GOOD], [GOOD[0]]], np.ones((2, 2)))),
+    ("X", lambda: ml.TokenDataset(GOOD + 1j, [1, 1])),
+    ("y", lambda: ml.TokenDataset(GOOD, [1, 0])),
+    ("y", lambda: ml.TokenDataset(GOOD, [1])),
+    ("K", lambda: ml.TokenDataset(GOOD, [1, 1], K=np.ones((2, 4, 4)))),
+    ("K", lambda: ml.TokenDataset(GOOD, [1, 1], W=np.eye(4), K=GOOD)),
+    ("W", lambda: ml.TokenDataset(GOOD * 1e200, [1, 1], W=1e200 * np.eye(4))),
+    ("sequences", lambda: ml.SequenceDataset([[0, 1], [0, 3]], [0, 0], EYE)),
+    ("sequences", lambda: ml.SequenceDataset([[0, 1], []], [0, 0], EYE)),
+    ("sequences", lambda: ml.SequenceDataset([], [], EYE)),
+    ("sequences[0]", lambda: ml.SequenceDataset([[0.5, 1.0]], [0], EYE)),
+    ("sequences[0]", lambda: ml.SequenceDataset([[[0], [1, 2]]], [0], EYE)),
+    ("sequences", lambda: ml.SequenceDataset("ab", [0], EYE)),
+    ("labels", lambda: ml.SequenceDataset([[0, 1]], [0, 1], EYE)),
+    ("labels", lambda: ml.SequenceDataset([[0, 1]], [7], EYE)),
+    *(
+        ("E", lambda E=E: ml.SequenceDataset([[0, 1]], [0], E))
+        for E in (EYE[0], np.zeros((2, 0)), np.array([[1.0, 0.0], [np.nan, 1.0]]), np.ones((2, 2)))
+    ),
+    ("first", lambda: data.sphere_problems(-1, 2, 1, 2, 3, 0)),
+    ("last", lambda: data.sphere_problems(2, 2, 1, 2, 3, 0)),
+    ("seed", lambda: data.sphere_problems(0, 2, 1, 2, 3, -1)),
+    ("seed", lambda: data.gaussian_problems(0, 2, 1, 2, 3, 2**64)),
+    ("cell", lambda: data.gaussian_problems(0, 2, 1, 2, 3, 0, 2**32)),
+    ("n_tokens", lambda: data.sphere_problems(0, 2, 1, 0, 3, 0)),
+    ("d_model", lambda: data.sphere_problems(0, 1, 1000, 1000, 10**6, 0)),
+    ("spread", lambda: class_clusters(4, 2, 6, 0.0, 0)),
+    *(("device", lambda name=name: as_device(name)) for name in ("gpu", "cuda:", "cuda:x", "CUDA", 1, None)),
     # directions, losses, risks, optimizers
     ("b", lambda: ml.correlation(np.ones((2, 3)), np.ones((4, 3)))),
     ("b", lambda: ml.angle(np.ones((3, 4, 4)), np.ones((3, 3, 4)), axes=2)),
@@ -143,6 +177,11 @@ REFUSED = [
     ("data", lambda: ml.AttentionRisk(TOKENS.X, HEAD)),
     ("data", lambda: ml.AttentionRisk(TOKENS, HEAD).as_matrix(PAIR)),
     ("query", lambda: ml.AttentionRisk(OWN_KEYS, HEAD).as_matrix(np.zeros(2))),
+    *(
+        ("query", lambda query=query: ml.AttentionRisk(BATCH[0], np.ones(4)).as_matrix(query))
+        for query in (np.ones((3, 4)), np.ones((1, 2, 4)), np.diag([1.0, 0.0]), [[1, 2], [3]])
+    ),
+    ("width", lambda: ml.AttentionRisk(BATCH[0], np.ones(4)).as_factors(np.ones((2, 4)), 0)),
     ("start", lambda: ml.descend(JOINT, start=0.0)),
     ("head", lambda: ml.descend(JOINT, start=(np.zeros(3), np.zeros(2)))),
     ("start[1]", lambda: ml.descend(JOINT, start=(np.zeros(2), np.zeros(3)))),
@@ -263,6 +302,9 @@ REFUSED = [
     ("optimal_sets[0]", lambda: ml.theory.mixing_constants(ml.TokenDataset([[[1.0], [0.5], [0.0]]], [1]), [1.0], [[0, 1]])),
     ("optimal_sets[0]", lambda: ml.theory.mixing_constants(ml.TokenDataset([[[1.0]] * 3], [1]), [1.0], [[0, 1]])),
     ("optimal_sets[0]", lambda: ml.theory.mixing_constants(ml.TokenDataset([[[0.0], [0.0], [1.0]]], [1]), [1.0], [[0, 1]])),
+    ("attention", lambda: multi_token_limit(BATCH[0], [[0, 1], [2]], [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], np.ones((2, 4)))),
+    ("query", lambda: multi_token_limit(BATCH[0], [[0], [2]], [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], np.ones((3, 4)))),
+    ("data", lambda: multi_token_limit(BATCH, [[0], [2]], [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], np.ones((2, 4)))),
     # graphs
     ("W", lambda: SPACE.project(ROWS)),
     ("W", lambda: SPACE.project(np.full((2, 3, 3), np.nan))),
@@ -357,6 +399,15 @@ REFUSED = [
     ("y", lambda: encode_labelled(text.TextPipeline(), ["good", "bad"], [1, 0])),
     ("labels", lambda: measures(None, ["good"], ["a", "b"])),
     ("path", lambda: YelpLines("nowhere.json").read()),
+    *(
+        ("labels", lambda labels=labels: two_classes(labels))
+        for labels in ([1, 1], [], ["a", "b", "c", "d", "e"], ["a", None], ["a", " "], [1.0, np.nan])
+    ),
+    # pictures
+    ("width", lambda: ml.plotting.paper(width="triple")),
+    ("width", lambda: ml.plotting.paper(width=-1.0)),
+    ("height", lambda: ml.plotting.paper(height=0.0)),
+    ("font_size", lambda: ml.plotting.paper(font_size="small")),
     # heads of transformers
     ("s", lambda: probe.soft_sparsity([0.5, -0.5])),
     ("s", lambda: probe.entropy([np.nan, 1.0])),

@@ -7,7 +7,6 @@ import pytest
 
 import tolerances
 from marginlens.data import TokenDataset
-from marginlens.errors import InputError
 from marginlens.norms import Nuclear
 from marginlens.svm import Status, att_svm
 from marginlens_papers.lemmas.multi_token import multi_token_limit
@@ -64,13 +63,3 @@ def test_single_tokens_are_att_svm() -> None:
     limit = multi_token_limit(data, [[0], [1], [3]], np.ones((3, 4)), z)
     assert not limit.finite.any()
     np.testing.assert_array_equal(limit.direction.x, att_svm(data, [0, 1, 3], query=z).x)
-
-
-def test_what_is_refused() -> None:
-    data, s, z = problem(3)
-    with pytest.raises(InputError, match="positive on every token of a set"):
-        multi_token_limit(data, [[0, 1], [1], [0]], s, z)
-    with pytest.raises(InputError, match="query"):
-        multi_token_limit(data, SETS, s, z[:2])
-    with pytest.raises(InputError, match="one problem"):
-        multi_token_limit(data.as_batch(), SETS, s, z)
