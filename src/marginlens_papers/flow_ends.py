@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from scipy.integrate import LSODA
 from scipy.optimize import brentq
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.tokens import TokenDataset
@@ -13,6 +12,7 @@ from marginlens.dynamics.flow import MINIMUM_RADIUS, KeySpanField, UntilNorm
 from marginlens.embeddings import Parameters
 from marginlens.embeddings.one_step import in_their_span
 from marginlens.risk import AttentionRisk
+from marginlens.runtime.threads import single_blas_thread
 from marginlens.typing import FloatArray
 
 LONGEST = 1e9  # arc length that no flow reaches
@@ -31,7 +31,7 @@ def flow_end(data: TokenDataset, head: FloatArray, start: FloatArray, norm: floa
     digits; errors add up over their many steps, each of which has a tenth of the tolerance. Where they do not come to the norm, as at a
     finite minimum, `flow` says where the flow ends.
     """
-    with threadpool_limits(1, "blas"):
+    with single_blas_thread():
         found = _end(KeySpanField(AttentionRisk(data, head)), start, norm, 0.1 * rtol)
     return flow(data, head, start=start, until=UntilNorm(norm), rtol=rtol).final if found is None else found
 

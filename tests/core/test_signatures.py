@@ -47,6 +47,32 @@ def test_a_function_takes_everything_but_the_sizes():
     assert core.descend_attention(*descent().values()) == 0
 
 
+def test_a_bound_function_sees_what_its_arrays_hold_now():
+    rng = np.random.default_rng(0)
+    keys, scores, lengths = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 4)), np.full(3, 4)
+    lengths.flags.writeable = False
+    fixed = (keys, np.linalg.norm(keys, axis=-1), scores)
+    c, g, terms = np.empty(2), np.empty(2), np.empty(1)
+    at_c = core.attention_gradient.bound(*fixed, lengths.view(), 0, c, g, terms)
+    for point in rng.normal(size=(3, 2)):
+        expected, total = np.empty(2), np.empty(1)
+        core.attention_gradient(*fixed, lengths, 0, point, expected, total)
+        c[:] = point
+        assert at_c() == 0
+        np.testing.assert_array_equal(g, expected)
+        np.testing.assert_array_equal(terms, total)
+
+
+def test_a_function_is_not_bound_to_what_it_would_copy_or_check_again():
+    keys, c = np.zeros((3, 4, 2)), np.zeros(2)
+    with pytest.raises(TypeError, match="bound"):
+        core.attention_gradient.bound(
+            keys[:, ::-1][:, ::-1], keys[::-1, :, 0], keys[..., 0], np.full(3, 4), 0, c, c.copy(), np.zeros(1)
+        )
+    with pytest.raises(TypeError, match="bound"):
+        core.descend_attention.bound(*descent().values())
+
+
 @pytest.mark.parametrize(
     ("argument", "given"),
     [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens import core
 from marginlens.directions import length
@@ -20,6 +20,7 @@ from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.build import as_risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
+from marginlens.runtime.threads import single_blas_thread
 from marginlens.typing import FloatArray, IntArray
 
 END_NORM_RTOL = 1e-9  # by how much of it a flow may end beyond the norm that was asked for
@@ -93,7 +94,7 @@ def flow(
     as_progress(progress)
     first, is_batch = starting_points(risk, start), bool(getattr(risk, "is_batch", False))
     curves: list[_Curve] = []
-    with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
+    with single_blas_thread():  # matrices this small only wait for each other's threads
         for j, x in enumerate(first):
             single = risk[j] if is_batch else risk
             field = KeySpanField(single) if isinstance(risk, AttentionRisk) else GradientField(single)
@@ -209,8 +210,10 @@ class KeySpanField(GradientField):
         self._code = compiled_code(risk.loss) if risk.is_linear else -1
         if self._code >= 0:
             scores = data.scores(risk.head)
-            self._scores = np.where(np.isfinite(scores), scores, 0.0)
-            self._lengths = np.ascontiguousarray(data.lengths)
+            of_data = np.where(np.isfinite(scores), scores, 0.0), np.ascontiguousarray(data.lengths), self._code
+            self._c, self._g, self._terms = np.empty(data.d_key), np.empty(data.d_key), np.empty(1)
+            at = self._c, self._g, self._terms
+            self._set_gradient = core.attention_gradient.bound(self._keys, self._key_norms, *of_data, *at)
 
     def coordinates(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Coordinates in the span, and what is outside it."""
@@ -222,13 +225,13 @@ class KeySpanField(GradientField):
         return outside + self.basis @ c
 
     def gradient(self, c: FloatArray) -> tuple[FloatArray, float]:
-        """A positive multiple of ∇L at c, (r,), and the length it would have if no two of its terms cancelled."""
+        """A positive multiple of ∇L at c, (r,), until the next call, and the length it would have if no two of its terms cancelled."""
         if self._code < 0:
             at = self.reduced.second_order(c[None])
             return at.gradient[0], float(at.terms[0])
-        g, terms = np.empty(len(c)), np.empty(1)
-        core.attention_gradient(self._keys, self._key_norms, self._scores, self._lengths, self._code, c, g, terms)
-        return g, float(terms[0])
+        self._c[:] = c
+        self._set_gradient()
+        return self._g, float(self._terms[0])
 
     def is_stationary(self, c: FloatArray) -> bool:
         """Whether the gradient at c is zero beside its own terms, to nine digits."""
@@ -264,8 +267,8 @@ class KeySpanField(GradientField):
     def __call__(self, s: float, c: FloatArray) -> FloatArray:
         """F(c)."""
         g, _ = self.gradient(c)
-        norm = float(np.linalg.norm(g))
-        return -g / norm if norm > 0.0 else np.full_like(g, np.nan)
+        norm = math.sqrt(g @ g)
+        return g / -norm if norm > 0.0 else np.full_like(g, np.nan)
 
     def jacobian(self, s: float, c: FloatArray) -> FloatArray:
         """F'(c), (r, r)."""
@@ -276,8 +279,9 @@ class KeySpanField(GradientField):
 
 
 class _Factors(NamedTuple):
-    """Pivoted triangular factors of a real or complex matrix."""
+    """Pivoted triangular factors of a real or complex matrix, and LAPACK's function that solves with them."""
 
+    solve: Any
     lu: Any
     pivots: IntArray
 
@@ -286,14 +290,14 @@ def _factored(matrix: Any) -> _Factors:
     """Radau's factors by LAPACK itself: SciPy's functions check and wrap, which takes longer than matrices this small."""
     from scipy.linalg import lapack
 
-    return _Factors(*(lapack.zgetrf if np.iscomplexobj(matrix) else lapack.dgetrf)(matrix)[:2])
+    is_complex = np.iscomplexobj(matrix)
+    lu, pivots, _ = (lapack.zgetrf if is_complex else lapack.dgetrf)(matrix)
+    return _Factors(lapack.zgetrs if is_complex else lapack.dgetrs, lu, pivots)
 
 
 def _solved(factors: _Factors, right: Any) -> Any:
     """The solution for one right side."""
-    from scipy.linalg import lapack
-
-    return (lapack.zgetrs if np.iscomplexobj(factors.lu) else lapack.dgetrs)(*factors, right)[0]
+    return factors.solve(factors.lu, factors.pivots, right)[0]
 
 
 def _follow(field: GradientField, start: FloatArray, limits: tuple[float, float], stops: _Stops, rtol: float) -> _Curve:

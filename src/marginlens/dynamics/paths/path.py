@@ -9,7 +9,6 @@ from functools import singledispatch
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.directions import correlation, length, unit
@@ -21,6 +20,7 @@ from marginlens.result import Result, Tabular, drawn
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.build import as_risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
+from marginlens.runtime.threads import single_blas_thread
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray, ObjectArray
 
 
@@ -279,7 +279,7 @@ def path(
     as_progress(progress)
     search = path_search(risk, region, restarts)
     limits = search.check_radii(radii)
-    with threadpool_limits(1, "blas"):
+    with single_blas_thread():
         begin = search.begin(as_generator(rng))
     return _extended(risk, search, begin, limits, progress)
 
@@ -289,7 +289,7 @@ def _extended(
 ) -> Path:
     """The path over the radii of `state` and these."""
     state = state._replace(generator=copy.deepcopy(state.generator))  # so that a path can be resumed twice
-    with threadpool_limits(1, "blas"):  # matrices this small only wait for each other's threads
+    with single_blas_thread():  # matrices this small only wait for each other's threads
         state = search.extend(state, radii, progress)
         found = search.finish(state)
         found = found._replace(trusted=np.broadcast_to(found.trusted, len(state.radii)))

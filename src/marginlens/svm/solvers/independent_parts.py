@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.directions import length
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.rounding import EPS
 from marginlens.runtime.progress import ProgressCallback
+from marginlens.runtime.threads import single_blas_thread
 from marginlens.svm.solution import Status
 from marginlens.svm.solvers.augmented_lagrangian import augmented_lagrangian
 from marginlens.svm.solvers.least_distance import least_distance
@@ -205,7 +205,7 @@ class _Group:
         reduced = np.column_stack([k[used], pairs])
         unit = BilinearRows(self._tokens.reduced, self._queries.reduced, reduced, 1.0 / norms[used])
         lower = np.where(is_equality, 0.0, 1.0)[used] / norms[used]
-        with threadpool_limits(1, user_api="blas"):  # thousands of small products: threads would wait for each other
+        with single_blas_thread():  # thousands of small products: threads would wait for each other
             outcome = augmented_lagrangian(unit, lower, is_equality[used])
         multipliers = np.zeros(len(order))
         multipliers[order[used]] = outcome.multipliers / norms[used]
