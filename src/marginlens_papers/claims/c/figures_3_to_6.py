@@ -62,7 +62,7 @@ class C_F3(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train in both forms and follow the correlation with W^mm."""
         paper = effort is Effort.PAPER
-        trials, many, long_runs, code_steps = (100, 10_000, 100, 20_000) if paper else (20, 40, 6, PAPER_STEPS)
+        trials, many, long_runs, code_steps = (100, 2_000, 100, 20_000) if paper else (20, 40, 6, PAPER_STEPS)
         progress.expect(3)
         steps = kept_steps(ACYCLIC_STEPS, PAPER_STEPS)
         with tempfile.TemporaryDirectory() as folder:
