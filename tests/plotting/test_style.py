@@ -5,7 +5,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 import marginlens as ml
-from marginlens.plotting.files import FIGURE_SUFFIXES, write_figure
+from marginlens.plotting.files import FIGURE_SUFFIXES, png_and_svg, write_figure
 
 
 def drawn(ax=None):
@@ -74,3 +74,18 @@ def test_a_heavy_pdf_has_its_points_as_an_image(tmp_path):
     ax.scatter(*np.random.default_rng(0).standard_normal((2, 60_000)), s=1)
     plt.close(figure)
     assert len(ml.plotting.pdf(figure)) < ml.plotting.files.MAX_VECTOR_BYTES
+
+
+def test_both_forms_are_laid_out_once_and_look_as_each_alone():
+    figures = [ml.plotting.figure(2)[0] for _ in range(2)]
+    for fig in figures:
+        fig.axes[0].plot([0.0, 1e6], label="a line with a long name")
+        fig.axes[0].set(title="a title", ylabel="a quantity")
+        fig.legend(loc="outside lower center")
+    fig, other = figures
+    engine, dots = fig.get_layout_engine(), fig.dpi
+    pixels, curves = png_and_svg(fig)
+    assert (fig.get_layout_engine(), fig.dpi) == (engine, dots)
+    assert pixels == ml.plotting.png(other)
+    other.set_layout_engine("none")
+    assert curves == ml.plotting.svg(other)

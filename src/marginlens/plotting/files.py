@@ -19,8 +19,7 @@ FIGURE_SUFFIXES = (".png", ".svg", ".pdf")  # of the files that `write_figure` w
 
 def png(figure: Figure) -> bytes:
     """The figure as a PNG of 150 dots per inch, fewer when it would be wider or taller than 2000 pixels."""
-    dots = min(DOTS_PER_INCH, WIDEST_PIXELS / max(figure.get_size_inches()))
-    return _saved(figure, "png", dots, {"Software": None})
+    return _saved(figure, "png", _dots(figure), {"Software": None})
 
 
 def svg(figure: Figure) -> bytes:
@@ -31,6 +30,21 @@ def svg(figure: Figure) -> bytes:
 def pdf(figure: Figure) -> bytes:
     """The figure as a PDF with its fonts inside; one of more than a megabyte has its curves and points drawn as an image inside it."""
     return _vector(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
+
+
+def png_and_svg(figure: Figure) -> tuple[bytes, bytes]:
+    """Both, laid out once as the PNG is; each `savefig` would go through the figure a first time to find the places."""
+    engine, usual = figure.get_layout_engine(), figure.dpi
+    with mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+        figure.dpi = _dots(figure)
+        if engine is not None:
+            engine.execute(figure)
+        figure.set_layout_engine(None)
+        try:
+            return png(figure), svg(figure)
+        finally:
+            figure.dpi = usual
+            figure.set_layout_engine(engine)
 
 
 def _vector(figure: Figure, form: str, metadata: dict[str, str | None]) -> bytes:
@@ -50,6 +64,11 @@ def _vector(figure: Figure, form: str, metadata: dict[str, str | None]) -> bytes
 def write_figure(place: Path, figure: Figure, argument: str = "plot") -> None:
     """Write the figure to a file that appears whole or not at all: SVG or PDF where its name says so, a PNG otherwise."""
     write_whole(place, {".svg": svg, ".pdf": pdf}.get(place.suffix.lower(), png)(figure), argument)
+
+
+def _dots(figure: Figure) -> float:
+    """Dots per inch of a figure as PNG."""
+    return float(min(DOTS_PER_INCH, WIDEST_PIXELS / max(figure.get_size_inches())))
 
 
 def _marks(axes: mpl.axes.Axes) -> list[Artist]:

@@ -255,12 +255,9 @@ def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome
         measured, note, archived = finding.measured, finding.note, tuple(finding.archived)
         numbers = {name: float(number) for name, number in finding.numbers.items()}
         verdict = claim.judge(finding)
-        from marginlens.plotting import png, svg
+        from marginlens.plotting.files import png_and_svg
 
-        for name, figure in claim.draw(finding).items():
-            as_pixels = png(figure)
-            figure.set_layout_engine("none")  # as it is laid out now: to find the places again takes as long as to draw
-            drawings[name] = (as_pixels, svg(figure))
+        drawings = {name: png_and_svg(figure) for name, figure in claim.draw(finding).items()}
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
