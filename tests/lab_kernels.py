@@ -14,7 +14,7 @@ import pytest
 
 import marginlens as ml
 import marginlens.lab
-from marginlens.data.problem_json import tokens_json
+from marginlens.data.files import tokens_json
 
 KERNELS = Path(marginlens.lab.__file__).parent / "kernels"
 PAGE = KERNELS.parent / "page"

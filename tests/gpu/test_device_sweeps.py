@@ -6,9 +6,8 @@ import pytest
 from gpu.twin import TwinDevice, needs_compiler
 from marginlens.gpu import device as device_module
 from marginlens.sweeps.chunk import measured
-from marginlens.sweeps.device_records import DEVICE_RECORDS
 from marginlens.sweeps.plan import Plan
-from marginlens.sweeps.records import RECORDS, Categories
+from marginlens.sweeps.records import DEVICE_RECORDS, RECORDS, Categories
 
 # few steps: where descent is chaotic, rounding decides where many would lead
 SETTINGS = {"n_problems": 40, "n_inputs": 3, "n_tokens": 4, "d": 6, "n_steps": 30, "seed": 3, "chunk": 40}

@@ -13,8 +13,7 @@ import marginlens as ml
 from lab_kernels import ask, needs_node, run_in_page
 from marginlens.errors import InputError
 from marginlens.lab import permalink, preset, presets, write_lab
-from marginlens.lab.permalink import state_of
-from marginlens.lab.presets import MAX_VOCABULARY
+from marginlens.lab.presets import MAX_VOCABULARY, state_of
 from marginlens.lab.problem_files import (
     MAX_ENTRY,
     MAX_INPUTS,

@@ -87,8 +87,7 @@ class TokenProblem(NamedTuple):
 
 def read_token_problem(file: Path) -> TokenProblem | LabProblem:
     """The problem of a file, whether the lab saved it or not; as the lab has it where head and attention are trained together."""
-    from marginlens.data.files import read_entries, read_problem
-    from marginlens.data.problem_json import is_problem
+    from marginlens.data.files import is_problem, read_entries, read_problem
     from marginlens.lab.problem_files import LabProblem
 
     entries = read_entries(file)

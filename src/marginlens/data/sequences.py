@@ -13,7 +13,7 @@ from marginlens.errors import InputError, Remedy, array_of_any, batch_index, rea
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.drawing import draw_bars
-from marginlens.runtime.result_files import DATA_FORMAT, write_result
+from marginlens.runtime.files import DATA_FORMAT, write_result
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 _MAX_LISTED = 5  # offenders that an error names

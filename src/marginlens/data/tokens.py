@@ -21,7 +21,7 @@ from marginlens.errors import (
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import INPUTS, LOCAL
-from marginlens.runtime.result_files import DATA_FORMAT, write_result
+from marginlens.runtime.files import DATA_FORMAT, write_result
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _POWER = 520  # entries times 2^-520 have products whose sums stay in range

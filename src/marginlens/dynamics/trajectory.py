@@ -16,8 +16,8 @@ from marginlens.result import Result, Tabular, draw_matrix, drawn
 from marginlens.result.drawing import draw_fan
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import ExcessRisk
+from marginlens.runtime.files import read_result, write_result
 from marginlens.runtime.progress import ProgressCallback, as_progress
-from marginlens.runtime.result_files import read_result, write_result
 from marginlens.status import Status, names_of, statuses
 from marginlens.svm.solution import Bracket
 from marginlens.typing import Axes, FloatArray, IntArray

@@ -1,4 +1,4 @@
-"""Engines of this machine: threads, and processes that are replaced when they die."""
+"""Engines of this machine: threads, and processes that are replaced when they die; and the choice of an engine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any
 from joblib.externals.loky import ProcessPoolExecutor  # type: ignore[import-untyped]
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction, as_finished
-from marginlens.errors import EngineError, whole_number
+from marginlens.engines.protocol import QUEUE_FACTOR, Engine, TaskFunction, as_finished
+from marginlens.errors import EngineError, reject, whole_number
 from marginlens.result import Described
 from marginlens.runtime.interrupts import interrupts_blocked
 from marginlens.runtime.threads import limited_threads, n_threads
@@ -178,3 +178,16 @@ def _end_with_parent(parent: int) -> None:
 def _run_task(task: int) -> Any:
     assert _work is not None
     return _work(task)
+
+
+def as_engine(engine: Any = None) -> Engine:
+    """The engine that is meant: `None` is `Threads()`, a Dask client or the address "tcp://…" of a scheduler a cluster."""
+    if engine is None:
+        return Threads()
+    if isinstance(engine, str) or type(engine).__module__.partition(".")[0] == "distributed":
+        from marginlens.engines.dask import DaskEngine
+
+        return DaskEngine.from_scheduler(engine) if isinstance(engine, str) else DaskEngine(engine)
+    if isinstance(engine, Engine) and not isinstance(engine, type):
+        return engine
+    raise reject("engine", "an engine, a Dask client, the address of a scheduler, or None", type(engine).__name__)

@@ -4,8 +4,7 @@ The page's kernels are plain ES modules in `kernels/`, which the tests compare w
 """
 
 from marginlens.lab.assemble import lab_page, write_lab
-from marginlens.lab.permalink import permalink
-from marginlens.lab.presets import Preset, preset, presets
+from marginlens.lab.presets import Preset, permalink, preset, presets
 from marginlens.lab.problem_files import LabProblem, read_problem, write_problem
 
 __all__ = [

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from marginlens.data import TokenDataset
 from marginlens.errors import reject
-from marginlens.lab.permalink import Shown, state_of
+from marginlens.lab.presets import Shown, state_of
 from marginlens.lab.presets import presets as known_presets
 from marginlens.lab.problem_files import LabProblem
 from marginlens.pages import render

@@ -9,9 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.files import PathLike, read_entries
+from marginlens.data.files import (
+    PathLike,
+    checked_head,
+    is_problem,
+    number,
+    problem_tokens,
+    read_entries,
+    refuse,
+    tokens_json,
+    vector,
+)
 from marginlens.data.files import read_problem as read_arrays
-from marginlens.data.problem_json import checked_head, is_problem, number, problem_tokens, refuse, tokens_json, vector
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: written aside, then renamed into place."""
+"""Files and folders that appear whole or not at all: written aside, then renamed into place; results in .npz files without pickle."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
-from marginlens.errors import reject
+import numpy as np
+
+from marginlens.errors import InputError, reject
 
 PARTIAL = ".partial"  # ends the name of a file that is being written, which begins with a dot
+DATA_FORMAT = "marginlens-data-1"  # of every dataset
 
 
 def as_path(path: Any, argument: str, expected: str) -> Path:
@@ -136,3 +142,33 @@ def json_by_line(values: Mapping[str, Any]) -> bytes:
         for name, value in values.items()
     )
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def write_result(path: str | os.PathLike[str], format: str, arrays: Mapping[str, Any]) -> None:
+    """Write the arrays and the format's name to a .npz file."""
+    place = as_path(path, "path", "the path of a file")
+    check_place(place, "path", (".npz",))
+    stream = BytesIO()
+    np.savez_compressed(stream, format=np.array(format), **arrays)
+    write_whole(place, stream.getvalue(), "path")
+
+
+def read_result(
+    path: str | os.PathLike[str], format: str, expected: str, required: Iterable[str]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of a file that `write_result` wrote in this format; the refusal of any other says what is `expected`."""
+    place = as_path(path, "path", "the path of a file")
+    try:
+        with np.load(place, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as problem:
+        reason = unusable(path, problem) if isinstance(problem, OSError) else repr(str(path))
+        raise reject("path", expected, reason) from problem
+    if str(arrays.pop("format", "")) != format or set(required) - set(arrays):
+        raise not_such_a_file(path, expected, arrays)
+    return arrays
+
+
+def not_such_a_file(path: str | os.PathLike[str], expected: str, arrays: Mapping[str, Any]) -> InputError:
+    """The refusal of a file whose arrays are not those of its format."""
+    return reject("path", expected, f"{str(path)!r}, which holds {', '.join(sorted(arrays)) or 'nothing'}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from marginlens.errors import InputError
 from marginlens.norms import norm_name, norm_named
-from marginlens.runtime.result_files import not_such_a_file, read_result, write_result
+from marginlens.runtime.files import not_such_a_file, read_result, write_result
 from marginlens.status import Status, names_of, statuses
 from marginlens.svm.solvers.rows import BilinearRows
 

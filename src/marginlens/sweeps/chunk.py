@@ -20,10 +20,18 @@ from marginlens.dynamics import Record, descend
 from marginlens.errors import InputError, calling, reject, require
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.sweeps.choices import called, loss_named, optimizer_named, starting_point
-from marginlens.sweeps.device_records import DeviceChunkRun, device_parts, joined, recorded_on_device
 from marginlens.sweeps.grid import Cell, Chunk
 from marginlens.sweeps.plan import FORMAT, Plan
-from marginlens.sweeps.records import Categories, ChunkRun, SequenceChunkRun, recorded
+from marginlens.sweeps.records import (
+    Categories,
+    ChunkRun,
+    DeviceChunkRun,
+    SequenceChunkRun,
+    device_parts,
+    joined,
+    recorded,
+    recorded_on_device,
+)
 
 if TYPE_CHECKING:
     import pyarrow

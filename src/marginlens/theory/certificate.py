@@ -17,7 +17,7 @@ from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.papers import implements
 from marginlens.result import Headline, Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
-from marginlens.runtime.result_files import read_result, write_result
+from marginlens.runtime.files import read_result, write_result
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
 from marginlens.theory.forecast import Forecast, forecast

@@ -13,7 +13,7 @@ from marginlens.directions import length
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.papers import implements
 from marginlens.result import Headline
-from marginlens.runtime.result_files import read_result, write_result
+from marginlens.runtime.files import read_result, write_result
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.certificate import Proof, problem_arrays, problem_of
 from marginlens.theory.intervals import Exact, Proving

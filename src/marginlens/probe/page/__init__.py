@@ -13,7 +13,7 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.lab import LabProblem, permalink
-from marginlens.lab.permalink import state_of
+from marginlens.lab.presets import state_of
 from marginlens.pages import data_address, render
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import PreferenceGraph
