@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.dynamics.kernels.steepest_descent import MatrixLoop
+from marginlens.dynamics.compiled_loops import MatrixLoop
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.runtime import threads
 from marginlens_papers.lemmas.random_data import random_start

@@ -10,8 +10,8 @@ import numpy as np
 from marginlens.data.device_tokens import DeviceTokens
 from marginlens.directions import length
 from marginlens.dynamics.brackets import DualAccumulator
+from marginlens.dynamics.compiled_loops import MatrixLoop, MatrixState
 from marginlens.dynamics.device_descent import DeviceRun, descend_device_tokens, device_loop
-from marginlens.dynamics.kernels.steepest_descent import MatrixLoop, MatrixState
 from marginlens.dynamics.loops import Loop, cpu_loop
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory

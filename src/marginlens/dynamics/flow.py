@@ -10,8 +10,8 @@ import numpy as np
 
 from marginlens import core
 from marginlens.directions import length
+from marginlens.dynamics.compiled_loops import RAN_ALL, STATIONARY, TIED
 from marginlens.dynamics.descend import starting_points, trajectory_of
-from marginlens.dynamics.kernels import RAN_ALL, STATIONARY, TIED
 from marginlens.dynamics.record import Record, check_record, steps_to_save
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import array_of_any, positive_number, reject

@@ -8,11 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from marginlens.dynamics.kernels import NON_FINITE, RAN_ALL, STATIONARY
-from marginlens.dynamics.kernels.attention_descent import AttentionLoop
-from marginlens.dynamics.kernels.joint_descent import JointLoop
-from marginlens.dynamics.kernels.next_token_descent import NextTokenLoop
-from marginlens.dynamics.kernels.steepest_descent import ClassifierLoop, MatrixLoop
+from marginlens.dynamics.compiled_loops import (
+    NON_FINITE,
+    RAN_ALL,
+    STATIONARY,
+    AttentionLoop,
+    ClassifierLoop,
+    JointLoop,
+    MatrixLoop,
+    NextTokenLoop,
+)
 from marginlens.errors import InputError
 from marginlens.kinds import kind_of
 from marginlens.losses.margin import compiled_code

@@ -1,0 +1,383 @@
+"""The compiled descent loops of the core, one for each risk, in slices that can be interrupted and resumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from marginlens import core
+from marginlens.data.tokens import TokenDataset
+from marginlens.optimizers.compiled import MIRROR, Rule
+from marginlens.optimizers.schedules import sizes_of
+from marginlens.risk.next_token import NextTokenRisk, loss_code, needs_whole_heads
+from marginlens.runtime.progress import ProgressCallback
+from marginlens.runtime.threads import Work, in_slices
+from marginlens.typing import FloatArray, IntArray
+
+RAN_ALL, STATIONARY, NON_FINITE, TIED = 0, 1, 2, 3  # by which loops say how a run ended
+N_LANES = 4  # inputs that the core takes at a time
+N_WINDOWS = 2  # the present one and the one before
+CROSS_ENTROPY = 3  # the code of a classifier's loss
+
+
+def n_places(n_inputs: int, n_tokens: int) -> int:
+    """How many places the tokens of a problem take in the core, see `core/places.h`."""
+    return -(-n_inputs // N_LANES) * N_LANES * n_tokens
+
+
+def moves_in_keys(n_rows: int, d: int) -> bool:
+    """Whether the state of a descent is p itself, (d,), and not its coefficients over the rows, (n_rows,)."""
+    return 2 * d <= n_rows
+
+
+@dataclass
+class LoopState:
+    """Where a batch of descents stands, with all that the next step depends on.
+
+    Attributes:
+        start: where runs begin, of the shape of the points. ends: (batch, 2) how each run ended and after how many steps.
+    """
+
+    def copy(self) -> Self:
+        """The same in arrays of its own, but for the start and the offsets, which never change."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return type(self)(**{k: part if k in ("start", "offsets") else part.copy() for k, part in parts.items()})
+
+
+# ---- on p, by plain and normalised steps: `core/attention_descent.h`
+
+
+@dataclass
+class AttentionState(LoopState):
+    """The state of an `AttentionLoop`.
+
+    Attributes:
+        states: (batch, d_key) p, or (batch, n_places) its coefficients over the keys. logits: (batch, n_places), in the order of
+            `core/places.h`.
+    """
+
+    start: FloatArray
+    states: FloatArray
+    logits: FloatArray
+    ends: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionLoop:
+    """Compiled descent on p for a linear head and a loss with a code.
+
+    Attributes:
+        batch: the problems. head: (d_model,) or (batch, d_model). normalized, size: the step rule. code: of the loss.
+    """
+
+    batch: TokenDataset
+    head: Any
+    normalized: bool
+    size: float
+    code: int
+
+    def begin(self, start: FloatArray) -> AttentionState:
+        """The state before the first step, which fills it."""
+        batch, places = self.batch, n_places(self.batch.n_inputs, self.batch.n_tokens)
+        width = batch.d_key if moves_in_keys(batch.n_inputs * batch.n_tokens, batch.d_key) else places
+        count = len(batch)
+        return AttentionState(
+            start, np.empty((count, width)), np.empty((count, places)), np.zeros((count, 2), dtype=np.int64)
+        )
+
+    def advance(
+        self, state: AttentionState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
+    ) -> FloatArray:
+        """Take the steps of `span`; p after the steps `save`, (batch, n_saved, d_key)."""
+        batch, (begin, end) = self.batch, span
+        shared = batch.is_repeated and np.ndim(self.head) == 1  # many starts on one problem
+        problems = batch[0].as_batch() if shared else batch
+        scores = np.where(problems.mask, problems.finite_scores(self.head), 0.0)
+        arrays = (np.ascontiguousarray(problems.K), scores, np.ascontiguousarray(problems.lengths))
+        points = np.empty((len(batch), len(save), batch.d_key))
+        n_rows = batch.n_inputs * batch.n_tokens
+        rule = (self.normalized, self.size, self.code, end)
+        grams: dict[int, tuple[FloatArray, IntArray]] = {}  # of problems that take several slices
+
+        def advance(first: int, last: int, low: int, high: int) -> None:
+            whole = (low, high) == (0, end - begin)
+            size = 0 if whole or moves_in_keys(n_rows, batch.d_key) else state.logits.shape[1]
+            gram = grams.setdefault(first, (np.empty(size * size), np.zeros(1, dtype=np.int64)))
+            carried = (state.states, state.logits, state.ends, *gram)
+            core.descend_attention(first, last, *arrays, state.start, *rule, begin + high, save, *carried, points)
+            if high == end - begin:
+                del grams[first]
+
+        cost = n_rows * (2.0 * min(2 * batch.d_key, n_rows) + 40.0)
+        in_slices(advance, Work(len(batch), end - begin, cost), progress)
+        return points
+
+
+# ---- on head and attention weights at once: `core/joint_descent.h`
+
+
+@dataclass
+class JointState(LoopState):
+    """The state of a `JointLoop`: images of v (batch, d_model) and p (batch, d_key)."""
+
+    v: FloatArray
+    p: FloatArray
+    ends: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class JointLoop:
+    """Compiled descent on v and p, each by its own gradient, for a loss with a code.
+
+    Attributes:
+        batch: the problems. normalized, size: the step rule of either part. code: of the loss.
+        power: of the mirror's potential; 2 is gradient descent.
+    """
+
+    batch: TokenDataset
+    normalized: bool
+    size: float
+    code: int
+    power: float = 2.0
+
+    def begin(self, start: FloatArray) -> JointState:
+        """The state before the first step."""
+        d, ends = self.batch.d_model, np.zeros((len(start), 2), dtype=np.int64)
+        image = start if self.power == 2.0 else np.sign(start) * np.abs(start) ** (self.power - 1.0)
+        return JointState(image[:, :d].copy(), image[:, d:].copy(), ends)
+
+    def advance(
+        self, state: JointState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
+    ) -> FloatArray:
+        """Take the steps of `span`; v followed by p after the steps `save`, (batch, n_saved, d_model + d_key)."""
+        batch, (begin, end) = self.batch, span
+        problems = batch[0].as_batch() if batch.is_repeated else batch  # many starts on one problem
+        arrays = tuple(np.ascontiguousarray(array) for array in (problems.X, problems.K, problems.y, problems.lengths))
+        heads = np.empty((len(batch), len(save), batch.d_model))
+        points = np.empty((len(batch), len(save), batch.d_key))
+        rule = (self.normalized, self.size, self.power, self.code, end)
+
+        def advance(first: int, last: int, low: int, high: int) -> None:
+            carried = (state.v, state.p, state.ends)
+            core.descend_jointly(first, last, *arrays, *rule, begin + high, save, *carried, heads, points)
+
+        cost = 4.0 * batch.n_inputs * batch.n_tokens * (batch.d_model + batch.d_key + 20.0)
+        in_slices(advance, Work(len(batch), end - begin, cost), progress)
+        return np.concatenate([heads, points], axis=-1)
+
+
+# ---- on W of next tokens: `core/next_token_descent.h`
+
+
+def moves_in_weights(n_pairs: int, n_queries: int, d: int) -> bool:
+    """Whether the state of a descent is W, or a vector for each query if there are fewer than 2 d, and not coefficients over the pairs.
+
+    By the time of a step in units of one product in a Gram matrix, as measured: a pair costs 1.5 d + 30, a query .75 d² + 300.
+    """
+    return 6 * n_pairs * (d + 20) + 3 * n_queries * (d * d + 400) < 4 * n_pairs * n_pairs
+
+
+@dataclass
+class NextTokenState(LoopState):
+    """The state of a `NextTokenLoop`.
+
+    Attributes:
+        states: of all problems one after the other, see `core/next_token_descent.h`. offsets: (batch + 1,) where each problem's state
+            begins. logits: of all pairs. scales: (batch,) logarithms of the last weights' scales.
+    """
+
+    start: FloatArray
+    states: FloatArray
+    offsets: IntArray
+    logits: FloatArray
+    scales: FloatArray
+    ends: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class NextTokenLoop:
+    """Compiled descent on W for a loss with a code.
+
+    Attributes:
+        risk: the problems. normalized, size: the step rule.
+    """
+
+    risk: NextTokenRisk
+    normalized: bool
+    size: float
+
+    def begin(self, start: FloatArray) -> NextTokenState:
+        """The state before the first step, which fills it."""
+        batch = self.risk.batch
+        d = batch.d_model
+        wide = [d * (queries if queries < 2 * d else d) for _, queries in self._sizes]
+        widths = [
+            width if moves_in_weights(pairs, queries, d) else pairs
+            for width, (pairs, queries) in zip(wide, self._sizes, strict=True)
+        ]
+        offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
+        ends = np.zeros((len(batch), 2), dtype=np.int64)
+        return NextTokenState(
+            start, np.empty(offsets[-1]), offsets, np.empty(len(batch.keys)), np.zeros(len(batch)), ends
+        )
+
+    @property
+    def _sizes(self) -> list[list[int]]:
+        """Pairs and queries of each problem."""
+        sizes: list[list[int]] = np.diff(self.risk.batch.parts[:, :2], axis=0).tolist()
+        return sizes
+
+    def advance(
+        self, state: NextTokenState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
+    ) -> FloatArray:
+        """Take the steps of `span`; W after the steps `save`, (batch, n_saved, d_model, d_model)."""
+        risk, batch, (begin, end) = self.risk, self.risk.batch, span
+        d, sizes = batch.d_model, self._sizes
+        points = np.empty((len(batch), len(save), d, d))
+        rule = (self.normalized, self.size, loss_code(risk.loss, risk.heads, batch), end)
+        embeddings, entries, heads, parts = batch.packed(risk.heads, needs_whole_heads(risk.loss))
+        problems = (*embeddings, *entries, heads, parts)
+        grams: dict[int, tuple[FloatArray, IntArray]] = {}  # of problems that take several slices
+
+        def advance(first: int, last: int, low: int, high: int) -> None:
+            whole = (low, high) == (0, end - begin)
+            size = 0 if whole or moves_in_weights(sizes[first][0], sizes[first][1], d) else sizes[first][0]
+            gram = grams.setdefault(first, (np.empty(size * n_places(size, 1)), np.zeros(1, dtype=np.int64)))
+            carried = (state.states, state.offsets, state.logits, state.scales, state.ends, *gram)
+            core.descend_next_tokens(first, last, *problems, state.start, *rule, begin + high, save, *carried, points)
+            if high == end - begin:
+                del grams[first]
+
+        pairs = max(m for m, _ in sizes)
+        queries = max(q for _, q in sizes)
+        product = 2.0 * d * (pairs + queries * d) if moves_in_weights(pairs, queries, d) else float(pairs * pairs)
+        cost = 2.0 * product + 20.0 * len(batch.reduced.tokens) / len(batch)
+        in_slices(advance, Work(len(batch), end - begin, cost), progress)
+        return points
+
+
+# ---- by every other optimizer, on p, on W and on a classifier: `core/steepest_descent.h`
+
+
+@dataclass
+class MatrixState(LoopState):
+    """The state of a `MatrixLoop`, in the order in which the core takes it.
+
+    Attributes:
+        points: (batch, d_query, d) W. logits: (batch, n_rows).
+        memory: (batch, 2, max(d_query, n_terms), d) running sums, means or the mirror image. scales: (batch, n_terms) their logarithms.
+        residuals: (batch, 2, n_rows) weights of the tokens, summed up since the last power of two among the steps and over the window
+            before that. anchors: (batch, 2, d_query, d) W at the beginning of either window.
+    """
+
+    points: FloatArray
+    logits: FloatArray
+    memory: FloatArray
+    scales: FloatArray
+    residuals: FloatArray
+    anchors: FloatArray
+    ends: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixLoop:
+    """Compiled descent on p or W for a linear head and a loss with a code.
+
+    Attributes:
+        batch: the problems. head: (d_model,) or (batch, d_model). code: of the loss. rule: of the optimizer.
+        queries: (n_terms, d_query) or (batch, n_terms, d_query), n_terms being 1 for a query that all inputs share, or n_inputs; None on p.
+    """
+
+    batch: TokenDataset
+    head: Any
+    code: int
+    rule: Rule
+    queries: FloatArray | None = None
+
+    def begin(self, start: FloatArray) -> MatrixState:
+        """The state before the first step, from `start` (batch, d_query, d), or (batch, d) of p."""
+        batch, queries = self.batch, self._queries
+        count, n_rows, d = len(batch), batch.n_inputs * batch.n_tokens, batch.d_key
+        n_terms, d_query = queries.shape[-2:]
+        points = np.array(start, dtype=np.float64).reshape(count, d_query, d)
+        memory = np.zeros((count, 2, max(d_query, n_terms), d))
+        if self.rule.kind == MIRROR:
+            memory[:, 0, :d_query] = np.sign(points) * np.abs(points) ** (self.rule.settings[6] - 1.0)
+        return MatrixState(
+            points,
+            np.empty((count, n_rows)),
+            memory,
+            np.full((count, n_terms), -np.inf),
+            np.zeros((count, N_WINDOWS, n_rows)),
+            np.zeros((count, N_WINDOWS, d_query, d)),
+            np.zeros((count, 2), dtype=np.int64),
+        )
+
+    @property
+    def _queries(self) -> FloatArray:
+        return np.ones((1, 1)) if self.queries is None else self.queries
+
+    def advance(
+        self, state: MatrixState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
+    ) -> FloatArray:
+        """Take the steps of `span`; the points after the steps `save`, (batch, n_saved, *shape)."""
+        batch, queries, (begin, end) = self.batch, self._queries, span
+        shared = batch.is_repeated and np.ndim(self.head) == 1 and queries.ndim == 2  # many starts on one problem
+        problems = batch[0].as_batch() if shared else batch
+        scores = np.where(problems.mask, problems.finite_scores(self.head), 0.0)
+        arrays = (
+            np.ascontiguousarray(problems.K),
+            np.ascontiguousarray(scores),
+            np.ascontiguousarray(problems.lengths),
+            np.array(np.broadcast_to(queries, (len(problems), *queries.shape[-2:])), order="C"),
+        )
+        sizes = sizes_of(self.rule.size, begin, end)
+        rule = (self.rule.kind, self.rule.norm_code, self.code, self.rule.settings, sizes, begin, end)
+        d_query = queries.shape[-1]
+        points = np.empty((len(batch), len(save), d_query, batch.d_key))
+
+        def advance(first: int, last: int, low: int, high: int) -> None:
+            core.descend_matrices(first, last, *arrays, *rule, begin + high, save, *vars(state).values(), points)
+
+        n_rows, entries = batch.n_inputs * batch.n_tokens, d_query * batch.d_key
+        in_slices(
+            advance, Work(len(batch), end - begin, n_rows * (4.0 * batch.d_key + 40.0) + 50.0 * entries), progress
+        )
+        return points[:, :, 0] if self.queries is None else points
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifierLoop:
+    """Descent on a linear classifier (n_classes, d) under cross-entropy, whose transpose is the W of inputs with classes for tokens.
+
+    Attributes:
+        H: (n_points, d) the points, in place of queries. classes: (n_points,). n_classes: their number. rule: of the optimizer.
+    """
+
+    H: FloatArray
+    classes: IntArray
+    n_classes: int
+    rule: Rule
+
+    @cached_property
+    def transposed(self) -> MatrixLoop:
+        """The loop on the transpose."""
+        right = np.eye(self.n_classes)[self.classes][
+            ..., None
+        ]  # (n_points, n_classes, 1), of which the head makes scores
+        keys = np.broadcast_to(np.eye(self.n_classes), (len(self.H), self.n_classes, self.n_classes))
+        inputs = TokenDataset(right, np.ones(len(self.H)), K=keys).as_batch()
+        return MatrixLoop(inputs, np.ones(1), CROSS_ENTROPY, self.rule, self.H)
+
+    def begin(self, start: FloatArray) -> MatrixState:
+        """The state before the first step."""
+        return self.transposed.begin(np.ascontiguousarray(np.swapaxes(start, -1, -2)))
+
+    def advance(
+        self, state: MatrixState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
+    ) -> FloatArray:
+        """Take the steps of `span`; the classifiers after the steps `save`, (batch, n_saved, n_classes, d)."""
+        return np.ascontiguousarray(np.swapaxes(self.transposed.advance(state, span, save, progress), -1, -2))
