@@ -34,6 +34,7 @@ from marginlens_papers.lemmas.direction_cases import dominance, judge_direction
 from marginlens_papers.lemmas.feasible_selections import feasible_selections
 from marginlens_papers.lemmas.first_step import first_step_errors
 from marginlens_papers.lemmas.gradient_conditions import gradient_budget, key_inequality, local_gradient_bounds
+from marginlens_papers.lemmas.head_radius import head_radius
 from marginlens_papers.lemmas.joint_risk import joint_risk_bounds, selection_quadrant
 from marginlens_papers.lemmas.mixing import check_mixing
 from marginlens_papers.lemmas.multi_token import multi_token_limit
@@ -135,7 +136,7 @@ def theorems():
     yield "best selections", theory.best_selections(plain[0])
     yield "a quadrant", selection_quadrant(plain[0], rng.standard_normal((7, 3)), [0, 1])
     best = theory.best_selections(plain[0]).selections[0]
-    yield "a radius of the head", theory.head_radius(plain[0], best)
+    yield "a radius of the head", head_radius(plain[0], best)
     yield "bounds on joint risks", joint_risk_bounds(plain[0], best, 10.0, 10.0, gamma=0.5)
     mixed, w, sets = label_mixing(3, 5, 2, 6, 0)
     yield "constants of mixing", theory.mixing_constants(mixed, w, sets)

@@ -12,7 +12,8 @@ from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics import descend
 from marginlens.risk import JointRisk, softmax
 from marginlens.svm import att_svm
-from marginlens.theory import best_selections, check_assumption_c, head_radius, label_margin, predict_limit
+from marginlens.theory import best_selections, check_assumption_c, label_margin, predict_limit
+from marginlens_papers.lemmas.head_radius import head_radius
 from random_problems import problem, ragged_problem
 from refusals import refused
 from tolerances import ALIGNED, CONDITIONED, ON_THE_GRID, ROUNDING

@@ -27,7 +27,7 @@ from marginlens.theory.embedding_limits import (
 from marginlens.theory.finite_minimum import MinimumCertificate
 from marginlens.theory.forecast import Forecast
 from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias
-from marginlens.theory.joint import JointDetails, head_radius
+from marginlens.theory.joint import JointDetails
 from marginlens.theory.label_margin import best_selections, check_assumption_c, label_margin
 from marginlens.theory.mixing import (
     mixing_constants,
@@ -86,7 +86,6 @@ __all__ = [
     "device_optimality",
     "directional_margin",
     "globally_optimal_direction",
-    "head_radius",
     "implicit_bias",
     "in_cone",
     "label_margin",

@@ -1,21 +1,15 @@
-"""Head and attention trained together: Theorems 5 and 6, and how large a fixed head must be."""
+"""Head and attention trained together: Theorems 5 and 6."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset
-from marginlens.dynamics.paths.joint import best_head, log_mean_loss
-from marginlens.errors import reject, whole_number
+from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss, compiled_code
-from marginlens.papers import implements
-from marginlens.result import Result, drawn
-from marginlens.result.drawing import draw_interval
-from marginlens.result.notebook import Headline
 from marginlens.risk import JointRisk
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, relaxed_svm
@@ -24,20 +18,15 @@ from marginlens.theory.implicit_bias import ON_BOTH, claim_words, observed_by, u
 from marginlens.theory.label_margin import (
     BestSelections,
     LabelMargin,
-    all_selections,
     best_selections,
     check_assumption_c,
     label_margin,
-    margins_of_outputs,
 )
-from marginlens.theory.optimality import one_problem
 from marginlens.theory.prediction import Prediction, predictions
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 SELECTED_RTOL = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
 _MAX_CANDIDATES = 32  # selections with the same label margin that are looked at one by one
-_MAX_RIVALS = 8  # other selections whose risk is computed exactly along r
-_N_HEAD_NORMS = 48  # values of r at which risks are compared before bisection
 
 
 class JointDetails(NamedTuple):
@@ -136,7 +125,7 @@ def _about(data: TokenDataset, best: BestSelections, selected: IntArray, loss: L
     )
     growth = _growth(head, p_relax)
     nu = (strict if strict.applies else relaxed).conditions[-1]
-    radius = _fixed_head_radius(data, head, _nu(nu)).radius if p_mm.status is Status.OPTIMAL else np.inf
+    radius = fixed_head_radius(data, head, mixing_cost(nu)).radius if p_mm.status is Status.OPTIMAL else np.inf
     applies = strict if strict.applies else relaxed if relaxed.applies else None
     v_limit = None if applies is None else head.head.direction
     p_limit = None if applies is None else (p_mm if applies is strict else p_relax).direction
@@ -209,81 +198,7 @@ def _why(strict: TheoremVerdict, relaxed: TheoremVerdict, growth: float, radius:
 # ---- a head that stays bounded
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class HeadRadius(Result):
-    r"""How large the limit r on ‖v‖ must be for the joint path to select α when r stays fixed and R grows alone.
-
-    Attributes:
-        selected: (n_inputs,) the tokens α.
-        radius: for every fixed r from here on, p_R/R → p^mm(α) as R → ∞; inf where no such r is known.
-        proved: whether the ν that `radius` is computed from is proved; if not, `radius` is right only if the smallest ν found is.
-        nu: ν of Assumption C over the support set. alignment: κ, the smallest cosine of v^mm with :math:`Y_i (x_{i\alpha_i} - x_{it})`.
-        refuted: the largest r found at which another selection has the lower risk in the limit R → ∞, so that the path cannot go to
-            p^mm(α) there; 0 where none was found. rival: (n_inputs,) that selection, or None.
-
-    Between `refuted` and `radius` nothing is known: a mixture of tokens may have the lower risk there.
-    """
-
-    selected: IntArray
-    radius: float
-    proved: bool
-    nu: float
-    alignment: float
-    refuted: float
-    rival: IntArray | None
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw up to which limit on ‖v‖ another selection wins, and from which on this one does."""
-        draw_interval(
-            ax,
-            [("another selection wins at", self.refuted), ("this one wins from", self.radius)],
-            "limit r on ‖v‖",
-            band=(self.refuted, self.radius),
-        )
-        ax.set_ylabel("between them nothing is known")
-
-    def _headline(self) -> Headline:
-        return Headline(
-            f"selects {self.selected.tolist()}",
-            f"for every fixed r from {self.radius:.4g} on{'' if self.proved else ', if the smallest ν found is right'}.",
-        )
-
-
-@implements("A", "Thm 5", "Thm 6")
-def head_radius(data: TokenDataset, selected: ArrayLike, *, max_problems: int = 4096) -> HeadRadius:
-    r"""The finite r from which the selection that Theorems 5 and 6 promise holds, and the r up to which another one wins.
-
-    As R → ∞ with r fixed, the risk of a selection β tends to that of a plain logistic regression on its tokens,
-    :math:`L_r(\beta) = \min_{\|v\| \le r} \frac1n \sum_i \ell(Y_i v^\top x_{i\beta_i})` with :math:`\ell(u) = \log(1 + e^{-u})`, and only
-    for large r does the widest label margin decide. Let Γ and ν be the constants of Assumption C over the support set S, M the longest
-    :math:`\|x_{i\alpha_i} - x_{it}\|` and κ the smallest cosine of v^mm with :math:`Y_i(x_{i\alpha_i} - x_{it})`. For any p some input of S
-    has a margin of at most :math:`r(\Gamma - \nu q)`, q being the largest attention in S to other tokens, while α costs at most
-    :math:`\ell(r\Gamma)`. Hence at the optimum, for all large R,
-
-    .. math:: q \le \bar q(r) = \frac{r\Gamma - \ell^{-1}(n\,\ell(r\Gamma))}{r\nu}, \qquad
-        \Big\| \frac vr - \frac{v^{mm}}{\|v^{mm}\|} \Big\|^2 \le \frac{2(\nu + M)}{\Gamma}\, \bar q(r),
-
-    both of which fall with r. Once the second is below κ², every α_i has the highest score of its input under v, and the risk exceeds
-    that of α by a multiple of the attention to other tokens, as in Theorem 1: p_R/R → p^mm. `radius` is that r.
-
-    Args:
-        data: one problem. selected: α (n_inputs,), such as `predict_limit(data).details.selected`.
-        max_problems: selections up to which rivals are looked for.
-    Returns:
-        A `HeadRadius`. Check it with `path(JointRisk(data), (r, R))` at a fixed r and large R.
-    """
-    whole_number(max_problems, "max_problems", at_least=0)
-    head = label_margin(one_problem(data), selected)
-    mixing = check_assumption_c(data, head.selected, inputs=head.support_or_all)
-    found = _fixed_head_radius(data, head, _nu(mixing))
-    if att_svm(data, head.selected).status is not Status.OPTIMAL:
-        found = _FixedHead(np.inf, found.nu, found.alignment)
-    refuted, rival = _last_rival(data, head, max_problems)
-    return HeadRadius(head.selected, found.radius, mixing.proved, found.nu, found.alignment, refuted, rival)
-
-
-class _FixedHead(NamedTuple):
+class FixedHead(NamedTuple):
     """The radius of a fixed head, with ν and κ, which it is made from."""
 
     radius: float
@@ -291,23 +206,23 @@ class _FixedHead(NamedTuple):
     alignment: float
 
 
-def _nu(mixing: Any) -> float:
+def mixing_cost(mixing: Any) -> float:
     """ν of Assumption C: the proved one, or the smallest one found; zero where the assumption fails."""
     if not mixing.holds:
         return 0.0
     return float(mixing.numbers["proved_nu" if mixing.proved else "nu"])
 
 
-def _fixed_head_radius(data: TokenDataset, head: LabelMargin, nu: float) -> _FixedHead:
-    """The r at which the head is known to score every α_i above the other tokens of its input."""
+def fixed_head_radius(data: TokenDataset, head: LabelMargin, nu: float) -> FixedHead:
+    """The r at which the head is known to score every α_i above the other tokens; `lemmas.head_radius` of marginlens_papers derives it."""
     away = np.take_along_axis(data.X, head.selected[:, None, None], axis=1) - data.X
     other = data.mask & (np.arange(data.n_tokens) != head.selected[:, None])
     if not other.any():
-        return _FixedHead(0.0, nu, 1.0)
+        return FixedHead(0.0, nu, 1.0)
     lengths, gaps = np.linalg.norm(away, axis=-1)[other], (data.y[:, None] * (away @ head.head.direction))[other]
     alignment = float(np.min(gaps / np.maximum(lengths, np.finfo(float).tiny)))
     if not (head.margin > 0.0 and nu > 0.0 and alignment > SELECTED_RTOL):
-        return _FixedHead(np.inf, nu, alignment)
+        return FixedHead(np.inf, nu, alignment)
     most = float(np.max(lengths))
     enough = head.margin * alignment**2 / (2.0 * (nu + most)) if np.isfinite(nu) else 0.5 * head.margin * alignment**2
     spread = nu if np.isfinite(nu) else 1.0  # no token to mix in on S: there q = 0 and only ν q = Γ - u/r counts
@@ -320,71 +235,10 @@ def _fixed_head_radius(data: TokenDataset, head: LabelMargin, nu: float) -> _Fix
             low = middle
         else:
             high = middle
-    return _FixedHead(high, nu, alignment)
+    return FixedHead(high, nu, alignment)
 
 
 def _most_mixed(x: float, n_inputs: int) -> float:
     r""":math:`x - \ell^{-1}(n \ell(x))` for the logistic loss: log n for large x."""
     small = float(np.exp(-x))
     return float(np.log(n_inputs)) if small < 1e-300 else x + float(np.log(np.expm1(n_inputs * np.log1p(small))))
-
-
-def _last_rival(data: TokenDataset, head: LabelMargin, max_problems: int) -> tuple[float, IntArray | None]:
-    """The largest r found at which another selection that some p makes has a lower limit risk, and that selection."""
-    lengths = [int(length) for length in data.lengths]
-    if head.margin == 0.0 or prod(lengths) > max_problems:
-        return 0.0, None
-    each = np.arange(data.n_inputs)
-    every = all_selections(lengths)
-    every = every[np.any(every != head.selected, axis=-1)]
-    if len(every):
-        every = every[att_svm(data.repeat(len(every)), every).status == Status.OPTIMAL]
-    if not len(every):
-        return 0.0, None
-    rows = data.y[:, None] * data.X[each, every]  # (n_rivals, n_inputs, d_model)
-    margins = margins_of_outputs(data, data.X[each, every])
-    first, last = 1e-2 / head.margin, _certain_win(head.margin, float(margins.max()), data.n_inputs)
-    norms = np.geomspace(first, max(last, 2.0 * first), _N_HEAD_NORMS)
-    selected_rows = data.y[:, None] * data.X[each, head.selected]
-    heights = _limit_risks(selected_rows, norms)
-    mean = rows.mean(axis=1)
-    ahead = mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), np.finfo(float).tiny)
-    at_mean = log_mean_loss(
-        norms[:, None, None] * np.einsum("bid,bd->bi", rows, ahead)
-    )  # (n_norms, n_rivals): no lower than L_r
-    promising = np.argsort(np.min(at_mean - heights[:, None], axis=0), kind="stable")[: _MAX_RIVALS // 2]
-    promising = np.unique(np.concatenate([promising, np.argsort(-margins, kind="stable")[: _MAX_RIVALS // 2]]))
-    best: tuple[float, IntArray | None] = (0.0, None)
-    for k in promising:
-        wins = np.flatnonzero(_limit_risks(rows[k], norms) < heights - SELECTED_RTOL)
-        if len(wins) == 0:
-            continue
-        low = float(norms[wins[-1]])
-        high = float(norms[min(wins[-1] + 1, len(norms) - 1)])
-        for _ in range(40 if high > low else 0):
-            middle = np.array([0.5 * (low + high)])
-            if _limit_risks(rows[k], middle)[0] < _limit_risks(selected_rows, middle)[0]:
-                low = float(middle[0])
-            else:
-                high = float(middle[0])
-        if low > best[0]:
-            best = (low, every[k])
-    return best
-
-
-def _certain_win(margin: float, other: float, n_inputs: int) -> float:
-    """An r beyond which the wider label margin has the lower risk whatever the other tokens are; capped where the two are nearly equal."""
-    cap = 1e3 * (1.0 + np.log(n_inputs)) / margin
-    r = 1.0 / margin
-    while r < cap and log_mean_loss(np.array([r * other])) - np.log(n_inputs) <= log_mean_loss(np.array([r * margin])):
-        r *= 2.0
-    return min(r, cap)
-
-
-def _limit_risks(rows: FloatArray, norms: FloatArray) -> FloatArray:
-    """log L_r of signed tokens (n_inputs, d_model) at increasing r, (n_norms,)."""
-    v, logs = rows.mean(axis=0), []
-    for r in norms.tolist():
-        v = best_head(rows, r, v)
-        logs.append(float(log_mean_loss(rows @ v)))
-    return np.array(logs)
