@@ -142,16 +142,6 @@ class Trajectory(Result, Tabular):
         per_run: dict[str, Any] = {name: arrays.get(name) for name in _PER_RUN}
         return cls(**per_run, status=statuses(arrays["status"]), saved=Saved(arrays["saved.steps"], saved), risk=risk)
 
-    def deviation_from(self, law: Any) -> Any:
-        """How far the run is from the law of residual attention, (…): the honest answer to "has it converged?".
-
-        `law` is `residual_law(data, v, run.selected)`. What comes back is the largest |log ratio| between the multipliers that the final
-        attention shows and those of the margin problem; it falls exponentially in the norm once the run is in its last regime.
-        """
-        if not callable(getattr(law, "deviation", None)):
-            raise reject("law", "what residual_law(data, v, run.selected) gives", type(law).__name__)
-        return law.deviation(self.final)
-
     def bracket(self, norm: Norm) -> Bracket:
         r"""Bounds on the smallest norm :math:`\|x^\star\|` with which the selected tokens can be separated, proved by the run alone.
 

@@ -10,20 +10,18 @@ import scipy
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.directions import as_scalar
-from marginlens.errors import float_array, reject
 from marginlens.losses.margin import Logistic, Loss, slope_of
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import NothingToDraw, draw_bars, draw_histogram, pair_names
 from marginlens.result.palette import GLOBAL, LOCAL
-from marginlens.risk.softmax import attend
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.theory.optimality import decreasing_loss, token_optimality
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 _WEAK_MULTIPLIER_RTOL = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
-_ACTIVE_RANK_RTOL = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
+ACTIVE_RANK_RTOL = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
 _MAX_NEWTON_STEPS = 100
 _SAFE_LOG_STEP = 0.5  # change of log λ up to which a whole Newton step is safe: the third derivative is at most that times the second
 _NEWTON_ATOL = 1e-13  # change of log λ at which Newton stops
@@ -81,109 +79,6 @@ class ResidualLaw(Result, Tabular):
                 f"constraints, offset of length {float(np.linalg.norm(self.offset)):.4g})"
             )
         return f"ResidualLaw({len(self.data)} problems, {int(np.sum(self.holds))} hold)"
-
-    def position(self, R: ArrayLike) -> FloatArray:
-        r"""Where the law puts p at norm about R: :math:`R\,p^{mm}/\|p^{mm}\| + \text{offset}`.
-
-        Args:
-            R: a number; for one problem an array of any shape, for a batch (batch,) or (batch, …).
-        Returns:
-            (…, d_key) with R's axes. The norm exceeds R by about ‖offset‖²/(2R). What p has outside the span of the carrying rows is
-            no part of it: the start and the first steps leave it there, and it stays bounded.
-        """
-        norms = float_array(R, "R", "positive finite norms")
-        if not np.all(norms > 0.0) or not np.isfinite(norms).all():
-            raise reject("R", "positive finite norms", repr(R))
-        if self.data.is_batch and norms.ndim and norms.shape[0] != len(self.data):
-            raise reject("R", f"a number or one norm (or more) per problem, shape ({len(self.data)}, …)", norms.shape)
-        extra = norms.ndim - len(self.data.batch_shape) if norms.ndim else 0
-        return norms[..., None] * self._spread(self.solution.direction, extra) + self._spread(self.offset, extra)
-
-    def within(self, p: ArrayLike) -> FloatArray:
-        """The part of p, (…, d_key), in the span of the carrying rows: the part that the law fixes."""
-        points, extra = self._points(p)
-        rows = np.where(self.carrying[..., None], self.solution.rows, 0.0)
-        inverse = np.linalg.pinv(rows, rcond=_ACTIVE_RANK_RTOL)
-        basis = self._spread(np.matmul(inverse, rows), extra, axes=2)  # (…, d_key, d_key) the orthogonal projection
-        return np.where(self._spread(np.asarray(self.holds), extra, 0)[..., None], _times(basis, points), np.nan)
-
-    def multipliers_from(self, p: ArrayLike) -> FloatArray:
-        r"""Multipliers read off a model: :math:`|\ell'_i| s_{it} (\gamma_{i\alpha_i} - \gamma_{it})` on the active constraints.
-
-        Args:
-            p: (…, d_key); for a batch also (batch, n_points, d_key), for one problem (n_points, d_key).
-        Returns:
-            (…, n_pairs), scaled so that those of the carrying constraints add up to the solver's; zero where a constraint is not active.
-        """
-        logs, total, extra = self._log_multipliers(p)
-        active = self._spread(self.carrying | self.weak, extra)
-        values = np.where(active, np.exp(np.where(active, logs + total, -np.inf)), 0.0)
-        return np.where(self._spread(np.asarray(self.holds), extra, 0)[..., None], values, np.nan)
-
-    def deviation(self, p: ArrayLike) -> Any:
-        r"""How far p is from the law: the largest :math:`|\log(\hat\lambda_r / \lambda_r)|` over the carrying constraints.
-
-        :math:`\hat\lambda` is `multipliers_from(p)`, never exponentiated, so nothing underflows at any norm.
-
-        Args:
-            p: as for `multipliers_from`.
-        Returns:
-            (…), zero exactly on the law; inf where no law holds.
-        """
-        logs, total, extra = self._log_multipliers(p)
-        carrying = self._spread(self.carrying, extra)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            error = np.abs(logs + total - np.log(self._spread(self.multipliers, extra)))
-        worst = np.max(np.where(carrying, error, 0.0), axis=-1, initial=0.0)
-        return as_scalar(np.where(self._spread(np.asarray(self.holds), extra, 0), worst, np.inf))
-
-    # ---- how a point is read
-
-    def _log_multipliers(self, p: Any) -> tuple[FloatArray, FloatArray, int]:
-        """Logarithms of the weights that sum to one over the carrying rows, (…, n_pairs), log Σλ (…, 1), and p's extra axes."""
-        points, extra = self._points(p)
-        keys, mask = self._spread(self.data.K, extra, 3), self._spread(self.data.mask, extra, 2)
-        alpha = np.broadcast_to(self._spread(self.selected, extra), (*points.shape[:-1], self.data.n_inputs))
-        chosen = np.take_along_axis(keys, self._spread(self.selected, extra)[..., None, None], axis=-2)
-        gaps = np.einsum("...itd,...d->...it", keys - chosen, points)  # logits less that of α
-        scores = np.broadcast_to(self._spread(self.scores, extra, 2), gaps.shape)
-        at = attend(gaps, scores, np.broadcast_to(mask, gaps.shape), alpha)
-        slope = slope_of(self.loss, at.margin).log[..., None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            logs = slope + at.log_s + np.log(at.gap)
-        pairs = np.maximum(np.asarray(self.solution.pairs), 0)
-        place = self._spread(pairs[..., 0] * self.data.n_tokens + pairs[..., 2], extra)
-        place = np.broadcast_to(place, (*points.shape[:-1], place.shape[-1]))
-        logs = np.take_along_axis(
-            logs.reshape(*points.shape[:-1], self.data.n_inputs * self.data.n_tokens), place, axis=-1
-        )
-        carrying = self._spread(self.carrying, extra)
-        inside = np.where(carrying, logs, -np.inf)
-        largest = np.max(inside, axis=-1, keepdims=True, initial=-np.inf)
-        largest = np.where(np.isfinite(largest), largest, 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):  # where no law holds
-            logs = logs - largest - np.log(np.sum(np.exp(inside - largest), axis=-1, keepdims=True))
-            total = np.log(np.sum(self.multipliers, axis=-1, keepdims=True))
-        return logs, self._spread(total, extra), extra
-
-    def _points(self, p: Any) -> tuple[FloatArray, int]:
-        """p as an array, and how many axes it has between the batch axis and the last."""
-        points = float_array(p, "p", "weights")
-        lead = self.data.batch_shape
-        if points.ndim == 1 and lead and points.shape[-1] == self.data.d_key:
-            points = np.broadcast_to(points, (*lead, self.data.d_key))
-        if points.ndim < 1 + len(lead) or points.shape[: len(lead)] != lead or points.shape[-1] != self.data.d_key:
-            wanted = ", ".join(["batch"] * len(lead) + ["…", str(self.data.d_key)])
-            raise reject("p", f"weights of shape ({wanted})", f"shape {points.shape}")
-        if not np.isfinite(points).all():
-            raise reject("p", "finite weights", "nan or inf among them")
-        return points, points.ndim - 1 - len(lead)
-
-    def _spread(self, values: Any, extra: int, axes: int = 1) -> Any:
-        """`values` with `extra` axes of length one before its last `axes`, so that it broadcasts against points."""
-        array = np.asarray(values)
-        cut = array.ndim - axes
-        return array.reshape((*array.shape[:cut], *[1] * extra, *array.shape[cut:]))
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -254,8 +149,7 @@ def residual_law(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Lo
         selected: (n_inputs,) or (batch, n_inputs): the tokens at which the model saturates, such as `run.selected`.
         loss: the loss of the training, one that decreases on the scores.
     Returns:
-        A `ResidualLaw`. Check it with `law.deviation(p)` on a long run, and `law.deviation(law.position(R))`, which falls to rounding as R
-        grows.
+        A `ResidualLaw`. Check it on a long run with `deviation(law, p)` of `marginlens_papers.lemmas.residual_attention`.
     """
     found = token_optimality(data, head, selected)
     loss, batch, solution = decreasing_loss(data, head, loss), data.as_batch(), found.solution
@@ -329,7 +223,7 @@ def _carried(rows: FloatArray, given: FloatArray, x: FloatArray) -> FloatArray:
 def _solve(rows: FloatArray, lam: FloatArray, x: FloatArray, log_c: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     """The multipliers that training shows, the offset orthogonal to x, and the residual of its equations."""
     place: FloatArray = np.asarray(
-        np.linalg.lstsq(rows, log_c - np.log(lam), rcond=_ACTIVE_RANK_RTOL)[0], dtype=np.float64
+        np.linalg.lstsq(rows, log_c - np.log(lam), rcond=ACTIVE_RANK_RTOL)[0], dtype=np.float64
     )
     if _rank(rows) < len(rows):
         place, lam = _least_entropy(rows, x, log_c, place)
@@ -344,7 +238,7 @@ def _least_entropy(
     """The minimiser o of Σ c_r e^(-a_r·o) + o·x in the span of the rows, and λ = c e^(-A o), by damped Newton steps."""
     _, size, axes = np.linalg.svd(rows, full_matrices=False)
     # in this basis (d_key, rank) no curvature is too small to count, however small λ
-    basis = axes[size > _ACTIVE_RANK_RTOL * np.max(size)].T
+    basis = axes[size > ACTIVE_RANK_RTOL * np.max(size)].T
     inside, target, o = rows @ basis, x @ basis, place @ basis
 
     def value(o: FloatArray) -> float:
@@ -369,7 +263,7 @@ def _rates(rows: FloatArray, lam: FloatArray, x: FloatArray, slack: float) -> tu
     margin = 1.0 / float(np.linalg.norm(x))
     sideways = rows - np.outer(rows @ x, x) * margin**2
     values = np.linalg.svd(np.sqrt(lam / np.sum(lam))[:, None] * sideways, compute_uv=False)
-    values = values[values > _ACTIVE_RANK_RTOL * np.max(np.linalg.norm(rows, axis=-1))] ** 2 / margin
+    values = values[values > ACTIVE_RANK_RTOL * np.max(np.linalg.norm(rows, axis=-1))] ** 2 / margin
     if not len(values):
         return np.inf, 0.0
     return float(min(values[-1], margin * slack)), float(values[0])
@@ -377,8 +271,4 @@ def _rates(rows: FloatArray, lam: FloatArray, x: FloatArray, slack: float) -> tu
 
 def _rank(rows: FloatArray) -> int:
     values = np.linalg.svd(rows, compute_uv=False)
-    return int(np.sum(values > _ACTIVE_RANK_RTOL * np.max(values, initial=0.0)))
-
-
-def _times(matrix: FloatArray, vector: FloatArray) -> FloatArray:
-    return np.einsum("...de,...e->...d", matrix, vector)
+    return int(np.sum(values > ACTIVE_RANK_RTOL * np.max(values, initial=0.0)))

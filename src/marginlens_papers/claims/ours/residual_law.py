@@ -19,6 +19,7 @@ from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
+from marginlens_papers.lemmas.residual_attention import deviation, multipliers_from, position, within
 
 SEED = 20
 LOOKED_AT = (100, 300, 1000, 2000)
@@ -91,18 +92,18 @@ def held_against_the_law(run: Any) -> dict[str, Any]:
     law = residual_law(run.data, run.head, run.selected, loss=loss_named(rule["loss"], "selection"))
     along = np.maximum(np.einsum("bkd,bd->bk", points, law.solution.direction), 1e-3)
     stable = law.largest_step >= rule["step"] if rule["optimizer"] == "normalized-gd" else law.holds
-    placed = law.position(along)
+    placed = position(law, along)
     share = law.multipliers / np.sum(law.multipliers, axis=-1, keepdims=True)
     return {
         "holds": law.holds,
         "stable": stable & law.holds,
-        "deviation": law.deviation(points),
+        "deviation": deviation(law, points),
         "clock": law.rate[:, None] * np.linalg.norm(points, axis=-1),
         "error": _largest_error(law, run.trajectory.final),
         "smallest": np.min(np.where(law.carrying, share, np.inf), axis=-1),
         "plain": drawing.misalignment(points, law.solution.x[:, None]),
         "with_offset": drawing.misalignment(points, placed),
-        "in_span": drawing.misalignment(law.within(points), placed),
+        "in_span": drawing.misalignment(within(law, points), placed),
     }
 
 
@@ -115,13 +116,13 @@ def _multipliers(problems: Any) -> dict[str, Any]:
     run = descend(data, v, optimizer=NormalizedGD(1.0), n_steps=LOOKED_AT[-1], record=Record(list(LOOKED_AT)))
     law = residual_law(data, v, run.selected)
     total = np.sum(law.multipliers, axis=-1)
-    read_off = law.multipliers_from(run.saved["x"]) / total[:, None, None]
+    read_off = multipliers_from(law, run.saved["x"]) / total[:, None, None]
     return {"carrying": law.carrying, "solved": law.multipliers / total[:, None], "read_off": read_off}
 
 
 def _largest_error(law: ResidualLaw, p: FloatArray) -> FloatArray:
     """The largest |λ read off - λ solved| relative to the largest λ, (batch,)."""
-    return np.max(np.abs(law.multipliers_from(p) - law.multipliers), axis=-1) / np.max(law.multipliers, axis=-1)
+    return np.max(np.abs(multipliers_from(law, p) - law.multipliers), axis=-1) / np.max(law.multipliers, axis=-1)
 
 
 def _numbers(runs: list[dict[str, Any]]) -> dict[str, float]:
