@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-import triton
-import triton.language as tl
+from marginlens.errors import missing_extra
+
+try:
+    import torch
+    import triton
+    import triton.language as tl
+except ImportError as problem:
+    raise missing_extra("triton", "probe", "Summing attention on a GPU") from problem
 
 LOWEST = tl.constexpr(-1e37)  # of a hidden key, finite
 _ROWS, _COLUMNS, _WARPS, _STAGES = 128, 64, 8, 3  # of a block of logits; the fastest of a few on an H200
