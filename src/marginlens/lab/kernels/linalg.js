@@ -43,6 +43,11 @@ export function correlation(a, b) {
   return 1 - 0.5 * square;
 }
 
+/** The angle between two vectors of the plane in degrees, without cancellation where it is small. */
+export function angleBetween(a, b) {
+  return (180 / Math.PI) * Math.atan2(Math.abs(a[0] * b[1] - a[1] * b[0]), a[0] * b[0] + a[1] * b[1]);
+}
+
 /** The largest singular value of rows A (n, 2). */
 export function spectralNorm(A) {
   const scale = maxAbs(A) || 1;

@@ -2,7 +2,7 @@
 
 import { callCore } from "./core.js";
 import { loopOf, measurePoint, RAN_ALL } from "./descent.js";
-import { dot, norm } from "./linalg.js";
+import { angleBetween, norm } from "./linalg.js";
 import { attSvm, directionOf, marginOf, OPTIMAL } from "./margin.js";
 import { normOfOptimizer, planeNormSvm } from "./norms.js";
 import { dependentInputs, selectionAt } from "./optimality.js";
@@ -21,7 +21,6 @@ const ENDING_DECAY = 0.6;
 const STAYING = 0.02; // share of the way of their second half up to which they have stayed where they were
 const CHUNK_STEPS = 1024; // between two looks at the clock
 const BLUR = 1e-6; // radius of the ball around a point that a tube has to hold, relative to the point's norm
-const DEGREES = 180 / Math.PI;
 
 /** By the core's outcomes, then those that are found here. */
 const MISSING = [
@@ -59,12 +58,6 @@ function headedFor(problem, selected) {
   const power = normOfOptimizer(problem.optimizer);
   const solution = power === 2 ? attSvm(problem, selected) : planeNormSvm(problem, selected, power);
   return solution.status === OPTIMAL && solution.isUnique !== false ? directionOf(solution) : null;
-}
-
-/** In degrees, without cancellation where it is small. */
-function angleBetween(point, direction) {
-  const across = point[0] * direction[1] - point[1] * direction[0];
-  return DEGREES * Math.atan2(Math.abs(across), dot(point, direction));
 }
 
 /**

@@ -1,7 +1,8 @@
 // The playback: buttons, a bar over all steps, the speed, and in words where the runs are.
 
-import { norm } from "../../kernels/linalg.js";
+import { angleBetween, norm } from "../../kernels/linalg.js";
 import { MAX_STEPS } from "../../kernels/problem.js";
+import { expectedLimit } from "../analysis.js";
 import { stepScale } from "./curve_scale.js";
 import { element, setAttributes, setText } from "../dom.js";
 import { short } from "../numbers.js";
@@ -29,20 +30,21 @@ export function speedText(speed) {
   return speed === 1 ? "1 step per second" : `${speed.toLocaleString("en")} steps per second`;
 }
 
-/** Where the runs are, in words: the step, the norm of p at the chosen start, and which paths have ended. */
-export function runsText(runs, chosen) {
+/** Where the runs are, in words: the step, the norm of p at the chosen start, its angle to a limit, and which paths have ended. */
+export function runsText(runs, chosen, limit = null) {
   if (runs.paths.length === 0) return "Nothing can be run.";
   const path = runs.paths[Math.min(chosen ?? 0, runs.paths.length - 1)];
   const { point, head } = path.now;
   const many = runs.paths.length > 1;
   const sizes = `‖p‖ = ${short(norm(point))}${head === null ? "" : `, ‖v‖ = ${short(norm(head))}`}`;
+  const angle = limit && norm(point) > 0 ? `, ${short(angleBetween(point, limit.direction))}° from limit ${limit.mark}` : "";
   const start = many ? ` from start ${runs.paths.indexOf(path) + 1}` : "";
   const ended = runs.paths
     .map((one, k) => ({ words: endOf(one), name: many ? `The run from start ${k + 1}` : "The run", isShown: runs.step >= one.taken }))
     .filter(({ words, isShown }) => words && isShown)
     .map(({ words, name }) => ` ${name} ${words}.`);
   const computing = runs.isComputing ? " Computing…" : "";
-  return `Step ${runs.step.toLocaleString("en")} of ${runs.end.toLocaleString("en")}${start}: ${sizes}.${ended.join("")}${computing}`;
+  return `Step ${runs.step.toLocaleString("en")} of ${runs.end.toLocaleString("en")}${start}: ${sizes}${angle}.${ended.join("")}${computing}`;
 }
 
 /** What a key does to the runs: "toggle", "back", "on", or null where it is meant for what has the focus. */
@@ -95,11 +97,12 @@ export function mountPlayback(root, store, runs) {
     else runs.stepBy(action === "on" ? 1 : -1);
   });
   let announced = "";
+  let analysis = null;
   const drawn = () => {
     const { state } = store;
     setText(play, runs.isPlaying ? "Pause" : "Play");
     play.title = runs.isPlaying ? "Pause (space)" : "Play (space)";
-    const text = runsText(runs, state.chosen.start);
+    const text = runsText(runs, state.chosen.start, analysis?.refusal === null && state.view.guess === null ? expectedLimit(analysis) : null);
     setText(words, text);
     if (document.activeElement !== bar || Math.abs(barStep() - runs.step) > 0) bar.value = scale().at(runs.step) * BAR_POSITIONS;
     setAttributes(bar, { "aria-valuetext": `step ${runs.step.toLocaleString("en")} of ${runs.end.toLocaleString("en")}` });
@@ -113,5 +116,10 @@ export function mountPlayback(root, store, runs) {
   };
   runs.subscribe(drawn);
   drawn();
-  return { update: drawn };
+  return {
+    update(state, found) {
+      analysis = found;
+      drawn();
+    },
+  };
 }
