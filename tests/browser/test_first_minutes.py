@@ -24,6 +24,7 @@ from marginlens.lab import write_lab
 LAPTOP = (1440, 900)
 FIRST_VERDICT_MS = 2000
 CHANGED_VERDICT_MS = 150
+GUESSED = (0, 2)  # scenes whose sentence would give the answer away
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +127,8 @@ def test_the_reader_guesses_before_the_answer_appears(browser, greeting):
     drag(browser, browser.find_element("css selector", '[data-handle="guess"] .hit'), (160, -60))
     wait_for(browser, "lab.state().view.guess === null")
     assert browser.find_element("id", "headline").text.startswith("Token 1")
-    assert "away from where training ends" in browser.find_element("css selector", "#story .task").text
-    browser.find_element("xpath", "//*[@id='story']/button[contains(., 'Next scene')]").click()
+    assert "away from where training ends" in browser.find_element("css selector", "#story [aria-current] .task").text
+    browser.find_element("xpath", "//*[@id='story']//button[contains(., 'Next scene')]").click()
     wait_for(browser, "lab.state().preset === 'start-decides' && lab.runs().isPlaying")
 
 
@@ -138,9 +139,31 @@ def test_the_story_leads_through_six_scenes(browser, greeting, axe):
         wait_for(browser, f"lab.state().preset === '{name}'")
         settle(browser)
         assert browser.find_element("css selector", "#story [aria-current=step]").text.startswith(str(k + 1))
-        assert browser.find_element("css selector", "#story .task").text.endswith(".")
+        assert browser.find_element("css selector", "#story [aria-current] .task").text.endswith(".")
+        assert browser.find_element("css selector", "#story [aria-current] .sentence").is_displayed() or k in GUESSED
         wait_for(browser, "document.querySelector('#curves [role=img]:not([aria-label])') === null")
         assert accessibility_violations(browser) == []
+
+
+def test_scrolling_through_the_story_opens_its_scenes_beside_the_picture(browser, greeting):
+    opened(browser, greeting)
+    box = "return document.querySelector('.plane-picture').getBoundingClientRect().top"
+    top = browser.execute_script(box)
+    story = browser.find_element("css selector", "#story ol")
+    card = browser.find_element("css selector", "#story [aria-current]")
+    at = {"x": story.location["x"] + 100, "y": story.location["y"] + 50}
+    wheel = {"type": "mouseWheel", "deltaX": 0, "deltaY": card.size["height"], **at}
+    browser.execute_cdp_cmd("Input.dispatchMouseEvent", wheel)
+    wait_for(browser, "lab.state().preset === 'score-decides'")
+    settle(browser)
+    assert browser.execute_script(box) == top
+    assert browser.find_element("css selector", "#story [aria-current]").text.startswith("3 Score")
+    resize(browser, PHONE)  # where the story lies across: its scene stays
+    settle(browser)
+    browser.execute_async_script("setTimeout(arguments[0], 400)")
+    assert lab_state(browser)["preset"] == "score-decides"
+    browser.back()
+    wait_for(browser, "lab.state().preset === 'start-decides'")
 
 
 def test_panels_are_tabs_for_keys_too(browser, greeting):

@@ -10,7 +10,9 @@ const THEME_STORAGE = "marginlens-lab-theme";
 const TABS = [
   { name: "plane", text: "Token selection" },
   { name: "text", text: "Next tokens" },
+  { name: "growth", text: "Why logits explode" },
 ];
+const OWN_NAMES = { plane: "Your own problem", text: "Your own text", growth: "Choose an example" }; // where no example is shown
 const PANELS = [
   { name: "numbers", text: "Numbers" },
   { name: "data", text: "Data" },
@@ -48,7 +50,7 @@ function tabList(root, prefix, label, tabs, choose) {
   };
 }
 
-/** The two parts of the lab. */
+/** The parts of the lab. */
 export function mountTabs(root, store) {
   const choose = (name) => store.apply(`show ${name}`, (state) => (state.tab === name ? state : withTab(state, name)), { undoable: false });
   const show = tabList(root, "tab", "Parts of the lab", TABS, choose);
@@ -195,8 +197,9 @@ export function mountToolbar(root, store, { items, help }) {
       const isTrue = example !== null && !example.isChanged; // what it says of itself
       setText(caption, example?.caption ?? "");
       caption.hidden = !example?.caption;
+      caption.classList.toggle("of-scene", globalThis.labWords.story.some(({ preset }) => preset === state.preset));
       caption.style.visibility = isTrue ? "visible" : "hidden"; // its place stays, so that nothing jumps under a hand that drags
-      setText(other, example ? `${example.title}, changed` : `Your own ${state.tab === "text" ? "text" : "problem"}`);
+      setText(other, example ? `${example.title}, changed` : OWN_NAMES[state.tab]);
       select.value = isTrue ? example.name : "";
     },
   };

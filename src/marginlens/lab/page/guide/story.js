@@ -1,25 +1,22 @@
-// The story: six scenes, each an example with one sentence, which is its caption, and one thing to do; in some the reader guesses first.
+// The story: six scenes to scroll through beside the picture, each an example with one sentence, which is its caption, and one thing to do;
+// in some the reader guesses first.
 
+import { angleBetween } from "../../kernels/linalg.js";
 import { expectedLimit } from "../analysis.js";
-import { exampleNamed } from "../examples.js";
+import { exampleNamed, exampleOf } from "../examples.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
 import { short } from "../numbers.js";
 import { stateOfPreset, withView } from "../state.js";
 
 const GUESS_LENGTH = 0.45; // of half the window: of the arrow before it is dragged
-const DEGREES = 180 / Math.PI;
+const SCROLL_REST_MS = 150; // after which the scene that was scrolled to is opened
 
 /** Whether the reader asks for little motion. */
 export function isCalm() {
   return matchMedia("(prefers-reduced-motion: reduce)").matches;
 }
 
-/** The angle between two vectors of the plane, in degrees. */
-function degreesBetween(p, q) {
-  return DEGREES * Math.abs(Math.atan2(p[0] * q[1] - p[1] * q[0], p[0] * q[0] + p[1] * q[1]));
-}
-
-/** The scenes in `root`; showPanel(name) shows a panel beside the picture. */
+/** The scenes in `root`, a list that the reader scrolls; showPanel(name) shows a panel beside the picture. */
 export function mountStory(root, store, runs, showPanel) {
   const scenes = globalThis.labWords.story;
   const open = ({ preset, panel, guesses }) => {
@@ -28,23 +25,50 @@ export function mountStory(root, store, runs, showPanel) {
     const guess = guesses ? [0, -GUESS_LENGTH * opened.view.half] : null;
     runs.pause();
     if (!store.load(withView(state, { guess }), `open example ${preset}`)) return;
+    dispatchEvent(new Event("exampleopened"));
     if (panel) showPanel(panel);
     if (!guesses && state.tab === "plane" && !isCalm()) requestAnimationFrame(() => runs.play()); // after the runs have followed the state
   };
-  const buttons = scenes.map((scene, k) => element("button", { type: "button", onclick: () => open(scene) }, element("b", {}, String(k + 1)), ` ${scene.name}`));
-  const task = element("p", { class: "task" });
+  const cards = scenes.map((scene, k) => {
+    const sentence = element("p", { class: "sentence" }, exampleNamed(scene.preset).caption);
+    const task = element("p", { class: "task" });
+    const name = element("button", { type: "button", onclick: () => open(scene) }, element("b", {}, String(k + 1)), ` ${scene.name}`);
+    return { sentence, task, node: element("li", {}, name, sentence, task) };
+  });
+  const list = element("ol", {}, cards.map(({ node }) => node));
   const answer = element("button", { type: "button", class: "primary", onclick: () => reveal() }, "Show the answer");
   const next = element("button", { type: "button", onclick: () => open(scenes[place + 1]) }, "Next scene ▸");
-  replace(root, element("ol", {}, buttons.map((button) => element("li", {}, button))), task, answer, next);
+  replace(root, list, element("div", { class: "row" }, answer, next));
   let place = -1; // of the scene that is shown
   let last = null; // { state, analysis }
   let guessed = ""; // how the guess of this scene was
+  let isReading = false; // whether the reader scrolls, and not the page
+  let timer = 0;
+
+  /** Scroll to the scene that is shown. */
+  const align = () => {
+    const { offsetLeft: left, offsetTop: top } = cards[Math.max(0, place)].node;
+    list.scrollTo(left - list.offsetLeft, top - list.offsetTop);
+  };
+  for (const type of ["wheel", "touchmove", "pointerdown", "keydown"]) list.addEventListener(type, () => (isReading = true), { passive: true });
+  list.addEventListener("scroll", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      const { left, top } = list.getBoundingClientRect();
+      const boxes = cards.map(({ node }) => node.getBoundingClientRect());
+      const distances = boxes.map((box) => Math.hypot(box.left - left, box.top - top));
+      const nearest = distances.indexOf(Math.min(...distances));
+      if (isReading && nearest !== place) open(scenes[nearest]);
+      isReading = false;
+    }, SCROLL_REST_MS);
+  });
+  new ResizeObserver(align).observe(list);
 
   /** Show where training ends, and how far the arrow was off. */
   const reveal = () => {
     const { state, analysis } = last;
     const limit = expectedLimit(analysis);
-    const away = limit && short(degreesBetween(state.view.guess, limit.direction), 2);
+    const away = limit && short(angleBetween(state.view.guess, limit.direction), 2);
     guessed = limit ? `Your arrow was ${away}° away from where training ends. ` : "";
     store.apply("see the answer", (before) => withView(before, { guess: null }), { undoable: false });
     if (!isCalm()) runs.play();
@@ -52,17 +76,24 @@ export function mountStory(root, store, runs, showPanel) {
   document.addEventListener("guessed", reveal);
   return {
     update(state, analysis) {
-      const at = scenes.findIndex(({ preset }) => preset === state.preset);
-      if (at !== place || state.view.guess) guessed = "";
+      const at = scenes.findIndex(({ preset }) => preset === state.preset && (exampleNamed(preset).tab ?? "plane") === state.tab);
+      const isOther = at !== place;
+      if (isOther || state.view.guess) guessed = "";
       place = at;
       last = { state, analysis };
-      buttons.forEach((button, k) => setAttributes(button, { "aria-current": k === place ? "step" : null }));
       const isGuessing = state.view.guess !== null;
+      const isTrue = place >= 0 && !isGuessing && !exampleOf(state).isChanged; // what the example says of itself
       document.body.classList.toggle("guessing", isGuessing);
-      const { task: words = "" } = scenes[place] ?? {};
-      setText(task, isGuessing ? globalThis.labWords.guess : `${guessed}${words}`);
+      root.hidden = state.tab === "growth";
+      cards.forEach(({ node, sentence, task }, k) => {
+        setAttributes(node, { "aria-current": k === place ? "step" : null });
+        sentence.style.visibility = k === place && isTrue ? "visible" : "hidden"; // its place stays, so that nothing jumps
+        sentence.hidden = k === place && isGuessing;
+        setText(task, k !== place ? scenes[k].task : isGuessing ? globalThis.labWords.guess : `${guessed}${scenes[k].task}`);
+      });
       answer.hidden = !isGuessing;
       next.hidden = place < 0 || place + 1 === scenes.length || isGuessing;
+      if (isOther) align();
     },
   };
 }
