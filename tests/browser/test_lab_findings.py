@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
     from selenium.webdriver.remote.webelement import WebElement
 
-TWO_INPUTS = "input,label,x1,x2,score\n1,1,2,0,1\n1,1,0,2,0.9\n1,1,0.1,0,0\n2,-1,1,1,0\n2,-1,-1,0,1\n"
-
 
 def field(lab: WebDriver, name: str) -> WebElement:
     reveal(lab, "#editor")
@@ -57,13 +55,11 @@ def unfold(lab: WebDriver, text: str, region: str = "#editor") -> None:
     settle(lab)
 
 
-def paste(lab: WebDriver, table: str) -> None:
-    """Use a table in place of the problem."""
-    area = field(lab, "Table of tokens")
-    if not area.is_displayed():
-        unfold(lab, "Paste or copy a table")
-    lab.execute_script("arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))", area, table)
-    press(lab, "Use this table")
+def show_problem(lab: WebDriver, problem: dict[str, Any]) -> None:
+    lab.execute_script(
+        "lab.store.apply('show', (state) => ({ ...state, problem: arguments[0], preset: null }))", problem
+    )
+    settle(lab)
 
 
 def problem_of(lab: WebDriver) -> dict[str, Any]:
@@ -173,38 +169,10 @@ def test_tokens_inputs_starts_and_keys_come_and_go(lab: WebDriver) -> None:
     assert "keys" not in problem_of(lab)
 
 
-def test_a_pasted_table_becomes_the_problem(lab: WebDriver) -> None:
-    paste(lab, TWO_INPUTS)
-    problem = problem_of(lab)
-    assert problem["tokens"] == [[[2, 0], [0, 2], [0.1, 0]], [[1, 1], [-1, 0]]]
-    assert problem["labels"] == [1, -1]
-    assert problem["scores"] == [[1, 0.9, 0], [0, 1]]
-    assert len(predicted_limits(lab)) == len(lab.find_elements("css selector", "#limits button.limit"))
-
-
-@pytest.mark.parametrize(
-    ("table", "sentence"),
-    [
-        ("1,0,1\n1,a,0", "Line 2: x1 must be a number; got “a”."),
-        ("1,0,1\n1,0", "Line 2 has 2 columns, the first line has 3."),
-        (
-            "\n".join(f"1,{t},0" for t in range(20)),
-            "Line 13: the page takes up to 12 tokens in an input; this is one more.",
-        ),
-    ],
-    ids=["letters", "unequal", "too-many"],
-)
-def test_a_bad_table_is_answered_by_one_sentence_and_changes_nothing(lab: WebDriver, table: str, sentence: str) -> None:
-    before = lab_state(lab)
-    paste(lab, table)
-    assert text_of(lab, '#editor [role="alert"]') == sentence
-    assert lab_state(lab) == before
-
-
 def test_odd_problems_are_shown_with_a_sentence(lab: WebDriver) -> None:
-    paste(lab, "1,1,0,1\n1,1,0,0\n1,0,1,2")
+    show_problem(lab, {"tokens": [[[1, 0], [1, 0], [0, 1]]], "scores": [[1, 0, 2]]})
     assert "Tokens 1 and 2 of input 1" in text_of(lab, "#limits .remarks")
-    paste(lab, "1,1,0,2\n1,0,1,2\n1,-1,0,2")
+    show_problem(lab, {"tokens": [[[1, 0], [0, 1], [-1, 0]]], "scores": [[2, 2, 2]]})
     assert "training changes nothing here" in text_of(lab, "#headline")
 
 
@@ -237,21 +205,11 @@ def test_a_start_far_out_in_a_cone_is_called_proved(lab: WebDriver) -> None:
     assert "✓ applies" in marks
 
 
-def test_random_problems_are_drawn_by_seed(lab: WebDriver) -> None:
-    unfold(lab, "Random problem")
-    press(lab, "Draw")
-    first = problem_of(lab)
-    press(lab, "Draw")
-    assert problem_of(lab) != first
-    assert [len(tokens) for tokens in first["tokens"]] == [4, 4, 4]
-
-
 def test_a_full_table_fits_a_phone_and_its_names_are_accessible(lab: WebDriver, axe: object) -> None:
-    table = "input,x1,x2,score,k1,k2\n" + "\n".join(
-        f"{i},{t},{i},{t / 7},{-t},{i + 1}" for i in range(8) for t in range(12)
-    )
-    paste(lab, table)
-    assert [len(tokens) for tokens in problem_of(lab)["tokens"]] == [12] * 8
+    inputs, places = range(8), range(12)
+    tokens, keys = [[[[t, i] for t in places] for i in inputs], [[[-t, i + 1] for t in places] for i in inputs]]
+    show_problem(lab, {"tokens": tokens, "keys": keys, "scores": [[t / 7 for t in places] for _ in inputs]})
+    reveal(lab, "#editor")
     assert accessibility_violations(lab) == []
     resize(lab, PHONE)
     settle(lab)

@@ -7,7 +7,8 @@ import "./core.mjs";
 const page = new URL("../../src/marginlens/lab/page/", import.meta.url);
 const load = (name) => import(new URL(name, page));
 const { decimated, linearTicks, linePath, pushedApart, stepScale, valueScale } = await load("run/curve_scale.js");
-const { attentionTokens, chartsOf, chartSentence } = await load("run/curves.js");
+const { attentionTokens, chartsOf } = await load("run/curves.js");
+const { chartSentence } = await load("run/chart.js");
 const { analyse } = await load("analysis.js");
 const { keyAction, runsText, speedAt, speedPosition, speedText } = await load("run/playback.js");
 const { FASTEST, nextSample, Path, Runs } = await load("run/run.js");
@@ -101,7 +102,7 @@ test("charts measure norm, correlation with every limit, attention and risk", ()
   assert.ok(attention.lines.every(({ value }) => value(null) > 0.99));
   assert.ok(risk.lines[0].value(null) < risk.lines[0].value(0));
   assert.equal(chartsOf(path, analysis, 0)[2].lines.length, 3, "all tokens of the chosen input");
-  assert.match(chartSentence(norm, path, 500), /^Norm ‖p‖, how far p has gone, from step 0 to step 500: ‖p‖ from 0\.3 to \d/);
+  assert.match(chartSentence(norm, 500), /^Norm ‖p‖, how far p has gone, from step 0 to step 500: ‖p‖ from 0\.3 to \d/);
 });
 
 test("joint training adds the head's norm and its correlation", () => {

@@ -1,4 +1,4 @@
-// Answers requests about the words and tables of the page: `node run_findings.mjs LAB_FOLDER < requests.json > answers.json`.
+// Answers requests about the words and changes of the page: `node run_findings.mjs LAB_FOLDER < requests.json > answers.json`.
 
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
@@ -11,9 +11,7 @@ const { INACCURATE, INFEASIBLE, OPTIMAL, TRIVIAL } = await load("kernels/margin.
 const { jointLimits } = await load("kernels/joint.js");
 const { Outlook } = await load("kernels/outlook.js");
 const { predict } = await load("kernels/theorems.js");
-const { parseTable, tableText } = await load("page/problem/problem_table.js");
 const { checkState, stateOfProblem } = await load("page/state.js");
-const { randomProblem } = await load("page/problem/random_problem.js");
 const editor = await load("page/problem/editor.js");
 const words = await load("page/findings/sentences.js");
 
@@ -38,9 +36,6 @@ function conditionsOf(prediction) {
 }
 
 const calls = {
-  parse: ({ text }) => parseTable(text),
-  table: ({ problem }) => tableText(problem),
-  random: ({ inputs, tokens, seed }) => randomProblem(inputs, tokens, seed),
   /** The problem after one of the editor's changes, which the page can show. */
   change({ problem, name, parts }) {
     const changed = editor[name](stateOfProblem(problem), ...parts);

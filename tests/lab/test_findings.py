@@ -1,4 +1,4 @@
-"""What the page says in words, and problems as tables of text."""
+"""What the page says in words, and what its editor changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import marginlens as ml
 from lab_kernels import KERNELS, needs_node
@@ -39,86 +38,6 @@ def scored(keys: Any, scores: Any, **settings: Any) -> dict[str, Any]:
     return {"keys": keys, "scores": scores, **settings}
 
 
-# ---- tables
-
-
-def test_a_table_and_its_text_are_the_same_problem() -> None:
-    problems = [
-        {"tokens": [TRIANGLE, TRIANGLE[:2]], "labels": [1, -1]},
-        {"tokens": [TRIANGLE, TRIANGLE[:2]], "labels": [1, -1], "scores": [[0.1, 0.25, -3], [1e-7, 2]]},
-        {"tokens": [TRIANGLE], "labels": [1], "keys": [TRIANGLE[::-1]]},
-        {"tokens": [TRIANGLE], "labels": [-1], "keys": [TRIANGLE[::-1]], "scores": [[1, 2, 3]]},
-    ]
-    texts = ask(*({"call": "table", "problem": problem} for problem in problems))
-    assert ask(*({"call": "parse", "text": text} for text in texts)) == problems
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1,0.5,2\n1,-1,0\n2,3,4",
-        "input,x1,x2\n1,0.5,2\n1,-1,0\n2,3,4\n",
-        "1;0,5;2\n1;-1;0\n2;3;4",
-        "Input\tX2\tX1\n1\t2\t0,5\n1\t0\t−1\n\n2\t4\t3\r\n",
-        "input;label;x1;x2\n7;1;,5;2\n7;1;-1;0\n3;1;3;4",
-        "1 .5 2\n1 -1 0\n2 3 4",
-        '"input","x1","x2"\n"1","0.5","2"\n"1","-1","0"\n"2","3","4"',
-    ],
-    ids=["commas", "header", "decimal-commas", "tabs", "names-of-inputs", "spaces", "quotes"],
-)
-def test_ways_to_write_a_table(text: str) -> None:
-    assert ask({"call": "parse", "text": text}) == [{"tokens": [[[0.5, 2], [-1, 0]], [[3, 4]]], "labels": [1, 1]}]
-
-
-def test_four_columns_are_labels_or_scores() -> None:
-    labelled, with_scores = ask(
-        {"call": "parse", "text": "1,1,0.5,2\n2,-1,3,4"}, {"call": "parse", "text": "1,1,0.5,2\n2,-0.5,3,4"}
-    )
-    assert labelled == {"tokens": [[[0.5, 2]], [[3, 4]]], "labels": [1, -1]}
-    assert with_scores == {"tokens": [[[1, 0.5]], [[-0.5, 3]]], "labels": [1, 1], "scores": [[2], [4]]}
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "word"),
-    [
-        ("1,0.5,2\n1,a,3", "Line 2", "“a”"),
-        ("1,0.5,2\n1,,3", "Line 2", "nothing"),
-        ("1,0.5,2\n\n1,3", "Line 3", "2 columns"),
-        ("x1,x2,colour\n1,2,3", "Line 1", "“colour”"),
-        ("input,x1\n1,2", "Line 1", "x2"),
-        ("x1,x2,k1\n1,2,3", "Line 1", "k2"),
-        ("x1,x2,x1\n1,2,3", "Line 1", "twice"),
-        ("1.5,1,2", "Line 1", "whole number"),
-        ("1,2,0,0,1", "Line 1", "label"),
-        ("1,1,0,0,1\n1,-1,0,0,1", "Line 2", "two labels"),
-        ("1,1e7,2", "Line 1", "1e7"),
-        ("\n".join(f"1,{t},0" for t in range(13)), "Line 13", "12 tokens"),
-        ("\n".join(f"{i},1,0" for i in range(9)), "Line 9", "8 inputs"),
-        ("1,2,3,4,5,6", "Line 1", "6 columns"),
-        (" \n", "", "empty"),
-        ("x1,x2", "", "names only"),
-    ],
-)
-def test_a_bad_table_is_refused_in_a_sentence_that_names_its_line(text: str, line: str, word: str) -> None:
-    (answer,) = ask({"call": "parse", "text": text})
-    assert answer["refusal"].startswith(line)
-    assert word in answer["refusal"]
-    assert answer["refusal"].endswith(".")
-    assert "\n" not in answer["refusal"]
-
-
-def test_random_problems_are_the_same_for_the_same_seed_and_lie_on_the_circle() -> None:
-    first, again, other = ask(*({"call": "random", "inputs": 3, "tokens": 5, "seed": seed} for seed in (4, 4, 5)))
-    assert first == again != other
-    assert np.shape(first["tokens"]) == (3, 5, 2)
-    np.testing.assert_allclose(np.linalg.norm(first["tokens"], axis=-1), 1, atol=1e-4)
-    many = ask(*({"call": "random", "inputs": 8, "tokens": 12, "seed": seed} for seed in range(40)))
-    points = np.concatenate([np.reshape(found["tokens"], (-1, 2)) for found in many])
-    quarters = np.bincount((2 * (points[:, 0] > 0) + (points[:, 1] > 0)).astype(int)) / len(points)
-    np.testing.assert_allclose(quarters, 0.25, atol=0.04)  # five standard deviations of 3840 draws
-    np.testing.assert_allclose(np.mean([label for found in many for label in found["labels"]]), 0, atol=0.3)
-
-
 # ---- changes
 
 
@@ -144,15 +63,6 @@ def test_keys_come_apart_as_copies_and_join_without_changing_what_attention_sele
     assert changed({**apart, "keys": [TRIANGLE[::-1]]}, "withKeysApart", False) == together
     by_hand = {"tokens": [TRIANGLE], "keys": [TRIANGLE[::-1]], "scores": [[1, 2, 3]]}
     assert changed(by_hand, "withKeysApart", False) == {"tokens": [TRIANGLE[::-1]], "scores": [[1, 2, 3]]}
-
-
-def test_a_table_replaces_what_it_names_and_leaves_the_training() -> None:
-    before = {"keys": [TRIANGLE], "scores": [[1, 2, 3]], "loss": "Exponential", "steps": 50}
-    table = {"tokens": [TRIANGLE[:2]], "labels": [-1]}
-    assert changed(before, "withTable", table, [2, 1]) == {**table, "head": [2, 1], "loss": "Exponential", "steps": 50}
-    joint = {"tokens": [TRIANGLE], "train": "both"}
-    assert changed(joint, "withTable", table, [2, 1]) == {**table, "train": "both"}
-    assert changed(joint, "withTable", {**table, "scores": [[1, 2]]}, [2, 1]) == {**table, "scores": [[1, 2]]}
 
 
 # ---- conditions

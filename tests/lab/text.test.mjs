@@ -10,7 +10,7 @@ const TEXT_EXAMPLES = globalThis.labWords.texts;
 const { comparisonAnswer, continuationAnswer, curveSteps, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf, trainingAnswer } =
   await load("text/text_model");
 const { endSentence, listed, reasonSentence } = await load("text/text_reasons");
-const { TextWork } = await load("text/text_worker");
+const { startTextWorker, TextWork } = await load("text/text_worker");
 
 const START = { unit: "characters", window: 8 };
 const { drawsOf } = await load("../kernels/draws");
@@ -192,7 +192,31 @@ test("training in pieces ends where it does in a single piece, and agrees with t
   for (const { automaton, layer } of large.rivals) assert.ok(Math.abs(automaton - layer) < 0.02);
 });
 
-test("a newer request of a kind, and another text, come before older ones", async () => {
+/** Let workers be what answers in this process, or what breaks off, until a test has ended. */
+function withWorkers(context, Worker) {
+  const before = { Worker: globalThis.Worker, document: globalThis.document };
+  context.after(() => Object.assign(globalThis, before));
+  globalThis.document = { getElementById: () => ({ textContent: "" }) };
+  globalThis.Worker = Worker;
+}
+
+class AnsweringWorker {
+  constructor() {
+    this.scope = { postMessage: (data) => setTimeout(() => this.onmessage?.({ data })) };
+    startTextWorker(this.scope);
+  }
+
+  postMessage(data) {
+    if (!data.core) this.scope.onmessage({ data });
+  }
+
+  terminate() {
+    this.onmessage = null;
+  }
+}
+
+test("a newer request of a kind, and another text, come before older ones", async (context) => {
+  withWorkers(context, AnsweringWorker);
   const work = new TextWork();
   const told = [];
   work.subscribe(() => told.push(work.summary?.names.length ?? work.refusal));
@@ -209,19 +233,18 @@ test("a newer request of a kind, and another text, come before older ones", asyn
   assert.match((await work.ask({ ask: "graph", last: 0 })).refusal, /no text/);
 });
 
-test("where the browser lets no worker run, the page does the work", async (context) => {
-  const before = { Worker: globalThis.Worker, document: globalThis.document };
-  context.after(() => Object.assign(globalThis, before));
-  globalThis.document = { getElementById: () => ({ textContent: "" }) };
-  globalThis.Worker = class {
+test("where workers break off, or the browser runs none, a sentence says so", async (context) => {
+  class BrokenWorker {
     postMessage() {
       setTimeout(() => this.onerror({ message: "blocked" }));
     }
-  };
-  const work = new TextWork();
-  await work.read({ ...START, source: "abcabcabcabcabc" });
-  assert.equal(work.summary.names.length, 3);
-  assert.equal(work.budget, 8);
+  }
+  for (const [Worker, sentence] of [[BrokenWorker, /broke off: blocked/], [undefined, /runs no workers/]]) {
+    withWorkers(context, Worker);
+    const work = new TextWork();
+    await work.read({ ...START, source: "abcabcabcabcabc" });
+    assert.match(work.refusal, sentence);
+  }
 });
 
 test("a text that compares nothing is read, laid out and has nothing to train", () => {

@@ -44,3 +44,21 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
   return node;
 }
+
+const KEPT_STYLES = [
+  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "opacity", "paint-order",
+  "font-family", "font-size", "font-weight", "text-anchor", "display", "visibility",
+];
+
+/** A copy of an SVG picture that looks the same without the page: with the styles of its nodes written into them. */
+export function styledCopy(svg) {
+  const copy = svg.cloneNode(true);
+  const nodes = [svg, ...svg.querySelectorAll("*")];
+  [copy, ...copy.querySelectorAll("*")].forEach((node, k) => {
+    const style = getComputedStyle(nodes[k]);
+    for (const name of node.getAttributeNames()) if (/^(aria-.*|data-.*|tabindex|role|class)$/.test(name)) node.removeAttribute(name);
+    if (node !== copy) node.setAttribute("style", KEPT_STYLES.map((name) => `${name}:${style.getPropertyValue(name)}`).join(";"));
+  });
+  const { width, height } = svg.viewBox.baseVal;
+  return setAttributes(copy, { xmlns: SVG, width, height });
+}

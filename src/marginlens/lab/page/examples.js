@@ -20,7 +20,7 @@ function contentOf({ problem, starts, text: { source, sequences, unit, window } 
 export function exampleOf(state) {
   const preset = exampleNamed(state.preset);
   const isText = state.tab === "text";
-  if (preset === undefined || (isText && !preset.text)) return null;
+  if (preset === undefined || state.tab === "growth" || (isText && !preset.text)) return null;
   if (!opened.has(preset.name)) opened.set(preset.name, stateOfPreset(preset));
   return { ...preset, isChanged: contentOf(state, isText) !== contentOf(opened.get(preset.name), isText) };
 }

@@ -7,6 +7,7 @@
 import { ProblemError } from "../kernels/problem.js";
 import { analyse } from "./analysis.js";
 import { mountCurves } from "./run/curves.js";
+import { mountGrowth } from "./run/growth_panel.js";
 import { mountEditor } from "./problem/editor.js";
 import { mountLimits } from "./findings/findings.js";
 import { mountHelp } from "./guide/help.js";
@@ -38,6 +39,7 @@ const VIEWS = [
   { id: "text-graph", tab: "text", mount: mountPriorityPicture },
   { id: "text-continuation", tab: "text", mount: mountContinuation },
   { id: "text-training", tab: "text", mount: mountTraining },
+  { id: "growth", tab: "growth", mount: mountGrowth },
 ];
 
 const HASH_DELAY = 300; // ms after the last change until the address follows

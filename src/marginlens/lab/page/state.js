@@ -13,6 +13,7 @@ const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "st
 export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
 export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true, guess: null };
 export const START_PLAYBACK = { step: 0, speed: 100 };
+export const START_GROWTH = { rate: 0.03, decay: 0, clip: 0 };
 export const START_TEXT = { ...globalThis.labWords.texts[0].text, steps: 4000 };
 
 // ---- states and problems
@@ -49,6 +50,7 @@ export function completeState(given) {
     view: part(START_VIEW, given.view),
     playback: part(START_PLAYBACK, given.playback),
     text: part(START_TEXT, given.text),
+    growth: part(START_GROWTH, given.growth),
   });
 }
 
@@ -114,10 +116,10 @@ function checkIndex(value, what, count) {
 
 /** The state itself where it can be shown, or a `ProblemError` with one sentence. */
 export function checkState(state) {
-  checkChoice(state.tab, "The tab", ["plane", "text"]);
+  checkChoice(state.tab, "The tab", ["plane", "text", "growth"]);
   if (state.preset !== null && typeof state.preset !== "string") refuse("The name of a preset must be a text.");
   checkProblem(state.problem);
-  const { starts, chosen, view, playback, text } = state;
+  const { starts, chosen, view, playback, text, growth } = state;
   if (!Array.isArray(starts) || starts.length === 0) refuse("There must be at least one start.");
   if (starts.length > MAX_STARTS) refuse(`There can be at most ${MAX_STARTS} starts; got ${starts.length}.`);
   starts.forEach((start, k) => {
@@ -146,6 +148,9 @@ export function checkState(state) {
   checkChoice(text.draw, "The way of choosing the next token", ["likely", "random"]);
   checkNumber(text.seed, "The seed", 0, 2 ** 32 - 1, true);
   checkNumber(text.steps, "The number of training steps", 0, 1e7, true);
+  checkNumber(growth.rate, "The rate", 1e-4, 0.1);
+  checkNumber(growth.decay, "The weight decay", 0, 0.3);
+  checkNumber(growth.clip, "QK-clip", 0, 1e6);
   return state;
 }
 
@@ -319,6 +324,11 @@ export function withView(state, part) {
 /** Part of the text tab. */
 export function withText(state, part) {
   return { ...state, text: { ...state.text, ...part } };
+}
+
+/** Part of the tab about growing logits. */
+export function withGrowth(state, part) {
+  return { ...state, growth: { ...state.growth, ...part } };
 }
 
 /** What is focused in the panels. */

@@ -5,7 +5,7 @@ import { optimalTokens } from "../../kernels/optimality.js";
 import { basinCone } from "../../kernels/theorems.js";
 import { shownLimit } from "../analysis.js";
 import { mountBasins } from "./basin_picture.js";
-import { element, replace, setText, shape } from "../dom.js";
+import { element, replace, setText, shape, styledCopy } from "../dom.js";
 import { exponent, pointText, short } from "../numbers.js";
 import {
   axisTicks, drawnPath, fittingHalf, linePixels, markerPath, moved, pathThrough, pathUpTo, planeScale, rayEnd, ringNorms, rounded,
@@ -761,22 +761,11 @@ function planeControls(store) {
   };
 }
 
-const EXPORTED_STYLES = [
-  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "opacity", "paint-order",
-  "font-family", "font-size", "font-weight", "text-anchor", "display", "visibility",
-];
-
-/** The plane as it stands, as the text of an SVG file: styles written into its nodes, the basins as an image below. */
+/** The plane as it stands, as the text of an SVG file: the basins are an image below. */
 export function planePicture(root = document.getElementById("plane")) {
   const svg = root.querySelector(".plane-picture");
   const canvas = root.querySelector("canvas");
-  const copy = svg.cloneNode(true);
-  const [from, to] = [svg.querySelectorAll("*"), copy.querySelectorAll("*")];
-  from.forEach((node, k) => {
-    const style = getComputedStyle(node);
-    to[k].setAttribute("style", EXPORTED_STYLES.map((name) => `${name}:${style.getPropertyValue(name)}`).join(";"));
-    for (const name of [...to[k].getAttributeNames()]) if (name.startsWith("aria-") || name.startsWith("data-") || name === "tabindex" || name === "role" || name === "class") to[k].removeAttribute(name);
-  });
+  const copy = styledCopy(svg);
   copy.querySelectorAll("circle[r='0']").forEach((node) => node.remove());
   for (const text of copy.querySelectorAll("text")) setText(text, text.textContent.replace(INVITATION, ""));
   const { x, width, height } = svg.viewBox.baseVal;
@@ -786,9 +775,5 @@ export function planePicture(root = document.getElementById("plane")) {
       ? []
       : [shape("image", { x: x + canvas.offsetLeft, y: canvas.offsetTop, width: canvas.clientWidth, height: canvas.clientHeight, href: canvas.toDataURL("image/png"), style: "image-rendering:pixelated" })];
   copy.prepend(background, ...image);
-  copy.removeAttribute("class");
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  copy.setAttribute("width", width);
-  copy.setAttribute("height", height);
   return new XMLSerializer().serializeToString(copy);
 }

@@ -1,11 +1,9 @@
-// The editor: inputs with their labels, tokens and scores as tables, the head, the starts, pasted tables and random problems.
+// The editor: inputs with their labels, tokens and scores as tables, the head and the starts.
 
-import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_TOKENS, ProblemError } from "../../kernels/problem.js";
+import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_TOKENS } from "../../kernels/problem.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
 import { short } from "../numbers.js";
 import { numberField } from "../typed_number.js";
-import { parseTable, tableText } from "./problem_table.js";
-import { randomProblem } from "./random_problem.js";
 import {
   addInput, addStart, addToken, keysOf, labelsOf, MAX_STARTS, removeInput, removeStart, removeToken, withChosen, withHead, withKey, withLabel,
   withProblem, withScore, withScores, withStart, withToken,
@@ -29,14 +27,6 @@ export function withKeysApart(state, isApart) {
   const { tokens, keys, scores } = state.problem;
   if (isApart) return withProblem(state, { tokens: tokens ?? keys, keys: keys ?? tokens });
   return withProblem(state, { tokens: scores ? (keys ?? tokens) : (tokens ?? keys), keys: undefined });
-}
-
-/** The problem of a table; where it has no scores they come from the head. */
-export function withTable(state, table, head) {
-  const { tokens, labels, keys, scores } = table;
-  const isJoint = state.problem.train === "both";
-  const parts = { tokens, labels, keys, scores, head: scores || isJoint ? undefined : head, train: scores ? undefined : state.problem.train };
-  return { ...withProblem(state, parts), preset: null, chosen: { ...state.chosen, input: null, token: null, limit: null } };
 }
 
 /** Where the next of several points goes: around a centre, in no place that is taken. */
@@ -259,65 +249,6 @@ function mountStarts(store, focusOn) {
   };
 }
 
-// ---- tables and random problems
-
-function mountTable(store, remembered) {
-  const area = element("textarea", { rows: "7", spellcheck: "false", "aria-label": "Table of tokens", class: "mono" });
-  const complaint = element("p", { class: "fails", role: "alert" });
-  const use = element("button", { type: "button", class: "primary" }, "Use this table");
-  const node = element(
-    "details",
-    {},
-    element("summary", {}, "Paste or copy a table"),
-    element("p", { class: "small" }, "A line for each token: input, label, x1, x2, and where wanted score, k1, k2. Commas, semicolons or tabs; decimal commas with semicolons or tabs. The line of names may be left out."),
-    area,
-    complaint,
-    use,
-  );
-  node.addEventListener("toggle", () => {
-    if (node.open) area.value = tableText(store.state.problem);
-  });
-  area.addEventListener("input", () => setText(complaint, ""));
-  use.addEventListener("click", () => {
-    setText(complaint, "");
-    try {
-      const table = parseTable(area.value);
-      if (store.apply("use a pasted table", (state) => withTable(state, table, remembered.head)))
-        store.say(`The table is in use: ${table.tokens.length} ${table.tokens.length === 1 ? "input" : "inputs"}.`);
-    } catch (error) {
-      if (!(error instanceof ProblemError)) throw error;
-      setText(complaint, error.message);
-    }
-  });
-  return node;
-}
-
-function mountRandom(store) {
-  const values = { Inputs: 3, Tokens: 4, Seed: 1 };
-  const field = (name, low, high) => {
-    const change = (value) => ((values[name] = value), true);
-    const { node, fill } = numberField(store, { name, low, high, isWhole: true, change });
-    fill(values[name]);
-    return { fill, node: element("label", { class: "field" }, element("span", {}, name), node) };
-  };
-  const [inputs, tokens, seed] = [field("Inputs", 1, MAX_INPUTS), field("Tokens", 1, MAX_TOKENS), field("Seed", 0, 2 ** 32 - 1)];
-  let drawn = null; // the seed of the last problem
-  const draw = element("button", { type: "button" }, "Draw");
-  draw.addEventListener("click", () => {
-    if (values.Seed === drawn) seed.fill((values.Seed = (values.Seed + 1) % 2 ** 32));
-    drawn = values.Seed;
-    const { head, ...table } = randomProblem(values.Inputs, values.Tokens, drawn);
-    store.apply(`draw random problem ${drawn}`, (state) => withTable(state, table, head));
-  });
-  return element(
-    "details",
-    {},
-    element("summary", {}, "Random problem"),
-    element("p", { class: "small" }, "Tokens and head uniform on the unit circle; the same seed gives the same problem."),
-    element("div", { class: "row bottom" }, inputs.node, tokens.node, seed.node, draw),
-  );
-}
-
 /** The problem as tables that can be edited; the row in focus is the chosen token. */
 export function mountEditor(root, store) {
   const remembered = { head: DEFAULT_HEAD, scores: null }; // what the other way of giving scores begins with
@@ -331,7 +262,7 @@ export function mountEditor(root, store) {
     if (store.apply("add an input", (state) => addInput(state, [0, 1, 2].map((k) => nextPoint(count + k))))) focusOn(`x-${count}-0-0`);
   });
   const starts = mountStarts(store, focusOn);
-  replace(root, form.node, inputs, element("div", { class: "row" }, more), starts.node, form.rare, mountTable(store, remembered), mountRandom(store));
+  replace(root, form.node, inputs, element("div", { class: "row" }, more), starts.node, form.rare);
   let shown = "";
   let views = [];
   return {

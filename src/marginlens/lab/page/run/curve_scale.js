@@ -5,7 +5,7 @@ import { powerOfTen, short } from "../numbers.js";
 const LOG_RATIO = 30; // of the largest to the smallest value, from which on their axis is logarithmic
 const TICK_STEPS = [1, 2, 5, 10];
 
-/** Steps 0 … end on an axis of log(1 + step): { at(step) in [0, 1], step(share), ticks: [{ at, label }] }. */
+/** Steps 0 … end on an axis of log(1 + step): { end, at(step) in [0, 1], step(share), ticks: [{ at, label }] }. */
 export function stepScale(end) {
   const last = Math.max(1, end);
   const at = (step) => Math.log1p(step) / Math.log1p(last);
@@ -14,7 +14,13 @@ export function stepScale(end) {
   const powers = Math.floor(Math.log10(last));
   const every = Math.ceil((powers + 1) / 5);
   for (let k = powers % every; k <= powers; k += every) ticks.push({ at: at(10 ** k), label: k < 4 ? String(10 ** k) : powerOfTen(k) });
-  return { at, step, ticks };
+  return { end, at, step, ticks };
+}
+
+/** Steps 0 … end evenly on an axis. */
+export function evenScale(end) {
+  const ticks = linearTicks(0, end, 4).map((step) => ({ at: step / end, label: step.toLocaleString("en") }));
+  return { end, at: (step) => step / end, ticks };
 }
 
 /** Round numbers from low to high, about `count` of them. */

@@ -49,7 +49,7 @@ export function withOptimizerNamed(state, name) {
 }
 
 /** A slider with a number field beside it: { node, show(value) }; onchange(value, gesture) returns whether the value was taken. */
-function sliderField(store, name, field, onchange) {
+export function sliderField(store, name, field, onchange) {
   const id = `setting-${name}`;
   let pull = 0;
   const slider = element("input", { type: "range", min: 0, max: SLIDER_POSITIONS, step: 1, "aria-label": `${field.label}, slider` });

@@ -1,12 +1,10 @@
-// Permalinks: the state as a URL hash, "#1." and its deflated JSON, "#0." and the JSON itself where the browser cannot deflate, or the name
-// of an example that is as it opens.
+// Permalinks: the state as a URL hash, "#1." and its deflated JSON, or the name of an example that is as it opens.
 
 import { ProblemError } from "../../kernels/problem.js";
 import { exampleLinked, exampleNamed, linkName } from "../examples.js";
-import { completeState, START_CHOSEN, START_PLAYBACK, START_TEXT, START_VIEW, stateOfPreset } from "../state.js";
+import { completeState, START_CHOSEN, START_GROWTH, START_PLAYBACK, START_TEXT, START_VIEW, stateOfPreset } from "../state.js";
 
 const DEFLATED = "1";
-const PLAIN = "0";
 const MAX_JSON_BYTES = 4_000_000;
 const DAMAGED = "This link is damaged: what it holds cannot be read, so the page stays as it is.";
 
@@ -24,6 +22,7 @@ export function stateText(state) {
     view: differing(state.view, START_VIEW),
     playback: differing(state.playback, START_PLAYBACK),
     text: differing(state.text, START_TEXT),
+    growth: differing(state.growth, START_GROWTH),
   });
 }
 
@@ -67,7 +66,6 @@ export async function hashOf(state) {
   const preset = exampleNamed(state.preset);
   if (preset && isAsOpened(state, preset)) return `#${linkName(preset)}`;
   const bytes = new TextEncoder().encode(stateText(state));
-  if (typeof CompressionStream === "undefined") return `#${PLAIN}.${toBase64(bytes)}`;
   return `#${DEFLATED}.${toBase64(await through(new CompressionStream("deflate-raw"), bytes))}`;
 }
 
@@ -79,13 +77,12 @@ export async function stateOfHash(hash) {
     return preset && stateOfPreset(preset);
   }
   const [, version, content] = found;
-  if (version !== DEFLATED && version !== PLAIN)
+  if (version !== DEFLATED)
     throw new ProblemError(`This link was made by another version of the page (${version.slice(0, 12)}), so the page stays as it is.`);
   let given;
   try {
-    const bytes = fromBase64(content);
-    const plain = version === PLAIN ? bytes : await through(new DecompressionStream("deflate-raw"), bytes);
-    given = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(plain));
+    const bytes = await through(new DecompressionStream("deflate-raw"), fromBase64(content));
+    given = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   } catch (error) {
     throw error instanceof ProblemError ? error : new ProblemError(DAMAGED);
   }

@@ -11,6 +11,7 @@ export const MAX_FILE_BYTES = 4_000_000;
 export function fileName(state, ending) {
   const parts = ["marginlens"];
   if (state.tab === "text") parts.push("text", ...(state.text.last === null ? [] : [`after-${state.text.last}`]));
+  else if (state.tab === "growth") parts.push("logits");
   else parts.push(exampleName(state, "-changed") ?? "problem", ...(state.playback.step > 0 ? [`step-${state.playback.step}`] : []));
   const name = parts.join("-").replace(/[^\p{L}\p{N}._-]+/gu, "_").replace(/_+$/, "");
   return `${name}.${ending}`;

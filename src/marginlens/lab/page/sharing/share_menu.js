@@ -7,6 +7,7 @@ import { exampleOf } from "../examples.js";
 import { short } from "../numbers.js";
 import { card, captionOf, filmOf, pngOf } from "./picture_files.js";
 import { stepScale } from "../run/curve_scale.js";
+import { growthPicture } from "../run/growth_panel.js";
 import { planePicture } from "../plane/plane.js";
 import { graphPicture } from "../text/priority_picture.js";
 import { download, fileName, mountDrop, mountFileField, problemFile } from "./problem_transfer.js";
@@ -59,9 +60,15 @@ function planeRows(state) {
 
 /** The 16:9 picture of what is seen as SVG text, or null where nothing is drawn yet. */
 export function seenPicture(state) {
-  const seen = state.tab === "text" ? graphPicture() : planePicture();
+  const seen = { plane: planePicture, text: graphPicture, growth: growthPicture }[state.tab]();
   if (!seen) return null;
-  const rows = state.tab === "text" ? [{ text: "What wins over what", size: 27, isBold: true }, ...textsOf("#text-graph .reason").map((text) => ({ text }))] : planeRows(state);
+  const titled = (title, selector) => [{ text: title, size: 27, isBold: true }, ...textsOf(selector).map((text) => ({ text }))];
+  const wordsOf = {
+    plane: () => planeRows(state),
+    text: () => titled("What wins over what", "#text-graph .reason"),
+    growth: () => titled("Why logits explode", "#growth > p:not(.task, .theory)"),
+  };
+  const rows = wordsOf[state.tab]();
   const colours = getComputedStyle(document.documentElement);
   return card(seen, rows, captionOf(state), { ground: colours.getPropertyValue("--panel").trim(), ink: colours.getPropertyValue("--ink").trim() });
 }
@@ -90,7 +97,7 @@ async function copyPicture(svg) {
 
 /** The run from its start to its end, as a film. */
 async function saveFilm(store, runs) {
-  if (store.state.tab === "text") return store.say("A film shows a run: go to token selection first.", "refusal");
+  if (store.state.tab !== "plane") return store.say("A film shows a run: go to token selection first.", "refusal");
   const { step } = runs;
   const { step: stepAt } = stepScale(runs.end);
   const shown = () => ({ ...store.state, playback: { ...store.state.playback, step: runs.step } });
@@ -127,6 +134,7 @@ export function shareItems(store, runs, linkOf) {
   mountDrop(store);
   const state = () => shownState(store, runs);
   const onlyHere = " It opens on this machine alone, where the page is a file: to give it away, save the page.";
+  const ofProblem = (run) => () => (store.state.tab === "growth" ? store.say("That is for token selection and next tokens: go there first.", "refusal") : run());
   const frame = (address) => `<iframe src="${address}" title="marginlens lab" width="100%" height="900" allow="clipboard-write"></iframe>`;
   return [
     { label: "Copy link", run: async () => copied(store, await linkOf(state()), "The link", isLocal() ? onlyHere : "") },
@@ -144,13 +152,13 @@ export function shareItems(store, runs, linkOf) {
         return copied(store, frame(`${file}#${link.split("#")[1]}`), "The code", ` Put ${file} beside the page that it stands in.`);
       },
     },
-    { label: "Copy as Python", run: async () => copied(store, await shownScript(store, runs, linkOf), "The Python script") },
+    { label: "Copy as Python", run: ofProblem(async () => copied(store, await shownScript(store, runs, linkOf), "The Python script")) },
     {
       label: "Save problem (JSON)",
-      run: async () => {
+      run: ofProblem(async () => {
         const sentence = await saved(fileName(state(), "json"), problemFile(state()), "application/json");
         store.say(`${sentence.slice(0, -1)}: marginlens solve and marginlens train read it too.`);
-      },
+      }),
     },
     { label: "Load problem …", run: () => field.click() },
   ];

@@ -1,6 +1,6 @@
 // The priority graph of a last token: choosing the token, the picture, the same as a list, and the windows of the text behind it.
 
-import { element, replace, setText, shape } from "../dom.js";
+import { element, replace, setText, shape, styledCopy } from "../dom.js";
 import { short } from "../numbers.js";
 import { layoutGraph } from "./priority_layout.js";
 import { withText } from "../state.js";
@@ -12,7 +12,6 @@ const FIRST_PAIRS = 30; // of the list, until all are asked for
 const MAX_LABELLED_LINES = 24; // lines that carry their counts in the picture
 const MAX_PICTURE_WIDTH = 900;
 const LAYOUT_FONT_SIZE = 15; // px of the page's letters for which the layout is made; the picture grows with them
-const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "paint-order", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
 
 let picture = null; // the SVG element that is shown
 
@@ -24,17 +23,7 @@ export function chosenLast({ text }, summary) {
 
 /** The picture of the graph as the text of an SVG file, or null where none is drawn. */
 export function graphPicture() {
-  if (picture === null) return null;
-  const copy = picture.cloneNode(true);
-  const shapes = [picture, ...picture.querySelectorAll("*")];
-  [copy, ...copy.querySelectorAll("*")].forEach((node, k) => {
-    const style = getComputedStyle(shapes[k]);
-    for (const name of STYLES) if (style.getPropertyValue(name)) node.setAttribute(name, style.getPropertyValue(name));
-    for (const name of ["class", "tabindex", "role", "aria-label", "aria-pressed", "data-token"]) node.removeAttribute(name);
-  });
-  copy.removeAttribute("style");
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  return new XMLSerializer().serializeToString(copy);
+  return picture && new XMLSerializer().serializeToString(styledCopy(picture));
 }
 
 /** What a graph says in a sentence or two. */

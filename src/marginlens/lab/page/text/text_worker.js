@@ -4,7 +4,7 @@ import { newWorker } from "../background.js";
 import { textAnswers } from "./text_model.js";
 
 export const WORKER_BUDGET = 60; // ms of work at a time beside the page
-export const PAGE_BUDGET = 8; // and on it, where the browser allows no worker
+const NO_WORKERS = "This browser runs no workers, so that texts are not read.";
 
 /** Answer the messages { role: "text", id, ask, … } of a worker's scope by { id, answer } or { id, refusal }. */
 export function startTextWorker(scope) {
@@ -19,20 +19,14 @@ export function startTextWorker(scope) {
  */
 export class TextWork {
   #worker = null;
-  #answer = null; // where there is no worker
   #number = 0;
   #running = null; // { id, request, resolve }
-  #hasAnswered = false; // whether a worker ever has
   #waiting = new Map(); // by what is asked
   #text = null;
   #listeners = [];
   summary = null;
   refusal = null;
   seen = null; // the tokens before the one that the panels speak of
-
-  get budget() {
-    return this.#answer ? PAGE_BUDGET : WORKER_BUDGET;
-  }
 
   subscribe(listener) {
     this.#listeners.push(listener);
@@ -87,41 +81,20 @@ export class TextWork {
     const id = ++this.#number;
     this.#running = { id, request, resolve };
     this.#start();
-    this.#send();
-  }
-
-  #send() {
-    const { id, request } = this.#running;
-    if (this.#answer) setTimeout(() => this.#done({ id, ...this.#answer(request) }));
+    if (this.#worker === null) this.#done({ id, refusal: NO_WORKERS });
     else this.#worker.postMessage({ role: "text", id, ...request });
   }
 
   #start() {
-    if (this.#worker !== null || this.#answer !== null) return;
+    if (this.#worker !== null) return;
     this.#worker = newWorker();
-    if (this.#worker === null) {
-      this.#answer = textAnswers();
-      return;
-    }
-    this.#worker.onmessage = ({ data }) => {
-      this.#hasAnswered = true;
-      this.#done(data);
-    };
-    this.#worker.onerror = (event) => this.#failed(event.message);
-  }
-
-  /** Say that a worker broke off; where none ever answered, go on without. */
-  #failed(message) {
-    if (this.#hasAnswered) {
-      this.#done({ id: this.#running?.id, refusal: `The work on the text broke off: ${message}` });
-      return;
-    }
-    this.#answer = textAnswers();
-    if (this.#running !== null) this.#send();
+    if (this.#worker === null) return;
+    this.#worker.onmessage = ({ data }) => this.#done(data);
+    this.#worker.onerror = ({ message }) => this.#done({ id: this.#running?.id, refusal: `The work on the text broke off: ${message}` });
   }
 
   #done({ id, ...reply }) {
-    if (this.#running?.id !== id) return;
+    if (this.#running === null || this.#running.id !== id) return;
     const { resolve } = this.#running;
     this.#running = null;
     resolve(reply);

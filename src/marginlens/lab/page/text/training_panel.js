@@ -1,43 +1,31 @@
 // Training of W beside the automaton: normalised gradient descent in pieces, curves along it, and both predictions side by side.
 
-import { element, replace, setText, shape } from "../dom.js";
+import { element, replace, setText } from "../dom.js";
 import { percent, short } from "../numbers.js";
+import { Charts } from "../run/chart.js";
+import { stepScale } from "../run/curve_scale.js";
 import { withText } from "../state.js";
 import { curveSteps } from "./text_model.js";
 import { counted, quoted } from "./text_reasons.js";
 import { runningText } from "./text_tokens.js";
-import { textWork } from "./text_worker.js";
+import { textWork, WORKER_BUDGET } from "./text_worker.js";
 
 const STEP_CHOICES = [400, 1000, 4000, 20_000, 100_000];
 const MAX_BARS = 10;
-const CHART = { width: 160, height: 116, left: 40, right: 8, top: 10, bottom: 22 };
 const CURVES = [
-  { name: "distance", title: "Distance from the rule", about: "total variation: 0 where both give the same shares", low: 0 },
-  { name: "loss", title: "Training loss", about: "log-loss of the windows", low: 0 },
+  { name: "distance", title: "Distance from the rule", about: "total variation: 0 where both give the same shares" },
+  { name: "loss", title: "Training loss", about: "log-loss of the windows" },
   { name: "correlation", title: "Correlation with Graph-SVM", about: "cosine of W with its limit direction", high: 1 },
 ];
 
-/** The chart of a quantity along the steps, on a logarithmic scale, up to the point that is shown. */
-function chart({ name, title, about, low = null, high = null }, curve, shown, steps) {
-  const points = curve.filter((point) => Number.isFinite(point[name]));
-  const values = points.map((point) => point[name]);
-  const bottom = low ?? Math.min(0, ...values);
-  const top = high ?? Math.max(bottom + 1e-6, ...values);
-  const { width, height, left, right } = CHART;
-  const x = (step) => left + ((width - left - right) * Math.log(1 + step)) / Math.log(1 + Math.max(1, steps));
-  const y = (value) => CHART.top + ((height - CHART.top - CHART.bottom) * (top - value)) / (top - bottom);
-  const line = points.map((point) => `${x(point.step).toFixed(1)},${y(point[name]).toFixed(1)}`).join(" ");
-  const now = shown && Number.isFinite(shown[name]) ? shown : null;
-  const label = (value, place, anchor, at) => shape("text", { x: place, y: at, "text-anchor": anchor }, value);
-  const picture = shape("svg", { class: "curve", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${now ? short(now[name]) : "not measured yet"}` },
-    shape("path", { class: "frame", d: `M${left} ${CHART.top}V${height - CHART.bottom}H${width - right}` }),
-    label(short(top), left - 4, "end", CHART.top + 6),
-    label(short(bottom), left - 4, "end", height - CHART.bottom),
-    label("0", left, "start", height - 6),
-    label(`${steps.toLocaleString("en")} steps`, width - right, "end", height - 6),
-    shape("polyline", { class: "trace", points: line }),
-    now ? shape("circle", { class: "now", cx: x(now.step), cy: y(now[name]), r: 4 }) : null);
-  return element("figure", {}, element("figcaption", {}, element("b", {}, title), " ", element("span", { class: "value" }, now ? short(now[name]) : "")), picture, element("p", { class: "small" }, about));
+/** The charts of a curve, with the values at the point that is shown. */
+function chartsOf(curve, shown) {
+  return CURVES.map(({ name, title, about, high }) => {
+    const value = (k) => (k === null ? shown : curve[k])?.[name] ?? NaN;
+    const values = curve.map((_, k) => value(k)).filter(Number.isFinite);
+    const range = [Math.min(0, ...values), high ?? Math.max(1e-6, ...values)];
+    return { title, about, range, format: short, lines: [{ label: title, sign: "", colour: "var(--limit-0)", value }] };
+  });
 }
 
 /** A share as a bar with its number. */
@@ -71,13 +59,13 @@ export function mountTraining(root, store) {
   });
   const status = element("p", { class: "status" });
   const agreement = element("p", { class: "lead", "aria-live": "polite" });
-  const charts = element("div", { class: "charts" });
+  const grid = element("div", { class: "run-charts" });
   const shares = element("div", {});
   const small = element("p", { class: "small" });
   const content = element("div", { class: "text-training" },
     element("p", {}, "The rule needs no training. Train the weights W by gradient descent and watch the two agree."),
     element("div", { class: "row" }, play, again, element("div", { class: "field" }, element("label", { for: "text-steps" }, "Steps"), steps)),
-    scrub, status, charts, shares, agreement, small);
+    scrub, status, grid, shares, agreement, small);
   replace(root, content);
   let curve = [];
   let reached = null; // the newest answer of the training
@@ -104,7 +92,7 @@ export function mountTraining(root, store) {
     show();
     while (isPlaying && present === run) {
       const to = grid.find((step) => step > (reached?.step ?? 0)) ?? goal;
-      const reply = await work.ask({ ask: "train", to, budget: work.budget, measured: curve.length, grid });
+      const reply = await work.ask({ ask: "train", to, budget: WORKER_BUDGET, measured: curve.length, grid });
       if (present !== run || !reply?.answer) break;
       reached = reply.answer;
       curve = [...curve, ...reached.curve];
@@ -162,12 +150,17 @@ export function mountTraining(root, store) {
     setText(agreement, point === null || isPlaying ? "" : agreementOf(point));
     const size = reached?.pairs ? ` It moves ${counted(reached.pairs, "weight")} over ${counted(reached.merged, "different window")}${reached.step > 50 ? `, ${short(reached.ms / reached.step)} ms a step` : ""}.` : "";
     setText(small, `Normalised gradient descent with steps of ${work.summary?.stepSize ?? "–"} from W = 0, log-loss, one-hot embeddings.${size} In the limit W follows Graph-SVM, and its finite part sets the shares (C, Thm 3).`);
-    replace(charts, CURVES.map((entry) => chart(entry, curve, point, goal)));
+    grid.hidden = curve.length === 0;
+    charts.draw(chartsOf(curve, point), curve.map(({ step }) => step), stepScale(goal));
+    charts.move(point?.step ?? 0);
+    charts.describe(point?.step ?? 0);
     root.dataset.step = String(reached?.step ?? 0);
     root.dataset.distance = String(curve.at(-1)?.distance ?? "");
     root.dataset.playing = String(isPlaying);
     showComparison();
   };
+
+  const charts = new Charts(grid, () => show());
 
   const follow = () => {
     content.hidden = work.summary === null;
