@@ -6,15 +6,16 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from made_up_probe import made_up_result
 from marginlens.lab import permalink
-from marginlens.probe import ProbeSettings, probe_model, select_tokens
-from marginlens.probe.accumulators import MeasureSums, TokenNames
+from marginlens.probe import AttentionRule, LayerReading, ProbeSettings, probe_model
+from marginlens.probe.accumulators import LayerNumbers, MeasureSums, TokenNames
 from marginlens.probe.heads.plane import MAX_TOKENS, QueryPlane
 from marginlens.probe.page import lab_problem
 from marginlens.probe.page.findings import main_result
-from marginlens.probe.result import HEAD_KINDS
+from marginlens.probe.result import HEAD_KINDS, NEGLIGIBLE
 from tiny_transformers import encoded, tiny_bert, tiny_llama
 
 CLS, SEP, DOT = 0, 1, 2
@@ -51,12 +52,18 @@ def constructed(kinds: list[str]) -> tuple[np.ndarray, np.ndarray, TokenNames]:
     return attention, visible, TokenNames(ids, np.isin(ids, [CLS, SEP, DOT]))
 
 
+def reading_of(attention: np.ndarray, visible: np.ndarray) -> LayerReading:
+    """A layer with given maps: its logits are their logarithms."""
+    maps, sees = torch.from_numpy(attention), torch.from_numpy(visible)
+    nothing = torch.zeros((*maps.shape[:3], 1), dtype=maps.dtype)
+    rule = AttentionRule(scale=1.0, bias=maps.log().clamp(min=-1e4), mask=sees[:, None])
+    return LayerReading(0, None, nothing, nothing, rule, sees.any(dim=-1), torch.zeros(maps.shape[:3]), None)
+
+
 def measured(kinds: list[str], names: bool = True) -> dict[str, np.ndarray]:
     attention, visible, tokens = constructed(kinds)
     sums = MeasureSums(1, len(kinds))
-    with np.errstate(divide="ignore"):
-        selection = select_tokens(np.log(attention), visible)
-    sums.add(0, attention, visible, selection, names=tokens if names else None)
+    sums.add(LayerNumbers(reading_of(attention, visible), tuple(NEGLIGIBLE)), tokens if names else None)
     return sums.measures()
 
 

@@ -80,6 +80,7 @@ def test_numbers_are_those_of_the_probe_on_the_same_inputs(make):
     assert expected <= set(curves.measures)
     for name, values in curves.measures.items():
         rtol = HALF_OF_THE_DIGITS if name in ("frobenius", "spectral", "nuclear") else ROUNDING
+        rtol = 1e-4 if make is tiny_llama else rtol  # whose own softmax is in single precision, and the probe's is not
         np.testing.assert_allclose(values[0], found[name], rtol=rtol, atol=ROUNDING, err_msg=name)
 
 

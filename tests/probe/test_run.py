@@ -36,6 +36,7 @@ from tiny_transformers import TEXTS, encoded, save, tiny_bert, tiny_llama, tiny_
 
 torch = pytest.importorskip("torch")
 
+FUSED = 1e-4  # Llama's own softmax is in single precision, that of fused attention is not
 EXACT = 1e-12  # float64 sums of a few dozen terms in another order
 
 
@@ -204,9 +205,10 @@ def test_max_margin_numbers_are_those_of_each_layer(make):
     maps = [adapter.key_query(1, head, offset) for head in range(adapter.n_heads)]
     for head, expected in enumerate(layer_margins(sample, maps, options)):
         for name in ("correlation", "margin_ratio", "low_ratio", "n_constraints"):
-            assert result[name][1, head] == pytest.approx(getattr(expected.own, name), rel=EXACT), name
+            own = getattr(expected.own, name)
+            assert result[name][1, head] == pytest.approx(own, rel=FUSED), name
         draws = [match.correlation for match in expected.random_head]
-        assert result["correlation_random_head"][1, head] == pytest.approx(np.mean(draws), rel=EXACT)
+        assert result["correlation_random_head"][1, head] == pytest.approx(np.mean(draws), rel=FUSED)
     assert np.nanmax(result["margin_ratio"]) <= 1.0 + 1e-6  # the best margin is the best, to the solver's accuracy
     assert result.w_offset == offset
     said = [note for note in result.notes if note.startswith("The max-margin part is about W at offset 2")]

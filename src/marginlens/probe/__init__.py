@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from marginlens.probe.budgets import BudgetSettings, KeyBudgets, key_budgets
 from marginlens.probe.difference import ProbeDifference, compare_models
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.probe.heads.max_margin import (
@@ -13,6 +14,7 @@ from marginlens.probe.heads.max_margin import (
     layer_margins,
     sample_queries,
 )
+from marginlens.probe.heads.rounding import RoundingCertificate, certify_rounding, rotation_matrix, round_keys
 from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.heads.sparsity import entropy, negligible_share, relative_sparsity, soft_sparsity, top_probability
 from marginlens.probe.heads.statistics import (
@@ -51,10 +53,12 @@ __all__ = [
     "AttentionMonitor",
     "AttentionRule",
     "AttentionStatistics",
+    "BudgetSettings",
     "CheckpointCurves",
     "HeadMargin",
     "ImageInputs",
     "ImageSettings",
+    "KeyBudgets",
     "KeyQueryMap",
     "LayerReading",
     "LoadedModel",
@@ -64,9 +68,11 @@ __all__ = [
     "ProbeResult",
     "ProbeSettings",
     "QuerySample",
+    "RoundingCertificate",
     "TextInputs",
     "adapter_for",
     "attention_statistics",
+    "certify_rounding",
     "compare_models",
     "difference_page",
     "encode_texts",
@@ -74,6 +80,7 @@ __all__ = [
     "example_sentences",
     "find_alarms",
     "head_margin",
+    "key_budgets",
     "layer_margins",
     "load_model",
     "negligible_share",
@@ -88,6 +95,8 @@ __all__ = [
     "received_attention",
     "register_adapter",
     "relative_sparsity",
+    "rotation_matrix",
+    "round_keys",
     "sample_queries",
     "select_tokens",
     "soft_sparsity",

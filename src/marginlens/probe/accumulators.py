@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -9,14 +10,6 @@ import numpy as np
 
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph, head_preferences, visible_types
-from marginlens.probe.heads.selection import Selection
-from marginlens.probe.heads.sparsity import (
-    entropy,
-    negligible_shares,
-    relative_sparsity,
-    soft_sparsity,
-    top_probability,
-)
 from marginlens.probe.models.adapters.base import Adapter, LayerKind, LayerReading
 from marginlens.probe.models.adapters.encoder_decoder import start_token
 from marginlens.probe.models.inputs import ImageInputs, InputBatch, Inputs, TextInputs
@@ -29,6 +22,39 @@ _MAX_PAIRS = 60_000  # of a query and a token that it sees, over all inputs whos
 _MIN_INPUTS = (
     3  # unless fewer inputs than this would be left: they may have twice as many, such as images of 197 tokens
 )
+
+
+class LayerNumbers:
+    """The statistics of one layer on one batch as NumPy arrays: inputs, heads, queries.
+
+    Attributes:
+        counted: (n_inputs, n_queries) the query sees at least two tokens, of which `n_visible` are how many.
+        unique, margin: (n_inputs, n_heads, n_queries) the selected token, -1 where tied, and by how much it is.
+        received: (n_inputs, n_heads, n_tokens) the attention that tokens receive from the queries that count.
+        first: (n_inputs,) the first token that is no padding.
+    """
+
+    def __init__(self, reading: LayerReading, tolerances: Sequence[float] = ()) -> None:
+        self.reading, self.statistics = reading, reading.statistics(tolerances)
+        found = self.statistics
+        n_visible = found.n_visible.amax(dim=1)  # the same in all heads
+        counted = n_visible >= 2
+        self.n_visible, self.counted = n_visible.cpu().numpy(), counted.cpu().numpy()
+        self.unique = found.selected.masked_fill(found.tied, -1).cpu().numpy()
+        self.received = (
+            reading.received(found.log_sum_exp.masked_fill(~counted[:, None], np.inf)).cpu().double().numpy()
+        )
+        is_finite = ~(found.entropy.isnan() & (found.n_visible > 0)).any(dim=2).any(dim=0).cpu().numpy()
+        self.margin = found.margin.cpu().double().numpy()
+        for values, missing in ((self.unique, -1), (self.received, 0.0), (self.margin, np.nan)):
+            values[:, ~is_finite] = missing  # of a head that is not finite anywhere in the batch
+        self.n_seen = reading.n_seen(counted).cpu().numpy()  # (n_inputs, n_tokens) by queries that count
+        self.first = np.argmax(reading.n_seen(n_visible > 0).cpu().numpy() > 0, axis=-1)
+
+    def of_counted(self, name: str) -> FloatArray:
+        """(n_heads, n_queries) one of the statistics, for the queries that count."""
+        values = getattr(self.statistics, name).cpu().double().numpy()
+        return np.asarray(np.moveaxis(values, 1, 0)[:, self.counted])
 
 
 class MeasureSums:
@@ -48,54 +74,40 @@ class MeasureSums:
         self.n_queries, self.n_first, self.n_visible = np.zeros((3, n_layers), dtype=np.int64)
         self.n_beside = {name: np.zeros(n_layers, dtype=np.int64) for name in self._OFFSETS}  # that see that token
 
-    def add(
-        self,
-        layer: int,
-        attention: FloatArray,
-        visible: BoolArray,
-        selection: Selection,
-        kind: LayerKind = LayerKind.SELF,
-        sink: FloatArray | None = None,
-        names: TokenNames | None = None,
-    ) -> None:
+    def add(self, measured: LayerNumbers, names: TokenNames | None = None) -> None:
         """Add the queries of one batch that see at least two tokens.
 
         Args:
-            attention: (n_inputs, n_heads, n_queries, n_tokens), of a layer that may have fewer heads than others: these have no numbers.
-            visible: (n_inputs, n_queries, n_tokens). selection: of every query, (n_inputs, n_heads, n_queries).
-            kind: in cross-attention no query can select itself, and windows of an image have no first token.
-            sink: (n_inputs, n_heads, n_queries) attention to a learned sink. How many tokens are attended to is then that of the rest.
+            measured: of a layer that may have fewer heads than others: these have no numbers. In cross-attention no query can select
+                itself, and windows of an image have no first token. With a learned sink, how many tokens are attended to is that of the
+                rest.
             names: of the tokens, where they are those of a text that the layer attends to from itself; without them it is not known
                 which of them are neighbours, alike or separators.
         """
-        heads = slice(0, attention.shape[1])
+        reading, kind, layer = measured.reading, measured.reading.kind, measured.reading.layer
+        counted, n_visible, heads = measured.counted, measured.n_visible, slice(0, measured.received.shape[1])
         if not self.n_queries[layer]:
             for sums in (*self.sums.values(), *self.first.values()):
                 sums[layer, heads] = 0.0
-        n_visible = visible.sum(axis=-1)  # (n_inputs, n_tokens)
-        counted = n_visible >= 2
         row, query = np.nonzero(counted)  # (n_queries,) its input and its position there
-        maps = np.moveaxis(np.where(visible[:, None], attention, 0.0), 1, 0)[
-            :, counted
-        ]  # (n_heads, n_queries, n_tokens)
-        top = top_probability(maps)
-        rest = maps
-        if sink is not None:
+        if reading.rule.sinks is not None:
             self.sums.setdefault(LEARNED_SINK, np.full(self.first["nnz"].shape, np.nan))
-            total = maps.sum(axis=-1, keepdims=True)
-            rest = np.divide(maps, total, out=np.zeros_like(maps), where=total > 0.0)
-            taken = np.moveaxis(sink, 1, 0)[:, counted].sum(axis=1)
+            taken = measured.of_counted("learned_sink").sum(axis=1)
             self.sums[LEARNED_SINK][layer, heads] = np.nan_to_num(self.sums[LEARNED_SINK][layer, heads]) + taken
-        values = (soft_sparsity(rest), relative_sparsity(rest, n_visible[counted]), entropy(rest), top)
+        nnz, top = measured.of_counted("n_effective"), measured.of_counted("top_probability")
+        values = (nnz, nnz / n_visible[counted], measured.of_counted("entropy"), top)
         for name, numbers in zip(self._MAPS, values, strict=True):
             self.sums[name][layer, heads] += numbers.sum(axis=1)
             self.first[name][layer, heads] += numbers[:, query == 0].sum(axis=1)
-        selected = np.moveaxis(selection.unique, 1, 0)[:, counted]  # (n_heads, n_queries)
-        sees, unknown = visible[counted], np.full(selected.shape, np.nan)
-        first = np.argmax(visible.any(axis=1), axis=-1)[row]  # of the input: a window may hide it
+        selected = np.moveaxis(measured.unique, 1, 0)[:, counted]  # (n_heads, n_queries)
+        unknown = np.full(selected.shape, np.nan)
+        first = measured.first[row]  # of the input: a window may hide it
         itself = selected == query if kind is not LayerKind.CROSS else unknown
         selects_first = selected == first if kind is not LayerKind.WINDOW else unknown
-        negligible = negligible_shares(maps, tuple(NEGLIGIBLE), n_visible[counted])
+        left_out = (
+            measured.statistics.n_negligible.cpu().double().numpy()
+        )  # (n_tolerances, n_inputs, n_heads, n_tokens)
+        negligible = np.moveaxis(left_out, 2, 1)[:, :, counted] / n_visible[counted]
         same: Any = unknown
         separator: Any = unknown
         if names is not None:
@@ -106,15 +118,14 @@ class MeasureSums:
         for name, hit in zip(self._SHARES, hits, strict=True):
             self.sums[name][layer, heads] += hit.sum(axis=1)
         for name, offset in self._OFFSETS.items():
-            place = np.clip(query + offset, 0, sees.shape[-1] - 1)
-            sees_it = (place == query + offset) & np.take_along_axis(sees, place[:, None], axis=-1)[:, 0]
-            hit = (selected == place) & sees_it if names is not None else unknown
+            sees_it = reading.sees_beside(offset).cpu().numpy()[counted]
+            hit = (selected == query + offset) & sees_it if names is not None else unknown
             self.sums[name][layer, heads] += hit.sum(axis=1)
             self.n_beside[name][layer] += int(sees_it.sum())
-        attended = np.where((visible & counted[..., None])[:, None], attention, 0.0)
-        most = attended.sum(axis=2).max(axis=-1).sum(axis=0)  # of the most attended token of each input
-        self.sums[self._SINK][layer, heads] += most
-        self.margins.add(layer, np.moveaxis(selection.margin, 1, 0)[:, counted])
+        self.sums[self._SINK][layer, heads] += measured.received.max(axis=-1).sum(
+            axis=0
+        )  # of the most attended token of each input
+        self.margins.add(layer, np.moveaxis(measured.margin, 1, 0)[:, counted])
         self.n_queries[layer] += len(query)
         self.n_first[layer] += 0 if kind is LayerKind.WINDOW else int((query == 0).sum())
         self.n_visible[layer] += int(n_visible[counted].sum())
@@ -206,32 +217,36 @@ class ExampleMaps:
         spread = np.linspace(0, len(short) - 1, min(count, len(short))).round().astype(int)
         return [int(place) for place in short[np.unique(spread)]]
 
-    def add(self, reading: LayerReading, batch: InputBatch, attention: FloatArray, selection: Selection) -> None:
-        """Record what belongs to chosen inputs: attention (n_inputs, n_heads, n_tokens, n_tokens) and what its queries select."""
+    def add(self, measured: LayerNumbers, batch: InputBatch) -> None:
+        """Record what belongs to chosen inputs: their maps, which are made for these alone, and what their queries select."""
+        reading = measured.reading
         for row, place in enumerate(batch.index.tolist()):
             if place in self._layers:
                 tokens = self._tokens[place] = batch.tokens[row]
                 is_short = len(tokens) <= self._longest and self._inputs.grid is None
                 n_queries = len(tokens) if is_short else 1
-                maps = np.zeros((self._n_heads, n_queries, len(tokens)), dtype=np.float32)  # of all heads, also those
-                selected = np.full((self._n_heads, n_queries), -1)  # that this layer has not
-                margins = np.full((self._n_heads, n_queries), np.nan)
-                n_heads = attention.shape[1]
-                maps[:n_heads] = attention[row, :, :n_queries, : len(tokens)]
-                selected[:n_heads] = selection.unique[row, :, :n_queries]
-                margins[:n_heads] = selection.margin[row, :, :n_queries]
+                shape = (self._n_heads, n_queries)  # of all heads, also those that this layer has not
+                maps, selected = np.zeros((*shape, len(tokens)), dtype=np.float32), np.full(shape, -1)
+                margins = np.full(shape, np.nan)
+                part = reading.part(row, n_queries)
+                attention = part.attention[0, :, :, : len(tokens)].detach().cpu().double().numpy()
+                n_heads = len(attention)
+                is_finite = np.isfinite(attention).all(axis=(1, 2))[:, None, None]
+                maps[:n_heads] = np.where(is_finite, attention, 0.0)
+                selected[:n_heads] = measured.unique[row, :, :n_queries]
+                margins[:n_heads] = measured.margin[row, :, :n_queries]
                 self._layers[place].append((maps, selected, margins))
-                if is_short and reading.keys is not None and reading.kind is LayerKind.SELF and reading.bias is None:
-                    self._add_planes(place, row, reading, np.where(np.isfinite(margins), selected, -1), margins)
+                if is_short and reading.inputs is not None and reading.kind is LayerKind.SELF and reading.bias is None:
+                    self._add_planes(place, part, np.where(np.isfinite(margins), selected, -1), margins)
 
-    def _add_planes(self, place: int, row: int, reading: LayerReading, selected: IntArray, margins: FloatArray) -> None:
+    def _add_planes(self, place: int, reading: LayerReading, selected: IntArray, margins: FloatArray) -> None:
         """The plane of each head at the query of one input with the largest margin, of those that select another than the first token."""
         for head in range(reading.keys.shape[1]):
             best = selected[head].max()
             if best < 0:  # every query is tied, or sees one token
                 continue
             query = int(np.argmax(np.where(selected[head] >= min(best, 1), margins[head], -np.inf)))
-            parts = (reading.logits[row, head, query], reading.keys[row, head], reading.queries[row, head, query])
+            parts = (reading.logits[0, head, query], reading.keys[0, head], reading.queries[0, head, query])
             plane = QueryPlane.of(query, *(values.detach().cpu().double().numpy() for values in parts))
             if plane is not None:
                 self._planes.setdefault(place, {})[reading.layer, head] = plane
@@ -272,11 +287,10 @@ class SinkRecorder:
         self._n_seen = np.zeros((tokens.n_layers, n_rows))  # by the queries of a head
         self._n_heads = np.zeros(tokens.n_layers, dtype=np.int64)
 
-    def add(self, layer: int, batch: InputBatch, attention: FloatArray, visible: BoolArray) -> None:
-        """Add maps (n_inputs, n_heads, n_tokens, n_tokens) of one layer, zero in heads that are not finite."""
-        counted = visible & (visible.sum(axis=-1, keepdims=True) >= 2)
-        received = np.einsum("bhqt,bqt->hbt", attention, counted)
-        n_seen, ids = counted.sum(axis=1), self._tokens.attended(layer).ids
+    def add(self, measured: LayerNumbers, batch: InputBatch) -> None:
+        """Add the attention that tokens receive in one layer, zero in heads that are not finite."""
+        layer, n_seen = measured.reading.layer, measured.n_seen
+        received, ids = np.moveaxis(measured.received, 1, 0), self._tokens.attended(layer).ids
         places = [np.searchsorted(self._types, np.asarray(ids[place])) for place in batch.index.tolist()]
         flat = np.concatenate(places)
         is_real = np.arange(n_seen.shape[1]) < np.array([len(row) for row in places])[:, None]
@@ -336,14 +350,15 @@ class SelectionRecorder:
         self._selected = [np.zeros((n_layers, n_heads, n), dtype=np.int32) for n in lengths]
         self._visible = [np.zeros((n_layers, n, n), dtype=bool) for n in lengths]
 
-    def add(self, layer: int, batch: InputBatch, visible: BoolArray, selection: Selection) -> None:
+    def add(self, measured: LayerNumbers, batch: InputBatch) -> None:
         """Record what the queries of the first inputs select, none where tied, and see, which may differ by layer."""
+        layer = measured.reading.layer
         for row, place in enumerate(batch.index.tolist()):
             if place < self.count:
                 n_tokens = len(batch.tokens[row])
-                chosen = selection.unique[row, :, :n_tokens]
+                chosen = measured.unique[row, :, :n_tokens]
                 self._selected[place][layer, : len(chosen)] = chosen
-                self._visible[place][layer] = visible[row, :n_tokens, :n_tokens]
+                self._visible[place][layer] = measured.reading.part(row).visible[0, :n_tokens, :n_tokens].cpu().numpy()
 
     def preferences(
         self, n_rows: int, is_finite: BoolArray

@@ -6,7 +6,8 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,14 @@ import numpy as np
 
 from marginlens.errors import InputError, reject
 from marginlens.probe.ablation import ablate_heads
-from marginlens.probe.accumulators import ExampleMaps, LayerTokens, MeasureSums, SelectionRecorder, SinkRecorder
+from marginlens.probe.accumulators import (
+    ExampleMaps,
+    LayerNumbers,
+    LayerTokens,
+    MeasureSums,
+    SelectionRecorder,
+    SinkRecorder,
+)
 from marginlens.probe.heads.max_margin import (
     SAME_TOKEN_RTOL,
     HeadMargin,
@@ -25,15 +33,22 @@ from marginlens.probe.heads.max_margin import (
     sample_queries,
     selected_tokens,
 )
-from marginlens.probe.heads.selection import Selection, select_tokens
 from marginlens.probe.models.adapters import GUIDE, Adapter
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import LEFT_OUT, LayerKind, LayerReading, logit_rounding
-from marginlens.probe.models.implementation import eager_attention
+from marginlens.probe.models.implementation import FUSED, attention_implementation, eager_attention
 from marginlens.probe.models.inputs import Inputs, check_memory
 from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, load_model, tower_for
-from marginlens.probe.models.reading import adapter_of_batch, finite_heads, read_attention
-from marginlens.probe.result import BASELINES, MEASURE_TITLES, CheckpointCurves, ProbeResult, ProbeSettings, PrunedHeads
+from marginlens.probe.models.reading import adapter_of_batch, fused_reading, read_layers
+from marginlens.probe.result import (
+    BASELINES,
+    MEASURE_TITLES,
+    NEGLIGIBLE,
+    CheckpointCurves,
+    ProbeResult,
+    ProbeSettings,
+    PrunedHeads,
+)
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
@@ -42,6 +57,7 @@ from marginlens.typing import BoolArray, FloatArray, IntArray
 NORMS = ("frobenius", "spectral", "nuclear")
 _MAX_READ_BYTES = 2**28  # of what layers read, in memory at a time: all layers of a model for a few short inputs
 _SINGLE_PRECISION_RTOL = 1e-4  # deviation of a measured W from what a module computes that rounding explains
+_MAX_CHECKED_TOKENS = 64  # of the input on which a reading is compared with the model's own attention
 _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")  # of a name: epoch-012, checkpoint-500
 _WHY_NO_SOLUTION = {  # why a head has no correlation, by what its SVM ended with
     Status.INFEASIBLE: "there is no max-margin solution: no W makes all their selections.",
@@ -67,8 +83,9 @@ def probe_model(
     The model runs batch by batch, and of each batch only sums are kept, so that memory does not grow with the number of inputs.
 
     Args:
-        model: a loaded Hugging Face model, or what `load_model` gave. While it is measured, fused attention (sdpa, flash) gives way to
-            "eager", whose attention can be seen; afterwards it is as it was.
+        model: a loaded Hugging Face model, or what `load_model` gave, with any attention; it is left as it was found. What is read of its
+            layers is compared once with the attention that it hands out on a short input. It then runs by torch's fused attention where
+            that reads the same, and no map of tokens by tokens is made but for the examples; else by "eager".
         inputs: what `encode_texts` or `prepare_images` gave; with a model from `load_model` also plain texts or images.
         settings: see `ProbeSettings`.
         progress: called with the work done and the work in all.
@@ -76,18 +93,51 @@ def probe_model(
         Arrays over layers and heads, and a few inputs with their attention. To check it: `read_attention` gives the maps of a batch,
         `soft_sparsity` and the others the numbers of these.
     """
+    with readable(model, inputs) as found:
+        return _probe(found, settings or ProbeSettings(), progress)
+
+
+class Readable(NamedTuple):
+    """A model whose layers can be read, the part of it that reads the inputs, and its adapter."""
+
+    loaded: LoadedModel
+    network: Any
+    adapter: Adapter
+    inputs: Inputs
+
+
+@contextmanager
+def readable(model: Any, inputs: Any) -> Iterator[Readable]:
+    """The model with attention by which it can be read: fused, after one comparison with its own maps on a short input, or eager."""
     with eager_attention(model.model if isinstance(model, LoadedModel) else model):
-        return _probe(as_loaded(model), inputs, settings or ProbeSettings(), progress)
+        loaded = as_loaded(model)
+        data = as_inputs(loaded, inputs)
+        network = tower_for(loaded.model, data)
+        shortest = _short(next(data.subset([int(np.argmin(data.lengths))]).batches()).inputs)
+        adapter = adapter_of_batch(network, shortest)
+    is_fused = fused_reading(adapter, loaded.model, shortest)
+    if not is_fused:
+        check_memory(data, adapter.n_heads)
+    with attention_implementation(loaded.model, FUSED if is_fused else "eager"):
+        yield Readable(loaded, network, adapter, data)
 
 
-def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: ProgressCallback | None) -> ProbeResult:
-    """`probe_model` for a model whose attention can be seen."""
+def _short(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The first tokens of a batch of texts; images as they are."""
+    ids = inputs.get("input_ids")
+    if ids is None or np.ndim(ids) != 2:
+        return dict(inputs)
+    n_tokens = np.shape(ids)[1]
+    return {
+        name: value[:, :_MAX_CHECKED_TOKENS] if np.ndim(value) >= 2 and np.shape(value)[1] == n_tokens else value
+        for name, value in inputs.items()
+    }
+
+
+def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback | None) -> ProbeResult:
+    """`probe_model` for a model whose layers can be read."""
     began = time.perf_counter()
-    data = as_inputs(loaded, inputs)
-    network = tower_for(loaded.model, data)
-    shortest = data.subset([int(np.argmin(data.lengths))])
-    adapter = adapter_of_batch(network, next(shortest.batches()).inputs)
-    check_memory(data, adapter.n_heads)
+    loaded, network, adapter, data = found
     size = (adapter.n_layers, adapter.n_heads)
     exists = np.arange(size[1]) < np.array([[adapter.shape(layer).n_heads] for layer in range(size[0])])
     tokens = LayerTokens(data, adapter)
@@ -100,23 +150,16 @@ def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: P
     selections, sinks, done = SelectionRecorder(tokens), SinkRecorder(tokens), 0
     report(done, total)
     for batch in data.batches():
-        for reading in read_attention(network, batch.inputs, allow_nan=True):
-            visible, selection = reading.visible.cpu().numpy(), _selection(reading)
-            attention = reading.attention.detach().cpu().double().numpy()
-            is_finite = finite_heads(reading)
-            if not is_finite.all():
-                attention = np.where(is_finite[:, None, None], attention, 0.0)
-            sink = None if reading.sink is None else reading.sink.detach().cpu().double().numpy()
-            if has_maps and reading.layer == 0:
-                has_maps = attention.shape[-1] == max(
-                    map(len, batch.tokens)
-                )  # else layers see other tokens than the input's
+        for reading in read_layers(adapter, batch.inputs):
+            measured = LayerNumbers(reading, tuple(NEGLIGIBLE))
+            if has_maps and reading.layer == 0:  # else layers see other tokens than the input's
+                has_maps = measured.received.shape[-1] == max(map(len, batch.tokens))
             names = tokens.of_batch(reading.layer, batch, reading.kind) if has_maps else None
-            sums.add(reading.layer, attention, visible, selection, reading.kind, sink, names)
+            sums.add(measured, names)
             if has_maps:
-                examples.add(reading, batch, attention, selection)
-                sinks.add(reading.layer, batch, attention, visible)
-                selections.add(reading.layer, batch, visible, selection)
+                examples.add(measured, batch)
+                sinks.add(measured, batch)
+                selections.add(measured, batch)
         done += len(batch.index)
         report(done, total)
     if not sums.n_queries.any():
@@ -145,9 +188,9 @@ def _probe(loaded: LoadedModel, inputs: Any, options: ProbeSettings, progress: P
     pruned: tuple[PrunedHeads, ...] = ()
     if options.ablation and adapter.reads_weights:
         used, start = _evenly(data, options.ablation_inputs), total - int(exists.sum())
-        found = ablate_heads(network, adapter, used, lambda count: report(start + count, total))
-        pruned = found.pruned
-        silenced = {"output_divergence": found.divergence, "output_change": found.change}
+        changes = ablate_heads(network, adapter, used, lambda count: report(start + count, total))
+        pruned = changes.pruned
+        silenced = {"output_divergence": changes.divergence, "output_change": changes.change}
         silenced = {name: values for name, values in silenced.items() if np.isfinite(values).any()}
     elif options.ablation:
         notes += ["No head is silenced: that takes an adapter for the model's family."]
@@ -253,19 +296,6 @@ def _notes_on_missing_heads(is_finite: BoolArray, has_finite_weights: BoolArray)
 def _heads(which: BoolArray) -> str:
     names = [f"L{layer}H{head}" for layer, head in np.argwhere(which).tolist()]
     return f"Head {names[0]}" if len(names) == 1 else f"Heads {', '.join(names)}"
-
-
-def _selection(reading: LayerReading) -> Selection:
-    """What every query of a layer selects on one batch; nothing, with margin nan, in a head whose attention is not finite."""
-    is_finite: BoolArray = finite_heads(reading)[:, None]
-    logits, rounding = (values.detach().cpu().double().numpy() for values in (reading.logits, reading.rounding))
-    if not is_finite.all():
-        logits, rounding = np.where(is_finite[..., None], logits, 0.0), np.where(is_finite, rounding, 0.0)
-    selection = select_tokens(logits, reading.visible.cpu().numpy(), rounding)
-    if is_finite.all():
-        return selection
-    filled = ((selection.selected, -1), (selection.margin, np.nan), (selection.n_tied, 0))
-    return Selection(*(np.where(is_finite, values, missing) for values, missing in filled))
 
 
 # ---- how max-margin the heads are
@@ -388,7 +418,7 @@ def _layer_samples(
         group = list(layers[start : start + size])
         read: dict[int, dict[tuple[int, int], _ReadInput]] = {layer: {} for layer in group}
         for batch in inputs.batches():
-            for reading in read_attention(adapter.model, batch.inputs, layers=group, allow_nan=True):
+            for reading in read_layers(adapter, batch.inputs, group):
                 read[reading.layer] |= _read_inputs(reading, batch.index, with_selected=not adapter.gives_logits)
         start += size
         size = max(
@@ -403,7 +433,7 @@ def _layer_samples(
 def _read_inputs(reading: LayerReading, index: IntArray, *, with_selected: bool) -> dict[tuple[int, int], _ReadInput]:
     """What a layer reads of the inputs of a batch, by their index and the number of the window."""
     tokens, visible = reading.inputs.detach().cpu().double().numpy(), reading.visible.cpu().numpy()
-    selected = _selection(reading).unique if with_selected else None
+    selected = LayerNumbers(reading).unique if with_selected else None
     n_windows, found = len(tokens) // len(index), {}
     for row in range(len(tokens)):
         real = visible[row].any(axis=1)

@@ -17,6 +17,7 @@ _BLOCK_ENTRIES = {
     "cuda": 2**26,
 }  # logits in memory at a time: rows of a few queries, so that O(tokens) is held
 _MIN_ROWS = 64  # queries of a head that are multiplied with its keys at once, unless rows are longer than a block
+_MANY_PRODUCTS = 8  # small ones at once, which with a transposed factor are up to fifty times slower on some CPUs
 _N_BINS = 512  # of log-probabilities, in which the last token that can be left out is searched
 _ROUNDINGS = 4.0  # of a logit's sum, in units of eps times the lengths of query and key
 
@@ -188,7 +189,8 @@ def received_attention(
         total = torch.zeros(applied.shape[:3] + applied.k.shape[2:3], dtype=applied.dtype, device=q.device)
         logs = log_sum_exp.to(applied.dtype).nan_to_num(nan=math.inf).reshape(applied.shape)
         for at, first_key, logits in applied.blocks():
-            sums = logits.sub_(logs[at][..., None]).exp_().sum(dim=-2)
+            at_rows = logs[at][..., None]
+            sums = logits.sub_(at_rows).exp_().masked_fill_(at_rows == math.inf, 0.0).sum(dim=-2)
             total[at[:3]][..., first_key : first_key + sums.shape[-1]] += sums
         return total.reshape(*q.shape[:-2], k.shape[-2])
 
@@ -321,8 +323,10 @@ class _Applied(NamedTuple):
         rule, lowest = self.rule, _lowest(self.dtype)
         queries = self.q[at].to(self.dtype) * rule.scale
         b, g, n_shared, t, d = queries.shape
-        keys_of_head = self.k[at[:2]][:, :, keys].to(self.dtype)
-        logits = queries.reshape(b, g, n_shared * t, d) @ keys_of_head.transpose(-1, -2)
+        turned = self.k[at[:2]][:, :, keys].to(self.dtype).transpose(-1, -2)
+        if b * g > _MANY_PRODUCTS:
+            turned = turned.contiguous()
+        logits = queries.reshape(b, g, n_shared * t, d) @ turned
         logits = logits.view(b, g, n_shared, t, -1)
         places = torch.arange(keys.start, keys.stop, device=logits.device)
         by_position = rule.causal or rule.window is not None or getattr(rule.bias, "ndim", 0) == 2

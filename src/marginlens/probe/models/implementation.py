@@ -11,28 +11,36 @@ from marginlens.errors import reject
 _EAGER = 'Load the model with attn_implementation="eager".'
 
 
+FUSED = "sdpa"  # torch's own, whose masks can be read
+
+
 @contextmanager
-def eager_attention(model: Any) -> Iterator[None]:
-    """With attention that can be seen, and afterwards with the implementation that was there (sdpa, flash_attention_2, …).
+def attention_implementation(model: Any, name: str) -> Iterator[None]:
+    """With attention of an implementation, and afterwards with the one that was there (sdpa, flash_attention_2, …).
 
     A model that cannot change its implementation is refused; what is no Hugging Face model is left to others to refuse.
     """
     configs = _configs(model) if is_hugging_face(model) else []
     before = [(config, config._attn_implementation) for config in configs if hasattr(config, "_attn_implementation")]
-    if all(name == "eager" for _, name in before):
+    if all(found == name for _, found in before):
         yield
         return
     try:
         with _quiet_transformers(), suppress(AttributeError, ValueError, ImportError):  # said below, in our words
-            model.set_attn_implementation("eager")
-        name = getattr(model.config, "_attn_implementation", None)
-        if name != "eager":
-            expected = "a model whose attention can be seen"
-            raise reject("model", expected, f"attn_implementation={name!r}, which this model cannot change", _EAGER)
+            model.set_attn_implementation(name)
+        found = getattr(model.config, "_attn_implementation", None)
+        if found != name:
+            expected = f"a model that can attend by {name!r}, where what it reads can be seen"
+            raise reject("model", expected, f"attn_implementation={found!r}, which this model cannot change", _EAGER)
         yield
     finally:
-        for config, name in before:
-            config._attn_implementation_internal = name
+        for config, found in before:
+            config._attn_implementation_internal = found
+
+
+def eager_attention(model: Any) -> Any:
+    """`attention_implementation` with attention that the model hands out as maps."""
+    return attention_implementation(model, "eager")
 
 
 def is_hugging_face(model: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock, get_ident
 from typing import Any
 
@@ -15,6 +15,7 @@ from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters import Adapter, adapter_for
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import Captured, LayerReading, device_of, evaluating
+from marginlens.probe.models.implementation import FUSED, attention_implementation
 from marginlens.typing import BoolArray
 
 _IGNORED = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
@@ -57,7 +58,7 @@ def read_attention(
         return _whole_readings(adapter, batch, layers, allow_nan)
     wanted = range(adapter.n_layers) if layers is None else [adapter.check_layer(layer) for layer in layers]
     with torch.no_grad():
-        record = record_layers(adapter, batch, set(wanted))
+        record = record_layers(adapter, batch, set(wanted), with_attention=True)
     for layer in [] if allow_nan else sorted(record.captured):
         if not bool(record.captured[layer].inputs.isfinite().all()):
             raise InputError(
@@ -72,6 +73,49 @@ def read_attention(
             "layers", "layers that this batch reaches", f"{missing}", "Give the inputs of that part of the model too."
         )
     return _readings(adapter, record, reached, allow_nan)
+
+
+def read_layers(
+    adapter: Adapter, batch: Mapping[str, Any], layers: Sequence[int] | None = None
+) -> Iterator[LayerReading]:
+    """What `read_attention` reads, of a model with any attention that says what it hides, fused ("sdpa") or not, and unchecked.
+
+    `fused_reading` says once, on a short batch, whether a model can be read so. Heads that are not finite are handed out as they are.
+    """
+    import torch
+
+    if isinstance(adapter, AttentionOnlyAdapter):
+        return _whole_readings(adapter, batch, layers, allow_nan=True)
+    wanted = range(adapter.n_layers) if layers is None else layers
+    with torch.no_grad():
+        record = record_layers(adapter, batch, set(wanted))
+    return _readings(adapter, record, [layer for layer in wanted if layer in record.captured], allow_nan=True)
+
+
+def fused_reading(adapter: Adapter, model: Any, batch: Mapping[str, Any]) -> bool:
+    """Whether a model reads the same with fused attention, which needs no maps, as its own attention shows it to be on a short batch.
+
+    A layer that attends otherwise than its family does is refused, as by `read_attention`. Where False, it is read by eager attention.
+    """
+    with attention_implementation(model, "eager"):
+        eager = {reading.layer: reading for reading in read_attention(adapter.model, batch, allow_nan=True)}
+    if isinstance(adapter, AttentionOnlyAdapter):
+        return False
+    try:
+        with attention_implementation(model, FUSED):
+            fused = {reading.layer: reading for reading in read_layers(adapter, batch)}
+            for reading in fused.values():
+                _check_attention(reading, eager[reading.layer].attention, adapter.module_name(reading.layer))
+    except (
+        InputError,
+        RuntimeError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        KeyError,
+    ):  # no such attention, or another kind of mask
+        return False
+    return fused.keys() == eager.keys()
 
 
 def adapter_of_batch(model: Any, batch: Mapping[str, Any]) -> Adapter:
@@ -123,9 +167,10 @@ def _readings(adapter: Adapter, record: LayerRecord, layers: Sequence[int], allo
         with torch.no_grad(), evaluating(adapter.attention_module(layer)), record.autocast[layer]:
             # all entered anew for each layer: what the caller does between two readings is its own
             reading = adapter.read(layer, record.captured[layer] if again else record.captured.pop(layer))
+            if layer in record.attention:
+                _check_attention(reading, record.attention[layer], adapter.module_name(layer))
         if not allow_nan:
             _check_finite(reading)
-        _check_attention(reading, record.attention[layer], adapter.module_name(layer))
         yield reading
 
 
@@ -133,8 +178,10 @@ class _Stop(Exception):
     """The last layer that was asked for has attended; what the model would compute from there on is not needed."""
 
 
-def record_layers(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> LayerRecord:
-    """Run the model once, up to the last of the layers, and record what enters each of them."""
+def record_layers(
+    adapter: Adapter, batch: Mapping[str, Any], layers: set[int], *, with_attention: bool = False
+) -> LayerRecord:
+    """Run the model once, up to the last of the layers, and record what enters each of them, and its own attention where asked for."""
     inputs = adapter.complete(model_inputs(adapter.model, batch))
     record = LayerRecord({}, {}, {})
     thread, last = get_ident(), max(layers, default=-1)
@@ -153,7 +200,11 @@ def record_layers(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) 
         names = inspect.signature(module.forward).parameters
         arguments = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
         arguments.setdefault("hidden_states", args[0] if args else None)
-        record.captured[layer] = adapter.capture(layer, arguments, inputs)
+        captured = adapter.capture(layer, arguments, inputs)
+        is_fused = getattr(adapter.config, "_attn_implementation", "eager") != "eager"
+        if is_fused and captured.mask is None and captured.memory is None:  # as fused attention takes it
+            captured = replace(captured, causal=bool(getattr(module, "is_causal", True)))
+        record.captured[layer] = captured
         record.autocast[layer] = _autocast(arguments["hidden_states"].device.type)
 
     def after(module: Any, args: tuple[Any, ...], output: Any) -> None:
@@ -162,6 +213,10 @@ def record_layers(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) 
         layer = layers_of[id(module)][n_calls[id(module)]]
         n_calls[id(module)] += 1
         if layer not in layers:
+            return
+        if not with_attention:
+            if layer == last:
+                raise _Stop
             return
         place = adapter.attention_output
         attention: Any = output[place] if isinstance(output, tuple) and len(output) > place else None
@@ -198,11 +253,12 @@ def _compared_queries(attention: Any) -> Any:
 
 
 def _check_attention(reading: LayerReading, theirs: Any, name: str) -> None:
-    """Refuse a reading that is not what the module itself computed, up to rounding."""
+    """Refuse a reading that is not what the module itself computed, at a few queries or all, up to rounding."""
     import torch
 
     queries = _compared_queries(reading.attention)
     ours = reading.attention[:, :, queries]
+    theirs = theirs if theirs.shape[2] == len(queries) else theirs[:, :, queries]
     if theirs.shape != ours.shape:
         got, expected = ("({0} inputs, {1} heads, {3} tokens)".format(*maps.shape) for maps in (theirs, ours))
         raise InputError(f"The module {name} {_OTHERWISE}: its attention has shape {got}, not {expected}.")

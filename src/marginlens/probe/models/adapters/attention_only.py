@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from marginlens.errors import InputError, reject
+from marginlens.probe.heads.statistics import AttentionRule
 from marginlens.probe.models.adapters.base import (
     Adapter,
     LayerKind,
@@ -23,6 +24,7 @@ _OUTPUTS = {  # of a model's output, in the order of layers → the part of the 
     "decoder_attentions": "decoder",
     "cross_attentions": "cross",
 }
+_LEAST_LOGIT = -1e4  # whose exponential is 0
 _SUM_ATOL = 1e-2  # by which the attention of a query may miss the sum 1, in half precision
 
 
@@ -31,7 +33,7 @@ class AttentionOnlyAdapter(Adapter):
 
     Logits are the logarithms of the attention, which differ from the model's by a constant of the query, so that selections and margins are
     the same as far as probabilities do not underflow; a token without attention in any head of a layer counts as hidden. There is
-    no W, and a reading has no inputs, queries and keys.
+    no W, and a reading has no inputs; its queries and keys are zeros of width 1, and the logits its bias.
 
     Args:
         model: a loaded Hugging Face model with attn_implementation="eager".
@@ -138,7 +140,20 @@ class AttentionOnlyAdapter(Adapter):
         logits = maps.log().masked_fill(~visible[:, None], float("-inf"))
         eps = torch.finfo(maps.dtype).eps
         finite = torch.where(torch.isfinite(logits), logits.abs(), 0.0).amax(dim=-1)
-        return LayerReading(layer, None, None, None, logits, maps, visible, 4.0 * eps * (1.0 + finite), kind)
+        bias = logits.clamp(min=_LEAST_LOGIT)  # a token that this head alone gives nothing is seen all the same
+        rule = AttentionRule(scale=1.0, bias=bias, mask=visible[:, None])
+        n_inputs, n_heads, n_queries, n_tokens = maps.shape
+        queries, keys = (
+            maps.new_zeros((n_inputs, n_heads, n_queries, 1)),
+            maps.new_zeros((n_inputs, n_heads, n_tokens, 1)),
+        )
+        rounding = 4.0 * eps * (1.0 + finite)
+        reading = LayerReading(layer, None, queries, keys, rule, visible.any(dim=-1), rounding, self, kind)
+        vars(reading).update(logits=logits, attention=maps, visible=visible)  # as they are, not by way of a logarithm
+        return reading
+
+    def scale(self, layer: int) -> float:
+        return 1.0
 
     def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
         raise InputError(f"W is not read: {self.reason}.")

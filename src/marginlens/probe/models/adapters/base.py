@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,6 +16,12 @@ import numpy as np
 
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
+from marginlens.probe.heads.statistics import (
+    AttentionRule,
+    AttentionStatistics,
+    attention_statistics,
+    received_attention,
+)
 from marginlens.result import Described
 from marginlens.typing import FloatArray
 
@@ -34,11 +41,14 @@ class Captured:
     """What went into one attention layer on one batch, as torch tensors."""
 
     inputs: Any  # (B, T, d): what the query map reads, and the key map too where there is no memory
-    mask: Any  # (1 or B, 1 or H, T, S) that the model adds to the logits, or None
+    mask: (
+        Any  # (1 or B, 1 or H, T, S) that the model adds to the logits, or True where it sees; None where it gives none
+    )
     real: Any  # (B, T) bool: the token is not padding
     rotation: Any = None  # (cos, sin), each (1 or B, T, d_h), where the family has rotary positions
     memory: Any = None  # (B, S, d): what the key map of cross-attention reads
     arguments: Mapping[str, Any] = field(default_factory=dict)  # all that the module was called with, by name
+    causal: bool = False  # without a mask a query sees no token behind its own, as fused attention leaves it unsaid
 
 
 class LayerKind(Enum):
@@ -69,11 +79,13 @@ class HeadInputs(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class LayerReading(Described):
-    r"""What one attention layer computed on one batch, as torch tensors in the model's own precision.
+    r"""What one attention layer does with one batch, as torch tensors in the model's own precision.
 
-    B inputs, H query heads, T queries, S tokens that they attend to (T of them but in cross-attention), width d, head width d_h. Rows of
-    `logits` and `attention` that belong to padded queries are to be ignored; `visible` is False there. Where the layers of a family do
-    more to logits than W does, the last fields say what; with W of the head and, where positions are rotary, of the offset,
+    B inputs, H query heads, T queries, S tokens that they attend to (T of them but in cross-attention), width d, head width d_h. It holds
+    queries, keys and the rule that makes attention of them; `statistics` reads them in memory that grows with T. The maps `logits`,
+    `attention` and `visible`, which grow with its square, are made when they are asked for. Rows of maps that belong to padded queries are
+    to be ignored; `visible` is False there. Where the layers of a family do more to logits than W does, the rule says what; with W of the
+    head and, where positions are rotary, of the offset,
 
     .. math:: \text{logit}(x, z) = \mathrm{cap}\big(r_z r_x (x^\top W z + x^\top w_0 + c_z) + b(x, z)\big)
     """
@@ -81,19 +93,149 @@ class LayerReading(Described):
     layer: int
     inputs: Any  # (B, T, d): what the layer's query and key maps read, after the layer's own norm where there is one
     queries: Any  # (B, H, T, d_h) as they enter the logits, rotary applied where the family has it
-    keys: Any  # (B, H, S, d_h) alike, grouped keys repeated to the query heads
-    logits: Any  # (B, H, T, S) scaled; -inf where the model hides a token from a query
-    attention: Any  # (B, H, T, S) softmax of the logits over the last axis, the sink's among them; zeros where a query sees nothing
-    visible: Any  # (B, T, S) bool: query i sees token j, and i is itself a real token
+    grouped_keys: Any  # (B, G, S, d_h) alike, of the G heads that have keys
+    rule: AttentionRule  # scale, mask, bias b, cap and learned sinks
+    real: Any  # (B, T) bool: the query is no padding
     rounding: Any  # (B, H, T) by how much rounding alone may part two logits of a query
+    adapter: Any
     kind: LayerKind = LayerKind.SELF
     memory: Any = None  # (B, S, d) what the keys of cross-attention are made from
-    bias: Any = None  # (1 or B, 1 or H, T or 1, S) the term b of the logits, which W does not give: positions relative to each other
     query_factor: Any = None  # (B, H, T) the factors r_z and
     key_factor: Any = None  # (B, H, S) r_x that normalising queries and keys puts on a logit; all above zero
-    cap: float | None = None  # c where the model's logits are c tanh(l/c)
-    sink: Any = None  # (B, H, T) attention to a learned sink, which is no token, where heads have one: 1 less the sum over tokens
-    quantities = "layer {layer}: {attention.shape[0]} inputs, {attention.shape[1]} heads, {attention.shape[2]} tokens"
+    quantities = "layer {layer}: {rounding.shape[0]} inputs, {rounding.shape[1]} heads, {rounding.shape[2]} tokens"
+
+    @property
+    def bias(self) -> Any:
+        """(1 or B, 1 or H, T or 1, S) the term b of the logits, which W does not give: positions relative to each other; or None."""
+        return self.rule.bias
+
+    @property
+    def cap(self) -> float | None:
+        """c where the model's logits are c tanh(l/c)."""
+        return self.rule.softcap
+
+    @cached_property
+    def keys(self) -> Any:
+        """(B, H, S, d_h) keys, grouped ones repeated to the query heads; None where a model hands out attention alone."""
+        if self.grouped_keys is None:
+            return None
+        heads = range(self.queries.shape[1])
+        return self.grouped_keys[:, [self.adapter.key_head(head, self.layer) for head in heads]]
+
+    @cached_property
+    def visible(self) -> Any:
+        """(B, T, S) bool: query i sees token j in some head, and i is itself a real token."""
+        n_inputs, _, n_queries, _ = self.queries.shape
+        sees = self.real.new_ones((n_inputs, n_queries, self.grouped_keys.shape[2]))
+        if self.rule.mask is not None:
+            sees = sees & ~hidden_by(self.rule.mask).all(dim=1)
+        if self.rule.causal:
+            sees = sees.tril()
+        return sees & self.real[:, :, None]
+
+    @cached_property
+    def logits(self) -> Any:
+        """(B, H, T, S) scaled; -inf where the model hides a token from a query."""
+        import torch
+
+        logits, rule = self.adapter.products(self.layer, self.queries, self.keys), self.rule
+        if rule.bias is not None:
+            logits = logits + rule.bias
+        if rule.softcap is not None:
+            logits = torch.tanh(logits / rule.softcap) * rule.softcap
+        if rule.mask is not None:
+            logits = logits if rule.mask.dtype is torch.bool else logits + rule.mask
+            logits = logits.masked_fill(hidden_by(rule.mask), -math.inf)
+        if rule.causal:
+            logits = logits.masked_fill(~torch.ones_like(logits[0, 0], dtype=torch.bool).tril(), -math.inf)
+        return logits
+
+    @cached_property
+    def attention(self) -> Any:
+        """(B, H, T, S) softmax of the logits over the last axis, the sink's among them; zeros where a query sees nothing."""
+        import torch
+
+        logits = self.logits
+        if self.rule.sinks is not None:
+            sinks = self.rule.sinks.to(logits)[None, :, None, None].expand(*logits.shape[:3], 1)
+            logits = torch.cat((logits, sinks), dim=-1)
+        single = self.adapter.softmax_in_single
+        attention = torch.softmax(logits, dim=-1, dtype=torch.float32 if single else None)[..., : self.logits.shape[-1]]
+        attention = attention.to(self.queries.dtype) if single else attention  # as the family's own code does
+        return attention.masked_fill(self.logits == -math.inf, 0.0)  # a query that sees nothing: 0 rather than 0/0
+
+    @property
+    def sink(self) -> Any:
+        """(B, H, T) attention to a learned sink, which is no token, where heads have one; else None."""
+        return None if self.rule.sinks is None else self.statistics().learned_sink
+
+    def statistics(self, tolerances: Sequence[float] = ()) -> AttentionStatistics:
+        """`attention_statistics` of the layer: padded queries see nothing, and ties are those up to the model's rounding."""
+        found = attention_statistics(self.queries, self.grouped_keys, self.rule, tolerances=tolerances)
+        is_padding = ~self.real[:, None].expand_as(found.selected)
+        return replace(
+            found,
+            selected=found.selected.masked_fill(is_padding, -1),
+            margin=found.margin.masked_fill(is_padding, math.nan),
+            tied=(found.margin <= self.rounding) & ~is_padding,
+            rounding=self.rounding,
+            n_visible=found.n_visible.masked_fill(is_padding, 0),
+        )
+
+    def received(self, log_sum_exp: Any) -> Any:
+        """(B, H, S) `received_attention` of the layer."""
+        return received_attention(self.queries, self.grouped_keys, log_sum_exp, self.rule)
+
+    def n_seen(self, counted: Any) -> Any:
+        """(B, S) how many of the queries that count, (B, T), see each token."""
+        import torch
+
+        mask = self.rule.mask
+        mask = mask if mask is None or mask.shape[1] == 1 else ~hidden_by(mask).all(dim=1, keepdim=True)
+        rule = AttentionRule(scale=1.0, causal=self.rule.causal, mask=None if mask is None else ~hidden_by(mask))
+        q, k = (
+            torch.zeros((len(counted), 1, n, 1), device=counted.device)
+            for n in (counted.shape[1], self.grouped_keys.shape[2])
+        )
+        logs = torch.zeros_like(q[..., 0]).masked_fill(~counted[:, None], math.inf)  # of logits 0: every token counts 1
+        return received_attention(q, k, logs, rule)[:, 0].round().long()
+
+    def sees_beside(self, offset: int) -> Any:
+        """(B, T) bool: the query at i sees the token at i + offset."""
+        import torch
+
+        n_queries, n_tokens = self.queries.shape[2], self.grouped_keys.shape[2]
+        place = torch.arange(n_queries, device=self.real.device) + offset
+        inside = (place >= 0) & (place < n_tokens) & (not self.rule.causal or offset <= 0)
+        sees = self.real & inside
+        if self.rule.mask is not None:
+            allowed = ~hidden_by(self.rule.mask).all(dim=1).expand(-1, n_queries, n_tokens)
+            sees = sees & allowed.take_along_dim(place.clamp(0, n_tokens - 1)[None, :, None], dim=2)[..., 0]
+        return sees
+
+    def part(self, row: int, n_queries: int | None = None) -> LayerReading:
+        """The reading of one input of the batch, in single precision at least, of its first queries alone where their number is given."""
+        import torch
+
+        one, some = slice(row, row + 1), slice(0, n_queries)
+        wide = torch.promote_types(
+            self.queries.dtype, torch.float32
+        )  # in half precision logits can overflow that statistics have
+
+        def cut(value: Any) -> Any:
+            if value is None:
+                return None
+            value = value if len(value) == 1 else value[one]
+            return value if value.shape[2] == 1 else value[:, :, some]
+
+        return replace(
+            self,
+            queries=self.queries[one, :, some].to(wide),
+            grouped_keys=self.grouped_keys[one].to(wide),
+            rule=replace(self.rule, bias=cut(self.rule.bias), mask=cut(self.rule.mask)),
+            real=self.real[one, some],
+            rounding=self.rounding[one, :, some],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,9 +440,7 @@ class Adapter(ABC):
         return None
 
     def read(self, layer: int, captured: Captured) -> LayerReading:
-        """Queries, keys, logits and attention of a layer, computed from what went into it."""
-        import torch
-
+        """Queries, keys and the rule of a layer, computed from what went into it."""
         shape = self.shape(layer)
         flat_queries, flat_keys = self.project(layer, captured.inputs)
         if captured.memory is not None:
@@ -311,39 +451,23 @@ class Adapter(ABC):
             for flat in made[:2]
         )
         key_factor = made.key_factor
-        if shape.n_key_heads != shape.n_heads:
-            repeated = [self.key_head(head, layer) for head in range(shape.n_heads)]
-            keys = keys[:, repeated]
-            key_factor = None if key_factor is None else key_factor[:, repeated]
-        logits = self.products(layer, queries, keys)
+        if key_factor is not None and shape.n_key_heads != shape.n_heads:
+            key_factor = key_factor[:, [self.key_head(head, layer) for head in range(shape.n_heads)]]
+        bias, scale = self.bias(layer, captured, queries, keys), self.scale(layer)
+        multiplied = self.products(layer, queries[:1, :1, :1], keys[:1, :1, :1]).dtype  # which autocast may lower
         real_keys = captured.real if captured.memory is None else captured.real.new_ones(captured.memory.shape[:2])
-        rounding = self.scale(layer) * _rounding(queries, keys, real_keys, logits.dtype)
-        bias, cap = self.bias(layer, captured, queries, keys), self.cap(layer)
+        rounding = scale * _rounding(queries, keys, real_keys, multiplied)
         if bias is not None:
-            logits = logits + bias
-            rounding = rounding + logit_rounding(logits.dtype) * bias.abs().amax(dim=-1)
-        if cap is not None:
-            logits = torch.tanh(logits / cap) * cap
-        sees = captured.real.new_ones((logits.shape[0], *logits.shape[2:]))
-        if captured.mask is not None:
-            hidden = hidden_by(captured.mask)
-            logits = (logits + captured.mask).masked_fill_(hidden, -math.inf)
-            sees = sees & ~hidden.all(dim=1)
-        sinks = self.sink_logits(layer)
-        competing = logits
-        if sinks is not None:
-            competing = torch.cat((logits, sinks.to(logits)[None, :, None, None].expand(*logits.shape[:3], 1)), dim=-1)
-        attention = torch.softmax(competing, dim=-1, dtype=torch.float32 if self.softmax_in_single else None)
-        if self.softmax_in_single:
-            attention = attention.to(queries.dtype)  # as the family's own code does
-        sink = None if sinks is None else attention[..., -1]
-        attention = attention[..., : logits.shape[-1]]
-        if captured.mask is not None:
-            attention.masked_fill_(hidden, 0.0)  # a query that sees nothing: 0 rather than 0/0
-        visible = sees & captured.real[:, :, None]
+            rounding = rounding + logit_rounding(multiplied) * bias.abs().amax(dim=-1)
+        mask = captured.mask
+        if mask is not None and mask.shape[-1] > keys.shape[2]:
+            mask = mask[..., : keys.shape[2]]
+        rule = AttentionRule(
+            scale, captured.causal, None, self.cap(layer), bias, self.sink_logits(layer), mask,
+        )  # fmt: skip
         return LayerReading(
-            layer, captured.inputs, queries, keys, logits, attention, visible, rounding,
-            self.kind(layer), captured.memory, bias, made.query_factor, key_factor, cap, sink,
+            layer, captured.inputs, queries, keys, rule, captured.real, rounding, self,
+            self.kind(layer), captured.memory, made.query_factor, key_factor,
         )  # fmt: skip
 
     # ---- the weights behind it
@@ -564,15 +688,16 @@ def _rounding(queries: Any, keys: Any, real: Any, multiplied: Any) -> Any:
     wide = torch.promote_types(queries.dtype, torch.float32)
     lengths, longest = (torch.linalg.vector_norm(x, dim=-1, dtype=wide) for x in (queries, keys))
     longest = longest.masked_fill(~real[:, None], 0.0).amax(dim=-1, keepdim=True)
+    longest = longest.repeat_interleave(queries.shape[1] // keys.shape[1], dim=1)
     return max(map(logit_rounding, (queries.dtype, multiplied))) * lengths * longest
 
 
 def hidden_by(mask: Any) -> Any:
-    """Where an additive mask hides a token: where it holds about the lowest number of its precision, or of float32."""
+    """Where a mask hides a token: where it is False, or adds about the lowest number of its precision, or of float32."""
     import torch
 
-    if not mask.is_floating_point():
-        raise reject("batch", "given a mask (B, T) of ones and zeros, or one that is added to logits", f"{mask.dtype}")
+    if mask.dtype is torch.bool:
+        return ~mask
     return mask <= max(torch.finfo(mask.dtype).min, torch.finfo(torch.float32).min) / 2
 
 
@@ -583,6 +708,9 @@ def real_tokens(attention_mask: Any, tokens: Any) -> Any:
     if attention_mask is not None and attention_mask.ndim == 2:
         return attention_mask.to(device=tokens.device, dtype=torch.bool)
     if attention_mask is not None and attention_mask.ndim == 4:  # (B, 1, T, T), added to logits as it is
+        if not attention_mask.is_floating_point():
+            expected = "given a mask (B, T) of ones and zeros, or one that is added to logits"
+            raise reject("batch", expected, f"{attention_mask.dtype}")
         itself = ~hidden_by(attention_mask).all(dim=1).diagonal(dim1=1, dim2=2)
         return itself.to(tokens.device).expand(tokens.shape[:2])
     return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)

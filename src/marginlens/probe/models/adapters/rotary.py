@@ -131,7 +131,7 @@ class GptOssAdapter(LlamaAdapter):
         return super().rotate(heads, [torch.cat((table, table), dim=-1) for table in rotation])  # one angle a pair
 
     def sink_logits(self, layer: int) -> Any:
-        return self.attention_module(layer).sinks
+        return self.attention_module(layer).sinks.detach()
 
 
 class NormalisedAdapter(RotaryAdapter, LinearAdapter):
