@@ -69,7 +69,7 @@ class A_F9(Claim):
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend every random problem, solve the ATT-SVM of what it selected, and classify; then again with the textbook gradient."""
-        trials, control_trials = (10_000, 1000) if effort is Effort.PAPER else (150, 30)
+        trials, n_judged, n_shown = (10_000, 1000, 250) if effort is Effort.PAPER else (150, 30, 30)
         progress.expect((2 + len(EPSILONS)) * len(WIDTHS))
         with tempfile.TemporaryDirectory() as folder:
             rows = _classify(sweep(scale_plan(trials), Path(folder) / "sweep"))
@@ -77,9 +77,10 @@ class A_F9(Claim):
             progress.advance()
             row |= _continued(*_problems(k, d, row.pop("odd")))
             progress.advance()
-            few, heads = sphere_problems(0, control_trials, N_INPUTS, N_TOKENS, d, SEED, k)
             row["textbook"] = {}
             for epsilon in EPSILONS:
+                count = n_judged if epsilon == EPSILONS[-1] else n_shown
+                few, heads = sphere_problems(0, count, N_INPUTS, N_TOKENS, d, SEED, k)
                 row["textbook"][epsilon] = _textbook(few, heads, epsilon)
                 progress.advance()
         mean = np.array([np.mean(row["corr"]) for row in rows])

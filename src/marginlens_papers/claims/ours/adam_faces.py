@@ -23,7 +23,7 @@ from marginlens_papers.norm_runs import norms_of, smallest_lead
 SEED = 65
 SIZES = (4, 6, 30)
 BETAS, SLOW_BETAS = (0.5, 0.5), (0.9, 0.999)
-EPSILONS = tuple(10.0**-k for k in (4, 7, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60))
+EPSILONS = tuple(10.0**-k for k in (4, 7, 10, 15, 20, 30, 40, 50, 60))
 FEW_EPSILONS = (1e-10, 1e-20, 1e-40, 1e-60)
 FITTED_FROM = 1e-10  # slopes are those of this ε and all smaller ones
 SLOPE = Bound(0.9, 1.1)  # of slope · (1 - a)

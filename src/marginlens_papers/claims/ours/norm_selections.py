@@ -17,7 +17,7 @@ from marginlens_papers.norm_runs import SETTINGS, Setting
 SLOWER = 0.1  # sizes of steps relative to those of X-N1 and X-N2, so that paths hardly depend on them
 STEPS = 4000
 PROBLEMS, FEW_PROBLEMS = 200, 8
-CONTROLLED = 50  # problems of the control, whose runs are the longest
+CONTROLLED = 20  # problems of the control, whose runs are the longest
 FEWEST_DIFFERENT = 0.01  # share of problems in which two descents select differently
 VARIABLES = tuple(SETTINGS)
 

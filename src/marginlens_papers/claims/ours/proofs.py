@@ -129,7 +129,7 @@ class X_P2(Claim):
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Take steps until a limit is proved, go on for ten times as many, and count what contradicts it; the same without a proof."""
-        n_problems = 20_000 if effort is Effort.PAPER else 500
+        n_problems = 8_000 if effort is Effort.PAPER else 500
         progress.expect(len(SHAPES) * -(-n_problems // (len(SHAPES) * CHUNK)))
         chunks = []
         for chunk in proof_runs(n_problems, SEED):

@@ -36,7 +36,7 @@ class X_O(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train every problem with every loss and step rule, and hold each run against the law of the tokens it selects."""
         paper = effort is Effort.PAPER
-        n_problems, n_long, few = (3000, 300, 60) if paper else (60, 60, 20)
+        n_problems, n_long, few = (1000, 300, 60) if paper else (60, 60, 20)
         losses = ("logistic", "exponential", "correlation") if paper else ("logistic",)
         progress.expect(4)
         runs = _swept(progress, n_problems=n_problems, loss=list(losses), saved_steps=tuple(STEPS))
