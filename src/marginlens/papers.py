@@ -69,46 +69,6 @@ EARLIER = Paper("B'", BIBLIOGRAPHY["B"].authors, "An earlier version of B: what 
 OWN = Paper("X", "The marginlens authors", "Statements beyond the papers", 2026)  # checked here, published nowhere
 SOURCES: dict[str, Paper] = {paper.key: paper for paper in (*BIBLIOGRAPHY.values(), EARLIER, OWN)}
 
-EARLIER_LABELS: dict[str, str] = {
-    f"B' {earlier}": f"B {later}"
-    for earlier, later in {
-        "Assumption 1": "Assumption 4",
-        "Lemma 4.1": "Lemma 2",
-        "Lemma 4.2": "Lemma 3",
-        "Thm 4.3": "Thm 5",
-        "Lemma A.1": "Lemma 7",
-        "Lemma A.2": "Lemma 8",
-        "Lemma A.3": "Lemma 9",
-        "Lemma A.4": "Lemma 10",
-        "Lemma B.1": "Lemma 11",
-        "Lemma B.2": "Lemma 12",
-        "Lemma C.1": "Lemma 13",
-        "Lemma C.2": "Lemma 14",
-        "Definition C.3": "Definition 15",
-        "Definition C.4": "Definition 16",
-        "Lemma C.5": "Lemma 17",
-        "Lemma C.6": "Lemma 18",
-        "Eq. (12)": "Eq. (9)",
-        "Eq. (19)": "Eq. (11)",
-        "Eq. (20)": "Eq. (12)",
-        "Eq. (21)": "Eq. (13)",
-        "Eq. (23)": "Eq. (15)",
-        "Eq. (24)": "Eq. (16)",
-        "Eq. (25)": "Eq. (17)",
-        "Eq. (26)": "Eq. (18)",
-        "Eq. (27)": "Eq. (19)",
-        "Eq. (28)": "Eq. (20)",
-        "Eq. (29)": "Eq. (21)",
-        "Eq. (30)": "Eq. (22)",
-        "Eq. (31)": "Eq. (23)",
-        "Eq. (32)": "Eq. (24)",
-        "Eq. (33)": "Eq. (25)",
-        "Eq. (34)": "Eq. (26)",
-        "Eq. (35)": "Eq. (28)",
-        "Eq. (36)": "Eq. (32)",
-    }.items()
-}  # the same statement in both versions; what B' alone says has a function of its own
-
 
 @dataclass(frozen=True)
 class Implementation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ from marginlens.cli._commands import is_quiet, wants_json
 from marginlens.cli._deferred import errors, terminal
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import argument
-from marginlens.papers import EARLIER_LABELS, SOURCES, listed_statements, natural
+from marginlens.papers import SOURCES, listed_statements, natural
 from marginlens.runtime.packs import CLAIMS, pack_names
 
 _LONG_WORDS = {
@@ -90,7 +90,8 @@ def found(label: str | None) -> list[dict[str, Any]]:
             empty = dict.fromkeys(("functions", "claims", "claims_say", "earlier_labels"), ())
             row = rows.setdefault(cited, {"statement": cited, "says": claim.statement, "belongs_to": None, **empty})
             row["claims"], row["claims_say"] = [*row["claims"], claim.id], [*row["claims_say"], claim.statement]
-    return [rows[one] for one in _wanted(label, sorted(rows, key=natural))]
+    earlier = {old: row["statement"] for row in rows.values() for old in row["earlier_labels"]}
+    return [rows[one] for one in _wanted(label, sorted(rows, key=natural), earlier)]
 
 
 def _claims_of_packs() -> Iterable[Any]:
@@ -100,11 +101,12 @@ def _claims_of_packs() -> Iterable[Any]:
     return import_module("marginlens_papers.claims.catalogue").added_claims()
 
 
-def _wanted(label: str | None, labels: list[str]) -> list[str]:
+def _wanted(label: str | None, labels: list[str], earlier: Mapping[str, str]) -> list[str]:
+    """The labels that are meant; `earlier` has those of earlier versions of the papers."""
     if label is None:
         return labels
     key = _plain(label)
-    later = {EARLIER_LABELS[one] for one in EARLIER_LABELS if key in (_plain(one), _plain(one.split()[0]))}
+    later = {now for old, now in earlier.items() if key in (_plain(old), _plain(old.split()[0]))}
     same = [one for one in labels if one in later or key in (_plain(one), _plain(one.split()[0]))]
     same = same or [one for one in labels if _plain(one).startswith(f"{key} ")]  # Eq. (28) for (28a) and (28b)
     if same:

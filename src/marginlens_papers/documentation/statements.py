@@ -14,10 +14,10 @@ from typing import Any
 
 import marginlens
 from marginlens.errors import InputError
-from marginlens.papers import EARLIER_LABELS, SOURCES, Implementation, natural, registered
+from marginlens.papers import SOURCES, Implementation, natural, registered
 from marginlens_papers.claim import Claim
 from marginlens_papers.claims import catalogue
-from marginlens_papers.statements import PROOF_STEPS, WORDS
+from marginlens_papers.statements import EARLIER_LABELS, PROOF_STEPS, WORDS
 
 THEOREMS = "docs/theorems.md"
 PAPERS = "docs/papers.md"  # has the table of what is implemented
