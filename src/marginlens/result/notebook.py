@@ -7,9 +7,11 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import cache
 from html import escape
 from importlib.util import find_spec
 from io import StringIO
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,31 +30,8 @@ MAX_CELL = 160  # characters of a cell
 PICTURE_INCHES = (4.4, 2.7)
 MAX_SVG = 120_000  # characters of a picture beyond which its curves and points are drawn as an image inside it
 
-# Every colour follows the notebook: the ink is the text's, the ground that of Jupyter, VS Code or a page in Furo's theme.
-_LINE = "var(--jp-border-color2,var(--vscode-editorWidget-border,rgba(128,128,128,.4)))"
+# The ground of Jupyter, VS Code or a page in Furo's theme, which pictures take over.
 _GROUND = "var(--jp-layout-color0,var(--vscode-editor-background,var(--color-background-primary,Canvas)))"
-# Jupyter's rules for tables have up to two classes, so those below have two as well: the class of the element, written twice.
-_STYLE = f"""<style>
-.marginlens.marginlens{{line-height:1.4;max-width:72em;overflow-wrap:anywhere}}
-.marginlens.marginlens p{{margin:.2em 0 .5em}}
-.marginlens .ml-body{{display:flex;flex-wrap:wrap;gap:.4em 1.6em;align-items:flex-start}}
-.marginlens .ml-scroll{{overflow:auto;max-width:100%;max-height:34em}}
-.marginlens .ml-body>.ml-facts{{flex:1 1 20em;max-width:44em}}
-.marginlens.marginlens table{{border-collapse:collapse;border:0;margin:0 0 .4em;table-layout:auto;color:inherit;\
-font-variant-numeric:tabular-nums}}
-.marginlens.marginlens tr{{background:none}}
-.marginlens.marginlens th,.marginlens.marginlens td{{text-align:left;vertical-align:top;padding:.15em .9em .15em 0;border:0;\
-border-bottom:1px solid {_LINE};background:none;color:inherit;max-width:34em;white-space:normal}}
-.marginlens.marginlens th{{font-weight:600;white-space:nowrap}}
-.marginlens.marginlens .ml-number{{text-align:right;white-space:nowrap}}
-.marginlens summary{{cursor:pointer}}
-.marginlens .ml-mark{{display:inline-block;width:.7em;height:.7em;margin-right:.35em;border-radius:50%;background:#7a7f85}}
-.marginlens .ml-ok{{background:#1f9d63}}
-.marginlens .ml-not{{background:#d1541f;border-radius:0}}
-.marginlens .ml-text{{white-space:pre-wrap;line-height:1.7;max-height:24em;overflow:auto}}
-.marginlens .ml-text span{{border-radius:3px;padding:.1em .15em}}
-.marginlens svg{{max-width:100%;height:auto;color:inherit}}
-</style>"""
 
 
 class Headline(NamedTuple):
@@ -90,6 +69,13 @@ class Displayed(Described):
 # ---- the element
 
 
+@cache
+def _style() -> str:
+    """The rules of notebook.css without its comment and its line ends, since every element has them."""
+    rules = Path(__file__).with_name("notebook.css").read_text(encoding="utf-8")
+    return re.sub(r"/\*.*?\*/|\n\s*", "", rules, flags=re.DOTALL)
+
+
 def element(shown: Any) -> str:
     """The HTML of anything `Displayed`: without script, with every colour taken from the page around it."""
     head = shown._headline()
@@ -112,7 +98,9 @@ def element(shown: Any) -> str:
         if hasattr(shown, "_text_html") and shown._text_html()
         else ""
     )
-    return f"<div class='marginlens'>{_STYLE}{top}{text}<div class='ml-body'>{body}</div>{details}</div>"
+    return (
+        f"<div class='marginlens'><style>{_style()}</style>{top}{text}<div class='ml-body'>{body}</div>{details}</div>"
+    )
 
 
 def _facts_table(facts: Sequence[tuple[str, Any]]) -> str:

@@ -30,19 +30,7 @@ FOLDS_BELOW = 3000  # texts; fewer are calibrated on N_FOLDS folds, more on a te
 N_FOLDS = 5
 HELD_OUT_SHARE = 0.1
 MIN_CALIBRATED = 10  # texts; with fewer there is nothing to calibrate on
-REST_SCORES = (
-    -2.0,
-    -1.0,
-    0.0,
-    1.0,
-    2.0,
-    3.0,
-    4.0,
-    5.0,
-    6.0,
-    7.0,
-    8.0,
-)  # among which calibration chooses the rest token's
+REST_SCORES = tuple(map(float, range(-2, 9)))  # among which calibration chooses the rest token's
 CALIBRATION_PENALTY = (
     0.5  # of the squared logarithm of the scale and of the squared shifts: the calibration of few texts changes little
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import unicodedata
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,32 +33,11 @@ _VARIATION_SELECTORS = range(0xFE00, 0xFE10)
 _PICTURE = "[\u2600-\u27bf\U0001f000-\U0001faff]"  # emoji; those joined, tinted or asked for as pictures are one sign
 _EMOJI = rf"{_PICTURE}[\ufe0f\U0001f3fb-\U0001f3ff]*+(?:\u200d{_PICTURE}[\ufe0f\U0001f3fb-\U0001f3ff]*+)*+"
 
-NEGATIONS = frozenset({"no", "nor", "not", "cannot", "neither"})
-
-_GROUPS = {
-    "pronouns": """
-        i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers herself
-        it its itself they them their theirs themselves one oneself who whom whose which what that this these those
-        anybody anyone anything everybody everyone everything somebody someone something another whatever whoever whichever""",
-    "auxiliaries": """
-        am is are was were be been being have has had having do does did doing done will would shall should can could may might must
-        ought""",
-    "articles and quantities": "a an the all any both each every few more most much many several other others some such own same",
-    "prepositions": """
-        of at by for with about above across after against along among amongst around as before behind below beneath beside besides
-        between beyond despite down during except from in inside into near off on onto out outside over per since than
-        through throughout till to toward towards under underneath until up upon via while within""",
-    "conjunctions": "and but if or because so either whether whereas though although unless",
-    "adverbs": "again further then once here there when where why how however only very too just now also ever yet",
-    "what apostrophes leave": "s t d m o y ll re ve",
-}
-
-ENGLISH = NEGATIONS | {word for group in _GROUPS.values() for word in group.split()}
-
-_NEGATED = """
-    ain't aren't can't couldn't daren't didn't doesn't don't hadn't hasn't haven't isn't mayn't mightn't mustn't needn't oughtn't shan't
-    shouldn't wasn't weren't won't wouldn't"""
-NEGATED_VERBS = frozenset(_NEGATED.split()) | {word.replace("'", "") for word in _NEGATED.split()}
+# english.json has the words by group; a contraction is listed with its apostrophe and counts without it too
+_WORDS = json.loads(Path(__file__).with_name("english.json").read_text(encoding="utf-8"))
+NEGATIONS = frozenset(_WORDS["negations"].split())
+ENGLISH = NEGATIONS | {word for group in _WORDS["stop words"].values() for word in group.split()}
+NEGATED_VERBS = frozenset(form for word in _WORDS["negated verbs"].split() for form in (word, word.replace("'", "")))
 
 
 # ---- words
