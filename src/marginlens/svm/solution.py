@@ -13,9 +13,8 @@ from marginlens.directions import length
 from marginlens.errors import batch_index, reject
 from marginlens.kinds import kind_of
 from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
-from marginlens.result import Result, Tabular, drawn, frame
+from marginlens.result import Displayed, Headline, Result, Tabular, drawn, table
 from marginlens.result.drawing import NothingToDraw, draw_bars, draw_histogram, draw_interval, pair_names
-from marginlens.result.notebook import Headline, element
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.rounding import EPS, exact_products
 from marginlens.status import Status
@@ -41,11 +40,26 @@ _MAX_REFINEMENTS = 3
 _LSMR_RTOL, _MAX_LSMR = 1e-4, 1000  # what one refinement by products may leave of the gaps, and its most products
 
 
-class Bracket(NamedTuple):
-    """Two bounds that contain the smallest norm of a margin problem, each a float, or an array (batch,) for a batch."""
-
+class _Bounds(NamedTuple):
     lower: Any
     upper: Any
+
+
+class Bracket(Displayed, Tabular, _Bounds):
+    """Two bounds that contain the smallest norm of a margin problem, each a float, or an array (batch,) for a batch.
+
+    `to_frame()` has one row per problem: problem, lower, upper, gap.
+    """
+
+    quantities = "lower={lower!r}, upper={upper!r}"
+    batch_quantities = "{lower:#} problems, {lower.min:.6g} … {upper.max:.6g}, gaps up to {gap.max:.2g}"
+    table_quantities = "gap={gap}"
+    _columns = table("problem", "lower", "upper", "gap")
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the bounds are arrays."""
+        return np.ndim(self.lower) > 0
 
     @property
     def gap(self) -> Any:
@@ -55,14 +69,10 @@ class Bracket(NamedTuple):
             gap = np.where(lower == upper, 0.0, (upper - lower) / lower)
         return gap if gap.ndim else float(gap)
 
-    def to_frame(self, library: str | None = None) -> Any:
-        """One row per problem: problem, lower, upper, gap; as a data frame, see `Tabular.to_frame`."""
-        return frame(self._columns(), library)
-
     @drawn
     def plot(self, ax: Axes) -> None:
         """Draw the interval between the bounds; for a batch every problem's, relative to its lower bound."""
-        if np.ndim(self.lower) == 0:
+        if not self.is_batch:
             lower, upper = float(self.lower), float(self.upper)
             draw_interval(ax, [("lower", lower), ("upper", upper)], "norm", band=(lower, upper))
             return
@@ -71,28 +81,11 @@ class Bracket(NamedTuple):
         ax.plot(np.arange(len(gaps)), gaps, "o", color=LOCAL, markersize=4)
         ax.set(xlabel="problem", ylabel="(upper − lower)/lower")
 
-    def __repr__(self) -> str:
-        if np.ndim(self.lower) == 0:
-            return f"Bracket(lower={self.lower!r}, upper={self.upper!r})"
-        spread = f"{np.min(self.lower):.6g} … {np.max(self.upper):.6g}"
-        return f"Bracket({len(self.lower)} problems, {spread}, gaps up to {np.max(self.gap):.2g})"
-
-    def _columns(self) -> dict[str, Any]:
-        lower = np.atleast_1d(self.lower)
-        bounds = {"lower": lower, "upper": np.atleast_1d(self.upper), "gap": np.atleast_1d(self.gap)}
-        return {"problem": np.arange(len(lower)), **bounds}
-
     def _headline(self) -> Headline:
         return Headline(
             "",
             f"the smallest norm lies between these bounds, at most {np.max(self.gap):.2g} apart, relative to the lower one.",
         )
-
-    def _facts(self) -> dict[str, Any]:
-        return {"lower": self.lower, "upper": self.upper, "gap": self.gap}
-
-    def _repr_html_(self) -> str:
-        return element(self)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

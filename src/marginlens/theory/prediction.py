@@ -15,9 +15,8 @@ from marginlens.errors import InputError, whole_number
 from marginlens.losses.margin import Logistic, Loss, rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn, frame
+from marginlens.result import Displayed, Headline, Result, Tabular, drawn, table
 from marginlens.result.drawing import NothingToDraw, draw_checklist, draw_directions
-from marginlens.result.notebook import Headline, element
 from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
 from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm
@@ -63,20 +62,26 @@ _SET_LABEL = "G^mm"  # of a global minimum of ATT-SVM'
 _MAX_PRINTED = 10  # candidates
 
 
-class Candidates(NamedTuple):
+class _Directions(NamedTuple):
+    selections: IntArray
+    directions: FloatArray
+    margins: FloatArray
+    labels: tuple[str, ...]
+    complete: bool
+
+
+class Candidates(Displayed, Tabular, _Directions):
     """Directions that a limit may have.
 
     Attributes:
         selections: (n_candidates, n_inputs). directions: (n_candidates, d_key), unit. margins: (n_candidates,).
         labels: for each "GMM" or "LMM" if it is in P^mm, "G^mm" if it is a global minimum of ATT-SVM' where optimal tokens tie.
         complete: whether they hold all of P^mm; if not, listing them would have taken too long.
+
+    `to_frame()` has one row per candidate: kind, selection, margin, direction.
     """
 
-    selections: IntArray
-    directions: FloatArray
-    margins: FloatArray
-    labels: tuple[str, ...]
-    complete: bool
+    _columns = table("", kind="labels", selection="selections", margin="margins", direction="directions")
 
     def __str__(self) -> str:
         listed = "all of P^mm" if self.complete else "P^mm is too large to list in full"
@@ -88,11 +93,6 @@ class Candidates(NamedTuple):
         if len(self.labels) > _MAX_PRINTED:
             lines.append(f"  and {len(self.labels) - _MAX_PRINTED} more")
         return "\n".join(lines)
-
-    def to_frame(self, library: str | None = None) -> Any:
-        """One row per candidate: kind, selection, margin, direction; as a data frame, see `Tabular.to_frame`."""
-        numbers = {"margin": self.margins, "direction": self.directions}
-        return frame({"kind": list(self.labels), "selection": self.selections, **numbers}, library)
 
     def __repr__(self) -> str:
         listed = ", ".join(self.labels[:_MAX_PRINTED]) or "none"
@@ -109,9 +109,6 @@ class Candidates(NamedTuple):
         rows = zip(self.labels, self.selections.tolist(), self.margins, strict=True)
         listed = [(f"{label} {' '.join(map(str, chosen))}", f"margin {margin:.4g}") for label, chosen, margin in rows]
         return dict(listed[:_MAX_PRINTED])
-
-    def _repr_html_(self) -> str:
-        return element(self)
 
     @drawn
     def plot(self, ax: Axes) -> None:
