@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Iterable
 from copy import copy
 from typing import Any, ClassVar, Self
@@ -80,9 +81,9 @@ class FlatSequences(Displayed, Tabular):
         """Write the dataset to a .npz file, which `marginlens.data.load` reads."""
         write_result(path, DATA_FORMAT, self.arrays())
 
+    @abstractmethod
     def arrays(self) -> dict[str, Any]:
         """What a file holds of the dataset, by name."""
-        raise NotImplementedError
 
     @drawn
     def plot(self, ax: Axes) -> None:

@@ -68,10 +68,10 @@ def strict_entries(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], W
         nothing = np.empty(0, dtype=np.int64)
         return StrictEntries(nothing, nothing, nothing, np.empty(0))
     offsets = np.concatenate([[0], np.cumsum(data.lengths[chosen])])
-    some = SequenceDataset.of_positions(
+    part = SequenceDataset.of_positions(
         data.tokens[np.repeat(chosen, data.lengths)], offsets, data.labels[chosen], data.E
     )
-    reduced = reduce_sequences(some)
+    reduced = reduce_sequences(part)
     sample, starts = reduced.sample, reduced.offsets[:-1]
     table, column = component_table(graphs, len(data.E))
     last, label = reduced.queries[reduced.column][sample], reduced.labels[sample]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
@@ -15,12 +16,12 @@ from marginlens.errors import missing_extra, reject
 LIBRARIES = ("pandas", "polars", "pyarrow")  # in the order in which they are tried
 
 
-class Tabular:
+class Tabular(ABC):
     """Results that are tables: `to_frame` makes a data frame of them, whose rows and columns the docstring of the class describes."""
 
+    @abstractmethod
     def _columns(self) -> Mapping[str, Any]:
         """Name → what its column holds, arrays or lists of one length; a two-dimensional array is a column of lists."""
-        raise NotImplementedError
 
     def _preview(self, n_rows: int) -> tuple[int, Mapping[str, Any]]:
         """How many rows there are, and the columns of at least the first `n_rows` of them, for a display."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,9 +57,9 @@ class Proof(Result, Tabular):
         """‖p‖ at the point."""
         return float(length(self.point))
 
+    @abstractmethod
     def verify(self) -> TheoremVerdict:
         """Recompute every inequality of the proof from the data."""
-        raise NotImplementedError
 
     @drawn
     def plot(self, ax: Axes) -> None:

@@ -150,9 +150,9 @@ class Outcome(Result, Tabular):
         words = WORDS["because"]
         if self.direction is None:
             return words["finite" if self.finite else "unknown"]
-        told = "; ".join(map(str, self.rivals[:_SHOWN_INPUTS]))
+        listed = "; ".join(map(str, self.rivals[:_SHOWN_INPUTS]))
         left = len(self.rivals) - _SHOWN_INPUTS
-        return told + (words["more"].format(left=left) if left > 0 else "") if told else words["alone"]
+        return listed + (words["more"].format(left=left) if left > 0 else "") if listed else words["alone"]
 
     @property
     def proof(self) -> str:
