@@ -5,18 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marginlens.data import (
-    TokenDataset,
-    figure_1b,
-    figure_8,
-    gaussian_tokens,
-    scored_tokens,
-    sphere_tokens,
-    write_problem,
-)
+import marginlens as ml
+from marginlens.data import figure_1b, figure_8, gaussian_tokens, scored_tokens, sphere_tokens, write_problem
 from marginlens.norms import norm_named
-from marginlens.svm import att_svm
-from marginlens.theory import locally_optimal_directions
 from one_command import command
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, SVM_FARKAS, SVM_KKT
@@ -58,7 +49,7 @@ def test_its_json_holds_all_of_p_mm_with_proofs_that_can_be_added_up(here, seed)
     data, v = ragged_problem(np.random.default_rng(seed), 3, 4, 3)
     write_problem("r.json", data, v)
     (told,) = numbers("r.json")["problems"]
-    every = locally_optimal_directions(data, v)
+    every = ml.locally_optimal_directions(data, v)
     listed = [row for row in told["solutions"] if row["kind"] in ("GMM", "LMM") and row["status"] == "OPTIMAL"]
     assert sorted(row["selected"] for row in listed) == sorted(every.selections.tolist())
     for row in listed:
@@ -121,14 +112,14 @@ def test_selected_solves_that_problem_alone(here):
     assert [one["prediction"] for one in told] == [None]
     (row,) = told[0]["solutions"]
     assert (row["kind"], row["selected"], row["margin"]) == ("LMM", [0, 1], 1.0)
-    np.testing.assert_allclose(row["direction"], att_svm(data, [0, 1]).direction, atol=CONDITIONED)
+    np.testing.assert_allclose(row["direction"], ml.att_svm(data, [0, 1]).direction, atol=CONDITIONED)
     result = solve("f.npz", "--selected", "0,1")
     assert "The shortest vector was found, and its multipliers prove that it is the shortest." in result.stdout
     assert "A Thm" not in result.stdout
 
 
 def test_an_infeasible_selection_is_answered_with_its_certificate(here):
-    data = TokenDataset(ON_A_LINE, [1.0])
+    data = ml.TokenDataset(ON_A_LINE, [1.0])
     write_problem("i.json", data, [1.0, 0.0])
     (row,) = numbers("i.json", "--selected", "1")["problems"][0]["solutions"]
     assert (row["kind"], row["status"], row["margin"], row["kkt_residual"]) == ("none", "INFEASIBLE", 0.0, None)
@@ -167,12 +158,12 @@ def test_long_lists_are_cut_and_the_rest_is_counted(here):
     assert result.stdout.count("│ LMM  │") == 19
     assert "and 5 more; --json lists them all." in result.stdout
     assert len(numbers("ring.npz")["problems"][0]["solutions"]) == 25
-    write_problem("deep.npz", TokenDataset(np.eye(30)[None], [1.0]), np.eye(30)[0])
+    write_problem("deep.npz", ml.TokenDataset(np.eye(30)[None], [1.0]), np.eye(30)[0])
     assert "and 9 more; --json lists them all." in solve("deep.npz", "--selected", "3").stdout
 
 
 def test_a_problem_with_too_many_selections_says_so(here):
-    write_problem("l.npz", TokenDataset(np.random.default_rng(0).normal(size=(20, 9, 30)), np.ones(20)), np.ones(30))
+    write_problem("l.npz", ml.TokenDataset(np.random.default_rng(0).normal(size=(20, 9, 30)), np.ones(20)), np.ones(30))
     assert "(P^mm) to list them; the GMM alone is shown." in solve("l.npz").stdout
 
 
@@ -182,7 +173,7 @@ def test_a_norm_solves_the_problem_in_it_with_bounds_that_prove_it(here, name):
     write_problem("b.npz", data, v)
     for j, problem in enumerate(numbers("b.npz", "--norm", name)["problems"]):
         (row,) = problem["solutions"]
-        expected = att_svm(data[j], data[j].optimal(v[j]), norm=norm_named(name))
+        expected = ml.att_svm(data[j], data[j].optimal(v[j]), norm=norm_named(name))
         assert row["status"] == expected.status.name
         assert row["is_unique"] is expected.is_unique
         if row["status"] == "OPTIMAL":
@@ -197,7 +188,7 @@ def test_a_norm_is_shown_with_its_bounds_and_with_other_solutions(here):
     assert "in LInf()" in shown
     assert "This p has norm 2, and no p with margin one a norm below 2" in shown
     assert "same margin" in solve("f.npz", "--norm", "linf", "--selected", "0,1").stdout
-    write_problem("i.json", TokenDataset(ON_A_LINE, [1.0]), [1.0, 0.0])
+    write_problem("i.json", ml.TokenDataset(ON_A_LINE, [1.0]), [1.0, 0.0])
     assert "add up to zero" in solve("i.json", "--norm", "l1", "--selected", "1").stdout
 
 

@@ -19,17 +19,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import marginlens as ml
 from made_up_reviews import BAD, FILLER, GOOD, reviews
-from marginlens.embeddings.statistics import token_statistics
-from marginlens.errors import InputError
 from marginlens.text import TextPipeline
-from marginlens.text.classifier import (
-    ARRAYS_FILE,
-    FEW_TEXTS,
-    IMPORTANCE,
-    SETTINGS_FILE,
-    AttentionTextClassifier,
-)
+from marginlens.text.classifier import ARRAYS_FILE, FEW_TEXTS, IMPORTANCE, SETTINGS_FILE
 from marginlens.text.explanation import FULL_COLOUR
 from marginlens.text.learning import Votes, token_sets
 from marginlens.text.phrases import PlainIds, WordsAndPhrases
@@ -37,7 +30,7 @@ from refusals import refused
 from tolerances import ROUNDING
 
 
-class TokenIdClassifier(AttentionTextClassifier):
+class TokenIdClassifier(ml.AttentionTextClassifier):
     """As it reads arrays of token ids: scikit-learn's checks give whole numbers to estimators of this tag, and otherwise skip texts."""
 
     def __sklearn_tags__(self):
@@ -80,7 +73,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def fitted(data):
-    return AttentionTextClassifier().fit(*data)
+    return ml.AttentionTextClassifier().fit(*data)
 
 
 # ---- scikit-learn's contract
@@ -96,7 +89,7 @@ def test_fitting_twice_gives_the_same_bits(data, fitted):
     again = clone(fitted).fit(*data).fit(*data)
     assert np.array_equal(again.a_, fitted.a_)
     assert np.array_equal(again.b_, fitted.b_)
-    other = AttentionTextClassifier(random_state=1).fit(*data)
+    other = ml.AttentionTextClassifier(random_state=1).fit(*data)
     assert not np.array_equal(other.a_, fitted.a_)
 
 
@@ -115,11 +108,11 @@ def test_probabilities_decisions_and_predictions_agree(fitted):
 def test_any_two_labels_do_and_survive_saving(labels, kind, tmp_path):
     samples, y = reviews(120, labels=labels) if kind == "texts" else ([[0, 1, 2], [3, 1, 2]] * 20, list(labels) * 20)
     pipeline = TextPipeline(stop_words=None, min_count=1)
-    model = AttentionTextClassifier(pipeline, epochs=1).fit(samples, y)
+    model = ml.AttentionTextClassifier(pipeline, epochs=1).fit(samples, y)
     assert model.classes_.tolist() == list(labels)
     assert np.mean(model.predict(samples) == np.array(y)) > 0.95
     model.save(tmp_path / "m")
-    again = AttentionTextClassifier.load(tmp_path / "m")
+    again = ml.AttentionTextClassifier.load(tmp_path / "m")
     assert again.classes_.tolist() == list(labels)
     assert again.classes_.dtype == model.classes_.dtype
     assert isinstance(again.tokens_, PlainIds) == (kind == "ids")
@@ -129,9 +122,9 @@ def test_any_two_labels_do_and_survive_saving(labels, kind, tmp_path):
 
 def test_it_works_in_a_pipeline_in_cross_validation_and_in_a_search():
     texts, y = reviews(500)
-    steps = Pipeline([("lower", FunctionTransformer(_lowered)), ("model", AttentionTextClassifier())])
+    steps = Pipeline([("lower", FunctionTransformer(_lowered)), ("model", ml.AttentionTextClassifier())])
     assert cross_val_score(steps, np.array(texts, dtype=object), np.array(y), cv=3).min() > 0.9
-    search = GridSearchCV(AttentionTextClassifier(), {"ngrams": [1, 3]}, cv=3).fit(texts, y)
+    search = GridSearchCV(ml.AttentionTextClassifier(), {"ngrams": [1, 3]}, cv=3).fit(texts, y)
     scores = search.cv_results_["mean_test_score"]
     assert scores[0] < 0.8 < scores[1]  # words alone cannot know what "not" turns around
 
@@ -161,10 +154,10 @@ def test_outputs_are_the_softmax_average_written_plainly(n_outputs):
 
 
 def test_token_ids_train_the_same_model_as_the_words_they_stand_for(data):
-    words = AttentionTextClassifier(ngrams=1, epochs=1).fit(*data)
+    words = ml.AttentionTextClassifier(ngrams=1, epochs=1).fit(*data)
     tokens, offsets = words.tokens_.positions(data[0])
     ids = [tokens[first:last].tolist() for first, last in pairwise(offsets)]
-    plain = AttentionTextClassifier(epochs=1).fit(ids, data[1])
+    plain = ml.AttentionTextClassifier(epochs=1).fit(ids, data[1])
     assert np.array_equal(plain.a_, words.a_)
     assert np.array_equal(plain.decision_function(ids), words.decision_function(data[0]))
     assert np.array_equal(plain.predict([[*ids[0], 10_000]]), plain.predict([ids[0]]))  # an id never met says nothing
@@ -178,7 +171,7 @@ def test_token_importance_has_the_statistics_of_the_training_texts(data, fitted)
     tokens, offsets = fitted.tokens_.positions(data[0])
     y = np.where(np.array(data[1]) == "good", 1, -1)
     sequences = [tokens[first:last] for first, last in pairwise(offsets)]
-    known = token_statistics(sequences, y)
+    known = ml.token_statistics(sequences, y)
     assert np.array_equal(table["alpha"], known.alpha)
     assert np.array_equal(table["posterior_difference"], known.posterior_difference)
     assert np.array_equal(table["count"], known.count)
@@ -207,9 +200,9 @@ def test_phrases_are_neighbours_counted_by_hand():
 def test_what_occurs_once_is_a_token_of_few_texts_only():
     texts, y = reviews(FEW_TEXTS)
     texts[0] += " zebra"
-    few = AttentionTextClassifier(epochs=1).fit(texts[:-1], y[:-1]).tokens_.names
-    many = AttentionTextClassifier(epochs=1).fit(texts, y).tokens_.names
-    asked = AttentionTextClassifier(ngrams=3, min_count=2, epochs=1).fit(texts[:-1], y[:-1]).tokens_.names
+    few = ml.AttentionTextClassifier(epochs=1).fit(texts[:-1], y[:-1]).tokens_.names
+    many = ml.AttentionTextClassifier(epochs=1).fit(texts, y).tokens_.names
+    asked = ml.AttentionTextClassifier(ngrams=3, min_count=2, epochs=1).fit(texts[:-1], y[:-1]).tokens_.names
     assert "zebra" in few
     assert not {"zebra"} & {*many, *asked}
     assert [max(len(name.split()) for name in names) for names in (few, many, asked)] == [2, 3, 3]
@@ -242,9 +235,9 @@ def test_contributions_add_up_to_the_output(data, fitted):
 def test_an_explanation_has_the_bits_of_the_prediction(data, four_classes, fitted):
     texts = ["", "zebra", "Dull dull, zebra: not DULL!", "naïve 😀 <br />film's", *data[0][5:9]]
     sequences = [[3, 1, 3, 2], [0, 2, 1], [1, 1, 2], [3, 0, 2]] * 5
-    ids = AttentionTextClassifier(epochs=2).fit(sequences, [i % 3 for i in range(20)])
-    cut = AttentionTextClassifier(tokenizer=str.split, epochs=2).fit(*data)
-    several = AttentionTextClassifier(epochs=2).fit(*four_classes)
+    ids = ml.AttentionTextClassifier(epochs=2).fit(sequences, [i % 3 for i in range(20)])
+    cut = ml.AttentionTextClassifier(tokenizer=str.split, epochs=2).fit(*data)
+    several = ml.AttentionTextClassifier(epochs=2).fit(*four_classes)
     for model, samples in ((fitted, texts), (cut, texts), (several, texts), (ids, [[2, 9, 2, -1, 0], [8], [3, 1]])):
         for sample in samples:
             explanation = model.explain(sample)
@@ -309,7 +302,7 @@ def test_colours_have_one_scale_in_all_texts(fitted):
 
 def test_html_is_escaped_and_keeps_the_text():
     texts, y = reviews(60)
-    model = AttentionTextClassifier(epochs=1).fit(texts, ["<bad>" if one == "bad" else "good&" for one in y])
+    model = ml.AttentionTextClassifier(epochs=1).fit(texts, ["<bad>" if one == "bad" else "good&" for one in y])
     text = 'A <script>alert("dull")</script> film & nothing\nelse'
     page = model.explain(text).to_html()
     assert "<script" not in page
@@ -345,7 +338,7 @@ def four_classes():
 
 def test_more_classes_have_one_softmax_and_an_exact_account_for_each(four_classes, tmp_path):
     texts, y = four_classes
-    model = AttentionTextClassifier().fit(texts, y)
+    model = ml.AttentionTextClassifier().fit(texts, y)
     assert model.classes_.tolist() == sorted(set(y))
     f, proba = model.decision_function(texts), model.predict_proba(texts)
     assert f.shape == proba.shape == (320, 4)
@@ -357,7 +350,7 @@ def test_more_classes_have_one_softmax_and_an_exact_account_for_each(four_classe
     assert explanation.rest.contribution + sum(part for _, part in explanation.words) == pytest.approx(explanation.f)
     assert len(explanation.to_frame("pyarrow")) == len(explanation.rows)
     model.save(tmp_path / "m")
-    assert np.array_equal(AttentionTextClassifier.load(tmp_path / "m").predict_proba(texts), proba)
+    assert np.array_equal(ml.AttentionTextClassifier.load(tmp_path / "m").predict_proba(texts), proba)
     of = {row["token"]: row for row in model.token_importance_}
     assert of["bravo"]["label"].endswith("one")
     assert explanation.poles == (f"against {explanation.label}", f"for {explanation.label}")
@@ -370,48 +363,48 @@ def test_weights_count_as_repetitions_in_what_is_balanced():
     texts, y = reviews(120)
     few = [i for i in range(120) if y[i] == "bad" or i % 12 == 1]
     X, labels = [texts[i] for i in few], [y[i] for i in few]
-    plain = AttentionTextClassifier().fit(X, labels)
-    balanced = AttentionTextClassifier(class_weight="balanced").fit(X, labels)
+    plain = ml.AttentionTextClassifier().fit(X, labels)
+    balanced = ml.AttentionTextClassifier(class_weight="balanced").fit(X, labels)
     by_hand = [60 / labels.count(label) for label in labels]
-    weighted = AttentionTextClassifier().fit(X, labels, sample_weight=by_hand)
+    weighted = ml.AttentionTextClassifier().fit(X, labels, sample_weight=by_hand)
     np.testing.assert_allclose(weighted.decision_function(X), balanced.decision_function(X), rtol=1e-6)
     assert balanced.predict_proba([""])[0, 1] > plain.predict_proba([""])[0, 1]
 
 
 def test_a_tokenizer_takes_the_place_of_the_words(data, tmp_path):
-    model = AttentionTextClassifier(tokenizer=str.split).fit(*data)
+    model = ml.AttentionTextClassifier(tokenizer=str.split).fit(*data)
     assert any(name.endswith(".") for name in model.tokens_.names)
     span = model.explain(data[0][0]).words[0][0]
     assert data[0][0][span.start : span.end] == data[0][0].split()[0]
     model.save(tmp_path / "m")
-    again = AttentionTextClassifier.load(tmp_path / "m", tokenizer=str.split)
+    again = ml.AttentionTextClassifier.load(tmp_path / "m", tokenizer=str.split)
     assert np.array_equal(again.decision_function(data[0]), model.decision_function(data[0]))
-    with pytest.raises(InputError, match="which its files do not hold"):
-        AttentionTextClassifier.load(tmp_path / "m")
+    with pytest.raises(ml.InputError, match="which its files do not hold"):
+        ml.AttentionTextClassifier.load(tmp_path / "m")
 
 
 def test_letters_are_words_where_there_are_no_blanks_and_emoji_are_words():
     texts = ["这部电影很好看非常精彩值得一看推荐大家去看", "这部电影很难看非常无聊不值得一看不推荐大家"] * 6
     y = [1, 0] * 6
     with pytest.warns(UserWarning, match="characters=True"):
-        AttentionTextClassifier().fit(texts, y)
-    model = AttentionTextClassifier(characters=True).fit(texts, y)
+        ml.AttentionTextClassifier().fit(texts, y)
+    model = ml.AttentionTextClassifier(characters=True).fit(texts, y)
     assert "好 看" in model.tokens_.names
     assert model.score(texts, y) == 1.0
-    signs = AttentionTextClassifier().fit(["fine 👍🏽 film", "fine 👎 film"] * 6, y)
+    signs = ml.AttentionTextClassifier().fit(["fine 👍🏽 film", "fine 👎 film"] * 6, y)
     assert {"👍🏽", "👎"} <= set(signs.tokens_.names)
     assert signs.predict(["👍🏽", "👎"]).tolist() == [1, 0]
 
 
 def test_a_warm_start_keeps_tokens_and_goes_on(data):
-    model = AttentionTextClassifier(warm_start=True).fit(*data)
+    model = ml.AttentionTextClassifier(warm_start=True).fit(*data)
     names, a = model.tokens_.names, model.a_
     model.fit(*reviews(60, seed=9))
     assert model.tokens_.names == names
     assert not np.array_equal(model.a_, a)
-    with pytest.raises(InputError):  # other classes than those of the first fit
+    with pytest.raises(ml.InputError):  # other classes than those of the first fit
         model.fit(["a a", "b b"], [0, 1])
-    again = AttentionTextClassifier(warm_start=True).fit(*data).fit(*data)
+    again = ml.AttentionTextClassifier(warm_start=True).fit(*data).fit(*data)
     assert again.training_["scale"] <= 1.0  # no surer than training makes it
     assert again.score(*data) > 0.95
 
@@ -419,7 +412,7 @@ def test_a_warm_start_keeps_tokens_and_goes_on(data):
 @pytest.mark.parametrize(("n", "options"), [(6, {}), (60, {}), (60, {"ngrams": 2}), (60, {"warm_start": True})])
 def test_progress_counts_every_text_that_is_read_and_ends_at_its_total(n, options):
     texts, y = reviews(n)
-    model = AttentionTextClassifier(epochs=2, min_count=1, **options).fit(texts, y)
+    model = ml.AttentionTextClassifier(epochs=2, min_count=1, **options).fit(texts, y)
     calls = []
     with pytest.warns(UserWarning, match="which have no word that occurs once"):
         model.fit([*texts, ""], [*y, "good"], progress=lambda done, total: calls.append((done, total)))
@@ -437,7 +430,7 @@ def test_progress_counts_every_text_that_is_read_and_ends_at_its_total(n, option
 def test_a_saved_model_says_the_same(data, fitted, tmp_path):
     fitted.save(tmp_path / "model")
     assert sorted(file.name for file in (tmp_path / "model").iterdir()) == [ARRAYS_FILE, SETTINGS_FILE]
-    again = AttentionTextClassifier.load(tmp_path / "model")
+    again = ml.AttentionTextClassifier.load(tmp_path / "model")
     assert np.array_equal(again.decision_function(data[0]), fitted.decision_function(data[0]))
     assert np.array_equal(again.token_importance_, fitted.token_importance_)
     assert again.predict(data[0]).dtype == fitted.predict(data[0]).dtype
@@ -450,8 +443,8 @@ def test_a_saved_model_says_the_same(data, fitted, tmp_path):
 
 def test_a_model_replaces_an_earlier_one_or_an_empty_folder_and_nothing_else(fitted, tmp_path):
     fitted.save(tmp_path / "m")
-    AttentionTextClassifier(epochs=1).fit([[0], [1]] * 3, [0, 1] * 3).save(tmp_path / "m")
-    assert isinstance(AttentionTextClassifier.load(tmp_path / "m").tokens_, PlainIds)
+    ml.AttentionTextClassifier(epochs=1).fit([[0], [1]] * 3, [0, 1] * 3).save(tmp_path / "m")
+    assert isinstance(ml.AttentionTextClassifier.load(tmp_path / "m").tokens_, PlainIds)
     (tmp_path / "empty").mkdir()
     fitted.save(tmp_path / "empty")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["empty", "m"]  # nothing half-written beside them
@@ -460,16 +453,16 @@ def test_a_model_replaces_an_earlier_one_or_an_empty_folder_and_nothing_else(fit
     (tmp_path / "foreign" / SETTINGS_FILE).write_text("{}")
     for folder in ("m", "foreign"):
         before = {file.name: file.read_bytes() for file in (tmp_path / folder).iterdir()}
-        with pytest.raises(InputError, match="which holds something else"):
+        with pytest.raises(ml.InputError, match="which holds something else"):
             fitted.save(tmp_path / folder)
         assert {file.name: file.read_bytes() for file in (tmp_path / folder).iterdir()} == before
-    with pytest.raises(InputError, match="a place in a folder that exists"):
+    with pytest.raises(ml.InputError, match="a place in a folder that exists"):
         fitted.save(tmp_path / "nowhere" / "m")
 
 
 def test_damaged_or_foreign_models_are_refused(fitted, tmp_path):
     fitted.save(tmp_path / "m")
-    AttentionTextClassifier(epochs=1).fit([[0], [1]] * 3, [0, 1] * 3).save(tmp_path / "other")
+    ml.AttentionTextClassifier(epochs=1).fit([[0], [1]] * 3, [0, 1] * 3).save(tmp_path / "other")
     whole, arrays = ((tmp_path / "m" / name).read_bytes() for name in (SETTINGS_FILE, ARRAYS_FILE))
     saved = json.loads(whole)
     foreign = (tmp_path / "other" / ARRAYS_FILE).read_bytes()
@@ -485,10 +478,10 @@ def test_damaged_or_foreign_models_are_refused(fitted, tmp_path):
         (tmp_path / "m" / SETTINGS_FILE).write_bytes(content)
         (tmp_path / "m" / ARRAYS_FILE).write_bytes(numbers)
         with refused("folder"):
-            AttentionTextClassifier.load(tmp_path / "m")
+            ml.AttentionTextClassifier.load(tmp_path / "m")
     for folder in (tmp_path / "nothing", None):
         with refused("folder"):
-            AttentionTextClassifier.load(folder)
+            ml.AttentionTextClassifier.load(folder)
 
 
 # ---- refusals
@@ -530,23 +523,23 @@ TWO = (["good good", "bad bad"], [1, 0])
 def test_what_cannot_be_fitted_is_refused(options, X, y, argument):
     weights = {"sample_weight": options.pop("sample_weight")} if "sample_weight" in options else {}
     with refused(argument):
-        AttentionTextClassifier(**options).fit(X, y, **weights)
+        ml.AttentionTextClassifier(**options).fit(X, y, **weights)
 
 
 def test_texts_without_a_token_are_left_out_counted_and_judged_by_the_rest_token():
     texts, y = reviews(60)
     with pytest.warns(UserWarning, match="2 of 62 texts, which have no word that occurs 2 times"):
-        model = AttentionTextClassifier(min_count=2, epochs=1).fit(["?!", *texts, "zebra"], ["good", *y, "bad"])
+        model = ml.AttentionTextClassifier(min_count=2, epochs=1).fit(["?!", *texts, "zebra"], ["good", *y, "bad"])
     assert model.left_out_.tolist() == [0, 61]
     assert model.decision_function(["?!", ""]).tolist() == [float(model.rest_b_[0])] * 2
     for text, why in (("?!", "none of the text's words is known"), ("", "the text has no words")):
         assert f"{why}, so this is the share of its class in training" in model.explain(text).verdict
-    weighted = AttentionTextClassifier(class_weight={"good": 3, "bad": 1}, epochs=1).fit(texts[:-1], y[:-1])
+    weighted = ml.AttentionTextClassifier(class_weight={"good": 3, "bad": 1}, epochs=1).fit(texts[:-1], y[:-1])
     assert "the weighted share of its class" in weighted.explain("?!").verdict
 
 
 def test_ids_and_texts_are_not_mixed_up(fitted):
-    plain = AttentionTextClassifier(epochs=1).fit([[0], [1]] * 3, [0, 1] * 3)
+    plain = ml.AttentionTextClassifier(epochs=1).fit([[0], [1]] * 3, [0, 1] * 3)
     for call in (
         lambda: fitted.predict([[0, 1]]),
         lambda: plain.predict(["a"]),
@@ -554,7 +547,7 @@ def test_ids_and_texts_are_not_mixed_up(fitted):
         lambda: plain.explain("a"),
         lambda: plain.selection_margin([0.5]),
     ):
-        with pytest.raises(InputError, match=r"as in training|list of at least one token id"):
+        with pytest.raises(ml.InputError, match=r"as in training|list of at least one token id"):
             call()
 
 
@@ -563,5 +556,5 @@ def test_ids_and_texts_are_not_mixed_up(fitted):
 )
 def test_an_unfitted_classifier_says_so(ask):
     with pytest.raises(NotFittedError, match="is not fitted yet"):
-        getattr(AttentionTextClassifier(), ask)(["a"])
-    assert not hasattr(AttentionTextClassifier(), "token_importance_")
+        getattr(ml.AttentionTextClassifier(), ask)(["a"])
+    assert not hasattr(ml.AttentionTextClassifier(), "token_importance_")

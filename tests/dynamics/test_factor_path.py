@@ -5,31 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import marginlens as ml
 import tolerances
-from marginlens.data import TokenDataset
-from marginlens.directions import correlation
-from marginlens.dynamics import Path, path
-from marginlens.losses import Logistic
-from marginlens.norms import Nuclear
-from marginlens.risk import AttentionRisk, FactorRisk
-from marginlens.svm import MarginSolution, att_svm
+from marginlens.risk import FactorRisk
 
 NUCLEAR_RADII = np.array([3.0, 30.0, 300.0])
 FACTOR_KKT = 1e-5  # what L-BFGS leaves of the gradient along the sphere, relative to all of it
 
 
 @pytest.fixture(scope="module")
-def followed() -> tuple[FactorRisk, Path, MarginSolution]:
+def followed() -> tuple[FactorRisk, ml.Path, ml.MarginSolution]:
     rng = np.random.default_rng(0)
-    data = TokenDataset(rng.standard_normal((3, 3, 4)), rng.choice([-1.0, 1.0], 3))
+    data = ml.TokenDataset(rng.standard_normal((3, 3, 4)), rng.choice([-1.0, 1.0], 3))
     head, z = rng.standard_normal(4), rng.standard_normal((3, 4))
-    risk = AttentionRisk(data, head, Logistic()).as_factors(z, 3)
-    solution = att_svm(data, data.optimal(head), norm=Nuclear(), query=z)
-    return risk, path(risk, np.sqrt(2.0 * NUCLEAR_RADII), restarts=4), solution
+    risk = ml.AttentionRisk(data, head, ml.Logistic()).as_factors(z, 3)
+    solution = ml.att_svm(data, data.optimal(head), norm=ml.Nuclear(), query=z)
+    return risk, ml.path(risk, np.sqrt(2.0 * NUCLEAR_RADII), restarts=4), solution
 
 
 @pytest.mark.statement("D regularisation path of (K, Q)")
-def test_the_direction_tends_to_the_nuclear_norm_solution(followed: tuple[FactorRisk, Path, MarginSolution]) -> None:
+def test_the_direction_tends_to_the_nuclear_norm_solution(
+    followed: tuple[FactorRisk, ml.Path, ml.MarginSolution],
+) -> None:
     """Its share of the nuclear margin misses one by about 1/R, and W has the rank of the limit."""
     risk, found, solution = followed
     W = risk.matrix(found.points)
@@ -39,13 +36,13 @@ def test_the_direction_tends_to_the_nuclear_norm_solution(followed: tuple[Factor
     missing = 1.0 - shares[1:]
     assert 5.0 < missing[0] / missing[1] < 20.0
     assert missing[1] < 0.05
-    assert correlation(W[-1].ravel(), solution.x.ravel()) > tolerances.DIRECTION_ON_RANDOM_DATA
+    assert ml.correlation(W[-1].ravel(), solution.x.ravel()) > tolerances.DIRECTION_ON_RANDOM_DATA
     assert np.sum(singular[-1] > 1e-6 * singular[-1, 0]) == solution.rank()
     np.testing.assert_array_equal(found.selected[-1], risk.of_p.data.optimal(risk.of_p.head))
 
 
 def test_factors_are_balanced_and_the_gradient_is_along_them(
-    followed: tuple[FactorRisk, Path, MarginSolution],
+    followed: tuple[FactorRisk, ml.Path, ml.MarginSolution],
 ) -> None:
     """At a minimum over the ball QᵀQ = KᵀK, and the gradient has no part along the sphere."""
     _, found, _ = followed
@@ -56,9 +53,9 @@ def test_factors_are_balanced_and_the_gradient_is_along_them(
     assert (np.diff(found.log_excess) < 0.0).all()
 
 
-def test_a_path_is_resumed_and_a_region_refused(followed: tuple[FactorRisk, Path, MarginSolution]) -> None:
+def test_a_path_is_resumed_and_a_region_refused(followed: tuple[FactorRisk, ml.Path, ml.MarginSolution]) -> None:
     risk, found, _ = followed
-    begun = path(risk, np.sqrt(2.0 * NUCLEAR_RADII[:1]), restarts=4).resume(np.sqrt(2.0 * NUCLEAR_RADII[1:2]))
+    begun = ml.path(risk, np.sqrt(2.0 * NUCLEAR_RADII[:1]), restarts=4).resume(np.sqrt(2.0 * NUCLEAR_RADII[1:2]))
     np.testing.assert_array_equal(begun.points, found.points[:2])
     with pytest.raises(ValueError, match="region"):
-        path(risk, [1.0], region=0.5)
+        ml.path(risk, [1.0], region=0.5)

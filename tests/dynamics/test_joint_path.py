@@ -8,11 +8,8 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import marginlens as ml
-from marginlens import TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
 from marginlens.dynamics import Binding
-from marginlens.risk import AttentionRisk, JointRisk
-from marginlens.theory import predict_limit
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, ROUNDING
 
@@ -29,7 +26,7 @@ def lowest_on_grid(data, r, R, n_angles=361):
     angles = np.linspace(-np.pi, np.pi, n_angles)
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     v, p = np.repeat(circle, n_angles, axis=0), np.tile(circle, (n_angles, 1))
-    return np.log(AttentionRisk(data.repeat(len(v)), r * v).value(R * p).min())
+    return np.log(ml.AttentionRisk(data.repeat(len(v)), r * v).value(R * p).min())
 
 
 @pytest.mark.statement("A Thm 5", "A Thm 6")
@@ -58,9 +55,9 @@ def test_gradients_point_along_the_weights_where_the_limits_bind():
     path = joint_path(figure_3b(), [10.0, 1e3], [10.0, 1e3], restarts=6)
     assert path.kkt_residual().max() < CONDITIONED
     for x, v, p in zip(path.points, *path.split(), strict=True):
-        gradient = JointRisk(figure_3b()).gradient(x)
-        assert correlation(-gradient.block("v").array, v) == pytest.approx(1.0, abs=CONDITIONED)
-        assert correlation(-gradient.block("p").array, p) == pytest.approx(1.0, abs=CONDITIONED)
+        gradient = ml.JointRisk(figure_3b()).gradient(x)
+        assert ml.correlation(-gradient.block("v").array, v) == pytest.approx(1.0, abs=CONDITIONED)
+        assert ml.correlation(-gradient.block("p").array, p) == pytest.approx(1.0, abs=CONDITIONED)
     assert path.correlation((path.split().v[0], path.split().p[0]))[0] == pytest.approx([1.0, 1.0])
     assert path.norm == pytest.approx(path.radii)
     moved = joint_path(figure_3b(), [10.0], [10.0], restarts=1)
@@ -74,7 +71,7 @@ def test_gradients_point_along_the_weights_where_the_limits_bind():
 def test_the_first_radius_may_be_as_large_as_doubles_allow(data):
     path = joint_path(data, 1e12, 1e12, restarts=6)
     assert path.kkt_residual().max() < FAR_OUT
-    assert np.linalg.norm(path.split().p[0] / 1e12 - predict_limit(data).details.p_direction) < ROUNDING
+    assert np.linalg.norm(path.split().p[0] / 1e12 - ml.predict_limit(data).details.p_direction) < ROUNDING
 
 
 @pytest.mark.parametrize(
@@ -84,7 +81,7 @@ def test_the_first_radius_may_be_as_large_as_doubles_allow(data):
 def test_tokens_and_keys_in_another_unit_or_about_another_origin_have_the_same_path(unit, key_unit, origin):
     data = ragged_problem(np.random.default_rng(6), 3, 3, 2)[0]
     parts = [(unit * data.X[i, :n], key_unit * data.K[i, :n] + origin) for i, n in enumerate(data.lengths)]
-    other = TokenDataset([X for X, _ in parts], data.y, K=[K for _, K in parts])
+    other = ml.TokenDataset([X for X, _ in parts], data.y, K=[K for _, K in parts])
     sizes = np.array([0.5, 3.0])
     plain = joint_path(data, sizes, sizes, restarts=6)
     found = joint_path(other, sizes / unit, sizes / key_unit, restarts=6)
@@ -93,13 +90,13 @@ def test_tokens_and_keys_in_another_unit_or_about_another_origin_have_the_same_p
 
 
 def test_a_limit_on_the_head_need_not_bind():
-    data = TokenDataset(
+    data = ml.TokenDataset(
         [[(1.0, 0.0), (0.5, 0.0)], [(0.0, 1.0), (0.0, 0.5)], [(0.9, 0.9), (0.4, 0.4)]], [1.0, 1.0, -1.0]
     )
     path = joint_path(data, [100.0], [3.0], restarts=6)
     assert path.binding[0, 0] is not Binding.BALL  # the labels cannot be separated
     assert path.kkt_residual().max() < CONDITIONED
-    assert np.linalg.norm(JointRisk(data).gradient(path.points[0]).block("v").value()) < CONDITIONED
+    assert np.linalg.norm(ml.JointRisk(data).gradient(path.points[0]).block("v").value()) < CONDITIONED
 
 
 def test_inputs_of_one_token_and_keys_of_another_width_are_no_different():
@@ -108,7 +105,7 @@ def test_inputs_of_one_token_and_keys_of_another_width_are_no_different():
     path = joint_path(data, [3.0, 300.0], [3.0, 300.0], restarts=6)
     assert path.kkt_residual().max() < CONDITIONED
     assert path.log_excess[1] < path.log_excess[0]
-    single = joint_path(TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]), [2.0], [1.0], restarts=2)
+    single = joint_path(ml.TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]), [2.0], [1.0], restarts=2)
     assert single.split().v[0] == pytest.approx([2**0.5, -(2**0.5)], abs=CONDITIONED)
 
 
@@ -123,7 +120,7 @@ def shifted_tokens(seed):
     rng, y = np.random.default_rng(seed), np.array([1.0, -1.0, 1.0])
     X = rng.normal(size=(3, 2, 2))
     X[:, :, 0] += y[:, None]
-    return TokenDataset(X, y)
+    return ml.TokenDataset(X, y)
 
 
 def plain_log_risk(data, r, R):
@@ -143,7 +140,7 @@ def plain_log_risk(data, r, R):
 
 @pytest.mark.statement("A Thm 5", "A Thm 6")
 def test_a_selection_that_wins_only_in_large_balls_is_found_from_small_ones_on():
-    data = TokenDataset([[[1.0, 0.0], [0.0, 3.0]], [[1.0, 0.0]]], [1.0, 1.0], K=[[[1.0], [0.0]], [[0.0]]])
+    data = ml.TokenDataset([[[1.0, 0.0], [0.0, 3.0]], [[1.0, 0.0]]], [1.0, 1.0], K=[[[1.0], [0.0]], [[0.0]]])
     sizes = [1.0, 10.0, 100.0, 1000.0]
     path = joint_path(data, sizes, sizes, restarts=6)
     assert path.log_excess[-1] == pytest.approx(-1000.0, abs=SAME_RISK)  # both inputs at (1, 0), v along it
@@ -163,7 +160,7 @@ def ragged_tokens(seed):
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(2, 5)), int(rng.integers(2, 4))
     tokens = [rng.normal(size=(int(rng.integers(1, 4)), d)) for _ in range(n)]
-    return TokenDataset(tokens, np.where(rng.random(n) < 0.5, -1.0, 1.0))
+    return ml.TokenDataset(tokens, np.where(rng.random(n) < 0.5, -1.0, 1.0))
 
 
 @pytest.mark.parametrize("data", [shifted_tokens(3), shifted_tokens(28), ragged_tokens(0)])

@@ -3,69 +3,66 @@
 import numpy as np
 import pytest
 
-from marginlens.data import SequenceDataset
+import marginlens as ml
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import Record, descend
-from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, SquaredProbability
-from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.risk import NextTokenRisk
-from marginlens.status import Status
+from marginlens.losses.next_token import SquaredProbability
 from marginlens_papers.lemmas.random_data import random_start
 from plain_losses import unknown
 from random_problems import mixed_sequences
 from refusals import refused
 from tolerances import LOOP_AGREEMENT, ROUNDING
 
-LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
+LOSSES = [ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy(), SquaredProbability()]
 
 
 @pytest.mark.statement("C Algo-GD")
 def test_every_step_is_the_step_of_the_exact_gradient():
     ds = cyclic_sequences(6, 8, 6, 4, 0)
-    run = descend(ds, optimizer=NormalizedGD(0.1), n_steps=200, record=Record(steps=1))
+    run = ml.descend(ds, optimizer=ml.NormalizedGD(0.1), n_steps=200, record=ml.Record(steps=1))
     W = run.saved["x"]
     for k in (0, 1, 63, 64, 199):
-        slope = NextTokenRisk(ds).gradient(W[k]).array
+        slope = ml.NextTokenRisk(ds).gradient(W[k]).array
         assert np.abs(W[k + 1] - W[k] + 0.1 * slope / np.linalg.norm(slope)).max() < LOOP_AGREEMENT
-    plain = descend(ds, optimizer=GradientDescent(0.3), n_steps=50, record=Record(steps=1)).saved["x"]
+    plain = ml.descend(ds, optimizer=ml.GradientDescent(0.3), n_steps=50, record=ml.Record(steps=1)).saved["x"]
     for k in (0, 20, 49):
         assert (
-            np.abs(plain[k + 1] - plain[k] + 0.3 * NextTokenRisk(ds).gradient(plain[k]).value()).max() < LOOP_AGREEMENT
+            np.abs(plain[k + 1] - plain[k] + 0.3 * ml.NextTokenRisk(ds).gradient(plain[k]).value()).max()
+            < LOOP_AGREEMENT
         )
 
 
 def test_a_normalised_step_has_its_length_where_the_gradient_almost_cancels():
     """The label is the mean of the others: near W = 0 pulls of order one leave a gradient of 1e-10."""
     others = [0.3, 0.9, -1.7]
-    ds = SequenceDataset([[1, 2, 3, 0]], [3], np.array([[x, 0.0] for x in (*others, np.mean(others))]))
+    ds = ml.SequenceDataset([[1, 2, 3, 0]], [3], np.array([[x, 0.0] for x in (*others, np.mean(others))]))
     start = np.array([[1e-9, 0.0], [0.0, 0.0]])
-    run = descend(ds, optimizer=NormalizedGD(0.1), n_steps=1, start=start)
+    run = ml.descend(ds, optimizer=ml.NormalizedGD(0.1), n_steps=1, start=start)
     assert abs(run.final[0, 0] - start[0, 0]) == pytest.approx(0.1, rel=1e-4)  # rounding over what does not cancel
 
 
 def test_the_loop_runs_on_where_weights_are_far_below_the_smallest_float64():
     ds = acyclic_sequences(8, 8, 4, 6, 0)
-    run = descend(ds, optimizer=NormalizedGD(1.0), n_steps=20_000, record=Record(steps=[10_000, 20_000]))
+    run = ml.descend(ds, optimizer=ml.NormalizedGD(1.0), n_steps=20_000, record=ml.Record(steps=[10_000, 20_000]))
     assert run.norm > 1.9e4
-    assert NextTokenRisk(ds).gradient(run.final).log_norm < -1000
-    slope = NextTokenRisk(ds).gradient(run.saved["x"][0]).array
-    onwards = descend(ds, optimizer=NormalizedGD(1.0), n_steps=1, start=run.saved["x"][0])
+    assert ml.NextTokenRisk(ds).gradient(run.final).log_norm < -1000
+    slope = ml.NextTokenRisk(ds).gradient(run.saved["x"][0]).array
+    onwards = ml.descend(ds, optimizer=ml.NormalizedGD(1.0), n_steps=1, start=run.saved["x"][0])
     assert np.abs(onwards.final - run.saved["x"][0] + slope / np.linalg.norm(slope)).max() < 1e-9
-    assert run.status is Status.COMPLETED
+    assert run.status is ml.Status.COMPLETED
 
 
 def test_saved_quantities_are_those_of_the_saved_weights():
     batch = mixed_sequences()[:2]
     names = ("x", "norm", "attention", "selected", "risk", "excess_risk")
-    run = descend(batch, n_steps=30, record=Record(steps=10, keep=names))
+    run = ml.descend(batch, n_steps=30, record=ml.Record(steps=10, keep=names))
     assert run.saved.steps.tolist() == [0, 10, 20, 30]
     assert run.saved["x"].shape == (2, 4, 7, 7)
     for b, ds in enumerate(batch):
         for k in range(4):
             W = run.saved["x"][b, k]
             assert run.saved["norm"][b, k] == pytest.approx(np.linalg.norm(W))
-            assert run.saved["risk"][b, k] == pytest.approx(NextTokenRisk(ds).value(W), rel=1e-13)
-            excess = NextTokenRisk(ds).excess(W)
+            assert run.saved["risk"][b, k] == pytest.approx(ml.NextTokenRisk(ds).value(W), rel=1e-13)
+            excess = ml.NextTokenRisk(ds).excess(W)
             assert run.saved["excess_risk"].sign[b, k] == excess.sign
             assert run.saved["excess_risk"].log[b, k] == pytest.approx(float(excess.log), rel=1e-12)
             flat = run.saved["attention"][b, k][
@@ -73,17 +70,17 @@ def test_saved_quantities_are_those_of_the_saved_weights():
             ]
             assert np.allclose(flat, ds.attention(W), rtol=0, atol=ROUNDING)
     assert np.array_equal(run.saved["selected"][:, -1], run.selected)
-    alone = descend(batch[0], n_steps=30, record=Record(steps=10, keep=names))
+    alone = ml.descend(batch[0], n_steps=30, record=ml.Record(steps=10, keep=names))
     assert alone.saved["x"].shape == (4, 7, 7)
     assert np.allclose(alone.saved["risk"], run.saved["risk"][0], rtol=1e-12, atol=0)
-    assert "x" in descend(batch[0], n_steps=3, record=Record()).saved
+    assert "x" in ml.descend(batch[0], n_steps=3, record=ml.Record()).saved
 
 
 def test_risks_of_more_steps_than_fit_at_once_are_all_kept(monkeypatch):
     ds = mixed_sequences()[1]
     monkeypatch.setattr("marginlens.risk.next_token._LOGITS_AT_ONCE", 3 * len(ds.tokens))
-    run = descend(ds, n_steps=7, record=Record(steps=1, keep=("x", "risk", "excess_risk")))
-    assert run.saved["risk"] == pytest.approx([NextTokenRisk(ds).value(W) for W in run.saved["x"]], rel=ROUNDING)
+    run = ml.descend(ds, n_steps=7, record=ml.Record(steps=1, keep=("x", "risk", "excess_risk")))
+    assert run.saved["risk"] == pytest.approx([ml.NextTokenRisk(ds).value(W) for W in run.saved["x"]], rel=ROUNDING)
     assert run.saved["excess_risk"].log.shape == (8,)
 
 
@@ -93,21 +90,21 @@ def _lengths(ds, run):
 
 
 def test_runs_end_where_nothing_pulls_and_where_the_loss_ends():
-    still = descend(SequenceDataset([[0], [1, 1]], [0, 1], np.eye(2)), n_steps=5)
-    assert still.status is Status.STATIONARY
+    still = ml.descend(ml.SequenceDataset([[0], [1, 1]], [0, 1], np.eye(2)), n_steps=5)
+    assert still.status is ml.Status.STATIONARY
     assert still.steps_taken == 0
-    for loss in (LogLoss(), unknown(LogLoss())):
-        ended = descend(SequenceDataset([[0, 1]], [0], np.eye(2)), head=-np.eye(2), loss=loss, n_steps=5)
-        assert ended.status is Status.NON_FINITE
+    for loss in (ml.LogLoss(), unknown(ml.LogLoss())):
+        ended = ml.descend(ml.SequenceDataset([[0, 1]], [0], np.eye(2)), head=-np.eye(2), loss=loss, n_steps=5)
+        assert ended.status is ml.Status.NON_FINITE
         assert not ended.final.any()
-    thrown = descend(acyclic_sequences(4, 4, 3, 3, 0), optimizer=GradientDescent(1e308), n_steps=9)
+    thrown = ml.descend(acyclic_sequences(4, 4, 3, 3, 0), optimizer=ml.GradientDescent(1e308), n_steps=9)
     assert np.isfinite(thrown.final).all()
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
 def test_a_vocabulary_of_one_token_stays_where_it_is(loss):
-    run = descend(SequenceDataset([[0, 0]], [0], np.ones((1, 2))), loss=loss, n_steps=3)
-    assert run.status is Status.STATIONARY
+    run = ml.descend(ml.SequenceDataset([[0, 0]], [0], np.ones((1, 2))), loss=loss, n_steps=3)
+    assert run.status is ml.Status.STATIONARY
 
 
 def test_starts():
@@ -121,18 +118,18 @@ def test_starts():
     for rng in (None, "3", -1, [3]):
         with refused("rng"):
             random_start(ds, rng)
-    run = descend(ds, n_steps=0, start=W[0])
+    run = ml.descend(ds, n_steps=0, start=W[0])
     assert np.array_equal(run.final, np.repeat(W[:1], 4, axis=0))
-    assert not descend(ds[0], n_steps=0).final.any()
+    assert not ml.descend(ds[0], n_steps=0).final.any()
 
 
 def test_heads_may_be_one_for_all_or_one_each():
     twins = [cyclic_sequences(4, 5, 4, 4, seed) for seed in range(2)]
     C = np.random.default_rng(0).normal(size=(4, 5))
-    options = {"loss": CrossEntropy(), "n_steps": 20}
-    finals = [descend(twins, head=head, **options).final for head in (C, C.tolist(), [C, C], np.stack([C, C]))]
+    options = {"loss": ml.CrossEntropy(), "n_steps": 20}
+    finals = [ml.descend(twins, head=head, **options).final for head in (C, C.tolist(), [C, C], np.stack([C, C]))]
     assert all(np.array_equal(one, finals[0]) for one in finals)
-    mixture = descend(twins, head=[None, C], **options).final
+    mixture = ml.descend(twins, head=[None, C], **options).final
     assert np.array_equal(mixture[1], finals[0][1])
-    assert np.array_equal(mixture[0], descend(twins[0], **options).final)
+    assert np.array_equal(mixture[0], ml.descend(twins[0], **options).final)
     assert not np.allclose(mixture[0], finals[0][0], rtol=0, atol=1e-3)

@@ -6,25 +6,18 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+import marginlens as ml
 from marginlens.data.sequence_generators import cyclic_sequences
-from marginlens.data.sequences import SequenceDataset
-from marginlens.dynamics.descend import descend
-from marginlens.errors import InputError
 from marginlens.graphs import subspace as subspaces
 from marginlens.graphs.cyclic import LocalRule
-from marginlens.graphs.from_data import priority_graphs
-from marginlens.losses.next_token import CrossEntropy, LabelLoss, LogLoss, SquaredLoss, SquaredProbability
+from marginlens.losses.next_token import LabelLoss, SquaredProbability
 from marginlens.nexttoken import cyclic_risk
-from marginlens.nexttoken.correction import cyclic_correction, local_correction
+from marginlens.nexttoken.correction import local_correction
 from marginlens.nexttoken.cyclic_risk import CyclicRisk, RiskPoint
-from marginlens.optimizers import NormalizedGD
-from marginlens.risk import NextTokenRisk
-from marginlens.status import Status
-from marginlens.svm.graph import graph_svm
 from tolerances import AUTOGRAD, CONDITIONED, GENERAL_MINIMISER, ROUNDING
 
-FINITE, INFINITE, INACCURATE = Status.FINITE, Status.INFINITE, Status.INACCURATE
-LOSSES = [LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability()]
+FINITE, INFINITE, INACCURATE = ml.Status.FINITE, ml.Status.INFINITE, ml.Status.INACCURATE
+LOSSES = [ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy(), SquaredProbability()]
 APART = np.array([[0.0, 0.5], [0.0, -0.5]])  # raises token 0 over token 1 by one where 1 comes last
 
 
@@ -42,7 +35,7 @@ class Power(LabelLoss):
 
 def pair(*labels):
     """Sequences of tokens 0 and 1 with these labels."""
-    return SequenceDataset([[0, 1]] * len(labels), labels, np.eye(2))
+    return ml.SequenceDataset([[0, 1]] * len(labels), labels, np.eye(2))
 
 
 @pytest.mark.parametrize("general", [False, True], ids=["C Eᵀ = I", "general head"])
@@ -51,9 +44,9 @@ def test_the_residual_elsewhere_is_the_gradient_there(loss, general):
     rng = np.random.default_rng(1)
     ds = cyclic_sequences(6, 8, 12, 4, rng)
     head = (rng.uniform(0.1, 0.9, size=(6, 6)) + 0.5 * np.eye(6)) @ np.linalg.pinv(ds.E).T if general else None
-    found = cyclic_correction(ds, loss=loss, head=head)
+    found = ml.cyclic_correction(ds, loss=loss, head=head)
     moved = replace(found, x=0.5 * rng.normal(size=(8, 8)))
-    slope = NextTokenRisk(found.subset, head=head, loss=loss).gradient(moved.x).value()
+    slope = ml.NextTokenRisk(found.subset, head=head, loss=loss).gradient(moved.x).value()
     assert moved.residual() == pytest.approx(np.linalg.norm(slope), rel=AUTOGRAD)
     assert moved.residual() > 1e-4
 
@@ -63,8 +56,8 @@ def test_the_residual_elsewhere_is_the_gradient_there(loss, general):
 @pytest.mark.parametrize("size", [30.0, 3e3, 1e5])
 def test_the_correction_of_the_log_loss_does_not_depend_on_a_start_however_far(shape, size):
     ds = cyclic_sequences(*shape, 1)
-    found = cyclic_correction(ds)
-    other = cyclic_correction(ds, start=size * np.random.default_rng(1).normal(size=found.x.shape))
+    found = ml.cyclic_correction(ds)
+    other = ml.cyclic_correction(ds, start=size * np.random.default_rng(1).normal(size=found.x.shape))
     assert other.status is FINITE
     np.testing.assert_allclose(other.x, found.x, atol=CONDITIONED)
 
@@ -72,7 +65,7 @@ def test_the_correction_of_the_log_loss_does_not_depend_on_a_start_however_far(s
 @pytest.mark.parametrize(("loss", "limit"), [(Power(0.0, 2), -0.5), (Power(0.5, 4), -0.0625)], ids=["saddle", "flat"])
 def test_a_start_from_which_nothing_pulls_is_left_if_it_is_no_minimum(loss, limit):
     """By symmetry the slope at zero is none; the curvature is negative, or none either."""
-    found = cyclic_correction(pair(0, 1), loss=loss)
+    found = ml.cyclic_correction(pair(0, 1), loss=loss)
     assert found.status is INFINITE
     assert found.risk == pytest.approx(limit, rel=ROUNDING)
 
@@ -80,22 +73,22 @@ def test_a_start_from_which_nothing_pulls_is_left_if_it_is_no_minimum(loss, limi
 def test_a_plateau_is_no_minimum():
     """At a gap of -60 the squared loss of labels 0, 0, 1 is flat to rounding; its minimum is at log 2."""
     ds, start = pair(0, 0, 1), -60.0 * APART
-    stuck = cyclic_correction(ds, loss=SquaredLoss(), start=start)
+    stuck = ml.cyclic_correction(ds, loss=ml.SquaredLoss(), start=start)
     assert stuck.status is INACCURATE
-    scaled = SequenceDataset([[0, 1]] * 3, ds.labels, 2.0**10 * ds.E)
-    again = cyclic_correction(scaled, loss=SquaredLoss(), start=start / 2.0**20)
+    scaled = ml.SequenceDataset([[0, 1]] * 3, ds.labels, 2.0**10 * ds.E)
+    again = ml.cyclic_correction(scaled, loss=ml.SquaredLoss(), start=start / 2.0**20)
     assert again.gradient_norm == 2.0**20 * stuck.gradient_norm > 0.0
-    free = cyclic_correction(ds, loss=SquaredLoss())
+    free = ml.cyclic_correction(ds, loss=ml.SquaredLoss())
     np.testing.assert_allclose(free.x, np.log(2.0) * APART, atol=CONDITIONED)
 
 
 def test_a_large_runaway_is_shown_by_the_point_itself(monkeypatch):
     """Without a basis there is no Graph-SVM to ask: the direction is the point's own, at least one at every gap."""
     rng = np.random.default_rng(0)
-    ds = SequenceDataset([[0, 1, 2]] * 6, [0, 0, 0, 1, 1, 2], rng.normal(size=(3, 4)))
+    ds = ml.SequenceDataset([[0, 1, 2]] * 6, [0, 0, 0, 1, 1, 2], rng.normal(size=(3, 4)))
     monkeypatch.setattr(cyclic_risk, "MAX_DENSE_RANK", 0)
     monkeypatch.setattr(subspaces, "_MAX_FACTORED", 0)
-    found = cyclic_correction(ds, loss=Power(0.0, 1))
+    found = ml.cyclic_correction(ds, loss=Power(0.0, 1))
     assert found.status is INFINITE
     gaps = (ds.E[0] - ds.E[1:]) @ found.direction @ ds.E[2]
     assert gaps.min() == pytest.approx(1.0, rel=CONDITIONED)
@@ -115,7 +108,7 @@ def test_rounding_of_the_risk_does_not_decide(by_products, monkeypatch):
 
     monkeypatch.setattr(CyclicRisk, "at", rounded)
     for seed in range(40):
-        found = cyclic_correction(cyclic_sequences(7, 5, 20, 4, np.random.default_rng(seed)))
+        found = ml.cyclic_correction(cyclic_sequences(7, 5, 20, 4, np.random.default_rng(seed)))
         assert found.status is FINITE, (seed, found.reason)
 
 
@@ -134,7 +127,7 @@ def test_a_stationary_point_is_one_also_where_rounding_decides_the_sign_of_flat_
     rng = np.random.default_rng(5)
     for _ in range(8):
         ds = cyclic_sequences(6, 8, 12, 4, rng)
-        assert cyclic_correction(ds, loss=SquaredLoss(), head=ds.E).status in (FINITE, INFINITE)
+        assert ml.cyclic_correction(ds, loss=ml.SquaredLoss(), head=ds.E).status in (FINITE, INFINITE)
 
 
 # ---- the local correction by both rules
@@ -144,19 +137,19 @@ def test_a_stationary_point_is_one_also_where_rounding_decides_the_sign_of_flat_
 @pytest.mark.parametrize("rule", list(LocalRule), ids=lambda one: one.name)
 def test_the_local_correction_is_where_a_general_minimiser_goes_from_zero(rule):
     datasets, finite = [cyclic_sequences(6, 9, 8, 4, seed) for seed in range(12)], 0
-    trained = descend(
-        datasets, head=[ds.E for ds in datasets], loss=CrossEntropy(), optimizer=NormalizedGD(0.1), n_steps=1_000
+    trained = ml.descend(
+        datasets, head=[ds.E for ds in datasets], loss=ml.CrossEntropy(), optimizer=ml.NormalizedGD(0.1), n_steps=1_000
     )
     for ds, W in zip(datasets, trained.final, strict=True):
-        found = local_correction(ds, W, rule, head=ds.E, loss=CrossEntropy())
+        found = local_correction(ds, W, rule, head=ds.E, loss=ml.CrossEntropy())
         if found.status is not FINITE:
             continue
         finite += 1
 
         def risk(flat, subset=found.subset, E=ds.E):
             W = flat.reshape(9, 9)
-            slope = NextTokenRisk(subset, head=E, loss=CrossEntropy()).gradient(W).value()
-            return float(NextTokenRisk(subset, head=E, loss=CrossEntropy()).value(W)), slope.ravel()
+            slope = ml.NextTokenRisk(subset, head=E, loss=ml.CrossEntropy()).gradient(W).value()
+            return float(ml.NextTokenRisk(subset, head=E, loss=ml.CrossEntropy()).value(W)), slope.ravel()
 
         free = minimize(risk, np.zeros(81), jac=True, method="BFGS", options={"gtol": 1e-9}).x.reshape(9, 9)
         np.testing.assert_allclose(free, found.x, atol=GENERAL_MINIMISER)  # gradients span what the samples compare
@@ -169,11 +162,11 @@ def test_the_local_correction_is_where_a_general_minimiser_goes_from_zero(rule):
 def test_the_local_correction_bears_components_that_samples_compare_in_part():
     """Tokens 0 to 3 form one component; labels keep {0, 1} and {2, 3} apart, and nothing compares 1 with 2."""
     sequences = [[0, 1, 5], [0, 1, 5], [2, 3, 5], [2, 3, 5], [1, 2, 4, 5], [0, 3, 4, 5]]
-    ds = SequenceDataset(sequences, [0, 1, 2, 3, 4, 4], np.eye(6))
+    ds = ml.SequenceDataset(sequences, [0, 1, 2, 3, 4, 4], np.eye(6))
     W = np.zeros((6, 6))
     W[[4, 5], 5] = -40.0  # 0, 1, 2, 3 tie above the others
     by_label = local_correction(ds, W, LocalRule.LABELS_COMPONENT)
-    by_selected = local_correction(ds, W, LocalRule.SELECTED_COMPONENT, head=np.eye(6), loss=CrossEntropy())
+    by_selected = local_correction(ds, W, LocalRule.SELECTED_COMPONENT, head=np.eye(6), loss=ml.CrossEntropy())
     assert by_label.subset.samples.tolist() == [0, 1, 2, 3]
     assert by_selected.subset.samples.tolist() == [0, 1, 2, 3, 4, 5]
     assert by_label.subspace.rank == by_selected.subspace.rank == 3
@@ -187,16 +180,16 @@ def test_the_local_correction_bears_components_that_samples_compare_in_part():
 def test_the_local_correction_of_weights_that_choose_the_labels_is_the_global_one():
     rng = np.random.default_rng(6)
     ds = cyclic_sequences(6, 8, 6, 4, rng)
-    whole = cyclic_correction(ds)
-    W = 200.0 * graph_svm(ds.E, priority_graphs(ds)).x + whole.x
+    whole = ml.cyclic_correction(ds)
+    W = 200.0 * ml.graph_svm(ds.E, ml.priority_graphs(ds)).x + whole.x
     for rule in LocalRule:
         found = local_correction(ds, W, rule)
         np.testing.assert_allclose(found.x, whole.x, atol=CONDITIONED)
         assert found.subspace.rank == whole.subspace.rank
     nothing = local_correction(
-        SequenceDataset([[0, 1, 2]], [0], np.eye(3)), np.diag([90.0, 0, 0]) @ np.ones((3, 3)), rule
+        ml.SequenceDataset([[0, 1, 2]], [0], np.eye(3)), np.diag([90.0, 0, 0]) @ np.ones((3, 3)), rule
     )
-    assert nothing.status is Status.TRIVIAL
+    assert nothing.status is ml.Status.TRIVIAL
     assert not nothing.x.any()
-    with pytest.raises(InputError, match=r"'rule'.*got None"):
+    with pytest.raises(ml.InputError, match=r"'rule'.*got None"):
         local_correction(ds, W, None)

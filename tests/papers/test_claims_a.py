@@ -3,12 +3,8 @@
 import numpy as np
 import pytest
 
-from marginlens.data import TokenDataset, figure_1b, figure_1c
-from marginlens.dynamics import descend
-from marginlens.losses.margin import CorrelationLoss, Logistic
-from marginlens.optimizers import NormalizedGD
-from marginlens.risk import AttentionRisk
-from marginlens.svm import att_svm
+import marginlens as ml
+from marginlens.data import figure_1b, figure_1c
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.a import cones as a_f2
 from marginlens_papers.claims.a import figure_1 as a_f1c
@@ -24,7 +20,7 @@ SINGLE_PRECISION = 1e-4  # float32 steps against exact ones while no probability
 def test_single_precision_follows_the_exact_path_until_the_softmax_saturates():
     data, v = figure_1b()
     start = np.array([0.0, -1.0])
-    exact = descend(data, v, optimizer=NormalizedGD(0.1), n_steps=60, start=start)
+    exact = ml.descend(data, v, optimizer=ml.NormalizedGD(0.1), n_steps=60, start=start)
     rounded = np.concatenate(list(textbook_iterates(data.as_batch(), v, start[None], 0.1, 2000, np.float32)))
     assert np.abs(rounded[60] - exact.final).max() < SINGLE_PRECISION
     assert drawing.misalignment(rounded[2000], np.array([1.0, 0.0])) > 0.05  # and has left the limit long after
@@ -33,7 +29,7 @@ def test_single_precision_follows_the_exact_path_until_the_softmax_saturates():
 def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
     data, v = figure_1c()
     start, epsilon = np.array([[0.3, -0.2]]), 0.05
-    gradient = AttentionRisk(data, v).gradient(start[0]).value()
+    gradient = ml.AttentionRisk(data, v).gradient(start[0]).value()
     first = list(textbook_iterates(data.as_batch(), v, start, 0.1, 1, np.float64, epsilon))[1][0]
     expected = start[0] - 0.1 * gradient / (np.linalg.norm(gradient) + epsilon)
     np.testing.assert_allclose(first, expected, rtol=ROUNDING)  # the norm is that of the mean over inputs
@@ -44,7 +40,7 @@ def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
     norms = {epsilon: float(np.linalg.norm(end)) for epsilon, end in ends.items()}
     assert norms[1e-9] < norms[1e-12] < 50.0 < norms[0.0]
     for epsilon in (1e-12, 1e-9):  # from where the gradient is as small as ε on, it is plain descent with step 1/ε
-        assert 1e-4 * epsilon < np.exp(AttentionRisk(data, v).gradient(ends[epsilon][0]).log_norm) < epsilon
+        assert 1e-4 * epsilon < np.exp(ml.AttentionRisk(data, v).gradient(ends[epsilon][0]).log_norm) < epsilon
 
 
 @pytest.mark.statement("A Thm 3")
@@ -58,7 +54,7 @@ def test_a_start_in_the_cone_has_converged_only_after_descent(monkeypatch):
     left, _ = a_f2._follow(data, v, cone, cone.mu, points)
     assert a_f2._converged(left, cone.mu).all()
     monkeypatch.setattr(a_f2, "LEGS", 2)
-    monkeypatch.setattr(a_f2, "descend", lambda *args, n_steps, **rest: descend(*args, n_steps=0, **rest))
+    monkeypatch.setattr(a_f2, "descend", lambda *args, n_steps, **rest: ml.descend(*args, n_steps=0, **rest))
     still, _ = a_f2._follow(data, v, cone, cone.mu, points)
     np.testing.assert_array_equal(still, before)
 
@@ -66,16 +62,16 @@ def test_a_start_in_the_cone_has_converged_only_after_descent(monkeypatch):
 @pytest.mark.statement("A Fig 1(c)")
 def test_angles_tried_one_by_one_give_the_margin_problems_solution():
     data, v = figure_1c()
-    assert a_f1c.max_margin_by_angle(data) == pytest.approx(att_svm(data, data.optimal(v)).x, abs=1e-8)
-    turned = TokenDataset(data.X, data.y, K=data.K @ np.array([[0.6, 0.8], [-0.8, 0.6]]))
-    assert a_f1c.max_margin_by_angle(turned) == pytest.approx(att_svm(turned, [0, 0, 0]).x, abs=1e-8)
+    assert a_f1c.max_margin_by_angle(data) == pytest.approx(ml.att_svm(data, data.optimal(v)).x, abs=1e-8)
+    turned = ml.TokenDataset(data.X, data.y, K=data.K @ np.array([[0.6, 0.8], [-0.8, 0.6]]))
+    assert a_f1c.max_margin_by_angle(turned) == pytest.approx(ml.att_svm(turned, [0, 0, 0]).x, abs=1e-8)
 
 
 @pytest.mark.statement("A Fig 5")
 def test_equal_scores_have_no_bias_and_large_ones_opposite_biases():
-    assert predicted_height(CorrelationLoss(), 1.0) == predicted_height(Logistic(), 1.0) == 0.0
-    assert predicted_height(CorrelationLoss(), 100.0) == pytest.approx(np.log(10.0))
-    assert predicted_height(Logistic(), 100.0) < -40.0
+    assert predicted_height(ml.CorrelationLoss(), 1.0) == predicted_height(ml.Logistic(), 1.0) == 0.0
+    assert predicted_height(ml.CorrelationLoss(), 100.0) == pytest.approx(np.log(10.0))
+    assert predicted_height(ml.Logistic(), 100.0) < -40.0
 
 
 @pytest.mark.statement("A Fig 8")

@@ -7,12 +7,8 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import binom
 
+import marginlens as ml
 from marginlens.data.sequence_generators import cyclic_sequences
-from marginlens.graphs.from_data import priority_graphs
-from marginlens.losses.next_token import CrossEntropy, SquaredLoss
-from marginlens.nexttoken.correction import cyclic_correction
-from marginlens.status import Status
-from marginlens.svm.graph import graph_svm
 from marginlens_papers.claims.c import automaton as c_a
 from marginlens_papers.claims.c import figures_3_to_6 as c_f5
 from marginlens_papers.claims.c.training_curves import (
@@ -42,12 +38,12 @@ def cyclic_runs():
 def test_runs_follow_both_parts_of_the_theorem(cyclic_runs):
     aligned, apart = alignment(cyclic_runs, cyclic_runs.graphs), offset(cyclic_runs)
     ds, W = cyclic_runs.datasets[2], cyclic_runs.final[2]
-    target, cyc = graph_svm(ds.E, priority_graphs(ds)).x, cyclic_correction(ds)
+    target, cyc = ml.graph_svm(ds.E, ml.priority_graphs(ds)).x, ml.cyclic_correction(ds)
     cosine = np.sum(W * target) / np.linalg.norm(W) / np.linalg.norm(target)
     assert aligned.corr[2, -1] == pytest.approx(cosine, abs=ROUNDING)
     assert apart.distance[2, -1] == pytest.approx(np.linalg.norm(cyc.subspace.project(W) - cyc.x), abs=ROUNDING)
     assert aligned.undefined == 0
-    assert aligned.status == {Status.OPTIMAL: 4}
+    assert aligned.status == {ml.Status.OPTIMAL: 4}
     assert np.all(aligned.corr[:, -1] > 0.97)
     assert np.all(apart.distance[:, -1] < 0.01)
 
@@ -71,7 +67,7 @@ def test_corrections_trained_for_as_many_steps_approach_the_converged_ones(cycli
 
 
 def test_global_and_local_theory_are_one_where_the_graphs_agree():
-    recipe = Recipe(random_sequences, (8, 8, 4, 6), CrossEntropy(), own_head=True, step=0.1)
+    recipe = Recipe(random_sequences, (8, 8, 4, 6), ml.CrossEntropy(), own_head=True, step=0.1)
     rng = np.random.default_rng(5)
     found = contrast(train(recipe, draws(recipe, 12, rng), np.array([1_000]), rng))
     assert 0 < found.agrees.sum() < 12
@@ -115,7 +111,7 @@ def test_a_slow_term_separates_one_hot_tokens_by_the_logarithm_of_the_norm():
 
 def test_the_squared_loss_pulls_by_two_paces():
     """One sequence can select its label, one with the same query is stuck with another token: their margins differ by two."""
-    recipe = Recipe(cyclic_sequences, (8, 8, 4, 6), SquaredLoss(), own_head=True, step=0.1)
+    recipe = Recipe(cyclic_sequences, (8, 8, 4, 6), ml.SquaredLoss(), own_head=True, step=0.1)
     rng = np.random.default_rng(3)
     found = contrast(train(recipe, draws(recipe, 12, rng), np.array([4_000]), rng), trained=True)
     paced, plain = c_f5._paced_corr(found), found.final("local")[found.single]

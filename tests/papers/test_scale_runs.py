@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
+import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
-from marginlens.directions import correlation
-from marginlens.dynamics import descend
-from marginlens.sweeps import sweep
-from marginlens.theory import token_optimality
 from marginlens.theory.outcome import RANDOM_SHAPE, RANDOM_SHARES
 from marginlens_papers import scale_runs as scale
 
@@ -17,7 +14,7 @@ WIDTHS, COUNT = (2, 10), 60
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     plan = scale.scale_plan(COUNT, widths=WIDTHS)
-    return scale.counted(sweep(plan, tmp_path_factory.mktemp("scale") / "sweep"))
+    return scale.counted(ml.sweep(plan, tmp_path_factory.mktemp("scale") / "sweep"))
 
 
 def test_every_run_is_counted_once(runs):
@@ -33,13 +30,13 @@ def test_every_run_is_counted_once(runs):
 def test_outcomes_are_those_of_descent_and_optimality_by_themselves(runs):
     for k, d in enumerate(WIDTHS):
         data, v = sphere_problems(0, COUNT, scale.N_INPUTS, scale.N_TOKENS, d, scale.SEED, k)
-        run = descend(data, v, n_steps=scale.N_STEPS)
-        found = token_optimality(data, v, run.selected)
+        run = ml.descend(data, v, n_steps=scale.N_STEPS)
+        found = ml.token_optimality(data, v, run.selected)
         chosen = np.take_along_axis(run.attention, run.selected[..., None], axis=-1)[..., 0]
         saturated = (chosen.mean(axis=-1) >= scale.SATURATED) & found.is_feasible
         np.testing.assert_array_equal(runs.first[k] != scale.UNSATURATED, saturated)
         np.testing.assert_array_equal(runs.first[k] == scale.GLOBAL, saturated & found.is_globally_optimal)
-        miss = 1.0 - np.asarray(correlation(run.final, found.solution.x))[saturated]
+        miss = 1.0 - np.asarray(ml.correlation(run.final, found.solution.x))[saturated]
         assert runs.mean_miss[k, 0] == pytest.approx(miss.mean(), rel=1e-6)
         assert runs.share_missing(1e-2)[k] == pytest.approx(np.mean(miss >= 1e-2))
 

@@ -7,19 +7,11 @@ from scipy.optimize import minimize
 
 import marginlens as ml
 import tolerances
-from marginlens.data import TokenDataset, figure_1b, sphere_tokens
+from marginlens.data import figure_1b, sphere_tokens
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
-from marginlens.directions import correlation
-from marginlens.dynamics import Record, descend
-from marginlens.dynamics.flow import KeySpanField, UntilLength, UntilNorm
+from marginlens.dynamics.flow import KeySpanField
 from marginlens.embeddings import Parameters, embedding_flow, initial_parameters, loss_and_gradients
 from marginlens.embeddings.one_step import first_step
-from marginlens.errors import InputError
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
-from marginlens.optimizers import NormalizedGD
-from marginlens.risk import AttentionRisk
-from marginlens.status import Status
-from marginlens.svm import att_svm
 from marginlens_papers.lemmas.random_data import balanced_sequences
 from plain_losses import OwnExponential
 from random_problems import problem, ragged_problem
@@ -39,12 +31,12 @@ def test_it_is_the_curve_of_the_flow_in_time(seed):
     start = np.random.default_rng(50 + seed).standard_normal(6)
 
     def moving(_, state):
-        g = AttentionRisk(data, v).gradient(state[:-1]).value()
+        g = ml.AttentionRisk(data, v).gradient(state[:-1]).value()
         return np.append(-g, np.linalg.norm(g))  # p and its arc length
 
     end = solve_ivp(moving, (0.0, 20.0), np.append(start, 0.0), method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
-    run = ml.flow(data, v, start=start, until=UntilLength(end[-1]), rtol=1e-10)
-    assert run.status is Status.COMPLETED
+    run = ml.flow(data, v, start=start, until=ml.UntilLength(end[-1]), rtol=1e-10)
+    assert run.status is ml.Status.COMPLETED
     np.testing.assert_allclose(run.final, end[:-1], atol=tolerances.FLOW_IN_TIME)
 
 
@@ -52,11 +44,11 @@ def test_it_is_the_curve_of_the_flow_in_time(seed):
 def test_longer_keys_have_the_same_curve_nearer_to_zero():
     data, v = problem(np.random.default_rng(7), 3, 4, 5)
     start = np.random.default_rng(8).standard_normal(5)
-    one = ml.flow(TokenDataset(data.X, data.y), v, start=start, until=UntilLength(20.0), rtol=1e-9)
+    one = ml.flow(ml.TokenDataset(data.X, data.y), v, start=start, until=ml.UntilLength(20.0), rtol=1e-9)
     for scale in (1e-120, 1e8, 1e120):
-        scaled = TokenDataset(data.X * scale, data.y)
-        other = ml.flow(scaled, v / scale, start=start / scale, until=UntilLength(20.0 / scale), rtol=1e-9)
-        assert other.status is Status.COMPLETED
+        scaled = ml.TokenDataset(data.X * scale, data.y)
+        other = ml.flow(scaled, v / scale, start=start / scale, until=ml.UntilLength(20.0 / scale), rtol=1e-9)
+        assert other.status is ml.Status.COMPLETED
         np.testing.assert_allclose(other.final * scale, one.final, atol=tolerances.FLOW_IN_TIME)
 
 
@@ -69,7 +61,7 @@ def test_in_paper_bs_setting_it_is_the_curve_of_the_loss_of_the_embedding_model(
         return np.append(-g, np.linalg.norm(g))
 
     end = solve_ivp(moving, (0.0, 200.0), np.append(after.p, 0.0), method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
-    run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilLength(end[-1]), rtol=1e-10)
+    run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=ml.UntilLength(end[-1]), rtol=1e-10)
     assert end[-1] > 3.0
     np.testing.assert_allclose(run.final, end[:-1], atol=tolerances.FLOW_IN_TIME)
 
@@ -77,18 +69,18 @@ def test_in_paper_bs_setting_it_is_the_curve_of_the_loss_of_the_embedding_model(
 @pytest.mark.statement("B Eq. (7)")
 def test_normalised_steps_approach_it_at_first_order():
     data, v = figure_1b()
-    flow = ml.flow(data, v, until=UntilLength(20.0), rtol=1e-10).final
+    flow = ml.flow(data, v, until=ml.UntilLength(20.0), rtol=1e-10).final
     sizes = np.array([0.1, 0.025])
-    ends = [descend(data, v, optimizer=NormalizedGD(eta), n_steps=round(20.0 / eta)).final for eta in sizes]
+    ends = [ml.descend(data, v, optimizer=ml.NormalizedGD(eta), n_steps=round(20.0 / eta)).final for eta in sizes]
     apart = np.linalg.norm(np.array(ends) - flow, axis=1)
     order = np.log(apart[0] / apart[1]) / np.log(sizes[0] / sizes[1])
     assert order == pytest.approx(1.0, abs=0.05)
 
 
-@pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()])
+@pytest.mark.parametrize("loss", [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()])
 def test_its_jacobian_is_the_derivative_of_its_field(loss):
     data, v = ragged_problem(np.random.default_rng(4), 4, 5, 7)
-    field = KeySpanField(AttentionRisk(data, v, loss))
+    field = KeySpanField(ml.AttentionRisk(data, v, loss))
     c = np.random.default_rng(5).standard_normal(field.basis.shape[1])
     step = 1e-5
     for scale in (0.5, 5.0):
@@ -103,7 +95,7 @@ def test_its_jacobian_is_the_derivative_of_its_field(loss):
 
 def test_halving_the_tolerance_changes_less_than_it():
     data, v = problem(np.random.default_rng(8), 4, 4, 8)
-    ends = {tol: ml.flow(data, v, until=UntilLength(20.0), rtol=tol).final for tol in (1e-4, 1e-7, 1e-11)}
+    ends = {tol: ml.flow(data, v, until=ml.UntilLength(20.0), rtol=tol).final for tol in (1e-4, 1e-7, 1e-11)}
     coarse, fine = (np.linalg.norm(ends[tol] - ends[1e-11]) for tol in (1e-4, 1e-7))
     assert fine < 1e-6 < coarse < 1e-2
 
@@ -111,12 +103,12 @@ def test_halving_the_tolerance_changes_less_than_it():
 @pytest.mark.statement("A Thm 3", "B Eq. (7)")
 def test_on_paper_as_data_it_reaches_the_max_margin_direction_of_its_selection():
     data, v = sphere_tokens(3, 3, 4, 6, np.random.default_rng(0))
-    near, far = (ml.flow(data, v, until=UntilNorm(norm)) for norm in (1e3, 1e4))
+    near, far = (ml.flow(data, v, until=ml.UntilNorm(norm)) for norm in (1e3, 1e4))
     np.testing.assert_array_equal(near.selected, far.selected)
-    target = att_svm(data, far.selected).x
-    apart = np.sqrt(2.0 - 2.0 * np.array([correlation(run.final, target) for run in (near, far)]))
+    target = ml.att_svm(data, far.selected).x
+    apart = np.sqrt(2.0 - 2.0 * np.array([ml.correlation(run.final, target) for run in (near, far)]))
     np.testing.assert_allclose(np.log10(apart[0] / apart[1]), 1.0, atol=0.1)  # the distance falls like 1/‖p‖
-    assert np.all(correlation(far.final, target) > tolerances.ALIGNED)
+    assert np.all(ml.correlation(far.final, target) > tolerances.ALIGNED)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -124,25 +116,25 @@ def test_it_stops_at_a_minimum(seed):
     rng = np.random.default_rng(seed)
     while True:
         data, v = problem(rng, 8, 3, 2)
-        run = ml.flow(data, v, until=UntilNorm(100.0))
-        if run.status is Status.STATIONARY:
+        run = ml.flow(data, v, until=ml.UntilNorm(100.0))
+        if run.status is ml.Status.STATIONARY:
             break
-    ours = float(AttentionRisk(data, v).value(run.final))
-    near = minimize(lambda p: float(AttentionRisk(data, v).value(p)), run.final + 1e-2, method="BFGS")
+    ours = float(ml.AttentionRisk(data, v).value(run.final))
+    near = minimize(lambda p: float(ml.AttentionRisk(data, v).value(p)), run.final + 1e-2, method="BFGS")
     assert near.fun == pytest.approx(ours, abs=tolerances.GENERAL_MINIMISER)
     assert near.fun > ours - tolerances.ROUNDING
-    assert float(np.linalg.norm(AttentionRisk(data, v).gradient(run.final).value())) < tolerances.ROUNDING
+    assert float(np.linalg.norm(ml.AttentionRisk(data, v).gradient(run.final).value())) < tolerances.ROUNDING
     assert run.norm < 100.0
 
 
 @pytest.mark.parametrize(
     "data",
-    [TokenDataset(np.ones((2, 3, 4)), [1, -1]), TokenDataset(np.ones((2, 1, 4)), [1, -1])],
+    [ml.TokenDataset(np.ones((2, 3, 4)), [1, -1]), ml.TokenDataset(np.ones((2, 1, 4)), [1, -1])],
     ids=["equal keys", "one token"],
 )
 def test_without_any_gradient_it_stays_at_the_start(data):
-    run = ml.flow(data, np.ones(4), start=np.arange(4.0), record=Record(steps=[0, 5], keep=("x",)))
-    assert run.status is Status.STATIONARY
+    run = ml.flow(data, np.ones(4), start=np.arange(4.0), record=ml.Record(steps=[0, 5], keep=("x",)))
+    assert run.status is ml.Status.STATIONARY
     assert run.steps_taken == 0
     np.testing.assert_array_equal(run.saved["x"], [np.arange(4.0)] * 2)
 
@@ -153,14 +145,14 @@ def test_it_does_not_stall_where_the_first_step_makes_it_stiff(seed):
     n, T = 8, 4
     data, after = after_one_step(seed, n, T, 512, 4.0 * n**2 * T**2)
     tokens = embedding_tokens(after.E, data)
-    run = ml.flow(tokens, after.v, start=after.p, until=UntilNorm(500.0))
-    assert run.status is Status.COMPLETED
+    run = ml.flow(tokens, after.v, start=after.p, until=ml.UntilNorm(500.0))
+    assert run.status is ml.Status.COMPLETED
     assert 500.0 <= run.norm <= 500.0 * (1.0 + 1e-8)
-    downhill = -AttentionRisk(tokens, after.v).gradient(run.final).array
-    assert correlation(run.final, downhill) > 0.99  # it goes on growing
-    finer = ml.flow(tokens, after.v, start=after.p, until=UntilNorm(500.0), rtol=1e-9)
+    downhill = -ml.AttentionRisk(tokens, after.v).gradient(run.final).array
+    assert ml.correlation(run.final, downhill) > 0.99  # it goes on growing
+    finer = ml.flow(tokens, after.v, start=after.p, until=ml.UntilNorm(500.0), rtol=1e-9)
     np.testing.assert_allclose(run.final, finer.final, atol=tolerances.STIFF_FLOW * 500.0)
-    steps = descend(tokens, after.v, start=after.p, optimizer=NormalizedGD(1.0), n_steps=500)
+    steps = ml.descend(tokens, after.v, start=after.p, optimizer=ml.NormalizedGD(1.0), n_steps=500)
     assert steps.norm < 250.0  # the same arc length, spent on oscillation
 
 
@@ -168,15 +160,15 @@ def test_it_does_not_stall_where_the_first_step_makes_it_stiff(seed):
 def test_it_never_leaves_the_span_of_key_differences():
     data, v = ragged_problem(np.random.default_rng(3), 3, 3, 20)
     start = np.random.default_rng(4).standard_normal(20)
-    run = ml.flow(data, v, start=start, until=UntilNorm(300.0))
-    basis = AttentionRisk(data, v).in_key_span().basis
+    run = ml.flow(data, v, start=start, until=ml.UntilNorm(300.0))
+    basis = ml.AttentionRisk(data, v).in_key_span().basis
     moved = run.final - start
     np.testing.assert_allclose(moved - basis @ (basis.T @ moved), 0.0, atol=tolerances.ROUNDING * 300.0)
 
 
 def test_the_risk_falls_all_along():
     data, v = problem(np.random.default_rng(2), 4, 4, 10)
-    run = ml.flow(data, v, until=UntilLength(12.5), record=Record(steps=1, keep=("x", "risk", "norm")))
+    run = ml.flow(data, v, until=ml.UntilLength(12.5), record=ml.Record(steps=1, keep=("x", "risk", "norm")))
     assert run.saved.steps.tolist() == list(range(13))
     assert np.all(np.diff(run.saved["risk"]) < 0.0)
     lengths = np.linalg.norm(np.diff(run.saved["x"], axis=0), axis=1)
@@ -186,21 +178,21 @@ def test_the_risk_falls_all_along():
 
 def test_what_it_keeps_on_the_way_is_where_it_would_have_stopped():
     data, v = figure_1b()
-    run = ml.flow(data, v, until=UntilNorm(30.0), record=Record(steps=[0, 4, 9, 1000], keep=("x",)))
+    run = ml.flow(data, v, until=ml.UntilNorm(30.0), record=ml.Record(steps=[0, 4, 9, 1000], keep=("x",)))
     for s, p in list(zip(run.saved.steps, run.saved["x"], strict=True))[1:3]:
-        np.testing.assert_allclose(p, ml.flow(data, v, until=UntilLength(float(s))).final, atol=1e-6)
+        np.testing.assert_allclose(p, ml.flow(data, v, until=ml.UntilLength(float(s))).final, atol=1e-6)
     np.testing.assert_array_equal(run.saved["x"][-1], run.final)  # it ended before
-    every = ml.flow(data, v, until=UntilNorm(30.0), record=Record(steps=10, keep=("norm",)))
+    every = ml.flow(data, v, until=ml.UntilNorm(30.0), record=ml.Record(steps=10, keep=("norm",)))
     assert every.saved.steps.tolist() == [0, 10, 20, 30]
 
 
 def test_a_batch_is_its_problems_one_by_one():
     data, v = sphere_tokens(3, 3, 3, 5, np.random.default_rng(7))
     start = np.random.default_rng(8).standard_normal((3, 5))
-    record = Record(steps=5, keep=("x",))
-    batch = ml.flow(data, v, start=start, until=UntilNorm(20.0), record=record)
+    record = ml.Record(steps=5, keep=("x",))
+    batch = ml.flow(data, v, start=start, until=ml.UntilNorm(20.0), record=record)
     for j in range(3):
-        one = ml.flow(data[j], v[j], start=start[j], until=UntilNorm(20.0), record=record)
+        one = ml.flow(data[j], v[j], start=start[j], until=ml.UntilNorm(20.0), record=record)
         np.testing.assert_array_equal(batch.final[j], one.final)
         np.testing.assert_array_equal(batch.saved["x"][j][: len(one.saved.steps)], one.saved["x"])
         assert batch.steps_taken[j] == one.steps_taken
@@ -208,8 +200,8 @@ def test_a_batch_is_its_problems_one_by_one():
 
 def test_a_loss_of_ones_own_and_a_nonlinear_head_follow_the_same_curve():
     data, v = ragged_problem(np.random.default_rng(6), 3, 4, 8)
-    until = UntilLength(4.0)
-    compiled = ml.flow(data, v, loss=Exponential(), until=until).final
+    until = ml.UntilLength(4.0)
+    compiled = ml.flow(data, v, loss=ml.Exponential(), until=until).final
     np.testing.assert_allclose(ml.flow(data, v, loss=OwnExponential(), until=until).final, compiled, atol=1e-6)
     torch = pytest.importorskip("torch")
     head = torch.tensor(v)
@@ -220,19 +212,19 @@ def test_a_loss_of_ones_own_and_a_nonlinear_head_follow_the_same_curve():
 @pytest.mark.statement("B Eq. (7)")
 def test_in_the_span_of_the_embeddings_it_is_the_same_flow():
     data, after = after_one_step(0, 8, 4, 128, 60.0)
-    record = Record(steps=[0, 3, 10], keep=("x", "norm"))
-    wide = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(50.0), record=record)
-    narrow = embedding_flow(after, data, until=UntilNorm(50.0), record=record)
+    record = ml.Record(steps=[0, 3, 10], keep=("x", "norm"))
+    wide = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=ml.UntilNorm(50.0), record=record)
+    narrow = embedding_flow(after, data, until=ml.UntilNorm(50.0), record=record)
     np.testing.assert_allclose(narrow.final, wide.final, atol=tolerances.STIFF_FLOW)
     np.testing.assert_allclose(narrow.saved["x"], wide.saved["x"], atol=tolerances.STIFF_FLOW)
     np.testing.assert_allclose(narrow.saved["norm"], wide.saved["norm"], atol=tolerances.STIFF_FLOW)
     np.testing.assert_allclose(narrow.attention, wide.attention, atol=tolerances.STIFF_FLOW)
     unused = LabelledSequences([data[i][0] for i in range(8)], data.y, data.n_vocabulary + 50)
     rows = np.concatenate([after.E, np.ones((50, 128))])
-    more = embedding_flow(Parameters(rows, after.p, after.v), unused, until=UntilNorm(50.0))
+    more = embedding_flow(Parameters(rows, after.p, after.v), unused, until=ml.UntilNorm(50.0))
     np.testing.assert_allclose(more.final, wide.final, atol=tolerances.STIFF_FLOW)
     # no room for a narrower form
     few = Parameters(after.E[:, :6], after.p[:6], after.v[:6] / np.linalg.norm(after.v[:6]))
-    assert embedding_flow(few, data, until=UntilNorm(20.0)).final.shape == (6,)
-    with pytest.raises(InputError, match="at least 7 rows, one for each token; got 3 rows"):
+    assert embedding_flow(few, data, until=ml.UntilNorm(20.0)).final.shape == (6,)
+    with pytest.raises(ml.InputError, match="at least 7 rows, one for each token; got 3 rows"):
         embedding_flow(Parameters(after.E[:3], after.p, after.v), data)

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marginlens.data import TokenDataset, sphere_tokens
+import marginlens as ml
+from marginlens.data import sphere_tokens
 from marginlens.directions import unit
-from marginlens.optimizers import GradientDescent
 from marginlens.theory import (
     check_assumption_a,
     check_assumption_b,
@@ -16,11 +16,8 @@ from marginlens.theory import (
     check_strict_optimum,
     directional_margin,
     label_margin,
-    locally_optimal_directions,
-    predict_limit,
     residual_law,
     smoothness,
-    token_optimality,
 )
 from marginlens_papers.lemmas.direction_cases import dominance, undercut_radius
 from marginlens_papers.lemmas.general_position import check_distinct_scores
@@ -48,10 +45,10 @@ def test_the_order_of_tokens_and_inputs_does_not_matter(sizes, seed):
     data, v = problem(sizes, seed)
     rng = np.random.default_rng(seed)
     order, inputs = rng.permutation(data.n_tokens), rng.permutation(data.n_inputs)
-    moved = TokenDataset(data.X[inputs][:, order], data.y[inputs])
+    moved = ml.TokenDataset(data.X[inputs][:, order], data.y[inputs])
     place = np.argsort(order)
     alpha = data.optimal(v)
-    plain, other = token_optimality(data, v, alpha), token_optimality(moved, v, place[alpha[inputs]])
+    plain, other = ml.token_optimality(data, v, alpha), ml.token_optimality(moved, v, place[alpha[inputs]])
     assert plain.is_feasible == other.is_feasible
     assert plain.is_locally_optimal == other.is_locally_optimal
     np.testing.assert_array_equal(other.neighbours, plain.neighbours[inputs][:, order])
@@ -61,10 +58,10 @@ def test_the_order_of_tokens_and_inputs_does_not_matter(sizes, seed):
     at, there = directional_margin(data, q, v), directional_margin(moved, q, v)
     np.testing.assert_array_equal(there.selected, place[at.selected[inputs]])
     same((there.margin, there.second_gap), (at.margin, at.second_gap))
-    listed, found = locally_optimal_directions(data, v), locally_optimal_directions(moved, v)
+    listed, found = ml.locally_optimal_directions(data, v), ml.locally_optimal_directions(moved, v)
     same(found.margins, listed.margins)
     same(label_margin(moved, place[alpha[inputs]]).margin, label_margin(data, alpha).margin)
-    assert predict_limit(moved, v).details.basin == predict_limit(data, v).details.basin
+    assert ml.predict_limit(moved, v).details.basin == ml.predict_limit(data, v).details.basin
     for check in (check_assumption_a, check_assumption_b, check_strict_optimum, check_distinct_scores, check_separable):
         assert check(moved, v).holds == check(data, v).holds
 
@@ -75,12 +72,12 @@ def test_keys_about_another_origin_have_the_same_margins(sizes, seed, shift):
     """The softmax of an input does not change when the same vector is added to all its keys."""
     data, v = problem(sizes, seed)
     rng = np.random.default_rng(seed)
-    moved = TokenDataset(data.X, data.y, K=data.K + shift * rng.standard_normal((data.n_inputs, 1, data.d_key)))
+    moved = ml.TokenDataset(data.X, data.y, K=data.K + shift * rng.standard_normal((data.n_inputs, 1, data.d_key)))
     q = rng.standard_normal(data.d_key)
     at, there = directional_margin(data, q, v), directional_margin(moved, q, v)
     np.testing.assert_array_equal(there.selected, at.selected)
     np.testing.assert_allclose(there.margin, at.margin, rtol=1e-7, atol=1e-9)
-    listed, found = locally_optimal_directions(data, v), locally_optimal_directions(moved, v)
+    listed, found = ml.locally_optimal_directions(data, v), ml.locally_optimal_directions(moved, v)
     np.testing.assert_array_equal(found.selections, listed.selections)
     np.testing.assert_allclose(found.directions, listed.directions, rtol=1e-6, atol=1e-6)
 
@@ -89,21 +86,21 @@ def test_keys_about_another_origin_have_the_same_margins(sizes, seed, shift):
 @given(SIZES, st.integers(0, 2**32 - 1), st.sampled_from([1e-60, 1e-9, 7.0, 1e9, 1e60]))
 def test_keys_in_another_unit_scale_the_margins_and_move_no_direction(sizes, seed, scale):
     data, v = problem(sizes, seed)
-    moved = TokenDataset(data.X, data.y, K=scale * data.K)
+    moved = ml.TokenDataset(data.X, data.y, K=scale * data.K)
     q = np.random.default_rng(seed).standard_normal(data.d_key)
     at, there = directional_margin(data, q, v), directional_margin(moved, q, v)
     np.testing.assert_array_equal(there.neighbours, at.neighbours)
     same(np.divide(there.margin, scale), at.margin)
-    listed, found = locally_optimal_directions(data, v), locally_optimal_directions(moved, v)
+    listed, found = ml.locally_optimal_directions(data, v), ml.locally_optimal_directions(moved, v)
     np.testing.assert_array_equal(found.selections, listed.selections)
     same(found.directions, listed.directions)
     same(found.margins / scale, listed.margins)
-    first, second = predict_limit(data, v), predict_limit(moved, v)
+    first, second = ml.predict_limit(data, v), ml.predict_limit(moved, v)
     assert [verdict.applies for verdict in first.verdicts] == [verdict.applies for verdict in second.verdicts]
 
 
 BATCHED = {
-    "token_optimality": lambda data, v, q: token_optimality(data, v, data.optimal(v)).solution.x,
+    "token_optimality": lambda data, v, q: ml.token_optimality(data, v, data.optimal(v)).solution.x,
     "directional_margin": lambda data, v, q: directional_margin(data, q, v).margins,
     "dominance": lambda data, v, q: dominance(data, v, q, q + 0.1).radius,
     "undercut_radius": lambda data, v, q: undercut_radius(data, v, q),
@@ -117,9 +114,9 @@ LISTED = {
     "check_assumption_a": lambda data, v: check_assumption_a(data, v),
     "check_assumption_b": lambda data, v: check_assumption_b(data, v),
     "check_separable": lambda data, v: check_separable(data, v),
-    "check_step": lambda data, v: check_step(data, v, GradientDescent(0.1)),
+    "check_step": lambda data, v: check_step(data, v, ml.GradientDescent(0.1)),
     "constructive_separator": lambda data, v: constructive_separator(data, v),
-    "predict_limit": lambda data, v: predict_limit(data, v),
+    "predict_limit": lambda data, v: ml.predict_limit(data, v),
 }
 
 

@@ -7,12 +7,9 @@ import pytest
 from scipy.optimize import nnls
 
 import marginlens as ml
-from marginlens import Exponential, TokenDataset, correlation
 from marginlens.data import figure_3a, figure_3b
-from marginlens.dynamics import descend
-from marginlens.risk import JointRisk, softmax
-from marginlens.svm import att_svm
-from marginlens.theory import best_selections, check_assumption_c, label_margin, predict_limit
+from marginlens.risk import softmax
+from marginlens.theory import best_selections, check_assumption_c, label_margin
 from marginlens_papers.lemmas.head_radius import head_radius
 from random_problems import problem, ragged_problem
 from refusals import refused
@@ -47,7 +44,7 @@ def test_label_margin_is_the_distance_of_the_signed_tokens_from_the_origin():
 
 def two_inputs(other, *keys):
     """A support vector that must not mix in its second token, and an input far from the margin, (5, 0) or `other`; with these keys."""
-    return TokenDataset([[(1.0, 0.0), (0.0, 0.0)], [(5.0, 0.0), (other, 0.0)]], [1.0, 1.0], K=list(keys))
+    return ml.TokenDataset([[(1.0, 0.0), (0.0, 0.0)], [(5.0, 0.0), (other, 0.0)]], [1.0, 1.0], K=list(keys))
 
 
 @pytest.mark.statement("A Assumption C")
@@ -63,14 +60,14 @@ def test_a_free_token_that_fades_last_costs_nothing_and_one_that_fades_first_doe
 @pytest.mark.statement("A Thm 6")
 def test_the_relaxed_direction_must_select_with_room_outside_the_support():
     support = [(1.0, 0.0), (0.0, 0.0)]
-    tight = predict_limit(two_inputs(0.5, support, [(-1.0, 1.0), (0.0, 0.0)]))  # p^relax = (1, 1) leaves no room
+    tight = ml.predict_limit(two_inputs(0.5, support, [(-1.0, 1.0), (0.0, 0.0)]))  # p^relax = (1, 1) leaves no room
     assert tight.details.p_direction is None
     assert "by no margin at all" in str(tight)
     for little in (0.1, 1e-6):
-        room = predict_limit(two_inputs(0.5, support, [(little, 1.0), (0.0, 0.0)]))
+        room = ml.predict_limit(two_inputs(0.5, support, [(little, 1.0), (0.0, 0.0)]))
         assert room.details.p_direction == pytest.approx([1.0, 0.0], abs=ROUNDING)
     # the other token tells labels apart as well
-    either = predict_limit(two_inputs(4.0, support, [(-1.0, 1.0), (0.0, 0.0)]))
+    either = ml.predict_limit(two_inputs(4.0, support, [(-1.0, 1.0), (0.0, 0.0)]))
     assert either.details.selected.tolist() == [0, 1]
     assert either.details.p_direction == pytest.approx([1.0, 0.0], abs=ROUNDING)
 
@@ -107,7 +104,7 @@ def test_the_papers_example_has_the_papers_constants():
     X = rng.standard_normal((4, 3, 4))
     X *= np.linalg.norm(a) * rng.uniform(0.2, 0.8, (4, 3, 1)) / np.linalg.norm(X, axis=-1, keepdims=True)
     X[:, 0] = y[:, None] * a
-    found = check_assumption_c(TokenDataset(X, y), [0] * 4)
+    found = check_assumption_c(ml.TokenDataset(X, y), [0] * 4)
     assert found
     assert found.proved
     assert found.numbers["margin"] == pytest.approx(np.linalg.norm(a), abs=ROUNDING)
@@ -168,18 +165,18 @@ def test_figure_3b_fails_for_all_inputs_and_holds_over_its_support_set():
     ids=["3a", "3b"],
 )
 def test_the_figures_are_predicted(data, applying, support, goal, growth):
-    found = predict_limit(data)
+    found = ml.predict_limit(data)
     assert [one.citation for one in found.verdicts if one.applies] == applying
     assert found.details.selected.tolist() == CHOSEN
     assert np.flatnonzero(found.details.support).tolist() == support
-    assert correlation(found.details.p_direction, np.array(goal)) == pytest.approx(1.0, abs=ROUNDING)
+    assert ml.correlation(found.details.p_direction, np.array(goal)) == pytest.approx(1.0, abs=ROUNDING)
     assert found.details.v_direction == pytest.approx([0.0, 1.0], abs=ROUNDING)
     assert found.details.growth == pytest.approx(growth, abs=ROUNDING)
     assert "Certain" in str(found)
     assert f"support vectors {support}" in str(found)
-    run = descend(JointRisk(data), n_steps=10_000, start=([-1.0, 0.0], [0.0, -1.0])).split()
-    assert correlation(run.p, found.details.p_direction) > ALIGNED
-    assert correlation(run.v, found.details.v_direction) > ALIGNED
+    run = ml.descend(ml.JointRisk(data), n_steps=10_000, start=([-1.0, 0.0], [0.0, -1.0])).split()
+    assert ml.correlation(run.p, found.details.p_direction) > ALIGNED
+    assert ml.correlation(run.v, found.details.v_direction) > ALIGNED
 
 
 @pytest.mark.statement("A Thm 5", "A Thm 6")
@@ -187,15 +184,15 @@ def test_joint_paths_go_where_they_are_predicted_to():
     rng, seen = np.random.default_rng(1), {"A Thm 5": 0, "A Thm 6": 0}
     while min(seen.values()) < 2:
         data, _ = problem(rng, 2, 2, int(rng.integers(2, 5)))
-        found = predict_limit(data)
+        found = ml.predict_limit(data)
         if found.details.p_direction is None or found.details.growth > 4.0:
             continue
         R = np.array([10.0, 300.0]) / found.details.p_relax.margin
         path = ml.path(ml.JointRisk(data), (1.5 * max(found.details.growth, 0.7) * R, R), restarts=8)
         assert path.kkt_residual().max() < CONDITIONED
         assert path.selected[-1].tolist() == found.details.selected.tolist()
-        assert correlation(path.split().p[-1], found.details.p_direction) > ALIGNED
-        assert correlation(path.split().v[-1], found.details.v_direction) > ALIGNED
+        assert ml.correlation(path.split().p[-1], found.details.p_direction) > ALIGNED
+        assert ml.correlation(path.split().v[-1], found.details.v_direction) > ALIGNED
         for verdict in found.verdicts:
             seen[verdict.citation] += verdict.applies
 
@@ -205,7 +202,7 @@ def test_joint_paths_go_where_they_are_predicted_to():
 def test_the_head_must_outgrow_the_attention_for_the_relaxed_direction(ratio):
     """With r = κR the path maximises the smallest of each input's logit margin plus κ times its slack; κ = 1 is the threshold here."""
     data = figure_3b()
-    assert predict_limit(data).details.growth == pytest.approx(1.0, abs=ROUNDING)
+    assert ml.predict_limit(data).details.growth == pytest.approx(1.0, abs=ROUNDING)
     R = np.array([10.0, 100.0, 1e4])
     path = ml.path(ml.JointRisk(data), (ratio * R, R), restarts=4)
     angles = np.linspace(-np.pi, np.pi, 200_001)
@@ -213,7 +210,7 @@ def test_the_head_must_outgrow_the_attention_for_the_relaxed_direction(ratio):
     margins = directions @ data.X[:, 1].T + ratio * label_margin(data, CHOSEN).slack
     expected = directions[np.argmax(margins.min(axis=-1))]
     assert np.linalg.norm(path.split().p[-1] / path.radii[-1, 1] - expected) < ON_THE_GRID
-    reaches = correlation(path.split().p[-1], np.array([1.0, 0.0])) > ALIGNED
+    reaches = ml.correlation(path.split().p[-1], np.array([1.0, 0.0])) > ALIGNED
     assert reaches == (ratio > 1.0)
 
 
@@ -221,25 +218,25 @@ def test_the_head_must_outgrow_the_attention_for_the_relaxed_direction(ratio):
 def test_with_a_bounded_head_the_attention_alone_goes_to_the_max_margin_direction():
     data = figure_3b()
     path = ml.path(ml.JointRisk(data), (5.0, np.array([10.0, 1e4])), restarts=4)
-    assert correlation(path.split().p[-1], att_svm(data, CHOSEN).x) > ALIGNED
+    assert ml.correlation(path.split().p[-1], ml.att_svm(data, CHOSEN).x) > ALIGNED
 
 
 def test_predictions_without_a_head_say_why_not():
     data = figure_3b()
-    wrong_loss = predict_limit(data, loss=Exponential())
+    wrong_loss = ml.predict_limit(data, loss=ml.Exponential())
     assert wrong_loss.details.p_direction is None
     assert wrong_loss.why == "Not certain: the theorems are about the logistic loss; this is Exponential."
-    hopeless = TokenDataset([[(1.0, 0.0), (0.5, 0.0)], [(1.0, 0.0), (0.5, 0.0)]], [1.0, -1.0])
-    found = predict_limit(hopeless)
+    hopeless = ml.TokenDataset([[(1.0, 0.0), (0.5, 0.0)], [(1.0, 0.0), (0.5, 0.0)]], [1.0, -1.0])
+    found = ml.predict_limit(hopeless)
     assert found.details.p_direction is None
     assert "label margin 0" in found.why
-    batch = predict_limit(data.repeat(2))
+    batch = ml.predict_limit(data.repeat(2))
     assert [one.details.selected.tolist() for one in batch] == [CHOSEN] * 2
     with refused("start"):
-        predict_limit(data, start=[0.0, 1.0])
-    alone = predict_limit(TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]))
+        ml.predict_limit(data, start=[0.0, 1.0])
+    alone = ml.predict_limit(ml.TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]))
     assert alone.why == "Not certain: no input has two tokens, so there is nothing to select."
-    crowded = predict_limit(data, max_problems=2)
+    crowded = ml.predict_limit(data, max_problems=2)
     assert not crowded.details.best.complete
     assert "too many selections" in str(crowded)
 
@@ -251,7 +248,7 @@ def three_inputs():
     """Theorem 6 applies for α = (0, 0, 0); at a small r the second token of the first input, (0, 3), has the lower risk."""
     tokens = [[[1.0, 0.0], [0.0, 3.0]], [[1.0, 0.0]], [[2.0, 0.0], [0.0, 0.0]]]
     keys = [[[1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0]], [[0.5, 0.5], [0.0, 0.0]]]
-    return TokenDataset(tokens, [1.0, 1.0, 1.0], K=keys)
+    return ml.TokenDataset(tokens, [1.0, 1.0, 1.0], K=keys)
 
 
 def risk_of_selection(data, selected, r):
@@ -265,7 +262,7 @@ def risk_of_selection(data, selected, r):
 def test_a_small_head_selects_other_tokens_than_the_theorems_promise_however_large_the_attention():
     data = three_inputs()
     found = head_radius(data, [0, 0, 0])
-    assert predict_limit(data).details.selected.tolist() == [0, 0, 0]
+    assert ml.predict_limit(data).details.selected.tolist() == [0, 0, 0]
     assert found.rival.tolist() == [1, 0, 0]
     for r, rival_wins in ((0.99 * found.refuted, True), (1.01 * found.refuted, False)):
         assert (risk_of_selection(data, [1, 0, 0], r) < risk_of_selection(data, [0, 0, 0], r)) == rival_wins
@@ -282,7 +279,7 @@ def test_from_the_head_radius_on_the_attention_goes_to_the_max_margin_direction(
     rng, seen = np.random.default_rng(11), 0
     while seen < 2:
         data = figure_3b() if seen == 0 else problem(rng, 2, 2, 5)[0]
-        prediction = predict_limit(data)
+        prediction = ml.predict_limit(data)
         if prediction.details.p_direction is None or not np.isfinite(prediction.details.head_radius):
             continue
         found = head_radius(data, prediction.details.selected)
@@ -293,4 +290,4 @@ def test_from_the_head_radius_on_the_attention_goes_to_the_max_margin_direction(
         R = 300.0 / prediction.details.p_mm.margin + 100.0 * found.radius
         path = ml.path(ml.JointRisk(data), (found.radius, R), restarts=4)
         assert path.selected[0].tolist() == prediction.details.selected.tolist()
-        assert correlation(path.split().p[0], prediction.details.p_mm.x) > ALIGNED
+        assert ml.correlation(path.split().p[0], prediction.details.p_mm.x) > ALIGNED

@@ -6,31 +6,9 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens import (
-    CorrelationLoss,
-    Exponential,
-    GradientDescent,
-    Logistic,
-    NormalizedGD,
-    TokenDataset,
-    correlation,
-    descend,
-)
 from marginlens.data import figure_1a, figure_1b, scored_tokens
 from marginlens.directions import unit
-from marginlens.risk import AttentionRisk
-from marginlens.svm import set_svm
-from marginlens.theory import (
-    basin_cone,
-    globally_optimal_direction,
-    in_cone,
-    locally_optimal_directions,
-    optimal_sets,
-    predict,
-    predict_limit,
-    smoothness,
-    token_optimality,
-)
+from marginlens.theory import globally_optimal_direction, in_cone, optimal_sets, predict, predict_limit, smoothness
 from marginlens.theory.optimality import depends_on_p
 from marginlens_papers.lemmas.gradient_conditions import local_gradient_bounds
 from quadratic_risk import Quadratic
@@ -40,7 +18,7 @@ from tolerances import ALIGNED, FIXED_POINT, LOG_RATE, ON_THE_GRID, ROUNDING
 # what the start alone decides
 predict, predict_limit = (partial(predict, prove=False), partial(predict_limit, prove=False))
 
-LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
+LOSSES = [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()]
 
 
 # ---- Theorem 1: the regularisation path
@@ -50,7 +28,7 @@ def best_on_circle(data, v, R, loss):
     """The direction of lowest risk at norm R in the plane, by trying 20,001 angles; risks are compared as logarithms."""
     angles = np.linspace(-np.pi, np.pi, 20_001)
     directions = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
-    risks = AttentionRisk(data.repeat(len(angles)), v, loss).excess(R * directions, data.optimal(v))
+    risks = ml.AttentionRisk(data.repeat(len(angles)), v, loss).excess(R * directions, data.optimal(v))
     return directions[np.lexsort((risks.sign * risks.log, risks.sign))[0]]
 
 
@@ -78,8 +56,8 @@ def test_where_optimal_scores_tie_the_lowest_risk_may_lie_elsewhere():
     prediction = predict_limit(data, v)
     assert not prediction.verdicts[0].applies
     assert prediction.path_direction is None
-    best = best_on_circle(data, v, 300.0, Logistic())
-    assert correlation(best, token_optimality(data, v, [0]).direction) < 0.99
+    best = best_on_circle(data, v, 300.0, ml.Logistic())
+    assert ml.correlation(best, ml.token_optimality(data, v, [0]).direction) < 0.99
 
 
 # ---- Theorem 8: the path where optimal tokens tie
@@ -90,7 +68,7 @@ def test_a_duplicated_optimal_token_is_answered_by_the_problem_with_sets_where_p
     data, v = scored_tokens([[(-0.1, 1.0), (-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 1.0, 0.9, 0.9]])
     prediction = predict_limit(data, v)
     assert [one.tolist() for one in optimal_sets(data, v)] == [[0, 1]]
-    limit = unit(set_svm(data, [[0, 1]]).points[0])
+    limit = unit(ml.set_svm(data, [[0, 1]]).points[0])
     np.testing.assert_allclose(prediction.path_direction, limit, atol=ROUNDING)
     np.testing.assert_allclose(prediction.candidates.directions, limit[None], atol=ROUNDING)
     assert prediction.candidates.labels == ("G^mm",)
@@ -103,11 +81,11 @@ def test_a_duplicated_optimal_token_is_answered_by_the_problem_with_sets_where_p
     assert "The regularisation path converges to the one global minimum of ATT-SVM', by A Thm 8." in prediction.why
     assert prediction.direction is None  # no theorem speaks of descent
     path = ml.path(data, [1e2, 1e4], head=v)
-    assert correlation(path.points[-1], limit) > ALIGNED
-    run = descend(
-        data.repeat(4), v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=[(0.0, 1.0), (0, 0), (0, -1), (3, 0)]
+    assert ml.correlation(path.points[-1], limit) > ALIGNED
+    run = ml.descend(
+        data.repeat(4), v, optimizer=ml.NormalizedGD(0.1), n_steps=20_000, start=[(0.0, 1.0), (0, 0), (0, -1), (3, 0)]
     )
-    assert correlation(run.final, limit).min() > ALIGNED
+    assert ml.correlation(run.final, limit).min() > ALIGNED
 
 
 # ---- inputs that do not depend on p
@@ -128,17 +106,17 @@ def test_inputs_that_cannot_depend_on_p_count_for_nothing(kind):
         keys.insert(0, np.array(own_keys))
         scores.insert(0, np.array(own_scores))
     X = [np.column_stack([k, s]) for k, s in zip(keys, scores, strict=True)]
-    data = TokenDataset(X, np.ones(len(X)), K=keys)
+    data = ml.TokenDataset(X, np.ones(len(X)), K=keys)
     assert depends_on_p(data, v).tolist() == [False] * (len(X) - 1) + [True]
     prediction = predict_limit(data, v)
     assert "A Thm 2 with n = 1" in prediction.why
     np.testing.assert_allclose(prediction.direction, predict_limit(plain, v).direction, atol=ROUNDING)
     assert prediction.candidates.selections[:, -1].tolist() == [0]
     assert "The theorems leave out what cannot depend on p" in str(prediction)
-    run = descend(data, v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=[0.0, -1.0])
-    assert correlation(run.final, prediction.direction) > ALIGNED
+    run = ml.descend(data, v, optimizer=ml.NormalizedGD(0.1), n_steps=20_000, start=[0.0, -1.0])
+    assert ml.correlation(run.final, prediction.direction) > ALIGNED
     selected = [0] * len(X)
-    cone, reference = basin_cone(data, v, selected), basin_cone(plain, v, [0])
+    cone, reference = ml.basin_cone(data, v, selected), ml.basin_cone(plain, v, [0])
     assert cone.every_input_has_neighbours
     assert (cone.n_inputs, cone.n_tokens) == (1, 3)
     # L_p is Eq. (6)'s there, the keys' here
@@ -170,8 +148,8 @@ def test_with_one_input_every_start_reaches_the_predicted_direction(loss):
             continue
         n_checked += 1
         starts = 5 * rng.standard_normal((12, 3))
-        run = descend(data.repeat(12), v, loss=loss, optimizer=NormalizedGD(0.2), n_steps=20_000, start=starts)
-        assert correlation(run.final, prediction.direction).min() > ALIGNED
+        run = ml.descend(data.repeat(12), v, loss=loss, optimizer=ml.NormalizedGD(0.2), n_steps=20_000, start=starts)
+        assert ml.correlation(run.final, prediction.direction).min() > ALIGNED
         assert run.norm.min() > 500
 
 
@@ -181,12 +159,14 @@ def test_plain_descent_diverges_like_a_logarithm_over_the_margin():
     for _ in range(3):
         data, v = scored_tokens(*two_level_scores(rng, 1, 3, 4))
         margin = globally_optimal_direction(data, v).margin
-        step = GradientDescent(smoothness(data, v).largest_step)
+        step = ml.GradientDescent(smoothness(data, v).largest_step)
         prediction = predict_limit(data, v, optimizer=step)
         assert prediction.verdicts[1].applies
-        early, late = (descend(data, v, optimizer=step, n_steps=n, start=np.ones(4)).final for n in (30_000, 300_000))
+        early, late = (
+            ml.descend(data, v, optimizer=step, n_steps=n, start=np.ones(4)).final for n in (30_000, 300_000)
+        )
         assert (late - early) @ prediction.direction == pytest.approx(np.log(10.0) / margin, rel=LOG_RATE)
-        assert correlation(late, prediction.direction) > max(0.85, correlation(early, prediction.direction))
+        assert ml.correlation(late, prediction.direction) > max(0.85, ml.correlation(early, prediction.direction))
 
 
 @pytest.mark.statement("A Thm 2")
@@ -198,8 +178,8 @@ def test_with_several_inputs_the_norm_diverges_and_the_direction_is_left_open():
         assert prediction.verdicts[1].applies
         assert "n = 3 leaves its direction open" in prediction.verdicts[1].conclusion
         assert prediction.direction is None
-        run = descend(
-            data.repeat(6), v, optimizer=NormalizedGD(0.1), n_steps=5_000, start=3 * rng.standard_normal((6, 6))
+        run = ml.descend(
+            data.repeat(6), v, optimizer=ml.NormalizedGD(0.1), n_steps=5_000, start=3 * rng.standard_normal((6, 6))
         )
         assert run.norm.min() > 100
 
@@ -213,8 +193,8 @@ def test_with_several_inputs_two_starts_can_have_two_limits():
         prediction = predict_limit(data, v)
         if prediction.verdicts[1].applies and len(prediction.candidates.labels) > 1:
             starts = 30.0 * prediction.candidates.directions
-            run = descend(data.repeat(len(starts)), v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=starts)
-            reached = correlation(run.final, prediction.candidates.directions)
+            run = ml.descend(data.repeat(len(starts)), v, optimizer=ml.NormalizedGD(0.1), n_steps=20_000, start=starts)
+            reached = ml.correlation(run.final, prediction.candidates.directions)
             found = bool((reached > ALIGNED).all())
             break
     assert found  # so n = 1 cannot be dropped from the theorem
@@ -227,19 +207,21 @@ def test_without_assumption_b_a_start_can_reach_another_direction_or_none():
     assert not prediction.verdicts[1].applies
     assert prediction.direction is None
     starts = np.array([[0.0, y] for y in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
-    run = descend(data.repeat(6), v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=starts)
-    reached = np.array([[correlation(p, one) > ALIGNED for one in prediction.candidates.directions] for p in run.final])
+    run = ml.descend(data.repeat(6), v, optimizer=ml.NormalizedGD(0.1), n_steps=20_000, start=starts)
+    reached = np.array(
+        [[ml.correlation(p, one) > ALIGNED for one in prediction.candidates.directions] for p in run.final]
+    )
     assert reached.sum(axis=0).tolist() == [4, 2]
     # a second input whose near token scores low: descent on the line stays at a finite norm although the optimum is separable
     keys = [np.array([[0.0], [0.5]]), np.array([[0.0], [1.0], [3.0]])]
     scores = [np.array([0.0, 0.3]), np.array([0.9, -1.0, 1.0])]
     X = [np.hstack([k, s[:, None]]) for k, s in zip(keys, scores, strict=True)]
-    line, head = TokenDataset(X, [1, 1], K=keys), np.array([0.0, 1.0])
+    line, head = ml.TokenDataset(X, [1, 1], K=keys), np.array([0.0, 1.0])
     stuck = predict_limit(line, head)
     assert stuck.verdicts[0].applies
     assert not stuck.verdicts[1].applies
-    step = GradientDescent(1.0 / smoothness(line, head).from_keys)
-    early, late = (descend(line, head, optimizer=step, n_steps=n, start=[-1.0]) for n in (200_000, 400_000))
+    step = ml.GradientDescent(1.0 / smoothness(line, head).from_keys)
+    early, late = (ml.descend(line, head, optimizer=step, n_steps=n, start=[-1.0]) for n in (200_000, 400_000))
     assert late.norm == pytest.approx(float(early.norm), rel=FIXED_POINT)
     assert late.norm < 10
 
@@ -249,7 +231,9 @@ def test_without_a_separable_optimum_the_norm_stays_finite_although_both_assumpt
     data, v = scored_tokens([[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]])
     prediction = predict_limit(data, v)
     assert [check.holds for check in prediction.verdicts[1].conditions] == [True, True, False]
-    run = descend(data, v, optimizer=GradientDescent(smoothness(data, v).largest_step), n_steps=50_000, start=[1.0])
+    run = ml.descend(
+        data, v, optimizer=ml.GradientDescent(smoothness(data, v).largest_step), n_steps=50_000, start=[1.0]
+    )
     assert run.norm < 5
 
 
@@ -260,8 +244,8 @@ def within_the_cone(data, v, cone, starts):
     """Where runs end whose steps are always a quarter as long as the cone is wide, at many times the starting norm."""
     width, many = np.sqrt(2 * cone.mu), data.repeat(len(starts))
     for _ in range(3):
-        step = NormalizedGD(0.25 * width * np.linalg.norm(starts, axis=-1).min())
-        starts = descend(many, v, optimizer=step, n_steps=int(16 / width), start=starts).final
+        step = ml.NormalizedGD(0.25 * width * np.linalg.norm(starts, axis=-1).min())
+        starts = ml.descend(many, v, optimizer=step, n_steps=int(16 / width), start=starts).final
     return starts
 
 
@@ -272,8 +256,8 @@ def test_every_start_in_the_cone_reaches_its_axis():
     for k in range(30):
         make = ragged_problem if k % 2 else problem
         data, v = make(rng, int(rng.integers(1, 5)), int(rng.integers(2, 6)), int(rng.integers(2, 6)))
-        for selection in locally_optimal_directions(data, v).selections[:2]:
-            cone = basin_cone(data, v, selection)
+        for selection in ml.locally_optimal_directions(data, v).selections[:2]:
+            cone = ml.basin_cone(data, v, selection)
             ends = within_the_cone(data, v, cone, cone.sample(8, rng))
             assert in_cone(ends, cone.p, cone.mu / 4, 5 * cone.radius).all()
             n_cones += 1
@@ -287,10 +271,10 @@ def test_an_axis_whose_tokens_are_not_locally_optimal_is_left():
     for _ in range(8):
         data, v = problem(rng, 2, 3, 3)
         for selection in np.ndindex(3, 3):
-            found = token_optimality(data, v, np.array(selection))
+            found = ml.token_optimality(data, v, np.array(selection))
             if found.is_feasible and not found.is_locally_optimal:
-                run = descend(data, v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=20 * found.solution.x)
-                n_left += correlation(run.final, found.direction) < ALIGNED
+                run = ml.descend(data, v, optimizer=ml.NormalizedGD(0.1), n_steps=20_000, start=20 * found.solution.x)
+                n_left += ml.correlation(run.final, found.direction) < ALIGNED
                 n_tried += 1
     assert n_tried > 20
     assert n_left == n_tried
@@ -299,9 +283,9 @@ def test_an_axis_whose_tokens_are_not_locally_optimal_is_left():
 @pytest.mark.statement("A Thm 3")
 def test_the_start_decides_and_how_far_out_it_is():
     data, v = figure_1b()
-    cone = basin_cone(data, v, [1])
+    cone = ml.basin_cone(data, v, [1])
     off = unit(cone.sample(1, 0)[0])
-    certain = predict_limit(data, v, start=1.01 * cone.proven_radius * off, optimizer=GradientDescent(0.01))
+    certain = predict_limit(data, v, start=1.01 * cone.proven_radius * off, optimizer=ml.GradientDescent(0.01))
     assert certain.verdicts[2].applies
     assert certain.details.basin == 1
     np.testing.assert_allclose(certain.direction, [1.0, 0.0], atol=ROUNDING)
@@ -317,7 +301,7 @@ def test_the_start_decides_and_how_far_out_it_is():
     assert "1 - correlation with p^mm" in wide.why
     low = predict_limit(data, v, start=[-1.0, -1.0])  # selects (0, 0), whose neighbours score higher
     assert "are not locally optimal" in low.why
-    for step in (GradientDescent(10.0), NormalizedGD(0.1)):
+    for step in (ml.GradientDescent(10.0), ml.NormalizedGD(0.1)):
         refused = predict_limit(data, v, start=1.01 * cone.proven_radius * off, optimizer=step)
         assert refused.direction is None
         assert not refused.verdicts[2].applies
@@ -333,8 +317,8 @@ def test_certain_limits_are_where_small_steps_go():
     n_checked = 0
     for _ in range(6):
         data, v = problem(rng, 2, 3, 3)
-        for selection in locally_optimal_directions(data, v).selections[:2]:
-            cone = basin_cone(data, v, selection)
+        for selection in ml.locally_optimal_directions(data, v).selections[:2]:
+            cone = ml.basin_cone(data, v, selection)
             start = 1.01 * cone.proven_radius * unit(cone.sample(4, rng)[2])
             prediction = predict_limit(data, v, start=start)
             np.testing.assert_array_equal(prediction.candidates.selections[prediction.details.basin], selection)
@@ -351,7 +335,7 @@ def test_the_step_alone_decides_between_certain_observed_and_not_certain():
     for start in (None, [0.0, 0.0], [3.0, -1.0]):  # with n = 1 every start will do
         unasked, plain, long, normalised = (
             predict_limit(data, v, start=start, optimizer=step)
-            for step in (None, GradientDescent(largest), GradientDescent(2.0 * largest), NormalizedGD(1.0))
+            for step in (None, ml.GradientDescent(largest), ml.GradientDescent(2.0 * largest), ml.NormalizedGD(1.0))
         )
         assert unasked.why.startswith("Certain for constant steps up to 1/L_p: the GMM direction, from every start")
         assert plain.why.startswith("Certain: the GMM direction, from every start, by A Thm 2 with n = 1.")
@@ -371,7 +355,7 @@ def test_the_step_alone_decides_between_certain_observed_and_not_certain():
 @pytest.mark.statement("A Thm 1", "A Thm 2", "A Thm 3")
 def test_the_account_names_theorems_assumptions_and_candidates():
     data, v = figure_1b()
-    text = str(predict_limit(data, v, start=[3.0, -1.0], optimizer=GradientDescent(0.01)))
+    text = str(predict_limit(data, v, start=[3.0, -1.0], optimizer=ml.GradientDescent(0.01)))
     for line in (
         "A Thm 1 applies: the regularisation path converges to the GMM direction.",
         "A Thm 2 does not apply.",
@@ -394,9 +378,9 @@ def test_the_account_names_theorems_assumptions_and_candidates():
 
 
 def test_a_risk_that_no_theorem_speaks_of_is_told_so_in_one_sentence():
-    curved = AttentionRisk(figure_1a()[0], lambda x: x[..., 0])
+    curved = ml.AttentionRisk(figure_1a()[0], lambda x: x[..., 0])
     for risk, name in ((Quadratic(), "Quadratic:"), (curved, "AttentionRisk with a nonlinear head:")):
-        found = predict(risk, start=[1.0, 1.0], optimizer=GradientDescent(0.1))
+        found = predict(risk, start=[1.0, 1.0], optimizer=ml.GradientDescent(0.1))
         assert (found.verdicts, found.direction, found.path_direction) == ((), None, None)
         assert str(found) == found.why
         assert found.why.startswith(f"No theorem is known for {name} descend(risk) trains on it")
@@ -404,15 +388,15 @@ def test_a_risk_that_no_theorem_speaks_of_is_told_so_in_one_sentence():
 
 @pytest.mark.statement("A Thm 1", "A Thm 2")
 def test_the_matrix_of_a_fixed_query_follows_the_prediction_for_p():
-    data, v = TokenDataset([[[1.0, 0.2], [0.0, -1.0]]], [1.0]), np.array([1.0, 0.5])
-    of_p, u = AttentionRisk(data, v), np.array([3.0, 4.0])
+    data, v = ml.TokenDataset([[[1.0, 0.2], [0.0, -1.0]]], [1.0]), np.array([1.0, 0.5])
+    of_p, u = ml.AttentionRisk(data, v), np.array([3.0, 4.0])
     largest = float(smoothness(data, v).largest_step)
     for share, certain in ((0.99, True), (1.01, False)):
-        plain = predict(of_p, optimizer=GradientDescent(share * largest))
-        found = predict(of_p.as_matrix(u), start=np.zeros((2, 2)), optimizer=GradientDescent(share * largest / 25.0))
+        plain = predict(of_p, optimizer=ml.GradientDescent(share * largest))
+        found = predict(of_p.as_matrix(u), start=np.zeros((2, 2)), optimizer=ml.GradientDescent(share * largest / 25.0))
         assert (plain.direction is not None) == (found.direction is not None) == certain
     found = predict(of_p.as_matrix(u))
     np.testing.assert_allclose(found.direction, np.outer(u / 5.0, predict(of_p).direction), atol=ROUNDING)
-    run = descend(of_p.as_matrix(u), n_steps=3000)
-    assert correlation(run.final, found.direction, axes=2) > ALIGNED
+    run = ml.descend(of_p.as_matrix(u), n_steps=3000)
+    assert ml.correlation(run.final, found.direction, axes=2) > ALIGNED
     assert found.notes[0].startswith("By A Lemma 1")

@@ -6,19 +6,8 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens import (
-    CrossEntropy,
-    GradientDescent,
-    NormalizedGD,
-    SequenceDataset,
-    SquaredLoss,
-    correlation,
-    predict_limit,
-)
 from marginlens.data import acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import descend
 from marginlens.nexttoken import LabelLoss, check_head, check_loss
-from marginlens.risk import NextTokenRisk
 from plain_losses import Decay
 from tolerances import ROUNDING
 
@@ -32,23 +21,23 @@ def applying(prediction):
 @pytest.mark.statement("C Thm 1", "C Thm 3")
 def test_acyclic_data_satisfy_every_theorem_and_descent_goes_there():
     ds = acyclic_sequences(8, 8, 4, 6, 0)
-    found = predict_limit(ds)
+    found = ml.predict_limit(ds)
     assert applying(found) == {"C Thm 1", "C Thm 2", "C Thm 3"}
     assert np.linalg.norm(found.direction) == pytest.approx(1.0, abs=ROUNDING)
     assert not np.any(found.details.correction)
-    run = descend(ds, n_steps=20_000)
-    assert correlation(run.final, found.direction, axes=2) > 0.995
-    assert correlation(run.final, found.direction.T, axes=2) < 0.9
+    run = ml.descend(ds, n_steps=20_000)
+    assert ml.correlation(run.final, found.direction, axes=2) > 0.995
+    assert ml.correlation(run.final, found.direction.T, axes=2) < 0.9
     assert "Certain" in str(found)
 
 
 @pytest.mark.statement("C Thm 2", "C Thm 3")
 def test_cyclic_data_leave_theorem_1_and_keep_the_others():
     ds = cyclic_sequences(6, 8, 6, 4, 1)
-    found = predict_limit(ds)
+    found = ml.predict_limit(ds)
     assert applying(found) == {"C Thm 2", "C Thm 3"}
     assert "in one component" in str(found.verdicts[0])
-    run = descend(ds, n_steps=4000)
+    run = ml.descend(ds, n_steps=4000)
     inside = found.details.mix.subspace.project(run.final)
     assert np.linalg.norm(inside - found.details.correction) < 0.02  # normalised steps of .01 circle W^cyc
     assert np.linalg.norm(found.details.correction) > 0.02
@@ -56,26 +45,26 @@ def test_cyclic_data_leave_theorem_1_and_keep_the_others():
 
 def test_the_step_is_held_against_the_smoothness():
     ds = acyclic_sequences(6, 8, 5, 4, 2)
-    limit = 1.0 / NextTokenRisk(ds).smoothness()
-    assert predict_limit(ds, optimizer=GradientDescent(0.99 * limit)).direction is not None
-    refused = predict_limit(ds, optimizer=GradientDescent(1.01 * limit))
+    limit = 1.0 / ml.NextTokenRisk(ds).smoothness()
+    assert ml.predict_limit(ds, optimizer=ml.GradientDescent(0.99 * limit)).direction is not None
+    refused = ml.predict_limit(ds, optimizer=ml.GradientDescent(1.01 * limit))
     assert refused.direction is None
     assert refused.path_direction is not None
     assert "open for gradient descent" in refused.why
-    assert predict_limit(ds, optimizer=NormalizedGD(0.01)).direction is None
+    assert ml.predict_limit(ds, optimizer=ml.NormalizedGD(0.01)).direction is None
 
 
 def test_other_heads_and_losses_fail_where_the_proofs_need_them():
     ds = acyclic_sequences(6, 8, 5, 4, 3)
-    general = predict_limit(ds, head=ds.E)
+    general = ml.predict_limit(ds, head=ds.E)
     assert applying(general) == {"C Thm 1"}
-    wrong = predict_limit(ds, head=-ds.E)
+    wrong = ml.predict_limit(ds, head=-ds.E)
     assert not applying(wrong)
     assert "scores token" in str(wrong.verdicts[0])
-    for loss in (SquaredLoss(), CrossEntropy()):
-        assert not applying(predict_limit(ds, loss=loss))
-    assert "its slope vanishes" in str(predict_limit(ds, loss=SquaredLoss()))
-    assert "not on the label's alone" in str(predict_limit(ds, loss=CrossEntropy()))
+    for loss in (ml.SquaredLoss(), ml.CrossEntropy()):
+        assert not applying(ml.predict_limit(ds, loss=loss))
+    assert "its slope vanishes" in str(ml.predict_limit(ds, loss=ml.SquaredLoss()))
+    assert "not on the label's alone" in str(ml.predict_limit(ds, loss=ml.CrossEntropy()))
 
 
 @dataclass(frozen=True)
@@ -93,13 +82,13 @@ class Power(LabelLoss):
 @pytest.mark.statement("C Assumption 1", "C Thm 1")
 @pytest.mark.parametrize(
     ("loss", "scale"),
-    [(Power(1.0), None), (Decay(1.0), None), (Decay(2.0), 1.0), (SquaredLoss(), 0.5), (Power(1.0), 1.0)],
+    [(Power(1.0), None), (Decay(1.0), None), (Decay(2.0), 1.0), (ml.SquaredLoss(), 0.5), (Power(1.0), 1.0)],
 )
 def test_losses_that_satisfy_assumption_1_get_theorem_1_and_the_path_agrees(loss, scale):
     ds = acyclic_sequences(6, 8, 5, 4, 0)
     head = None if scale is None else scale * ds.E
     assert check_loss(ds, head, loss)
-    found = predict_limit(ds, head=head, loss=loss)
+    found = ml.predict_limit(ds, head=head, loss=loss)
     assert "C Thm 1" in applying(found)
     assert ("C Thm 2" in applying(found)) == (scale is None)
     assert "open for gradient descent" in found.why
@@ -115,12 +104,12 @@ def test_theorem_2_needs_one_minimiser_and_the_verdict_says_how_it_knows():
         (Power(1.0), False, "No finite minimum|no finite minimum"),
         (None, True, "convex"),
     ):
-        found = predict_limit(SequenceDataset(shared, [A, A, B], np.eye(3)), loss=loss)
+        found = ml.predict_limit(ml.SequenceDataset(shared, [A, A, B], np.eye(3)), loss=loss)
         assert ("C Thm 2" in applying(found)) == applies
         condition = found.verdicts[1].conditions[-1]
         assert condition.name.startswith("one minimiser on S_cyc")
         assert any(part in condition.sentence for part in said.split("|"))
-    flat = predict_limit(SequenceDataset(shared[:2], [A, B], np.eye(3)), loss=Power(1.0))
+    flat = ml.predict_limit(ml.SequenceDataset(shared[:2], [A, B], np.eye(3)), loss=Power(1.0))
     assert "C Thm 2" not in applying(flat)
     # all that the text asks for holds
     assert [check.holds for check in flat.verdicts[1].conditions] == [True] * 5 + [False]
@@ -130,7 +119,7 @@ def test_theorem_2_needs_one_minimiser_and_the_verdict_says_how_it_knows():
 @pytest.mark.statement("C Assumption 4", "C Eq. (17)")
 def test_without_a_head_that_exists_the_theorems_apply_by_equation_17_alone():
     ds = cyclic_sequences(9, 6, 7, 4, 1)
-    found = predict_limit(ds)
+    found = ml.predict_limit(ds)
     assert applying(found) == {"C Thm 2, under Eq. (17) alone", "C Thm 3, under Eq. (17) alone"}
     assert found.direction is not None
     assert "none of C Thms 1 to 3 applies: no matrix C gives C Eᵀ = I: 9 embeddings in 6 dimensions" in str(found)
@@ -141,17 +130,17 @@ def test_without_a_head_that_exists_the_theorems_apply_by_equation_17_alone():
     same = np.eye(4)
     same[1] = 2.0 * same[0]
     assert not check_head(
-        SequenceDataset([[A, C]], [C], same)
+        ml.SequenceDataset([[A, C]], [C], same)
     ).exists  # as many dimensions as tokens, but two are parallel
-    assert check_head(SequenceDataset([[A, C]], [C], np.eye(4))).assumption_4
+    assert check_head(ml.SequenceDataset([[A, C]], [C], np.eye(4))).assumption_4
 
 
 def test_trivial_and_infeasible_data_are_told_apart():
-    nothing = predict_limit(SequenceDataset([[A, B], [A, B]], [A, B], np.eye(3)))
+    nothing = ml.predict_limit(ml.SequenceDataset([[A, B], [A, B]], [A, B], np.eye(3)))
     assert not applying(nothing)
     assert "does not diverge" in nothing.why
     line = np.array([[0.0], [1.0], [2.0], [3.0]])
-    impossible = predict_limit(SequenceDataset([[A, B, C, D]], [B], line))
+    impossible = ml.predict_limit(ml.SequenceDataset([[A, B, C, D]], [B], line))
     assert not applying(impossible)
     assert impossible.direction is None
     assert "No vector satisfies every constraint" in impossible.why
@@ -159,25 +148,25 @@ def test_trivial_and_infeasible_data_are_told_apart():
 
 def test_the_one_question_takes_sequences_too():
     ds = cyclic_sequences(6, 8, 6, 4, 5)
-    assert predict_limit(ds, ds.E).direction is None  # a head that is not the identity
-    both = predict_limit([ds, ds], [None, ds.E])
-    assert np.array_equal(both[0].direction, predict_limit(ds).direction)
+    assert ml.predict_limit(ds, ds.E).direction is None  # a head that is not the identity
+    both = ml.predict_limit([ds, ds], [None, ds.E])
+    assert np.array_equal(both[0].direction, ml.predict_limit(ds).direction)
     assert both[1].direction is None
 
 
 @pytest.mark.statement("C Eq. (2)", "C Eq. (3)", "C Thm 3")
 @pytest.mark.parametrize("size", [0.0, 3.0])
 def test_constant_steps_from_a_start_have_both_limits(size):
-    ds = SequenceDataset([[A, B, C]] * 3, [A, A, B], np.eye(3))
-    found = predict_limit(ds, optimizer=GradientDescent(1.0 / NextTokenRisk(ds).smoothness()))
+    ds = ml.SequenceDataset([[A, B, C]] * 3, [A, A, B], np.eye(3))
+    found = ml.predict_limit(ds, optimizer=ml.GradientDescent(1.0 / ml.NextTokenRisk(ds).smoothness()))
     assert "C Thm 3" in applying(found)
     start = size * np.random.default_rng(0).standard_normal((3, 3))
     gaps, turns = [], []
     for n_steps in (2_000, 20_000):
-        step = GradientDescent(1.0 / NextTokenRisk(ds).smoothness())
-        W = descend(ds, start=start, optimizer=step, n_steps=n_steps).final
+        step = ml.GradientDescent(1.0 / ml.NextTokenRisk(ds).smoothness())
+        W = ml.descend(ds, start=start, optimizer=step, n_steps=n_steps).final
         gaps.append(np.linalg.norm(found.details.mix.subspace.project(W) - found.details.correction))
-        turns.append(1.0 - correlation(W, found.direction, axes=2))
+        turns.append(1.0 - ml.correlation(W, found.direction, axes=2))
     assert gaps[1] < 0.2 * gaps[0]  # like 1/τ
     assert gaps[1] < 1e-2
     assert turns[1] < turns[0]

@@ -12,15 +12,9 @@ import tolerances
 from decimal_oracle import long_decimals
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.data.sequences import SequenceDataset
 from marginlens.dynamics.paths.split_risk import SplitRisk
-from marginlens.graphs import priority_graphs
-from marginlens.losses.next_token import LabelLoss, LogLoss, SquaredLoss
-from marginlens.nexttoken.correction import cyclic_correction
-from marginlens.risk import NextTokenRisk
+from marginlens.losses.next_token import LabelLoss
 from marginlens.risk.next_token_heads import as_head
-from marginlens.svm.graph import graph_svm
-from marginlens.svm.solution import Status
 from marginlens_papers.lemmas.next_token_law import path_law
 from plain_losses import Decay, Linear
 from random_problems import feasible_sequences
@@ -62,9 +56,9 @@ def brute_force(ds, radius, head, loss, starts):
 
 
 SMALL = [  # data of K, d, n, T, the head over E, the loss, radii
-    *((generator, (5, 3, 5, 4), seed, None, LogLoss(), (0.5, 2.0, 8.0))
+    *((generator, (5, 3, 5, 4), seed, None, ml.LogLoss(), (0.5, 2.0, 8.0))
       for generator, seed in ((acyclic_sequences, 1), (cyclic_sequences, 2), (cyclic_sequences, 3))),
-    *((acyclic_sequences, (5, 3, 4, 4), 4, 0.5, loss, (1.0, 6.0)) for loss in (Linear(), SquaredLoss())),
+    *((acyclic_sequences, (5, 3, 4, 4), 4, 0.5, loss, (1.0, 6.0)) for loss in (Linear(), ml.SquaredLoss())),
 ]  # fmt: skip
 
 
@@ -116,7 +110,7 @@ def test_the_residual_of_a_point_that_is_no_minimum_is_what_its_conditions_leave
         c[:, 0 if where == "turned along S_cyc" else m] += 1.0
         c *= 3.0 / np.linalg.norm(c)
     moved = replace(path, _state=path._state._replace(points=tuple(c)))
-    expected = log_conditions(ds, path._search.split_risk.matrix(c[0]), 3.0, cyclic_correction(ds).subspace.project)
+    expected = log_conditions(ds, path._search.split_risk.matrix(c[0]), 3.0, ml.cyclic_correction(ds).subspace.project)
     assert moved.kkt_residual()[0] == pytest.approx(expected, rel=1e-9)
     assert expected > 1e-3
 
@@ -147,8 +141,8 @@ def decimal_slope(ds, graphs, inside, outside):
 @pytest.mark.parametrize("height", [30.0, 2000.0])
 def test_path_is_stationary_in_sixty_digits_where_doubles_see_nothing(height):
     ds = figure_2()
-    graphs = priority_graphs(ds)
-    path = ml.path(ds, [height / graph_svm(ds.E, graphs).margin])
+    graphs = ml.priority_graphs(ds)
+    path = ml.path(ds, [height / ml.graph_svm(ds.E, graphs).margin])
     with long_decimals(60):
         slope = decimal_slope(ds, graphs, *(part.tolist() for part in (path.split().cyclic[0], path.split().strict[0])))
         largest = max(abs(value) for row in slope for value in row)
@@ -161,10 +155,10 @@ def test_path_is_stationary_in_sixty_digits_where_doubles_see_nothing(height):
 
 @pytest.mark.statement("C Thm 1")
 @pytest.mark.parametrize(("shape", "head", "loss"), [
-    ((8, 8, 4, 6), None, LogLoss()),
-    ((9, 5, 5, 6), None, LogLoss()),
+    ((8, 8, 4, 6), None, ml.LogLoss()),
+    ((9, 5, 5, 6), None, ml.LogLoss()),
     ((6, 4, 4, 5), 1.0, Linear()),
-    ((6, 6, 4, 5), 0.5, SquaredLoss()),
+    ((6, 6, 4, 5), 0.5, ml.SquaredLoss()),
 ])  # fmt: skip
 def test_acyclic_path_turns_into_the_max_margin_direction(shape, head, loss):
     ds, limit = feasible_sequences(acyclic_sequences, shape, 5)
@@ -186,7 +180,7 @@ def test_path_has_the_two_limits_of_cyclic_data(shape, seed):
     ds, limit = feasible_sequences(cyclic_sequences, shape, seed)
     heights = np.array([4.0, 8.0, 12.0, 100.0, 1e4])
     path = ml.path(ds, heights / limit.margin)
-    correction = cyclic_correction(ds).x
+    correction = ml.cyclic_correction(ds).x
     gap = np.linalg.norm(path.split().cyclic - correction, axis=(1, 2))
     rate = np.diff(np.log(gap[:3])) / np.diff(heights[:3])
     assert np.all((rate > -1.4) & (rate < -0.7))  # like e^(-R · margin)
@@ -195,14 +189,14 @@ def test_path_has_the_two_limits_of_cyclic_data(shape, seed):
     assert path.distance(limit.x)[-1] < 10.0 * tolerances.PATH_OFFSET
     assert path.kkt_residual().max() < tolerances.PATH_KKT
     assert path.points == pytest.approx(path.split().cyclic + path.split().strict, rel=1e-12, abs=1e-9)
-    whole = plain_risk(ds, 40.0 * limit.x + correction, None, LogLoss())  # the infimum to sixteen digits
+    whole = plain_risk(ds, 40.0 * limit.x + correction, None, ml.LogLoss())  # the infimum to sixteen digits
     assert np.exp(path.log_excess[:2]) == pytest.approx(path.value()[:2] - whole, rel=1e-6)
 
 
 @pytest.mark.statement("C Lemma 4", "C Eq. (11)")
 def test_path_with_any_cyclic_part_turns_into_the_same_direction():
     ds, limit = feasible_sequences(cyclic_sequences, (6, 6, 8, 4), 9)
-    basis = cyclic_correction(ds).basis
+    basis = ml.cyclic_correction(ds).basis
     inside = np.tensordot(np.random.default_rng(1).normal(size=len(basis)) * 2.0, basis, axes=1)
     radii = np.array([1.0, 100.0, 1e4]) / limit.margin
     path = ml.path(ds, radii, region=ml.dynamics.CyclicPart(inside))
@@ -221,11 +215,11 @@ def test_path_with_any_cyclic_part_turns_into_the_same_direction():
 
 @pytest.mark.statement("C Algo-RP")
 def test_a_ball_that_holds_the_cyclic_correction_binds_nothing_where_nothing_is_strict():
-    ds = SequenceDataset([[0, 1], [0, 1], [1, 0, 1], [0, 1]], [0, 0, 1, 1], np.array([[1.0, 0.2], [0.3, 1.0]]))
-    correction = cyclic_correction(ds).x
+    ds = ml.SequenceDataset([[0, 1], [0, 1], [1, 0, 1], [0, 1]], [0, 0, 1, 1], np.array([[1.0, 0.2], [0.3, 1.0]]))
+    correction = ml.cyclic_correction(ds).x
     length = float(np.linalg.norm(correction))
     path = ml.path(ds, np.array([0.5, 2.0, 50.0]) * length)
-    assert ml.graph_svm(ds).status is Status.TRIVIAL
+    assert ml.graph_svm(ds).status is ml.Status.TRIVIAL
     assert path.norm == pytest.approx([0.5 * length, length, length])
     assert path.points[1:] == pytest.approx(np.stack([correction] * 2), abs=1e-9)
     assert path.distance(correction) == pytest.approx([0.0, 0.5, 0.98], abs=1e-9)  # of W/R, not of W/‖W‖
@@ -236,31 +230,31 @@ def test_a_ball_that_holds_the_cyclic_correction_binds_nothing_where_nothing_is_
 @pytest.mark.statement("C Algo-RP")
 def test_a_path_stays_at_zero_where_nothing_can_be_chosen():
     for sequences, labels in ([[[0], [1, 1]], [0, 1]], [[[0, 1, 1], [1, 0, 1]], [0, 1]]):
-        ds = SequenceDataset(sequences, labels, np.array([[1.0, 0.0], [0.0, 0.0]]))
+        ds = ml.SequenceDataset(sequences, labels, np.array([[1.0, 0.0], [0.0, 0.0]]))
         path = ml.path(ds, [0.5, 5.0])
-        assert ml.graph_svm(ds).status is Status.TRIVIAL
+        assert ml.graph_svm(ds).status is ml.Status.TRIVIAL
         assert not path.points.any()
-        assert not cyclic_correction(ds).x.any()
+        assert not ml.cyclic_correction(ds).x.any()
 
 
 @pytest.mark.statement("C Algo-RP")
 def test_infeasible_data_leave_the_infimum_unknown():
     E = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])  # the third lies between the others
-    ds = SequenceDataset([[0, 2, 2], [1, 2, 2], [0, 2]], [2, 2, 2], E)
+    ds = ml.SequenceDataset([[0, 2, 2], [1, 2, 2], [0, 2]], [2, 2, 2], E)
     path = ml.path(ds, [1.0, 100.0])
-    assert ml.graph_svm(ds).status is Status.INFEASIBLE
+    assert ml.graph_svm(ds).status is ml.Status.INFEASIBLE
     assert np.isnan(path.log_excess).all()
     assert path.kkt_residual().max() < tolerances.PATH_KKT
-    value, _ = brute_force(ds, 1.0, None, LogLoss(), [np.zeros(4)])
+    value, _ = brute_force(ds, 1.0, None, ml.LogLoss(), [np.zeros(4)])
     assert path.value()[0] == pytest.approx(value, abs=tolerances.PATH_BRUTE_FORCE)
 
 
 @pytest.mark.statement("C Lemma 1")
-@pytest.mark.parametrize(("head", "loss"), [(None, LogLoss()), (0.5, SquaredLoss()), (1.0, Linear())])
+@pytest.mark.parametrize(("head", "loss"), [(None, ml.LogLoss()), (0.5, ml.SquaredLoss()), (1.0, Linear())])
 def test_excess_risk_of_acyclic_data_is_positive_and_falls_like_the_margin(head, loss):
     ds, limit = feasible_sequences(acyclic_sequences, (7, 5, 5, 5), 10)
     head = None if head is None else head * ds.E
-    risk = SplitRisk(ds, priority_graphs(ds), as_head(ds, head).table, loss)
+    risk = SplitRisk(ds, ml.priority_graphs(ds), as_head(ds, head).table, loss)
     W = np.random.default_rng(0).standard_normal((40, 5, 5)) * np.geomspace(0.1, 300.0, 40)[:, None, None]
     logs = risk.log_tail(risk.coordinates(W))
     assert np.isfinite(logs).all()
@@ -276,7 +270,7 @@ def test_excess_risk_of_acyclic_data_is_positive_and_falls_like_the_margin(head,
     heights = np.concatenate([[10.0, 20.0, 30.0], heights])  # from where two risks may be subtracted to where not
     along = risk.log_tail(heights[:, None] * risk.coordinates(limit.x))
     for one, log in zip(heights, along, strict=True):
-        excess = NextTokenRisk(ds, head=head, loss=loss).excess(one * limit.x)
+        excess = ml.NextTokenRisk(ds, head=head, loss=loss).excess(one * limit.x)
         assert (excess.sign, float(excess.log)) == (1.0, pytest.approx(log, rel=1e-12))
 
 
@@ -299,7 +293,7 @@ def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generat
     assert law.holds
     assert np.sum(law.multipliers) == pytest.approx(1.0)
     assert error_like_one_over_radius(law)[-1] < 1e-3 * np.linalg.norm(law.offset)
-    space = cyclic_correction(ds).subspace
+    space = ml.cyclic_correction(ds).subspace
     assert np.linalg.norm(space.project(law.offset)) < tolerances.ROUNDING * np.linalg.norm(law.offset)
     assert abs(np.sum(law.offset * limit.x)) < tolerances.ROUNDING * np.linalg.norm(law.offset) * np.linalg.norm(
         limit.x
@@ -308,7 +302,7 @@ def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generat
 
 
 @pytest.mark.statement("X O")
-@pytest.mark.parametrize("loss", [Linear(), SquaredLoss()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("loss", [Linear(), ml.SquaredLoss()], ids=lambda one: type(one).__name__)
 def test_the_law_weighs_rows_by_slopes_and_scores_of_another_head(loss):
     ds, limit = feasible_sequences(acyclic_sequences, (6, 8, 6, 4), 11)
     law = path_law(ml.path(ds, np.array([1e3, 1e4]) / limit.margin, head=0.5 * ds.E, loss=loss, restarts=0))
@@ -318,7 +312,7 @@ def test_the_law_weighs_rows_by_slopes_and_scores_of_another_head(loss):
 @pytest.mark.statement("X O")
 def test_where_active_rows_are_dependent_the_law_picks_one_of_many_dual_solutions():
     E = np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, -1.0], [-1.0, 0.0]])
-    ds = SequenceDataset([[0, 1, 3]] * 4 + [[0, 2, 3]], [0] * 5, E)  # token 3 is in the middle of tokens 1 and 2
+    ds = ml.SequenceDataset([[0, 1, 3]] * 4 + [[0, 2, 3]], [0] * 5, E)  # token 3 is in the middle of tokens 1 and 2
     path = ml.path(ds, np.array([1e3, 1e4, 1e5]))
     law = path_law(path)
     assert len(law.rows) == 3
@@ -332,7 +326,7 @@ def test_where_active_rows_are_dependent_the_law_picks_one_of_many_dual_solution
 
 @pytest.mark.statement("X O")
 def test_a_law_does_not_hold_where_an_active_row_pulls_nothing():
-    ds = SequenceDataset([[0, 1, 2]], [0], np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, 0.0]]))
+    ds = ml.SequenceDataset([[0, 1, 2]], [0], np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, 0.0]]))
     law = path_law(ml.path(ds, [100.0]))
     assert np.linalg.matrix_rank(law.rows) == len(law.rows) == 2
     assert law.multipliers.min() == pytest.approx(0.0, abs=tolerances.ROUNDING)
@@ -341,11 +335,11 @@ def test_a_law_does_not_hold_where_an_active_row_pulls_nothing():
 
 @pytest.mark.statement("C Thm 2", "C Def 3", "C Algo-RP")
 def test_theorem_2_holds_for_another_loss_with_one_minimiser():
-    ds = SequenceDataset([[0, 1, 2]] * 3, [0, 0, 1], np.eye(3))
+    ds = ml.SequenceDataset([[0, 1, 2]] * 3, [0, 0, 1], np.eye(3))
     share = 0.5 + 0.25 * np.log(2.0)  # where 2 e^(-2s) = e^(-2(1 - s))
     expected = 0.5 * np.log(share / (1.0 - share)) * np.array([1.0, -1.0, 0.0])
     assert expected[0] == pytest.approx(0.36154, abs=1e-5)
-    np.testing.assert_allclose(cyclic_correction(ds, loss=Decay(2.0), restarts=4).x[:, 2], expected, atol=1e-9)
+    np.testing.assert_allclose(ml.cyclic_correction(ds, loss=Decay(2.0), restarts=4).x[:, 2], expected, atol=1e-9)
     path = ml.path(ds, [20.0, 60.0, 1e4], loss=Decay(2.0))
     for part in path.split().cyclic:
         np.testing.assert_allclose(part[:, 2], expected, atol=1e-8)
@@ -358,7 +352,7 @@ def test_theorem_2_holds_for_another_loss_with_one_minimiser():
 @pytest.mark.parametrize(("loss", "seed"), [(Decay(2.0), 2), (Parabola(), 3)])
 def test_cyclic_path_of_another_loss_agrees_with_a_general_solver_and_has_the_two_limits(loss, seed):
     ds, limit = feasible_sequences(cyclic_sequences, (5, 3, 5, 4), seed)
-    found = cyclic_correction(ds, loss=loss, restarts=8)
+    found = ml.cyclic_correction(ds, loss=loss, restarts=8)
     assert found.is_unique
     radii, rng = np.array([1.0, 5.0]), np.random.default_rng(0)
     path = ml.path(ds, radii, loss=loss)
@@ -377,10 +371,10 @@ def test_cyclic_path_of_another_loss_agrees_with_a_general_solver_and_has_the_tw
 
 
 @pytest.mark.statement("C Algo-RP", "C Thm 2")
-@pytest.mark.parametrize("loss", [LogLoss(), Decay(2.0)], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("loss", [ml.LogLoss(), Decay(2.0)], ids=lambda one: type(one).__name__)
 def test_slopes_of_the_split_risk_are_those_of_the_risk(loss):
     ds, _ = feasible_sequences(cyclic_sequences, (5, 6, 6, 4), 3)
-    risk, rng, h = SplitRisk(ds, priority_graphs(ds), None, loss), np.random.default_rng(1), 1e-5
+    risk, rng, h = SplitRisk(ds, ml.priority_graphs(ds), None, loss), np.random.default_rng(1), 1e-5
     c = rng.standard_normal(len(risk.basis))
 
     def value(at):
@@ -407,8 +401,8 @@ def test_theorem_2_fails_for_a_loss_whose_minimisers_on_the_cyclic_part_are_many
     def log_risk(w):  # of s_c = 1/(1 + e^(a - c) + e^(b - c)), to be minimised
         return -np.logaddexp(0.0, np.logaddexp(w[0] - w[2], w[1] - w[2]))
 
-    ds = SequenceDataset([[0, 1, 2]] * 2, [0, 1], np.eye(3))
-    limit = graph_svm(ds.E, priority_graphs(ds))
+    ds = ml.SequenceDataset([[0, 1, 2]] * 2, [0, 1], np.eye(3))
+    limit = ml.graph_svm(ds.E, ml.priority_graphs(ds))
     np.testing.assert_allclose(limit.x[:, 2], np.array([1.0, 1.0, -2.0]) / 3.0, atol=tolerances.ROUNDING)
     direction = limit.x[:, 2] * limit.margin
     for radius in (10.0, 30.0, 100.0):
@@ -427,12 +421,12 @@ def test_theorem_2_fails_for_a_loss_whose_minimisers_on_the_cyclic_part_are_many
         assert plain_risk(ds, W, None, Linear()) == pytest.approx(
             0.5 * np.exp(log_risk(best)) - 0.5, abs=tolerances.ROUNDING
         )
-    assert not cyclic_correction(ds, loss=Linear(), restarts=4).is_unique
+    assert not ml.cyclic_correction(ds, loss=Linear(), restarts=4).is_unique
 
 
 @pytest.mark.statement("C Eq. (11)", "C Lemma 4")
 def test_with_a_given_cyclic_part_the_other_part_turns_even_where_theorem_2_fails():
-    ds = SequenceDataset([[0, 1, 2]] * 2, [0, 1], np.eye(3))
+    ds = ml.SequenceDataset([[0, 1, 2]] * 2, [0, 1], np.eye(3))
     given = np.zeros((3, 3))
     given[:, 2] = [0.7, -0.7, 0.0]
     path = ml.path(ds, [10.0, 1e3], loss=Linear(), region=ml.dynamics.CyclicPart(given))

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from marginlens.data import TokenDataset, figure_1b, figure_5, sphere_tokens
+import marginlens as ml
+from marginlens.data import figure_1b, figure_5, sphere_tokens
 from marginlens.data.random_tokens import scored_tokens
-from marginlens.dynamics import Record, descend
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
-from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.risk import AttentionRisk
-from marginlens.theory import locally_optimal_directions, residual_law
+from marginlens.theory import residual_law
 from marginlens_papers.claims.a.figures_3_to_5 import predicted_height
 from marginlens_papers.claims.drawing import misalignment
 from marginlens_papers.lemmas.residual_attention import deviation, multipliers_from, position, within
@@ -18,7 +15,7 @@ from random_problems import ragged_problem
 from tolerances import CONDITIONED, LAW_RATE, ON_THE_LAW, ROUNDING
 
 pytestmark = pytest.mark.statement("X O")
-LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
+LOSSES = [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()]
 TOP = 1.0  # the score of the selected token in the problems made here
 
 
@@ -33,7 +30,7 @@ def a_local_optimum(rng, *, n_inputs=3, longest=4, d=4):
     """A ragged problem, its head, and its widest locally optimal selection with at least two active constraints."""
     while True:
         data, v = ragged_problem(rng, n_inputs, longest, d)
-        for selection in locally_optimal_directions(data, v).selections:
+        for selection in ml.locally_optimal_directions(data, v).selections:
             if residual_law(data, v, selection).carrying.sum() >= 2:
                 return data, v, selection
 
@@ -48,16 +45,16 @@ def test_the_gradient_at_the_predicted_position_points_along_the_max_margin_dire
         data, v, selected = a_local_optimum(rng)
         law = residual_law(data, v, selected, loss=loss)
         R = 60.0 / law.solution.margin
-        offset_free = AttentionRisk(data, v, loss).gradient(R * law.solution.direction).array
+        offset_free = ml.AttentionRisk(data, v, loss).gradient(R * law.solution.direction).array
         if np.linalg.norm(law.offset) > 0.1:
             assert misalignment(-offset_free, law.solution.x) > 1e-5
         slack = (law.solution.rows @ law.solution.x - 1.0)[~law.carrying]
         if np.min(slack, initial=1.0) > 0.5:
-            predicted = AttentionRisk(data, v, loss).gradient(position(law, R)).array
+            predicted = ml.AttentionRisk(data, v, loss).gradient(position(law, R)).array
             assert misalignment(-predicted, law.solution.x) < ON_THE_LAW**2
 
 
-@pytest.mark.parametrize("loss", [CorrelationLoss(), Logistic()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("loss", [ml.CorrelationLoss(), ml.Logistic()], ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("C", [1.0, 3.0, 10.0])
 def test_the_offset_of_figure_5_is_its_known_height(loss, C):
     data, v = figure_5(C)
@@ -96,7 +93,7 @@ def expected_at_no_offset(law):
 
 def test_descent_reaches_the_law_on_random_problems():
     data, v = sphere_tokens(40, 4, 6, 30, 5)
-    run = descend(data, v, n_steps=2000, record=Record([100, 300, 1000, 2000]))
+    run = ml.descend(data, v, n_steps=2000, record=ml.Record([100, 300, 1000, 2000]))
     law = residual_law(data, v, run.selected)
     points = run.saved["x"]
     assert law.holds.mean() > 0.95
@@ -114,18 +111,18 @@ def test_descent_reaches_the_law_on_random_problems():
 @pytest.mark.parametrize(
     ("step", "slack", "spread"),
     [
-        pytest.param(NormalizedGD(0.01), 9.0, 1.0, id="normalised, the active rows decide"),
-        pytest.param(NormalizedGD(0.01), 0.3, 1.0, id="normalised, an inactive row decides"),
-        pytest.param(NormalizedGD(0.01), 9.0, 3.0, id="normalised, what the active tokens still hold decides"),
-        pytest.param(GradientDescent(1.0), 9.0, 1.0, id="constant, the active rows decide"),
+        pytest.param(ml.NormalizedGD(0.01), 9.0, 1.0, id="normalised, the active rows decide"),
+        pytest.param(ml.NormalizedGD(0.01), 0.3, 1.0, id="normalised, an inactive row decides"),
+        pytest.param(ml.NormalizedGD(0.01), 9.0, 3.0, id="normalised, what the active tokens still hold decides"),
+        pytest.param(ml.GradientDescent(1.0), 9.0, 1.0, id="constant, the active rows decide"),
     ],
 )
 def test_deviations_fall_at_the_predicted_rate(step, slack, spread):
     data, v = with_rows([[1.0, 0.9 * spread], [1.0, -0.7 * spread], [1.0 + slack, 0.5]], [0.5, 2.0, 1.0])
-    law = residual_law(data, v, [0], loss=CorrelationLoss())
+    law = residual_law(data, v, [0], loss=ml.CorrelationLoss())
     assert law.carrying.tolist() == [True, True, False]
-    n_steps = 4000 if isinstance(step, NormalizedGD) else 400_000
-    run = descend(data, v, loss=CorrelationLoss(), optimizer=step, n_steps=n_steps, record=Record(10))
+    n_steps = 4000 if isinstance(step, ml.NormalizedGD) else 400_000
+    run = ml.descend(data, v, loss=ml.CorrelationLoss(), optimizer=step, n_steps=n_steps, record=ml.Record(10))
     left, norm = deviation(law, run.saved["x"]), np.linalg.norm(run.saved["x"], axis=-1)
     late = (left > 1e-9) & (norm > min(0.6 * norm[-1], 12.0))
     assert late.sum() > 20
@@ -137,7 +134,7 @@ def test_steps_up_to_the_largest_settle_and_longer_ones_do_not():
     data, v = with_rows([[1.0, 1.0], [1.0, -0.4]], [0.5, 2.0])
     law = residual_law(data, v, [0])
     ends = [
-        deviation(law, descend(data, v, optimizer=NormalizedGD(share * law.largest_step), n_steps=5000).final)
+        deviation(law, ml.descend(data, v, optimizer=ml.NormalizedGD(share * law.largest_step), n_steps=5000).final)
         for share in (0.97, 1.03)
     ]
     assert ends[0] < CONDITIONED < 1e-2 < ends[1]
@@ -155,9 +152,9 @@ def test_the_slowest_and_the_fastest_rate_are_eigenvalues():
 
 def test_the_deviation_of_a_run_is_infinite_without_a_law():
     data, v = figure_1b()
-    run = descend(data, v, start=[0.0, 1.0], n_steps=300)
+    run = ml.descend(data, v, start=[0.0, 1.0], n_steps=300)
     assert np.isfinite(deviation(residual_law(data, v, run.selected), run.final))
-    lowest = descend(data, v, start=[-5.0, -5.0], n_steps=0)
+    lowest = ml.descend(data, v, start=[-5.0, -5.0], n_steps=0)
     assert lowest.selected.tolist() == [2]
     assert deviation(residual_law(data, v, lowest.selected), lowest.final) == np.inf
 
@@ -168,7 +165,7 @@ def test_the_deviation_of_a_run_is_infinite_without_a_law():
 def test_dependent_rows_show_the_multipliers_of_least_relative_entropy():
     rows, gaps = np.array([[1.0, -1.0], [1.0, 0.3], [1.0, 1.0]]), np.array([0.7, 1.5, 0.4])
     data, v = with_rows(rows, gaps)
-    law = residual_law(data, v, [0], loss=CorrelationLoss())
+    law = residual_law(data, v, [0], loss=ml.CorrelationLoss())
     assert law.carrying.all()
     assert law.residual < CONDITIONED
     np.testing.assert_allclose(law.multipliers @ rows, law.solution.x, atol=CONDITIONED)
@@ -180,7 +177,7 @@ def test_dependent_rows_show_the_multipliers_of_least_relative_entropy():
         options={"ftol": 1e-14},
     )
     np.testing.assert_allclose(law.multipliers, entropy.x, atol=1e-6)
-    run = descend(data, v, loss=CorrelationLoss(), optimizer=NormalizedGD(0.2), n_steps=2000)
+    run = ml.descend(data, v, loss=ml.CorrelationLoss(), optimizer=ml.NormalizedGD(0.2), n_steps=2000)
     assert deviation(law, run.final) < CONDITIONED
     np.testing.assert_allclose(multipliers_from(law, run.final), law.multipliers, rtol=CONDITIONED)
     assert np.abs(law.solution.multipliers - law.multipliers).max() > 0.01  # the solver's own are another choice
@@ -192,8 +189,8 @@ def test_a_weakly_active_row_carries_nothing_and_its_share_falls_like_one_over_t
     assert law.carrying.tolist() == [True, True, True, False]
     assert law.weak.tolist() == [False, False, False, True]
     assert law.rate == 0.0
-    run = descend(
-        data, v, optimizer=NormalizedGD(0.2), n_steps=100_000, record=Record([10_000, 100_000], ("x", "norm"))
+    run = ml.descend(
+        data, v, optimizer=ml.NormalizedGD(0.2), n_steps=100_000, record=ml.Record([10_000, 100_000], ("x", "norm"))
     )
     share = multipliers_from(law, run.saved["x"])[:, 3]
     growth = run.saved["norm"][1] / run.saved["norm"][0]
@@ -210,12 +207,12 @@ def test_a_weakly_active_row_carries_nothing_and_its_share_falls_like_one_over_t
 )
 def test_where_nothing_can_be_told_apart_no_law_holds(X):
     y, p = np.ones(len(X)), np.ones(3)
-    one, many = TokenDataset(X, y), TokenDataset(X[None], y[None])
+    one, many = ml.TokenDataset(X, y), ml.TokenDataset(X[None], y[None])
     law, laws = residual_law(one, p, [0] * len(X)), residual_law(many, p, [[0] * len(X)])
     assert not law.holds
     assert deviation(law, p) == deviation(laws, p)[0] == np.inf
     assert np.isnan(multipliers_from(law, p)).all()
     assert np.isnan(law.multipliers).all()
-    run = descend(one, p, n_steps=1)
+    run = ml.descend(one, p, n_steps=1)
     assert deviation(residual_law(one, p, run.selected), run.final) == np.inf
     assert repr(law) == f"ResidualLaw({[0] * len(X)}, does not hold)"

@@ -5,11 +5,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
-from marginlens.dynamics import Record
-from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, first_step, initial_parameters
-from marginlens.errors import InputError
-from marginlens.svm.vocabulary import vocabulary_svm
 from marginlens.theory import decisive_tokens, selected_tokens
 from marginlens_papers.lemmas.random_data import balanced_sequences
 from marginlens_papers.lemmas.selection_slopes import (
@@ -65,7 +61,7 @@ def random_dominance(rng):
         if np.any(p) and local_optimality(E, unit, v, data, tie=1e-9).holds:
             chosen = selected_tokens(E, unit, data, tie=1e-9)
             if any(len(ids) < len(np.unique(data[i][0])) for i, ids in enumerate(chosen)):
-                return E, unit, v, data, vocabulary_svm(E, data, chosen).x
+                return E, unit, v, data, ml.vocabulary_svm(E, data, chosen).x
 
 
 @pytest.mark.statement("B Lemma 17")
@@ -106,7 +102,7 @@ def test_the_ratio_is_that_of_the_papers_sums():
         )
     expected = directional_slope(Parameters(E, p, v), p, data) / (part / 3.0)
     assert dominant_slope(Parameters(E, p, v), p, data).ratio == pytest.approx(expected, rel=CONDITIONED)
-    with pytest.raises(InputError, match="selects in every sequence the tokens that p selects"):
+    with pytest.raises(ml.InputError, match="selects in every sequence the tokens that p selects"):
         dominant_slope(Parameters(E, p, v), -p, data)
 
 
@@ -114,8 +110,8 @@ def flow_after_one_step(seed, until):
     data = balanced_sequences(8, 4, 2, 4, seed)
     start = initial_parameters(data.n_vocabulary, 256, np.random.default_rng(seed), np.float64)
     after = first_step(start, 60.0, data).after
-    record = Record(steps=list(range(0, int(until), 2)), keep=("x",))
-    run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(until), record=record)
+    record = ml.Record(steps=list(range(0, int(until), 2)), keep=("x",))
+    run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=ml.UntilNorm(until), record=record)
     return data, after, run
 
 
@@ -123,7 +119,7 @@ def flow_after_one_step(seed, until):
 @pytest.mark.parametrize("seed", range(3))
 def test_comparing_slopes_bounds_the_cosine_along_a_flow(seed):
     data, after, run = flow_after_one_step(seed, 200.0)
-    direction = vocabulary_svm(after.E, data, selected_tokens(after.E, run.final, data)).x
+    direction = ml.vocabulary_svm(after.E, data, selected_tokens(after.E, run.final, data)).x
     points = run.saved["x"][5:]
     deficits = np.array([slope_deficit(Parameters(after.E, p, after.v), direction, data) for p in points])
     cosine = points @ direction / np.linalg.norm(direction) / np.linalg.norm(points, axis=1)
@@ -146,7 +142,7 @@ def test_comparing_slopes_bounds_the_cosine_along_a_flow(seed):
 def test_far_out_the_own_max_margin_direction_pulls_harder(seed):
     data, after, _ = flow_after_one_step(seed, 20.0)
     E, v = after.E, after.v
-    hat = vocabulary_svm(E, data, decisive_tokens(data)).x
+    hat = ml.vocabulary_svm(E, data, decisive_tokens(data)).x
     rng = np.random.default_rng(seed)
     ratios = []
     for _ in range(10):

@@ -5,25 +5,15 @@ import warnings
 import numpy as np
 import pytest
 
-from marginlens import (
-    CorrelationLoss,
-    Exponential,
-    GradientDescent,
-    Logistic,
-    Record,
-    TokenDataset,
-    descend,
-)
+import marginlens as ml
 from marginlens.data import gaussian_tokens, sphere_tokens
-from marginlens.risk import AttentionRisk
-from marginlens.status import Status
-from marginlens.theory import predict_limit, smoothness, token_optimality
+from marginlens.theory import smoothness
 from marginlens.theory.optimality import log_slopes
 from random_problems import problem, ragged_problem
 from refusals import refused
 from tolerances import CONDITIONED, ROUNDING
 
-LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
+LOSSES = [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()]
 
 
 def observed(data, v, loss, rng, n_pairs=400):
@@ -31,7 +21,7 @@ def observed(data, v, loss, rng, n_pairs=400):
     p = rng.standard_normal((n_pairs, data.d_key)) * rng.uniform(0, 3, (n_pairs, 1))
     q = p + 1e-4 * rng.standard_normal(p.shape)
     many = data.repeat(n_pairs)
-    change = AttentionRisk(many, v, loss).gradient(p).value() - AttentionRisk(many, v, loss).gradient(q).value()
+    change = ml.AttentionRisk(many, v, loss).gradient(p).value() - ml.AttentionRisk(many, v, loss).gradient(q).value()
     return np.max(np.linalg.norm(change, axis=-1) / np.linalg.norm(p - q, axis=-1))
 
 
@@ -70,10 +60,10 @@ def test_the_constant_is_the_formula():
 @pytest.mark.statement("A Eq. (6)")
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_slopes_are_taken_on_the_scores_and_not_on_padding(sign):
-    data, scores = TokenDataset([[[1.0], [2.0]], [[4.0]]], [1, 1]), sign * np.array([1.0, 4.0])
-    largest, smallest = np.exp(log_slopes(data, [sign], Exponential()))
+    data, scores = ml.TokenDataset([[[1.0], [2.0]], [[4.0]]], [1, 1]), sign * np.array([1.0, 4.0])
+    largest, smallest = np.exp(log_slopes(data, [sign], ml.Exponential()))
     assert [largest, smallest] == pytest.approx([np.exp(-scores.min()), np.exp(-scores.max())], rel=ROUNDING)
-    assert largest == smoothness(data, [sign], Exponential()).M1
+    assert largest == smoothness(data, [sign], ml.Exponential()).M1
 
 
 @pytest.mark.statement("A Lemma 6")
@@ -83,19 +73,19 @@ def test_keys_without_a_matrix_use_the_sharper_line():
     found = smoothness(data, v)
     assert np.isnan(found.from_weights)
     assert found.L_p == found.from_keys
-    assert observed(data, v, Logistic(), rng) <= found.L_p
+    assert observed(data, v, ml.Logistic(), rng) <= found.L_p
 
 
 @pytest.mark.statement("A Lemma 6")
 @pytest.mark.parametrize("loss", LOSSES)
 def test_descent_with_the_largest_step_never_climbs_and_with_a_huge_one_does(loss):
     data, v = sphere_tokens(8, 3, 4, 3, 2)
-    record = Record(keep=("risk",))
+    record = ml.Record(keep=("risk",))
     largest = 1.0 / np.max(smoothness(data, v, loss).from_keys)
-    run = descend(data, v, loss=loss, optimizer=GradientDescent(largest), n_steps=100, record=record)
+    run = ml.descend(data, v, loss=loss, optimizer=ml.GradientDescent(largest), n_steps=100, record=record)
     assert np.diff(run.saved["risk"], axis=-1).max() <= ROUNDING
     assert np.ptp(run.saved["risk"], axis=-1).min() > 1e-3
-    wild = descend(data, v, loss=loss, optimizer=GradientDescent(300.0), n_steps=50, record=record)
+    wild = ml.descend(data, v, loss=loss, optimizer=ml.GradientDescent(300.0), n_steps=50, record=record)
     assert np.diff(wild.saved["risk"], axis=-1).max() > 1e-3
 
 
@@ -104,16 +94,16 @@ def test_squared_gradients_sum_to_at_most_what_the_risk_can_fall():
     data, v = sphere_tokens(1, 3, 4, 3, 4)
     one, head = data[0], v[0]
     eta = smoothness(one, head).largest_step
-    run = descend(one, head, optimizer=GradientDescent(eta), n_steps=300, record=Record(keep=("x", "risk")))
+    run = ml.descend(one, head, optimizer=ml.GradientDescent(eta), n_steps=300, record=ml.Record(keep=("x", "risk")))
     many = one.repeat(301)
-    squares = np.sum(AttentionRisk(many, head).gradient(run.saved["x"]).value() ** 2, axis=-1)
+    squares = np.sum(ml.AttentionRisk(many, head).gradient(run.saved["x"]).value() ** 2, axis=-1)
     fall = run.saved["risk"][0] - run.saved["risk"]
     assert (np.cumsum(squares)[:-1] * eta / 2 <= fall[1:] + ROUNDING).all()  # Eq. (25), summed
     assert fall[-1] > 1e-3
 
 
 def test_a_problem_without_choice_is_flat():
-    nothing = smoothness(TokenDataset(np.zeros((1, 2, 3)), [1]), np.ones(3))
+    nothing = smoothness(ml.TokenDataset(np.zeros((1, 2, 3)), [1]), np.ones(3))
     assert nothing.L_p == 0.0
     assert nothing.largest_step == np.inf
 
@@ -124,12 +114,14 @@ def test_constants_of_large_keys_and_tokens_are_those_of_small_ones_scaled(scale
     rng = np.random.default_rng(3)
     X, K, v = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3, 4)), rng.normal(size=4)
     W = rng.normal(size=(4, 4))
-    near, weights = (smoothness(data, v) for data in (TokenDataset(X, [1, -1], K=K), TokenDataset(X, [1, -1], W=W)))
+    near, weights = (
+        smoothness(data, v) for data in (ml.TokenDataset(X, [1, -1], K=K), ml.TokenDataset(X, [1, -1], W=W))
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        far = smoothness(TokenDataset(X, [1, -1], K=scale * K), v)
-        far_weights = smoothness(TokenDataset(X, [1, -1], W=scale * W), v)
-        both = smoothness(TokenDataset(scale * X, [1, -1], K=K), v / scale)  # the same scores
+        far = smoothness(ml.TokenDataset(X, [1, -1], K=scale * K), v)
+        far_weights = smoothness(ml.TokenDataset(X, [1, -1], W=scale * W), v)
+        both = smoothness(ml.TokenDataset(scale * X, [1, -1], K=K), v / scale)  # the same scores
         assert far.largest_step == pytest.approx(near.largest_step / scale / scale, rel=CONDITIONED)
     assert far.log_L_p == pytest.approx(near.log_L_p + 2 * np.log(scale), rel=ROUNDING)
     assert far_weights.log_L_p == pytest.approx(weights.log_L_p + 2 * np.log(scale), rel=ROUNDING)
@@ -142,29 +134,29 @@ def test_constants_of_large_keys_and_tokens_are_those_of_small_ones_scaled(scale
 def test_large_tokens_train_without_a_warning_and_margin_problems_say_up_to_where_they_are_solved(scale):
     rng = np.random.default_rng(1)
     X, v = rng.normal(size=(2, 3, 3)), np.ones(3)
-    near, data = TokenDataset(X, [1, -1]), TokenDataset(scale * X, [1, -1])
+    near, data = ml.TokenDataset(X, [1, -1]), ml.TokenDataset(scale * X, [1, -1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.testing.assert_allclose(data.scores(v), near.scores(v) * scale, rtol=ROUNDING)
-        assert descend(data, v, n_steps=5).status is Status.COMPLETED
-        assert np.isfinite(AttentionRisk(data, v).gradient(np.ones(3)).log_norm)
+        assert ml.descend(data, v, n_steps=5).status is ml.Status.COMPLETED
+        assert np.isfinite(ml.AttentionRisk(data, v).gradient(np.ones(3)).log_norm)
         if scale < 1e100:
-            assert predict_limit(data, v).why
-            margins = [token_optimality(problem, v, data.optimal(v)).solution.margin for problem in (near, data)]
+            assert ml.predict_limit(data, v).why
+            margins = [ml.token_optimality(problem, v, data.optimal(v)).solution.margin for problem in (near, data)]
             assert margins[1] == pytest.approx(scale * margins[0], rel=CONDITIONED)
         else:
-            for ask in (predict_limit, lambda data, v: token_optimality(data, v, data.optimal(v))):
+            for ask in (ml.predict_limit, lambda data, v: ml.token_optimality(data, v, data.optimal(v))):
                 with refused("data"):
                     ask(data, v)
 
 
 def test_a_score_in_range_whose_terms_are_not_is_right_and_one_out_of_range_is_refused():
-    data = TokenDataset([[[2.0**1000, 2.0**1000, 2.0**960], [1.0, 1.0, 1.0]]], [1])
+    data = ml.TokenDataset([[[2.0**1000, 2.0**1000, 2.0**960], [1.0, 1.0, 1.0]]], [1])
     v = np.array([2.0**40, -(2.0**40), 2.0**41])  # products of 2^1040, which cancel
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.testing.assert_allclose(data.scores(v), [[2.0**1001, 2.0**41]], rtol=ROUNDING)
         assert data.optimal(v).tolist() == [0]
-        for ask in (smoothness, predict_limit, descend):
+        for ask in (smoothness, ml.predict_limit, ml.descend):
             with refused("head"):
                 ask(data, np.full(3, 2.0**40))

@@ -3,28 +3,14 @@
 import numpy as np
 import pytest
 
-from marginlens import (
-    CrossEntropy,
-    GradientDescent,
-    LogLoss,
-    SequenceDataset,
-    SquaredLoss,
-    correlation,
-    descend,
-    graph_svm,
-    predict_limit,
-    priority_graphs,
-)
+import marginlens as ml
 from marginlens.graphs import separated_tokens
 from marginlens.losses import SquaredProbability
-from marginlens.optimizers import NormalizedGD
-from marginlens.risk import NextTokenRisk
-from marginlens.status import Status
 from plain_losses import Decay, Linear
 from sequence_autograd import autograd
 from tolerances import CONDITIONED, ROUNDING
 
-LOSSES = (LogLoss(), SquaredLoss(), CrossEntropy(), SquaredProbability())
+LOSSES = (ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy(), SquaredProbability())
 
 
 def mixed(seed, d_model=5):
@@ -32,7 +18,7 @@ def mixed(seed, d_model=5):
     rng = np.random.default_rng(seed)
     E, C = rng.uniform(0.1, 1.0, size=(6, d_model)), rng.uniform(0.1, 1.0, size=(6, d_model))
     sequences = [rng.integers(0, 6, size=rng.integers(2, 6)).tolist() for _ in range(12)]
-    ds = SequenceDataset(sequences, rng.integers(0, 6, size=12), E, unrealizable="keep")
+    ds = ml.SequenceDataset(sequences, rng.integers(0, 6, size=12), E, unrealizable="keep")
     assert 0 < len(ds.unrealizable) < len(ds)
     return ds, C, rng.normal(size=(d_model, d_model))
 
@@ -42,45 +28,45 @@ def mixed(seed, d_model=5):
 def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, seed):
     ds, C, W = mixed(seed)
     risk, gradient = autograd(ds, W, C, type(loss).__name__)
-    assert NextTokenRisk(ds, head=C, loss=loss).value(W) == pytest.approx(risk, abs=ROUNDING)
-    np.testing.assert_allclose(NextTokenRisk(ds, head=C, loss=loss).gradient(W).value(), gradient, atol=ROUNDING)
-    run = descend(ds, head=C, loss=loss, optimizer=GradientDescent(0.5), n_steps=20, start=W)
+    assert ml.NextTokenRisk(ds, head=C, loss=loss).value(W) == pytest.approx(risk, abs=ROUNDING)
+    np.testing.assert_allclose(ml.NextTokenRisk(ds, head=C, loss=loss).gradient(W).value(), gradient, atol=ROUNDING)
+    run = ml.descend(ds, head=C, loss=loss, optimizer=ml.GradientDescent(0.5), n_steps=20, start=W)
     for _ in range(20):
         W = W - 0.5 * autograd(ds, W, C, type(loss).__name__)[1]
     np.testing.assert_allclose(run.final, W, atol=CONDITIONED)
 
 
 @pytest.mark.statement("C Assumption 2")
-@pytest.mark.parametrize("loss", [SquaredLoss(), Decay(), Linear()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("loss", [ml.SquaredLoss(), Decay(), Linear()], ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("seed", range(4))
 def test_with_the_identity_head_such_samples_have_no_gradient(loss, seed):
     """The remark after C Assumption 2: with C Eᵀ = I and a loss of the label's output they play no role in optimising W."""
     ds, _, W = mixed(seed, d_model=6)
     alone = ds.take(ds.unrealizable)
-    assert not NextTokenRisk(alone, loss=loss).gradient(W).value().any()
+    assert not ml.NextTokenRisk(alone, loss=loss).gradient(W).value().any()
     part = ds.realizable()
-    together, others = (NextTokenRisk(data, loss=loss).gradient(W).value() for data in (ds, part))
+    together, others = (ml.NextTokenRisk(data, loss=loss).gradient(W).value() for data in (ds, part))
     np.testing.assert_allclose(together, others * len(part) / len(ds), atol=ROUNDING)
-    run = descend(ds, loss=loss, n_steps=200)
-    np.testing.assert_allclose(run.final, descend(part, loss=loss, n_steps=200).final, atol=CONDITIONED)
+    run = ml.descend(ds, loss=loss, n_steps=200)
+    np.testing.assert_allclose(run.final, ml.descend(part, loss=loss, n_steps=200).final, atol=CONDITIONED)
 
 
 @pytest.mark.statement("C Assumption 2")
 def test_a_loss_of_all_outputs_or_another_head_does_move_them():
     ds, C, W = mixed(0, d_model=6)
     alone = ds.take(ds.unrealizable)
-    assert np.abs(NextTokenRisk(alone, loss=CrossEntropy()).gradient(W).value()).max() > 1e-3
-    assert np.abs(NextTokenRisk(alone, head=C, loss=SquaredLoss()).gradient(W).value()).max() > 1e-3
+    assert np.abs(ml.NextTokenRisk(alone, loss=ml.CrossEntropy()).gradient(W).value()).max() > 1e-3
+    assert np.abs(ml.NextTokenRisk(alone, head=C, loss=ml.SquaredLoss()).gradient(W).value()).max() > 1e-3
 
 
 def test_the_log_loss_under_the_identity_head_is_infinite_and_says_so():
     ds, _, W = mixed(1)
-    assert NextTokenRisk(ds).value(W) == np.inf
-    assert np.isnan(NextTokenRisk(ds).gradient(W).value()).all()
-    assert descend(ds, n_steps=5).status is Status.NON_FINITE
-    batch = descend([ds.realizable(), ds], n_steps=5)  # the others of a batch go on
-    assert batch.status.tolist() == [Status.COMPLETED, Status.NON_FINITE]
-    np.testing.assert_allclose(batch.final[0], descend(ds.realizable(), n_steps=5).final, atol=ROUNDING)
+    assert ml.NextTokenRisk(ds).value(W) == np.inf
+    assert np.isnan(ml.NextTokenRisk(ds).gradient(W).value()).all()
+    assert ml.descend(ds, n_steps=5).status is ml.Status.NON_FINITE
+    batch = ml.descend([ds.realizable(), ds], n_steps=5)  # the others of a batch go on
+    assert batch.status.tolist() == [ml.Status.COMPLETED, ml.Status.NON_FINITE]
+    np.testing.assert_allclose(batch.final[0], ml.descend(ds.realizable(), n_steps=5).final, atol=ROUNDING)
 
 
 @pytest.mark.statement("C Assumption 2")
@@ -89,34 +75,34 @@ def test_attention_separates_the_token_that_serves_the_label_best(seed):
     """ŷ ≠ y is selected, and W grows along the Graph-SVM that separates ŷ."""
     rng = np.random.default_rng(seed)
     E, C = np.eye(5), rng.uniform(0.2, 1.0, size=(5, 5))
-    ds = SequenceDataset([[0, 1, 2], [1, 3, 4]], [4, 0], E, unrealizable="keep")
+    ds = ml.SequenceDataset([[0, 1, 2], [1, 3, 4]], [4, 0], E, unrealizable="keep")
     best = separated_tokens(ds, C)
     for i in range(2):
         ids, y = ds[i]
         assert best[i] == max(ids.tolist(), key=lambda x, y=y: C[y, x])
-    graphs = priority_graphs(ds, head=C)
-    solution = graph_svm(E, graphs)
-    run = descend(ds, head=C, loss=Linear(), optimizer=NormalizedGD(0.1), n_steps=1000)
+    graphs = ml.priority_graphs(ds, head=C)
+    solution = ml.graph_svm(E, graphs)
+    run = ml.descend(ds, head=C, loss=Linear(), optimizer=ml.NormalizedGD(0.1), n_steps=1000)
     assert [int(ds[i][0][run.selected[i]]) for i in range(2)] == best.tolist()
-    assert correlation(run.final, solution.x, axes=2) > 0.99
+    assert ml.correlation(run.final, solution.x, axes=2) > 0.99
 
 
 def test_samples_without_a_better_token_are_left_out_of_the_graphs():
-    ds = SequenceDataset([[0, 1], [1, 2], [0, 2]], [0, 0, 1], np.eye(3), unrealizable="keep")
+    ds = ml.SequenceDataset([[0, 1], [1, 2], [0, 2]], [0, 0, 1], np.eye(3), unrealizable="keep")
     assert separated_tokens(ds).tolist() == [0, -1, -1]
     assert separated_tokens(ds, np.ones((3, 3))).tolist() == [0, -1, -1]
-    assert {last: graph.strict.tolist() for last, graph in priority_graphs(ds).items()} == {1: [[0, 1]]}
+    assert {last: graph.strict.tolist() for last, graph in ml.priority_graphs(ds).items()} == {1: [[0, 1]]}
     part = ds.realizable()
     assert (len(part), part.dropped.tolist()) == (1, [1, 2])
 
 
 @pytest.mark.statement("C Assumption 2")
 def test_the_prediction_says_condition_by_condition_what_is_missing():
-    ds = SequenceDataset([[0, 1], [1, 2], [0, 2]], [0, 0, 1], np.eye(3), unrealizable="keep")
+    ds = ml.SequenceDataset([[0, 1], [1, 2], [0, 2]], [0, 0, 1], np.eye(3), unrealizable="keep")
     C = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.3], [0.0, 0.0, 1.0]])
 
     def sentence(**options):
-        found = predict_limit(ds, **options)
+        found = ml.predict_limit(ds, **options)
         checks = [
             check for verdict in found.verdicts for check in verdict.conditions if check.name == "realizable labels"
         ]
@@ -129,10 +115,10 @@ def test_the_prediction_says_condition_by_condition_what_is_missing():
     assert "their log-loss is infinite at every W" in said
     assert found.details.targets.tolist() == [0, -1, -1]
     np.testing.assert_allclose(
-        found.details.priority.x, predict_limit(ds.realizable()).details.priority.x, atol=ROUNDING
+        found.details.priority.x, ml.predict_limit(ds.realizable()).details.priority.x, atol=ROUNDING
     )
     assert "with C Eᵀ = I their loss does not depend on W" in sentence(loss=Linear())[0]
-    assert "the graphs leave them out" in sentence(loss=CrossEntropy())[0]
+    assert "the graphs leave them out" in sentence(loss=ml.CrossEntropy())[0]
     said, found = sentence(head=C, loss=Linear())
     assert "the token that the head prefers is separated in its place, 2 in sample 1" in said
     assert found.details.targets.tolist() == [0, 2, 2]
