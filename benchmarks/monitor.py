@@ -1,4 +1,4 @@
-"""What watching costs: a small GPT-2 is trained on a CPU or a GPU, beside the measurements that `AttentionMonitor` makes of it."""
+"""What watching costs: a small GPT-2 is trained on a CPU or a GPU, and `AttentionMonitor` reads some of its steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from marginlens.errors import InputError
-from marginlens.probe.monitor.callback import DEFAULT_EVERY, DEFAULT_MAX_MARGIN_EVERY, AttentionMonitor
+from marginlens.probe.monitor.callback import DEFAULT_EVERY, AttentionMonitor
 from marginlens.runtime.progress import Progress, ProgressCallback
 
-MAX_SHARE = 0.05  # of training, that measuring may take at the default interval
-N_WARM = 3  # steps and measurements that are not counted
+MAX_SHARE = 0.01  # of training, that measuring may take at the default interval
+N_WARM = 3  # steps of each kind that are not counted
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,16 @@ RUNS = {  # a GPT-2 that a CPU can train, and GPT-2 small (124 million weights) 
 
 
 def bench_monitor(progress: ProgressCallback | None = None, device: str = "cpu") -> list[dict[str, Any]]:
-    """Train on random tokens, and measure after every few steps.
+    """Train on random tokens, and measure one of a few steps.
 
-    Steps and measurements alternate in one process, so that a busy machine slows both; medians are compared. On a CPU it is time of the
-    processor, on a GPU of the clock, with the GPU waited for. The batch of the monitor is the one that it cuts by itself: 8 inputs of 64
-    tokens. The file is written at every measurement, as in a run.
+    Plain and measured steps alternate in one process, so that a busy machine slows both; medians are compared. On a CPU it is time of the
+    processor, on a GPU of the clock, with the GPU waited for. The file is written at every measurement, as in a run.
 
     Args:
         device: "cpu", "cuda" or "cuda:1".
     Returns:
-        One row for a step and for each kind of measurement, and a summary with the share of training that measuring takes at the default
-        interval: of every `DEFAULT_MAX_MARGIN_EVERY` measurements one has the max-margin part.
+        One row for a step and one for a step that is measured, and a summary with the share of training that measuring takes at the
+        default interval.
     """
     import torch
 
@@ -66,36 +65,30 @@ def bench_monitor(progress: ProgressCallback | None = None, device: str = "cpu")
         raise InputError(f"The benchmark of the monitor runs on cpu or cuda; {device!r} is not at hand.")
     run = RUNS[kind]
     watch = Progress(progress)
-    watch.expect(run.n_steps + 2 * run.n_measurements)
+    watch.expect(run.n_steps + run.n_measurements)
     step = _Training(run, device)
     clock = _clock(kind)
-    seconds: dict[str, list[float]] = {"training step": [], "measurement": [], "measurement with max-margin": []}
+    seconds: dict[str, list[float]] = {"training step": [], "measured step": []}
     with tempfile.TemporaryDirectory() as folder, _quiet():
         path = Path(folder) / "run.parquet" if find_spec("pyarrow") is not None else None
-        watches = {
-            "measurement": AttentionMonitor(path=path, every=1, max_margin_every=0),
-            "measurement with max-margin": AttentionMonitor(every=1, max_margin_every=1),
-        }
         per_measurement = max(1, run.n_steps // run.n_measurements)
-        for k in range(N_WARM + run.n_measurements):
-            for _ in range(per_measurement):
-                took = clock(step)
-                if k >= N_WARM:
-                    seconds["training step"].append(took)
-                    watch.advance()
-            for name, monitor in watches.items():
-                took = clock(lambda monitor=monitor: monitor.step(step.model, {"input_ids": step.ids}))  # type: ignore[misc]
-                if k >= N_WARM:
-                    seconds[name].append(took)
-                    watch.advance()
+        monitor = AttentionMonitor(path=path, every=per_measurement + 1)
+        monitor.attach(step.model)
+        for k in range((N_WARM + run.n_measurements) * (per_measurement + 1)):
+            is_measured = k % (per_measurement + 1) == 0
+            monitor._finer_until = 0  # every step of a short run would be measured, since it has just begun
+            took = clock(lambda: (step(), monitor.step(step.model)))
+            if k >= N_WARM * (per_measurement + 1):
+                seconds["measured step" if is_measured else "training step"].append(took)
+                watch.advance()
+        monitor.finish()
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     rows: list[dict[str, Any]] = [
         {"run": name, "device": device, "count": len(values), "seconds": medians[name]}
         for name, values in seconds.items()
     ]
-    plain, full = medians["measurement"], medians["measurement with max-margin"]
-    n = DEFAULT_MAX_MARGIN_EVERY
-    share = ((n - 1) * plain + full) / (n * DEFAULT_EVERY * medians["training step"])
+    extra = max(0.0, medians["measured step"] - medians["training step"])
+    share = extra / (DEFAULT_EVERY * medians["training step"])
     smallest = int(share / MAX_SHARE * DEFAULT_EVERY) + 1
     return [
         *rows,

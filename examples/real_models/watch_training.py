@@ -50,8 +50,9 @@ def copying_loss(ids):
 
 
 # %%
-# One line in the loop: the monitor measures at every tenth step, on the batch that it was made with.
-monitor = AttentionMonitor({"input_ids": words_twice(8)}, every=10, max_margin_every=0)
+# One line in the loop: the monitor reads every tenth step, and is told the loss, which this loop computes itself.
+monitor = AttentionMonitor(every=10)
+monitor.attach(model)
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 losses = []
 for _ in range(N_STEPS):
@@ -59,7 +60,7 @@ for _ in range(N_STEPS):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    monitor.step(model)
+    monitor.step(model, loss=loss)
     losses.append(float(loss.detach()))
 
 curves = monitor.curves

@@ -174,13 +174,16 @@ def test_the_file_of_a_monitored_run_gives_its_page(tmp_path):
     from marginlens.probe import AttentionMonitor
     from tiny_transformers import tiny_gpt2
 
-    monitor = AttentionMonitor({"input_ids": torch.tensor([[1, 2, 3, 4]])}, tmp_path / "run.parquet", every=1)
-    for seed in range(2):
-        monitor.step(tiny_gpt2(seed))
+    monitor, model = AttentionMonitor(tmp_path / "run.parquet", every=1), tiny_gpt2(0)
+    monitor.attach(model)
+    for _ in range(2):
+        model(input_ids=torch.tensor([[1, 2, 3, 4]]))
+        monitor.step(model)
+    monitor.finish()
     result = run(tmp_path / "run.parquet", "--out", tmp_path / "page")
     assert result.exit_code == 0, result.output
     assert "No alarm was raised." in result.output
     found = json.loads((tmp_path / "page" / "checkpoints.json").read_text(encoding="utf-8"))
-    assert found["steps"] == [1, 2]
+    assert found["steps"] == [0, 1]
     assert found["alarms"] == []
     assert "2 measurements" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")

@@ -124,8 +124,10 @@ def test_every_number_is_that_of_the_models_own_attention(name):
     if name in ("bert", "llama"):
         assert (result.margins.counts.sum(axis=-1) == result.n_queries).all()
     assert set(expected) == {tuple(at) for at in np.argwhere(np.isfinite(result["entropy"])).tolist()}
-    monitor = AttentionMonitor(together, max_margin_every=0)
-    monitor.step(small_model(name, torch.float32))
+    monitor, single_model = AttentionMonitor(), small_model(name, torch.float32)
+    monitor.attach(single_model)
+    single_model(**with_decoder(single_model, together))
+    monitor.step(single_model)
     watched = monitor.curves
     for (layer, head), numbers in expected.items():
         for measure, number in numbers.items():

@@ -109,8 +109,10 @@ _BY_GROUP = {
         ("frobenius", "Frobenius norm", "The Frobenius norm of the combined key-query matrix W."),
         ("spectral", "spectral norm", "The largest singular value of W."),
         ("nuclear", "nuclear norm", "The sum of the singular values of W."),
+        ("largest_entry", "largest entry", "The largest entry of W in modulus."),
     ),
     "Selection": (
+        ("max_logit", "largest logit", "The largest logit in modulus of the two best tokens of any query."),
         ("margin_median", "median margin",
          "By how much the selected token's logit exceeds the second best: the median over queries."),
         ("margin_low", "5% margin", "The logit margin that 95% of the queries exceed."),
@@ -123,6 +125,7 @@ _BY_GROUP = {
          "The share of queries that select a special token such as [SEP], but for the first one, or a punctuation mark."),
         ("self_share", "selects itself", "The share of queries that select their own token."),
         ("first_share", "selects the first", "The share of queries that select the first token of their input."),
+        ("first_sink_share", "sink: first token", "The share of all attention that goes to the first token, where most sinks are."),
         ("sink_share", "sink", "The share of all attention that goes to the most attended token of an input."),
         (LEARNED_SINK, "learned sink", "The share of all attention that goes to the head's learned sink, which is no token."),
         ("tied_share", "tied",
@@ -134,6 +137,7 @@ _BY_GROUP = {
         ("output_divergence", "divergence of the output", "The Kullback-Leibler divergence in nats of the model's output distribution "
          "from that without the head: the mean over tokens."),
     ),
+    "Training": (("loss", "loss", "The mean loss of the steps since the measurement before: one for all heads."),),
     "Preferences": (
         ("contested_share", "contested",
          "Of all pairs of tokens that some query chose between, the share that was decided both ways."),

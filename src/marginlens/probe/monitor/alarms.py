@@ -1,37 +1,45 @@
-"""When a run of training deserves a look: rules over the curves of its heads, each alarm in one sentence.
+"""When a run of training deserves a look: rules over the curves of each head, and what to do about it, in one sentence.
 
-Every rule compares a head with itself at the first measurement, so that a pretrained model with sinks, or a random one, raises nothing by
-what it is; and it must hold at `PERSISTENCE` measurements in a row, so that a single noisy one does not count.
+Rules compare a head with itself at the first measurement, so that a pretrained model with sinks raises nothing by what it is. They must
+hold for steps of training, however many measurements these are: a forecast rests on the last 100 steps, selections last for 100. Logits
+that are already beyond all measure need one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
+from marginlens.probe.monitor.forecast import EXPLODED_LOGIT, ForecastKind, happened, in_steps, steps_until
 from marginlens.probe.result import CheckpointCurves, finite_mean
 from marginlens.typing import BoolArray, FloatArray
 
-PERSISTENCE = 3  # measurements in a row at which a rule must hold
-COLLAPSED_ENTROPY_NATS = 0.1  # mean entropy of a layer's heads, at most, that is called a collapse,
-COLLAPSED_ENTROPY_SHARE = 0.1  # and at most this share of what it was at first
-STUCK_SINK_SHARE = 0.95  # of a head's attention that the most attended token of an input gets, at least,
-UNSTUCK_SINK_SHARE = 0.75  # and at first it had at most this
+HORIZON_STEPS = 150  # within which logits are forecast to explode
+MIN_FORECAST_STEP = 50  # before which growth says nothing: the first steps of every run are fast
+SELECTED_SHARE = 0.1  # of its first entropy, at most, that a head has when it has selected,
+SELECTED_STEPS = 100  # for so many steps
+HELPED_SHARE = 0.05  # of the loss before a head selected, by which it must have fallen since, at least,
+LOST_SHARE = 0.2  # and of this gain it may have lost so much again
 NORM_GROWTH = 2.0  # of the Frobenius norm of W, over the first or over UNIT_NORM, whichever is larger,
 UNIT_NORM = 1.0  # at which normalised inputs of no preferred direction have logits of standard deviation 1
-UNCHANGED_NNZ_SHARE = 0.95  # of the first nnz/T, that the head still has or exceeds
+UNCHANGED_NNZ_SHARE = 0.95  # of the first nnz/T, that the head still has or exceeds,
+GROWTH_STEPS = 200  # for so many steps
+_CURE = "clip queries and keys at a logit of 100 (QK-clip), normalise them (QK-norm), or lower the learning rate"
+
+_GROUND = "logits grow like ‖W‖ along a fixed direction, A Thm 3; marginlens bench collapse measures how well it tells"
 
 
 class AlarmKind(Enum):
-    """What an alarm is about; the value is its short title."""
+    """What a finding is about; the value is its short title."""
 
     NOT_FINITE = "attention is not finite"
-    ENTROPY_COLLAPSE = "entropy collapse"
-    STUCK = "stuck on one token"
+    EXPLODES = "logits explode"
+    STUCK = "stuck"
     GROWTH_WITHOUT_SPARSITY = "norm grows, attention does not sharpen"
+    HAS_SELECTED = "has selected"  # which is no alarm
 
 
 @dataclass(frozen=True)
@@ -39,8 +47,8 @@ class Alarm:
     """One finding of a rule.
 
     Attributes:
-        kind: the rule. layer, heads: what it is about; no heads for a whole layer.
-        step: the first of the steps in a row at which it held, for the first of the heads. sentence: what to tell the person who trains.
+        kind: the rule. layer, heads: what it is about.
+        step: at which it was first found, for the first of the heads. sentence: what happens, what to do, and what it rests on.
     """
 
     kind: AlarmKind
@@ -55,8 +63,13 @@ class Alarm:
 
 def find_alarms(curves: CheckpointCurves) -> tuple[Alarm, ...]:
     """All alarms that the curves of a run raise, one for each rule and layer, those that began first before the others."""
-    found = [*_not_finite(curves), *_collapses(curves), *_stuck(curves), *_growth(curves)]
+    found = [*_not_finite(curves), *_explosions(curves), *_selections(curves, helped=False), *_growth(curves)]
     return tuple(sorted(found, key=lambda alarm: (alarm.step, alarm.layer, alarm.heads)))
+
+
+def find_selections(curves: CheckpointCurves) -> tuple[Alarm, ...]:
+    """The heads that have selected, one token for each query, while the loss fell: what training should do, and no alarm."""
+    return tuple(_selections(curves, helped=True))
 
 
 def alarm_summary(alarms: Sequence[Alarm], most: int = 12) -> tuple[str, ...]:
@@ -66,86 +79,139 @@ def alarm_summary(alarms: Sequence[Alarm], most: int = 12) -> tuple[str, ...]:
     return (*shown, *([f"There are {rest} more alarms of this kind or another."] if rest > 1 else []))
 
 
-def _not_finite(curves: CheckpointCurves) -> list[Alarm]:
+# ---- rules
+
+
+def _not_finite(curves: CheckpointCurves) -> Iterator[Alarm]:
     """Heads whose attention was finite at first; it takes one measurement."""
-    values = curves["relative_nnz"]
+    values = curves["entropy"]
     is_lost = np.isnan(values) & np.isfinite(values[0])
-    found = []
-    for layer in np.flatnonzero(is_lost.any(axis=(0, 2))).tolist():
-        heads = np.flatnonzero(is_lost[:, layer].any(axis=0)).tolist()
-        step = _step(curves, int(np.argmax(is_lost[:, layer].any(axis=1))))
-        said = f"{_named(curves, layer, heads)}: attention that is not finite from step {step} on, so that the weights or inputs are not."
-        found.append(Alarm(AlarmKind.NOT_FINITE, layer, tuple(heads), step, said))
-    return found
 
-
-def _collapses(curves: CheckpointCurves) -> list[Alarm]:
-    """Layers whose heads have all but lost their entropy: Zhai et al. (2023) find it before training diverges."""
-    means = finite_mean(curves["entropy"])  # (n_checkpoints, n_layers)
-    found = []
-    for layer, curve in enumerate(means.T):
-        with np.errstate(invalid="ignore"):
-            holds = (curve <= COLLAPSED_ENTROPY_NATS) & (curve <= COLLAPSED_ENTROPY_SHARE * curve[0])
-        start = _first_run(holds)
-        if start is not None:
-            name = curves.layer_title(layer).capitalize()
-            step, low = _step(curves, start), float(np.nanmin(curve[start:]))
-            said = (
-                f"{name}: entropy collapse from step {step} on; the mean entropy of its heads fell from {curve[0]:.2g} to "
-                f"{low:.1g} nats, which often comes before training diverges (a lower learning rate or a longer warm-up helps)."
-            )
-            found.append(Alarm(AlarmKind.ENTROPY_COLLAPSE, layer, (), step, said + _after(curves, holds, start)))
-    return found
-
-
-def _stuck(curves: CheckpointCurves) -> list[Alarm]:
-    """Heads that give all their attention to one token of each input, whatever the query, and did not at first."""
-    sink = curves["sink_share"]
-    found = []
-    with np.errstate(invalid="ignore"):
-        holds = (sink >= STUCK_SINK_SHARE) & (sink[0] <= UNSTUCK_SINK_SHARE)
-    for layer, starts in _by_layer(holds):
-        heads, start = list(starts), min(starts.values())
-        step, at = _step(curves, start), (list(starts.values()), layer, heads)
-        first = curves["first_share"][at] if "first_share" in curves.measures else np.array([np.nan])
-        which = ", the first," if (first >= STUCK_SINK_SHARE).all() else ""
-        said = (
-            f"{_named(curves, layer, heads)}: stuck on one token from step {step} on; one token of each input{which} gets "
-            f"{_span(sink[at], '.0%')} of the attention of all queries, against {_span(sink[0, layer, heads], '.0%')} at first."
+    def said(layer: int, heads: list[int], starts: list[int]) -> str:
+        return (
+            f"attention that is not finite from step {_step(curves, min(starts))} on, so that the weights or inputs are not: go back to a "
+            "checkpoint before it, with a lower learning rate or clipped gradients (seen in the queries and keys themselves)."
         )
-        said += _after(curves, holds[:, layer, heads].any(axis=1), start)
-        found.append(Alarm(AlarmKind.STUCK, layer, tuple(heads), step, said))
-    return found
+
+    yield from _alarms(curves, AlarmKind.NOT_FINITE, is_lost, 0, said)
 
 
-def _growth(curves: CheckpointCurves) -> list[Alarm]:
+def _explosions(curves: CheckpointCurves) -> Iterator[Alarm]:
+    """Heads whose largest logit has passed 1,000 while they attend to one token, or is forecast to within `HORIZON_STEPS`."""
+    logits = curves["max_logit"]
+    waiting = steps_until(curves, ForecastKind.EXPLODES)
+    with np.errstate(invalid="ignore"):
+        is_there = (
+            happened(curves, ForecastKind.EXPLODES)
+            & (logits > 10.0 * logits[0])
+            & happened(curves, ForecastKind.SELECTS)
+        )
+        is_near = (waiting.n_steps <= HORIZON_STEPS) & (logits > 2.0 * logits[0])
+    is_near &= (curves.steps >= MIN_FORECAST_STEP)[:, None, None]
+    holds = is_near | is_there
+
+    def said(layer: int, heads: list[int], starts: list[int]) -> str:
+        first = min(range(len(heads)), key=lambda k: starts[k])
+        place, head = starts[first], heads[first]
+        size = f"{logits[place, layer, head]:,.3g}"
+        what = f"a largest logit of {size} at step {_step(curves, place)}"
+        if logits[place, layer, head] < EXPLODED_LOGIT:
+            times = (float(values[place, layer, head]) for values in waiting)
+            what += f", which reaches {EXPLODED_LOGIT:,.0f} {in_steps(*times)}"
+        return f"logits explode: {what}; {_CURE} ({_GROUND})."
+
+    yield from _alarms(curves, AlarmKind.EXPLODES, holds, 0, said)
+
+
+def _selections(curves: CheckpointCurves, *, helped: bool) -> Iterator[Alarm]:
+    """Heads that came to attend to one token for each query, with a loss that fell meanwhile, or one that did not."""
+    entropy = curves["entropy"]
+    loss = curves["loss"][:, 0, 0] if "loss" in curves.measures else np.full(len(entropy), np.nan)
+    with np.errstate(invalid="ignore"):
+        is_sharp = happened(curves, ForecastKind.SELECTS) & (entropy < SELECTED_SHARE * entropy[0])
+        was_even = entropy >= 0.5 * entropy[0]
+    holds = _lasting(curves.steps, is_sharp, SELECTED_STEPS)
+    gains = {
+        (layer, head): _gain(loss, was_even[:, layer, head])
+        for layer, head in zip(*np.nonzero(holds.any(axis=0)), strict=True)
+    }
+    for (layer, head), (before, now, has_helped) in gains.items():
+        if not np.isfinite(before + now) or has_helped != helped:
+            holds[:, layer, head] = False
+
+    def said(layer: int, heads: list[int], starts: list[int]) -> str:
+        before, now, _ = gains[layer, heads[0]]
+        levels = _span(entropy[-1, layer, heads], ".2g")
+        if helped:
+            since = f"by step {_step(curves, min(starts))} ({levels} nats)"
+            return f"selected one token for each query {since}, while the loss fell from {before:.3g} to {now:.3g}."
+        return (
+            f"stuck on one token for each query from step {_step(curves, min(starts))} on ({levels} nats), and the loss gained nothing by "
+            f"it: {before:.3g} before, {now:.3g} now; lower the learning rate, warm it up longer, or start these heads anew "
+            "(a head that has selected has no gradient left, A Thm 3; entropy and loss as measured)."
+        )
+
+    yield from _alarms(curves, AlarmKind.HAS_SELECTED if helped else AlarmKind.STUCK, holds, 0, said)
+
+
+def _growth(curves: CheckpointCurves) -> Iterator[Alarm]:
     """Heads whose W grows at every measurement, by far, while their attention is as even as it was."""
     norms, share = curves["frobenius"], curves["relative_nnz"]
-    found = []
     with np.errstate(invalid="ignore"):
         is_large = norms >= NORM_GROWTH * np.maximum(norms[0], UNIT_NORM)
         is_growing = np.diff(norms, axis=0, prepend=norms[:1]) > 0.0
-        holds = is_large & is_growing & (share >= UNCHANGED_NNZ_SHARE * share[0])
-    for layer, starts in _by_layer(holds):
-        heads, start = list(starts), min(starts.values())
-        step, now = _step(curves, start), ([k + PERSISTENCE - 1 for k in starts.values()], layer, heads)
-        said = (
-            f"{_named(curves, layer, heads)}: weights that grow without sharper attention from step {step} on; the norm of W went from "
-            f"{_span(norms[0, layer, heads], '.2g')} to {_span(norms[now], '.2g')}, nnz/T from "
-            f"{_span(share[0, layer, heads], '.2f')} to {_span(share[now], '.2f')} (weight decay holds weights that do nothing)."
+        grows = is_large & is_growing & (share >= UNCHANGED_NNZ_SHARE * share[0])
+
+    def said(layer: int, heads: list[int], starts: list[int]) -> str:
+        at = (starts, layer, heads)
+        return (
+            f"weights that grow without sharper attention by step {_step(curves, min(starts))}; the norm of W went from "
+            f"{_span(norms[0, layer, heads], '.2g')} to {_span(norms[at], '.2g')}, nnz/T from {_span(share[0, layer, heads], '.2f')} to "
+            f"{_span(share[at], '.2f')}; weight decay holds weights that do nothing (both as measured)."
         )
-        said += _after(curves, holds[:, layer, heads].any(axis=1), start)
-        found.append(Alarm(AlarmKind.GROWTH_WITHOUT_SPARSITY, layer, tuple(heads), step, said))
-    return found
+
+    yield from _alarms(curves, AlarmKind.GROWTH_WITHOUT_SPARSITY, grows, GROWTH_STEPS, said)
 
 
-def _by_layer(holds: BoolArray) -> Iterator[tuple[int, dict[int, int]]]:
-    """Of every layer in which a rule (n_measurements, n_layers, n_heads) held long enough: head → where that began."""
+# ---- what rules have in common
+
+
+def _alarms(
+    curves: CheckpointCurves,
+    kind: AlarmKind,
+    holds: BoolArray,
+    n_steps: int,
+    said: Callable[[int, list[int], list[int]], str],
+) -> Iterator[Alarm]:
+    """One alarm for each layer in which a rule (n_measurements, n_layers, n_heads) held for so many steps, with its sentence."""
+    holds = _lasting(curves.steps, holds, n_steps)
     for layer in np.flatnonzero(holds.any(axis=(0, 2))).tolist():
-        begun = {head: _first_run(curve) for head, curve in enumerate(holds[:, layer].T)}
-        starts = {head: start for head, start in begun.items() if start is not None}
-        if starts:
-            yield layer, starts
+        heads = np.flatnonzero(holds[:, layer].any(axis=0)).tolist()
+        starts = [int(np.argmax(holds[:, layer, head])) for head in heads]
+        sentence = f"{_named(curves, layer, heads)}: {said(layer, heads, starts)}"
+        if not holds[-1, layer, heads].any() and kind is not AlarmKind.NOT_FINITE:
+            last = int(np.flatnonzero(holds[:, layer, heads].any(axis=1))[-1])
+            sentence += f" It is over: the last such step is {_step(curves, last)}."
+        yield Alarm(kind, layer, tuple(heads), _step(curves, min(starts)), sentence)
+
+
+def _lasting(steps: FloatArray, holds: BoolArray, n_steps: float) -> BoolArray:
+    """Where a rule holds, and did at every measurement of the `n_steps` steps before; the run must be as old."""
+    first = np.searchsorted(steps, steps - n_steps)
+    fails = np.concatenate([np.zeros((1, *holds.shape[1:]), dtype=int), np.cumsum(~holds, axis=0)])
+    return np.asarray((fails[1:] == fails[first]) & (steps - steps[0] >= n_steps)[:, None, None])
+
+
+def _gain(loss: FloatArray, was_even: BoolArray) -> tuple[float, float, bool]:
+    """The loss before a head sharpened and now, means of three measurements, and whether it fell and has not risen again."""
+    before_at = int(np.flatnonzero(was_even)[-1]) if was_even.any() else 0
+    before, now = finite_mean(loss[max(0, before_at - 2) : before_at + 1]), finite_mean(loss[-3:])
+    if not np.isfinite(before) or not np.isfinite(now):
+        return float(before), float(now), False
+    after = loss[before_at:][np.isfinite(loss[before_at:])]
+    best = np.convolve(after, np.ones(3) / 3, mode="valid").min() if len(after) >= 3 else now
+    fell = now <= before - HELPED_SHARE * abs(before)
+    return float(before), float(now), bool(fell and now - best <= LOST_SHARE * (before - best))
 
 
 def _named(curves: CheckpointCurves, layer: int, heads: list[int]) -> str:
@@ -159,23 +225,6 @@ def _span(values: FloatArray, form: str) -> str:
     """The smallest and the largest number, or one where they read the same."""
     low, high = (format(float(end(values)), form) for end in (np.min, np.max))
     return low if low == high else f"{low}–{high}"
-
-
-def _first_run(holds: BoolArray) -> int | None:
-    """Where the first `PERSISTENCE` measurements in a row begin at which a rule holds."""
-    if len(holds) < PERSISTENCE:
-        return None
-    runs: FloatArray = np.convolve(holds.astype(float), np.ones(PERSISTENCE), mode="valid")
-    starts = np.flatnonzero(runs >= PERSISTENCE - 0.5)
-    return int(starts[0]) if starts.size else None
-
-
-def _after(curves: CheckpointCurves, holds: BoolArray, start: int) -> str:
-    """That the rule no longer holds at the last measurement, where it does not."""
-    if holds[-1]:
-        return ""
-    last = int(np.flatnonzero(holds[start:])[-1]) + start
-    return f" It is over: the last such step is {_step(curves, last)}."
 
 
 def _step(curves: CheckpointCurves, place: int) -> int:

@@ -1,134 +1,58 @@
-"""The measures of all heads of a model that is being trained, on one batch, with nothing of the training touched.
+"""The measures of all heads of a model in training, read by hooks in a forward pass that happens anyway.
 
-They are those of `probe_model`, computed where the model is: on a GPU only the sums over queries come back.
+A hook sees what enters an attention layer, makes the queries of a few tokens and the keys of all from it with the layer's own modules,
+and takes `attention_statistics` of them. Nothing is given back to the model, so that training stays what it is, and nothing waits for a
+GPU: numbers stay where they were made until the step is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import inspect
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from marginlens.errors import InputError, reject
-from marginlens.probe.heads.key_query import factor_norms
-from marginlens.probe.models.adapters import Adapter
-from marginlens.probe.models.adapters.base import LayerKind, LayerReading, device_of
+from marginlens.probe.heads.statistics import AttentionRule, AttentionStatistics, attention_statistics
+from marginlens.probe.models.adapters import Adapter, adapter_for
+from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
+from marginlens.probe.models.adapters.base import Captured, LayerKind, evaluating
 from marginlens.probe.models.implementation import eager_attention, is_hugging_face
-from marginlens.probe.models.inputs import InputBatch
-from marginlens.probe.models.reading import adapter_of_batch, read_attention
-from marginlens.probe.result import MarginCounts, ProbeSettings
-from marginlens.probe.run import NORMS, head_norms, max_margin_measures
-from marginlens.runtime.threads import single_blas_thread
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import FloatArray
 
-MAX_INPUTS, MAX_TOKENS = 8, 64  # of a batch that nobody chose for the monitor: it is cut to these
-MAP_MEASURES = ("relative_nnz", "nnz", "entropy", "top_probability")
-SHARES = ("decisive_share", "first_share", "sink_share", "tied_share")
-_LAYERS_AT_ONCE = (
-    4  # whose norms are made in parallel: beside a GPU, small eigenvalue problems take longer than all else
+MAX_INPUTS, MAX_TOKENS, MAX_QUERIES = (
+    8,
+    16_384,
+    64,
+)  # of the training batch: inputs, their tokens together, and queries of each input
+SELECTED_NATS = 0.1  # mean entropy at which a head is said to have selected
+QUERY_MEASURES = (
+    "entropy",
+    "max_logit",
+    "margin_median",
+    "top_probability",
+    "decisive_share",
+    "relative_nnz",
+    "first_sink_share",
 )
-LIKELY_POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
-
-
-# ---- the batch
+NORM_MEASURES = ("frobenius", "spectral", "largest_entry")
+_N_SQUARINGS = (
+    20  # of W's Gram matrix: the largest eigenvalue of the power 2^20 is off by d^(2^-20), 4e-6 for heads of width 64
+)
+_MAX_ENTRIES = 2**26  # of matrices W in memory at a time
 
 
 @dataclass(frozen=True, eq=False)
-class MonitorBatch:
-    """One batch of inputs as a model is called with it, on the CPU; for the probe's functions it is a set of inputs."""
+class Measured:
+    """One measurement: name → (n_layers, n_heads), nan where there is no number, what was not measured, and names of layers."""
 
-    inputs: Mapping[str, Any]  # NumPy arrays, the first axis is the inputs
-
-    grid = None
-
-    @classmethod
-    def of(cls, batch: Any, *, is_chosen: bool) -> MonitorBatch:
-        """A batch as it is, or cut to a few short inputs where it was not chosen for the monitor.
-
-        Args:
-            batch: a mapping with input_ids, inputs_embeds or pixel_values, and what else the model is called with.
-        """
-        if not isinstance(batch, Mapping):
-            expected = "what the model is called with, a mapping with input_ids or pixel_values"
-            raise reject("batch", expected, type(batch).__name__, "Tokenise texts first, with padding=True.")
-        arrays: dict[str, Any] = {}
-        for name, value in batch.items():
-            if name in ("labels", "label", "label_ids") or value is None or isinstance(value, str | bool):
-                continue
-            try:
-                arrays[name] = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-            except (TypeError, ValueError) as problem:
-                remedy = "Pad texts to one length, and say in attention_mask where."
-                raise reject("batch", f"numbers of one shape under {name!r}", "none", remedy) from problem
-            if arrays[name].dtype.kind not in "biuf":
-                remedy = "Pad texts to one length, and say in attention_mask where."
-                raise reject("batch", f"numbers of one shape under {name!r}", f"{arrays[name].dtype}", remedy)
-        return cls(arrays if is_chosen else _cut(arrays))
-
-    def __len__(self) -> int:
-        return max((len(value) for value in self.inputs.values() if value.ndim), default=0)
-
-    @property
-    def lengths(self) -> IntArray:
-        """(n_inputs,) tokens of each input."""
-        mask = self.inputs.get("attention_mask")
-        if mask is not None and mask.ndim == 2:
-            return np.asarray(mask.sum(axis=1), dtype=np.int64)
-        ids = self.inputs.get("input_ids")
-        return np.full(len(self), 1 if ids is None else ids.shape[-1], dtype=np.int64)
-
-    def subset(self, places: Sequence[int]) -> MonitorBatch:
-        """The inputs at these places."""
-        n = len(self)
-        rows = list(places)
-        return MonitorBatch(
-            {name: value[rows] if value.ndim and len(value) == n else value for name, value in self.inputs.items()}
-        )
-
-    def batches(self) -> Iterator[InputBatch]:
-        """The batch itself, as one."""
-        yield InputBatch(np.arange(len(self), dtype=np.int64), self.inputs, ((),) * len(self))
-
-    def check(self, model: Any) -> None:
-        """Refuse token ids that the model has no embedding for, and texts longer than its positions, before a GPU sees them."""
-        ids = self.inputs.get("input_ids")
-        if not any(name in self.inputs for name in ("input_ids", "inputs_embeds", "pixel_values", "input_features")):
-            names = ", ".join(map(str, self.inputs)) or "nothing"
-            raise reject("batch", "a mapping with input_ids, inputs_embeds or pixel_values", f"one with {names}")
-        if ids is None:
-            return
-        if ids.ndim != 2 or not ids.size or ids.dtype.kind not in "iu":
-            expected = "whole numbers input_ids of shape (n_inputs, n_tokens)"
-            raise reject("batch", expected, f"shape {ids.shape} with dtype {ids.dtype}")
-        config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-        n_words = getattr(config, "vocab_size", None)
-        if isinstance(n_words, int) and (int(ids.max()) >= n_words or int(ids.min()) < 0):
-            got = f"the id {int(ids.max()) if int(ids.max()) >= n_words else int(ids.min())}"
-            remedy = "Tokenise with the model's own tokenizer."
-            raise reject("batch", f"token ids from 0 to {n_words - 1}, which this model has", got, remedy)
-        positions = next((getattr(config, name) for name in LIKELY_POSITIONS if hasattr(config, name)), None)
-        if isinstance(positions, int) and 0 < positions < ids.shape[1]:
-            got = f"inputs of {ids.shape[1]} tokens"
-            raise reject("batch", f"inputs of at most {positions} tokens, the model's positions", got)
-
-
-def _cut(arrays: dict[str, Any]) -> dict[str, Any]:
-    """The first few inputs and tokens; all tokens where that would leave an input without two of them, as with padding on the left."""
-    rows = {name: value[:MAX_INPUTS] if value.ndim else value for name, value in arrays.items()}
-    ids, mask = rows.get("input_ids"), rows.get("attention_mask")
-    if ids is None or ids.ndim != 2 or ids.shape[1] <= MAX_TOKENS:
-        return rows
-    if mask is not None and (mask.ndim != 2 or bool((mask[:, :MAX_TOKENS].sum(axis=1) < 2).any())):
-        return rows
-    has_tokens = {name for name, value in rows.items() if value.ndim >= 2 and value.shape[1] == ids.shape[1]}
-    return {name: value[:, :MAX_TOKENS] if name in has_tokens else value for name, value in rows.items()}
-
-
-# ---- a model in training
+    measures: dict[str, FloatArray]
+    notes: tuple[str, ...]
+    layer_names: tuple[str, ...]
+    n_inputs: int
 
 
 def inner_model(model: Any) -> Any:
@@ -158,208 +82,335 @@ def _topmost(module: Any) -> Iterator[Any]:
             yield from _topmost(child)
 
 
-def check_whole(model: Any) -> None:
-    """Refuse a model of which this process has a part: to run it, all processes would have to."""
-    for _, weight in model.named_parameters():
-        kind = "DeepSpeed ZeRO-3" if hasattr(weight, "ds_id") else None
-        kind = "FSDP or tensor parallelism" if type(weight).__name__ in ("DTensor", "FlatParameter") else kind
-        if kind is not None:
-            raise InputError(
-                f"A model whose weights are spread over processes ({kind}) cannot be watched from one of them: save checkpoints, and "
-                "draw their curves with marginlens probe FOLDER --checkpoints."
-            )
-
-
-@contextmanager
-def untouched(model: Any) -> Iterator[None]:
-    """Eager attention, float32, no autocast; afterwards attention, weights, modes and random numbers as they were."""
-    import torch
-
-    device = device_of(model)
-    kind = torch.device(device).type
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        devices = [device] if kind == "cuda" else []
-        stack.enter_context(torch.random.fork_rng(devices=devices))
-        if torch.amp.is_autocast_available(kind):
-            stack.enter_context(torch.autocast(kind, enabled=False))
-        stack.enter_context(eager_attention(model))
-        stack.enter_context(_single_precision(model))
-        yield
-
-
-@contextmanager
-def _single_precision(model: Any) -> Iterator[None]:
-    """With half-precision weights as float32 copies; the weights themselves, which the optimizer has, are put aside and back."""
-    import torch
-
-    half = (torch.float16, torch.bfloat16)
-    places = [
-        (store, name, tensor)
-        for module in model.modules()
-        for store in (module._parameters, module._buffers)
-        for name, tensor in store.items()
-        if tensor is not None and tensor.dtype in half
-    ]
-    copies: dict[int, Any] = {}  # tied weights stay tied
-    try:
-        for store, name, tensor in places:
-            if id(tensor) not in copies:
-                single = tensor.detach().float()
-                is_weight = isinstance(tensor, torch.nn.Parameter)
-                copies[id(tensor)] = torch.nn.Parameter(single, requires_grad=False) if is_weight else single
-            store[name] = copies[id(tensor)]
-        yield
-    finally:
-        for store, name, tensor in places:
-            store[name] = tensor
-
-
-# ---- measures
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """One measurement: name → (n_layers, n_heads), nan where there is no number, what was not measured, and names of layers."""
-
-    measures: dict[str, FloatArray]
-    notes: tuple[str, ...]
-    layer_names: tuple[str, ...]
-
-
-def measure_heads(
-    model: Any, batch: MonitorBatch, *, offset: int | None = None, max_margin: ProbeSettings | None = None
-) -> Measured:
-    """The measures of every head of a model on one batch.
+class HeadReader:
+    """Hooks on a model that read the next forward pass of its training where `expect` was called, and the losses of all of them.
 
     Args:
-        model: a Hugging Face model, in any mode and with any attention; it is left as it was found.
-        offset: as in `ProbeSettings`. max_margin: settings of the max-margin part; None leaves it out.
-    Returns:
-        The numbers of `probe_model` under the same names, as far as they are asked for.
+        model: the model that is trained, or what wraps it: of Hugging Face, plain, in data parallel or FSDP2, with checkpoints of
+            activations or without. It is not changed.
     """
-    batch.check(model)
-    with untouched(model):
-        adapter = adapter_of_batch(model, batch.inputs)
-        sums = _LayerSums(adapter.n_layers, adapter.n_heads)
-        try:
-            for reading in read_attention(model, batch.inputs, allow_nan=True):
-                sums.add(reading)
-        except (RuntimeError, IndexError, TypeError, ValueError) as problem:
-            if isinstance(problem, InputError) or is_out_of_memory(problem):
-                raise
-            words = " ".join(str(problem).split())[:160] or type(problem).__name__
-            raise reject("batch", "a batch that this model reads", f"one of which it says: {words}") from problem
-        norms, notes = weight_norms(adapter, offset)
-        measures = {**sums.measures(), **norms}
-        if max_margin is not None:
-            separated, more = max_margin_measures(adapter, batch, max_margin, sums.is_finite)  # type: ignore[arg-type]
-            measures |= separated
-            notes += more
-    return Measured(measures, tuple(notes), adapter.layer_names)
 
+    def __init__(self, model: Any) -> None:
+        self.model = inner_model(model)
+        with eager_attention(self.model):  # for the time of this call
+            self.adapter: Adapter = adapter_for(self.model)
+        if isinstance(self.adapter, AttentionOnlyAdapter):
+            raise InputError(
+                f"The queries and keys of {type(self.model).__name__} cannot be read while it trains, since its family has no adapter: "
+                "save checkpoints, and draw their curves with marginlens probe FOLDER --checkpoints."
+            )
+        if any(hasattr(weight, "ds_id") for weight in self.model.parameters()):
+            raise InputError(
+                "Weights that DeepSpeed ZeRO-3 gathers module by module cannot be read from one process: train with ZeRO 1 or 2 or FSDP2, "
+                "or save checkpoints, and draw their curves with marginlens probe FOLDER --checkpoints."
+            )
+        self._layers: dict[int, list[int]] = defaultdict(list)  # id of a module → the layers that it serves, in turn
+        for layer in range(self.adapter.n_layers):
+            self._layers[id(self.adapter.attention_module(layer))].append(layer)
+        self._is_expected = self._is_training_pass = False
+        self._losses: list[Any] = []
+        self._clear()
+        modules = {id(module): module for module in map(self.adapter.attention_module, range(self.adapter.n_layers))}
+        self._hooks = [module.register_forward_pre_hook(self._before, with_kwargs=True) for module in modules.values()]
+        self._hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
+        self._hooks.append(self.model.register_forward_hook(self._end))
 
-def is_out_of_memory(problem: Exception) -> bool:
-    """Whether torch says that a device has no memory left."""
-    return type(problem).__name__ == "OutOfMemoryError"
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        for hook in self._hooks:
+            hook.remove()
 
+    def expect(self) -> None:
+        """Read the next forward pass."""
+        self._clear()
+        self._is_expected = True
 
-class _LayerSums:
-    """The averages over the queries of a batch, layer by layer; heads that a layer has not are nan."""
+    def add_loss(self, loss: Any) -> None:
+        """Take note of the loss of a step, a number or a tensor, which is not waited for."""
+        self._losses.append(loss.detach() if hasattr(loss, "detach") else loss)
 
-    def __init__(self, n_layers: int, n_heads: int) -> None:
-        self._values = {name: np.full((n_layers, n_heads), np.nan) for name in (*MAP_MEASURES, *SHARES)}
-        self._margins = MarginCounts.empty(n_layers, n_heads)
-        self.is_finite: BoolArray = np.zeros((n_layers, n_heads), dtype=bool)
-        self._has_queries = False
+    def _clear(self) -> None:
+        self._found: dict[int, tuple[AttentionStatistics, Any]] = {}  # layer → of its queries, and which of them count
+        self._grams: dict[int, tuple[Any, Any]] = {}
+        self._entries: dict[int, Any] = {}
+        self._notes: list[str] = []
+        self._problem: Exception | None = None
+        self._n_calls: dict[int, int] = defaultdict(int)
+        self._n_inputs = 0
 
-    def add(self, reading: LayerReading) -> None:
-        """Average over the queries that see at least two tokens, in float64 on the model's device."""
+    # ---- hooks
+
+    def _begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         import torch
 
-        visible = reading.visible  # (B, T, S)
-        n_visible = visible.sum(dim=-1)
-        counted = n_visible >= 2
-        n_queries = int(counted.sum())
-        if not n_queries:
+        self._is_training_pass = torch.is_grad_enabled()
+        mask = kwargs.get("attention_mask")
+        self._inputs = {"attention_mask": mask, "decoder_attention_mask": kwargs.get("decoder_attention_mask")}
+
+    def _end(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        import torch
+
+        loss = output.get("loss") if hasattr(output, "get") else None
+        if loss is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.add_loss(loss)
+        self._is_training_pass = False
+
+    def _before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Read a layer, once: activations that are computed again and later batches of an accumulated gradient are left alone."""
+        import torch
+
+        if not self._is_expected or not self._is_training_pass or self._problem is not None:
             return
-        self._has_queries = True
-        finite = (
-            (reading.attention.isfinite() | ~visible.any(dim=-1)[:, None, :, None]).flatten(2).all(dim=2).all(dim=0)
+        layers, count = self._layers[id(module)], self._n_calls[id(module)]
+        if count >= len(layers):
+            return
+        self._n_calls[id(module)] += 1
+        names = inspect.signature(module.forward).parameters
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        arguments.setdefault("hidden_states", args[0] if args else None)
+        try:
+            with torch.no_grad(), evaluating(module):
+                self._read(layers[count], module, arguments)
+        except Exception as problem:  # whatever it is, it must not end the training
+            self._problem = problem
+
+    # ---- one layer
+
+    def _read(self, layer: int, module: Any, arguments: dict[str, Any]) -> None:
+        import torch
+
+        for _, weight in module.named_parameters():
+            if type(weight).__name__ == "DTensor":
+                raise InputError(
+                    f"The heads of {self.adapter.module_name(layer)} are split over a mesh (tensor parallelism, or FSDP of single linear "
+                    "layers), and no process has their queries and keys: shard whole blocks, or watch a run without the mesh."
+                )
+        adapter, has_bias = self.adapter, type(self.adapter).bias is not Adapter.bias
+        captured = adapter.capture(layer, arguments, self._inputs)
+        if not has_bias:  # which some families give for all inputs together
+            captured = _first_inputs(captured, max(1, min(MAX_INPUTS, MAX_TOKENS // captured.inputs.shape[1])))
+        self._n_inputs = max(self._n_inputs, len(captured.inputs))
+        queries, keys = _queries_and_keys(adapter, layer, captured)
+        n_tokens = queries.shape[2]
+        positions = torch.linspace(0, n_tokens - 1, min(MAX_QUERIES, n_tokens), device=queries.device).round().long()
+        rule = _rule(
+            adapter,
+            layer,
+            module,
+            captured,
+            adapter.bias(layer, captured, queries, keys) if has_bias else None,
+            positions,
         )
-        sees = visible[:, None] & finite[None, :, None, None]
-        maps = torch.where(sees, reading.attention.double(), 0.0)  # (B, H, T, S)
-        weights = counted[:, None].double()  # (B, 1, T)
-        total = maps.sum(dim=-1, keepdim=True)
-        rest = maps if reading.sink is None else maps / total.masked_fill(total == 0.0, 1.0)  # what no sink takes
-        square = rest.square().sum(dim=-1)
-        nnz = rest.sum(dim=-1) / square.masked_fill(square == 0.0, 1.0)
-        top = maps.amax(dim=-1)
-        logits = reading.logits.double().masked_fill(~sees, -torch.inf)
-        best = logits.topk(2, dim=-1)
-        margin = best.values[..., 0] - best.values[..., 1]
-        ties = (logits >= (best.values[..., :1] - reading.rounding.double()[..., None])) & sees
-        is_unique = ties.sum(dim=-1) == 1
-        first = visible.any(dim=1).int().argmax(dim=-1)[:, None, None]  # (B, 1, 1) the first token of the input
-        selects_first = (is_unique & (best.indices[..., 0] == first)).double()
-        if reading.kind is LayerKind.WINDOW:  # of an image, which has no first token
-            selects_first.fill_(torch.nan)
-        received = (maps * weights[..., None]).sum(dim=2)  # (B, H, S)
-        sums = {
-            "relative_nnz": (nnz / n_visible.clamp(min=1)[:, None] * weights),
-            "nnz": nnz * weights,
-            "entropy": -torch.special.xlogy(rest, rest).sum(dim=-1) * weights,
-            "top_probability": top * weights,
-            "decisive_share": (top > 0.5) * weights,
-            "first_share": selects_first * weights,
-            "sink_share": received.amax(dim=-1, keepdim=True),
-            "tied_share": ~is_unique * weights,
+        sample = queries[:, :, positions]
+        found = attention_statistics(sample, keys, rule, positions=positions)
+        self._found[layer] = found, (found.n_visible >= 2) & captured.real[:, None, positions]
+        try:
+            self._grams[layer], self._entries[layer] = _weights(adapter, layer)
+        except InputError as problem:
+            self._notes.append(str(problem))
+
+    # ---- all of them
+
+    def collect(self) -> Measured | None:
+        """What the pass gave, once it is over, with the mean of all losses since the last time; None where none was read."""
+        import torch
+
+        if not self._is_expected:
+            return None
+        self._is_expected = False
+        problem, adapter = self._problem, self.adapter
+        if problem is not None:
+            if isinstance(problem, InputError | MemoryError | torch.OutOfMemoryError):
+                raise problem
+            words = " ".join(str(problem).split())[:160] or type(problem).__name__
+            raise InputError(
+                f"The queries and keys of {type(self.model).__name__} could not be read: {words}."
+            ) from problem
+        if not self._found:
+            return None
+        measures = {
+            name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for name in (*QUERY_MEASURES, *NORM_MEASURES)
         }
-        stacked = torch.stack([values.sum(dim=(0, 2)) for values in sums.values()]) / n_queries  # (n_measures, H)
-        stacked = stacked.masked_fill(~finite, torch.nan)
-        layer, n_heads = reading.layer, stacked.shape[1]
-        for name, values in zip(sums, stacked.cpu().numpy(), strict=True):
-            self._values[name][layer, :n_heads] = values + 0.0  # no negative zero
-        self.is_finite[layer, :n_heads] = finite.cpu().numpy()
-        margins = margin.transpose(0, 1)[:, counted].masked_fill(~finite[:, None], torch.nan).cpu().numpy()
-        filled = np.full((self.is_finite.shape[1], margins.shape[1]), np.nan)
-        filled[:n_heads] = margins
-        self._margins.add(layer, filled)
+        for names, rows in (
+            (QUERY_MEASURES, _query_measures(self._found)),
+            (NORM_MEASURES, _norms(self._grams, self._entries)),
+        ):
+            for layer, values in _on_cpu(rows).items():
+                for name, numbers in zip(names, values, strict=True):
+                    measures[name][layer, : len(numbers)] = numbers + 0.0  # no negative zero
+        measures["loss"] = np.full((adapter.n_layers, adapter.n_heads), self._mean_loss())
+        return Measured(measures, tuple(dict.fromkeys(self._notes)), adapter.layer_names, self._n_inputs)
 
-    def measures(self) -> dict[str, FloatArray]:
-        """The averages (n_layers, n_heads) by name."""
-        if not self._has_queries:
-            raise reject("batch", "inputs with at least two tokens each", "none in which a query sees two")
-        margins = {
-            name: self._margins.quantile(share) for name, share in (("margin_median", 0.5), ("margin_low", 0.05))
-        }
-        return {**self._values, **margins}
+    def _mean_loss(self) -> float:
+        import torch
+
+        losses, self._losses = self._losses, []
+        if not losses:
+            return float("nan")
+        return float(
+            torch.stack(
+                [torch.as_tensor(loss).float().mean().to(torch.as_tensor(losses[0]).device) for loss in losses]
+            ).mean()
+        )
 
 
-def weight_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], list[str]]:
-    """The norms of `head_norms`, from Gram matrices made where the weights are, for layers that store them plainly."""
-    is_usual = all(
-        getattr(type(adapter), name) is getattr(Adapter, name) for name in ("_map", "_of_head", "layer_maps")
+def _first_inputs(captured: Captured, count: int) -> Captured:
+    """What entered a layer, of the first inputs alone."""
+
+    def cut(value: Any) -> Any:
+        return value[:count] if getattr(value, "ndim", 0) > 1 and len(value) == len(captured.inputs) else value
+
+    rotation = tuple(map(cut, captured.rotation)) if isinstance(captured.rotation, tuple) else captured.rotation
+    return replace(
+        captured,
+        inputs=captured.inputs[:count],
+        mask=cut(captured.mask),
+        real=captured.real[:count],
+        rotation=rotation,
+        memory=cut(captured.memory),
     )
-    norms = {name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for name in NORMS}
-    if not is_usual or adapter.rotary or not adapter.reads_weights or adapter.beyond_w:
-        found, notes, _ = head_norms(adapter, offset)
-        return found, notes
-    weights = [adapter.projection(layer) for layer in range(adapter.n_layers)]
-    if any(layer.deviation is not None for layer in weights):  # measured, not stored
-        found, notes, _ = head_norms(adapter, offset)
-        return found, notes
 
-    def of_layer(layer: int) -> dict[str, FloatArray]:
-        d_model, d_head = weights[layer].W_Q.shape[0], adapter.shape(layer).d_head
+
+def _queries_and_keys(adapter: Adapter, layer: int, captured: Captured) -> tuple[Any, Any]:
+    """Queries (B, H, T, d_h) and keys (B, G, S, d_h) as they enter the logits."""
+    flat_queries, flat_keys = adapter.project(layer, captured.inputs)
+    if captured.memory is not None:
+        flat_keys = adapter.project(layer, captured.memory)[1]
+    made, width = adapter.normalise(layer, flat_queries, flat_keys), adapter.shape(layer).d_head
+    queries, keys = (
+        adapter.rotate(flat.view(*flat.shape[:2], -1, width).transpose(1, 2), captured.rotation) for flat in made[:2]
+    )
+    return queries, keys
+
+
+def _rule(adapter: Adapter, layer: int, module: Any, captured: Captured, bias: Any, positions: Any) -> AttentionRule:
+    """How the layer attends, for queries at these positions; that fused attention is causal is said by the module, not by a mask."""
+    import torch
+
+    mask = captured.mask if isinstance(captured.mask, torch.Tensor) else None
+    is_fused = mask is None or mask.ndim == 2
+    is_causal = is_fused and adapter.kind(layer) is LayerKind.SELF and bool(getattr(module, "is_causal", False))
+    window = getattr(module, "sliding_window", None) if is_fused else None
+    if mask is not None and mask.ndim == 2:  # padding
+        mask = mask[:, None, None].bool()
+
+    def at_positions(value: Any) -> Any:
+        return value[..., positions, :] if value is not None and value.shape[-2] > 1 else value
+
+    return AttentionRule(
+        adapter.scale(layer),
+        is_causal,
+        window if isinstance(window, int) else None,
+        adapter.cap(layer),
+        at_positions(bias),
+        adapter.sink_logits(layer),
+        at_positions(mask),
+    )
+
+
+def _query_measures(found: dict[int, tuple[AttentionStatistics, Any]]) -> dict[int, Any]:
+    """Layer → (n_measures, H) `QUERY_MEASURES`: means over the queries that see at least two tokens and are not padding.
+
+    All layers of one shape are summed at once, since on a GPU every operation costs the same, however small.
+    """
+    import torch
+
+    measures: dict[int, Any] = {}
+    for layers in _by_shape({layer: counts for layer, (_, counts) in found.items()}):
+        counts = torch.stack([found[layer][1] for layer in layers])  # (L, B, H, Q)
+        of = {
+            name: torch.stack([getattr(found[layer][0], name) for layer in layers]).double()
+            for name in ("largest", "margin", "entropy", "top_probability", "n_effective", "n_visible", "sink_share")
+        }
+        n_queries = counts.sum(dim=(1, 3)).clamp(min=1)
+        top = of["top_probability"]
+        means = {
+            "entropy": of["entropy"],
+            "top_probability": top,
+            "decisive_share": (top > 0.5).double(),
+            "relative_nnz": of["n_effective"] / of["n_visible"],
+            "first_sink_share": of["sink_share"],
+        }
+        by_name = {name: values.masked_fill(~counts, 0.0).sum(dim=(1, 3)) / n_queries for name, values in means.items()}
+        best = torch.maximum(of["largest"].abs(), (of["largest"] - of["margin"]).abs())
+        by_name["max_logit"] = best.masked_fill(~counts, 0.0).amax(dim=(1, 3))
+        margins = of["margin"].masked_fill(~counts, torch.nan).transpose(1, 2).flatten(2)
+        by_name["margin_median"] = margins.nanmedian(dim=2).values
+        rows = torch.stack([by_name[name] for name in QUERY_MEASURES], dim=1)  # (L, n_measures, H)
+        rows = rows.masked_fill(~by_name["entropy"].isfinite()[:, None], torch.nan)
+        measures |= dict(zip(layers, rows, strict=True))
+    return measures
+
+
+def _by_shape(tensors: dict[int, Any]) -> list[list[int]]:
+    """Layers together whose tensors have one shape."""
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for layer, tensor in tensors.items():
+        groups[tensor.shape].append(layer)
+    return list(groups.values())
+
+
+# ---- weights
+
+
+def _weights(adapter: Adapter, layer: int) -> tuple[tuple[Any, Any], Any]:
+    """The Gram matrices (H, d_h, d_h) of W_K, with the scale, and W_Q, and (H,) the largest entry of each W in modulus.
+
+    With rotary positions it is W at offset 0: of a token for its own query.
+    """
+    import torch
+
+    weights, shape, scale = adapter.projection(layer), adapter.shape(layer), adapter.scale(layer)
+    with torch.autocast(weights.W_Q.device.type, enabled=False):
         queries, keys = (
-            W.detach().reshape(d_model, -1, d_head).permute(1, 0, 2) for W in (weights[layer].W_Q, weights[layer].W_K)
+            W.detach().reshape(shape.d_model, -1, shape.d_head).permute(1, 0, 2) for W in (weights.W_Q, weights.W_K)
+        )  # (H, d, d_h), (G, d, d_h)
+        keys = keys.repeat_interleave(shape.n_heads // shape.n_key_heads, dim=0).float() * scale
+        queries = queries.float()
+        at_once = max(1, _MAX_ENTRIES // shape.d_model**2)
+        entries = torch.cat(
+            [
+                (k @ q.transpose(1, 2)).abs().amax(dim=(1, 2))
+                for k, q in zip(keys.split(at_once), queries.split(at_once), strict=True)
+            ]
         )
-        keys = keys[[adapter.key_head(head, layer) for head in range(len(queries))]]
-        return factor_norms(keys, queries, adapter.scale(layer))
+        G_K, G_Q = (W.double().transpose(1, 2) @ W.double() for W in (keys, queries))
+    return (G_K, G_Q), entries
 
-    with single_blas_thread(), ThreadPoolExecutor(_LAYERS_AT_ONCE) as pool:
-        for layer, by_name in enumerate(pool.map(of_layer, range(adapter.n_layers))):
-            for name, values in by_name.items():
-                norms[name][layer, : len(values)] = values
-    return norms, []
+
+def _norms(grams: dict[int, tuple[Any, Any]], entries: dict[int, Any]) -> dict[int, Any]:
+    r"""Layer → (3, H) `NORM_MEASURES`.
+
+    The squares of the singular values of W are the eigenvalues of :math:`M = G_K G_Q`, so that :math:`\|W\|_F^2` is its trace, and the
+    largest of them is the limit of :math:`\mathrm{tr}(M^k)^{1/k}`, which repeated squaring reaches for all heads at once.
+    """
+    import torch
+
+    found: dict[int, Any] = {}
+    for layers in _by_shape({layer: G_K for layer, (G_K, _) in grams.items()}):
+        M = torch.stack([grams[layer][0] @ grams[layer][1] for layer in layers])  # (n_layers, H, d_h, d_h)
+        trace = M.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        power, logs = M / trace.clamp(min=1e-300)[..., None, None], torch.zeros_like(trace)
+        for k in range(_N_SQUARINGS):
+            power = power @ power
+            size = power.diagonal(dim1=-2, dim2=-1).sum(dim=-1).clamp(min=1e-300)
+            power = power / size[..., None, None]
+            logs = logs + size.log() / 2 ** (k + 1)
+        spectral = (0.5 * (trace.log() + logs)).exp()
+        for row, layer in enumerate(layers):
+            found[layer] = torch.stack([trace[row].sqrt(), spectral[row], entries[layer].double()])
+    return found
+
+
+def _on_cpu(rows: dict[int, Any]) -> dict[int, FloatArray]:
+    """All tensors by one copy from where they are."""
+    import torch
+
+    if not rows:
+        return {}
+    flat = torch.cat([row.flatten() for row in rows.values()]).cpu().numpy()
+    ends = np.cumsum([row.numel() for row in rows.values()])
+    return {
+        layer: part.reshape(row.shape)
+        for (layer, row), part in zip(rows.items(), np.split(flat, ends[:-1]), strict=True)
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,7 @@ KEYS = ("step", "layer", "head")
 SUFFIX = ".parquet"
 METADATA = b"marginlens.monitor"
 EXPECTED_FILE = "a Parquet file that a monitor wrote"
-_REWRITE_SHARE = (
-    0.01  # of all measurements: the file is written again when so many are new, so that long runs do not write all day
-)
+WRITE_SECONDS = 30.0  # between two times that the file is written, so that writing does not take longer than measuring
 _KNOWN = tuple(measure.name for measure in MEASURES)
 
 
@@ -37,12 +36,13 @@ class RunRecord:
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[int, dict[str, FloatArray]] = field(default_factory=dict)
     n_written: int = 0  # measurements that are in the file
+    written_at: float = -WRITE_SECONDS  # on a clock that only goes forward
 
     def add(self, step: int, measures: dict[str, FloatArray]) -> None:
         """Record a measurement; one at this step is replaced."""
         shape = next(iter(measures.values())).shape
-        if self.rows and next(iter(self.rows.values()))["relative_nnz"].shape != shape:
-            before = next(iter(self.rows.values()))["relative_nnz"].shape
+        if self.rows and next(iter(self.rows.values()))["entropy"].shape != shape:
+            before = next(iter(self.rows.values()))["entropy"].shape
             expected = f"the model of this run, with {before[0]} layers of {before[1]} heads"
             raise reject("model", expected, f"{shape[0]} layers of {shape[1]} heads")
         self.rows[step] = measures
@@ -57,12 +57,8 @@ class RunRecord:
         if not self.rows:
             raise InputError("Nothing has been measured yet: the monitor has no curves.")
         steps = sorted(self.rows)
-        first = self.rows[steps[0]]["relative_nnz"]
-        names = [
-            name
-            for name in (*_KNOWN, "n_constraints", "n_tied", "residual")
-            if any(name in self.rows[k] for k in steps)
-        ]
+        first = self.rows[steps[0]]["entropy"]
+        names = [name for name in _KNOWN if any(name in self.rows[k] for k in steps)]
         missing = np.full(first.shape, np.nan)
         return CheckpointCurves(
             model=str(self.facts.get("model", "model")),
@@ -77,14 +73,14 @@ class RunRecord:
     # ---- the file
 
     def is_due(self) -> bool:
-        """Whether enough is new to write the file again: every measurement of a short run, each hundredth part of a long one."""
-        return len(self.rows) - self.n_written >= max(1.0, _REWRITE_SHARE * len(self.rows))
+        """Whether the file is to be written again: at the first measurement, and half a minute after the last time."""
+        return self.n_written == 0 or time.monotonic() - self.written_at >= WRITE_SECONDS
 
     def write(self, path: Path) -> None:
         """Write all rows aside, and rename the file into its place: a kill leaves the file before, or the one after."""
         pa = _arrow()
         steps = sorted(self.rows)
-        n_layers, n_heads = self.rows[steps[0]]["relative_nnz"].shape
+        n_layers, n_heads = self.rows[steps[0]]["entropy"].shape
         size = n_layers * n_heads
         names = sorted({name for row in self.rows.values() for name in row}, key=_order)
         columns: dict[str, Any] = {
@@ -101,7 +97,7 @@ class RunRecord:
             pa.parquet.write_table(table, aside, compression="zstd", use_dictionary=list(KEYS), write_statistics=False)
             with aside.open("rb") as stream:
                 os.fsync(stream.fileno())
-        self.n_written = len(self.rows)
+        self.n_written, self.written_at = len(self.rows), time.monotonic()
 
 
 def read_record(path: str | os.PathLike[str]) -> RunRecord:
@@ -125,7 +121,7 @@ def read_record(path: str | os.PathLike[str]) -> RunRecord:
         stacked = np.full((len(steps), *shape), np.nan)
         stacked[place_of, layer, head] = table[name].to_numpy().astype(float)
         for k, values in zip(steps.tolist(), stacked, strict=True):
-            if np.isfinite(values).any() or name == "relative_nnz":
+            if np.isfinite(values).any() or name == "entropy":
                 rows[k][name] = values
     return RunRecord(json.loads(facts), rows, len(rows))
 

@@ -1,0 +1,170 @@
+"""Forecasts for every head of a model in training: in how many steps it will have selected, or its logits will have exploded.
+
+W keeps its direction while its norm grows (A Thm 3, C Thm 2 for the papers' models). All logits of a head then grow like that norm, and its
+entropy falls like e^(-margin · norm): when either comes to a limit follows from where it is, and from its growth until now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+
+from marginlens.probe.monitor.measuring import SELECTED_NATS
+from marginlens.probe.result import CheckpointCurves
+from marginlens.typing import BoolArray, FloatArray
+
+WINDOW_STEPS = 100  # of training, over which growth is fitted: at least,
+MIN_POINTS = 3  # measurements in it, further back where they are rarer
+EXPLODED_LOGIT = (
+    1000.0  # the largest logit from which on a head counts as exploded: Kimi K2's runs were unstable beyond it
+)
+MAX_STEPS = 100_000.0  # a forecast beyond is none
+
+
+class ForecastKind(Enum):
+    """What is forecast; the value ends a sentence."""
+
+    SELECTS = f"reaches {SELECTED_NATS} nats"
+    EXPLODES = f"has a largest logit of {EXPLODED_LOGIT:,.0f}"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """When something will happen to a head, if it goes on as it does.
+
+    Attributes:
+        kind: what. layer, head: to which head, and its name. step: the measurement from which it is forecast.
+        n_steps: in how many steps from then on. low, high: by laws of growth that are faster or slower, but as fast now.
+    """
+
+    kind: ForecastKind
+    layer: int
+    head: int
+    name: str
+    step: int
+    n_steps: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.kind.value} {in_steps(self.n_steps, self.low, self.high)}."
+
+
+class Waiting(NamedTuple):
+    """Steps to go from each measurement, (n_measurements, n_layers, n_heads), with the lower and the upper end; inf for never."""
+
+    n_steps: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def forecast_heads(curves: CheckpointCurves) -> tuple[Forecast, ...]:
+    """All forecasts from the last measurement of a run, the nearest first; heads that do not grow have none.
+
+    Returns:
+        One for each head and kind that is still to come. To check it: `marginlens bench collapse` compares forecasts with what came.
+    """
+    found = []
+    for kind in ForecastKind:
+        waiting = steps_until(curves, kind)
+        is_ahead = np.isfinite(waiting.n_steps[-1]) & ~happened(curves, kind)[-1]
+        for layer, head in zip(*(places.tolist() for places in np.nonzero(is_ahead)), strict=True):
+            numbers = (float(values[-1, layer, head]) for values in waiting)
+            found.append(Forecast(kind, layer, head, curves.head_name(layer, head), int(curves.steps[-1]), *numbers))
+    return tuple(sorted(found, key=lambda forecast: forecast.n_steps))
+
+
+def happened(curves: CheckpointCurves, kind: ForecastKind) -> BoolArray:
+    """(n_measurements, n_layers, n_heads) whether it is so at a measurement."""
+    with np.errstate(invalid="ignore"):
+        if kind is ForecastKind.SELECTS:
+            return np.asarray(curves["entropy"] <= SELECTED_NATS)
+        return np.asarray(curves["max_logit"] >= EXPLODED_LOGIT)
+
+
+def steps_until(curves: CheckpointCurves, kind: ForecastKind) -> Waiting:
+    r"""The steps from each measurement until something happens to each head; each is made from it and those before alone.
+
+    The largest logit m, at step t, is to reach 1,000, with c the factor that is missing. If it grows like :math:`t^p`, as in the window
+    before, this takes :math:`t (c^{1/p} - 1)` steps; growth by a constant factor, or by a constant sum, that is as fast now takes
+    :math:`t \log(c)/p` or :math:`t (c - 1)/p`. The entropy is to fall to 0.1 nats: exponentially, as where margins grow by a constant
+    sum, and at the ends in a straight line or like a power of t.
+    """
+    t = curves.steps[:, None, None]
+    with np.errstate(all="ignore"):
+        if kind is ForecastKind.EXPLODES:
+            left = EXPLODED_LOGIT / _recent(curves["max_logit"])
+            p = growth(curves)
+            laws = [t * (left ** (1.0 / p) - 1.0), t * np.log(left) / p, t * (left - 1.0) / p]
+        else:
+            entropy = curves["entropy"]
+            left = _recent(entropy) / SELECTED_NATS
+            by_log, rate, slope = (-_slope(curves.steps, x, y) for x, y in _entropy_laws(t, entropy))
+            p = rate
+            laws = [
+                np.log(left) / rate,
+                np.where(slope > 0.0, (left - 1.0) * SELECTED_NATS / slope, np.inf),
+                np.where(by_log > 0.0, t * (left ** (1.0 / by_log) - 1.0), np.inf),
+            ]
+        n_steps, low, high = (np.where(left <= 1.0, 0.0, np.where(p > 0.0, law, np.inf)) for law in laws)
+    n_steps = np.where(np.isnan(left) | (n_steps > MAX_STEPS), np.inf, n_steps)
+    return Waiting(n_steps, np.minimum(low, n_steps), np.maximum(high, n_steps))
+
+
+def _entropy_laws(t: FloatArray, entropy: FloatArray) -> tuple[tuple[FloatArray, FloatArray], ...]:
+    """What is fitted over what: log H over log t, log H over t, and H over t."""
+    steps = t + np.zeros_like(entropy)
+    return (np.log(steps), np.log(entropy)), (steps, np.log(entropy)), (steps, entropy)
+
+
+def _recent(values: FloatArray) -> FloatArray:
+    """The median over each measurement and the two before, since batches differ."""
+    before = [np.concatenate([values[:1]] * k + [values])[: len(values)] for k in range(3)]
+    return np.asarray(np.median(before, axis=0))
+
+
+def growth(curves: CheckpointCurves) -> FloatArray:
+    """(n_measurements, n_layers, n_heads) the exponent p of growth like t^p before each measurement; nan where these are too few.
+
+    It is that of the Frobenius norm of W or of the largest logit, whichever is smaller: a norm that queries and keys are divided by
+    moves no logit, and logits of other inputs need not come back.
+    """
+    with np.errstate(all="ignore"):
+        x = np.log(curves.steps)[:, None, None] + np.zeros_like(curves["max_logit"])
+        slopes = [
+            _slope(curves.steps, x, np.log(curves[name]))
+            for name in ("frobenius", "max_logit")
+            if name in curves.measures
+        ]
+    return np.asarray(np.fmin.reduce(slopes))
+
+
+def _slope(steps: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
+    """The slope of y over x by least squares in the window of each measurement, from sums up to it; nan where one is not finite."""
+    last = np.arange(1, len(steps) + 1)  # measurements up to each
+    first = np.minimum(np.searchsorted(steps, steps - WINDOW_STEPS), last - MIN_POINTS)
+    first = np.maximum(first, int(np.searchsorted(steps, 0.0, side="right")))  # none of step 0
+    is_lost = ~np.isfinite(x) | ~np.isfinite(y)
+    x, y = np.where(is_lost, 0.0, x), np.where(is_lost, 0.0, y)
+
+    def total(terms: FloatArray) -> FloatArray:
+        upto = np.concatenate([np.zeros((1, *terms.shape[1:])), np.cumsum(terms, axis=0)])
+        return np.asarray(upto[last] - upto[np.minimum(first, last)])
+
+    n = (last - first)[:, None, None]
+    with np.errstate(all="ignore"):
+        slope = (n * total(x * y) - total(x) * total(y)) / (n * total(x * x) - total(x) ** 2)
+    return np.where((n >= MIN_POINTS) & (total(is_lost.astype(float)) == 0.0), slope, np.nan)
+
+
+def in_steps(n_steps: float, low: float, high: float) -> str:
+    """In about 400 steps (300–600): two digits each, which is more than a forecast knows."""
+    about, least, most = (f"{_rounded(value):,.0f}" for value in (n_steps, low, high))
+    return f"in about {about} steps ({least}–{most})"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.1e}") if np.isfinite(value) else value
