@@ -145,7 +145,10 @@ def outcome(curves: CheckpointCurves, losses: FloatArray) -> dict[str, Any]:
     }
 
 
-def _rounded(value: float) -> float:
+def _rounded(value: float) -> float | None:
+    """Four digits, as JSON has them: no nan, and 1e30 for infinity."""
+    if np.isnan(value):
+        return None
     return float(f"{value:.4g}") if np.isfinite(value) else float(np.sign(value) * 1e30)
 
 

@@ -26,6 +26,10 @@ BENCHMARKS = {  # name -> title of its table, what it does
     "nexttoken": ("Next-token descent", "Descend on next-token weights."),
     "probe": ("Probe of all-MiniLM-L6-v2", "Probe every head of a real model."),
     "monitor": ("A monitored training run", "Train a small GPT-2, and see what watching its heads costs."),
+    "collapse": (
+        "Collapse seen coming",
+        "Train 220 small GPT-2s, half at rates that provoke collapse, and see how it is forecast.",
+    ),
     "engines": ("Engines", "Run tasks without work, to see what each engine costs."),
     "sweep": ("Sweeps", "Sweep a million problems beside a bare loop over them, and ten million for their memory."),
     "embeddings": ("Trained embeddings", "Take training steps on embeddings."),

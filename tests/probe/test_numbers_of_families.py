@@ -126,7 +126,9 @@ def test_every_number_is_that_of_the_models_own_attention(name):
     assert set(expected) == {tuple(at) for at in np.argwhere(np.isfinite(result["entropy"])).tolist()}
     monitor, single_model = AttentionMonitor(), small_model(name, torch.float32)
     monitor.attach(single_model)
-    single_model(**with_decoder(single_model, together))
+    tensors = {key: torch.as_tensor(value) for key, value in together.items()}
+    tensors = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
+    single_model(**(with_decoder_inputs(model.config, tensors) if name in ("t5", "bart") else tensors))
     monitor.step(single_model)
     watched = monitor.curves
     for (layer, head), numbers in expected.items():

@@ -139,7 +139,7 @@ class AttentionMonitor(_Callback):
     # ---- any loop
 
     def attach(self, model: Any, *, step: int = 0) -> None:
-        """Put hooks on a model before its first step, so that this is measured too; before torch.compile, which leaves later ones out.
+        """Put hooks on a model before its first step, so that this is measured too.
 
         Args:
             model: the model that is trained: of Hugging Face, or a module with one such model inside, as a LightningModule.
@@ -250,8 +250,8 @@ class AttentionMonitor(_Callback):
             measured = self._reader.collect()
             if measured is None:
                 raise InputError(
-                    "No attention layer of the model was called in this step; a compiled model leaves out hooks that it got later: call "
-                    "monitor.attach(model) before torch.compile."
+                    "No attention layer of the model was seen in this step; where torch.compile has compiled the model, its hooks do not run: "
+                    "train it uncompiled, or save checkpoints, and draw their curves with marginlens probe FOLDER --checkpoints."
                 )
             self._record.add(step, measured.measures)
         except (InputError, RuntimeError, MemoryError) as problem:

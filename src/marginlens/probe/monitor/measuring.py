@@ -143,6 +143,8 @@ class HeadReader:
     def _begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         import torch
 
+        if torch.compiler.is_compiling():  # hooks leave no trace in a compiled model
+            return
         self._is_training_pass = torch.is_grad_enabled()
         mask = kwargs.get("attention_mask")
         self._inputs = {"attention_mask": mask, "decoder_attention_mask": kwargs.get("decoder_attention_mask")}
@@ -150,8 +152,10 @@ class HeadReader:
     def _end(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         import torch
 
+        if torch.compiler.is_compiling():
+            return
         loss = output.get("loss") if hasattr(output, "get") else None
-        if loss is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if loss is not None and torch.is_grad_enabled():
             self.add_loss(loss)
         self._is_training_pass = False
 
@@ -159,7 +163,12 @@ class HeadReader:
         """Read a layer, once: activations that are computed again and later batches of an accumulated gradient are left alone."""
         import torch
 
-        if not self._is_expected or not self._is_training_pass or self._problem is not None:
+        if (
+            torch.compiler.is_compiling()
+            or not self._is_expected
+            or not self._is_training_pass
+            or self._problem is not None
+        ):
             return
         layers, count = self._layers[id(module)], self._n_calls[id(module)]
         if count >= len(layers):
