@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -91,34 +90,3 @@ class KeyQueryMap(Described):
     def nuclear(self) -> float:
         """The sum of the singular values of W."""
         return float(self.singular_values.sum())
-
-
-def factor_norms(W_K: Any, W_Q: Any, scale: float) -> dict[str, FloatArray]:
-    r"""The three norms of the matrices :math:`c\, W_K W_Q^\top` of many heads at once, from Gram matrices made where the factors are.
-
-    With :math:`G_K = W_K^\top W_K = L L^\top` the squares of the singular values are the eigenvalues of :math:`c^2 L^\top G_Q L`. This is
-    faster than `KeyQueryMap.singular_values` and accurate to half the digits of float64, relative to the largest.
-
-    Args:
-        W_K, W_Q: (n_heads, d_model, d_head) torch tensors, on any device.
-        scale: the factor c.
-    Returns:
-        frobenius, spectral and nuclear, each (n_heads,); nan for a head whose weights are not finite.
-    """
-    G_K, G_Q = (
-        (W.double().transpose(1, 2) @ W.double()).cpu().numpy() for W in (W_K, W_Q)
-    )  # (n_heads, d_head, d_head)
-    is_finite = np.isfinite(G_K).all(axis=(1, 2)) & np.isfinite(G_Q).all(axis=(1, 2))
-    norms = {name: np.full(len(G_K), np.nan) for name in ("frobenius", "spectral", "nuclear")}
-    if is_finite.any():
-        G_K, G_Q = G_K[is_finite], G_Q[is_finite]
-        try:
-            L = np.linalg.cholesky(G_K)
-        except np.linalg.LinAlgError:  # of lower rank
-            values, vectors = np.linalg.eigh(G_K)
-            L = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-        squares = np.maximum(np.linalg.eigvalsh(np.swapaxes(L, 1, 2) @ G_Q @ L), 0.0)
-        norms["frobenius"][is_finite] = scale * np.sqrt(squares.sum(axis=1))
-        norms["spectral"][is_finite] = scale * np.sqrt(squares.max(axis=1))
-        norms["nuclear"][is_finite] = scale * np.sqrt(squares).sum(axis=1)
-    return norms

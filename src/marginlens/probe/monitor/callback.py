@@ -250,8 +250,8 @@ class AttentionMonitor(_Callback):
             measured = self._reader.collect()
             if measured is None:
                 raise InputError(
-                    "No attention layer of the model was seen in this step; where torch.compile has compiled the model, its hooks do not run: "
-                    "train it uncompiled, or save checkpoints, and draw their curves with marginlens probe FOLDER --checkpoints."
+                    "No attention layer of the model was seen in this step; where torch.compile has compiled it, hooks do not run: train it "
+                    "uncompiled, or save checkpoints, and draw their curves with marginlens probe FOLDER --checkpoints."
                 )
             self._record.add(step, measured.measures)
         except (InputError, RuntimeError, MemoryError) as problem:

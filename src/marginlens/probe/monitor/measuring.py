@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import InputError, reject
-from marginlens.probe.heads.statistics import AttentionRule, AttentionStatistics, attention_statistics
+from marginlens.probe.heads.statistics import AttentionStatistics, attention_statistics
 from marginlens.probe.models.adapters import Adapter, adapter_for
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import Captured, LayerKind, evaluating
@@ -199,19 +199,23 @@ class HeadReader:
         if not has_bias:  # which some families give for all inputs together
             captured = _first_inputs(captured, max(1, min(MAX_INPUTS, MAX_TOKENS // captured.inputs.shape[1])))
         self._n_inputs = max(self._n_inputs, len(captured.inputs))
-        queries, keys = _queries_and_keys(adapter, layer, captured)
-        n_tokens = queries.shape[2]
-        positions = torch.linspace(0, n_tokens - 1, min(MAX_QUERIES, n_tokens), device=queries.device).round().long()
-        rule = _rule(
-            adapter,
-            layer,
-            module,
-            captured,
-            adapter.bias(layer, captured, queries, keys) if has_bias else None,
-            positions,
+        reading = adapter.read(layer, _with_rule(captured, adapter.kind(layer), module))
+        n_tokens = reading.queries.shape[2]
+        positions = (
+            torch.linspace(0, n_tokens - 1, min(MAX_QUERIES, n_tokens), device=reading.queries.device).round().long()
         )
-        sample = queries[:, :, positions]
-        found = attention_statistics(sample, keys, rule, positions=positions)
+
+        def sampled(value: Any) -> Any:
+            return value[..., positions, :] if value is not None and value.shape[-2] > 1 else value
+
+        window = getattr(module, "sliding_window", None) if reading.rule.causal else None
+        rule = replace(
+            reading.rule,
+            mask=sampled(reading.rule.mask),
+            bias=sampled(reading.rule.bias),
+            window=window if isinstance(window, int) else None,
+        )
+        found = attention_statistics(reading.queries[:, :, positions], reading.grouped_keys, rule, positions=positions)
         self._found[layer] = found, (found.n_visible >= 2) & captured.real[:, None, positions]
         try:
             self._grams[layer], self._entries[layer] = _weights(adapter, layer)
@@ -280,41 +284,15 @@ def _first_inputs(captured: Captured, count: int) -> Captured:
     )
 
 
-def _queries_and_keys(adapter: Adapter, layer: int, captured: Captured) -> tuple[Any, Any]:
-    """Queries (B, H, T, d_h) and keys (B, G, S, d_h) as they enter the logits."""
-    flat_queries, flat_keys = adapter.project(layer, captured.inputs)
-    if captured.memory is not None:
-        flat_keys = adapter.project(layer, captured.memory)[1]
-    made, width = adapter.normalise(layer, flat_queries, flat_keys), adapter.shape(layer).d_head
-    queries, keys = (
-        adapter.rotate(flat.view(*flat.shape[:2], -1, width).transpose(1, 2), captured.rotation) for flat in made[:2]
-    )
-    return queries, keys
-
-
-def _rule(adapter: Adapter, layer: int, module: Any, captured: Captured, bias: Any, positions: Any) -> AttentionRule:
-    """How the layer attends, for queries at these positions; that fused attention is causal is said by the module, not by a mask."""
+def _with_rule(captured: Captured, kind: LayerKind, module: Any) -> Captured:
+    """What entered a layer under fused attention too: there the module says that it is causal, and a mask (B, S) says where padding is."""
     import torch
 
     mask = captured.mask if isinstance(captured.mask, torch.Tensor) else None
-    is_fused = mask is None or mask.ndim == 2
-    is_causal = is_fused and adapter.kind(layer) is LayerKind.SELF and bool(getattr(module, "is_causal", False))
-    window = getattr(module, "sliding_window", None) if is_fused else None
-    if mask is not None and mask.ndim == 2:  # padding
-        mask = mask[:, None, None].bool()
-
-    def at_positions(value: Any) -> Any:
-        return value[..., positions, :] if value is not None and value.shape[-2] > 1 else value
-
-    return AttentionRule(
-        adapter.scale(layer),
-        is_causal,
-        window if isinstance(window, int) else None,
-        adapter.cap(layer),
-        at_positions(bias),
-        adapter.sink_logits(layer),
-        at_positions(mask),
-    )
+    if mask is not None and mask.ndim > 2:
+        return captured
+    is_causal = kind is LayerKind.SELF and bool(getattr(module, "is_causal", False))
+    return replace(captured, mask=None if mask is None else mask[:, None, None].bool(), causal=is_causal)
 
 
 def _query_measures(found: dict[int, tuple[AttentionStatistics, Any]]) -> dict[int, Any]:
