@@ -61,7 +61,7 @@ class A_F3(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Predict both panels from the data, then let descent and the joint path go there."""
         n_steps = 100_000 if effort is Effort.PAPER else 10_000
-        R = np.geomspace(1.0, 1e4, 13) if effort is Effort.PAPER else np.geomspace(1.0, 1e3, 3)
+        R = np.geomspace(1.0, 1e4, 9) if effort is Effort.PAPER else np.geomspace(1.0, 1e3, 3)
         progress.expect(7)
         panels = {"a": _panel(figure_3a(), n_steps, progress), "b": _panel(figure_3b(), n_steps, progress)}
         for name, other in (("a", "b"), ("b", "a")):

@@ -34,15 +34,10 @@ class A_T1(Claim):
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow the path of every problem and measure its distance to the GMM direction."""
-        widths = (
-            np.unique(np.linspace(2, 50, 49).round().astype(int))
-            if effort is Effort.PAPER
-            else np.array([2, 12, 25, 50])
-        )
-        widths = np.concatenate([[2], widths]) if effort is Effort.PAPER else widths
+        seeds, widths = (range(1, 50, 2), range(2, 51, 2)) if effort is Effort.PAPER else (range(4), (2, 12, 25, 50))
         progress.expect(len(widths) + 1)
         distance, corr, residual, margins = [], [], [], []
-        for j, d in enumerate(widths.tolist()):
+        for j, d in zip(seeds, widths, strict=True):
             data, v, direction, margin = _separable(d, np.random.default_rng([GLOBAL_SEED, j]))
             path = ml.path(data, GLOBAL_SCALES / margin, head=v, restarts=1, rng=j)
             distance.append(path.distance(direction))
@@ -71,7 +66,13 @@ class A_T1(Claim):
             f"it falls with R, with slopes from {slopes.max():.3f} to {slopes.min():.3f} (median {np.median(slopes):.4f}); KKT residuals "
             f"are up to {numbers['largest_kkt_residual']:.0e}."
         )
-        arrays = {"d": widths, "distance": distances, "slopes": slopes, "margins": np.array(margins), "planar": planar}
+        arrays = {
+            "d": np.array(widths),
+            "distance": distances,
+            "slopes": slopes,
+            "margins": np.array(margins),
+            "planar": planar,
+        }
         return Finding(measured, numbers, arrays)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:

@@ -29,7 +29,7 @@ LENGTH, WIDTH = 30, 2048
 RATES = (10.0, 100.0, 200.0, 400.0, 700.0, 1e3, 3e3, 1e4)  # η₀ at T = 30 and one decisive token a class
 MOVES = (0.02, 10 / 120, 0.25, 100 / 120, 1.25, 200 / 120, 400 / 120, 700 / 120, 1e3 / 120, 25.0, 1e4 / 120, 300.0)
 FEWER = (0.02, 10 / 120, 100 / 120, 200 / 120, 400 / 120, 700 / 120, 25.0, 1e4 / 120)
-SHORT_SAMPLES, SHORT_WIDTH, SHORT_IRRELEVANT, SHORT_RUNS = 80, 1024, 120, 3
+SHORT_SAMPLES, SHORT_WIDTH, SHORT_IRRELEVANT, SHORT_RUNS = 80, 1024, 120, 2
 SHORT_LENGTHS, SHORT_DECISIVE, SHORT_MOVES = (4, 5, 6, 8), (1, 5, 20, 40), (0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
 TRACED = (100.0, 400.0, 1e3)
 _SHARE_COLOURS = ("#eba98c", "#f6f1ea", "#a9cbe8")  # from no run that comes right to all
@@ -103,7 +103,7 @@ class Cell(NamedTuple):
 def _cells() -> Iterable[tuple[Cell, int]]:
     """Every setting of the map with its number of initialisations."""
     for T in LENGTHS:
-        yield from ((Cell(T, WIDTH, 1, moved), 8) for moved in MOVES)
+        yield from ((Cell(T, WIDTH, 1, moved), 8 if T == LENGTH else 5) for moved in MOVES)
     for d in WIDTHS:
         if d != WIDTH:
             yield from ((Cell(LENGTH, d, 1, moved), 4) for moved in FEWER)
