@@ -25,7 +25,7 @@ from marginlens.gpu.device import as_device
 from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.runtime.versions import versions
 from marginlens.sweeps import Plan, Sweep, sweep
-from marginlens.sweeps.table import batches
+from marginlens.sweeps.store import batches
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.archive import command_without_paths, reading, results_folder
 from marginlens_papers.training.script import Dots, in_one_sentence

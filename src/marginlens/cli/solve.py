@@ -84,10 +84,8 @@ def solve(
     problem = read_token_problem(file)
     if not isinstance(problem, TokenProblem):
         refuse_options("where the head is trained too", selected=selected, start=start, norm=norm, plot=plot)
-        from marginlens.cli._joint import joint_text, solve_joint
-
-        row = solve_joint(file, problem)
-        return Answer(row, joint_text(row))
+        row = _rows.solve_joint(file, problem)
+        return Answer(row, _rows.joint_text(row))
     data, v = problem.data, problem.head
     if plot is not None:
         from marginlens.plotting.files import write_figure

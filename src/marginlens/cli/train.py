@@ -225,10 +225,8 @@ def train(
     asked = asked.drawn(problem.data.d_key, rng)
     if not isinstance(problem, TokenProblem):
         refuse_options("where the head is trained too", plot=plot)
-        from marginlens.cli._joint import joint_text, train_joint
-
-        row = train_joint(file, _joint_run(problem, asked))
-        return Answer(row, joint_text(row))
+        row = _rows.train_joint(file, _joint_run(problem, asked))
+        return Answer(row, _rows.joint_text(row))
     data, v = problem.data, problem.head
     if plot is not None:
         from marginlens.plotting.files import write_figure

@@ -23,9 +23,8 @@ from marginlens.sweeps.choices import function_record, imported, working_folder
 from marginlens.sweeps.chunk import ChunkWork, arrow, made_problems
 from marginlens.sweeps.grid import Cell
 from marginlens.sweeps.plan import Plan, as_plan
-from marginlens.sweeps.store import Store, opened
+from marginlens.sweeps.store import Store, digest, opened, whole_table, write_table
 from marginlens.sweeps.summary import LEVELS, Summary, summarize
-from marginlens.sweeps.table import digest, whole_table, write_table
 from marginlens.typing import Axes
 
 

@@ -15,8 +15,7 @@ from marginlens.result.notebook import Headline
 from marginlens.result.palette import ACCENTS, PATH
 from marginlens.sweeps.chunk import arrow
 from marginlens.sweeps.grid import Cell
-from marginlens.sweeps.store import Store
-from marginlens.sweeps.table import finished_chunks
+from marginlens.sweeps.store import Store, finished_chunks
 from marginlens.typing import Axes, FloatArray
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles

@@ -22,8 +22,7 @@ from marginlens.runtime.files import read_result, write_result
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
 from marginlens.theory.forecast import Forecast, forecast
-from marginlens.theory.intervals import Exact, Proving, slope_in
-from marginlens.theory.replay import distance_after
+from marginlens.theory.intervals import Exact, Proving, distance_after, slope_in
 from marginlens.typing import Axes, FloatArray, IntArray
 
 FORMAT = "marginlens-certificate-1"
