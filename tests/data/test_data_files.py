@@ -11,20 +11,6 @@ from hypothesis import strategies as st
 
 import marginlens as ml
 from marginlens import InputError, SequenceDataset
-from marginlens.data import (
-    LabelledSequences,
-    TokenDataset,
-    figure_2,
-    figure_8,
-    gaussian_tokens,
-    read_labelled,
-    read_problem,
-    read_sequences,
-    sphere_tokens,
-    write_labelled,
-    write_problem,
-    write_sequences,
-)
 from marginlens.data.files import read_sequence_problem
 from random_problems import ragged_problem
 from refusals import refused
@@ -36,15 +22,18 @@ GOOD = {"X": X, "y": np.array([1.0, -1.0]), "v": np.array([0.1, 0.2])}
 def ragged_batch(rng):
     problems = [ragged_problem(rng, 3, 4, 5)[0] for _ in range(4)]
     tokens = [[data.X[i, : data.lengths[i]] for i in range(3)] for data in problems]
-    return TokenDataset(tokens, [data.y for data in problems]), rng.standard_normal((4, 5))
+    return ml.data.TokenDataset(tokens, [data.y for data in problems]), rng.standard_normal((4, 5))
 
 
 MAKERS = {
-    "one problem with K": lambda rng: figure_8(),
+    "one problem with K": lambda rng: ml.data.figure_8(),
     "one ragged problem with K": lambda rng: ragged_problem(rng, 4, 5, 3, d_key=2),
-    "one input, one token": lambda rng: (TokenDataset(rng.standard_normal((1, 1, 2)), [1.0]), rng.standard_normal(2)),
-    "a batch": lambda rng: sphere_tokens(5, 2, 3, 4, rng),
-    "a batch with W": lambda rng: gaussian_tokens(5, 2, 3, 4, rng),
+    "one input, one token": lambda rng: (
+        ml.data.TokenDataset(rng.standard_normal((1, 1, 2)), [1.0]),
+        rng.standard_normal(2),
+    ),
+    "a batch": lambda rng: ml.data.sphere_tokens(5, 2, 3, 4, rng),
+    "a batch with W": lambda rng: ml.data.gaussian_tokens(5, 2, 3, 4, rng),
     "a ragged batch": ragged_batch,
 }
 
@@ -53,8 +42,8 @@ MAKERS = {
 @pytest.mark.parametrize("maker", MAKERS)
 def test_a_problem_is_read_back_exactly(tmp_path, form, maker):
     data, v = MAKERS[maker](np.random.default_rng(7))
-    write_problem(tmp_path / f"problem.{form}", data, v)
-    again, head = read_problem(tmp_path / f"problem.{form}")
+    ml.data.write_problem(tmp_path / f"problem.{form}", data, v)
+    again, head = ml.data.read_problem(tmp_path / f"problem.{form}")
     assert again == data
     assert (again.W is None) == (data.W is None)
     assert ml.data.load(tmp_path / f"problem.{form}") == data
@@ -72,7 +61,7 @@ def test_every_dataset_survives_save_and_load(tmp_path_factory, seed, kind):
         "sequences": lambda: SequenceDataset(
             sequences, rng.integers(5, size=4), rng.standard_normal((5, 3)), unrealizable="keep"
         ),
-        "labelled": lambda: LabelledSequences(sequences, rng.choice([-1, 1], size=4), 7),
+        "labelled": lambda: ml.data.LabelledSequences(sequences, rng.choice([-1, 1], size=4), 7),
     }[kind]()
     place = tmp_path_factory.mktemp("saved") / "data.npz"
     data.save(place)
@@ -82,7 +71,7 @@ def test_every_dataset_survives_save_and_load(tmp_path_factory, seed, kind):
 
 def test_what_is_no_dataset_is_neither_saved_nor_loaded(tmp_path):
     with pytest.raises(InputError, match="a name that ends in"):
-        figure_2().save(tmp_path / "data.json")
+        ml.data.figure_2().save(tmp_path / "data.json")
     with refused("data"):
         ml.data.save(tmp_path / "data.npz", X)
     np.savez(tmp_path / "other.npz", a=X)
@@ -95,17 +84,17 @@ def test_what_is_no_dataset_is_neither_saved_nor_loaded(tmp_path):
 
 def test_plain_savez_and_hand_written_json_are_read(tmp_path):
     np.savez(tmp_path / "a.npz", X=X.astype(np.float32), y=np.array([1, -1]), v=[1, 2], W=[[1, 2]], note=[None])
-    data, v = read_problem(tmp_path / "a.npz")
+    data, v = ml.data.read_problem(tmp_path / "a.npz")
     assert data.d_key == 1
     np.testing.assert_array_equal(v, [1.0, 2.0])
     text = '\ufeff{"X": [[[1, 2], [3, 4]], [[5, 6]]], "y": [1, -1], "v": [1, 0], "K": null, "source": "by hand"}'
     (tmp_path / "b.json").write_text(text, encoding="utf-8")
-    np.testing.assert_array_equal(read_problem(str(tmp_path / "b.json"))[0].lengths, [2, 1])
+    np.testing.assert_array_equal(ml.data.read_problem(str(tmp_path / "b.json"))[0].lengths, [2, 1])
 
 
 def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
     place = tmp_path / "problem.npz"
-    write_problem(place, *figure_8())
+    ml.data.write_problem(place, *ml.data.figure_8())
     before = place.read_bytes()
 
     def full(self, content):
@@ -113,7 +102,7 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     with refused("path"):
-        write_problem(place, *sphere_tokens(2, 2, 2, 2, 0))
+        ml.data.write_problem(place, *ml.data.sphere_tokens(2, 2, 2, 2, 0))
     assert place.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["problem.npz"]
 
@@ -130,7 +119,7 @@ def written(place, **content):
 def test_sequences_names_and_head_are_read_back(tmp_path, form):
     rng = np.random.default_rng(0)
     data, C = SequenceDataset([[0, 1], [2, 1, 0]], [1, 2], rng.standard_normal((3, 2))), rng.standard_normal((3, 2))
-    write_sequences(tmp_path / f"s.{form}", data, ["a", "é", "\ud83d"], head=C)
+    ml.data.write_sequences(tmp_path / f"s.{form}", data, ["a", "é", "\ud83d"], head=C)
     named, head = read_sequence_problem(tmp_path / f"s.{form}")
     assert named.vocabulary.names == ("a", "é", "\ud83d")
     assert named.data == data
@@ -138,15 +127,21 @@ def test_sequences_names_and_head_are_read_back(tmp_path, form):
 
 
 def test_names_and_ids_say_the_same(tmp_path):
-    by_name = read_sequences(written(tmp_path / "n.json", sequences=[["a", "c"], ["b", "a"]], labels=["c", "b"]))
+    by_name = ml.data.read_sequences(
+        written(tmp_path / "n.json", sequences=[["a", "c"], ["b", "a"]], labels=["c", "b"])
+    )
     names = ["a", "b", "c"]
-    by_id = read_sequences(written(tmp_path / "i.json", sequences=[[0, 2], [1, 0]], labels=[2, 1], vocabulary=names))
+    by_id = ml.data.read_sequences(
+        written(tmp_path / "i.json", sequences=[[0, 2], [1, 0]], labels=[2, 1], vocabulary=names)
+    )
     assert by_name.vocabulary == by_id.vocabulary
     assert by_name.data == by_id.data
     assert np.array_equal(by_name.data.E, np.eye(3))
-    ids_alone = read_sequences(written(tmp_path / "a.json", sequences=[[0, 4]], labels=[4]))
+    ids_alone = ml.data.read_sequences(written(tmp_path / "a.json", sequences=[[0, 4]], labels=[4]))
     assert ids_alone.vocabulary.names == ("0", "1", "2", "3", "4")
-    dropped = read_sequences(written(tmp_path / "d.json", sequences=[[0], [1]], labels=[2, 1]), unrealizable="drop")
+    dropped = ml.data.read_sequences(
+        written(tmp_path / "d.json", sequences=[[0], [1]], labels=[2, 1]), unrealizable="drop"
+    )
     assert dropped.data.dropped.tolist() == [0]
 
 
@@ -154,16 +149,16 @@ def test_names_and_ids_say_the_same(tmp_path):
 
 
 def test_labelled_sequences_names_and_parts_are_read_back(tmp_path):
-    data, place = LabelledSequences([[3, 1], [2], [0, 0, 1], [1, 3]], [1, -1, 1, -1], 6), tmp_path / "l.npz"
-    write_labelled(place, data, list("abcdef"), ["train", "test", "train", "test"])
-    again, names = read_labelled(place)
+    data, place = ml.data.LabelledSequences([[3, 1], [2], [0, 0, 1], [1, 3]], [1, -1, 1, -1], 6), tmp_path / "l.npz"
+    ml.data.write_labelled(place, data, list("abcdef"), ["train", "test", "train", "test"])
+    again, names = ml.data.read_labelled(place)
     assert again == data
     assert names == list("abcdef")
-    assert read_labelled(place, "test")[0] == data[[1, 3]]
+    assert ml.data.read_labelled(place, "test")[0] == data[[1, 3]]
     with refused("split"):
-        read_labelled(place, "other")
+        ml.data.read_labelled(place, "other")
     with refused("names"):
-        write_labelled(place, data, ["a"])
+        ml.data.write_labelled(place, data, ["a"])
 
 
 # ---- what cannot be read
@@ -191,43 +186,43 @@ def arrays(**changes):
 @pytest.mark.parametrize(
     ("argument", "read", "content"),
     [
-        ("path", read_problem, arrays(y=None, v=None)),
-        ("path", read_problem, arrays(w=np.eye(2))),
-        ("X", read_problem, arrays(X=X[0])),
-        ("v", read_problem, arrays(v=np.ones(3))),
-        ("K", read_problem, arrays(K=X, W=np.eye(2))),
-        ("y", read_problem, arrays(y=np.array(["a", "b"]))),
-        ("X", read_problem, arrays(X=np.array([[1.0], "a"], dtype=object))),
-        ("lengths", read_problem, arrays(lengths=[2, 3])),
-        ("lengths", read_problem, arrays(X=X[0, 0], lengths=[1, 2])),
-        ("K", read_problem, arrays(K=X[:, :1], lengths=[1, 2])),
-        ("path", read_problem, None),
-        ("path", read_problem, b""),
-        ("path", read_problem, b"\xff\xfe\x00\x01"),
-        ("path", read_problem, b"[1, 2]"),
-        ("path", read_problem, b"[" * 100_000),
-        ("path", read_problem, pickle.dumps(GOOD)),
-        ("path", read_problem, archive()[:-30]),
-        ("path", read_problem, damaged()),
-        ("X", read_problem, b'{"X": [[[1' + b"0" * 400 + b', 2]]], "y": [1], "v": [1, 1]}'),
-        ("path", read_sequences, b'{"sequences": [[0]]}'),
-        ("sequences", read_sequences, b'{"sequences": ["ab"], "labels": [0]}'),
-        ("labels", read_sequences, b'{"sequences": [[0]], "labels": 0}'),
-        ("sequences", read_sequences, b'{"sequences": [[0, "a"]], "labels": [0]}'),
-        ("sequences", read_sequences, b'{"sequences": [[0, -1]], "labels": [0]}'),
-        ("sequences", read_sequences, b'{"sequences": [], "labels": []}'),
-        ("sequences", read_sequences, b'{"sequences": [[0, 1000000000000000000000000000000]], "labels": [0]}'),
-        ("labels", read_sequences, b'{"sequences": [["a"]], "labels": ["b"], "vocabulary": ["a"]}'),
-        ("vocabulary", read_sequences, b'{"sequences": [["a"]], "labels": ["a"], "vocabulary": ["a", "a"]}'),
-        ("E", read_sequences, b'{"sequences": [[0]], "labels": [0], "vocabulary": ["a"], "E": [[1], [2]]}'),
-        ("E", read_sequences, b'{"sequences": [[0, 1]], "labels": [0], "E": [[1, null], [1, 2]]}'),
-        ("path", read_labelled, arrays(labelled=True, y=None)),
-        ("tokens", read_labelled, arrays(labelled=True, tokens=[0.5, 1.0, 0.0])),
-        ("offsets", read_labelled, arrays(labelled=True, offsets=[0, 0, 3])),
-        ("offsets", read_labelled, arrays(labelled=True, offsets=[0, 2, 9])),
-        ("y", read_labelled, arrays(labelled=True, y=[1, 2])),
-        ("sequences", read_labelled, arrays(labelled=True, names=["a"])),
-        ("names", read_labelled, arrays(labelled=True, names=[["a"], ["b"]])),
+        ("path", ml.data.read_problem, arrays(y=None, v=None)),
+        ("path", ml.data.read_problem, arrays(w=np.eye(2))),
+        ("X", ml.data.read_problem, arrays(X=X[0])),
+        ("v", ml.data.read_problem, arrays(v=np.ones(3))),
+        ("K", ml.data.read_problem, arrays(K=X, W=np.eye(2))),
+        ("y", ml.data.read_problem, arrays(y=np.array(["a", "b"]))),
+        ("X", ml.data.read_problem, arrays(X=np.array([[1.0], "a"], dtype=object))),
+        ("lengths", ml.data.read_problem, arrays(lengths=[2, 3])),
+        ("lengths", ml.data.read_problem, arrays(X=X[0, 0], lengths=[1, 2])),
+        ("K", ml.data.read_problem, arrays(K=X[:, :1], lengths=[1, 2])),
+        ("path", ml.data.read_problem, None),
+        ("path", ml.data.read_problem, b""),
+        ("path", ml.data.read_problem, b"\xff\xfe\x00\x01"),
+        ("path", ml.data.read_problem, b"[1, 2]"),
+        ("path", ml.data.read_problem, b"[" * 100_000),
+        ("path", ml.data.read_problem, pickle.dumps(GOOD)),
+        ("path", ml.data.read_problem, archive()[:-30]),
+        ("path", ml.data.read_problem, damaged()),
+        ("X", ml.data.read_problem, b'{"X": [[[1' + b"0" * 400 + b', 2]]], "y": [1], "v": [1, 1]}'),
+        ("path", ml.data.read_sequences, b'{"sequences": [[0]]}'),
+        ("sequences", ml.data.read_sequences, b'{"sequences": ["ab"], "labels": [0]}'),
+        ("labels", ml.data.read_sequences, b'{"sequences": [[0]], "labels": 0}'),
+        ("sequences", ml.data.read_sequences, b'{"sequences": [[0, "a"]], "labels": [0]}'),
+        ("sequences", ml.data.read_sequences, b'{"sequences": [[0, -1]], "labels": [0]}'),
+        ("sequences", ml.data.read_sequences, b'{"sequences": [], "labels": []}'),
+        ("sequences", ml.data.read_sequences, b'{"sequences": [[0, 1000000000000000000000000000000]], "labels": [0]}'),
+        ("labels", ml.data.read_sequences, b'{"sequences": [["a"]], "labels": ["b"], "vocabulary": ["a"]}'),
+        ("vocabulary", ml.data.read_sequences, b'{"sequences": [["a"]], "labels": ["a"], "vocabulary": ["a", "a"]}'),
+        ("E", ml.data.read_sequences, b'{"sequences": [[0]], "labels": [0], "vocabulary": ["a"], "E": [[1], [2]]}'),
+        ("E", ml.data.read_sequences, b'{"sequences": [[0, 1]], "labels": [0], "E": [[1, null], [1, 2]]}'),
+        ("path", ml.data.read_labelled, arrays(labelled=True, y=None)),
+        ("tokens", ml.data.read_labelled, arrays(labelled=True, tokens=[0.5, 1.0, 0.0])),
+        ("offsets", ml.data.read_labelled, arrays(labelled=True, offsets=[0, 0, 3])),
+        ("offsets", ml.data.read_labelled, arrays(labelled=True, offsets=[0, 2, 9])),
+        ("y", ml.data.read_labelled, arrays(labelled=True, y=[1, 2])),
+        ("sequences", ml.data.read_labelled, arrays(labelled=True, names=["a"])),
+        ("names", ml.data.read_labelled, arrays(labelled=True, names=[["a"], ["b"]])),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_sentence_that_names_the_entry(tmp_path, argument, read, content):

@@ -11,20 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import marginlens as ml
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import MissingExtra
-from marginlens.graphs import (
-    component_levels,
-    component_order,
-    cyclic_subset,
-    graphs_of_edges,
-    is_acyclic,
-    priority_graphs,
-    ranking_evidence,
-    reduced_order,
-    tied_positions,
-)
 from marginlens.graphs.export import from_tables, to_networkx, to_table
 from marginlens.graphs.priority import PriorityGraph, sufficient_pairs
 
@@ -52,7 +42,7 @@ def reference(ds: SequenceDataset, last: int) -> nx.DiGraph:
 @settings(max_examples=60, deadline=None)
 @given(ds=datasets())
 def test_graphs_are_those_of_the_definition(ds: SequenceDataset) -> None:
-    graphs = priority_graphs(ds)
+    graphs = ml.graphs.priority_graphs(ds)
     assert set(graphs) == set(ds.last.tolist())
     for last, graph in graphs.items():
         theirs, made = reference(ds, last), to_networkx(graph)
@@ -70,7 +60,7 @@ def test_graphs_are_those_of_the_definition(ds: SequenceDataset) -> None:
             assert graph.component(i) <= graph.component(j)
             assert made.edges[i, j]["strict"] is ((i, j) not in mutual)
         condensed = nx.condensation(theirs)
-        level, order = component_levels(graph), component_order(graph)
+        level, order = ml.graphs.component_levels(graph), ml.graphs.component_order(graph)
         for depth, generation in enumerate(nx.topological_generations(condensed)):
             for part in generation:
                 assert level[graph.component(min(condensed.nodes[part]["members"]))] == depth
@@ -79,13 +69,13 @@ def test_graphs_are_those_of_the_definition(ds: SequenceDataset) -> None:
                 path = upper != lower and nx.has_path(theirs, int(members[0]), int(others[0]))
                 assert order.reach[upper, lower] == path
         reduced = nx.transitive_reduction(condensed)
-        assert np.count_nonzero(reduced_order(graph)) == reduced.number_of_edges()
+        assert np.count_nonzero(ml.graphs.reduced_order(graph)) == reduced.number_of_edges()
 
 
 @settings(max_examples=40, deadline=None)
 @given(ds=datasets())
 def test_sufficient_pairs_imply_all_others_and_evidence_counts_every_sequence_once(ds: SequenceDataset) -> None:
-    for graph in priority_graphs(ds).values():
+    for graph in ml.graphs.priority_graphs(ds).values():
         sufficient = graph.strict[sufficient_pairs(graph)]
         ends = graph.components_of(sufficient)
         chains = nx.transitive_closure(nx.DiGraph(map(tuple, ends.tolist())))
@@ -96,7 +86,7 @@ def test_sufficient_pairs_imply_all_others_and_evidence_counts_every_sequence_on
             for token in set(ids.tolist()) if ids[-1] == graph.last else ():
                 if graph.component(label) != graph.component(token):
                     pairs.setdefault((label, token), []).append(i)
-        evidence = ranking_evidence(ds, graph)
+        evidence = ml.graphs.ranking_evidence(ds, graph)
         assert evidence.pairs.tolist() == graph.strict.tolist()
         counted = zip(map(tuple, evidence.pairs.tolist()), evidence.samples, evidence.first, strict=True)
         assert {pair: (n, i) for pair, n, i in counted} == {p: (len(i), i[0]) for p, i in pairs.items()}
@@ -106,7 +96,7 @@ def test_sufficient_pairs_imply_all_others_and_evidence_counts_every_sequence_on
 @settings(max_examples=40, deadline=None)
 @given(ds=datasets())
 def test_the_cyclic_subset_drops_what_the_label_dominates(ds: SequenceDataset) -> None:
-    expected, tied = [], tied_positions(ds)
+    expected, tied = [], ml.graphs.tied_positions(ds)
     for i in range(len(ds)):
         ids, label = ds[i]
         mutual = next(p for p in nx.strongly_connected_components(reference(ds, int(ids[-1]))) if label in p)
@@ -114,15 +104,15 @@ def test_the_cyclic_subset_drops_what_the_label_dominates(ds: SequenceDataset) -
         assert tied[ds.offsets[i] : ds.offsets[i + 1]].tolist() == inside.tolist()
         if len(np.unique(ids[inside])) > 1:
             expected.append((ids[inside].tolist(), label, int(ids[-1]), i))
-    subset = cyclic_subset(ds)
-    assert (len(subset) == 0) == is_acyclic(priority_graphs(ds))
+    subset = ml.graphs.cyclic_subset(ds)
+    assert (len(subset) == 0) == ml.graphs.is_acyclic(ml.graphs.priority_graphs(ds))
     sizes = range(len(subset))
     assert [(subset[j][0].tolist(), subset[j][1], subset.last[j], subset.samples[j]) for j in sizes] == expected
 
 
 @pytest.mark.statement("C §3.1")
 def test_edges_are_counted_by_position() -> None:
-    graph = priority_graphs(SequenceDataset([[0, 1, 1, 2], [1, 2], [0, 2]], [0, 1, 0], np.eye(3)))[2]
+    graph = ml.graphs.priority_graphs(SequenceDataset([[0, 1, 1, 2], [1, 2], [0, 2]], [0, 1, 0], np.eye(3)))[2]
     counts = dict(zip(map(tuple, graph.edges.tolist()), graph.counts.tolist(), strict=True))
     assert counts == {(0, 1): 2, (0, 2): 2, (1, 2): 1}
     assert to_networkx(graph).edges[0, 1]["count"] == 2
@@ -131,7 +121,7 @@ def test_edges_are_counted_by_position() -> None:
 
 def test_a_graph_can_be_made_from_edges() -> None:
     last, head, tail = np.array([1, 1, 1, 0]), np.array([2, 0, 3, 3]), np.array([0, 2, 3, 1])
-    graphs = graphs_of_edges(last, head, tail, 4)
+    graphs = ml.graphs.graphs_of_edges(last, head, tail, 4)
     assert {k: [part.tolist() for part in graph.components] for k, graph in graphs.items()} == {
         0: [[3], [1]],
         1: [[0, 2], [3]],
@@ -147,8 +137,8 @@ def test_many_samples_and_few_give_the_same_graphs() -> None:
     rng = np.random.default_rng(5)
     ids = rng.integers(60, size=(40, 5))
     labels = ids[:, 1]
-    once = priority_graphs(SequenceDataset(ids, labels, np.eye(60)))
-    often = priority_graphs(SequenceDataset(np.tile(ids, (200, 1)), np.tile(labels, 200), np.eye(60)))
+    once = ml.graphs.priority_graphs(SequenceDataset(ids, labels, np.eye(60)))
+    often = ml.graphs.priority_graphs(SequenceDataset(np.tile(ids, (200, 1)), np.tile(labels, 200), np.eye(60)))
     for last, graph in once.items():
         np.testing.assert_array_equal(graph.edges, often[last].edges)
         np.testing.assert_array_equal(200 * graph.counts, often[last].counts)
@@ -157,18 +147,18 @@ def test_many_samples_and_few_give_the_same_graphs() -> None:
 
 def test_the_cyclic_subset_of_acyclic_data_is_a_dataset_without_samples() -> None:
     ds = SequenceDataset([[0, 1], [1, 2, 0]], [0, 1], np.eye(3))
-    subset = cyclic_subset(ds)
+    subset = ml.graphs.cyclic_subset(ds)
     assert len(subset) == len(subset.tokens) == len(subset.last) == len(subset.samples) == 0
     assert repr(subset) == "CyclicSubset(0 sequences × 0 of 3 tokens, d_model=3)"
     assert len(subset.attention(np.eye(3))) == 0
-    assert priority_graphs(subset) == {}
-    assert len(cyclic_subset(subset)) == len(tied_positions(subset)) == 0
+    assert ml.graphs.priority_graphs(subset) == {}
+    assert len(ml.graphs.cyclic_subset(subset)) == len(ml.graphs.tied_positions(subset)) == 0
 
 
 def test_a_table_in_json_gives_the_graph_back() -> None:
     rng = np.random.default_rng(0)
     sequences = rng.integers(9, size=(30, 4))
-    graphs = priority_graphs(SequenceDataset(sequences, sequences[:, 1], np.eye(9)))
+    graphs = ml.graphs.priority_graphs(SequenceDataset(sequences, sequences[:, 1], np.eye(9)))
     back = from_tables(json.loads(json.dumps([to_table(graph) for graph in graphs.values()])))
     assert list(back) == list(graphs)
     for last, graph in graphs.items():
@@ -179,4 +169,4 @@ def test_a_table_in_json_gives_the_graph_back() -> None:
 def test_without_networkx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(MissingExtra, match=r"pip install 'marginlens\[graph\]'"):
-        to_networkx(priority_graphs(figure_2())[0])
+        to_networkx(ml.graphs.priority_graphs(figure_2())[0])

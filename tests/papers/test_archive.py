@@ -14,14 +14,6 @@ from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
 from marginlens_papers import archive
-from marginlens_papers.archive import (
-    EMBEDDINGS_FORM,
-    archive_run,
-    archived_runs,
-    read_run,
-    read_vision_run,
-    results_folder,
-)
 from marginlens_papers.embeddings import RankCorrelations, TrainingSettings
 from marginlens_papers.norm_runs import NORM_RUNS_FORM, read_norm_runs
 from marginlens_papers.proof_runs import PROOF_RUNS_FORM, read_proof_runs
@@ -36,7 +28,7 @@ LAW = Levels(deltas=(0.2,), sizes=(4,), n_irrelevant=6, share=0.5)
 SMALL = json.dumps({"d_model": 8, "epochs": 30, "batch": 16, "seed": 5})
 MID_EPOCH = 0.05  # how far a correlation may move in part of an epoch
 train = exit_code_of("embeddings")
-PACKAGED = sorted(path.name for path in results_folder().glob("embeddings-*.json"))
+PACKAGED = sorted(path.name for path in archive.results_folder().glob("embeddings-*.json"))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +52,7 @@ def copied(trained, tmp_path):
 
 def test_an_archived_run_has_what_its_figure_shows(trained, tmp_path):
     encoded, folder = trained
-    found = read_run(archive_run(folder, "tiny-1", data=encoded, into=tmp_path))
+    found = archive.read_run(archive.archive_run(folder, "tiny-1", data=encoded, into=tmp_path))
     data = level_sequences(60, 9, 0, LAW)
     facts = json.loads((folder / "run.json").read_text())
     table = np.genfromtxt(folder / "tokens.csv", delimiter=",", skip_header=1, usecols=(2, 3))
@@ -82,7 +74,7 @@ def test_a_stopped_run_without_a_loss_says_so(copied, tmp_path):
     encoded, folder = copied
     facts = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**facts, "ending": "DIVERGED", "loss": None}))
-    found = read_run(archive_run(folder, "tiny", data=encoded, into=tmp_path))
+    found = archive.read_run(archive.archive_run(folder, "tiny", data=encoded, into=tmp_path))
     assert not found.finished
     assert "then stopped" in repr(found)
     assert np.isnan(found.loss)
@@ -93,13 +85,13 @@ def test_runs_on_a_split_and_on_levels_are_archived_with_their_counts(tmp_path, 
     write_labelled(tmp_path / "tiny.npz", data, split=parts)
     common = ["--settings", '{"d_model": 4, "epochs": 1}', "--out", str(tmp_path / "run")]
     assert train([str(tmp_path / "tiny.npz"), "--split", "train", *common]) == 0
-    found = read_run(archive_run(tmp_path / "run", "part", data=tmp_path / "tiny.npz", into=tmp_path))
+    found = archive.read_run(archive.archive_run(tmp_path / "run", "part", data=tmp_path / "tiny.npz", into=tmp_path))
     assert np.array_equal(found.statistics.count, token_statistics(data[parts == "train"]).count)
     assert train(["--levels", "40", "--length", "12", *common]) == 0
     capsys.readouterr()
     assert archive.main(["embeddings", str(tmp_path / "run"), "small", "--into", str(tmp_path)]) == 0
     assert "ArchivedRun(small: levels, one layer, rate 0.01, 1 epochs)" in capsys.readouterr().out
-    found = read_run(tmp_path / "embeddings-small.json")
+    found = archive.read_run(tmp_path / "embeddings-small.json")
     assert found.names is None
     assert np.array_equal(found.statistics.count, token_statistics(level_sequences(40, 12, 0)).count)
 
@@ -110,12 +102,14 @@ def test_the_data_are_called_as_asked_and_runs_of_one_rate_come_by_name(trained,
         arguments = ["embeddings", str(folder), name, "--data", str(encoded), "--into", str(tmp_path)]
         assert archive.main([*arguments, "--source", "tiny-3"]) == 0
     monkeypatch.setattr(archive, "results_folder", lambda: tmp_path)
-    assert [found.name for found in archived_runs("tiny-3", 1)] == ["a", "b"]
+    assert [found.name for found in archive.archived_runs("tiny-3", 1)] == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", [*PACKAGED, *sorted(path.name for path in results_folder().glob("vision-*.json"))])
+@pytest.mark.parametrize(
+    "name", [*PACKAGED, *sorted(path.name for path in archive.results_folder().glob("vision-*.json"))]
+)
 def test_the_command_of_an_archived_training_run_can_be_typed_today(name):
-    values = json.loads((results_folder() / name).read_text(encoding="utf-8"))
+    values = json.loads((archive.results_folder() / name).read_text(encoding="utf-8"))
     words = shlex.split(values.get("command", ""))[1:]
     command = get_command(cli.app).get_command(None, words[0])
     typed = command.make_context(words[0], [*words[1:], "--out", "o"]).params
@@ -135,7 +129,7 @@ def test_other_data_names_folders_and_contents_are_refused_and_nothing_is_writte
         ("folder", tmp_path / "none"),
     ):
         with refused(argument):
-            archive_run(**{**right, argument: wrong})
+            archive.archive_run(**{**right, argument: wrong})
     assert archive.main(["embeddings", str(tmp_path / "none"), "x"]) == 2
     assert "must be a folder with tokens.csv and run.json" in capsys.readouterr().err
     facts = json.loads((folder / "run.json").read_text())
@@ -149,13 +143,15 @@ def test_other_data_names_folders_and_contents_are_refused_and_nothing_is_writte
     ):
         (folder / "run.json").write_text(json.dumps({**facts, **change}))
         with pytest.raises(InputError):
-            archive_run(**right)
+            archive.archive_run(**right)
     assert not list(tmp_path.glob("embeddings-*"))
 
 
-@pytest.mark.parametrize("read", [read_run, read_vision_run, read_norm_runs, read_proof_runs, read_scale_runs])
+@pytest.mark.parametrize(
+    "read", [archive.read_run, archive.read_vision_run, read_norm_runs, read_proof_runs, read_scale_runs]
+)
 def test_a_file_of_other_contents_is_refused_by_whoever_reads_an_archive(tmp_path, read):
-    forms = (EMBEDDINGS_FORM, VISION_FORM, NORM_RUNS_FORM, PROOF_RUNS_FORM, SCALE_RUNS_FORM)
+    forms = (archive.EMBEDDINGS_FORM, VISION_FORM, NORM_RUNS_FORM, PROOF_RUNS_FORM, SCALE_RUNS_FORM)
     for content in ("", "{", "[]", "{}", "[" * 100_000, *(json.dumps({"form": form}) for form in forms)):
         (tmp_path / "runs.json").write_text(content)
         with refused("path"):
@@ -164,8 +160,8 @@ def test_a_file_of_other_contents_is_refused_by_whoever_reads_an_archive(tmp_pat
 
 @pytest.mark.parametrize("name", PACKAGED)
 def test_packaged_runs_are_whole_small_and_free_of_text(name):
-    place = results_folder() / name
-    found = read_run(place)
+    place = archive.results_folder() / name
+    found = archive.read_run(place)
     assert len(place.read_bytes()) < 400_000
     assert int(found.statistics.count.sum()) == found.statistics.n_positions
     assert np.isfinite([found.a, found.b]).all()
@@ -185,8 +181,8 @@ def test_packaged_runs_are_whole_small_and_free_of_text(name):
 
 def test_packaged_runs_are_found_by_data_and_depth():
     for source, layers in (("imdb", 1), ("imdb", 2), ("yelp", 1), ("yelp", 2), ("levels", 1)):
-        found = archived_runs(source, layers)
+        found = archive.archived_runs(source, layers)
         assert {(run.source, run.settings.layers) for run in found} == {(source, layers)}
         rates = [run.settings.learning_rate for run in found]
         assert rates == sorted(rates, reverse=True)
-    assert archived_runs("imdb", 3) == ()
+    assert archive.archived_runs("imdb", 3) == ()

@@ -10,15 +10,6 @@ from marginlens.embeddings.statistics import TokenStatistics
 from marginlens_papers.archive import archived_runs
 from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims.b import levels, text_runs
-from marginlens_papers.claims.b.text_runs import (
-    by_setting,
-    deciding,
-    is_stated,
-    order,
-    ranks_of,
-    spearman,
-    spearman_interval,
-)
 from marginlens_papers.embeddings import TrainingSettings
 from tolerances import ROUNDING
 
@@ -29,8 +20,8 @@ def test_rank_correlations_agree_with_scipy_also_with_ties():
     rng = np.random.default_rng(0)
     x, y = rng.integers(6, size=(2, 5, 40)).astype(float)
     expected = [spearmanr(one, other)[0] for one, other in zip(x, y, strict=True)]
-    assert np.abs(spearman(x, y) - expected).max() < ROUNDING
-    assert np.isnan(spearman(np.ones(4), np.arange(4.0)))
+    assert np.abs(text_runs.spearman(x, y) - expected).max() < ROUNDING
+    assert np.isnan(text_runs.spearman(np.ones(4), np.arange(4.0)))
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say():
@@ -38,15 +29,15 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     for r, n in ((0.0, 40), (0.6, 150), (0.9, 150)):
         truth = 6.0 / np.pi * np.arcsin(0.5 * r)  # Spearman's correlation of a Gaussian pair with correlation r
         d, noise = rng.standard_normal((2, 1000, n))
-        found = spearman(d, r * d + np.sqrt(1.0 - r * r) * noise)
-        ends = np.array([spearman_interval(float(one), n) for one in found])
+        found = text_runs.spearman(d, r * d + np.sqrt(1.0 - r * r) * noise)
+        ends = np.array([text_runs.spearman_interval(float(one), n) for one in found])
         assert ((ends[:, 0] < found) & (found < ends[:, 1])).all()
         assert 0.93 < np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])) < 0.97
 
 
 def test_what_is_proportional_has_a_linear_correlation_of_one_and_what_is_only_ordered_has_not():
     d = np.linspace(-1.0, 1.0, 101)
-    found = ranks_of(d, np.abs(d) ** 9, 3.0 * d, np.arange(101))
+    found = text_runs.ranks_of(d, np.abs(d) ** 9, 3.0 * d, np.arange(101))
     assert (found.v[0], found.linear_v, found.p[0]) == pytest.approx((1.0, 1.0, 1.0))
     assert found.linear_p < 0.8
 
@@ -151,16 +142,18 @@ def test_a_stopped_run_is_not_taken_as_the_papers(shelf):
     done = fake_run("x", "imdb", 1, loss=0.3)
     stopped, short = replace(done, finished=False), replace(done, settings=TrainingSettings(1, epochs=2))
     seeded = replace(done, settings=TrainingSettings(1, seed=7, device="cuda", tf32=True))
-    assert [is_stated(one) for one in (done, stopped, short, seeded)] == [True, False, False, True]
-    assert not by_setting([done, replace(stopped, settings=seeded.settings)])[0].stated
+    assert [text_runs.is_stated(one) for one in (done, stopped, short, seeded)] == [True, False, False, True]
+    assert not text_runs.by_setting([done, replace(stopped, settings=seeded.settings)])[0].stated
     wide = replace(done, loss=0.1, settings=TrainingSettings(1, spread=3.0))
-    assert deciding(by_setting([wide, replace(done, loss=0.9)]), -1).loss == 0.9  # another start decides nothing
-    groups = by_setting([replace(short, loss=0.1), done, seeded])
+    assert (
+        text_runs.deciding(text_runs.by_setting([wide, replace(done, loss=0.9)]), -1).loss == 0.9
+    )  # another start decides nothing
+    groups = text_runs.by_setting([replace(short, loss=0.1), done, seeded])
     assert [len(one.runs) for one in groups] == [1, 2]
-    assert order(0.3) == -1
+    assert text_runs.order(0.3) == -1
     # at the stated settings and of the paper's order, though the other is nearer
-    assert deciding(groups, -1) is groups[1]
-    assert deciding(by_setting([replace(short, loss=0.1), replace(done, loss=0.5)]), -1).loss == 0.1
+    assert text_runs.deciding(groups, -1) is groups[1]
+    assert text_runs.deciding(text_runs.by_setting([replace(short, loss=0.1), replace(done, loss=0.5)]), -1).loss == 0.1
     shelf += [
         *both(1, 0.1),
         replace(fake_run("imdb2", "imdb", 2), finished=False),

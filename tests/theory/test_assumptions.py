@@ -6,17 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+import marginlens as ml
 from marginlens import Exponential, GradientDescent, Logistic, NormalizedGD, TokenDataset
 from marginlens.data import figure_1a, figure_1b, scored_tokens
 from marginlens.losses import Loss
-from marginlens.theory import (
-    check_assumption_a,
-    check_assumption_b,
-    check_separable,
-    check_step,
-    check_strict_optimum,
-    smoothness,
-)
 from marginlens_papers.lemmas.general_position import check_distinct_scores
 from plain_losses import Squared
 from refusals import refused
@@ -40,60 +33,60 @@ class FlatSpot(Loss):
 @pytest.mark.statement("A Assumption A")
 def test_assumption_a_reads_the_loss_on_the_scores_of_the_problem():
     data, v = scored_tokens(KEYS, [[0.5, 0.0, -2.0], [0.9, 0.1, 0.2]])
-    found = check_assumption_a(data, v, Exponential())
+    found = ml.theory.check_assumption_a(data, v, Exponential())
     assert found
     assert found.numbers["low"] == -2.0
     assert found.numbers["high"] == 0.9
     assert found.numbers["M0"] == found.numbers["M1"] == pytest.approx(np.exp(2.0))
     assert found.numbers["smallest_slope"] == pytest.approx(np.exp(-0.9))
-    assert check_assumption_a(data, v, Squared())
+    assert ml.theory.check_assumption_a(data, v, Squared())
     beyond, head = scored_tokens(KEYS, [[1.5, 0.0, -2.0], [0.9, 0.1, 0.2]])
-    assert not check_assumption_a(beyond, head, Squared())
-    assert check_assumption_a(beyond, head, Logistic())
+    assert not ml.theory.check_assumption_a(beyond, head, Squared())
+    assert ml.theory.check_assumption_a(beyond, head, Logistic())
 
 
 @pytest.mark.statement("A Assumption A")
 def test_slopes_that_underflow_are_slopes_all_the_same():
     data, v = scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1000.0, 900.0, 900.0]])
-    found = check_assumption_a(data, v)
+    found = ml.theory.check_assumption_a(data, v)
     assert found
     assert (found.numbers["M1"], found.numbers["log_M1"]) == (0.0, -900.0)
     assert "slopes from e^-1000 to M1 = e^-900, which are M0 = e^-900 Lipschitz" in found.sentence
     gamma, width = np.linalg.norm([1000.0, 900.0, 900.0]), np.linalg.norm(data.K[0], ord=2)
     log_L_p = np.log((gamma**2 + 3.0 * gamma) * width**2) - 900.0
-    assert smoothness(data, v).log_L_p == pytest.approx(log_L_p, rel=ROUNDING)
-    assert check_step(data, v, GradientDescent(1.0)).sentence.endswith(f"1/L_p = e^{-log_L_p:.4g}")
-    assert smoothness(data, v).L_p == 0.0
+    assert ml.theory.smoothness(data, v).log_L_p == pytest.approx(log_L_p, rel=ROUNDING)
+    assert ml.theory.check_step(data, v, GradientDescent(1.0)).sentence.endswith(f"1/L_p = e^{-log_L_p:.4g}")
+    assert ml.theory.smoothness(data, v).L_p == 0.0
     steep, v = scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[-900.0, -1000.0, -1000.0]])
-    assert check_assumption_a(steep, v, Exponential())
-    assert not check_step(steep, v, GradientDescent(1e-300), Exponential())
+    assert ml.theory.check_assumption_a(steep, v, Exponential())
+    assert not ml.theory.check_step(steep, v, GradientDescent(1e-300), Exponential())
 
 
 @pytest.mark.statement("A Assumption A")
 def test_a_flat_spot_fails_where_a_margin_can_reach_it():
     at_zero, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[0.0, 0.0]])
-    assert not check_assumption_a(at_zero, v, FlatSpot())
+    assert not ml.theory.check_assumption_a(at_zero, v, FlatSpot())
     across, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[1.0, -1.0]])  # it strictly decreases from 1 to -1, and yet
-    assert not check_assumption_a(across, v, FlatSpot())
+    assert not ml.theory.check_assumption_a(across, v, FlatSpot())
     away, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[2.0, 1.0]])
-    assert check_assumption_a(away, v, FlatSpot())
+    assert ml.theory.check_assumption_a(away, v, FlatSpot())
 
 
 @pytest.mark.statement("A Assumption B")
 def test_assumption_b_asks_for_equal_scores_below_the_optimum():
     equal, v = scored_tokens(KEYS, [[1.0, 0.2, 0.2], [-0.5, 0.3, -0.5]])
-    found = check_assumption_b(equal, v)
+    found = ml.theory.check_assumption_b(equal, v)
     assert found
     assert found.numbers == {"spread": 0.0, "smallest_gap": pytest.approx(0.8)}
     for scores, spread in ([[1.0, 0.2, 0.3], [0.5, 0.3, 0.3]], 0.1), ([[1.0, 0.2, 0.2 + 1e-9], [0.5, 0.3, 0.3]], 1e-9):
         unequal, v = scored_tokens(KEYS, scores)
-        assert not check_assumption_b(unequal, v)
-        assert check_assumption_b(unequal, v).numbers["spread"] == pytest.approx(spread, rel=1e-6, abs=0.0)
+        assert not ml.theory.check_assumption_b(unequal, v)
+        assert ml.theory.check_assumption_b(unequal, v).numbers["spread"] == pytest.approx(spread, rel=1e-6, abs=0.0)
     for tied in ([1.0, 1.0, 0.2], [1.0, 1.0, 1.0]):
         tie, v = scored_tokens(KEYS, [tied, [0.5, 0.3, 0.3]])
-        assert not check_assumption_b(tie, v)
-    assert check_assumption_b(*figure_1a())
-    assert not check_assumption_b(*figure_1b())
+        assert not ml.theory.check_assumption_b(tie, v)
+    assert ml.theory.check_assumption_b(*figure_1a())
+    assert not ml.theory.check_assumption_b(*figure_1b())
 
 
 @pytest.mark.statement("A Assumption B", "A Thm 4")
@@ -119,35 +112,35 @@ def test_ties_agree_with_exact_arithmetic_wherever_rounding_does_not_decide():
 @pytest.mark.statement("A Thm 1", "A Thm 4")
 def test_strict_optimum_and_distinct_scores_bracket_ties():
     data, v = scored_tokens(KEYS, [[1.0, 0.2, 0.2], [0.5, 0.3, 0.1]])
-    assert check_strict_optimum(data, v).numbers["smallest_gap"] == pytest.approx(0.2)
-    assert check_strict_optimum(data, v)
+    assert ml.theory.check_strict_optimum(data, v).numbers["smallest_gap"] == pytest.approx(0.2)
+    assert ml.theory.check_strict_optimum(data, v)
     assert not check_distinct_scores(data, v)
     tie, v = scored_tokens(KEYS, [[1.0, 0.2, 0.1], [0.5, 0.5, 0.1]])
-    assert not check_strict_optimum(tie, v)
+    assert not ml.theory.check_strict_optimum(tie, v)
     near, v = scored_tokens(KEYS, [[1.0, 0.2, 0.1], [0.5, 0.5 - 1e-9, 0.1]])
-    assert check_strict_optimum(near, v)
+    assert ml.theory.check_strict_optimum(near, v)
     assert check_distinct_scores(near, v).numbers["smallest_gap"] == pytest.approx(1e-9, rel=1e-6, abs=0.0)
 
 
 @pytest.mark.statement("A Def 1")
 def test_separability_needs_one_direction_for_every_input():
     one, v = scored_tokens([[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [1.0, 0.0]])
-    assert check_separable(one, v).numbers["margin"] == pytest.approx(1.0)
+    assert ml.theory.check_separable(one, v).numbers["margin"] == pytest.approx(1.0)
     against, v = scored_tokens([[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]])
-    found = check_separable(against, v)
+    found = ml.theory.check_separable(against, v)
     assert not found
     assert found.numbers["margin"] == 0.0
-    assert not check_separable(TokenDataset(np.ones((1, 1, 2)), [1]), np.ones(2))
+    assert not ml.theory.check_separable(TokenDataset(np.ones((1, 1, 2)), [1]), np.ones(2))
 
 
 @pytest.mark.statement("A Lemma 6")
 def test_the_step_must_be_plain_and_at_most_the_inverse_smoothness():
     data, v = figure_1a()
-    largest = smoothness(data, v).largest_step
-    assert check_step(data, v, GradientDescent(largest))
-    assert not check_step(data, v, GradientDescent(largest * 1.01))
-    normal = check_step(data, v, NormalizedGD(0.1))
+    largest = ml.theory.smoothness(data, v).largest_step
+    assert ml.theory.check_step(data, v, GradientDescent(largest))
+    assert not ml.theory.check_step(data, v, GradientDescent(largest * 1.01))
+    normal = ml.theory.check_step(data, v, NormalizedGD(0.1))
     assert not normal
     assert "plain gradient descent" in normal.sentence
     with refused("optimizer"):
-        check_step(data, v, 0.1)
+        ml.theory.check_step(data, v, 0.1)

@@ -11,15 +11,7 @@ from marginlens.embeddings.models import Parameters, initial_parameters, loss_an
 from marginlens.embeddings.one_step import first_step, mean_signed_share
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
-from marginlens_papers.lemmas.first_step import (
-    ProvedBound,
-    first_step_errors,
-    first_step_loss,
-    first_step_norms,
-    initial_concentration,
-    initial_orthogonality,
-    log10_width,
-)
+from marginlens_papers.lemmas import first_step as lemmas
 from marginlens_papers.lemmas.random_data import balanced_sequences
 from marginlens_papers.lemmas.selection_slopes import directional_slope
 from random_problems import ragged_labelled, started
@@ -58,7 +50,7 @@ def test_initial_embeddings_are_as_concentrated_as_promised():
     failures = 0
     for seed in range(300):
         start = initial_parameters(10, 256, np.random.default_rng(seed), np.float64)
-        products, norms = initial_concentration(start, 0.5)
+        products, norms = lemmas.initial_concentration(start, 0.5)
         everything = np.concatenate([start.E @ start.v, start.E @ start.p, [start.p @ start.v]])
         assert products.value == pytest.approx(np.abs(everything).max())
         assert norms.value == pytest.approx(max(np.linalg.norm(start.E, axis=1).max(), np.linalg.norm(start.p)))
@@ -66,20 +58,20 @@ def test_initial_embeddings_are_as_concentrated_as_promised():
         failures += not (products.holds and norms.holds)
     assert 0 < failures < 0.5 * 300  # the bound is sharp enough to be broken at δ = 1/2
     longer = Parameters(3.0 * start.E, start.p, start.v)
-    assert not initial_concentration(longer, DELTA)[1].holds
+    assert not lemmas.initial_concentration(longer, DELTA)[1].holds
 
 
 @pytest.mark.statement("B Eq. (14)", "B' Eq. (22)")
 @pytest.mark.parametrize(("size", "delta"), [(2, 0.05), (20, 0.05), (20, 0.5), (5, 0.2)])
 def test_concentration_is_promised_from_a_width_on_and_kept_there(size, delta):
-    for question in (initial_concentration, initial_orthogonality):
+    for question in (lemmas.initial_concentration, lemmas.initial_orthogonality):
         start = initial_parameters(size, 7, np.random.default_rng(0), np.float64)
         needed = round(10 ** question(start, delta)[0].log10_width_needed)
         assert 1 < needed < 40
         failures = {}
         for d in (needed, needed - 1):
             drawn = [initial_parameters(size, d, np.random.default_rng([size, d, k]), np.float64) for k in range(400)]
-            found = [[*initial_concentration(one, delta), *question(one, delta)] for one in drawn]
+            found = [[*lemmas.initial_concentration(one, delta), *question(one, delta)] for one in drawn]
             assert found[0][-1].promised == found[0][-2].promised == (d == needed)
             failures[d] = np.mean([not all(part.holds for part in one) for one in found])
         assert failures[needed] <= delta + 3.0 * math.sqrt(delta * (1.0 - delta) / 400)
@@ -88,10 +80,10 @@ def test_concentration_is_promised_from_a_width_on_and_kept_there(size, delta):
 @pytest.mark.statement("B Eq. (14)")
 def test_concentration_is_not_promised_where_it_is_false():
     line = [initial_parameters(20, 1, np.random.default_rng(k), np.float64) for k in range(100)]
-    norms = [initial_concentration(start, 0.05)[1] for start in line]
+    norms = [lemmas.initial_concentration(start, 0.05)[1] for start in line]
     assert not norms[0].promised
     assert np.mean([not one.holds for one in norms]) > 0.4
-    single = [initial_concentration(initial_parameters(1, 256, k, np.float64), 0.5) for k in range(400)]
+    single = [lemmas.initial_concentration(initial_parameters(1, 256, k, np.float64), 0.5) for k in range(400)]
     assert not any(one.promised for one in single[0])
     assert single[0][0].log10_width_needed == math.inf
     assert repr(single[0][0]).endswith("no d is enough)")
@@ -101,7 +93,7 @@ def test_concentration_is_not_promised_where_it_is_false():
 @pytest.mark.statement("B' Eq. (22)")
 def test_pairs_and_short_embeddings_are_measured():
     start = Parameters(np.array([[0.4, 0.0], [0.3, 3.0]]), np.zeros(2), np.array([1.0, 0.0]))
-    pairs, short = initial_orthogonality(start, 0.05)
+    pairs, short = lemmas.initial_orthogonality(start, 0.05)
     assert pairs.value == pytest.approx(0.12)
     assert short.value == pytest.approx(2.5)
     assert not short.holds
@@ -115,13 +107,13 @@ def test_only_tokens_that_occur_count():
     step = first_step(longer, 1.0, data)
     few = LabelledSequences([[0, 2], [1, 2]], [1, -1])
     same = first_step(Parameters(start.E[:3], start.p, start.v), 1.0, few)
-    for question in (first_step_errors, first_step_loss):
+    for question in (lemmas.first_step_errors, lemmas.first_step_loss):
         # sums of other lengths
         assert question(step, DELTA).value == pytest.approx(question(same, DELTA).value, rel=1e-12)
         assert question(step, DELTA).log10_width_needed == question(same, DELTA).log10_width_needed
-    for ours, expected in zip(first_step_norms(step, DELTA), first_step_norms(same, DELTA), strict=True):
+    for ours, expected in zip(lemmas.first_step_norms(step, DELTA), lemmas.first_step_norms(same, DELTA), strict=True):
         assert ours.value == pytest.approx(expected.value, rel=1e-12)
-    assert first_step_errors(step, DELTA).promised
+    assert lemmas.first_step_errors(step, DELTA).promised
 
 
 @pytest.mark.statement("B Eq. (4)")
@@ -150,7 +142,7 @@ def test_the_parts_of_a_step_add_up_and_the_errors_are_below_the_bound(make):
         E = step.start.E + 0.5 * step.rate * np.outer(step.alpha, step.start.v) + step.error_E
         assert np.abs(E - step.after.E).max() < ROUNDING
         assert np.abs(step.start.p + step.error_p - step.after.p).max() < ROUNDING
-        found = first_step_errors(step, DELTA)
+        found = lemmas.first_step_errors(step, DELTA)
         assert found.holds
         assert found.value == pytest.approx(max(*np.linalg.norm(step.error_E, axis=1), np.linalg.norm(step.error_p)))
 
@@ -162,7 +154,7 @@ def test_errors_shrink_with_the_root_of_the_width_and_grow_with_the_rate():
     mean = [np.mean([first_step(start_of(data, d, k), 1.0, data).errors.max() for k in range(8)]) for d in widths]
     exponent = np.polyfit(np.log(widths), np.log(mean), 1)[0]
     assert -0.58 < exponent < -0.42  # the bound has -1/4
-    one, ten = (first_step_errors(first_step(start_of(data, 64), rate, data), DELTA) for rate in (1.0, 10.0))
+    one, ten = (lemmas.first_step_errors(first_step(start_of(data, 64), rate, data), DELTA) for rate in (1.0, 10.0))
     assert ten.value == pytest.approx(10.0 * one.value)
     assert ten.bound == pytest.approx(10.0 * one.bound) == pytest.approx(110.0 * 64**-0.25)
 
@@ -187,7 +179,7 @@ def test_where_lengths_differ_the_step_weighs_sequences_alike():
 def test_norms_after_the_step_are_bounded(rate):
     data = uniform(6)
     for seed in range(20):
-        embeddings, query = first_step_norms(first_step(start_of(data, 512, seed), rate, data), DELTA)
+        embeddings, query = lemmas.first_step_norms(first_step(start_of(data, 512, seed), rate, data), DELTA)
         assert embeddings.promised
         assert embeddings.holds
         assert query.holds
@@ -195,7 +187,7 @@ def test_norms_after_the_step_are_bounded(rate):
     assert query.bound == pytest.approx(2.0 + 11.0 * rate * 512**-0.25)
     one_token = LabelledSequences([[0]] * 4, [1] * 4)
     start = start_of(one_token, 256)
-    embeddings, _ = first_step_norms(first_step(start, 1e4, one_token), DELTA)
+    embeddings, _ = lemmas.first_step_norms(first_step(start, 1e4, one_token), DELTA)
     assert embeddings.value == pytest.approx(np.linalg.norm(first_step(start, 1e4, one_token).after.E))
     assert 0.1 * embeddings.bound < embeddings.value  # a token that fills every sequence comes near it
 
@@ -204,7 +196,7 @@ def test_norms_after_the_step_are_bounded(rate):
 def test_the_loss_after_the_step_is_bounded_where_the_lemma_asks_for_a_width_that_exists():
     data = balanced_sequences(20, 5, 3, 6, 7)
     step = first_step(start_of(data, 2048), 0.005, data)
-    found = first_step_loss(step, DELTA)
+    found = lemmas.first_step_loss(step, DELTA)
     assert found.promised
     assert found.holds
     T = 5
@@ -214,13 +206,15 @@ def test_the_loss_after_the_step_is_bounded_where_the_lemma_asks_for_a_width_tha
     assert found.bound == pytest.approx(np.mean(np.log1p(np.exp(exponents))))
     uneven = first_step(start_of(ragged(7), 64), 3.0, ragged(7))
     means = [y * uneven.alpha[ids].mean() for ids, y in map(ragged(7).__getitem__, range(30))]
-    assert first_step_loss(uneven, DELTA).bound == pytest.approx(
+    assert lemmas.first_step_loss(uneven, DELTA).bound == pytest.approx(
         np.mean(np.log1p(np.exp(1 / 66 - 1.5 * np.array(means))))
     )
-    large = first_step_loss(first_step(start_of(data, 2048), 10.0, data), DELTA)
+    large = lemmas.first_step_loss(first_step(start_of(data, 2048), 10.0, data), DELTA)
     assert not large.promised
     assert large.log10_width_needed == pytest.approx(8 * math.log10(8800 + 1110 + 2))
-    assert not first_step_loss(replace(step, rate=1e4, after=step.start), DELTA).holds  # a step that was not taken
+    assert not lemmas.first_step_loss(
+        replace(step, rate=1e4, after=step.start), DELTA
+    ).holds  # a step that was not taken
 
 
 @pytest.mark.statement("B Lemma 8")
@@ -271,13 +265,13 @@ def test_gradients_of_sequences_that_are_surely_right_keep_their_digits():
 
 
 def test_widths_asked_for_and_representation():
-    assert log10_width(10, 0.1) == pytest.approx(math.log10(256))
-    assert log10_width(10_000, 1e-6) == pytest.approx(2 * math.log10(2 * math.log(1e14)))
-    assert log10_width(10, 0.1, 0.005) == pytest.approx(8 * math.log10(88 * 0.005**2 + 0.555 + 2))
-    found = ProvedBound("B Eq. (6)", 0.5, 0.25, 100, 2.4)
+    assert lemmas.log10_width(10, 0.1) == pytest.approx(math.log10(256))
+    assert lemmas.log10_width(10_000, 1e-6) == pytest.approx(2 * math.log10(2 * math.log(1e14)))
+    assert lemmas.log10_width(10, 0.1, 0.005) == pytest.approx(8 * math.log10(88 * 0.005**2 + 0.555 + 2))
+    found = lemmas.ProvedBound("B Eq. (6)", 0.5, 0.25, 100, 2.4)
     assert repr(found) == "ProvedBound(B Eq. (6): 0.5 > 0.25, d=100 is below 1e2.40)"
     assert found.looseness == 0.5
-    at = ProvedBound("B Eq. (6)", 0.25, 0.25, 256, log10_width(10, 0.1))
+    at = lemmas.ProvedBound("B Eq. (6)", 0.25, 0.25, 256, lemmas.log10_width(10, 0.1))
     assert (at.holds, at.promised) == (True, True)
     assert (replace(at, value=0.2501).holds, replace(at, width=255).promised) == (False, False)
     data = uniform(9)
@@ -286,7 +280,7 @@ def test_widths_asked_for_and_representation():
     )
     for delta in (0, 1):
         with refused("delta"):
-            log10_width(10, delta)
+            lemmas.log10_width(10, delta)
     with refused("rate"):
         first_step(start_of(data, 16), -1.0, data)
     with pytest.raises(InputError, match="at least 20 rows, one for each token; got 3 rows"):
