@@ -137,11 +137,14 @@ def test_its_json_holds_the_same_numbers(example):
 def test_what_cannot_be_separated_is_said_with_a_proof(here):
     crowded = {"sequences": [[0, 1], [1, 2, 1]], "labels": [0, 2], "E": [[0.0], [1.0], [2.0]]}
     Path("c.json").write_text(json.dumps(crowded))
-    told = numbers("c.json")["separability"]
+    found = numbers("c.json", "--prefix", "0 1")
+    told = found["separability"]
     assert (told["separable"], told["status"], told["margin"]) == (False, "INFEASIBLE", 0.0)
     assert told["residual"] <= SVM_KKT
     rankings = {(one["last"], one["above"], one["below"], one["sequences"]) for one in told["conflict"]["rankings"]}
     assert rankings == {("1", "0", "1", 1), ("1", "2", "1", 1)}
+    assert "Graph-SVM" in found["continuation"]["reason"]  # why there is no automaton
+    assert found["continuation"]["next"] == []
     shown = " ".join(graph("c.json").stdout.split())
     assert "Farkas residual" in shown
     assert 'After "1", 2 rankings contradict each other' in shown
@@ -209,14 +212,6 @@ def test_the_automaton_is_scored_on_what_is_held_out(text):
     assert f"the automaton predicts {right:.1%}" in shown
     listed = numbers("s.json", "--held-out", "0.25", "--seed", "1")
     assert (listed["samples"], listed["held_out"]) == (3, 1)
-
-
-def test_data_without_an_automaton_say_why(here):
-    crowded = {"sequences": [[0, 1], [1, 2, 1]], "labels": [0, 2], "E": [[0.0], [1.0], [2.0]]}
-    Path("c.json").write_text(json.dumps(crowded))
-    told = numbers("c.json", "--prefix", "0 1")["continuation"]
-    assert "Graph-SVM" in told["reason"]
-    assert told["next"] == []
 
 
 def test_it_draws(example):

@@ -220,38 +220,29 @@ def test_a_phrase_is_shared_by_the_words_it_joins():
 # ---- explanations
 
 
-def test_contributions_add_up_to_the_output(data, fitted):
-    for text in (data[0][0], "Not dull, not AWFUL: a superb film!", "Wonderful"):
-        told = fitted.explain(text)
-        f = float(fitted.decision_function([text])[0])
-        assert told.f == f
-        assert sum(row.contribution for row in told.rows) == pytest.approx(f, rel=1e3 * ROUNDING)
-        assert told.rest.contribution + sum(part for _, part in told.words) == pytest.approx(f, rel=1e3 * ROUNDING)
-        assert sum(row.attention for row in told.rows) == pytest.approx(1.0, rel=1e3 * ROUNDING)
-        assert told.label == fitted.predict([text])[0]
-        assert told.probability == pytest.approx(fitted.predict_proba([text]).max(), rel=1e3 * ROUNDING)
-
-
-def test_an_explanation_has_the_bits_of_the_prediction(data, four_classes, fitted):
-    texts = ["", "zebra", "Dull dull, zebra: not DULL!", "naïve 😀 <br />film's", *data[0][5:9]]
+def test_an_explanation_has_the_bits_of_the_prediction_and_its_contributions_add_up(data, four_classes, fitted):
+    texts = ["", "zebra", "Dull dull, zebra: not DULL!", "naïve 😀 <br />film's", "Wonderful", *data[0][5:9]]
     sequences = [[3, 1, 3, 2], [0, 2, 1], [1, 1, 2], [3, 0, 2]] * 5
     ids = ml.AttentionTextClassifier(epochs=2).fit(sequences, [i % 3 for i in range(20)])
     cut = ml.AttentionTextClassifier(tokenizer=str.split, epochs=2).fit(*data)
     several = ml.AttentionTextClassifier(epochs=2).fit(*four_classes)
     for model, samples in ((fitted, texts), (cut, texts), (several, texts), (ids, [[2, 9, 2, -1, 0], [8], [3, 1]])):
         for sample in samples:
-            explanation = model.explain(sample)
-            assert list(explanation.probabilities) == model.predict_proba([sample])[0].tolist()
+            told, names = model.explain(sample), model.tokens_.names
+            f, proba = model.decision_function([sample])[0], model.predict_proba([sample])[0]
+            assert list(told.probabilities) == proba.tolist()
+            assert (told.label, told.probability) == (model.predict([sample])[0], proba.max())
+            assert told.f == (f if np.ndim(f) == 0 else f.max())
+            total = np.sum([row.contributions for row in told.rows], axis=0)
+            np.testing.assert_allclose(total, np.atleast_1d(f), rtol=0, atol=1e4 * ROUNDING)
+            assert told.rest.contribution + sum(part for _, part in told.words) == pytest.approx(told.f)
+            assert sum(row.attention for row in told.rows) == pytest.approx(1.0, rel=1e3 * ROUNDING)
             places = model.tokens_.positions([sample]).tokens.tolist()
-            assert {row.token: row.count for row in explanation.known} == Counter(
-                model.tokens_.names[s] for s in places
-            )
-            shares = [share for span, _ in explanation.words for share in span.shares]
-            assert sum(shares) == pytest.approx(len(places))
-            for span, part in explanation.words:
-                named = [
-                    next(row for row in explanation.rows if row.token == model.tokens_.names[s]) for s in span.tokens
-                ]
+            assert {row.token: row.count for row in told.known} == Counter(names[s] for s in places)
+            assert sum(share for span, _ in told.words for share in span.shares) == pytest.approx(len(places))
+            of = {row.token: row for row in told.rows}
+            for span, part in told.words:
+                named = [of[names[s]] for s in span.tokens]
                 terms = [share * row.contribution / row.count for share, row in zip(span.shares, named, strict=True)]
                 assert part == pytest.approx(sum(terms), abs=1e3 * ROUNDING)
 
@@ -345,9 +336,6 @@ def test_more_classes_have_one_softmax_and_an_exact_account_for_each(four_classe
     np.testing.assert_allclose(proba, np.exp(f) / np.exp(f).sum(axis=1, keepdims=True), rtol=1e4 * ROUNDING)
     assert model.score(texts, y) > 0.9
     explanation = model.explain(texts[0])
-    total = np.sum([row.contributions for row in explanation.rows], axis=0)
-    np.testing.assert_allclose(total, f[0], rtol=0, atol=1e4 * ROUNDING)
-    assert explanation.rest.contribution + sum(part for _, part in explanation.words) == pytest.approx(explanation.f)
     assert len(explanation.to_frame("pyarrow")) == len(explanation.rows)
     model.save(tmp_path / "m")
     assert np.array_equal(ml.AttentionTextClassifier.load(tmp_path / "m").predict_proba(texts), proba)

@@ -35,14 +35,18 @@ def worst_residual(A, b, x, multipliers):
     return max(residuals) / np.linalg.norm(x)
 
 
+def feasible_rows(rng, count, n_rows, d):
+    """(count, n_rows, d) of norm one, which a multiple of one direction satisfies."""
+    rows = rng.normal(size=(count, n_rows, d))
+    rows *= np.sign(rows @ rng.normal(size=d))[..., None]
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
 @pytest.mark.parametrize("d", [1, 2, 4, 7, 9, 16, 31, 130])
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 5, 8, 17, 33, 70])
 def test_each_method_finds_the_shortest_vector(n_rows, d):
     rng = np.random.default_rng(1000 * n_rows + d)
-    centre = rng.normal(size=d)
-    rows = rng.normal(size=(4, n_rows, d))
-    rows *= np.sign(rows @ centre)[..., None]  # so that a multiple of the centre satisfies all
-    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+    rows = feasible_rows(rng, 4, n_rows, d)
     lower = rng.uniform(0.0, 2.0, size=(4, n_rows))
     careful = solved_carefully(rows, lower)
     assert (careful.outcome == OPTIMAL).all()
@@ -135,9 +139,7 @@ def test_products_with_blocks():
 @pytest.mark.parametrize(("n_rows", "d"), [(1, 1), (3, 2), (7, 9), (9, 16), (20, 5), (25, 40)])
 def test_pivots_end_at_the_value_of_another_method(n_rows, d, is_box):
     rng = np.random.default_rng(n_rows)
-    rows = rng.normal(size=(3, n_rows, d))
-    rows *= np.sign(rows @ rng.normal(size=d))[..., None]
-    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+    rows = feasible_rows(rng, 3, n_rows, d)
     lower, x, multipliers = rng.uniform(0.1, 1.0, size=(3, n_rows)), np.zeros((3, d)), np.ones((3, n_rows))
     linear_programs.solve_batch(rows, lower, np.arange(3), is_box, x, multipliers)
     norm = 1 if is_box else np.inf
@@ -149,19 +151,11 @@ def test_pivots_end_at_the_value_of_another_method(n_rows, d, is_box):
         assert b @ weights / dual == pytest.approx(np.linalg.norm(other, norm), rel=1e-9)
 
 
-def test_pivots_end_on_numbers_that_are_not_finite():
-    rows, x, multipliers = np.full((1, 5, 4), np.nan), np.zeros((1, 4)), np.ones((1, 5))
-    for is_box in (True, False):
-        linear_programs.solve_batch(rows, np.ones((1, 5)), np.zeros(1, dtype=np.int64), is_box, x, multipliers)
-
-
 @pytest.mark.parametrize("p", [1.2, 1.75, 2.5, 4.0])
 @pytest.mark.parametrize(("n_rows", "d"), [(1, 1), (3, 2), (7, 9), (16, 4), (20, 33)])
 def test_both_methods_for_power_norms_close_the_bracket(n_rows, d, p):
     rng = np.random.default_rng(n_rows)
-    rows = rng.normal(size=(3, n_rows, d))
-    rows *= np.sign(rows @ rng.normal(size=d))[..., None]
-    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+    rows = feasible_rows(rng, 3, n_rows, d)
     lower, q = rng.uniform(0.1, 1.0, size=(3, n_rows)), p / (p - 1.0)
     start = solved_carefully(rows, lower)
     values = []
@@ -178,9 +172,10 @@ def test_both_methods_for_power_norms_close_the_bracket(n_rows, d, p):
     assert (np.minimum(values[0][1], values[1][1]) / np.maximum(values[0][0], values[1][0]) - 1.0).max() < 1e-9
 
 
-def test_power_norms_end_on_numbers_that_are_not_finite():
-    rows, x, weights, gaps = np.full((1, 5, 4), np.nan), np.ones((1, 4)), np.ones((1, 5)), np.empty(1)
-    for by_newton in (True, False):
-        given = (rows, np.ones((1, 5)), np.zeros(1, dtype=np.int64), by_newton, 3.0, 3.0, 2.0, x, weights, gaps)
-        core.solve_power_norms(0, 1, *given)
-        assert not gaps[0] < 1.0
+@pytest.mark.parametrize("choice", [True, False])
+def test_loops_end_on_numbers_that_are_not_finite(choice):
+    rows, lower, place = np.full((1, 5, 4), np.nan), np.ones((1, 5)), np.zeros(1, dtype=np.int64)
+    x, weights, gaps = np.ones((1, 4)), np.ones((1, 5)), np.empty(1)
+    linear_programs.solve_batch(rows, lower, place, choice, 0.0 * x, weights.copy())  # in a box or not
+    core.solve_power_norms(0, 1, rows, lower, place, choice, 3.0, 3.0, 2.0, x, weights, gaps)  # by Newton or not
+    assert not gaps[0] < 1.0
