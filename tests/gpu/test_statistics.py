@@ -25,7 +25,7 @@ RULES = {
     "causal": {"causal": True},
     "window": {"causal": True, "window": 37},
     "both sides": {"window": 129},
-    "capped": {"softcap": 5.0, "scale": 1.0, "causal": True},
+    "capped": {"softcap": 5.0, "causal": True},
     "ALiBi": {"bias": 2.0 ** -torch.arange(1.0, 7.0), "causal": True},
     "sinks": {"sinks": torch.arange(-2.0, 4.0), "causal": True},
     "padding": {"mask": padding, "causal": True},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -13,15 +11,12 @@ from marginlens.probe import (
     KeyQueryMap,
     MaxMarginSettings,
     QuerySample,
-    entropy,
     head_margin,
     layer_margins,
-    negligible_share,
     relative_sparsity,
     sample_queries,
     select_tokens,
     soft_sparsity,
-    top_probability,
 )
 from marginlens.probe.heads.max_margin import SAME_TOKEN_RTOL, MarginMatch, selected_tokens, selection_constraints
 from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS, POOLED, head_preferences, visible_types
@@ -44,27 +39,6 @@ def test_soft_sparsity_counts_tokens_that_share_the_attention_evenly(n_attended:
     s[:n_attended] = 1.0 / n_attended
     assert soft_sparsity(s) == pytest.approx(n_attended, rel=tolerances.ROUNDING)
     assert relative_sparsity(s) == pytest.approx(n_attended / 8, rel=tolerances.ROUNDING)
-    assert entropy(s) == pytest.approx(np.log(n_attended), abs=tolerances.ROUNDING)
-    assert top_probability(s) == pytest.approx(1.0 / n_attended, rel=tolerances.ROUNDING)
-
-
-@pytest.mark.statement("A Fig 6", "A Fig 7")
-@pytest.mark.parametrize("tolerance", [0.0, 1e-3, 0.05, 0.4])
-def test_negligible_tokens_are_the_most_that_any_choice_leaves_out(tolerance: float) -> None:
-    rng = np.random.default_rng(3)
-    for n_hidden in (0, 2):
-        s = np.zeros(7)
-        s[: 7 - n_hidden] = rng.dirichlet(np.full(7 - n_hidden, 0.3))
-        most = 0
-        for left_out in itertools.product((False, True), repeat=7 - n_hidden):
-            rest = np.where([*left_out, *[False] * n_hidden], 0.0, s)
-            if rest.sum() > 0.0 and 0.5 * np.abs(s - rest / rest.sum()).sum() <= tolerance + 1e-15:
-                most = max(most, sum(left_out))
-        found = negligible_share(s, 7 - n_hidden, tolerance=tolerance)
-        assert found * (7 - n_hidden) == pytest.approx(most, abs=1e-12)
-    assert np.isnan(negligible_share(np.zeros(3)))
-    with pytest.raises(InputError, match="'tolerance' argument"):
-        negligible_share(s, tolerance=1.0)
 
 
 def test_soft_sparsity_is_the_ratio_of_norms_and_lies_between_one_and_the_visible_tokens() -> None:

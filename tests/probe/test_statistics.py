@@ -1,5 +1,6 @@
 """Statistics of attention by blocks of queries: equal to those of a full map in float64, at any rule and any size of logits."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,13 +11,23 @@ from marginlens.errors import InputError
 from marginlens.probe import AttentionRule, attention_statistics, received_attention
 from marginlens.probe.heads import statistics
 from marginlens.probe.heads.selection import select_tokens
-from marginlens.probe.heads.sparsity import entropy, negligible_shares, soft_sparsity, top_probability
+from marginlens.probe.heads.sparsity import soft_sparsity
 
 TOLERANCES = (0.0, 1e-3, 0.05, 0.5)
 
 
 def tensors(*shape, seed=0, size=1.0, dtype=torch.float64):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape) * size).to(dtype)
+
+
+def entropies(maps):
+    logs = np.log(maps, out=np.zeros_like(maps), where=maps > 0.0)
+    return np.where(maps.any(axis=-1), -np.sum(maps * logs, axis=-1), np.nan)
+
+
+def n_left_out(maps, tolerance, n_visible):
+    """By a sort of all: hidden tokens come first, and are no gain."""
+    return (np.cumsum(np.sort(maps, axis=-1), axis=-1) <= tolerance).sum(axis=-1) - (maps.shape[-1] - n_visible)
 
 
 def full_logits(q, k, rule, positions=None):
@@ -68,11 +79,8 @@ def compare(q, k, rule=None, positions=None, rtol=1e-12, atol=1e-10):
     np.testing.assert_allclose(found.log_sum_exp.numpy()[sees_some], lse[sees_some], rtol=rtol, atol=rtol * size)
     total = maps.sum(axis=-1, keepdims=True)
     rest = np.divide(maps, total, out=np.zeros_like(maps), where=total > 0.0)
-    for name, value in (
-        ("entropy", entropy(rest)),
-        ("n_effective", soft_sparsity(rest)),
-        ("top_probability", top_probability(maps)),
-    ):
+    top = np.where(sees_some, maps.max(axis=-1), np.nan)
+    for name, value in (("entropy", entropies(rest)), ("n_effective", soft_sparsity(rest)), ("top_probability", top)):
         np.testing.assert_allclose(getattr(found, name).numpy(), value, rtol=atol, atol=atol, err_msg=name)
     np.testing.assert_array_equal(found.n_visible.numpy(), sees.expand(logits.shape).sum(dim=-1).numpy())
     np.testing.assert_allclose(found.learned_sink.numpy()[sees_some], sink.numpy()[sees_some], atol=atol)
@@ -80,10 +88,10 @@ def compare(q, k, rule=None, positions=None, rtol=1e-12, atol=1e-10):
     shares = np.stack([maps[row, :, :, place] for row, place in enumerate(first)])
     np.testing.assert_allclose(found.sink_share.numpy()[sees_some], shares[sees_some], atol=atol)
     n_visible = found.n_visible.numpy()
-    counts = negligible_shares(maps, TOLERANCES, n_visible) * np.maximum(n_visible, 1)
     got = found.n_negligible.numpy()
     if atol <= 1e-10:
-        np.testing.assert_array_equal(got[1:, sees_some], counts[1:, sees_some].round())
+        for tolerance, counts in list(zip(TOLERANCES, got, strict=True))[1:]:
+            np.testing.assert_array_equal(counts[sees_some], n_left_out(maps, tolerance, n_visible)[sees_some])
     received = received_attention(q, k, found.log_sum_exp, rule, positions=positions)
     np.testing.assert_allclose(
         received.numpy(), maps.sum(axis=2), rtol=1e-9 if atol <= 1e-10 else 1e-4, atol=atol * q.shape[2]
@@ -173,6 +181,21 @@ def test_equal_logits_leave_out_a_whole_number_of_keys():
     q, k = torch.zeros(1, 1, 5, 2, dtype=torch.float64), tensors(1, 1, 100, 2)
     found = attention_statistics(q, k, tolerances=(0.0, 0.155, 0.995))
     assert found.n_negligible[:, 0, 0, 0].tolist() == [0, 15, 99]
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1e-3, 0.05, 0.4])
+def test_negligible_keys_are_the_most_that_any_choice_leaves_out(tolerance):
+    """By all subsets of seven keys, with the total variation itself."""
+    for seed in range(5):
+        s = np.random.default_rng(seed).dirichlet(np.full(7, 0.3))
+        most = 0
+        for left_out in itertools.product((False, True), repeat=7):
+            rest = np.where(left_out, 0.0, s)
+            if rest.sum() > 0.0 and 0.5 * np.abs(s - rest / rest.sum()).sum() <= tolerance + 1e-15:
+                most = max(most, sum(left_out))
+        k = torch.from_numpy(np.log(s))[None, None, :, None]
+        found = attention_statistics(torch.ones(1, 1, 1, 1, dtype=torch.float64), k, tolerances=(tolerance,))
+        assert int(found.n_negligible) == most
 
 
 def test_rows_without_numbers_are_counted_in_a_sentence_each():

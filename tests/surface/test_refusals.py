@@ -410,8 +410,8 @@ REFUSED = [
     ("font_size", lambda: ml.plotting.paper(font_size="small")),
     # heads of transformers
     ("s", lambda: probe.soft_sparsity([0.5, -0.5])),
-    ("s", lambda: probe.entropy([np.nan, 1.0])),
-    ("s", lambda: probe.top_probability(np.empty((3, 0)))),
+    ("s", lambda: probe.soft_sparsity([np.nan, 1.0])),
+    ("s", lambda: probe.soft_sparsity(np.empty((3, 0)))),
     ("W_Q", lambda: probe.KeyQueryMap(W, W[:5], np.zeros(2), 1.0)),
     ("b_Q", lambda: probe.KeyQueryMap(W, W, np.zeros(3), 1.0)),
     ("scale", lambda: probe.KeyQueryMap(W, W, np.zeros(2), 0.0)),

@@ -16,7 +16,7 @@ from marginlens.probe.heads.max_margin import (
 )
 from marginlens.probe.heads.rounding import RoundingCertificate, certify_rounding, rotation_matrix, round_keys
 from marginlens.probe.heads.selection import select_tokens
-from marginlens.probe.heads.sparsity import entropy, negligible_share, relative_sparsity, soft_sparsity, top_probability
+from marginlens.probe.heads.sparsity import relative_sparsity, soft_sparsity
 from marginlens.probe.heads.statistics import (
     AttentionRule,
     AttentionStatistics,
@@ -78,7 +78,6 @@ __all__ = [
     "compare_models",
     "difference_page",
     "encode_texts",
-    "entropy",
     "example_sentences",
     "find_alarms",
     "find_selections",
@@ -87,7 +86,6 @@ __all__ = [
     "key_budgets",
     "layer_margins",
     "load_model",
-    "negligible_share",
     "prepare_images",
     "probe_checkpoints",
     "probe_model",
@@ -105,7 +103,6 @@ __all__ = [
     "select_tokens",
     "soft_sparsity",
     "supported_families",
-    "top_probability",
 ]
 
 

@@ -19,6 +19,7 @@ from marginlens.result import Described, jsonable
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import FloatArray, IntArray
 
+_MAX_SHOWN_BITS = 8  # of a table
 _COUNTS = ("certified", "robust", "changed", "decided")
 
 
@@ -90,27 +91,27 @@ class KeyBudgets(Described):
         return np.where(np.isnan(self.mean_keys), np.nan, found)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per layer: means over its heads, and the range of bits."""
+        """One row per layer: mean and safe number of keys, the share of selections certified at each of few bits, and safe bits."""
         rows = []
         for layer, name in enumerate(self.layer_names):
             heads = np.isfinite(self.mean_keys[layer])
-            shares = {
-                f"certified at {bits}": float(self.certified[k, layer, heads].mean())
+            certified = {
+                f"{bits} bits": f"{self.certified[k, layer, heads].mean():.1%}"
                 for k, bits in enumerate(self.settings.bits)
+                if bits <= _MAX_SHOWN_BITS
             }
-            needed = self.bits[layer, heads]
-            fewest, most = (
+            needed, keys = self.bits[layer, heads], self.keys[layer, heads].max()
+            ends = (
                 str(int(end)) if np.isfinite(end) else f"> {self.settings.bits[-1]}"
                 for end in (needed.min(), needed.max())
             )
-            keys = self.keys[layer, heads].max()
             rows.append(
                 {
                     "layer": name,
-                    "keys, mean": float(self.mean_keys[layer, heads].mean()),
-                    "keys, safe": int(keys) if np.isfinite(keys) else "all",
-                    **shares,
-                    "bits, safe": fewest if fewest == most else f"{fewest} to {most}",
+                    "keys": float(self.mean_keys[layer, heads].mean()),
+                    "safe keys": int(keys) if np.isfinite(keys) else "all",
+                    **certified,
+                    "safe bits": " to ".join(dict.fromkeys(ends)),
                 }
             )
         return rows
@@ -119,9 +120,10 @@ class KeyBudgets(Described):
         """What the numbers say."""
         settings, known = self.settings, np.isfinite(self.mean_keys)
         found = [
-            f"{self.n_inputs} inputs, {self.n_decisions} selections a head; a query sees at most {self.n_keys} keys. Keys, safe: the most "
-            f"that a head of the layer needs so that no query of a new input drawn like these moves by more than {settings.tolerance:g} in "
-            f"total variation, with probability {settings.confidence:.0%} or more; bits, safe: likewise, by the certificates."
+            f"{self.n_inputs} inputs, {self.n_decisions} selections a head; a query sees at most {self.n_keys} keys. A query needs so many "
+            f"keys, on average, to move by at most {settings.tolerance:g} in total variation; safe keys are the most that a head of the "
+            f"layer needs for all queries of a new input drawn like these, with probability {settings.confidence:.0%} or more, and safe "
+            "bits likewise, from the fewest to the most of its heads. Percentages are selections that are certified not to change."
         ]
         at = next((k for k, bits in enumerate(settings.bits) if bits >= 4), 0)
         found.append(
