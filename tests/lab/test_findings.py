@@ -65,6 +65,15 @@ def test_keys_come_apart_as_copies_and_join_without_changing_what_attention_sele
     assert changed(by_hand, "withKeysApart", False) == {"tokens": [TRIANGLE[::-1]], "scores": [[1, 2, 3]]}
 
 
+def test_a_verdict_calls_tokens_by_their_words() -> None:
+    problem = scored([TRIANGLE], [[1, 0, 0]], words=[["molten", "when", ""]])
+    refused = {**problem, "words": [["molten", "when"]]}
+    answer, refusal = ask({"call": "verdict", "problem": problem}, {"call": "verdict", "problem": refused})
+    assert answer["endsAt"].startswith("Token 1 “molten”, in its max-margin direction")
+    assert answer["because"].startswith("Input 1: token 1 “molten” over token 2 “when”, ")
+    assert refusal["refusal"].startswith("There must be a list of words for each of 1 inputs, one for each token; got")
+
+
 # ---- conditions
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
+import marginlens as ml
 from lab_kernels import ask, needs_node
+from marginlens.lab import LabProblem, read_problem, write_problem
+from marginlens.lab.presets import state_of
 
 pytestmark = needs_node
 
@@ -51,3 +58,19 @@ def test_faults_are_refused_in_one_sentence() -> None:
         assert expected in answer, (name, answer)
         assert answer.endswith(".")
         assert "\n" not in answer
+
+
+def test_words_of_tokens_are_written_read_and_shown(tmp_path: Path) -> None:
+    data = ml.TokenDataset([np.eye(2), np.ones((1, 2))], [1.0, -1.0])
+    problem = LabProblem(data, [1.0, 0.0], words=[["a", "fine"], ["film"]])
+    write_problem(tmp_path / "problem.json", problem)
+    assert read_problem(tmp_path / "problem.json") == problem
+    assert state_of(problem)["problem"]["words"] == [["a", "fine"], ["film"]]
+    assert problem != LabProblem(data, [1.0, 0.0])
+
+
+@pytest.mark.parametrize("words", ["a fine film", [["a", "fine"]], [["a"], ["film"]], [["a", 1], ["film"]], [[], []]])
+def test_words_must_be_one_text_for_each_token(words: object) -> None:
+    data = ml.TokenDataset([np.eye(2), np.ones((1, 2))], [1.0, -1.0])
+    with pytest.raises(ml.InputError, match=r"'words' argument must be a list of texts for each input"):
+        LabProblem(data, [1.0, 0.0], words=words)

@@ -148,6 +148,9 @@ def test_a_plane_keeps_attention_and_the_distance_of_the_runner_up(n_tokens, sca
     assert problem.data.scores(problem.head)[0].argmax() == 0
     assert problem.start[1] == 0.0
     assert permalink(problem).startswith("#1.")
+    named = lab_problem(plane, [f"word {position}" for position in range(n_tokens)])
+    assert named.words == (tuple(f"word {position}" for position in plane.tokens),)
+    assert permalink(named) != permalink(problem)
 
 
 def test_there_is_no_plane_where_tokens_or_the_runner_up_do_not_span_one():

@@ -219,7 +219,7 @@ def write_lab(
     Args:
         path: a name that ends in `.html`.
         problem: what the page opens with, as for `lab_page`; or a dataset with keys in the plane, with `head` and what else `LabProblem`
-            takes: start, optimizer, loss, n_steps, trains_head, start_head.
+            takes: start, optimizer, loss, n_steps, trains_head, start_head, words.
         presets, address: as for `lab_page`.
     """
     place = as_path(path, "path", "the path of a file")

@@ -67,6 +67,7 @@ class LabProblem:
             `GradientDescent(size)`, or `Blockwise(NormalizedGD(size))`, which normalises head and attention each by itself.
         loss: `Logistic()`, `Exponential()` or `CorrelationLoss()`. n_steps: of the run.
         trains_head: whether head and attention are trained together. start_head: v(0) of shape (d_model,) then, zero by default.
+        words: what the tokens are called on the page, a list of texts for each input; numbers alone by default.
     """
 
     data: TokenDataset
@@ -77,6 +78,7 @@ class LabProblem:
     n_steps: int = N_STEPS
     trains_head: bool = False
     start_head: Any = None
+    words: Any = None
 
     def __post_init__(self) -> None:
         head = checked_head(self.data, self.head, self.trains_head)
@@ -92,6 +94,7 @@ class LabProblem:
         optimizer_json(optimizer, trains_head=self.trains_head)
         loss_name(self.loss)
         settled: dict[str, Any] = {"head": head, "start": start, "start_head": start_head, "optimizer": optimizer}
+        settled["words"] = None if self.words is None else _checked_words(self.words, self.data.lengths.tolist())
         settled["n_steps"] = whole_number(self.n_steps, "n_steps", at_least=0)
         for name, value in settled.items():
             object.__setattr__(self, name, value)
@@ -124,6 +127,7 @@ class LabProblem:
             entries["start_head"] = self.start_head.tolist()
         assert self.optimizer is not None
         optimizer = optimizer_json(self.optimizer, trains_head=self.trains_head)
+        entries |= {} if self.words is None else {"words": [list(names) for names in self.words]}
         return {**entries, "optimizer": optimizer, "loss": loss_name(self.loss), "steps": self.n_steps}
 
     @classmethod
@@ -148,7 +152,20 @@ class LabProblem:
             int(steps),
             trains_head,
             vector(entry["start_head"], "start_head", data.d_model, source) if "start_head" in entry else None,
+            entry.get("words"),
         )
+
+
+def _checked_words(words: Any, lengths: list[int]) -> tuple[tuple[str, ...], ...]:
+    """Words as they are given, one for each token."""
+    listed = words if isinstance(words, (list, tuple)) else []
+    names = [tuple(entry) if isinstance(entry, (list, tuple)) else () for entry in listed]
+    if [len(entry) for entry in names] != lengths or not all(
+        isinstance(word, str) for entry in names for word in entry
+    ):
+        expected = f"a list of texts for each input, one for each of its {', '.join(map(str, lengths))} tokens"
+        raise reject("words", expected, f"{words!r}"[:60])
+    return tuple(names)
 
 
 def read_problem(path: PathLike) -> LabProblem:
@@ -171,7 +188,7 @@ def write_problem(path: PathLike, problem: LabProblem | TokenDataset, head: Any 
     Args:
         path: a name that ends in `.json`; an existing file stays whole until the new one is.
         problem: a `LabProblem`; or a dataset, with `head` and what else `LabProblem` takes: start, optimizer, loss, n_steps, trains_head,
-            start_head.
+            start_head, words.
     """
     place = as_path(path, "path", "the path of a file")
     check_place(place, "path", (".json",))

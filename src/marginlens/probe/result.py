@@ -339,7 +339,7 @@ class Example(Displayed, Tabular):
         """The tokens that a layer attends with."""
         return self.decoder_tokens if self._tower(layer) in ("decoder", "cross") else self.tokens
 
-    def _attended(self, layer: int) -> tuple[str, ...]:
+    def attended_tokens(self, layer: int) -> tuple[str, ...]:
         """The tokens that a layer attends to."""
         return self.decoder_tokens if self._tower(layer) == "decoder" else self.tokens
 
@@ -347,7 +347,7 @@ class Example(Displayed, Tabular):
         layer, head, query = np.indices(self.selected.shape).reshape(3, -1)
         chosen, places = self.selected.ravel(), self.queries[query]
         layers = range(len(self.selected))
-        queries, attended = ([tokens(k) for k in layers] for tokens in (self._queries, self._attended))
+        queries, attended = ([tokens(k) for k in layers] for tokens in (self._queries, self.attended_tokens))
         of_query, of_selected = (list(zip(layer.tolist(), at.tolist(), strict=True)) for at in (places, chosen))
         names = {"token": [queries[at][k] for at, k in of_query], "selected": chosen}
         tokens = [attended[at][k] if k >= 0 else "" for at, k in of_selected]

@@ -113,7 +113,8 @@ function checkedOptimizer(given, joint) {
  *   "labels": [1, -1, …]      +1 of every input by default,
  *   "head":   […]             or "scores": [[…], …] outright, or neither where both are trained,
  *   "train":  "attention" or "both",  "start": […],  "start_head": […],
- *   "optimizer": {"name": "NormalizedGD", "size": 1},  "loss": "Logistic",  "steps": 1000
+ *   "optimizer": {"name": "NormalizedGD", "size": 1},  "loss": "Logistic",  "steps": 1000,
+ *   "words": [["…", …], …]    what tokens are called, where they have names
  * }
  */
 export function readProblem(json) {
@@ -150,8 +151,12 @@ export function readProblem(json) {
   const steps = json.steps ?? DEFAULT_STEPS;
   if (!Number.isInteger(steps) || steps < 0 || steps > MAX_STEPS)
     refuse(`The number of steps must be a whole number up to ${MAX_STEPS}; got ${shown(steps)}.`);
+  const words = json.words ?? null;
+  const isNamed = (names, i) => Array.isArray(names) && names.length === lengths[i] && names.every((name) => typeof name === "string");
+  if (words !== null && !(Array.isArray(words) && words.length === n && words.every(isNamed)))
+    refuse(`There must be a list of words for each of ${n} inputs, one for each token; got ${shown(words)}.`);
   return tokenProblem({
-    n, T, lengths, X, K, y, head, startHead, byScores, joint, loss, steps,
+    words, n, T, lengths, X, K, y, head, startHead, byScores, joint, loss, steps,
     given: byScores ? givenScores(json.scores, n, T, lengths) : null,
     keysAreTokens: !json.keys && !byScores,
     start: json.start ? vectorOf(json.start, "start", 2, MAX_START) : new Float64Array(2),

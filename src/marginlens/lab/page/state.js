@@ -8,7 +8,7 @@ export const MAX_SOURCE = 200_000; // characters of a text
 const MAX_HISTORY = 200; // steps that undo can go back
 const MAX_REMEMBERED = 40; // of them, after the page was loaded again
 const DEFAULT_START = [0, 0];
-const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "start_head", "optimizer", "loss", "steps"];
+const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "start_head", "optimizer", "loss", "steps", "words"];
 
 export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
 export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true, guess: null };
@@ -72,6 +72,11 @@ export function problemOf(state, k = state.chosen.start ?? 0) {
 /** The lists of vectors that attention reads: keys where they are apart from the tokens. */
 export function keysOf(problem) {
   return problem.keys ?? problem.tokens;
+}
+
+/** The word of token t of input i in quotes, behind a space; empty where it has none. */
+export function wordOf({ words }, i, t) {
+  return words?.[i]?.[t] ? ` “${words[i][t]}”` : "";
 }
 
 /** The labels, +1 where none are given. */
@@ -218,7 +223,7 @@ export function withLabel(state, i, label) {
 
 /** One more token of input i, with its key where keys are apart and its score where scores are given; it becomes the chosen one. */
 export function addToken(state, i, point, { key = point, score = 0 } = {}) {
-  const { tokens, keys, scores } = state.problem;
+  const { tokens, keys, scores, words } = state.problem;
   const length = keysOf(state.problem)[i].length;
   if (length >= MAX_TOKENS) refuse(`Input ${i + 1} has ${length} tokens already, the most that the page takes.`);
   const grown = (lists, entry) => lists && replaced(lists, i, [...lists[i], entry]);
@@ -226,6 +231,7 @@ export function addToken(state, i, point, { key = point, score = 0 } = {}) {
     tokens: grown(tokens, Array.from(point)),
     keys: grown(keys, Array.from(key)),
     scores: grown(scores, score),
+    words: grown(words, ""),
   });
   return { ...changed, chosen: { ...state.chosen, input: i, token: length } };
 }
@@ -233,15 +239,15 @@ export function addToken(state, i, point, { key = point, score = 0 } = {}) {
 /** Input i without its token t. */
 export function removeToken(state, i, t) {
   if (keysOf(state.problem)[i].length <= 1) refuse(`Input ${i + 1} must have at least one token.`);
-  const { tokens, keys, scores } = state.problem;
+  const { tokens, keys, scores, words } = state.problem;
   const shrunk = (lists) => lists && replaced(lists, i, without(lists[i], t));
-  const changed = withProblem(state, { tokens: shrunk(tokens), keys: shrunk(keys), scores: shrunk(scores) });
+  const changed = withProblem(state, { tokens: shrunk(tokens), keys: shrunk(keys), scores: shrunk(scores), words: shrunk(words) });
   return { ...changed, chosen: { ...state.chosen, token: null } };
 }
 
 /** One more input with the given points as its tokens; the first of them scores 1 where scores are given. */
 export function addInput(state, points) {
-  const { tokens, keys, scores, labels } = state.problem;
+  const { tokens, keys, scores, labels, words } = state.problem;
   const count = keysOf(state.problem).length;
   if (count >= MAX_INPUTS) refuse(`There are ${count} inputs already, the most that the page takes.`);
   const grown = (lists, entry) => lists && [...lists, entry];
@@ -251,6 +257,7 @@ export function addInput(state, points) {
     keys: grown(keys, vectors()),
     scores: grown(scores, points.map((_, t) => (t === 0 ? 1 : 0))),
     labels: grown(labels, 1),
+    words: grown(words, points.map(() => "")),
   });
   return { ...changed, chosen: { ...state.chosen, input: count, token: null } };
 }
@@ -258,9 +265,8 @@ export function addInput(state, points) {
 /** The problem without input i. */
 export function removeInput(state, i) {
   if (keysOf(state.problem).length <= 1) refuse("There must be at least one input.");
-  const { tokens, keys, scores, labels } = state.problem;
-  const shrunk = (lists) => lists && without(lists, i);
-  const changed = withProblem(state, { tokens: shrunk(tokens), keys: shrunk(keys), scores: shrunk(scores), labels: shrunk(labels) });
+  const shrunk = (name) => state.problem[name] && without(state.problem[name], i);
+  const changed = withProblem(state, Object.fromEntries(["tokens", "keys", "scores", "labels", "words"].map((name) => [name, shrunk(name)])));
   return { ...changed, chosen: { ...state.chosen, input: null, token: null } };
 }
 

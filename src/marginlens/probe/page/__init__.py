@@ -142,20 +142,22 @@ def _range(result: ProbeResult, measure: Measure) -> list[float]:
     return [float(f"{low:.6g}"), float(f"{high:.6g}")]
 
 
-def lab_problem(plane: QueryPlane) -> LabProblem:
+def lab_problem(plane: QueryPlane, names: Sequence[str] | None = None) -> LabProblem:
     """A head's choice at one query as a problem of the lab: the selected token has score 1, all others 0, and p starts as the query.
 
-    Keys are shortened and the query is lengthened by one factor, which changes no logit and brings both into one picture.
+    Keys are shortened and the query is lengthened by one factor, which changes no logit and brings both into one picture. `names` are
+    what the tokens of the sentence are called.
     """
     factor = float(f"{np.sqrt(np.abs(plane.keys).max()):.4g}")
     keys = np.array([[float(f"{number / factor:.4g}") for number in key] for key in plane.keys.tolist()])
     data = TokenDataset([np.column_stack([keys, np.eye(len(keys))[0]])], [1.0], K=[keys])
-    return LabProblem(data, [0.0, 0.0, 1.0], [factor, 0.0])
+    words = None if names is None else [[names[token] for token in plane.tokens]]
+    return LabProblem(data, [0.0, 0.0, 1.0], [factor, 0.0], words=words)
 
 
-def _lab_link(plane: QueryPlane) -> str:
+def _lab_link(plane: QueryPlane, names: Sequence[str]) -> str:
     """The hash of the lab's address that shows the problem, all of it."""
-    problem = lab_problem(plane)
+    problem = lab_problem(plane, names)
     return permalink({**state_of(problem), "view": {"half": round(1.2 * float(problem.start[0]), 3)}})
 
 
@@ -173,7 +175,11 @@ def _example(example: Example, lab: str) -> dict[str, Any]:
         "peaks": None if example.grid is None else jsonable(peaks[..., 0], JSON_DIGITS),
         "margins": jsonable(example.margins, 3),
         "planes": {
-            f"{layer}.{head}": [plane.query, plane.tokens.tolist(), lab + _lab_link(plane)]
+            f"{layer}.{head}": [
+                plane.query,
+                plane.tokens.tolist(),
+                lab + _lab_link(plane, example.attended_tokens(layer)),
+            ]
             for (layer, head), plane in example.planes.items()
             if lab
         },

@@ -220,7 +220,7 @@
     make("thead", {}, make("tr", {}, ...names.map(([name, kind]) => make("th", { scope: "col", class: kind }, name)))),
     make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((one, k) => k || names[k][1] ? make("td", { class: names[k][1] }, one) : make("th", { scope: "row" }, one)))))));
 
-  function inLab(example) { // the surest query of this head as a problem in the plane, with the words that the lab has numbers for
+  function inLab(example) { // the surest query of this head as a problem in the plane
     const plane = example.planes[`${state.layer}.${state.head}`];
     if (!plane) return [];
     const [query, tokens, address] = plane, names = attendedOf(example);

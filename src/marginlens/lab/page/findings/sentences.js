@@ -2,6 +2,7 @@
 
 import { normOfOptimizer } from "../../kernels/norms.js";
 import { powerOfTen, short } from "../numbers.js";
+import { wordOf } from "../state.js";
 import { counted, listed } from "../text/text_reasons.js";
 
 const MAX_LOG = 700; // of a number that a double holds
@@ -20,10 +21,11 @@ function capital(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-/** "token 3 of input 1 and token 1 of input 2": what is selected in the given inputs, in all of them by default. */
-export function selectionWords(selected, inputs = selected.map((_, i) => i)) {
-  if (selected.length === 1) return `token ${selected[0] + 1}`;
-  return listed(inputs.map((i) => `token ${selected[i] + 1} of input ${i + 1}`), Infinity);
+/** "token 3 of input 1 and token 1 of input 2": what a problem selects in the given inputs, in all of them by default. */
+function selectionWords(problem, selected, inputs = selected.map((_, i) => i)) {
+  const name = (i) => `token ${selected[i] + 1}${wordOf(problem, i, selected[i])}`;
+  if (selected.length === 1) return name(0);
+  return listed(inputs.map((i) => `${name(i)} of input ${i + 1}`), Infinity);
 }
 
 /** A positive number given by its logarithm, as a power of ten where a double does not hold it. */
@@ -77,20 +79,21 @@ function outcomeText(place, name, values = {}) {
   return globalThis.labWords.outcome[place][name].replace(/\{(\w+)\}/g, (_, key) => shown(values[key], key));
 }
 
-function rivalWords({ input, selected, token, lead, score, higher, higherLead }) {
-  const names = { input: String(input + 1), selected: String(selected + 1), token: String(token + 1) };
+function rivalWords(problem, { input, selected, token, lead, score, higher, higherLead }) {
+  const name = (t) => `${t + 1}${wordOf(problem, input, t)}`;
+  const names = { input: String(input + 1), selected: name(selected), token: name(token) };
   const text = outcomeText("because", score >= 0 ? "higher" : "lower", { ...names, ahead: lead, score: Math.abs(score) });
   if (higher === null || higher === token) return text;
-  return text + outcomeText("because", "but", { higher: String(higher + 1), behind: higherLead });
+  return text + outcomeText("because", "but", { higher: name(higher), behind: higherLead });
 }
 
-function becauseWords({ kind, direction, rivals = [] }, { joint }) {
-  if (kind === "joint") return jointSentence(joint);
+function becauseWords({ kind, direction, rivals = [] }, problem, { joint }) {
+  if (kind === "joint") return jointSentence(problem, joint);
   if (kind === "nothing" || kind === "finite") return outcomeText("because", kind);
   if (direction === null) return outcomeText("because", kind === "open" ? "unknown" : "level");
   if (rivals.length === 0) return outcomeText("because", "alone");
   const left = rivals.length - SHOWN_RIVALS;
-  return rivals.slice(0, SHOWN_RIVALS).map(rivalWords).join("; ") + (left > 0 ? outcomeText("because", "more", { left: String(left) }) : "");
+  return rivals.slice(0, SHOWN_RIVALS).map((rival) => rivalWords(problem, rival)).join("; ") + (left > 0 ? outcomeText("because", "more", { left: String(left) }) : "");
 }
 
 function proofWords({ kind, missing, norm, radius }, { optimizer }, { promise, step }, isDone) {
@@ -113,7 +116,7 @@ export function verdictWords({ problem, prediction, outlook, refusal }, played =
   const { answer, isDone } = outlook;
   const { kind, selected, direction, angle, steps, way, norm } = answer;
   const inputs = prediction.dependent ?? Array.from(problem.lengths.keys());
-  const tokens = selectionWords(selected, inputs);
+  const tokens = selectionWords(problem, selected, inputs);
   const isOne = inputs.length === 1;
   const reached = outcomeText("reached", way === null ? "steps" : "flow", { steps: steps.toLocaleString("en"), way, norm });
   const power = normOfOptimizer(problem.optimizer);
@@ -122,21 +125,21 @@ export function verdictWords({ problem, prediction, outlook, refusal }, played =
   const values = { tokens, their: isOne ? "its" : "their", lead: isOne ? "leads" : "lead", reached, angle, length: normWords(power) };
   const endsAt = outcomeText("ends at", name, values);
   const elsewhere = played !== null && kind !== "proved" && inputs.some((i) => played.selected[i] !== selected[i]);
-  const ran = elsewhere && { tokens: selectionWords(played.selected, inputs), steps: played.steps.toLocaleString("en"), norm: played.norm, predicted: endsAt };
+  const ran = elsewhere && { tokens: selectionWords(problem, played.selected, inputs), steps: played.steps.toLocaleString("en"), norm: played.norm, predicted: endsAt };
   return {
     endsAt: capital(`${elsewhere ? outcomeText("ends at", "played", ran) : endsAt}.`),
-    because: `${capital(becauseWords(answer, prediction))}.`,
+    because: `${capital(becauseWords(answer, problem, prediction))}.`,
     proved: `${capital(proofWords(answer, problem, prediction, isDone))}.`,
     kind: prediction.promise && prediction.step.holds ? "proved" : kind,
   };
 }
 
 /** Where the best pairs of head and attention are, where both are trained together. */
-function jointSentence({ complete, margin, found }) {
+function jointSentence(problem, { complete, margin, found }) {
   if (!complete) return "there are too many selections to try them all";
   if (!(margin > 0)) return "no choice of tokens lets a head tell the labels apart";
   if (found.length === 0) return "no direction selects the tokens that a head tells apart best";
-  const choices = found.map(({ selected }) => selectionWords(selected));
+  const choices = found.map(({ selected }) => selectionWords(problem, selected));
   const best = choices.length === 1 ? choices[0] : `${choices[0]}, or ${counted(choices.length - 1, "other choice")} as good`;
   return `head and attention do best on ${best}: there the labels are told apart with the widest margin, ${short(margin)}`;
 }

@@ -87,8 +87,8 @@ export function mountStory(root, store, runs, showPanel) {
       root.hidden = state.tab === "growth";
       cards.forEach(({ node, sentence, task }, k) => {
         setAttributes(node, { "aria-current": k === place ? "step" : null });
-        sentence.style.visibility = k === place && isTrue ? "visible" : "hidden"; // its place stays, so that nothing jumps
-        sentence.hidden = k === place && isGuessing;
+        sentence.style.visibility = isTrue ? "visible" : "hidden"; // its place stays, so that nothing jumps
+        sentence.hidden = k !== place || isGuessing;
         setText(task, k !== place ? scenes[k].task : isGuessing ? globalThis.labWords.guess : `${guessed}${scenes[k].task}`);
       });
       answer.hidden = !isGuessing;

@@ -11,7 +11,7 @@ import {
   axisTicks, drawnPath, fittingHalf, linePixels, markerPath, moved, pathThrough, pathUpTo, planeScale, rayEnd, ringNorms, rounded,
   sectorPixels, zoomed,
 } from "./plane_scale.js";
-import { addStart, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView } from "../state.js";
+import { addStart, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView, wordOf } from "../state.js";
 
 const SMALL_STEP = 1 / 100; // of the view's width, for an arrow key
 const LARGE_STEP = 1 / 10; // with Shift
@@ -120,9 +120,9 @@ function handlesOf(state, analysis) {
   tokens.forEach((input, i) =>
     input.forEach((point, t) => {
       const score = scoreOf(i, t);
-      const name = `token ${t + 1} of input ${i + 1}`;
+      const name = `token ${t + 1}${wordOf(problem, i, t)} of input ${i + 1}`;
       found.push({
-        id: `token:${i}:${t}`, kind: "token", i, t, score, point, name,
+        id: `token:${i}:${t}`, kind: "token", i, t, score, point, name, word: problem.words?.[i][t] ?? "",
         value: `${score === null ? "" : `score ${short(score)}, `}at ${pointText(point)}`,
         move: (at) => (before) => (isByKeys ? withKey : withToken)(before, i, t, at),
         remove: (before) => removeToken(before, i, t),
@@ -432,7 +432,7 @@ export function mountPlane(root, store, runs = null) {
       const size = (handle.kind === "key" ? 6 * share : handle.radius).toFixed(1);
       const node = handleNode(handle);
       const invites = isInviting && !dragged && (state.view.guess === null ? handle.kind === "start" && isChosen : handle.kind === "guess") ? INVITATION : "";
-      const look = `${classes}${invites} ${column} ${sign} ${size} ${hitRadius} ${handle.value}`;
+      const look = `${classes}${invites} ${column} ${sign} ${size} ${hitRadius} ${handle.value} ${handle.word}`;
       const last = looks.get(node);
       if (last?.look === look && last.scale === scale && last.point === handle.point) continue;
       looks.set(node, { look, scale, point: handle.point });
@@ -449,7 +449,7 @@ export function mountPlane(root, store, runs = null) {
       if (handle.kind === "token" || handle.kind === "key") put(drawing, "d", markerPath(handle.i, Number(size)));
       put(text, "x", ((handle.kind === "start" ? -7 : handle.radius + 5) + 16 * column).toFixed(1));
       put(text, "y", { head: -8, guess: -10, start: 20 }[handle.kind] ?? 4);
-      setText(text, { token: `${(handle.t ?? 0) + 1}${sign}`, key: "", head: "v", guess: invites, start: `s${(handle.k ?? 0) + 1}${invites}` }[handle.kind]);
+      setText(text, { token: `${(handle.t ?? 0) + 1}${sign} ${handle.word ?? ""}`.trim(), key: "", head: "v", guess: invites, start: `s${(handle.k ?? 0) + 1}${invites}` }[handle.kind]);
     }
     nodes.handles.sweep();
     for (const handle of handles) {
