@@ -48,13 +48,6 @@ def press(lab: WebDriver, text: str, region: str = "#editor") -> None:
     settle(lab)
 
 
-def unfold(lab: WebDriver, text: str, region: str = "#editor") -> None:
-    reveal(lab, region)
-    summaries = lab.find_elements("css selector", f"{region} summary")
-    next(summary for summary in summaries if text in summary.text).send_keys(" ")
-    settle(lab)
-
-
 def show_problem(lab: WebDriver, problem: dict[str, Any]) -> None:
     lab.execute_script(
         "lab.store.apply('show', (state) => ({ ...state, problem: arguments[0], preset: null }))", problem
@@ -117,7 +110,7 @@ def test_a_number_counts_on_enter_and_until_then_is_left_to_its_writer(lab: WebD
     assert problem_of(lab)["keys"][0][1] == [-0.4, 0]
 
 
-def test_scores_by_slider_by_hand_and_by_head(lab: WebDriver) -> None:
+def test_scores_by_slider_and_by_head(lab: WebDriver) -> None:
     from selenium.webdriver.common.keys import Keys
 
     scores = problem_of(lab)["scores"]
@@ -127,17 +120,10 @@ def test_scores_by_slider_by_hand_and_by_head(lab: WebDriver) -> None:
     lab.execute_script("window.lab.store.undo()")
     settle(lab)
     assert problem_of(lab)["scores"] == scores
-    unfold(lab, "Scores and keys")
-    by_head, by_hand = lab.find_elements("css selector", '#editor [name="scores-from"]')
-    by_head.send_keys(" ")
-    settle(lab)
-    assert "scores" not in problem_of(lab)
+    show_problem(lab, {"tokens": problem_of(lab)["keys"], "head": [1, 1]})
     type_number(lab, "v₁ of the head", "2")
     shown = [output.text for output in lab.find_elements("css selector", "#editor .score output")]
     assert shown == ["0.8", "2", "0"]  # (2, 1)·x of the tokens (-0.1, 1), (1, 0) and (0, 0)
-    by_hand.send_keys(" ")
-    settle(lab)
-    assert problem_of(lab)["scores"] == [pytest.approx([0.8, 2, 0])]
 
 
 def test_tokens_inputs_starts_and_keys_come_and_go(lab: WebDriver) -> None:
@@ -151,10 +137,7 @@ def test_tokens_inputs_starts_and_keys_come_and_go(lab: WebDriver) -> None:
     state = lab_state(lab)
     assert [len(state["problem"]["keys"]), len(state["starts"])] == [2, len(before["starts"]) + 1]
     assert state["problem"]["labels"] == [-1, 1]
-    unfold(lab, "Scores and keys")
-    apart = lab.find_element("css selector", '#editor input[type="checkbox"]')
-    apart.send_keys(" ")
-    settle(lab)
+    show_problem(lab, {**state["problem"], "tokens": state["problem"]["keys"]})
     type_number(lab, "k₂ of the key of token 2 of input 2", "-3")
     assert problem_of(lab)["keys"][1][1][1] == -3
     assert problem_of(lab)["tokens"][1][1][1] != -3
@@ -162,11 +145,7 @@ def test_tokens_inputs_starts_and_keys_come_and_go(lab: WebDriver) -> None:
     settle(lab)
     field(lab, "Remove input 2").send_keys(" ")
     settle(lab)
-    apart = lab.find_element("css selector", '#editor input[type="checkbox"]')
-    apart.send_keys(" ")
-    settle(lab)
     assert problem_of(lab)["tokens"] == before["problem"]["keys"]
-    assert "keys" not in problem_of(lab)
 
 
 def test_odd_problems_are_shown_with_a_sentence(lab: WebDriver) -> None:

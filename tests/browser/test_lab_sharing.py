@@ -138,28 +138,6 @@ def test_a_saved_problem_is_loaded_as_the_same_state(lab, downloads):
     assert message(lab) == f"Loaded {path.name}."
 
 
-def test_a_dropped_file_is_loaded_and_a_wrong_one_refused(lab):
-    drop = """
-      const [text, done] = arguments;
-      const data = new DataTransfer();
-      data.items.add(new File([text], "dropped.json", { type: "application/json" }));
-      document.body.dispatchEvent(new DragEvent("dragover", { dataTransfer: data, bubbles: true, cancelable: true }));
-      document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
-      setTimeout(done, 100);
-    """
-    before = lab_state(lab)
-    lab.execute_async_script(drop, '{"tokens": [[[1, "a"]]], "head": [1, 1]}')
-    settle(lab)
-    assert lab_state(lab) == before
-    assert "must be a number" in message(lab)
-    assert "refusal" in lab.find_element("id", "message").get_attribute("class")
-    problem = {"format": "marginlens-problem", "version": 1, "tokens": [[[1, 0], [0, 1]]], "head": [1, 0.5]}
-    lab.execute_async_script(drop, json.dumps(problem))
-    settle(lab)
-    assert lab_state(lab)["problem"] == {"tokens": problem["tokens"], "head": problem["head"]}
-    assert message(lab) == "Loaded dropped.json."
-
-
 def test_pictures_are_sixteen_by_nine_with_verdict_and_legend(lab, downloads):
     lab.execute_script("lab.runs().scrubTo(150)")
     settle(lab)

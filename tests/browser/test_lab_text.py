@@ -216,12 +216,7 @@ def test_a_text_is_undone_and_travels_by_link(text_tab, lab_file):
     assert before != TEXT
 
 
-def test_a_text_file_and_listed_sequences_are_read(text_tab, tmp_path):
-    place = tmp_path / "song.txt"
-    place.write_text("la la li la la lo la la li\n" * 3, encoding="utf-8")
-    text_tab.find_element("id", "text-file").send_keys(str(place))
-    wait_for(text_tab, "window.lab.state().text.source.startsWith('la la li')")
-    wait_until_read(text_tab)
+def test_listed_sequences_are_read(text_tab):
     option = text_tab.find_elements("css selector", "#text-example option")[-1]
     option.click()
     wait_for(text_tab, "window.lab.state().text.sequences !== undefined")

@@ -10,8 +10,8 @@ const { decimated, linearTicks, linePath, pushedApart, stepScale, valueScale } =
 const { attentionTokens, chartsOf } = await load("run/curves.js");
 const { chartSentence } = await load("run/chart.js");
 const { analyse } = await load("analysis.js");
-const { keyAction, runsText, speedAt, speedPosition, speedText } = await load("run/playback.js");
-const { FASTEST, nextSample, Path, Runs } = await load("run/run.js");
+const { keyAction, runsText } = await load("run/playback.js");
+const { nextSample, Path, Runs } = await load("run/run.js");
 const { completeState, problemOf, withTrain } = await load("state.js");
 const { readProblem } = await import(new URL("../kernels/problem.js", page));
 
@@ -118,19 +118,10 @@ test("attention is drawn of all tokens of the chosen input, or of each input's s
   assert.deepEqual(attentionTokens(null, [2, 0], [3, 2]).map(({ input, token }) => [input, token]), [[0, 2], [1, 0]]);
 });
 
-test("the speed's slider goes from one step per second to as fast as possible", () => {
-  assert.equal(speedAt(0), 1);
-  assert.equal(speedAt(60), FASTEST);
-  for (const speed of [1, 10, 100, 250, 1e4, 1e6]) assert.ok(Math.abs(speedAt(speedPosition(speed)) / speed - 1) < 0.13);
-  assert.equal(speedText(1), "1 step per second");
-  assert.equal(speedText(1000), "1,000 steps per second");
-  assert.equal(speedText(FASTEST), "as fast as possible");
-});
-
 test("where the runs are is said in words, how they ended too", () => {
   const runsOf = (state) => {
     const runs = new Runs({ state, apply() {} }, { now: () => 0, frame() {}, isCalm: () => false });
-    runs.toEnd();
+    runs.scrubTo(Infinity);
     return runs;
   };
   assert.match(runsText(runsOf(STATE), 0), /^Step 500 of 500: ‖p‖ = \d+/);

@@ -1,4 +1,4 @@
-// Answers requests about the words and changes of the page: `node run_findings.mjs LAB_FOLDER < requests.json > answers.json`.
+// Answers requests about the words of the page: `node run_findings.mjs LAB_FOLDER < requests.json > answers.json`.
 
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
@@ -11,8 +11,6 @@ const { INACCURATE, INFEASIBLE, OPTIMAL, TRIVIAL } = await load("kernels/margin.
 const { jointLimits } = await load("kernels/joint.js");
 const { Outlook } = await load("kernels/outlook.js");
 const { predict } = await load("kernels/theorems.js");
-const { checkState, stateOfProblem } = await load("page/state.js");
-const editor = await load("page/problem/editor.js");
 const words = await load("page/findings/sentences.js");
 
 function analysisOf(json, maxProblems) {
@@ -36,11 +34,6 @@ function conditionsOf(prediction) {
 }
 
 const calls = {
-  /** The problem after one of the editor's changes, which the page can show. */
-  change({ problem, name, parts }) {
-    const changed = editor[name](stateOfProblem(problem), ...parts);
-    return checkState(changed).problem;
-  },
   /** Where training ends: what the page says once it has followed the run to its end, and the numbers behind it. */
   verdict({ problem, played = null }) {
     const analysis = analysisOf(problem);

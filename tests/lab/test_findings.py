@@ -38,33 +38,6 @@ def scored(keys: Any, scores: Any, **settings: Any) -> dict[str, Any]:
     return {"keys": keys, "scores": scores, **settings}
 
 
-# ---- changes
-
-
-def changed(problem: dict[str, Any], name: str, *parts: Any) -> dict[str, Any]:
-    (answer,) = ask({"call": "change", "problem": problem, "name": name, "parts": parts})
-    return answer
-
-
-def test_scores_by_head_turn_keys_without_tokens_into_tokens() -> None:
-    assert changed(scored([TRIANGLE], [[1, 2, 3]]), "withScoresByHead", [0, 1]) == {
-        "tokens": [TRIANGLE],
-        "head": [0, 1],
-    }
-    apart = {"tokens": [TRIANGLE], "keys": [TRIANGLE[::-1]], "scores": [[1, 2, 3]]}
-    without_scores = {"tokens": [TRIANGLE], "keys": [TRIANGLE[::-1]], "head": [0, 1]}
-    assert changed(apart, "withScoresByHead", [0, 1]) == without_scores
-
-
-def test_keys_come_apart_as_copies_and_join_without_changing_what_attention_selects_by_hand() -> None:
-    together = {"tokens": [TRIANGLE], "head": [0, 1]}
-    apart = {"tokens": [TRIANGLE], "keys": [TRIANGLE], "head": [0, 1]}
-    assert changed(together, "withKeysApart", True) == apart
-    assert changed({**apart, "keys": [TRIANGLE[::-1]]}, "withKeysApart", False) == together
-    by_hand = {"tokens": [TRIANGLE], "keys": [TRIANGLE[::-1]], "scores": [[1, 2, 3]]}
-    assert changed(by_hand, "withKeysApart", False) == {"tokens": [TRIANGLE[::-1]], "scores": [[1, 2, 3]]}
-
-
 def test_a_verdict_calls_tokens_by_their_words() -> None:
     problem = scored([TRIANGLE], [[1, 0, 0]], words=[["molten", "when", ""]])
     refused = {**problem, "words": [["molten", "when"]]}

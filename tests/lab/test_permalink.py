@@ -19,7 +19,7 @@ PROBLEM = {"keys": [[[-0.1, 1.0], [1.0, 0.0], [0.0, 0.0]]], "scores": [[1.0, 0.9
 ODD_STATES: dict[str, dict[str, Any]] = {
     "far starts": {"problem": PROBLEM, "starts": [[1e12, -1e-300], [-0.0, 0.1 + 0.2]]},
     "view": {"problem": PROBLEM, "view": {"map": "disc", "far": 1e9, "basins": True, "lines": False}},
-    "playback": {"problem": PROBLEM, "playback": {"step": 12345, "speed": 0.25}},
+    "playback": {"problem": PROBLEM, "playback": {"step": 12345}},
     "chosen": {"problem": PROBLEM, "chosen": {"input": 0, "token": 2, "start": None, "limit": 1}},
     "text": {
         "tab": "text",

@@ -54,7 +54,7 @@ def state_of(problem: dict[str, Any], starts: Any, step: int = 0, chosen: int = 
         "starts": np.asarray(starts).tolist(),
         "chosen": {"input": None, "token": None, "start": chosen, "limit": None},
         "view": {**VIEW, **view},
-        "playback": {"step": step, "speed": 1},
+        "playback": {"step": step},
         "text": TEXT,
     }
 

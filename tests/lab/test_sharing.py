@@ -30,7 +30,7 @@ PAGE_PART = {
     "starts": [[0.5, -1.5], [1e6, 0.1]],
     "chosen": {"input": 1, "token": 0, "start": 1, "limit": None},
     "view": {"map": "disc", "far": 1e5, "basins": True, "cones": True},
-    "playback": {"step": 40, "speed": 8},
+    "playback": {"step": 40},
     "text": {"source": "a b a b", "unit": "words", "window": 2},
 }
 

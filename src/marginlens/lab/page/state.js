@@ -12,7 +12,7 @@ const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "st
 
 export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
 export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true, guess: null };
-export const START_PLAYBACK = { step: 0, speed: 100 };
+export const START_PLAYBACK = { step: 0 };
 export const START_GROWTH = { rate: 0.03, decay: 0, clip: 0 };
 export const START_TEXT = { ...globalThis.labWords.texts[0].text, steps: 4000 };
 
@@ -141,7 +141,6 @@ export function checkState(state) {
   for (const name of ["lines", "cones", "basins", "paths"]) checkChoice(view[name], `The view's ${name}`, [true, false]);
   if (view.guess !== null && !isPoint(view.guess, MAX_START)) refuse("The guess must be two numbers up to 10¹² in modulus.");
   checkNumber(playback.step, "The step shown", 0, 1e7, true);
-  checkNumber(playback.speed, "The speed", 1e-3, 1e6);
   if (typeof text.source !== "string" || text.source.length > MAX_SOURCE)
     refuse(`The text must be at most ${MAX_SOURCE.toLocaleString("en")} characters long.`);
   checkChoice(text.unit, "The unit of the text", ["characters", "words"]);
@@ -206,14 +205,10 @@ export function withHead(state, point) {
   return withProblem(state, { head: Array.from(point), scores: undefined });
 }
 
-/** All scores, outright. */
-export function withScores(state, scores) {
-  return withProblem(state, { scores: scores.map((row) => Array.from(row)), head: undefined });
-}
-
 /** The score of token t of input i, where scores are given outright. */
 export function withScore(state, i, t, score) {
-  return withScores(state, replaced(state.problem.scores, i, replaced(state.problem.scores[i], t, score)));
+  const { scores } = state.problem;
+  return withProblem(state, { scores: replaced(scores, i, replaced(scores[i], t, score)) });
 }
 
 /** The label of input i, +1 or -1. */
@@ -287,16 +282,6 @@ export function removeStart(state, k) {
   return validChosen({ ...state, starts: without(state.starts, k) });
 }
 
-/** The optimizer { name, size, … }. */
-export function withOptimizer(state, optimizer) {
-  return withProblem(state, { optimizer: { ...optimizer } });
-}
-
-/** The loss, by its name. */
-export function withLoss(state, loss) {
-  return withProblem(state, { loss });
-}
-
 /**
  * What is trained: "attention", or "both" head and attention. Then scores that were given outright are left out, and the head stays for
  * the way back; without one, the attention alone is trained with the head that joint training starts from.
@@ -315,11 +300,6 @@ export function withTrain(state, train) {
     scores: undefined,
     optimizer: isJoint ? optimizer : undefined,
   });
-}
-
-/** The number of steps of a run. */
-export function withSteps(state, steps) {
-  return withProblem(state, { steps });
 }
 
 /** Part of what is shown. */
@@ -342,14 +322,9 @@ export function withChosen(state, part) {
   return { ...state, chosen: { ...state.chosen, ...part } };
 }
 
-/** The step and the speed of the playback. */
+/** The step of the playback. */
 export function withPlayback(state, part) {
   return { ...state, playback: { ...state.playback, ...part } };
-}
-
-/** The tab that is shown. */
-export function withTab(state, tab) {
-  return { ...state, tab };
 }
 
 // ---- the store

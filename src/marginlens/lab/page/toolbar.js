@@ -2,7 +2,7 @@
 
 import { element, replace, setAttributes, setText } from "./dom.js";
 import { exampleNamed, exampleOf } from "./examples.js";
-import { stateOfPreset, withTab } from "./state.js";
+import { stateOfPreset } from "./state.js";
 
 const THEMES = ["system", "light", "dark"];
 const THEME_SIGNS = { system: "◐", light: "☀", dark: "☾" };
@@ -52,7 +52,7 @@ function tabList(root, prefix, label, tabs, choose) {
 
 /** The parts of the lab. */
 export function mountTabs(root, store) {
-  const choose = (name) => store.apply(`show ${name}`, (state) => (state.tab === name ? state : withTab(state, name)), { undoable: false });
+  const choose = (name) => store.apply(`show ${name}`, (state) => (state.tab === name ? state : { ...state, tab: name }), { undoable: false });
   const show = tabList(root, "tab", "Parts of the lab", TABS, choose);
   return { update: ({ tab }) => show(tab) };
 }
@@ -144,7 +144,8 @@ function menuButton(text, items) {
 
 // ---- the bar
 
-function isTyping(target) {
+/** Whether letters typed there are meant for a text. */
+export function isTyping(target) {
   return target.matches?.('textarea, [contenteditable], input:not([type="range"], [type="checkbox"], [type="radio"])') ?? false;
 }
 

@@ -1,6 +1,7 @@
 // Help: what keys, mouse and fingers do.
 
 import { element } from "../dom.js";
+import { isTyping } from "../toolbar.js";
 
 /** Open the dialog with all keys. */
 export function openHelp() {
@@ -24,8 +25,7 @@ export function openHelp() {
 /** The key ? opens the help, except where text is typed. */
 export function mountHelp() {
   document.addEventListener("keydown", (event) => {
-    const isTyping = event.target.matches?.('textarea, [contenteditable], input:not([type="range"], [type="checkbox"], [type="radio"])');
-    if (event.key !== "?" || event.ctrlKey || event.metaKey || event.altKey || isTyping) return;
+    if (event.key !== "?" || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
     event.preventDefault();
     openHelp();
   });

@@ -47,8 +47,8 @@ export function mountStory(root, store, runs, showPanel) {
 
   /** Scroll to the scene that is shown. */
   const align = () => {
-    const { offsetLeft: left, offsetTop: top } = cards[Math.max(0, place)].node;
-    list.scrollTo(left - list.offsetLeft, top - list.offsetTop);
+    const { offsetLeft, offsetTop } = cards[Math.max(0, place)].node;
+    list.scrollTo(offsetLeft, offsetTop);
   };
   for (const type of ["wheel", "touchmove", "pointerdown", "keydown"]) list.addEventListener(type, () => (isReading = true), { passive: true });
   list.addEventListener("scroll", () => {

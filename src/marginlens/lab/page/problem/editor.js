@@ -6,28 +6,12 @@ import { short } from "../numbers.js";
 import { numberField } from "../typed_number.js";
 import {
   addInput, addStart, addToken, keysOf, labelsOf, MAX_STARTS, removeInput, removeStart, removeToken, withChosen, withHead, withKey, withLabel,
-  withProblem, withScore, withScores, withStart, withToken,
+  withProblem, withScore, withStart, withToken,
 } from "../state.js";
 
 const SLIDER_REACH = 3; // of scores, unless a score lies beyond
 const OPEN_INPUTS = 3; // so many inputs are unfolded at first
 const GOLDEN_ANGLE = Math.PI * (3 - Math.sqrt(5)); // turns new tokens and starts away from those before
-const DEFAULT_HEAD = [0, 1];
-
-// ---- changes: state → state
-
-/** Scores by a head: what was given by keys and scores alone becomes tokens. */
-export function withScoresByHead(state, head) {
-  const { tokens, keys } = state.problem;
-  return withHead(withProblem(state, tokens ? {} : { tokens: keys, keys: undefined }), head);
-}
-
-/** Keys apart from the values, at first as copies of them, or together again: then attention's keys stay where scores are given. */
-export function withKeysApart(state, isApart) {
-  const { tokens, keys, scores } = state.problem;
-  if (isApart) return withProblem(state, { tokens: tokens ?? keys, keys: keys ?? tokens });
-  return withProblem(state, { tokens: scores ? (keys ?? tokens) : (tokens ?? keys), keys: undefined });
-}
 
 /** Where the next of several points goes: around a centre, in no place that is taken. */
 function nextPoint(count, radius = 1) {
@@ -172,36 +156,18 @@ function inputView(store, form, i, isOpen, focusOn) {
 
 // ---- head and starts
 
-/** The head, and where scores come from and whether keys are apart from values, which few change: { node, rare, fill }. */
-function mountForm(store, remembered) {
-  const choice = (value, text, onchange) => {
-    const box = element("input", { type: "radio", name: "scores-from", value, onchange });
-    return { box, node: element("label", { class: "check" }, box, text) };
-  };
-  const byHead = choice("head", "by the head", () => store.apply("take scores from the head", (state) => withScoresByHead(state, remembered.head)));
-  const byHand = choice("hand", "by hand", () => store.apply("set scores by hand", (state) => withScores(state, remembered.scores)));
-  const apart = element("input", { type: "checkbox" });
-  apart.addEventListener("change", () => {
-    store.apply(apart.checked ? "set keys apart" : "put keys and values together", (state) => withKeysApart(state, apart.checked));
-  });
-  const head = pointFields(store, {
-    name: "the head", key: "v", letters: ["v₁", "v₂"], read: (state) => state.problem.head ?? remembered.head, change: withHead,
-  });
+/** The head, or where it is trained too, the head at the start: { node, fill }. */
+function mountForm(store) {
+  const head = pointFields(store, { name: "the head", key: "v", letters: ["v₁", "v₂"], read: (state) => state.problem.head, change: withHead });
   const startHead = pointFields(store, {
     name: "the head at the start", key: "w", letters: ["v₁", "v₂"], largest: MAX_START, read: (state) => state.problem.start_head ?? [0, 0],
     change: (state, point) => withProblem(state, { start_head: point }),
   });
-  const scores = element("div", { class: "row", role: "radiogroup", "aria-label": "Scores" }, element("span", {}, "Scores"), byHead.node, byHand.node);
   const headRow = element("div", { class: "row fields" }, element("span", {}, "Head"), head.map(({ node }) => node));
   const jointRow = element("div", { class: "row fields" }, element("span", {}, "Head at the start"), startHead.map(({ node }) => node));
   return {
-    rare: element("details", {}, element("summary", {}, "Scores and keys"), scores, element("label", { class: "check" }, apart, "keys apart from values")),
     node: element("div", { class: "form" }, headRow, jointRow),
     fill(state, form) {
-      scores.hidden = form.isJoint;
-      byHead.box.checked = !form.byHand;
-      byHand.box.checked = form.byHand;
-      apart.checked = form.isApart;
       headRow.hidden = form.isJoint || form.byHand;
       jointRow.hidden = !form.isJoint;
       if (!headRow.hidden) state.problem.head.forEach((entry, k) => head[k].fill(entry));
@@ -251,10 +217,9 @@ function mountStarts(store, focusOn) {
 
 /** The problem as tables that can be edited; the row in focus is the chosen token. */
 export function mountEditor(root, store) {
-  const remembered = { head: DEFAULT_HEAD, scores: null }; // what the other way of giving scores begins with
   let wanted = null; // the key of the field that gets the focus once it stands
   const focusOn = (key) => (wanted = key);
-  const form = mountForm(store, remembered);
+  const form = mountForm(store);
   const inputs = element("div", { class: "inputs" });
   const more = element("button", { type: "button" }, "Add input");
   more.addEventListener("click", () => {
@@ -262,14 +227,12 @@ export function mountEditor(root, store) {
     if (store.apply("add an input", (state) => addInput(state, [0, 1, 2].map((k) => nextPoint(count + k))))) focusOn(`x-${count}-0-0`);
   });
   const starts = mountStarts(store, focusOn);
-  replace(root, form.node, inputs, element("div", { class: "row" }, more), starts.node, form.rare);
+  replace(root, form.node, inputs, element("div", { class: "row" }, more), starts.node);
   let shown = "";
   let views = [];
   return {
     update(state, { problem }) {
       const given = formOf(state.problem);
-      if (state.problem.head) remembered.head = state.problem.head;
-      if (problem?.hasScores) remembered.scores = given.lengths.map((length, i) => Array.from(problem.scores.subarray(i * problem.T, i * problem.T + length)));
       const focused = root.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
       if (given.text !== shown) {
         const wereOpen = views.map(({ node }) => node.open);

@@ -45,11 +45,11 @@ export function growthVerdict(runs, { decay, clip }, limits) {
 export function growthPaces(runs, { decay, clip }) {
   const half = GROWTH_STEPS / EVERY / 2;
   const gain = (margins) => margins[2 * half] - margins[half];
+  const pace = (margins) => `${short(gain(margins) / (half * EVERY))} a step`;
   return runs.map(({ name, size, curve, predicted }) => {
-    const found = gain(curve.map(({ margin }) => margin));
-    const pace = (margins) => `${short(gain(margins) / (half * EVERY))} a step`;
-    if (predicted) return [name, short(size), pace(predicted.margins), pace(curve.map(({ margin }) => margin))];
-    return [name, short(size), decay > 0 || clip > 0 ? "–" : `${short(Math.log(2))} in all: log of the steps`, `${short(found)} in all`];
+    const margins = curve.map(({ margin }) => margin);
+    if (predicted) return [name, short(size), pace(predicted.margins), pace(margins)];
+    return [name, short(size), decay > 0 || clip > 0 ? "–" : `${short(Math.log(2))} in all: log of the steps`, `${short(gain(margins))} in all`];
   });
 }
 

@@ -1,4 +1,4 @@
-// The playback: buttons, a bar over all steps, the speed, and in words where the runs are.
+// The playback: a button, a bar over all steps, and in words where the runs are.
 
 import { angleBetween, norm } from "../../kernels/linalg.js";
 import { MAX_STEPS } from "../../kernels/problem.js";
@@ -6,29 +6,10 @@ import { expectedLimit } from "../analysis.js";
 import { stepScale } from "./curve_scale.js";
 import { element, setAttributes, setText } from "../dom.js";
 import { short } from "../numbers.js";
-import { endOf, FASTEST, MIN_SPEED } from "./run.js";
-import { withPlayback } from "../state.js";
+import { endOf } from "./run.js";
 import { numberField } from "../typed_number.js";
 
 const BAR_POSITIONS = 1000;
-const SPEED_POSITIONS = 60; // ten while the speed grows tenfold
-
-/** The speed at a position of its slider, of two digits. */
-export function speedAt(position) {
-  return Number((MIN_SPEED * (FASTEST / MIN_SPEED) ** (position / SPEED_POSITIONS)).toPrecision(2));
-}
-
-/** The position of the slider at a speed. */
-export function speedPosition(speed) {
-  const share = Math.log(speed / MIN_SPEED) / Math.log(FASTEST / MIN_SPEED);
-  return Math.round(SPEED_POSITIONS * Math.min(1, Math.max(0, share)));
-}
-
-/** A speed in words. */
-export function speedText(speed) {
-  if (speed >= FASTEST) return "as fast as possible";
-  return speed === 1 ? "1 step per second" : `${speed.toLocaleString("en")} steps per second`;
-}
 
 /** Where the runs are, in words: the step, the norm of p at the chosen start, its angle to a limit, and which paths have ended. */
 export function runsText(runs, chosen, limit = null) {
@@ -64,8 +45,6 @@ export function mountPlayback(root, store, runs) {
   const bar = element("input", { type: "range", id: "playback-bar", min: 0, max: BAR_POSITIONS, step: "any" });
   const toStep = (step) => (runs.scrubTo(step), true);
   const stepField = numberField(store, { name: "The step", low: 0, high: MAX_STEPS, isWhole: true, change: toStep, id: "playback-step", "aria-label": "Step shown" });
-  const speed = element("input", { type: "range", id: "playback-speed", min: 0, max: SPEED_POSITIONS, step: 1 });
-  const speedLabel = element("output", { for: "playback-speed" });
   const words = element("p", { class: "playback-words" });
   const scale = () => stepScale(runs.end);
   const barStep = () => scale().step(Number(bar.value) / BAR_POSITIONS);
@@ -79,13 +58,9 @@ export function mountPlayback(root, store, runs) {
     const far = Math.round(runs.step * (event.shiftKey || Math.abs(by) > 1 ? 0.1 : 0.02)); // a fiftieth, or a tenth
     runs.scrubTo(at(runs.step) < 1 || by < 0 ? runs.step + Math.sign(by) * Math.max(1, far) : runs.step);
   });
-  speed.addEventListener("input", () => {
-    store.apply("set the speed", (state) => withPlayback(state, { speed: speedAt(Number(speed.value)) }), { undoable: false });
-  });
   root.replaceChildren(
     play,
     element("div", { class: "playback-line" }, element("label", { for: "playback-bar" }, "Step"), bar, stepField.node),
-    element("div", { class: "playback-line" }, element("label", { for: "playback-speed" }, "Speed"), speed, speedLabel),
     words,
   );
   document.addEventListener("keydown", (event) => {
@@ -107,9 +82,6 @@ export function mountPlayback(root, store, runs) {
     if (document.activeElement !== bar || Math.abs(barStep() - runs.step) > 0) bar.value = scale().at(runs.step) * BAR_POSITIONS;
     setAttributes(bar, { "aria-valuetext": `step ${runs.step.toLocaleString("en")} of ${runs.end.toLocaleString("en")}` });
     stepField.fill(runs.step);
-    if (document.activeElement !== speed) speed.value = speedPosition(state.playback.speed);
-    setText(speedLabel, speedText(state.playback.speed));
-    speed.setAttribute("aria-valuetext", speedText(state.playback.speed));
     const endings = runs.paths.map((path) => (runs.step >= path.taken ? endOf(path) : "")).join("");
     if (endings !== announced && endings && !runs.isPlaying) store.say(text);
     announced = endings;

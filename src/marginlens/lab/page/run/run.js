@@ -5,8 +5,7 @@ import { norm } from "../../kernels/linalg.js";
 import { DEFAULT_STEPS, ProblemError, readProblem } from "../../kernels/problem.js";
 import { withPlayback } from "../state.js";
 
-export const MIN_SPEED = 1; // steps per second
-export const FASTEST = 1e6; // a speed from here on means as fast as possible
+const [FIRST_SPEED, GROWTH] = [100, 0.5]; // steps per second at the start, and by which share of the steps it grows beyond that
 
 const FRAME_BUDGET_MS = 8; // of computing in a frame
 const DRAG_BUDGET_MS = 3; // while the problem changes
@@ -157,10 +156,6 @@ export class Runs {
     return this.#store.state.problem.steps ?? DEFAULT_STEPS;
   }
 
-  get speed() {
-    return this.#store.state.playback.speed;
-  }
-
   /** Whether steps are being computed that were asked for. */
   get isComputing() {
     return this.step < Math.floor(this.#goal) && this.taken < this.end;
@@ -205,10 +200,6 @@ export class Runs {
 
   stepBy(count) {
     this.scrubTo(this.step + count);
-  }
-
-  toEnd() {
-    this.scrubTo(this.#limit);
   }
 
   #tell() {
@@ -293,7 +284,7 @@ export class Runs {
     const time = this.#now();
     const elapsed = Math.min(time - (this.#lastTick ?? time), MAX_ELAPSED_MS);
     this.#lastTick = time;
-    if (this.isPlaying) this.#goal += this.speed >= FASTEST ? this.#limit : (elapsed * this.speed) / 1000;
+    if (this.isPlaying) this.#goal += (elapsed * Math.max(FIRST_SPEED, GROWTH * this.step)) / 1000;
     if (this.#advance(time - this.#lastChange < DRAG_REST_MS ? DRAG_BUDGET_MS : FRAME_BUDGET_MS)) this.#tell();
     if (this.isPlaying && this.step >= this.end) this.pause();
     if (this.isPlaying || this.isComputing) this.#schedule();

@@ -3,7 +3,7 @@
 import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../../kernels/problem.js";
 import { element } from "../dom.js";
 import { numberField } from "../typed_number.js";
-import { withLoss, withOptimizer, withSteps, withTrain } from "../state.js";
+import { withProblem, withTrain } from "../state.js";
 
 /** Names of optimizers, losses and settings in lists, with a sentence about each, and the bounds of settings. */
 const { optimizers: OPTIMIZER_CHOICES, losses: LOSS_CHOICES, settings: FIELDS } = globalThis.labWords;
@@ -35,9 +35,8 @@ export function settingsOf({ name, betas, ...settings }) {
 /** The state with one setting of its optimizer changed. */
 export function withSetting(state, name, value) {
   const optimizer = optimizerOf(state.problem);
-  if (name === "beta1") return withOptimizer(state, { ...optimizer, betas: [value, optimizer.betas[1]] });
-  if (name === "beta2") return withOptimizer(state, { ...optimizer, betas: [optimizer.betas[0], value] });
-  return withOptimizer(state, { ...optimizer, [name]: value });
+  const changed = { beta1: { betas: [value, optimizer.betas?.[1]] }, beta2: { betas: [optimizer.betas?.[0], value] } }[name] ?? { [name]: value };
+  return withProblem(state, { optimizer: { ...optimizer, ...changed } });
 }
 
 /** The state with another optimizer, which takes over the step size and other settings that it has too. */
@@ -45,7 +44,7 @@ export function withOptimizerNamed(state, name) {
   const before = optimizerOf(state.problem);
   const settings = structuredClone(OPTIMIZERS[name]);
   for (const key of Object.keys(settings)) if (key in before) settings[key] = before[key];
-  return withOptimizer(state, { name, ...settings });
+  return withProblem(state, { optimizer: { name, ...settings } });
 }
 
 /** A slider with a number field beside it: { node, show(value) }; onchange(value, gesture) returns whether the value was taken. */
@@ -91,11 +90,11 @@ export function mountSettings(root, store) {
     ]),
   );
   const loss = choice("setting-loss", "Loss", LOSS_CHOICES, (name) =>
-    store.apply(`use the ${LOSS_CHOICES[name].name.toLowerCase()} loss`, (state) => withLoss(state, name)),
+    store.apply(`use the ${LOSS_CHOICES[name].name.toLowerCase()} loss`, (state) => withProblem(state, { loss: name })),
   );
   const stepsField = { label: "Number of steps", low: 10, high: MAX_STEPS, isLog: true, whole: Math.round };
   const steps = sliderField(store, "steps", stepsField, (value, gesture) =>
-    store.apply("set the number of steps", (state) => withSteps(state, value), { gesture }),
+    store.apply("set the number of steps", (state) => withProblem(state, { steps: value }), { gesture }),
   );
   const radio = (group, value, text, onchange) => {
     const input = element("input", { type: "radio", name: group, value, onchange });

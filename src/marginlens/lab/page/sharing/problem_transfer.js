@@ -1,4 +1,4 @@
-// Problems as files: saved with all that the page shows of them, loaded by a button or dropped onto the page.
+// Problems as files: saved with all that the page shows of them, loaded by a button.
 
 import { ProblemError } from "../../kernels/problem.js";
 import { exampleName } from "../examples.js";
@@ -77,27 +77,4 @@ export function mountFileField(store) {
   });
   document.body.append(field);
   return field;
-}
-
-/** Files dropped anywhere onto the page are loaded. */
-export function mountDrop(store) {
-  const hasFiles = (event) => Array.from(event.dataTransfer?.types ?? []).includes("Files");
-  const mark = (isOver) => document.body.classList.toggle("dropping", isOver);
-  document.addEventListener("dragover", (event) => {
-    if (!hasFiles(event)) return;
-    event.preventDefault();
-    event.dataTransfer.dropEffect = "copy";
-    mark(true);
-  });
-  document.addEventListener("dragleave", (event) => {
-    if (event.relatedTarget === null) mark(false);
-  });
-  document.addEventListener("drop", (event) => {
-    mark(false);
-    if (!hasFiles(event)) return;
-    event.preventDefault();
-    const { files } = event.dataTransfer;
-    if (files.length !== 1) store.say("Drop a single problem file.", "refusal");
-    else loadFile(store, files[0]);
-  });
 }

@@ -10,7 +10,7 @@ import { stepScale } from "../run/curve_scale.js";
 import { growthPicture } from "../run/growth_panel.js";
 import { planePicture } from "../plane/plane.js";
 import { graphPicture } from "../text/priority_picture.js";
-import { download, fileName, mountDrop, mountFileField, problemFile } from "./problem_transfer.js";
+import { download, fileName, mountFileField, problemFile } from "./problem_transfer.js";
 import { pythonScript } from "./python_script.js";
 
 /** A dialog with a text that is selected, for browsers that do not let the page copy. */
@@ -131,7 +131,6 @@ function isLocal() {
 /** What the share menu offers: [{ label, run }]; linkOf(state): a promise of the address of a state. */
 export function shareItems(store, runs, linkOf) {
   const field = mountFileField(store);
-  mountDrop(store);
   const state = () => shownState(store, runs);
   const onlyHere = " It opens on this machine alone, where the page is a file: to give it away, save the page.";
   const ofProblem = (run) => () => (store.state.tab === "growth" ? store.say("That is for token selection and next tokens: go there first.", "refusal") : run());

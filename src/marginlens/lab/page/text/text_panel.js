@@ -101,25 +101,11 @@ export function mountTextInput(root, store) {
     example.value = "";
     store.apply(`example: ${name}`, (state) => withSource(state, text));
   });
-  const file = element("input", { type: "file", id: "text-file", accept: ".txt,.md,.csv,text/*", hidden: true });
-  file.addEventListener("change", async () => {
-    const [chosen] = file.files;
-    file.value = "";
-    if (!chosen) return;
-    if (chosen.size > 4 * MAX_SOURCE) {
-      store.say(`The page takes texts of up to ${MAX_SOURCE.toLocaleString("en")} characters; ${chosen.name} is longer.`, "refusal");
-      return;
-    }
-    const text = (await chosen.text()).replaceAll("\r\n", "\n");
-    const isTaken = store.apply(`load ${chosen.name}`, (state) => withSource(state, { source: text }));
-    if (isTaken) store.say(`Loaded ${chosen.name}.`);
-  });
-  const open = element("button", { type: "button", onclick: () => file.click() }, "Load a text file …");
   const counts = element("p", { class: "counts", "aria-live": "polite" });
   const settings = element("div", { class: "row text-settings" }, unit.node,
     element("div", { class: "field" }, element("label", { for: "text-window" }, "Window: the tokens that are looked at"), element("div", { class: "row" }, window, length)));
   replace(root, element("div", { class: "text-input" },
-    element("div", { class: "row" }, field("Sample text", example), open, file), typed, given, settings, counts,
+    element("div", { class: "row" }, field("Sample text", example)), typed, given, settings, counts,
     element("p", { class: "small" }, `Up to ${MAX_SOURCE.toLocaleString("en")} characters and ${MAX_VOCABULARY} different tokens. Attention can only repeat what its window holds, so windows without the token that follows are left out (C, Assumption 2). Nothing leaves this page.`)));
 
   const show = () => {
