@@ -146,6 +146,8 @@ def test_the_story_leads_through_six_scenes(browser, greeting, axe):
 
 
 def test_scrolling_through_the_story_opens_its_scenes_beside_the_picture(browser, greeting):
+    from selenium.webdriver.common.keys import Keys
+
     opened(browser, greeting)
     box = "return document.querySelector('.plane-picture').getBoundingClientRect().top"
     top = browser.execute_script(box)
@@ -158,6 +160,9 @@ def test_scrolling_through_the_story_opens_its_scenes_beside_the_picture(browser
     settle(browser)
     assert browser.execute_script(box) == top
     assert browser.find_element("css selector", "#story [aria-current]").text.startswith("3 Score")
+    browser.find_element("css selector", "#story [aria-current] button").send_keys(Keys.TAB)  # to the name of the next
+    browser.execute_async_script("setTimeout(arguments[0], 400)")
+    assert lab_state(browser)["preset"] == "score-decides"
     resize(browser, PHONE)  # where the story lies across: its scene stays
     settle(browser)
     browser.execute_async_script("setTimeout(arguments[0], 400)")

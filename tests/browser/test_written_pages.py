@@ -19,6 +19,7 @@ from browser_page import (
     prefer,
     resize,
     settle,
+    wait_for,
 )
 from fake_claims import changed, fake_claim, finding, raising
 from made_up_probe import EVIL, HEADS, LAYERS, made_up_curves, made_up_result
@@ -280,13 +281,17 @@ def test_a_head_shows_at_most_twelve_numbers(heads):
 def test_a_head_and_a_sentence_open_in_the_lab(heads, pages):
     open_page(heads, pages["heads"], "#L1H2")
     (said,) = [text for text in texts(heads, "#head .under") if "runner-up" in text]
-    assert "1 “two”, 2 “[CLS]”, 3 “[SEP]”" in said
+    assert "among the 3 tokens of largest logits" in said
     heads.execute_script("document.querySelector('#head .columns p a').click()")
     heads.execute_script("return window.lab.ready")
     state = lab_state(heads)
     (start,), (keys,) = state["starts"], state["problem"]["keys"]
     assert np.allclose(start[0] * np.array(keys), [[0.0, 0.0], [-1.0, 0.5], [-2.0, -1.0]], rtol=1e-3)
     assert state["problem"]["scores"] == [[1, 0, 0]]
+    assert state["problem"]["words"] == [["two", "[CLS]", "[SEP]"]]
+    wait_for(heads, "document.getElementById('headline')?.textContent.startsWith('Token 1 “two”')")
+    labels = "[...document.querySelectorAll('#plane .token .handle-text')].map((text) => text.textContent)"
+    wait_for(heads, f"{labels}.join() === '1 two,2 [CLS],3 [SEP]'")
     assert state["view"]["half"] > start[0] > start[1] == 0
 
 

@@ -223,10 +223,9 @@
   function inLab(example) { // the surest query of this head as a problem in the plane
     const plane = example.planes[`${state.layer}.${state.head}`];
     if (!plane) return [];
-    const [query, tokens, address] = plane, names = attendedOf(example);
+    const [query, tokens, address] = plane;
     return [make("p", {}, make("a", { href: address }, "Open this head and sentence in the lab")), make("p", { class: "under" },
-      `There the query “${queriesOf(example)[query]}” chooses, by its largest margin, among keys on the plane of the query and the runner-up; p starts as the query. `,
-      `The tokens are ${tokens.map((token, k) => `${k + 1} “${names[token]}”`).join(", ")}${tokens.length < names.length ? "; those of smaller logits are left out" : ""}.`)];
+      `There the query “${queriesOf(example)[query]}” chooses, by its largest margin, among ${tokens.length < attendedOf(example).length ? `the ${tokens.length} tokens of largest logits` : "all tokens"}, whose keys lie on the plane of the query and the runner-up; p starts as the query.`)];
   }
 
   function selections(example, levels) {

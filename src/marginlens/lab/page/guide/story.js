@@ -50,7 +50,8 @@ export function mountStory(root, store, runs, showPanel) {
     const { offsetLeft, offsetTop } = cards[Math.max(0, place)].node;
     list.scrollTo(offsetLeft, offsetTop);
   };
-  for (const type of ["wheel", "touchmove", "pointerdown", "keydown"]) list.addEventListener(type, () => (isReading = true), { passive: true });
+  for (const type of ["wheel", "touchmove", "pointerdown"]) list.addEventListener(type, () => (isReading = true), { passive: true });
+  for (const type of ["click", "keydown"]) list.addEventListener(type, () => (isReading = false)); // where a focus scrolls, nobody reads on
   list.addEventListener("scroll", () => {
     clearTimeout(timer);
     timer = setTimeout(() => {
