@@ -22,6 +22,7 @@ from marginlens.theory import (
 from marginlens_papers.lemmas.direction_cases import dominance, undercut_radius
 from marginlens_papers.lemmas.general_position import check_distinct_scores
 from marginlens_papers.lemmas.gradient_conditions import descent_correlation, gradient_ratio
+from marginlens_papers.lemmas.residual_attention import deviation
 from marginlens_papers.lemmas.separator import constructive_separator
 from tolerances import CONDITIONED
 
@@ -108,7 +109,7 @@ BATCHED = {
     "descent_correlation": lambda data, v, q: descent_correlation(data, v, q),
     "smoothness": lambda data, v, q: np.moveaxis([smoothness(data, v).L_p, smoothness(data, v).from_keys], 0, -1),
     "residual_law": lambda data, v, q: residual_law(data, v, data.optimal(v)).offset,
-    "residual_law.deviation": lambda data, v, q: residual_law(data, v, data.optimal(v)).deviation(q),
+    "deviation": lambda data, v, q: deviation(residual_law(data, v, data.optimal(v)), q),
 }
 LISTED = {
     "check_assumption_a": lambda data, v: check_assumption_a(data, v),
