@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.probe.monitor.alarms import HORIZON_STEPS, MIN_FORECAST_STEP
-from marginlens.probe.monitor.forecast import ForecastKind, happened, steps_until
+from marginlens.probe.monitor.alarms import HORIZON_STEPS, MIN_FORECAST_STEP, AlarmKind, find_alarms
+from marginlens.probe.monitor.forecast import EXPLODED_LOGIT, ForecastKind, happened, steps_until
 from marginlens.probe.result import CheckpointCurves
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.versions import versions
-from marginlens.typing import FloatArray
+from marginlens.typing import Figure, FloatArray
 
 N_STEPS, EVERY = 1000, 10  # of each run, and steps from one measurement to the next
 AHEAD = 100  # steps before a collapse, at least, that a forecast is made
@@ -80,6 +80,7 @@ def _specs() -> list[Spec]:
 
 
 SPECS = _specs()
+STORY = Spec("copy", "muon", 3e-1, 800, False, 11, True)  # the run of docs/monitor.md
 
 
 # ---- one run
@@ -87,6 +88,12 @@ SPECS = _specs()
 
 def watched_run(spec: Spec) -> dict[str, Any]:
     """Train one model, and say what came of it and what each way of watching said before."""
+    curves, losses = trained(spec)
+    return {**asdict(spec), **outcome(curves, losses)}
+
+
+def trained(spec: Spec, n_steps: int | None = None) -> tuple[CheckpointCurves, FloatArray]:
+    """Train one model, and give the curves of its heads and its loss at every step."""
     import torch
 
     from marginlens.probe.monitor.callback import AttentionMonitor
@@ -99,7 +106,7 @@ def watched_run(spec: Spec) -> dict[str, Any]:
     monitor.attach(model)
     rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     losses = []
-    for step in range(N_STEPS):
+    for step in range(n_steps or N_STEPS):
         for optimizer, rate in zip(optimizers, rates, strict=True):
             optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / spec.warm_up)
         ids, labels = _batch(spec.task, draws)
@@ -113,7 +120,7 @@ def watched_run(spec: Spec) -> dict[str, Any]:
         if not np.isfinite(losses[-1]):
             break
         monitor.step(model, loss=loss)
-    return {**asdict(spec), **outcome(monitor.curves, np.array(losses))}
+    return monitor.curves, np.array(losses)
 
 
 def outcome(curves: CheckpointCurves, losses: FloatArray) -> dict[str, Any]:
@@ -302,10 +309,71 @@ def write_archive(runs: Sequence[dict[str, Any]], out: Path | None) -> None:
     out.write_text(f'{json.dumps(facts, indent=1)[:-2]},\n "runs": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
+def draw_story(curves: CheckpointCurves, losses: FloatArray) -> Figure:
+    """One collapse: the largest logit of every head with the first forecast, the entropies, and the loss, over the steps of the run."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    from marginlens.plotting import STYLE
+
+    explosions = [alarm for alarm in find_alarms(curves) if alarm.kind is AlarmKind.EXPLODES]
+    first = min(explosions, key=lambda alarm: alarm.step)
+    place = int(np.searchsorted(curves.steps, first.step))
+    at = (place, first.layer, first.heads[0])
+    waiting = [float(values[at]) for values in steps_until(curves, ForecastKind.EXPLODES)]
+    is_collapsed = (happened(curves, ForecastKind.EXPLODES) & happened(curves, ForecastKind.SELECTS)).any(axis=(1, 2))
+    collapse = float(curves.steps[np.argmax(is_collapsed)])
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 6.8), layout="constrained")
+        panels = figure.subplots(3, 1, sharex=True)
+        for axes, name in zip(panels, ("max_logit", "entropy"), strict=False):
+            for layer, colour in enumerate(("#0072B2", "#D55E00")):
+                for head in range(curves.n_heads):
+                    label = f"heads of layer {layer}" if head == 0 and name == "max_logit" else None
+                    axes.plot(curves.steps, curves[name][:, layer, head], color=colour, linewidth=1.0, label=label)
+        now = float(curves.steps[place])
+        panels[0].fill_betweenx(
+            [EXPLODED_LOGIT / 1.25, EXPLODED_LOGIT * 1.25],
+            now + waiting[1],
+            now + waiting[2],
+            color="#999999",
+            alpha=0.5,
+        )
+        panels[0].plot(
+            [now, now + waiting[0]],
+            [curves["max_logit"][at], EXPLODED_LOGIT],
+            color="black",
+            linestyle=":",
+            label="forecast at the alarm",
+        )
+        panels[0].set(yscale="log", ylim=(0.1, None), ylabel="largest logit")
+        panels[1].set(ylim=(0.0, None), ylabel="entropy in nats")
+        mean = np.convolve(losses, np.ones(20) / 20, mode="valid")
+        panels[2].plot(np.arange(len(mean)) + 19, mean, color="black", linewidth=1.2)
+        panels[2].set(ylim=(0.0, None), ylabel="loss, mean of 20 steps", xlabel="optimizer step")
+        for axes in panels:
+            axes.axvline(now, color="#009E73", linewidth=1.4)
+            axes.axvline(collapse, color="#CC3311", linewidth=1.4, linestyle="--")
+        panels[2].text(now, 0.1, "alarm ", color="#007A58", ha="right")
+        panels[2].text(collapse, 0.1, " collapse", color="#CC3311")
+        panels[0].legend(loc="lower right", fontsize="small")
+    return figure
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--picture", type=Path, help="train the run of docs/monitor.md alone, and draw it to this SVG file"
+    )
     parser.add_argument("--out", type=Path, help="the file; collapse-bench.json of the package's results by default")
-    place = parser.parse_args().out
-    finished = all_runs()
-    write_archive(finished, place)
-    print(json.dumps(table(finished), indent=1))
+    options = parser.parse_args()
+    if options.picture is not None:
+        from marginlens.plotting import svg
+
+        told = trained(STORY, 600)
+        print(*find_alarms(told[0]), sep="\n")
+        options.picture.write_bytes(svg(draw_story(*told)))
+    else:
+        finished = all_runs()
+        write_archive(finished, options.out)
+        print(json.dumps(table(finished), indent=1))

@@ -38,7 +38,7 @@ from marginlens.probe.models.inputs import (
 from marginlens.probe.models.loading import LoadedModel, load_model
 from marginlens.probe.models.reading import read_attention
 from marginlens.probe.monitor.alarms import Alarm, find_alarms, find_selections
-from marginlens.probe.monitor.forecast import Forecast, forecast_heads
+from marginlens.probe.monitor.forecast import HeadForecast, forecast_heads
 from marginlens.probe.monitor.record import read_run
 from marginlens.probe.page import probe_page
 from marginlens.probe.page.difference import difference_page
@@ -56,7 +56,7 @@ __all__ = [
     "AttentionStatistics",
     "BudgetSettings",
     "CheckpointCurves",
-    "Forecast",
+    "HeadForecast",
     "HeadMargin",
     "ImageInputs",
     "ImageSettings",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class Alarm:
 
     Attributes:
         kind: the rule. layer, heads: what it is about.
-        step: at which it was first found, for the first of the heads. sentence: what happens, what to do, and what it rests on.
+        step: since when, for the first of the heads. sentence: what happens, what to do, and what it rests on.
     """
 
     kind: AlarmKind
@@ -135,20 +136,22 @@ def _selections(curves: CheckpointCurves, *, helped: bool) -> Iterator[Alarm]:
         (layer, head): _gain(loss, was_even[:, layer, head])
         for layer, head in zip(*np.nonzero(holds.any(axis=0)), strict=True)
     }
-    for (layer, head), (before, now, has_helped) in gains.items():
-        if not np.isfinite(before + now) or has_helped != helped:
+    for (layer, head), gain in gains.items():
+        if not np.isfinite(gain.before + gain.now) or gain.has_helped != helped:
             holds[:, layer, head] = False
 
     def said(layer: int, heads: list[int], starts: list[int]) -> str:
-        before, now, _ = gains[layer, heads[0]]
+        gain = gains[layer, heads[0]]
         levels = _span(entropy[-1, layer, heads], ".2g")
         if helped:
             since = f"by step {_step(curves, min(starts))} ({levels} nats)"
-            return f"selected one token for each query {since}, while the loss fell from {before:.3g} to {now:.3g}."
+            return f"selected one token for each query {since}, while the loss fell from {gain.before:.3g} to {gain.now:.3g}."
+        risen = f"has risen again: {gain.best:.3g} at best, {gain.now:.3g} now"
+        flat = f"gained nothing by it: {gain.before:.3g} before, {gain.now:.3g} now"
         return (
-            f"stuck on one token for each query from step {_step(curves, min(starts))} on ({levels} nats), and the loss gained nothing by "
-            f"it: {before:.3g} before, {now:.3g} now; lower the learning rate, warm it up longer, or start these heads anew "
-            "(a head that has selected has no gradient left, A Thm 3; entropy and loss as measured)."
+            f"stuck on one token for each query from step {_step(curves, min(starts))} on ({levels} nats), and the loss "
+            f"{risen if gain.has_fallen else flat}; lower the learning rate, warm it up longer, or start these heads anew "
+            "(the gradient of a softmax that has selected vanishes; entropy and loss as measured)."
         )
 
     yield from _alarms(curves, AlarmKind.HAS_SELECTED if helped else AlarmKind.STUCK, holds, 0, said)
@@ -202,16 +205,32 @@ def _lasting(steps: FloatArray, holds: BoolArray, n_steps: float) -> BoolArray:
     return np.asarray((fails[1:] == fails[first]) & (steps - steps[0] >= n_steps)[:, None, None])
 
 
-def _gain(loss: FloatArray, was_even: BoolArray) -> tuple[float, float, bool]:
-    """The loss before a head sharpened and now, means of three measurements, and whether it fell and has not risen again."""
+class _Gain(NamedTuple):
+    """The loss before a head sharpened, at best since then, and now, each the mean of three measurements."""
+
+    before: float
+    best: float
+    now: float
+
+    @property
+    def has_fallen(self) -> bool:
+        """Whether the loss was ever clearly lower than before."""
+        return self.best <= self.before - HELPED_SHARE * abs(self.before)
+
+    @property
+    def has_helped(self) -> bool:
+        """Whether the loss is clearly lower than before, and most of what was gained is still there."""
+        fell = self.now <= self.before - HELPED_SHARE * abs(self.before)
+        return fell and self.now - self.best <= LOST_SHARE * (self.before - self.best)
+
+
+def _gain(loss: FloatArray, was_even: BoolArray) -> _Gain:
+    """What the loss (n_measurements,) did since a head's attention was last half as even as at first."""
     before_at = int(np.flatnonzero(was_even)[-1]) if was_even.any() else 0
-    before, now = finite_mean(loss[max(0, before_at - 2) : before_at + 1]), finite_mean(loss[-3:])
-    if not np.isfinite(before) or not np.isfinite(now):
-        return float(before), float(now), False
     after = loss[before_at:][np.isfinite(loss[before_at:])]
-    best = np.convolve(after, np.ones(3) / 3, mode="valid").min() if len(after) >= 3 else now
-    fell = now <= before - HELPED_SHARE * abs(before)
-    return float(before), float(now), bool(fell and now - best <= LOST_SHARE * (before - best))
+    before, now = float(finite_mean(loss[max(0, before_at - 2) : before_at + 1])), float(finite_mean(loss[-3:]))
+    best = float(np.convolve(after, np.ones(3) / 3, mode="valid").min()) if len(after) >= 3 else now
+    return _Gain(before, min(best, now), now)
 
 
 def _named(curves: CheckpointCurves, layer: int, heads: list[int]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.probe.monitor.alarms import Alarm, find_alarms, find_selections
-from marginlens.probe.monitor.forecast import Forecast, forecast_heads
+from marginlens.probe.monitor.forecast import HeadForecast, forecast_heads
 from marginlens.probe.monitor.measuring import HeadReader, Measured
 from marginlens.probe.monitor.record import RunRecord, check_path, read_record, set_aside
 from marginlens.probe.result import CheckpointCurves, finite_mean
@@ -118,7 +118,7 @@ class AttentionMonitor(_Callback):
         return find_selections(self.curves) if self._record.rows else ()
 
     @property
-    def forecasts(self) -> tuple[Forecast, ...]:
+    def forecasts(self) -> tuple[HeadForecast, ...]:
         """When heads will have selected, or their logits exploded, if they go on so; the nearest first."""
         return forecast_heads(self.curves) if self._record.rows else ()
 
@@ -245,12 +245,13 @@ class AttentionMonitor(_Callback):
         step, self._expected = self._expected, None
         if step is None:
             return {}
-        began = time.perf_counter()
+        began = time.perf_counter() - self._reader.seconds
+        self._reader.seconds = 0.0
         try:
             measured = self._reader.collect()
             if measured is None:
                 raise InputError(
-                    "No attention layer of the model was seen in this step; where torch.compile has compiled it, hooks do not run: train it "
+                    "No attention layer of the model was seen in this step; where torch.compile has compiled it, no hook runs: train it "
                     "uncompiled, or save checkpoints, and draw their curves with marginlens probe FOLDER --checkpoints."
                 )
             self._record.add(step, measured.measures)

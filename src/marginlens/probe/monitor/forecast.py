@@ -32,7 +32,7 @@ class ForecastKind(Enum):
 
 
 @dataclass(frozen=True)
-class Forecast:
+class HeadForecast:
     """When something will happen to a head, if it goes on as it does.
 
     Attributes:
@@ -61,7 +61,7 @@ class Waiting(NamedTuple):
     high: FloatArray
 
 
-def forecast_heads(curves: CheckpointCurves) -> tuple[Forecast, ...]:
+def forecast_heads(curves: CheckpointCurves) -> tuple[HeadForecast, ...]:
     """All forecasts from the last measurement of a run, the nearest first; heads that do not grow have none.
 
     Returns:
@@ -73,7 +73,9 @@ def forecast_heads(curves: CheckpointCurves) -> tuple[Forecast, ...]:
         is_ahead = np.isfinite(waiting.n_steps[-1]) & ~happened(curves, kind)[-1]
         for layer, head in zip(*(places.tolist() for places in np.nonzero(is_ahead)), strict=True):
             numbers = (float(values[-1, layer, head]) for values in waiting)
-            found.append(Forecast(kind, layer, head, curves.head_name(layer, head), int(curves.steps[-1]), *numbers))
+            found.append(
+                HeadForecast(kind, layer, head, curves.head_name(layer, head), int(curves.steps[-1]), *numbers)
+            )
     return tuple(sorted(found, key=lambda forecast: forecast.n_steps))
 
 

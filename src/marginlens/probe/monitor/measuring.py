@@ -8,6 +8,7 @@ GPU: numbers stay where they were made until the step is over.
 from __future__ import annotations
 
 import inspect
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -109,6 +110,7 @@ class HeadReader:
             self._layers[id(self.adapter.attention_module(layer))].append(layer)
         self._is_expected = self._is_training_pass = False
         self._losses: list[Any] = []
+        self.seconds = 0.0  # that hooks have taken
         self._clear()
         modules = {id(module): module for module in map(self.adapter.attention_module, range(self.adapter.n_layers))}
         self._hooks = [module.register_forward_pre_hook(self._before, with_kwargs=True) for module in modules.values()]
@@ -177,11 +179,13 @@ class HeadReader:
         names = inspect.signature(module.forward).parameters
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         arguments.setdefault("hidden_states", args[0] if args else None)
+        began = time.perf_counter()
         try:
             with torch.no_grad(), evaluating(module):
                 self._read(layers[count], module, arguments)
         except Exception as problem:  # whatever it is, it must not end the training
             self._problem = problem
+        self.seconds += time.perf_counter() - began
 
     # ---- one layer
 
