@@ -80,7 +80,7 @@ def _specs() -> list[Spec]:
 
 
 SPECS = _specs()
-STORY = Spec("copy", "muon", 3e-1, 800, False, 11, True)  # the run of docs/monitor.md
+STORY = Spec("copy", "adam", 6e-2, 800, False, 10, True)  # the run of docs/monitor.md
 
 
 # ---- one run
@@ -319,8 +319,9 @@ def draw_story(curves: CheckpointCurves, losses: FloatArray) -> Figure:
     explosions = [alarm for alarm in find_alarms(curves) if alarm.kind is AlarmKind.EXPLODES]
     first = min(explosions, key=lambda alarm: alarm.step)
     place = int(np.searchsorted(curves.steps, first.step))
-    at = (place, first.layer, first.heads[0])
-    waiting = [float(values[at]) for values in steps_until(curves, ForecastKind.EXPLODES)]
+    times = steps_until(curves, ForecastKind.EXPLODES)
+    at = (place, first.layer, int(times.n_steps[place, first.layer].argmin()))
+    waiting = [float(values[at]) for values in times]
     is_collapsed = (happened(curves, ForecastKind.EXPLODES) & happened(curves, ForecastKind.SELECTS)).any(axis=(1, 2))
     collapse = float(curves.steps[np.argmax(is_collapsed)])
     with mpl.rc_context(STYLE):
@@ -370,7 +371,7 @@ if __name__ == "__main__":
     if options.picture is not None:
         from marginlens.plotting import svg
 
-        told = trained(STORY, 600)
+        told = trained(STORY, 700)
         print(*find_alarms(told[0]), sep="\n")
         options.picture.write_bytes(svg(draw_story(*told)))
     else:

@@ -112,8 +112,9 @@ def _explosions(curves: CheckpointCurves) -> Iterator[Alarm]:
     holds = is_near | is_there
 
     def said(layer: int, heads: list[int], starts: list[int]) -> str:
-        first = min(range(len(heads)), key=lambda k: starts[k])
-        place, head = starts[first], heads[first]
+        place, _, head = min(
+            (start, waiting.n_steps[start, layer, head], head) for start, head in zip(starts, heads, strict=True)
+        )
         size = f"{logits[place, layer, head]:,.3g}"
         what = f"a largest logit of {size} at step {_step(curves, place)}"
         if logits[place, layer, head] < EXPLODED_LOGIT:
