@@ -128,8 +128,7 @@ class KeyBudgets(Described):
         at = next((k for k, bits in enumerate(settings.bits) if bits >= 4), 0)
         found.append(
             f"At {settings.bits[at]} bits {self.certified[at][known].mean():.1%} of all selections are certified, "
-            f"{self.robust[at][known].mean():.1%} against any error of that length, and {self.changed[at][known].mean():.2%} change; "
-            f"none of these is certified."
+            f"{self.robust[at][known].mean():.1%} against any error of that length, and {self.changed[at][known].mean():.2%} change."
         )
         if np.isinf(self.variation[:, known]).all():
             least = 2 * (math.ceil(1.0 / (1.0 - settings.confidence)) - 1)
