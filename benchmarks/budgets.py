@@ -96,7 +96,9 @@ def _certified(name: str, model: Any, inputs: Any, loss: float) -> list[dict[str
 
     names = ("decisions", "certified", "robust", "changed", "certified_and_changed")
     counts = {bits: dict.fromkeys(names, 0) for bits in BITS}
-    moved, bound, kept = {bits: [] for bits in BITS}, {bits: [] for bits in BITS}, []
+    moved: dict[int, list[Any]] = {bits: [] for bits in BITS}
+    bound: dict[int, list[Any]] = {bits: [] for bits in BITS}
+    kept: list[Any] = []
     with readable(model, inputs) as found, torch.no_grad():
         for batch in found.inputs.batches():
             for reading in read_layers(found.adapter, batch.inputs):

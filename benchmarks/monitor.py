@@ -74,10 +74,15 @@ def bench_monitor(progress: ProgressCallback | None = None, device: str = "cpu")
         per_measurement = max(1, run.n_steps // run.n_measurements)
         monitor = AttentionMonitor(path=path, every=per_measurement + 1)
         monitor.attach(step.model)
+
+        def watched() -> None:
+            step()
+            monitor.step(step.model)
+
         for k in range((N_WARM + run.n_measurements) * (per_measurement + 1)):
             is_measured = k % (per_measurement + 1) == 0
             monitor._finer_until = 0  # every step of a short run would be measured, since it has just begun
-            took = clock(lambda: (step(), monitor.step(step.model)))
+            took = clock(watched)
             if k >= N_WARM * (per_measurement + 1):
                 seconds["measured step" if is_measured else "training step"].append(took)
                 watch.advance()

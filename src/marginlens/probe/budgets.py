@@ -210,7 +210,7 @@ class _Sums:
         self.n_keys = max(self.n_keys, int(statistics.n_visible.max()))
         self.total[at] += needed.sum(dim=(0, 2)).cpu().numpy()
         self.n_queries[at] += counted.sum(dim=(0, 2)).cpu().numpy()
-        np.maximum.at(self.keys, (of_row, *at), needed.amax(dim=2).cpu().numpy())
+        np.maximum.at(self.keys[:, layer, :n_heads], of_row, needed.amax(dim=2).cpu().numpy())
         wide = torch.promote_types(reading.queries.dtype, torch.float32)
         queries, keys = reading.queries.to(wide), reading.grouped_keys.to(wide)
         for turned, rotation in enumerate((None, rotation_matrix(reading.queries.shape[-1], self.options.seed))):
@@ -225,7 +225,7 @@ class _Sums:
                 missing = (~found.certified & decided).sum(dim=2).double() / decided.sum(dim=2).clamp(min=1)
                 moved = found.variation.masked_fill(~counted, 0.0).amax(dim=2)
                 for worst, values in ((self.open, missing), (self.variation, moved)):
-                    np.maximum.at(worst, (of_row, turned, k, *at), values.cpu().double().numpy())
+                    np.maximum.at(worst[:, turned, k, layer, :n_heads], of_row, values.cpu().double().numpy())
 
     def result(self, model: str, layer_names: tuple[str, ...]) -> KeyBudgets:
         """The budgets of all heads, by plain or rotated keys at each number of bits, whichever has more certified."""

@@ -329,8 +329,7 @@ class _Applied(NamedTuple):
         logits = queries.reshape(b, g, n_shared * t, d) @ turned
         logits = logits.view(b, g, n_shared, t, -1)
         places = torch.arange(keys.start, keys.stop, device=logits.device)
-        by_position = rule.causal or rule.window is not None or getattr(rule.bias, "ndim", 0) == 2
-        distance = self.positions[at[3], None] - places if by_position else None  # (t, s)
+        distance = self.positions[at[3], None] - places  # (t, s)
         if rule.bias is not None:
             if callable(rule.bias):
                 part = _grouped(rule.bias(at[3], keys), "bias", self.q[:, :, :, at[3]], keys.stop - keys.start)
