@@ -45,7 +45,8 @@ class ForgetsCap(CappedAdapter):
     """Logits that are capped but not stated to be."""
 
     def read(self, layer, captured):
-        return replace(super().read(layer, captured), cap=None)
+        reading = super().read(layer, captured)
+        return replace(reading, rule=replace(reading.rule, softcap=None))
 
 
 class ForgetsQueryBias(BertAdapter):
@@ -96,7 +97,7 @@ OTHERWISE = "attends otherwise than its family does"
         (WrongMatrix, "bert", "W of layer 0, head 0 gives the logits"),
         (TurnsBackwards, "llama", "at offset"),
         (ForgetsGains, "qwen3", "W of layer 0"),
-        (ForgetsCap, "gemma2", "W of layer 0"),
+        (ForgetsCap, "gemma2", OTHERWISE),
         (ForgetsQueryBias, "bert", "W of layer 0, head 0 gives the logits"),
         (ForgetsRotaryQueryBias, "llama yarn, wide heads", "W of layer 0"),
         (ForgetsRotaryQueryBias, "phi", "W of layer 0"),
