@@ -18,9 +18,7 @@ from marginlens.typing import BoolArray, FloatArray
 
 WINDOW_STEPS = 100  # of training, over which growth is fitted: at least,
 MIN_POINTS = 3  # measurements in it, further back where they are rarer
-EXPLODED_LOGIT = (
-    1000.0  # the largest logit from which on a head counts as exploded: Kimi K2's runs were unstable beyond it
-)
+EXPLODED_LOGIT = 1000.0  # the largest logit from which on a head counts as exploded: ten times what QK-clip allows
 MAX_STEPS = 100_000.0  # a forecast beyond is none
 
 
