@@ -29,18 +29,10 @@ N_STEPS, EVERY = 1000, 10  # of each run, and steps from one measurement to the 
 AHEAD = 100  # steps before a collapse, at least, that a forecast is made
 N_WORDS, N_TOKENS, N_INPUTS, D_MODEL, N_LAYERS, N_HEADS = 16, 24, 16, 64, 2, 4
 NOISE = 0.2  # of the labels are random, so that no run ends without a gradient
-TASKS = (
-    "first",
-    "previous",
-    "copy",
-    "majority",
-    "own",
-)  # three that heads learn by selecting one token, and two that they do not
-MAX_LOGIT, MIN_ENTROPY, LOSS_RISE = (
-    100.0,
-    0.1,
-    0.1,
-)  # thresholds that are compared: QK-clip's, the monitor's, and of the loss in nats
+# Three tasks that heads learn by selecting one token, and two that they do not.
+TASKS = ("first", "previous", "copy", "majority", "own")
+# Thresholds that are compared: QK-clip's, the monitor's, and of the loss in nats.
+MAX_LOGIT, MIN_ENTROPY, LOSS_RISE = 100.0, 0.1, 0.1
 
 
 @dataclass(frozen=True)

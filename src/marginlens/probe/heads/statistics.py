@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 from marginlens.errors import reject
 from marginlens.result import Described
 
-_BLOCK_ENTRIES = {
-    "cpu": 2**20,
-    "cuda": 2**26,
-}  # logits in memory at a time: rows of a few queries, so that O(tokens) is held
+# Logits in memory at a time: rows of a few queries, so that O(tokens) is held.
+_BLOCK_ENTRIES = {"cpu": 2**20, "cuda": 2**26}
 _MIN_ROWS = 64  # queries of a head that are multiplied with its keys at once, unless rows are longer than a block
 _MANY_PRODUCTS = 8  # small ones at once, which with a transposed factor are up to fifty times slower on some CPUs
 _N_BINS = 512  # of log-probabilities, in which the last token that can be left out is searched

@@ -15,7 +15,7 @@ import numpy as np
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.probe.monitor.alarms import Alarm, find_alarms, find_selections
 from marginlens.probe.monitor.forecast import HeadForecast, forecast_heads
-from marginlens.probe.monitor.measuring import HeadReader, Measured
+from marginlens.probe.monitor.measuring import NORM_MEASURES, QUERY_MEASURES, HeadReader, Measured
 from marginlens.probe.monitor.record import RunRecord, check_path, read_record, set_aside
 from marginlens.probe.result import CheckpointCurves, finite_mean
 from marginlens.result import counted
@@ -29,22 +29,9 @@ except ImportError:  # then there is no model to watch either
 
 DEFAULT_EVERY = 100  # optimizer steps; the docstring has what it costs
 FINER = 10  # times as often is measured while a run begins, and while logits grow fast:
-FAST_GROWTH, LARGE_LOGIT = (
-    1.5,
-    20.0,
-)  # by this factor from one measurement to the next, of a largest logit of at least this
-REPORTED = (
-    "entropy",
-    "max_logit",
-    "margin_median",
-    "top_probability",
-    "decisive_share",
-    "relative_nnz",
-    "first_sink_share",
-    "frobenius",
-    "spectral",
-    "largest_entry",
-)
+FAST_GROWTH = 1.5  # by this factor from one measurement to the next,
+LARGE_LOGIT = 20.0  # of a largest logit of at least this
+REPORTED = (*QUERY_MEASURES, *NORM_MEASURES)
 PREFIX = "attention"
 _INTEGRATIONS = (
     "transformers.integrations"  # where the callbacks that report to TensorBoard, W&B and others are defined

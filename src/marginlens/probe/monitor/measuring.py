@@ -24,11 +24,8 @@ from marginlens.probe.models.adapters.base import Captured, LayerKind, evaluatin
 from marginlens.probe.models.implementation import eager_attention, is_hugging_face
 from marginlens.typing import FloatArray
 
-MAX_INPUTS, MAX_TOKENS, MAX_QUERIES = (
-    8,
-    16_384,
-    64,
-)  # of the training batch: inputs, their tokens together, and queries of each input
+# Of the training batch: inputs, their tokens together, and queries of each input.
+MAX_INPUTS, MAX_TOKENS, MAX_QUERIES = 8, 16_384, 64
 SELECTED_NATS = 0.1  # mean entropy at which a head is said to have selected
 QUERY_MEASURES = (
     "entropy",
@@ -40,9 +37,8 @@ QUERY_MEASURES = (
     "first_sink_share",
 )
 NORM_MEASURES = ("frobenius", "spectral", "largest_entry")
-_N_SQUARINGS = (
-    20  # of W's Gram matrix: the largest eigenvalue of the power 2^20 is off by d^(2^-20), 4e-6 for heads of width 64
-)
+# Of W's Gram matrix: the largest eigenvalue of the power 2^20 is off by d^(2^-20), 4e-6 for heads of width 64.
+_N_SQUARINGS = 20
 _MAX_ENTRIES = 2**26  # of matrices W in memory at a time
 
 

@@ -36,9 +36,9 @@ function chartsOf(runs, isChanged) {
 export function growthVerdict(runs, { decay, clip }, limits) {
   const ends = runs.map(({ name, curve }) => `${short(curve.at(-1).logit)} under ${name}`);
   const words = `After ${GROWTH_STEPS.toLocaleString("en")} steps the largest logit is ${ends.slice(0, -1).join(", ")} and ${ends.at(-1)}.`;
-  const held = clip > 0 ? ` QK-clip scales W back whenever a logit passes ${short(clip)}.` : "";
+  const clipped = clip > 0 ? ` QK-clip scales W back whenever a logit passes ${short(clip)}.` : "";
   const bound = decay > 0 ? ` Weight decay keeps Muon's margin below ${short(limits.Muon.margin / decay)}, the best margin over the decay, however long it trains.` : "";
-  return `${words}${held}${bound}`;
+  return `${words}${clipped}${bound}`;
 }
 
 /** The pace of the margin in the second half, predicted and measured: rows of [optimizer, size of its steps, predicted, measured]. */
