@@ -22,12 +22,13 @@ from scipy.stats import entropy
 from sklearn.metrics import log_loss, roc_auc_score
 
 from benchmarks.faithfulness import eraser_scores
+from benchmarks.fasttext_rival import FastText
 from benchmarks.nb_svm import NaiveBayesSvm
 from benchmarks.tfidf_contributions import ExplainedTfidf
 from marginlens.errors import InputError, reject
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.versions import versions
-from marginlens.text.baselines import FastText, TfidfLogistic
+from marginlens.text.baselines import TfidfLogistic
 from marginlens.text.classifier import AttentionTextClassifier
 from marginlens.text.text_files import TextFile
 from marginlens.typing import FloatArray, IntArray

@@ -5,12 +5,11 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks.fasttext_rival import LEARNING_RATES, FastText
 from benchmarks.nb_svm import NaiveBayesSvm
 from benchmarks.tfidf_contributions import ExplainedTfidf
 from made_up_reviews import reviews
-from marginlens.text import baselines
-from marginlens.text.baselines import INVERSE_PENALTIES, FastText, TfidfLogistic, compared
-from progress_counter import ProgressCounter
+from marginlens.text.baselines import INVERSE_PENALTIES, TfidfLogistic
 
 TEXTS, LABELS = reviews(240)
 OTHERS, OTHER_LABELS = reviews(80, seed=1)
@@ -21,6 +20,7 @@ COLOURS = ["red", "green", "blue"] * 30
 def test_tfidf_is_scikit_learns_with_the_chosen_penalty():
     model = TfidfLogistic().fit(TEXTS, LABELS)
     assert model.chosen["C"] in INVERSE_PENALTIES
+    assert model.n_tokens > TfidfLogistic(1).fit(TEXTS, LABELS).n_tokens
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
     expected = LogisticRegression(C=model.chosen["C"], max_iter=1000).fit(vectorizer.fit_transform(TEXTS), LABELS)
     np.testing.assert_allclose(
@@ -82,26 +82,11 @@ def test_nb_svm_weighs_what_a_text_has_by_the_ratio_of_smoothed_shares():
     assert by_name["film"] == pytest.approx(0.0)
 
 
-def test_one_table_of_all(monkeypatch):
-    monkeypatch.setattr(FastText, "is_installed", staticmethod(lambda: False))
-    progress = ProgressCounter()
-    words, pairs, absent = compared(TEXTS, LABELS, OTHERS, OTHER_LABELS, progress=progress)
-    assert progress.done == progress.total == 3
-    assert words["model"] == f"TF-IDF of words + logistic regression, C = {words['chosen']['C']}"
-    assert pairs["test_accuracy"] > words["test_accuracy"]  # "not dull" is a pair
-    assert pairs["tokens"] > words["tokens"]
-    assert min(pairs["cpu_seconds"], pairs["seconds"]) > 0.0
-    assert 0.0 < pairs["fit_seconds"] < pairs["seconds"]  # one fit of the many
-    assert absent["test_accuracy"] is None
-    assert absent["note"] == "The package fasttext is not installed."
-    assert compared(TEXTS, LABELS, [], [], baselines=[TfidfLogistic(1)])[0]["test_accuracy"] is None
-
-
 def test_the_rate_of_fasttext_is_chosen_on_texts_it_was_not_trained_on():
     pytest.importorskip("fasttext")
     model = FastText().fit(TEXTS, LABELS)
     assert model.chosen == {"learning_rate": model.chosen["learning_rate"], "epochs": 100}
-    assert model.chosen["learning_rate"] in baselines.LEARNING_RATES
+    assert model.chosen["learning_rate"] in LEARNING_RATES
     again = FastText().fit(TEXTS, LABELS)
     assert np.array_equal(model.predict_proba(OTHERS), again.predict_proba(OTHERS))
     order = np.argsort(LABELS, kind="stable")  # texts may be sorted by class

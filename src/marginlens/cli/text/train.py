@@ -112,7 +112,7 @@ def train(
         bool,
         flag(
             "--compare",
-            "Train TF-IDF with logistic regression, tuned by cross-validation, beside it, and fastText where it is installed.",
+            "Train TF-IDF of words and pairs with logistic regression, tuned by cross-validation, beside it.",
         ),
     ] = False,
     tokenizer: Annotated[
@@ -143,7 +143,7 @@ def train(
         check_model_folder(out, "out")
     _ = request.source  # refused before anything is written
     with terminal.Bars() as bars:
-        classifier, answer = _trained(request, bars.bar("Training"), bars.bar("Comparing") if compare else None)
+        classifier, answer = _trained(request, bars.bar("Training"), compare=compare)
     if out is not None:
         classifier.save(out, {name: answer[name] for name in _SAVED_FACTS})
     return Answer(answer, _text(answer), [out])
@@ -165,11 +165,11 @@ def _tokenizer(path: Path | None) -> Any:
 
 
 def _trained(
-    request: TrainingRequest, training: ProgressCallback, comparing: ProgressCallback | None
+    request: TrainingRequest, training: ProgressCallback, *, compare: bool
 ) -> tuple[AttentionTextClassifier, dict[str, Any]]:
     """Train, test, and where asked train the comparison too: the model, and all numbers as JSON holds them."""
     from marginlens.runtime.versions import versions
-    from marginlens.text.baselines import compared
+    from marginlens.text.baselines import TfidfLogistic
     from marginlens.text.classifier import AttentionTextClassifier
     from marginlens.text.evaluation import measures, token_weights
 
@@ -179,10 +179,11 @@ def _trained(
     _check_weights(request, parts)
     start = (time.perf_counter(), time.process_time())
     _fit(model, parts, training, drop=request.form.drop)
-    rows = [_row(model, parts, start)]
-    if comparing is not None:
-        tested = (parts.test_texts, parts.test_labels)
-        rows += compared(parts.texts, parts.labels, *tested, seed=request.seed, progress=comparing)
+    rows = [_row("attention over words and phrases", model, len(model.a_), parts, start)]
+    if compare:
+        start = (time.perf_counter(), time.process_time())
+        rival = TfidfLogistic(seed=request.seed).fit(parts.texts, parts.labels)
+        rows.append(_row(f"{rival.name}, C = {rival.chosen['C']}", rival, rival.n_tokens, parts, start))
     n_tested = len(parts.test_texts)
     named = f", {n_tested:,} to test on ({parts.tested_on})" if parts.tested_on is not None else ""
     trained_on = len(parts.texts) - len(model.left_out_)
@@ -193,7 +194,7 @@ def _trained(
     names, counts = np.unique(parts.labels, return_counts=True)
     parameters = {k: v for k, v in model.get_params().items() if k not in ("pipeline", "tokenizer")}
     return model, {
-        "command": request.command(compare=comparing is not None),
+        "command": request.command(compare=compare),
         "file": request.file.name,
         "sha256": request.source.digest(),
         "versions": versions(),
@@ -219,17 +220,15 @@ def _trained(
 
 
 def _comparison(rows: list[dict[str, Any]], n_tested: int) -> str | None:
-    """Whether the best of the others does better on the texts to test on, and by how much, in a sentence."""
-    tested = [row for row in rows if row["test_accuracy"] is not None]
-    if len(tested) < 2:
+    """Whether the other model does better on the texts to test on, and by how much, in a sentence."""
+    if len(rows) < 2 or not n_tested:
         return None
-    best = max(tested[1:], key=lambda row: row["test_accuracy"])
-    lead = tested[0]["test_accuracy"] - best["test_accuracy"]
-    texts = terminal.counted(round(abs(lead) * n_tested), "text")
-    if lead == 0.0:
-        return f"This model and {best['model']} are right about equally many texts."
-    better = "better" if lead > 0.0 else "worse"
-    return f"This model is {better} than {best['model']}, by {100 * abs(lead):.2f} points: {texts} of {n_tested:,}."
+    own, other = (row["test_accuracy"] for row in rows)
+    if own == other:
+        return f"This model and {rows[1]['model']} are right about equally many texts."
+    texts = terminal.counted(round(abs(own - other) * n_tested), "text")
+    better = "better" if own > other else "worse"
+    return f"This model is {better} than {rows[1]['model']}, by {100 * abs(own - other):.2f} points: {texts} of {n_tested:,}."
 
 
 def _check_weights(request: TrainingRequest, parts: Parts) -> None:
@@ -259,14 +258,15 @@ def _fit(model: AttentionTextClassifier, parts: Parts, progress: ProgressCallbac
             warnings.warn(warning.message, stacklevel=2)
 
 
-def _row(model: AttentionTextClassifier, parts: Parts, start: tuple[float, float]) -> dict[str, Any]:
+def _row(name: str, model: Any, n_tokens: int, parts: Parts, start: tuple[float, float]) -> dict[str, Any]:
+    """How well a model does, and the seconds since `start`, by the clock and of the processor."""
     seconds, cpu = time.perf_counter() - start[0], time.process_time() - start[1]
     tested = None if parts.tested_on is None else float(np.mean(model.predict(parts.test_texts) == parts.test_labels))
     return {
-        "model": "attention over words and phrases",
+        "model": name,
         "test_accuracy": tested,
         "training_accuracy": float(np.mean(model.predict(parts.texts) == parts.labels)),
-        "tokens": len(model.a_),
+        "tokens": n_tokens,
         "seconds": seconds,
         "cpu_seconds": cpu,
     }
@@ -283,11 +283,7 @@ def _text(answer: dict[str, Any]) -> Iterator[Any]:
     yield terminal.Line(f"{answer['file']}: {answer['size']}; {_classes(answer['texts_by_class'])}")
     if answer["left_out"]:
         yield "; ".join(f"{n} left out: {why}" for why, n in answer["left_out"].items())
-    rows = [row for row in answer["models"] if row["training_accuracy"] is not None]
-    yield terminal.rows_table("Accuracy", [_rows.cells(row, _MODEL_COLUMNS) for row in rows])
-    for row in answer["models"]:
-        if row.get("note"):
-            yield f"{row['model']}: {row['note']}"
+    yield terminal.rows_table("Accuracy", [_rows.cells(row, _MODEL_COLUMNS) for row in answer["models"]])
     if answer["measures"] is not None:
         tested = {"file": answer["test_part"], "texts": answer["tested_on"], "left_out": {}}
         yield from measures_text({**tested, **answer["measures"]})
