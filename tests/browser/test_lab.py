@@ -315,12 +315,16 @@ def test_the_address_brings_back_the_state(lab, lab_file):
     assert lab_state(lab) != state
 
 
+def open_two_examples(browser):
+    for name, address in (("A-F1a", "#A-F1a"), ("start-decides", "#the-start-decides")):
+        choose_example(browser, name)
+        wait_for(browser, f"location.hash === {address!r}")
+
+
 def test_examples_have_short_addresses_and_the_browser_goes_back_and_forward_through_them(lab, lab_file):
     titles = {entry.name: entry.title for entry in presets()}
     first = lab_state(lab)
-    for name, address in (("A-F1a", "#A-F1a"), ("start-decides", "#the-start-decides")):
-        choose_example(lab, name)
-        wait_for(lab, f"location.hash === {address!r}")
+    open_two_examples(lab)
     lab.execute_script("history.back()")
     wait_for(lab, "lab.state().preset === 'A-F1a'")
     lab.execute_script("history.back()")
@@ -334,6 +338,18 @@ def test_examples_have_short_addresses_and_the_browser_goes_back_and_forward_thr
         lab.execute_script("return document.getElementById('preset').selectedOptions[0].textContent")
         == titles["start-decides"]
     )
+
+
+def test_going_back_holds_where_the_page_is_busy_with_a_change_just_made(lab):
+    open_two_examples(lab)
+    lab.execute_script(  # the address would follow the change when the browser has gone back, and before the page is told of it
+        """
+        for (const tab of ["text", "plane"]) lab.store.apply("tab", (state) => ({ ...state, tab }));
+        history.back();
+        for (const start = performance.now(); performance.now() - start < 500; );
+        """
+    )
+    wait_for(lab, "lab.state().preset === 'A-F1a' && location.hash === '#A-F1a'")
 
 
 def test_undo_survives_a_reload(lab):

@@ -92,32 +92,31 @@ function mountMessage(root, store) {
 function followAddress(store) {
   let timer = 0;
   let isEntry = false; // whether the next address is a new entry
+  let known = location.hash; // the address that the page wrote or read last: another one is from outside, and hashchange will tell of it
   const opening = store.state; // where the browser goes back to the page as it was opened
   const write = async () => {
     const { state } = store;
     const hash = await hashOf(state);
-    if (state !== store.state || hash === location.hash) return;
-    if (isEntry) history.pushState(null, "", hash);
-    else history.replaceState(null, "", hash);
-    isEntry = false;
+    if (state !== store.state || location.hash !== known) return;
+    if (hash !== known) history[isEntry ? "pushState" : "replaceState"](null, "", hash);
+    [known, isEntry] = [hash, false];
+  };
+  const writeAfter = (delay) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => write().catch(() => {}), delay);
   };
   addEventListener("exampleopened", () => {
     isEntry = true;
-    clearTimeout(timer);
-    write().catch(() => {});
+    writeAfter(0);
   });
-  store.subscribe(() => {
-    clearTimeout(timer);
-    timer = setTimeout(() => write().catch(() => {}), HASH_DELAY);
-  });
+  store.subscribe(() => writeAfter(HASH_DELAY));
   addEventListener("hashchange", async () => {
-    try {
-      const state = location.hash === "" ? opening : await stateOfHash(location.hash);
-      if (state !== null) store.load(state, "open a link");
-    } catch (error) {
-      if (!(error instanceof ProblemError)) throw error;
-      store.say(error.message, "refusal");
-    }
+    const { hash } = location;
+    const state = await (hash === "" ? opening : stateOfHash(hash).catch((error) => error));
+    if (hash !== location.hash) return; // and hashchange will tell of that one
+    known = hash;
+    if (state instanceof ProblemError) store.say(state.message, "refusal");
+    else if (state !== null) store.load(state, "open a link");
   });
 }
 
