@@ -161,3 +161,11 @@ def test_global_and_local_limits_have_the_colours_of_figures_and_report() -> Non
     style = (PAGE / "page.css").read_text(encoding="utf-8")
     assert f"--limit-0: {palette.GLOBAL.lower()};" in style
     assert f"--limit-1: {palette.LOCAL.lower()};" in style
+
+
+def test_the_lab_is_written_without_theory_and_processes() -> None:
+    """Which would take longer to import than the page takes to write."""
+    script = "import sys, marginlens.lab; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert "marginlens.lab.assemble" in imported
+    assert not {"marginlens.theory", "marginlens.dynamics", "joblib", "matplotlib"} & set(imported)

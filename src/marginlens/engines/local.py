@@ -14,7 +14,6 @@ from contextlib import suppress
 from multiprocessing.resource_tracker import ensure_running
 from typing import Any
 
-from joblib.externals.loky import ProcessPoolExecutor  # type: ignore[import-untyped]
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from marginlens.engines.protocol import QUEUE_FACTOR, Engine, TaskFunction, as_finished
@@ -95,7 +94,7 @@ class _Pool:
 
     def __init__(self, work: TaskFunction, n_workers: int) -> None:
         self.work, self.n_workers = work, n_workers
-        self.executor: ProcessPoolExecutor | None = None
+        self.executor: Any = None
         self.deaths: Counter[int] = Counter()  # by task, of processes that had no other
         self.suspects: set[int] = set()  # tasks of processes that died, until they are finished
 
@@ -134,8 +133,10 @@ class _Pool:
                 os.kill(worker.pid, signal.SIGKILL)
         executor.shutdown(wait=True)
 
-    def _started(self) -> ProcessPoolExecutor:
+    def _started(self) -> Any:
         """The executor; a new one has answered once."""
+        from joblib.externals.loky import ProcessPoolExecutor  # type: ignore[import-untyped]
+
         for pause in range(_MAX_START_DEATHS):
             if self.executor is not None:
                 return self.executor

@@ -24,11 +24,10 @@ from marginlens.lab.presets import presets as known_presets
 from marginlens.lab.problem_files import LabProblem
 from marginlens.pages import render
 from marginlens.runtime.files import as_path, check_place, write_whole
-from marginlens.theory.attraction import WORDS as PREDICTION_WORDS
 
 ENTRY = "page/main.js"
 WORKER = "page/worker.js"
-WORDS, SCRIPT = "words.json", "python_script.txt"
+WORDS, SCRIPT, OUTCOMES = "lab/words.json", "lab/python_script.txt", "theory/outcome.json"
 DESCRIPTION = "Drag tokens and see at once which of them attention will select, and why. One page that asks nothing of the network."
 
 _ADDRESS = re.compile(r"https?://[^\s#\"<>]+")
@@ -162,9 +161,9 @@ def packed(content: bytes) -> str:
 
 def page_words() -> dict[str, Any]:
     """What the page says: the tables of `words.json`, those of predictions, and the parts of a Python script, which begin with `# %%`."""
-    folder = resources.files("marginlens.lab")
-    words, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in (WORDS, SCRIPT))
-    return {**json.loads(words), "outcome": PREDICTION_WORDS, "script": script}
+    folder = resources.files("marginlens")
+    words, script, outcomes = (folder.joinpath(name).read_text(encoding="utf-8") for name in (WORDS, SCRIPT, OUTCOMES))
+    return {**json.loads(words), "outcome": json.loads(outcomes), "script": script}
 
 
 def _json_inside(value: Any) -> Markup:
