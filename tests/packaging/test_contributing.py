@@ -1,4 +1,4 @@
-"""CONTRIBUTING's steps, followed to the letter in a copy: an optimizer, a norm and a claim, each in at most four files."""
+"""CONTRIBUTING's steps, followed to the letter in a copy: an optimizer, a norm, a risk, a claim, an adapter, each in at most four files."""
 
 import shutil
 import subprocess
@@ -75,6 +75,58 @@ class Columns:
         sizes = np.linalg.norm(g, axis=0)
         return np.where(np.arange(g.shape[1]) == sizes.argmax(), g / np.where(sizes > 0.0, sizes, 1.0), 0.0)
 '''
+RIDGE = '''"""The risk of attention with weight decay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.risk.protocol import MarginRows
+from marginlens.typing import ArrayLike, FloatArray, IntArray
+
+
+class RidgeRisk:
+    """L(p) + λ ‖p‖²/2."""
+
+    def __init__(self, inner: AttentionRisk, decay: float) -> None:
+        self.inner, self.decay, self.shape = inner, decay, inner.shape
+
+    def value(self, x: FloatArray) -> Any:
+        """L(p) + λ ‖p‖²/2."""
+        return self.inner.value(x) + self.decay * float(np.sum(np.square(x))) / 2.0
+
+    def log_value(self, x: FloatArray) -> Any:
+        """Its logarithm."""
+        return np.log(self.value(x))
+
+    def gradient(self, x: FloatArray) -> LogScaled:
+        """∇L(p) + λ p."""
+        return self.inner.gradient(x).plus(LogScaled(np.asarray(x), np.asarray(0.0)), self.decay)
+
+    def select(self, x: FloatArray) -> IntArray:
+        """As without decay."""
+        return self.inner.select(x)
+
+    def margin_rows(self, selected: ArrayLike) -> MarginRows:
+        """As without decay."""
+        return self.inner.margin_rows(selected)
+
+    def smoothness(self) -> Any:
+        """That of L, and λ."""
+        return self.inner.smoothness() + self.decay
+'''
+ERNIE = '''
+
+class ErnieAdapter(LinearAdapter):
+    """ERNIE: BERT's layers with a further embedding of the task."""
+
+    families: ClassVar[tuple[str, ...]] = ("ernie",)
+    projections: tuple[str, ...] = ("query", "key")
+'''
 CLAIM = '''"""Lion heads for the ℓ∞ margin."""
 
 from __future__ import annotations
@@ -132,25 +184,27 @@ import numpy as np
 import marginlens as ml
 from marginlens.norms import Columns, norm_named
 from marginlens.optimizers import Lion
-from marginlens.testing import check_norm, check_optimizer
+from marginlens.risk import RidgeRisk
 
-check_optimizer(Lion(0.01))
-check_norm(Columns())
 data, v = ml.data.sphere_tokens(1, 2, 3, 4, 1)
 risk = ml.AttentionRisk(data[0], v[0])
 assert ml.predict(risk, optimizer=Lion(0.01)).bias.norm == ml.LInf()
 W = ml.att_svm(data[0], [0, 1], norm=norm_named("columns"), query=np.eye(2))
 assert W.status is ml.Status.OPTIMAL, W
 assert ml.predict(risk.as_matrix(np.eye(2)), optimizer=ml.SteepestDescent(Columns(), 0.1)).bias.norm == Columns()
+ridge = RidgeRisk(risk, 0.1)
+run = ml.descend(ridge, optimizer=ml.GradientDescent(1.0 / ridge.smoothness()), n_steps=3_000)
+assert np.allclose(risk.gradient(run.final).value(), -0.1 * run.final, atol=1e-8)  # where decay holds the weights
 """
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory):
-    """The sources, to be changed."""
-    folder = tmp_path_factory.mktemp("contributing")
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    return folder / "src"
+@pytest.fixture
+def copy(tmp_path):
+    """The sources, the tests and the guides, to be changed."""
+    for folder in ("src", "tests", "docs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
 
 
 def insert(file, before, line):
@@ -160,46 +214,70 @@ def insert(file, before, line):
     file.write_text(text.replace(before, line + before, 1), encoding="utf-8")
 
 
+def append(file, text):
+    with file.open("a", encoding="utf-8") as end:
+        end.write(text)
+
+
 def python(copy, *arguments):
     """A process that imports the copy."""
     return subprocess.run(
         [sys.executable, *arguments],
-        env={"PYTHONPATH": str(copy), "PATH": "/usr/bin:/bin", "HOME": str(copy.parent)},
-        cwd=copy.parent,
+        env={"PYTHONPATH": str(copy / "src"), "PATH": "/usr/bin:/bin", "HOME": str(copy)},
+        cwd=copy,
         capture_output=True,
         text=True,
         timeout=HANGING,
     )
 
 
-def test_an_optimizer_a_norm_and_a_claim_are_added_as_contributing_says(copy):
-    library, papers = copy / "marginlens", copy / "marginlens_papers"
-    (library / "optimizers" / "lion.py").write_text(LION, encoding="utf-8")
-    insert(
-        library / "optimizers" / "__init__.py",
-        "from marginlens.optimizers.mirror",
-        "from marginlens.optimizers.lion import Lion\n",
-    )
-    (library / "norms" / "columns.py").write_text(COLUMNS, encoding="utf-8")
-    insert(
-        library / "norms" / "__init__.py",
-        "from marginlens.norms.entrywise",
-        "from marginlens.norms.columns import Columns\n",
-    )
-    insert(
-        library / "norms" / "choice.py",
-        "from marginlens.norms.entrywise",
-        "from marginlens.norms.columns import Columns\n",
-    )
-    insert(library / "norms" / "choice.py", '    "max-row": MaxRow(),\n', '    "columns": Columns(),\n')
+def test_an_optimizer_a_norm_a_risk_and_a_claim_are_added_as_contributing_says(copy):
+    library, contract = copy / "src" / "marginlens", copy / "tests" / "contract" / "test_protocols.py"
+    for folder, name, kind, text, after in (
+        ("optimizers", "lion", "Lion", LION, "mirror"),
+        ("norms", "columns", "Columns", COLUMNS, "entrywise"),
+        ("risk", "ridge", "RidgeRisk", RIDGE, "softmax"),
+    ):
+        (library / folder / f"{name}.py").write_text(text, encoding="utf-8")
+        export = f"from marginlens.{folder}.{name} import {kind}\n"
+        insert(library / folder / "__init__.py", f"from marginlens.{folder}.{after}", export)
+    choice = library / "norms" / "choice.py"
+    insert(choice, "from marginlens.norms.entrywise", "from marginlens.norms.columns import Columns\n")
+    insert(choice, '    "max-row": MaxRow(),\n', '    "columns": Columns(),\n')
     done = python(copy, "-c", CHECK)
     assert done.returncode == 0, done.stderr
 
-    (papers / "claims" / "ours" / "lion.py").write_text(CLAIM, encoding="utf-8")
-    with (papers / "claims" / "ours" / "claims.toml").open("a", encoding="utf-8") as texts:
-        texts.write(CLAIM_TEXTS)
-    insert(papers / "claims" / "catalogue.py", '    "A-L1": "a.lemmas",\n', '    "X-Z1": "ours.lion",\n')
+    insert(contract, "Momentum()], ids", "ml.optimizers.Lion(0.01), ")
+    insert(contract, "ml.Spectral(), ml.Nuclear(), ml.MaxRow()], ids=repr)\n@pytest.mark", "ml.norms.Columns(), ")
+    insert(
+        copy / "tests" / "quadratic_risk.py",
+        '        "W": of_p',
+        '        "ridge": ml.risk.RidgeRisk(of_p, 0.1),\n',
+    )
+    done = python(copy, "-m", "pytest", "-n", "0", "-rp", str(contract), "-k", "Lion or Columns or ridge")
+    assert done.returncode == 0, done.stdout
+    assert all(f"keep_their_contract[{name}]" in done.stdout for name in ("Lion", "shape0-Columns()", "ridge"))
+
+    claims = copy / "src" / "marginlens_papers" / "claims"
+    (claims / "ours" / "lion.py").write_text(CLAIM, encoding="utf-8")
+    append(claims / "ours" / "claims.toml", CLAIM_TEXTS)
+    insert(claims / "catalogue.py", '    "A-L1": "a.lemmas",\n', '    "X-Z1": "ours.lion",\n')
     done = python(copy, "-m", "marginlens", "reproduce", "--only", "X-Z1", "--quick", "--out", "report")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 claim holds as stated." in done.stdout
-    assert (copy.parent / "report" / "index.html").exists()
+    assert (copy / "report" / "index.html").exists()
+
+
+def test_an_adapter_is_added_as_the_guide_says(copy):
+    pytest.importorskip("transformers")
+    adapters = copy / "src" / "marginlens" / "probe" / "models" / "adapters"
+    append(adapters / "encoders.py", ERNIE)
+    insert(adapters / "__init__.py", "BertAdapter, DebertaAdapter, DistilBert", "ErnieAdapter, ")
+    insert(adapters / "__init__.py", "    DistilBertAdapter,\n", "    ErnieAdapter,\n")
+    insert(
+        copy / "tests" / "tiny_families.py", '    "distilbert": ', '    "ernie": ("ErnieModel", {**SMALL, **TEXT}),\n'
+    )
+    row = "| `ErnieAdapter` | ernie | in the inputs | every token that is not padding | one per head |\n"
+    insert(copy / "docs" / "adapters.md", "| `AlbertAdapter`", row)
+    done = python(copy, "-m", "pytest", "-n", "0", "tests/contract/test_probe_adapters.py", "-k", "ernie")
+    assert done.returncode == 0, done.stdout
