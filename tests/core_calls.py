@@ -14,7 +14,13 @@ def fitting(name: str, sizes: dict[str, int]) -> dict[str, int]:
     together: dict[str, dict[str, Any]] = {
         "descend_attention": {"n_places": places, "width": sizes.get("d"), "gram_size": 0},
         "weights_of_places": {"places": places},
-        "descend_matrices": {"n_terms": 1, "n_memory": sizes.get("q", 0) + 1, "n_sizes": 9},
+        "descend_matrices": {
+            "n_terms": 1,
+            "n_memory": sizes.get("q", 0) + 1,
+            "n_sizes": 9,
+            "n_batches": 0,
+            "batch_size": 0,
+        },
         "solve_matrix_norm": {
             "height": height,
             "width": width,

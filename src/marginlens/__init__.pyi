@@ -29,6 +29,7 @@ from marginlens.dynamics import (
     Cone as Cone,
     Path as Path,
     Record as Record,
+    Sampling as Sampling,
     Trajectory as Trajectory,
     UntilLength as UntilLength,
     UntilNorm as UntilNorm,

@@ -36,7 +36,7 @@ A_RUN: dict[str, Any] = {  # arguments by name, where the declarations allow mor
     "ends": np.zeros((1, 2), dtype=np.int64),
     "end": np.zeros(2, dtype=np.int64),
     "has_gram": np.zeros(1, dtype=np.int64),
-    "settings": np.array([3.0, 0.9, 0.0, 0.9, 0.99, 0.0, 2.0, 0.0]),
+    "settings": np.array([3.0, 0.9, 0.0, 0.9, 0.99, 0.0, 2.0, 0.0, 0.05]),
     "sizes": np.full(300, 0.1),
     "scales": np.full((1, 1), -np.inf),
 }
@@ -83,6 +83,8 @@ def _special(name: str, sizes: dict[str, int], rng: np.random.Generator) -> dict
     if name == "solve_margins":
         shape = (sizes["batch"], sizes["n_rows"])
         return {"first": 0, "last": shape[0], "listed": np.arange(shape[0]), "lower": np.ones(shape)}
+    if name == "descend_matrices":
+        return A_RUN | {"loss": int(rng.integers(3)), "heads": 1}
     if name == "find_tubes":
         return {"first": 0, "last": sizes["batch"]}
     return A_RUN | {"loss": int(rng.integers(3))} if name.startswith("descend") else {}

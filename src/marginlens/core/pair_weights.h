@@ -88,9 +88,10 @@ static inline double log_weights(
 }
 
 // Weights w (n, T) with ∇L = e^s/n Σ w_it k_it of logits a and scores (n, T); returns s, which is 0 unless numbers were too small or large.
-// `logs` is room for n T numbers.
+// `logs` is room for n T numbers. The margins Σ s γ, (n,), are written where they are asked for.
 static inline double pair_weights(
-    const double *a, const double *scores, const int64_t *lengths, int64_t n, int64_t T, int64_t loss, double *logs, double *w) {
+    const double *a, const double *scores, const int64_t *lengths, int64_t n, int64_t T, int64_t loss, double *logs, double *w,
+    double *margins = nullptr) {
     double biggest = 0.0;
     for (int64_t i = 0; i < n; i++) {
         const double *logits = a + i * T, *gamma = scores + i * T;
@@ -105,6 +106,7 @@ static inline double pair_weights(
             }
         const double share = 1.0 / (1.0 + rest);
         delta *= share;
+        if (margins) margins[i] = gamma[best] - delta;
         const double factor = share * slope(loss, gamma[best] - delta);
         double total = 0.0;
         for (int64_t t = 0; t < lengths[i]; t++)

@@ -4,6 +4,9 @@
 // the tokens X_i it is Σ_m e^{s_m} z_m g_mᵀ, where g_m sums up the tokens of the inputs that share z_m with the weights of `pair_weights`, and
 // a step S changes the logits of input i by X_i Sᵀ z_i. Each g_m has a scale of its own, which momentum keeps and spectral steps need.
 // Residual attention is summed up on the way, for brackets of the margin.
+//
+// A step may take some of the terms alone, a mini-batch: then their logits are formed afresh, so that a step costs what its inputs cost. And
+// `heads` terms one after the other may share an input, whose output is the mean of theirs: several heads, or the queries of self-attention.
 #pragma once
 #include "graded_svd.h"
 #include "gradient_coefficients.h"
@@ -22,13 +25,27 @@ struct MatrixProblem {
     int64_t n_inputs, n_tokens, d, n_terms, q;
 };
 
-// An optimizer: the kind of update, and what each of them reads.
+// An optimizer: the kind of update, and what each of them reads. A step of size η shrinks W by 1 - η decay first.
 struct UpdateRule {
     int64_t kind, norm, loss;
     double power, momentum;
     bool nesterov;
     AdamRule adam;
     MirrorRule mirror;
+    double decay;
+    int64_t heads;
+};
+
+// The terms of every step, (n_steps, size), -1 where a step has fewer; all of them where size is zero.
+struct MiniBatches {
+    const int64_t *terms;
+    int64_t size;
+};
+
+// A sum of n terms e^{logs[m]} left[m] right[m]ᵀ.
+struct Terms {
+    const double *left, *right, *logs;
+    int64_t n;
 };
 
 // Where a run stands: W (q, d), logits (n_rows,), memory (2, n_memory, d) and its scales (n_terms,), residual attention (2, n_rows) of two
@@ -63,18 +80,28 @@ static inline double class_weights(const double *logits, const double *scores, i
 struct MatrixDescent {
     MatrixProblem problem;
     const UpdateRule &rule;
+    const MiniBatches batches;
     int64_t stride, count, width, n_entries, n_memory;
+    int64_t *all;                    // (n_terms,) 0, 1, 2, …
+    const int64_t *active;           // the terms of this step, and how many they are
+    int64_t n_active;
+    double *gathered;                // (n_terms, q) queries of the terms of a mini-batch
     double *columns;                 // (n_terms, d, width) centred keys
     double *W, *W_next, *G, *S;      // (q, stride)
     double *memory, *rights, *ahead, *images;  // (…, stride) running sums, g_m, what momentum makes of them, and Wᵀ z_m
-    double *logs, *ahead_logs, *weighted, *u;
+    double *logs, *ahead_logs, *weighted, *u, *margins;
     double *a, *w, *h;               // (n_terms, width) logits, weights, changes of logits
     double *mean, *room, *log_room;
     GradedSvd svd;
 
-    MatrixDescent(Room &space, const MatrixProblem &p, const UpdateRule &rule, int64_t n_memory)
-        : problem(p), rule(rule), stride(whole_lanes(p.d)), count(p.n_inputs / larger(p.n_terms, (int64_t)1) * p.n_tokens),
-          width(whole_lanes(count)), n_entries(p.q * stride), n_memory(n_memory), svd(space, p.n_terms, p.q, p.d) {
+    MatrixDescent(Room &space, const MatrixProblem &p, const UpdateRule &rule, const MiniBatches &batches, int64_t n_memory)
+        : problem(p), rule(rule), batches(batches), stride(whole_lanes(p.d)),
+          count(p.n_inputs / larger(p.n_terms, (int64_t)1) * p.n_tokens), width(whole_lanes(count)), n_entries(p.q * stride),
+          n_memory(n_memory), svd(space, p.n_terms, p.q, p.d) {
+        all = space.integers(p.n_terms);
+        for (int64_t m = 0; all && m < p.n_terms; m++) all[m] = m;
+        gathered = space.doubles(p.n_terms * p.q);
+        margins = space.doubles(p.n_inputs);
         columns = space.doubles(p.n_terms * p.d * width);
         double **matrices[] = {&W, &W_next, &G, &S, &room};  // the last is room for vectors
         for (double **matrix : matrices) *matrix = space.zeros(n_entries);
@@ -104,90 +131,144 @@ struct MatrixDescent {
         }
     }
 
-    // out = X_i pointᵀ z_i of every input.
-    void logits_of(const double *point, double *out) {
-        matrix_product(problem.queries, problem.q, 1, point, problem.q, images, problem.n_terms, stride);
-        for (int64_t m = 0; m < problem.n_terms; m++)
-            combine(columns + m * problem.d * width, problem.d, width, images + m * stride, out + m * width);
+    // The terms of a step; those that are repeated count as often.
+    void choose(const int64_t *chosen) {
+        active = batches.size ? chosen : all;
+        n_active = batches.size ? 0 : problem.n_terms;
+        while (n_active < batches.size && active[n_active] >= 0) n_active++;
+        for (int64_t j = 0; batches.size && j < n_active; j++)
+            for (int64_t i = 0; i < problem.q; i++) gathered[j * problem.q + i] = problem.queries[active[j] * problem.q + i];
     }
 
-    // rights[m] = g_m and logs[m] = s_m of every term: the gradient is Σ_m e^{s_m} z_m g_mᵀ / n_inputs.
+    const double *active_queries() const { return batches.size ? gathered : problem.queries; }
+
+    // out = X_i pointᵀ z_i of the inputs of this step.
+    void logits_of(const double *point, double *out) {
+        matrix_product(active_queries(), problem.q, 1, point, problem.q, images, n_active, stride);
+        for (int64_t j = 0; j < n_active; j++)
+            combine(columns + active[j] * problem.d * width, problem.d, width, images + j * stride, out + j * width);
+    }
+
+    // rights[j] = g_m and logs[j] = s_m of the terms m of this step: the gradient is Σ_m e^{s_m} z_m g_mᵀ, divided by the number of inputs,
+    // which a mini-batch has in its scales.
     void set_gradients() {
         const int64_t inputs = problem.n_inputs / problem.n_terms, T = problem.n_tokens;
-        for (int64_t m = 0; m < problem.n_terms; m++) {
-            double *part = w + m * width, *right = rights + m * stride;
-            const double *logits = a + m * width, *scores = problem.scores + m * count;
-            const double log_scale = rule.loss == CROSS_ENTROPY
+        for (int64_t j = 0; j < n_active; j++) {
+            const int64_t m = active[j];
+            double *part = w + j * width, *right = rights + j * stride;
+            const double *logits = a + j * width, *scores = problem.scores + m * count;
+            const int64_t loss = rule.heads > 1 ? (int64_t)LINEAR : rule.loss;  // several heads: the slope comes below
+            logs[j] = rule.loss == CROSS_ENTROPY
                 ? class_weights(logits, scores, T, part)
-                : pair_weights(logits, scores, problem.lengths + m * inputs, inputs, T, rule.loss, log_room, part);
+                : pair_weights(logits, scores, problem.lengths + m * inputs, inputs, T, loss, log_room, part, margins + j * inputs);
             inner_products(columns + m * problem.d * width, problem.d, width, part, right);
-            logs[m] = largest_modulus(right, stride) > 0.0 ? log_scale : -INF;
+            if (!(largest_modulus(right, stride) > 0.0)) logs[j] = -INF;
         }
+        for (int64_t j = 0; rule.heads > 1 && j < n_active; j += rule.heads) {
+            double margin = 0.0;
+            for (int64_t h = 0; h < rule.heads; h++) margin += margins[j + h];
+            const double slope = log_slope(rule.loss, margin / (double)rule.heads);
+            for (int64_t h = 0; h < rule.heads; h++) logs[j + h] += slope;
+        }
+        const double mean = batches.size ? log((double)n_active) : 0.0;
+        for (int64_t j = 0; batches.size && j < n_active; j++) logs[j] -= mean;
     }
 
-    // shares[m] = e^{s_m - s} for the largest scale s, which is returned.
-    double relative_to_largest(const double *scales, double *shares) const {
+    // shares[m] = e^{s_m - s} of n terms for the largest scale s, which is returned.
+    static double relative_to_largest(const double *scales, int64_t n, double *shares) {
         double largest = -INF;
-        for (int64_t m = 0; m < problem.n_terms; m++) largest = larger(scales[m], largest);
-        for (int64_t m = 0; m < problem.n_terms; m++)
+        for (int64_t m = 0; m < n; m++) largest = larger(scales[m], largest);
+        for (int64_t m = 0; m < n; m++)
             shares[m] = scales[m] < largest ? exp(scales[m] - largest) : (largest > -INF ? 1.0 : 0.0);
         return largest;
     }
 
     // Add the weights of this step, scaled to a sum of `size` over the tokens that are not selected, to the present window.
     void collect(double size, double *residuals) {
-        if (relative_to_largest(logs, weighted) == -INF) return;
+        if (relative_to_largest(logs, n_active, weighted) == -INF) return;
         double total = 0.0;
-        for (int64_t m = 0; m < problem.n_terms; m++) {
+        for (int64_t j = 0; j < n_active; j++) {
             Lanes sums = spread(0.0);
-            for (int64_t k = 0; k < width; k += N_LANES) sums += modulus(load(w, m * width + k));
-            total += lane_sum(sums) * weighted[m];
+            for (int64_t k = 0; k < width; k += N_LANES) sums += modulus(load(w, j * width + k));
+            total += lane_sum(sums) * weighted[j];
         }
         if (!(total > 0.0)) return;
-        for (int64_t m = 0; m < problem.n_terms; m++) {
-            const double share = 2.0 * size / total * weighted[m];
-            for (int64_t k = 0; k < count; k++) residuals[m * count + k] += share * w[m * width + k];
+        for (int64_t j = 0; j < n_active; j++) {
+            const double share = 2.0 * size / total * weighted[j];
+            for (int64_t k = 0; k < count; k++) residuals[active[j] * count + k] += share * w[j * width + k];
         }
     }
 
     // G = Σ_m e^{s_m - s} z_m g_mᵀ for the largest scale s, which is returned; zero for no terms.
-    double dense(const double *used, const double *scales) {
-        const double largest = relative_to_largest(scales, h);
-        for (int64_t m = 0; m < problem.n_terms; m++)
-            for (int64_t i = 0; i < problem.q; i++) weighted[m * problem.q + i] = h[m] * problem.queries[m * problem.q + i];
-        matrix_product(weighted, 1, problem.q, used, problem.n_terms, G, problem.q, stride);
+    double dense(const Terms &terms) {
+        const double largest = relative_to_largest(terms.logs, terms.n, h);
+        for (int64_t m = 0; m < terms.n; m++)
+            for (int64_t i = 0; i < problem.q; i++) weighted[m * problem.q + i] = h[m] * terms.left[m * problem.q + i];
+        matrix_product(weighted, 1, problem.q, terms.right, terms.n, G, problem.q, stride);
         return largest > -INF ? largest : 0.0;
     }
 
-    // S = the steepest direction of the gradient or of its running sum, which is what Nesterov's momentum looks ahead with.
-    void steepest_step(double *scales) {
-        const double *used = rights, *used_logs = logs;
-        if (rule.momentum > 0.0) {
-            for (int64_t m = 0; m < problem.n_terms; m++) {
-                double *sum = memory + m * stride, *next = ahead + m * stride;
-                const double *right = rights + m * stride;
-                ahead_logs[m] = scales[m] = add_scaled(right, logs[m], sum, scales[m], rule.momentum, stride, sum);
-                if (rule.nesterov) ahead_logs[m] = add_scaled(right, logs[m], sum, scales[m], rule.momentum, stride, next);
+    // The same with a scale for each row, which signs and the lengths of rows do not notice: heads whose gradients are far apart keep theirs.
+    void dense_by_row(const Terms &terms) {
+        for (int64_t i = 0; i < problem.q; i++) {
+            for (int64_t m = 0; m < terms.n; m++) h[m] = terms.left[m * problem.q + i] != 0.0 ? terms.logs[m] : -INF;
+            relative_to_largest(h, terms.n, weighted);
+            for (int64_t k = 0; k < stride; k++) G[i * stride + k] = 0.0;
+            for (int64_t m = 0; m < terms.n; m++) {
+                const double share = weighted[m] * terms.left[m * problem.q + i];
+                for (int64_t k = 0; share != 0.0 && k < stride; k++) G[i * stride + k] += share * terms.right[m * stride + k];
             }
-            used = rule.nesterov ? ahead : memory, used_logs = ahead_logs;
         }
+    }
+
+    // sums[m] e^{sum_logs[m]} += the gradients of this step.
+    void add_gradients(double *sums, double *sum_logs) {
+        for (int64_t j = 0; j < n_active; j++) {
+            double *sum = sums + active[j] * stride, &scale = sum_logs[active[j]];
+            scale = add_scaled(rights + j * stride, logs[j], sum, scale, 1.0, stride, sum);
+        }
+    }
+
+    // What a step follows: the gradient, its running sum, or what Nesterov's momentum looks ahead with. Singular vectors are taken of all
+    // terms, so that those of a mini-batch are put among them.
+    Terms followed(double *scales) {
+        const bool by_svd = rule.kind == STEEPEST && (rule.norm == SPECTRAL || rule.norm == NUCLEAR);
+        const int64_t n = problem.n_terms;
+        if (rule.kind == ADAM || (rule.momentum == 0.0 && !(by_svd && batches.size))) return {active_queries(), rights, logs, n_active};
+        double *sums = memory + (rule.kind == MIRROR ? n_memory * stride : 0);
+        const double fade = log(rule.momentum);
+        for (int64_t m = 0; rule.momentum > 0.0 && m < n; m++) scales[m] += fade;
+        if (rule.momentum > 0.0) add_gradients(sums, scales);
+        if (rule.momentum > 0.0 && !rule.nesterov) return {problem.queries, sums, scales, n};
+        for (int64_t m = 0; m < n; m++) ahead_logs[m] = rule.momentum > 0.0 ? scales[m] + fade : -INF;
+        for (int64_t k = 0; rule.momentum > 0.0 && k < n * stride; k++) ahead[k] = sums[k];
+        add_gradients(ahead, ahead_logs);
+        return {problem.queries, ahead, ahead_logs, n};
+    }
+
+    // S = the steepest direction of these terms.
+    void steepest_step(const Terms &terms) {
         if (rule.norm == SPECTRAL || rule.norm == NUCLEAR) {
-            svd.decompose(problem.queries, used, stride, used_logs, true);
+            svd.decompose(terms.left, terms.right, stride, terms.logs, true);
             if (rule.norm == SPECTRAL) return svd.polar_factor(S);
             svd.leading_pair(u, room);
             for (int64_t i = 0; i < problem.q; i++)
                 for (int64_t k = 0; k < problem.d; k++) S[i * stride + k] = u[i] * room[k];
             return;
         }
-        dense(used, used_logs);
+        if (rule.heads > 1 && (rule.norm == MAX_ROW || rule.norm == SIGN))
+            dense_by_row(terms);
+        else
+            dense(terms);
         if (rule.norm != MAX_ROW) return steepest_entries(G, n_entries, rule.norm, rule.power, room, S);
         for (int64_t i = 0; i < n_entries; i += stride) steepest_power(G + i, stride, 2.0, room, S + i);
     }
 
     // S = what a step of this size subtracts from W, but for the size where the update is not mirror descent.
     void direction(int64_t step, double size, double *scales) {
-        if (rule.kind == STEEPEST) return steepest_step(scales);
-        const double log_scale = dense(rights, logs) - log((double)problem.n_inputs);
+        const Terms terms = followed(scales);
+        if (rule.kind == STEEPEST) return steepest_step(terms);
+        const double log_scale = dense(terms) - (batches.size ? 0.0 : log((double)problem.n_inputs));
         const double factor = exp(log_scale);
         if (rule.kind == GRADIENT)
             for (int64_t k = 0; k < n_entries; k++) S[k] = G[k] * factor;
@@ -195,6 +276,14 @@ struct MatrixDescent {
             scales[0] = adam_step(rule.adam, G, log_scale, step, n_entries, scales[0], memory, memory + n_memory * stride, S);
         else
             mirror_step(rule.mirror, G, log_scale, size, W, n_entries, memory, room, S);
+    }
+
+    // Shrink W, its logits and its mirror image by what a step of this size takes away.
+    void decay(double size) {
+        const double left = 1.0 - size * rule.decay, left_of_image = rule.kind == MIRROR ? pow(left, rule.mirror.p - 1.0) : 1.0;
+        for (int64_t k = 0; k < n_entries; k++) W[k] *= left;
+        for (int64_t k = 0; k < n_active * width; k++) a[k] *= left;
+        for (int64_t k = 0; rule.kind == MIRROR && k < n_entries; k++) memory[k] *= left_of_image;
     }
 
     // Begin a window of steps: what was the present one becomes the one before.
@@ -207,25 +296,33 @@ struct MatrixDescent {
 
     // Steps from `taken` on, of the sizes from the step `begin` on; returns how it ended.
     int64_t take_steps(const double *sizes, int64_t begin, const Steps &steps, const MatrixRun &run, double *out) {
-        const int64_t q = problem.q, d = problem.d, n_logits = problem.n_terms * width;
+        const int64_t q = problem.q, d = problem.d;
         int64_t &step = *run.taken, saved = 0;
         while (saved < steps.n_saved && steps.save[saved] < step) saved++;
         for (; step < steps.stop; step++) {
             for (; saved < steps.n_saved && steps.save[saved] == step; saved++) copy_rows(W, stride, q, d, out + saved * q * d, d);
             if ((step & (step - 1)) == 0) next_window(run);
             const double size = sizes[step - begin];
+            choose(batches.terms + (step - begin) * batches.size);
+            const int64_t n_logits = n_active * width;
+            if (batches.size) logits_of(W, a);
             set_gradients();
             collect(size, run.residuals);
+            if (rule.decay > 0.0) decay(size);
             direction(step, size, run.scales);
             bool finite = subtract(W, rule.kind == MIRROR ? 1.0 : size, S, n_entries, W_next);
-            if ((step + 1) % RESYNC == 0 || rule.kind == MIRROR) {
+            if (batches.size) {
+                finite = finite && all_finite(a, n_logits);
+            } else if ((step + 1) % RESYNC == 0 || rule.kind == MIRROR) {
                 logits_of(W_next, a);
                 finite = finite && all_finite(a, n_logits);
             } else {
                 logits_of(S, h);
                 finite = subtract(a, size, h, n_logits, a) && finite;
             }
-            if (S[0] == 0.0 && largest_modulus(S, n_entries) == 0.0 && largest_modulus(rights, problem.n_terms * stride) == 0.0) return STATIONARY;
+            if (!batches.size && rule.decay == 0.0 && S[0] == 0.0 && largest_modulus(S, n_entries) == 0.0 &&
+                largest_modulus(rights, n_active * stride) == 0.0)
+                return STATIONARY;
             if (!finite) return NON_FINITE;
             double *former = W;
             W = W_next, W_next = former;
@@ -240,7 +337,10 @@ struct MatrixDescent {
         svd.left.n = 0;  // of another problem
         copy_rows(run.W, d, q, d, W, stride);
         copy_rows(run.memory, d, 2 * n_memory, d, memory, stride);
-        if (*run.taken == 0) {
+        if (batches.size) {
+            *run.end = *run.taken || all_finite(W, n_entries) ? *run.end : (int64_t)NON_FINITE;
+        } else if (*run.taken == 0) {
+            choose(nullptr);
             logits_of(W, a);
             *run.end = all_finite(a, n_terms * width) ? RAN_ALL : NON_FINITE;
         } else {
@@ -249,7 +349,7 @@ struct MatrixDescent {
         if (*run.end == RAN_ALL && n_rows * d > 0) *run.end = take_steps(sizes, begin, steps, run, out);
         copy_rows(W, stride, q, d, run.W, d);
         copy_rows(memory, stride, 2 * n_memory, d, run.memory, d);
-        copy_rows(a, width, n_terms, count, run.logits, count);
+        if (!batches.size) copy_rows(a, width, n_terms, count, run.logits, count);
         if (*run.end != RAN_ALL || *run.taken == steps.n_steps)
             for (int64_t k = 0; k < steps.n_saved; k++)
                 if (steps.save[k] >= *run.taken) copy_rows(W, stride, q, d, out + k * q * d, d);

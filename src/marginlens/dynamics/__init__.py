@@ -3,6 +3,7 @@
 from marginlens.dynamics.descend import descend, matching_optimizer
 from marginlens.dynamics.device_descent import DeviceRun
 from marginlens.dynamics.flow import UntilLength, UntilNorm, flow
+from marginlens.dynamics.mini_batches import Sampling
 from marginlens.dynamics.paths import Binding, Cone, CyclicPart, Path, path
 from marginlens.dynamics.record import Record, Saved
 from marginlens.dynamics.trajectory import Trajectory
@@ -14,6 +15,7 @@ __all__ = [
     "DeviceRun",
     "Path",
     "Record",
+    "Sampling",
     "Saved",
     "Trajectory",
     "UntilLength",

@@ -10,6 +10,7 @@ import numpy as np
 
 from marginlens import core
 from marginlens.data.tokens import TokenDataset
+from marginlens.dynamics.mini_batches import MiniBatches
 from marginlens.optimizers.compiled import MIRROR, Rule
 from marginlens.optimizers.schedules import sizes_of
 from marginlens.risk.next_token import NextTokenRisk, loss_code, needs_whole_heads
@@ -289,6 +290,7 @@ class MatrixLoop:
     Attributes:
         batch: the problems. head: (d_model,) or (batch, d_model). code: of the loss. rule: of the optimizer.
         queries: (n_terms, d_query) or (batch, n_terms, d_query), n_terms being 1 for a query that all inputs share, or n_inputs; None on p.
+        batches: the mini-batches of the steps, None for all inputs. heads: inputs one after the other whose outputs are averaged.
     """
 
     batch: TokenDataset
@@ -296,6 +298,8 @@ class MatrixLoop:
     code: int
     rule: Rule
     queries: FloatArray | None = None
+    batches: MiniBatches | None = None
+    heads: int = 1
 
     def begin(self, start: FloatArray) -> MatrixState:
         """The state before the first step, from `start` (batch, d_query, d), or (batch, d) of p."""
@@ -318,7 +322,19 @@ class MatrixLoop:
 
     @property
     def _queries(self) -> FloatArray:
-        return np.ones((1, 1)) if self.queries is None else self.queries
+        """A query for each term; the inputs of mini-batches are terms of their own."""
+        queries = np.ones((1, 1)) if self.queries is None else self.queries
+        if self.batches is None or queries.shape[-2] > 1:
+            return queries
+        return np.broadcast_to(queries, (*queries.shape[:-2], self.batch.n_inputs, queries.shape[-1]))
+
+    def _terms(self, begin: int, end: int) -> IntArray:
+        """The terms of each step, (end - begin, terms of a batch); (0, 0) where every step takes all of them."""
+        if self.batches is None:
+            return np.zeros((0, 0), dtype=np.int64)
+        inputs = self.batches.steps(begin, end)
+        terms = np.where(inputs[..., None] < 0, -1, inputs[..., None] * self.heads + np.arange(self.heads))
+        return np.ascontiguousarray(terms.reshape(end - begin, self.batches.size * self.heads))
 
     def advance(
         self, state: MatrixState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
@@ -335,7 +351,8 @@ class MatrixLoop:
             np.array(np.broadcast_to(queries, (len(problems), *queries.shape[-2:])), order="C"),
         )
         sizes = sizes_of(self.rule.size, begin, end)
-        rule = (self.rule.kind, self.rule.norm_code, self.code, self.rule.settings, sizes, begin, end)
+        settings = (self.rule.settings, self.heads, self._terms(begin, end))
+        rule = (self.rule.kind, self.rule.norm_code, self.code, *settings, sizes, begin, end)
         d_query = queries.shape[-1]
         points = np.empty((len(batch), len(save), d_query, batch.d_key))
 
@@ -355,12 +372,14 @@ class ClassifierLoop:
 
     Attributes:
         H: (n_points, d) the points, in place of queries. classes: (n_points,). n_classes: their number. rule: of the optimizer.
+        batches: the mini-batches of the steps, None for all points.
     """
 
     H: FloatArray
     classes: IntArray
     n_classes: int
     rule: Rule
+    batches: MiniBatches | None = None
 
     @cached_property
     def transposed(self) -> MatrixLoop:
@@ -370,7 +389,7 @@ class ClassifierLoop:
         ]  # (n_points, n_classes, 1), of which the head makes scores
         keys = np.broadcast_to(np.eye(self.n_classes), (len(self.H), self.n_classes, self.n_classes))
         inputs = TokenDataset(right, np.ones(len(self.H)), K=keys).as_batch()
-        return MatrixLoop(inputs, np.ones(1), CROSS_ENTROPY, self.rule, self.H)
+        return MatrixLoop(inputs, np.ones(1), CROSS_ENTROPY, self.rule, self.H, self.batches)
 
     def begin(self, start: FloatArray) -> MatrixState:
         """The state before the first step."""

@@ -13,6 +13,7 @@ from marginlens.dynamics.brackets import DualAccumulator
 from marginlens.dynamics.compiled_loops import MatrixLoop, MatrixState
 from marginlens.dynamics.device_descent import DeviceRun, descend_device_tokens, device_loop
 from marginlens.dynamics.loops import Loop, cpu_loop
+from marginlens.dynamics.mini_batches import Sampling, as_mini_batches
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import real_array, reject, whole_number
@@ -56,6 +57,8 @@ def descend(
     record: Record | None = None,
     progress: ProgressCallback | None = None,
     device: str = "cpu",
+    batch_size: int | None = None,
+    sampling: Sampling | None = None,
 ) -> Trajectory: ...
 
 
@@ -72,6 +75,8 @@ def descend(
     record: Record | None = None,
     progress: ProgressCallback | None = None,
     device: str = "cpu",
+    batch_size: int | None = None,
+    sampling: Sampling | None = None,
 ) -> Trajectory | DeviceRun:
     r"""Train by gradient descent, plain, normalised or by an optimizer of your own, with gradients that are exact at any norm.
 
@@ -89,12 +94,16 @@ def descend(
             the descent, as Ctrl-C does.
         device: "cpu", which is the default, "cuda", or "cuda:1" for the GPU of that number (needs the extra `gpu`). A `DeviceTokens`, as
             the generators make it with device="cuda", is descended on where it is.
+        batch_size: inputs of each step, whose mean loss gives its gradient; all of them by default. A risk of your own needs `n_inputs` and
+            `of_inputs(inputs)`, the same risk over some of the inputs. sampling: how they are drawn, `ml.Sampling(rng=0)` by default.
     Returns:
         A `Trajectory`, or for a `DeviceTokens` a `DeviceRun` whose arrays stay on the device; `run.resume(n_steps)` of the former takes
         further steps. Check it against theory with `correlation(run.final, att_svm(data, run.selected).x)`. A run with the log-loss ends
         where a head makes c_yᵀ f nonpositive.
     """
     if isinstance(problem, DeviceTokens):
+        if batch_size is not None or sampling is not None:
+            raise reject("batch_size", "None for tokens on a device", f"{batch_size!r}")
         return descend_device_tokens(problem, head, loss, optimizer, n_steps, start, record, progress, on_cpu=descend)
     where = as_device(device)
     risk = as_risk(problem, head, loss)
@@ -103,7 +112,10 @@ def descend(
     steps_to_save(record, n_steps)  # refuses what cannot be kept
     check_record(record, risk)
     as_progress(progress)
-    loop = cpu_loop(risk, rule) if where is None else device_loop(where, risk, rule)
+    batches = as_mini_batches(batch_size, sampling, risk)
+    if where is not None and batches is not None:
+        raise reject("device", "'cpu' for mini-batches", repr(device))
+    loop = cpu_loop(risk, rule, batches) if where is None else device_loop(where, risk, rule)
     return Descent(risk, loop, loop.begin(starting_points(risk, start)), 0).resume(n_steps, record, progress)
 
 
@@ -181,7 +193,7 @@ def trajectory_of(
 @implements("A", "Lemma 1")
 def matching_optimizer(optimizer: GradientDescent | NormalizedGD, query: ArrayLike) -> GradientDescent | NormalizedGD:
     """The optimizer on W that corresponds to `optimizer` on p for this query (d_query,): steps η/‖u‖² plain, η/‖u‖ normalised."""
-    if type(optimizer) not in (GradientDescent, NormalizedGD):
+    if type(optimizer) not in (GradientDescent, NormalizedGD) or not optimizer.is_plain:
         raise reject("optimizer", "ml.GradientDescent(size) or ml.NormalizedGD(size)", repr(optimizer))
     size = float(length(as_query(query)))
     return (

@@ -18,6 +18,7 @@ from marginlens.dynamics.compiled_loops import (
     MatrixLoop,
     NextTokenLoop,
 )
+from marginlens.dynamics.mini_batches import MiniBatches
 from marginlens.errors import InputError
 from marginlens.kinds import kind_of
 from marginlens.losses.margin import compiled_code
@@ -50,9 +51,9 @@ class Loop(Protocol):
         """Take the steps `span[0]` … `span[1] - 1`, which change `state`; the iterates after the steps `save`, (batch, n_saved, *shape)."""
 
 
-def cpu_loop(risk: Any, optimizer: Optimizer) -> Loop:
+def cpu_loop(risk: Any, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop:
     """The compiled loop where there is one, else NumPy step by step."""
-    return compiled_loop(risk, optimizer) or StepwiseLoop(risk, optimizer)
+    return compiled_loop(risk, optimizer, batches) or StepwiseLoop(risk, optimizer, batches)
 
 
 # ---- one NumPy step at a time: for every risk and every optimizer
@@ -79,10 +80,11 @@ class StepwiseState:
 
 @dataclass(frozen=True)
 class StepwiseLoop:
-    """Gradient, update, move: for any risk and any optimizer."""
+    """Gradient, update, move: for any risk and any optimizer, over all inputs or over mini-batches of them."""
 
     risk: Risk
     optimizer: Optimizer
+    batches: MiniBatches | None = None
 
     def begin(self, start: FloatArray) -> StepwiseState:
         """The state before the first step from `start` (batch, *shape)."""
@@ -94,6 +96,7 @@ class StepwiseLoop:
     ) -> FloatArray:
         """Take the steps of `span`."""
         first, last = span
+        seen = None if self.batches is None else self.batches.steps(first, last)
         shape = state.x.shape[1:]
         axes = tuple(range(1, state.x.ndim))
         reason, taken = state.ends[:, 0], state.ends[:, 1]
@@ -107,10 +110,10 @@ class StepwiseLoop:
                 saved[:, save > k] = state.x[:, None]
                 break
             with np.errstate(over="ignore", invalid="ignore"):
-                gradient = self._gradient(state.x)
+                gradient = self._gradient(state.x, None if seen is None else seen[k - first])
                 move, memory = self._update(gradient, state.memory, running)
                 following = state.x + move
-            stuck = running & gradient.is_zero() & ~np.any(move, axis=axes)
+            stuck = running & gradient.is_zero() & ~np.any(move, axis=axes) & (seen is None)
             broken = running & ~stuck & ~np.isfinite(following).all(axis=axes)
             reason[stuck], reason[broken] = STATIONARY, NON_FINITE
             running = running & ~stuck & ~broken
@@ -123,9 +126,10 @@ class StepwiseLoop:
     def _batched(self) -> bool:
         return bool(getattr(self.optimizer, "batched", False))
 
-    def _gradient(self, x: FloatArray) -> LogScaled:
-        """The gradients at all iterates (batch, *shape), with the excess risk where the optimizer needs it."""
+    def _gradient(self, x: FloatArray, inputs: IntArray | None) -> LogScaled:
+        """The gradients at all iterates (batch, *shape), over all inputs or these, with the excess risk where the optimizer needs it."""
         risk: Any = self.risk
+        risk = risk if inputs is None else risk.of_inputs(inputs[inputs >= 0])
         at = x if getattr(risk, "is_batch", False) else x[0]
         gradient: LogScaled = risk.gradient(at)
         if getattr(self.optimizer, "needs_excess", False) and hasattr(risk, "best_tokens"):
@@ -152,46 +156,51 @@ class StepwiseLoop:
 
 
 @singledispatch
-def compiled_loop(risk: Any, optimizer: Optimizer) -> Loop | None:
+def compiled_loop(risk: Any, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
     """The compiled loop that serves this risk with this optimizer, None where there is none."""
     return None
 
 
 @compiled_loop.register
-def attention_loop(risk: AttentionRisk, optimizer: Any) -> Loop | None:
-    """On attention weights p: by the loop of the plain rules, or by that of every other."""
+def attention_loop(risk: AttentionRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
+    """On attention weights p: by the loop of the plain rules, or by that of every other and of mini-batches."""
     if not risk.is_linear or compiled_code(risk.loss) < 0:
         return None
-    if kind_of(optimizer) not in PLAIN:
+    if batches is not None or not is_plain(optimizer):
         rule = compiled_rule(optimizer, risk.shape)
         if rule is None or not _is_moderate(risk.data.K):
             return None
-        return MatrixLoop(risk.data.as_batch(), risk.head, compiled_code(risk.loss), rule)
+        return MatrixLoop(risk.data.as_batch(), risk.head, compiled_code(risk.loss), rule, batches=batches)
     normalized = isinstance(optimizer, NormalizedGD)
     return AttentionLoop(risk.data.as_batch(), risk.head, normalized, optimizer.size, compiled_code(risk.loss))
 
 
 @compiled_loop.register
-def matrix_loop(risk: MatrixRisk, optimizer: Any) -> Loop | None:
+def matrix_loop(risk: MatrixRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
     """On key-query weights W."""
-    of_p, euclidean = risk.of_p, kind_of(optimizer) in PLAIN
-    if not of_p.is_linear or compiled_code(of_p.loss) < 0 or (euclidean and risk.shares_query):
+    of_p, by_p = risk.of_p, risk.shares_query and batches is None and is_plain(optimizer)
+    if not of_p.is_linear or compiled_code(of_p.loss) < 0 or by_p:
         return None
     rule = compiled_rule(optimizer, risk.shape)
     by_entry = rule is not None and rule.norm_code not in (SPECTRAL, NUCLEAR)
     if rule is None or not _is_moderate(of_p.data.K) or (by_entry and not np.all(risk.query)):
         return None  # where queries have zeros, entries of the gradient may need scales of their own
     queries = risk.query[None] if risk.shares_query else risk.query
-    return MatrixLoop(of_p.data.as_batch(), of_p.head, compiled_code(of_p.loss), rule, queries)
+    return MatrixLoop(of_p.data.as_batch(), of_p.head, compiled_code(of_p.loss), rule, queries, batches)
 
 
 @compiled_loop.register
-def classifier_loop(risk: MulticlassRisk, optimizer: Any) -> Loop | None:
+def classifier_loop(risk: MulticlassRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
     """On a linear classifier, in norms that are the same of a matrix and its transpose."""
     rule = compiled_rule(optimizer, risk.shape)
     if rule is None or rule.norm_code == MAX_ROW or not _is_moderate(risk.H) or not np.all(risk.H):
         return None
-    return ClassifierLoop(risk.H, risk.classes, risk.shape[0], rule)
+    return ClassifierLoop(risk.H, risk.classes, risk.shape[0], rule, batches)
+
+
+def is_plain(optimizer: Any) -> bool:
+    """Whether the steps are those of gradient descent, plain or normalised, without momentum and weight decay."""
+    return kind_of(optimizer) in PLAIN and optimizer.is_plain
 
 
 def _is_moderate(keys: FloatArray) -> bool:
@@ -201,11 +210,13 @@ def _is_moderate(keys: FloatArray) -> bool:
 
 
 @compiled_loop.register
-def joint_loop(risk: JointRisk, optimizer: Any) -> Loop | None:
+def joint_loop(risk: JointRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
     """On head and attention weights (v, p), by plain steps and mirror descent of constant size; normalised steps are by block."""
     by_block = kind_of(optimizer) is Blockwise
     rule = optimizer.optimizer if by_block else optimizer
-    if compiled_code(risk.loss) < 0 or kind_of(rule) not in (*PLAIN, MirrorDescent) or callable(rule.size):
+    if batches is not None or compiled_code(risk.loss) < 0 or kind_of(rule) not in (*PLAIN, MirrorDescent):
+        return None
+    if callable(rule.size) or rule.momentum > 0.0 or rule.weight_decay > 0.0:
         return None
     normalized = bool(getattr(rule, "normalized", isinstance(rule, NormalizedGD)))
     if normalized and not by_block:
@@ -215,8 +226,8 @@ def joint_loop(risk: JointRisk, optimizer: Any) -> Loop | None:
 
 
 @compiled_loop.register
-def next_token_loop(risk: NextTokenRisk, optimizer: Any) -> Loop | None:
+def next_token_loop(risk: NextTokenRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
     """On key-query weights W of next tokens."""
-    if risk.loss.code < 0 or kind_of(optimizer) not in PLAIN:
+    if batches is not None or risk.loss.code < 0 or not is_plain(optimizer):
         return None
     return NextTokenLoop(risk, isinstance(optimizer, NormalizedGD), optimizer.size)

@@ -2,6 +2,7 @@
 
 from marginlens.optimizers.adam import Adam
 from marginlens.optimizers.blockwise import Blockwise
+from marginlens.optimizers.decay import Decaying
 from marginlens.optimizers.gradient_descent import GradientDescent, NormalizedGD
 from marginlens.optimizers.mirror_descent import MirrorDescent
 from marginlens.optimizers.polyak import PolyakStep
@@ -13,6 +14,7 @@ __all__ = [
     "Adam",
     "Blockwise",
     "CoordinateDescent",
+    "Decaying",
     "GradientDescent",
     "MirrorDescent",
     "Muon",

@@ -9,8 +9,8 @@ import numpy as np
 
 from marginlens.errors import real_number, reject
 from marginlens.optimizers.compiled import ADAM, Rule
+from marginlens.optimizers.decay import Decaying, as_share, decays, remembers_point
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
-from marginlens.optimizers.steepest_descent import as_decay
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
@@ -24,8 +24,8 @@ class AdamState(NamedTuple):
     log_square: FloatArray
 
 
-@dataclass(frozen=True)
-class Adam:
+@dataclass(frozen=True, repr=False)
+class Adam(Decaying):
     r"""Adam, exact where gradients are far below the smallest float64, for ε = 0 and for any ε > 0.
 
     .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) g, \quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2, \quad
@@ -42,6 +42,7 @@ class Adam:
     Args:
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
         betas: β₁ and β₂, each at least 0 and below 1. eps: ε, at least 0.
+        weight_decay, coupled: λ, decoupled as in AdamW unless `coupled`.
     """
 
     size: StepSize
@@ -55,17 +56,20 @@ class Adam:
             first, second = self.betas
         except (TypeError, ValueError) as problem:
             raise reject("betas", "two numbers, each at least 0 and below 1", repr(self.betas)) from problem
-        object.__setattr__(self, "betas", (as_decay(first, "betas"), as_decay(second, "betas")))
+        object.__setattr__(self, "betas", (as_share(first, "betas"), as_share(second, "betas")))
         eps = real_number(self.eps, "eps", "a number of at least 0")
         if not (np.isfinite(eps) and eps >= 0.0):
             raise reject("eps", "a number of at least 0", f"{eps:g}")
         object.__setattr__(self, "eps", eps)
+        self.check_decay()
 
+    @remembers_point
     def init(self, x0: FloatArray) -> AdamState:
         """Both means zero."""
         nothing = np.full(np.shape(x0), -np.inf)
         return AdamState(0, np.zeros(np.shape(x0)), nothing, nothing)
 
+    @decays
     def update(self, gradient: LogScaled, state: AdamState) -> tuple[FloatArray, AdamState]:
         """-η_t m̂/(√v̂ + ε)."""
         (first, second), step = self.betas, state.step

@@ -12,7 +12,7 @@ from marginlens.optimizers.schedules import StepSize
 from marginlens.typing import FloatArray
 
 STEEPEST, GRADIENT, ADAM, MIRROR = range(4)  # kinds of update
-_SETTINGS = ("power", "momentum", "nesterov", "beta_1", "beta_2", "eps", "mirror_power", "normalized")
+_SETTINGS = ("power", "momentum", "nesterov", "beta_1", "beta_2", "eps", "mirror_power", "normalized", "weight_decay")
 
 
 class Rule(NamedTuple):
@@ -20,7 +20,8 @@ class Rule(NamedTuple):
 
     Attributes:
         kind: STEEPEST, GRADIENT (plain gradient descent), ADAM or MIRROR. size: of the steps.
-        settings: (8,) p of ℓp, momentum, whether it is Nesterov's, β₁, β₂, ε, p of mirror descent, and whether that is normalised.
+        settings: (9,) p of ℓp, momentum, whether it is Nesterov's, β₁, β₂, ε, p of mirror descent, whether that is normalised, and
+            decoupled weight decay.
         norm_code: of the norm of steepest descent.
     """
 
@@ -36,6 +37,14 @@ class Rule(NamedTuple):
 
 
 def compiled_rule(optimizer: Any, shape: tuple[int, ...]) -> Rule | None:
-    """The rule of an optimizer on points of this shape; None where it has none, or a subclass has changed its steps."""
-    compiled = declared(optimizer, "compiled")
-    return None if compiled is None else compiled(shape)
+    """The rule of an optimizer on points of this shape; None where it has none, or a subclass has changed its steps.
+
+    Coupled weight decay has none: its gradients are not those of attention alone.
+    """
+    compiled, decay = declared(optimizer, "compiled"), getattr(optimizer, "weight_decay", 0.0)
+    if compiled is None or (decay > 0.0 and optimizer.coupled):
+        return None
+    rule: Rule | None = compiled(shape)
+    if rule is not None:
+        rule.settings[_SETTINGS.index("weight_decay")] = decay
+    return rule

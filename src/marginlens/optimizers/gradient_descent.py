@@ -2,56 +2,81 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from marginlens.errors import positive_number
 from marginlens.optimizers.compiled import GRADIENT, STEEPEST, Rule
+from marginlens.optimizers.decay import Decaying, as_share, decays, remembers_point, running_sum
 from marginlens.papers import implements
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
 
-@implements("A", "Eq. (3)")
-@dataclass(frozen=True)
-class GradientDescent:
-    r"""Gradient descent with a constant step: :math:`x \leftarrow x - \eta \nabla L(x)`."""
+@dataclass(frozen=True, repr=False)
+class _Euclidean(Decaying):
+    """Steps along the gradient, or along its running sum m = μ m + ∇L."""
 
     size: float
+    momentum: float = field(default=0.0, kw_only=True)
     batched: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", positive_number(self.size, "size"))
+        object.__setattr__(self, "momentum", as_share(self.momentum, "momentum"))
+        self.check_decay()
 
-    def init(self, x0: FloatArray) -> None:
-        """Nothing is remembered."""
+    @property
+    def is_plain(self) -> bool:
+        """Whether steps are the papers', without momentum and weight decay."""
+        return self.momentum == 0.0 and self.weight_decay == 0.0
 
-    def update(self, gradient: LogScaled, state: None) -> tuple[FloatArray, None]:
+
+@implements("A", "Eq. (3)")
+@dataclass(frozen=True, repr=False)
+class GradientDescent(_Euclidean):
+    r"""Gradient descent with a constant step: :math:`x \leftarrow x - \eta \nabla L(x)`.
+
+    Args:
+        size: η, positive. momentum: μ, at least 0 and below 1, of the running sum m = μ m + ∇L that takes the gradient's place.
+        weight_decay, coupled: λ, decoupled unless `coupled`; see `marginlens.optimizers.Decaying`.
+    """
+
+    @remembers_point
+    def init(self, x0: FloatArray) -> LogScaled | None:
+        """No gradient so far."""
+
+    @decays
+    def update(self, gradient: LogScaled, state: LogScaled | None) -> tuple[FloatArray, LogScaled | None]:
         """-η ∇L."""
-        return -self.size * gradient.value(), None
+        total = running_sum(gradient, state, self.momentum)
+        return -self.size * (gradient if total is None else total).value(), total
 
     def compiled(self, shape: tuple[int, ...]) -> Rule:
         """As the compiled loops know it."""
-        return Rule.of(GRADIENT, self.size)
+        return Rule.of(GRADIENT, self.size, momentum=self.momentum)
 
 
-@dataclass(frozen=True)
-class NormalizedGD:
-    r"""Normalised gradient descent: :math:`x \leftarrow x - \eta \nabla L(x) / \|\nabla L(x)\|`."""
+@dataclass(frozen=True, repr=False)
+class NormalizedGD(_Euclidean):
+    r"""Normalised gradient descent: :math:`x \leftarrow x - \eta \nabla L(x) / \|\nabla L(x)\|`.
+
+    Args:
+        size: η, positive. momentum, weight_decay, coupled: as for `GradientDescent`.
+    """
 
     size: float = 1.0
-    batched: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", positive_number(self.size, "size"))
+    @remembers_point
+    def init(self, x0: FloatArray) -> LogScaled | None:
+        """No gradient so far."""
 
-    def init(self, x0: FloatArray) -> None:
-        """Nothing is remembered."""
-
-    def update(self, gradient: LogScaled, state: None) -> tuple[FloatArray, None]:
+    @decays
+    def update(self, gradient: LogScaled, state: LogScaled | None) -> tuple[FloatArray, LogScaled | None]:
         """-η ∇L/‖∇L‖; zero where the gradient is exactly zero."""
-        return -self.size * gradient.direction(), None
+        total = running_sum(gradient, state, self.momentum)
+        return -self.size * (gradient if total is None else total).direction(), total
 
     def compiled(self, shape: tuple[int, ...]) -> Rule:
         """As the compiled loops know it."""
-        return Rule.of(STEEPEST, self.size, power=2.0)
+        return Rule.of(STEEPEST, self.size, power=2.0, momentum=self.momentum)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from marginlens.errors import real_number, reject
 from marginlens.optimizers.compiled import MIRROR, Rule
+from marginlens.optimizers.decay import Decaying, as_share, running_sum, with_squares
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
 
 class MirrorState(NamedTuple):
-    """How many steps were taken, the iterate x and its mirror image ∇ψ(x), each of the iterate's shape."""
+    """How many steps were taken, the iterate x, its mirror image ∇ψ(x), each of the iterate's shape, and the running sum of gradients."""
 
     step: int
     x: FloatArray
     image: FloatArray
+    total: LogScaled | None
 
 
-@dataclass(frozen=True)
-class MirrorDescent:
+@dataclass(frozen=True, repr=False)
+class MirrorDescent(Decaying):
     r"""Mirror descent with the potential :math:`\psi(x) = \|x\|_p^p / p`, p > 1.
 
     .. math:: \nabla\psi(x^+) = \nabla\psi(x) - \eta_t \nabla L(x), \qquad \nabla\psi(x)_j = \operatorname{sign}(x_j) |x_j|^{p-1}
@@ -33,11 +35,13 @@ class MirrorDescent:
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
         normalized: divide the gradient by its dual norm :math:`\|\nabla L\|_q`, 1/p + 1/q = 1, so that weights grow at any norm; without it
             they grow like the logarithm of the steps.
+        momentum: μ of the running sum that takes the gradient's place. weight_decay, coupled: λ; decoupled it shrinks x, and its image.
     """
 
     p: float
     size: StepSize
     normalized: bool = False
+    momentum: float = field(default=0.0, kw_only=True)
     batched: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -47,22 +51,30 @@ class MirrorDescent:
             raise reject("p", "a number above 1", f"{p:g}", advice)
         object.__setattr__(self, "p", p)
         object.__setattr__(self, "size", as_step_size(self.size))
+        object.__setattr__(self, "momentum", as_share(self.momentum, "momentum"))
+        self.check_decay()
 
     def init(self, x0: FloatArray) -> MirrorState:
         """The start and its image."""
         x = np.array(x0, dtype=np.float64)
-        return MirrorState(0, x, np.sign(x) * np.abs(x) ** (self.p - 1.0))
+        return MirrorState(0, x, np.sign(x) * np.abs(x) ** (self.p - 1.0), None)
 
     def update(self, gradient: LogScaled, state: MirrorState) -> tuple[FloatArray, MirrorState]:
         """The iterate whose image is ∇ψ(x) - η_t ∇L, less x."""
-        change = dual_unit(gradient, self.p) if self.normalized else gradient.value()
-        image = state.image - size_at(self.size, state.step) * change
+        size = size_at(self.size, state.step)
+        kept = 1.0 if self.coupled else 1.0 - size * self.weight_decay
+        if self.coupled and self.weight_decay > 0.0:
+            gradient = with_squares(gradient, state.x, self.weight_decay)
+        total = running_sum(gradient, state.total, self.momentum)
+        followed = gradient if total is None else total
+        change = dual_unit(followed, self.p) if self.normalized else followed.value()
+        image = kept ** (self.p - 1.0) * state.image - size * change
         step = np.sign(image) * np.abs(image) ** (1.0 / (self.p - 1.0)) - state.x
-        return step, MirrorState(state.step + 1, state.x + step, image)
+        return step, MirrorState(state.step + 1, state.x + step, image, total)
 
     def compiled(self, shape: tuple[int, ...]) -> Rule:
         """As the compiled loop knows it."""
-        return Rule.of(MIRROR, self.size, mirror_power=self.p, normalized=self.normalized)
+        return Rule.of(MIRROR, self.size, mirror_power=self.p, normalized=self.normalized, momentum=self.momentum)
 
 
 def dual_unit(gradient: LogScaled, p: float) -> FloatArray:

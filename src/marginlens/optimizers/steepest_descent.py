@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
-from marginlens.errors import real_number, reject
 from marginlens.kinds import declared
 from marginlens.norms import L1, LInf, Norm, Spectral, as_norm, direction_of
 from marginlens.optimizers.compiled import STEEPEST, Rule
+from marginlens.optimizers.decay import Decaying, as_share, decays, remembers_point, running_sum
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
-
-
-def as_decay(value: Any, argument: str) -> float:
-    """`value` as a number from 0 up to, but not including, 1: how much of a running sum is left after a step."""
-    number = real_number(value, argument, "a number of at least 0 and below 1")
-    if not 0.0 <= number < 1.0:
-        raise reject(argument, "a number of at least 0 and below 1", f"{number:g}")
-    return number
 
 
 class MomentumState(NamedTuple):
@@ -29,8 +21,8 @@ class MomentumState(NamedTuple):
     total: LogScaled | None
 
 
-@dataclass(frozen=True)
-class SteepestDescent:
+@dataclass(frozen=True, repr=False)
+class SteepestDescent(Decaying):
     r"""Steps of a given length in a norm that lower the risk most, to first order.
 
     .. math:: x \leftarrow x - \eta_t\, s(m_t), \quad s(m) \in \arg\max_{\|s\| \le 1} \langle m, s\rangle, \quad
@@ -43,7 +35,7 @@ class SteepestDescent:
         norm: in which a step has length η_t; `norm.steepest` says what happens where several steps are as good.
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
         momentum: μ, at least 0 and below 1; it must forget faster than gradients fall, ηγ < log(1/μ) with γ the best margin in the norm.
-        nesterov: whether to look ahead.
+        nesterov: whether to look ahead. weight_decay, coupled: λ, decoupled unless `coupled`; see `marginlens.optimizers.Decaying`.
     """
 
     norm: Norm
@@ -55,21 +47,23 @@ class SteepestDescent:
     def __post_init__(self) -> None:
         as_norm(self.norm, (1, 1))
         object.__setattr__(self, "size", as_step_size(self.size))
-        object.__setattr__(self, "momentum", as_decay(self.momentum, "momentum"))
+        object.__setattr__(self, "momentum", as_share(self.momentum, "momentum"))
+        self.check_decay()
 
+    @remembers_point
     def init(self, x0: FloatArray) -> MomentumState:
         """No steps, no gradients."""
         return MomentumState(0, None)
 
+    @decays
     def update(self, gradient: LogScaled, state: MomentumState) -> tuple[FloatArray, MomentumState]:
         """-η_t times the steepest direction; zero where the gradient is exactly zero."""
         if state.step == 0:
             as_norm(self.norm, gradient.array.shape[gradient.array.ndim - gradient.axes :])
-        ahead, total = gradient, None
-        if self.momentum > 0.0:
-            total = replace(gradient, blocks=None, excess=None)
-            total = total if state.total is None else total.plus(state.total, self.momentum)
-            ahead = gradient.plus(total, self.momentum) if self.nesterov else total
+        total = running_sum(gradient, state.total, self.momentum)
+        ahead = gradient if total is None else total
+        if total is not None and self.nesterov:
+            ahead = gradient.plus(total, self.momentum)
         step = -size_at(self.size, state.step) * direction_of(self.norm, ahead)
         return step, MomentumState(state.step + 1, total)
 
@@ -86,23 +80,41 @@ class _InAFixedNorm(SteepestDescent):
     """Steepest descent in a norm that its name implies."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.size!r}, momentum={self.momentum:g}, nesterov={self.nesterov})"
+        decay = f", weight_decay={self.weight_decay:g}" if self.weight_decay else ""
+        coupled = ", coupled=True" if self.coupled else ""
+        return f"{type(self).__name__}({self.size!r}, momentum={self.momentum:g}, nesterov={self.nesterov}{decay}{coupled})"
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class SignDescent(_InAFixedNorm):
     r"""Steepest descent in ℓ∞: :math:`x \leftarrow x - \eta_t \operatorname{sign}(m_t)`; with momentum it is Signum."""
 
-    def __init__(self, size: StepSize, momentum: float = 0.0, nesterov: bool = False) -> None:
-        super().__init__(LInf(), size, momentum, nesterov)
+    def __init__(
+        self,
+        size: StepSize,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        *,
+        weight_decay: float = 0.0,
+        coupled: bool = False,
+    ) -> None:
+        super().__init__(LInf(), size, momentum, nesterov, weight_decay=weight_decay, coupled=coupled)
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class CoordinateDescent(_InAFixedNorm):
     """Steepest descent in ℓ1: a step in the one coordinate whose derivative is largest."""
 
-    def __init__(self, size: StepSize, momentum: float = 0.0, nesterov: bool = False) -> None:
-        super().__init__(L1(), size, momentum, nesterov)
+    def __init__(
+        self,
+        size: StepSize,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        *,
+        weight_decay: float = 0.0,
+        coupled: bool = False,
+    ) -> None:
+        super().__init__(L1(), size, momentum, nesterov, weight_decay=weight_decay, coupled=coupled)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -117,5 +129,13 @@ class Muon(_InAFixedNorm):
     falling steps without look-ahead, `nesterov=False`.
     """
 
-    def __init__(self, size: StepSize, momentum: float = 0.95, nesterov: bool = True) -> None:
-        super().__init__(Spectral(), size, momentum, nesterov)
+    def __init__(
+        self,
+        size: StepSize,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        *,
+        weight_decay: float = 0.0,
+        coupled: bool = False,
+    ) -> None:
+        super().__init__(Spectral(), size, momentum, nesterov, weight_decay=weight_decay, coupled=coupled)

@@ -166,6 +166,15 @@ class AttentionRisk(Described):
         return AttentionRisk(self.data[index], head, self.loss)
 
     @property
+    def n_inputs(self) -> int:
+        """How many inputs a problem has."""
+        return self.data.n_inputs
+
+    def of_inputs(self, inputs: IntArray) -> AttentionRisk:
+        """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
+        return AttentionRisk(self.data.take_inputs(inputs), self.head, self.loss)
+
+    @property
     def is_linear(self) -> bool:
         """Whether the head is a vector, so that no token's score depends on the attention."""
         return not callable(self.head)

@@ -72,6 +72,15 @@ class JointRisk(Described):
         return JointRisk(self.data[index], self.loss)
 
     @property
+    def n_inputs(self) -> int:
+        """How many inputs a problem has."""
+        return self.data.n_inputs
+
+    def of_inputs(self, inputs: IntArray) -> JointRisk:
+        """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
+        return JointRisk(self.data.take_inputs(inputs), self.loss)
+
+    @property
     def blocks(self) -> dict[str, slice]:
         """Where v and p are in a point."""
         return {"v": slice(0, self.data.d_model), "p": slice(self.data.d_model, None)}

@@ -65,6 +65,16 @@ class _RiskThroughP(ABC):
         query = self.query[index] if self.query.ndim == 3 else self.query
         return replace(self, of_p=of_p, query=query)  # type: ignore[type-var]
 
+    @property
+    def n_inputs(self) -> int:
+        """How many inputs a problem has."""
+        return self.of_p.n_inputs
+
+    def of_inputs(self, inputs: IntArray) -> Any:
+        """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
+        query = self.query if self.shares_query else self.query[..., inputs, :]
+        return replace(self, of_p=self.of_p.of_inputs(inputs), query=query)  # type: ignore[type-var]
+
     def start(self, start: Any) -> FloatArray:
         """A start (*shape), with or without a batch axis, or None for zero, as an array (batch, *shape) of its own."""
         shape = (len(self), *self.shape)

@@ -48,6 +48,17 @@ class MulticlassRisk(Described):
         """(n_classes, d)."""
         return int(self.classes.max()) + 1, self.H.shape[1]
 
+    @property
+    def n_inputs(self) -> int:
+        """How many points there are."""
+        return len(self.H)
+
+    def of_inputs(self, inputs: IntArray) -> MulticlassRisk:
+        """The same risk over some of the points alone, by their indices, (n_taken,), with a row of W for every class: a mini-batch."""
+        part = object.__new__(MulticlassRisk)
+        vars(part).update(H=self.H[inputs], classes=self.classes[inputs], shape=self.shape)
+        return part
+
     @cached_property
     def _of_own_class(self) -> tuple[Any, IntArray, IntArray]:
         """The index of each point's own class in an array (…, n_points, n_classes)."""

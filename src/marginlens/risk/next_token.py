@@ -285,6 +285,19 @@ class NextTokenRisk(Described):
         return NextTokenRisk(self.datasets[index], head, self.loss)
 
     @property
+    def n_inputs(self) -> int:
+        """How many sequences a dataset has; refused where the datasets of a batch have different numbers."""
+        counts = {len(data) for data in self.datasets}
+        if len(counts) > 1:
+            raise reject("data", "datasets of one number of sequences", f"numbers from {min(counts)} to {max(counts)}")
+        return counts.pop()
+
+    def of_inputs(self, inputs: IntArray) -> NextTokenRisk:
+        """The same risk over some of the sequences alone, by their indices, (n_taken,): a mini-batch."""
+        taken = [data.take(inputs) for data in self.datasets]
+        return NextTokenRisk(taken if self.is_batch else taken[0], self.head, self.loss)
+
+    @property
     def _dataset(self) -> SequenceDataset:
         if self.is_batch:
             raise reject("data", "one dataset", f"a batch of {len(self)}")

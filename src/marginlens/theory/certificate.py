@@ -230,7 +230,7 @@ def certify(
     v, p, risk_loss = data.head(head), data.point(point, "point"), Logistic() if loss is None else loss
     if type(risk_loss) not in STEEPNESS:
         raise reject("loss", f"one of {', '.join(_LOSSES)}, whose slopes the proof bounds", type(risk_loss).__name__)
-    if not (optimizer is None or isinstance(optimizer, NormalizedGD | GradientDescent)):
+    if not (optimizer is None or (isinstance(optimizer, NormalizedGD | GradientDescent) and optimizer.is_plain)):
         raise reject("optimizer", "None for the flow, NormalizedGD(size) or GradientDescent(size)", repr(optimizer))
     tubes = find_tubes(data.as_batch(), v[None], p[None], optimizer, risk_loss)
     if tubes.missing[0]:

@@ -24,6 +24,7 @@ from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Norm, Nuclear,
 from marginlens.optimizers import (
     Adam,
     Blockwise,
+    Decaying,
     GradientDescent,
     MirrorDescent,
     NormalizedGD,
@@ -63,6 +64,12 @@ NORM_OF_A_USER = "if its steps are steepest in the norm that it names"
 NOT_COVERED = ", which these are not"
 MEMORY_ON_FACTORS = (
     "the margin of Q Kᵀ grows faster with every step, and no theorem or claim says what a memory of gradients does then"
+)
+
+HEAVY_BALL = "no theorem or claim here says what momentum does to plain gradient descent on attention"
+BY_DECAY_OF_FACTORS = (
+    "with weight decay λ it heads for a stationary point of L(Q Kᵀ) + λ/2 (‖Q‖² + ‖K‖²), whose minima are those of L(W) + λ ‖W‖_* in the "
+    "nuclear norm (arXiv 2410.23819); QᵀQ - KᵀK fades like e^(-2λt), t being the sum of the steps"
 )
 
 PROVED_BY_F = (L1, L2, LInf, Lp, Spectral, Nuclear)  # entrywise and Schatten norms
@@ -276,6 +283,14 @@ class _Known(NamedTuple):
 def _bias(rule: Any, shape: tuple[int, ...]) -> _Known | None:
     """What is known of an optimizer of points of this shape; of a user's own, that it may say its `norm`; else None."""
     euclidean = L2() if len(shape) == 1 else Frobenius()
+    if isinstance(rule, UnprovedSteps):
+        return None
+    if getattr(rule, "weight_decay", 0.0) > 0.0:
+        return _Known(None, note=_decay_words(rule, euclidean))
+    if isinstance(rule, GradientDescent) and rule.momentum > 0.0:
+        return _Known(None, note=HEAVY_BALL)
+    if isinstance(rule, NormalizedGD) and rule.momentum > 0.0:
+        return _Known(euclidean, proved_of_linear_models=(BY_F_2,))
     if isinstance(rule, GradientDescent):
         return _Known(euclidean, proved=(BY_A,), proved_of_linear_models=(BY_SOUDRY,))
     if isinstance(rule, NormalizedGD):
@@ -304,8 +319,13 @@ def _bias(rule: Any, shape: tuple[int, ...]) -> _Known | None:
 def _of_factors(rule: Any) -> _Known | None:
     """What is known of training Q and K; the norm is that of W = Q Kᵀ."""
     inner: Any = rule.optimizer if isinstance(rule, Blockwise) else rule
+    if isinstance(inner, UnprovedSteps):
+        return None
+    if getattr(inner, "weight_decay", 0.0) > 0.0:
+        by_gradient = isinstance(inner, GradientDescent)
+        return _Known(None, note=BY_DECAY_OF_FACTORS if by_gradient else _decay_words(inner, Frobenius()))
     steepest_in = kind_of(inner.norm) if isinstance(inner, SteepestDescent) else None
-    if isinstance(inner, SteepestDescent) and inner.momentum > 0.0:
+    if isinstance(inner, SteepestDescent | GradientDescent | NormalizedGD) and inner.momentum > 0.0:
         return _Known(None, note=MEMORY_ON_FACTORS)
     if isinstance(inner, GradientDescent | NormalizedGD) or steepest_in is L2:
         return _Known(Nuclear(), proved=(BY_D_FACTORS, BY_FLOW_OF_FACTORS))
@@ -314,6 +334,38 @@ def _of_factors(rule: Any) -> _Known | None:
     if steepest_in is LInf:  # whether by block or not, it is the same
         return _Known(None, note=SIGN_ON_FACTORS)
     return _Known(None) if isinstance(inner, SteepestDescent | Adam | MirrorDescent | PolyakStep) else None
+
+
+def _decay_words(rule: Any, euclidean: Norm) -> str:
+    """What weight decay does to the weights, as the end of a sentence."""
+    if isinstance(rule, GradientDescent):
+        return f"weight decay keeps its weights finite, at a stationary point of L + λ/2 ‖x‖² with λ = {rule.weight_decay:g}"
+    norm = euclidean if isinstance(rule, NormalizedGD) else rule.norm if isinstance(rule, SteepestDescent) else None
+    if norm is None or rule.coupled:
+        return "weight decay keeps its weights from growing without bound, and no theorem or claim here says where they end"
+    radius = 1.0 / rule.weight_decay
+    return (
+        f"weight decay makes its steps those of Frank and Wolfe in the ball of radius 1/λ = {radius:g} in the {norm_words(norm)}, which "
+        f"its weights never leave; `path(risk, [{radius:g}], norm=…)` has the point of least risk there"
+    )
+
+
+class UnprovedSteps:
+    """An optimizer as the theorems see it that are about plain steps: with momentum or weight decay it is none of theirs."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.init, self.update = optimizer.init, optimizer.update
+
+
+def as_theorems_see(rule: Any) -> Any:
+    """The optimizer itself, or what it is to theorems about steps without momentum and decay."""
+    inner = rule.optimizer if isinstance(rule, Blockwise) else rule
+    if getattr(inner, "weight_decay", 0.0) > 0.0 or (isinstance(inner, GradientDescent) and inner.momentum > 0.0):
+        return UnprovedSteps(rule)
+    if isinstance(rule, NormalizedGD) and rule.momentum > 0.0:
+        return SteepestDescent(L2(), rule.size, rule.momentum)
+    return rule
 
 
 def is_known(rule: Any) -> bool:
@@ -330,14 +382,21 @@ def optimizer_words(rule: Any) -> str:
     """The optimizer as it is written, without what never changes its bias."""
     if isinstance(rule, Blockwise):
         return f"Blockwise({optimizer_words(rule.optimizer)})"
-    name = type(rule).__name__
-    if isinstance(rule, SteepestDescent):
-        name = f"SteepestDescent({rule.norm!r})" if name == "SteepestDescent" else name
-        ahead = "Nesterov's momentum" if rule.nesterov else "momentum"
-        return f"{name} with {ahead} {rule.momentum:g}" if rule.momentum > 0.0 else name
+    if isinstance(rule, UnprovedSteps):
+        return optimizer_words(rule.optimizer)
+    name, settings, momentum = type(rule).__name__, [], getattr(rule, "momentum", 0.0)
+    if name == "SteepestDescent":
+        name = f"SteepestDescent({rule.norm!r})"
     if isinstance(rule, Adam):
-        return f"Adam with β = {rule.betas} and ε = {rule.eps:g}"
-    return f"MirrorDescent with p = {rule.p:g}" if isinstance(rule, MirrorDescent) else name
+        settings.append(f"β = {rule.betas} and ε = {rule.eps:g}")
+    if isinstance(rule, MirrorDescent):
+        settings.append(f"p = {rule.p:g}")
+    if isinstance(rule, Decaying) and momentum > 0.0:
+        ahead = "Nesterov's momentum" if getattr(rule, "nesterov", False) else "momentum"
+        settings.append(f"{ahead} {momentum:g}")
+    if isinstance(rule, Decaying) and rule.weight_decay > 0.0:
+        settings.append(f"{'coupled ' if rule.coupled else ''}weight decay {rule.weight_decay:g}")
+    return f"{name} with {' and '.join(settings)}" if settings else name
 
 
 # ---- steps and memory
@@ -409,10 +468,12 @@ def run_kind(rule: Any) -> tuple[Any, ...] | None:
         by_entry = kind_of(getattr(rule.optimizer, "norm", None)) is LInf  # the same by block or not
         return inner if inner is None or by_entry else ("by block", *inner)
     power = decay_power(rule)
-    if power is None or not is_known(rule):
+    if power is None or not is_known(rule) or getattr(rule, "weight_decay", 0.0) > 0.0:
         return None
     if isinstance(rule, NormalizedGD):
-        return ("steepest", "Euclidean norm", 0.0, False, power)
+        return ("steepest", "Euclidean norm", rule.momentum, False, power)
+    if isinstance(rule, GradientDescent) and rule.momentum > 0.0:
+        return None
     if isinstance(rule, SteepestDescent):
         norm = "Euclidean norm" if kind_of(rule.norm) is L2 else norm_words(rule.norm)
         return ("steepest", norm, rule.momentum, rule.nesterov and rule.momentum > 0.0, power)

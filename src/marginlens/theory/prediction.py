@@ -39,6 +39,7 @@ from marginlens.theory.implicit_bias import (
     BY_C,
     ON_P,
     ImplicitBias,
+    as_theorems_see,
     claim_words,
     implicit_bias,
     is_known,
@@ -273,10 +274,11 @@ def predict(
     """
     risk = as_risk(risk)
     whole_number(max_problems, "max_problems", at_least=1)
-    rule = None if optimizer is None else as_optimizer(optimizer)
+    given = None if optimizer is None else as_optimizer(optimizer)
+    rule = as_theorems_see(given)
     found = predictions(risk, start, rule, max_problems)
-    if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk) and rule is not None:
-        biases = implicit_bias(rule, risk, start=start)
+    if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk) and given is not None:
+        biases = implicit_bias(given, risk, start=start)
         found = [
             replace(prediction, bias=bias)
             for prediction, bias in zip(found, biases if risk.is_batch else [biases], strict=True)

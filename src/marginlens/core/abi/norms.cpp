@@ -84,7 +84,9 @@ DOOR descend_matrices(
     int64_t kind,             // in 0..3
     int64_t norm,             // in 0..12
     int64_t loss,             // in 0..3
-    const double *settings,   // (8) p of ℓp, momentum, whether it is Nesterov's, β₁, β₂, ε, p of mirror descent, whether that is normalised
+    const double *settings,   // (9) p of ℓp, momentum, whether it is Nesterov's, β₁, β₂, ε, p of mirror descent, whether that is normalised, decay
+    int64_t heads,            // in 1..
+    const int64_t *terms,     // (n_batches, batch_size) in -1..n_inputs-1
     const double *sizes,      // (n_sizes)
     int64_t begin,            // in 0..n_steps
     int64_t n_steps,          // in 0..
@@ -99,15 +101,18 @@ DOOR descend_matrices(
     int64_t *ends,            // (batch, 2)
     double *out,              // (batch, n_saved, q, d)
     int64_t n_problems, int64_t n_inputs, int64_t n_tokens, int64_t d, int64_t n_terms, int64_t q, int64_t n_sizes, int64_t n_saved,
-    int64_t batch, int64_t n_memory) {
+    int64_t batch, int64_t n_memory, int64_t n_batches, int64_t batch_size) {
     if (!n_problems || !q || (n_terms != 1 && n_terms != n_inputs) || n_memory < larger(q, n_terms) || stop - begin > n_sizes) return WRONG_SIZE;
-    if (loss == CROSS_ENTROPY && n_terms != n_inputs) return WRONG_SIZE;
+    if ((loss == CROSS_ENTROPY || batch_size || heads > 1) && n_terms != n_inputs) return WRONG_SIZE;
+    if (batch_size > n_terms || batch_size % heads || n_terms % heads || (batch_size && stop - begin > n_batches)) return WRONG_SIZE;
+    for (int64_t k = 0; k < n_batches * batch_size; k++)
+        if (k % heads && terms[k] != (terms[k - 1] < 0 ? -1 : terms[k - 1] + 1)) return WRONG_SIZE;
     const AdamRule adam{settings[3], settings[4], settings[5]};
     const MirrorRule mirror{settings[6], settings[7] > 0.0};
-    const UpdateRule rule{kind, norm, loss, settings[0], settings[1], settings[2] > 0.0, adam, mirror};
+    const UpdateRule rule{kind, norm, loss, settings[0], settings[1], settings[2] > 0.0, adam, mirror, settings[8], heads};
     const int64_t n_rows = n_inputs * n_tokens;
     Room room;
-    MatrixDescent descent(room, {keys, scores, lengths, queries, n_inputs, n_tokens, d, n_terms, q}, rule, n_memory);
+    MatrixDescent descent(room, {keys, scores, lengths, queries, n_inputs, n_tokens, d, n_terms, q}, rule, {terms, batch_size}, n_memory);
     if (room.failed) return OUT_OF_MEMORY;
     for (int64_t b = first; b < last; b++) {
         const int64_t j = b % n_problems;

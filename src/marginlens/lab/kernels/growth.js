@@ -62,9 +62,9 @@ function measured({ n, T, scores }, logits) {
 function trained(layer, { kind, norm }, size, settings) {
   const { n, T, d, keys, queries, scores } = layer;
   const [batch, width, m] = [settings.length, d * d, n * T];
-  const counts = { n_problems: 1, n_inputs: n, n_tokens: T, d, n_terms: n, q: d, n_sizes: 1, n_saved: 0, batch, n_memory: Math.max(n, d) };
-  const given = { first: 0, last: batch, keys, scores, lengths: new Int32Array(n).fill(T), queries, save: [], out: new Float64Array(0) };
-  const rule = { kind, norm, loss: LOGISTIC, settings: [2, 0, 0, ...BETAS, 0, 2, 0], sizes: [size], n_steps: GROWTH_STEPS };
+  const counts = { n_problems: 1, n_inputs: n, n_tokens: T, d, n_terms: n, q: d, n_sizes: 1, n_saved: 0, batch, n_memory: Math.max(n, d), n_batches: 0, batch_size: 0 };
+  const given = { first: 0, last: batch, keys, scores, lengths: new Int32Array(n).fill(T), queries, heads: 1, terms: [], save: [], out: new Float64Array(0) };
+  const rule = { kind, norm, loss: LOGISTIC, settings: [2, 0, 0, ...BETAS, 0, 2, 0, 0], sizes: [size], n_steps: GROWTH_STEPS };
   const zeros = (length) => new Float64Array(batch * length);
   const state = {
     points: zeros(width), logits: zeros(m), memory: zeros(2 * counts.n_memory * d), scales: zeros(n).fill(-Infinity),

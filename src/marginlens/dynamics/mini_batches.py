@@ -1,0 +1,85 @@
+"""Mini-batches: which inputs each step of a descent sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marginlens.errors import reject, whole_number
+from marginlens.typing import IntArray
+
+BLOCK = 256  # epochs, or steps with replacement, that are drawn at once
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the inputs of a step are drawn: without replacement epoch by epoch, or each for itself.
+
+    All problems of a batch see the same inputs at the same step, so that a batch of runs is a loop over its problems; and what a step sees
+    depends on its number and the seed alone, so that a run that is resumed is the run that was never interrupted.
+
+    Args:
+        rng: a whole number of at least 0, the seed, or a `numpy.random.Generator`, from which one is drawn.
+        replacement: draw each input of a step from all of them. Without it every epoch is a random order of all inputs, cut into
+            batches, of which the last is smaller where `batch_size` does not divide their number.
+    """
+
+    rng: Any = 0
+    replacement: bool = False
+
+    def __post_init__(self) -> None:
+        seed = self.rng.integers(2**63) if isinstance(self.rng, np.random.Generator) else self.rng
+        object.__setattr__(self, "rng", whole_number(seed, "rng", at_least=0))
+
+    def inputs(self, begin: int, end: int, n_inputs: int, batch_size: int) -> IntArray:
+        """(end - begin, batch_size) the inputs of steps `begin` … `end` - 1; -1 where a batch is smaller."""
+        per_epoch = 1 if self.replacement else -(-n_inputs // batch_size)  # batches of what is drawn at once
+        first, last = begin // per_epoch // BLOCK, -(-end // per_epoch) // BLOCK + 1
+        drawn = np.concatenate([self._block(block, n_inputs, batch_size) for block in range(first, last)])
+        rows = drawn.reshape(-1, batch_size)  # one for each step
+        return rows[begin - first * BLOCK * per_epoch :][: end - begin]
+
+    def _block(self, block: int, n_inputs: int, batch_size: int) -> IntArray:
+        """What is drawn at once, (BLOCK, …)."""
+        generator = np.random.default_rng([self.rng, block])
+        if self.replacement:
+            return generator.integers(n_inputs, size=(BLOCK, batch_size))
+        orders = np.argsort(generator.random((BLOCK, n_inputs)), axis=1)
+        return np.pad(orders, ((0, 0), (0, -n_inputs % batch_size)), constant_values=-1)
+
+
+@dataclass(frozen=True)
+class MiniBatches:
+    """The mini-batches of a descent.
+
+    Attributes:
+        size: inputs of a step. n_inputs: from which they are drawn. sampling: how.
+    """
+
+    size: int
+    n_inputs: int
+    sampling: Sampling
+
+    def steps(self, begin: int, end: int) -> IntArray:
+        """(end - begin, size) the inputs of each step, -1 where there are fewer."""
+        return self.sampling.inputs(begin, end, self.n_inputs, self.size)
+
+
+def as_mini_batches(batch_size: Any, sampling: Any, risk: Any) -> MiniBatches | None:
+    """The mini-batches that are asked for, None where every step sees all inputs; refused for a risk that cannot be split into inputs."""
+    if sampling is not None and not isinstance(sampling, Sampling):
+        raise reject("sampling", "an ml.Sampling, or None", repr(sampling))
+    if batch_size is None:
+        if sampling is not None:
+            raise reject("sampling", "None where no batch_size is given", repr(sampling))
+        return None
+    if not hasattr(risk, "of_inputs") or getattr(risk, "n_inputs", None) is None:
+        raise reject("batch_size", "None for a risk without n_inputs and of_inputs(inputs)", f"{batch_size!r}")
+    n_inputs = int(risk.n_inputs)
+    size = whole_number(batch_size, "batch_size", at_least=1)
+    if size > n_inputs:
+        raise reject("batch_size", f"at most the number of inputs, {n_inputs}", f"{size}")
+    drawn = Sampling() if sampling is None else sampling
+    return None if size == n_inputs and not drawn.replacement else MiniBatches(size, n_inputs, drawn)

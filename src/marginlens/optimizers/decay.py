@@ -1,0 +1,111 @@
+"""What every optimizer of the library takes besides its own settings: weight decay, decoupled or coupled, and momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.errors import real_number, reject
+from marginlens.optimizers.schedules import size_at
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.typing import FloatArray
+
+
+def as_share(value: Any, argument: str) -> float:
+    """`value` as a number from 0 up to, but not including, 1: how much of a running sum is left after a step."""
+    number = real_number(value, argument, "a number of at least 0 and below 1")
+    if not 0.0 <= number < 1.0:
+        raise reject(argument, "a number of at least 0 and below 1", f"{number:g}")
+    return number
+
+
+@dataclass(frozen=True, repr=False)
+class Decaying:
+    r"""Weight decay λ: with λ = 0 nothing changes.
+
+    Decoupled, as in AdamW, a step of size η first shrinks the weights, :math:`x \leftarrow (1 - \eta\lambda) x`, and then follows the
+    gradient of L alone. Coupled, as in Adam and SGD of torch, it follows the gradient of :math:`L(x) + \tfrac\lambda2 \|x\|^2`.
+
+    Steps of length η in a norm that are decoupled keep :math:`\|x\| \le 1/\lambda` in that norm once they are there: they are steps of
+    Frank and Wolfe in the ball of radius 1/λ.
+    """
+
+    weight_decay: float = field(default=0.0, kw_only=True)
+    coupled: bool = field(default=False, kw_only=True)
+
+    def check_decay(self) -> None:
+        """Refuse what is no decay, and one that shrinks weights beyond zero in the first step."""
+        decay = real_number(self.weight_decay, "weight_decay", "a number of at least 0")
+        if not (np.isfinite(decay) and decay >= 0.0):
+            raise reject("weight_decay", "a number of at least 0", f"{decay:g}")
+        object.__setattr__(self, "weight_decay", decay)
+        if decay > 0.0 and not self.coupled and decay * self.decay_size(0) >= 1.0:
+            raise reject("weight_decay", f"a number below 1/size = {1.0 / self.decay_size(0):g}", f"{decay:g}")
+
+    def decay_size(self, step: int) -> float:
+        """The size of a step, by which decoupled decay is multiplied."""
+        return size_at(self.size, step)  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        settings = sorted(fields(self), key=lambda one: one.kw_only)
+        shown = [
+            f"{one.name}={value!r}"
+            for one in settings
+            if (value := getattr(self, one.name)) != one.default or not one.kw_only
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class DecayState(NamedTuple):
+    """How many steps were taken, the iterate, and what the optimizer itself remembers."""
+
+    step: int
+    x: FloatArray
+    inner: Any
+
+
+def remembers_point(init: Callable[..., Any]) -> Callable[..., Any]:
+    """The method `init` of an optimizer, which with weight decay remembers the iterate too."""
+
+    @wraps(init)
+    def begin(self: Any, x0: FloatArray) -> Any:
+        inner = init(self, x0)
+        return inner if self.weight_decay == 0.0 else DecayState(0, np.array(x0, dtype=np.float64), inner)
+
+    return begin
+
+
+def decays(update: Callable[..., Any]) -> Callable[..., Any]:
+    """The method `update` of an optimizer, with weight decay where there is any."""
+
+    @wraps(update)
+    def step(self: Any, gradient: LogScaled, state: Any) -> tuple[FloatArray, Any]:
+        if self.weight_decay == 0.0:
+            move, inner = update(self, gradient, state)
+            return move, inner
+        if self.coupled:
+            gradient = with_squares(gradient, state.x, self.weight_decay)
+        move, inner = update(self, gradient, state.inner)
+        if not self.coupled:
+            move = move - self.decay_size(state.step) * self.weight_decay * state.x
+        return move, DecayState(state.step + 1, state.x + move, inner)
+
+    return step
+
+
+def with_squares(gradient: LogScaled, x: FloatArray, decay: float) -> LogScaled:
+    """The gradient of L + λ/2 ‖x‖²; it has no rank-one terms and no excess risk."""
+    own = LogScaled(gradient.array, gradient.log_scale, gradient.axes, gradient.blocks)
+    return own.plus(LogScaled(x, np.zeros(x.shape[: x.ndim - gradient.axes]), gradient.axes), decay)
+
+
+def running_sum(gradient: LogScaled, total: LogScaled | None, momentum: float) -> LogScaled | None:
+    """m = μ m + ∇L, in the log domain; None without momentum."""
+    if momentum == 0.0:
+        return None
+    own = LogScaled(gradient.array, gradient.log_scale, gradient.axes, terms=gradient.terms)
+    return own if total is None else own.plus(total, momentum)
