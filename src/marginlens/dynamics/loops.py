@@ -24,11 +24,12 @@ from marginlens.kinds import kind_of
 from marginlens.losses.margin import compiled_code
 from marginlens.norms.matrix import MAX_ROW, NUCLEAR, SPECTRAL
 from marginlens.optimizers import Blockwise, GradientDescent, MirrorDescent, NormalizedGD, Optimizer
-from marginlens.optimizers.compiled import compiled_rule
+from marginlens.optimizers.compiled import ADAM, compiled_rule
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.matrix import MatrixRisk
+from marginlens.risk.multi_head import MultiHeadRisk
 from marginlens.risk.multiclass import MulticlassRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
@@ -187,6 +188,15 @@ def matrix_loop(risk: MatrixRisk, optimizer: Any, batches: MiniBatches | None = 
         return None  # where queries have zeros, entries of the gradient may need scales of their own
     queries = risk.query[None] if risk.shares_query else risk.query
     return MatrixLoop(of_p.data.as_batch(), of_p.head, compiled_code(of_p.loss), rule, queries, batches)
+
+
+@compiled_loop.register
+def heads_loop(risk: MultiHeadRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
+    """On the weights of several heads; of Adam, whose means have one scale for all entries, only where no query has a zero."""
+    code, rule = compiled_code(risk.loss), compiled_rule(optimizer, risk.shape)
+    if code < 0 or rule is None or not _is_moderate(risk.data.K) or (rule.kind == ADAM and not np.all(risk.query)):
+        return None
+    return MatrixLoop(risk.of_p.data.as_batch(), risk.head, code, rule, risk.query, batches, risk.n_heads)
 
 
 @compiled_loop.register

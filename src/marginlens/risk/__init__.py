@@ -5,10 +5,12 @@ from marginlens.risk.build import as_risk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled, RankOneTerms
 from marginlens.risk.matrix import FactorRisk, MatrixRisk, matrix_from_vector
+from marginlens.risk.multi_head import MultiHeadRisk
 from marginlens.risk.multiclass import MulticlassRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import MarginRows, Risk
 from marginlens.risk.softmax import logits, softmax
+from marginlens.risk.torch_module import TorchRisk, from_torch
 
 __all__ = [
     "AttentionRisk",
@@ -18,12 +20,15 @@ __all__ = [
     "LogScaled",
     "MarginRows",
     "MatrixRisk",
+    "MultiHeadRisk",
     "MulticlassRisk",
     "NextTokenRisk",
     "RankOneTerms",
     "Risk",
     "SecondOrder",
+    "TorchRisk",
     "as_risk",
+    "from_torch",
     "logits",
     "matrix_from_vector",
     "softmax",

@@ -26,7 +26,7 @@ from marginlens.losses.margin import (
 )
 from marginlens.papers import implements, uses
 from marginlens.result import Described
-from marginlens.risk.heads import LinearHead, as_head
+from marginlens.risk.heads import LinearHead, Shortfall, as_head
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.matrix import FactorRisk, MatrixRisk
 from marginlens.risk.protocol import MarginRows, as_points
@@ -423,6 +423,11 @@ class AtLogits:
         margin: FloatArray = self.risk.scored_head.attend(self.logits)[1]
         return margin
 
+    def _slopes(self) -> tuple[Attended, SignedLog]:
+        """Attention relative to the largest logits, and ℓ' for each input, (…, n_inputs)."""
+        at, margin = self.risk.scored_head.attend(self.logits)
+        return at, slope_of(self.risk.loss, margin)
+
     def attention(self) -> FloatArray:
         """Softmax probabilities, (…, n_inputs, n_tokens), zero where there is no token."""
         return probabilities(self.logits, self.risk.data.mask)
@@ -441,7 +446,7 @@ class AtLogits:
         value = value_of(loss, margin)
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.where(np.abs(value) > VISIBLE, np.log(value), slope_of(loss, margin).log)
-            of_positive = np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(self.risk.data.n_inputs)
+            of_positive = np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(margin.shape[-1])
             return np.where(np.any(value < 0.0, axis=-1), np.log(np.mean(value, axis=-1)), of_positive)
 
     def excess(self, selected: Any = None) -> ExcessRisk:
@@ -451,28 +456,31 @@ class AtLogits:
             if selected is None
             else np.broadcast_to(self.risk.selection(selected), self.logits.shape[:-1])
         )
-        top, log_delta, sign = self.risk.scored_head.shortfall(self.logits, alpha)
+        top, log_delta, sign = self._shortfalls(alpha)
         rise = self.risk.loss.signed_log_rise(top, log_delta, sign)
         sign = np.where(sign == 0.0, 0.0, rise.sign)
         logs = np.where(sign == 0.0, -np.inf, rise.log)
         largest = np.max(logs, axis=-1)
         safe = np.where(np.isfinite(largest), largest, 0.0)
-        total = np.sum(sign * np.exp(logs - safe[..., None]), axis=-1) / self.risk.data.n_inputs
+        total = np.sum(sign * np.exp(logs - safe[..., None]), axis=-1) / logs.shape[-1]
         with np.errstate(divide="ignore"):
             return ExcessRisk(np.sign(total), safe + np.log(np.abs(total)))
 
+    def _shortfalls(self, alpha: IntArray) -> Shortfall:
+        """The margins of selecting `alpha` outright, and log|δ| and the sign of how far the outputs fall short of them."""
+        shortfall: Shortfall = self.risk.scored_head.shortfall(self.logits, alpha)
+        return shortfall
+
     def gradient(self) -> LogScaled:
         """The gradient in a p that all inputs share, (…, d_key)."""
-        at, margin = self.risk.scored_head.attend(self.logits)
-        return pairwise_gradient(self.risk.data.K, at, slope_of(self.risk.loss, margin))
+        return pairwise_gradient(self.risk.data.K, *self._slopes())
 
     def residual_attention(self) -> FloatArray:
         r"""Multipliers :math:`|\ell'_i| s_{it} (f_i - \gamma_{it})` of the margin rows, (…, n_inputs, n_tokens), the largest scaled to one.
 
         They are zero for selected tokens and where there is none, and negative for tokens with a score above the output.
         """
-        at, margin = self.risk.scored_head.attend(self.logits)
-        slope = slope_of(self.risk.loss, margin)
+        at, slope = self._slopes()
         sign, logs = _pull(at)
         logs = np.where(self.risk.data.mask & ~at.is_alpha, logs + slope.log[..., None], -np.inf)
         largest = np.max(logs, axis=(-2, -1), keepdims=True)
@@ -480,8 +488,7 @@ class AtLogits:
 
     def gradients_by_input(self) -> LogScaled:
         """The gradient in the p of each input, (…, n_inputs, d_key), each with a scale of its own."""
-        at, margin = self.risk.scored_head.attend(self.logits)
-        return gradients_by_input(self.risk.data.K, at, slope_of(self.risk.loss, margin))
+        return gradients_by_input(self.risk.data.K, *self._slopes())
 
 
 def _orthonormal(rows: FloatArray, axis: FloatArray | None) -> FloatArray:

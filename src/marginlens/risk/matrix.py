@@ -17,7 +17,7 @@ from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from marginlens.risk.attention import AttentionRisk
+    from marginlens.risk.attention import AtLogits, AttentionRisk
 
 
 class _RiskThroughP(ABC):
@@ -88,33 +88,37 @@ class _RiskThroughP(ABC):
         vector = self.vector(x)
         return self.of_p.logits(vector) if self.shares_query else self.of_p.logits_of_inputs(vector)
 
+    def at(self, logits: FloatArray) -> AtLogits:
+        """The risk where the attention logits are these."""
+        return self.of_p.at(logits)
+
     def value(self, x: ArrayLike) -> FloatArray:
         """The risk, (…)."""
-        return self.of_p.at(self.logits(x)).value()
+        return self.at(self.logits(x)).value()
 
     def log_value(self, x: ArrayLike) -> FloatArray:
         """Its logarithm, (…)."""
-        return self.of_p.at(self.logits(x)).log_value()
+        return self.at(self.logits(x)).log_value()
 
     def excess(self, x: ArrayLike, selected: ArrayLike | None = None) -> ExcessRisk:
         """The risk less that of selecting one token per input outright."""
-        return self.of_p.at(self.logits(x)).excess(selected)
+        return self.at(self.logits(x)).excess(selected)
 
     def margins(self, x: ArrayLike) -> FloatArray:
         """Y_i f(X_i) of every input, (…, n_inputs)."""
-        return self.of_p.at(self.logits(x)).margins()
+        return self.at(self.logits(x)).margins()
 
     def attention(self, x: ArrayLike) -> FloatArray:
         """Softmax probabilities, (…, n_inputs, n_tokens)."""
-        return self.of_p.at(self.logits(x)).attention()
+        return self.at(self.logits(x)).attention()
 
     def select(self, x: ArrayLike) -> IntArray:
         """The token with the largest attention in each input, (…, n_inputs)."""
-        return self.of_p.at(self.logits(x)).select()
+        return self.at(self.logits(x)).select()
 
     def residual_attention(self, x: ArrayLike) -> FloatArray:
         """The multipliers of the margin rows that the attention shows, (…, n_inputs, n_tokens), the largest scaled to one."""
-        return self.of_p.at(self.logits(x)).residual_attention()
+        return self.at(self.logits(x)).residual_attention()
 
     def best_tokens(self) -> IntArray:
         """The token whose outright selection has the largest margin Y f in each input, (…, n_inputs)."""
@@ -125,7 +129,7 @@ class _RiskThroughP(ABC):
 
         There is one term for a query that all inputs share, else one for each input.
         """
-        at = self.of_p.at(self.logits(x))
+        at = self.at(self.logits(x))
         if self.shares_query:
             by_p = at.gradient()
             right, scale = by_p.array[..., None, :], by_p.log_scale[..., None]
@@ -139,32 +143,8 @@ class _RiskThroughP(ABC):
         return np.broadcast_to(real_array(x, "x", shape), (*((len(self),) if self.is_batch else ()), *self.shape))
 
 
-@implements("A", "Lemma 1", "Eq. (15b)")
-@uses(
-    "A",
-    {
-        "Eq. (12c)": "The gradient in W of a nonlinear head, of rank one with the query on the left.",
-        "Eq. (13c)": "The gradient in W of a linear head, of rank one with the query on the left.",
-        "Eq. (14b)": "The mean of these over inputs, weighted by the slopes of the loss: the step that W takes.",
-    },
-)
-@dataclass(frozen=True, eq=False, repr=False)
-class MatrixRisk(_RiskThroughP, Described):
-    r"""The training risk of the key-query matrix W with the query u, or the queries u_i of the inputs, fixed.
-
-    .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i W^\top u_i))\big)
-
-    Lemma 1, for one query u: started from `matrix_from_vector(p(0), u)`, W(t) stays `matrix_from_vector(p(t), u)` when p takes steps η
-    on data whose keys are the tokens and W takes η/‖u‖² (plain) or η/‖u‖ (normalised); `matching_optimizer` gives that step.
-
-    Args:
-        of_p: the risk of p; the keys of its data must be the tokens themselves, because W is what is trained.
-        query: u of shape (d_query,), or one for each input, (n_inputs, d_query) or (batch, n_inputs, d_query); none of them zero.
-    """
-
-    of_p: AttentionRisk
-    query: FloatArray
-    quantities = "{of_p.data!r}, d_query={d_query}"
+class _RiskOfMatrix(_RiskThroughP):
+    """A risk of p as a function of the matrix W, p_i = Wᵀ u_i."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -197,6 +177,34 @@ class MatrixRisk(_RiskThroughP, Described):
     def smoothness(self) -> Any:
         """‖u‖² times the constant in p, with the longest of the queries."""
         return self.of_p.smoothness() * np.max(length(np.atleast_2d(self.query)), axis=-1)[()] ** 2
+
+
+@implements("A", "Lemma 1", "Eq. (15b)")
+@uses(
+    "A",
+    {
+        "Eq. (12c)": "The gradient in W of a nonlinear head, of rank one with the query on the left.",
+        "Eq. (13c)": "The gradient in W of a linear head, of rank one with the query on the left.",
+        "Eq. (14b)": "The mean of these over inputs, weighted by the slopes of the loss: the step that W takes.",
+    },
+)
+@dataclass(frozen=True, eq=False, repr=False)
+class MatrixRisk(_RiskOfMatrix, Described):
+    r"""The training risk of the key-query matrix W with the query u, or the queries u_i of the inputs, fixed.
+
+    .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i W^\top u_i))\big)
+
+    Lemma 1, for one query u: started from `matrix_from_vector(p(0), u)`, W(t) stays `matrix_from_vector(p(t), u)` when p takes steps η
+    on data whose keys are the tokens and W takes η/‖u‖² (plain) or η/‖u‖ (normalised); `matching_optimizer` gives that step.
+
+    Args:
+        of_p: the risk of p; the keys of its data must be the tokens themselves, because W is what is trained.
+        query: u of shape (d_query,), or one for each input, (n_inputs, d_query) or (batch, n_inputs, d_query); none of them zero.
+    """
+
+    of_p: AttentionRisk
+    query: FloatArray
+    quantities = "{of_p.data!r}, d_query={d_query}"
 
 
 class Factors(NamedTuple):

@@ -1,0 +1,150 @@
+"""Several heads, and self-attention: outputs of several queries on the same input, averaged before the loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.errors import n_axes, real_array, reject, whole_number
+from marginlens.losses.margin import Logistic, Loss, SignedLog, slope_of
+from marginlens.papers import implements
+from marginlens.result import Described
+from marginlens.risk.attention import AtLogits, AttentionRisk
+from marginlens.risk.heads import Shortfall
+from marginlens.risk.matrix import _RiskOfMatrix
+from marginlens.risk.softmax import Attended
+from marginlens.typing import ArrayLike, FloatArray, IntArray
+
+
+@implements("A", "Eq. (4)")
+@dataclass(frozen=True, eq=False, repr=False)
+class MultiHeadRisk(_RiskOfMatrix, Described):
+    r"""The training risk of several heads on each input, whose outputs are averaged and read by one linear head v.
+
+    .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\Big(Y_i \frac1H \sum_{h=1}^H v^\top X_i^\top \mathbb S(X_i W^\top u_{ih})\Big)
+
+    With u_ih = e_h, the h-th unit vector, the rows of W (H, d_model) are weights p_h of H heads, each with its own. With the tokens of an
+    input as its queries, `MultiHeadRisk.self_attention`, it is the self-attention layer of A Eq. (4) whose outputs V = v are averaged.
+
+    A selection has one token for each head of each input, (n_inputs · H,), the heads of an input one after the other; `by_head` takes it
+    apart. Heads that start alike stay alike: from W = 0 all heads are one.
+
+    Args:
+        data: one problem, or a batch; the keys must be the tokens. head: v, (d_model,) or (batch, d_model). loss: any `Loss`.
+        heads: how many heads with weights of their own, at least 1; or the queries, (n_inputs, H, d_query), or with a batch axis first.
+    """
+
+    data: TokenDataset
+    head: Any
+    heads: Any
+    loss: Loss = field(default_factory=Logistic)
+    quantities = "{data!r}, {n_heads} heads, {loss.__class__.__name__}"
+
+    def __post_init__(self) -> None:
+        as_dataset(self.data)
+        if callable(self.head):
+            raise reject("head", "a vector v, (d_model,) or (batch, d_model)", "a nonlinear one")
+        leading = (len(self.data),) if self.data.is_batch else ()
+        if n_axes(self.heads) == 0:
+            whole_number(self.heads, "heads", at_least=1)
+        else:
+            axes = (self.data.n_inputs, "n_heads", "d_query")
+            object.__setattr__(
+                self, "heads", real_array(self.heads, "heads", (*leading, *axes) if n_axes(self.heads) == 4 else axes)
+            )
+        if not np.array_equal(self.data.K, self.data.X):
+            raise reject(
+                "data", "a dataset whose keys are its tokens (neither K nor W given)", "one with keys of its own"
+            )
+        if not self.query.any(axis=-1).all():
+            raise reject("heads", "queries none of which is zero", "some that are", "Inputs must have one length.")
+
+    @classmethod
+    def self_attention(cls, data: TokenDataset, head: Any, loss: Loss | None = None) -> Self:
+        """The layer of A Eq. (4): every token of an input is a query of it; inputs must have one length."""
+        return cls(data, head, as_dataset(data).X, Logistic() if loss is None else loss)
+
+    @property
+    def n_heads(self) -> int:
+        """How many outputs of an input are averaged."""
+        return int(self.heads) if n_axes(self.heads) == 0 else int(self.heads.shape[-2])
+
+    @cached_property
+    def of_p(self) -> AttentionRisk:  # type: ignore[override]
+        """The risk of every head as an input of its own, of which the slopes of the loss alone are not those of `MultiHeadRisk`."""
+        repeated = np.repeat(np.arange(self.data.n_inputs), self.n_heads)
+        return AttentionRisk(self.data.take_inputs(repeated), self.head, self.loss)
+
+    @cached_property
+    def query(self) -> FloatArray:  # type: ignore[override]
+        """The query of every head of every input, (…, n_inputs · H, d_query)."""
+        if n_axes(self.heads) == 0:
+            return np.tile(np.eye(self.n_heads), (self.data.n_inputs, 1))
+        return np.ascontiguousarray(self.heads.reshape(*self.heads.shape[:-3], -1, self.heads.shape[-1]))
+
+    def __getitem__(self, index: Any) -> MultiHeadRisk:
+        """The risk of one problem of a batch, or of several."""
+        head = np.broadcast_to(self.head, (len(self), self.data.d_model))[index]
+        heads = self.heads[index] if n_axes(self.heads) == 4 else self.heads
+        return replace(self, data=self.data[index], head=head, heads=heads)
+
+    @property
+    def n_inputs(self) -> int:
+        """How many inputs a problem has."""
+        return self.data.n_inputs
+
+    def of_inputs(self, inputs: IntArray) -> MultiHeadRisk:
+        """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
+        heads = self.heads if n_axes(self.heads) == 0 else self.heads[..., inputs, :, :]
+        return replace(self, data=self.data.take_inputs(inputs), heads=heads)
+
+    def at(self, logits: FloatArray) -> AtLogits:
+        """The risk where the attention logits are these, (…, n_inputs · H, n_tokens)."""
+        return AtHeads(self.of_p, logits, self.n_heads)
+
+    def by_head(self, of_heads: ArrayLike) -> Any:
+        """What is said of every head of every input, such as `select` or `margins_of_heads`, as (…, n_inputs, H)."""
+        array = np.asarray(of_heads)
+        return array.reshape(*array.shape[:-1], self.n_inputs, self.n_heads)
+
+    def token_margins(self, x: ArrayLike) -> FloatArray:
+        """How far the selected token's logit is ahead of the next one, for every head of every input, (…, n_inputs, H)."""
+        logits = np.where(self.of_p.data.mask, self.logits(x), -np.inf)
+        largest = np.sort(logits, axis=-1)
+        gap = largest[..., -1] - largest[..., -2] if logits.shape[-1] > 1 else np.full(logits.shape[:-1], np.inf)
+        return np.asarray(self.by_head(gap), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class AtHeads(AtLogits):
+    """A risk of several heads where the attention logits of all of them are given."""
+
+    heads: int
+
+    def _mean(self, of_heads: FloatArray) -> FloatArray:
+        """The mean over the heads of each input, (…, n_inputs)."""
+        return np.mean(of_heads.reshape(*of_heads.shape[:-1], -1, self.heads), axis=-1)
+
+    def margins(self) -> FloatArray:
+        """Y_i f(X_i) of every input, (…, n_inputs)."""
+        return self._mean(super().margins())
+
+    def _slopes(self) -> tuple[Attended, SignedLog]:
+        """Attention of every head, and ℓ' of its input, (…, n_inputs · H)."""
+        at, margin = self.risk.scored_head.attend(self.logits)
+        slope = slope_of(self.risk.loss, self._mean(margin))
+        return at, SignedLog(*(np.repeat(part, self.heads, axis=-1) for part in (slope.sign, slope.log)))
+
+    def _shortfalls(self, alpha: IntArray) -> Shortfall:
+        """The same of the mean over the heads of each input."""
+        top, logs, sign = super()._shortfalls(alpha)
+        logs, sign = (part.reshape(*part.shape[:-1], -1, self.heads) for part in (logs, sign))
+        largest = np.max(logs, axis=-1)
+        safe = np.where(np.isfinite(largest), largest, 0.0)
+        total = np.mean(sign * np.exp(logs - safe[..., None]), axis=-1)
+        with np.errstate(divide="ignore"):
+            return self._mean(top), safe + np.log(np.abs(total)), np.sign(total)

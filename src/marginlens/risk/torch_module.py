@@ -1,0 +1,177 @@
+"""A torch module of your own as a risk, so that descent, optimizers, mini-batches and paths run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marginlens.errors import missing_extra, reject, whole_number
+from marginlens.result import Described
+from marginlens.risk.log_scaled import LogScaled
+from marginlens.risk.protocol import MarginRows, as_points
+from marginlens.typing import ArrayLike, FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TorchRisk(Described):
+    """The loss of a torch module as a function of all its parameters that require a gradient, one after the other.
+
+    Gradients are those of autograd in float64, and no better: where a softmax saturates they are formed by subtraction, and what is left
+    below some 1e-16 of the terms is rounding, which normalised steps would follow. `noise(x)` says how much of a gradient that is.
+    """
+
+    module: Any
+    loss: Callable[..., Any]
+    choose: Callable[[Any], Any] | None = None
+    n_inputs: int | None = None
+    inputs: IntArray | None = None
+    quantities = "{module.__class__.__name__}, {shape[0]} parameters"
+
+    @property
+    def _parameters(self) -> list[Any]:
+        return [one for one in self.module.parameters() if one.requires_grad]
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(n_parameters,)."""
+        return (sum(one.numel() for one in self._parameters),)
+
+    def start(self, start: Any) -> FloatArray:
+        """A start (n_parameters,), or None for the parameters that the module has now, as an array (1, n_parameters) of its own."""
+        if start is not None:
+            return np.array(as_points(start, self.shape, "start"))[None]
+        return np.concatenate([one.detach().cpu().numpy().ravel() for one in self._parameters])[None].astype(np.float64)
+
+    def load(self, x: ArrayLike) -> Any:
+        """The module, with these parameters put into it."""
+        import torch
+
+        values = torch.as_tensor(np.array(as_points(x, self.shape)))
+        with torch.no_grad():
+            parts = torch.split(values, [one.numel() for one in self._parameters])
+            for one, part in zip(self._parameters, parts, strict=True):
+                one.copy_(part.reshape(one.shape))
+        return self.module
+
+    def _loss_at(self, x: ArrayLike) -> Any:
+        module = self.load(x)
+        return self.loss(module) if self.inputs is None else self.loss(module, self.inputs)
+
+    def value(self, x: ArrayLike) -> float:
+        """The loss."""
+        import torch
+
+        with torch.no_grad():
+            return float(self._loss_at(x))
+
+    def log_value(self, x: ArrayLike) -> float:
+        """Its logarithm: -inf where torch's float64 has underflowed, nan where it is negative."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float(np.log(self.value(x)))
+
+    def gradient(self, x: ArrayLike) -> LogScaled:
+        """What autograd gives in float64; see `noise`."""
+        import torch
+
+        loss = self._loss_at(x)
+        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        parts = [
+            np.zeros(one.numel()) if part is None else part.detach().cpu().numpy().ravel()
+            for one, part in zip(self._parameters, gradients, strict=True)
+        ]
+        array = np.concatenate(parts).astype(np.float64)
+        largest = float(np.max(np.abs(array), initial=0.0))
+        if largest == 0.0 or not np.isfinite(largest):
+            return LogScaled(array, np.asarray(0.0))
+        return LogScaled(array / largest, np.asarray(np.log(largest)))
+
+    def noise(self, x: ArrayLike, rng: Any = 0) -> float:
+        """How much of the gradient is rounding: how far it moves, relative to its length, when every operation rounds otherwise.
+
+        All that torch computes on the way, forwards and back, is changed by random last bits. Near zero where the gradient is exact; of
+        order one, or more, where saturation has left nothing of it; infinite where it has underflowed.
+        """
+        generator = np.random.default_rng(rng)
+        exact = self.gradient(x).value()
+        with _rounding_otherwise(generator):
+            moved = self.gradient(x).value()
+        size = float(np.linalg.norm(exact))
+        return float(np.linalg.norm(exact - moved)) / size if size > 0.0 else np.inf
+
+    def select(self, x: ArrayLike) -> IntArray:
+        """What `select` of `from_torch` chooses; nothing where it was not given."""
+        if self.choose is None:
+            return np.zeros(0, dtype=np.int64)
+        import torch
+
+        with torch.no_grad():
+            chosen = self.choose(self.load(x))
+        return np.asarray(chosen.cpu() if hasattr(chosen, "cpu") else chosen, dtype=np.int64)
+
+    def margin_rows(self, selected: ArrayLike) -> MarginRows:
+        """Refused: margins of a module are not linear in its parameters."""
+        raise reject("risk", "one whose margins are linear in the point", "a torch module")
+
+    def smoothness(self) -> float:
+        """Infinite: no Lipschitz constant of the gradient is known."""
+        return np.inf
+
+    def of_inputs(self, inputs: IntArray) -> TorchRisk:
+        """The same module with the loss of some of the inputs alone, by their indices: a mini-batch."""
+        return TorchRisk(self.module, self.loss, self.choose, self.n_inputs, np.asarray(inputs))
+
+
+def _rounding_otherwise(generator: np.random.Generator) -> Any:
+    """A mode of torch in which the results of all operations have other last bits; what shares memory with an argument stays as it is."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
+
+    class Rounding(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = {one.data_ptr() for one in args if isinstance(one, torch.Tensor)}
+
+            def moved(result: Any) -> Any:
+                if not (isinstance(result, torch.Tensor) and result.is_floating_point()) or result.data_ptr() in given:
+                    return result
+                bits = torch.as_tensor(generator.uniform(-1.0, 1.0, tuple(result.shape)), dtype=result.dtype)
+                return result * (1.0 + torch.finfo(result.dtype).eps * bits.to(result.device))
+
+            return tree_map(moved, func(*args, **(kwargs or {})))
+
+    return Rounding()
+
+
+def from_torch(
+    module: Any, loss: Callable[..., Any], *, select: Callable[[Any], Any] | None = None, n_inputs: int | None = None
+) -> TorchRisk:
+    """A torch module of your own as a risk: `descend`, optimizers, mini-batches and `path` take it.
+
+    Args:
+        module: a `torch.nn.Module`, which is turned to float64 and whose parameters are moved. They are trained from where they are.
+        loss: a function of the module that gives its loss on your data, one number. With `n_inputs` it is called with the module and the
+            indices of inputs (n_taken,) too, and gives their mean loss.
+        select: a function of the module that gives a whole number for each input, such as the token with the most attention.
+        n_inputs: how many inputs there are; then `descend(..., batch_size=…)` works.
+    Returns:
+        A `TorchRisk`, which `marginlens.testing.check_risk` passes where the loss is smooth; `risk.noise(x)` says where autograd has lost
+        the gradient to rounding, and `risk.load(run.final)` puts weights into the module.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as problem:
+        raise missing_extra("torch", "torch", "A torch module as a risk") from problem
+    if not isinstance(module, torch.nn.Module):
+        raise reject("module", "a torch.nn.Module", type(module).__name__)
+    if not callable(loss):
+        raise reject("loss", "a function of the module", repr(loss))
+    module.double()
+    if not any(one.requires_grad for one in module.parameters()):
+        raise reject("module", "one with parameters that require a gradient", "one without")
+    if n_inputs is None:
+        return TorchRisk(module, loss, select)
+    count = whole_number(n_inputs, "n_inputs", at_least=1)
+    return TorchRisk(module, loss, select, count, np.arange(count))

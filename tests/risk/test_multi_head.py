@@ -1,0 +1,162 @@
+"""Several heads and self-attention as risks: torch's autograd agrees, compiled loops agree with NumPy, and one head is plain attention."""
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens.dynamics.loops import StepwiseLoop, cpu_loop
+from marginlens.errors import InputError
+from marginlens.risk import MultiHeadRisk
+from marginlens.testing import check_risk
+
+LOOP_ATOL = 1e-8  # compiled and NumPy loops add in another order
+SHARE = 0.99  # of its best margin that a head has after the steps below
+
+
+def data_of(n_problems=2, n_inputs=4, n_tokens=5, d=6, seed=0):
+    return ml.data.sphere_tokens(n_problems, n_inputs, n_tokens, d, seed)
+
+
+def risks(index=None):
+    data, v = data_of()
+    queries = np.random.default_rng(3).normal(size=(4, 3, 7))
+    made = {
+        "heads": MultiHeadRisk(data, v, 3),
+        "queries": MultiHeadRisk(data, v, queries),
+        "self-attention": MultiHeadRisk.self_attention(data, v),
+        "exponential": MultiHeadRisk(data, v, 2, ml.Exponential()),
+    }
+    return made if index is None else {name: risk[index] for name, risk in made.items()}
+
+
+@pytest.mark.statement("A Eq. (4)")
+@pytest.mark.parametrize("name", risks(0))
+def test_the_contract_of_risks_is_kept(name):
+    check_risk(risks(0)[name])
+
+
+@pytest.mark.statement("A Eq. (4)")
+@pytest.mark.parametrize("name", ["heads", "queries", "self-attention"])
+def test_torch_has_the_same_value_and_gradient(name):
+    torch = pytest.importorskip("torch")
+    risk = risks(1)[name]
+    W = torch.tensor(np.random.default_rng(0).normal(size=risk.shape), requires_grad=True)
+    X, v, y = (torch.tensor(array) for array in (risk.data.X, risk.head, risk.data.y))
+    queries = torch.tensor(risk.query.reshape(4, risk.n_heads, -1))
+    outputs = torch.einsum("iht,itd,d->ih", torch.softmax(torch.einsum("itd,qd,ihq->iht", X, W, queries), -1), X, v)
+    loss = torch.nn.functional.softplus(-y * outputs.mean(dim=1)).mean()
+    loss.backward()
+    x = W.detach().numpy()
+    assert float(risk.value(x)) == pytest.approx(loss.item(), rel=1e-13)
+    np.testing.assert_allclose(risk.gradient(x).value(), W.grad.numpy(), atol=1e-14)
+
+
+OPTIMIZERS = [
+    ml.GradientDescent(1.0, momentum=0.5),
+    ml.NormalizedGD(0.3),
+    ml.SignDescent(0.1, 0.9),
+    ml.CoordinateDescent(0.1),
+    ml.MirrorDescent(3, 0.1),
+    ml.Muon(0.1, 0.0),
+    ml.SteepestDescent(ml.Nuclear(), 0.1, 0.5, True),
+    ml.SteepestDescent(ml.MaxRow(), 0.1, weight_decay=0.2),
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+@pytest.mark.parametrize("name", ["heads", "queries", "self-attention"])
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_the_compiled_loop_takes_the_steps_of_numpy(optimizer, name, batch_size):
+    risk = risks()[name]
+    start = np.random.default_rng(2).normal(size=(2, *risk.shape))
+    run = ml.descend(risk, optimizer=optimizer, n_steps=60, start=start, batch_size=batch_size)
+    assert run.witness is not None  # as only compiled loops have one
+    slow = StepwiseLoop(risk, optimizer, run.continuation.loop.batches)
+    end = slow.advance(slow.begin(start.copy()), (0, 60), np.array([60]), None)[:, 0]
+    np.testing.assert_allclose(run.final, end, atol=LOOP_ATOL)
+    singles = [
+        ml.descend(risk[j], optimizer=optimizer, n_steps=60, start=start[j], batch_size=batch_size) for j in range(2)
+    ]
+    np.testing.assert_array_equal(run.final, [single.final for single in singles])
+
+
+def test_adam_is_right_where_heads_are_far_apart():
+    """Its means have one scale in the compiled loop, which heads of their own need not share."""
+    risk = risks()["heads"]
+    assert isinstance(cpu_loop(risk, ml.Adam(0.1)), StepwiseLoop)
+    assert np.isfinite(ml.descend(risk, optimizer=ml.Adam(0.1), n_steps=50).final).all()
+
+
+def test_signs_of_a_saturated_head_are_not_lost_beside_another():
+    data, v = data_of(d=30)
+    risk = MultiHeadRisk(data[0], v[0], 2)
+    start = np.zeros((2, 30))
+    start[0] = 3000.0 * ml.att_svm(data[0], data[0].optimal(v[0])).x  # gradients below 1e-800
+    run = ml.descend(risk, optimizer=ml.SignDescent(0.1), n_steps=1, start=start)
+    np.testing.assert_allclose(np.abs(run.final - start), 0.1, rtol=1e-6)
+
+
+def test_one_head_is_plain_attention():
+    data, v = data_of()
+    one = ml.descend(MultiHeadRisk(data, v, 1), optimizer=ml.NormalizedGD(0.5), n_steps=200)
+    plain = ml.descend(data, v, optimizer=ml.NormalizedGD(0.5), n_steps=200)
+    np.testing.assert_allclose(one.final[:, 0], plain.final, atol=1e-9)
+
+
+def test_heads_that_start_alike_stay_alike_and_others_do_not():
+    data, v = data_of()
+    risk = MultiHeadRisk(data, v, 3)
+    alike = ml.descend(risk, optimizer=ml.NormalizedGD(0.5), n_steps=300).final
+    np.testing.assert_allclose(alike, np.broadcast_to(alike[:, :1], alike.shape), atol=1e-9)
+    start = np.random.default_rng(1).normal(size=(2, 3, 6))
+    apart = ml.descend(risk, optimizer=ml.NormalizedGD(0.5), n_steps=300, start=start).final
+    assert np.abs(apart[:, 0] - apart[:, 1]).max() > 0.1
+
+
+def test_every_head_goes_to_its_own_margin():
+    data, v = data_of(n_problems=4, d=30)
+    risk = MultiHeadRisk(data, v, 2)
+    start = 3.0 * np.random.default_rng(4).normal(size=(4, 2, 30))
+    run = ml.descend(risk, optimizer=ml.SteepestDescent(ml.MaxRow(), 0.3), n_steps=20_000, start=start)
+    selected = risk.by_head(run.selected)
+    for problem in range(4):
+        for head in range(2):
+            best = ml.att_svm(data[problem], selected[problem, :, head])
+            p = run.final[problem, head]
+            margin = risk[problem].token_margins(run.final[problem])[:, head].min() / np.linalg.norm(p)
+            assert margin > SHARE * best.margin
+    bracket = run[0].bracket(ml.MaxRow())
+    assert bracket.lower <= bracket.upper
+    assert bracket.upper / bracket.lower < 1.05
+
+
+def test_the_excess_is_that_of_the_selected_tokens():
+    risk = risks(0)["heads"]
+    x = 2.0 * np.random.default_rng(5).normal(size=risk.shape)
+    excess = risk.excess(x)
+    scores = risk.data.scores(risk.head)
+    chosen = risk.by_head(risk.select(x))
+    outright = np.mean(np.take_along_axis(scores, chosen, axis=1), axis=1)
+    reference = np.mean(np.logaddexp(0.0, -outright))
+    assert float(excess.sign * np.exp(excess.log)) == pytest.approx(float(risk.value(x)) - reference, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda data, v: MultiHeadRisk(data, v, 0), "heads"),
+        (lambda data, v: MultiHeadRisk(data, v, np.zeros((4, 2, 3))), "heads"),
+        (lambda data, v: MultiHeadRisk(data, lambda x: x, 2), "head"),
+        (lambda data, v: MultiHeadRisk(data.with_keys(2.0 * data.X), v, 2), "data"),
+    ],
+)
+def test_what_is_no_problem_of_heads_is_refused(make, argument):
+    with pytest.raises(InputError) as refused:
+        make(*(part[0] for part in data_of()))
+    assert refused.value.argument == argument
+
+
+def test_no_theorem_is_cited_for_several_heads():
+    prediction = ml.predict(risks(0)["heads"], optimizer=ml.NormalizedGD(0.1))
+    assert prediction.direction is None
+    assert not any(verdict.applies for verdict in prediction.verdicts)
