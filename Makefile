@@ -23,7 +23,9 @@ SHELL := /bin/sh
 
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+# A file for each set of packages that is installed: those of the extra `dev`, or of `report` alone where nothing but the report was made yet.
+READY := $(VENV)/.ready-dev
+REPORT_READY := $(or $(wildcard $(READY)),$(VENV)/.ready-report)
 TORCH := torch==2.13.0
 ZIGLANG := ziglang==0.17.0
 # Without --no-compile, pip spends more than a minute on the bytecode of modules that are never imported.
@@ -43,7 +45,7 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml
+$(VENV)/.ready-%: pyproject.toml
 	@found=; for candidate in $(CANDIDATES); do \
 	  if "$$candidate" -c '$(NEW_ENOUGH)' 2>/dev/null; then found=$$candidate; break; fi; \
 	done; \
@@ -56,10 +58,10 @@ $(READY): pyproject.toml
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || [ -n "$$CXX" ] || $(PIP) ziglang || \
 	  { echo "$(NO_COMPILER)" >&2; exit 1; }
 	@$(BIN)/python src/marginlens/core/build.py native >/dev/null 2>&1 & \
-	$(PIP) '$(TORCH)' --editable '.[dev]' && wait
-	@touch $(READY)
+	$(PIP) '$(TORCH)' --editable '.[$*]' && wait
+	@touch $@
 
-reproduce: $(READY)
+reproduce: $(REPORT_READY)
 	@$(BIN)/marginlens reproduce $(ARGS)
 
 $(AXE):
