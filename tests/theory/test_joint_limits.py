@@ -193,7 +193,7 @@ def test_joint_paths_go_where_they_are_predicted_to():
         assert path.selected[-1].tolist() == found.details.selected.tolist()
         assert ml.correlation(path.split().p[-1], found.details.p_direction) > ALIGNED
         assert ml.correlation(path.split().v[-1], found.details.v_direction) > ALIGNED
-        for verdict in found.verdicts:
+        for verdict in found.verdicts[:2]:  # those on the path
             seen[verdict.citation] += verdict.applies
 
 
@@ -232,7 +232,7 @@ def test_predictions_without_a_head_say_why_not():
     assert "label margin 0" in found.why
     batch = ml.predict_limit(data.repeat(2))
     assert [one.details.selected.tolist() for one in batch] == [CHOSEN] * 2
-    with refused("start"):
+    with refused("start[0]"):
         ml.predict_limit(data, start=[0.0, 1.0])
     alone = ml.predict_limit(ml.TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]))
     assert alone.why == "Not certain: no input has two tokens, so there is nothing to select."

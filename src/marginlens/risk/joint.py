@@ -95,7 +95,7 @@ class JointRisk(Described):
         if start is None:
             return np.zeros((len(self), *self.shape))
         if isinstance(start, tuple | list) and len(start) == 2:
-            v = np.array(self.data.head(start[0])).reshape(len(self), -1)
+            v = np.array(self.data.head(start[0], "start[0]")).reshape(len(self), -1)
             return np.concatenate([v, np.array(self.data.point(start[1], "start[1]")).reshape(len(self), -1)], axis=-1)
         if n_axes(start) == 0 or np.shape(start)[-1] != self.shape[0]:
             got = f"{n_axes(start)} axes" if n_axes(start) else type(start).__name__

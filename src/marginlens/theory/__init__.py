@@ -43,6 +43,7 @@ from marginlens.theory.optimality import (
     token_optimality,
 )
 from marginlens.theory.outcome import Outcome
+from marginlens.theory.polarisation import check_polarisation
 from marginlens.theory.prediction import AttentionDetails, Candidates, Prediction, predict, predict_limit
 from marginlens.theory.residual_law import residual_law
 from marginlens.theory.vocabulary_selections import (
@@ -77,6 +78,7 @@ __all__ = [
     "check_assumption_c",
     "check_class_window",
     "check_lemma_13",
+    "check_polarisation",
     "check_separable",
     "check_steepest_theorem",
     "check_step",

@@ -1,4 +1,4 @@
-"""Head and attention trained together: Theorems 5 and 6."""
+"""Head and attention trained together: A Theorems 5 and 6 on the joint path, X Theorem 3 on descent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss, compiled_code
 from marginlens.risk import JointRisk
 from marginlens.status import Status
@@ -22,6 +21,7 @@ from marginlens.theory.label_margin import (
     check_assumption_c,
     label_margin,
 )
+from marginlens.theory.polarisation import check_polarisation
 from marginlens.theory.prediction import Prediction, predictions
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
@@ -68,18 +68,31 @@ def predict_joint(risk: JointRisk, start: Any, optimizer: Any, max_problems: int
 
     The candidates for α are the selections with the largest label margin. The condition of Theorem 6 that α is selected in the limit is
     replaced by one on the data that implies it: the shortest p that separates α on S selects it outside S as well, with room to spare.
+    Descent from a start is what `check_polarisation` speaks of.
     """
-    if start is not None:
-        raise reject("start", "left out for a JointRisk, because Theorems 5 and 6 are about the joint path", "it")
     data = risk.data.as_batch()
+    starts = [(None, None)] * len(data) if start is None else [risk.split(point) for point in risk.start(start)]
     found = [_best_prediction(data[j], risk.loss, max_problems) for j in range(len(data))]
+    return [_with_descent(data[j], found[j], *starts[j], optimizer, risk.loss) for j in range(len(data))]
+
+
+def _with_descent(
+    data: TokenDataset, found: Prediction, v: FloatArray | None, p: FloatArray | None, optimizer: Any, loss: Loss
+) -> Prediction:
+    """The prediction with what X Theorem 3 says of descent from the start."""
+    verdict = check_polarisation(data, v, p, optimizer, loss)
+    found = replace(found, verdicts=(*found.verdicts, verdict))
+    if verdict.applies and v is not None:
+        steps = "the gradient flow and constant steps of any size" if optimizer is None else repr(optimizer)
+        why = f"Certain for {steps} from this start: {verdict.conclusion}, by X Thm 3."
+        return replace(found, why=why, selected=np.argmax(data.scores(v), axis=-1))
     if optimizer is None:
         return found
     said = f"{unknown_words(optimizer)} on v and p together: A Thms 5 and 6 are about the joint path"
     claims = observed_by(optimizer, ON_BOTH)
     if claims:
-        said = f"no theorem here is about descent on v and p together, only about the joint path; such runs are in {claim_words(claims)}"
-    return [replace(each, why=f"{each.why} {said[0].upper()}{said[1:]}.") for each in found]
+        said = f"no theorem here is about this descent on v and p, only about the joint path; such runs are in {claim_words(claims)}"
+    return replace(found, why=f"{found.why} {said[0].upper()}{said[1:]}.")
 
 
 def _best_prediction(data: TokenDataset, loss: Loss, max_problems: int) -> Prediction:

@@ -127,6 +127,7 @@ class Prediction(Result, Tabular):
         why: what is known of the limit, how surely, and what would make it surer. notes: lines on the problem itself.
         direction: the limit of x/‖x‖ under gradient descent where a theorem makes it certain, else None.
         path_direction: the same for the regularisation path. On a `JointRisk` v and p of unit norm each, one after the other.
+        selected: (n_inputs,) the tokens at which descent is certain to end where a theorem names them and no direction; else None.
         observed: the limit that a theorem makes certain for plain gradient descent where steps are normalised: claims of the ledger saw
             such steps reach it, and nothing proves it. None elsewhere.
         candidates: the `Candidates` of a problem of p, else None.
@@ -144,6 +145,7 @@ class Prediction(Result, Tabular):
     notes: tuple[str, ...] = ()
     direction: FloatArray | None = None
     path_direction: FloatArray | None = None
+    selected: IntArray | None = None
     observed: FloatArray | None = None
     candidates: Candidates | None = None
     details: Any = None
@@ -164,7 +166,7 @@ class Prediction(Result, Tabular):
         missing = self.why.removeprefix("Not certain: ").rstrip(".")
         if not applying:
             return Answer("not known", "nothing is decided", f"no: {missing}")
-        of_descent = self.direction is not None
+        of_descent = self.direction is not None or self.selected is not None
         verdict = applying[-1] if of_descent else applying[0]
         because = (
             f"every condition of {verdict.citation} holds ({', '.join(check.name for check in verdict.conditions)})"
@@ -239,7 +241,7 @@ class Prediction(Result, Tabular):
 
 @implements("A", "Thm 1", "Thm 2", "Thm 3", "Thm 5", "Thm 6", "Thm 8")
 @implements("C", "Thm 1", "Thm 2", "Thm 3", "Eq. (2)", "Eq. (3)")
-@implements("X", "Thm 1")
+@implements("X", "Thm 1", "Thm 3")
 def predict(
     risk: Any, *, start: Any = None, optimizer: Any = None, max_problems: int = 10_000, prove: bool = True
 ) -> Prediction | Any:
@@ -254,7 +256,8 @@ def predict(
     token, one key or one score) are left out, and n counts the others. Theorem 3 is taken at `BasinCone.proven_radius`, where nothing of
     its proof is implicit; a start in the cone beyond the paper's radius only is reported as `details.basin`: expected, not certain.
     Without a start only Theorems 1, 2 and 8 can make a limit certain. `MatrixRisk`: the same through Lemma 1.
-    *`JointRisk`*: A Theorems 5 and 6, about the joint path. *`NextTokenRisk`*: C Theorems 1 to 3.
+    *`JointRisk`*: A Theorems 5 and 6, about the joint path; X Theorem 3 about descent, on one input of orthogonal tokens.
+    *`NextTokenRisk`*: C Theorems 1 to 3.
     *`MulticlassRisk`*: F Theorems 1 and 2, for the optimizer that is given.
     With an optimizer of the library `bias` says which norm's margin its runs on p, W or the factors of W head for (`implicit_bias`).
 

@@ -74,6 +74,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-N4": "ours.norm_selections",
     "X-N5": "ours.adam_faces",
     "X-N6": "ours.memory",
+    "X-V": "ours.polarisation",
 }
 
 OWN_IDS = tuple(_MODULES)  # of the claims of this library
