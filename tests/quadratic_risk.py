@@ -32,7 +32,7 @@ class Quadratic:
 
 
 def risks_of_every_kind():
-    """Small ones by name: of p, of W, of its factors, of head and attention together, of next tokens, and a user's own."""
+    """Small ones by name: of p, of W, of its factors, of head and attention together, of next tokens, of a decoder, and a user's own."""
     rng = np.random.default_rng(0)
     data, v = ml.TokenDataset(rng.normal(size=(3, 4, 3)), [1.0, -1.0, 1.0]), rng.normal(size=3)
     of_p = ml.AttentionRisk(data, v)
@@ -42,5 +42,6 @@ def risks_of_every_kind():
         "factors": of_p.as_factors([1.0, -0.5], 2),
         "joint": ml.JointRisk(data),
         "next token": ml.NextTokenRisk(ml.data.cyclic_sequences(5, 4, 6, 4, 0)),
+        "contexts": ml.ContextRisk(ml.ContextDataset(data.X[:, 0], [[2, 1, 0, 0], [0, 3, 1, 0], [0, 0, 0, 2]])),
         "a user's own": Quadratic(),
     }

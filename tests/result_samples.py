@@ -183,6 +183,12 @@ def next_tokens():
     )
     table = np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, -1.0], [-1.0, 0.0]])
     tied = ml.SequenceDataset([[0, 1, 3]] * 4 + [[0, 2, 3]], [0] * 5, table)
+    contexts = ml.ContextDataset(rng.standard_normal((3, 4)), [[2, 1, 0, 0, 1], [0, 3, 1, 0, 0], [1, 0, 0, 2, 0]])
+    yield "contexts", contexts
+    yield "a decoder's margin", ml.ntp_svm(contexts)
+    yield "no decoder", ml.ntp_svm(ml.ContextDataset([[1.0], [2.0]], np.eye(2)))
+    yield "a decoder's finite part", ml.nexttoken.finite_part(contexts)
+    yield "a prediction for a decoder", ml.predict_limit(contexts)
     yield "the law of a path", path_law(ml.path(tied, np.array([1e3, 1e4, 1e5])))
     yield "a matrix of a graph", ml.graph_svm(sequences)
     yield "a run on matrices", ml.descend(sequences, n_steps=3)

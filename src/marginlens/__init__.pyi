@@ -21,6 +21,7 @@ from marginlens import (
     theory as theory,
 )
 from marginlens.data import (
+    ContextDataset as ContextDataset,
     SequenceDataset as SequenceDataset,
     TokenDataset as TokenDataset,
 )
@@ -80,6 +81,7 @@ from marginlens.optimizers import (
 )
 from marginlens.risk import (
     AttentionRisk as AttentionRisk,
+    ContextRisk as ContextRisk,
     JointRisk as JointRisk,
     NextTokenRisk as NextTokenRisk,
     Risk as Risk,
@@ -91,6 +93,7 @@ from marginlens.svm import (
     graph_svm as graph_svm,
     label_svm as label_svm,
     least_distance as least_distance,
+    ntp_svm as ntp_svm,
     relaxed_svm as relaxed_svm,
     set_svm as set_svm,
     vocabulary_svm as vocabulary_svm,

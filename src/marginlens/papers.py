@@ -63,6 +63,12 @@ BIBLIOGRAPHY: dict[str, Paper] = {
             "Implicit Bias of Spectral Descent and Muon on Multiclass Separable Data",
             2025,
         ),
+        Paper(
+            "G",
+            "Christos Thrampoulidis",
+            "Implicit Optimization Bias of Next-Token Prediction in Linear Models",
+            2024,
+        ),
     )
 }
 EARLIER = Paper("B'", BIBLIOGRAPHY["B"].authors, "An earlier version of B: what its appendices alone say", 2025)

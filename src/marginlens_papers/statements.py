@@ -158,6 +158,22 @@ WORDS: dict[str, str] = {
     "norm, with a gap of order (log t + n)/√t.",
     "F Thm 2": "The same with momentum; the gap's order then has the dimension as a factor.",
     "F cross-entropy": "The mean cross-entropy of a linear classifier with several classes.",
+    # ---- paper G: a linear decoder of next tokens on fixed contexts
+    "G Eq. (2)": "Training minimises the cross-entropy of a linear decoder W over distinct contexts, each weighed by how often it occurs "
+    "and followed by tokens with their observed probabilities.",
+    "G entropy": "The mean entropy of what follows a context, below which no cross-entropy can be.",
+    "G Def 1": "Data are compatible if some W gives all tokens that follow a context logits which differ by their log-odds.",
+    "G Eq. (4)": "The equations of compatibility: logit differences of tokens that follow a context are their log-odds.",
+    "G Eq. (5)": "The subspace F of all matrices that tell tokens which follow the same context apart.",
+    "G Def 2": "Data are separable if some W gives all tokens that follow a context one logit, at least one above all others.",
+    "G Def 3": "NTP-SVM, the shortest W that shows the data to be separable, is the decoder of largest margin.",
+    "G NTP-SVM": "The shortest W with equal logits for all tokens that follow a context, at least one above those of the others.",
+    "G Prop 1": "On compatible and separable data the cross-entropy of every W is above the entropy, and comes as near to it as one likes "
+    "along W^p + γ W^d as γ grows.",
+    "G Lemma 2": "On compatible and separable data gradient descent brings the cross-entropy to the entropy, and W grows without bound.",
+    "G Thm 1": "On compatible and separable data the W of least cross-entropy in a ball turns to the direction of W^mm as balls grow.",
+    "G Thm 2": "On compatible and separable data gradient descent goes to the direction of W^mm from every start, and its part in F to W*, "
+    "which has the log-odds.",
 }
 
 _PROOFS: dict[str, dict[str, str]] = {

@@ -11,10 +11,11 @@ PACKAGES = "data dynamics embeddings engines errors graphs lab losses nexttoken 
 NAMES = """
 AttentionRisk AttentionTextClassifier Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L1 L2
 LInf Lp MaxRow Nuclear Spectral Adam CoordinateDescent MirrorDescent Muon PolyakStep SignDescent SteepestDescent
-LogLoss Logistic MarginSolution NextTokenAutomaton NextTokenRisk Norm NormalizedGD Optimizer Path Prediction Record Risk Sampling SequenceDataset
+LogLoss Logistic MarginSolution NextTokenAutomaton
+NextTokenRisk Norm NormalizedGD Optimizer Path Prediction Record Risk Sampling SequenceDataset
 SquaredLoss Status TokenDataset Trajectory UntilLength UntilNorm angle att_svm basin_cone correlation cyclic_correction cyclic_subset
 descend flow graph_svm label_svm least_distance ledger locally_optimal_directions path predict predict_limit priority_graphs relaxed_svm
-set_svm sweep token_optimality token_statistics vocabulary_svm Certificate certify
+ContextDataset ContextRisk ntp_svm set_svm sweep token_optimality token_statistics vocabulary_svm Certificate certify
 """
 ONE_WORD_EACH = {
     "ds": "data",

@@ -1,5 +1,6 @@
 """What attention reads: token datasets and the papers' protocols for making them."""
 
+from marginlens.data.contexts import ContextDataset
 from marginlens.data.counter_based import gaussian_problems, sphere_problems
 from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.files import (
@@ -47,6 +48,7 @@ from marginlens.data.vocabulary import Characters, NamedSequences, Vocabulary, W
 
 __all__ = [
     "Characters",
+    "ContextDataset",
     "DeviceTokens",
     "LabelledSequences",
     "Levels",

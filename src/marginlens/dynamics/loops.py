@@ -26,6 +26,7 @@ from marginlens.norms.matrix import MAX_ROW, NUCLEAR, SPECTRAL
 from marginlens.optimizers import Blockwise, GradientDescent, MirrorDescent, NormalizedGD, Optimizer
 from marginlens.optimizers.compiled import ADAM, compiled_rule
 from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.contexts import ContextRisk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.matrix import MatrixRisk
@@ -37,6 +38,7 @@ from marginlens.runtime.progress import ProgressCallback
 from marginlens.typing import FloatArray, IntArray
 
 EXTREME_KEY = 1e60  # keys beyond, or whose inverses are, take their steps one by one
+MAX_COPIED_LOGITS = 20_000  # of contexts that stand once for every token that followed; beyond, NumPy is as quick
 PLAIN = (GradientDescent, NormalizedGD)  # whose loops are the papers'
 
 
@@ -211,6 +213,21 @@ def classifier_loop(risk: MulticlassRisk, optimizer: Any, batches: MiniBatches |
 def is_plain(optimizer: Any) -> bool:
     """Whether the steps are those of gradient descent, plain or normalised, without momentum and weight decay."""
     return kind_of(optimizer) in PLAIN and optimizer.is_plain
+
+
+@compiled_loop.register
+def decoder_loop(risk: ContextRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
+    """On a next-token decoder whose soft labels are counts: a classifier on as many copies of each context as tokens followed it."""
+    data = risk.data
+    copies = np.rint(data.counts.data / data.counts.data.min()).astype(np.int64)
+    equal = np.allclose(copies * data.counts.data.min(), data.counts.data, rtol=1e-14, atol=0.0)
+    if batches is not None or not equal or copies.sum() * data.n_vocabulary > MAX_COPIED_LOGITS:
+        return None
+    points, classes = (np.repeat(each, copies, axis=0) for each in (risk.H[data.context], data.token))
+    rule = compiled_rule(optimizer, risk.shape)
+    if rule is None or rule.norm_code == MAX_ROW or not _is_moderate(points) or not np.all(points):
+        return None
+    return ClassifierLoop(points, classes, data.n_vocabulary, rule)
 
 
 def _is_moderate(keys: FloatArray) -> bool:

@@ -79,6 +79,11 @@ class CyclicSubspace(Described):
     quantities = "{n_groups} components, {n_generators} generators, d_model={E.shape[1]}"
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """That of W: (d_model, d_model)."""
+        return self.E.shape[1], self.E.shape[1]
+
+    @property
     def n_groups(self) -> int:
         """How many components of several tokens there are, over all last tokens."""
         return int(self.groups.max(initial=-1)) + 1
@@ -87,6 +92,11 @@ class CyclicSubspace(Described):
     def n_generators(self) -> int:
         """Σ (|C| - 1) over the components: the rank where the embeddings in use are linearly independent."""
         return len(self.tokens) - self.n_groups
+
+    @property
+    def reach(self) -> float:
+        """The most by which a W of norm one moves a logit, up to the angles between embeddings."""
+        return float(np.linalg.norm(self.E, axis=1).max()) ** 2
 
     @cached_property
     def rank(self) -> int:
@@ -194,8 +204,8 @@ class CyclicSubspace(Described):
     @implements("C", "Lemma 2")
     def project(self, W: ArrayLike) -> FloatArray:
         """The part of W (…, d_model, d_model) inside S_cyc: all of W^cyc, and nothing of W^mm."""
-        d = self.E.shape[1]
-        weights = real_array(W, "W", ("…",) * (n_axes(W) - 2) + (d, d))
+        shape = self.shape
+        weights = real_array(W, "W", ("…",) * (n_axes(W) - 2) + shape)
         if self.n_generators == 0:
             return np.zeros_like(weights)
         if self._near is not None:
@@ -208,7 +218,7 @@ class CyclicSubspace(Described):
             return (
                 left @ (inner @ basis.T @ basis).reshape(*weights.shape[:-2], left.shape[1], right.shape[1]) @ right.T
             )
-        many = weights.reshape(-1, d, d)
+        many = weights.reshape(-1, *shape)
         return np.stack([self._project_one(matrix) for matrix in many]).reshape(weights.shape)
 
     def complement(self, W: ArrayLike) -> FloatArray:
@@ -225,9 +235,8 @@ class CyclicSubspace(Described):
     @cached_property
     def basis(self) -> FloatArray:
         """(rank, d_model, d_model) orthonormal matrices that span S_cyc; as large as that says, so take `project` where it is enough."""
-        d = self.E.shape[1]
         if self.n_generators == 0:
-            return np.zeros((0, d, d))
+            return np.zeros((0, *self.shape))
         if self._near is not None:
             return self._near.basis
         basis, left, right = self._reduced
@@ -271,11 +280,11 @@ class CyclicSubspace(Described):
                     self.differences_transposed(scipy.linalg.cho_solve((self.factor, True), missing))
                 )
             return projection
-        d, n = self.E.shape[1], len(self.tokens)
+        n = len(self.tokens)
         forward = scipy.sparse.linalg.LinearOperator(
-            (d * d, n),
+            (W.size, n),
             matvec=lambda a: self.lift(self.centre(np.ravel(a))).reshape(-1),
-            rmatvec=lambda w: self.centre(self.cells(np.ravel(w).reshape(d, d))),
+            rmatvec=lambda w: self.centre(self.cells(np.ravel(w).reshape(self.shape))),
         )
         values = scipy.sparse.linalg.lsqr(forward, W.reshape(-1), atol=1e-15, btol=1e-15, conlim=0.0, iter_lim=20 * n)[
             0

@@ -9,6 +9,7 @@ from marginlens.losses.next_token import (
     SquaredProbability,
 )
 from marginlens.nexttoken.automaton import Explanation, NextTokenAutomaton, Rival, TieBreak
+from marginlens.nexttoken.contexts import FinitePart, SupportSubspace, finite_part, support_subspace
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction, limit_risk, local_correction
 from marginlens.nexttoken.loss_check import LossCheck, check_loss
 from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion, expand_path
@@ -20,6 +21,7 @@ __all__ = [
     "CyclicCorrection",
     "ExpansionKind",
     "Explanation",
+    "FinitePart",
     "HeadCheck",
     "HeldOutScores",
     "LabelLoss",
@@ -32,13 +34,16 @@ __all__ = [
     "Rival",
     "SquaredLoss",
     "SquaredProbability",
+    "SupportSubspace",
     "TieBreak",
     "WindowNgram",
     "check_head",
     "check_loss",
     "cyclic_correction",
     "expand_path",
+    "finite_part",
     "limit_risk",
     "local_correction",
     "score_held_out",
+    "support_subspace",
 ]

@@ -156,7 +156,7 @@ def _minimum_in_ball(values: FloatArray, along: FloatArray, radius: float) -> Fl
 def _by_products(risk: CyclicRisk, start: FloatArray) -> Minimised:
     """Newton with conjugate gradients in a trust region, on W itself; gradients lie in S_cyc, so steps do."""
     space, W = risk.space, start
-    unit = float(np.linalg.norm(space.E, axis=1).max()) ** 2
+    unit = space.reach
     radius, point, converged, n = 2.0 / unit, risk.at(space.cells(W)), False, 0
     while n < NEWTON_MAX_STEPS and not converged:
         n += 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from marginlens.data.contexts import ContextDataset
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import reject
 from marginlens.losses.margin import Logistic
 from marginlens.losses.next_token import LogLoss
 from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.contexts import ContextRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
 
@@ -18,7 +20,7 @@ def as_risk(problem: Any, head: Any = None, loss: Any = None) -> Any:
     """`problem` if it is a risk; else the risk of a dataset with this head and loss.
 
     Args:
-        problem: a risk, a `TokenDataset`, a `SequenceDataset`, or a list of the latter.
+        problem: a risk, a `TokenDataset`, a `ContextDataset`, a `SequenceDataset`, or a list of the latter.
         head: of a token dataset, which needs one; of a sequence dataset, None for C Eᵀ = I.
         loss: `Logistic()` by default for tokens, `LogLoss()` for sequences.
     """
@@ -33,8 +35,10 @@ def as_risk(problem: Any, head: Any = None, loss: Any = None) -> Any:
         return AttentionRisk(problem, head, Logistic() if loss is None else loss)
     if isinstance(problem, SequenceDataset | list | tuple):
         return NextTokenRisk(problem, head, LogLoss() if loss is None else loss)
+    if isinstance(problem, ContextDataset):
+        problem = ContextRisk(problem)
     if isinstance(problem, type) or not isinstance(problem, Risk):
-        expected = "a TokenDataset, a SequenceDataset or a list of them, or a risk such as ml.AttentionRisk(data, head)"
+        expected = "a TokenDataset, a ContextDataset, a SequenceDataset or a list of them, or a risk such as ml.AttentionRisk(data, head)"
         raise reject(
             "problem",
             expected,

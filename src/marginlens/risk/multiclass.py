@@ -108,15 +108,7 @@ class MulticlassRisk(Described):
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
         """(e_s - e_c) h_iᵀ for every other class c of every point, with s the class that is to be selected."""
-        n_classes, d = self.shape
-        chosen = index_array(selected, "selected", f"a class from 0 to {n_classes - 1} for each point", (len(self.H),))
-        if chosen.min() < 0 or chosen.max() >= n_classes:
-            raise reject("selected", f"classes from 0 to {n_classes - 1}", f"{chosen.min()} to {chosen.max()}")
-        slot = np.arange(n_classes - 1)
-        other = slot + (slot >= chosen[:, None])  # (n_points, n_classes - 1)
-        difference = np.eye(n_classes)[chosen][:, None, :] - np.eye(n_classes)[other]
-        rows = difference[..., None] * self.H[:, None, None, :]
-        return MarginRows(rows.reshape(-1, n_classes, d), np.ones(other.size))
+        return class_rows(self.H, selected, self.shape[0])
 
     def smoothness(self) -> float:
         """Half the largest eigenvalue of HᵀH/n: no eigenvalue of a softmax's derivative exceeds 1/2."""
@@ -134,3 +126,15 @@ class MulticlassRisk(Described):
         ratios = self._ratios(x)
         largest = np.max(ratios, axis=-1)
         return np.asarray(largest + np.log(np.sum(np.exp(ratios - largest[..., None]), axis=-1)))
+
+
+def class_rows(H: FloatArray, selected: ArrayLike, n_classes: int) -> MarginRows:
+    """(e_s - e_c) h_iᵀ for every other class c of every point H (n_points, d), with s the class (n_points,) that is to be selected."""
+    chosen = index_array(selected, "selected", f"a class from 0 to {n_classes - 1} for each point", (len(H),))
+    if chosen.min() < 0 or chosen.max() >= n_classes:
+        raise reject("selected", f"classes from 0 to {n_classes - 1}", f"{chosen.min()} to {chosen.max()}")
+    slot = np.arange(n_classes - 1)
+    other = slot + (slot >= chosen[:, None])  # (n_points, n_classes - 1)
+    difference = np.eye(n_classes)[chosen][:, None, :] - np.eye(n_classes)[other]
+    rows = difference[..., None] * H[:, None, None, :]
+    return MarginRows(rows.reshape(-1, n_classes, H.shape[1]), np.ones(other.size))

@@ -4,6 +4,7 @@ from marginlens.gpu.margins import DeviceMargins
 from marginlens.norms import MaxRow, Nuclear, Spectral
 from marginlens.svm.attention import att_svm, label_svm, relaxed_svm
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
+from marginlens.svm.contexts import ContextSolution, ntp_svm
 from marginlens.svm.graph import GraphConflict, GraphSolution, graph_conflict, graph_svm
 from marginlens.svm.pairs import token_pairs
 from marginlens.svm.sets import SetSolution, set_svm
@@ -17,6 +18,7 @@ __all__ = [
     "BilinearSolution",
     "Bracket",
     "ClosedForm",
+    "ContextSolution",
     "DeviceMargins",
     "GraphConflict",
     "GraphSolution",
@@ -30,6 +32,7 @@ __all__ = [
     "graph_svm",
     "label_svm",
     "least_distance",
+    "ntp_svm",
     "relaxed_svm",
     "set_svm",
     "token_pairs",

@@ -12,6 +12,7 @@ from marginlens.theory.assumptions import (
 )
 from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
 from marginlens.theory.certificate import Certificate, certify
+from marginlens.theory.contexts import ContextDetails
 from marginlens.theory.device_optimality import DeviceOptimality, device_optimality
 from marginlens.theory.directional import (
     directional_margin,
@@ -57,6 +58,7 @@ __all__ = [
     "Candidates",
     "Certificate",
     "Check",
+    "ContextDetails",
     "DeviceOptimality",
     "EmbeddingDetails",
     "Forecast",

@@ -36,6 +36,8 @@ _ABOUT = {
     "$ℓ_p$ norm.",
     "F": "Classifiers of several classes, trained by descent that is steepest in a norm (signs, spectral steps, Muon): each goes "
     "to the margin in its own norm.",
+    "G": "A linear decoder of next tokens on fixed contexts: tokens that follow a context keep their log-odds in a finite part of $W$, "
+    "while $W$ grows along the decoder that separates them from all others by the largest margin.",
     "X": "What this project found on the way: checked here by the same rules, published nowhere else.",
 }
 

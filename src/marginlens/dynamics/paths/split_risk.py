@@ -72,7 +72,11 @@ class SplitRisk:
         rows = ((problem.E[problem.tokens] - problem.E[labels])[:, :, None] * problem.E[k][:, None, :]).reshape(
             len(k), -1
         )
-        inside = cyclic_subspace(data.E, graphs).basis.reshape(-1, rows.shape[1])
+        inside = cyclic_subspace(data.E, graphs).basis
+        self._set_rows(rows, inside.reshape(-1, rows.shape[1]), inside.shape[1:])
+
+    def _set_rows(self, rows: FloatArray, inside: FloatArray, shape: tuple[int, ...]) -> None:
+        """Take the rows (n_entries, size), token less label, apart by an orthonormal basis of S_cyc (n_cyclic, size); W has this shape."""
         rest = np.where(self._tied[:, None], 0.0, rows - rows @ inside.T @ inside)
         scale = float(np.max(np.linalg.norm(rows, axis=1)))
         self._crosses = np.linalg.norm(rest, axis=1) > STRICT_SPAN_RTOL * scale  # lower entries whose logit z moves
@@ -80,9 +84,8 @@ class SplitRisk:
         if self.likelihood:
             self._tied = ~self._crosses  # on infeasible data S_cyc may hold rows of lower priority: L̄ has these too
         outside = _orthonormal(rest, scale)
-        d = data.d_model
         self.n_cyclic = len(inside)
-        self.basis = np.concatenate([inside, outside]).reshape(-1, d, d)
+        self.basis = np.concatenate([inside, outside]).reshape(-1, *shape)
         self.inner, self.outer = rows @ inside.T, rest @ outside.T  # (n_entries, n_cyclic), (n_entries, r - n_cyclic)
         self._rows = np.concatenate([self.inner, self.outer], axis=1)
         self.reach = float(np.max(np.linalg.norm(self._rows, axis=1), initial=0.0))

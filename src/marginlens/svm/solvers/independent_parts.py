@@ -27,7 +27,7 @@ _ORTHONORMAL_ATOL = 16 * EPS  # how far E Eᵀ may be from the identity: roundin
 
 
 class GraphMultipliers(NamedTuple):
-    """W (d_model, d_model), and the multipliers of all strict and of all tied rows; or a Farkas vector in their place."""
+    """W (d_tokens, d_queries), and the multipliers of all strict and of all tied rows; or a Farkas vector in their place."""
 
     W: FloatArray
     strict: FloatArray
@@ -115,7 +115,9 @@ def solve_groups(
             multipliers[:], equality_multipliers[:] = 0.0, 0.0
         multipliers[part.strict], equality_multipliers[part.tied] = part.multipliers, part.equality_multipliers
         if part.status is Status.INFEASIBLE:
-            return GraphMultipliers(np.full((rows.X.shape[1],) * 2, np.nan), multipliers, equality_multipliers, True)
+            return GraphMultipliers(
+                np.full((rows.X.shape[1], rows.Q.shape[1]), np.nan), multipliers, equality_multipliers, True
+            )
         factors.append((part.left, part.right))
         if progress is not None:
             progress(done, len(groups))
@@ -171,10 +173,10 @@ class _Group:
     """The rows of one group and the coordinates that its tokens and last tokens need."""
 
     def __init__(self, rows: BilinearRows, ties: BilinearRows, strict: IntArray, tied: IntArray) -> None:
-        self._E, self._strict, self._tied = rows.X, strict, tied
+        self._X, self._Q, self._strict, self._tied = rows.X, rows.Q, strict, tied
         self._triples = np.concatenate([rows.triples[strict], ties.triples[tied]])
-        self._tokens = _Coordinates(self._E, np.unique(self._triples[:, 1:]), self._triples[:, 1:])
-        self._queries = _Coordinates(self._E, np.unique(self._triples[:, 0]))
+        self._tokens = _Coordinates(self._X, np.unique(self._triples[:, 1:]), self._triples[:, 1:])
+        self._queries = _Coordinates(self._Q, np.unique(self._triples[:, 0]))
 
     def is_small(self) -> bool:
         """Whether its rows may be formed, and its equalities removed from them."""
@@ -184,8 +186,8 @@ class _Group:
 
     def solve_formed(self) -> _Part:
         """Through formed rows, exactly."""
-        E, (k, i, j), n = self._E, self._triples.T, len(self._strict)
-        D, Q = self._tokens.of(E[i] - E[j]), self._queries.of(E[k])
+        X, (k, i, j), n = self._X, self._triples.T, len(self._strict)
+        D, Q = self._tokens.of(X[i] - X[j]), self._queries.of(self._Q[k])
         formed = (D[:, :, None] * Q[:, None, :]).reshape(len(self._triples), -1)
         solution = least_distance(formed[:n], np.ones(n), equalities=formed[n:] if len(self._tied) else None)
         multipliers = solution.multipliers if solution.certificate is None else solution.certificate
@@ -199,7 +201,7 @@ class _Group:
         n, order = len(self._strict), np.argsort(self._triples[:, 0], kind="stable")
         triples = self._triples[order]
         k = np.searchsorted(self._queries.tokens, triples[:, 0])
-        rows = BilinearRows(self._E, self._queries.full, np.column_stack([k, triples[:, 1:]]))
+        rows = BilinearRows(self._X, self._queries.full, np.column_stack([k, triples[:, 1:]]))
         used, is_equality, norms = np.flatnonzero(rows.row_norms > 0.0), order >= n, rows.row_norms
         pairs = np.searchsorted(self._tokens.tokens, triples[used, 1:])
         reduced = np.column_stack([k[used], pairs])

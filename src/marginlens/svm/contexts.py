@@ -1,0 +1,305 @@
+"""NTP-SVM: the shortest decoder W that gives the tokens which follow a context equal logits, and all others less by one (paper G)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+
+from marginlens.data.contexts import ContextDataset, as_contexts
+from marginlens.directions import length
+from marginlens.papers import implements
+from marginlens.result import Result
+from marginlens.result.notebook import Headline
+from marginlens.rounding import EPS
+from marginlens.runtime.progress import ProgressCallback, as_progress
+from marginlens.status import Status
+from marginlens.svm.solution import CERTIFICATE_RTOL, KKT_RTOL
+from marginlens.svm.solvers.independent_parts import query_groups, solve_groups
+from marginlens.svm.solvers.rows import BilinearRows
+from marginlens.typing import FloatArray, IntArray
+
+_BLOCK_ENTRIES = 4_000_000  # logits held at a time while all are checked
+_MAX_LISTED = 4  # contexts and tokens that a sentence names
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ContextSolution(Result):
+    r"""W^mm with its proof, or the proof that there is none, through one table of multipliers Λ (n_vocabulary, n_contexts).
+
+    Optimal: :math:`W = \Lambda H`, the columns of Λ add up to zero, :math:`\Lambda_{vj} \le 0` for :math:`v \notin \mathcal S_j`, and
+    :math:`\Lambda_{vj} \ne 0` only where v is exactly one below the tokens of :math:`\mathcal S_j`. Infeasible: such a Λ, negative
+    somewhere outside the supports, has :math:`\Lambda H = 0`.
+
+    Attributes:
+        data: the problem. status: OPTIMAL, TRIVIAL where every token follows every context, INFEASIBLE or INACCURATE.
+        special: sparse (n_vocabulary, n_contexts), and common: (n_contexts,): Λ = special + 1 commonᵀ. Tokens that follow no context of a
+            group have the common multipliers, which is what lets large vocabularies be cheap.
+        n_groups: into how many problems it fell apart, by contexts that are orthogonal to all others.
+    """
+
+    data: ContextDataset = field(repr=False)
+    status: Status
+    special: Any = field(repr=False)
+    common: FloatArray
+    n_groups: int
+    quantities = (
+        "{status.name}, margin={margin:.6g}, {data.n_contexts} contexts, {data.n_vocabulary} tokens, {n_groups} groups"
+    )
+
+    @cached_property
+    def x(self) -> FloatArray:
+        """W^mm (n_vocabulary, d_model), nan where there is none; as large as that says, so take `logits` where it is enough."""
+        if self.status is Status.INFEASIBLE:
+            return np.full(self.data.shape, np.nan)
+        return self._combined
+
+    @property
+    def _combined(self) -> FloatArray:
+        part = self.special @ self.data.H
+        dense = part.toarray() if scipy.sparse.issparse(part) else np.asarray(part)
+        return np.asarray(dense + self.data.H.T @ self.common)
+
+    @cached_property
+    def _norm(self) -> float:
+        """‖Λ H‖, without forming a product that is mostly the same row."""
+        part, row = self.special @ self.data.H, self.data.H.T @ self.common
+        square = float((part * part).sum()) + 2.0 * float(np.asarray(part.sum(axis=0)).ravel() @ row)
+        return max(square + self.data.n_vocabulary * float(row @ row), 0.0) ** 0.5
+
+    @property
+    def margin(self) -> float:
+        """1/‖W^mm‖: zero where the problem is infeasible, infinite where it is trivial."""
+        if self.status is Status.INFEASIBLE:
+            return 0.0
+        return 1.0 / self._norm if self._norm else np.inf
+
+    @property
+    def direction(self) -> FloatArray:
+        """W^mm/‖W^mm‖."""
+        return self.x / (self._norm or 1.0)
+
+    def logits(self, contexts: Any = slice(None)) -> FloatArray:
+        """(n_chosen, n_vocabulary) W^mm h_j of some contexts, by index or slice."""
+        chosen = self.data.H[contexts]
+        if scipy.sparse.issparse(chosen):
+            gram = chosen @ self.data.H.T
+            return (gram @ self.special.T).toarray() + (gram @ self.common)[:, None]
+        return np.asarray(chosen @ self._combined.T)
+
+    def kkt_residual(self) -> float:
+        r"""The largest residual of the conditions above over all n_contexts × n_vocabulary pairs, recomputed; nan where infeasible.
+
+        Distances to halfspaces and planes are relative to ‖h_j‖ √2 ‖W‖, column sums and signs of Λ times ‖h_j‖ to ‖W‖, complementarity
+        and the gap :math:`\sum_{v \notin S_j} -\Lambda_{vj} = \|W\|^2` to ‖W‖².
+        """
+        if self.status is Status.INFEASIBLE:
+            return float("nan")
+        if not self._norm:
+            return 0.0 if self.status is Status.TRIVIAL else float("inf")
+        worst, total, norm = 0.0, 0.0, self._norm
+        for block in self._blocks():
+            unit = np.where(block.size == 0.0, 1.0, block.size)[:, None]
+            outside = ~block.inside
+            slack = np.where(outside, block.anchor[:, None] - block.logits - 1.0, block.logits - block.anchor[:, None])
+            distance = np.where(outside, np.maximum(-slack, 0.0), np.abs(slack)) / (unit * 2.0**0.5 * norm)
+            distance[block.size == 0.0] = np.where(outside[block.size == 0.0], np.inf, 0.0)
+            terms = [
+                distance,
+                np.where(outside, np.maximum(block.multipliers, 0.0), 0.0) * unit / norm,
+                np.where(outside, np.abs(block.multipliers * slack), 0.0) / norm**2,
+                np.abs(block.multipliers.sum(axis=1)) * block.size / norm,
+            ]
+            worst = max(worst, *(float(term.max()) for term in terms))
+            total -= float(block.multipliers[outside].sum())
+        return max(worst, abs(1.0 - total / norm**2))
+
+    def certificate_residual(self) -> float:
+        """‖Λ H‖ over the weight that Λ has outside supports, times ‖h_j‖: 0 proves that no W exists; nan where one was found."""
+        if self.status is not Status.INFEASIBLE:
+            return float("nan")
+        weight, wrong, sums = 0.0, 0.0, 0.0
+        for block in self._blocks():
+            outside = np.where(block.inside, 0.0, block.multipliers)
+            size = np.where(block.size == 0.0, 1.0, block.size)
+            weight -= float((np.minimum(outside, 0.0) * size[:, None]).sum())
+            wrong = max(wrong, float((outside * size[:, None]).max(initial=0.0)))
+            sums = max(sums, float(np.abs(block.multipliers.sum(axis=1) * size).max()))
+        return max(self._norm, wrong, sums) / weight if weight > 0.0 else float("inf")
+
+    def describe(self) -> str:
+        """In words: how it ended, and where there is no W which contexts and tokens weigh most in the proof."""
+        if self.status is not Status.INFEASIBLE:
+            return self.status.value
+        weights = [np.where(block.inside, 0.0, -block.multipliers) for block in self._blocks()]
+        by_context = np.concatenate([block.sum(axis=1) for block in weights])
+        by_token = np.sum([block.sum(axis=0) for block in weights], axis=0)
+        contexts, tokens = (np.argsort(-by, kind="stable")[:_MAX_LISTED] for by in (by_context, by_token))
+        shown = ", ".join(str(j) for j in contexts if by_context[j] > 0.0)
+        below = ", ".join(str(v) for v in tokens if by_token[v] > 0.0)
+        return (
+            f"No W separates these data: that tokens {below} are one below those which follow contexts {shown} contradicts what is "
+            f"tied and ranked elsewhere (residual {self.certificate_residual():.1g})."
+        )
+
+    def _blocks(self) -> Iterator[_Block]:
+        """All pairs of a context and a token, some contexts at a time."""
+        data = self.data
+        indptr, step = data.counts.indptr, max(1, _BLOCK_ENTRIES // data.n_vocabulary)
+        by_context = self.special.T.tocsr()
+        for first in range(0, data.n_contexts, step):
+            rows = slice(first, min(first + step, data.n_contexts))
+            part = data.H[rows]
+            size = np.sqrt(np.asarray((part * part).sum(axis=1)).ravel())
+            inside = np.zeros((rows.stop - first, data.n_vocabulary), dtype=bool)
+            cells = slice(indptr[first], indptr[rows.stop])
+            inside[data.context[cells] - first, data.token[cells]] = True
+            logits = self.logits(rows) if self.status is not Status.INFEASIBLE else np.zeros(inside.shape)
+            anchor = logits[np.arange(len(logits)), data.token[indptr[first : rows.stop]]]
+            multipliers = by_context[rows].toarray() + self.common[rows, None]
+            yield _Block(size, inside, logits, anchor, multipliers)
+
+    def _headline(self) -> Headline:
+        return Headline(self.status.name, self.describe(), self.status.ok)
+
+
+class _Block(NamedTuple):
+    """Some contexts: ‖h_j‖, which tokens follow, logits, that of the first token which follows, and the multipliers."""
+
+    size: FloatArray  # (n,)
+    inside: Any  # (n, n_vocabulary)
+    logits: FloatArray  # (n, n_vocabulary)
+    anchor: FloatArray  # (n,)
+    multipliers: FloatArray  # (n, n_vocabulary)
+
+
+@implements("G", "NTP-SVM", "Def 2", "Def 3")
+def ntp_svm(data: ContextDataset, *, progress: ProgressCallback | None = None) -> ContextSolution:
+    r"""Shortest W that gives all tokens which follow a context one logit, at least one above that of every other token.
+
+    .. math:: W^{mm} = \arg\min_W \|W\|_F \ \text{s.t.}\ (e_z - e_{z'})^\top W h_j = 0,\ (e_z - e_v)^\top W h_j \ge 1,
+        \quad z, z' \in \mathcal S_j,\ v \notin \mathcal S_j
+
+    The data are NTP-separable exactly where it exists. Contexts that are orthogonal to all others are problems of their own: with one
+    context it is :math:`(1_{\mathcal S} - |\mathcal S|/V)\,h^\top/\|h\|^2`; with several, tokens that follow the same contexts of the
+    group are one unknown with a weight, so that a group costs what its contexts and the tokens that follow them do, not the vocabulary.
+
+    Args:
+        progress: called as `progress(done, total)` after each group of several contexts.
+    Returns:
+        A `ContextSolution` with W^mm in `.x`; `.kkt_residual()` or `.certificate_residual()` checks it over all pairs.
+    """
+    as_contexts(data)
+    as_progress(progress)
+    groups = _groups(data)
+    alone = np.flatnonzero(np.bincount(groups)[groups] == 1)
+    parts = [_single_contexts(data, alone)]  # quick, and one part more than none
+    order, sizes = np.argsort(groups, kind="stable"), np.bincount(groups)
+    several = [members for members in np.split(order, np.cumsum(sizes)[:-1]) if len(members) > 1]
+    for done, contexts in enumerate(several):
+        if parts[-1].infeasible:
+            break
+        parts.append(_solve_group(data, contexts))
+        if progress is not None:
+            progress(done + 1, len(several))
+    parts = parts[-1:] if parts[-1].infeasible else parts
+    tokens, contexts, values = (
+        np.concatenate(column) for column in zip(*(part.special for part in parts), strict=True)
+    )
+    special = scipy.sparse.csr_array((values, (tokens, contexts)), shape=(data.n_vocabulary, data.n_contexts))
+    common = np.zeros(data.n_contexts)
+    for part in parts:
+        common[part.contexts] = part.common
+    status = Status.INFEASIBLE if parts[-1].infeasible else Status.INACCURATE
+    solution = ContextSolution(data, status, special, common, len(alone) + len(several))
+    if status is Status.INFEASIBLE:
+        return (
+            solution
+            if solution.certificate_residual() <= CERTIFICATE_RTOL
+            else replace(solution, status=Status.INACCURATE)
+        )
+    if (data.sizes == data.n_vocabulary).all():
+        return replace(solution, status=Status.TRIVIAL)
+    return replace(solution, status=Status.OPTIMAL) if solution.kkt_residual() <= KKT_RTOL else solution
+
+
+class _Part(NamedTuple):
+    """The multipliers of some contexts, or a Farkas vector."""
+
+    special: tuple[IntArray, IntArray, FloatArray]  # tokens, contexts and values of the entries
+    contexts: IntArray
+    common: FloatArray  # of these contexts
+    infeasible: bool
+
+
+def _groups(data: ContextDataset) -> IntArray:
+    """(n_contexts,) a number for each context: those of different numbers have orthogonal embeddings."""
+    if not scipy.sparse.issparse(data.H):
+        triples = np.column_stack([np.arange(data.n_contexts), *np.zeros((2, data.n_contexts), dtype=np.int64)])
+        nothing = BilinearRows(np.zeros((1, 1)), data.H, triples[:0])
+        return query_groups(BilinearRows(np.zeros((1, 1)), data.H, triples), nothing)[1]
+    size = scipy.sparse.linalg.norm(data.H, axis=1)
+    unit = scipy.sparse.diags_array(1.0 / np.where(size == 0.0, 1.0, size)) @ data.H
+    close = abs(unit @ unit.T) > 8 * EPS
+    return np.asarray(scipy.sparse.csgraph.connected_components(close, directed=False)[1], dtype=np.int64)
+
+
+def _single_contexts(data: ContextDataset, contexts: IntArray) -> _Part:
+    """The closed form of contexts that are orthogonal to all others; a zero embedding separates nothing."""
+    chosen = data.H[contexts]
+    square = np.asarray((chosen * chosen).sum(axis=1)).ravel()
+    sizes = data.sizes[contexts]
+    zero = contexts[(square == 0.0) & (sizes < data.n_vocabulary)]
+    used, square = (zero[:1], np.ones(1)) if len(zero) else (contexts[square > 0.0], square[square > 0.0])
+    scale = np.zeros(data.n_contexts)
+    scale[used] = 1.0 / square
+    values = scale[data.context]
+    kept = values != 0.0
+    common = -data.sizes[used] / data.n_vocabulary / square
+    return _Part((data.token[kept], data.context[kept], values[kept]), used, common, len(zero) > 0)
+
+
+def _solve_group(data: ContextDataset, contexts: IntArray) -> _Part:
+    """The problem of some contexts, in which tokens that follow the same of them are one unknown."""
+    follows = data.counts[contexts].T.tocsr() > 0  # (n_vocabulary, n_chosen)
+    seen = np.flatnonzero(np.diff(follows.indptr))
+    profiles, kind = np.unique(follows[seen].toarray(), axis=0, return_inverse=True)
+    n_unseen = data.n_vocabulary - len(seen)
+    n_tokens = np.bincount(kind.reshape(-1), minlength=len(profiles))
+    if n_unseen:
+        profiles, n_tokens = (
+            np.vstack([profiles, np.zeros((1, len(contexts)), dtype=bool)]),
+            np.append(n_tokens, n_unseen),
+        )
+    anchor = np.argmax(profiles, axis=0)  # of each context
+    k, other = np.nonzero(profiles.T)
+    tied = np.column_stack([k, anchor[k], other])[other != anchor[k]]
+    k, other = np.nonzero(~profiles.T)
+    strict = np.column_stack([k, anchor[k], other])
+    if not len(strict):
+        return _Part((seen[:0], seen[:0], np.zeros(0)), contexts, np.zeros(len(contexts)), False)
+    X, H = (
+        np.diag(1.0 / np.sqrt(n_tokens)),
+        data.H[contexts],
+    )  # unknowns are longer by √n for n tokens, which makes the norm that of all
+    H = H.toarray() if scipy.sparse.issparse(H) else H
+    rows, ties = BilinearRows(X, H, strict), BilinearRows(X, H, tied)
+    rows.check_range("H")
+    zero = np.flatnonzero(length(H)[strict[:, 0]] == 0.0)
+    if len(zero):  # of equal logits none is larger
+        weights, mu, infeasible = (np.arange(len(strict)) == zero[0]).astype(np.float64), np.zeros(len(tied)), True
+    else:
+        _, weights, mu, infeasible = solve_groups(rows, ties, np.arange(len(strict)))
+    table = np.zeros((len(profiles), len(contexts)))
+    for triples, values in ((strict, weights), (tied, mu)):
+        np.add.at(table, (triples[:, 1], triples[:, 0]), values)
+        np.add.at(table, (triples[:, 2], triples[:, 0]), -values)
+    table /= n_tokens[:, None]  # each of n tokens has its share
+    common = table[-1] if n_unseen else np.zeros(len(contexts))
+    entries = (table[kind.reshape(-1)] - common).reshape(-1)
+    cells = (np.repeat(seen, len(contexts)), np.tile(contexts, len(seen)), entries)
+    return _Part(cells, contexts, common, infeasible)
