@@ -1,18 +1,23 @@
 """What the site is made of: docstrings that reStructuredText leaves as they are, and links of Markdown that hold in the site."""
 
+import io
 import re
+from collections import Counter
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import marginlens as ml
 from marginlens.errors import InputError
+from marginlens.plotting.files import write_figure
 from marginlens_papers.claim import Effort, Verdict
 from marginlens_papers.claims.catalogue import claims
 from marginlens_papers.documentation.api_pages import escaped, escaped_docstring, separated_entries, statement_anchor
 from marginlens_papers.documentation.gallery import LAB_PRESETS, example_files, presets_shown
-from marginlens_papers.documentation.site import bibtex, copy_report, ledger_page, stage_source
+from marginlens_papers.documentation.site import bibtex, copy_report, ledger_page, lighten, stage_source
 from marginlens_papers.report.ledger import ClaimResult, Entry, write_ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,17 +106,43 @@ def test_works_to_cite_have_entries_of_their_own():
 def test_a_report_comes_with_one_file_for_each_figure_and_without_links_to_the_other(tmp_path):
     figures = tmp_path / "report" / "figures"
     figures.mkdir(parents=True)
-    for name in ("a.svg", "a.png", "a-small.png", "a.pdf", "only.png"):
+    for name in ("a.svg", "a.png", "a-small.png", "a.pdf", "only.png", "../lab.html", "../minilm.json"):
         (figures / name).write_text("picture")
     links = '<a class="file" href="figures/a.svg">SVG</a> <a class="file" href="figures/a.png">PNG</a></figcaption>'
-    (tmp_path / "report" / "index.html").write_text(f'<img src="figures/a.svg">{links}', encoding="utf-8")
+    shown = f'<a href="lab.html#A-F2">in the lab</a><img src="figures/a.svg">{links}'
+    (tmp_path / "report" / "index.html").write_text(shown, encoding="utf-8")
     copy_report(tmp_path / "report", tmp_path / "site")
     kept = {path.name for path in (tmp_path / "site" / "figures").iterdir()}
     assert kept == {"a.svg", "a-small.png", "only.png"}
     page = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert page.endswith('href="figures/a.svg">SVG</a></figcaption>')
+    assert page.startswith('<a href="../lab/index.html#A-F2">')
+    assert {path.name for path in (tmp_path / "site").iterdir()} == {"figures", "index.html"}
     copy_report(None, tmp_path / "site")
     assert not (tmp_path / "site").exists()
+
+
+def test_pictures_of_the_site_are_lighter_and_look_the_same(tmp_path):
+    figure, (ax,) = ml.plotting.figure()
+    ax.plot(np.sin(np.arange(300.0)), "o-", label="a curve")
+    ax.imshow(np.random.default_rng(0).random((30, 30)), extent=(0, 300, -1, 1), aspect="auto", alpha=0.5)
+    ax.legend()
+    for name in ("a.png", "a.svg"):
+        write_figure(tmp_path / name, figure)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    lighten(tmp_path)
+    after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert all(len(after[name]) < 0.85 * len(before[name]) for name in before)
+    dots, other = (
+        np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), float) for png in (before["a.png"], after["a.png"])
+    )
+    assert np.abs(dots - other).mean() < 2.0  # of 255
+    assert (other[0, 0] == 255).all()
+    drawing = ElementTree.fromstring(after["a.svg"])
+    kinds = Counter(element.tag for element in drawing.iter())
+    assert kinds == Counter(element.tag for element in ElementTree.fromstring(before["a.svg"]).iter())
+    lighten(tmp_path)
+    assert (tmp_path / "a.svg").read_bytes() == after["a.svg"]
 
 
 # ---- the gallery's scripts

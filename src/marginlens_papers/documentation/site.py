@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
@@ -12,6 +13,7 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 
@@ -24,10 +26,15 @@ from marginlens_papers.documentation.gallery import example_files, gallery_heade
 from marginlens_papers.documentation.public_names import PublicName, public_names, public_rooms
 from marginlens_papers.report import ledger
 from marginlens_papers.report.ledger import summary
+from marginlens_papers.report.model_page import NUMBERS
+from marginlens_papers.report.page import LAB as LAB_OF_REPORT
 
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LEFT_OUT = ("README.md",)  # of docs: for readers of the folder
 LAB_PAGE = "lab.md"
+_PIXELS = re.compile(r'(?<="data:image/png;base64,)[^"]+')  # inside of an SVG
+_COORDINATES = re.compile(r'(?<= [dxy]=")[^"]+|(?<=translate\()[^)]+')
+_LONG_NUMBER = re.compile(r"\d+\.\d{3,}")
 _LINK_TO_DOTS = re.compile(r' <a class="file" href="[^"]+\.png">PNG</a>')  # from a report's figure to its other form
 LAB = "lab/index.html"  # the lab itself, beside the page lab.html that is about it
 LAB_FRAME = f"""<p><a href="{LAB}"><strong>Open the lab</strong></a> on a page of its own, or use it right here:</p>
@@ -317,16 +324,42 @@ def _report_folder(root: Path, work: Path, settings: SiteSettings) -> Path | Non
 
 
 def copy_report(found: Path | None, place: Path) -> None:
-    """Put the pages and figures of a report into the site; data, and PNG files of figures that are there as SVG, stay where they are."""
+    """Put the pages and figures of a report into the site, with its own lab; data and PNG files of figures that are SVG too stay behind."""
     shutil.rmtree(place, ignore_errors=True)
     if found is None:
         return
-    shutil.copytree(found, place, ignore=shutil.ignore_patterns("*.npz", "*.pdf", "*.parquet"))
+    left_behind = shutil.ignore_patterns("*.npz", "*.pdf", "*.parquet", NUMBERS, LAB_OF_REPORT)
+    shutil.copytree(found, place, ignore=left_behind)
     for page in place.rglob("*.html"):
-        page.write_text(_LINK_TO_DOTS.sub("", page.read_text(encoding="utf-8")), encoding="utf-8")
+        text = _LINK_TO_DOTS.sub("", page.read_text(encoding="utf-8"))
+        page.write_text(text.replace(f'"{LAB_OF_REPORT}', f'"../{LAB}'), encoding="utf-8")
     for picture in place.rglob("*.png"):
         if picture.with_suffix(".svg").exists():
             picture.unlink()
+
+
+def lighten(folder: Path) -> None:
+    """Halve the pictures of a folder, to the same look: at most 256 colours, and in SVG coordinates to .01 point and no indentation."""
+    for path in folder.rglob("*.png"):
+        path.write_bytes(_with_few_colours(path.read_bytes()))
+    for path in folder.rglob("*.svg"):
+        text = path.read_text(encoding="utf-8")
+        text = _PIXELS.sub(lambda found: base64.b64encode(_with_few_colours(base64.b64decode(found[0]))).decode(), text)
+        text = _COORDINATES.sub(
+            lambda found: _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.2f}", found[0]), text
+        )
+        path.write_text(re.sub(r"\s*\n\s*", "\n", text), encoding="utf-8")
+
+
+def _with_few_colours(png: bytes) -> bytes:
+    """A PNG with a palette, or as it is where that is no smaller."""
+    from PIL import Image  # comes with matplotlib
+
+    picture, lighter = Image.open(BytesIO(png)).convert("RGBA"), BytesIO()
+    if picture.getchannel("A").getextrema()[0] == 255:
+        picture = picture.convert("RGB")  # whose palettes keep white white
+    picture.quantize(dither=Image.Dither.NONE).save(lighter, "PNG", optimize=True)
+    return min(png, lighter.getvalue(), key=len)
 
 
 # ---- files and processes
@@ -356,11 +389,13 @@ def _digest(files: Sequence[Path]) -> str:
 
 
 def _replace(built: Path, place: Path) -> None:
-    """Put a copy of what was built into its place by renaming, so that the site is never half there."""
+    """Put a copy of what was built, with light pictures, into its place by renaming, so that the site is never half there."""
     new, old = place.with_name(f"{place.name}.new"), place.with_name(f"{place.name}.old")
     shutil.rmtree(new, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
-    shutil.copytree(built, new, ignore=shutil.ignore_patterns(".doctrees", ".buildinfo*", "objects.inv"))
+    shutil.copytree(built, new, ignore=shutil.ignore_patterns(".doctrees", ".buildinfo*", "objects.inv", "*.map"))
+    for pictures in ("_images", "report"):
+        lighten(new / pictures)
     if place.exists():
         place.rename(old)
     new.rename(place)
