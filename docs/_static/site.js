@@ -1,5 +1,5 @@
-// Figures get a frame in which they scroll where the page is too narrow for their letters.
-for (const image of document.querySelectorAll("article img[src$='.png']")) {
+// Figures, but for the film with its large letters, get a frame in which they scroll where the page is too narrow for their letters.
+for (const image of document.querySelectorAll("article img:not([src$='start_decides.svg'])")) {
   if (image.closest(".sphx-glr-thumbcontainer")) continue;
   const frame = document.createElement("div");
   frame.className = "figure";
