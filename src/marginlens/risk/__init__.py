@@ -3,6 +3,7 @@
 from marginlens.risk.attention import AttentionRisk, SecondOrder
 from marginlens.risk.build import as_risk
 from marginlens.risk.contexts import ContextRisk
+from marginlens.risk.copying import CopyRisk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled, RankOneTerms
 from marginlens.risk.matrix import FactorRisk, MatrixRisk, matrix_from_vector
@@ -16,6 +17,7 @@ from marginlens.risk.torch_module import TorchRisk, from_torch
 __all__ = [
     "AttentionRisk",
     "ContextRisk",
+    "CopyRisk",
     "ExcessRisk",
     "FactorRisk",
     "JointRisk",

@@ -163,7 +163,7 @@ class AttentionRisk(Described):
     def __getitem__(self, index: Any) -> AttentionRisk:
         """The risk of one problem of a batch, or of several."""
         head = self.head if callable(self.head) else np.broadcast_to(self.head, (len(self), self.data.d_model))[index]
-        return AttentionRisk(self.data[index], head, self.loss)
+        return replace(self, data=self.data[index], head=head)
 
     @property
     def n_inputs(self) -> int:
@@ -172,7 +172,7 @@ class AttentionRisk(Described):
 
     def of_inputs(self, inputs: IntArray) -> AttentionRisk:
         """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
-        return AttentionRisk(self.data.take_inputs(inputs), self.head, self.loss)
+        return replace(self, data=self.data.take_inputs(inputs))
 
     @property
     def is_linear(self) -> bool:

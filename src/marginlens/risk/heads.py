@@ -125,11 +125,14 @@ class TorchHead:
 
 
 def as_head(data: TokenDataset, head: Any) -> Head:
-    """The head that `head` stands for: a vector is linear, a callable is a nonlinear ψ."""
+    """The head that `head` stands for: a vector is linear, a callable a nonlinear ψ, which may have `on_data`, its own `Head`."""
     if isinstance(head, type):
         raise reject("head", "a vector, or a head that is made: a module or a function", f"the class {head.__name__}")
     if not callable(head):
         return LinearHead(as_dataset(data).scores(head), data.mask)
+    if hasattr(head, "on_data"):
+        bound: Head = head.on_data(data)
+        return bound
     try:
         import torch
     except ImportError as problem:

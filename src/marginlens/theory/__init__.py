@@ -13,6 +13,7 @@ from marginlens.theory.assumptions import (
 from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
 from marginlens.theory.certificate import Certificate, certify
 from marginlens.theory.contexts import ContextDetails
+from marginlens.theory.copying import predict_copying
 from marginlens.theory.device_optimality import DeviceOptimality, device_optimality
 from marginlens.theory.directional import (
     directional_margin,
@@ -97,6 +98,7 @@ __all__ = [
     "mixing_constants",
     "optimal_sets",
     "predict",
+    "predict_copying",
     "predict_embedding_limit",
     "predict_limit",
     "residual_law",

@@ -11,6 +11,7 @@ from marginlens.losses.margin import Loss, compiled_code
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.papers import implements
 from marginlens.theory.assumptions import Check, TheoremVerdict
+from marginlens.theory.implicit_bias import optimizer_words
 from marginlens.typing import FloatArray
 
 ORTHOGONAL_RTOL = (
@@ -48,7 +49,11 @@ def check_polarisation(
         along = isinstance(optimizer, GradientDescent | NormalizedGD) and not callable(optimizer.size)
         steps = "are" if along else "are not"
         conditions.append(
-            Check("steps", along, f"steps of {optimizer!r} {steps} a constant times the gradient of head and attention")
+            Check(
+                "steps",
+                along,
+                f"steps of {optimizer_words(optimizer)} {steps} a constant times the gradient of head and attention",
+            )
         )
     conditions.append(_leads(data, v, p))
     token = None if v is None or not one else int(np.argmax(data.scores(v)[0]))

@@ -75,6 +75,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-N5": "ours.adam_faces",
     "X-N6": "ours.memory",
     "X-V": "ours.polarisation",
+    "X-M": "ours.copying",
 }
 
 OWN_IDS = tuple(_MODULES)  # of the claims of this library
