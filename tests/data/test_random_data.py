@@ -15,6 +15,7 @@ from marginlens_papers.lemmas.random_data import (
     class_clusters,
     cyclic_sequences_as_coded,
 )
+from refusals import refused
 from tolerances import ROUNDING
 
 MAKERS = {
@@ -143,3 +144,28 @@ def test_clusters_have_one_unit_mean_per_class():
     means = np.stack([points[classes == c].mean(axis=0) for c in range(4)])
     np.testing.assert_allclose(np.linalg.norm(means, axis=1), 1.0, atol=0.05)
     np.testing.assert_allclose(np.std(points - means[classes]), 0.1, rtol=0.05)
+
+
+@pytest.mark.statement("X F")
+def test_signal_and_noise_fit_flipped_labels_and_generalise_from_a_ratio_on():
+    data, classes = ml.data.signal_and_noise(30, 400, 0.7, 3, flipped=0.1)
+    assert (data.y != classes).tolist() == [True] * 3 + [False] * 27
+    np.testing.assert_array_equal(data.X[:, 0, 0] - data.X[:, 0, 1], 0.7 * classes)
+    assert np.all(data.X[:, 1, :2] == 0.0)
+    np.testing.assert_allclose(np.linalg.norm(data.X[:, 1], axis=-1), 1.0, atol=0.15)
+    right = {}
+    for ratio in (0.1, 0.7):  # times √30: .5 and 3.8
+        data, classes = ml.data.signal_and_noise(30, 400, ratio, 3, flipped=0.1)
+        risk = ml.JointRisk(data)
+        run = ml.descend(risk, optimizer=ml.optimizers.Blockwise(ml.NormalizedGD(0.5)), n_steps=200)
+        v, p = risk.split(run.final)
+        assert np.all(ml.AttentionRisk(data, v).margins(p) > 0.0)
+        new, _ = ml.data.signal_and_noise(200, 400, ratio, 4)
+        right[ratio] = np.mean(ml.AttentionRisk(new, v).margins(p) > 0.0)
+    assert right[0.7] == 1.0
+    assert right[0.1] < 0.8
+    for argument, wrong in {"signal": (30, 9, 0.0, 0), "d_model": (30, 2, 1.0, 0)}.items():
+        with refused(argument):
+            ml.data.signal_and_noise(*wrong)
+    with refused("flipped"):
+        ml.data.signal_and_noise(30, 9, 1.0, 0, flipped=1.0)

@@ -30,7 +30,13 @@ from marginlens.data.paper_examples import (
     norm_selection_example,
 )
 from marginlens.data.plain_text import read_text
-from marginlens.data.random_tokens import gaussian_tokens, scored_tokens, sphere_queries, sphere_tokens
+from marginlens.data.random_tokens import (
+    gaussian_tokens,
+    scored_tokens,
+    signal_and_noise,
+    sphere_queries,
+    sphere_tokens,
+)
 from marginlens.data.samples import write_samples
 from marginlens.data.sequence_generators import (
     Levels,
@@ -88,6 +94,7 @@ __all__ = [
     "read_text",
     "save",
     "scored_tokens",
+    "signal_and_noise",
     "sphere_problems",
     "sphere_queries",
     "sphere_tokens",

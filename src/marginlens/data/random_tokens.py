@@ -8,7 +8,7 @@ import numpy as np
 
 from marginlens.data.counter_based import gaussian_problems, sphere_problems
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import float_array, reject, whole_number
+from marginlens.errors import float_array, real_number, reject, whole_number
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -107,6 +107,36 @@ def scored_tokens(keys: Any, scores: Any, y: ArrayLike | None = None) -> tuple[T
         raise reject("y", f"labels, each -1 or +1, of shape {K.shape[:-2]}", f"shape {labels.shape}")
     X = np.concatenate([K, (labels[..., None] * gamma)[..., None]], axis=-1)
     return TokenDataset(X, labels, K=K), np.eye(K.shape[-1] + 1)[-1]
+
+
+@implements("X", "F")
+def signal_and_noise(
+    n_inputs: int, d_model: int, signal: float, rng: Any, *, flipped: float = 0.0
+) -> tuple[TokenDataset, FloatArray]:
+    """Inputs of two tokens: one says the class, the other is noise that no two inputs share.
+
+    Args:
+        signal: length of the first token, which is along the first axis for the class +1 and along the second for -1. The second token is
+            Gaussian in the other coordinates, of length about one: so this is the ratio of signal to noise.
+        flipped: share of the labels that are turned round, those of the first inputs, rounded to a whole number of them.
+    Returns:
+        One problem, with the labels to train on, and the classes (n_inputs,), ±1 with equal chance.
+    """
+    n, d = _sizes(n_inputs=n_inputs, d_model=d_model)
+    if d < 3:
+        raise reject("d_model", "at least 3: two coordinates of signal, and noise", d_model)
+    size, share = real_number(signal, "signal", "a number above 0"), real_number(flipped, "flipped", "a share below 1")
+    if not size > 0.0:
+        raise reject("signal", "a number above 0", f"{size:g}")
+    if not 0.0 <= share < 1.0:
+        raise reject("flipped", "a share of at least 0 and below 1", f"{share:g}")
+    generator = as_generator(rng)
+    classes = generator.choice([-1.0, 1.0], size=n)
+    X = np.zeros((n, 2, d))
+    X[np.arange(n), 0, (classes < 0).astype(np.int64)] = size
+    X[:, 1, 2:] = generator.standard_normal((n, d - 2)) / np.sqrt(d - 2)
+    labels = np.where(np.arange(n) < round(share * n), -classes, classes)
+    return TokenDataset(X, labels), classes
 
 
 def as_generator(rng: Any) -> np.random.Generator:

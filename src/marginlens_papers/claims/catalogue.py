@@ -76,6 +76,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-N6": "ours.memory",
     "X-V": "ours.polarisation",
     "X-M": "ours.copying",
+    "X-F": "ours.benign",
 }
 
 OWN_IDS = tuple(_MODULES)  # of the claims of this library
