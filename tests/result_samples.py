@@ -189,6 +189,10 @@ def next_tokens():
     yield "no decoder", ml.ntp_svm(ml.ContextDataset([[1.0], [2.0]], np.eye(2)))
     yield "a decoder's finite part", ml.nexttoken.finite_part(contexts)
     yield "a prediction for a decoder", ml.predict_limit(contexts)
+    chain = ml.nexttoken.MarkovChain(rng.dirichlet(np.ones(3), 3))
+    yield "a chain", chain
+    topic = ml.NextTokenAutomaton.fit(ml.SequenceDataset([[0, 1, 2], [1, 2, 2]], [0, 1], np.eye(3)))
+    yield "a topic that stays", ml.nexttoken.topic_change(topic, topic, [0, 1, 1, 2])
     yield "the law of a path", path_law(ml.path(tied, np.array([1e3, 1e4, 1e5])))
     yield "a matrix of a graph", ml.graph_svm(sequences)
     yield "a run on matrices", ml.descend(sequences, n_steps=3)

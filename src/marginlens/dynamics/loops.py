@@ -219,8 +219,12 @@ def is_plain(optimizer: Any) -> bool:
 def decoder_loop(risk: ContextRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
     """On a next-token decoder whose soft labels are counts: a classifier on as many copies of each context as tokens followed it."""
     data = risk.data
-    copies = np.rint(data.counts.data / data.counts.data.min()).astype(np.int64)
-    equal = np.allclose(copies * data.counts.data.min(), data.counts.data, rtol=1e-14, atol=0.0)
+    counts, unit = (
+        data.counts.data,
+        1.0 if np.array_equal(data.counts.data, np.rint(data.counts.data)) else data.counts.data.min(),
+    )
+    copies = np.rint(counts / unit).astype(np.int64)
+    equal = np.allclose(copies * unit, counts, rtol=1e-14, atol=0.0)
     if batches is not None or not equal or copies.sum() * data.n_vocabulary > MAX_COPIED_LOGITS:
         return None
     points, classes = (np.repeat(each, copies, axis=0) for each in (risk.H[data.context], data.token))

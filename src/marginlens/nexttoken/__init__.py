@@ -9,6 +9,7 @@ from marginlens.losses.next_token import (
     SquaredProbability,
 )
 from marginlens.nexttoken.automaton import Explanation, NextTokenAutomaton, Rival, TieBreak
+from marginlens.nexttoken.chains import MarkovChain, TopicChange, topic_change
 from marginlens.nexttoken.contexts import FinitePart, SupportSubspace, finite_part, support_subspace
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction, limit_risk, local_correction
 from marginlens.nexttoken.loss_check import LossCheck, check_loss
@@ -27,6 +28,7 @@ __all__ = [
     "LabelLoss",
     "LogLoss",
     "LossCheck",
+    "MarkovChain",
     "NextTokenAutomaton",
     "NextTokenLoss",
     "PathExpansion",
@@ -36,6 +38,7 @@ __all__ = [
     "SquaredProbability",
     "SupportSubspace",
     "TieBreak",
+    "TopicChange",
     "WindowNgram",
     "check_head",
     "check_loss",
@@ -46,4 +49,5 @@ __all__ = [
     "local_correction",
     "score_held_out",
     "support_subspace",
+    "topic_change",
 ]

@@ -92,7 +92,8 @@ def _check_steps(risk: ContextRisk, optimizer: Any) -> tuple[Check, ...]:
         return ()
     if not is_known(optimizer):
         return (Check("step size", False, unknown_words(optimizer)),)
-    if not isinstance(optimizer, GradientDescent) or callable(optimizer.size):
+    memory = getattr(optimizer, "momentum", 0.0) > 0.0 or getattr(optimizer, "weight_decay", 0.0) > 0.0
+    if not isinstance(optimizer, GradientDescent) or callable(optimizer.size) or memory:
         said = f"the theorem is about constant steps of plain gradient descent, not about {optimizer_words(optimizer)}"
         return (Check("step size", False, said),)
     largest = 2.0 / risk.smoothness()

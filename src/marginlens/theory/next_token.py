@@ -234,7 +234,12 @@ def _why(
     if third.applies:
         return f"Certain: W grows along W^mm, by {third.citation}; its part in S_cyc tends to W^cyc."
     if priority.status is Status.TRIVIAL:
-        return "W does not diverge: nothing is strictly ranked, and the minimum is the cyclic correction alone."
+        chain = (
+            ": the most likely chain of `MarkovChain.fit`, by X M1"
+            if third.conditions[0] and third.conditions[2]
+            else ""
+        )
+        return f"W does not diverge: nothing is strictly ranked, and the minimum is the cyclic correction alone{chain}."
     if first.applies or second.applies:
         plain = optimizer is None or isinstance(optimizer, GradientDescent)
         descent = "gradient descent" if plain else optimizer_words(optimizer)

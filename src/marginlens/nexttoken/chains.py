@@ -1,0 +1,210 @@
+"""Attention without positions as a Markov chain that its context weighs, learnt from prompts; and when a prediction changes the topic."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from marginlens.data.random_tokens import as_generator
+from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable, check_sequence
+from marginlens.errors import index_array, real_array, reject, whole_number
+from marginlens.graphs import component_order, priority_graphs
+from marginlens.nexttoken.automaton import NextTokenAutomaton
+from marginlens.nexttoken.correction import cyclic_correction
+from marginlens.papers import implements
+from marginlens.result import Result
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+
+_ROW_SUM_ATOL = 1e-9  # what probabilities of a row may miss of one
+
+
+@implements("X", "M1", "M2")
+@dataclass(frozen=True, repr=False, eq=False)
+class MarkovChain(Result):
+    r"""A chain over tokens whose transitions a context weighs by how often it holds each token: self-attention with C Eᵀ = I.
+
+    .. math:: \Pr(i \mid X) = \frac{m_i(X)\, P_{ki}}{\sum_j m_j(X)\, P_{kj}}, \qquad P_{ki} \propto \exp(e_i^\top W e_k)
+
+    with k the last token of X and :math:`m_i(X)` the number of times that X holds token i (Ildiz et al., arXiv 2402.13512, of which only
+    the abstract was at hand; the statements are ours).
+
+    Args:
+        P: (n_vocabulary, n_vocabulary) row k has the probabilities after token k when each token is held once; nan where not known.
+    """
+
+    P: FloatArray
+    quantities = "{P:#} tokens, {identified.sum} rows known"
+
+    def __post_init__(self) -> None:
+        table = np.array(self.P, dtype=np.float64)
+        rows = table[~np.isnan(table).any(axis=1)] if table.ndim == 2 else table
+        if (
+            table.ndim != 2
+            or len(table) != table.shape[1]
+            or (rows < 0.0).any()
+            or np.any(abs(rows.sum(axis=1) - 1.0) > _ROW_SUM_ATOL)
+        ):
+            raise reject("P", "a square table whose rows are probabilities, or nan", f"shape {table.shape}")
+        object.__setattr__(self, "P", table)
+
+    @property
+    def x(self) -> FloatArray:
+        """The table P."""
+        return self.P
+
+    @property
+    def identified(self) -> BoolArray:
+        """(n_vocabulary,) the last tokens after which the transitions are known."""
+        return np.asarray(~np.isnan(self.P).any(axis=1))
+
+    # ---- from and to weights
+
+    @classmethod
+    def from_weights(cls, W: ArrayLike, E: ArrayLike) -> MarkovChain:
+        """The chain of a layer with key-query weights W (d_model, d_model) and embeddings E (n_vocabulary, d_model)."""
+        table = real_array(E, "E", ("n_vocabulary", "d_model"))
+        weights = real_array(W, "W", (table.shape[1], table.shape[1]))
+        return cls(scipy.special.softmax((table @ weights @ table.T).T, axis=1))
+
+    def to_weights(self, E: ArrayLike) -> FloatArray:
+        """The shortest W (d_model, d_model) with this chain, for linearly independent embeddings E; where P has zeros there is none."""
+        table = real_array(E, "E", (len(self.P), "d_model"))
+        if np.linalg.matrix_rank(table) < len(table):
+            raise reject("E", "linearly independent embeddings", "dependent ones", "Then several chains share a W.")
+        if not (self.P > 0.0).all():
+            raise reject("P", "positive probabilities for a finite W", "zeros or rows that are not known")
+        inverse, logits = np.linalg.pinv(table), np.log(self.P).T
+        free = inverse.T @ inverse  # a constant for each last token is free; this one makes W shortest
+        shift = (np.ones(len(table)) @ free @ logits) / (np.ones(len(table)) @ free @ np.ones(len(table)))
+        return np.asarray(inverse @ (logits - shift) @ inverse.T)
+
+    # ---- estimation
+
+    @classmethod
+    def fit(cls, data: SequenceDataset) -> MarkovChain:
+        r"""The chain of maximum likelihood for prompts and what followed them: W^cyc of paper C, row by row.
+
+        The transitions after k are identified exactly where the tokens that prompts ending in k hold, with an edge from what followed to
+        the others of its prompt, are one strong component of all tokens: then the log-likelihood has one finite maximum, else it has
+        none or several, and the row is nan.
+        """
+        check_realizable(as_sequences(data))
+        K = data.n_vocabulary
+        one_hot = copy(data)
+        one_hot.E = np.eye(K)
+        graphs = priority_graphs(one_hot)
+        logits = cyclic_correction(one_hot, graphs=graphs).x
+        whole = [k for k, graph in graphs.items() if len(graph.nodes) == K and graph.n_components == 1]
+        P = np.full((K, K), np.nan)
+        P[whole] = scipy.special.softmax(logits[:, whole].T, axis=1)
+        return cls(P)
+
+    def log_likelihood(self, data: SequenceDataset) -> float:
+        """The mean log-probability of what followed the prompts."""
+        starts, owner = as_sequences(data).offsets[:-1], np.repeat(data.last, data.lengths)
+        weights = self.P[owner, data.tokens]
+        return float(
+            np.mean(
+                np.log(
+                    np.add.reduceat(np.where(data.is_label, weights, 0.0), starts) / np.add.reduceat(weights, starts)
+                )
+            )
+        )
+
+    # ---- generation
+
+    def predict_proba(self, sequence: Any) -> FloatArray:
+        """(n_vocabulary,) the probability of each token to follow the sequence; zero for tokens that it lacks."""
+        ids = check_sequence(sequence, len(self.P))
+        weights = np.bincount(ids, minlength=len(self.P)) * self.P[ids[-1]]
+        return np.asarray(weights / weights.sum())
+
+    def sample(self, prompts: ArrayLike, n_tokens: int, rng: Any) -> IntArray:
+        """Continue prompts (n_prompts, length) of equal length: (n_prompts, n_tokens) ids, each drawn given all before it."""
+        ids = index_array(prompts, "prompts", f"ids from 0 to {len(self.P) - 1} of shape (n_prompts, length)", (-1, -1))
+        if ids.size == 0 or ids.min() < 0 or ids.max() >= len(self.P):
+            raise reject(
+                "prompts",
+                f"ids from 0 to {len(self.P) - 1}",
+                "none" if ids.size == 0 else f"{ids.min()} to {ids.max()}",
+            )
+        whole_number(n_tokens, "n_tokens", at_least=0)
+        generator, rows = as_generator(rng), np.arange(len(ids))
+        counts = np.stack([np.bincount(row, minlength=len(self.P)) for row in ids]).astype(np.float64)
+        last, drawn = ids[:, -1], np.empty((len(ids), n_tokens), dtype=np.int64)
+        for t in range(n_tokens):
+            heights = np.cumsum(counts * self.P[last], axis=1)
+            last = np.sum(heights <= generator.random(len(ids))[:, None] * heights[:, -1:], axis=1)
+            counts[rows, last] += 1.0
+            drawn[:, t] = last
+        return drawn
+
+    def winners(self) -> FloatArray:
+        r"""(n_vocabulary,) how one trajectory collapses into repeating a token w: the exponent of its decline; nan where w cannot win.
+
+        .. math:: \frac{1}{t}\,\#\{s \le t : x_s = i\} \approx t^{P_{wi}/P_{ww} - 1}
+
+        While nearly all of the context is w, a token i follows w with odds :math:`m_i P_{wi} : m_w P_{ww}`, so its share falls like that
+        power. Every other token fades exactly where w is its own most probable successor; the largest of the exponents is given, and
+        it is no less than zero, so that w does not last, for other w.
+        """
+        own = np.diag(self.P)
+        others = np.where(np.eye(len(self.P), dtype=bool), 0.0, self.P).max(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            exponent = others / own - 1.0
+        return np.where(exponent < 0.0, exponent, np.nan)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TopicChange(Result):
+    """Whether a model of several topics leaves the topic of its input.
+
+    Attributes:
+        changed: whether the input holds a token that the topic's own graphs rank above the most probable next one.
+        predicted: that next token. expected: the tokens of the input that its topic ranks below none of the others.
+        outnumbers: whether the input holds the predicted token more often than each token of higher priority in the topic.
+        tied: whether the model ties the predicted token with all of those, which ranks nothing between them any more.
+    """
+
+    changed: bool
+    predicted: int
+    expected: IntArray
+    outnumbers: bool
+    tied: bool
+    quantities = "{changed:changes to|stays with} token {predicted}, expected {expected}"
+
+    @property
+    def x(self) -> FloatArray:
+        """The tokens that the topic expects, as numbers."""
+        return self.expected.astype(np.float64)
+
+
+@implements("X", "M3")
+def topic_change(topic: NextTokenAutomaton, mixed: NextTokenAutomaton, sequence: Any) -> TopicChange:
+    """Whether a model that was trained on several topics leaves the topic of an input, decided by automata without training.
+
+    A topic is a set of priority graphs (Jia and Diaz-Rodriguez, arXiv 2501.06382, of which only the abstract was at hand; the statement is
+    ours): `mixed`, made from the sequences of all topics, has every edge of `topic`. So it never ranks a token above one that the topic
+    ranks higher, unless both are in one component; there the shares decide, multiplicity times the mixing weights. A change needs such a
+    tie, and a count that outweighs the ratio of weights.
+
+    Args:
+        topic: the automaton of the input's own topic. mixed: that of all topics. sequence: the input, of tokens that the topic knows.
+    """
+    ids = check_sequence(sequence, topic.n_vocabulary)
+    last, (tokens, counts) = int(ids[-1]), np.unique(ids, return_counts=True)
+    own, all_topics = topic.graphs.get(last), mixed.graphs.get(last)
+    if own is None or all_topics is None or (own.components_of(tokens) < 0).any():
+        raise reject("sequence", "tokens that the topic's graph of its last token holds", f"{ids.tolist()}")
+    part, order = own.components_of(tokens), component_order(own).reach
+    ranked = order[np.ix_(part, part)] & (part[:, None] != part)  # (i, j): the topic ranks i above j
+    predicted = mixed.predict(ids)
+    place = int(np.flatnonzero(tokens == predicted)[0])
+    above, part = ranked[:, place], all_topics.components_of(tokens)
+    outnumbers = bool(above.any() and (counts[place] > counts[above]).all())
+    tied = bool((part[above] == part[place]).all())
+    return TopicChange(bool(above.any()), predicted, tokens[~ranked.any(axis=0)], outnumbers, tied)
