@@ -67,7 +67,7 @@ def test_predictions_are_the_attention_of_the_layer():
     assert chain.log_likelihood(data) == pytest.approx(-float(ml.NextTokenRisk(data).value(W)), rel=1e-12)
 
 
-@pytest.mark.statement("X M1")
+@pytest.mark.statement("X C1")
 def test_the_fit_is_that_of_hunters_method_and_no_other_chain_is_likelier():
     rng = np.random.default_rng(3)
     for seed in range(5):
@@ -80,7 +80,7 @@ def test_the_fit_is_that_of_hunters_method_and_no_other_chain_is_likelier():
             assert other.log_likelihood(data) < found.log_likelihood(data)
 
 
-@pytest.mark.statement("X M1")
+@pytest.mark.statement("X C1")
 def test_a_row_is_identified_exactly_where_its_tokens_are_one_strong_component():
     sequences = [[0, 1, 2], [1, 0, 2], [0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 2, 1]]
     labels = [0, 1, 2, 1, 2, 2]  # after 2: 0, 1 and 2 are all chosen; after 1 only 2 is chosen; after 0 only 1
@@ -90,7 +90,7 @@ def test_a_row_is_identified_exactly_where_its_tokens_are_one_strong_component()
         found.to_weights(np.eye(3))
 
 
-@pytest.mark.statement("X M2")
+@pytest.mark.statement("X C2")
 def test_a_token_that_prefers_itself_wins_and_others_do_not_last():
     P = np.full((3, 3), 0.2) + 0.4 * np.eye(3)
     P[2] = [0.6, 0.3, 0.1]
@@ -121,7 +121,7 @@ def topics(orders, sizes, rng, n_tokens=5):
     return [ml.NextTokenAutomaton.fit(ml.SequenceDataset(*part, np.eye(n_tokens))) for part in (parts[0], both)]
 
 
-@pytest.mark.statement("X M3")
+@pytest.mark.statement("X C3")
 def test_a_change_of_topic_needs_a_tie_and_is_decided_by_counts_times_weights():
     rng = np.random.default_rng(4)
     own, both = topics([np.arange(5), rng.permutation(5)], [120, 80], rng)

@@ -22,7 +22,7 @@ from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 _ROW_SUM_ATOL = 1e-9  # what probabilities of a row may miss of one
 
 
-@implements("X", "M1", "M2")
+@implements("X", "C1", "C2")
 @dataclass(frozen=True, repr=False, eq=False)
 class MarkovChain(Result):
     r"""A chain over tokens whose transitions a context weighs by how often it holds each token: self-attention with C Eᵀ = I.
@@ -183,7 +183,7 @@ class TopicChange(Result):
         return self.expected.astype(np.float64)
 
 
-@implements("X", "M3")
+@implements("X", "C3")
 def topic_change(topic: NextTokenAutomaton, mixed: NextTokenAutomaton, sequence: Any) -> TopicChange:
     """Whether a model that was trained on several topics leaves the topic of an input, decided by automata without training.
 

@@ -235,7 +235,7 @@ def _why(
         return f"Certain: W grows along W^mm, by {third.citation}; its part in S_cyc tends to W^cyc."
     if priority.status is Status.TRIVIAL:
         chain = (
-            ": the most likely chain of `MarkovChain.fit`, by X M1"
+            ": the most likely chain of `MarkovChain.fit`, by X C1"
             if third.conditions[0] and third.conditions[2]
             else ""
         )

@@ -22,8 +22,8 @@ def _prompts(chain: MarkovChain, tokens: IntArray, rng: np.random.Generator) -> 
     return ml.SequenceDataset(tokens, chain.sample(tokens, 1, rng)[:, 0], np.eye(len(chain.P)))
 
 
-class X_M1(Claim):
-    labels = ("X M1",)
+class X_C1(Claim):
+    labels = ("X C1",)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Estimate random chains from more and more prompts, and from prompts that never compare two halves of the tokens."""
@@ -71,8 +71,8 @@ class X_M1(Claim):
         return {"estimation": figure}
 
 
-class X_M2(Claim):
-    labels = ("X M2",)
+class X_C2(Claim):
+    labels = ("X C2",)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow trajectories of chains in which a token is its own likeliest successor, and of one in which none is."""
@@ -133,8 +133,8 @@ def _share_of_others(chain: MarkovChain, n: int, n_steps: int, rng: np.random.Ge
     return np.asarray(np.mean(others / (np.arange(1, n_steps + 1) + len(_START)), axis=0))
 
 
-class X_M3(Claim):
-    labels = ("X M3",)
+class X_C3(Claim):
+    labels = ("X C3",)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Ask the automata and a layer trained on both topics about the same inputs, and a rule that only counts."""
