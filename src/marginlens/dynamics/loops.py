@@ -227,7 +227,7 @@ def decoder_loop(risk: ContextRisk, optimizer: Any, batches: MiniBatches | None 
     equal = np.allclose(copies * unit, counts, rtol=1e-14, atol=0.0)
     if batches is not None or not equal or copies.sum() * data.n_vocabulary > MAX_COPIED_LOGITS:
         return None
-    points, classes = (np.repeat(each, copies, axis=0) for each in (risk.H[data.context], data.token))
+    points, classes = np.repeat(risk.H[data.context], copies, axis=0), np.repeat(data.token, copies)
     rule = compiled_rule(optimizer, risk.shape)
     if rule is None or rule.norm_code == MAX_ROW or not _is_moderate(points) or not np.all(points):
         return None

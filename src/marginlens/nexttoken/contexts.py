@@ -40,10 +40,10 @@ class SupportSubspace(CyclicSubspace):
     """
 
     ends: FloatArray = field(default_factory=lambda: np.zeros((0, 1)))
-    scales = None  # type: ignore[assignment]
-    independent = False  # type: ignore[assignment]
-    factor = None  # type: ignore[assignment]
-    _near = None  # type: ignore[assignment]
+    scales = None
+    independent = False
+    factor = None
+    _near = None
     quantities = "{n_groups} contexts with several tokens, {n_generators} generators, W is {shape}"
 
     @property
@@ -123,7 +123,7 @@ class SupportRisk(CyclicRisk):
 
     power = 0
     scores = None
-    is_likelihood = True  # type: ignore[assignment]
+    is_likelihood = True
 
     def __init__(self, data: ContextDataset, space: SupportSubspace) -> None:
         self.space, self.loss = space, LogLoss()

@@ -51,7 +51,7 @@ class Decaying:
         return size_at(self.size, step)  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
-        settings = sorted(fields(self), key=lambda one: one.kw_only)
+        settings = sorted(fields(self), key=lambda one: one.kw_only is True)
         shown = [
             f"{one.name}={value!r}"
             for one in settings

@@ -130,7 +130,7 @@ def _rounding_otherwise(generator: np.random.Generator) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map
 
-    class Rounding(TorchDispatchMode):  # type: ignore[misc]
+    class Rounding(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             given = {one.data_ptr() for one in args if isinstance(one, torch.Tensor)}
 

@@ -29,7 +29,7 @@ def predict_copying(risk: CopyRisk, start: Any, optimizer: Any, max_problems: in
     attention. If some direction separates the matching tokens, gradient descent whose loss vanishes diverges in norm, and its direction
     tends to that of the shortest such p. Whether the loss of a run vanishes is not known in advance.
     """
-    problems = [risk[j] for j in range(len(risk))] if risk.is_batch else [risk]
+    problems: list[Any] = [risk[j] for j in range(len(risk))] if risk.is_batch else [risk]
     return [_of_problem(problem) for problem in problems]
 
 

@@ -71,7 +71,9 @@ def predict_joint(risk: JointRisk, start: Any, optimizer: Any, max_problems: int
     Descent from a start is what `check_polarisation` speaks of.
     """
     data = risk.data.as_batch()
-    starts = [(None, None)] * len(data) if start is None else [risk.split(point) for point in risk.start(start)]
+    starts: list[tuple[Any, Any]] = [(None, None)] * len(data)
+    if start is not None:
+        starts = [(v, p) for v, p in map(risk.split, risk.start(start))]
     found = [_best_prediction(data[j], risk.loss, max_problems) for j in range(len(data))]
     return [_with_descent(data[j], found[j], *starts[j], optimizer, risk.loss) for j in range(len(data))]
 

@@ -199,7 +199,7 @@ class X_C3(Claim):
         return {"topics": figure}
 
 
-def _topics(orders: list[IntArray], rng: np.random.Generator) -> tuple[Any, Any]:
+def _topics(orders: list[IntArray], rng: np.random.Generator) -> tuple[Any, ...]:
     """The automaton of the first topic, whose sequences are followed by their first token in an order, and that of both topics."""
     parts = []
     for order, n in zip(orders, (N_OWN, N_OTHER), strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from marginlens.dynamics import descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import CopyRisk
 from marginlens.svm import att_svm
+from marginlens.theory import Prediction
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 
@@ -79,13 +80,13 @@ def _trained(data: TokenDataset, match: IntArray, n_steps: int) -> dict[str, Any
     """Where runs from zero end, beside the max-margin direction of the matching tokens."""
     risk = CopyRisk.of(data, match)
     run = descend(risk, optimizer=NormalizedGD(STEP), n_steps=n_steps)
-    best = att_svm(data, match)
+    best, predictions = att_svm(data, match), cast("list[Prediction]", ml.predict(risk))
     return {
         "selects": np.all(run.selected == match, axis=-1),
         "share": _margin(data, match, unit(run.final)) / best.margin,
         "cosine": correlation(run.final, best.x),
         "log_loss": risk.log_value(run.final),
-        "predicted": [prediction.observed is not None for prediction in ml.predict(risk)],
+        "predicted": [prediction.observed is not None for prediction in predictions],
     }
 
 
