@@ -316,9 +316,8 @@ def test_the_address_brings_back_the_state(lab, lab_file):
 
 
 def open_two_examples(browser):
-    browser.execute_cdp_cmd(
-        "Page.resetNavigationHistory", {}
-    )  # of fifty entries, a session's, the browser drops those that scripts made
+    # of fifty entries, which the tests of a session fill, the browser drops those that scripts made
+    browser.execute_cdp_cmd("Page.resetNavigationHistory", {})
     for name, address in (("A-F1a", "#A-F1a"), ("start-decides", "#the-start-decides")):
         choose_example(browser, name)
         wait_for(browser, f"location.hash === {address!r}")
