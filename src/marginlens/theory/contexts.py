@@ -58,7 +58,8 @@ def predict_decoder(risk: ContextRisk, start: Any, optimizer: Any, max_problems:
     finite_only = TheoremVerdict(
         "X G1",
         (separable, *steps),
-        f"the cross-entropy falls to {finite.infimum:.6g}, and the part of W in F goes to W*",
+        f"the cross-entropy falls to {finite.infimum:.6g}, and the part of W in F goes to W*; the direction of W is not proved",
+        of_descent=True,
     )
     direction = priority.direction if separable else None
     note = (

@@ -62,7 +62,7 @@ def check_polarisation(
         if token is None
         else f"token {token}, which scores highest at the start"
     )
-    return TheoremVerdict("X Thm 3", tuple(conditions), f"attention tends to one at {which}")
+    return TheoremVerdict("X Thm 3", tuple(conditions), f"attention tends to one at {which}", of_descent=True)
 
 
 def _counted(n_inputs: int) -> str:

@@ -166,8 +166,9 @@ class Prediction(Result, Tabular):
         missing = self.why.removeprefix("Not certain: ").rstrip(".")
         if not applying:
             return Answer("not known", "nothing is decided", f"no: {missing}")
-        of_descent = self.direction is not None or self.selected is not None
-        verdict = applying[-1] if of_descent else applying[0]
+        in_part = [verdict for verdict in applying if verdict.of_descent]
+        of_descent = self.direction is not None or bool(in_part)
+        verdict = in_part[-1] if in_part else applying[-1] if of_descent else applying[0]
         because = (
             f"every condition of {verdict.citation} holds ({', '.join(check.name for check in verdict.conditions)})"
         )
