@@ -71,7 +71,8 @@ class Check(Result, Tabular):
 class TheoremVerdict(Result, Tabular):
     """What one theorem says about one problem: its conditions one by one, and its conclusion where they all hold.
 
-    `of_descent` marks one that speaks of descent and leaves its direction open. `to_frame()` has one row per condition: theorem, condition, holds, sentence.
+    `of_descent` marks one that speaks of descent and leaves its direction open.
+    `to_frame()` has one row per condition: theorem, condition, holds, sentence.
     """
 
     citation: str
