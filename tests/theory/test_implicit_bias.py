@@ -391,3 +391,44 @@ def test_where_the_theorems_of_f_do_not_apply():
     assert ml.predict(classes(), optimizer=ml.Adam(1e-3, (0.5, 0.9))).bias.norm == ml.LInf()
     assert ml.predict(classes(), optimizer=ml.Adam(0.1)).bias.norm is None
     assert "give optimizer=" in ml.predict(classes()).why
+
+
+@pytest.mark.statement("X N7")
+def test_mini_batches_need_a_memory_of_an_epoch():
+    data, v = ml.data.sphere_tokens(1, 4, 6, 30, 5)
+    risk = ml.AttentionRisk(data[0], v[0])
+
+    def bias(rule, batch_size):
+        return implicit_bias(rule, risk, batch_size=batch_size)
+
+    assert bias(ml.SignDescent(0.001), 4).norm == ml.LInf()  # all inputs
+    alone = bias(ml.SignDescent(0.001), 1)
+    assert alone.norm is None
+    assert alone.conditions[-1].name == "mini-batches"
+    assert "1 steps is shorter than an epoch of 4" in str(alone)
+    within = bias(ml.SignDescent(0.001, 0.9), 1)
+    assert within.norm == ml.LInf()
+    assert "arXiv 2602.11557" in str(within)
+    assert not within.proved
+    assert bias(ml.SignDescent(0.001, 0.7), 1).norm is None  # a memory of 3.3 steps
+    assert bias(ml.SignDescent(1.0, 0.9), 1).norm is None  # which does not fade
+    prediction = ml.predict(risk, optimizer=ml.NormalizedGD(0.1), batch_size=1)
+    assert prediction.direction is None
+    assert prediction.bias.norm is None
+    with refused("batch_size"):
+        ml.predict(risk, batch_size=1)
+
+
+@pytest.mark.statement("X N7")
+def test_runs_on_single_inputs_end_where_the_condition_says():
+    """In ℓ∞, where it shows most; momentum .7 is a memory of 3.3 steps of an epoch of 4."""
+    data, v = ml.data.sphere_tokens(3, 4, 6, 30, 5)
+    risk = ml.AttentionRisk(data, v)
+    shares = {}
+    for momentum in (0.0, 0.9):
+        run = ml.descend(risk, optimizer=ml.SignDescent(0.002, momentum), n_steps=20_000, batch_size=1)
+        best = ml.att_svm(data, run.selected, norm=ml.LInf()).margin
+        rows = [risk[j].margin_rows(run.selected[j]).rows @ run.final[j] for j in range(3)]
+        shares[momentum] = np.array([row.min() / np.abs(p).max() for row, p in zip(rows, run.final, strict=True)]) / best
+    assert shares[0.9].min() > 0.9
+    assert shares[0.0].max() < 0.7

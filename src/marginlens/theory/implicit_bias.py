@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError, reject, whole_number
 from marginlens.kinds import declared, kind_of
 from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.optimizers import (
@@ -66,6 +66,7 @@ MEMORY_ON_FACTORS = (
     "the margin of Q Kᵀ grows faster with every step, and no theorem or claim says what a memory of gradients does then"
 )
 
+BY_BATCHES = "arXiv 2602.11557, approximately, by a trade-off between the size of the batches and momentum"
 HEAVY_BALL = "no theorem or claim here says what momentum does to plain gradient descent on attention"
 BY_DECAY_OF_FACTORS = (
     "with weight decay λ it heads for a stationary point of L(Q Kᵀ) + λ/2 (‖Q‖² + ‖K‖²), whose minima are those of L(W) + λ ‖W‖_* in the "
@@ -175,9 +176,14 @@ def norm_words(norm: Any) -> str:
     return f"{names[kind]} norm" if kind in names else f"norm {type(norm).__name__}"
 
 
-@implements("X", "N1", "N2", "N5", "N6")
+@implements("X", "N1", "N2", "N5", "N6", "N7")
 def implicit_bias(
-    optimizer: Any, risk: Any, *, start: ArrayLike | None = None, selected: ArrayLike | None = None
+    optimizer: Any,
+    risk: Any,
+    *,
+    start: ArrayLike | None = None,
+    selected: ArrayLike | None = None,
+    batch_size: int | None = None,
 ) -> ImplicitBias | Any:
     """Which norm's margin the runs of an optimizer head for on a risk, who proves it, and the direction for given tokens.
 
@@ -190,6 +196,8 @@ def implicit_bias(
         optimizer: any of the library's. risk: an `AttentionRisk`, `MatrixRisk`, `FactorRisk` or `MulticlassRisk`.
         start: x(0), whose tokens `solution` is about. selected: (n_inputs,) the tokens themselves, such as `run.selected`; for a batch
             (batch, n_inputs).
+        batch_size: inputs of each step, all of them by default. Runs on fewer have another limit, unless momentum remembers the gradients
+            of about an epoch: 1/(1 - β) ≥ n/b, while ηγ < log(1/β) still holds.
     Returns:
         An `ImplicitBias`, or a list of them for a batch; None for an optimizer or a risk of which nothing is known, such as one of a user's
         that does not say its `norm`.
@@ -203,11 +211,12 @@ def implicit_bias(
         chosen: Any = [None] * n if selected is None else selected
         if np.shape(chosen)[:1] != (n,):
             raise reject("selected", f"of shape (batch, n_inputs) for {n} problems", f"shape {np.shape(chosen)}")
-        return [_of_one(rule, risk[j], x, tokens) for j, (x, tokens) in enumerate(zip(starts, chosen, strict=True))]
-    return _of_one(rule, risk, start, selected)
+        pairs = enumerate(zip(starts, chosen, strict=True))
+        return [_of_one(rule, risk[j], x, tokens, batch_size) for j, (x, tokens) in pairs]
+    return _of_one(rule, risk, start, selected, batch_size)
 
 
-def _of_one(rule: Any, risk: Any, start: Any, selected: Any) -> ImplicitBias | None:
+def _of_one(rule: Any, risk: Any, start: Any, selected: Any, batch_size: int | None) -> ImplicitBias | None:
     kinds = {AttentionRisk: ON_P, MatrixRisk: ON_W, MulticlassRisk: ON_CLASSES}
     variable = kinds.get(type(risk), ON_FACTORS)
     known = _of_factors(rule) if variable == ON_FACTORS else _bias(rule, risk.shape)
@@ -218,9 +227,31 @@ def _of_one(rule: Any, risk: Any, start: Any, selected: Any) -> ImplicitBias | N
     elif variable == ON_W and not risk.shares_query:
         known = known._replace(proved=tuple(BY_D if proof == BY_A else proof for proof in known.proved))
     tokens = None if variable == ON_CLASSES else _tokens(risk, start, selected)
+    label, more = "", ()
+    if batch_size is not None and whole_number(batch_size, "batch_size", at_least=1) < risk.n_inputs:
+        label, more = "X N7", (_covers_inputs(rule, risk.n_inputs, batch_size),)
+        by_momentum = (BY_BATCHES,) if known.proved_of_linear_models and getattr(rule, "momentum", 0.0) > 0.0 else ()
+        known = known._replace(proved=(), proved_of_linear_models=by_momentum)
     if tokens is None and variable != ON_CLASSES:
-        return _checked(rule, variable, known, lambda norm: None)
-    return _checked(rule, variable, known, lambda norm: _solve(risk, tokens, norm))._replace(selected=tokens)
+        return _checked(rule, variable, known, lambda norm: None, more, label)
+    found = _checked(rule, variable, known, lambda norm: _solve(risk, tokens, norm), more, label)
+    return found._replace(selected=tokens)
+
+
+def _covers_inputs(rule: Any, n_inputs: int, batch_size: int) -> Check:
+    """Whether the memory of an optimizer holds the gradients of about all inputs where steps see some of them."""
+    inner = rule.optimizer if isinstance(rule, Blockwise) else rule
+    if isinstance(inner, GradientDescent):
+        return Check(
+            "mini-batches", True, "plain steps of an epoch add up to about a step along the gradient of all inputs"
+        )
+    share = inner.betas[0] if isinstance(inner, Adam) else getattr(inner, "momentum", 0.0)
+    memory, epoch = 1.0 / (1.0 - share), n_inputs / batch_size
+    holds = memory >= epoch
+    said = f"the memory of {memory:.3g} steps {'spans' if holds else 'is shorter than'} an epoch of {epoch:.3g}"
+    if not holds:
+        said += ", so that steps follow single batches and end short of the margin"
+    return Check("mini-batches", holds, said, {"memory": memory, "epoch": epoch})
 
 
 def bias_on_sequences(
@@ -244,6 +275,7 @@ def _checked(
     known: _Known,
     solve: Callable[[Norm], MarginSolution | None],
     more: tuple[Check, ...] = (),
+    label: str = "",
 ) -> ImplicitBias:
     """What is known of an optimizer, less what its steps and memory do not allow on this problem."""
     linear = tuple(_covering(proof, rule) for proof in known.proved_of_linear_models)
@@ -255,7 +287,7 @@ def _checked(
     solution = None if first is None else solve(first)
     conditions = () if first is None else (*_conditions(rule, solution), *more)
     known = known._replace(proved=proved, proved_of_linear_models=linear)
-    seen = observed_by(rule, variable)
+    seen = observed_by(rule, variable, label)
     found = ImplicitBias(
         optimizer_words(rule), variable, observed=seen, solution=solution, conditions=conditions, **known._asdict()
     )

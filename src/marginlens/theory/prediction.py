@@ -11,7 +11,7 @@ import numpy as np
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.directions import length, unit
-from marginlens.errors import InputError, whole_number
+from marginlens.errors import InputError, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
@@ -39,6 +39,7 @@ from marginlens.theory.implicit_bias import (
     BY_C,
     ON_P,
     ImplicitBias,
+    UnprovedSteps,
     as_theorems_see,
     claim_words,
     implicit_bias,
@@ -244,7 +245,13 @@ class Prediction(Result, Tabular):
 @implements("C", "Thm 1", "Thm 2", "Thm 3", "Eq. (2)", "Eq. (3)")
 @implements("X", "Thm 1", "Thm 3")
 def predict(
-    risk: Any, *, start: Any = None, optimizer: Any = None, max_problems: int = 10_000, prove: bool = True
+    risk: Any,
+    *,
+    start: Any = None,
+    optimizer: Any = None,
+    max_problems: int = 10_000,
+    prove: bool = True,
+    batch_size: int | None = None,
 ) -> Prediction | Any:
     r"""Which theorem applies to a training problem, condition by condition, and the direction that the weights converge to.
 
@@ -273,6 +280,7 @@ def predict(
             selection of the start are given. On a `JointRisk`, selections that are tried one by one for the largest label margin.
         prove: whether to follow the run until its limit is proved, which takes milliseconds for steps and a tenth of a second for the
             flow. Without it the answer is what the theorems say of the start alone.
+        batch_size: inputs of each step, all of them by default. No theorem here is about fewer; `bias` says what is known (claim X-N7).
     Returns:
         A `Prediction`, or a list of them for a batch; for a risk that no theorem speaks of, one whose `why` says so.
     """
@@ -280,9 +288,13 @@ def predict(
     whole_number(max_problems, "max_problems", at_least=1)
     given = None if optimizer is None else as_optimizer(optimizer)
     rule = as_theorems_see(given)
+    if batch_size is not None and given is None:
+        raise reject("batch_size", "None where no optimizer is given", f"{batch_size}")
+    if batch_size is not None and batch_size < getattr(risk, "n_inputs", 0):
+        rule = UnprovedSteps(given)
     found = predictions(risk, start, rule, max_problems)
     if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk) and given is not None:
-        biases = implicit_bias(given, risk, start=start)
+        biases = implicit_bias(given, risk, start=start, batch_size=batch_size)
         found = [
             replace(prediction, bias=bias)
             for prediction, bias in zip(found, biases if risk.is_batch else [biases], strict=True)

@@ -78,6 +78,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-N4": "ours.norm_selections",
     "X-N5": "ours.adam_faces",
     "X-N6": "ours.memory",
+    "X-N7": "ours.mini_batches",
     "X-V": "ours.polarisation",
     "X-M": "ours.copying",
     "X-F": "ours.benign",
