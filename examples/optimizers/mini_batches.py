@@ -27,7 +27,12 @@ for momentum, size in rules.values():
 record = ml.Record(ml.plotting.recorded_steps(N_STEPS))
 runs = {
     name: ml.descend(
-        risk, optimizer=ml.SignDescent(0.002, momentum), n_steps=N_STEPS, record=record, batch_size=size, sampling=ml.Sampling(0)
+        risk,
+        optimizer=ml.SignDescent(0.002, momentum),
+        n_steps=N_STEPS,
+        record=record,
+        batch_size=size,
+        sampling=ml.Sampling(0),
     )
     for name, (momentum, size) in rules.items()
 }

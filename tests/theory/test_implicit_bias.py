@@ -429,6 +429,8 @@ def test_runs_on_single_inputs_end_where_the_condition_says():
         run = ml.descend(risk, optimizer=ml.SignDescent(0.002, momentum), n_steps=20_000, batch_size=1)
         best = ml.att_svm(data, run.selected, norm=ml.LInf()).margin
         rows = [risk[j].margin_rows(run.selected[j]).rows @ run.final[j] for j in range(3)]
-        shares[momentum] = np.array([row.min() / np.abs(p).max() for row, p in zip(rows, run.final, strict=True)]) / best
+        shares[momentum] = (
+            np.array([row.min() / np.abs(p).max() for row, p in zip(rows, run.final, strict=True)]) / best
+        )
     assert shares[0.9].min() > 0.9
     assert shares[0.0].max() < 0.7

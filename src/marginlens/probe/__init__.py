@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from marginlens.probe.budgets import BudgetSettings, KeyBudgets, key_budgets
 from marginlens.probe.difference import ProbeDifference, compare_models
+from marginlens.probe.heads.decay import HeadDecay, head_decay
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.probe.heads.max_margin import (
     HeadMargin,
@@ -56,6 +57,7 @@ __all__ = [
     "AttentionStatistics",
     "BudgetSettings",
     "CheckpointCurves",
+    "HeadDecay",
     "HeadForecast",
     "HeadMargin",
     "ImageInputs",
@@ -82,6 +84,7 @@ __all__ = [
     "find_alarms",
     "find_selections",
     "forecast_heads",
+    "head_decay",
     "head_margin",
     "key_budgets",
     "layer_margins",

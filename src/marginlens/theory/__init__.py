@@ -10,6 +10,7 @@ from marginlens.theory.assumptions import (
     check_step,
     check_strict_optimum,
 )
+from marginlens.theory.attention_bounds import Sensitivity, attention_sensitivity, entropy_floor, head_entropy_floor
 from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
 from marginlens.theory.certificate import Certificate, certify
 from marginlens.theory.contexts import ContextDetails
@@ -26,6 +27,7 @@ from marginlens.theory.embedding_limits import (
     decisive_tokens,
     predict_embedding_limit,
 )
+from marginlens.theory.factor_decay import FactorBalance, NuclearStationarity, factor_balance, nuclear_stationarity
 from marginlens.theory.finite_minimum import MinimumCertificate
 from marginlens.theory.forecast import Forecast
 from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias
@@ -62,17 +64,21 @@ __all__ = [
     "ContextDetails",
     "DeviceOptimality",
     "EmbeddingDetails",
+    "FactorBalance",
     "Forecast",
     "ImplicitBias",
     "JointDetails",
     "LocalOptima",
     "MinimumCertificate",
     "NextTokenDetails",
+    "NuclearStationarity",
     "Outcome",
     "Prediction",
+    "Sensitivity",
     "Smoothness",
     "TheoremVerdict",
     "TokenOptimality",
+    "attention_sensitivity",
     "basin_cone",
     "best_selections",
     "certify",
@@ -90,12 +96,16 @@ __all__ = [
     "decisive_tokens",
     "device_optimality",
     "directional_margin",
+    "entropy_floor",
+    "factor_balance",
     "globally_optimal_direction",
+    "head_entropy_floor",
     "implicit_bias",
     "in_cone",
     "label_margin",
     "locally_optimal_directions",
     "mixing_constants",
+    "nuclear_stationarity",
     "optimal_sets",
     "predict",
     "predict_copying",

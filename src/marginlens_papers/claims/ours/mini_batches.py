@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 import marginlens as ml
+from marginlens.dynamics import descend
 from marginlens.optimizers import SteepestDescent
 from marginlens.theory.implicit_bias import ON_W
 from marginlens.typing import Figure, FloatArray
@@ -98,7 +99,7 @@ def _each(problems: Problems) -> list[Problems]:
 
 def _unit(problem: Problems, geometry: Geometry) -> float:
     """The size of steps at which ηγ is one."""
-    run = ml.descend(problem.risk, optimizer=geometry.descent(2_000), n_steps=500)
+    run = descend(problem.risk, optimizer=geometry.descent(2_000), n_steps=500)
     return 1.0 / float(problem.best(run.selected, geometry.norm).margin)
 
 
@@ -119,7 +120,7 @@ def _median_share(
 def _share(problem: Problems, geometry: Geometry, size: float, batch_size: int, momentum: float, n_steps: int) -> float:
     """The share of the best margin in the own norm, for the tokens that the run selects."""
     risk, rule = problem.risk, SteepestDescent(geometry.norm, size, momentum)
-    run = ml.descend(risk, optimizer=rule, n_steps=n_steps, batch_size=batch_size, sampling=ml.Sampling(SEED))
+    run = descend(risk, optimizer=rule, n_steps=n_steps, batch_size=batch_size, sampling=ml.Sampling(SEED))
     lead = float(smallest_lead(risk, run.final, run.selected)) / geometry.norm.value(run.final)
     return lead / float(problem.best(run.selected, geometry.norm).margin)
 

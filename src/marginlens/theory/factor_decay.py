@@ -1,0 +1,77 @@
+r"""What weight decay does to the factors of W = Q Kᵀ: they balance, and their squares become the nuclear norm.
+
+The gradient flow of :math:`L(Q K^\top) + \tfrac\lambda2 (\|Q\|^2 + \|K\|^2)` has, whatever L is,
+
+.. math:: \frac{d}{dt} (Q^\top Q - K^\top K) = -2 \lambda\, (Q^\top Q - K^\top K), \qquad
+    \|Q K^\top\|_* \le \tfrac12 (\|Q\|^2 + \|K\|^2), \ \text{with equality where } Q^\top Q = K^\top K \ \text{(arXiv 2410.23819)}.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from marginlens.errors import real_array, real_number, reject
+from marginlens.papers import implements
+from marginlens.typing import ArrayLike, FloatArray
+
+
+class FactorBalance(NamedTuple):
+    """How far factors are from balanced.
+
+    Attributes:
+        imbalance: (width, width) QᵀQ - KᵀK. nuclear_norm: ‖Q Kᵀ‖_*. excess: ½ (‖Q‖² + ‖K‖²) - ‖Q Kᵀ‖_*, zero where they are balanced.
+    """
+
+    imbalance: FloatArray
+    nuclear_norm: float
+    excess: float
+
+    def after(self, decay: float, time: float) -> FloatArray:
+        """The imbalance after a time of the flow with weight decay λ, e^(-2λt) of what it is; t steps of size η are a time of tη."""
+        return np.exp(-2.0 * decay * time) * self.imbalance
+
+
+@implements("X", "N8")
+def factor_balance(Q: ArrayLike, K: ArrayLike) -> FactorBalance:
+    """How far the factors of W = Q Kᵀ are from balanced, which weight decay makes them and descent without it keeps as it was.
+
+    Args:
+        Q: (d_query, width). K: (d_model, width).
+    """
+    first = real_array(Q, "Q", ("d_query", "width"))
+    second = real_array(K, "K", ("d_model", first.shape[1]))
+    left, right = np.linalg.qr(first, mode="r"), np.linalg.qr(second, mode="r")
+    nuclear = float(np.sum(np.linalg.svd(left @ right.T, compute_uv=False)))
+    squares = 0.5 * float(np.sum(first**2) + np.sum(second**2))
+    return FactorBalance(first.T @ first - second.T @ second, nuclear, squares - nuclear)
+
+
+class NuclearStationarity(NamedTuple):
+    """What is left of the conditions under which W minimises, or is stationary for, L(W) + λ ‖W‖_*.
+
+    Attributes:
+        slack: 1 - ‖∇L(W)‖₂/λ, not below zero where they hold. misalignment: 1 + ⟨∇L(W), W⟩/(λ ‖W‖_*), zero where they hold, and for W = 0.
+    """
+
+    slack: float
+    misalignment: float
+
+
+@implements("X", "N8")
+def nuclear_stationarity(gradient: ArrayLike, W: ArrayLike, decay: float) -> NuclearStationarity:
+    r"""Whether W is stationary for the risk with a nuclear norm, :math:`-\nabla L(W) \in \lambda\, \partial \|W\|_*`.
+
+    It is a minimum where L is convex. Stationary points of L(Q Kᵀ) + λ/2 (‖Q‖² + ‖K‖²) meet the second condition; its minima, both.
+
+    Args:
+        gradient: ∇L(W), (d_query, d_model). W: of the same shape. decay: λ, above zero.
+    """
+    G = real_array(gradient, "gradient", ("d_query", "d_model"))
+    point = real_array(W, "W", G.shape)
+    if not real_number(decay, "decay", "a number above 0") > 0.0:
+        raise reject("decay", "a number above 0", f"{decay:g}")
+    nuclear = float(np.sum(np.linalg.svd(point, compute_uv=False)))
+    aligned = 1.0 + float(np.sum(G * point)) / (decay * nuclear) if nuclear > 0.0 else 0.0
+    return NuclearStationarity(1.0 - float(np.linalg.norm(G, 2)) / decay, aligned)

@@ -1,0 +1,97 @@
+"""Weight decay on factors: they balance by its law, their minima are those of the nuclear norm, and a head shows it."""
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens.probe import head_decay
+from marginlens.theory import factor_balance, nuclear_stationarity
+from refusals import refused
+
+STEP = 0.02  # of descent in place of the flow, whose law it misses by terms of this order
+
+
+def factors(n_problems=1, seed=0, width=4):
+    data, v = ml.data.sphere_tokens(n_problems, 3, 5, 6, seed)
+    queries = np.random.default_rng(seed).normal(size=(n_problems, 3, 6))
+    return ml.AttentionRisk(data, v).as_factors(queries, width)
+
+
+def balance_of(risk, point):
+    return factor_balance(*risk[0].split(point))
+
+
+@pytest.mark.statement("X N8")
+@pytest.mark.parametrize("decay", [0.0, 0.1, 0.4])
+def test_the_imbalance_fades_by_its_law(decay):
+    risk, start = factors(), np.random.default_rng(1).normal(size=(1, 12, 4))
+    run = ml.descend(risk, optimizer=ml.GradientDescent(STEP, weight_decay=decay), n_steps=250, start=start)
+    begun, ended = balance_of(risk, start[0]), balance_of(risk, run.final[0])
+    predicted = begun.after(decay, 250 * STEP)
+    assert np.linalg.norm(ended.imbalance - predicted) < 0.02 * np.linalg.norm(begun.imbalance)
+    if decay == 0.0:  # the control: nothing fades
+        assert np.linalg.norm(ended.imbalance) > 0.98 * np.linalg.norm(begun.imbalance)
+
+
+@pytest.mark.statement("X N8")
+def test_decayed_factors_are_stationary_for_the_nuclear_norm():
+    risk, decay = factors(seed=3), 0.01
+    start = 0.5 * np.random.default_rng(2).normal(size=(1, 12, 4))
+    run = ml.descend(risk, optimizer=ml.GradientDescent(2.0, weight_decay=decay), n_steps=3000, start=start)
+    balance = balance_of(risk, run.final[0])
+    assert balance.nuclear_norm > 0.1
+    assert balance.excess < 1e-9 * balance.nuclear_norm
+    W = risk.matrix(run.final)[0]
+    gradient = risk.of_p.as_matrix(risk.query)[0].gradient(W).value()
+    found = nuclear_stationarity(gradient, W, decay)
+    assert found.slack > -1e-6
+    assert abs(found.misalignment) < 1e-6
+    away = nuclear_stationarity(gradient, W + 0.1 * np.random.default_rng(0).normal(size=W.shape), decay)
+    assert abs(away.misalignment) > 1e-3
+
+
+@pytest.mark.statement("X N8")
+def test_squares_exceed_the_nuclear_norm_unless_factors_balance():
+    rng = np.random.default_rng(4)
+    for _ in range(50):
+        assert factor_balance(rng.normal(size=(5, 3)), rng.normal(size=(4, 3))).excess > 0.0
+    u, s, vt = np.linalg.svd(rng.normal(size=(5, 4)), full_matrices=False)
+    balanced = factor_balance(u * np.sqrt(s), vt.T * np.sqrt(s))
+    assert abs(balanced.excess) < 1e-12 * balanced.nuclear_norm
+
+
+def test_heads_that_were_not_decayed_are_rarely_called_so():
+    rng = np.random.default_rng(5)
+    found = [head_decay(*rng.normal(scale=0.02, size=(2, 64, 8)), 0.02) for _ in range(2000)]
+    assert np.mean([one.decayed for one in found]) < 0.01
+    assert abs(np.mean([one.ratio for one in found]) - 1.0) < 0.02
+
+
+def test_trained_heads_are_told_apart():
+    """Gradient descent on factors of the same data, with and without decay: the imbalance is kept, or fades by e^(-2λt)."""
+    n_heads, time = 20, 10.0
+    data, v = ml.data.sphere_tokens(n_heads, 3, 5, 24, 7)
+    queries = np.random.default_rng(7).normal(size=(n_heads, 3, 24))
+    risk = ml.AttentionRisk(data, v).as_factors(queries, 6)
+    start = 0.3 * np.random.default_rng(8).normal(size=(n_heads, 48, 6))
+    called = {}
+    for decay in (0.0, 0.05):
+        run = ml.descend(risk, optimizer=ml.GradientDescent(0.05, weight_decay=decay), n_steps=200, start=start)
+        found = [head_decay(*risk[j].split(run.final[j]), 0.3) for j in range(n_heads)]
+        called[decay] = sum(one.decayed for one in found)
+        assert np.median([one.total_decay for one in found]) == pytest.approx(decay * time, abs=0.1)
+    assert called[0.0] <= 1
+    assert called[0.05] >= 19
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: factor_balance(np.eye(2), np.eye(3)), "K"),
+        (lambda: nuclear_stationarity(np.eye(2), np.eye(2), 0.0), "decay"),
+        (lambda: head_decay(np.eye(2), np.eye(2), -1.0), "init_std"),
+    ],
+)
+def test_what_is_no_factor_is_refused(call, argument):
+    with refused(argument):
+        call()
