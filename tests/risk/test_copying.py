@@ -7,8 +7,6 @@ import marginlens as ml
 from marginlens.risk import CopyRisk
 from marginlens.testing import check_risk
 
-STATEMENT = pytest.mark.statement("X M")
-
 
 def problem(seed: int, value_width: int = 6, n_inputs: int = 3, n_tokens: int = 5, width: int = 12):
     rng = np.random.default_rng(seed)
@@ -20,7 +18,7 @@ def problem(seed: int, value_width: int = 6, n_inputs: int = 3, n_tokens: int = 
     return data, rng.integers(n_tokens, size=n_inputs), rng
 
 
-@STATEMENT
+@pytest.mark.statement("X M")
 def test_it_is_the_mean_of_half_the_squared_distances():
     data, match, rng = problem(0)
     risk = CopyRisk.of(data, match)
@@ -35,7 +33,7 @@ def test_it_is_the_mean_of_half_the_squared_distances():
         assert risk.value(p) == pytest.approx(expected, rel=1e-12)
 
 
-@STATEMENT
+@pytest.mark.statement("X M")
 def test_gradients_and_values_are_exact_where_the_loss_has_underflowed():
     """Far along a separating direction the loss falls like e^(-2 r margin), and the gradient keeps its direction."""
     data, match, _ = problem(1)
@@ -50,7 +48,7 @@ def test_gradients_and_values_are_exact_where_the_loss_has_underflowed():
     assert -far.direction() @ direction > 0.0
 
 
-@STATEMENT
+@pytest.mark.statement("X M")
 def test_a_match_in_a_batch_and_excess_over_other_tokens():
     data, match, rng = problem(2)
     risk, p = CopyRisk.of(data, match), rng.standard_normal(data.d_key)
@@ -63,7 +61,7 @@ def test_a_match_in_a_batch_and_excess_over_other_tokens():
     assert excess.sign * np.exp(excess.log) == pytest.approx(risk.value(p) - outright, rel=1e-10)
 
 
-@STATEMENT
+@pytest.mark.statement("X M")
 def test_runs_of_vanishing_loss_go_where_it_is_said():
     data, match, _ = problem(3)
     risk = CopyRisk.of(data, match)

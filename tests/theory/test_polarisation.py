@@ -7,8 +7,6 @@ import marginlens as ml
 from marginlens.dynamics import Record
 from plain_losses import OwnLogistic
 
-STATEMENT = pytest.mark.statement("X Thm 3")
-
 
 def rotated(n_tokens: int, width: int, size: float, rng: np.random.Generator) -> np.ndarray:
     """Orthogonal rows of this length."""
@@ -22,7 +20,7 @@ def problem(seed: int, n_tokens: int = 5):
     return data, 0.3 * rng.standard_normal(n_tokens + 2)
 
 
-@STATEMENT
+@pytest.mark.statement("X Thm 3")
 @pytest.mark.parametrize(
     "optimizer", [ml.GradientDescent(0.3), ml.GradientDescent(20.0), ml.NormalizedGD(0.2)], ids=repr
 )
@@ -45,7 +43,7 @@ def test_leads_of_the_highest_score_never_shrink_and_it_wins(optimizer, loss):
         assert run.selected.tolist() == [best]
 
 
-@STATEMENT
+@pytest.mark.statement("X Thm 3")
 def test_the_flow_keeps_the_order_of_all_tokens():
     data, v = problem(11, n_tokens=6)
     run = ml.descend(
@@ -55,7 +53,7 @@ def test_the_flow_keeps_the_order_of_all_tokens():
     assert np.array_equal(np.argsort(logits), np.argsort(data.scores(v)[0]))
 
 
-@STATEMENT
+@pytest.mark.statement("X Thm 3")
 @pytest.mark.parametrize(
     ("condition", "change"),
     [
