@@ -12,7 +12,7 @@ from marginlens.runtime.progress import ProgressCallback
 from marginlens_papers.claim import Effort
 
 PAGE, NUMBERS = "minilm.html", "minilm.json"
-_SEPARATED = 100  # sentences of the max-margin part: all 200 would take the report a minute more
+_SEPARATED = 60  # sentences of the max-margin part: all 200 would take the report a minute more
 
 
 def write_model_page(folder: Path, effort: Effort, progress: ProgressCallback | None = None) -> str:

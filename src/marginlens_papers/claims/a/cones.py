@@ -44,11 +44,12 @@ class A_F2(Claim):
             at_radius.append(_follow(data, v, cone, cone.mu, points))
             at_proven.append(_follow(data, v, cone, cone.mu, cone.sample(starts, rng, cone.proven_radius)))
             before.append(_misalignment(points, cone))
-            widest.append(_widest(data, v, cone, factors, starts, rng))
+            widest.append(_widest(data, v, cone, factors, starts, rng) if j % 2 == 0 else np.nan)
             cones.append(cone)
         left, stays = (np.concatenate([found[k] for found in at_radius]) for k in (0, 1))
         far_left, far_stays = (np.concatenate([found[k] for found in at_proven]) for k in (0, 1))
         mu, factor = np.array([cone.mu for cone in cones]), np.array(widest)
+        widened = np.isfinite(factor)
         width = np.repeat(mu, starts)
         first = np.concatenate(before)
         fall = np.where(np.isfinite(left), left / first, np.inf)
@@ -68,8 +69,8 @@ class A_F2(Claim):
             "median_remainder_from_the_boundary": float(np.median(fall[on_the_boundary])),
             "smallest_final_corr": float(1.0 - left.max()),
             "median_mu": float(np.median(mu)),
-            "median_largest_mu": float(np.median(np.minimum(mu * factor, 2.0))),
-            "median_widening": float(np.median(factor)),
+            "median_largest_mu": float(np.median(np.minimum(mu * factor, 2.0)[widened])),
+            "median_widening": float(np.median(factor[widened])),
         }
         measured = (
             f"{int(np.sum(_converged(left, width)))} of {left.size} starts in {problems} problems converge; for the "
@@ -78,7 +79,7 @@ class A_F2(Claim):
             f"correlation {1.0 - left.max():.6f}); {numbers['starts_without_descent_towards_it']:.0f} have no slope "
             "towards $p^mm$. μ has "
             f"median {np.median(mu):.1e} (an angle of {np.degrees(np.arccos(1 - np.median(mu))):.1f}°); cones wider by a median factor "
-            f"of {np.median(factor):.0f} ({factor.min():.0f} to {factor.max():.0f}) still work, up to a median μ of "
+            f"of {numbers['median_widening']:.0f} ({np.nanmin(factor):.0f} to {np.nanmax(factor):.0f}) still work, up to a median μ of "
             f"{numbers['median_largest_mu']:.2f}."
         )
         ratio = np.median([cone.proven_radius / cone.radius for cone in cones])

@@ -39,7 +39,7 @@ class X_B(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend from grids of starts on both problems and say where each start ends."""
         paper = effort is Effort.PAPER
-        side, n_steps, rings = (100, 5000, (100, 50)) if paper else (24, 2000, (24, 12))
+        side, n_steps, rings = (70, 5000, (100, 50)) if paper else (24, 2000, (24, 12))
         progress.expect(5)
         (data, v), (other, w) = figure_1b(), basin_example()
         progress.advance()
