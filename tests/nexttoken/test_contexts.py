@@ -93,6 +93,18 @@ def test_orthogonal_contexts_have_a_closed_form_and_groups_are_solved_by_themsel
     )
 
 
+def test_large_groups_are_refuted_by_a_part_or_refused(monkeypatch):
+    monkeypatch.setattr("marginlens.svm.contexts._MAX_GROUP_PAIRS", 50)
+    monkeypatch.setattr("marginlens.svm.contexts._SUBSETS", (4, 6))
+    rng = np.random.default_rng(0)
+    counts = np.eye(12) + np.roll(np.eye(12), 1, axis=1)
+    narrow = ml.ntp_svm(ml.ContextDataset(rng.standard_normal((12, 1)), counts))
+    assert narrow.status is ml.Status.INFEASIBLE
+    assert narrow.certificate_residual() <= 1e-13
+    with pytest.raises(ml.InputError, match="Take fewer contexts"):
+        ml.ntp_svm(ml.ContextDataset(rng.standard_normal((12, 12)), counts))
+
+
 def test_a_broken_proof_is_noticed():
     solution = ml.ntp_svm(separable_contexts())
     assert replace(solution, common=solution.common + 1e-6).kkt_residual() > 1e-8

@@ -79,12 +79,6 @@ class ContextRisk(Described):
         """The token with the largest logit after each context, (…, n_contexts)."""
         return np.argmax(self.logits(x), axis=-1)
 
-    def margins(self, x: ArrayLike) -> FloatArray:
-        """How far the lowest token that follows is above the highest that does not, (…, n_contexts); infinite where all follow."""
-        logits = self.logits(x)
-        lowest = np.min(np.where(self._inside, logits, np.inf), axis=-1)
-        return lowest - np.max(np.where(self._inside, -np.inf, logits), axis=-1)
-
     def excess(self, x: ArrayLike) -> FloatArray:
         """CE(W) less the entropy, (…): accurate also where it is far below the rounding of CE(W)."""
         misfit, leak, _ = self._parts(x)

@@ -12,6 +12,7 @@ import scipy
 
 from marginlens.data.contexts import ContextDataset, as_contexts
 from marginlens.directions import length
+from marginlens.errors import reject
 from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.result.notebook import Headline
@@ -20,10 +21,15 @@ from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
 from marginlens.svm.solution import CERTIFICATE_RTOL, KKT_RTOL
-from marginlens.svm.solvers.independent_parts import query_groups, solve_groups
-from marginlens.svm.solvers.rows import BilinearRows
+from marginlens.svm.solvers.independent_parts import solve_groups
+from marginlens.svm.solvers.rows import BilinearRows, sparse_if_thin
 from marginlens.typing import FloatArray, IntArray
 
+_MAX_CONTEXT_TABLE = 4096  # dense contexts beyond which they are taken as one group
+_MAX_GROUP_PAIRS = (
+    500_000  # of a context and a token that follows some of the group, beyond which a group is not solved
+)
+_SUBSETS = (16, 64)  # contexts of a larger group that are tried for a contradiction
 _BLOCK_ENTRIES = 4_000_000  # logits held at a time while all are checked
 _MAX_LISTED = 4  # contexts and tokens that a sentence names
 
@@ -240,13 +246,12 @@ class _Part(NamedTuple):
 
 def _groups(data: ContextDataset) -> IntArray:
     """(n_contexts,) a number for each context: those of different numbers have orthogonal embeddings."""
-    if not scipy.sparse.issparse(data.H):
-        triples = np.column_stack([np.arange(data.n_contexts), *np.zeros((2, data.n_contexts), dtype=np.int64)])
-        nothing = BilinearRows(np.zeros((1, 1)), data.H, triples[:0])
-        return query_groups(BilinearRows(np.zeros((1, 1)), data.H, triples), nothing)[1]
-    size = scipy.sparse.linalg.norm(data.H, axis=1)
-    unit = scipy.sparse.diags_array(1.0 / np.where(size == 0.0, 1.0, size)) @ data.H
-    close = abs(unit @ unit.T) > 8 * EPS
+    H = sparse_if_thin(data.H) if isinstance(data.H, np.ndarray) else data.H
+    if isinstance(H, np.ndarray) and len(H) > _MAX_CONTEXT_TABLE:
+        return np.zeros(data.n_contexts, dtype=np.int64)  # the table of their products is not worth its memory
+    size = np.sqrt(np.asarray((H * H).sum(axis=1)).ravel())
+    unit = scipy.sparse.diags_array(1.0 / np.where(size == 0.0, 1.0, size)) @ H
+    close = scipy.sparse.csr_array(abs(unit @ unit.T) > 8 * EPS)
     return np.asarray(scipy.sparse.csgraph.connected_components(close, directed=False)[1], dtype=np.int64)
 
 
@@ -265,18 +270,32 @@ def _single_contexts(data: ContextDataset, contexts: IntArray) -> _Part:
     return _Part((data.token[kept], data.context[kept], values[kept]), used, common, len(zero) > 0)
 
 
+def _small_contradiction(data: ContextDataset, contexts: IntArray, n_tokens: int) -> _Part:
+    """A few contexts of a large group that contradict each other, which proves that all of them do; else the group is refused."""
+    order = np.argsort(-data.sizes[contexts], kind="stable")  # most ties first
+    for count in _SUBSETS:
+        part = _solve_group(data, np.sort(contexts[order[:count]]))
+        if part.infeasible:
+            return part
+    got = f"one of {len(contexts)} contexts and {n_tokens} tokens, with no contradiction among {_SUBSETS[-1]} of them"
+    expected = (
+        f"contexts in orthogonal groups of at most {_MAX_GROUP_PAIRS:,} pairs of a context and a token that follows"
+    )
+    raise reject("data", expected, got, "Take fewer contexts, or sparse embeddings.")
+
+
 def _solve_group(data: ContextDataset, contexts: IntArray) -> _Part:
     """The problem of some contexts, in which tokens that follow the same of them are one unknown."""
     follows = data.counts[contexts].T.tocsr() > 0  # (n_vocabulary, n_chosen)
     seen = np.flatnonzero(np.diff(follows.indptr))
+    if len(seen) * len(contexts) > _MAX_GROUP_PAIRS:
+        return _small_contradiction(data, contexts, len(seen))
     profiles, kind = np.unique(follows[seen].toarray(), axis=0, return_inverse=True)
     n_unseen = data.n_vocabulary - len(seen)
     n_tokens = np.bincount(kind.reshape(-1), minlength=len(profiles))
     if n_unseen:
-        profiles, n_tokens = (
-            np.vstack([profiles, np.zeros((1, len(contexts)), dtype=bool)]),
-            np.append(n_tokens, n_unseen),
-        )
+        profiles = np.vstack([profiles, np.zeros((1, len(contexts)), dtype=bool)])
+        n_tokens = np.append(n_tokens, n_unseen)
     anchor = np.argmax(profiles, axis=0)  # of each context
     k, other = np.nonzero(profiles.T)
     tied = np.column_stack([k, anchor[k], other])[other != anchor[k]]
@@ -284,10 +303,8 @@ def _solve_group(data: ContextDataset, contexts: IntArray) -> _Part:
     strict = np.column_stack([k, anchor[k], other])
     if not len(strict):
         return _Part((seen[:0], seen[:0], np.zeros(0)), contexts, np.zeros(len(contexts)), False)
-    X, H = (
-        np.diag(1.0 / np.sqrt(n_tokens)),
-        data.H[contexts],
-    )  # unknowns are longer by √n for n tokens, which makes the norm that of all
+    X = np.diag(1.0 / np.sqrt(n_tokens))  # unknowns are longer by √n for n tokens, which makes the norm that of all
+    H = data.H[contexts]
     H = H[:, np.unique(H.indices)].toarray() if scipy.sparse.issparse(H) else H
     rows, ties = BilinearRows(X, H, strict), BilinearRows(X, H, tied)
     rows.check_range("H")
