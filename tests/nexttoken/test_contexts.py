@@ -93,6 +93,18 @@ def test_orthogonal_contexts_have_a_closed_form_and_groups_are_solved_by_themsel
     )
 
 
+def test_contexts_that_are_nearly_dependent_are_solved_too():
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((n, 8)))[0] for n in (8, 10))
+    counts = rng.integers(0, 2, (8, 7))
+    counts[:, 0], counts[:, 6] = 1, 0
+    for spread in (1e-2, 1e-4):
+        data = ml.ContextDataset(left @ np.diag(np.geomspace(1, spread, 8)) @ right.T, counts)
+        solution = ml.ntp_svm(data)
+        assert solution.status is ml.Status.OPTIMAL, spread
+        assert finite_part(data).compatible
+
+
 def test_large_groups_are_refuted_by_a_part_or_refused(monkeypatch):
     monkeypatch.setattr("marginlens.svm.contexts._MAX_GROUP_PAIRS", 50)
     monkeypatch.setattr("marginlens.svm.contexts._SUBSETS", (4, 6))

@@ -22,6 +22,7 @@ from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
 from marginlens.svm.solution import CERTIFICATE_RTOL, KKT_RTOL
 from marginlens.svm.solvers.independent_parts import solve_groups
+from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.solvers.rows import BilinearRows, sparse_if_thin
 from marginlens.typing import FloatArray, IntArray
 
@@ -29,6 +30,8 @@ _MAX_CONTEXT_TABLE = 4096  # dense contexts beyond which they are taken as one g
 _MAX_GROUP_PAIRS = (
     500_000  # of a context and a token that follows some of the group, beyond which a group is not solved
 )
+_MAX_FORMED_ENTRIES = 20_000_000  # of all rows, up to which they are formed
+_MAX_CORRECTIONS = 2  # of multipliers, each of which must halve what is left
 _SUBSETS = (16, 64)  # contexts of a larger group that are tried for a contradiction
 _BLOCK_ENTRIES = 4_000_000  # logits held at a time while all are checked
 _MAX_LISTED = 4  # contexts and tokens that a sentence names
@@ -270,6 +273,36 @@ def _single_contexts(data: ContextDataset, contexts: IntArray) -> _Part:
     return _Part((data.token[kept], data.context[kept], values[kept]), used, common, len(zero) > 0)
 
 
+def _solved(rows: BilinearRows, ties: BilinearRows) -> tuple[FloatArray, FloatArray, bool]:
+    """Multipliers, or a Farkas vector: through formed rows, which bears contexts that are nearly dependent, else through products."""
+    if (len(rows) + len(ties)) * rows.shape[1] <= _MAX_FORMED_ENTRIES:
+        A, C = np.asarray(rows), np.asarray(ties)
+        found = least_distance(A, np.ones(len(A)), equalities=C if len(C) else None)
+        mu = np.zeros(0) if found.equality_multipliers is None else found.equality_multipliers
+        if found.certificate is not None:
+            return found.certificate, mu, True
+        if found.status is Status.OPTIMAL:
+            return *_closed(A, C, found.multipliers, mu), False
+    return solve_groups(rows, ties, np.arange(len(rows)))[1:]
+
+
+def _closed(A: FloatArray, C: FloatArray, weights: FloatArray, mu: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The multipliers moved until W = Aᵀ weights + Cᵀ mu itself closes the gaps of the rows that have one, where that keeps their signs."""
+    active = np.flatnonzero(weights > 0.0)
+    binding, goal = np.vstack([A[active], C]), np.append(np.ones(len(active)), np.zeros(len(C)))
+    u = np.append(weights[active], mu)
+    gap = goal - binding @ (binding.T @ u)
+    for _ in range(_MAX_CORRECTIONS):
+        moved = u + np.linalg.lstsq(binding.T, np.linalg.lstsq(binding, gap)[0])[0]
+        left = goal - binding @ (binding.T @ moved)
+        if (moved[: len(active)] <= 0.0).any() or np.abs(left).max() > 0.5 * np.abs(gap).max():
+            break
+        u, gap = moved, left
+    weights = np.zeros_like(weights)
+    weights[active] = u[: len(active)]
+    return weights, u[len(active) :]
+
+
 def _small_contradiction(data: ContextDataset, contexts: IntArray, n_tokens: int) -> _Part:
     """A few contexts of a large group that contradict each other, which proves that all of them do; else the group is refused."""
     order = np.argsort(-data.sizes[contexts], kind="stable")  # most ties first
@@ -306,13 +339,16 @@ def _solve_group(data: ContextDataset, contexts: IntArray) -> _Part:
     X = np.diag(1.0 / np.sqrt(n_tokens))  # unknowns are longer by √n for n tokens, which makes the norm that of all
     H = data.H[contexts]
     H = H[:, np.unique(H.indices)].toarray() if scipy.sparse.issparse(H) else H
+    H = (
+        np.asarray(np.linalg.qr(H.T, mode="r")).T if len(H) < H.shape[1] else H
+    )  # the same inner products, fewer coordinates
     rows, ties = BilinearRows(X, H, strict), BilinearRows(X, H, tied)
     rows.check_range("H")
     zero = np.flatnonzero(length(H)[strict[:, 0]] == 0.0)
     if len(zero):  # of equal logits none is larger
         weights, mu, infeasible = (np.arange(len(strict)) == zero[0]).astype(np.float64), np.zeros(len(tied)), True
     else:
-        _, weights, mu, infeasible = solve_groups(rows, ties, np.arange(len(strict)))
+        weights, mu, infeasible = _solved(rows, ties)
     table = np.zeros((len(profiles), len(contexts)))
     for triples, values in ((strict, weights), (tied, mu)):
         np.add.at(table, (triples[:, 1], triples[:, 0]), values)
