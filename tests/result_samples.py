@@ -22,7 +22,6 @@ from marginlens.graphs.priority import ranking_evidence
 from marginlens.graphs.stream import GraphSummary
 from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion
 from marginlens.probe.difference import ProbeDifference
-from marginlens.probe.heads.decay import head_decay
 from marginlens.probe.heads.max_margin import HeadMargin, MarginMatch
 from marginlens.risk.smoothness import smoothness
 from marginlens.svm.graph import GraphConflict
@@ -237,7 +236,6 @@ def probes():
     yield "an example of a probe", result.examples[0]
     yield "checkpoints", made_up_curves()
     matches = [MarginMatch(0.1 * k, 0.2 - 0.1 * k, 0.3, 0.4, 12, ml.Status.OPTIMAL, 1e-12) for k in range(7)]
-    yield "whether a head was decayed", head_decay(*np.random.default_rng(0).normal(size=(2, 16, 4)), 1.0)
     yield "how max-margin a head is", HeadMargin(matches[6], tuple(matches[:2]), 3)
     other = made_up_result({"entropy": result["entropy"] - 0.1}, model="other")
     differences = {name: values - other[name] for name, values in result.measures.items()}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import chdtr
 
 from marginlens.errors import positive_number
-from marginlens.result import Result
 from marginlens.theory.factor_decay import factor_balance
 from marginlens.typing import ArrayLike
 
 DECAY_LEVEL = 1e-3  # share of heads without decay that are called decayed
 
 
-@dataclass(frozen=True, repr=False)
-class HeadDecay(Result):
+class HeadDecay(NamedTuple):
     """How balanced a head is, against what its initialisation had.
 
     Attributes:
@@ -31,7 +29,6 @@ class HeadDecay(Result):
     p_value: float
     decayed: bool
     excess: float
-    quantities = "decayed={decayed}, total decay {total_decay:.3g}, ratio {ratio:.3g}"
 
 
 def head_decay(Q: ArrayLike, K: ArrayLike, init_std: float) -> HeadDecay:
