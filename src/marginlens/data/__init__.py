@@ -13,6 +13,7 @@ from marginlens.data.files import (
     write_problem,
     write_sequences,
 )
+from marginlens.data.label_noise import NoisyLabels, flip_labels, soft_labels
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
 from marginlens.data.named import dataset, dataset_names
 from marginlens.data.paper_examples import (
@@ -59,6 +60,7 @@ __all__ = [
     "LabelledSequences",
     "Levels",
     "NamedSequences",
+    "NoisyLabels",
     "SequenceDataset",
     "SequenceSplit",
     "TextStream",
@@ -81,6 +83,7 @@ __all__ = [
     "figure_3b",
     "figure_5",
     "figure_8",
+    "flip_labels",
     "gaussian_problems",
     "gaussian_tokens",
     "level_sequences",
@@ -95,6 +98,7 @@ __all__ = [
     "save",
     "scored_tokens",
     "signal_and_noise",
+    "soft_labels",
     "sphere_problems",
     "sphere_queries",
     "sphere_tokens",

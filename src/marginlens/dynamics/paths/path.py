@@ -14,7 +14,7 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.directions import correlation, length, unit
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.kinds import kind_of
-from marginlens.norms import L2, Norm
+from marginlens.norms import L2, Norm, as_norm
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, drawn
 from marginlens.result.palette import GLOBAL, LOCAL
@@ -125,6 +125,9 @@ class Path(Result, Tabular):
     @property
     def norm(self) -> FloatArray:
         """The norm of each point, of the shape of `radii`: R where the ball binds."""
+        norm = getattr(self._search, "norm", None)
+        if norm is not None:
+            return np.array([norm.value(x) for x in self.points])
         return self._by_part(lambda x, radius, q: length(x))
 
     def value(self) -> FloatArray:
@@ -256,8 +259,10 @@ def path(
         problem: a risk of one problem, or a dataset with `head` and `loss`, as `descend` takes them.
         radii: (n_radii,) positive and increasing. For a joint risk (n_radii, 2) limits on ‖v‖ and ‖p‖, or a pair (r, R) of them, each a
             number or (n_radii,), neither of which may fall.
-        norm: of the balls: `L2()`, which for matrices is `Frobenius()`. The ball of radius r of a `FactorRisk`, ‖Q‖² + ‖K‖² ≤ r², is the
-            ball ‖W‖_* ≤ r²/2 of its matrix W = Q Kᵀ in the nuclear norm.
+        norm: of the balls: `L2()` by default, which for matrices is `Frobenius()`, or any other, a norm of your own too; a joint risk, a
+            region and next tokens have the Euclidean one alone. In other norms `kkt_residual` is the gap of Frank and Wolfe, and 8 restarts
+            are the default. The ball of radius r of a `FactorRisk`, ‖Q‖² + ‖K‖² ≤ r², is the ball ‖W‖_* ≤ r²/2 of its matrix
+            W = Q Kᵀ in the nuclear norm.
         region: where a point may be; everywhere by default. A `Cone` for attention weights p; for a matrix W its axis is a matrix too, one
             row after the other: `Cone(W.ravel(), …)`. `CyclicPart(W)` for next tokens, which fixes the part along S_cyc, so that the
             balls hold the other part alone.
@@ -272,16 +277,25 @@ def path(
     risk = as_risk(problem, head, loss)
     if getattr(risk, "is_batch", False):
         raise reject("problem", "one problem", f"a batch of {len(risk)}", "Take one with data[j].")
-    if kind_of(norm) is not L2:
-        raise reject("norm", "ml.L2() or ml.Frobenius(), the norms whose balls a path can follow", repr(norm))
+    as_norm(norm, tuple(risk.shape))
     if restarts is not None:
         whole_number(restarts, "restarts", at_least=0)
     as_progress(progress)
-    search = path_search(risk, region, restarts)
+    search = path_search(risk, region, restarts) if kind_of(norm) is L2 else _in_norm(risk, norm, region, restarts)
     limits = search.check_radii(radii)
     with single_blas_thread():
         begin = search.begin(as_generator(rng))
     return _extended(risk, search, begin, limits, progress)
+
+
+def _in_norm(risk: Any, norm: Norm, region: Any, restarts: int | None) -> PathSearch:
+    """The search in balls of another norm than the Euclidean, refused where points have parts or a region is asked for."""
+    from marginlens.dynamics.paths.norm_balls import NormSearch
+
+    no_region(region, f"a path in {norm!r}")
+    if hasattr(risk, "blocks") or hasattr(risk, "batch"):
+        raise reject("norm", f"ml.L2() for a {type(risk).__name__}", repr(norm))
+    return NormSearch(risk, 8 if restarts is None else restarts, norm)
 
 
 def _extended(
