@@ -183,6 +183,48 @@ def test_training_gives_the_same_weights_bit_for_bit(make):
     assert n_hooks(model) == hooks
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch asks for it while it compiles
+@pytest.mark.parametrize("in_place", [False, True])
+def test_compiled_training_is_measured_and_gives_the_same_weights(in_place):
+    """What a hook hands on from a compiled model is what it reads in one that is not."""
+
+    def compiled():
+        torch._dynamo.reset()
+        model = language_model(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+        if in_place:
+            model.compile(backend="aot_eager")
+            return model, model
+        return model, torch.compile(model, backend="aot_eager")
+
+    model, wrapped = compiled()
+    unwatched = train(model, wrapped=wrapped, n_steps=3)
+    model, wrapped = compiled()
+    monitor, plain = AttentionMonitor(every=1), AttentionMonitor(every=1)
+    monitor.attach(wrapped)
+    assert same_weights(unwatched, train(model, monitor, wrapped=wrapped, n_steps=3))
+    eager = language_model(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    plain.attach(eager)
+    train(eager, plain, n_steps=3)
+    for name in ("max_logit", "entropy", "loss", "frobenius"):
+        np.testing.assert_allclose(monitor.curves[name], plain.curves[name], rtol=1e-3)
+    monitor.finish()
+    n_measured = len(monitor.curves.steps)
+    wrapped(input_ids=token_batches(1)[0])  # the graph still has the operation, which finds nobody
+    assert len(monitor.curves.steps) == n_measured
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch asks for it while it compiles
+def test_a_model_compiled_and_run_before_the_monitor_is_refused_in_one_sentence():
+    torch._dynamo.reset()
+    model = language_model()
+    model.compile(backend="eager")
+    train(model, n_steps=1)
+    monitor = AttentionMonitor()
+    monitor.attach(model)
+    with pytest.raises(InputError, match="attach the monitor before"):
+        train(model, monitor, n_steps=1)
+
+
 @pytest.fixture
 def one_process(tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)

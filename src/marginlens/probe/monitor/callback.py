@@ -238,8 +238,8 @@ class AttentionMonitor(_Callback):
             measured = self._reader.collect()
             if measured is None:
                 raise InputError(
-                    "No attention layer of the model was seen in this step; where torch.compile has compiled it, no hook runs: train it "
-                    "uncompiled, or save checkpoints, and draw their curves with marginlens probe FOLDER --checkpoints."
+                    "No attention layer of the model was seen in this step; where torch.compile has compiled it before the monitor was "
+                    "attached, no hook is in it: attach the monitor before the model's first step."
                 )
             self._record.add(step, measured.measures)
         except (InputError, RuntimeError, MemoryError) as problem:

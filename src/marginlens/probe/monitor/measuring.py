@@ -2,7 +2,8 @@
 
 A hook sees what enters an attention layer, makes the queries of a few tokens and the keys of all from it with the layer's own modules,
 and takes `attention_statistics` of them. Nothing is given back to the model, so that training stays what it is, and nothing waits for a
-GPU: numbers stay where they were made until the step is over.
+GPU: numbers stay where they were made until the step is over. In a compiled model hooks run once, when it is traced; there they leave an
+operation in the graph that hands what it is given to the reader at every step.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import inspect
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -40,6 +43,8 @@ NORM_MEASURES = ("frobenius", "spectral", "largest_entry")
 # Of W's Gram matrix: the largest eigenvalue of the power 2^20 is off by d^(2^-20), 4e-6 for heads of width 64.
 _N_SQUARINGS = 20
 _MAX_ENTRIES = 2**26  # of matrices W in memory at a time
+_BEGIN, _END = -2, -1  # of a forward pass, beside the modules of attention, which are counted from 0
+_READERS: WeakValueDictionary[int, HeadReader] = WeakValueDictionary()  # those that operations in compiled models find
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +89,7 @@ class HeadReader:
 
     Args:
         model: the model that is trained, or what wraps it: of Hugging Face, plain, in data parallel or FSDP2, with checkpoints of
-            activations or without. It is not changed.
+            activations or without, compiled by torch.compile or not. It is not changed.
     """
 
     def __init__(self, model: Any) -> None:
@@ -109,7 +114,14 @@ class HeadReader:
         self.seconds = 0.0  # that hooks have taken
         self._clear()
         modules = {id(module): module for module in map(self.adapter.attention_module, range(self.adapter.n_layers))}
-        self._hooks = [module.register_forward_pre_hook(self._before, with_kwargs=True) for module in modules.values()]
+        self._modules = tuple(modules.values())
+        self._names = [tuple(inspect.signature(module.forward).parameters) for module in self._modules]
+        self._key = _make_operation(), id(self)
+        _READERS[id(self)] = self
+        self._hooks = [
+            module.register_forward_pre_hook(partial(self._before, place), with_kwargs=True)
+            for place, module in enumerate(self._modules)
+        ]
         self._hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
         self._hooks.append(self.model.register_forward_hook(self._end))
 
@@ -139,42 +151,55 @@ class HeadReader:
     # ---- hooks
 
     def _begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        import torch
-
-        if torch.compiler.is_compiling():  # hooks leave no trace in a compiled model
-            return
-        self._is_training_pass = torch.is_grad_enabled()
-        mask = kwargs.get("attention_mask")
-        self._inputs = {"attention_mask": mask, "decoder_attention_mask": kwargs.get("decoder_attention_mask")}
+        masks = {name: kwargs.get(name) for name in ("attention_mask", "decoder_attention_mask")}
+        self._tell(_BEGIN, masks)
 
     def _end(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        self._tell(_END, {"loss": output.get("loss") if hasattr(output, "get") else None})
+
+    def _before(self, place: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        arguments = {**dict(zip(self._names[place], args, strict=False)), **kwargs}
+        arguments.setdefault("hidden_states", args[0] if args else None)
+        self._tell(place, arguments)
+
+    def _tell(self, place: int, arguments: dict[str, Any]) -> None:
+        """Take note of what a module is called with, now or, in a compiled model, whenever it is."""
         import torch
 
-        if torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():
+            self.heard(place, arguments, is_training=torch.is_grad_enabled())
             return
-        loss = output.get("loss") if hasattr(output, "get") else None
-        if loss is not None and torch.is_grad_enabled():
-            self.add_loss(loss)
-        self._is_training_pass = False
+        named = {}
+        for name, value in arguments.items():
+            if isinstance(value, torch.Tensor):
+                named[name] = value.detach()
+            elif isinstance(value, tuple) and all(isinstance(part, torch.Tensor) for part in value):
+                named |= {f"{name}.{k}": part.detach() for k, part in enumerate(value)}
+        counter, key = self._key
+        torch.ops.marginlens.hear(counter, list(named.values()), " ".join(named), key, place, torch.is_grad_enabled())
 
-    def _before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Read a layer, once: activations that are computed again and later batches of an accumulated gradient are left alone."""
+    def heard(self, place: int, arguments: dict[str, Any], *, is_training: bool) -> None:
+        """What a module is called with: the model before and behind its pass, or one of attention.
+
+        A layer is read once: activations that are computed again and later batches of an accumulated gradient are left alone.
+        """
         import torch
 
-        if (
-            torch.compiler.is_compiling()
-            or not self._is_expected
-            or not self._is_training_pass
-            or self._problem is not None
-        ):
+        if place == _BEGIN:
+            self._is_training_pass, self._inputs = is_training, arguments
             return
+        if place == _END:
+            if arguments.get("loss") is not None and is_training:
+                self.add_loss(arguments["loss"])
+            self._is_training_pass = False
+            return
+        if not self._is_expected or not self._is_training_pass or self._problem is not None:
+            return
+        module = self._modules[place]
         layers, count = self._layers[id(module)], self._n_calls[id(module)]
         if count >= len(layers):
             return
         self._n_calls[id(module)] += 1
-        names = inspect.signature(module.forward).parameters
-        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        arguments.setdefault("hidden_states", args[0] if args else None)
         began = time.perf_counter()
         try:
             with torch.no_grad(), evaluating(module):
@@ -265,6 +290,28 @@ class HeadReader:
                 [torch.as_tensor(loss).float().mean().to(torch.as_tensor(losses[0]).device) for loss in losses]
             ).mean()
         )
+
+
+@cache
+def _make_operation() -> Any:
+    """Make the operation that compiled models keep at a hook's place; it counts, since one without any effect would be left out."""
+    import torch
+
+    schema = "(Tensor(a!) counter, Tensor[] tensors, str names, int key, int place, bool is_training) -> ()"
+
+    @torch.library.custom_op("marginlens::hear", mutates_args=("counter",), schema=schema)
+    def hear(counter: Any, tensors: Sequence[Any], names: str, key: int, place: int, is_training: bool) -> None:
+        reader = _READERS.get(key)
+        if reader is None:  # the monitor has finished
+            return
+        arguments: dict[str, Any] = {}
+        for name, tensor in zip(names.split(), tensors, strict=True):
+            whole, _, part = name.partition(".")
+            arguments[whole] = (*arguments.get(whole, ()), tensor) if part else tensor
+        reader.heard(place, arguments, is_training=is_training)
+
+    hear.register_fake(lambda *_: None)
+    return torch.zeros(1, dtype=torch.int64)
 
 
 def _first_inputs(captured: Captured, count: int) -> Captured:
