@@ -101,7 +101,7 @@ def trained(spec: Spec, n_steps: int | None = None) -> tuple[CheckpointCurves, F
     for step in range(n_steps or N_STEPS):
         for optimizer, rate in zip(optimizers, rates, strict=True):
             optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / spec.warm_up)
-        ids, labels = _batch(spec.task, draws)
+        ids, labels = task_batch(spec.task, draws)
         logits = model(input_ids=ids).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
         loss.backward()
@@ -186,7 +186,7 @@ def _normalised(module: Any, inputs: Any, output: Any) -> Any:
     return torch.cat((queries, keys, values), dim=-1)
 
 
-def _batch(task: str, draws: Any) -> tuple[Any, Any]:
+def task_batch(task: str, draws: Any) -> tuple[Any, Any]:
     """Random tokens and what is to be told at each of them, -100 where nothing is, with noise.
 
     first: the first token. previous: the one before. copy: of a word that comes twice, the next letter, the second time. majority: the most

@@ -34,7 +34,8 @@ def test_budgets_are_those_of_a_loop_over_inputs_and_maps(make):
                     keys[layer, head] = max(keys[layer, head], len(seen) - int((np.cumsum(seen) <= 0.05).sum()))
             for turned, rotation in enumerate((None, rotation_matrix(reading.queries.shape[-1]))):
                 for k, bits in enumerate(settings.bits):
-                    rounded = round_keys(reading.grouped_keys, bits, rotation)
+                    centre = reading.grouped_keys.mean(dim=2, keepdim=True)  # of this input alone, without padding
+                    rounded = round_keys(reading.grouped_keys, bits, rotation, centre=centre)
                     one = certify_rounding(reading.queries, reading.grouped_keys, rounded, reading.rule)
                     counted = torch.from_numpy(sees.sum(axis=1) >= 2)
                     certified[turned, k, layer] += (one.certified[0] & counted).sum(dim=1).numpy()

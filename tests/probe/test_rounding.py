@@ -7,8 +7,16 @@ import pytest
 import torch
 
 from marginlens.errors import InputError
-from marginlens.probe import AttentionRule, attention_statistics, certify_rounding, rotation_matrix, round_keys
+from marginlens.probe import (
+    AttentionRule,
+    attention_statistics,
+    certify_rounding,
+    output_change,
+    rotation_matrix,
+    round_keys,
+)
 from marginlens.probe.heads.rounding import RoundedKeys
+from marginlens.probe.heads.statistics import largest_logits, output_ranges
 
 
 def tensors(*shape, seed, size=1.0, dtype=torch.float32):
@@ -52,6 +60,7 @@ def test_bounds_hold_for_exact_maps(name, rotated, bits):
     changed = before[..., :30].argmax(-1) != after[..., :30].argmax(-1)
     assert torch.equal(changed[found.decided], found.changed[found.decided])
     assert not bool((found.certified & changed).any())
+    assert not bool((found.certified & ~found.resolved).any())  # two exact keys know what one knows
     if bits == 8:
         assert float(found.certified[found.decided].float().mean()) > 0.9
         assert found.certified_share >= found.robust_share > 0.8
@@ -96,6 +105,87 @@ def test_rotation_saves_keys_with_an_outlier():
     plain, turned = (certify_rounding(q, k, round_keys(k, 6, rotation)) for rotation in (None, rotation_matrix(64)))
     assert turned.certified_share > plain.certified_share + 0.1
     assert torch.allclose(rotation_matrix(48) @ rotation_matrix(48).T, torch.eye(48, dtype=torch.float64), atol=1e-12)
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("n_exact", [1, 2, 5])
+def test_what_is_resolved_is_among_the_keys_that_are_read(bits, n_exact):
+    """The keys of largest bound, found with full maps, have the exact selection; with lengths that are too short they do not always."""
+    q, k = tensors(4, 4, 800, 8, seed=0, size=1.5), tensors(4, 2, 12, 8, seed=1)
+    rounded = round_keys(k, bits)
+    wrong = []
+    for shrunk in (1.0, 0.2):
+        error = rounded.error * shrunk
+        found = certify_rounding(q, k, RoundedKeys(rounded.keys, error), n_exact=n_exact)
+        repeated = [x.repeat_interleave(2, 1) for x in (k, rounded.keys, error)]
+        exact, hat = (q @ x.transpose(2, 3) / math.sqrt(8) for x in repeated[:2])
+        upper = hat + q.norm(dim=-1, keepdim=True) * repeated[2][:, :, None] / math.sqrt(8)
+        read = upper.topk(n_exact, dim=-1).indices
+        is_read = (read == exact.argmax(dim=-1, keepdim=True)).any(dim=-1)
+        wrong.append(int((found.resolved & ~is_read).sum()))
+        assert found.resolved_share > 0.0
+    assert wrong[0] == 0
+    assert wrong[1] > 0 or n_exact == 5
+
+
+def test_centred_keys_round_better_and_give_the_same_attention():
+    """Keys that share a long vector lose nearly all bits to it, unless it is taken away before."""
+    q, k = tensors(1, 2, 100, 16, seed=0, size=2.0), tensors(1, 2, 100, 16, seed=1) + 20.0
+    plain, centred = (round_keys(k, 4, centre=centre) for centre in (None, k.mean(dim=-2, keepdim=True)))
+    assert float(centred.error.mean()) < 0.2 * float(plain.error.mean())
+    shares = [certify_rounding(q, k, one).certified_share for one in (plain, centred)]
+    assert shares[1] > shares[0] + 0.2
+    nothing = round_keys(k, 4, centre=k.mean(dim=-2, keepdim=True)).keys - k.mean(dim=-2, keepdim=True)
+    assert torch.allclose(maps(q, centred.keys, RULES["plain"]), maps(q, nothing, RULES["plain"]), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "capped", "sinks"])
+def test_outputs_stay_in_their_range_and_corners_reach_it(name):
+    """The range in each coordinate holds for random logits in the box, and is what the best of all corners gives."""
+    rule, n_tokens = RULES[name], 6
+    q, k = (
+        tensors(1, 4, n_tokens, 4, seed=0, dtype=torch.float64),
+        tensors(1, 2, n_tokens, 4, seed=1, dtype=torch.float64),
+    )
+    v = tensors(1, 2, n_tokens, 3, seed=2, dtype=torch.float64)
+    radius = tensors(1, 2, n_tokens, seed=3, dtype=torch.float64).abs()
+    least, most = output_ranges(q, k, v, radius, rule)
+    logits = q @ k.repeat_interleave(2, 1).transpose(2, 3) / 2.0
+    logits = logits if rule.softcap is None else rule.softcap * torch.tanh(logits / rule.softcap)
+    width = q.norm(dim=-1, keepdim=True) * radius.repeat_interleave(2, 1)[:, :, None] / 2.0
+    hidden = (
+        ~torch.ones(n_tokens, n_tokens, dtype=torch.bool).tril() if rule.causal else torch.zeros(1, dtype=torch.bool)
+    )
+    sinks = None if rule.sinks is None else rule.sinks.double()[None, :, None, None].expand(1, 4, n_tokens, 1)
+    best = torch.full_like(most, -math.inf)
+    for corner in range(2**n_tokens):
+        signs = torch.tensor([1.0 if corner >> k & 1 else -1.0 for k in range(n_tokens)], dtype=torch.float64)
+        moved = (logits + signs * width).masked_fill(hidden, -math.inf)
+        moved = moved if sinks is None else torch.cat((moved, sinks), dim=-1)
+        best = best.maximum(moved.softmax(dim=-1)[..., :n_tokens] @ v.repeat_interleave(2, 1))
+    assert torch.allclose(best, most, atol=1e-9)
+    assert bool((least <= most).all())
+
+
+def test_the_output_moves_by_less_than_its_bound_which_is_below_that_by_total_variation():
+    q, k, v = (tensors(2, heads, 20, 16, seed=seed) for seed, heads in enumerate((4, 2, 2)))
+    rule, rounded = RULES["causal"], round_keys(k, 5)
+    change = (maps(q, k, rule) - maps(q, rounded.keys, rule)) @ v.double().repeat_interleave(2, 1)
+    bound = output_change(q, k, v, rounded, rule)
+    assert bool((change.norm(dim=-1) <= bound + 1e-5).all())
+    longest = v.norm(dim=-1).amax(dim=-1).repeat_interleave(2, 1)[..., None]
+    assert float(bound.mean()) < 0.7 * float((2.0 * certify_rounding(q, k, rounded, rule).variation * longest).mean())
+
+
+def test_the_largest_logits_are_those_of_a_full_map():
+    q, k = tensors(2, 4, 50, 8, seed=0), tensors(2, 2, 50, 8, seed=1)
+    found = largest_logits(q, k, 3, AttentionRule(causal=True))
+    full = (q @ k.repeat_interleave(2, 1).transpose(2, 3) / math.sqrt(8)).masked_fill(
+        ~torch.ones(50, 50, dtype=torch.bool).tril(), -math.inf
+    )
+    best = full.topk(3, dim=-1)
+    assert torch.allclose(found.logits, best.values, atol=1e-6)
+    assert torch.equal(found.keys, best.indices.masked_fill(best.values == -math.inf, -1))
 
 
 def test_rounding_is_by_steps_of_each_key():

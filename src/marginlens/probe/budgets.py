@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import reject, whole_number
-from marginlens.probe.heads.rounding import certify_rounding, rotation_matrix, round_keys
+from marginlens.probe.heads.rounding import EXACT_KEYS, certify_rounding, rotation_matrix, round_keys
 from marginlens.probe.models.adapters.base import LayerReading
 from marginlens.probe.models.reading import read_layers
 from marginlens.probe.result import JSON_DIGITS
@@ -20,7 +20,7 @@ from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import FloatArray, IntArray
 
 _MAX_SHOWN_BITS = 8  # of a table
-_COUNTS = ("certified", "robust", "changed", "decided")
+_COUNTS = ("certified", "robust", "resolved", "changed", "decided")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class BudgetSettings:
         tolerance: of total variation, by which the attention of a query may move: above 0 and below 1.
         bits: of each coordinate of a key, each at least 2.
         confidence: that a new input stays within the budgets, below 1.
-        seed: of the rotation that keys are rounded behind, beside keys that are rounded as they are.
+        seed: of the rotation that centred keys are rounded behind, beside such that are rounded without one.
     """
 
     tolerance: float = 0.01
@@ -60,8 +60,9 @@ class KeyBudgets(Described):
     Attributes:
         keys: conformal, the keys of largest attention that a query needs for a total variation of at most `settings.tolerance`.
         mean_keys: the mean over queries of that number. n_keys: the most keys that any query sees.
-        certified, robust, changed: (n_bits, n_layers, n_heads) shares of all selections, as `RoundingCertificate` defines them, of the
-            better of plain and rotated keys; `rotated` is whether these are the rotated ones, which every second input decides.
+        certified, robust, resolved, changed: (n_bits, n_layers, n_heads) shares of all selections, as `RoundingCertificate` defines them,
+            of the better of centred keys as they are and rotated; `rotated` is whether these are the rotated ones, which every second
+            input decides.
         uncertified: (n_bits, …) conformal, on the other inputs, the share of an input's selections that are not certified.
         variation: (n_bits, …) conformal, on the other inputs, the bound on the total variation of a query.
         n_decisions: selections that each of the heads was asked for, the most of any head.
@@ -77,6 +78,7 @@ class KeyBudgets(Described):
     mean_keys: FloatArray
     certified: FloatArray
     robust: FloatArray
+    resolved: FloatArray
     changed: FloatArray
     rotated: Any
     uncertified: FloatArray
@@ -128,7 +130,8 @@ class KeyBudgets(Described):
         at = next((k for k, bits in enumerate(settings.bits) if bits >= 4), 0)
         found.append(
             f"At {settings.bits[at]} bits {self.certified[at][known].mean():.1%} of all selections are certified, "
-            f"{self.robust[at][known].mean():.1%} against any error of that length, and {self.changed[at][known].mean():.2%} change."
+            f"{self.robust[at][known].mean():.1%} against any error of that length, and {self.changed[at][known].mean():.2%} change; of "
+            f"{self.resolved[at][known].mean():.1%} it is known what exact attention selects once {EXACT_KEYS} exact keys are read."
         )
         if np.isinf(self.variation[:, known]).all():
             least = 2 * (math.ceil(1.0 / (1.0 - settings.confidence)) - 1)
@@ -140,7 +143,7 @@ class KeyBudgets(Described):
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers as plain values; None for what is not there or infinite."""
-        names = ("keys", "mean_keys", *_COUNTS[:3], "rotated", "uncertified", "variation", "bits")
+        names = ("keys", "mean_keys", *_COUNTS[:4], "rotated", "uncertified", "variation", "bits")
         fields = ("model", "settings", "layer_names", "n_inputs", "n_decisions", "n_keys")
         return dict(jsonable({name: getattr(self, name) for name in (*fields, *names)}, JSON_DIGITS))
 
@@ -213,9 +216,13 @@ class _Sums:
         np.maximum.at(self.keys[:, layer, :n_heads], of_row, needed.amax(dim=2).cpu().numpy())
         wide = torch.promote_types(reading.queries.dtype, torch.float32)
         queries, keys = reading.queries.to(wide), reading.grouped_keys.to(wide)
+        is_key = reading.real if len(reading.real[0]) == keys.shape[2] else reading.real.new_ones(keys.shape[::2][:2])
+        share = (is_key / is_key.sum(dim=1, keepdim=True).clamp(min=1)).to(wide)  # (B, S): padding is not in the mean
+        centre = (share[:, None, None] @ keys).to(wide)  # (B, G, 1, d)
         for turned, rotation in enumerate((None, rotation_matrix(reading.queries.shape[-1], self.options.seed))):
             for k, bits in enumerate(self.options.bits):
-                rounded = round_keys(keys, bits, rotation)
+                rounded = round_keys(keys, bits, rotation, centre=centre)
+                rounded = rounded._replace(error=rounded.error * is_key[:, None])  # nobody sees padding
                 found = certify_rounding(queries, keys, rounded, reading.rule)
                 decided = found.decided & counted & ~statistics.tied
                 for name in _COUNTS:
@@ -238,11 +245,11 @@ class _Sums:
             return np.where(missing, np.nan, chosen)
 
         with np.errstate(invalid="ignore", divide="ignore"):
-            shares = {name: better(self.counts[name] / self.counts["decided"]) for name in _COUNTS[:3]}
+            shares = {name: better(self.counts[name] / self.counts["decided"]) for name in _COUNTS[:4]}
             mean_keys = self.total / self.n_queries
         bounds = [conformal_bound(worst[1::2], options.confidence) for worst in (self.open, self.variation)]
         return KeyBudgets(
             model, options, layer_names, len(self.keys), int(self.counts["decided"].max()), self.n_keys,
             np.where(missing, np.nan, conformal_bound(self.keys, options.confidence)), mean_keys,
-            shares["certified"], shares["robust"], shares["changed"], rotated, better(bounds[0]), better(bounds[1]),
+            shares["certified"], shares["robust"], shares["resolved"], shares["changed"], rotated, better(bounds[0]), better(bounds[1]),
         )  # fmt: skip
