@@ -15,7 +15,14 @@ from marginlens.probe.heads.max_margin import (
     layer_margins,
     sample_queries,
 )
-from marginlens.probe.heads.rounding import RoundingCertificate, certify_rounding, rotation_matrix, round_keys
+from marginlens.probe.heads.optimizer import margin_shares, optimizer_like
+from marginlens.probe.heads.rounding import (
+    RoundingCertificate,
+    certify_rounding,
+    output_bound,
+    rotation_matrix,
+    round_keys,
+)
 from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.heads.sparsity import relative_sparsity, soft_sparsity
 from marginlens.probe.heads.statistics import (
@@ -89,6 +96,9 @@ __all__ = [
     "key_budgets",
     "layer_margins",
     "load_model",
+    "margin_shares",
+    "optimizer_like",
+    "output_bound",
     "prepare_images",
     "probe_checkpoints",
     "probe_model",
