@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.errors import InputError
 from marginlens.probe import TextInputs, certify_rounding, example_sentences, load_model, rotation_matrix, round_keys
-from marginlens.probe.heads.rounding import output_change
+from marginlens.probe.heads.rounding import output_bound
 from marginlens.probe.heads.statistics import AttentionRule
 from marginlens.probe.models.reading import read_layers
 from marginlens.probe.run import readable
@@ -194,7 +194,7 @@ def _losses(name: str, model: Any, ids: Any) -> Iterator[dict[str, Any]]:
                 change = (output - mixed(k)).norm(dim=-1)
                 certificate = certify_rounding(q, k, stored, rule)
                 longest = v.norm(dim=-1).amax(dim=-1).repeat_interleave(n_shared, dim=1)[..., None]
-                bounds = output_change(q, k, v, stored, rule), 2.0 * certificate.variation * longest
+                bounds = output_bound(q, k, v, stored, rule), 2.0 * certificate.variation * longest
                 found.append((float(change.mean()), *(float(bound.mean()) for bound in bounds)))
             return output.transpose(1, 2).contiguous(), None
 

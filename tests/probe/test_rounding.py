@@ -11,7 +11,7 @@ from marginlens.probe import (
     AttentionRule,
     attention_statistics,
     certify_rounding,
-    output_change,
+    output_bound,
     rotation_matrix,
     round_keys,
 )
@@ -171,7 +171,7 @@ def test_the_output_moves_by_less_than_its_bound_which_is_below_that_by_total_va
     q, k, v = (tensors(2, heads, 20, 16, seed=seed) for seed, heads in enumerate((4, 2, 2)))
     rule, rounded = RULES["causal"], round_keys(k, 5)
     change = (maps(q, k, rule) - maps(q, rounded.keys, rule)) @ v.double().repeat_interleave(2, 1)
-    bound = output_change(q, k, v, rounded, rule)
+    bound = output_bound(q, k, v, rounded, rule)
     assert bool((change.norm(dim=-1) <= bound + 1e-5).all())
     longest = v.norm(dim=-1).amax(dim=-1).repeat_interleave(2, 1)[..., None]
     assert float(bound.mean()) < 0.7 * float((2.0 * certify_rounding(q, k, rounded, rule).variation * longest).mean())

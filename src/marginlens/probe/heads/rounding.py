@@ -181,7 +181,7 @@ def certify_rounding(
     )
 
 
-def output_change(q: Any, k: Any, values: Any, rounded: RoundedKeys, rule: AttentionRule | None = None) -> Any:
+def output_bound(q: Any, k: Any, values: Any, rounded: RoundedKeys, rule: AttentionRule | None = None) -> Any:
     """(…, heads, queries) how far the output of a head can have moved, in length, when its keys were rounded: a bound.
 
     In each coordinate it is the largest over all corners of the box of logits (`output_ranges`), exactly; the length adds them up. It takes
