@@ -41,6 +41,7 @@ FILES = (
     "tests/risk/test_attention_gradient.py",
     "tests/svm/test_structured_rows.py",
     "tests/nexttoken/test_correction.py",
+    "tests/nexttoken/test_contexts.py",
     "tests/svm/test_attention_svm.py",
     "tests/svm/test_margin_solution.py",
 )

@@ -148,9 +148,9 @@ class MarkovChain(Result):
 
         .. math:: \frac{1}{t}\,\#\{s \le t : x_s = i\} \approx t^{P_{wi}/P_{ww} - 1}
 
-        While nearly all of the context is w, a token i follows w with odds :math:`m_i P_{wi} : m_w P_{ww}`, so its share falls like that
-        power. Every other token fades exactly where w is its own most probable successor; the largest of the exponents is given, and
-        it is no less than zero, so that w does not last, for other w.
+        While nearly all of the context is w, a token i follows w with odds :math:`m_i P_{wi} : m_w P_{ww}`, so that to first order in the
+        share of the others it falls like that power: every other token fades where w is its own most probable successor, and the
+        slowest of the powers is given. For another w some token grows instead.
         """
         own = np.diag(self.P)
         others = np.where(np.eye(len(self.P), dtype=bool), 0.0, self.P).max(axis=1)
