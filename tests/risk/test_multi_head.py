@@ -113,6 +113,7 @@ def test_heads_that_start_alike_stay_alike_and_others_do_not():
     assert np.abs(apart[:, 0] - apart[:, 1]).max() > 0.1
 
 
+@pytest.mark.statement("X H1")
 def test_every_head_goes_to_its_own_margin():
     data, v = data_of(n_problems=4, d=30)
     risk = MultiHeadRisk(data, v, 2)

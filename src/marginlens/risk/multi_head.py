@@ -21,6 +21,7 @@ from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 @implements("A", "Eq. (4)")
+@implements("X", "H1")
 @dataclass(frozen=True, eq=False, repr=False)
 class MultiHeadRisk(_RiskOfMatrix, Described):
     r"""The training risk of several heads on each input, whose outputs are averaged and read by one linear head v.

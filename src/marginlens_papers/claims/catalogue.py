@@ -80,6 +80,7 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-N6": "ours.memory",
     "X-N7": "ours.mini_batches",
     "X-N8": "ours.factor_decay",
+    "X-H": "ours.several_heads",
     "X-V": "ours.polarisation",
     "X-M": "ours.copying",
     "X-F": "ours.benign",
