@@ -174,13 +174,14 @@ WORDS: dict[str, str] = {
     "G Thm 1": "On compatible and separable data the W of least cross-entropy in a ball turns to the direction of W^mm as balls grow.",
     "G Thm 2": "On compatible and separable data gradient descent goes to the direction of W^mm from every start, and its part in F to W*, "
     "which has the log-odds.",
-    "X C1": "The most likely chain for prompts exists and is the only one exactly where what follows a last token, and what its prompts hold "
-    "beside, are one strong component of all tokens; it is W^cyc.",
-    "X C2": "While one token makes up nearly all of a context, any other fades like the length to the power P_wi/P_ww - 1, to first order: so a "
-    "token lasts only if it is its own likeliest successor.",
-    "X C3": "A model of several topics leaves that of its input only between tokens that the mixture ties, where counts times mixing weights decide.",
-    "X G1": "On separable data descent brings the cross-entropy to its infimum among tokens that follow, and the part of W in F to the minimiser "
-    "W*, also where log-odds contradict each other.",
+    "X C1": "The most likely chain for prompts exists and is the only one exactly where what follows a last token, and what its "
+    "prompts hold beside, are one strong component of all tokens; it is W^cyc.",
+    "X C2": "While one token makes up nearly all of a context, any other fades like the length to the power P_wi/P_ww - 1, to first "
+    "order: so a token lasts only if it is its own likeliest successor.",
+    "X C3": "A model of several topics leaves that of its input only between tokens that the mixture ties, where counts times "
+    "mixing weights decide.",
+    "X G1": "On separable data descent brings the cross-entropy to its infimum among tokens that follow, and the part of W in F to the "
+    "minimiser W*, also where log-odds contradict each other.",
 }
 
 _PROOFS: dict[str, dict[str, str]] = {
