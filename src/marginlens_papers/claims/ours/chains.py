@@ -206,9 +206,7 @@ def _topics(orders: list[IntArray], rng: np.random.Generator) -> tuple[Any, ...]
         tokens = rng.integers(0, N_TOKENS_OF_TOPICS, (n, 4))
         place = np.argmin(np.argsort(order)[tokens], axis=1)
         parts.append((tokens, tokens[np.arange(n), place]))
-    sequences, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
+    both = [np.concatenate(column) for column in zip(*parts, strict=True)]
     E = np.eye(N_TOKENS_OF_TOPICS)
-    return tuple(
-        ml.NextTokenAutomaton.fit(ml.SequenceDataset(tokens, following, E))
-        for tokens, following in (parts[0], (sequences, labels))
-    )
+    own, mixed = (ml.NextTokenAutomaton.fit(ml.SequenceDataset(*part, E)) for part in (parts[0], both))
+    return own, mixed
