@@ -24,6 +24,8 @@ def test_the_rule_and_its_error_rates_are_those_of_the_archive(archive):
     discriminants, centres = optimizers.fitted_rule(features, labels)
     np.testing.assert_allclose(optimizer._DISCRIMINANTS, discriminants, atol=5e-4)
     np.testing.assert_allclose(optimizer._CENTRES, centres, atol=5e-4)
+    np.testing.assert_allclose(optimizer._LEAST, features.min(axis=0), atol=6e-4)
+    np.testing.assert_allclose(optimizer._MOST, features.max(axis=0), atol=6e-4)
     assert optimizers.table(archive["layers"], archive["heads"]) == archive["rows"]
     rows = {row["by"]: row for row in archive["rows"]}
     assert rows["weights"]["balanced_accuracy_decided"] > 0.9
@@ -57,6 +59,9 @@ def test_random_weights_are_undecided_and_the_rule_is_free_of_scale():
     larger = optimizer_like(layer(lambda rng, d: 1e3 * rng.normal(size=(d, d))))
     np.testing.assert_allclose(larger.probabilities, guess.probabilities, rtol=1e-6)
     assert optimizer_like(layer(lambda rng, d: np.zeros((d, d)))).word == "undecided"
+    set_by_hand = optimizer_like(layer(lambda rng, d: np.diag(np.arange(d) % 3 == 0).astype(float)))
+    assert set_by_hand.probabilities.max() > optimizer.MIN_PROBABILITY  # beyond all that the rule has seen
+    assert set_by_hand.word == "undecided"
 
 
 def test_sums_of_steps_look_like_the_optimizer_that_makes_them():

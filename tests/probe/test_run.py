@@ -483,3 +483,37 @@ def test_a_learned_sink_is_a_measure_and_the_rest_is_counted_among_tokens():
     assert (found["relative_nnz"] <= 1.0 + EXACT).all()
     assert (found["nnz"] >= 1.0 - EXACT).all()
     assert "learned_sink_share" not in probe_model(llama, encoded(llama), ProbeSettings(max_margin=False)).measures
+
+
+@pytest.mark.parametrize("family", ["Llama", "GPT2"])
+def test_a_long_input_makes_no_map_of_tokens_by_tokens(family, monkeypatch):
+    """No operation of the model's run and of all that is measured gives a tensor of a quarter of such a map."""
+    transformers = pytest.importorskip("transformers")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from marginlens.probe.heads import statistics
+
+    class Largest(TorchDispatchMode):
+        size = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            found = function(*args, **(kwargs or {}))
+            for part in found if isinstance(found, tuple) else (found,):
+                self.size = max(self.size, part.untyped_storage().nbytes() if isinstance(part, torch.Tensor) else 0)
+            return found
+
+    n_tokens = 1024
+    monkeypatch.setitem(statistics._BLOCK_ENTRIES, "cpu", 2**14)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 1, "vocab_size": 12}
+    sizes |= {"max_position_embeddings": n_tokens, "bos_token_id": 0, "eos_token_id": 0}
+    options = {"intermediate_size": 16} if family == "Llama" else {}
+    config = getattr(transformers, f"{family}Config")(**sizes, **options)
+    model = getattr(transformers, f"{family}ForCausalLM" if family == "Llama" else "GPT2LMHeadModel")(config)
+    ids = tuple(np.random.default_rng(0).integers(1, 12, size=n_tokens).tolist())
+    inputs = TextInputs(("long",), (ids,), (tuple(map(str, ids)),), 0, n_tokens, 0)
+    with Largest() as largest:
+        result = probe_model(model, inputs)
+    assert 0 < largest.size < 4 * n_tokens**2 / 4
+    assert np.isfinite(result["entropy"]).all()
+    assert result["nnz"].mean() > 100.0

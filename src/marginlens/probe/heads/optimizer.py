@@ -47,12 +47,17 @@ _CENTRES = np.array(
     ]
 )
 
+# Between which the features of these layers lie: beyond, the rule says nothing.
+_LEAST = np.array([-2.776, -1.506, -1.073, 0.56, 0.492, -2.269, -2.04])
+_MOST = np.array([-0.526, 0.289, 0.679, 2.041, 2.701, 0.712, 0.277])
+
 
 class OptimizerGuess(NamedTuple):
     """Which optimizer the weights of a layer look like: "Adam-like", "Muon-like", "SGD-like" or "undecided", and the odds of each.
 
     Attributes:
-        word: the likeliest, where its probability is at least `MIN_PROBABILITY`.
+        word: the likeliest, where its probability is at least `MIN_PROBABILITY` and no feature is beyond those of all layers that the
+            rule was made by.
         probabilities: (3,) of `OPTIMIZERS`, each as likely as the others beforehand.
     """
 
@@ -96,7 +101,8 @@ def guess_of(features: FloatArray) -> OptimizerGuess:
     odds = np.exp(-0.5 * (apart - apart.min()))
     probabilities = odds / odds.sum()
     best = int(np.argmax(probabilities))
-    is_clear = probabilities[best] >= MIN_PROBABILITY
+    is_known = np.all(features >= _LEAST) and np.all(features <= _MOST)
+    is_clear = probabilities[best] >= MIN_PROBABILITY and is_known
     return OptimizerGuess(f"{OPTIMIZERS[best]}-like" if is_clear else "undecided", probabilities)
 
 
