@@ -2,8 +2,8 @@
 Three heads, three margins
 ==========================
 
-Three softmax heads share one value head, and their outputs are averaged. Started apart, they select different tokens on some inputs, and each
-goes to the largest margin of its own (claim X-H). From equal starts they would stay one head.
+Three softmax heads share one value head, and their outputs are averaged. Started apart, they select different tokens on some inputs, and
+each goes to the largest margin of its own (claim X-H). From equal starts they would stay one head.
 """
 
 import matplotlib.pyplot as plt
