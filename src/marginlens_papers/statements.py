@@ -6,6 +6,7 @@ WORDS: dict[str, str] = {
     # ---- paper A: attention weights p, or a key-query matrix W, for classification
     "A (ERM)": "Training minimises the mean loss over the inputs; the model's output is the head v applied to the average of an input's "
     "tokens, weighted by the softmax of their keys' products with p.",
+    "A Eq. (4)": "Self-attention: every token of an input is a query, and its output the mean of the values by its attention.",
     "A (SVM)": "The shortest head v that classifies one given vector of each input correctly, with a margin of at least one.",
     "A ATT-SVM": "The shortest p whose product with the selected token's key exceeds that with every other key of the same input by at "
     "least one.",
@@ -174,6 +175,14 @@ WORDS: dict[str, str] = {
     "G Thm 1": "On compatible and separable data the W of least cross-entropy in a ball turns to the direction of W^mm as balls grow.",
     "G Thm 2": "On compatible and separable data gradient descent goes to the direction of W^mm from every start, and its part in F to W*, "
     "which has the log-odds.",
+    "X E1": "No attention whose centred logits have a given Euclidean norm has less entropy than one logit ahead of equal others; and the "
+    "least entropy of a head on tokens of bounded length follows from the largest singular value of its W.",
+    "X E2": "The most that attention moves, in the sum of moduli, per largest change of a logit is 4 p(1 - p), p being the attention of "
+    "the set of tokens that is nearest to a half.",
+    "X H1": "Heads whose outputs are averaged under one value head each go to the largest margin of the tokens that they select.",
+    "X N7": "Steps in a norm that see some of the inputs end short of its largest margin, unless momentum remembers the gradients of an "
+    "epoch and still fades faster than they fall.",
+    "X N8": "Weight decay on the factors of W lets QᵀQ - KᵀK fade like e^(-2λt) and makes minima those of the risk with the nuclear norm.",
     "X C1": "The most likely chain for prompts exists and is the only one exactly where what follows a last token, and what its "
     "prompts hold beside, are one strong component of all tokens; it is W^cyc.",
     "X C2": "While one token makes up nearly all of a context, any other fades like the length to the power P_wi/P_ww - 1, to first "
