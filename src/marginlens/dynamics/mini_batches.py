@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,13 +50,8 @@ class Sampling:
         return np.pad(orders, ((0, 0), (0, -n_inputs % batch_size)), constant_values=-1)
 
 
-@dataclass(frozen=True)
-class MiniBatches:
-    """The mini-batches of a descent.
-
-    Attributes:
-        size: inputs of a step. n_inputs: from which they are drawn. sampling: how.
-    """
+class MiniBatches(NamedTuple):
+    """The mini-batches of a descent: how many inputs a step sees, from how many they are drawn, and how."""
 
     size: int
     n_inputs: int

@@ -108,7 +108,7 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
         return AtHeads(self.of_p, logits, self.n_heads)
 
     def by_head(self, of_heads: ArrayLike) -> Any:
-        """What is said of every head of every input, such as `select` or `margins_of_heads`, as (…, n_inputs, H)."""
+        """What is said of every head of every input, such as `select`, as (…, n_inputs, H)."""
         array = np.asarray(of_heads)
         return array.reshape(*array.shape[:-1], self.n_inputs, self.n_heads)
 

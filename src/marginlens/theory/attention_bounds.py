@@ -57,11 +57,7 @@ def _two_levels(gap: float, ahead: FloatArray, n_tokens: int) -> FloatArray:
 
 
 class Sensitivity(NamedTuple):
-    """Bounds on the sensitivity of a softmax, which agree where all subsets of tokens could be tried.
-
-    Attributes:
-        lower: what some change of logits attains. upper: what none exceeds.
-    """
+    """Bounds on the sensitivity of a softmax, of which some change of logits attains the first, and none exceeds the second."""
 
     lower: float
     upper: float

@@ -34,6 +34,8 @@ GAP_RTOL = 1e-14  # of R ‖∇L‖_*, at which a point is stationary
 SOLVED_GAP = 1e-10  # the same, at which a solved equation counts as solved
 MAX_STEPS = 3_000  # of projected gradients
 FEW_STEPS, MANY_STEPS = 12, 300  # of Frank and Wolfe
+HEIGHT_RTOL = 1e-14  # of a height, within which rounding decides
+ARMIJO = 1e-4  # share of the predicted fall that a step must bring
 LOOK_BACK = 8  # heights among which the largest must be undercut
 BACKTRACKS = 30
 
@@ -115,12 +117,12 @@ class NormSearch(GeneralSearch):
         excess = self.risk.excess(x, self.risk.best_tokens())
         return True, float(excess.log) if float(excess.sign) > 0.0 else -np.inf
 
-    def _slope(self, x: FloatArray) -> tuple[float, FloatArray, float]:
-        """Height, its gradient, and the gap of Frank and Wolfe over R ‖∇L‖_* at R = 1."""
+    def _slope(self, x: FloatArray) -> tuple[float, FloatArray]:
+        """The height and its gradient."""
         gradient, (is_log, height) = self.risk.gradient(x), self._height(x)
         if not is_log or not np.isfinite(height):
-            return height, gradient.value(), float(gradient.log_norm)
-        return height, np.exp(float(gradient.log_norm) - height) * gradient.direction(), float(gradient.log_norm)
+            return height, gradient.value()
+        return height, np.exp(float(gradient.log_norm) - height) * gradient.direction()
 
     def _gap(self, x: FloatArray, g: FloatArray, radius: float) -> float:
         """(⟨g, x⟩ + R ‖g‖_*)/(R ‖g‖_*), zero at stationary points."""
@@ -142,23 +144,21 @@ class NormSearch(GeneralSearch):
 
     def _projected(self, x: FloatArray, radius: float, project: Projection) -> FloatArray:
         """Projected gradient steps; those that rounding no longer judges are judged by the gap, of which the least is kept."""
-        height, g, _ = self._slope(x)
+        height, g = self._slope(x)
         size, heights = radius / max(float(np.max(np.abs(g))), 1e-300), [height]
         best, least = x, self._gap(x, g, radius)
         for _ in range(MAX_STEPS):
             if least <= GAP_RTOL:
                 break
             target = project(x - size * g, radius) - x
-            slope, share = float(np.sum(g * target)), 1.0
-            rounding = 1e-14 * max(1.0, abs(height))
-            for _ in range(BACKTRACKS):
+            slope, rounding = float(np.sum(g * target)), HEIGHT_RTOL * max(1.0, abs(height))
+            for share in 0.5 ** np.arange(BACKTRACKS):
                 following = x + share * target
-                height, after, _ = self._slope(following)
-                if height <= max(heights[-LOOK_BACK:]) + 1e-4 * share * slope + rounding:
+                height, after = self._slope(following)
+                if height <= max(heights[-LOOK_BACK:]) + ARMIJO * share * slope + rounding:
                     break
-                share *= 0.5
-            moved, bent = following - x, after - g
-            curvature = float(np.sum(moved * bent))
+            moved = following - x
+            curvature = float(np.sum(moved * (after - g)))
             size = float(np.sum(moved * moved)) / curvature if curvature > 0.0 else 10.0 * size
             x, g = following, after
             heights.append(height)
@@ -171,14 +171,12 @@ class NormSearch(GeneralSearch):
     def _by_frank_wolfe(self, x: FloatArray, radius: float, n_steps: int) -> FloatArray:
         """Steps towards the steepest point of the ball, each as long as lowers the height most."""
         for _ in range(n_steps):
-            _, g, _ = self._slope(x)
+            _, g = self._slope(x)
             if self._gap(x, g, radius) <= GAP_RTOL:
                 break
             move = -radius * self.norm.steepest(g) - x
             along: Callable[[float], float] = lambda share, x=x, move=move: self._height(x + share * move)[1]  # noqa: E731
-            share = float(
-                scipy.optimize.minimize_scalar(along, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-5}).x
-            )
+            share = scipy.optimize.minimize_scalar(along, bounds=(0.0, 1.0), method="bounded").x
             if not along(share) < along(0.0):
                 break
             x = x + share * move
@@ -212,6 +210,7 @@ class NormSearch(GeneralSearch):
         at_zero = float(self.risk.gradient(np.zeros(self.risk.shape)).log_norm)
         residuals = []
         for x, radius in zip(state.points, state.radii.tolist(), strict=True):
-            _, g, log_norm = self._slope(x)
-            residuals.append(min(abs(self._gap(x, g, radius)), float(np.exp(min(0.0, log_norm - at_zero)))))
+            gradient = self.risk.gradient(x)
+            gap = abs(self._gap(x, gradient.direction(), radius))
+            residuals.append(min(gap, float(np.exp(min(0.0, float(gradient.log_norm) - at_zero)))))
         return np.array(residuals)

@@ -38,9 +38,8 @@ def head_decay(Q: ArrayLike, K: ArrayLike, init_std: float) -> HeadDecay:
     fades like :math:`e^{-2\lambda t}`. At independent normal entries of standard deviation σ, :math:`\|D\|_F^2 / (4 d \sigma^4)` is nearly
     :math:`\chi^2` with w(w+1)/2 degrees of freedom, d the rows of either factor and w the head's width.
 
-    The law is that of gradient descent and its flow. Adam keeps no such balance: on a head that it trained the answer is what D says, and
-    not a proof; and an initialisation with another `init_std` makes another answer. Rotary positions and norms of queries and keys mix the
-    columns, so that it is about heads without them.
+    The law is that of gradient descent and its flow; Adam keeps no such balance, so that of its heads the answer says what D is
+    and proves nothing. Rotary positions and norms of queries and keys mix the columns: it is about heads without them.
 
     Args:
         Q: (d_model, d_head) the query weights, a column for each entry of a query. K: (d_model, d_head) the key weights.
