@@ -225,10 +225,11 @@ def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback |
 def _layer_optimizers(adapter: Adapter) -> tuple[str, ...]:
     """What the weights of each layer look like, with rotary positions at offset 0; undecided where some are not finite."""
     words = []
-    for layer in range(adapter.n_layers):
-        heads = adapter.layer_maps(layer, 0 if adapter.rotary else None).heads
-        known = [head for head in heads if head is not None]
-        words.append(optimizer_like(known).word if len(known) == len(heads) else "undecided")
+    with single_blas_thread():  # matrices of this size are not worth a second thread
+        for layer in range(adapter.n_layers):
+            heads = adapter.layer_maps(layer, 0 if adapter.rotary else None).heads
+            known = [head for head in heads if head is not None]
+            words.append(optimizer_like(known).word if len(known) == len(heads) else "undecided")
     return tuple(words)
 
 
