@@ -194,8 +194,8 @@ def _losses(name: str, model: Any, ids: Any) -> Iterator[dict[str, Any]]:
                 change = (output - mixed(k)).norm(dim=-1)
                 certificate = certify_rounding(q, k, stored, rule)
                 longest = v.norm(dim=-1).amax(dim=-1).repeat_interleave(n_shared, dim=1)[..., None]
-                bounds = output_bound(q, k, v, stored, rule), 2.0 * certificate.variation * longest
-                found.append((float(change.mean()), *(float(bound.mean()) for bound in bounds)))
+                by_corners, by_variation = output_bound(q, k, v, stored, rule), 2.0 * certificate.variation * longest
+                found.append((float(change.mean()), float(by_corners.mean()), float(by_variation.mean())))
             return output.transpose(1, 2).contiguous(), None
 
         AttentionInterface.register("marginlens_bench", attend)

@@ -289,7 +289,8 @@ def shares_row(problem: tuple[dict[str, Any], list[FloatArray], KeyQueryMap]) ->
     facts, inputs, head = problem
     sample = sample_queries(inputs, None, MaxMarginSettings(queries_per_input=1))
     rng = np.random.default_rng(facts["seed"])
-    random = KeyQueryMap(*rng.standard_normal((2, *head.W_K.shape)), head.b_Q, head.scale)
+    W_Q, W_K = rng.standard_normal((2, *head.W_K.shape))
+    random = KeyQueryMap(W_Q, W_K, head.b_Q, head.scale)
     for name, one in (("own", head), ("random", random)):
         facts[name] = [None if math.isnan(share) else round(share, 6) for share in margin_shares(sample, one)]
     return facts
@@ -363,7 +364,7 @@ def write_archive(
 ) -> list[dict[str, Any]]:
     """Write the table, and what was measured of every layer and head, a line each; the table comes back."""
     rows = table(layers, heads)
-    facts = {"command": f"python -m benchmarks.optimizers --device {device}", "versions": versions()}
+    facts: dict[str, Any] = {"command": f"python -m benchmarks.optimizers --device {device}", "versions": versions()}
     facts |= {"settings": {"n_steps": N_STEPS, "plan": PLAN}, "rows": rows}
     lines = [",\n".join(json.dumps(row) for row in part) for part in (layers, heads)]
     text = f'{json.dumps(facts, indent=1)[:-2]},\n "layers": [\n{lines[0]}\n],\n "heads": [\n{lines[1]}\n]}}\n'

@@ -183,7 +183,7 @@ REFUSED = [
     ),
     ("width", lambda: ml.AttentionRisk(BATCH[0], np.ones(4)).as_factors(np.ones((2, 4)), 0)),
     ("start", lambda: ml.descend(JOINT, start=0.0)),
-    ("head", lambda: ml.descend(JOINT, start=(np.zeros(3), np.zeros(2)))),
+    ("start[0]", lambda: ml.descend(JOINT, start=(np.zeros(3), np.zeros(2)))),
     ("start[1]", lambda: ml.descend(JOINT, start=(np.zeros(2), np.zeros(3)))),
     ("record", lambda: ml.descend(JOINT, record=3)),
     ("data", lambda: ml.JointRisk("data")),

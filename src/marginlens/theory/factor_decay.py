@@ -42,7 +42,7 @@ def factor_balance(Q: ArrayLike, K: ArrayLike) -> FactorBalance:
     """
     first = real_array(Q, "Q", ("d_query", "width"))
     second = real_array(K, "K", ("d_model", first.shape[1]))
-    left, right = np.linalg.qr(first, mode="r"), np.linalg.qr(second, mode="r")
+    left, right = (np.linalg.qr(factor)[1] for factor in (first, second))
     nuclear = float(np.sum(np.linalg.svd(left @ right.T, compute_uv=False)))
     squares = 0.5 * float(np.sum(first**2) + np.sum(second**2))
     return FactorBalance(first.T @ first - second.T @ second, nuclear, squares - nuclear)

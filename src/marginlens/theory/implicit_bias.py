@@ -227,7 +227,8 @@ def _of_one(rule: Any, risk: Any, start: Any, selected: Any, batch_size: int | N
     elif variable == ON_W and not risk.shares_query:
         known = known._replace(proved=tuple(BY_D if proof == BY_A else proof for proof in known.proved))
     tokens = None if variable == ON_CLASSES else _tokens(risk, start, selected)
-    label, more = "", ()
+    label = ""
+    more: tuple[Check, ...] = ()
     if batch_size is not None and whole_number(batch_size, "batch_size", at_least=1) < risk.n_inputs:
         label, more = "X N7", (_covers_inputs(rule, risk.n_inputs, batch_size),)
         by_momentum = (BY_BATCHES,) if known.proved_of_linear_models and getattr(rule, "momentum", 0.0) > 0.0 else ()

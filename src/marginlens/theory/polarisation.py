@@ -21,7 +21,7 @@ ORTHOGONAL_RTOL = (
 
 @implements("X", "Thm 3")
 def check_polarisation(
-    data: TokenDataset, v: FloatArray | None, p: FloatArray | None, optimizer: Any, loss: Loss
+    data: TokenDataset, head: FloatArray | None, p: FloatArray | None, optimizer: Any, loss: Loss
 ) -> TheoremVerdict:
     r"""Whether the token that scores highest at the start is where head and attention, trained together, end.
 
@@ -33,7 +33,7 @@ def check_polarisation(
     one. With p = 0 the winner can be read off the head: it is the token of the highest score. `docs/proofs/polarisation.md` has the proof.
 
     Args:
-        data: one problem. v, p: (d_model,) and (d_key,) the start, None where none was given.
+        data: one problem. head, p: (d_model,) and (d_key,) the start, None where none was given.
         optimizer: None for the flow, or constant steps along the gradient of both together, plain or normalised.
     """
     one = Check("one input", data.n_inputs == 1, f"there {_counted(data.n_inputs)}")
@@ -55,8 +55,8 @@ def check_polarisation(
                 f"steps of {optimizer_words(optimizer)} {steps} a constant times the gradient of head and attention",
             )
         )
-    conditions.append(_leads(data, v, p))
-    token = None if v is None or not one else int(np.argmax(data.scores(v)[0]))
+    conditions.append(_leads(data, head, p))
+    token = None if head is None or not one else int(np.argmax(data.scores(head)[0]))
     which = (
         "the token of the highest score at the start"
         if token is None

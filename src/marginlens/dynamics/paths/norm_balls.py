@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy
 
 from marginlens.directions import length
 from marginlens.dynamics.paths.general import GENERAL_BOUNDARY_RTOL, GeneralSearch
-from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings
+from marginlens.dynamics.paths.path import PathPoints, PathSearch, SearchState, ball_bindings, norm_search
 from marginlens.errors import InputError
 from marginlens.kinds import kind_of
 from marginlens.norms import L1, L2, LInf, Lp, MaxRow, Norm, Nuclear, Spectral, direction_of
@@ -78,6 +79,12 @@ PROJECTIONS: dict[type, Projection] = {
     Spectral: partial(_onto_values, onto=_clipped),
     Nuclear: partial(_onto_values, onto=_onto_l1),
 }
+
+
+@norm_search.register(object)
+def search_norm_balls(norm: Any, risk: Any, restarts: int) -> PathSearch:
+    """The search that serves every norm."""
+    return NormSearch(risk, restarts, norm)
 
 
 @dataclass(frozen=True)
@@ -175,7 +182,11 @@ class NormSearch(GeneralSearch):
             if self._gap(x, g, radius) <= GAP_RTOL:
                 break
             move = -radius * self.norm.steepest(g) - x
-            along: Callable[[float], float] = lambda share, x=x, move=move: self._height(x + share * move)[1]  # noqa: E731
+
+            def along(share: float, x: FloatArray = x, move: FloatArray = move) -> float:
+                """The height after a share of the move."""
+                return float(self._height(x + share * move)[1])
+
             share = scipy.optimize.minimize_scalar(along, bounds=(0.0, 1.0), method="bounded").x
             if not along(share) < along(0.0):
                 break

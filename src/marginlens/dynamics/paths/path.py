@@ -86,6 +86,12 @@ def path_search(risk: Any, region: Any, restarts: int | None) -> PathSearch:
     raise NotImplementedError
 
 
+@singledispatch
+def norm_search(norm: Any, risk: Any, restarts: int) -> PathSearch:
+    """The search in balls of another norm than the Euclidean; `norm_balls` registers that of every norm."""
+    raise NotImplementedError
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Path(Result, Tabular):
     r"""A finished regularisation path.
@@ -290,12 +296,10 @@ def path(
 
 def _in_norm(risk: Any, norm: Norm, region: Any, restarts: int | None) -> PathSearch:
     """The search in balls of another norm than the Euclidean, refused where points have parts or a region is asked for."""
-    from marginlens.dynamics.paths.norm_balls import NormSearch
-
     no_region(region, f"a path in {norm!r}")
     if hasattr(risk, "blocks") or hasattr(risk, "batch"):
         raise reject("norm", f"ml.L2() for a {type(risk).__name__}", repr(norm))
-    return NormSearch(risk, 8 if restarts is None else restarts, norm)
+    return norm_search(norm, risk, 8 if restarts is None else restarts)
 
 
 def _extended(

@@ -159,7 +159,7 @@ class X_C3(Claim):
                 rows.append(
                     (asked.changed, asked.predicted == trained, by_count == trained, asked.outnumbers, asked.tied)
                 )
-                same_order.append(topic_change(*alike, x).changed)
+                same_order.append(topic_change(alike[0], alike[1], x).changed)
         changed, agrees, counted, outnumbers, tied = np.array(rows).T
         numbers = {
             "agreement_with_training": float(np.mean(agrees)),
@@ -206,7 +206,10 @@ def _topics(orders: list[IntArray], rng: np.random.Generator) -> tuple[Any, ...]
         tokens = rng.integers(0, N_TOKENS_OF_TOPICS, (n, 4))
         place = np.argmin(np.argsort(order)[tokens], axis=1)
         parts.append((tokens, tokens[np.arange(n), place]))
-    both = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    (first, its_labels), (second, other_labels) = parts
+    both = (np.concatenate([first, second]), np.concatenate([its_labels, other_labels]))
     E = np.eye(N_TOKENS_OF_TOPICS)
-    own, mixed = (ml.NextTokenAutomaton.fit(ml.SequenceDataset(*part, E)) for part in (parts[0], both))
+    own, mixed = (
+        ml.NextTokenAutomaton.fit(ml.SequenceDataset(tokens, labels, E)) for tokens, labels in (parts[0], both)
+    )
     return own, mixed
