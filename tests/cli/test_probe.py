@@ -114,6 +114,7 @@ def test_rotary_models_take_an_offset(text, tmp_path):
     assert "The max-margin part is about W at offset 2" in to_dict["notes"][-1]
 
 
+@pytest.mark.slow
 def test_checkpoints_give_curves(text):
     for epoch, sharpness in enumerate((0.2, 0.4, 0.7, 1.0, 2.0, 4.0)):
         save(tiny_bert(sharpness=sharpness), Path("run") / f"epoch-{epoch}")
@@ -128,6 +129,7 @@ def test_checkpoints_give_curves(text):
     assert "What attention heads select over training" in Path("curves/index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_checkpoints_are_asked_how_max_margin_they_are_when_told_to(text):
     for epoch, sharpness in enumerate((0.2, 1.0)):
         save(tiny_bert(sharpness=sharpness), Path("run") / f"epoch-{epoch}")

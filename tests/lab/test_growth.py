@@ -95,6 +95,7 @@ def test_decay_and_clip_scale_the_weights_around_each_step() -> None:
 GRID = [{"rate": rate, "decay": decay} for rate in (0.01, 0.03, 0.1) for decay in (0, 0.01, 0.1, 0.3)]
 
 
+@pytest.mark.slow
 def test_margins_of_muon_never_pass_their_line_and_end_near_it() -> None:
     best = page_words()["growth"]["limits"]["Muon"]["margin"]
     for settings, found in zip(GRID, grown(*GRID), strict=True):

@@ -156,6 +156,7 @@ def close(mine: Any, theirs: Any, rtol: float = RTOL) -> bool:
     return a.shape == b.shape and bool(np.all(np.abs(a - b) <= rtol * max(1.0, float(np.abs(b).max(initial=0.0)))))
 
 
+@pytest.mark.slow
 def test_limits_certificates_and_verdicts_are_those_of_the_page() -> None:
     code = """
     import { analyse } from "./analysis.js";

@@ -183,6 +183,7 @@ def test_training_gives_the_same_weights_bit_for_bit(make):
     assert n_hooks(model) == hooks
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch asks for it while it compiles
 @pytest.mark.parametrize("in_place", [False, True])
 def test_compiled_training_is_measured_and_gives_the_same_weights(in_place):

@@ -77,6 +77,7 @@ def decisions(seed, bits, shrunk=1.0, hostile=False):
     return found
 
 
+@pytest.mark.slow
 def test_no_certified_selection_changes_in_a_million_decisions():
     n_decisions = n_certified = n_changed = 0
     for seed in range(5):

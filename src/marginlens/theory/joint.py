@@ -82,9 +82,10 @@ def _with_descent(
     data: TokenDataset, found: Prediction, v: FloatArray | None, p: FloatArray | None, optimizer: Any, loss: Loss
 ) -> Prediction:
     """The prediction with what X Theorem 3 says of descent from the start."""
-    verdict = check_polarisation(data, v, p, optimizer, loss)
-    found = replace(found, verdicts=(*found.verdicts, verdict))
-    if verdict.applies and v is not None:
+    if v is not None and p is not None:
+        verdict = check_polarisation(data, v, p, optimizer, loss)
+        found = replace(found, verdicts=(*found.verdicts, verdict))
+    if v is not None and verdict.applies:
         steps = "the gradient flow and constant steps of any size" if optimizer is None else repr(optimizer)
         why = f"Certain for {steps} from this start: {verdict.conclusion}, by X Thm 3."
         return replace(found, why=why, selected=np.argmax(data.scores(v), axis=-1))

@@ -21,7 +21,7 @@ ORTHOGONAL_RTOL = (
 
 @implements("X", "Thm 3")
 def check_polarisation(
-    data: TokenDataset, head: FloatArray | None, p: FloatArray | None, optimizer: Any, loss: Loss
+    data: TokenDataset, head: FloatArray, p: FloatArray, optimizer: Any, loss: Loss
 ) -> TheoremVerdict:
     r"""Whether the token that scores highest at the start is where head and attention, trained together, end.
 
@@ -33,7 +33,7 @@ def check_polarisation(
     one. With p = 0 the winner can be read off the head: it is the token of the highest score. `docs/proofs/polarisation.md` has the proof.
 
     Args:
-        data: one problem. head, p: (d_model,) and (d_key,) the start, None where none was given.
+        data: one problem. head, p: (d_model,) and (d_key,) the start.
         optimizer: None for the flow, or constant steps along the gradient of both together, plain or normalised.
     """
     one = Check("one input", data.n_inputs == 1, f"there {_counted(data.n_inputs)}")
@@ -56,7 +56,7 @@ def check_polarisation(
             )
         )
     conditions.append(_leads(data, head, p))
-    token = None if head is None or not one else int(np.argmax(data.scores(head)[0]))
+    token = int(np.argmax(data.scores(head)[0])) if one else None
     which = (
         "the token of the highest score at the start"
         if token is None
@@ -79,11 +79,9 @@ def _orthogonal(name: str, rows: FloatArray) -> Check:
     return Check(f"orthogonal {name}", holds, sentence, {"largest_deviation": off})
 
 
-def _leads(data: TokenDataset, v: FloatArray | None, p: FloatArray | None) -> Check:
+def _leads(data: TokenDataset, v: FloatArray, p: FloatArray) -> Check:
     """Whether one token scores highest at the start, and none has a larger logit."""
     name = "one token leads at the start"
-    if v is None or p is None:
-        return Check(name, False, "no start was given, and from zero all tokens score the same")
     n = int(data.lengths[0])
     scores, logits = data.scores(v)[0, :n], data.K[0, :n] @ p
     best = int(np.argmax(scores))
