@@ -78,14 +78,12 @@ def predict_joint(risk: JointRisk, start: Any, optimizer: Any, max_problems: int
     return [_with_descent(data[j], found[j], *starts[j], optimizer, risk.loss) for j in range(len(data))]
 
 
-def _with_descent(
-    data: TokenDataset, found: Prediction, v: FloatArray | None, p: FloatArray | None, optimizer: Any, loss: Loss
-) -> Prediction:
-    """The prediction with what X Theorem 3 says of descent from the start."""
-    if v is not None and p is not None:
-        verdict = check_polarisation(data, v, p, optimizer, loss)
+def _with_descent(data: TokenDataset, found: Prediction, v: Any, p: Any, optimizer: Any, loss: Loss) -> Prediction:
+    """The prediction with what X Theorem 3 says of descent from the start (v, p), where there is one."""
+    verdict = None if v is None else check_polarisation(data, v, p, optimizer, loss)
+    if verdict is not None:
         found = replace(found, verdicts=(*found.verdicts, verdict))
-    if v is not None and verdict.applies:
+    if verdict is not None and verdict.applies:
         steps = "the gradient flow and constant steps of any size" if optimizer is None else repr(optimizer)
         why = f"Certain for {steps} from this start: {verdict.conclusion}, by X Thm 3."
         return replace(found, why=why, selected=np.argmax(data.scores(v), axis=-1))

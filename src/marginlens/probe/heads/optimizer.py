@@ -67,9 +67,8 @@ class OptimizerGuess(NamedTuple):
 
 def weight_features(W: FloatArray) -> FloatArray:
     """(7,) `WEIGHT_FEATURES` of a matrix (d_model, heads d_head), relative to the root mean square of singular values or entries."""
-    gram = (
-        W.T @ W if W.shape[0] >= W.shape[1] else W @ W.T
-    )  # whose eigenvalues are much faster than an SVD, and precise enough
+    # Its eigenvalues are much faster than an SVD, and precise enough.
+    gram = W.T @ W if W.shape[0] >= W.shape[1] else W @ W.T
     values = np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0))
     values /= np.sqrt(np.mean(np.square(values)))
     squares = np.square(W) / np.mean(np.square(W))
