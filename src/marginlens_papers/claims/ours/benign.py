@@ -76,6 +76,7 @@ class X_F(Claim):
         right.loglog(sizes, line, color=ml.plotting.INK, ls="--", lw=1.2, label="a multiple of $1/√n$")
         right.set(xlabel="inputs n", ylabel="ratio of signal to noise")
         right.set_xticks(sizes, [str(n) for n in sizes])
+        right.set_yticks((0.15, 0.2, 0.3), ("0.15", "0.2", "0.3"))
         right.minorticks_off()
         right.legend(frameon=False)
         right.set_title("Where overfitting turns benign")
