@@ -35,9 +35,10 @@ print("attention to noise where the label is flipped:", np.round(on_noise, 2))
 
 # %%
 # Every label is fitted at every ratio; only the larger ones generalise.
-figure, axes = plt.subplots(figsize=(6.4, 3.6))
+figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
 axes.plot(ratios * np.sqrt(N_INPUTS), fitted, "o--", color=ml.plotting.INK, label="training labels that are fitted")
 axes.plot(ratios * np.sqrt(N_INPUTS), right, "o-", color=ml.plotting.GLOBAL, label="new inputs that are right")
 axes.set(xlabel="ratio of signal to noise, times √n", ylabel="share", ylim=(0.4, 1.05))
+axes.set_title("Every label is fitted; from a ratio on, nothing is lost by it")
 axes.legend(frameon=False, loc="lower right")
 plt.show()

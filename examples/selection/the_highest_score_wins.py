@@ -38,7 +38,7 @@ print("the most attention after training is at token", int(run.selected[0]))
 
 # %%
 # The order of the start is the order for ever; the winner takes all.
-figure, axes = plt.subplots(figsize=(6.4, 3.6))
+figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
 for t in np.argsort(head)[::-1]:
     wins = t == answer.selected[0]
     colour = ml.plotting.GLOBAL if wins else ml.plotting.INK
@@ -50,5 +50,6 @@ for t in np.argsort(head)[::-1]:
         label=f"score {head[t]:+.3f}",
     )
 axes.set(xlabel="step", ylabel="attention of each token")
+axes.set_title("The highest score at the start takes all attention")
 axes.legend(title="at the start", frameon=False)
 plt.show()

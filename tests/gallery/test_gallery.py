@@ -30,6 +30,7 @@ PACKAGES = {  # what an example needs beyond the base dependencies
     "patches_of_digits": ("torch", "transformers"),
 }
 QUICK = {  # constants of an example with smaller values
+    "match_and_copy": {"N_STEPS": 600},
     "a_thousand_problems": {"N_PROBLEMS": 200, "N_TEXTBOOK": 40},
     "chain_of_a_layer": {"N_TRAJECTORIES": 60, "N_TOKENS": 1000},
     "decoder_of_last_layer_states": {"N_CONTEXTS": 6, "N_STEPS": 300},
@@ -82,6 +83,20 @@ FINDINGS = {  # what an example says, as a function of the names it defines
         x["prediction"].why.startswith("Certain") and x["along"][-1] > x["along"][0]
     ),
     "inputs_that_change_topic": lambda x: x["changed"][0] == 0.0 < x["changed"][-1],
+    "benign_overfitting": lambda x: min(x["fitted"]) == 1.0 and x["right"][-1] > 0.98 and x["right"][0] < 0.7,
+    "match_and_copy": lambda x: (
+        np.array_equal(x["runs"][8].selected, x["match"]) and not np.array_equal(x["runs"][2].selected, x["match"])
+    ),
+    "the_highest_score_wins": lambda x: (
+        x["answer"].selected.tolist() == x["run"].selected.tolist() == [int(np.argmax(x["head"]))]
+    ),
+    "mini_batches": lambda x: (
+        x["shares"](x["runs"]["one, momentum .9"])[-1] > 0.9 > x["shares"](x["runs"]["one input"])[-1]
+    ),
+    "several_heads": lambda x: x["shares"][-1] > 0.95,
+    "weight_decay": lambda x: all(
+        np.allclose(sizes, np.exp(-2.0 * decay * x["times"]), rtol=0.1) for decay, sizes in x["sizes"].items()
+    ),
     "predict_and_verify": lambda x: x["cosine"] > ALIGNED and x["prediction"].why.startswith("Certain"),
     "two_starts_two_limits": lambda x: (
         list(x["run"].selected[:, 0]) == [0] * 4 + [1] * 2 and set(x["ends"].tolist()) == {0, 1}
