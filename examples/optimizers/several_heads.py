@@ -27,10 +27,12 @@ print("selected, a column for each head:", *selected, sep="\n")
 # %%
 # The share of each head's best margin, for the tokens that it ends up with.
 fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+ends = []
 for head in range(3):
     best = ml.att_svm(data[0], selected[:, head])
     rows = ml.AttentionRisk(data[0], v[0]).margin_rows(selected[:, head]).rows
     shares = [(rows @ W[head]).min() / np.linalg.norm(W[head]) / best.margin for W in run.saved["x"][1:]]
+    ends.append(shares[-1])
     ax.plot(run.saved.steps[1:], shares, color=ml.plotting.ACCENTS[head], label=f"head {head + 1}")
 ax.axhline(1.0, color=ml.plotting.INK, lw=0.8)
 ax.set(xscale="log", xlabel="step", ylabel="share of its best margin", ylim=(-1.0, 1.05))

@@ -79,6 +79,19 @@ class SteepestDescent(Decaying):
 class _InAFixedNorm(SteepestDescent):
     """Steepest descent in a norm that its name implies."""
 
+    implied: ClassVar[Norm]
+
+    def __init__(
+        self,
+        size: StepSize,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        *,
+        weight_decay: float = 0.0,
+        coupled: bool = False,
+    ) -> None:
+        super().__init__(self.implied, size, momentum, nesterov, weight_decay=weight_decay, coupled=coupled)
+
     def __repr__(self) -> str:
         decay = f", weight_decay={self.weight_decay:g}" if self.weight_decay else ""
         coupled = ", coupled=True" if self.coupled else ""
@@ -89,32 +102,14 @@ class _InAFixedNorm(SteepestDescent):
 class SignDescent(_InAFixedNorm):
     r"""Steepest descent in ℓ∞: :math:`x \leftarrow x - \eta_t \operatorname{sign}(m_t)`; with momentum it is Signum."""
 
-    def __init__(
-        self,
-        size: StepSize,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        *,
-        weight_decay: float = 0.0,
-        coupled: bool = False,
-    ) -> None:
-        super().__init__(LInf(), size, momentum, nesterov, weight_decay=weight_decay, coupled=coupled)
+    implied = LInf()
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class CoordinateDescent(_InAFixedNorm):
     """Steepest descent in ℓ1: a step in the one coordinate whose derivative is largest."""
 
-    def __init__(
-        self,
-        size: StepSize,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        *,
-        weight_decay: float = 0.0,
-        coupled: bool = False,
-    ) -> None:
-        super().__init__(L1(), size, momentum, nesterov, weight_decay=weight_decay, coupled=coupled)
+    implied = L1()
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -129,6 +124,8 @@ class Muon(_InAFixedNorm):
     falling steps without look-ahead, `nesterov=False`.
     """
 
+    implied = Spectral()
+
     def __init__(
         self,
         size: StepSize,
@@ -138,4 +135,4 @@ class Muon(_InAFixedNorm):
         weight_decay: float = 0.0,
         coupled: bool = False,
     ) -> None:
-        super().__init__(Spectral(), size, momentum, nesterov, weight_decay=weight_decay, coupled=coupled)
+        super().__init__(size, momentum, nesterov, weight_decay=weight_decay, coupled=coupled)

@@ -206,8 +206,8 @@ def ntp_svm(data: ContextDataset, *, progress: ProgressCallback | None = None) -
     as_contexts(data)
     as_progress(progress)
     groups = _groups(data)
-    alone = np.flatnonzero(np.bincount(groups)[groups] == 1)
-    parts = [_single_contexts(data, alone)]  # quick, and one part more than none
+    single = np.flatnonzero(np.bincount(groups)[groups] == 1)
+    parts = [_single_contexts(data, single)]  # quick, and one part more than none
     order, sizes = np.argsort(groups, kind="stable"), np.bincount(groups)
     several = [members for members in np.split(order, np.cumsum(sizes)[:-1]) if len(members) > 1]
     with single_blas_thread():  # groups are small
@@ -226,7 +226,7 @@ def ntp_svm(data: ContextDataset, *, progress: ProgressCallback | None = None) -
     for part in parts:
         common[part.contexts] = part.common
     status = Status.INFEASIBLE if parts[-1].infeasible else Status.INACCURATE
-    solution = ContextSolution(data, status, special, common, len(alone) + len(several))
+    solution = ContextSolution(data, status, special, common, len(single) + len(several))
     if status is Status.INFEASIBLE:
         return (
             solution
