@@ -30,23 +30,7 @@ from marginlens.sweeps.run import SweepStatus
 from marginlens.sweeps.summary import CellSummary, Numbers, Shares, Summary
 from marginlens.theory.device_optimality import DeviceOptimality
 from marginlens_papers.embeddings import TrainingSettings, train_embeddings
-from marginlens_papers.lemmas.direction_cases import dominance, judge_direction
-from marginlens_papers.lemmas.feasible_selections import feasible_selections
-from marginlens_papers.lemmas.first_step import first_step_errors
-from marginlens_papers.lemmas.gradient_conditions import gradient_budget, key_inequality, local_gradient_bounds
-from marginlens_papers.lemmas.head_radius import head_radius
-from marginlens_papers.lemmas.joint_risk import joint_risk_bounds, selection_quadrant
-from marginlens_papers.lemmas.mixing import check_mixing
-from marginlens_papers.lemmas.multi_token import multi_token_limit
-from marginlens_papers.lemmas.next_token_law import path_law
 from marginlens_papers.lemmas.random_data import label_mixing
-from marginlens_papers.lemmas.selection_slopes import (
-    DominantSlope,
-    OwnMaxMargin,
-    local_optimality,
-    softmax_weight_bounds,
-)
-from marginlens_papers.lemmas.separator import constructive_separator
 
 SEQUENCES = [[0, 1, 2], [1, 2, 3], [0, 3, 2]]
 LABELS = [1, -1, 1]
@@ -86,7 +70,7 @@ def theorems():
     batch, heads = sphere_tokens(3, 2, 3, 3, 0)
     plain, head = gaussian_tokens(1, 2, 3, 3, 0)
     cone = theory.basin_cone(data, v, [1])
-    q, rng = np.ones(3), np.random.default_rng(0)
+    q = np.ones(3)
     prediction = theory.predict_limit(data, v, start=[1.0, 0.0], optimizer=ml.GradientDescent(0.1))
     yield "a prediction in the plane", prediction
     yield "a prediction", theory.predict_limit(batch[0], heads[0])
@@ -113,13 +97,6 @@ def theorems():
     yield "a cone", cone
     yield "a margin of a direction", theory.directional_margin(data, [1.0, 0.0], v)
     yield "margins of directions", theory.directional_margin(batch, q, heads)
-    yield "dominance", dominance(data, v, [1.0, 0.0], [1.0, -0.1])
-    yield "dominance in a batch", dominance(batch, heads, q, q)
-    yield "a verdict on a direction", judge_direction(data, v, ml.Cone([1.0, 0.3], 0.01, 10.0))
-    yield "Lemma 3", key_inequality(np.log(rng.dirichlet(q, 5)), rng.random((5, 3)), rng.random((5, 3)))
-    yield "bounds in a cone", local_gradient_bounds(data, v, cone, cone.sample(9, 0))
-    yield "a budget of gradients", gradient_budget(data, v, n_steps=20)
-    yield "a separator", constructive_separator(plain[0], head[0])
     yield "the law of residual attention", theory.residual_law(data, v, [1])
     yield (
         "laws of residual attention",
@@ -134,16 +111,8 @@ def theorems():
     yield "optimality on a device", DeviceOptimality(solved, margins - 0.4, kinds, margins, None, 1)
     yield "a label margin", theory.label_margin(plain[0], [0, 1])
     yield "best selections", theory.best_selections(plain[0])
-    yield "a quadrant", selection_quadrant(plain[0], rng.standard_normal((7, 3)), [0, 1])
-    best = theory.best_selections(plain[0]).selections[0]
-    yield "a radius of the head", head_radius(plain[0], best)
-    yield "bounds on joint risks", joint_risk_bounds(plain[0], best, 10.0, 10.0, gamma=0.5)
     mixed, w, sets = label_mixing(3, 5, 2, 6, 0)
     yield "constants of mixing", theory.mixing_constants(mixed, w, sets)
-    yield "pairs that mix", check_mixing(mixed, w, sets, n_points=40)
-    yield "pairs that contradict", check_mixing(mixed, w, [chosen[:1] for chosen in sets], n_points=60)
-    shares = np.full((2, 3), 1.0 / 3.0)
-    yield "a limit on sets of tokens", multi_token_limit(plain[0], [[0, 1], [2]], shares, np.ones(3))
 
 
 def vocabulary():
@@ -152,21 +121,12 @@ def vocabulary():
     data = LabelledSequences(SEQUENCES, LABELS)
     ranks = theory.token_ranks(E, p, data)
     yield "ranks of tokens", ranks
-    yield "local optimality of a direction", local_optimality(E, p, p, data)
-    yield "feasible selections", feasible_selections(E, data)
-    yield "bounds on weights", softmax_weight_bounds(E, p, data)
-    yield "a slope that dominates", DominantSlope(1.1, -1.0, 0.2, 0.3, 0.1, 2.0, 3.0)
-    yield (
-        "a selection's own margin",
-        OwnMaxMargin(ml.vocabulary_svm(E, data, ranks.selected), 1.2, 1.1, 3.0, 1.5),
-    )
     yield "a closed form", closed_form_candidate(E, data, ranks.selected)
     yield "labelled sequences", data
     yield "statistics of tokens", ml.token_statistics(data)
     yield "Assumption 4", check_assumption_4(data)
     wide = initial_parameters(4, 256, rng, np.float64)
     yield "a first step", first_step(wide, 1.0, data)
-    yield "a proved bound", first_step_errors(first_step(wide, 1.0, data), 0.1)
     yield "a training of embeddings", train_embeddings(data, TrainingSettings(d_model=4, epochs=3, dtype="float64"))
 
 
@@ -181,8 +141,6 @@ def next_tokens():
         "what a head does with many tokens",
         ml.nexttoken.check_head(many, many.E + 0.2 * rng.standard_normal(many.E.shape)),
     )
-    table = np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, -1.0], [-1.0, 0.0]])
-    tied = ml.SequenceDataset([[0, 1, 3]] * 4 + [[0, 2, 3]], [0] * 5, table)
     contexts = ml.ContextDataset(rng.standard_normal((3, 4)), [[2, 1, 0, 0, 1], [0, 3, 1, 0, 0], [1, 0, 0, 2, 0]])
     yield "contexts", contexts
     yield "a decoder's margin", ml.ntp_svm(contexts)
@@ -193,7 +151,6 @@ def next_tokens():
     yield "a chain", chain
     topic = ml.NextTokenAutomaton.fit(ml.SequenceDataset([[0, 1, 2], [1, 2, 2]], [0, 1], np.eye(3)))
     yield "a topic that stays", ml.nexttoken.topic_change(topic, topic, [0, 1, 1, 2])
-    yield "the law of a path", path_law(ml.path(tied, np.array([1e3, 1e4, 1e5])))
     yield "a matrix of a graph", ml.graph_svm(sequences)
     yield "a run on matrices", ml.descend(sequences, n_steps=3)
     yield "sequences", sequences

@@ -68,7 +68,6 @@ def test_what_is_near_a_direction_outside_p_mm_is_beaten_from_the_given_norm_on(
         listed = locally_optimal_directions(data, v).directions
         assert found.is_locally_optimal == bool(np.any(np.linalg.norm(listed - cone.axis, axis=-1) < ROUNDING))
         assert found.verdict.conditions[-1].holds == (not found.is_locally_optimal)
-        assert found.case.name in repr(found)
         too_long = found.competitor is not None and 1.7 * found.norm_bound > LONGEST
         seen[found.case] += not too_long
         if found.competitor is None or too_long:
@@ -106,9 +105,6 @@ def test_the_cases_of_the_proof_and_their_competitors_by_hand():
     assert low.selected.tolist() == [2]
     away, toward = (directional_margin(data, x).margin for x in (low.cone.axis, low.competitor))
     assert toward < away  # the better token has come nearer
-    assert "selecting the tokens outright" in str(low)
-    assert "every point as long" in str(wide)
-    assert "P^mm" in str(judge_direction(data, v, Cone(best, 0.1, 1.0)))
 
 
 @pytest.mark.statement("A Thm 4", "A Thm 7")

@@ -54,7 +54,6 @@ def test_a_matrix_is_taken_apart() -> None:
     np.testing.assert_allclose(parts.finite + parts.growing, W, atol=tolerances.ROUNDING * np.abs(W).max())
     assert limit.finite_error(W) <= tolerances.CONDITIONED
     assert limit.correlation(W) == pytest.approx(1.0, abs=tolerances.ROUNDING)
-    assert "3 equations" in repr(limit)
 
 
 @pytest.mark.statement("D SVMeq", "D W-SVM")

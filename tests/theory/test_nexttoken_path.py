@@ -298,7 +298,6 @@ def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generat
     assert abs(np.sum(law.offset * limit.x)) < tolerances.ROUNDING * np.linalg.norm(law.offset) * np.linalg.norm(
         limit.x
     )
-    assert "active rows, offset of norm" in repr(law)
 
 
 @pytest.mark.statement("X O")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -14,10 +13,6 @@ from marginlens.dynamics.paths.cone import Cone
 from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, drawn, table
-from marginlens.result.drawing import draw_bars
-from marginlens.result.notebook import Headline
-from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.risk import AttentionRisk
 from marginlens.risk.softmax import centred_keys
 from marginlens.theory.assumptions import Check, TheoremVerdict, check_assumption_a
@@ -29,7 +24,7 @@ from marginlens.theory.directional import (
     directional_margin,
 )
 from marginlens.theory.optimality import largest_distance, log_slopes, one_problem, score_differences, token_optimality
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 from marginlens_papers.lemmas.general_position import check_distinct_scores, check_general_position
 
 _INDEPENDENT_RTOL = 1e-9  # smallest singular value of unit rows up to which they may be dependent
@@ -38,8 +33,7 @@ _MAX_HALVINGS = 200  # of the weight of a perturbation until the competitor is w
 _N_NORMS = 200  # norms at which the competitor's risk is looked at for its lowest
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Dominance(Result, Tabular):
+class Dominance(NamedTuple):
     """Which of two directions has the lower risk at every large norm; for a batch every field is an array (batch,).
 
     Attributes:
@@ -47,8 +41,6 @@ class Dominance(Result, Tabular):
         p_wins: whether L(R p) < L(R q) for all R beyond `radius`; the reverse holds where it is false and `case` is not 0.
         radius: a norm beyond which that is proven; inf where `case` is 0.
         margin_p, margin_q: the margins of the two unit directions.
-
-    `to_frame()` has one row per problem: problem, case, p_wins, radius, margin_p, margin_q.
     """
 
     case: Any
@@ -56,19 +48,6 @@ class Dominance(Result, Tabular):
     radius: Any
     margin_p: Any
     margin_q: Any
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the margins of the two directions; for a batch one over the other, in red where p wins."""
-        if np.ndim(self.case) == 0:
-            colours = [GLOBAL, LOCAL] if self.p_wins else [LOCAL, GLOBAL] if self.case else [NEITHER, NEITHER]
-            draw_bars(ax, ["p", "q"], [self.margin_p, self.margin_q], "margin", colours=colours, ylabel="direction")
-            return
-        shown = np.where(self.case == 0, NEITHER, np.where(self.p_wins, GLOBAL, LOCAL))
-        ax.scatter(self.margin_q, self.margin_p, c=shown, s=14)
-        ax.set(xlabel="margin of q", ylabel="margin of p (red where p wins)")
-
-    _columns = table("problem", "case", "p_wins", "radius", "margin_p", "margin_q")
 
 
 @implements("A", "Lemma 8")
@@ -187,8 +166,7 @@ def check_neighbour_count(data: TokenDataset, q: Any) -> Check:
     return Check("A Lemma 10", holds, said, numbers)
 
 
-@dataclass(frozen=True)
-class _Side:
+class _Side(NamedTuple):
     """The parts of a `DirectionalMargin` that decide for the direction with the smaller margin."""
 
     margins: FloatArray
@@ -224,8 +202,7 @@ class DirectionCase(Enum):
     B = "It selects several tokens of an input at once."
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class DirectionVerdict(Result):
+class DirectionVerdict(NamedTuple):
     r"""What Theorem 7 says about the local path in a cone around a unit direction q, in numbers.
 
     Attributes:
@@ -254,35 +231,6 @@ class DirectionVerdict(Result):
     def is_locally_optimal(self) -> bool:
         """Whether q is in P^mm."""
         return self.case is DirectionCase.P_MM
-
-    def __repr__(self) -> str:
-        rest = f", beaten beyond {self.norm_bound:.4g} within {self.delta:.4g}" if self.competitor is not None else ""
-        return f"DirectionVerdict(case {self.case.name}, selects {self.selected.tolist()}{rest})"
-
-    def __str__(self) -> str:
-        lines = [f"Case {self.case.name}: {self.case.value}", str(self.verdict)]
-        if self.competitor is not None:
-            than = (
-                "selecting the tokens outright"
-                if self.case is DirectionCase.A2
-                else f"every point as long within {self.delta:.4g} of the direction"
-            )
-            lines.append(
-                f"The direction {np.array2string(self.competitor, precision=4)} has a lower risk than {than} from norm "
-                f"{self.competitor_from:.4g} on, so no path point longer than {self.norm_bound:.4g} is within {self.delta:.4g}."
-            )
-        elif not self.is_locally_optimal:
-            lines.append(
-                "The proof's competitor cannot be built here: the key differences that it inverts are dependent."
-            )
-        return "\n".join(lines)
-
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the conditions as a checklist. Returns the axes."""
-        return self.verdict.plot(ax)
-
-    def _headline(self) -> Headline:
-        return Headline(f"case {self.case.name}", self.case.value, self.is_locally_optimal)
 
 
 @implements("A", "Thm 4", "Thm 7", "Eq. (67)", "Eq. (68)")

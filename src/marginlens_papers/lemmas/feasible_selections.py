@@ -11,20 +11,19 @@ import numpy as np
 
 from marginlens.errors import array_of_any, real_array, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
-from marginlens.result.drawing import draw_bars
+from marginlens.result import Described
 from marginlens.status import Status
 from marginlens.svm import least_distance
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.vocabulary import position_lists, selection_pairs, token_lists
 from marginlens.theory.vocabulary_selections import Selection
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class FeasibleSelections(Result, Tabular):
+class FeasibleSelections(Described):
     """All selections that some p makes, widest margin first.
 
     Attributes:
@@ -33,8 +32,6 @@ class FeasibleSelections(Result, Tabular):
         directions: (n_found, d_model) p̂/‖p̂‖, zero for the selection of everything.
         n_solved: max-margin problems solved.
         n_undecided: problems that double precision can neither solve nor prove infeasible; their selections are left out.
-
-    `to_frame()` has one row per selection: selection (ids of each sequence), margin, direction.
     """
 
     selections: tuple[Selection, ...]
@@ -42,6 +39,7 @@ class FeasibleSelections(Result, Tabular):
     directions: FloatArray
     n_solved: int
     n_undecided: int = 0
+    quantities = "{self:#} selections, {n_solved} problems solved, {n_undecided} undecided"
 
     def __len__(self) -> int:
         return len(self.selections)
@@ -66,24 +64,6 @@ class FeasibleSelections(Result, Tabular):
         if k < 0 or not np.isfinite(self.margins[k]):
             return float("nan")
         return 1.0 - float(np.max(self.margins[rivals], initial=0.0)) / float(self.margins[k])
-
-    def __repr__(self) -> str:
-        finite = self.margins[np.isfinite(self.margins)]
-        widest = f"{finite.max():.6g}" if len(finite) else "none"
-        left_out = f", {self.n_undecided} undecided" if self.n_undecided else ""
-        text = f"{len(self)} selections, widest margin {widest}, {self.n_solved} problems solved{left_out}"
-        return f"FeasibleSelections({text})"
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the margins of the selections."""
-        known = np.flatnonzero(np.isfinite(self.margins))
-        names = [" | ".join(",".join(map(str, ids)) for ids in self.selections[k])[:24] for k in known]
-        draw_bars(ax, names, self.margins[known], "margin", ylabel="tokens selected in each sequence")
-
-    def _columns(self) -> dict[str, Any]:
-        listed = [[ids.tolist() for ids in selection] for selection in self.selections]
-        return {"selection": listed, "margin": self.margins, "direction": self.directions}
 
 
 @implements("B", "Lemma 19")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -13,17 +12,14 @@ import scipy
 from marginlens.embeddings.models import Parameters, as_parameters
 from marginlens.embeddings.one_step import FirstStep, as_first_step, log_of_pairs
 from marginlens.papers import implements, uses
-from marginlens.result import Result, drawn
-from marginlens.result.drawing import draw_interval
-from marginlens.typing import Axes, FloatArray, IntArray
+from marginlens.typing import FloatArray, IntArray
 
 SMALLEST_WIDTH = 256  # that every lemma about the first step asks for
 _TAIL = 1e-12  # of the law of ‖p‖² that is counted as a failure instead of being integrated
 _WIDEST = 2**40  # where the search for a width ends; the chances have long had their limits there
 
 
-@dataclass(frozen=True, repr=False)
-class ProvedBound(Result):
+class ProvedBound(NamedTuple):
     """Both sides of an inequality `value <= bound` that a statement promises with probability 1 - δ.
 
     `width` is d and `log10_width_needed` the decimal logarithm of the d that the statement asks for, 0 where it asks for none and
@@ -50,17 +46,6 @@ class ProvedBound(Result):
     def looseness(self) -> float:
         """The bound over the value, inf where the value is zero."""
         return self.bound / self.value if self.value else math.inf
-
-    def __repr__(self) -> str:
-        needed = f"d={self.width} {'meets' if self.promised else 'is below'} 1e{self.log10_width_needed:.2f}"
-        needed = "no d is enough" if math.isinf(self.log10_width_needed) else needed
-        sign = "<=" if self.holds else ">"
-        return f"ProvedBound({self.citation}: {self.value:.4g} {sign} {self.bound:.4g}, {needed})"
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw both sides of the inequality on one axis."""
-        draw_interval(ax, [("value", self.value), ("bound", self.bound)], self.citation)
 
 
 def log10_width(n_vocabulary: int, delta: Any, rate: float | None = None) -> float:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -16,41 +15,20 @@ from marginlens.errors import float_array, n_axes, positive_number, real_array, 
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import GradientDescent
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, drawn
-from marginlens.result.drawing import draw_interval
-from marginlens.result.notebook import Headline
-from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk import AttentionRisk
 from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import attend, logits
 from marginlens.svm import att_svm
 from marginlens.theory.basin import BasinCone
 from marginlens.theory.optimality import depends_on_p, globally_optimal_direction, one_problem
-from marginlens.typing import ArrayLike, Axes, FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class KeyInequality(Result, Tabular):
-    """Logarithms of the two sides of Lemma 3, each (…); -inf where a side is zero.
-
-    `to_frame()` has one row per comparison: log_left, log_bound.
-    """
+class KeyInequality(NamedTuple):
+    """Logarithms of the two sides of Lemma 3, each (…); -inf where a side is zero."""
 
     log_left: Any
     log_bound: Any
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the left side over the bound, in logarithms: no point lies above the diagonal."""
-        left, bound = np.ravel(self.log_left), np.ravel(self.log_bound)
-        known = np.isfinite(left) & np.isfinite(bound)
-        ax.plot(bound[known], left[known], "o", markersize=4, color=LOCAL)
-        ends = [bound[known].min(initial=0.0), bound[known].max(initial=0.0)]
-        ax.plot(ends, ends, color=GLOBAL, linewidth=1.0)
-        ax.set(xlabel="log of the bound", ylabel="log of the left side")
-
-    def _columns(self) -> dict[str, Any]:
-        return {"log_left": np.ravel(self.log_left), "log_bound": np.ravel(self.log_bound)}
 
 
 @implements("A", "Lemma 3")
@@ -191,16 +169,13 @@ def gradient_ratio_radius(data: TokenDataset, head: Any, pi: float) -> float:
     return max(0.0, float(np.log(2.0 * M * data.n_tokens / (theta * pi)) / (nu * theta)))
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class LocalGradientBounds(Result, Tabular):
+class LocalGradientBounds(NamedTuple):
     """Both sides of Eqs (31a) to (31c) at a batch of points, each (n_points,), the first five as logarithms.
 
     Attributes:
         log_upper, log_descent, log_lower: C·mean(1 - s), -⟨∇L, q⟩ (nan where that is not positive), c·mean(1 - s).
         log_norm, log_norm_bound, log_decay: ‖∇L‖, Ā C·mean(1 - s), Ā C T e^(-‖p‖Θ/2).
         cosine, cosine_bound: of -∇L and q; cΘ/(ĀC).
-
-    `to_frame()` has one row per point: point, all of these but cosine_bound, and holds.
     """
 
     log_upper: FloatArray
@@ -218,27 +193,6 @@ class LocalGradientBounds(Result, Tabular):
         first = (self.log_lower <= self.log_descent) & (self.log_descent <= self.log_upper)
         second = (self.log_norm <= self.log_norm_bound) & (self.log_norm_bound <= self.log_decay)
         return first & second & (self.cosine >= self.cosine_bound)
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the slope along q between its two bounds, in logarithms, the points in order of the bound."""
-        order = np.argsort(self.log_upper, kind="stable")
-        x = np.arange(len(order))
-        ax.fill_between(
-            x, self.log_lower[order], self.log_upper[order], color=LOCAL, alpha=0.2, label="between the bounds (31a)"
-        )
-        ax.plot(x, self.log_descent[order], "o", markersize=3, color=GLOBAL, label="−⟨∇L, q⟩")
-        ax.legend()
-        ax.set(xlabel="point, in order of its bound", ylabel="logarithm")
-
-    def _columns(self) -> dict[str, Any]:
-        names = ("log_lower", "log_descent", "log_upper", "log_norm", "log_norm_bound", "log_decay", "cosine")
-        numbers = {name: getattr(self, name) for name in names}
-        return {"point": np.arange(len(self.cosine)), **numbers, "holds": np.asarray(self.hold)}
-
-    def _headline(self) -> Headline:
-        holds = np.asarray(self.hold)
-        return Headline(f"hold at {int(holds.sum())} of {len(holds)} points", ok=bool(holds.all()))
 
 
 @implements("A", "Lemma 7", "Eq. (31a)", "Eq. (31b)", "Eq. (31c)")
@@ -320,8 +274,7 @@ def _log_sum(logs: FloatArray) -> FloatArray:
         return np.asarray(scipy.special.logsumexp(logs, axis=-1))
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class GradientBudget(Result):
+class GradientBudget(NamedTuple):
     r"""How much gradient a descent with a constant step may meet, and how much it met.
 
     Attributes:
@@ -337,21 +290,6 @@ class GradientBudget(Result):
     largest_climb: float
     step: float
     guaranteed: bool
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the squared gradients that the descent has met beside what it may meet."""
-        draw_interval(ax, [("met", self.spent), ("allowed", self.allowed)], "sum of ‖∇L‖²")
-        ax.set_ylabel("squared gradients")
-
-    def _headline(self) -> Headline:
-        within = self.spent <= self.allowed
-        promised = (
-            "as promised for this step."
-            if self.guaranteed
-            else "though the step is longer than what the lemma speaks of."
-        )
-        return Headline("within the budget" if within else "beyond the budget", promised if within else "", within)
 
 
 @implements("A", "Eq. (25)", "Eq. (26)", "Eq. (30)")

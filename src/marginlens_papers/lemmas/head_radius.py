@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,9 +11,6 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics.paths.joint import best_head, log_mean_loss
 from marginlens.errors import whole_number
 from marginlens.papers import implements
-from marginlens.result import Result, drawn
-from marginlens.result.drawing import draw_interval
-from marginlens.result.notebook import Headline
 from marginlens.status import Status
 from marginlens.svm import att_svm
 from marginlens.theory.joint import SELECTED_RTOL, FixedHead, fixed_head_radius, mixing_cost
@@ -25,14 +22,13 @@ from marginlens.theory.label_margin import (
     margins_of_outputs,
 )
 from marginlens.theory.optimality import one_problem
-from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 _MAX_RIVALS = 8  # other selections whose risk is computed exactly along r
 _N_HEAD_NORMS = 48  # values of r at which risks are compared before bisection
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class HeadRadius(Result):
+class HeadRadius(NamedTuple):
     r"""How large the limit r on ‖v‖ must be for the joint path to select α when r stays fixed and R grows alone.
 
     Attributes:
@@ -53,23 +49,6 @@ class HeadRadius(Result):
     alignment: float
     refuted: float
     rival: IntArray | None
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw up to which limit on ‖v‖ another selection wins, and from which on this one does."""
-        draw_interval(
-            ax,
-            [("another selection wins at", self.refuted), ("this one wins from", self.radius)],
-            "limit r on ‖v‖",
-            band=(self.refuted, self.radius),
-        )
-        ax.set_ylabel("between them nothing is known")
-
-    def _headline(self) -> Headline:
-        return Headline(
-            f"selects {self.selected.tolist()}",
-            f"for every fixed r from {self.radius:.4g} on{'' if self.proved else ', if the smallest ν found is right'}.",
-        )
 
 
 @implements("A", "Thm 5", "Thm 6")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,10 +10,6 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.directions import as_scalar
 from marginlens.errors import positive_number, reject
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, drawn
-from marginlens.result.drawing import draw_interval
-from marginlens.result.notebook import Headline
-from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.softmax import probabilities
 from marginlens.status import Status
 from marginlens.svm import relaxed_svm
@@ -23,18 +18,15 @@ from marginlens.theory.label_margin import (
     label_margin,
 )
 from marginlens.theory.optimality import largest_distance, logits_at, one_problem
-from marginlens.typing import ArrayLike, Axes, FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Quadrant(Result, Tabular):
+class Quadrant(NamedTuple):
     """How firmly points select tokens α.
 
     Attributes:
         margin: (…) the smallest logit margin (k_α - k_t)·p over inputs and other tokens; inf where no input has two tokens.
         share: (…) the smallest probability of a selected token.
-
-    `to_frame()` has one row per point: point, margin, share, holds.
     """
 
     margin: Any
@@ -44,18 +36,6 @@ class Quadrant(Result, Tabular):
     def holds(self) -> Any:
         """Eq. (77), (…): no other token has a larger logit."""
         return as_scalar(np.asarray(self.margin) >= 0.0)
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the smallest logit margin of every point; above zero the point selects the tokens."""
-        margins = np.atleast_1d(self.margin)
-        ax.plot(np.arange(len(margins)), margins, marker="o", markersize=4, color=LOCAL)
-        ax.axhline(0.0, color=GLOBAL, linewidth=1.0)
-        ax.set(xlabel="point", ylabel="smallest logit margin")
-
-    def _columns(self) -> dict[str, Any]:
-        margin, share = np.atleast_1d(self.margin), np.atleast_1d(self.share)
-        return {"point": np.arange(len(margin)), "margin": margin, "share": share, "holds": margin >= 0.0}
 
 
 @implements("A", "Lemma 12", "Eq. (77)")
@@ -81,8 +61,7 @@ def selection_quadrant(data: TokenDataset, p: ArrayLike, selected: ArrayLike) ->
     return Quadrant(as_scalar(margin), as_scalar(share))
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class JointRiskBounds(Result):
+class JointRiskBounds(NamedTuple):
     r"""What the proofs of Theorem 5 and Lemma 13 compare at radii r and R.
 
     Attributes:
@@ -114,23 +93,6 @@ class JointRiskBounds(Result):
     def competitor_wins(self) -> bool:
         """Whether the competitor has the lower risk for certain, so that no such pair is the optimum."""
         return self.log_upper < self.log_lower
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the two bounds on the logarithm of the risk: the competitor wins where its own is below the others'."""
-        bounds = [("competitor, at most", self.log_upper), ("any other pair, at least", self.log_lower)]
-        draw_interval(ax, bounds, "log of the risk")
-        ax.set_ylabel("bound")
-
-    def _headline(self) -> Headline:
-        wins = self.competitor_wins
-        word = "the competitor wins" if wins else "undecided"
-        sentence = (
-            "its risk is below that of every pair of smaller margin."
-            if wins
-            else "the bounds do not contradict each other at these radii."
-        )
-        return Headline(word, sentence, wins)
 
 
 @implements("A", "Lemma 13")

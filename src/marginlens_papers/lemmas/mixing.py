@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -14,8 +13,6 @@ from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn, table
-from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import AttentionRisk
 from marginlens.status import Status
 from marginlens.svm import att_svm
@@ -28,7 +25,7 @@ from marginlens.theory.optimality import (
     one_problem,
     score_blur,
 )
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _MAX_SET_PROBLEMS = 10_000  # convex problems spent on directions that suppress the other tokens
 _N_SELECTIONS = 60  # other selections whose max-margin directions are sampled around
@@ -83,8 +80,7 @@ def nonoptimality_bounds(data: TokenDataset, p: ArrayLike, optimal_sets: Any) ->
     return as_scalar(-np.maximum(margin, 0.0) - size), as_scalar(-margin + size)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class MixingPairs(Result, Tabular):
+class MixingPairs(NamedTuple):
     """What sampled pairs (p, p') say about Assumption D for one Δ.
 
     Attributes:
@@ -99,8 +95,6 @@ class MixingPairs(Result, Tabular):
             is one, else the one with the smallest log q_max of p; None where there is none.
         deeper: (n_depths,) log q_max of p where the counter-example, scaled up, contradicts the assumption again; empty if it `holds`.
         points: (n_points, d_key) the sample. log_q, excess_order: (n_points,) log q_max and the rank of the risk, lowest first.
-
-    `to_frame()` has one row per sampled point: point, log_q, risk_rank, p.
     """
 
     delta: float
@@ -117,18 +111,6 @@ class MixingPairs(Result, Tabular):
 
     def __bool__(self) -> bool:
         return self.holds
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the rank of every sampled point's risk over its attention to other tokens: under the assumption it falls to the left."""
-        ax.plot(self.log_q, self.excess_order, ".", markersize=3, color=LOCAL)
-        if self.counterexample is not None:
-            same = np.all(self.points[:, None] == self.counterexample[None], axis=-1).any(axis=1)
-            ax.plot(self.log_q[same], self.excess_order[same], "o", color=GLOBAL, label="counter-example")
-            ax.legend()
-        ax.set(xlabel="log of the attention to other tokens, q_max", ylabel="rank of the risk, lowest first")
-
-    _columns = table("point", "log_q", risk_rank="excess_order", p="points")
 
 
 @implements("A", "Assumption D")

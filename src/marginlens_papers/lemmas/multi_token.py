@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +13,10 @@ from marginlens.errors import n_axes, real_array, reject
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Frobenius, Norm, as_norm
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
-from marginlens.result.drawing import draw_bars
 from marginlens.svm import MarginSolution, least_distance
 from marginlens.svm.sets import as_optimal_sets
 from marginlens.svm.solvers.norms import solve_in_norm
-from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 _SPAN_RTOL = 1e-10  # singular values of the equations below this share of the largest count as zero
 
@@ -30,8 +28,7 @@ class MatrixParts(NamedTuple):
     growing: FloatArray
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class MultiTokenLimit(Result, Tabular):
+class MultiTokenLimit(NamedTuple):
     r"""Where W goes when each input keeps a set of tokens: :math:`W \approx W^{fin} + R\, W^{dir}` with R growing.
 
     Attributes:
@@ -41,8 +38,6 @@ class MultiTokenLimit(Result, Tabular):
         goals: (n_equations,) log(s_other/s_first).
         basis: (d_query · d_model, rank) orthonormal, of the span of z_i (x_other - x_first)ᵀ.
         residual: the largest |logit difference - goal| of W^fin: rounding, unless equations contradict each other.
-
-    `to_frame()` has one row per equation: input, first, other, log_attention_ratio = log(s_other/s_first).
     """
 
     finite: FloatArray
@@ -51,7 +46,6 @@ class MultiTokenLimit(Result, Tabular):
     goals: FloatArray
     basis: FloatArray
     residual: float
-    quantities = "{goals:#} equations, residual {residual:.1g}, direction {direction!r}"
 
     def split(self, W: ArrayLike) -> MatrixParts:
         """W (d_query, d_model) as its part in the span of the equations, which tends to `finite`, and the rest, which grows."""
@@ -66,16 +60,6 @@ class MultiTokenLimit(Result, Tabular):
     def correlation(self, W: ArrayLike) -> float:
         """Cosine of the growing part of W with W^dir."""
         return float(correlation(self.split(W).growing.ravel(), self.direction.x.ravel()))
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the logit differences within the sets, one bar for each equation."""
-        names = [f"{i}: {other} beside {first}" for i, first, other in self.equations.tolist()]
-        draw_bars(ax, names, self.goals, "log ratio of attention within a set", ylabel="input: token beside token")
-
-    def _columns(self) -> dict[str, Any]:
-        columns = dict(zip(("input", "first", "other"), self.equations.T, strict=True))
-        return {**columns, "log_attention_ratio": self.goals}
 
 
 @implements("D", "SVMeq")

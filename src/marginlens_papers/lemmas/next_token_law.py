@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,17 +11,13 @@ from marginlens.dynamics.paths.path import Path
 from marginlens.errors import reject
 from marginlens.nexttoken.path_expansion import ACTIVE_GAP, RANK_RTOL, WEAK_MULTIPLIER, balance, can_carry
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, counted, drawn, table
-from marginlens.result.drawing import NothingToDraw
-from marginlens.result.palette import LOCAL, PATH
 from marginlens.svm.solution import Status
-from marginlens.typing import Axes, FloatArray, IntArray
+from marginlens.typing import FloatArray, IntArray
 
 _SAME = 1e-9  # distance of two rows, relative to the longest, at which they are one
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class PathLaw(Result, Tabular):
+class PathLaw(NamedTuple):
     r"""The law that a path obeys far out.
 
     Pairs whose rows agree across S_cyc (labels of one component over tokens of one component) are taken together.
@@ -34,34 +30,16 @@ class PathLaw(Result, Tabular):
         holds: whether every active row can carry a positive multiplier. Where one cannot, the path has terms that grow slowly and no
             constant offset: see `NextTokenAutomaton.expansion`.
         offset: (d_model, d_model) the predicted limit of :math:`\bar W_R - C_R W^{mm} - W^{cyc}`; nan where the law does not hold.
-
-    `to_frame()` has one row per active row: row, multiplier, log_c.
+        entry: (n_entries,) the row of each entry of the risk, -1 for none.
     """
 
-    path: Path = field(repr=False)
+    path: Path
     rows: FloatArray
     multipliers: FloatArray
     log_c: FloatArray
     holds: bool
     offset: FloatArray
-    _entry: IntArray  # the row of each entry, -1 for none
-
-    def __repr__(self) -> str:
-        what = f"offset of norm {np.linalg.norm(self.offset):.4g}" if self.holds else "no constant offset"
-        return f"PathLaw({counted(len(self.rows), 'active row')}, {what})"
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw `deviation` over the radii of the path, beside a curve that falls like 1/R."""
-        if not self.holds:
-            raise NothingToDraw("The law does not hold: an active row carries no positive multiplier.")
-        radii, deviation = self.path.radii, self.deviation()
-        ax.loglog(radii, deviation, marker="o", linestyle="", color=LOCAL, label="of residual attention")
-        ax.loglog(radii, deviation[-1] * radii[-1] / radii, color=PATH, linestyle="--", label="like 1/R")
-        ax.set(xlabel="radius R", ylabel="largest deviation from the law")
-        ax.legend()
-
-    _columns = table("row", multiplier="multipliers", log_c="log_c")
+    entry: IntArray
 
     def remainder(self) -> FloatArray:
         """(n_radii, d_model, d_model) what is left of the path without its parts along W^mm and S_cyc."""
@@ -72,7 +50,7 @@ class PathLaw(Result, Tabular):
     def deviation(self) -> FloatArray:
         """(n_radii,) the largest difference between the logs of residual attention on an active row and of its multiplier."""
         logs = self.path._search.split_risk.log_pull(np.stack(self.path._state.points))
-        logs = _by_row(logs, self._entry, len(self.rows))
+        logs = _by_row(logs, self.entry, len(self.rows))
         logs = logs - np.logaddexp.reduce(logs, axis=1, keepdims=True)
         return np.max(np.abs(logs - np.log(self.multipliers)), axis=1)
 

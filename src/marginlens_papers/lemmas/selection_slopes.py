@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,14 +12,11 @@ from marginlens.directions import length
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens
 from marginlens.errors import real_array, reject
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, drawn, table
-from marginlens.result.drawing import draw_interval
-from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.svm.vocabulary import vocabulary_svm
 from marginlens.theory.vocabulary_selections import TIE_RTOL, TokenRanks, selected_tokens, token_ranks
-from marginlens.typing import ArrayLike, Axes, FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 
 @implements("B", "Eq. (8)")
@@ -30,13 +26,10 @@ def equivalent_directions(E: ArrayLike, p: ArrayLike, q: Any, sequences: Any, *,
     return all(np.array_equal(mine, other) for mine, other in zip(*both, strict=True))
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class LocalOptimality(Result, Tabular):
+class LocalOptimality(NamedTuple):
     """Whether a direction is locally optimal: `gaps` (n_samples,) the smallest sum of score differences in each sequence.
 
     A sequence without a secondary selection has the gap inf.
-
-    `to_frame()` has one row per sequence: sequence, gap.
     """
 
     gaps: FloatArray
@@ -50,16 +43,6 @@ class LocalOptimality(Result, Tabular):
     def holds(self) -> bool:
         """Whether μ > 0."""
         return self.mu > 0.0
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the gaps of the sequences in order: the direction is locally optimal where all are above zero."""
-        gaps = np.sort(self.gaps[np.isfinite(self.gaps)])
-        ax.plot(np.arange(len(gaps)), gaps, ".", color=LOCAL)
-        ax.axhline(0.0, color=GLOBAL, linewidth=1.0)
-        ax.set(xlabel="sequence, in order of its gap", ylabel="smallest sum of score differences")
-
-    _columns = table("sequence", gap="gaps")
 
 
 @implements("B", "Definition 16")
@@ -120,30 +103,12 @@ def directional_slope(model: Parameters, direction: ArrayLike, sequences: Any, y
     return total / len(pairs)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class WeightBounds(Result, Tabular):
-    """The softmax weight of every position between its bounds, as logarithms, each (n_positions,), sequence after sequence.
-
-    `to_frame()` has one row per position: position, log_lower, log_weight, log_upper.
-    """
+class WeightBounds(NamedTuple):
+    """The softmax weight of every position between its bounds, as logarithms, each (n_positions,), sequence after sequence."""
 
     log_weight: FloatArray
     log_lower: FloatArray
     log_upper: FloatArray
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the weight of every position between its bounds, in logarithms and in order."""
-        order = np.argsort(self.log_weight, kind="stable")
-        x = np.arange(len(order))
-        ax.fill_between(
-            x, self.log_lower[order], self.log_upper[order], color=LOCAL, alpha=0.2, label="between the bounds"
-        )
-        ax.plot(x, self.log_weight[order], color=GLOBAL, label="weight")
-        ax.legend()
-        ax.set(xlabel="position, in order of its weight", ylabel="log of the softmax weight")
-
-    _columns = table("position", "log_lower", "log_weight", "log_upper")
 
 
 @implements("B", "Lemma 10")
@@ -174,8 +139,7 @@ def softmax_weight_bounds(E: ArrayLike, p: ArrayLike, sequences: Any, y: ArrayLi
     return WeightBounds(weight, lower, upper)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class DominantSlope(Result):
+class DominantSlope(NamedTuple):
     r"""How much of the slope along a direction the first and second selections make up, and Lemma 17's bound on the rest.
 
     Attributes:
@@ -201,12 +165,6 @@ class DominantSlope(Result):
     def holds(self) -> bool:
         """Whether the bound is true here."""
         return abs(self.ratio - 1.0) <= np.exp(min(self.log_bound, 700.0))
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw how far the ratio is from one beside the bound of the lemma, in logarithms."""
-        distance = float(np.log(max(abs(self.ratio - 1.0), 1e-300)))
-        draw_interval(ax, [("|ratio − 1|", distance), ("bound", self.log_bound)], "logarithm")
 
 
 @implements("B", "Lemma 17")
@@ -296,8 +254,7 @@ def convergence_bound(points: Any, direction: ArrayLike, deficits: Any) -> Float
     return (1.0 - worst) * (1.0 - norms[0] / norms) + float(along @ path[0]) / float(length(along)) / norms
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class OwnMaxMargin(Result):
+class OwnMaxMargin(NamedTuple):
     r"""What Lemma 18 compares at p: the slope along the max-margin direction of p's own selection, and that along p.
 
     Attributes:
@@ -311,11 +268,6 @@ class OwnMaxMargin(Result):
     least: float
     C_5: float
     odds: float
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the ratio of the slopes beside what it is at least, far out."""
-        draw_interval(ax, [("ratio of the slopes", self.ratio), ("at least, far out", self.least)], "ratio")
 
 
 @implements("B", "Lemma 18")

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import reject
 from marginlens.papers import implements
-from marginlens.result import Result, drawn
-from marginlens.result.drawing import draw_checklist
 from marginlens.theory.assumptions import Check, check_strict_optimum, each_problem
 from marginlens.theory.optimality import (
     score_differences,
 )
-from marginlens.typing import Axes, FloatArray
+from marginlens.typing import FloatArray
 
 _HEAD_RANGE_RTOL = 1e-9  # how much of v, relative to its length, may lie outside the range of Wᵀ
 _PSEUDO_INVERSE_RTOL = 1e-12  # singular values of W below this share of the largest count as zero
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Separator(Result):
+class Separator(NamedTuple):
     """A direction that selects every optimal token, made from the head.
 
     Attributes:
@@ -40,12 +36,6 @@ class Separator(Result):
     def applies(self) -> bool:
         """Whether the lemma's conditions all hold."""
         return all(self.conditions)
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the conditions of the lemma as a checklist."""
-        draw_checklist(ax, [("", check.name, check.holds) for check in self.conditions])
-        ax.set_title(f"smallest margin {self.margin:.4g}")
 
 
 @implements("A", "Lemma 2", "Lemma 11")
