@@ -186,7 +186,7 @@ def test_rotary_key_query_map_gives_the_logits_at_its_offset(name: str, monkeypa
             queries, keys = tokens[:, offset:], tokens[:, : 11 - offset]
             ours = np.einsum("bnx,xz,bnz->bn", keys, map_.matrix, queries) + keys @ map_.bias_column
             if bias is not None:  # constant among tokens at one offset, so that a KeyQueryMap leaves it out
-                width, group = adapter.d_head, adapter.key_head(head)
+                width, group = adapter.shape(0).d_head, adapter.key_head(head)
                 b_K = bias.detach().numpy()[group * width : (group + 1) * width]
                 rotation = adapter.rotation(reading.layer, offset)
                 ours = ours + map_.scale * (queries @ map_.W_Q + map_.b_Q) @ rotation.T @ b_K

@@ -243,9 +243,9 @@ def silent(model, layer=0, name="key"):
     """The model with the first head of a layer without queries or keys, so that all its logits are equal."""
     module = getattr(adapter_for(model).attention_module(layer), name)
     with torch.no_grad():
-        module.weight[: adapter_for(model).d_head] = 0.0
+        module.weight[: adapter_for(model).shape(layer).d_head] = 0.0
         if module.bias is not None:
-            module.bias[: adapter_for(model).d_head] = 0.0
+            module.bias[: adapter_for(model).shape(layer).d_head] = 0.0
     return model
 
 

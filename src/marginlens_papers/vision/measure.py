@@ -84,7 +84,7 @@ def key_query_norms(model: Any) -> tuple[FloatArray, FloatArray]:
     import torch
 
     adapter = ViTAdapter(model)
-    heads, width = adapter.n_heads, adapter.d_head
+    heads, width = adapter.n_heads, adapter.shape(0).d_head
     by_layer = []
     with torch.no_grad():
         for layer in range(adapter.n_layers):

@@ -9,6 +9,8 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from marginlens.errors import reject, whole_number
 from marginlens.result import Described
 
@@ -16,7 +18,6 @@ from marginlens.result import Described
 _BLOCK_ENTRIES = {"cpu": 2**20, "cuda": 2**26}
 _MIN_ROWS = 64  # queries of a head that are multiplied with its keys at once, unless rows are longer than a block
 _MANY_PRODUCTS = 8  # small ones at once, which with a transposed factor are up to fifty times slower on some CPUs
-_N_BINS = 512  # of log-probabilities, in which the last token that can be left out is searched
 _ROUNDINGS = 4.0  # of a logit's sum, in units of eps times the lengths of query and key
 
 
@@ -330,7 +331,7 @@ class _Applied(NamedTuple):
             1.0 / math.sqrt(q.shape[-1]) if rule.scale is None else rule.scale, rule.causal, rule.window, rule.softcap,
             *(_grouped(value, name, queries, n_keys) for name, value in (("bias", rule.bias), ("sinks", rule.sinks), ("mask", rule.mask))),
         )  # fmt: skip
-        seen = None if rule.mask is None else _sees(rule.mask).flatten(1, -2).any(dim=1)
+        seen = None if rule.mask is None else sees(rule.mask).flatten(1, -2).any(dim=1)
         return cls(queries, keys, rule, places, tuple(queries.shape[:-1]), dtype, seen)
 
     def blocks(self) -> Iterator[tuple[tuple[slice, ...], int, Any]]:
@@ -424,7 +425,7 @@ class _Applied(NamedTuple):
             mask = _part(rule.mask, (*at, keys))
             if mask.dtype is not torch.bool:
                 logits += mask
-            logits.masked_fill_(~_sees(mask), lowest)
+            logits.masked_fill_(~sees(mask), lowest)
         if rule.causal:  # the keys before all of these queries need no mask
             least = min(max(int(self.positions[at[3]].min()) + 1 - keys.start, 0), keys.stop - keys.start)
             logits[..., least:].masked_fill_(distance[:, least:] < 0, lowest)
@@ -481,8 +482,8 @@ def _part(tensor: Any, at: Sequence[slice]) -> Any:
     return tensor[tuple(slice(None) if size == 1 else part for size, part in zip(tensor.shape, at, strict=False))]
 
 
-def _sees(mask: Any) -> Any:
-    """Where a mask lets a query see a key."""
+def sees(mask: Any) -> Any:
+    """Where a mask lets a query see a key: where it is True, or adds more than about the lowest number of its precision, or of float32."""
     import torch
 
     if mask.dtype is torch.bool:
@@ -526,8 +527,7 @@ def _row_statistics(
         total = 1.0 + found["rest"][at]
         if sinks is not None:
             total = total + (sinks.to(logits)[at[1]][:, :, None] - largest[..., 0]).exp()
-        for row, tolerance in enumerate(tolerances):
-            found["n_negligible"][(row, *at)] = _n_negligible(below, weights, tolerance * total, found["n_visible"][at])
+        found["n_negligible"][(slice(None), *at)] = _n_negligible(weights, tolerances, total, found["n_visible"][at])
     found["mean_gap"][at] = -below.mul_(weights).sum(dim=-1)
 
 
@@ -544,34 +544,23 @@ def _first_logit(logits: Any, lowest: float, applied: _Applied, at: tuple[slice,
     return first.masked_fill(first <= lowest / 2, -math.inf)
 
 
-def _n_negligible(below: Any, weights: Any, budget: Any, n_visible: Any) -> Any:
-    r"""(…) how many of the smallest weights e^below (…, s), the largest of which is 1 and not among them, add up to at most a budget.
+def _n_negligible(weights: Any, tolerances: Sequence[float], total: Any, n_visible: Any) -> Any:
+    """(n_tolerances, …) how many keys of the smallest attention add up to at most a tolerance.
 
-    Those of at most budget/s can all be left out, and none above the budget. Between the two, weights are summed in bins of equal ratio;
-    of the bin in which the budget ends the weights themselves are sorted, so that the count is that of a sort of all.
+    Args:
+        weights: (…, s) exponentials that attention is made of, 0 for hidden keys and in the place of the largest, which is 1.
+        total: (…) what they are divided by. n_visible: (…) how many keys are seen, the largest among them.
     """
     import torch
 
-    n_keys = below.shape[-1]
-    n_hidden = n_keys - n_visible + 1  # the largest among them
-    step = _N_BINS / math.log(4.0 * n_keys)
-    start = (budget.log() - math.log(2.0 * n_keys)).clamp(-1e4, 1e4)[..., None]
-    bins = (
-        (below - start).mul_(step).clamp_(-1.0, _N_BINS).nan_to_num_(nan=_N_BINS).floor_()
-    )  # -1: below all, last: above
-    sums = torch.zeros((*below.shape[:-1], _N_BINS + 2), dtype=below.dtype, device=below.device)
-    upto = sums.scatter_add_(-1, bins.to(torch.int64).add_(1), weights).cumsum(dim=-1)
-    cut = (upto <= budget[..., None]).sum(dim=-1, keepdim=True) - 1  # the bin that does not fit as a whole
-    edge = cut.to(bins.dtype)
-    n_below, n_upto = (torch.linalg.vector_norm((edge + k - bins).clamp_(min=0.0), 0, dim=-1) for k in (0, 1))
-    count = n_below.to(torch.int64) - n_hidden
-    most = int((n_upto - n_below).max())
-    if most:
-        left = budget[..., None] - upto.gather(-1, cut.clamp(min=0))
-        smallest = weights.masked_fill(bins != edge, math.inf).topk(most, dim=-1, largest=False).values
-        count += (smallest.cumsum(dim=-1) <= left).sum(dim=-1)
-    fits_all = 1.0 + upto[..., -1] <= budget  # beside a learned sink that has nearly all
-    return torch.where(fits_all, n_visible, count.clamp(min=0))
+    on_cpu = weights.device.type == "cpu"  # where NumPy sorts several times faster than torch
+    ordered = torch.from_numpy(np.sort(weights.numpy(), axis=-1)) if on_cpu else weights.sort(dim=-1).values
+    sums = ordered.cumsum(dim=-1)
+    budgets = (total[..., None] * total.new_tensor(tolerances)).contiguous()
+    n_hidden = weights.shape[-1] - n_visible + 1  # zeros that are no gain, that of the largest among them
+    counts = torch.searchsorted(sums, budgets, right=True) - n_hidden[..., None]
+    fits_all = 1.0 + sums[..., -1:] <= budgets  # beside a learned sink that has nearly all
+    return torch.where(fits_all, n_visible[..., None], counts.clamp(min=0)).movedim(-1, 0)
 
 
 def _finished(applied: _Applied, found: dict[str, Any], shape: Sequence[int]) -> AttentionStatistics:

@@ -48,9 +48,8 @@ class AttentionOnlyAdapter(Adapter):
         self.reason = reason or f"the model family {self.config.model_type!r} has no adapter"
         self.module_names: tuple[str, ...] = ()
         self._modules: list[Any] = []
-        self._layers: list[tuple[str, LayerKind, int]] | None = (
-            None  # tower, kind and heads of each layer, once it has run
-        )
+        # tower, kind and heads of each layer, once it has run
+        self._layers: list[tuple[str, LayerKind, int]] | None = None
 
     def observe(self, inputs: Mapping[str, Any]) -> AttentionOnlyAdapter:
         """Run a batch to learn how many layers and heads there are."""
@@ -69,10 +68,6 @@ class AttentionOnlyAdapter(Adapter):
     @property
     def n_layers(self) -> int:
         return len(self.layers)
-
-    @property
-    def n_heads(self) -> int:
-        return max(n_heads for _, _, n_heads in self.layers)
 
     def shape(self, layer: int) -> LayerShape:
         n_heads = self.layers[self.check_layer(layer)][2]

@@ -21,15 +21,14 @@ from marginlens.probe.heads.statistics import (
     AttentionStatistics,
     attention_statistics,
     received_attention,
+    sees,
 )
 from marginlens.result import Described
 from marginlens.typing import FloatArray
 
 AFFINE_RTOL = 0.05  # of its outputs, by which a module may miss the affine map measured on it: inputs rounded to 8 bits cost up to 0.03
-_TRIAL_SIZES, _N_TRIALS = (
-    (0.1, 1.0, 10.0),
-    64,
-)  # of the random inputs that the measured map is tried on, each size on its own
+# Of the random inputs that the measured map is tried on, each size on its own.
+_TRIAL_SIZES, _N_TRIALS = (0.1, 1.0, 10.0), 64
 LEFT_OUT = "crossattention"  # in the name of modules of BERT and GPT-2 that attend to another model's output
 _MAX_MULTIPLE = 2.0**12  # of unit vectors that is tried
 
@@ -41,9 +40,8 @@ class Captured:
     """What went into one attention layer on one batch, as torch tensors."""
 
     inputs: Any  # (B, T, d): what the query map reads, and the key map too where there is no memory
-    mask: (
-        Any  # (1 or B, 1 or H, T, S) that the model adds to the logits, or True where it sees; None where it gives none
-    )
+    # (1 or B, 1 or H, T, S) that the model adds to the logits, or True where it sees; None where it gives none
+    mask: Any
     real: Any  # (B, T) bool: the token is not padding
     rotation: Any = None  # (cos, sin), each (1 or B, T, d_h), where the family has rotary positions
     memory: Any = None  # (B, S, d): what the key map of cross-attention reads
@@ -126,12 +124,12 @@ class LayerReading(Described):
     def visible(self) -> Any:
         """(B, T, S) bool: query i sees token j in some head, and i is itself a real token."""
         n_inputs, _, n_queries, _ = self.queries.shape
-        sees = self.real.new_ones((n_inputs, n_queries, self.grouped_keys.shape[2]))
+        visible = self.real.new_ones((n_inputs, n_queries, self.grouped_keys.shape[2]))
         if self.rule.mask is not None:
-            sees = sees & ~hidden_by(self.rule.mask).all(dim=1)
+            visible = visible & sees(self.rule.mask).any(dim=1)
         if self.rule.causal:
-            sees = sees.tril()
-        return sees & self.real[:, :, None]
+            visible = visible.tril()
+        return visible & self.real[:, :, None]
 
     @cached_property
     def logits(self) -> Any:
@@ -145,7 +143,7 @@ class LayerReading(Described):
             logits = torch.tanh(logits / rule.softcap) * rule.softcap
         if rule.mask is not None:
             logits = logits if rule.mask.dtype is torch.bool else logits + rule.mask
-            logits = logits.masked_fill(hidden_by(rule.mask), -math.inf)
+            logits = logits.masked_fill(~sees(rule.mask), -math.inf)
         if rule.causal:
             logits = logits.masked_fill(~torch.ones_like(logits[0, 0], dtype=torch.bool).tril(), -math.inf)
         return logits
@@ -190,9 +188,8 @@ class LayerReading(Described):
         """(B, S) how many of the queries that count, (B, T), see each token."""
         import torch
 
-        mask = self.rule.mask
-        mask = mask if mask is None or mask.shape[1] == 1 else ~hidden_by(mask).all(dim=1, keepdim=True)
-        rule = AttentionRule(scale=1.0, causal=self.rule.causal, mask=None if mask is None else ~hidden_by(mask))
+        mask = None if self.rule.mask is None else sees(self.rule.mask).any(dim=1, keepdim=True)
+        rule = AttentionRule(scale=1.0, causal=self.rule.causal, mask=mask)
         q, k = (
             torch.zeros((len(counted), 1, n, 1), device=counted.device)
             for n in (counted.shape[1], self.grouped_keys.shape[2])
@@ -207,20 +204,19 @@ class LayerReading(Described):
         n_queries, n_tokens = self.queries.shape[2], self.grouped_keys.shape[2]
         place = torch.arange(n_queries, device=self.real.device) + offset
         inside = (place >= 0) & (place < n_tokens) & (not self.rule.causal or offset <= 0)
-        sees = self.real & inside
+        beside = self.real & inside
         if self.rule.mask is not None:
-            allowed = ~hidden_by(self.rule.mask).all(dim=1).expand(-1, n_queries, n_tokens)
-            sees = sees & allowed.take_along_dim(place.clamp(0, n_tokens - 1)[None, :, None], dim=2)[..., 0]
-        return sees
+            allowed = sees(self.rule.mask).any(dim=1).expand(-1, n_queries, n_tokens)
+            beside = beside & allowed.take_along_dim(place.clamp(0, n_tokens - 1)[None, :, None], dim=2)[..., 0]
+        return beside
 
     def part(self, row: int, n_queries: int | None = None) -> LayerReading:
         """The reading of one input of the batch, in single precision at least, of its first queries alone where their number is given."""
         import torch
 
         one, some = slice(row, row + 1), slice(0, n_queries)
-        wide = torch.promote_types(
-            self.queries.dtype, torch.float32
-        )  # in half precision logits can overflow that statistics have
+        # in half precision logits can overflow that statistics have
+        wide = torch.promote_types(self.queries.dtype, torch.float32)
 
         def cut(value: Any) -> Any:
             if value is None:
@@ -324,24 +320,13 @@ class Adapter(ABC):
     @property
     def n_heads(self) -> int:
         """Heads of the layer that has most."""
-        return int(self.config.num_attention_heads)
-
-    @property
-    def n_key_heads(self) -> int:
-        """How many heads have keys of their own: all of them, unless queries are grouped."""
-        return self.n_heads
-
-    @property
-    def d_model(self) -> int:
-        return int(self.config.hidden_size)
-
-    @property
-    def d_head(self) -> int:
-        return self.d_model // self.n_heads
+        return max(self.shape(layer).n_heads for layer in range(self.n_layers))
 
     def shape(self, layer: int) -> LayerShape:
-        """The sizes of one layer, which are those of all in most families."""
-        return LayerShape(self.n_heads, self.n_key_heads, self.d_head, self.d_model)
+        """The sizes of one layer, which in most families are those of all, as the configuration has them."""
+        config, n_heads, d_model = self.config, int(self.config.num_attention_heads), int(self.config.hidden_size)
+        n_key_heads, d_head = (getattr(config, name, None) for name in ("num_key_value_heads", "head_dim"))
+        return LayerShape(n_heads, int(n_key_heads or n_heads), int(d_head or d_model // n_heads), d_model)
 
     def key_head(self, head: int, layer: int = 0) -> int:
         """The key head that a query head reads: with grouped queries, neighbours share one."""
@@ -528,15 +513,15 @@ class Adapter(ABC):
 
 
 class LinearAdapter(Adapter):
-    """A family whose layers have one linear map for queries and one for keys, named in `projections`."""
+    """A family whose layers have one linear map for queries and one for keys, the first two of `projections`."""
 
     def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
         module = self.attention_module(layer)
-        query, key = (getattr(module, name)(inputs) for name in self.projections)
+        query, key = (getattr(module, name)(inputs) for name in self.projections[:2])
         return query, key
 
     def projection(self, layer: int) -> Projection:
-        query, key = (self._affine(layer, name) for name in self.projections)
+        query, key = (self._affine(layer, name) for name in self.projections[:2])
         deviations = [part.deviation for part in (query, key) if part.deviation is not None]
         return Projection(query.W, query.b, key.W, max(deviations, default=None))
 
@@ -692,15 +677,6 @@ def _rounding(queries: Any, keys: Any, real: Any, multiplied: Any) -> Any:
     return max(map(logit_rounding, (queries.dtype, multiplied))) * lengths * longest
 
 
-def hidden_by(mask: Any) -> Any:
-    """Where a mask hides a token: where it is False, or adds about the lowest number of its precision, or of float32."""
-    import torch
-
-    if mask.dtype is torch.bool:
-        return ~mask
-    return mask <= max(torch.finfo(mask.dtype).min, torch.finfo(torch.float32).min) / 2
-
-
 def real_tokens(attention_mask: Any, tokens: Any) -> Any:
     """(B, T) bool: which tokens (B, T, d) are not padding: the batch's mask says so, or that a token sees itself; else all."""
     import torch
@@ -711,7 +687,7 @@ def real_tokens(attention_mask: Any, tokens: Any) -> Any:
         if not attention_mask.is_floating_point():
             expected = "given a mask (B, T) of ones and zeros, or one that is added to logits"
             raise reject("batch", expected, f"{attention_mask.dtype}")
-        itself = ~hidden_by(attention_mask).all(dim=1).diagonal(dim1=1, dim2=2)
+        itself = sees(attention_mask).any(dim=1).diagonal(dim1=1, dim2=2)
         return itself.to(tokens.device).expand(tokens.shape[:2])
     return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
 

@@ -16,7 +16,7 @@ class Gpt2Adapter(FusedAdapter):
     call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
 
     def scale(self, layer: int) -> float:
-        scale = 1.0 / math.sqrt(self.d_head) if self.config.scale_attn_weights else 1.0
+        scale = 1.0 / math.sqrt(self.shape(layer).d_head) if self.config.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.config.scale_attn_by_inverse_layer_idx else scale
 
     def products(self, layer: int, queries: Any, keys: Any) -> Any:

@@ -20,10 +20,6 @@ class EncoderDecoderAdapter(LinearAdapter):
 
     call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
 
-    @property
-    def n_heads(self) -> int:
-        return max(self.shape(layer).n_heads for layer in range(self.n_layers))
-
     def tower(self, layer: int) -> str:
         name = self.module_names[layer]
         if any(part in name for part in _CROSS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,14 +38,6 @@ class RotaryAdapter(Adapter):
     rotary: ClassVar[bool] = True
     softmax_in_single: ClassVar[bool] = True
     call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
-
-    @property
-    def n_key_heads(self) -> int:
-        return int(getattr(self.config, "num_key_value_heads", None) or self.n_heads)
-
-    @property
-    def d_head(self) -> int:
-        return int(getattr(self.config, "head_dim", None) or self.d_model // self.n_heads)
 
     def rotate(self, heads: Any, rotation: Any) -> Any:
         import torch
@@ -147,23 +140,11 @@ class NormalisedAdapter(RotaryAdapter, LinearAdapter):
     projections: tuple[str, ...] = ("q_proj", "k_proj", "q_norm", "k_norm")
     beyond_w: str = "the lengths of query and key, which are normalised"
 
-    def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
-        module = self.attention_module(layer)
-        return module.q_proj(inputs), module.k_proj(inputs)
-
     def projection(self, layer: int) -> Projection:
-        module, shape = self.attention_module(layer), self.shape(layer)
-        query, key = self._affine(layer, "q_proj"), self._affine(layer, "k_proj")
-        g_Q, g_K = (
-            _gain(norm, like).repeat(n * shape.d_head // len(_gain(norm, like)))
-            for norm, like, n in (
-                (module.q_norm, query.W, shape.n_heads),
-                (module.k_norm, key.W, shape.n_key_heads),
-            )
-        )
-        deviations = [part.deviation for part in (query, key) if part.deviation is not None]
-        b_Q = None if query.b is None else query.b * g_Q
-        return Projection(query.W * g_Q, b_Q, key.W * g_K, max(deviations, default=None))
+        module, found = self.attention_module(layer), super().projection(layer)
+        g_Q, g_K = _gains(module.q_norm, found.W_Q), _gains(module.k_norm, found.W_K)
+        b_Q = None if found.b_Q is None else found.b_Q * g_Q
+        return replace(found, W_Q=found.W_Q * g_Q, b_Q=b_Q, W_K=found.W_K * g_K)
 
     def normalise(self, layer: int, queries: Any, keys: Any) -> HeadInputs:
         module, shape = self.attention_module(layer), self.shape(layer)
@@ -235,10 +216,10 @@ def _norm_eps(norm: Any) -> float:
     return float(getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", None) or 0.0)
 
 
-def _gain(norm: Any, like: Any) -> Any:
-    """(width,) what a norm multiplies coordinates with: it says so at ones, whose root mean square is 1."""
+def _gains(norm: Any, W: Any) -> Any:
+    """What a norm multiplies the columns of W (d, heads d_h) with: it says so at ones, whose root mean square is 1."""
     import torch
 
     with torch.no_grad():
-        ones = torch.ones(len(norm.weight), device=norm.weight.device, dtype=norm.weight.dtype)
-        return (norm(ones) * math.sqrt(1.0 + _norm_eps(norm))).to(like)
+        gain = norm(torch.ones_like(norm.weight)) * math.sqrt(1.0 + _norm_eps(norm))  # of a head, or of all
+    return gain.to(W).repeat(W.shape[1] // len(gain))

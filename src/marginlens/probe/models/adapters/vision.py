@@ -17,10 +17,6 @@ class ViTAdapter(LinearAdapter):
     projections: tuple[str, ...] = ("q_proj", "k_proj")
     softmax_in_single: ClassVar[bool] = True
 
-    @property
-    def d_head(self) -> int:
-        return int(getattr(self.config, "head_dim", None) or self.d_model // self.n_heads)
-
 
 class Dinov2Adapter(ViTAdapter):
     """DINOv2, whose softmax keeps the model's precision; with registers, these stand between the class token and the patches."""
@@ -40,10 +36,6 @@ class ClipAdapter(LinearAdapter):
     families: ClassVar[tuple[str, ...]] = ("clip", "clip_text_model", "clip_vision_model")
     projections: tuple[str, ...] = ("q_proj", "k_proj")
     softmax_in_single: ClassVar[bool] = True
-
-    @property
-    def n_heads(self) -> int:
-        return max(int(module.num_heads) for module in self._modules)
 
     def shape(self, layer: int) -> LayerShape:
         module = self.attention_module(layer)
@@ -81,10 +73,6 @@ class SwinAdapter(LinearAdapter):
     beyond_w: str = "a bias for each place in the window relative to the query"
     softmax_in_single: ClassVar[bool] = True
 
-    @property
-    def n_heads(self) -> int:
-        return max(int(module.num_attention_heads) for module in self._modules)
-
     def shape(self, layer: int) -> LayerShape:
         module = self.attention_module(layer)
         n_heads, width = int(module.num_attention_heads), int(module.head_dim)
@@ -96,10 +84,8 @@ class SwinAdapter(LinearAdapter):
     def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, Any]) -> Captured:
         import torch
 
-        tokens, mask = (
-            arguments["hidden_states"],
-            arguments.get("attention_mask"),
-        )  # (B n_windows, w², d), (n_windows, w², w²)
+        # (B n_windows, w², d) and (n_windows, w², w²)
+        tokens, mask = arguments["hidden_states"], arguments.get("attention_mask")
         if mask is not None:
             mask = mask.masked_fill(mask <= _SWIN_HIDES, torch.finfo(mask.dtype).min)
             mask = mask[:, None].repeat(len(tokens) // len(mask), 1, 1, 1)
