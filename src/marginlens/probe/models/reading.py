@@ -15,7 +15,7 @@ from marginlens.errors import InputError, reject
 from marginlens.probe.models.adapters import Adapter, adapter_for
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import Captured, LayerReading, device_of, evaluating
-from marginlens.probe.models.implementation import FUSED, attention_implementation
+from marginlens.probe.models.loading import FUSED, attention_implementation
 from marginlens.typing import BoolArray
 
 _IGNORED = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
@@ -27,9 +27,8 @@ _AXES = {  # of what a model reads
 }
 _NUMBERS = ("pixel_values", "inputs_embeds", "input_features")  # brought to the model's precision
 _HOOK_LOCK = Lock()  # torch numbers its hooks by a counter that two threads may read at once
-_N_COMPARED = (
-    16  # queries of each input, evenly spread, at which both attentions are compared: a small part of all maps
-)
+# Queries of each input, evenly spread, at which both attentions are compared: a small part of all maps.
+_N_COMPARED = 16
 _ATTENTION_ATOL = 1e-4  # of a probability, beyond what rounding explains; adapters are tested to a tenth of it
 _OTHERWISE = "attends otherwise than its family does, so that it cannot be read as one of it"
 
@@ -51,28 +50,7 @@ def read_attention(
         layers: which layers, in the order wanted; all of them by default.
         allow_nan: whether heads whose attention is not finite are handed out as they are (`finite_heads` tells them) or refused.
     """
-    import torch
-
-    adapter = adapter_for(model)
-    if isinstance(adapter, AttentionOnlyAdapter):
-        return _whole_readings(adapter, batch, layers, allow_nan)
-    wanted = range(adapter.n_layers) if layers is None else [adapter.check_layer(layer) for layer in layers]
-    with torch.no_grad():
-        record = record_layers(adapter, batch, set(wanted), with_attention=True)
-    for layer in [] if allow_nan else sorted(record.captured):
-        if not bool(record.captured[layer].inputs.isfinite().all()):
-            raise InputError(
-                f"The model itself computes numbers that are not finite before its layer {layer} on this batch: its "
-                "weights are not finite, or overflow in half precision, or it is a float64 model whose padded tokens see "
-                "nothing, where its mask overflows (give it inputs without padding, or float32 weights)."
-            )
-    reached = [layer for layer in wanted if layer in record.captured]
-    if layers is not None and len(reached) < len(wanted):
-        missing = sorted(set(wanted) - set(reached))
-        raise reject(
-            "layers", "layers that this batch reaches", f"{missing}", "Give the inputs of that part of the model too."
-        )
-    return _readings(adapter, record, reached, allow_nan)
+    return _readings(adapter_for(model), batch, layers, is_checked=True, allow_nan=allow_nan)
 
 
 def read_layers(
@@ -82,14 +60,35 @@ def read_layers(
 
     `fused_reading` says once, on a short batch, whether a model can be read so. Heads that are not finite are handed out as they are.
     """
+    return _readings(adapter, batch, layers, is_checked=False, allow_nan=True)
+
+
+def _readings(
+    adapter: Adapter, batch: Mapping[str, Any], layers: Sequence[int] | None, *, is_checked: bool, allow_nan: bool
+) -> Iterator[LayerReading]:
+    """The readings of layers, compared with the model's own attention or not; the model runs now, and is refused now."""
     import torch
 
-    if isinstance(adapter, AttentionOnlyAdapter):
-        return _whole_readings(adapter, batch, layers, allow_nan=True)
-    wanted = range(adapter.n_layers) if layers is None else layers
-    with torch.no_grad():
-        record = record_layers(adapter, batch, set(wanted))
-    return _readings(adapter, record, [layer for layer in wanted if layer in record.captured], allow_nan=True)
+    readings: Iterator[LayerReading]
+    if isinstance(adapter, AttentionOnlyAdapter):  # whose layers are all in memory at once
+        readings = adapter.readings(model_inputs(adapter.model, batch), layers)
+    else:
+        wanted = range(adapter.n_layers) if layers is None else [adapter.check_layer(layer) for layer in layers]
+        with torch.no_grad():
+            record = record_layers(adapter, batch, set(wanted), with_attention=is_checked)
+        for layer in [] if allow_nan else sorted(record.captured):
+            if not bool(record.captured[layer].inputs.isfinite().all()):
+                raise InputError(
+                    f"The model itself computes numbers that are not finite before its layer {layer} on this batch: its "
+                    "weights are not finite, or overflow in half precision, or it is a float64 model whose padded tokens see "
+                    "nothing, where its mask overflows (give it inputs without padding, or float32 weights)."
+                )
+        missing = sorted(set(wanted) - set(record.captured))
+        if is_checked and layers is not None and missing:
+            remedy = "Give the inputs of that part of the model too."
+            raise reject("layers", "layers that this batch reaches", f"{missing}", remedy)
+        readings = _made(adapter, record, [layer for layer in wanted if layer in record.captured])
+    return readings if allow_nan else map(_finite, readings)
 
 
 def fused_reading(adapter: Adapter, model: Any, batch: Mapping[str, Any]) -> bool:
@@ -106,15 +105,8 @@ def fused_reading(adapter: Adapter, model: Any, batch: Mapping[str, Any]) -> boo
             fused = {reading.layer: reading for reading in read_layers(adapter, batch)}
             for reading in fused.values():
                 _check_attention(reading, eager[reading.layer].attention, adapter.module_name(reading.layer))
-    except (
-        InputError,
-        RuntimeError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        KeyError,
-    ):  # no such attention, or another kind of mask
-        return False
+    except (InputError, RuntimeError, TypeError, AttributeError, LookupError):
+        return False  # no such attention, or another kind of mask
     return fused.keys() == eager.keys()
 
 
@@ -126,22 +118,14 @@ def adapter_of_batch(model: Any, batch: Mapping[str, Any]) -> Adapter:
     return adapter
 
 
-def _whole_readings(
-    adapter: AttentionOnlyAdapter, batch: Mapping[str, Any], layers: Sequence[int] | None, allow_nan: bool
-) -> Iterator[LayerReading]:
-    """The readings of a model without an adapter, of which all layers are in memory at once."""
-    for reading in adapter.readings(model_inputs(adapter.model, batch), layers):
-        if not allow_nan:
-            _check_finite(reading)
-        yield reading
-
-
-def _check_finite(reading: LayerReading) -> None:
+def _finite(reading: LayerReading) -> LayerReading:
+    """The reading, unless some head's attention is not finite."""
     if not finite_heads(reading).all():
         raise InputError(
             f"The model itself computes attention that is not finite in its layer {reading.layer} on this batch: its weights are not "
             "finite, or its logits overflow in half precision (give it float32 weights)."
         )
+    return reading
 
 
 def finite_heads(reading: LayerReading) -> BoolArray:
@@ -159,7 +143,8 @@ class LayerRecord:
     attention: dict[int, Any]  # the layer's own, at a few queries
 
 
-def _readings(adapter: Adapter, record: LayerRecord, layers: Sequence[int], allow_nan: bool) -> Iterator[LayerReading]:
+def _made(adapter: Adapter, record: LayerRecord, layers: Sequence[int]) -> Iterator[LayerReading]:
+    """What is read of layers from what entered them, one after the other."""
     import torch
 
     for k, layer in enumerate(layers):
@@ -169,8 +154,6 @@ def _readings(adapter: Adapter, record: LayerRecord, layers: Sequence[int], allo
             reading = adapter.read(layer, record.captured[layer] if again else record.captured.pop(layer))
             if layer in record.attention:
                 _check_attention(reading, record.attention[layer], adapter.module_name(layer))
-        if not allow_nan:
-            _check_finite(reading)
         yield reading
 
 
@@ -214,18 +197,15 @@ def record_layers(
         n_calls[id(module)] += 1
         if layer not in layers:
             return
-        if not with_attention:
-            if layer == last:
-                raise _Stop
-            return
-        place = adapter.attention_output
-        attention: Any = output[place] if isinstance(output, tuple) and len(output) > place else None
-        if getattr(attention, "ndim", 0) != 4:
-            raise InputError(
-                f"The module {adapter.module_name(layer)} does not hand out its attention, so that what is read of it cannot be "
-                'compared with the model\'s own; the model needs the attention of attn_implementation="eager".'
-            )
-        record.attention[layer] = attention[:, :, _compared_queries(attention)]
+        if with_attention:
+            place = adapter.attention_output
+            attention: Any = output[place] if isinstance(output, tuple) and len(output) > place else None
+            if getattr(attention, "ndim", 0) != 4:
+                raise InputError(
+                    f"The module {adapter.module_name(layer)} does not hand out its attention, so that what is read of it cannot be "
+                    'compared with the model\'s own; the model needs the attention of attn_implementation="eager".'
+                )
+            record.attention[layer] = attention[:, :, _compared_queries(attention)]
         if layer == last:
             raise _Stop
 
@@ -263,9 +243,8 @@ def _check_attention(reading: LayerReading, theirs: Any, name: str) -> None:
         got, expected = ("({0} inputs, {1} heads, {3} tokens)".format(*maps.shape) for maps in (theirs, ours))
         raise InputError(f"The module {name} {_OTHERWISE}: its attention has shape {got}, not {expected}.")
     eps = max(torch.finfo(maps.dtype).eps for maps in (theirs, ours))
-    rounding = reading.rounding[:, :, queries].double()[
-        ..., None
-    ]  # of logits; probabilities move by a quarter of it at most
+    # of logits; probabilities move by a quarter of it at most
+    rounding = reading.rounding[:, :, queries].double()[..., None]
     theirs = theirs.to(ours.device)
     difference = (ours.double() - theirs.double()).abs()
     both_nan = ours.isnan().any(dim=-1, keepdim=True) & theirs.isnan().any(dim=-1, keepdim=True)

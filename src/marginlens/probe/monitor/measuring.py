@@ -21,10 +21,10 @@ import numpy as np
 
 from marginlens.errors import InputError, reject
 from marginlens.probe.heads.statistics import AttentionStatistics, attention_statistics
-from marginlens.probe.models.adapters import Adapter, adapter_for
+from marginlens.probe.models.adapters import Adapter, adapter_for, is_hugging_face
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import Captured, LayerKind, evaluating
-from marginlens.probe.models.implementation import eager_attention, is_hugging_face
+from marginlens.probe.models.loading import attention_implementation
 from marginlens.typing import FloatArray
 
 # Of the training batch: inputs, their tokens together, and queries of each input.
@@ -94,7 +94,7 @@ class HeadReader:
 
     def __init__(self, model: Any) -> None:
         self.model = inner_model(model)
-        with eager_attention(self.model):  # for the time of this call
+        with attention_implementation(self.model, "eager"):  # for the time of this call
             self.adapter: Adapter = adapter_for(self.model)
         if isinstance(self.adapter, AttentionOnlyAdapter):
             raise InputError(

@@ -108,13 +108,12 @@ def adapter_for(model: Any) -> Adapter:
     Args:
         model: a model whose attention can be seen, i.e. loaded with attn_implementation="eager".
     """
-    config = getattr(model, "config", None)
-    if not hasattr(config, "model_type") or not hasattr(model, "base_model"):
+    if not is_hugging_face(model):
         inside = "Pass the model that it holds as .module." if hasattr(model, "module") else ""
         raise reject("model", "a loaded Hugging Face model", type(model).__name__, inside)
-    adapter = check_family(config)
+    adapter = check_family(model.config)
     _check_tuning(model)
-    implementation = getattr(config, "_attn_implementation", None)
+    implementation = getattr(model.config, "_attn_implementation", None)
     if implementation != "eager":
         raise reject(
             "model",
@@ -127,6 +126,11 @@ def adapter_for(model: Any) -> Adapter:
         raise reject("model", "a model with weights", "one on the meta device, which has none")
     reason = "" if adapter is None else adapter.without_weights(model)
     return AttentionOnlyAdapter(model, reason) if adapter is None or reason else adapter(model)
+
+
+def is_hugging_face(model: Any) -> bool:
+    """Whether this is a model of transformers, not a module that has one inside."""
+    return hasattr(getattr(model, "config", None), "model_type") and hasattr(model, "base_model")
 
 
 def _check_tuning(model: Any) -> None:
