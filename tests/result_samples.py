@@ -30,7 +30,6 @@ from marginlens.sweeps.run import SweepStatus
 from marginlens.sweeps.summary import CellSummary, Numbers, Shares, Summary
 from marginlens.theory.device_optimality import DeviceOptimality
 from marginlens_papers.embeddings import TrainingSettings, train_embeddings
-from marginlens_papers.lemmas.random_data import label_mixing
 
 SEQUENCES = [[0, 1, 2], [1, 2, 3], [0, 3, 2]]
 LABELS = [1, -1, 1]
@@ -70,7 +69,6 @@ def theorems():
     batch, heads = sphere_tokens(3, 2, 3, 3, 0)
     plain, head = gaussian_tokens(1, 2, 3, 3, 0)
     cone = theory.basin_cone(data, v, [1])
-    q = np.ones(3)
     prediction = theory.predict_limit(data, v, start=[1.0, 0.0], optimizer=ml.GradientDescent(0.1))
     yield "a prediction in the plane", prediction
     yield "a prediction", theory.predict_limit(batch[0], heads[0])
@@ -95,8 +93,6 @@ def theorems():
     yield "locally optimal directions", theory.locally_optimal_directions(batch[0], heads[0])
     yield "locally optimal directions in the plane", theory.locally_optimal_directions(data, v)
     yield "a cone", cone
-    yield "a margin of a direction", theory.directional_margin(data, [1.0, 0.0], v)
-    yield "margins of directions", theory.directional_margin(batch, q, heads)
     yield "the law of residual attention", theory.residual_law(data, v, [1])
     yield (
         "laws of residual attention",
@@ -109,19 +105,13 @@ def theorems():
     solved = DeviceMargins(np.ones((6, 3)), np.ones((6, 2)), kinds < 2, (kinds == 3) * 1, margins / 1e16, margins, 1)
     yield "margins on a device", solved
     yield "optimality on a device", DeviceOptimality(solved, margins - 0.4, kinds, margins, None, 1)
-    yield "a label margin", theory.label_margin(plain[0], [0, 1])
-    yield "best selections", theory.best_selections(plain[0])
-    mixed, w, sets = label_mixing(3, 5, 2, 6, 0)
-    yield "constants of mixing", theory.mixing_constants(mixed, w, sets)
 
 
 def vocabulary():
     rng = np.random.default_rng(0)
     E, p = rng.standard_normal((4, 5)), rng.standard_normal(5)
     data = LabelledSequences(SEQUENCES, LABELS)
-    ranks = theory.token_ranks(E, p, data)
-    yield "ranks of tokens", ranks
-    yield "a closed form", closed_form_candidate(E, data, ranks.selected)
+    yield "a closed form", closed_form_candidate(E, data, theory.selected_tokens(E, p, data))
     yield "labelled sequences", data
     yield "statistics of tokens", ml.token_statistics(data)
     yield "Assumption 4", check_assumption_4(data)

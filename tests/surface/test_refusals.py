@@ -12,7 +12,7 @@ from marginlens.norms import as_norm, norm_named
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.text.evaluation import measures
-from marginlens.theory.vocabulary_selections import selected_tokens
+from marginlens.theory.embedding_limits import selected_tokens
 from marginlens_papers.embeddings import TrainingSettings
 from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
 from marginlens_papers.lemmas.feasible_selections import feasible_selections

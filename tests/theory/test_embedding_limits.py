@@ -10,8 +10,12 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, initial_parameters, loss_and_gradients
 from marginlens.svm import Status
-from marginlens.theory.embedding_limits import check_theorem_5, decisive_tokens, predict_embedding_limit
-from marginlens.theory.vocabulary_selections import selected_tokens
+from marginlens.theory.embedding_limits import (
+    check_theorem_5,
+    decisive_tokens,
+    predict_embedding_limit,
+    selected_tokens,
+)
 from marginlens_papers.lemmas.embedding_limits import (
     all_selecting_directions,
     decisive_margin,

@@ -7,7 +7,7 @@ import pytest
 
 from marginlens.svm import Status
 from marginlens.svm.vocabulary import vocabulary_svm
-from marginlens.theory.vocabulary_selections import selected_tokens, token_ranks
+from marginlens.theory.embedding_limits import selected_tokens, token_ranks
 from marginlens_papers.lemmas.feasible_selections import feasible_selections
 from marginlens_papers.lemmas.selection_slopes import equivalent_directions, local_optimality
 from tolerances import CONDITIONED, ROUNDING

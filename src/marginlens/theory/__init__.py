@@ -9,16 +9,13 @@ from marginlens.theory.assumptions import (
     check_separable,
     check_step,
     check_strict_optimum,
+    mixing_constants,
+    optimal_sets,
 )
 from marginlens.theory.attention_bounds import Sensitivity, attention_sensitivity, entropy_floor, head_entropy_floor
 from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
 from marginlens.theory.certificate import Certificate, certify
-from marginlens.theory.contexts import ContextDetails
-from marginlens.theory.copying import predict_copying
 from marginlens.theory.device_optimality import DeviceOptimality, device_optimality
-from marginlens.theory.directional import (
-    directional_margin,
-)
 from marginlens.theory.embedding_limits import (
     EmbeddingDetails,
     check_class_window,
@@ -26,34 +23,28 @@ from marginlens.theory.embedding_limits import (
     check_theorem_5,
     decisive_tokens,
     predict_embedding_limit,
+    selected_tokens,
+    token_ranks,
 )
 from marginlens.theory.factor_decay import FactorBalance, NuclearStationarity, factor_balance, nuclear_stationarity
 from marginlens.theory.finite_minimum import MinimumCertificate
 from marginlens.theory.forecast import Forecast
 from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias
-from marginlens.theory.joint import JointDetails
+from marginlens.theory.joint import JointDetails, check_polarisation
 from marginlens.theory.label_margin import best_selections, check_assumption_c, label_margin
-from marginlens.theory.mixing import (
-    mixing_constants,
-    optimal_sets,
-)
-from marginlens.theory.multiclass import check_steepest_theorem
 from marginlens.theory.next_token import NextTokenDetails
 from marginlens.theory.optimality import (
     LocalOptima,
     TokenOptimality,
+    directional_margin,
     globally_optimal_direction,
     locally_optimal_directions,
     token_optimality,
 )
+from marginlens.theory.other_risks import ContextDetails, check_steepest_theorem, predict_copying
 from marginlens.theory.outcome import Outcome
-from marginlens.theory.polarisation import check_polarisation
 from marginlens.theory.prediction import AttentionDetails, Candidates, Prediction, predict, predict_limit
 from marginlens.theory.residual_law import residual_law
-from marginlens.theory.vocabulary_selections import (
-    selected_tokens,
-    token_ranks,
-)
 
 __all__ = [
     "AttentionDetails",

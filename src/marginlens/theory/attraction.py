@@ -18,8 +18,7 @@ from marginlens.papers import implements
 from marginlens.runtime.threads import over_problems
 from marginlens.status import Status
 from marginlens.svm import att_svm
-from marginlens.theory.directional import directional_margin
-from marginlens.theory.optimality import depends_on_p
+from marginlens.theory.optimality import depends_on_p, directional_margin
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 TOLERANCE = 1e-6  # radius of the ball around a point that a tube has to hold, relative to the point's norm

@@ -435,6 +435,24 @@ def optimizer_words(rule: Any) -> str:
 # ---- steps and memory
 
 
+def check_plain_steps(rule: Any, name: str, largest: float, *, below: bool = False) -> tuple[Check, ...]:
+    """Whether an optimizer takes constant steps of plain gradient descent, no longer than `largest`; nothing without an optimizer.
+
+    Args:
+        name: of `largest` in words, such as "1/L". below: whether steps have to stay below it.
+    """
+    if rule is None:
+        return ()
+    if not is_known(rule):
+        return (Check("step size", False, unknown_words(rule)),)
+    if not isinstance(rule, GradientDescent):
+        said = f"the theorem is about constant steps of plain gradient descent, not about {optimizer_words(rule)}"
+        return (Check("step size", False, said),)
+    holds = rule.size < largest if below else rule.size <= largest
+    said = f"η = {rule.size:.4g}, and {name} = {largest:.4g}"
+    return (Check("step size", holds, said, {"largest_step": largest}),)
+
+
 def decay_power(rule: Any) -> float | None:
     """a of steps η_t ∝ t^-a, 0 for constant ones; None for a function of the step, of which nothing is known."""
     size = getattr(rule, "size", 1.0)

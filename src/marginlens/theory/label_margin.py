@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -13,15 +13,12 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn, table
-from marginlens.result.drawing import draw_bars
-from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.risk.softmax import logits, probabilities
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, label_svm, least_distance, token_pairs
 from marginlens.theory.assumptions import Check
 from marginlens.theory.optimality import one_problem
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 SAME_MARGIN_RTOL = 1e-10  # label margins that agree to this share are the same
 NO_COST_RTOL = 1e-7  # a cost of mixing below this share of the label margin is no cost
@@ -32,16 +29,13 @@ _FADING_RTOL = 1e-6  # how much slower a token must fade to count as the last
 _MIN_VISIBLE_SHARE = 1e-5  # shares above which a cost per share is not rounding
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class LabelMargin(Result, Tabular):
+class LabelMargin(NamedTuple):
     """The head's SVM on selected tokens.
 
     Attributes:
         selected: (n_inputs,) the tokens α. head: the solution v^mm; its `active` marks the support set.
         margin: Γ = 1/‖v^mm‖, zero where the labels cannot be separated.
         support: (n_inputs,) whether an input is a support vector. slack: (n_inputs,) by how much its margin at unit v exceeds Γ.
-
-    `to_frame()` has one row per input: input, selected, support, slack.
     """
 
     selected: IntArray
@@ -54,15 +48,6 @@ class LabelMargin(Result, Tabular):
     def support_or_all(self) -> BoolArray:
         """(n_inputs,) the support set; all inputs where the labels cannot be separated."""
         return self.support if self.support.any() else np.ones_like(self.support)
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the label margin of every input at the unit head, support vectors in red."""
-        names = [f"{i}: token {token}" for i, token in enumerate(self.selected.tolist())]
-        colours = np.where(self.support, GLOBAL, NEITHER)
-        draw_bars(ax, names, self.margin + self.slack, "label margin at ‖v‖ = 1", colours=colours, ylabel="input")
-
-    _columns = table("input", "selected", "support", "slack")
 
 
 @implements("A", "(SVM)")
@@ -83,32 +68,18 @@ def label_margin(data: TokenDataset, selected: ArrayLike) -> LabelMargin:
     return LabelMargin(alpha, head, float(head.margin), head.active, np.where(head.active, 0.0, slack))
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class BestSelections(Result, Tabular):
+class BestSelections(NamedTuple):
     """The selections with the largest label margin.
 
     Attributes:
         selections: (n_best, n_inputs). margin: their label margin Γ. runner_up: the next smaller one among all selections.
         complete: whether every selection was looked at; if not, a climb from many selections found these.
-
-    `to_frame()` has one row per best selection: selection, margin.
     """
 
     selections: IntArray
     margin: float
     runner_up: float
     complete: bool
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the largest label margin beside the next smaller one."""
-        names = [f"best ({len(self.selections)} selection{'s' * (len(self.selections) != 1)})", "next"]
-        draw_bars(
-            ax, names, [self.margin, self.runner_up], "label margin", colours=[GLOBAL, LOCAL], ylabel="selections"
-        )
-
-    def _columns(self) -> dict[str, Any]:
-        return {"selection": self.selections, "margin": np.full(len(self.selections), self.margin)}
 
 
 @implements("A", "Assumption C")

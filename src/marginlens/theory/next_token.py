@@ -21,7 +21,7 @@ from marginlens.risk.next_token_heads import HeadCheck, check_head
 from marginlens.status import Status
 from marginlens.svm import GraphSolution, MarginSolution, graph_svm
 from marginlens.theory.assumptions import Check, TheoremVerdict
-from marginlens.theory.implicit_bias import bias_on_sequences, is_known, optimizer_words, unknown_words
+from marginlens.theory.implicit_bias import bias_on_sequences, check_plain_steps, optimizer_words
 from marginlens.theory.prediction import EQ17_ONLY, Prediction, predictions
 from marginlens.typing import FloatArray, IntArray
 
@@ -94,7 +94,7 @@ def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer
             ),
             TheoremVerdict(
                 f"C Thm 3{remark}",
-                (log, labels, identical, separable, *_check_step(used, optimizer, mix)),
+                (log, labels, identical, separable, *_check_steps(used, optimizer, mix)),
                 "gradient descent from any start converges to the direction of W^mm, and its part in S_cyc to W^cyc",
             ),
         )
@@ -169,25 +169,11 @@ def _check_separable(priority: MarginSolution) -> Check:
     return Check("Graph-SVM feasible, W^mm ≠ 0", priority.status is Status.OPTIMAL, said)
 
 
-def _check_step(data: SequenceDataset, optimizer: Any, mix: CyclicCorrection) -> tuple[Check, ...]:
-    if optimizer is None:
-        return ()
-    largest = 1.0 / NextTokenRisk(data).smoothness()
-    if not is_known(optimizer):
-        return (Check("step size", False, unknown_words(optimizer)),)
-    if not isinstance(optimizer, GradientDescent):
-        said = f"the theorem is about constant steps of plain gradient descent, not about {optimizer_words(optimizer)}"
-        if isinstance(optimizer, NormalizedGD) and mix.status is not Status.TRIVIAL:
-            said = "the theorem is about constant steps; normalised ones circle W^cyc at a distance of about one step"
+def _check_steps(data: SequenceDataset, optimizer: Any, mix: CyclicCorrection) -> tuple[Check, ...]:
+    if isinstance(optimizer, NormalizedGD) and mix.status is not Status.TRIVIAL:
+        said = "the theorem is about constant steps; normalised ones circle W^cyc at a distance of about one step"
         return (Check("step size", False, said),)
-    return (
-        Check(
-            "step size",
-            optimizer.size <= largest,
-            f"η = {optimizer.size:.4g} and 1/L = {largest:.4g}",
-            {"largest_step": largest},
-        ),
-    )
+    return check_plain_steps(optimizer, "1/L", 1.0 / NextTokenRisk(data).smoothness())
 
 
 def _acyclic_sentence(graphs: Mapping[int, PriorityGraph]) -> str:

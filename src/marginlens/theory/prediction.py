@@ -29,10 +29,11 @@ from marginlens.theory.assumptions import (
     check_step,
     check_strict_optimum,
     condition_columns,
+    mixing_constants,
+    optimal_sets,
 )
 from marginlens.theory.basin import BasinCone, basin_cone
 from marginlens.theory.certificate import Certificate
-from marginlens.theory.directional import SAME_DIRECTION_ATOL, directional_margin
 from marginlens.theory.finite_minimum import MinimumCertificate
 from marginlens.theory.implicit_bias import (
     BY_A,
@@ -47,10 +48,11 @@ from marginlens.theory.implicit_bias import (
     observed_by,
     unknown_words,
 )
-from marginlens.theory.mixing import mixing_constants, optimal_sets
 from marginlens.theory.optimality import (
+    SAME_DIRECTION_ATOL,
     TokenOptimality,
     depends_on_p,
+    directional_margin,
     globally_optimal_direction,
     locally_optimal_directions,
     power_text,

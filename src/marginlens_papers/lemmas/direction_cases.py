@@ -16,14 +16,18 @@ from marginlens.papers import implements, uses
 from marginlens.risk import AttentionRisk
 from marginlens.risk.softmax import centred_keys
 from marginlens.theory.assumptions import Check, TheoremVerdict, check_assumption_a
-from marginlens.theory.directional import (
+from marginlens.theory.optimality import (
     DIRECTION_RTOL,
     SAME_DIRECTION_ATOL,
     DirectionalMargin,
     as_direction,
     directional_margin,
+    largest_distance,
+    log_slopes,
+    one_problem,
+    score_differences,
+    token_optimality,
 )
-from marginlens.theory.optimality import largest_distance, log_slopes, one_problem, score_differences, token_optimality
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 from marginlens_papers.lemmas.general_position import check_distinct_scores, check_general_position
 

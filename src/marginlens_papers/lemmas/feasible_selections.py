@@ -16,7 +16,7 @@ from marginlens.status import Status
 from marginlens.svm import least_distance
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.vocabulary import position_lists, selection_pairs, token_lists
-from marginlens.theory.vocabulary_selections import Selection
+from marginlens.theory.embedding_limits import Selection
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold

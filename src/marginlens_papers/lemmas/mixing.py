@@ -17,7 +17,7 @@ from marginlens.risk.attention import AttentionRisk
 from marginlens.status import Status
 from marginlens.svm import att_svm
 from marginlens.svm.sets import SetSolution, as_optimal_sets, set_svm
-from marginlens.theory.mixing import membership, optimal_sets
+from marginlens.theory.assumptions import membership, optimal_sets
 from marginlens.theory.optimality import (
     SCORE_RTOL,
     all_tied,

@@ -15,7 +15,7 @@ from marginlens.papers import implements, uses
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.svm.vocabulary import vocabulary_svm
-from marginlens.theory.vocabulary_selections import TIE_RTOL, TokenRanks, selected_tokens, token_ranks
+from marginlens.theory.embedding_limits import TIE_RTOL, TokenRanks, selected_tokens, token_ranks
 from marginlens.typing import ArrayLike, FloatArray
 
 

@@ -13,8 +13,7 @@ from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import Parameters, first_step, initial_parameters, token_statistics
 from marginlens.status import Status
 from marginlens.svm.vocabulary import closed_form_candidate, token_lists, vocabulary_svm
-from marginlens.theory.embedding_limits import decisive_tokens, predict_embedding_limit
-from marginlens.theory.vocabulary_selections import selected_tokens
+from marginlens.theory.embedding_limits import decisive_tokens, predict_embedding_limit, selected_tokens
 from marginlens.typing import Axes, BoolArray, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing

@@ -14,8 +14,12 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial_parameters
-from marginlens.theory.embedding_limits import check_class_window, decisive_tokens, predict_embedding_limit
-from marginlens.theory.vocabulary_selections import selected_tokens
+from marginlens.theory.embedding_limits import (
+    check_class_window,
+    decisive_tokens,
+    predict_embedding_limit,
+    selected_tokens,
+)
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing

@@ -1,0 +1,251 @@
+"""Risks beyond one head of attention: linear classifiers (paper F), next-token decoders (paper G), and match and copy (X M)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.kinds import kind_of
+from marginlens.nexttoken.contexts import FinitePart, finite_part
+from marginlens.optimizers import Adam, NormalizedGD, PowerDecay, SteepestDescent
+from marginlens.papers import implements
+from marginlens.risk import ContextRisk, MulticlassRisk
+from marginlens.risk.copying import CopyRisk
+from marginlens.status import Status
+from marginlens.svm import ContextSolution, MarginSolution, att_svm, ntp_svm
+from marginlens.theory.assumptions import Check, TheoremVerdict
+from marginlens.theory.implicit_bias import (
+    PROVED_BY_F,
+    ImplicitBias,
+    check_plain_steps,
+    implicit_bias,
+    norm_words,
+    unknown_words,
+)
+from marginlens.theory.prediction import Prediction, predictions
+
+RATES = {
+    "F Thm 1": "(log t + n)/√t",
+    "F Thm 2": "(d log t + d n)/√t",
+}  # of the gap to the best margin, up to constants
+INDEPENDENT_RTOL = (
+    1e-10  # smallest over largest singular value of an input's values, from which on they count as independent
+)
+
+
+# ---- linear classifiers
+
+
+@predictions.register
+def predict_classifier(risk: MulticlassRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+    """Which theorem of F covers the optimizer; no start matters to them."""
+    name = "MulticlassRisk"
+    bias = None if optimizer is None else implicit_bias(optimizer, risk)
+    if bias is None:
+        unknown = "Which margin a linear classifier attains depends on the optimizer: give optimizer=."
+        return [Prediction(name, (), unknown if optimizer is None else f"Not certain: {unknown_words(optimizer)}.")]
+    verdict = check_steepest_theorem(optimizer, bias)
+    if verdict is None:
+        return [Prediction(name, (), f"No theorem that is checked here covers {bias.optimizer}.", bias=bias)]
+    if not verdict.applies:
+        why = f"Not certain: {verdict.failed[0].sentence}."
+        return [Prediction(name, (verdict,), why, bias=bias)]
+    why = f"Certain: {verdict.conclusion}, by {verdict.citation}."
+    direction = bias.direction if bias.solution is not None and bias.solution.is_unique else None
+    return [Prediction(name, (verdict,), why, direction=direction, bias=bias)]
+
+
+@implements("F", "Thm 1", "Thm 2")
+def check_steepest_theorem(optimizer: Any, bias: ImplicitBias) -> TheoremVerdict | None:
+    r"""Whether F's theorem on normalised steepest descent (Thm 1), or on the same with momentum (Thm 2), covers an optimizer.
+
+    .. math:: W_{t+1} = W_t - \eta_t \arg\max_{\|\Delta\| \le 1} \langle m_t, \Delta\rangle,\ \eta_t \propto t^{-1/2}, \qquad
+        \frac{\min_{i, c \ne y_i} (e_{y_i} - e_c)^\top W_t h_i}{\|W_t\|}
+        \to \max_{\|W\| \le 1} \min_{i, c \ne y_i} (e_{y_i} - e_c)^\top W h_i
+
+    Args:
+        optimizer: normalised gradient descent or steepest descent. bias: of it on a `MulticlassRisk`, with the solved margin problem.
+    Returns:
+        The verdict; None for an optimizer of another kind, Adam among them, whose theorem is only cited.
+    """
+    if isinstance(optimizer, Adam) or not isinstance(optimizer, SteepestDescent | NormalizedGD) or bias.norm is None:
+        return None
+    momentum = getattr(optimizer, "momentum", 0.0)
+    citation = "F Thm 2" if momentum > 0.0 else "F Thm 1"
+    status = Status.INACCURATE if bias.solution is None else bias.solution.status
+    words = {
+        Status.OPTIMAL: "some W classifies every point with a margin",
+        Status.INFEASIBLE: "no W classifies every point, which the certificate proves",
+    }
+    separable = Check(
+        "separable points", status is Status.OPTIMAL, words.get(status, "whether some W classifies every point is open")
+    )
+    known = kind_of(bias.norm) in PROVED_BY_F
+    norm = Check(
+        "norm",
+        known,
+        f"the {norm_words(bias.norm)} is {'an' if known else 'no'} entrywise or Schatten norm",
+    )
+    size = optimizer.size
+    decays = isinstance(size, PowerDecay) and size.power == 0.5
+    steps = Check("step sizes", decays, f"η_t = {size!r} {'falls' if decays else 'does not fall'} like t^-1/2")
+    plain = not getattr(optimizer, "nesterov", False)
+    ahead = Check("momentum", plain, f"momentum is taken {'without' if plain else 'with'} Nesterov's look-ahead")
+    conditions = (separable, norm, steps, ahead) if momentum > 0.0 else (separable, norm, steps)
+    gap = f"with a gap of order {RATES[citation]}"
+    return TheoremVerdict(
+        citation, conditions, f"the margin of W in the {norm_words(bias.norm)} goes to the best, {gap}"
+    )
+
+
+# ---- next-token decoders
+
+
+class ContextDetails(NamedTuple):
+    """What stands behind the verdicts on a decoder: the NTP-SVM, whose `.x` is W^mm, and the finite part, whose `.x` is W*."""
+
+    priority: ContextSolution
+    finite: FinitePart
+
+
+@predictions.register
+@implements("G", "Prop 1", "Lemma 2", "Thm 1", "Thm 2")
+def predict_decoder(risk: ContextRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+    r"""Which theorem of G speaks about training a decoder W on fixed contexts, and its direction and finite part.
+
+    .. math:: \Big\langle \frac{W}{\|W\|}, \frac{W^{mm}}{\|W^{mm}\|} \Big\rangle \to 1, \qquad \Pi_{\mathcal F}(W) \to W^\star,
+        \qquad \mathrm{CE}(W) \to \mathcal H
+
+    Data that are separable but not compatible are outside the paper. Its argument for the finite part needs no more than that the
+    cross-entropy is convex and comes near its infimum, which X G1 says: descent still brings the cross-entropy to that infimum, above the
+    entropy, and the part in F to W*. The direction is then not proved.
+    """
+    priority, finite = ntp_svm(risk.data), finite_part(risk.data)
+    compatible = Check(
+        "G Def 1, compatible",
+        finite.compatible,
+        "some W gives all tokens that follow a context their log-odds"
+        if finite.compatible
+        else f"no W gives all tokens that follow a context their log-odds; the closest misses one by {finite.misfit:.3g}",
+        {"misfit": finite.misfit},
+    )
+    separable = _check_decodable(priority)
+    # below 2/L the loss falls, which is all that the theorem asks of steps
+    steps = check_plain_steps(optimizer, "2/L", 2.0 / risk.smoothness(), below=True)
+    path = TheoremVerdict(
+        "G Thm 1",
+        (compatible, separable),
+        "the regularisation path converges to the direction of W^mm, its part in F to W*, and the cross-entropy to the entropy",
+    )
+    descent = TheoremVerdict(
+        "G Thm 2",
+        (compatible, separable, *steps),
+        "gradient descent from any start converges to the direction of W^mm, its part in F to W*, and the cross-entropy to the entropy",
+    )
+    finite_only = TheoremVerdict(
+        "X G1",
+        (separable, *steps),
+        f"the cross-entropy falls to {finite.infimum:.6g}, and the part of W in F goes to W*; the direction of W is not proved",
+        of_descent=True,
+    )
+    direction = priority.direction if separable else None
+    note = (
+        f"{risk.data.n_contexts} contexts, {risk.data.n_vocabulary} tokens; entropy {risk.data.entropy:.6g}, "
+        f"infimum of the cross-entropy among tokens that follow {finite.infimum:.6g}."
+    )
+    return [
+        Prediction(
+            "ContextRisk",
+            (path, descent) if finite.compatible else (path, descent, finite_only),
+            _why_of_decoder(path, descent, finite_only, priority),
+            (note,),
+            direction=direction if descent.applies else None,
+            path_direction=direction if path.applies else None,
+            details=ContextDetails(priority, finite),
+        )
+    ]
+
+
+def _check_decodable(priority: ContextSolution) -> Check:
+    said = {
+        Status.OPTIMAL: f"NTP-SVM has a solution with margin {priority.margin:.4g}",
+        Status.TRIVIAL: "every token follows every context, so that nothing is to be separated and W^mm = 0",
+    }.get(priority.status, priority.describe().rstrip("."))
+    return Check("G Def 2, separable", priority.status is Status.OPTIMAL, said)
+
+
+def _why_of_decoder(
+    path: TheoremVerdict, descent: TheoremVerdict, finite: TheoremVerdict, priority: ContextSolution
+) -> str:
+    if descent.applies:
+        return f"Certain: W grows along W^mm, by {descent.citation}; its part in F tends to W*, and the cross-entropy to the entropy."
+    if path.applies:
+        return (
+            f"Certain for the regularisation path, by {path.citation}; open for descent: {descent.failed[0].sentence}."
+        )
+    if finite.applies:
+        return (
+            f"Certain of the finite part: it goes to W*, by {finite.citation}, and the cross-entropy to its infimum above the entropy. "
+            f"The direction is not proved: {descent.failed[0].sentence}."
+        )
+    if priority.status is Status.TRIVIAL:
+        return "W does not diverge: every token follows every context, and the minimum is W* alone."
+    return f"Not certain: {finite.failed[0].sentence}."
+
+
+# ---- match and copy
+
+
+@predictions.register
+@implements("X", "M")
+def predict_copying(risk: CopyRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+    r"""What is known of attention that is to copy the value of the matching token, problem by problem.
+
+    .. math:: \min_p \|p\| \quad \text{s.t.} \quad (k_{i m_i} - k_{it})^\top p \ge 1 \quad \text{for all } t \ne m_i
+
+    If the values of an input, less the one to copy, are linearly independent, the loss vanishes only where the matching token has all
+    attention. If some direction separates the matching tokens, gradient descent whose loss vanishes diverges in norm, and its direction
+    tends to that of the shortest such p. Whether the loss of a run vanishes is not known in advance.
+    """
+    problems: list[Any] = [risk[j] for j in range(len(risk))] if risk.is_batch else [risk]
+    return [_of_copying(problem) for problem in problems]
+
+
+def _of_copying(risk: CopyRisk) -> Prediction:
+    solution = att_svm(risk.data, risk.match)
+    known = (_check_matches(solution), _check_values(risk))
+    open_question = Check("vanishing loss", False, "nothing says in advance whether the loss of a run vanishes")
+    conclusion = "gradient descent tends to the max-margin direction that selects the matching tokens"
+    verdict = TheoremVerdict("X M", (*known, open_question), conclusion)
+    if not all(known):
+        failed = "; ".join(check.sentence for check in known if not check)
+        return Prediction("CopyRisk", (verdict,), f"Not certain: {failed}.", details=solution)
+    why = (
+        f"Not certain: {open_question.sentence}; where it does, the direction is that of the ATT-SVM of the matching tokens, with margin "
+        f"{float(solution.margin):.4g} (X M)."
+    )
+    return Prediction("CopyRisk", (verdict,), why, observed=solution.direction, details=solution)
+
+
+def _check_matches(solution: MarginSolution) -> Check:
+    holds = solution.status is Status.OPTIMAL
+    said = f"with margin {float(solution.margin):.4g}" if holds else "does not exist"
+    return Check("separable matches", holds, f"a direction that selects the matching token of every input {said}")
+
+
+def _check_values(risk: CopyRisk) -> Check:
+    """Whether the values of each input, less the one to copy, are linearly independent."""
+    data, ratios = risk.data, []
+    for i, match in enumerate(risk.match.tolist()):
+        n = int(data.lengths[i])
+        singular = np.linalg.svd(np.delete(data.X[i, :n], match, axis=0), compute_uv=False)
+        full = n - 1 <= data.d_model
+        ratios.append(
+            float(singular[-1] / singular[0]) if full and n > 1 and singular[0] > 0.0 else float(full and n == 1)
+        )
+    least = min(ratios)
+    holds = least > INDEPENDENT_RTOL
+    said = "are" if holds else "of some input are not"
+    sentence = f"the values, less the one to copy, {said} linearly independent"
+    return Check("independent values", holds, sentence, {"smallest_ratio": least})
