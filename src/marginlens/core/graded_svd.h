@@ -261,18 +261,11 @@ struct GradedSvd {
         for (int64_t b = 0; b < d; b++) v[b] = rows[b];
     }
 
-    // u and v of the largest singular value, whose logarithm is returned; zero and -inf where G is zero. Where several agree to rounding it is
-    // the pair of one of them.
-    double leading_pair(double *u, double *v) {
-        if (rank == 0) {
-            for (int64_t a = 0; a < q; a++) u[a] = 0.0;
-            for (int64_t b = 0; b < d; b++) v[b] = 0.0;
-            return -INF;
-        }
+    // The number of the largest singular value; where several agree to rounding, of one of them.
+    int64_t leading() const {
         int64_t best = 0;
         for (int64_t j = 1; j < rank; j++)
             if (log_values[j] > log_values[best] + EQUAL_VALUES_RTOL) best = j;
-        pair(best, u, v);
-        return log_values[best];
+        return best;
     }
 };

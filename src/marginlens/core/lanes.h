@@ -146,12 +146,6 @@ CORE Lanes smaller(Lanes x, Lanes y) { return where_greater(y, x, x, y); }
 #endif
 CORE double lane_max(const Lanes x) { return larger(larger(x[0], x[1]), larger(x[2], x[3])); }
 
-// The sums over the lanes of four values, each added as `lane_sum` does.
-CORE Lanes lane_sums(Lanes a, Lanes b, Lanes c, Lanes d) {
-    transpose(a, b, c, d);
-    return (a + b) + (c + d);
-}
-
 // ---- eight numbers: one register of AVX-512, or twice four lanes
 
 #if defined(__AVX512F__) && (defined(__clang__) || __GNUC__ >= 12)

@@ -67,19 +67,12 @@ CORE void dot_4(const double *a, const double *b, const double *c, const double 
     dot_all<4, 1>(rows, &x, n, sums);
 }
 
-// out = A x, A (n, d).
-OUTLINED void matvec(const double *A, int64_t n, int64_t d, const double *x, double *out) {
+// out = A x, A (n, d); where `rows` is given, A[rows] x for n of its rows.
+OUTLINED void matvec(const double *A, int64_t n, int64_t d, const double *x, double *out, const int64_t *rows = nullptr) {
+    const auto row = [&](int64_t i) { return A + (rows ? rows[i] : i) * d; };
     int64_t i = 0;
-    for (; i + 4 <= n; i += 4) dot_4(A + i * d, A + (i + 1) * d, A + (i + 2) * d, A + (i + 3) * d, x, d, out + i);
-    for (; i < n; i++) out[i] = dot(A + i * d, x, d);
-}
-
-// out = A[rows] x, without forming A[rows].
-static inline void matvec_rows(const double *A, int64_t d, const int64_t *rows, int64_t n, const double *x, double *out) {
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        dot_4(A + rows[i] * d, A + rows[i + 1] * d, A + rows[i + 2] * d, A + rows[i + 3] * d, x, d, out + i);
-    for (; i < n; i++) out[i] = dot(A + rows[i] * d, x, d);
+    for (; i + 4 <= n; i += 4) dot_4(row(i), row(i + 1), row(i + 2), row(i + 3), x, d, out + i);
+    for (; i < n; i++) out[i] = dot(row(i), x, d);
 }
 
 // out += w0 a + w1 b + w2 c + w3 e, d entries, added in this order.
@@ -226,6 +219,14 @@ static inline void centre(const double *keys, const int64_t *lengths, int64_t n,
     }
 }
 
+// The mean of the first `count` rows of d entries, none of whose sums overflows.
+static inline void mean_of_rows(const double *rows, int64_t count, int64_t d, double *out) {
+    const double share = 1.0 / (double)count;
+    for (int64_t k = 0; k < d; k++) out[k] = rows[k] * share;
+    for (int64_t t = 1; t < count; t++)
+        for (int64_t k = 0; k < d; k++) out[k] += rows[t * d + k] * share;
+}
+
 // (x - y) · z, two times four partial sums, and then the last entries.
 CORE double dot_of_difference(const double *x, const double *y, const double *z, int64_t n) {
     Eight sums = twice(spread(0.0));
@@ -244,10 +245,7 @@ CORE double dot_of_difference(const double *x, const double *y, const double *z,
 // Logits p · (k_t - mean key) of one input's tokens, (n_tokens,), 0 where there is none. `mean` is room for d numbers.
 static inline void centred_logits(
     const double *keys, int64_t length, int64_t n_tokens, int64_t d, const double *p, double *mean, double *out) {
-    const double share = 1.0 / (double)length;
-    for (int64_t k = 0; k < d; k++) mean[k] = 0.0;
-    for (int64_t t = 0; t < length; t++)
-        for (int64_t k = 0; k < d; k++) mean[k] += keys[t * d + k] * share;
+    mean_of_rows(keys, length, d, mean);
     for (int64_t t = 0; t < n_tokens; t++) out[t] = t < length ? dot_of_difference(keys + t * d, mean, p, d) : 0.0;
 }
 

@@ -143,7 +143,7 @@ struct NextTokenDescent {
         if (x.has_all_pairs()) return matrix_product(work.spread, d, 1, work.key_columns, d, out, n, x.n_tokens);
         for (int64_t q = 0; q < n; q++) {
             const int64_t begin = work.edges[q], end = work.edges[q + 1];
-            matvec_rows(x.keys, d, work.token + begin, end - begin, work.spread + q * d, out + begin);
+            matvec(x.keys, end - begin, d, work.spread + q * d, out + begin, work.token + begin);
         }
     }
 

@@ -4,7 +4,7 @@
 // input's length have the key zero and the logit CLOSED, which no weight survives. A matrix is flat and has one row of n_places entries for
 // each coordinate (keys) or each place (a Gram matrix).
 #pragma once
-#include "lanes.h"
+#include "linear_algebra.h"
 
 constexpr double CLOSED = -1.7976931348623157e308;  // the logit of places without a token
 
@@ -23,14 +23,6 @@ static inline void arrange(const double *values, const int64_t *lengths, int64_t
 static inline void close_places(const int64_t *lengths, int64_t n_inputs, int64_t n_tokens, double *logits) {
     for (int64_t i = 0; i < whole_lanes(n_inputs); i++)
         for (int64_t t = i < n_inputs ? lengths[i] : 1; t < n_tokens; t++) logits[place(i, t, n_tokens)] = CLOSED;
-}
-
-// The mean of the first `count` rows of d entries, none of whose sums overflows.
-static inline void mean_of_rows(const double *rows, int64_t count, int64_t d, double *out) {
-    const double share = 1.0 / (double)count;
-    for (int64_t k = 0; k < d; k++) out[k] = rows[k] * share;
-    for (int64_t t = 1; t < count; t++)
-        for (int64_t k = 0; k < d; k++) out[k] += rows[t * d + k] * share;
 }
 
 // Keys (n_inputs, n_tokens, d) less the mean key of their input, as d rows of places.
@@ -107,35 +99,11 @@ static inline void combine(const double *A, int64_t n, int64_t m, const double *
     for (; i < m; i += 4) combine_places<Lanes, 1>(A + i, n, m, x, out + i);
 }
 
-// The eight partial sums of the inner product of a row of m places with x, as four.
-CORE Lanes inner_product_lanes(const double *row, int64_t m, const double *x) {
-    Eight sums = twice(spread(0.0));
-    int64_t i = 0;
-    for (; i + 8 <= m; i += 8) sums += load_8(row, i) * load_8(x, i);
-    const Lanes high = high_half(sums);
-    return (i < m ? low_half(sums) + load(row, i) * load(x, i) : low_half(sums)) + high;
-}
-
 // out = A x: the inner products of the n rows of A, m places each, with x.
 static inline void inner_products(const double *A, int64_t n, int64_t m, const double *x, double *out) {
     int64_t k = 0;
-    for (; k + 4 <= n; k += 4) {
-        Eight sums[4];
-        Lanes lanes[4];
-        for (int j = 0; j < 4; j++) sums[j] = twice(spread(0.0));
-        int64_t i = 0;
-        for (; i + 8 <= m; i += 8) {
-            const Eight y = load_8(x, i);
-            for (int j = 0; j < 4; j++) sums[j] += load_8(A, (k + j) * m + i) * y;
-        }
-        for (int j = 0; j < 4; j++) {
-            lanes[j] = low_half(sums[j]);
-            if (i < m) lanes[j] += load(A, (k + j) * m + i) * load(x, i);
-            lanes[j] += high_half(sums[j]);
-        }
-        store(out, k, lane_sums(lanes[0], lanes[1], lanes[2], lanes[3]));
-    }
-    for (; k < n; k++) out[k] = lane_sum(inner_product_lanes(A + k * m, m, x));
+    for (; k + 4 <= n; k += 4) dot_4(A + k * m, A + (k + 1) * m, A + (k + 2) * m, A + (k + 3) * m, x, m, out + k);
+    for (const double *row = A + k * m; k < n; k++, row += m) dot_all<1, 1>(&row, &x, m, out + k);
 }
 
 // out = Aᵀ A, (m, m), of n rows of m places: tiles of 4 × 4 on and above the diagonal, and their mirror images.

@@ -1,4 +1,4 @@
-// Rows of normals and of keys, from random numbers by counter.
+// Rows of normals, from random numbers by counter.
 #pragma once
 #include "linear_algebra.h"
 #include "random.h"
@@ -51,16 +51,4 @@ static inline void fill_normals(
         const double factor = 1.0 / square_root(squared_norm_by_eights(row, d));
         for (int64_t k = 0; k < d; k++) row[k] *= factor;
     }
-}
-
-// k = W x, summed over coordinates in their order; W is given by its transpose.
-static inline void fill_key(const double *W_transposed, int64_t d, const double *x, double *key) {
-    for (int64_t k = 0; k < d; k++) key[k] = 0.0;
-    int64_t c = 0;
-    for (; c + 4 <= d; c += 4) {
-        const double *rows = W_transposed + c * d;
-        add_rows(rows, rows + d, rows + 2 * d, rows + 3 * d, x + c, d, key);
-    }
-    for (; c < d; c++)
-        for (int64_t k = 0; k < d; k++) key[k] += x[c] * W_transposed[c * d + k];
 }

@@ -251,9 +251,9 @@ struct MatrixDescent {
         if (rule.norm == SPECTRAL || rule.norm == NUCLEAR) {
             svd.decompose(terms.left, terms.right, stride, terms.logs, true);
             if (rule.norm == SPECTRAL) return svd.polar_factor(S);
-            svd.leading_pair(u, room);
+            if (svd.rank) svd.pair(svd.leading(), u, room);
             for (int64_t i = 0; i < problem.q; i++)
-                for (int64_t k = 0; k < problem.d; k++) S[i * stride + k] = u[i] * room[k];
+                for (int64_t k = 0; k < problem.d; k++) S[i * stride + k] = svd.rank ? u[i] * room[k] : 0.0;
             return;
         }
         if (rule.heads > 1 && (rule.norm == MAX_ROW || rule.norm == SIGN))

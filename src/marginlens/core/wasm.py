@@ -24,11 +24,10 @@ FILE = build.FOLDER.parent / "lab" / "core.wasm"
 SECTION = b"marginlens"
 FUNCTIONS = {  # that the page calls, by the file of abi/ that has them
     "attention": ["descend_attention"],
-    "attraction": ["find_tubes"],
     "margins": ["solve_margins"],
     "norms": ["descend_matrices"],
     "lab": ["measure_attention", "descend_in_plane", "find_sector", "descend_one_hot"],
-    "theory": ["compare_scores", "find_neighbours"],
+    "theory": ["compare_scores", "find_neighbours", "find_tubes"],
     "next_tokens": ["descend_jointly", "minimise_likelihoods", "rank_components", "balance_components"],
 }
 OPTIONS = [

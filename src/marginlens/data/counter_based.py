@@ -78,14 +78,6 @@ def shared_matrix(d_model: int, seed: int, cell: int = 0) -> FloatArray:
     return np.asarray(matrix[0] / np.sqrt(float(d_model)))
 
 
-def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The four 32-bit words that Philox4x32-10 makes of a counter under a key."""
-    words = np.empty(2, dtype=np.uint64)
-    core.philox_words(counter[1] | counter[2] << 32, key[0] | key[1] << 32, counter[3], counter[0], words)
-    low, high = words.tolist()
-    return low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32
-
-
 def _problems(
     numbers: Numbers, last: int, shape: tuple[int, int, int], device: str, *, on_sphere: bool
 ) -> tuple[Any, Any]:

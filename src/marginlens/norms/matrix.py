@@ -169,6 +169,7 @@ def _polar(left: FloatArray, right: FloatArray, log_scale: FloatArray) -> FloatA
 
 def _leading(left: FloatArray, right: FloatArray, log_scale: FloatArray) -> FloatArray:
     """u vᵀ of the largest singular value of each sum of terms."""
-    u, v = np.empty((len(right), left.shape[2])), np.empty((len(right), right.shape[2]))
-    core.leading_pairs(left, right, log_scale, u, v, np.empty(len(right)))
-    return u[:, :, None] * v[:, None, :]
+    count, (q, d) = len(right), (left.shape[2], right.shape[2])
+    U, V, logs = (np.empty((count, max(1, min(q, d)), *size)) for size in ((q,), (d,), ()))
+    core.singular_triplets(left, right, log_scale, U, V, logs, np.empty(count, dtype=np.int64))
+    return np.asarray(U[:, 0, :, None] * V[:, 0, None, :])

@@ -1,8 +1,27 @@
 // Doors: attention at points, descent in the plane from many starts and sectors that catch it, and descent on next-token weights with one-hot embeddings.
-#include "../attention_measures.h"
-#include "../one_hot_descent.h"
+#include "../next_token_coefficients.h"
 #include "../plane_sectors.h"
 #include "abi.h"
+
+// ℓ(margin).
+static double loss_value(int64_t loss, double margin) {
+    if (loss == LOGISTIC) return margin > 0.0 ? log1p(exp(-margin)) : -margin + log1p(exp(margin));
+    return loss == EXPONENTIAL ? exp(-margin) : -margin;
+}
+
+// The probabilities of an input's tokens, n of them, from their logits; returns its margin: the score of the largest logit less what the
+// others take away, so that it is exact where the softmax is saturated.
+static double input_margin(const double *logits, const double *scores, int64_t n, double *probabilities) {
+    const int64_t best = largest_of(logits, n);
+    double mass = 0.0, delta = 0.0;
+    for (int64_t t = 0; t < n; t++) {
+        probabilities[t] = exp(logits[t] - logits[best]);
+        mass += probabilities[t];
+        delta += probabilities[t] * (scores[best] - scores[t]);
+    }
+    for (int64_t t = 0; t < n; t++) probabilities[t] /= mass;
+    return scores[best] - delta / mass;
+}
 
 // Probabilities of all tokens, zero where there is none, margins of all inputs and the risk at every point p.
 DOOR measure_attention(
@@ -92,7 +111,8 @@ DOOR find_sector(
     return SectorProof{rows, n_rows, n_inputs, centre, power, log_slope_ratio, step, margins, mass, shift}.find((Sector *)sector);
 }
 
-// Descent on W with one-hot embeddings and the likelihood: steps up to `stop`, from where W, log_scale and end say it is.
+// Descent on W with one-hot embeddings, for which it moves on the pairs (token, last token) that occur, alone, by the likelihood: steps up to
+// `stop`, from where W, log_scale and end say it is.
 DOOR descend_one_hot(
     const int64_t *pair,      // (n_entries) in 0..n_pairs-1
     const double *log_count,  // (n_entries)
@@ -115,7 +135,17 @@ DOOR descend_one_hot(
     for (int64_t k = 0; k < n_entries; k++) score[k] = 0.0;
     for (int64_t i = 0; i < n_samples; i++) score[span[2 * i]] = 1.0;  // of the label
     work.expect(*log_scale);
-    *end = descend_one_hot(samples, {normalized != 0, step, LIKELIHOOD}, stop, W, w, next, work, end + 1);
+    work.places.fill(samples);
+    *end = all_finite(W, n_pairs) ? RAN_ALL : NON_FINITE;
+    for (int64_t &taken = end[1]; *end == RAN_ALL && taken < stop; taken++) {
+        const double log_unit = next_token_weights(W, samples, LIKELIHOOD, w, work), reach = norm(w, n_pairs);
+        const bool finite = subtract(W, normalized ? step / reach : step * exp(log_unit), w, n_pairs, next);
+        if (reach == 0.0 || !finite) {
+            *end = reach == 0.0 ? STATIONARY : NON_FINITE;
+            break;
+        }
+        copy(next, n_pairs, W);
+    }
     *log_scale = work.log_guess;
     return 0;
 }

@@ -25,37 +25,18 @@ DOOR polar_factors(
     return 0;
 }
 
-// Singular vectors of the largest singular values, whose logarithms are in `logs`; zero and -inf where a sum is zero.
-DOOR leading_pairs(
-    const double *left,       // (n_lefts, m, q)
-    const double *right,      // (batch, m, d)
-    const double *log_scale,  // (batch, m)
-    double *u,                // (batch, q)
-    double *v,                // (batch, d)
-    double *logs,             // (batch)
-    int64_t n_lefts, int64_t batch, int64_t m, int64_t q, int64_t d) {
-    if (batch && n_lefts != 1 && n_lefts != batch) return WRONG_SIZE;
-    Room room;
-    GradedSvd svd(room, m, q, d);
-    if (room.failed) return OUT_OF_MEMORY;
-    for (int64_t b = 0; b < batch; b++) {
-        svd.decompose(left + b % n_lefts * m * q, right + b * m * d, d, log_scale + b * m, b > 0 && n_lefts == 1);
-        logs[b] = svd.leading_pair(u + b * q, v + b * d);
-    }
-    return 0;
-}
-
-// Σ_m e^{s_m} l_m r_mᵀ = Σ_k e^{logs[k]} U[k] V[k]ᵀ with orthonormal U[k] and V[k], in no order; zero from each rank on.
+// Σ_m e^{s_m} l_m r_mᵀ = Σ_k e^{logs[k]} U[k] V[k]ᵀ with orthonormal U[k] and V[k], the largest first and the others in no order; zero from each
+// rank on.
 DOOR singular_triplets(
-    const double *left,       // (batch, m, q)
+    const double *left,       // (n_lefts, m, q)
     const double *right,      // (batch, m, d)
     const double *log_scale,  // (batch, m)
     double *U,                // (batch, count, q)
     double *V,                // (batch, count, d)
     double *logs,             // (batch, count)
     int64_t *ranks,           // (batch)
-    int64_t batch, int64_t m, int64_t q, int64_t d, int64_t count) {
-    if (count < smaller(smaller(m, q), d)) return WRONG_SIZE;
+    int64_t n_lefts, int64_t batch, int64_t m, int64_t q, int64_t d, int64_t count) {
+    if (count < smaller(smaller(m, q), d) || (batch && n_lefts != 1 && n_lefts != batch)) return WRONG_SIZE;
     Room room;
     GradedSvd svd(room, m, q, d);
     if (room.failed) return OUT_OF_MEMORY;
@@ -63,10 +44,12 @@ DOOR singular_triplets(
     for (int64_t k = 0; k < batch * count * d; k++) V[k] = 0.0;
     for (int64_t k = 0; k < batch * count; k++) logs[k] = 0.0;
     for (int64_t b = 0; b < batch; b++) {
-        svd.decompose(left + b * m * q, right + b * m * d, d, log_scale + b * m, false);
+        svd.decompose(left + b % n_lefts * m * q, right + b * m * d, d, log_scale + b * m, b > 0 && n_lefts == 1);
+        const int64_t first = svd.leading();
         for (int64_t j = 0; j < svd.rank; j++) {
-            svd.pair(j, U + (b * count + j) * q, V + (b * count + j) * d);
-            logs[b * count + j] = svd.log_values[j];
+            const int64_t at = b * count + (j == first ? 0 : j < first ? j + 1 : j);
+            svd.pair(j, U + at * q, V + at * d);
+            logs[at] = svd.log_values[j];
         }
         ranks[b] = svd.rank;
     }

@@ -6,18 +6,6 @@
 #include "../text_learner.h"
 #include "abi.h"
 
-// Words 0 and 1, and words 2 and 3, of a block of Philox4x32-10, as two numbers with the first word below.
-DOOR philox_words(
-    uint64_t problem,
-    uint64_t seed,
-    uint64_t cell,
-    uint64_t block,
-    uint64_t *words  // (2)
-) {
-    philox({seed, problem, cell}, block, words[0], words[1]);
-    return 0;
-}
-
 // Fill rows[first:last] with normals of the problems from `problem` on; each row begins a new block.
 DOOR fill_normals(
     int64_t first,  // in 0..last
@@ -62,7 +50,7 @@ DOOR fill_keys(
     const double *X,             // (n_rows, d)
     double *K,                   // (n_rows, d)
     int64_t d, int64_t n_rows) {
-    for (int64_t r = first; r < last; r++) fill_key(W_transposed, d, X + r * d, K + r * d);
+    matrix_product(X + first * d, d, 1, W_transposed, d, K + first * d, last - first, d);
     return 0;
 }
 
