@@ -26,7 +26,7 @@ from marginlens.probe.heads.max_margin import HeadMargin, MarginMatch
 from marginlens.risk.smoothness import smoothness
 from marginlens.svm.graph import GraphConflict
 from marginlens.svm.vocabulary import closed_form_candidate
-from marginlens.sweeps.run import SweepStatus
+from marginlens.sweeps import SweepStatus
 from marginlens.sweeps.summary import CellSummary, Numbers, Shares, Summary
 from marginlens.theory.device_optimality import DeviceOptimality
 from marginlens_papers.embeddings import TrainingSettings, train_embeddings

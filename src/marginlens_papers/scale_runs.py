@@ -25,7 +25,6 @@ from marginlens.gpu.device import as_device
 from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.runtime.versions import versions
 from marginlens.sweeps import Plan, Sweep, sweep
-from marginlens.sweeps.store import batches
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.archive import command_without_paths, reading, results_folder
 from marginlens_papers.training.script import Dots, in_one_sentence
@@ -106,13 +105,13 @@ class ScaleRuns:
 
 def counted(run: Sweep) -> ScaleRuns:
     """The runs of a sweep by `scale_plan`, counted chunk by chunk."""
-    widths = np.array([cell.settings["d"] for cell in run.store.grid.cells])
-    n_widths, n_problems = len(widths), run.store.grid.n_problems
+    widths = np.array([cell.settings["d"] for cell in run.grid.cells])
+    n_widths, n_problems = len(widths), run.grid.n_problems
     counts, gaps = np.zeros((n_widths, 4), dtype=np.int64), np.zeros((n_widths, len(GAP_EDGES) - 1), dtype=np.int64)
     misses = np.zeros((n_widths, 2, len(MISS_EDGES) - 1), dtype=np.int64)
     sums, largest = np.zeros((n_widths, 2)), np.zeros((n_widths, 2))
     first: list[list[int]] = [[] for _ in widths]
-    for table in batches(run.store, ["cell", "problem", *_COLUMNS]):
+    for table in run.batches(["cell", "problem", *_COLUMNS]):
         cell, kind = table["cell"][0].as_py(), outcomes(table)
         counts[cell] += np.bincount(kind, minlength=4)
         first[cell] += kind[: max(0, FIRST - len(first[cell]))].tolist()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from marginlens.engines.gpus import Gpus
+from marginlens.engines import Gpus
 from marginlens.errors import MissingExtra
 from refusals import refused
 

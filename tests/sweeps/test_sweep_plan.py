@@ -52,7 +52,7 @@ def test_every_problem_of_every_cell_is_in_one_chunk(n_tokens, d, loss, step, n_
     for index in (0, grid.n_total // 2, grid.n_total - 1):
         part, place = grid.locate(index)
         assert part.cell * n_problems + part.first + place == index
-    written = Grid.of_written(made.to_dict())  # what a reader of the folder knows
+    written = Grid.of(made.to_dict())  # what a reader of the folder knows
     assert (written.n_chunks, [cell.axes for cell in written.cells]) == (grid.n_chunks, axes)
 
 

@@ -12,12 +12,11 @@ from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 from uuid import uuid4
 
 from marginlens import __version__
-from marginlens.engines.protocol import QUEUE_FACTOR, TaskFunction
+from marginlens.engines.local import QUEUE_FACTOR, TaskFunction, as_finished
 from marginlens.errors import EngineError, missing_extra, reject, whole_number
 from marginlens.result import Described
 from marginlens.runtime.threads import limited_threads, n_threads
@@ -81,46 +80,35 @@ class DaskEngine(Described):
         return self._threads().total()
 
     def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
-        """Yield (task, work(task)) as tasks are finished."""
-        coming, name, out = iter(tasks), f"marginlens-{uuid4().hex}", dict[str, tuple[int, Any]]()
-        with _quiet_loggers():
-            threads, counted = self._threads(), time.monotonic()
-            if not threads:
-                sentence = f"The Dask scheduler at {self.address} has no workers yet; waiting for some."
-                warnings.warn(sentence, stacklevel=2)
-            finished = distributed.as_completed(loop=self.client.loop)
-            try:
-                while True:
-                    n_wanted = max(1, QUEUE_FACTOR * threads.total()) - len(out)
-                    for task in islice(coming, max(0, n_wanted)):
-                        call = cloudpickle.dumps(_Call(work, task, threads))
-                        future = self.client.submit(pickle.loads, call, key=f"{name}-{task}", pure=False)
-                        out[future.key] = task, future
-                        finished.add(future)
-                    if not out:
-                        return
-                    future = next(finished)
-                    task, _ = out.pop(future.key)
-                    yield task, self._result(task, future)
-                    if self.client.status != "running" or time.monotonic() > counted + _COUNT_SECONDS:
-                        threads, counted = self._threads(), time.monotonic()
-            finally:
-                for _, future in out.values():
-                    future.cancel()
+        """Yield (task, work(task)) as tasks are finished; an error of the cluster is one sentence, one of the work as it is."""
+        name, threads, counted = f"marginlens-{uuid4().hex}", self._threads(), time.monotonic()
+        if not threads:
+            sentence = f"The Dask scheduler at {self.address} has no workers yet; waiting for some."
+            warnings.warn(sentence, stacklevel=2)
 
-    def _result(self, task: int, future: Any) -> Any:
-        """What a task came to; an error of the cluster in one sentence, an error of the work as it is."""
-        try:
-            return future.result()
-        except (CancelledError, distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as problem:
-            raise _scheduler_gone(self.address) from problem
-        except distributed.KilledWorker as problem:
-            deaths = f"{problem.allowed_failures + 1} Dask workers, one after the other: killed, or out of memory."
-            raise EngineError(f"Task {task} ended {deaths}") from problem
-        except ImportError as problem:
-            if (problem.name or "").partition(".")[0] == "marginlens":
-                raise _other_version("a worker", "an older one or none") from problem
-            raise
+        def in_flight() -> int:
+            nonlocal threads, counted
+            if self.client.status != "running" or time.monotonic() > counted + _COUNT_SECONDS:
+                threads, counted = self._threads(), time.monotonic()
+            return max(1, QUEUE_FACTOR * threads.total())
+
+        def submit(task: int) -> Any:
+            call = cloudpickle.dumps(_Call(work, task, threads))
+            return self.client.submit(pickle.loads, call, key=f"{name}-{task}", pure=False)
+
+        with _quiet_loggers():
+            try:
+                yield from as_finished(submit, tasks, in_flight)
+            except (CancelledError, distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as gone:
+                raise _scheduler_gone(self.address) from gone
+            except distributed.KilledWorker as problem:
+                task = str(problem.task).rpartition("-")[2]
+                deaths = f"{problem.allowed_failures + 1} Dask workers, one after the other: killed, or out of memory."
+                raise EngineError(f"Task {task} ended {deaths}") from problem
+            except ImportError as problem:
+                if (problem.name or "").partition(".")[0] == "marginlens":
+                    raise _other_version("a worker", "an older one or none") from problem
+                raise
 
     def _threads(self) -> Counter[str]:
         """The threads of all workers, by host."""

@@ -1,4 +1,4 @@
-"""Engines of this machine: threads, and processes that are replaced when they die; and the choice of an engine."""
+"""What an engine is, and those of this machine: threads, its GPUs, and processes that are replaced when they die."""
 
 from __future__ import annotations
 
@@ -6,27 +6,106 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing.resource_tracker import ensure_running
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, runtime_checkable
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from marginlens.engines.protocol import QUEUE_FACTOR, Engine, TaskFunction, as_finished
-from marginlens.errors import EngineError, reject, whole_number
+from marginlens.errors import EngineError, missing_extra, reject, whole_number
 from marginlens.result import Described
 from marginlens.runtime.interrupts import interrupts_blocked
 from marginlens.runtime.threads import limited_threads, n_threads
 
+TaskFunction = Callable[[int], Any]
+QUEUE_FACTOR = (
+    2  # tasks in flight for each worker: the one that it runs and the next, so that it never waits for the caller
+)
+_WAIT_SECONDS = 0.5  # for which the caller's thread sleeps at most before it counts the workers again
 _MAX_DEATHS = 3  # worker processes that one task may take with it, and
 _MAX_START_DEATHS = 8  # times that they may die one after the other before they have answered
 _LONGEST_PAUSE = 5.0  # seconds before others are started after such a death
 _POLL_SECONDS = 0.5  # between two looks whether the process that started a worker is there
 _CAUSES = "they were killed, or ran out of memory"
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Where tasks run. A task is a whole number, and `work(task)` computes its result."""
+
+    @property
+    def n_workers(self) -> int:
+        """How many tasks run at the same time."""
+        ...
+
+    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
+        """Yield (task, work(task)) as tasks are finished, in any order, each task once.
+
+        Tasks are taken from `tasks` a few at a time, so that neither tasks nor results pile up; when it ends, those in hand are
+        finished and yielded. A caller that wants to end early without losing them ends `tasks`, on Ctrl-C through
+        `runtime.interrupts.deferred_interrupts`. An exception in the work is raised here, once. Closing the iterator, also by an
+        exception, gives up all threads and processes and the tasks in hand.
+        """
+        ...
+
+
+def as_finished(
+    submit: Callable[[int], Future[Any]],
+    tasks: Iterable[int],
+    in_flight: Callable[[], int],
+    lost: Callable[[int, Future[Any]], bool] = lambda task, future: False,
+) -> Generator[tuple[int, Any], None, None]:
+    """The loop of every engine: submit tasks while fewer than `in_flight()` are out, yield (task, result) as they are finished.
+
+    Args:
+        submit: begins a task and returns its future.
+        lost: whether a finished future failed through its worker's fault, so that the task is to be submitted again.
+    """
+    coming, again = iter(tasks), deque[int]()
+    running: dict[Future[Any], int] = {}
+    ended: SimpleQueue[Future[Any]] = SimpleQueue()
+    try:
+        while True:
+            while len(running) < in_flight():
+                task = again.popleft() if again else next(coming, None)
+                if task is None:
+                    break
+                future = submit(task)
+                running[future] = task
+                future.add_done_callback(ended.put)
+            if not running:
+                return
+            for future in sorted(_waiting(ended), key=_failed):  # what is finished is yielded before an error is raised
+                task = running.pop(future)
+                if lost(task, future):
+                    again.append(task)
+                else:
+                    yield task, future.result()
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def _waiting(ended: SimpleQueue[Future[Any]]) -> list[Future[Any]]:
+    """The futures that have ended, at least one unless that takes long."""
+    futures: list[Future[Any]] = []
+    with suppress(Empty):
+        futures.append(ended.get(timeout=_WAIT_SECONDS))
+        while True:
+            futures.append(ended.get_nowait())
+    return futures
+
+
+def _failed(future: Future[Any]) -> bool:
+    return future.cancelled() or future.exception() is not None
+
+
+# ---- threads and GPUs
 
 
 class Threads(Described):
@@ -62,6 +141,47 @@ def run_in_threads(
         yield from as_finished(lambda task: pool.submit(shared, task), tasks, lambda: QUEUE_FACTOR * n_workers)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Gpus(Described):
+    """Tasks on the GPUs of this machine, one at a time on each; work with `device="cuda"` runs on the GPU of its thread.
+
+    Args:
+        count: how many of them, the first ones; all by default.
+    """
+
+    quantities = "{n_workers}"
+
+    def __init__(self, count: int | None = None) -> None:
+        available = _device_count()
+        self.n_workers = available if count is None else whole_number(count, "count", at_least=1)
+        if not 1 <= self.n_workers <= available:
+            raise reject(
+                "count", "a number of GPUs that this machine has", f"{self.n_workers} where it has {available}"
+            )
+
+    def run(self, work: TaskFunction, tasks: Iterable[int]) -> Generator[tuple[int, Any], None, None]:
+        """Yield (task, work(task)) as tasks are finished."""
+        import cupy
+
+        devices: SimpleQueue[int] = SimpleQueue()
+        for device in range(self.n_workers):
+            devices.put(device)
+        yield from run_in_threads(work, tasks, self.n_workers, lambda: cupy.cuda.Device(devices.get()).use())
+
+
+def _device_count() -> int:
+    try:
+        import cupy
+    except ImportError as problem:
+        raise missing_extra("cupy", "gpu", "Work on GPUs") from problem
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError:  # no driver, or no device
+        return 0
+
+
+# ---- processes
 
 
 class Processes(Described):
@@ -179,16 +299,3 @@ def _end_with_parent(parent: int) -> None:
 def _run_task(task: int) -> Any:
     assert _work is not None
     return _work(task)
-
-
-def as_engine(engine: Any = None) -> Engine:
-    """The engine that is meant: `None` is `Threads()`, a Dask client or the address "tcp://…" of a scheduler a cluster."""
-    if engine is None:
-        return Threads()
-    if isinstance(engine, str) or type(engine).__module__.partition(".")[0] == "distributed":
-        from marginlens.engines.dask import DaskEngine
-
-        return DaskEngine.from_scheduler(engine) if isinstance(engine, str) else DaskEngine(engine)
-    if isinstance(engine, Engine) and not isinstance(engine, type):
-        return engine
-    raise reject("engine", "an engine, a Dask client, the address of a scheduler, or None", type(engine).__name__)

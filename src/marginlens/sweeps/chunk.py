@@ -254,25 +254,17 @@ def _as_arrow(value: Any) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).ravel()), array.shape[1])
 
 
-def column_digest(pieces: list[Any], into: Any = None) -> str:
-    """SHA-256 of a column's content, the same however it is cut into pieces, compressed or encoded.
+def add_to_digest(digest: Any, column: Any) -> None:
+    """Add a column's content to a SHA-256, which is the same however it is cut into pieces, compressed or encoded.
 
     Numbers count by their bytes (little-endian, lists by their entries one after the other), words by their letters, one a line.
     """
-    digest = hashlib.sha256() if into is None else into
     pa = arrow()
-    for piece in pieces:
-        if pa.types.is_dictionary(piece.type) or pa.types.is_string(piece.type):
-            digest.update(_lines(piece, pa))
+    for piece in column.chunks:
+        if pa.types.is_dictionary(piece.type):
+            words = [str(word).encode() + b"\n" for word in piece.dictionary.to_pylist()]
+            digest.update(b"".join(map(words.__getitem__, piece.indices.to_pylist())))
             continue
-        values = piece.flatten() if pa.types.is_fixed_size_list(piece.type) or pa.types.is_list(piece.type) else piece
+        values = piece.flatten() if pa.types.is_nested(piece.type) else piece
         numbers = values.to_numpy(zero_copy_only=False)
         digest.update(np.ascontiguousarray(numbers, dtype=numbers.dtype.newbyteorder("<")).data)
-    return str(digest.hexdigest())
-
-
-def _lines(piece: Any, pa: Any) -> bytes:
-    if pa.types.is_dictionary(piece.type):
-        words = [str(word).encode() + b"\n" for word in piece.dictionary.to_pylist()]
-        return b"".join(map(words.__getitem__, piece.indices.to_pylist()))
-    return b"".join(str(word).encode() + b"\n" for word in piece.to_pylist())

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from marginlens.errors import reject, whole_number
 
 DATA_AXES = (
@@ -73,14 +75,10 @@ class Grid:
     chunk_sizes: tuple[int, ...]
 
     @classmethod
-    def of_written(cls, plan: Mapping[str, Any]) -> Grid:
-        """The grid of a plan as `Plan.to_dict` writes it, for which none of its functions is needed."""
+    def of(cls, plan: Mapping[str, Any]) -> Grid:
+        """The grid of the keys of a plan, as it has them or as `Plan.to_dict` writes them, for which none of its functions is needed."""
         listed = {name: plan[name] for name in AXES} | dict(sorted(plan["parameters"].items()))
-        axes = {
-            name: tuple(value)
-            for name, value in listed.items()
-            if isinstance(value, list) and not (name == "start" and is_point(value))
-        }
+        axes = {name: tuple(value) for name, value in listed.items() if is_axis(name, value)}
         fixed = {name: value for name, value in listed.items() if name not in axes}
         sizes = plan["chunk"]
         return cls(plan["n_problems"], fixed, axes, tuple(sizes) if isinstance(sizes, list) else (sizes,))
@@ -137,6 +135,16 @@ class Grid:
         return [0, *itertools.accumulate(counts)]
 
 
-def is_point(start: Any) -> bool:
-    """Whether a start given as a list is a point, of numbers, and no list of starts."""
-    return bool(start) and all(isinstance(entry, int | float) for entry in start)
+def is_axis(key: str, value: Any) -> bool:
+    """Whether a key has several values, over which the grid varies; a start that is an array, or a list of numbers, is a single point."""
+    if key == "start" and (isinstance(value, np.ndarray) or _is_point(value)):
+        return False
+    return isinstance(value, list | tuple | range | np.ndarray)
+
+
+def _is_point(start: Any) -> bool:
+    return (
+        isinstance(start, list | tuple | range)
+        and bool(start)
+        and all(isinstance(entry, int | float) for entry in start)
+    )

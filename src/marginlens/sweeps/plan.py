@@ -6,9 +6,10 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from marginlens.sweeps.choices import (
     optimizer_named,
     working_folder,
 )
-from marginlens.sweeps.grid import AXES, Cell, Grid, is_point
+from marginlens.sweeps.grid import AXES, Cell, Grid, is_axis
 from marginlens.sweeps.records import RECORDS, SEQUENCE_RECORDS
 
 FORMAT = "marginlens-sweep-1"  # of a plan and of its chunks; part of the plan's hash
@@ -105,14 +106,14 @@ class Plan:
         store(self, "loss", _values(default if self.loss is None else self.loss, "loss", self._checked_loss))
         store(self, "optimizer", _values(self.optimizer, "optimizer", _checked_optimizer))
         store(self, "step", None if self.step is None else _values(self.step, "step", positive_number))
-        store(self, "start", _starts(self.start))
+        store(self, "start", _values(self.start, "start", lambda start, _: checked_start(start)))
         store(self, "parameters", _parameters(self.parameters))
         store(self, "record", self._checked_record())
         store(self, "measures", self._checked_measures())
         store(self, "saved_steps", self._checked_steps())
         if self.chunk is not None:
             store(self, "chunk", whole_number(self.chunk, "chunk", at_least=1))
-        if not isinstance(self.device, str) or not (self.device == "cpu" or _is_cuda(self.device)):
+        if not isinstance(self.device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise reject("device", "cpu, cuda, or cuda:K with the number K of a device", repr(self.device))
         self._check_together()
 
@@ -149,16 +150,13 @@ class Plan:
     @cached_property
     def grid(self) -> Grid:
         """Cells and chunks; chunk sizes follow from the plan alone and are the same for cells with the same problems."""
-        listed = {name: getattr(self, name) for name in AXES} | dict(sorted(self.parameters.items()))
-        axes = {name: value.values for name, value in listed.items() if isinstance(value, Axis)}
-        fixed = {name: value for name, value in listed.items() if name not in axes}
-        grid = Grid(self.n_problems, fixed, axes, (self.n_problems,))
+        grid = Grid.of({**vars(self), "chunk": self.n_problems})
         sizes: dict[int, int] = {}
         for cell in grid.cells:
             most = self._chunk_of(cell) if self.chunk is None else min(self.chunk, self.n_problems)
             sizes[cell.stream] = min(sizes.get(cell.stream, most), most)
         chunk_sizes = tuple(sizes[cell.stream] for cell in grid.cells)
-        return Grid(self.n_problems, fixed, axes, chunk_sizes[:1] if len(set(chunk_sizes)) == 1 else chunk_sizes)
+        return replace(grid, chunk_sizes=chunk_sizes[:1] if len(set(chunk_sizes)) == 1 else chunk_sizes)
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -184,8 +182,7 @@ class Plan:
         plan: dict[str, Any] = {"format": FORMAT}
         for field in fields(self):
             if field.name not in ("folder", "allow", "chunk"):
-                value = getattr(self, field.name)
-                plan[field.name] = value.written() if isinstance(value, Axis) else written(value)
+                plan[field.name] = written(getattr(self, field.name))
         sizes = self.grid.chunk_sizes
         return {**plan, "chunk": sizes[0] if len(sizes) == 1 else list(sizes)}
 
@@ -279,17 +276,6 @@ class Plan:
             raise reject("parameters", "names that no other key or column has", repr(sorted(taken)[0]))
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The values of a key that a plan gives as a list."""
-
-    values: tuple[Any, ...]
-
-    def written(self) -> list[Any]:
-        """The values in types that JSON has."""
-        return [written(value) for value in self.values]
-
-
 def as_plan(plan: Any, keys: Mapping[str, Any]) -> Plan:
     """A plan, from one, from the path of a TOML file, from a dict, or from keys."""
     if isinstance(plan, Plan) or plan is None:
@@ -327,7 +313,7 @@ def n_tokens_in_all(settings: Mapping[str, Any]) -> int:
 def written(value: Any) -> Any:
     """A setting in types that JSON has: functions by where they are and the hash of their source, objects by their repr."""
     if isinstance(value, Mapping):
-        return {name: entry.written() if isinstance(entry, Axis) else written(entry) for name, entry in value.items()}
+        return {name: written(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return [written(entry) for entry in value]
     if value is None or isinstance(value, bool | int | float | str):
@@ -338,17 +324,15 @@ def written(value: Any) -> Any:
 
 
 def _values(value: Any, key: str, check: Callable[[Any, str], Any]) -> Any:
-    """A checked value, or an axis of them."""
-    if isinstance(value, Axis):
-        return value
-    if isinstance(value, list | tuple | range | np.ndarray):
-        values = tuple(check(_plain(entry), key) for entry in value)
-        if not values:
-            raise reject(key, "at least one value for the grid", "an empty list")
-        if len({json.dumps(written(entry), sort_keys=True) for entry in values}) < len(values):
-            raise reject(key, "values that differ", f"{[written(entry) for entry in values]}")
-        return Axis(values)
-    return check(_plain(value), key)
+    """A checked value, or a tuple of them where it is an axis."""
+    if not is_axis(key, value):
+        return check(_plain(value), key)
+    values = tuple(check(_plain(entry), key) for entry in value)
+    if not values:
+        raise reject(key, "at least one value for the grid", "an empty list")
+    if len({json.dumps(written(entry), sort_keys=True) for entry in values}) < len(values):
+        raise reject(key, "values that differ", f"{[written(entry) for entry in values]}")
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -367,15 +351,6 @@ def _checked_optimizer(value: Any, key: str) -> Any:
     return value
 
 
-def _starts(value: Any) -> Any:
-    """A start, or an axis: a list whose entries are not numbers."""
-    if isinstance(value, Axis):
-        return value
-    if isinstance(value, list | tuple) and not is_point(value):
-        return _values(list(value), "start", lambda entry, _: checked_start(entry))
-    return checked_start(value)
-
-
 def _parameters(value: Any) -> dict[str, Any]:
     if value is not None and not isinstance(value, Mapping):
         raise reject("parameters", "a table of names and values", repr(value))
@@ -391,11 +366,6 @@ def _checked_parameter(value: Any, key: str) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
     raise reject(key, "numbers, texts, or lists of them", repr(value))
-
-
-def _is_cuda(device: str) -> bool:
-    kind, colon, number = device.partition(":")
-    return kind == "cuda" and (number.isdigit() if colon else True)
 
 
 def _shortly(values: tuple[Any, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The folder of a sweep: its plan, a lock, a Parquet file for every finished chunk, whole or not there at all, and the table of them."""
+"""The folder of a sweep: its plan, a lock, a Parquet file for every finished chunk, whole or not there at all, and all that can be read."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marginlens.errors import InputError, reject
+from marginlens.result import Displayed, Result, Tabular, counted, drawn
+from marginlens.result.drawing import draw_bars
 from marginlens.result.frames import frame_of_arrow
+from marginlens.result.notebook import Headline
 from marginlens.runtime.files import (
     PARTIAL,
     as_path,
@@ -28,35 +31,100 @@ from marginlens.runtime.files import (
 )
 from marginlens.runtime.locks import LOCK, is_locked, locked_folder
 from marginlens.runtime.versions import versions
-from marginlens.sweeps.choices import nearest
-from marginlens.sweeps.chunk import DamagedChunk, arrow, column_digest, decoded
+from marginlens.sweeps.choices import function_record, imported, nearest, working_folder
+from marginlens.sweeps.chunk import DamagedChunk, add_to_digest, arrow, decoded, made_problems
 from marginlens.sweeps.grid import Grid
 from marginlens.sweeps.plan import Plan, differences, plan_hash, read_written_plan
-
-TABLE_FORMATS = ("arrow", "pandas", "polars")
-DIGEST_FORMAT = "marginlens-table-1"
+from marginlens.sweeps.summary import LEVELS, CellSummary, Summary, quantile_levels, summarized_columns
+from marginlens.typing import Axes
 
 if TYPE_CHECKING:
     import pyarrow
 
+TABLE_FORMATS = ("arrow", "pandas", "polars")
+DIGEST_FORMAT = "marginlens-table-1"
 PLAN, CHUNKS = "plan.json", "chunks"
 _CHUNK_NAME = re.compile(r"(\d{6,})\.parquet")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-@dataclass(frozen=True)
-class Store:
-    """The folder of a sweep that was begun, to read from."""
+class Problem(NamedTuple):
+    """One problem of a sweep: its data and head, and the settings of its cell."""
+
+    data: Any
+    head: Any
+    cell: dict[str, Any]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SweepStatus(Result, Tabular):
+    """How far a sweep is.
+
+    Attributes:
+        folder: where it is. n_chunks, n_problems: of the plan. chunks_done, problems_done: of these. bytes: on the disk.
+        is_running: whether a process is at work on it. damaged: files that are not what was written, where that was looked for.
+
+    `to_frame()` has two rows, what is done and what is left: state, chunks, problems.
+    """
+
+    folder: str
+    n_chunks: int
+    n_problems: int
+    chunks_done: int
+    problems_done: int
+    bytes: int
+    is_running: bool
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every chunk is there."""
+        return self.chunks_done == self.n_chunks
+
+    @drawn
+    def plot(self, ax: Axes) -> None:
+        """Draw how many problems are done and how many are left."""
+        columns = self._columns()
+        draw_bars(ax, columns["state"], columns["problems"], "problems", ylabel="state")
+
+    def _columns(self) -> dict[str, Any]:
+        chunks = [self.chunks_done, self.n_chunks - self.chunks_done]
+        problems = [self.problems_done, self.n_problems - self.problems_done]
+        return {"state": ["done", "left"], "chunks": chunks, "problems": problems}
+
+    def _headline(self) -> Headline:
+        return Headline("finished" if self.is_finished else "not finished", str(self), self.is_finished or None)
+
+    def __str__(self) -> str:
+        share = f"{self.chunks_done:,} of {counted(self.n_chunks, 'chunk')} ({self.problems_done:,} of {self.n_problems:,} problems)"
+        unfinished = "running" if self.is_running else "not finished: running the same sweep again goes on"
+        state = "finished" if self.is_finished else unfinished
+        wrong = (
+            f" {counted(len(self.damaged), 'file is', 'files are')} damaged: {', '.join(self.damaged)}."
+            if self.damaged
+            else ""
+        )
+        return f"{self.folder}: {share}, {self.bytes / 1e6:.1f} MB; {state}.{wrong}"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Sweep(Displayed):
+    """The folder of a sweep, finished or not: what it has recorded, as a table, summed up by cell, drawn, or problem by problem."""
 
     folder: Path
 
     @classmethod
-    def of(cls, folder: Any) -> Store:
-        """The store in this folder, which must have a plan."""
+    def of(cls, folder: Any) -> Sweep:
+        """The sweep in this folder, which must have a plan."""
+        arrow()
+        if isinstance(folder, Sweep):
+            return folder
         place = resolved(as_path(folder, "folder", "the folder of a sweep"))
         if not (place / PLAN).is_file():
             raise reject("folder", "that of a sweep", f"{str(folder)!r}, which has no {PLAN}")
         return cls(place)
+
+    # ---- its files
 
     @cached_property
     def plan(self) -> dict[str, Any]:
@@ -71,7 +139,7 @@ class Store:
     @cached_property
     def grid(self) -> Grid:
         """Cells and chunks."""
-        return Grid.of_written(self.plan)
+        return Grid.of(self.plan)
 
     def place(self, index: int) -> Path:
         """The file of a chunk."""
@@ -87,6 +155,19 @@ class Store:
                     found[int(match[1])] = entry.stat().st_size
         return dict(sorted(found.items()))
 
+    def finished(self, *, partial: bool = False) -> list[int]:
+        """The chunks that are there: all of them, or with `partial` at least one; else refused."""
+        found = list(self.listed())
+        missing = self.grid.n_chunks - len(found)
+        if missing and not partial:
+            raise InputError(
+                f"The sweep in {str(self.folder)!r} is not finished: {missing:,} of {self.grid.n_chunks:,} chunks are missing. "
+                "Run it again to go on, or ask for what is there with partial=True."
+            )
+        if not found:
+            raise InputError(f"The sweep in {str(self.folder)!r} has no finished chunk yet.")
+        return found
+
     def read(self, index: int, columns: list[str] | None = None) -> pyarrow.Table:
         """What was recorded in a chunk, checked; a damaged file is refused by name."""
         return decoded(self.place(index), self.grid.chunk_at(index), self.plan_hash, columns)
@@ -101,123 +182,164 @@ class Store:
                 found.append(problem)
         return found
 
-    def is_running(self) -> bool:
-        """Whether a process is at work in the folder."""
-        return is_locked(self.folder)
-
-
-class Writer(Store):
-    """The same for the one process that holds the lock, to write to."""
-
-    def write(self, index: int, content: bytes) -> None:
-        """Write the file of a chunk aside, bring it to the disk, and rename it into its place."""
-        try:
-            with durable_file(self.place(index)) as file:
-                file.write(content)
-        except OSError as problem:
-            raise self.refused(problem) from problem
-
-    def refused(self, problem: OSError) -> InputError:
-        """The sentence for a disk that takes no more."""
-        kept = f"{len(self.listed()):,} of {self.grid.n_chunks:,} chunks are kept"
-        remedy = "free some space and run" if problem.errno in _FULL else "run"
-        return reject(
-            "out",
-            "a folder that takes another chunk",
-            unusable(self.folder, problem),
-            f"All {kept}: {remedy} the same sweep again to go on.",
+    def status(self, *, check: bool = False) -> SweepStatus:
+        """How far it is; with `check` every file is read and damaged ones are named."""
+        found, grid = self.listed(), self.grid
+        return SweepStatus(
+            str(self.folder),
+            grid.n_chunks,
+            grid.n_total,
+            len(found),
+            sum(grid.chunk_at(index).n_problems for index in found),
+            sum(found.values()),
+            is_locked(self.folder),
+            tuple(str(problem.place) for problem in self.damaged(found)) if check else (),
         )
 
+    # ---- the table: one row a problem, in order of cell and problem, read chunk by chunk
 
-@contextmanager
-def opened(folder: Any, plan: Plan) -> Iterator[Writer]:
-    """The folder of this plan, made if there is none, locked against other processes; that of another plan is refused."""
-    place = resolved(as_path(folder, "out", "the path of a folder"))
-    try:
-        (place / CHUNKS).mkdir(parents=True, exist_ok=True) if _is_free(place) else None
-    except OSError as problem:
-        raise reject("out", "a folder that can be written", unusable(place, problem)) from problem
-    with locked_folder(place):
-        writer = Writer(place)
-        try:
-            _remove_leftovers(place)
-            if (place / PLAN).exists():
-                if writer.plan_hash != plan.hash:
-                    what = differences(writer.plan, plan.to_dict())
-                    raise reject("out", "a folder of this plan", f"that of another one: {what}")
-            else:
-                content = {"hash": plan.hash, "plan": plan.to_dict(), "begun_with": versions()}
-                with durable_file(place / PLAN) as file:
-                    file.write(json_by_line(content))
-            (place / CHUNKS).mkdir(exist_ok=True)
-        except OSError as problem:
-            raise reject("out", "a folder that can be written", unusable(place, problem)) from problem
-        yield writer
+    def batches(self, columns: list[str] | None = None, *, partial: bool = False) -> Iterator[pyarrow.Table]:
+        """The table in pieces, a chunk each, with the axes of the grid as columns behind `cell` and `problem`.
 
+        Args:
+            columns: which of the recorded columns; all by default.
+            partial: take those chunks that are there; else a sweep that is not finished is refused.
+        """
+        for index in self.finished(partial=partial):
+            yield self._with_axes(self.read(index, columns), self.grid.chunk_at(index).cell)
 
-def _is_free(place: Path) -> bool:
-    """Whether a sweep may use the folder: there is none, it is empty, or it has a sweep, at least a lock. Else refused."""
-    if not place.exists():
-        return True
-    if not place.is_dir():
-        raise reject("out", "a folder", f"{str(place)!r}, which is a file")
-    names = {entry.name for entry in place.iterdir()}
-    if names and not names & {PLAN, LOCK, CHUNKS}:
-        raise reject("out", "a new or empty folder, or that of an earlier sweep", f"{str(place)!r} with other files")
-    return True
+    def _with_axes(self, table: Any, cell: int) -> Any:
+        """A chunk's table with the axes of its cell; lists whose lengths vary over the grid are lists of any length."""
+        pa = arrow()
+        axes, place = self.grid.cells[cell].axes, sum(name in table.column_names for name in ("cell", "problem"))
+        for k, (name, value) in enumerate(axes.items()):
+            column = pa.repeat(_scalar(self.grid.axes[name], value), table.num_rows)
+            column = column.dictionary_encode() if column.type == pa.string() else column
+            table = table.add_column(place + k, name, column)
+        for name, axis in (("selection", "n_inputs"), ("final", "d")):
+            if axis in axes and name in table.column_names:
+                values = table.schema.field(name).type.value_type
+                table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.list_(values)))
+        return table
 
+    def table(self, columns: list[str] | None = None, *, format: str = "arrow", partial: bool = False) -> Any:
+        """One row a problem, in order of cell and problem: their numbers, the axes of the grid, what was recorded.
 
-def _remove_leftovers(place: Path) -> None:
-    """Remove what a process that was killed had begun to write."""
-    for folder in (place, place / CHUNKS):
-        for leftover in folder.glob(f".*{PARTIAL}"):
-            leftover.unlink(missing_ok=True)
+        Args:
+            columns: which of the recorded ones; all by default. format: "arrow", "pandas" or "polars".
+            partial: the chunks that are there, of a sweep that is not finished.
+        """
+        if format not in TABLE_FORMATS:
+            raise reject("format", f"one of {', '.join(TABLE_FORMATS)}", repr(format))
+        known = self.read(self.finished(partial=partial)[0]).column_names
+        for name in columns or ():
+            if name not in known:
+                recorded = known[2:]
+                raise reject("columns", f"names among {', '.join(recorded)}", repr(name), nearest(str(name), recorded))
+        wanted = None if columns is None else ["cell", "problem", *dict.fromkeys(columns)]
+        table = arrow().concat_tables(list(self.batches(wanted, partial=partial))).unify_dictionaries()
+        return table if format == "arrow" else frame_of_arrow(table, format)
 
+    def to_frame(self, library: str | None = None) -> Any:
+        """The table as a data frame, one row a problem: of pandas if it is installed, else of polars, else a `pyarrow.Table`.
 
-# ---- the table: one row a problem, in order of cell and problem, read chunk by chunk
+        Args:
+            library: "pandas", "polars" or "pyarrow", to ask for one of them.
+        """
+        return frame_of_arrow(self.table(), library)
 
+    def write_table(self, path: Any, *, partial: bool = False) -> int:
+        """Write the table to a .parquet or .csv file, a chunk at a time, lists in CSV as texts; returns how many rows it has."""
+        pa, place = arrow(), as_path(path, "path", "the path of a file")
+        check_place(place, "path", (".parquet", ".csv"))
+        is_csv, n_rows = place.suffix.lower() == ".csv", 0
+        writer: Any = None
+        with written_aside(place, "path") as aside, ExitStack() as stack:
+            for piece in self.batches(partial=partial):
+                table = _plain(pa, piece, with_lists=not is_csv)
+                if writer is None:
+                    make = pa.csv.CSVWriter if is_csv else pa.parquet.ParquetWriter
+                    writer = stack.enter_context(make(aside, table.schema))
+                writer.write_table(table)
+                n_rows += table.num_rows
+        return n_rows
 
-def batches(store: Store, columns: list[str] | None = None, *, partial: bool = False) -> Iterator[pyarrow.Table]:
-    """The table of a sweep in pieces, a chunk each, with the cell's settings as columns after its number.
+    def digest(self) -> str:
+        """SHA-256 of the table's content, column by column, independent of chunks, of their compression and of who computed them."""
+        digests: dict[str, Any] = {}
+        for index in self.finished():
+            table = self.read(index)
+            for name in table.column_names:
+                add_to_digest(digests.setdefault(name, hashlib.sha256()), table[name])
+        content = {name: made.hexdigest() for name, made in digests.items()}
+        axes = {name: list(values) for name, values in self.grid.axes.items()}
+        said = {"format": DIGEST_FORMAT, "axes": axes, "n_problems": self.grid.n_problems, "columns": content}
+        return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
-    Args:
-        columns: which of the recorded columns; all by default.
-        partial: take those chunks that are there; else a sweep that is not finished is refused.
-    """
-    for index in finished_chunks(store, partial=partial):
-        yield with_settings(store, store.read(index, columns), store.grid.chunk_at(index).cell)
+    # ---- what it shows
 
+    def summary(self, *, quantiles: Any = LEVELS, partial: bool = False) -> Summary:
+        """Every cell summed up: shares of words with exact 95% intervals; means with standard errors, and quantiles, of numbers.
 
-def finished_chunks(store: Store, *, partial: bool = False) -> list[int]:
-    """The chunks that are there, all of them unless `partial`."""
-    finished = list(store.listed())
-    missing = store.grid.n_chunks - len(finished)
-    if missing and not partial:
-        raise InputError(
-            f"The sweep in {str(store.folder)!r} is not finished: {missing:,} of {store.grid.n_chunks:,} chunks are missing. "
-            "Run it again to go on, or ask for what is there with partial=True."
+        Args:
+            quantiles: their levels. partial: sum up the chunks that are there, of a sweep that is not finished.
+        """
+        levels, finished = quantile_levels(quantiles), set(self.finished(partial=partial))
+        cells = []
+        for cell in self.grid.cells:
+            chunks = [index for index in self.grid.chunks_of(cell.index) if index in finished]
+            if chunks:
+                names = summarized_columns(self.read(chunks[0]).schema)
+                table = arrow().concat_tables([self.read(index, names) for index in chunks])
+                cells.append(CellSummary.of(cell.axes, table, levels))
+        return Summary(tuple(cells))
+
+    def plot(self, ax: Axes | None = None, *, column: str | None = None, axis: str | None = None) -> Axes:
+        """Draw one column over one axis of the grid, as `Summary.plot` does; of a sweep that is not finished how far it is."""
+        status = self.status()
+        return self.summary().plot(ax, column=column, axis=axis) if status.is_finished else status.plot(ax)
+
+    def problem(self, index: int, *, data: Callable[..., Any] | None = None) -> Problem:
+        """The data of problem `index`, counted through all cells as the rows of the table are, made once more.
+
+        Args:
+            data: the function that made them, where it is one of your own that cannot be imported by name.
+        """
+        chunk, place = self.grid.locate(index)
+        cell = self.grid.cells[chunk.cell]
+        said = cell.settings["data"]
+        if isinstance(said, str):
+            only = replace(chunk, first=chunk.first + place, last=chunk.first + place + 1)
+            problems, head = made_problems(cell, only, self.plan["seed"])
+            return Problem(problems[0], head[0], dict(cell.settings))
+        module = str(said["function"]).partition(":")[0]
+        function = data if data is not None else imported(said["function"], "data", working_folder(), (module,))
+        if function_record(function)["source"] != said["source"]:
+            raise reject("data", f"the function {said['function']} as it was when the sweep was run", "a changed one")
+        made_by = replace(cell, settings={**cell.settings, "data": function})
+        problems, head = made_problems(made_by, chunk, self.plan["seed"])
+        shared = head is None or (hasattr(head, "ndim") and head.ndim == 1)
+        return Problem(problems[place], head if shared else head[place], dict(cell.settings))
+
+    @property
+    def _recorded(self) -> str:
+        return ", ".join([*self.plan["record"], *self.plan["measures"]])
+
+    def _headline(self) -> Headline:
+        return self.status()._headline()
+
+    def _facts(self) -> dict[str, Any]:
+        axes = {f"axis {name}": list(values) for name, values in self.grid.axes.items()}
+        cells = {"cells": len(self.grid.cells), "problems a cell": self.grid.n_problems}
+        return {**cells, **axes, "recorded": self._recorded}
+
+    def __repr__(self) -> str:
+        grid = self.grid
+        axes = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in grid.axes.items())
+        return (
+            f"Sweep of {counted(len(grid.cells), 'cell')}{f' ({axes})' if axes else ''} with {grid.n_problems:,} problems each, recording "
+            f"{self._recorded}. {self.status()}"
         )
-    return finished
-
-
-def recorded_columns(store: Store) -> list[str]:
-    """The columns of the chunks, those of cell and problem first; none where there is no chunk yet."""
-    first = next(iter(store.listed()), None)
-    return [] if first is None else list(store.read(first).column_names)
-
-
-def with_settings(store: Store, table: Any, cell: int) -> Any:
-    """A chunk's table with the axes of the grid as columns behind `cell` and `problem`; lists whose lengths vary over the grid as such."""
-    pa = arrow()
-    axes, place = store.grid.cells[cell].axes, sum(name in table.column_names for name in ("cell", "problem"))
-    for k, (name, value) in enumerate(axes.items()):
-        column = pa.repeat(_scalar(store.grid.axes[name], value), table.num_rows)
-        table = table.add_column(place + k, name, column.dictionary_encode() if column.type == pa.string() else column)
-    for name, axis in (("selection", "n_inputs"), ("final", "d")):
-        if axis in axes and name in table.column_names:
-            values = table.schema.field(name).type.value_type
-            table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.list_(values)))
-    return table
 
 
 def _scalar(values: tuple[Any, ...], value: Any) -> Any:
@@ -226,42 +348,6 @@ def _scalar(values: tuple[Any, ...], value: Any) -> Any:
     if kinds <= {int, float}:
         return pa.scalar(value, pa.int64() if kinds == {int} else pa.float64())
     return pa.scalar(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-
-
-def whole_table(store: Store, columns: list[str] | None = None, *, format: str = "arrow", partial: bool = False) -> Any:
-    """All pieces as one table, or as a frame of pandas or polars."""
-    if format not in TABLE_FORMATS:
-        raise reject("format", f"one of {', '.join(TABLE_FORMATS)}", repr(format))
-    pa = arrow()
-    known = recorded_columns(store)
-    for name in columns or ():
-        if known and name not in known:
-            listed = ", ".join(known[2:])
-            raise reject("columns", f"names among {listed}", repr(name), nearest(str(name), known[2:]))
-    pieces = list(batches(store, columns, partial=partial))
-    if not pieces:
-        raise InputError(f"The sweep in {str(store.folder)!r} has no finished chunk yet.")
-    table = pa.concat_tables(pieces).unify_dictionaries()
-    return table if format == "arrow" else frame_of_arrow(table, format)
-
-
-def write_table(store: Store, path: Any, *, partial: bool = False) -> int:
-    """Write the table to a .parquet or .csv file, a chunk at a time, lists in CSV as texts; returns the number of rows."""
-    pa, place, n_rows = arrow(), as_path(path, "path", "the path of a file"), 0
-    check_place(place, "path", (".parquet", ".csv"))
-    pieces = batches(store, partial=partial)
-    with written_aside(place, "path") as aside, ExitStack() as stack:
-        writer: Any = None
-        for piece in pieces:
-            table = _plain(pa, piece, with_lists=place.suffix.lower() == ".parquet")
-            if writer is None:
-                make = pa.csv.CSVWriter if place.suffix.lower() == ".csv" else pa.parquet.ParquetWriter
-                writer = stack.enter_context(make(aside, table.schema))
-            writer.write_table(table)
-            n_rows += table.num_rows
-        if writer is None:
-            raise InputError(f"The sweep in {str(store.folder)!r} has no finished chunk yet.")
-    return n_rows
 
 
 def _plain(pa: Any, table: Any, *, with_lists: bool) -> Any:
@@ -275,14 +361,69 @@ def _plain(pa: Any, table: Any, *, with_lists: bool) -> Any:
     return table
 
 
-def digest(store: Store) -> str:
-    """SHA-256 of the table's content, column by column, independent of chunks, of their compression and of who computed them."""
-    digests: dict[str, Any] = {}
-    for index in finished_chunks(store):
-        table = store.read(index)
-        for name in table.column_names:
-            column_digest(table[name].chunks, digests.setdefault(name, hashlib.sha256()))
-    content = {name: made.hexdigest() for name, made in digests.items()}
-    axes = {name: list(values) for name, values in store.grid.axes.items()}
-    said = {"format": DIGEST_FORMAT, "axes": axes, "n_problems": store.grid.n_problems, "columns": content}
-    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+# ---- writing
+
+
+class Writer(Sweep):
+    """The same for the one process that holds the lock, to write to."""
+
+    def write(self, index: int, content: bytes) -> None:
+        """Write the file of a chunk aside, bring it to the disk, and rename it into its place; a disk that takes no more is refused."""
+        try:
+            with durable_file(self.place(index)) as file:
+                file.write(content)
+        except OSError as problem:
+            kept = f"{len(self.listed()):,} of {self.grid.n_chunks:,} chunks are kept"
+            again = "free some space and run" if problem.errno in _FULL else "run"
+            remedy = f"All {kept}: {again} the same sweep again to go on."
+            got = unusable(self.folder, problem)
+            raise reject("out", "a folder that takes another chunk", got, remedy) from problem
+
+
+@contextmanager
+def opened(folder: Any, plan: Plan) -> Iterator[Writer]:
+    """The folder of this plan, made if there is none, locked against other processes; that of another plan is refused."""
+    place = resolved(as_path(folder, "out", "the path of a folder"))
+    with _writable(place):
+        _check_free(place)
+        (place / CHUNKS).mkdir(parents=True, exist_ok=True)
+    with locked_folder(place):
+        writer = Writer(place)
+        with _writable(place):
+            _remove_leftovers(place)
+            if (place / PLAN).exists():
+                if writer.plan_hash != plan.hash:
+                    what = differences(writer.plan, plan.to_dict())
+                    raise reject("out", "a folder of this plan", f"that of another one: {what}")
+            else:
+                content = {"hash": plan.hash, "plan": plan.to_dict(), "begun_with": versions()}
+                with durable_file(place / PLAN) as file:
+                    file.write(json_by_line(content))
+        yield writer
+
+
+@contextmanager
+def _writable(place: Path) -> Iterator[None]:
+    """Refuse a folder that cannot be written in one sentence."""
+    try:
+        yield
+    except OSError as problem:
+        raise reject("out", "a folder that can be written", unusable(place, problem)) from problem
+
+
+def _check_free(place: Path) -> None:
+    """Refuse a place that a sweep may not use: it may where there is nothing, an empty folder, or a sweep, at least its lock."""
+    if not place.exists():
+        return
+    if not place.is_dir():
+        raise reject("out", "a folder", f"{str(place)!r}, which is a file")
+    names = {entry.name for entry in place.iterdir()}
+    if names and not names & {PLAN, LOCK, CHUNKS}:
+        raise reject("out", "a new or empty folder, or that of an earlier sweep", f"{str(place)!r} with other files")
+
+
+def _remove_leftovers(place: Path) -> None:
+    """Remove what a process that was killed had begun to write."""
+    for folder in (place, place / CHUNKS):
+        for leftover in folder.glob(f".*{PARTIAL}"):
+            leftover.unlink(missing_ok=True)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, real_array, reject
+from marginlens.errors import real_array, reject
 from marginlens.result import Result, Tabular, axes_for, drawn
 from marginlens.result.drawing import draw_bars, draw_interval
 from marginlens.result.notebook import Headline
 from marginlens.result.palette import ACCENTS, PATH
 from marginlens.sweeps.chunk import arrow
-from marginlens.sweeps.grid import Cell
-from marginlens.sweeps.store import Store, finished_chunks
 from marginlens.typing import Axes, FloatArray
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles
 CONFIDENCE = 0.95  # of the intervals of shares
+_DASHES = ("-", "--", ":", "-.")  # of lines that show the same words
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -33,6 +33,13 @@ class Shares(Result, Tabular):
     """
 
     counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, column: Any) -> Shares:
+        """Those of an Arrow column of words or booleans."""
+        words = column.combine_chunks().cast(arrow().string())
+        counts = {entry["values"]: entry["counts"] for entry in words.value_counts().to_pylist()}
+        return cls(dict(sorted(counts.items())))
 
     @property
     def n(self) -> int:
@@ -86,6 +93,20 @@ class Numbers(Result, Tabular):
     largest: float
     quantiles: Mapping[float, float]
 
+    @classmethod
+    def of(cls, values: FloatArray, levels: FloatArray) -> Numbers:
+        """Those of a column with the quantiles of these levels."""
+        finite = values[np.isfinite(values)]
+        n, undefined = len(finite), int(np.isnan(values).sum())
+        if n == 0:
+            nothing = dict.fromkeys(levels.tolist(), np.nan)
+            return cls(0, undefined, len(values) - undefined, *(np.nan,) * 4, nothing)
+        spread = float(np.std(finite, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
+        mean, smallest, largest = float(np.mean(finite)), float(finite.min()), float(finite.max())
+        at = np.quantile(finite, levels, method="inverted_cdf", overwrite_input=True)
+        ranks = dict(zip(levels.tolist(), np.atleast_1d(at).tolist(), strict=True))
+        return cls(n, undefined, len(values) - n - undefined, mean, spread, smallest, largest, ranks)
+
     @drawn
     def plot(self, ax: Axes) -> None:
         """Draw the mean and the quantiles."""
@@ -113,6 +134,16 @@ class CellSummary(Result, Tabular):
     axes: Mapping[str, Any]
     n_problems: int
     columns: Mapping[str, Numbers | Shares]
+
+    @classmethod
+    def of(cls, axes: Mapping[str, Any], table: Any, levels: FloatArray) -> CellSummary:
+        """The rows of one cell, an Arrow table of the columns that `summarized_columns` names."""
+        pa, found = arrow(), dict[str, Numbers | Shares]()
+        for field in table.schema:
+            column = table[field.name]
+            is_words = pa.types.is_dictionary(field.type) or pa.types.is_boolean(field.type)
+            found[field.name] = Shares.of(column) if is_words else Numbers.of(column.to_numpy().astype(float), levels)
+        return cls(axes, table.num_rows, found)
 
     def plot(self, ax: Axes | None = None, *, column: str | None = None) -> Axes:
         """Draw one column, the first by default. Returns the axes."""
@@ -205,48 +236,18 @@ def share_interval(count: int, n: int) -> tuple[float, float]:
     return low, high
 
 
-def summarize(store: Store, *, quantiles: Any = LEVELS, partial: bool = False) -> Summary:
-    """Sum up every cell, whose columns of words and numbers are in memory at a time."""
+def quantile_levels(quantiles: Any) -> FloatArray:
+    """Levels of quantiles as numbers from 0 to 1."""
     levels = real_array(quantiles, "quantiles", ("n_levels",))
     if np.any((levels < 0.0) | (levels > 1.0)):
         raise reject("quantiles", "numbers from 0 to 1", levels.tolist())
-    finished = set(finished_chunks(store, partial=partial))
-    cells = []
-    for cell in store.grid.cells:
-        chunks = [index for index in store.grid.chunks_of(cell.index) if index in finished]
-        if chunks:
-            cells.append(_summarized(store, cell, chunks, levels))
-    if not cells:
-        raise InputError(f"The sweep in {str(store.folder)!r} has no finished chunk yet.")
-    return Summary(tuple(cells))
+    return levels
 
 
-def _summarized(store: Store, cell: Cell, chunks: list[int], levels: FloatArray) -> CellSummary:
-    pa = arrow()
-    kinds = {field.name: field.type for field in store.read(chunks[0]).schema if field.name not in ("cell", "problem")}
-    words = [name for name, kind in kinds.items() if pa.types.is_dictionary(kind) or pa.types.is_boolean(kind)]
-    numbers = [name for name, kind in kinds.items() if pa.types.is_floating(kind) or pa.types.is_integer(kind)]
-    table = pa.concat_tables([store.read(index, [*words, *numbers]) for index in chunks]).unify_dictionaries()
-    found: dict[str, Numbers | Shares] = {}
-    for name in words:
-        column = table[name].combine_chunks().cast(pa.string())
-        counts = {entry["values"]: entry["counts"] for entry in column.value_counts().to_pylist()}
-        found[name] = Shares(dict(sorted(counts.items())))
-    for name in numbers:
-        found[name] = _numbers(table[name].to_numpy().astype(np.float64), levels)
-    return CellSummary(cell.axes, table.num_rows, {name: found[name] for name in kinds if name in found})
-
-
-def _numbers(values: FloatArray, levels: FloatArray) -> Numbers:
-    finite = values[np.isfinite(values)]
-    n, undefined = len(finite), int(np.isnan(values).sum())
-    if n == 0:
-        return Numbers(0, undefined, len(values) - undefined, *(np.nan,) * 4, dict.fromkeys(levels.tolist(), np.nan))
-    spread = float(np.std(finite, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
-    mean, smallest, largest = float(np.mean(finite)), float(finite.min()), float(finite.max())
-    at = np.quantile(finite, levels, method="inverted_cdf", overwrite_input=True)
-    ranks = dict(zip(levels.tolist(), np.atleast_1d(at).tolist(), strict=True))
-    return Numbers(n, undefined, len(values) - n - undefined, mean, spread, smallest, largest, ranks)
+def summarized_columns(schema: Any) -> list[str]:
+    """The columns of words and of numbers, which are summed up; lists are not."""
+    is_nested = arrow().types.is_nested
+    return [field.name for field in schema if field.name not in ("cell", "problem") and not is_nested(field.type)]
 
 
 # ---- drawing
@@ -271,11 +272,16 @@ def draw(summary: Summary, ax: Axes, column: str | None, axis: str | None) -> Ax
         lines.setdefault(label, []).append(cell)
     places = [cell.axes.get(over, 0) for cell in next(iter(lines.values()))]
     x = np.asarray(places, dtype=float) if all(map(_is_number, places)) else np.arange(len(places), dtype=float)
-    if isinstance(columns[name], Shares):
-        _draw_shares(ax, x, name, lines)
-    else:
-        _draw_numbers(ax, x, name, lines)
-    ax.set(xlabel=over or "all problems", ylabel=f"share by {name}" if isinstance(columns[name], Shares) else name)
+    is_shares = isinstance(columns[name], Shares)
+    words = sorted({word for cell in summary.cells for word in _words(cell.columns[name])})
+    for (k, (label, cells)), (j, word) in itertools.product(enumerate(lines.items()), enumerate(words)):
+        middle, low, high = np.array([_marks(cell.columns[name], word) for cell in cells]).T
+        look: dict[str, Any] = {"color": ACCENTS[(j if is_shares else k) % len(ACCENTS)], "marker": "o", "ms": 4}
+        look |= {"ls": _DASHES[k % len(_DASHES)] if is_shares else "-", "label": ", ".join(filter(None, (word, label)))}
+        ax.errorbar(x[: len(middle)], middle, np.abs([middle - low, high - middle]), capsize=3, **look)
+    if is_shares:
+        ax.set_ylim(-0.02, 1.02)
+    ax.set(xlabel=over or "all problems", ylabel=f"share by {name}" if is_shares else name)
     if not over:
         ax.set_xticks([])
     elif not all(map(_is_number, places)):
@@ -293,29 +299,15 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _draw_shares(ax: Axes, x: FloatArray, name: str, lines: dict[str, list[CellSummary]]) -> None:
-    dashes = ("-", "--", ":", "-.")
-    words = sorted({word for cells in lines.values() for cell in cells for word in cell.columns[name].counts})  # type: ignore[union-attr]
-    for k, (label, cells) in enumerate(lines.items()):
-        for word, colour in zip(words, ACCENTS * len(words), strict=False):
-            pairs = [(cell.columns[name].counts.get(word, 0), cell.columns[name].n) for cell in cells]  # type: ignore[union-attr]
-            share = np.array([count / n for count, n in pairs])
-            ends = np.array([share_interval(count, n) for count, n in pairs]).T
-            around = np.abs(ends - share)
-            title = f"{word}, {label}" if label else word
-            style = dashes[k % len(dashes)]
-            ax.errorbar(
-                x[: len(share)], share, around, color=colour, ls=style, marker="o", ms=4, capsize=3, label=title
-            )
-    ax.set_ylim(-0.02, 1.02)
+def _words(column: Numbers | Shares) -> Iterable[str]:
+    """The words that have a line each; one line without a word for numbers."""
+    return column.counts if isinstance(column, Shares) else ("",)
 
 
-def _draw_numbers(ax: Axes, x: FloatArray, name: str, lines: dict[str, list[CellSummary]]) -> None:
-    for (label, cells), colour in zip(lines.items(), ACCENTS * len(lines), strict=False):
-        of: list[Any] = [cell.columns[name] for cell in cells]
-        levels = sorted(of[0].quantiles)
-        low, high = (np.array([found.quantiles[level] for found in of]) for level in (levels[0], levels[-1]))
-        middle = np.array([found.quantiles.get(0.5, found.mean) for found in of])
-        ax.errorbar(
-            x[: len(middle)], middle, [middle - low, high - middle], color=colour, marker="o", ms=4, capsize=3, label=label or None
-        )  # fmt: skip
+def _marks(column: Numbers | Shares, word: str) -> tuple[float, float, float]:
+    """A point with the ends of its bar: the share of a word with its interval, or the median between the outermost quantiles."""
+    if isinstance(column, Shares):
+        count = column.counts.get(word, 0)
+        return (count / column.n, *share_interval(count, column.n))
+    levels = sorted(column.quantiles)
+    return column.quantiles.get(0.5, column.mean), column.quantiles[levels[0]], column.quantiles[levels[-1]]
