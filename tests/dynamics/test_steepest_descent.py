@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.dynamics.descend import Descent, starting_points
+from marginlens.dynamics.descend import Descent
 from marginlens.dynamics.loops import StepwiseLoop
+from marginlens.risk.protocol import starting_points
 
 
 def problems(seed=0, ragged=False):

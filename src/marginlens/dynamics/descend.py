@@ -16,7 +16,7 @@ from marginlens.dynamics.loops import Loop, cpu_loop
 from marginlens.dynamics.mini_batches import Sampling, as_mini_batches
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
-from marginlens.errors import real_array, reject, whole_number
+from marginlens.errors import reject, whole_number
 from marginlens.gpu.device import as_device
 from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer, as_optimizer
 from marginlens.papers import implements
@@ -25,7 +25,7 @@ from marginlens.risk.build import as_risk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.matrix import as_query
 from marginlens.risk.next_token import NextTokenRisk
-from marginlens.risk.protocol import Risk
+from marginlens.risk.protocol import Risk, starting_points
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -123,15 +123,6 @@ def _default_optimizer(risk: Risk) -> Optimizer:
     if isinstance(risk, NextTokenRisk):
         return NormalizedGD(0.01)
     return Blockwise(NormalizedGD(0.1)) if isinstance(risk, JointRisk) else NormalizedGD(1.0)
-
-
-def starting_points(risk: Any, start: Any) -> FloatArray:
-    """x(0) as an array (batch, *shape) of its own."""
-    if hasattr(risk, "start"):
-        return np.array(risk.start(start), dtype=np.float64)
-    if start is None:
-        return np.zeros((1, *risk.shape))
-    return np.array(real_array(start, "start", risk.shape))[None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 from marginlens import core
 from marginlens.directions import length
 from marginlens.dynamics.compiled_loops import RAN_ALL, STATIONARY, TIED
-from marginlens.dynamics.descend import starting_points, trajectory_of
+from marginlens.dynamics.descend import trajectory_of
 from marginlens.dynamics.record import Record, check_record, steps_to_save
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import array_of_any, positive_number, reject
@@ -19,6 +19,7 @@ from marginlens.losses.margin import compiled_code
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.build import as_risk
+from marginlens.risk.protocol import starting_points
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.typing import FloatArray, IntArray

@@ -26,12 +26,11 @@ from marginlens.norms.matrix import MAX_ROW, NUCLEAR, SPECTRAL
 from marginlens.optimizers import Blockwise, GradientDescent, MirrorDescent, NormalizedGD, Optimizer
 from marginlens.optimizers.compiled import ADAM, compiled_rule
 from marginlens.risk.attention import AttentionRisk
-from marginlens.risk.contexts import ContextRisk
+from marginlens.risk.cross_entropy import ContextRisk, MulticlassRisk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.matrix import MatrixRisk
 from marginlens.risk.multi_head import MultiHeadRisk
-from marginlens.risk.multiclass import MulticlassRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
 from marginlens.runtime.progress import ProgressCallback

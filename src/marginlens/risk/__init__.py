@@ -2,13 +2,12 @@
 
 from marginlens.risk.attention import AttentionRisk, SecondOrder
 from marginlens.risk.build import as_risk
-from marginlens.risk.contexts import ContextRisk
 from marginlens.risk.copying import CopyRisk
+from marginlens.risk.cross_entropy import ContextRisk, MulticlassRisk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled, RankOneTerms
 from marginlens.risk.matrix import FactorRisk, MatrixRisk, matrix_from_vector
 from marginlens.risk.multi_head import MultiHeadRisk
-from marginlens.risk.multiclass import MulticlassRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import MarginRows, Risk
 from marginlens.risk.softmax import logits, softmax

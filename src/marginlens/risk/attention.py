@@ -13,25 +13,16 @@ from marginlens import core
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import length
 from marginlens.errors import n_axes, reject
-from marginlens.losses.margin import (
-    VISIBLE,
-    Exponential,
-    Logistic,
-    Loss,
-    SignedLog,
-    as_loss,
-    compiled_code,
-    slope_of,
-    value_of,
-)
+from marginlens.losses.margin import Exponential, Logistic, Loss, SignedLog, as_loss, compiled_code, slope_of, value_of
 from marginlens.papers import implements, uses
 from marginlens.result import Described
-from marginlens.risk.heads import LinearHead, Shortfall, as_head
+from marginlens.risk.at_logits import AtLogits, TokenRisk, relative_keys, score_pull
+from marginlens.risk.heads import LinearHead, as_head
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.matrix import FactorRisk, MatrixRisk
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.smoothness import smoothness
-from marginlens.risk.softmax import Attended, centred_keys, probabilities
+from marginlens.risk.softmax import centred_keys
 from marginlens.runtime.threads import over_problems
 from marginlens.typing import FloatArray, IntArray
 
@@ -40,56 +31,6 @@ KEY_RANK_RTOL = (
 )
 LOSS_DIFFERENCE_STEP = 1e-5  # margins by which ℓ' or log|ℓ'| is differentiated
 LOSS_SIGN_GRID = 2_001  # margins at which a loss is asked for its sign
-
-
-def pairwise_gradient(K: FloatArray, at: Attended, slope: SignedLog) -> LogScaled:
-    r"""Gradient of the mean loss from attention, score gaps and ℓ' per input.
-
-    .. math:: \nabla L = \tfrac1n \sum_i \ell'_i \sum_{t \ne \alpha_i} s_{it} (\gamma_{it} - f_i)(k_{it} - k_{i\alpha_i}),
-        \quad f_i = \gamma_{i\alpha_i} - \delta_i
-
-    Args:
-        K: (…, n_inputs, n_tokens, d_key). at: attention relative to α. slope: ℓ' as sign and logarithm, each (…, n_inputs).
-    """
-    sign, logs = _pull(at)
-    logs = np.where(at.is_alpha, -np.inf, logs + slope.log[..., None])
-    largest = np.max(logs, axis=(-2, -1))
-    safe = np.where(largest == -np.inf, 0.0, largest)
-    weights = -slope.sign[..., None] * sign * np.exp(logs - safe[..., None, None]) / K.shape[-3]
-    return LogScaled(np.einsum("...it,...itd->...d", weights, _relative_keys(K, at.alpha)), safe)
-
-
-def gradients_by_input(K: FloatArray, at: Attended, slope: SignedLog) -> LogScaled:
-    r"""What each input contributes to the gradient of the mean loss, each with a scale of its own.
-
-    .. math:: g_i = \tfrac1n \ell'_i \sum_{t \ne \alpha_i} s_{it} (\gamma_{it} - f_i)(k_{it} - k_{i\alpha_i}), \quad \nabla L = \sum_i g_i
-
-    Args:
-        K, at, slope: as for `pairwise_gradient`.
-    Returns:
-        g_i of shape (…, n_inputs, d_key), with log scales (…, n_inputs); zero with scale zero for an input that has no gradient.
-    """
-    sign, logs = _pull(at)
-    logs = np.where(at.is_alpha, -np.inf, logs + slope.log[..., None])
-    largest = np.max(logs, axis=-1)
-    safe = np.where(largest == -np.inf, 0.0, largest)
-    weights = -slope.sign[..., None] * sign * np.exp(logs - safe[..., None]) / K.shape[-3]
-    return LogScaled(np.einsum("...it,...itd->...id", weights, _relative_keys(K, at.alpha)), safe)
-
-
-def _pull(at: Attended) -> tuple[FloatArray, FloatArray]:
-    """Sign of f - γ_t and logarithm of s_t |f - γ_t|, each (…, n_inputs, n_tokens); -inf where it is zero."""
-    tied = at.gap == 0.0
-    value = np.where(tied, -at.shortfall[..., None], at.gap - at.delta[..., None])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = at.log_s + np.log(np.abs(value)) + np.where(tied, at.log_unit[..., None], 0.0)
-    return np.sign(value), np.where(value == 0.0, -np.inf, logs)
-
-
-def _relative_keys(K: FloatArray, alpha: IntArray) -> FloatArray:
-    """k_t - k_α, (…, n_inputs, n_tokens, d_key), for keys with or without the leading axes of α."""
-    K = np.broadcast_to(K, (*alpha.shape[:-1], *K.shape[-3:]))
-    return K - np.take_along_axis(K, alpha[..., None, None], axis=-2)
 
 
 class SecondOrder(NamedTuple):
@@ -122,7 +63,7 @@ class KeySpan(NamedTuple):
 
 @implements("A", "(ERM)")
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionRisk(Described):
+class AttentionRisk(TokenRisk, Described):
     r"""The training risk of attention weights p under a fixed head.
 
     .. math:: L(p) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(K_i p))\big)
@@ -152,23 +93,10 @@ class AttentionRisk(Described):
         """(d_key,)."""
         return (self.data.d_key,)
 
-    @property
-    def is_batch(self) -> bool:
-        """Whether there is a leading batch axis."""
-        return self.data.is_batch
-
-    def __len__(self) -> int:
-        return len(self.data)
-
     def __getitem__(self, index: Any) -> AttentionRisk:
         """The risk of one problem of a batch, or of several."""
         head = self.head if callable(self.head) else np.broadcast_to(self.head, (len(self), self.data.d_model))[index]
         return replace(self, data=self.data[index], head=head)
-
-    @property
-    def n_inputs(self) -> int:
-        """How many inputs a problem has."""
-        return self.data.n_inputs
 
     def of_inputs(self, inputs: IntArray) -> AttentionRisk:
         """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
@@ -188,11 +116,6 @@ class AttentionRisk(Described):
     def _keys(self) -> FloatArray:
         return centred_keys(self.data)
 
-    def start(self, start: Any) -> FloatArray:
-        """A start (d_key,) or (batch, d_key), or None for zero, as an array (batch, d_key) of its own."""
-        shape = (len(self), self.data.d_key)
-        return np.zeros(shape) if start is None else np.array(self.data.point(start, "start")).reshape(shape)
-
     def logits(self, x: Any) -> FloatArray:
         """Attention logits K p, (…, n_inputs, n_tokens), of keys less their input's mean, which no softmax notices."""
         points = self.data.point(x) if self.is_batch else as_points(x, self.shape)
@@ -211,32 +134,20 @@ class AttentionRisk(Described):
         """The risk where the attention logits are these, (…, n_inputs, n_tokens), whatever weights made them."""
         return AtLogits(self, logits)
 
+    def at_point(self, x: Any) -> AtLogits:
+        """The risk at the logits K p."""
+        return self.at(self.logits(x))
+
     def logits_of_inputs(self, vectors: FloatArray) -> FloatArray:
         """Attention logits K_i p_i, (…, n_inputs, n_tokens), where every input has a p of its own, (…, n_inputs, d_key)."""
         return np.einsum("...itd,...id->...it", self._keys, vectors)
-
-    def margins(self, x: Any) -> FloatArray:
-        """Y_i f(X_i) of every input, (…, n_inputs)."""
-        return self.at(self.logits(x)).margins()
-
-    def attention(self, x: Any) -> FloatArray:
-        """Softmax probabilities at p, (…, n_inputs, n_tokens), zero where there is no token."""
-        return self.at(self.logits(x)).attention()
-
-    def select(self, x: Any) -> IntArray:
-        """The token with the largest attention in each input, (…, n_inputs)."""
-        return self.at(self.logits(x)).select()
 
     # ---- values
 
     @implements("A", "Eq. (1)")
     def value(self, x: Any) -> FloatArray:
         """L(p), (…)."""
-        return self.at(self.logits(x)).value()
-
-    def log_value(self, x: Any) -> FloatArray:
-        """log L(p), (…); nan where L(p) is negative. Losses that underflow fall like their slopes."""
-        return self.at(self.logits(x)).log_value()
+        return super().value(x)
 
     @implements("A", "Eq. (63)")
     def excess(self, x: Any, selected: Any = None) -> ExcessRisk:
@@ -247,7 +158,7 @@ class AttentionRisk(Described):
         Args:
             selected: α of shape (n_inputs,) or (…, n_inputs); by default the tokens with the largest logits at p.
         """
-        return self.at(self.logits(x)).excess(selected)
+        return super().excess(x, selected)
 
     def selection(self, selected: Any) -> IntArray:
         """Checked token indices (…, n_inputs); those of one problem may have leading axes, as its points may."""
@@ -284,7 +195,7 @@ class AttentionRisk(Described):
         Returns:
             A `LogScaled`; `.value()` is the gradient itself, `.log_norm` its size where that underflows.
         """
-        return self.at(self.logits(x)).gradient()
+        return self.at_point(x).gradient()
 
     def residual_attention(self, x: Any) -> FloatArray:
         r"""The multipliers of the margin rows that the attention at p shows, (…, n_inputs, n_tokens), the largest scaled to one.
@@ -292,7 +203,7 @@ class AttentionRisk(Described):
         .. math:: \lambda_{it} = |\ell'_i|\, s_{it} (f_i - \gamma_{it}), \qquad
             -\nabla L = \tfrac1n \sum_{i, t} \lambda_{it} (k_{i\alpha_i} - k_{it})
         """
-        return self.at(self.logits(x)).residual_attention()
+        return self.at_point(x).residual_attention()
 
     def second_order(self, x: FloatArray) -> SecondOrder:
         r"""Gradient and second derivative of the risk of one problem at points (n_points, d_key).
@@ -304,13 +215,13 @@ class AttentionRisk(Described):
         """
         at, margin = self.scored_head.attend(self.logits(x))
         slope = slope_of(self.loss, margin)  # (n_points, n_inputs)
-        sign, pull = _pull(at)  # the selected token included
+        sign, pull = score_pull(at)  # the selected token included
         pull = np.where(self.data.mask, pull, -np.inf)
         logs = pull + slope.log[..., None]
         scale = np.max(logs, axis=(-2, -1))
         scale = np.where(np.isfinite(scale), scale, 0.0)
         weight = -slope.sign[..., None] * sign * np.exp(logs - scale[:, None, None]) / self.data.n_inputs
-        relative = np.where(self.data.mask[..., None], _relative_keys(self._keys, at.alpha), 0.0)
+        relative = np.where(self.data.mask[..., None], relative_keys(self._keys, at.alpha), 0.0)
         drift = np.einsum("bit,bitr->bir", np.exp(at.log_s), relative)  # k̄ - k_α
         spread = (relative - drift[..., None, :]).reshape(len(x), weight[0].size, self.data.d_key)
         hessian = np.matmul(np.swapaxes(spread * weight.reshape(len(x), -1, 1), -1, -2), spread)
@@ -405,90 +316,6 @@ class AttentionRisk(Described):
     def as_factors(self, query: Any, width: int) -> FactorRisk:
         """The same risk as a function of the factors of W = Q Kᵀ, of this width, with the query or queries of `as_matrix`."""
         return FactorRisk(self, query, width)
-
-
-@dataclass(frozen=True)
-class AtLogits:
-    """An attention risk where the attention logits are given: all that does not depend on which weights made them.
-
-    Attributes:
-        risk: of p, of one problem or a batch. logits: (…, n_inputs, n_tokens), each input's up to a constant.
-    """
-
-    risk: AttentionRisk
-    logits: FloatArray
-
-    def margins(self) -> FloatArray:
-        """Y_i f(X_i) of every input, (…, n_inputs)."""
-        margin: FloatArray = self.risk.scored_head.attend(self.logits)[1]
-        return margin
-
-    def _slopes(self) -> tuple[Attended, SignedLog]:
-        """Attention relative to the largest logits, and ℓ' for each input, (…, n_inputs)."""
-        at, margin = self.risk.scored_head.attend(self.logits)
-        return at, slope_of(self.risk.loss, margin)
-
-    def attention(self) -> FloatArray:
-        """Softmax probabilities, (…, n_inputs, n_tokens), zero where there is no token."""
-        return probabilities(self.logits, self.risk.data.mask)
-
-    def select(self) -> IntArray:
-        """The token with the largest attention in each input, (…, n_inputs)."""
-        return np.argmax(np.where(self.risk.data.mask, self.logits, -np.inf), axis=-1)
-
-    def value(self) -> FloatArray:
-        """The risk, (…)."""
-        return np.mean(value_of(self.risk.loss, self.margins()), axis=-1)
-
-    def log_value(self) -> FloatArray:
-        """Its logarithm, (…)."""
-        loss, margin = self.risk.loss, self.margins()
-        value = value_of(loss, margin)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.where(np.abs(value) > VISIBLE, np.log(value), slope_of(loss, margin).log)
-            of_positive = np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(margin.shape[-1])
-            return np.where(np.any(value < 0.0, axis=-1), np.log(np.mean(value, axis=-1)), of_positive)
-
-    def excess(self, selected: Any = None) -> ExcessRisk:
-        """The risk less that of selecting one token per input outright, those with the largest logits by default."""
-        alpha = (
-            self.select()
-            if selected is None
-            else np.broadcast_to(self.risk.selection(selected), self.logits.shape[:-1])
-        )
-        top, log_delta, sign = self._shortfalls(alpha)
-        rise = self.risk.loss.signed_log_rise(top, log_delta, sign)
-        sign = np.where(sign == 0.0, 0.0, rise.sign)
-        logs = np.where(sign == 0.0, -np.inf, rise.log)
-        largest = np.max(logs, axis=-1)
-        safe = np.where(np.isfinite(largest), largest, 0.0)
-        total = np.sum(sign * np.exp(logs - safe[..., None]), axis=-1) / logs.shape[-1]
-        with np.errstate(divide="ignore"):
-            return ExcessRisk(np.sign(total), safe + np.log(np.abs(total)))
-
-    def _shortfalls(self, alpha: IntArray) -> Shortfall:
-        """The margins of selecting `alpha` outright, and log|δ| and the sign of how far the outputs fall short of them."""
-        shortfall: Shortfall = self.risk.scored_head.shortfall(self.logits, alpha)
-        return shortfall
-
-    def gradient(self) -> LogScaled:
-        """The gradient in a p that all inputs share, (…, d_key)."""
-        return pairwise_gradient(self.risk.data.K, *self._slopes())
-
-    def residual_attention(self) -> FloatArray:
-        r"""Multipliers :math:`|\ell'_i| s_{it} (f_i - \gamma_{it})` of the margin rows, (…, n_inputs, n_tokens), the largest scaled to one.
-
-        They are zero for selected tokens and where there is none, and negative for tokens with a score above the output.
-        """
-        at, slope = self._slopes()
-        sign, logs = _pull(at)
-        logs = np.where(self.risk.data.mask & ~at.is_alpha, logs + slope.log[..., None], -np.inf)
-        largest = np.max(logs, axis=(-2, -1), keepdims=True)
-        return -slope.sign[..., None] * sign * np.exp(logs - np.where(np.isfinite(largest), largest, 0.0))
-
-    def gradients_by_input(self) -> LogScaled:
-        """The gradient in the p of each input, (…, n_inputs, d_key), each with a scale of its own."""
-        return gradients_by_input(self.risk.data.K, *self._slopes())
 
 
 def _orthonormal(rows: FloatArray, axis: FloatArray | None) -> FloatArray:

@@ -11,7 +11,7 @@ from marginlens.errors import reject
 from marginlens.losses.margin import Logistic
 from marginlens.losses.next_token import LogLoss
 from marginlens.risk.attention import AttentionRisk
-from marginlens.risk.contexts import ContextRisk
+from marginlens.risk.cross_entropy import ContextRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
 

@@ -12,10 +12,11 @@ from marginlens.errors import n_axes, reject
 from marginlens.losses.margin import Logistic, Loss, as_loss, slope_of
 from marginlens.papers import implements
 from marginlens.result import Described
-from marginlens.risk.attention import AttentionRisk, pairwise_gradient
-from marginlens.risk.log_scaled import ExcessRisk, LogScaled
+from marginlens.risk.at_logits import AtLogits, TokenRisk, pairwise_gradient
+from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
-from marginlens.risk.softmax import attend, logits, softmax
+from marginlens.risk.softmax import attend, logits
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
@@ -35,7 +36,7 @@ class HeadAndAttention(NamedTuple):
 
 @implements("A", "(ERM)")
 @dataclass(frozen=True, eq=False, repr=False)
-class JointRisk(Described):
+class JointRisk(TokenRisk, Described):
     r"""The training risk of head and attention weights together.
 
     .. math:: L(v, p) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, v^\top X_i^\top \mathbb S(K_i p)\big)
@@ -59,22 +60,9 @@ class JointRisk(Described):
         """(d_model + d_key,)."""
         return (self.data.d_model + self.data.d_key,)
 
-    @property
-    def is_batch(self) -> bool:
-        """Whether there is a leading batch axis."""
-        return self.data.is_batch
-
-    def __len__(self) -> int:
-        return len(self.data)
-
     def __getitem__(self, index: Any) -> JointRisk:
         """The risk of one problem of a batch, or of several."""
         return JointRisk(self.data[index], self.loss)
-
-    @property
-    def n_inputs(self) -> int:
-        """How many inputs a problem has."""
-        return self.data.n_inputs
 
     def of_inputs(self, inputs: IntArray) -> JointRisk:
         """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
@@ -102,20 +90,10 @@ class JointRisk(Described):
             raise reject("start", f"a pair (v, p), or a point of shape {self.shape}", got)
         return self.start(tuple(self.split(np.asarray(start))))
 
-    def value(self, x: ArrayLike) -> FloatArray:
-        """L(v, p), (…)."""
+    def at_point(self, x: ArrayLike) -> AtLogits:
+        """The risk of p under the head v, at its logits."""
         v, p = self.split(x)
-        return AttentionRisk(self.data, v, self.loss).value(p)
-
-    def log_value(self, x: ArrayLike) -> FloatArray:
-        """log L(v, p), (…); nan where a loss is not positive."""
-        v, p = self.split(x)
-        return AttentionRisk(self.data, v, self.loss).log_value(p)
-
-    def excess(self, x: ArrayLike, selected: ArrayLike | None = None) -> ExcessRisk:
-        """L(v, p) less the risk of selecting one token per input outright under the head v."""
-        v, p = self.split(x)
-        return AttentionRisk(self.data, v, self.loss).excess(p, selected)
+        return AttentionRisk(self.data, v, self.loss).at_point(p)
 
     def gradient(self, x: ArrayLike) -> LogScaled:
         r"""Exact gradients in the head and in the attention weights, at any norm of either: the blocks "v" and "p", each with its scale.
@@ -137,19 +115,6 @@ class JointRisk(Described):
         ]
         array = np.concatenate([by_v, by_p.array], axis=-1)
         return LogScaled(array, np.concatenate(scales, axis=-1), blocks=self.blocks)
-
-    def margins(self, x: ArrayLike) -> FloatArray:
-        """Y_i f(X_i) of every input, (…, n_inputs)."""
-        v, p = self.split(x)
-        return attend(logits(self.data, p), self.data.scores(v), self.data.mask).margin
-
-    def attention(self, x: ArrayLike) -> FloatArray:
-        """Softmax probabilities at p, (…, n_inputs, n_tokens), zero where there is no token."""
-        return softmax(self.data, self.split(x).p)
-
-    def select(self, x: ArrayLike) -> IntArray:
-        """The token with the largest attention in each input, (…, n_inputs)."""
-        return np.argmax(self.attention(x), axis=-1)
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
         """Refused: head and attention have a margin problem each; `label_svm` and `relaxed_svm` solve them."""

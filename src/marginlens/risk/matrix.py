@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,15 +12,16 @@ from marginlens.directions import length
 from marginlens.errors import float_array, n_axes, real_array, reject, whole_number
 from marginlens.papers import implements, uses
 from marginlens.result import Described
-from marginlens.risk.log_scaled import ExcessRisk, LogScaled, RankOneTerms
-from marginlens.risk.protocol import MarginRows, as_points
+from marginlens.risk.at_logits import AtLogits, TokenRisk
+from marginlens.risk.log_scaled import LogScaled, RankOneTerms
+from marginlens.risk.protocol import MarginRows, as_points, of_each_problem
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from marginlens.risk.attention import AtLogits, AttentionRisk
+    from marginlens.risk.attention import AttentionRisk
 
 
-class _RiskThroughP(ABC):
+class _RiskThroughP(TokenRisk):
     """A risk of p as a function of a matrix that p is made of: a subclass says what p is, and what its gradient becomes.
 
     A subclass has `of_p`, the risk of p, whose keys must be the tokens, and `query`: u of shape (d_query,) that all inputs share, or
@@ -32,6 +33,7 @@ class _RiskThroughP(ABC):
     shape: Any
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "data", self.of_p.data)
         object.__setattr__(self, "query", as_queries(self.query, self.of_p))
         if not np.array_equal(self.of_p.data.K, self.of_p.data.X):
             expected = "a dataset whose keys are its tokens (neither K nor W given)"
@@ -40,11 +42,6 @@ class _RiskThroughP(ABC):
     @abstractmethod
     def vector(self, x: ArrayLike) -> FloatArray:
         """p, (…, d_model), or p of each input, (…, n_inputs, d_model), where each has a query of its own."""
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether there is a leading batch axis."""
-        return self.of_p.is_batch
 
     @property
     def d_query(self) -> int:
@@ -56,32 +53,16 @@ class _RiskThroughP(ABC):
         """Whether all inputs have one query, so that one p serves them all."""
         return self.query.ndim == 1
 
-    def __len__(self) -> int:
-        return len(self.of_p)
-
     def __getitem__(self, index: Any) -> Any:
         """The risk of one problem of a batch, or of several."""
         of_p = self.of_p[index]
         query = self.query[index] if self.query.ndim == 3 else self.query
         return replace(self, of_p=of_p, query=query)  # type: ignore[type-var]
 
-    @property
-    def n_inputs(self) -> int:
-        """How many inputs a problem has."""
-        return self.of_p.n_inputs
-
     def of_inputs(self, inputs: IntArray) -> Any:
         """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
         query = self.query if self.shares_query else self.query[..., inputs, :]
         return replace(self, of_p=self.of_p.of_inputs(inputs), query=query)  # type: ignore[type-var]
-
-    def start(self, start: Any) -> FloatArray:
-        """A start (*shape), with or without a batch axis, or None for zero, as an array (batch, *shape) of its own."""
-        shape = (len(self), *self.shape)
-        if start is None:
-            return np.zeros(shape)
-        axes = shape if n_axes(start) == 3 else shape[1:]
-        return np.array(np.broadcast_to(real_array(start, "start", axes), shape), order="C")
 
     def logits(self, x: ArrayLike) -> FloatArray:
         """Attention logits X_i p_i, (…, n_inputs, n_tokens), of tokens less their input's mean."""
@@ -92,33 +73,13 @@ class _RiskThroughP(ABC):
         """The risk where the attention logits are these."""
         return self.of_p.at(logits)
 
-    def value(self, x: ArrayLike) -> FloatArray:
-        """The risk, (…)."""
-        return self.at(self.logits(x)).value()
-
-    def log_value(self, x: ArrayLike) -> FloatArray:
-        """Its logarithm, (…)."""
-        return self.at(self.logits(x)).log_value()
-
-    def excess(self, x: ArrayLike, selected: ArrayLike | None = None) -> ExcessRisk:
-        """The risk less that of selecting one token per input outright."""
-        return self.at(self.logits(x)).excess(selected)
-
-    def margins(self, x: ArrayLike) -> FloatArray:
-        """Y_i f(X_i) of every input, (…, n_inputs)."""
-        return self.at(self.logits(x)).margins()
-
-    def attention(self, x: ArrayLike) -> FloatArray:
-        """Softmax probabilities, (…, n_inputs, n_tokens)."""
-        return self.at(self.logits(x)).attention()
-
-    def select(self, x: ArrayLike) -> IntArray:
-        """The token with the largest attention in each input, (…, n_inputs)."""
-        return self.at(self.logits(x)).select()
+    def at_point(self, x: ArrayLike) -> AtLogits:
+        """The risk at the logits X_i p_i."""
+        return self.at(self.logits(x))
 
     def residual_attention(self, x: ArrayLike) -> FloatArray:
         """The multipliers of the margin rows that the attention shows, (…, n_inputs, n_tokens), the largest scaled to one."""
-        return self.at(self.logits(x)).residual_attention()
+        return self.at_point(x).residual_attention()
 
     def best_tokens(self) -> IntArray:
         """The token whose outright selection has the largest margin Y f in each input, (…, n_inputs)."""
@@ -129,7 +90,7 @@ class _RiskThroughP(ABC):
 
         There is one term for a query that all inputs share, else one for each input.
         """
-        at = self.at(self.logits(x))
+        at = self.at_point(x)
         if self.shares_query:
             by_p = at.gradient()
             right, scale = by_p.array[..., None, :], by_p.log_scale[..., None]
@@ -139,8 +100,7 @@ class _RiskThroughP(ABC):
         return np.broadcast_to(self.query, (*right.shape[:-1], self.d_query)), right, scale
 
     def _point(self, x: Any) -> FloatArray:
-        shape = (len(self), *self.shape) if self.is_batch and n_axes(x) == 3 else self.shape
-        return np.broadcast_to(real_array(x, "x", shape), (*((len(self),) if self.is_batch else ()), *self.shape))
+        return of_each_problem(x, self.shape, len(self)) if self.is_batch else real_array(x, "x", self.shape)
 
 
 class _RiskOfMatrix(_RiskThroughP):
@@ -254,7 +214,7 @@ class FactorRisk(_RiskThroughP, Described):
                 for part, (name, rows) in zip(start, widths.items(), strict=True)
             ]
             start = np.concatenate([np.broadcast_to(part, (len(self), *part.shape[-2:])) for part in parts], axis=-2)
-        return super().start(start)
+        return of_each_problem(np.zeros(self.shape) if start is None else start, self.shape, len(self), "start")
 
     def split(self, x: ArrayLike) -> Factors:
         """Q and K of a point, or of several along leading axes."""

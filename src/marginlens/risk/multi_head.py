@@ -13,7 +13,8 @@ from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, SignedLog, slope_of
 from marginlens.papers import implements
 from marginlens.result import Described
-from marginlens.risk.attention import AtLogits, AttentionRisk
+from marginlens.risk.at_logits import AtLogits, signed_mean
+from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.heads import Shortfall
 from marginlens.risk.matrix import _RiskOfMatrix
 from marginlens.risk.softmax import Attended
@@ -93,11 +94,6 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
         heads = self.heads[index] if n_axes(self.heads) == 4 else self.heads
         return replace(self, data=self.data[index], head=head, heads=heads)
 
-    @property
-    def n_inputs(self) -> int:
-        """How many inputs a problem has."""
-        return self.data.n_inputs
-
     def of_inputs(self, inputs: IntArray) -> MultiHeadRisk:
         """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
         heads = self.heads if n_axes(self.heads) == 0 else self.heads[..., inputs, :, :]
@@ -134,18 +130,15 @@ class AtHeads(AtLogits):
         """Y_i f(X_i) of every input, (…, n_inputs)."""
         return self._mean(super().margins())
 
-    def _slopes(self) -> tuple[Attended, SignedLog]:
+    def slopes(self) -> tuple[Attended, SignedLog]:
         """Attention of every head, and ℓ' of its input, (…, n_inputs · H)."""
         at, margin = self.risk.scored_head.attend(self.logits)
         slope = slope_of(self.risk.loss, self._mean(margin))
         return at, SignedLog(*(np.repeat(part, self.heads, axis=-1) for part in (slope.sign, slope.log)))
 
-    def _shortfalls(self, alpha: IntArray) -> Shortfall:
+    def shortfalls(self, alpha: IntArray) -> Shortfall:
         """The same of the mean over the heads of each input."""
-        top, logs, sign = super()._shortfalls(alpha)
-        logs, sign = (part.reshape(*part.shape[:-1], -1, self.heads) for part in (logs, sign))
-        largest = np.max(logs, axis=-1)
-        safe = np.where(np.isfinite(largest), largest, 0.0)
-        total = np.mean(sign * np.exp(logs - safe[..., None]), axis=-1)
-        with np.errstate(divide="ignore"):
-            return self._mean(top), safe + np.log(np.abs(total)), np.sign(total)
+        top, logs, sign = super().shortfalls(alpha)
+        by_head = (part.reshape(*part.shape[:-1], -1, self.heads) for part in (sign, logs))
+        total = signed_mean(*by_head)
+        return self._mean(top), total.log, total.sign

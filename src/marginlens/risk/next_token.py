@@ -12,7 +12,7 @@ import scipy
 from marginlens import core
 from marginlens.data.sequences import SequenceDataset, check_realizable
 from marginlens.directions import length
-from marginlens.errors import n_axes, real_array, reject
+from marginlens.errors import reject
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.losses.next_token import (
     CrossEntropy,
@@ -29,7 +29,7 @@ from marginlens.papers import implements
 from marginlens.result import Described
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.next_token_heads import NextTokenHead, as_heads, is_listed
-from marginlens.risk.protocol import MarginRows
+from marginlens.risk.protocol import MarginRows, of_each_problem
 from marginlens.risk.sequence_batch import SequenceBatch, as_batch, reduce_sequences
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
@@ -308,14 +308,6 @@ class NextTokenRisk(Described):
         """(d_model, d_model)."""
         return (self.datasets[0].d_model,) * 2
 
-    def start(self, start: Any) -> FloatArray:
-        """A start (d_model, d_model), with or without a batch axis, or None for zero, as an array (batch, d_model, d_model)."""
-        shape = (len(self), *self.shape)
-        if start is None:
-            return np.zeros(shape)
-        axes = shape if n_axes(start) == 3 else shape[1:]
-        return np.array(np.broadcast_to(real_array(start, "start", axes), shape), order="C")
-
     @implements("C", "Eq. (1)")
     def outputs(self, x: ArrayLike) -> FloatArray:
         r"""What the model puts out for every sample of one dataset, (n_samples, n_vocabulary).
@@ -368,9 +360,10 @@ class NextTokenRisk(Described):
         Eq. (19) prints the set of those that equal it). Where W^mm is not zero it has ⟨∇L(W), W^mm⟩ < 0 at every W (Lemma 6), so it
         is nowhere zero (Thm 4).
         """
+        points = of_each_problem(x, self.shape, len(self))
         found = [
             gradient_of(single, W[None], head, self.loss, packed)
-            for single, W, head, packed in zip(self._single, self._points(x), self.heads, self._packed, strict=True)
+            for single, W, head, packed in zip(self._single, points, self.heads, self._packed, strict=True)
         ]
         if not self.is_batch:
             return found[0]
@@ -379,7 +372,7 @@ class NextTokenRisk(Described):
 
     def attention(self, x: ArrayLike) -> FloatArray:
         """(…, n_samples, n_tokens) softmax of every sequence, zero where there is no token."""
-        found = self.batch.attention(self.batch.pair_logits(self._points(x)))
+        found = self.batch.attention(self.batch.pair_logits(of_each_problem(x, self.shape, len(self))))
         return found if self.is_batch else found[0]
 
     def select(self, x: ArrayLike) -> IntArray:
@@ -478,14 +471,10 @@ class NextTokenRisk(Described):
         signs, logs = ([np.concatenate([getattr(e, part) for e in row]) for row in found] for part in ("sign", "log"))
         return ExcessRisk(np.stack(signs), np.stack(logs))
 
-    def _points(self, x: Any) -> FloatArray:
-        array = real_array(x, "x", (len(self), *self.shape) if self.is_batch and n_axes(x) == 3 else self.shape)
-        return np.broadcast_to(array, (len(self), *self.shape))
-
     def _each(self, x: Any, question: Any) -> Any:
         """The answer of every dataset at its own W."""
         if not self.is_batch:
             return question(self.datasets[0], self.datasets[0].weights(x), self.heads[0], self.loss)
-        points = zip(self.datasets, self._points(x), self.heads, strict=True)
+        points = zip(self.datasets, of_each_problem(x, self.shape, len(self)), self.heads, strict=True)
         found = [question(data, W, head, self.loss) for data, W, head in points]
         return found if isinstance(found[0], ExcessRisk) else np.stack(found)

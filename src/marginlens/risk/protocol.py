@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from marginlens.errors import float_array, reject
+from marginlens.errors import float_array, n_axes, real_array, reject
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
@@ -20,6 +20,22 @@ def as_points(x: ArrayLike, shape: tuple[int, ...], argument: str = "x") -> Floa
     if not np.isfinite(array).all():
         raise reject(argument, "finite numbers", f"{array[~np.isfinite(array)][0]}")
     return array
+
+
+def of_each_problem(x: ArrayLike, shape: tuple[int, ...], n_problems: int, argument: str = "x") -> FloatArray:
+    """`x` of this shape for all problems of a batch, or with their axis first, as (n_problems, *shape)."""
+    whole = (n_problems, *shape)
+    return np.broadcast_to(real_array(x, argument, whole if n_axes(x) == len(whole) else shape), whole)
+
+
+def starting_points(risk: Any, start: Any) -> FloatArray:
+    """x(0) as an array (batch, *shape) of its own, zero for None; a risk whose points have parts may take them apart: `start(start)`."""
+    if hasattr(risk, "start"):
+        return np.array(risk.start(start), dtype=np.float64)
+    n_problems = len(risk) if getattr(risk, "is_batch", False) else 1
+    if start is None:
+        return np.zeros((n_problems, *risk.shape))
+    return np.array(of_each_problem(start, tuple(risk.shape), n_problems, "start"), order="C")
 
 
 class MarginRows(NamedTuple):

@@ -36,6 +36,7 @@ from marginlens.optimizers import (
 from marginlens.optimizers.schedules import size_at
 from marginlens.papers import implements
 from marginlens.risk import AttentionRisk, FactorRisk, MatrixRisk, MulticlassRisk
+from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
 from marginlens.svm.bilinear import bilinear_svm
@@ -207,7 +208,7 @@ def implicit_bias(
         return None
     if not isinstance(risk, MulticlassRisk) and risk.is_batch:
         n: int = len(risk)
-        starts: Any = [None] * n if start is None else risk.start(start)
+        starts: Any = [None] * n if start is None else starting_points(risk, start)
         chosen: Any = [None] * n if selected is None else selected
         if np.shape(chosen)[:1] != (n,):
             raise reject("selected", f"of shape (batch, n_inputs) for {n} problems", f"shape {np.shape(chosen)}")

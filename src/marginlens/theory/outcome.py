@@ -16,6 +16,7 @@ from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.result import Headline, Result, Tabular, drawn
 from marginlens.result.drawing import NothingToDraw, draw_bars
 from marginlens.risk import AttentionRisk
+from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
 from marginlens.theory.certificate import Certificate, certificate_of
@@ -209,7 +210,7 @@ def outcomes(risk: AttentionRisk, start: Any, optimizer: Any) -> list[Outcome]:
         risk: with a linear head. optimizer: None for the flow, `NormalizedGD` or `GradientDescent`.
     """
     data, heads = risk.data.as_batch(), risk.data.as_batch().head(risk.head)
-    starts = np.array(risk.start(start), dtype=np.float64)
+    starts = starting_points(risk, start)
     if type(risk.loss) not in STEEPNESS or not (
         optimizer is None or isinstance(optimizer, NormalizedGD | GradientDescent)
     ):

@@ -18,6 +18,7 @@ from marginlens.papers import implements
 from marginlens.result import Displayed, Headline, Result, Tabular, drawn, table
 from marginlens.result.drawing import NothingToDraw, draw_checklist, draw_directions
 from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
+from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm
 from marginlens.theory.assumptions import (
@@ -432,7 +433,7 @@ def predict_attention(risk: AttentionRisk, start: Any, optimizer: Any, max_probl
         return [_without_theorem(risk, optimizer)] * len(risk)
     data = risk.data.as_batch()
     heads = data.head(risk.head)
-    starts = [None] * len(data) if start is None else risk.start(start)
+    starts = [None] * len(data) if start is None else starting_points(risk, start)
     return [_of_p(data[j], heads[j], risk.loss, starts[j], optimizer, max_problems) for j in range(len(data))]
 
 

@@ -12,7 +12,7 @@ from marginlens.dynamics.paths.split_risk import SplitRisk
 from marginlens.errors import reject
 from marginlens.losses.next_token import LogLoss
 from marginlens.nexttoken.contexts import finite_part
-from marginlens.risk.contexts import ContextRisk
+from marginlens.risk.cross_entropy import ContextRisk
 from marginlens.svm.contexts import ntp_svm
 from marginlens.typing import FloatArray, IntArray
 

@@ -13,7 +13,7 @@ from marginlens.norms import Frobenius, LInf, Norm, Spectral
 from marginlens.optimizers import SteepestDescent
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.result.palette import ACCENTS
-from marginlens.risk.multiclass import MulticlassRisk
+from marginlens.risk.cross_entropy import MulticlassRisk
 from marginlens.svm import BilinearSolution, bilinear_svm
 from marginlens.theory.implicit_bias import ON_CLASSES
 from marginlens.typing import Figure, FloatArray, IntArray

@@ -1,0 +1,193 @@
+"""Attention risks where the attention logits are given, whichever weights made them: values, excess, and exact pairwise gradients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from marginlens.data.tokens import TokenDataset
+from marginlens.losses.margin import VISIBLE, SignedLog, slope_of, value_of
+from marginlens.risk.heads import Shortfall
+from marginlens.risk.log_scaled import ExcessRisk, LogScaled
+from marginlens.risk.softmax import Attended, probabilities
+from marginlens.typing import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from marginlens.risk.attention import AttentionRisk
+
+
+class TokenRisk(ABC):
+    """What risks of attention over the tokens of `data` share: all that asks no more than which logits a point makes.
+
+    A point is p, W, its factors, the weights of several heads, or a head with its p. Points of a batch have the batch axis first.
+    """
+
+    data: TokenDataset
+
+    @abstractmethod
+    def at_point(self, x: Any) -> AtLogits:
+        """The risk at the attention logits of a point."""
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether there is a leading batch axis."""
+        return self.data.is_batch
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def n_inputs(self) -> int:
+        """How many inputs a problem has."""
+        return self.data.n_inputs
+
+    def value(self, x: Any) -> FloatArray:
+        """The risk, (…)."""
+        return self.at_point(x).value()
+
+    def log_value(self, x: Any) -> FloatArray:
+        """Its logarithm, (…); nan where it is negative. Losses that underflow fall like their slopes."""
+        return self.at_point(x).log_value()
+
+    def excess(self, x: Any, selected: Any = None) -> ExcessRisk:
+        """The risk less that of selecting one token per input outright, those with the largest logits by default."""
+        return self.at_point(x).excess(selected)
+
+    def margins(self, x: Any) -> FloatArray:
+        """Y_i f(X_i) of every input, (…, n_inputs)."""
+        return self.at_point(x).margins()
+
+    def attention(self, x: Any) -> FloatArray:
+        """Softmax probabilities, (…, n_inputs, n_tokens), zero where there is no token."""
+        return self.at_point(x).attention()
+
+    def select(self, x: Any) -> IntArray:
+        """The token with the largest attention in each input, (…, n_inputs)."""
+        return self.at_point(x).select()
+
+
+@dataclass(frozen=True)
+class AtLogits:
+    """An attention risk where the attention logits are given: all that does not depend on which weights made them.
+
+    Attributes:
+        risk: of p, of one problem or a batch. logits: (…, n_inputs, n_tokens), each input's up to a constant.
+    """
+
+    risk: AttentionRisk
+    logits: FloatArray
+
+    def margins(self) -> FloatArray:
+        """Y_i f(X_i) of every input, (…, n_inputs)."""
+        margin: FloatArray = self.risk.scored_head.attend(self.logits)[1]
+        return margin
+
+    def slopes(self) -> tuple[Attended, SignedLog]:
+        """Attention relative to the largest logits, and ℓ' for each input, (…, n_inputs)."""
+        at, margin = self.risk.scored_head.attend(self.logits)
+        return at, slope_of(self.risk.loss, margin)
+
+    def attention(self) -> FloatArray:
+        """Softmax probabilities, (…, n_inputs, n_tokens), zero where there is no token."""
+        return probabilities(self.logits, self.risk.data.mask)
+
+    def select(self) -> IntArray:
+        """The token with the largest attention in each input, (…, n_inputs)."""
+        return np.argmax(np.where(self.risk.data.mask, self.logits, -np.inf), axis=-1)
+
+    def value(self) -> FloatArray:
+        """The risk, (…)."""
+        return np.mean(value_of(self.risk.loss, self.margins()), axis=-1)
+
+    def log_value(self) -> FloatArray:
+        """Its logarithm, (…)."""
+        loss, margin = self.risk.loss, self.margins()
+        value = value_of(loss, margin)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.where(np.abs(value) > VISIBLE, np.log(value), slope_of(loss, margin).log)
+            of_positive = np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(margin.shape[-1])
+            return np.where(np.any(value < 0.0, axis=-1), np.log(np.mean(value, axis=-1)), of_positive)
+
+    def excess(self, selected: Any = None) -> ExcessRisk:
+        """The risk less that of selecting one token per input outright, those with the largest logits by default."""
+        alpha = (
+            self.select()
+            if selected is None
+            else np.broadcast_to(self.risk.selection(selected), self.logits.shape[:-1])
+        )
+        top, log_delta, sign = self.shortfalls(alpha)
+        rise = self.risk.loss.signed_log_rise(top, log_delta, sign)
+        sign = np.where(sign == 0.0, 0.0, rise.sign)
+        total = signed_mean(sign, np.where(sign == 0.0, -np.inf, rise.log))
+        return ExcessRisk(total.sign, total.log)
+
+    def shortfalls(self, alpha: IntArray) -> Shortfall:
+        """The margins of selecting `alpha` outright, and log|δ| and the sign of how far the outputs fall short of them."""
+        shortfall: Shortfall = self.risk.scored_head.shortfall(self.logits, alpha)
+        return shortfall
+
+    def gradient(self) -> LogScaled:
+        """The gradient in a p that all inputs share, (…, d_key)."""
+        return pairwise_gradient(self.risk.data.K, *self.slopes())
+
+    def gradients_by_input(self) -> LogScaled:
+        """The gradient in the p of each input, (…, n_inputs, d_key), each with a scale of its own; zero where an input has none."""
+        return pairwise_gradient(self.risk.data.K, *self.slopes(), by_input=True)
+
+    def residual_attention(self) -> FloatArray:
+        r"""Multipliers :math:`|\ell'_i| s_{it} (f_i - \gamma_{it})` of the margin rows, (…, n_inputs, n_tokens), the largest scaled to one.
+
+        They are zero for selected tokens and where there is none, and negative for tokens with a score above the output.
+        """
+        return _pair_weights(*self.slopes(), (-2, -1))[0]
+
+
+def pairwise_gradient(K: FloatArray, at: Attended, slope: SignedLog, *, by_input: bool = False) -> LogScaled:
+    r"""Gradient of the mean loss from attention, score gaps and ℓ' per input.
+
+    .. math:: \nabla L = \sum_i g_i, \quad f_i = \gamma_{i\alpha_i} - \delta_i, \quad
+        g_i = \tfrac1n \ell'_i \sum_{t \ne \alpha_i} s_{it} (\gamma_{it} - f_i)(k_{it} - k_{i\alpha_i})
+
+    Args:
+        K: (…, n_inputs, n_tokens, d_key). at: attention relative to α. slope: ℓ' as sign and logarithm, each (…, n_inputs).
+        by_input: give the g_i, (…, n_inputs, d_key), each with a scale of its own, and not their sum.
+    """
+    weights, scale = _pair_weights(at, slope, (-1,) if by_input else (-2, -1))
+    sums = "...it,...itd->...id" if by_input else "...it,...itd->...d"
+    return LogScaled(np.einsum(sums, weights / K.shape[-3], relative_keys(K, at.alpha)), scale)
+
+
+def _pair_weights(at: Attended, slope: SignedLog, axes: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
+    """-ℓ'_i s_it (f_i - γ_it) of every token but α, the largest over `axes` scaled to one, and the logarithms of these scales."""
+    sign, logs = score_pull(at)
+    logs = np.where(at.is_alpha, -np.inf, logs + slope.log[..., None])
+    largest = np.max(logs, axis=axes, keepdims=True)
+    safe = np.where(largest == -np.inf, 0.0, largest)
+    return -slope.sign[..., None] * sign * np.exp(logs - safe), safe.squeeze(axes)
+
+
+def score_pull(at: Attended) -> SignedLog:
+    """s_t (f - γ_t) as sign and logarithm, each (…, n_inputs, n_tokens); -inf where it is zero."""
+    tied = at.gap == 0.0
+    value = np.where(tied, -at.shortfall[..., None], at.gap - at.delta[..., None])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = at.log_s + np.log(np.abs(value)) + np.where(tied, at.log_unit[..., None], 0.0)
+    return SignedLog(np.sign(value), np.where(value == 0.0, -np.inf, logs))
+
+
+def relative_keys(K: FloatArray, alpha: IntArray) -> FloatArray:
+    """k_t - k_α, (…, n_inputs, n_tokens, d_key), for keys with or without the leading axes of α."""
+    K = np.broadcast_to(K, (*alpha.shape[:-1], *K.shape[-3:]))
+    return K - np.take_along_axis(K, alpha[..., None, None], axis=-2)
+
+
+def signed_mean(sign: FloatArray, logs: FloatArray) -> SignedLog:
+    """The mean over the last axis of numbers given by signs and logarithms, as sign and logarithm."""
+    largest = np.max(logs, axis=-1)
+    safe = np.where(np.isfinite(largest), largest, 0.0)
+    total = np.sum(sign * np.exp(logs - safe[..., None]), axis=-1) / logs.shape[-1]
+    with np.errstate(divide="ignore"):
+        return SignedLog(np.sign(total), safe + np.log(np.abs(total)))
