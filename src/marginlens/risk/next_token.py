@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,28 +50,6 @@ def loss_code(loss: NextTokenLoss, heads: tuple[NextTokenHead, ...], batch: Sequ
 def needs_whole_heads(loss: NextTokenLoss) -> bool:
     """Whether a compiled loss reads all outputs and not only the label's."""
     return isinstance(loss, CrossEntropy | SquaredProbability)
-
-
-def gradient_of(
-    batch: SequenceBatch, W: FloatArray, head: NextTokenHead, loss: NextTokenLoss, packed: Any = None
-) -> LogScaled:
-    """The gradient at W (1, d_model, d_model) of the only dataset of a batch, with what `packed` makes of it where that is at hand."""
-    a = batch.pair_logits(W)
-    if loss.code < 0:
-        w, log_scale = coefficients_numpy(batch, a, head, loss)
-    else:
-        w, log_scales = np.empty(len(a)), np.empty(1)
-        _, entries, flat, _ = packed or batch.packed((head,), needs_whole_heads(loss))
-        size = batch.joined.n_vocabulary if needs_whole_heads(loss) else 1
-        code = loss_code(loss, (head,), batch)
-        core.next_token_weights(a, *entries, flat.reshape(size, size), code, w, log_scales)
-        log_scale = float(log_scales[0])
-        if np.isnan(log_scale):
-            w, log_scale = np.full(len(a), np.nan), 0.0
-    E, queries = batch.joined.E, batch.reduced.queries
-    turned = np.zeros((len(queries), batch.d_model))  # Σ_x w e_x of each query
-    np.add.at(turned, batch.query, w[:, None] * batch.centred[batch.token])
-    return LogScaled(turned.T @ E[queries], np.asarray(float(log_scale)), axes=2)
 
 
 def coefficients_numpy(
@@ -360,15 +339,30 @@ class NextTokenRisk(Described):
         Eq. (19) prints the set of those that equal it). Where W^mm is not zero it has ⟨∇L(W), W^mm⟩ < 0 at every W (Lemma 6), so it
         is nowhere zero (Thm 4).
         """
-        points = of_each_problem(x, self.shape, len(self))
-        found = [
-            gradient_of(single, W[None], head, self.loss, packed)
-            for single, W, head, packed in zip(self._single, points, self.heads, self._packed, strict=True)
-        ]
-        if not self.is_batch:
-            return found[0]
-        scales = np.array([float(each.log_scale) for each in found])
-        return LogScaled(np.stack([each.array for each in found]), scales, axes=2)
+        batch = self.batch
+        a = batch.pair_logits(of_each_problem(x, self.shape, len(self)))
+        w, log_scale = np.empty(len(a)), np.empty(len(self))
+        for k, (first, last) in enumerate(pairwise(batch.parts[:, 0])):
+            log_scale[k] = self._set_weights(k, a[first:last], w[first:last])
+        turned = np.zeros((len(batch.reduced.queries), batch.d_model))  # Σ_x w e_x of each query
+        np.add.at(turned, batch.query, w[:, None] * batch.centred[batch.token])
+        asking = batch.joined.E[batch.reduced.queries]
+        array = np.stack([turned[q:r].T @ asking[q:r] for q, r in pairwise(batch.parts[:, 1])])
+        return LogScaled(array, log_scale, axes=2) if self.is_batch else LogScaled(array[0], log_scale[0], axes=2)
+
+    def _set_weights(self, k: int, a: FloatArray, w: FloatArray) -> float:
+        """Write the weights w (n_pairs,) of the pairs of one dataset with these logits; e^s is missing from them, and s comes back."""
+        single, head = self._single[k], self.heads[k]
+        if self.loss.code < 0:
+            w[:], log_scale = coefficients_numpy(single, a, head, self.loss)
+            return log_scale
+        _, entries, flat, _ = self._packed[k]
+        size = single.joined.n_vocabulary if needs_whole_heads(self.loss) else 1
+        found = np.empty(1)
+        core.next_token_weights(a, *entries, flat.reshape(size, size), loss_code(self.loss, (head,), single), w, found)
+        if np.isnan(found[0]):
+            w[:], found[0] = np.nan, 0.0
+        return float(found[0])
 
     def attention(self, x: ArrayLike) -> FloatArray:
         """(…, n_samples, n_tokens) softmax of every sequence, zero where there is no token."""

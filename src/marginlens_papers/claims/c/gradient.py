@@ -12,12 +12,8 @@ from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequen
 from marginlens.dynamics import Record
 from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs
-from marginlens.losses.next_token import LogLoss
 from marginlens.optimizers import GradientDescent
 from marginlens.risk import NextTokenRisk
-from marginlens.risk.next_token import gradient_of
-from marginlens.risk.next_token_heads import NextTokenHead
-from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.svm.graph import graph_svm
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
@@ -40,13 +36,13 @@ class C_L(Claim):
             rng = np.random.default_rng([SEED, j])
             data = random_sequences(rng)
             W = rng.normal(size=(data.d_model, data.d_model)) * 10.0 ** rng.uniform(-1, 0.7)
-            gradient = NextTokenRisk(data).gradient(W).value()
+            risk = NextTokenRisk(data)
+            gradient = risk.gradient(W).value()
             size = np.linalg.norm(gradient)
-            found["differences"].append(_off_differences(data, W, gradient, rng))
+            found["differences"].append(_off_differences(risk, W, gradient, rng))
             found["matrix"].append(np.linalg.norm(gradient - matrix_form(data, W, others=True)) / size)
             found["printed"].append(np.linalg.norm(gradient - matrix_form(data, W, others=False)) / size)
-            L, sharp = NextTokenRisk(data).smoothness(), NextTokenRisk(data).sharp_smoothness()
-            slopes = _slopes(data, rng)
+            L, sharp, slopes = risk.smoothness(), risk.sharp_smoothness(), _slopes(risk, rng)
             found["L"].append(slopes / L)
             found["sharp"].append(slopes / sharp)
             found["descent"].append(_decrease(data, W, 1.0 / L))
@@ -140,29 +136,25 @@ def matrix_form(data: SequenceDataset, W: Any, *, others: bool) -> Any:
     return total / len(data)
 
 
-def _off_differences(data: SequenceDataset, W: Any, gradient: Any, rng: np.random.Generator, h: float = 1e-3) -> Any:
+def _off_differences(risk: NextTokenRisk, W: Any, gradient: Any, rng: np.random.Generator, h: float = 1e-3) -> Any:
     """How far the gradient is from central differences of the risk, extrapolated once, along random directions; relative."""
     off = []
     for along in rng.normal(size=(6, *W.shape)):
         along /= np.linalg.norm(along)
-        near, far = (
-            (NextTokenRisk(data).value(W + step * along) - NextTokenRisk(data).value(W - step * along)) / (2 * step)
-            for step in (h, 2 * h)
-        )
+        near, far = ((risk.value(W + step * along) - risk.value(W - step * along)) / (2 * step) for step in (h, 2 * h))
         off.append(abs((4.0 * near - far) / 3.0 - np.sum(gradient * along)) / np.linalg.norm(gradient))
     return np.array(off)
 
 
-def _slopes(data: SequenceDataset, rng: np.random.Generator, count: int = 6) -> Any:
+def _slopes(risk: NextTokenRisk, rng: np.random.Generator, count: int = 6) -> Any:
     """‖∇L(W) - ∇L(V)‖/‖W - V‖ for random pairs, every other one along the direction of largest curvature between them."""
-    d, found, batch, head = data.d_model, [], SequenceBatch.of((data,)), NextTokenHead(data.n_vocabulary)
+    found = []
 
     def slope(W: Any, along: Any) -> Any:
-        first, last = (gradient_of(batch, point[None], head, LogLoss()).value() for point in (W, W + along))
-        return (last - first) / np.linalg.norm(along)
+        return (risk.gradient(W + along).value() - risk.gradient(W).value()) / np.linalg.norm(along)
 
     for k in range(count):
-        W, along = rng.normal(size=(d, d)) * 10.0 ** rng.uniform(-2, 1), rng.normal(size=(d, d))
+        W, along = rng.normal(size=risk.shape) * 10.0 ** rng.uniform(-2, 1), rng.normal(size=risk.shape)
         if k % 2:
             for _ in range(5):  # power iteration
                 along = slope(W, 1e-4 * along / np.linalg.norm(along))
@@ -190,9 +182,9 @@ def _pull(rng: np.random.Generator, count: int = 10) -> Any:
     size = float(np.linalg.norm(solution))
     if not size > 0.0:  # nothing is strict, or nothing separates
         return np.empty(0)
-    found = []
+    risk, found = NextTokenRisk(data), []
     for _ in range(count):
         W = rng.normal(size=solution.shape) * 10.0 ** rng.uniform(-2, 4 if acyclic else 1) / 8
-        slope = NextTokenRisk(data).gradient(W).array
+        slope = risk.gradient(W).array
         found.append(-np.sum(slope * solution) / (size * np.linalg.norm(slope)))
     return np.array(found)

@@ -18,13 +18,11 @@ from marginlens.dynamics.paths.split_risk import SplitRisk
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.subspace import cyclic_subspace
-from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, SquaredLoss
+from marginlens.losses.next_token import LabelLoss, LogLoss, SquaredLoss
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.optimizers import GradientDescent
 from marginlens.risk import NextTokenRisk
-from marginlens.risk.next_token import gradient_of
 from marginlens.risk.next_token_heads import NextTokenHead, as_head
-from marginlens.risk.sequence_batch import SequenceBatch
 from marginlens.status import Status
 from marginlens.svm.graph import GraphSolution, graph_svm
 from marginlens.typing import Figure, FloatArray
@@ -390,7 +388,6 @@ def _largest_cosine(E: FloatArray, graphs: Any, W: FloatArray) -> float:
 
 
 CORRECTION_SEED = 24
-LOG = LogLoss()
 
 
 class C_L3(Claim):
@@ -406,20 +403,17 @@ class C_L3(Claim):
         for j in progress.each(range(count), more=1):
             rng = np.random.default_rng([CORRECTION_SEED, j])
             data = cyclic_sequences(int(rng.integers(3, 7)), int(rng.integers(2, 6)), int(rng.integers(5, 16)), 4, rng)
-            mean = data.E.mean(axis=0)
-            for name, loss, head in (
-                ("log", LOG, None),
-                ("squared", SquaredLoss(), None),
-                ("general", LOG, data.E + 2.0 * mean / np.sum(mean**2)),
-            ):
-                found[name].append(_above_chord(data, rng, head, loss))
-            W = rng.normal(size=(data.d_model, data.d_model)) * rng.uniform(0.0, 2.0)
-            hessian, formula = _hessian(data, W), NextTokenRisk(data).hessian(W)
+            mean, risk = data.E.mean(axis=0), NextTokenRisk(data)
+            found["log"].append(_above_chord(risk, rng))
+            found["squared"].append(_above_chord(NextTokenRisk(data, loss=SquaredLoss()), rng))
+            found["general"].append(_above_chord(NextTokenRisk(data, data.E + 2.0 * mean / np.sum(mean**2)), rng))
+            W = rng.normal(size=risk.shape) * rng.uniform(0.0, 2.0)
+            hessian, formula = _hessian(risk, W), risk.hessian(W)
             found["formula"].append(np.abs(hessian - formula).max() / np.abs(formula).max())
             found["whole"].append(np.linalg.eigvalsh(hessian)[0] / np.linalg.norm(hessian, 2))
             basis = cyclic_subspace(data.E, priority_graphs(data)).basis.reshape(-1, W.size)
             inside = (W.ravel() @ basis.T) @ basis  # the lemma speaks of points of S_cyc
-            on_subspace = _hessian(data, inside.reshape(W.shape))
+            on_subspace = _hessian(risk, inside.reshape(W.shape))
             found["cyclic"].append(
                 np.linalg.eigvalsh(basis @ on_subspace @ basis.T)[0] / np.linalg.norm(on_subspace, 2)
             )
@@ -501,34 +495,24 @@ class C_L3(Claim):
         return {"convexity": fig}
 
 
-def _above_chord(
-    data: SequenceDataset, rng: np.random.Generator, head: Any, loss: NextTokenLoss, count: int = 20
-) -> Any:
+def _above_chord(risk: NextTokenRisk, rng: np.random.Generator, count: int = 20) -> Any:
     """L(λ W + (1-λ) V) less the chord, relative to 1 + its ends, for random pairs; nan where a risk is not finite."""
     out = []
     for _ in range(count):
-        W, V = rng.normal(size=(2, data.d_model, data.d_model)) * 10.0 ** rng.uniform(-1, 1.5)
+        W, V = rng.normal(size=(2, *risk.shape)) * 10.0 ** rng.uniform(-1, 1.5)
         share = rng.uniform(0.1, 0.9)
-        inner, first, last = (
-            NextTokenRisk(data, head=head, loss=loss).value(point) for point in (share * W + (1 - share) * V, W, V)
-        )
+        inner, first, last = (risk.value(point) for point in (share * W + (1 - share) * V, W, V))
         ends = share * first + (1 - share) * last
         out.append((inner - ends) / (1.0 + abs(first) + abs(last)) if np.isfinite(inner + ends) else np.nan)
     return np.array(out)
 
 
-def _hessian(data: SequenceDataset, W: Any, h: float = 2e-4) -> Any:
+def _hessian(risk: NextTokenRisk, W: Any, h: float = 2e-4) -> Any:
     """(d², d²) from central differences of exact gradients, extrapolated once; symmetrised."""
-    batch, head, size = SequenceBatch.of((data,)), NextTokenHead(data.n_vocabulary), W.size
-    out = np.empty((size, size))
-    for k, unit in enumerate(np.eye(size).reshape(size, *W.shape)):
+    out = np.empty((W.size, W.size))
+    for k, unit in enumerate(np.eye(W.size).reshape(-1, *W.shape)):
         near, far = (
-            (
-                gradient_of(batch, (W + a * unit)[None], head, LOG).value()
-                - gradient_of(batch, (W - a * unit)[None], head, LOG).value()
-            )
-            / (2 * a)
-            for a in (h, 2 * h)
+            (risk.gradient(W + a * unit).value() - risk.gradient(W - a * unit).value()) / (2 * a) for a in (h, 2 * h)
         )
         out[k] = ((4.0 * near - far) / 3.0).ravel()
     return 0.5 * (out + out.T)
@@ -538,12 +522,9 @@ def _descents(datasets: list[SequenceDataset], n_steps: int) -> tuple[Any, Any, 
     """Plain descent with η = 1/L: steps kept, norms and log gradient norms (n_runs, n_kept)."""
     steps = np.unique(np.geomspace(1, n_steps, 60).astype(int))
     norms, slopes = [], []
-    for data in datasets:
-        record = Record(steps=steps.tolist(), keep=("x", "norm"))
-        run = descend(
-            data, optimizer=GradientDescent(1.0 / NextTokenRisk(data).smoothness()), n_steps=n_steps, record=record
-        )
-        batch, head = SequenceBatch.of((data,)), NextTokenHead(data.n_vocabulary)
+    for risk in map(NextTokenRisk, datasets):
+        record, rule = Record(steps=steps.tolist(), keep=("x", "norm")), GradientDescent(1.0 / risk.smoothness())
+        run = descend(risk, optimizer=rule, n_steps=n_steps, record=record)
         norms.append(run.saved["norm"])
-        slopes.append([gradient_of(batch, W[None], head, LOG).log_norm for W in run.saved["x"]])
+        slopes.append([risk.gradient(W).log_norm for W in run.saved["x"]])
     return steps, np.array(norms), np.array(slopes)
