@@ -55,6 +55,7 @@ MAX_ENUMERATED = 256  # selections up to which all are compared by label margin
 MAX_DESCENDED = 16  # selections at the end of joint descents that are starts
 MAX_MARGIN_STARTS = 16  # selections whose max-margin pair is a start
 SETTLED_RTOL = 1e-10  # gradient along the boundary, relative to its terms, at which a pair is final
+SAME_SIZE_RTOL = 1e-12  # difference of two sizes up to which they are one
 SAME_PAIR_RTOL = 1e-7  # difference, relative to the radii, up to which two pairs are one
 MIXED_ATTENTION = 1e-3  # attention to other tokens above which an input counts as mixing
 VANISHED_OUTPUT = (
@@ -204,10 +205,16 @@ class JointSearch:
         """The best pair found at each further size."""
         starts, branches = state.branches
         points, last = list(state.points), state.radii[-1] if len(state.radii) else radii[0]
+        begun, first = (
+            np.zeros(2),
+            list[Pair](),
+        )  # where new starts were last settled: far out it is the same for every size
         for k, size in enumerate(radii):
             carried = [self._follow(pair, last, size) for pair in branches]
             near = _first_size(size, self.reach)
-            fresh = self._fresh(near, starts)
+            if not np.allclose(near, begun, rtol=SAME_SIZE_RTOL, atol=0.0):
+                begun, first = near, self._fresh(near, starts)
+            fresh = first
             if np.any(near < size):
                 known = {self._signature(pair) for pair in carried}  # far out each selection has one minimum
                 fresh = [self._follow(pair, near, size) for pair in fresh if self._signature(pair) not in known]
