@@ -69,17 +69,21 @@ class Attended:
 def attend(logits: FloatArray, scores: FloatArray, mask: Any, alpha: IntArray | None = None) -> Attended:
     """Attention over the unmasked tokens, relative to `alpha` or, by default, to the largest logit of each input."""
     logits = np.where(mask, logits, -np.inf)
-    if alpha is None:
-        alpha = np.argmax(logits, axis=-1)
+    by_largest = alpha is None
+    alpha = np.argmax(logits, axis=-1) if alpha is None else alpha
     is_alpha = np.arange(logits.shape[-1]) == alpha[..., None]
-    ratio = logits - np.sum(logits, axis=-1, keepdims=True, where=is_alpha)  # log(s_t / s_α)
-    others = np.where(is_alpha, -np.inf, ratio)
-    largest = np.maximum(np.max(others, axis=-1, keepdims=True), 0.0)
-    small = largest == 0.0  # as everywhere when α is the largest logit
-    log_total = np.log1p(np.sum(np.exp(np.where(small, others, -np.inf)), axis=-1, keepdims=True))
-    if not small.all():
-        large = largest + np.log(np.exp(-largest) + np.sum(np.exp(others - largest), axis=-1, keepdims=True))
-        log_total = np.where(small, log_total, large)
+    if by_largest:
+        ratio = logits - np.max(logits, axis=-1, keepdims=True)  # log(s_t / s_α)
+        log_total = np.log1p(np.sum(np.exp(np.where(is_alpha, -np.inf, ratio)), axis=-1, keepdims=True))
+    else:
+        ratio = logits - np.sum(logits, axis=-1, keepdims=True, where=is_alpha)
+        others = np.where(is_alpha, -np.inf, ratio)
+        largest = np.maximum(np.max(others, axis=-1, keepdims=True), 0.0)
+        small = largest == 0.0  # where α is the largest logit
+        log_total = np.log1p(np.sum(np.exp(np.where(small, others, -np.inf)), axis=-1, keepdims=True))
+        if not small.all():
+            large = largest + np.log(np.exp(-largest) + np.sum(np.exp(others - largest), axis=-1, keepdims=True))
+            log_total = np.where(small, log_total, large)
     log_s = ratio - log_total
     top = np.sum(scores, axis=-1, keepdims=True, where=is_alpha)
     gap = np.where(mask, top - np.where(mask, scores, 0.0), 0.0)

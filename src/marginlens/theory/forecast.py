@@ -147,11 +147,11 @@ def _limiting_motion(proof: Certificate, law: ResidualLaw, rows: _Rows) -> _Moti
     size = max(short, proof.optimizer.size) if isinstance(proof.optimizer, NormalizedGD) else short
     with np.errstate(divide="ignore"):
         log_weights = rows.log_slope + np.log(np.abs(rows.delta))
-    points = np.tile(proof.point, (SIMULATED + 1, 1))
+    signs, points = np.sign(rows.delta), np.tile(proof.point, (SIMULATED + 1, 1))
     for k in range(SIMULATED):
         logs = log_weights - rows.a @ points[k]
-        pull = (np.sign(rows.delta) * np.exp(logs - logs.max())) @ rows.a
-        points[k + 1] = points[k] + size * pull / length(pull)
+        pull = (signs * np.exp(logs - logs.max())) @ rows.a
+        points[k + 1] = points[k] + size * pull / np.sqrt(np.einsum("d,d->", pull, pull))  # no square leaves the range
     along = points @ proof.direction
     distance = length(points - along[:, None] * proof.direction)
     return _Motion(size * np.arange(SIMULATED + 1.0), along - along[0], distance)
