@@ -63,7 +63,7 @@ class Tubes(NamedTuple):
     anchor: FloatArray
     margin: FloatArray
     support: BoolArray
-    along: FloatArray
+    along: FloatArray  # from here to `progress` in the order of the core's constants
     deviation: FloatArray
     radius: FloatArray
     growth: FloatArray
@@ -128,22 +128,6 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
         outcome,
     )
     outcome = np.where(solved, np.where(at.unique, outcome, Missing.TIED), Missing.INFEASIBLE)
-    along, deviation, radius, growth, share, step, progress = constants.T
     support = multipliers > 1e-9 * multipliers.max(axis=(-2, -1), keepdims=True)
     support &= multipliers > 0.0
-    return Tubes(
-        outcome,
-        at.selected,
-        direction,
-        anchor,
-        1.0 / norm,
-        support,
-        along,
-        deviation,
-        radius,
-        growth,
-        share,
-        step,
-        progress,
-        blur,
-    )
+    return Tubes(outcome, at.selected, direction, anchor, 1.0 / norm, support, *constants.T, blur)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -25,31 +25,22 @@ from marginlens.theory.forecast import Forecast, forecast
 from marginlens.theory.intervals import Exact, Proving, distance_after, slope_in
 from marginlens.typing import Axes, FloatArray, IntArray
 
-FORMAT = "marginlens-certificate-1"
 _PROGRESS_LEFT = 0.99  # of θ', so that the number holds with room to spare
 _SLOW = 0.1  # share of R² up to which what a row adds is summed up; beyond it the tube grows instead
 _LOSSES: dict[str, type[Loss]] = {kind.__name__: kind for kind in (Logistic, Exponential, CorrelationLoss)}
-_NUMBERS = ("tolerance", "along", "deviation", "radius", "growth", "share", "progress")
-_NEEDED = (
-    "X",
-    "y",
-    "head",
-    "loss",
-    "selected",
-    "support",
-    "point",
-    "direction",
-    "margin",
-    "normalized",
-    "size",
-    *_NUMBERS,
-)
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class Proof(Result, Tabular):
     """A proof about training from a point on, whose inequalities can be checked anew; `to_frame()` has one row per condition."""
 
+    data: TokenDataset
+    head: FloatArray
+    loss: Loss
     point: FloatArray
+    tolerance: float
+    format: ClassVar[str]  # of its files
+    steps: ClassVar[tuple[str, ...]] = ()  # what a file holds of the optimizer
 
     @property
     def norm(self) -> float:
@@ -59,6 +50,31 @@ class Proof(Result, Tabular):
     @abstractmethod
     def verify(self) -> TheoremVerdict:
         """Recompute every inequality of the proof from the data."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the certificate and its problem to a .npz file, which `load` of its class reads."""
+        problem = {**self.data.arrays(), "head": self.head, "loss": np.array(type(self.loss).__name__)}
+        named = {name: getattr(self, name) for name in (*self.steps, *self._numbers())}
+        write_result(path, self.format, problem | named)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """A certificate that `save` wrote. What it says is to be checked by `verify`."""
+        names = cls._numbers()
+        needed = ("X", "y", "head", "loss", *cls.steps, *names)
+        arrays = read_result(path, cls.format, f"a .npz file that {cls.__name__}.save wrote", needed)
+        data, head, loss = _problem_of(arrays)
+        read: dict[str, Any] = {name: arrays[name] if arrays[name].ndim else float(arrays[name]) for name in names}
+        if cls.steps:
+            size = float(arrays["size"])
+            plain = GradientDescent(size) if size > 0.0 else None
+            read["optimizer"] = NormalizedGD(size) if arrays["normalized"] else plain
+        return cls(data=data, head=head, loss=loss, **read)
+
+    @classmethod
+    def _numbers(cls) -> list[str]:
+        """The fields that a file holds by name: all but the problem and the optimizer."""
+        return [field.name for field in fields(cls) if field.name not in ("data", "head", "loss", "optimizer")]
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -88,13 +104,8 @@ class Certificate(Proof):
     `verify()` checks every inequality of the proof anew, from the data alone. `to_frame()` has one row per condition.
     """
 
-    data: TokenDataset
-    head: FloatArray
-    loss: Loss
     selected: IntArray
     support: IntArray
-    point: FloatArray
-    tolerance: float
     optimizer: Any
     direction: FloatArray
     margin: float
@@ -104,7 +115,19 @@ class Certificate(Proof):
     growth: float
     share: float
     progress: float
+    format = "marginlens-certificate-1"
+    steps = ("normalized", "size")
     quantities = "selects {selected}, margin={margin:.4g}, from norm {norm:.4g} on, tube radius={radius:.4g}, growth={growth:.3g}"
+
+    @property
+    def normalized(self) -> bool:
+        """Whether the steps are normalised."""
+        return isinstance(self.optimizer, NormalizedGD)
+
+    @property
+    def size(self) -> float:
+        """Of the steps, zero for the flow."""
+        return float(getattr(self.optimizer, "size", 0.0))
 
     @property
     def steps_words(self) -> str:
@@ -150,34 +173,11 @@ class Certificate(Proof):
             checks += proving.checks
         return TheoremVerdict("X Thm 1", tuple(checks), f"{self.steps_words} cannot end elsewhere")
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the certificate and its problem to a .npz file, which `Certificate.load` reads."""
-        names = ("selected", "support", "point", "direction", "margin", *_NUMBERS)
-        rule = {"normalized": isinstance(self.optimizer, NormalizedGD), "size": getattr(self.optimizer, "size", 0.0)}
-        problem = problem_arrays(self.data, self.head, self.loss)
-        write_result(path, FORMAT, problem | rule | {name: getattr(self, name) for name in names})
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Certificate:
-        """A certificate that `save` wrote. What it says is to be checked by `verify`."""
-        arrays = read_result(path, FORMAT, "a .npz file that Certificate.save wrote", _NEEDED)
-        data, head, loss = problem_of(arrays)
-        size = float(arrays["size"])
-        rule = NormalizedGD(size) if arrays["normalized"] else GradientDescent(size) if size > 0.0 else None
-        read: dict[str, Any] = {name: float(arrays[name]) for name in ("margin", *_NUMBERS)}
-        read |= {name: arrays[name] for name in ("selected", "support", "point", "direction")}
-        return cls(data=data, head=head, loss=loss, optimizer=rule, **read)
-
     def _headline(self) -> Headline:
         return Headline("proved", f"from norm {self.norm:.4g} on {self.steps_words} cannot end elsewhere.", True)
 
 
-def problem_arrays(data: TokenDataset, head: FloatArray, loss: Loss) -> dict[str, Any]:
-    """What a file holds of the problem of a certificate."""
-    return {**data.arrays(), "head": head, "loss": np.array(type(loss).__name__)}
-
-
-def problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Loss]:
+def _problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Loss]:
     """The problem in a file of a certificate."""
     kind = _LOSSES.get(str(arrays["loss"]))
     if kind is None:
@@ -195,6 +195,7 @@ def certificate_of(
     data: TokenDataset, head: FloatArray, loss: Loss, optimizer: Any, point: FloatArray, tubes: Tubes, j: int
 ) -> Certificate:
     """The certificate of the j-th of some tubes, for its problem."""
+    names = ("margin", "along", "deviation", "radius", "growth", "share")
     return Certificate(
         data=data,
         head=head,
@@ -205,13 +206,8 @@ def certificate_of(
         tolerance=float(tubes.blur[j]),
         optimizer=optimizer,
         direction=tubes.direction[j],
-        margin=float(tubes.margin[j]),
-        along=float(tubes.along[j]),
-        deviation=float(tubes.deviation[j]),
-        radius=float(tubes.radius[j]),
-        growth=float(tubes.growth[j]),
-        share=float(tubes.share[j]),
         progress=_PROGRESS_LEFT * float(tubes.progress[j]),
+        **{name: float(getattr(tubes, name)[j]) for name in names},
     )
 
 
@@ -284,25 +280,9 @@ def _conditions(proof: Certificate) -> list[Check]:
     others = [r for r in m if r not in support]
     slack = {r: along[r] - theta for r in others}
     if any(not weight > 0 for weight in mu) or any(not delta[r] > 0 for r in support):
-        return [
-            Check(
-                "support",
-                False,
-                "a multiplier or a score difference on the margin is not positive",
-                {"room": float("nan")},
-            )
-        ]
-    for r in others:
-        if not slack[r] > 0:
-            i, t = places[r]
-            return [
-                Check(
-                    "beyond the margin",
-                    False,
-                    f"token {t} of input {i} is not beyond the margin",
-                    {"room": float("nan")},
-                )
-            ]
+        return proving.refused("support", "a multiplier or a score difference on the margin is not positive")
+    for i, t in [places[r] for r in others if not slack[r] > 0]:
+        return proving.refused("beyond the margin", f"token {t} of input {i} is not beyond the margin")
     wide = [iv.sqrt(proving.not_negative(G[r][r] - along[r] ** 2)) for r in m]
 
     # the anchor q* = Σ y a with a·q* = log(C/λ) - ρ̄ on the support

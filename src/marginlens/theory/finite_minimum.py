@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +12,12 @@ from marginlens.directions import length
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.papers import implements
 from marginlens.result import Headline
-from marginlens.runtime.files import read_result, write_result
+from marginlens.risk import AttentionRisk
 from marginlens.theory.assumptions import Check, TheoremVerdict
-from marginlens.theory.certificate import Proof, problem_arrays, problem_of
+from marginlens.theory.certificate import Proof
 from marginlens.theory.intervals import Exact, Proving
 from marginlens.typing import FloatArray
 
-FORMAT = "marginlens-minimum-1"
 TOLERANCE = 1e-9  # radius of the ball of points that the proof is for, relative to the point's norm
 _THIRD = 3.5  # of |third derivative of an input's mean score|, over ε Γ D³
 
@@ -35,32 +33,15 @@ class MinimumCertificate(Proof):
     `verify()` checks it anew from the data alone. `to_frame()` has one row per condition.
     """
 
-    data: TokenDataset
-    head: FloatArray
-    loss: Loss
-    point: FloatArray
-    tolerance: float
     radius: float
     curvature: float
+    format = "marginlens-minimum-1"
     quantities = "norm={norm:.4g}, radius={radius:.3g}, curvature={curvature:.3g}"
 
     @implements("X", "Thm 2")
     def verify(self) -> TheoremVerdict:
         """Recompute every inequality of the proof from the data, in exact products and intervals of 300 bits."""
         return TheoremVerdict("X Thm 2", tuple(_conditions(self)), "the gradient flow ends at a finite minimum")
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the certificate and its problem to a .npz file, which `MinimumCertificate.load` reads."""
-        numbers = {name: getattr(self, name) for name in ("point", "tolerance", "radius", "curvature")}
-        write_result(path, FORMAT, problem_arrays(self.data, self.head, self.loss) | numbers)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> MinimumCertificate:
-        """A certificate that `save` wrote. What it says is to be checked by `verify`."""
-        needed = ("X", "y", "head", "loss", "point", "tolerance", "radius", "curvature")
-        arrays = read_result(path, FORMAT, "a .npz file that MinimumCertificate.save wrote", needed)
-        tolerance, radius, curvature = (float(arrays[name]) for name in ("tolerance", "radius", "curvature"))
-        return cls(*problem_of(arrays), arrays["point"], tolerance, radius, curvature)
 
     def _headline(self) -> Headline:
         return Headline("proved", f"the gradient flow ends at a minimum within {self.radius:.3g} of this point.", True)
@@ -74,7 +55,8 @@ def certify_minimum(data: TokenDataset, head: FloatArray, loss: Loss, point: Flo
     derivatives. If :math:`\delta + 2\|\nabla L(p)\|/m \le r`, the ball holds one stationary point, and the flow from within δ of p stays
     in it and converges to that point: the distance to it never grows.
     """
-    hessian, gradient = _derivatives(data, head, loss, point)
+    at = AttentionRisk(data, head, loss).second_order(point[None])
+    hessian, gradient = (float(np.exp(at.log_scale[0])) * part[0] for part in (at.hessian, at.gradient))
     smallest = float(np.linalg.eigvalsh(hessian)[0]) if np.isfinite(hessian).all() else -1.0
     third = _third_bound(data, head, loss, point, 0.0)
     if not (smallest > 0.0 and third > 0.0):
@@ -88,30 +70,11 @@ def certify_minimum(data: TokenDataset, head: FloatArray, loss: Loss, point: Flo
     return MinimumCertificate(data, head, loss, point, tolerance, radius, curvature)
 
 
-def _derivatives(data: TokenDataset, head: Any, loss: Loss, p: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """∇²L and ∇L at p: second derivatives of an input's mean score are third central moments of scores and keys."""
-    scores = np.where(data.mask, data.scores(head), 0.0)
-    logits = np.where(data.mask, data.K @ p, -np.inf)
-    shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    shares /= shares.sum(axis=-1, keepdims=True)
-    mean = np.sum(shares * scores, axis=-1)
-    weight = shares * (scores - mean[:, None])
-    keys = data.K - np.einsum("it,itd->id", shares, data.K)[:, None]
-    slopes = np.einsum("it,itd->id", weight, keys)
-    first, second, _ = _loss_bounds(loss, mean, mean)
-    bent = np.einsum("i,it,itd,ite->de", -first, weight, keys, keys)
-    hessian = bent + np.einsum("i,id,ie->de", second, slopes, slopes)
-    return hessian / data.n_inputs, -first @ slopes / data.n_inputs
-
-
-def _loss_bounds(loss: Loss, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Bounds on |ℓ'|, ℓ'' and |ℓ'''| for margins between low and high."""
+def _loss_bounds(loss: Loss, low: float) -> tuple[float, float, float]:
+    """Bounds on |ℓ'|, ℓ'' and |ℓ'''| for margins from `low` on."""
     if isinstance(loss, Logistic):
-        slope = 1.0 / (1.0 + np.exp(low))
-        return slope, np.where(low == high, slope * (1.0 - slope), 0.25), 0.1 + 0.0 * slope
-    if isinstance(loss, Exponential):
-        return (np.exp(-low),) * 3
-    return 1.0 + 0.0 * low, 0.0 * low, 0.0 * low
+        return 1.0 / (1.0 + float(np.exp(low))), 0.25, 0.1
+    return (float(np.exp(-low)),) * 3 if isinstance(loss, Exponential) else (1.0, 0.0, 0.0)
 
 
 def _third_bound(data: TokenDataset, head: Any, loss: Loss, p: FloatArray, radius: float) -> float:
@@ -125,7 +88,7 @@ def _third_bound(data: TokenDataset, head: Any, loss: Loss, p: FloatArray, radiu
         others = float(np.sum(np.delete(np.exp(away * radius + logits - logits[best]), best)))
         eps, D = min(others, 1.0), float(np.max(length(keys[:, None] - keys[None])))
         span = float(np.ptp(gamma))
-        first, second, third = _loss_bounds(loss, gamma.min(), gamma.max())
+        first, second, third = _loss_bounds(loss, float(gamma.min()))
         slope = 2.0 * eps * span * D
         total += first * _THIRD * eps * span * D**3 + 3.0 * second * slope**2 * D + third * slope**3
     return total / data.n_inputs
