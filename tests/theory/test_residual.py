@@ -183,6 +183,15 @@ def test_dependent_rows_show_the_multipliers_of_least_relative_entropy():
     assert np.abs(law.solution.multipliers - law.multipliers).max() > 0.01  # the solver's own are another choice
 
 
+@pytest.mark.parametrize("unit", [2.0**-90, 2.0**90])
+def test_which_rows_carry_does_not_depend_on_the_unit_of_the_keys(unit):
+    rows, gaps = np.array([[1.0, -1.0], [1.0, 0.3], [1.0, 1.0], [1.0, 0.0]]), [0.7, 1.5, 0.4, 1.0]
+    near, far = residual_law(*with_rows(rows, gaps), [0]), residual_law(*with_rows(unit * rows, gaps), [0])
+    assert near.carrying.all()
+    assert far.carrying.all()
+    np.testing.assert_allclose(unit * far.offset, near.offset, atol=CONDITIONED)
+
+
 def test_a_weakly_active_row_carries_nothing_and_its_share_falls_like_one_over_the_norm():
     data, v = with_rows([[1.0, -1.0, 0.0], [1.0, 0.3, 0.0], [1.0, 1.0, 0.0], [1.0, 0.5, 1.0]], [0.7, 1.5, 0.4, 1.0])
     law = residual_law(data, v, [0])

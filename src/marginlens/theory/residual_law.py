@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.directions import as_scalar
@@ -17,14 +16,11 @@ from marginlens.result.drawing import NothingToDraw, draw_bars, draw_histogram, 
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
+from marginlens.svm.dual_balance import RANK_RTOL, balance, can_carry
 from marginlens.theory.optimality import decreasing_loss, token_optimality
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 _WEAK_MULTIPLIER_RTOL = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
-ACTIVE_RANK_RTOL = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
-_MAX_NEWTON_STEPS = 100
-_SAFE_LOG_STEP = 0.5  # change of log λ up to which a whole Newton step is safe: the third derivative is at most that times the second
-_NEWTON_ATOL = 1e-13  # change of log λ at which Newton stops
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -167,10 +163,12 @@ def residual_law(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Lo
     for j in np.flatnonzero(holds):
         tight = np.flatnonzero(active[j])
         x = solution.x.reshape(len(batch), -1)[j]
-        carried = _carried(rows[j, tight], given[j, tight], x)
-        carrying[j, tight], weak[j, tight] = carried > 0.0, carried == 0.0
-        carrying_rows = tight[carried > 0.0]
-        lam, offset[j], residual[j] = _solve(rows[j, carrying_rows], carried[carried > 0.0], x, log_c[j, carrying_rows])
+        weight = given[j, tight] * size[j, tight]  # of unit rows
+        weight = np.where(weight > _WEAK_MULTIPLIER_RTOL * np.linalg.norm(x), weight, 0.0)
+        carries = can_carry(rows[j, tight] / size[j, tight, None], weight / np.sum(weight))
+        carrying[j, tight], weak[j, tight] = carries, ~carries
+        carrying_rows, shown = tight[carries], (weight / size[j, tight])[carries]
+        lam, offset[j], residual[j] = _solve(rows[j, carrying_rows], shown, x, log_c[j, carrying_rows])
         multipliers[j, carrying_rows], log_ratio[j, carrying_rows] = lam, log_c[j, carrying_rows] - np.log(lam)
         others = rows[j, ~active[j] & (size[j] > 0.0)] @ x - 1.0
         rate[j], stiffness[j] = _rates(rows[j, carrying_rows], lam, x, float(np.min(others, initial=1.0)))
@@ -198,64 +196,21 @@ def _log_c(
     return log_c, neighbours.reshape(batch.mask.shape)[which, i, t] & (pairs[..., 0] >= 0)
 
 
-def _carried(rows: FloatArray, given: FloatArray, x: FloatArray) -> FloatArray:
-    """Multipliers (n_active,) with Aᵀλ = x that are positive wherever some multiplier vector is, and exactly zero elsewhere."""
-    size = np.linalg.norm(rows, axis=-1)
-    floor = _WEAK_MULTIPLIER_RTOL * float(np.linalg.norm(x)) / size
-    usable = np.where(given > floor, given, 0.0)
-    if np.all(usable > 0.0) or _rank(rows) == len(rows):
-        return usable
-    # other multipliers exist: scaled up by σ, as many rows as possible reach height one
-    m = len(rows)
-    stationarity = np.concatenate([rows.T, np.zeros((rows.shape[1], m)), -x[:, None]], axis=1)  # Aᵀλ - σ x = 0
-    heights = np.concatenate([-np.eye(m), np.eye(m), np.zeros((m, 1))], axis=1)  # h <= λ
-    bounds = [(0.0, None)] * m + [(0.0, float(1.0 / norm)) for norm in size] + [(1.0, None)]
-    cost = np.concatenate([np.zeros(m), -size, [0.0]])
-    found = scipy.optimize.linprog(
-        cost, A_ub=heights, b_ub=np.zeros(m), A_eq=stationarity, b_eq=np.zeros(rows.shape[1]), bounds=bounds
-    )
-    if found.x is None:
-        return usable
-    other = found.x[:m] / found.x[-1]
-    return np.where((usable > 0.0) | (found.x[m : 2 * m] * size > 0.5), 0.5 * (usable + other), 0.0)
-
-
-def _solve(rows: FloatArray, lam: FloatArray, x: FloatArray, log_c: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """The multipliers that training shows, the offset orthogonal to x, and the residual of its equations."""
-    place: FloatArray = np.asarray(
-        np.linalg.lstsq(rows, log_c - np.log(lam), rcond=ACTIVE_RANK_RTOL)[0], dtype=np.float64
-    )
-    if _rank(rows) < len(rows):
-        place, lam = _least_entropy(rows, x, log_c, place)
+def _solve(
+    rows: FloatArray, multipliers: FloatArray, x: FloatArray, log_c: FloatArray
+) -> tuple[FloatArray, FloatArray, float]:
+    """The multipliers that training shows, the offset orthogonal to x, and the residual of its equations; nan where none is found."""
+    if np.linalg.matrix_rank(rows, rtol=RANK_RTOL) == len(rows):
+        lam = multipliers
+        place: FloatArray | None = np.linalg.lstsq(rows, log_c - np.log(lam), rcond=RANK_RTOL)[0]
+    else:
+        place = balance(rows, log_c, multipliers)
+        lam = np.full(len(rows), np.nan) if place is None else np.exp(log_c - rows @ place)
+    if place is None:
+        return lam, np.full_like(x, np.nan), np.inf
     miss = rows @ place - (log_c - np.log(lam))
     along = x / np.linalg.norm(x)
     return lam, place - (place @ along) * along, float(np.max(np.abs(miss)))
-
-
-def _least_entropy(
-    rows: FloatArray, x: FloatArray, log_c: FloatArray, place: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """The minimiser o of Σ c_r e^(-a_r·o) + o·x in the span of the rows, and λ = c e^(-A o), by damped Newton steps."""
-    _, size, axes = np.linalg.svd(rows, full_matrices=False)
-    # in this basis (d_key, rank) no curvature is too small to count, however small λ
-    basis = axes[size > ACTIVE_RANK_RTOL * np.max(size)].T
-    inside, target, o = rows @ basis, x @ basis, place @ basis
-
-    def value(o: FloatArray) -> float:
-        return float(np.sum(np.exp(np.minimum(log_c - inside @ o, 600.0))) + o @ target)
-
-    for _ in range(_MAX_NEWTON_STEPS):
-        lam = np.exp(log_c - inside @ o)
-        slope = target - inside.T @ lam
-        root = np.sqrt(lam)[:, None] * inside
-        step = -np.linalg.lstsq(root.T @ root, slope, rcond=None)[0]
-        length, current, decrease, change = 1.0, value(o), float(slope @ step), float(np.max(np.abs(inside @ step)))
-        while length * change > _SAFE_LOG_STEP and value(o + length * step) > current + 0.25 * length * decrease:
-            length *= 0.5
-        if change <= _NEWTON_ATOL:
-            break
-        o = o + length * step
-    return basis @ o, np.exp(log_c - inside @ o)
 
 
 def _rates(rows: FloatArray, lam: FloatArray, x: FloatArray, slack: float) -> tuple[float, float]:
@@ -263,12 +218,7 @@ def _rates(rows: FloatArray, lam: FloatArray, x: FloatArray, slack: float) -> tu
     margin = 1.0 / float(np.linalg.norm(x))
     sideways = rows - np.outer(rows @ x, x) * margin**2
     values = np.linalg.svd(np.sqrt(lam / np.sum(lam))[:, None] * sideways, compute_uv=False)
-    values = values[values > ACTIVE_RANK_RTOL * np.max(np.linalg.norm(rows, axis=-1))] ** 2 / margin
+    values = values[values > RANK_RTOL * np.max(np.linalg.norm(rows, axis=-1))] ** 2 / margin
     if not len(values):
         return np.inf, 0.0
     return float(min(values[-1], margin * slack)), float(values[0])
-
-
-def _rank(rows: FloatArray) -> int:
-    values = np.linalg.svd(rows, compute_uv=False)
-    return int(np.sum(values > ACTIVE_RANK_RTOL * np.max(values, initial=0.0)))

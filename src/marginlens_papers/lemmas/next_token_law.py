@@ -9,8 +9,9 @@ import numpy as np
 from marginlens.dynamics.paths.next_token import NextTokenSearch
 from marginlens.dynamics.paths.path import Path
 from marginlens.errors import reject
-from marginlens.nexttoken.path_expansion import ACTIVE_GAP, RANK_RTOL, WEAK_MULTIPLIER, balance, can_carry
+from marginlens.nexttoken.path_expansion import ACTIVE_GAP, WEAK_MULTIPLIER
 from marginlens.papers import implements
+from marginlens.svm.dual_balance import balance, can_carry
 from marginlens.svm.solution import Status
 from marginlens.typing import FloatArray, IntArray
 
@@ -95,7 +96,7 @@ def path_law(path: Path) -> PathLaw:
     )
     start = np.append(risk.coordinates(search.correction.x)[:m], np.zeros(len(target)))
     log_c = _by_row(risk.log_pull(start[None]), entry, len(unique))[0]
-    place = _offset(unique, log_c, own) if can_carry(unique, own).all() else None
+    place = balance(unique, log_c, own) if can_carry(unique, own).all() else None
     if place is None:
         unknown = np.full(limit.x.shape, np.nan)
         return PathLaw(path, unique, own, log_c, False, unknown, entry)
@@ -103,14 +104,6 @@ def path_law(path: Path) -> PathLaw:
     place = place - (place @ target) / (target @ target) * target
     offset = np.einsum("rde,r->de", risk.basis[m:], place)
     return PathLaw(path, unique, np.exp(logs - np.logaddexp.reduce(logs)), log_c, True, offset, entry)
-
-
-def _offset(rows: FloatArray, log_c: FloatArray, multipliers: FloatArray) -> FloatArray | None:
-    """(r,) the point in the span of rows (n_rows, r) at which they are balanced; None where it is not found."""
-    _, singular, span = np.linalg.svd(rows, full_matrices=False)
-    span = span[singular > RANK_RTOL * singular[0]]
-    found = balance(rows @ span.T, log_c, multipliers)
-    return None if found is None else found @ span
 
 
 def _distinct(rows: FloatArray, apart: float) -> FloatArray:
