@@ -19,9 +19,8 @@ from marginlens.typing import BoolArray, FloatArray, IntArray
 _MAX_EXAMPLE_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small
 MIN_SINK_EXCESS = 0.01  # of all attention, beyond what a token would have if all that is seen had the same
 _MAX_PAIRS = 60_000  # of a query and a token that it sees, over all inputs whose selections are recorded,
-_MIN_INPUTS = (
-    3  # unless fewer inputs than this would be left: they may have twice as many, such as images of 197 tokens
-)
+# unless fewer inputs than this would be left: they may have twice as many, such as images of 197 tokens
+_MIN_INPUTS = 3
 
 
 class LayerNumbers:
@@ -41,9 +40,8 @@ class LayerNumbers:
         counted = n_visible >= 2
         self.n_visible, self.counted = n_visible.cpu().numpy(), counted.cpu().numpy()
         self.unique = found.selected.masked_fill(found.tied, -1).cpu().numpy()
-        self.received = (
-            reading.received(found.log_sum_exp.masked_fill(~counted[:, None], np.inf)).cpu().double().numpy()
-        )
+        of_counted = found.log_sum_exp.masked_fill(~counted[:, None], np.inf)
+        self.received = reading.received(of_counted).cpu().double().numpy()
         is_finite = ~(found.entropy.isnan() & (found.n_visible > 0)).any(dim=2).any(dim=0).cpu().numpy()
         self.margin = found.margin.cpu().double().numpy()
         for values, missing in ((self.unique, -1), (self.received, 0.0), (self.margin, np.nan)):
@@ -51,25 +49,16 @@ class LayerNumbers:
         self.n_seen = reading.n_seen(counted).cpu().numpy()  # (n_inputs, n_tokens) by queries that count
         self.first = np.argmax(reading.n_seen(n_visible > 0).cpu().numpy() > 0, axis=-1)
 
-    def of_counted(self, name: str) -> FloatArray:
-        """(n_heads, n_queries) one of the statistics, for the queries that count."""
-        values = getattr(self.statistics, name).cpu().double().numpy()
-        return np.asarray(np.moveaxis(values, 1, 0)[:, self.counted])
-
 
 class MeasureSums:
     """Sums over all queries so far, from which the measures of every head are made: their size does not grow with the inputs."""
 
-    _MAPS = ("nnz", "relative_nnz", "entropy", "top_probability")
-    _CHOICES = ("self_share", "first_share", "same_share", "separator_share", "tied_share")
-    _SHARES = ("decisive_share", *_CHOICES, *NEGLIGIBLE.values())
+    _MAPS = ("nnz", "relative_nnz", "entropy", "top_probability")  # which are also taken of the first query alone
     _OFFSETS = {"previous_share": -1, "next_share": 1}  # noqa: RUF012
-    _SINK = "sink_share"
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        names = (*self._MAPS, *self._SHARES, *self._OFFSETS, self._SINK)
-        self.sums = {name: np.full((n_layers, n_heads), np.nan) for name in names}
-        self.first = {name: np.full((n_layers, n_heads), np.nan) for name in self._MAPS}
+        self._shape = (n_layers, n_heads)
+        self.sums: dict[str, FloatArray] = {}  # name → (n_layers, n_heads)
         self.margins = MarginCounts.empty(n_layers, n_heads)
         self.n_queries, self.n_first, self.n_visible = np.zeros((3, n_layers), dtype=np.int64)
         self.n_beside = {name: np.zeros(n_layers, dtype=np.int64) for name in self._OFFSETS}  # that see that token
@@ -85,67 +74,61 @@ class MeasureSums:
                 which of them are neighbours, alike or separators.
         """
         reading, kind, layer = measured.reading, measured.reading.kind, measured.reading.layer
-        counted, n_visible, heads = measured.counted, measured.n_visible, slice(0, measured.received.shape[1])
-        if not self.n_queries[layer]:
-            for sums in (*self.sums.values(), *self.first.values()):
-                sums[layer, heads] = 0.0
-        row, query = np.nonzero(counted)  # (n_queries,) its input and its position there
-        if reading.rule.sinks is not None:
-            self.sums.setdefault(LEARNED_SINK, np.full(self.first["nnz"].shape, np.nan))
-            taken = measured.of_counted("learned_sink").sum(axis=1)
-            self.sums[LEARNED_SINK][layer, heads] = np.nan_to_num(self.sums[LEARNED_SINK][layer, heads]) + taken
-        nnz, top = measured.of_counted("n_effective"), measured.of_counted("top_probability")
-        values = (nnz, nnz / n_visible[counted], measured.of_counted("entropy"), top)
-        for name, numbers in zip(self._MAPS, values, strict=True):
-            self.sums[name][layer, heads] += numbers.sum(axis=1)
-            self.first[name][layer, heads] += numbers[:, query == 0].sum(axis=1)
-        selected = np.moveaxis(measured.unique, 1, 0)[:, counted]  # (n_heads, n_queries)
-        unknown = np.full(selected.shape, np.nan)
-        first = measured.first[row]  # of the input: a window may hide it
-        itself = selected == query if kind is not LayerKind.CROSS else unknown
-        selects_first = selected == first if kind is not LayerKind.WINDOW else unknown
-        left_out = (
-            measured.statistics.n_negligible.cpu().double().numpy()
-        )  # (n_tolerances, n_inputs, n_heads, n_tokens)
-        negligible = np.moveaxis(left_out, 2, 1)[:, :, counted] / n_visible[counted]
-        same: Any = unknown
-        separator: Any = unknown
+        found, selected, first = measured.statistics, measured.unique, measured.first[:, None, None]
+        counted, n_visible = measured.counted[:, None], measured.n_visible[:, None]  # (n_inputs, 1, n_queries)
+        query = np.arange(selected.shape[2])
+        unknown: Any = np.full(selected.shape, np.nan)
+        same, separator = unknown, unknown
         if names is not None:
-            chosen = np.maximum(selected, 0)
-            same = (names.ids[row, chosen] == names.ids[row, query]) & (selected >= 0)
-            separator = names.is_separator[row, chosen] & (selected >= 0) & (selected != first)
-        hits = (top > 0.5, itself, selects_first, same, separator, selected < 0, *negligible)
-        for name, hit in zip(self._SHARES, hits, strict=True):
-            self.sums[name][layer, heads] += hit.sum(axis=1)
+            chosen, ids = np.maximum(selected, 0), names.ids[:, None]
+            same = (np.take_along_axis(ids, chosen, axis=2) == ids) & (selected >= 0)
+            separator = np.take_along_axis(names.is_separator[:, None], chosen, axis=2)
+            separator = separator & (selected >= 0) & (selected != first)
+        by_query = {name: values.cpu().double().numpy() for name, values in found.by_measure.items()}
+        shares: dict[str, Any] = {
+            "decisive_share": by_query["decisive_share"],
+            "self_share": selected == query if kind is not LayerKind.CROSS else unknown,
+            "first_share": selected == first if kind is not LayerKind.WINDOW else unknown,  # a window may hide it
+            "same_share": same,
+            "separator_share": separator,
+            "tied_share": selected < 0,
+        }
+        left_out = found.n_negligible.cpu().double().numpy() / np.maximum(n_visible, 1)
+        shares |= dict(zip(NEGLIGIBLE.values(), left_out, strict=True))
         for name, offset in self._OFFSETS.items():
-            sees_it = reading.sees_beside(offset).cpu().numpy()[counted]
-            hit = (selected == query + offset) & sees_it if names is not None else unknown
-            self.sums[name][layer, heads] += hit.sum(axis=1)
+            sees_it = reading.sees_beside(offset).cpu().numpy()[:, None] & counted
+            shares[name] = (selected == query + offset) & sees_it if names is not None else unknown
             self.n_beside[name][layer] += int(sees_it.sum())
-        self.sums[self._SINK][layer, heads] += measured.received.max(axis=-1).sum(
-            axis=0
-        )  # of the most attended token of each input
-        self.margins.add(layer, np.moveaxis(measured.margin, 1, 0)[:, counted])
-        self.n_queries[layer] += len(query)
-        self.n_first[layer] += 0 if kind is LayerKind.WINDOW else int((query == 0).sum())
+        maps = {name: by_query[name] for name in self._MAPS}
+        totals = {name: np.where(counted, values, 0.0).sum(axis=(0, 2)) for name, values in {**maps, **shares}.items()}
+        totals["sink_share"] = measured.received.max(axis=-1).sum(axis=0)  # of the most attended token of each input
+        if reading.rule.sinks is not None:
+            totals[LEARNED_SINK] = np.where(counted, by_query[LEARNED_SINK], 0.0).sum(axis=(0, 2))
+        for name, values in maps.items():
+            totals[f"first_{name}"] = np.where(counted, values, 0.0)[:, :, 0].sum(axis=0)
+        for name, total in totals.items():
+            sums = self.sums.setdefault(name, np.full(self._shape, np.nan))
+            heads = slice(0, len(total))
+            sums[layer, heads] = total + (sums[layer, heads] if self.n_queries[layer] else 0.0)
+        self.margins.add(layer, np.moveaxis(measured.margin, 1, 0)[:, measured.counted])
+        self.n_queries[layer] += int(counted.sum())
+        self.n_first[layer] += 0 if kind is LayerKind.WINDOW else int(measured.counted[:, 0].sum())
         self.n_visible[layer] += int(n_visible[counted].sum())
 
     @property
     def is_finite(self) -> BoolArray:
         """(n_layers, n_heads) whether all attention that was added is finite; maps of zeros stand for what is not."""
-        return np.isfinite(self.sums["nnz"])
+        return np.isfinite(self.sums.get("nnz", np.full(self._shape, np.nan)))
 
     def measures(self) -> dict[str, FloatArray]:
-        """The averages (n_layers, n_heads) by name."""
-        is_missing = ~self.is_finite  # a head without finite attention has no selections either
-        for name in (*self._SHARES, *self._OFFSETS, self._SINK):
-            self.sums[name][is_missing] = np.nan
+        """The averages (n_layers, n_heads) by name; a head without finite attention has no selections either."""
+        counts = {f"first_{name}": self.n_first for name in self._MAPS} | self.n_beside
         with np.errstate(invalid="ignore", divide="ignore"):
-            counts = {name: self.n_beside.get(name, self.n_queries) for name in self.sums}
-            means = {name: total / counts[name][:, None] for name, total in self.sums.items()}
-            first = {f"first_{name}": total / self.n_first[:, None] for name, total in self.first.items()}
-        margins = {"margin_median": self.margins.quantile(0.5), "margin_low": self.margins.quantile(0.05)}
-        return {**means, **first, **margins}
+            means = {
+                name: np.where(self.is_finite, total / counts.get(name, self.n_queries)[:, None], np.nan)
+                for name, total in self.sums.items()
+            }
+        return {**means, "margin_median": self.margins.quantile(0.5), "margin_low": self.margins.quantile(0.05)}
 
 
 class TokenNames(NamedTuple):

@@ -112,6 +112,19 @@ class AttentionStatistics(Described):
         return self.entropy.exp()
 
     @property
+    def by_measure(self) -> dict[str, Any]:
+        """Measures of a head that are means over its queries, by the names that a probe gives them: (…, heads, queries)."""
+        return {
+            "nnz": self.n_effective,
+            "relative_nnz": self.n_effective / self.n_visible,
+            "entropy": self.entropy,
+            "top_probability": self.top_probability,
+            "decisive_share": (self.top_probability > 0.5).to(self.entropy.dtype),
+            "first_sink_share": self.sink_share,
+            "learned_sink_share": self.learned_sink,
+        }
+
+    @property
     def n_queries(self) -> int:
         """Queries of a head, in all inputs together."""
         return self.largest.numel() // max(self.largest.shape[-2], 1)

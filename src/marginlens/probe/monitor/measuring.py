@@ -351,25 +351,17 @@ def _query_measures(found: dict[int, tuple[AttentionStatistics, Any]]) -> dict[i
 
     measures: dict[int, Any] = {}
     for layers in _by_shape({layer: counts for layer, (_, counts) in found.items()}):
-        counts = torch.stack([found[layer][1] for layer in layers])  # (L, B, H, Q)
-        of = {
-            name: torch.stack([getattr(found[layer][0], name) for layer in layers]).double()
-            for name in ("largest", "margin", "entropy", "top_probability", "n_effective", "n_visible", "sink_share")
-        }
+        by_layer, counts = [found[layer][0] for layer in layers], torch.stack([found[layer][1] for layer in layers])
+        values = [one.by_measure for one in by_layer]
+        by_name = {name: torch.stack([of[name] for of in values]).double() for name in values[0]}  # (L, B, H, Q)
         n_queries = counts.sum(dim=(1, 3)).clamp(min=1)
-        top = of["top_probability"]
-        means = {
-            "entropy": of["entropy"],
-            "top_probability": top,
-            "decisive_share": (top > 0.5).double(),
-            "relative_nnz": of["n_effective"] / of["n_visible"],
-            "first_sink_share": of["sink_share"],
-        }
-        by_name = {name: values.masked_fill(~counts, 0.0).sum(dim=(1, 3)) / n_queries for name, values in means.items()}
-        best = torch.maximum(of["largest"].abs(), (of["largest"] - of["margin"]).abs())
+        by_name = {name: of.masked_fill(~counts, 0.0).sum(dim=(1, 3)) / n_queries for name, of in by_name.items()}
+        best = torch.stack([torch.maximum(one.largest.abs(), one.second.abs()) for one in by_layer]).double()
         by_name["max_logit"] = best.masked_fill(~counts, 0.0).amax(dim=(1, 3))
-        margins = of["margin"].masked_fill(~counts, torch.nan).transpose(1, 2).flatten(2)
-        by_name["margin_median"] = margins.nanmedian(dim=2).values
+        margins = torch.stack([one.margin for one in by_layer]).double()
+        by_name["margin_median"] = (
+            margins.masked_fill(~counts, torch.nan).transpose(1, 2).flatten(2).nanmedian(2).values
+        )
         rows = torch.stack([by_name[name] for name in QUERY_MEASURES], dim=1)  # (L, n_measures, H)
         rows = rows.masked_fill(~by_name["entropy"].isfinite()[:, None], torch.nan)
         measures |= dict(zip(layers, rows, strict=True))
