@@ -26,7 +26,7 @@ from made_up_probe import EVIL, HEADS, LAYERS, made_up_curves, made_up_result
 from made_up_reviews import reviews
 from marginlens.lab import write_lab
 from marginlens.probe import difference_page, probe_page
-from marginlens.probe.page.checkpoints import checkpoint_page
+from marginlens.probe.page import checkpoint_page
 from marginlens.probe.result import Example
 from marginlens.text.classifier import AttentionTextClassifier
 from marginlens.text.evaluation import evaluation_page, measures

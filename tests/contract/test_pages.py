@@ -7,8 +7,7 @@ import pytest
 
 from fake_claims import changed, fake_claim, finding
 from made_up_probe import EVIL, made_up_curves, made_up_result
-from marginlens.probe.page import probe_page
-from marginlens.probe.page.checkpoints import checkpoint_page
+from marginlens.probe.page import checkpoint_page, probe_page
 from marginlens_papers.report import reproduce
 from outline import Outline
 

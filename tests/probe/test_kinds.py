@@ -14,7 +14,7 @@ from marginlens.probe import AttentionRule, LayerReading, ProbeSettings, probe_m
 from marginlens.probe.accumulators import LayerNumbers, MeasureSums, TokenNames
 from marginlens.probe.heads.plane import MAX_TOKENS, QueryPlane
 from marginlens.probe.page import lab_problem
-from marginlens.probe.page.findings import main_result
+from marginlens.probe.page.sentences import main_result
 from marginlens.probe.result import HEAD_KINDS, NEGLIGIBLE
 from tiny_transformers import encoded, tiny_bert, tiny_llama
 

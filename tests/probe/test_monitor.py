@@ -9,7 +9,7 @@ import pytest
 
 from marginlens.errors import InputError
 from marginlens.probe import AttentionMonitor, probe_model, read_run
-from marginlens.probe.page.checkpoints import checkpoint_page
+from marginlens.probe.page import checkpoint_page
 from tiny_families import batch_for, small_model
 from tiny_transformers import encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit
 

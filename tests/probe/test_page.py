@@ -15,10 +15,16 @@ from PIL import Image
 from made_up_probe import EVIL, HEADS, LAYERS, N_CHECKPOINTS, STEPS, made_up_curves, made_up_result, preference_graph
 from marginlens.probe import CheckpointCurves, probe_page
 from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS
-from marginlens.probe.page import graph_drawing, page_data
-from marginlens.probe.page.answers import answers, not_asked
-from marginlens.probe.page.checkpoints import checkpoint_page
-from marginlens.probe.page.findings import change, findings, has_trend, main_result, training_findings
+from marginlens.probe.page import checkpoint_page, graph_drawing, page_data
+from marginlens.probe.page.sentences import (
+    answers,
+    change,
+    findings,
+    has_trend,
+    main_result,
+    not_asked,
+    training_findings,
+)
 from marginlens.probe.result import HEAD_KINDS, MEASURES, Example, MarginCounts, PrunedHeads, TokenShare
 
 

@@ -28,8 +28,8 @@ from marginlens.probe import (
     sample_queries,
     select_tokens,
 )
-from marginlens.probe.page.answers import answers
-from marginlens.probe.page.checkpoints import draw_curves
+from marginlens.probe.page import draw_curves
+from marginlens.probe.page.sentences import answers
 from marginlens.probe.result import rank_test
 from tiny_families import small_model
 from tiny_transformers import TEXTS, encoded, save, tiny_bert, tiny_llama, tiny_vit

@@ -180,7 +180,7 @@ def _monitored(path: str, folder: Path | None) -> Answer:
     alarms = find_alarms(curves)
     numbers = {**curves.to_dict(), "alarms": [alarm.sentence for alarm in alarms]}
     if folder is not None:
-        from marginlens.probe.page.checkpoints import checkpoint_page
+        from marginlens.probe.page import checkpoint_page
 
         content = json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1).encode()
         files.write_folder(folder, {PAGE: checkpoint_page(curves, alarms).encode(), CURVES: content}, "out")
@@ -239,7 +239,7 @@ def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:
     from marginlens.probe.difference import ProbeDifference
 
     if isinstance(result, ProbeDifference):
-        from marginlens.probe.page.difference import difference_page
+        from marginlens.probe.page import difference_page
 
         return {PAGE: difference_page(result).encode(), NUMBERS: numbers}
     if not checkpoints:
@@ -249,7 +249,7 @@ def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:
         page = probe_page(result, lab=LAB, ablation_option=_ABLATE).encode()
         return {PAGE: page, LAB: lab_page().encode(), NUMBERS: numbers}
     from marginlens.plotting.files import png, svg
-    from marginlens.probe.page.checkpoints import checkpoint_page, draw_curves
+    from marginlens.probe.page import checkpoint_page, draw_curves
 
     figure = draw_curves(result)
     pictures = {CURVES_PNG: png(figure), CURVES_SVG: svg(figure)}
@@ -274,8 +274,8 @@ def probe_text(result: ProbeResult | CheckpointCurves | ProbeDifference) -> Iter
 
 
 def _head_text(result: ProbeResult) -> Iterator[Any]:
-    from marginlens.probe.page.answers import answers, not_asked
-    from marginlens.probe.page.findings import main_result
+    from marginlens.probe.page.sentences import answers, main_result, not_asked
+    from marginlens.probe.result import ranked_heads
 
     measured = f"{terminal.counted(result.n_inputs, 'input')}, {terminal.counted(result.n_queries, 'query', 'queries')}"
     yield f"{result.model}: {result.size_words}; {measured}"
@@ -292,7 +292,7 @@ def _head_text(result: ProbeResult) -> Iterator[Any]:
     yield terminal.rows_table("Layers, means over heads", layers)
     sparsest = [
         {"head": result.head_name(*at), "kind": result.kinds[at], **_cells(result, _HEAD_COLUMNS, at)}
-        for at in _order(result["relative_nnz"], largest=False)
+        for at in ranked_heads(-result["relative_nnz"], _HEADS)
     ]
     yield terminal.rows_table("The sparsest heads", sparsest)
     if result.has_max_margin and np.isfinite(result["correlation"]).any():
@@ -303,7 +303,7 @@ def _head_text(result: ProbeResult) -> Iterator[Any]:
 
         layers = [{"layer": result.layer_name(k), **means(k)} for k in range(result.n_layers)]
         yield terminal.rows_table("Correlation with the max-margin W, means over heads", layers)
-        best = [{"head": result.head_name(*at), **means(at)} for at in _order(result["correlation"], largest=True)]
+        best = [{"head": result.head_name(*at), **means(at)} for at in ranked_heads(result["correlation"], _HEADS)]
         yield terminal.rows_table("The most max-margin heads", best)
     yield from not_asked(result, _ABLATE)
 
@@ -348,13 +348,6 @@ def _cells(result: ProbeResult, names: Collection[str], at: Any) -> dict[str, An
     """The means of measures over some heads, those of shares in percent; what no head has is left out."""
     shown = [measure for measure in result.shown if measure.name in names]
     return {one.title: _share(result[one.name][at]) if one.is_share else _mean(result[one.name][at]) for one in shown}
-
-
-def _order(values: Any, *, largest: bool) -> list[tuple[int, int]]:
-    """Layer and head of the first few, those without a number left out."""
-    flat = np.argsort(-values.ravel() if largest else values.ravel(), kind="stable")
-    flat = flat[np.isfinite(values.ravel()[flat])][:_HEADS]
-    return [divmod(int(index), values.shape[1]) for index in flat]
 
 
 def _mean(values: Any) -> float | None:

@@ -48,8 +48,7 @@ from marginlens.probe.models.reading import read_attention
 from marginlens.probe.monitor.alarms import Alarm, find_alarms, find_selections
 from marginlens.probe.monitor.forecast import HeadForecast, forecast_heads
 from marginlens.probe.monitor.record import read_run
-from marginlens.probe.page import probe_page
-from marginlens.probe.page.difference import difference_page
+from marginlens.probe.page import difference_page, probe_page
 from marginlens.probe.result import CheckpointCurves, ProbeResult, ProbeSettings
 from marginlens.probe.run import probe_checkpoints, probe_model
 

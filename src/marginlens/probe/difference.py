@@ -14,7 +14,7 @@ from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.inputs import Inputs, TextInputs
 from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, attention_implementation, tower_for
 from marginlens.probe.models.reading import finite_heads, read_attention
-from marginlens.probe.result import JSON_DIGITS, Measure, ProbeResult, ProbeSettings, _Measured
+from marginlens.probe.result import JSON_DIGITS, Measure, ProbeResult, ProbeSettings, _Measured, ranked_heads
 from marginlens.probe.run import probe_model
 from marginlens.result import counted, draw_matrix, drawn, jsonable
 from marginlens.result.notebook import Headline
@@ -76,10 +76,7 @@ class ProbeDifference(_Measured):
 
     def changed_heads(self, count: int | None = None, *, measure: str = "total_variation") -> list[tuple[int, int]]:
         """Layer and head of those that differ most, the largest modulus of a measure first; heads without a number are left out."""
-        size = np.abs(self[measure]).ravel()
-        order = np.argsort(-np.nan_to_num(size, nan=-1.0), kind="stable")
-        heads = [divmod(int(place), self.n_heads) for place in order if np.isfinite(size[place])]
-        return heads[:count]
+        return ranked_heads(np.abs(self[measure]), count)
 
     def rows(self, count: int | None = None) -> list[dict[str, Any]]:
         """One row for each of the heads that changed most: name, total variation, and a few measures of both models, `against` first."""

@@ -685,6 +685,12 @@ def _orders(n: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng(0).permuted(np.tile(np.arange(n), (N_RANDOM_ORDERS, 1)), axis=1)
 
 
+def ranked_heads(values: FloatArray, count: int | None = None) -> list[tuple[int, int]]:
+    """Layer and head of the largest of (n_layers, n_heads) numbers, the largest first; heads without one are left out."""
+    order = np.argsort(-values, axis=None, kind="stable")
+    return [divmod(int(k), values.shape[1]) for k in order if np.isfinite(values.flat[k])][:count]
+
+
 def finite_mean(values: Any) -> FloatArray:
     """The mean over the last axis of what is finite; nan where nothing is."""
     known = np.isfinite(values)

@@ -73,7 +73,7 @@ def _left_out(missing: list[str]) -> str:
 
 def _made(effort: Effort, progress: ProgressCallback | None) -> tuple[str, str]:
     from marginlens.probe import ProbeSettings, example_sentences, load_model, probe_model, probe_page
-    from marginlens.probe.page.findings import findings
+    from marginlens.probe.page.sentences import findings
 
     whole = effort is Effort.PAPER
     settings = ProbeSettings(max_margin=whole, max_margin_inputs=_SEPARATED)

@@ -117,7 +117,7 @@ class AttentionMonitor(_Callback):
 
     def write_page(self, path: str | os.PathLike[str]) -> Path:
         """Write the curves of all heads, with the alarms on top, as one HTML page that needs no other file."""
-        from marginlens.probe.page.checkpoints import checkpoint_page
+        from marginlens.probe.page import checkpoint_page
 
         place = as_path(path, "path", "the place of an HTML file")
         write_whole(place, checkpoint_page(self.curves, self.alarms).encode(), "path")

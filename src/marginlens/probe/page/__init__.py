@@ -1,4 +1,4 @@
-"""A probe as one HTML page that needs nothing else: a map of the kinds of heads, and each head close up with its numbers."""
+"""Pages that need nothing else: a probe with each head close up, the difference of two models, and curves over training."""
 
 from __future__ import annotations
 
@@ -12,15 +12,37 @@ import numpy.typing as npt
 from jinja2.utils import htmlsafe_json_dumps
 
 from marginlens.data.tokens import TokenDataset
+from marginlens.errors import require
 from marginlens.lab import LabProblem, permalink
 from marginlens.lab.presets import state_of
-from marginlens.pages import data_address, render
+from marginlens.pages import data_address
+from marginlens.pages import render as render_template
+from marginlens.papers import BIBLIOGRAPHY
+from marginlens.probe.difference import TOTAL_VARIATION, ProbeDifference
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import PreferenceGraph
-from marginlens.probe.page.answers import ABLATION_ARGUMENT, answers, not_asked
-from marginlens.probe.page.findings import findings, main_result
-from marginlens.probe.result import HEAD_KINDS, JSON_DIGITS, MEASURE_TITLES, Example, Measure, ProbeResult
+from marginlens.probe.monitor.alarms import Alarm, alarm_summary
+from marginlens.probe.page.sentences import (
+    ABLATION_ARGUMENT,
+    answers,
+    change,
+    findings,
+    main_result,
+    not_asked,
+    training_findings,
+)
+from marginlens.probe.result import (
+    HEAD_KINDS,
+    JSON_DIGITS,
+    MEASURE_TITLES,
+    MEASURES,
+    CheckpointCurves,
+    Example,
+    Measure,
+    ProbeResult,
+)
 from marginlens.result import counted, jsonable
+from marginlens.typing import Figure, FloatArray
 
 _MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure is not spread over all colours
 _PAGE_MEASURES = (  # what the page shows of a head, the most telling first: the first twelve that have numbers
@@ -40,6 +62,48 @@ _PAGE_MEASURES = (  # what the page shows of a head, the most telling first: the
 )
 MAX_NUMBERS = 12  # of a head on the page; probe.json and `to_frame` have all
 _INCH, _FRAME = 70.0, 4.0  # pixels of an inch of a graph's layout, and around the whole
+_ROWS = 12  # heads in the table of those that changed most
+_MAX_POINTS = 120  # of a head's curve on the page: more cannot be told apart, and 144 heads have many
+
+_MEANS = (
+    "Every line is the mean over the heads of one layer. nnz/T is the soft count of attended tokens over the number of visible "
+    "ones: 1 is even attention, 1/T is one token. W is the combined key-query matrix of a head."
+)
+_BASELINES = (
+    "The max-margin W of a head is the shortest one that makes the head's own selections by a logit margin of 1. Dashed is the "
+    "mean over random heads: random weights at the selections that they make themselves."
+)
+MAIN = {  # what is drawn first, and the words above it
+    "relative_nnz": "nnz/T, all queries",
+    "first_relative_nnz": "nnz/T, query of the first token",
+    "frobenius": "Frobenius norm of W",
+    "margin_median": "median logit margin of the selection",
+    "correlation": "correlation of W with the max-margin W",
+    "margin_ratio": "smallest margin over the best",
+}
+_TITLES = {measure.name: f"{measure.group}: {measure.label}" for measure in MEASURES}
+_TITLES |= {"low_ratio": "5% margin over the best", **MAIN}
+
+
+def _render(template: str, data: dict[str, Any], **words: Any) -> str:
+    """A page by its template, with what its script draws as JSON that no text in it can end, and no browser reads as markup."""
+    plain = htmlsafe_json_dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return render_template("marginlens.probe.page", template, data=plain, **{"back": "", "introduction": (), **words})
+
+
+def _grid_data(result: ProbeResult | ProbeDifference | CheckpointCurves) -> dict[str, Any]:
+    """How many layers and heads there are, and what layers are called."""
+    names = [result.layer_name(layer) for layer in range(result.n_layers)]
+    return {"layers": result.n_layers, "layerNames": names, "heads": result.n_heads}
+
+
+def _measure_data(measure: Measure, values: FloatArray, digits: int = JSON_DIGITS) -> dict[str, Any]:
+    """A measure in words, and its numbers."""
+    words = {**measure._asdict(), "label": measure.label, "percent": measure.is_share}
+    return {**words, "values": jsonable(values, digits)}
+
+
+# ---- a probe
 
 
 def probe_page(
@@ -64,9 +128,9 @@ def probe_page(
         f"{result.mean_tokens:.1f} visible tokens on average",
         *([f"{result.seconds:.0f} s of computing"] if np.isfinite(result.seconds) else []),
     ]
-    return render(
-        "marginlens.probe.page",
+    return _render(
         "heads.html",
+        page_data(result, lab),
         title=f"What the attention heads of {result.model} select",
         facts=facts,
         back=back,
@@ -78,8 +142,6 @@ def probe_page(
         answers=answers(result),
         findings=findings(result),
         notes=(*result.notes, *not_asked(result, ablation_option)),
-        # JSON that no text in it can end, and no browser reads as markup
-        data=htmlsafe_json_dumps(page_data(result, lab), ensure_ascii=True, allow_nan=False, separators=(",", ":")),
     )
 
 
@@ -100,17 +162,9 @@ def page_data(result: ProbeResult, lab: str = "") -> dict[str, Any]:
     edges, counts = result.margins.histogram()
     return {
         "model": result.model,
-        "layers": result.n_layers,
-        "layerNames": [result.layer_name(layer) for layer in range(result.n_layers)],
-        "heads": result.n_heads,
+        **_grid_data(result),
         "measures": [
-            {
-                **measure._asdict(),
-                "label": measure.label,
-                "percent": measure.is_share,
-                "range": _range(result, measure),
-                "values": jsonable(result[measure.name], JSON_DIGITS),
-            }
+            {**_measure_data(measure, result[measure.name]), "range": _range(result, measure)}
             for measure in page_measures(result)
         ],
         "kinds": result.kinds.tolist(),
@@ -221,3 +275,152 @@ def graph_drawing(preferences: PreferenceGraph) -> dict[str, Any]:
         "inner": [pixels(points) for points in layout.inner_arrows],
         "names": [[*pixels((x, y)), text] for x, y, text in layout.texts],
     }
+
+
+# ---- the difference of two models
+
+
+def difference_page(difference: ProbeDifference) -> str:
+    """The page's text."""
+    probed, against = difference.probed, difference.against
+    return _render(
+        "difference.html",
+        difference_data(difference),
+        title=f"{probed.model} against {against.model}",
+        facts=[
+            f"{probed.family}, {difference.size_words}",
+            f"{counted(probed.n_inputs, 'input')}, {counted(probed.n_queries, 'query', 'queries')}",
+        ],
+        findings=difference.sentences(),
+        notes=difference.notes,
+        names={"probed": probed.model, "against": against.model},
+        columns=list(difference.rows(1)[0]) if difference.changed_heads(1) else [],
+        rows=[[_cell(value) for value in row.values()] for row in difference.rows(_ROWS)],
+        addresses=[f"#L{layer}H{head}" for layer, head in difference.changed_heads(_ROWS)],
+    )
+
+
+def difference_data(difference: ProbeDifference) -> dict[str, Any]:
+    """Everything that the page draws, as plain values; colours are scaled to the largest modulus of a measure."""
+    measures = []
+    for measure in difference.shown:
+        name, is_distance = measure.name, measure.name == TOTAL_VARIATION.name
+        both = {
+            of: None if is_distance else jsonable(result[name], JSON_DIGITS)
+            for of, result in (("probed", difference.probed), ("against", difference.against))
+        }
+        largest = float(f"{np.nanmax(np.abs(difference[name])):.6g}")
+        measures.append(
+            {**_measure_data(measure, difference[name]), "distance": is_distance, "largest": largest, **both}
+        )
+    return {
+        "probed": difference.probed.model,
+        "against": difference.against.model,
+        **_grid_data(difference),
+        "measures": measures,
+        "start": list((difference.changed_heads(1) or [(0, 0)])[0]),
+    }
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+# ---- curves over training
+
+
+def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = None) -> str:
+    """The page's text.
+
+    Args:
+        alarms: of a run that a monitor watched; they stand on top, and their heads are framed.
+    """
+    main = [name for name in MAIN if name in _drawn(curves)]
+    others = [name for name in _drawn(curves) if name not in MAIN]
+    paper = BIBLIOGRAPHY["A"]
+    kind = "checkpoint" if alarms is None else "measurement"
+    return _render(
+        "checkpoints.html",
+        _curve_data(curves, alarms),
+        title="What attention heads select over training",
+        facts=[
+            curves.model,
+            f"{counted(len(curves.names), kind)}, {curves.names[0]} to {curves.names[-1]}",
+            counted(curves.n_inputs, "input"),
+        ],
+        introduction=() if alarms is None or alarms else ("No alarm was raised.",),
+        alarms=alarm_summary(alarms or ()),
+        findings=training_findings(curves),
+        notes=curves.notes,
+        about=[
+            _MEANS,
+            *([_BASELINES] if "correlation" in main else []),
+            f"Paper A is {paper.authors}: {paper.title} ({paper.year}).",
+        ],
+        figures=[_embedded(curves, main, 2), _embedded(curves, others, 3)],
+        has_trend=curves.can_have_trend,
+        columns=[MAIN[name] for name in main],
+        rows={
+            curves.layer_name(layer): [change(curves, name, layer) for name in main] for layer in range(curves.n_layers)
+        },
+    )
+
+
+def _curve_data(curves: CheckpointCurves, alarms: Sequence[Alarm] | None) -> dict[str, Any]:
+    """The curves of every head as plain values, and which heads have an alarm."""
+    return {
+        **_grid_data(curves),
+        "measures": [_curve_measure(curves, measure) for measure in curves.shown],
+        "axis": "checkpoint" if alarms is None else "optimizer step",
+        "alarms": [[alarm.layer, head] for alarm in alarms or () for head in alarm.heads or (None,)],
+    }
+
+
+def _curve_measure(curves: CheckpointCurves, measure: Measure) -> dict[str, Any]:
+    """One measure at the steps that have it, of which a long run shows some, evenly spread."""
+    values = curves[measure.name]
+    known = np.flatnonzero(np.isfinite(values).any(axis=(1, 2)))
+    spread = np.linspace(0, len(known) - 1, min(_MAX_POINTS, len(known))).round().astype(int)
+    places = known[np.unique(spread)]
+    low, high = float(np.nanmin(values[places])), float(np.nanmax(values[places]))
+    if 0.0 <= low < 0.5 * high:  # a scale from zero, unless the numbers are far from it
+        low = 0.0
+    steps, ends = jsonable(curves.steps[places], 9), jsonable(np.array([low, high]), 4)
+    return {**_measure_data(measure, values[places], 4), "steps": steps, "range": ends}
+
+
+def _drawn(curves: CheckpointCurves) -> list[str]:
+    """The measures with a panel: a baseline stands in the panel of what it is a baseline of."""
+    names = [measure.name for measure in curves.shown]
+    return [name for name in names if name in MEASURE_TITLES or not name.startswith(tuple(MEASURE_TITLES))]
+
+
+def _embedded(curves: CheckpointCurves, names: list[str], columns: int) -> dict[str, str]:
+    """A figure with one panel for each measure, as an address that holds it, and what it shows in words."""
+    words = f"Curves over {counted(len(curves.names), 'checkpoint')}, one panel for each of {counted(len(names), 'measure')}"
+    from marginlens.plotting import svg
+
+    return {"address": data_address(svg(draw_curves(curves, names, columns)), "image/svg+xml"), "words": words}
+
+
+def draw_curves(curves: CheckpointCurves, names: Sequence[str] | None = None, columns: int = 2) -> Figure:
+    """A panel for each of these measures, `columns` side by side, with one legend; by default the main ones."""
+    require("matplotlib", "plot", "A figure")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    from marginlens.plotting import STYLE
+
+    chosen = [name for name in MAIN if name in _drawn(curves)] if names is None else names
+    n_rows = -(-len(chosen) // columns)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(5.2 * columns, 3.4 * n_rows + 0.5), layout="constrained")
+        panels = [figure.add_subplot(n_rows, columns, k + 1) for k in range(len(chosen))]
+        for axes, name in zip(panels, chosen, strict=True):
+            curves.plot(axes, measure=name).set_title(_TITLES[name])
+        pairs = (pair for axes in panels for pair in zip(*axes.get_legend_handles_labels(), strict=True))
+        signs = {label: handle for handle, label in pairs}
+        shown = sorted(signs, key=lambda label: label.startswith("baseline"))  # layers first
+        n_columns = min(len(shown), 2 * columns + 1)
+        figure.legend([signs[label] for label in shown], shown, loc="outside lower center", ncols=n_columns)
+    return figure
