@@ -91,8 +91,8 @@ def test_a_silent_head_is_one_whose_columns_of_the_joining_map_are_zero(name):
     model, is_distribution = small_model(name, torch.float64), JOINING[name][1]
     adapter = adapter_for(model)
     found = ablate_heads(model, adapter, inputs_of(name, model))
-    values, other = (found.divergence, found.change) if is_distribution else (found.change, found.divergence)
-    assert np.isnan(other).all()
+    values = found.values
+    assert found.measure == ("output_divergence" if is_distribution else "output_change")
     last = adapter.n_layers - 1
     for layer, head in ((0, 0), (1, 1), (last, adapter.shape(last).n_heads - 1)):
         assert values[layer, head] == pytest.approx(without_columns(name, model, [(layer, head)]), rel=SAME)
@@ -130,14 +130,14 @@ def test_logits_that_are_no_distribution_leave_the_hidden_states_to_be_compared(
     model = with_head(kind, **options)
     assert has_distribution(model) is is_distribution
     found = ablate_heads(model, adapter_for(model), three_texts())
-    values = found.divergence if is_distribution else found.change
-    assert (values > 0.0).all()
+    assert found.measure == ("output_divergence" if is_distribution else "output_change")
+    assert (found.values > 0.0).all()
 
 
 def test_layers_that_share_a_module_are_silenced_one_at_a_time():
     model = small_model("albert in two groups", torch.float64)
     found = ablate_heads(model, adapter_for(model), three_texts())
-    values = found.divergence
+    values = found.values
     assert values.shape == (4, 4)
     assert len(np.unique(values.round(12))) == values.size
 

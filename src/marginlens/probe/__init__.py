@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from marginlens.probe.budgets import BudgetSettings, KeyBudgets, key_budgets
 from marginlens.probe.difference import ProbeDifference, compare_models
-from marginlens.probe.heads.decay import HeadDecay, head_decay
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.probe.heads.max_margin import (
     HeadMargin,
@@ -15,7 +14,7 @@ from marginlens.probe.heads.max_margin import (
     layer_margins,
     sample_queries,
 )
-from marginlens.probe.heads.optimizer import margin_shares, optimizer_like
+from marginlens.probe.heads.optimizer import HeadDecay, head_decay, margin_shares, optimizer_like
 from marginlens.probe.heads.rounding import (
     RoundingCertificate,
     certify_rounding,

@@ -29,14 +29,14 @@ class HeadAblation(NamedTuple):
     """What becomes of a model's output without its heads; means over the real tokens of all inputs.
 
     Attributes:
-        divergence: (n_layers, n_heads) KL(p ‖ p') in nats of the output distributions with and without the head; nan where the model has no
-            head of classes or of next tokens.
-        change: (n_layers, n_heads) ‖h' - h‖/‖h‖ of the last hidden states where it has none; nan where it has.
+        measure: output_divergence, KL(p ‖ p') in nats of the output distributions with and without the head, where the model has a head of
+            classes or of next tokens; else output_change, ‖h' - h‖/‖h‖ of the last hidden states.
+        values: (n_layers, n_heads) this number; nan where a layer has fewer heads.
         pruned: the same number without several heads at once, the least missed ones.
     """
 
-    divergence: FloatArray
-    change: FloatArray
+    measure: str
+    values: FloatArray
     pruned: tuple[PrunedHeads, ...]
 
 
@@ -103,7 +103,7 @@ def ablate_heads(
     network = model if is_distribution else adapter.model
     heads = [(layer, k) for layer in range(adapter.n_layers) for k in range(adapter.shape(layer).n_heads)]
     batches = list(inputs.batches())
-    sums, counts, pruned = np.zeros(len(heads)), 0, np.zeros(0)
+    sums, counts = np.zeros(len(heads)), 0
     with torch.no_grad(), evaluating(model):
         for k, batch in enumerate(batches):
             run = _Run(network, adapter, batch.inputs, is_distribution)
@@ -122,8 +122,7 @@ def ablate_heads(
     rows = tuple(
         PrunedHeads(tuple(order[:size]), float(total / counts)) for size, total in zip(sizes, pruned, strict=True)
     )
-    nothing = np.full(values.shape, np.nan)
-    return HeadAblation(values, nothing, rows) if is_distribution else HeadAblation(nothing, values, rows)
+    return HeadAblation("output_divergence" if is_distribution else "output_change", values, rows)
 
 
 def has_distribution(model: Any) -> bool:

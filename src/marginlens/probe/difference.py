@@ -232,14 +232,11 @@ def total_variation(first: LoadedModel, second: LoadedModel, inputs: Inputs) -> 
     for batch in inputs.batches():
         readings: list[Iterator[Any]] = [read_attention(network, batch.inputs, allow_nan=True) for network in networks]
         for one, other in zip(*readings, strict=True):
-            visible = one.visible.cpu().numpy()
-            counted = visible.sum(axis=-1) >= 2  # (n_inputs, n_queries)
-            maps = [reading.attention.detach().cpu().double().numpy() for reading in (one, other)]
-            is_finite = finite_heads(one) & finite_heads(other)
-            apart = (
-                np.abs(np.where(visible[:, None], maps[0] - maps[1], 0.0)).sum(axis=-1) / 2.0
-            )  # (n_inputs, n_heads, n_queries)
-            total = np.where(is_finite, np.where(counted[:, None], apart, 0.0).sum(axis=(0, 2)), np.nan)
+            visible = one.visible.cpu()
+            counted = visible.sum(dim=-1) >= 2  # (n_inputs, n_queries)
+            apart = (one.attention.cpu().double() - other.attention.cpu().double()).abs()
+            moved = 0.5 * apart.masked_fill(~(visible & counted[..., None])[:, None], 0.0).sum(dim=(0, 2, 3)).numpy()
+            total = np.where(finite_heads(one) & finite_heads(other), moved, np.nan)
             sums[one.layer] = sums.get(one.layer, 0.0) + total
             counts[one.layer] = counts.get(one.layer, 0) + int(counted.sum())
     n_heads = max(len(values) for values in sums.values())

@@ -73,16 +73,11 @@ HEAD_KINDS = {
     "content": HeadKind("content head", "most queries select none of these"),
     "even": HeadKind("even head", "attention is spread over 60% of the tokens or more, whatever is selected"),
 }
-NEGLIGIBLE = {
-    0.001: "negligible_share",
-    0.01: "negligible_share_at_0.01",
-    0.1: "negligible_share_at_0.1",
-}  # by total variation
+# The measures of what can be left out, by total variation.
+NEGLIGIBLE = {0.001: "negligible_share", 0.01: "negligible_share_at_0.01", 0.1: "negligible_share_at_0.1"}
 LEARNED_SINK = "learned_sink_share"  # of models whose heads have one
-MOST_QUERIES, EVEN_NNZ = (
-    0.5,
-    0.6,
-)  # the share of queries that makes a kind; nnz/T from which on attention is even, whatever it selects
+MOST_QUERIES = 0.5  # the share of queries that makes a kind
+EVEN_NNZ = 0.6  # nnz/T from which on attention is even, whatever it selects
 # fmt: off
 _BY_GROUP = {
     "Sparsity": (
@@ -199,21 +194,13 @@ class ProbeSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ablation, bool):
-            raise reject("ablation", "True or False", repr(self.ablation))
-        if not isinstance(self.max_margin, bool):
-            raise reject("max_margin", "True or False", repr(self.max_margin))
-        smallest = {
-            "queries": 1,
-            "max_margin_inputs": 1,
-            "offset": 0,
-            "examples": 0,
-            "longest_example": 2,
-            "ablation_inputs": 1,
-        }
-        for name, at_least in (smallest | {"preferences": 0, "seed": 0}).items():
-            if name != "offset" or self.offset is not None:
-                whole_number(getattr(self, name), name, at_least=at_least)
+        for name in ("ablation", "max_margin"):
+            if not isinstance(getattr(self, name), bool):
+                raise reject(name, "True or False", repr(getattr(self, name)))
+        smallest = {"queries": 1, "max_margin_inputs": 1, "ablation_inputs": 1, "longest_example": 2}
+        smallest |= dict.fromkeys(("examples", "preferences", "seed"), 0)
+        for name, at_least in (smallest if self.offset is None else {**smallest, "offset": 0}).items():
+            whole_number(getattr(self, name), name, at_least=at_least)
 
 
 # ---- one model
@@ -405,7 +392,8 @@ class _Measured(Result, Tabular):
         )
 
     def _columns(self) -> dict[str, Any]:
-        layer, head = np.indices((self.n_layers, self.n_heads)).reshape(2, -1)
+        shape = next(iter(self.measures.values())).shape
+        *_, layer, head = np.indices(shape).reshape(len(shape), -1)
         return {"layer": layer, "head": head, **{name: np.ravel(values) for name, values in self.measures.items()}}
 
     def _means_and_notes(self) -> dict[str, Any]:
@@ -494,19 +482,9 @@ class ProbeResult(_Measured):
         """All but attention maps and counts of margins as plain values: lists over layers and heads, None where there is no number."""
         heads = {measure.name for measure in HEAD_MEASURES}
         separated = {name: values for name, values in self.measures.items() if name not in heads}
-        fields = (
-            "model",
-            "family",
-            "layer_names",
-            "optimizers",
-            "sinks",
-            "pruned",
-            "mean_tokens",
-            "seconds",
-            "settings",
-        )
+        named = ("model", "family", "layer_names", "optimizers", "sinks", "pruned", "examples", "notes")
         found = {
-            **{name: getattr(self, name) for name in (*fields, "w_offset", "notes", "examples")},
+            **{name: getattr(self, name) for name in (*named, "mean_tokens", "seconds", "settings", "w_offset")},
             **{name: getattr(self, f"n_{name}") for name in ("layers", "heads", "inputs", "queries")},
             "weights_missing": self.weights_missing or None,
             "kinds": self.kinds.tolist(),
@@ -568,10 +546,9 @@ class CheckpointCurves(_Measured):
     quantities = "{model}: {names:# checkpoint}, {n_inputs} inputs"
 
     def _columns(self) -> dict[str, Any]:
-        place, layer, head = np.indices((len(self.names), self.n_layers, self.n_heads)).reshape(3, -1)
-        columns = {"checkpoint": [self.names[k] for k in place.tolist()], "step": self.steps[place]}
-        measures = {name: np.ravel(values) for name, values in self.measures.items()}
-        return {**columns, "layer": layer, "head": head, **measures}
+        n_heads = self.n_layers * self.n_heads
+        names = [name for name in self.names for _ in range(n_heads)]
+        return {"checkpoint": names, "step": np.repeat(self.steps, n_heads), **super()._columns()}
 
     def _facts(self) -> dict[str, Any]:
         ends = {

@@ -197,9 +197,7 @@ def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback |
     if options.ablation and adapter.reads_weights:
         used, start = _evenly(data, options.ablation_inputs), total - int(exists.sum())
         changes = ablate_heads(network, adapter, used, lambda count: report(start + count, total))
-        pruned = changes.pruned
-        silenced = {"output_divergence": changes.divergence, "output_change": changes.change}
-        silenced = {name: values for name, values in silenced.items() if np.isfinite(values).any()}
+        silenced, pruned = {changes.measure: changes.values}, changes.pruned
     elif options.ablation:
         notes += ["No head is silenced: that takes an adapter for the model's family."]
     if data.n_truncated:
@@ -539,9 +537,8 @@ def probe_checkpoints(
     counted = Counter(note for result in results for note in result.notes)
     of_heads = (*_WHY_NO_SOLUTION.values(), _TIES_LEFT_OUT)  # counts of heads: said for all checkpoints together
     notes = [note for note, times in counted.items() if times == len(results) and not note.endswith(of_heads)]
-    n_missing = np.isnan(measures.get("correlation", np.zeros((1, 1, 1)))).sum(
-        axis=(1, 2)
-    )  # of heads at each checkpoint
+    # of heads at each checkpoint
+    n_missing = np.isnan(measures.get("correlation", np.zeros((1, 1, 1)))).sum(axis=(1, 2))
     if n_missing.any():
         notes.append(
             f"At {int(np.sum(n_missing > 0))} of {len(n_missing)} checkpoints some heads, {int(n_missing.max())} at most, have no "

@@ -21,7 +21,6 @@ SUFFIX = ".parquet"
 METADATA = b"marginlens.monitor"
 EXPECTED_FILE = "a Parquet file that a monitor wrote"
 WRITE_SECONDS = 30.0  # between two times that the file is written, so that writing does not take longer than measuring
-_KNOWN = tuple(measure.name for measure in MEASURES)
 
 
 @dataclass(eq=False)
@@ -40,9 +39,9 @@ class RunRecord:
 
     def add(self, step: int, measures: dict[str, FloatArray]) -> None:
         """Record a measurement; one at this step is replaced."""
-        shape = next(iter(measures.values())).shape
-        if self.rows and next(iter(self.rows.values()))["entropy"].shape != shape:
-            before = next(iter(self.rows.values()))["entropy"].shape
+        shape = measures["entropy"].shape
+        before = next(iter(self.rows.values()), measures)["entropy"].shape
+        if shape != before:
             expected = f"the model of this run, with {before[0]} layers of {before[1]} heads"
             raise reject("model", expected, f"{shape[0]} layers of {shape[1]} heads")
         self.rows[step] = measures
@@ -58,7 +57,7 @@ class RunRecord:
             raise InputError("Nothing has been measured yet: the monitor has no curves.")
         steps = sorted(self.rows)
         first = self.rows[steps[0]]["entropy"]
-        names = [name for name in _KNOWN if any(name in self.rows[k] for k in steps)]
+        names = [measure.name for measure in MEASURES if any(measure.name in self.rows[k] for k in steps)]
         missing = np.full(first.shape, np.nan)
         return CheckpointCurves(
             model=str(self.facts.get("model", "model")),
@@ -78,21 +77,12 @@ class RunRecord:
 
     def write(self, path: Path) -> None:
         """Write all rows aside, and rename the file into its place: a kill leaves the file before, or the one after."""
-        pa = _arrow()
-        steps = sorted(self.rows)
-        n_layers, n_heads = self.rows[steps[0]]["entropy"].shape
-        size = n_layers * n_heads
-        names = sorted({name for row in self.rows.values() for name in row}, key=_order)
-        columns: dict[str, Any] = {
-            "step": np.repeat(np.array(steps, dtype=np.int64), size),
-            "layer": np.tile(np.repeat(np.arange(n_layers, dtype=np.int32), n_heads), len(steps)),
-            "head": np.tile(np.arange(n_heads, dtype=np.int32), len(steps) * n_layers),
-        }
-        missing = np.full((n_layers, n_heads), np.nan)
-        for name in names:
-            values = np.stack([self.rows[step].get(name, missing) for step in steps]).astype(np.float32).ravel()
-            columns[name] = pa.array(values, from_pandas=True)  # nan is null
-        table = pa.table(columns).replace_schema_metadata({METADATA: json.dumps(self.facts).encode()})
+        pa, columns = _arrow(), self.curves()._columns()
+        del columns["checkpoint"]
+        kinds = {"step": np.int64, "layer": np.int32, "head": np.int32}
+        arrays = {name: np.asarray(values).astype(kinds.get(name, np.float32)) for name, values in columns.items()}
+        table = pa.table({name: pa.array(values, from_pandas=True) for name, values in arrays.items()})  # nan is null
+        table = table.replace_schema_metadata({METADATA: json.dumps(self.facts).encode()})
         with written_aside(path, "path") as aside:
             pa.parquet.write_table(table, aside, compression="zstd", use_dictionary=list(KEYS), write_statistics=False)
             with aside.open("rb") as stream:
@@ -149,10 +139,6 @@ def set_aside(path: Path) -> Path:
     while (other := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
         number += 1
     return path.rename(other)
-
-
-def _order(name: str) -> tuple[int, str]:
-    return (_KNOWN.index(name) if name in _KNOWN else len(_KNOWN)), name
 
 
 def _arrow() -> Any:
