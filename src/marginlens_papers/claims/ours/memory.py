@@ -49,7 +49,7 @@ class X_N6(Claim):
     labels = ("X N6",)
     protocol = (
         "n = 4, T = 6, d = 30 (p: sign, normalised, Adam) and n = 4, T = 5, d = 6 with a query per input (W: Muon), all on the sphere, "
-        f"4 problems, from zero. Ratio: ηγ over log(1/β) or ½ log(1/β₂), γ the certified best margin of the tokens that the run selects; "
+        f"6 problems, from zero. Ratio: ηγ over log(1/β) or ½ log(1/β₂), γ the certified best margin of the tokens that the run selects; "
         f"steps until ηγ, or the rate where that is less, adds up to about {CLOCK:g}. Below: ratio ≤ {BELOW:g}; beyond: ≥ {BEYOND:g}, for "
         f"Adam ≥ {FAR_BEYOND:g}. Late: Adam with β = (.5, .5) from ratio 16 on to {LATE_CLOCK:,.0f}. Falling: $t^(-1/2)$ from ratio "
         f"{FALLING_FROM:g} on, {FALLING_STEPS} times the steps after which it is one. Bars were set after pilots on seeds 901 to 904, "
@@ -65,7 +65,7 @@ class X_N6(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Run every memory at every ratio, constant and falling."""
         paper = effort is Effort.PAPER
-        count, rng = 4 if paper else 3, np.random.default_rng(SEED)
+        count, rng = 6 if paper else 3, np.random.default_rng(SEED)
         on_p = AttentionRisk(*sphere_tokens(count, 4, 6, 30, rng))
         data, heads, queries = sphere_queries(count, 4, 5, 6, rng)
         risks = {name: AttentionRisk(data, heads).as_matrix(queries) if name == "Muon" else on_p for name in RULES}
