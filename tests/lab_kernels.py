@@ -26,13 +26,18 @@ _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def ask(requests: list[dict[str, Any]]) -> list[Any]:
-    """What the kernels answer, request by request."""
+    """What the page's modules answer, request by request; a refusal as {"refusal": its sentence}."""
     assert _NODE is not None
     done = subprocess.run(
-        [_NODE, str(_RUNNER), str(KERNELS)], input=json.dumps(requests), capture_output=True, text=True, check=False
+        [_NODE, str(_RUNNER)], input=json.dumps(requests), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return [_with_numbers(answer) for answer in json.loads(done.stdout)]
+
+
+def ask_of(call: str, *problems: dict[str, Any], **given: Any) -> list[Any]:
+    """What the page's modules answer to one question about each of several problems."""
+    return ask([{"call": call, "problem": problem, **given} for problem in problems])
 
 
 def _with_numbers(value: Any) -> Any:

@@ -2,10 +2,8 @@
 
 import assert from "node:assert/strict";
 import test from "node:test";
-import "./core.mjs";
+import { load } from "./core.mjs";
 
-const page = new URL("../../src/marginlens/lab/page/", import.meta.url);
-const load = (name) => import(new URL(name, page));
 const { decimated, linearTicks, linePath, pushedApart, stepScale, valueScale } = await load("run/curve_scale.js");
 const { attentionTokens, chartsOf } = await load("run/curves.js");
 const { chartSentence } = await load("run/chart.js");
@@ -13,7 +11,7 @@ const { analyse } = await load("analysis.js");
 const { keyAction, runsText } = await load("run/playback.js");
 const { nextSample, Path, Runs } = await load("run/run.js");
 const { completeState, problemOf, withTrain } = await load("state.js");
-const { readProblem } = await import(new URL("../kernels/problem.js", page));
+const { readProblem } = await load("../kernels/problem.js");
 
 const STATE = completeState({
   problem: {

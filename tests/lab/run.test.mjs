@@ -2,10 +2,9 @@
 
 import assert from "node:assert/strict";
 import test from "node:test";
-import "./core.mjs";
+import { load } from "./core.mjs";
 
-const page = new URL("../../src/marginlens/lab/page/", import.meta.url);
-const { endOf, nextSample, Runs } = await import(new URL("run/run.js", page));
+const { endOf, nextSample, Runs } = await load("run/run.js");
 
 const PROBLEM = {
   tokens: [[[1, 0.2], [-0.4, 1], [0.3, -1]], [[0.9, -0.5], [-1, 0.1], [0.2, 1.1]]],

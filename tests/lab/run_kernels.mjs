@@ -1,16 +1,17 @@
-// Answers requests about problems with the page's kernels: `node run_kernels.mjs FOLDER < requests.json > answers.json`.
-// A request is { call, … }; numbers that JSON lacks travel as the strings "nan", "inf" and "-inf".
+// Answers requests about problems with the page's kernels and its words: `node run_kernels.mjs < requests.json > answers.json`.
+// A request is { call, … }; numbers that JSON lacks travel as the strings "nan", "inf" and "-inf", a refusal as { refusal: its sentence }.
 
 import { readFileSync } from "node:fs";
-import { pathToFileURL } from "node:url";
-import "./core.mjs";
+import { load as loaded } from "./core.mjs";
 
-const folder = pathToFileURL(`${process.argv[2]}/`);
-const load = (name) => import(new URL(`${name}.js`, folder));
+const load = (name) => loaded(`../kernels/${name}.js`);
+const words = await loaded("findings/sentences.js");
 const { callCore } = await load("core");
 const { Descent, loopOf, measurePoint } = await load("descent");
-const { bracketOf, kktResidual } = await load("margin");
-const { readProblem } = await load("problem");
+const { jointLimits } = await load("joint");
+const { bracketOf, INACCURATE, INFEASIBLE, kktResidual, OPTIMAL, TRIVIAL } = await load("margin");
+const { OPTIMIZERS, ProblemError, readProblem, tokenProblem } = await load("problem");
+const { Outlook } = await load("outlook");
 const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
 const { normOfOptimizer, planeNormSvm } = await load("norms");
 const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
@@ -19,6 +20,26 @@ const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvid
 const { columnOf, continueSequence, entryShares, explainNext, laterTerms, makeAutomaton, nextProbabilities, pairHeights } = await load("automaton");
 const { correlation } = await load("linalg");
 const { layerLoss, layerProbabilities, nextTokenLoop, totalVariation } = await load("nexttoken");
+
+function analysisOf(json, maxProblems) {
+  const problem = readProblem(json);
+  const outlook = new Outlook(problem);
+  if (problem.joint) {
+    const joint = jointLimits(problem);
+    return { problem, outlook, prediction: { joint, verdicts: [], candidates: [] }, limits: [], refusal: null };
+  }
+  const prediction = predict(problem, maxProblems);
+  return { problem, prediction, outlook, limits: prediction.candidates, refusal: null };
+}
+
+function conditionsOf(prediction) {
+  return prediction.verdicts.flatMap((verdict) =>
+    verdict.conditions.map((condition) => {
+      const { name, code, holds } = condition;
+      return { citation: verdict.citation, name, code, holds, sentence: words.conditionWords(condition).sentence ?? null };
+    }),
+  );
+}
 
 const calls = {
   /** Points after some steps, taken in uneven pieces and looked up again from the end. */
@@ -108,14 +129,27 @@ const calls = {
     for (const [key, value] of Object.entries(given)) if (Array.isArray(value)) given[key] = Float64Array.from(value, (entry) => (typeof entry === "string" ? Number(entry.replace("inf", "Infinity")) : entry));
     return { result: callCore(name, given), ...given };
   },
-  refusal({ problem }) {
-    try {
-      readProblem(problem);
-    } catch (error) {
-      return error.message;
-    }
+  /** Nothing, where a problem is read. */
+  read({ problem }) {
+    readProblem(problem);
     return null;
   },
+  /** Where training ends: what the page says once it has followed the run to its end, and the numbers behind it. */
+  verdict({ problem, played = null }) {
+    const analysis = analysisOf(problem);
+    const { outlook } = analysis;
+    outlook.advance(Infinity);
+    const { selected, steps, followed = outlook.followed } = outlook.answer;
+    return { ...words.verdictWords(analysis, played), selected, steps, followed };
+  },
+  leftOut: ({ problem }) => words.leftOut(analysisOf(problem)),
+  conditions: ({ problem, maxProblems }) => conditionsOf(analysisOf(problem, maxProblems).prediction),
+  /** The same for a head whose entries no page takes, so that slopes overflow. */
+  conditionsOfHugeHead({ problem, entry }) {
+    const { code, ...parts } = readProblem(problem);
+    return conditionsOf(predict(tokenProblem({ ...parts, head: parts.head.map(() => entry) })));
+  },
+  known: () => ({ optimizers: Object.keys(OPTIMIZERS), statuses: [OPTIMAL, INFEASIBLE, TRIVIAL, INACCURATE] }),
 };
 
 const plain = (key, value) => {
@@ -123,5 +157,12 @@ const plain = (key, value) => {
   if (typeof value === "number" && !Number.isFinite(value)) return Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf";
   return value;
 };
-const answers = JSON.parse(readFileSync(0, "utf8")).map((request) => calls[request.call](request));
+const answers = JSON.parse(readFileSync(0, "utf8")).map(({ call, ...request }) => {
+  try {
+    return calls[call](request);
+  } catch (error) {
+    if (error instanceof ProblemError) return { refusal: error.message };
+    throw error;
+  }
+});
 process.stdout.write(JSON.stringify(answers, plain));

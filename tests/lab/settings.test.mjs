@@ -2,17 +2,15 @@
 
 import assert from "node:assert/strict";
 import test from "node:test";
-import "./core.mjs";
+import { load } from "./core.mjs";
 
-const page = new URL("../../src/marginlens/lab/page/", import.meta.url);
-const load = (name) => import(new URL(name, page));
 const { losses: LOSS_CHOICES, optimizers: OPTIMIZER_CHOICES } = globalThis.labWords;
 const { optimizerOf, settingsOf, shareOf, valueAt, withOptimizerNamed, withSetting } =
   await load("run/settings.js");
 const { analyse } = await load("analysis.js");
 const { checkState, completeState, problemOf, withTrain } = await load("state.js");
-const { OPTIMIZERS, readProblem } = await import(new URL("../kernels/problem.js", page));
-const { LOSS_CODES } = await import(new URL("../kernels/softmax.js", page));
+const { OPTIMIZERS, readProblem } = await load("../kernels/problem.js");
+const { LOSS_CODES } = await load("../kernels/softmax.js");
 
 const STATE = completeState({ problem: { keys: [[[1, 0], [0, 1], [-1, -1]]], scores: [[1, 0, 0]] }, starts: [[0, 0]] });
 const TOKENS = completeState({ problem: { tokens: [[[1, 0], [0, 1]], [[-1, 0.2], [0, 1]]], labels: [1, -1], head: [1, 0.5] } });

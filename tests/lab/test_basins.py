@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from lab_kernels import as_json, ask, needs_node, run_in_page
+from lab_kernels import as_json, ask_of, needs_node, run_in_page
 from marginlens.theory import basin_cone, locally_optimal_directions
 from marginlens_papers.claims.ours import basins as claim
 
@@ -38,9 +38,7 @@ def compared(mine: Any, theirs: Any, optima: Any, selections: Any) -> None:
 def test_basins_in_a_window_agree_with_the_claim(name: str) -> None:
     data, v = ml.data.figure_1b() if name == "figure_1b" else ml.data.basin_example()
     side, half, steps = (20, claim.NEAR_1B, 1500) if name == "figure_1b" else (16, claim.NEAR_RANDOM, 800)
-    answer = ask(
-        [{"call": "basins", "problem": as_json(data, v, **STEPS), "side": side, "half": half, "steps": steps}]
-    )[0]
+    (answer,) = ask_of("basins", as_json(data, v, **STEPS), side=side, half=half, steps=steps)
     theirs = claim.basins_of(data, v, claim.square_of_starts(side, half), claim.STEP, steps)
     assert np.array(answer["starts"]).reshape(side, side, 2) == pytest.approx(theirs.starts)
     optima = locally_optimal_directions(data, v)
@@ -55,7 +53,7 @@ def test_basins_of_the_whole_plane_agree_with_the_claim() -> None:
     data, v = ml.data.figure_1b()
     optima = locally_optimal_directions(data, v)
     far, side = 3.0 * max(basin_cone(data, v, selection).radius for selection in optima.selections), 12
-    answer = ask([{"call": "basins", "problem": as_json(data, v, **STEPS), "side": side, "far": far}])[0]
+    (answer,) = ask_of("basins", as_json(data, v, **STEPS), side=side, far=far)
     labels = np.array(answer["labels"])
     inside = labels != -2
     starts = np.array([start for start in answer["starts"] if start is not None])
@@ -73,7 +71,7 @@ def test_basins_of_the_whole_plane_agree_with_the_claim() -> None:
 
 def test_the_first_piece_of_work_covers_the_picture() -> None:
     data, v = ml.data.figure_1b()
-    answer = ask([{"call": "basins", "problem": as_json(data, v), "side": 32, "half": 4.0, "steps": 1}])[0]
+    (answer,) = ask_of("basins", as_json(data, v), side=32, half=4.0, steps=1)
     first = np.array(answer["firstPixels"])
     assert len(first) == 4
     assert sorted(set(first // 32)) == sorted(set(first % 32)) == [0, 16]

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import marginlens as ml
-from lab_kernels import KERNELS, needs_node
+from lab_kernels import KERNELS, ask, ask_of, needs_node
 from marginlens.lab.assemble import page_words
 
 pytestmark = needs_node
 
-_RUNNER = Path(__file__).parent / "run_findings.mjs"
 OPTIMIZERS = ("GradientDescent", "NormalizedGD", "SignDescent", "CoordinateDescent", "SteepestDescent", "Adam")
 TRIANGLE = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
-
-
-def ask(*requests: dict[str, Any]) -> list[Any]:
-    """What the page's modules answer, request by request; a refusal as {"refusal": its sentence}."""
-    done = subprocess.run(
-        ["node", str(_RUNNER), str(KERNELS.parent)],
-        input=json.dumps(requests),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def scored(keys: Any, scores: Any, **settings: Any) -> dict[str, Any]:
@@ -41,7 +26,7 @@ def scored(keys: Any, scores: Any, **settings: Any) -> dict[str, Any]:
 def test_a_verdict_calls_tokens_by_their_words() -> None:
     problem = scored([TRIANGLE], [[1, 0, 0]], words=[["molten", "when", ""]])
     refused = {**problem, "words": [["molten", "when"]]}
-    answer, refusal = ask({"call": "verdict", "problem": problem}, {"call": "verdict", "problem": refused})
+    answer, refusal = ask_of("verdict", problem, refused)
     assert answer["endsAt"].startswith("Token 1 “molten”, in its max-margin direction")
     assert answer["because"].startswith("Input 1: token 1 “molten” over token 2 “when”, ")
     assert refusal["refusal"].startswith("There must be a list of words for each of 1 inputs, one for each token; got")
@@ -103,7 +88,7 @@ def test_every_condition_has_a_sentence_each_way_and_no_sentence_is_dead() -> No
         "problem": {"tokens": [[[10, 10], [-10, -10]]], "head": [1, 1], "loss": "Exponential", "start": [1, 0]},
         "entry": 1e308,
     }
-    answers = ask(*provoking_problems(), huge)
+    answers = ask([*provoking_problems(), huge])
     met = {(found["name"], found["code"], found["holds"]) for answer in answers for found in answer}
     written = entries()
     met = {(CONDITIONS[name].get("as", name), code, holds) for name, code, holds in met}
@@ -113,7 +98,7 @@ def test_every_condition_has_a_sentence_each_way_and_no_sentence_is_dead() -> No
 
 
 def test_conditions_are_those_that_the_kernels_and_the_library_name() -> None:
-    (known,) = ask({"call": "known"})
+    (known,) = ask([{"call": "known"}])
     source = (KERNELS / "theorems.js").read_text(encoding="utf-8")
     assert set(CONDITIONS) == set(re.findall(r'\bcheck\("([^"]+)"', source))
     assert set(page_words()["theorems"]) == set(re.findall(r'verdict\("([^"]+)"', source))
@@ -146,8 +131,7 @@ def test_no_sentence_of_random_and_degenerate_problems_has_a_hole() -> None:
             "loss": ["Logistic", "Exponential", "CorrelationLoss"][case % 3],
         }
         problems.append(problem)
-    asked = [{"call": call, "problem": problem} for problem in problems for call in ("verdict", "conditions")]
-    said = json.dumps(ask(*asked), ensure_ascii=False)
+    said = json.dumps([ask_of(call, *problems) for call in ("verdict", "conditions")], ensure_ascii=False)
     assert '"sentence": null' not in said
     for hole in ("undefined", "NaN", "∞", "–"):
         assert hole not in said
@@ -155,10 +139,11 @@ def test_no_sentence_of_random_and_degenerate_problems_has_a_hole() -> None:
 
 def test_verdicts_of_head_and_attention_together() -> None:
     tokens = [[(2.0, 1.0), (0.5, -1.0)], [(-2.0, 1.0), (-0.5, -1.0)]]
-    told, tied, many = ask(
-        {"call": "verdict", "problem": {"tokens": tokens, "labels": [1, -1], "train": "both"}},
-        {"call": "verdict", "problem": {"tokens": [[(1.0, 0.0)], [(1.0, 0.0)]], "labels": [1, -1], "train": "both"}},
-        {"call": "verdict", "problem": {"tokens": [TRIANGLE * 3] * 5, "labels": [1] * 5, "train": "both"}},
+    told, tied, many = ask_of(
+        "verdict",
+        {"tokens": tokens, "labels": [1, -1], "train": "both"},
+        {"tokens": [[(1.0, 0.0)], [(1.0, 0.0)]], "labels": [1, -1], "train": "both"},
+        {"tokens": [TRIANGLE * 3] * 5, "labels": [1] * 5, "train": "both"},
     )
     assert "token 1 of input 1 and token 1 of input 2" in told["because"]
     assert "tell the labels apart" in tied["because"]
@@ -167,9 +152,7 @@ def test_verdicts_of_head_and_attention_together() -> None:
 
 
 def test_inputs_without_a_choice_are_named() -> None:
-    answers = ask(
-        {"call": "leftOut", "problem": scored([TRIANGLE, TRIANGLE], [[1, 2, 3], [1, 2, 3]])},
-        {"call": "leftOut", "problem": scored([TRIANGLE, TRIANGLE], [[1, 2, 3], [2, 2, 2]])},
-    )
+    problems = (scored([TRIANGLE, TRIANGLE], [[1, 2, 3], last]) for last in ([1, 2, 3], [2, 2, 2]))
+    answers = ask_of("leftOut", *problems)
     assert answers[0] is None
     assert answers[1].startswith("Input 2 ")

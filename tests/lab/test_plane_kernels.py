@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from lab_kernels import as_json, ask, needs_node
+from lab_kernels import as_json, ask, ask_of, needs_node
 from marginlens.data.random_tokens import scored_tokens
 from marginlens.dynamics import Record
 from marginlens.errors import InputError
@@ -286,7 +286,7 @@ def test_margins_in_other_norms_agree_in_the_plane() -> None:
 def test_optimizers_head_for_the_norm_that_the_library_names() -> None:
     names = {1.0: ml.L1, float("inf"): ml.LInf, 3.0: ml.Lp, 1.5: ml.Lp, 2.0: ml.L2}
     chosen = [case._replace(optimizer=optimizer) for case in cases()[:1] for optimizer in OPTIMIZERS]
-    for case, power in zip(chosen, ask([{"call": "normOf", "problem": case.json} for case in chosen]), strict=True):
+    for case, power in zip(chosen, ask_of("normOf", *(case.json for case in chosen)), strict=True):
         bias = implicit_bias(case.rule, ml.AttentionRisk(case.data, case.head))
         norm = (
             bias.norm if all(bias.conditions) else bias.solution.norm
@@ -349,7 +349,7 @@ def compared_prediction(case: Case, mine: dict[str, Any]) -> list[str]:
 
 
 def test_predictions_agree_condition_by_condition() -> None:
-    answers = ask([{"call": "predict", "problem": case.json, "maxProblems": MAX_PROBLEMS} for case in cases()])
+    answers = ask_of("predict", *(case.json for case in cases()), maxProblems=MAX_PROBLEMS)
     found = {case.name: compared_prediction(case, mine) for case, mine in zip(cases(), answers, strict=True)}
     wrong = {name: differences for name, differences in found.items() if differences}
     assert not wrong, f"{len(wrong)} of {len(found)}: {list(wrong.items())[:3]}"

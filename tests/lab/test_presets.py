@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from lab_kernels import ask, needs_node, run_in_page
+from lab_kernels import ask_of, needs_node, run_in_page
 from marginlens.errors import InputError
 from marginlens.lab import permalink, preset, presets, write_lab
 from marginlens.lab.presets import MAX_VOCABULARY, state_of
@@ -157,7 +157,7 @@ def test_the_page_takes_what_python_says_it_does() -> None:
     assert run_in_page(code) == [MAX_INPUTS, MAX_TOKENS, MAX_ENTRY, MAX_START, MAX_STEPS, MAX_VOCABULARY]
     data = ml.TokenDataset(np.full((MAX_INPUTS, MAX_TOKENS, 2), MAX_ENTRY), [1] * MAX_INPUTS)
     largest = page_problem(LabProblem(data, [MAX_ENTRY, 0], start=[MAX_START, 0], n_steps=MAX_STEPS))
-    assert ask([{"call": "refusal", "problem": largest.to_dict()}]) == [None]
+    assert ask_of("read", largest.to_dict()) == [None]
 
 
 def test_write_lab_takes_datasets_problems_and_names(tmp_path: Path) -> None:

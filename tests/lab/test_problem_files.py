@@ -1,63 +1,181 @@
-"""The JSON form of a problem: every fault is refused in one sentence."""
+"""The JSON form of a problem, in Python and on the page: read back to the last digit, and every fault refused in one sentence."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import marginlens as ml
-from lab_kernels import ask, needs_node
-from marginlens.lab import LabProblem, read_problem, write_problem
+from lab_kernels import ask_of, needs_node
+from marginlens.data.random_tokens import scored_tokens
+from marginlens.errors import InputError
 from marginlens.lab.presets import state_of
-
-pytestmark = needs_node
+from marginlens.lab.problem_files import LabProblem, read_problem, write_problem
+from marginlens.optimizers import Blockwise
+from marginlens.optimizers.schedules import PowerDecay
+from random_problems import ragged_problem
+from refusals import refused
 
 GOOD: dict[str, Any] = {"tokens": [[[1, 0], [0, 1]], [[2, 1]]], "labels": [1, -1], "head": [1, 0.5]}
-FAULTS = {
-    "a number": (3, "A problem must be a JSON object"),
-    "a list": ([], "A problem must be a JSON object"),
-    "another format": ({**GOOD, "format": "png"}, "format must be"),
-    "another version": ({**GOOD, "version": 2}, "reads version 1"),
-    "no tokens": ({"labels": [1]}, "must be a list of inputs"),
-    "too many inputs": ({**GOOD, "tokens": [[[1, 0]]] * 9}, "at most 8 inputs; got 9"),
-    "too many tokens": ({**GOOD, "tokens": [[[1, 0]] * 13]}, "at most 12 tokens; got 13"),
-    "an empty input": ({**GOOD, "tokens": [[[1, 0]], []]}, "Input 1 of tokens must hold at least one token"),
-    "unequal lengths": ({**GOOD, "tokens": [[[1, 0], [1]]]}, "token 1 of input 0 has 1"),
-    "letters": ({**GOOD, "tokens": [[[1, "x"]]]}, 'must be a number; got "x"'),
-    "no number": ({**GOOD, "tokens": [[[1, None]]]}, "must be a number; got null"),
-    "a huge number": ({**GOOD, "tokens": [[[1, 1e9]]]}, "must lie between"),
-    "wide vectors": ({**GOOD, "tokens": [[[0] * 9]]}, "each token must have two numbers; token 0 of input 0 has 9"),
-    "labels missing": ({**GOOD, "labels": [1]}, "one label for each of 2 inputs"),
-    "a label of zero": ({**GOOD, "labels": [1, 0]}, "Each label must be 1 or -1; got 0"),
-    "a short head": ({**GOOD, "head": [1]}, "head must be a list of 2 numbers; got 1 entries"),
-    "head and scores": ({**GOOD, "scores": [[1, 2], [3]]}, "got both"),
-    "neither head nor scores": ({"tokens": [[[1, 0]]]}, "a head or scores; got neither"),
-    "scores of the wrong length": ({"keys": GOOD["tokens"], "scores": [[1], [3]]}, "Input 0 must have 2 scores"),
-    "keys that do not match": ({**GOOD, "keys": [[[1, 0]], [[2, 0]]]}, "one key for each token"),
-    "keys alone": ({"keys": GOOD["tokens"], "head": [1, 1]}, "need scores"),
-    "an unknown optimizer": ({**GOOD, "optimizer": {"name": "SGD"}}, "named one of GradientDescent"),
-    "an unknown setting": ({**GOOD, "optimizer": {"name": "Adam", "rho": 1}}, "Adam has no setting"),
-    "a step of zero": ({**GOOD, "optimizer": {"name": "NormalizedGD", "size": 0}}, "step size"),
-    "betas of one": ({**GOOD, "optimizer": {"name": "Adam", "betas": [0.9, 1]}}, "below 1"),
-    "p of one": ({**GOOD, "optimizer": {"name": "SteepestDescent", "p": 1}}, "must be above 1"),
-    "an unknown loss": ({**GOOD, "loss": "hinge"}, "one of Logistic"),
-    "half a step": ({**GOOD, "steps": 0.5}, "whole number"),
-    "joint training by Adam": ({**GOOD, "train": "both", "optimizer": {"name": "Adam"}}, "trained together by"),
-    "joint training of scores": ({"keys": GOOD["tokens"], "scores": [[1, 2], [3]], "train": "both"}, "cannot be given"),
-    "a long start": ({**GOOD, "start": [1, 2, 3]}, "start must be a list of 2 numbers"),
+OPTIMIZERS = (
+    ml.NormalizedGD(0.3),
+    ml.GradientDescent(2.0),
+    ml.SignDescent(PowerDecay(0.2, 0.5)),
+    ml.CoordinateDescent(0.1),
+    ml.SteepestDescent(ml.Lp(1.75), 0.1),
+    ml.Adam(PowerDecay(0.1, 0.3), (0.5, 0.9), 1e-8),
+    ml.SignDescent(0.1, momentum=0.9),
+    ml.SteepestDescent(ml.Lp(3.0), PowerDecay(0.2, 0.5), momentum=0.5),
+)
+
+
+def problems() -> list[LabProblem]:
+    rng = np.random.default_rng(3)
+    data, head = ragged_problem(rng, 3, 5, 4, d_key=3)
+    wide = ml.TokenDataset(rng.standard_normal((20, 15, 9)), rng.choice([-1.0, 1.0], 20), W=rng.standard_normal((4, 9)))
+    shown = [
+        LabProblem(data, head, start=rng.standard_normal(data.d_key), optimizer=rule, n_steps=7) for rule in OPTIMIZERS
+    ]
+    scored = LabProblem(*scored_tokens(rng.standard_normal((2, 3, 2)), rng.standard_normal((2, 3)), [1, -1]))
+    joint = LabProblem(ml.data.figure_3a(), trains_head=True, start=[0, -1], start_head=[-1, 0], loss=ml.Exponential())
+    return [*shown, scored, joint, LabProblem(wide, rng.standard_normal(9), loss=ml.CorrelationLoss())]
+
+
+def test_files_give_back_what_was_written(tmp_path: Path) -> None:
+    for problem in problems():
+        write_problem(tmp_path / "p.json", problem)
+        again = read_problem(tmp_path / "p.json")
+        assert again == problem
+        assert again.optimizer == problem.optimizer
+        assert again.loss == problem.loss
+        assert np.array_equal(again.data.K, problem.data.K)
+    assert ml.data.read_problem(tmp_path / "p.json")[0] == problem.data
+    assert ml.data.load(tmp_path / "p.json") == problem.data
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=6, max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_every_number_keeps_all_its_digits(values: list[float]) -> None:
+    data = ml.TokenDataset([[values[:2], values[2:4]]], [1.0])
+    problem = LabProblem(data, values[4:], start=values[:2])
+    again = LabProblem.from_dict(json.loads(json.dumps(problem.to_dict())))
+    assert again.data == data
+    assert again.head.tolist() == values[4:]
+    assert again.start.tolist() == values[:2]
+
+
+def test_what_a_file_leaves_out_is_what_the_page_takes(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps({"format": "marginlens-problem", **GOOD, "keys": None}))
+    problem = read_problem(tmp_path / "p.json")
+    assert problem == LabProblem(problem.data, [1, 0.5], optimizer=ml.NormalizedGD(1.0), n_steps=1000)
+    joint = LabProblem.from_dict({"tokens": GOOD["tokens"], "train": "both"})
+    assert joint.optimizer == Blockwise(ml.NormalizedGD(0.1))
+    ml.data.write_problem(tmp_path / "p.npz", problem.data, [1, 0.5])
+    assert read_problem(tmp_path / "p.npz") == problem
+
+
+@needs_node
+def test_the_page_reads_those_of_the_plane() -> None:
+    plane = [problem for problem in problems() if problem.data.n_inputs <= 8 and problem.data.d_key == 2]
+    assert plane
+    assert set(ask_of("read", *(problem.to_dict() for problem in plane))) == {None}
+
+
+FAULTS: dict[str, tuple[Any, str, str]] = {  # what the page says, and the entry that Python names, where they refuse it
+    "a number": (3, "A problem must be a JSON object", "problem"),
+    "a list": ([], "A problem must be a JSON object", "problem"),
+    "another format": ({**GOOD, "format": "png"}, "format must be", "format"),
+    "another version": ({**GOOD, "version": 2}, "reads version 1", "version"),
+    "no tokens": ({"labels": [1]}, "must be a list of inputs", "tokens"),
+    "scores alone": ({"scores": [[1]]}, "must be a list of inputs", "keys"),
+    "too many inputs": ({**GOOD, "tokens": [[[1, 0]]] * 9}, "at most 8 inputs; got 9", ""),
+    "too many tokens": ({**GOOD, "tokens": [[[1, 0]] * 13]}, "at most 12 tokens; got 13", ""),
+    "an empty input": ({**GOOD, "tokens": [[[1, 0]], []]}, "Input 1 of tokens must hold at least one", "tokens[1]"),
+    "unequal widths": ({**GOOD, "tokens": [[[1, 0], [1]]]}, "token 1 of input 0 has 1", "tokens[0][1]"),
+    "letters": ({**GOOD, "tokens": [[[1, "x"]]]}, 'must be a number; got "x"', "tokens[0][0][1]"),
+    "no number": ({**GOOD, "tokens": [[[1, None]]]}, "must be a number; got null", "tokens[0][0][1]"),
+    "truth": ({**GOOD, "head": [True, 1]}, "must be a number; got true", "head[0]"),
+    "infinity": ({**GOOD, "head": [float("inf"), 1]}, "", "head[0]"),
+    "a huge number": ({**GOOD, "tokens": [[[1, 1e9]]]}, "must lie between", ""),
+    "wide vectors": ({**GOOD, "tokens": [[[0] * 9]]}, "each token must have two numbers; token 0 of input 0 has 9", ""),
+    "labels missing": ({**GOOD, "labels": [1]}, "one label for each of 2 inputs", "labels"),
+    "a label of zero": ({**GOOD, "labels": [1, 0]}, "Each label must be 1 or -1; got 0", "labels"),
+    "a short head": ({**GOOD, "head": [1]}, "head must be a list of 2 numbers; got 1 entries", "head"),
+    "head and scores": ({**GOOD, "scores": [[1, 2], [3]]}, "got both", "scores"),
+    "neither head nor scores": ({"tokens": [[[1, 0]]]}, "a head or scores; got neither", "head"),
+    "scores of another length": ({"keys": GOOD["tokens"], "scores": [[1], [3]]}, "must have 2 scores", "scores[0]"),
+    "keys that do not match": ({**GOOD, "keys": [[[1, 0]], [[2, 0]]]}, "one key for each token", "keys"),
+    "keys without scores": ({"keys": GOOD["tokens"], "head": [1, 1]}, "need scores", ""),
+    "an unknown optimizer": ({**GOOD, "optimizer": {"name": "SGD"}}, "named one of GradientDescent", "optimizer"),
+    "an unknown setting": ({**GOOD, "optimizer": {"name": "Adam", "rho": 1}}, "Adam has no setting", "optimizer.rho"),
+    "a step of zero": ({**GOOD, "optimizer": {"name": "NormalizedGD", "size": 0}}, "step size", "optimizer.size"),
+    "a momentum of one": ({**GOOD, "optimizer": {"name": "SignDescent", "momentum": 1}}, "", "optimizer.momentum"),
+    "betas of one": ({**GOOD, "optimizer": {"name": "Adam", "betas": [0.9, 1]}}, "below 1", "optimizer.betas"),
+    "p of one": ({**GOOD, "optimizer": {"name": "SteepestDescent", "p": 1}}, "must be above 1", "optimizer.p"),
+    "an unknown loss": ({**GOOD, "loss": "hinge"}, "one of Logistic", "loss"),
+    "half a step": ({**GOOD, "steps": 0.5}, "whole number", "steps"),
+    "joint training by Adam": ({**GOOD, "train": "both", "optimizer": {"name": "Adam"}}, "together by", "optimizer"),
+    "joint training of scores": (
+        {"keys": GOOD["tokens"], "scores": [[1, 2], [3]], "train": "both"},
+        "cannot",
+        "scores",
+    ),
+    "a long start": ({**GOOD, "start": [1, 2, 3]}, "start must be a list of 2 numbers", "start"),
 }
 
 
-def test_faults_are_refused_in_one_sentence() -> None:
-    answers = ask([{"call": "refusal", "problem": problem} for problem, _ in FAULTS.values()])
-    for (name, (_, expected)), answer in zip(FAULTS.items(), answers, strict=True):
+@needs_node
+def test_the_page_refuses_faults_in_one_sentence() -> None:
+    faults = {name: (problem, words) for name, (problem, words, _) in FAULTS.items() if words}
+    answers = ask_of("read", *(problem for problem, _ in faults.values()))
+    for (name, (_, words)), answer in zip(faults.items(), answers, strict=True):
         assert answer is not None, name
-        assert expected in answer, (name, answer)
-        assert answer.endswith(".")
-        assert "\n" not in answer
+        assert words in answer["refusal"], (name, answer)
+        assert answer["refusal"].endswith(".")
+        assert "\n" not in answer["refusal"]
+
+
+@pytest.mark.parametrize("name", [name for name, (*_, entry) in FAULTS.items() if entry])
+def test_python_refuses_faults_in_one_sentence_with_the_file_and_the_entry(name: str) -> None:
+    problem, _, entry = FAULTS[name]
+    with pytest.raises(InputError) as caught:
+        LabProblem.from_dict(problem, "'p.json'")
+    assert f"'{entry}'" in str(caught.value) or entry == "problem"
+    assert "in 'p.json'" in str(caught.value)
+    assert str(caught.value).count(". ") == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "joint"),
+    [
+        (ml.Muon(0.1), False),
+        (ml.SignDescent(0.1, momentum=0.9, nesterov=True), False),
+        (ml.SignDescent(lambda t: 0.1), False),
+        (ml.SteepestDescent(ml.L1(), 0.1), False),
+        (ml.NormalizedGD(0.1), True),
+        (Blockwise(ml.GradientDescent(0.1)), True),
+    ],
+)
+def test_what_the_lab_does_not_have_is_refused(rule: Any, joint: bool) -> None:
+    with refused("optimizer"):
+        LabProblem(ml.data.figure_3a(), [1.0, 0.0], optimizer=rule, trains_head=joint)
+
+
+def test_batches_and_other_names_are_refused(tmp_path: Path) -> None:
+    data, head = ml.data.sphere_tokens(2, 3, 4, 2, 0)
+    with pytest.raises(InputError, match="one problem"):
+        write_problem(tmp_path / "p.json", data, head)
+    with pytest.raises(InputError, match=r"\.json"):
+        write_problem(tmp_path / "p.txt", data[0], head[0])
+    ml.data.write_problem(tmp_path / "p.npz", data, head)
+    with pytest.raises(InputError, match="batch of 2"):
+        read_problem(tmp_path / "p.npz")
 
 
 def test_words_of_tokens_are_written_read_and_shown(tmp_path: Path) -> None:
@@ -72,5 +190,5 @@ def test_words_of_tokens_are_written_read_and_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", ["a fine film", [["a", "fine"]], [["a"], ["film"]], [["a", 1], ["film"]], [[], []]])
 def test_words_must_be_one_text_for_each_token(words: object) -> None:
     data = ml.TokenDataset([np.eye(2), np.ones((1, 2))], [1.0, -1.0])
-    with pytest.raises(ml.InputError, match=r"'words' argument must be a list of texts for each input"):
+    with refused("words"):
         LabProblem(data, [1.0, 0.0], words=words)

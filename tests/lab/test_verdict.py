@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from lab.test_findings import ask, scored
-from lab_kernels import as_json, needs_node
+from lab.test_findings import scored
+from lab_kernels import as_json, ask_of, needs_node
 from marginlens.lab import LabProblem, preset, presets
 from marginlens.lab.assemble import page_words
 from marginlens.risk import as_risk
@@ -54,7 +54,7 @@ def outcome_of(problem: dict[str, Any]) -> Outcome:
 
 def test_the_page_proves_what_python_proves_and_names_the_same_tokens() -> None:
     problems = [*random_problems(42), *preset_problems()]
-    answers = ask(*({"call": "verdict", "problem": problem} for problem in problems))
+    answers = ask_of("verdict", *problems)
     named = 0
     for problem, answer in zip(problems, answers, strict=True):
         expected = outcome_of(problem)
@@ -72,7 +72,7 @@ def test_the_page_proves_what_python_proves_and_names_the_same_tokens() -> None:
 
 def test_the_three_lines_are_those_of_python_but_for_names_and_digits() -> None:
     problem = scored(KEYS, [[1, 0, 0.5], [0, 1]], optimizer={"name": "NormalizedGD", "size": 0.1}, start=[0.5, -1.0])
-    (answer,) = ask({"call": "verdict", "problem": problem})
+    (answer,) = ask_of("verdict", problem)
     expected = outcome_of(problem)
     assert expected.proved
     assert answer["proved"] == f"Yes{expected.proof[3:].removesuffix('; certificate.verify() checks it')}."
@@ -88,7 +88,7 @@ def test_a_start_far_out_in_a_cone_is_proved(figure: str) -> None:
     limits = ml.theory.locally_optimal_directions(data, head)
     start = (1e9 * np.asarray(limits.directions[-1])).tolist()
     problem = as_json(data, head, start=start, optimizer={"name": "GradientDescent", "size": 1e-3})
-    (answer,) = ask({"call": "verdict", "problem": problem})
+    (answer,) = ask_of("verdict", problem)
     assert answer["kind"] == "proved"
     assert answer["proved"].startswith(("Yes, by A Thm 3", "Yes, by X Thm 1"))
     assert answer["selected"] == limits.selections[-1].tolist()
@@ -99,7 +99,7 @@ def test_optimizers_that_no_theorem_covers_are_computed_and_not_called_proved(na
     shown = [entry for entry in presets() if type(entry.problem.optimizer).__name__ == name]
     problems = [entry.problem.to_dict() for entry in shown]
     problems += [{**problem, "optimizer": {"name": name}, "steps": 500} for problem in random_problems(6)]
-    for problem, answer in zip(problems, ask(*({"call": "verdict", "problem": p} for p in problems)), strict=True):
+    for problem, answer in zip(problems, ask_of("verdict", *problems), strict=True):
         assert "not proved" in answer["proved"]
         if answer["kind"] == "finite":
             continue
@@ -115,23 +115,20 @@ def test_a_run_that_was_played_further_and_ends_elsewhere_changes_the_verdict() 
     computed = scored(KEYS[:1], [[1, 0, 0.5]], optimizer={"name": "SignDescent", "size": 0.1})
     proved = {**computed, "optimizer": {"name": "NormalizedGD", "size": 0.1}}
     played = {"steps": 20_000, "selected": [2], "norm": 99.0}
-    before, after, same = ask(
-        {"call": "verdict", "problem": computed},
-        {"call": "verdict", "problem": computed, "played": played},
-        {"call": "verdict", "problem": proved, "played": played},
-    )
+    (before,), (after, same) = ask_of("verdict", computed), ask_of("verdict", computed, proved, played=played)
     assert before["endsAt"].startswith("Token 1")
     assert after["endsAt"].startswith("Token 3 after the 20,000 steps that were played")
     assert same["endsAt"].startswith("Token 1")
 
 
 def test_what_is_odd_is_said() -> None:
-    nothing, tied, infeasible, finite, far = ask(
-        {"call": "verdict", "problem": scored(KEYS, [[1, 1, 1], [2, 2]])},
-        {"call": "verdict", "problem": scored([[(1.0, 0.0), (1.0, 0.0), (0.0, 0.0)]], [[1, 1, 0]])},
-        {"call": "verdict", "problem": scored([[(1.0, 0.0), (1.0, 0.0), (0.0, 0.0)]], [[1, 0.5, 0]])},
-        {"call": "verdict", "problem": scored([[(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 0, 0.5]])},
-        {"call": "verdict", "problem": scored([[(1.0, 0.0), (0.0, 0.0)]], [[1000, 0]])},
+    nothing, tied, infeasible, finite, far = ask_of(
+        "verdict",
+        scored(KEYS, [[1, 1, 1], [2, 2]]),
+        scored([[(1.0, 0.0), (1.0, 0.0), (0.0, 0.0)]], [[1, 1, 0]]),
+        scored([[(1.0, 0.0), (1.0, 0.0), (0.0, 0.0)]], [[1, 0.5, 0]]),
+        scored([[(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 0, 0.5]]),
+        scored([[(1.0, 0.0), (0.0, 0.0)]], [[1000, 0]]),
     )
     assert nothing["kind"] == "nothing"
     assert "training changes nothing" in nothing["endsAt"]
@@ -151,10 +148,10 @@ def test_captions_cite_theorems_that_the_page_applies() -> None:
         for citation in re.findall(r"[AX] Thm \d+", entry.caption):
             cited += 1
             if citation == "X Thm 1":
-                answers = ask(*({"call": "verdict", "problem": problem} for problem in problems))
+                answers = ask_of("verdict", *problems)
                 assert all(answer["proved"].startswith("Yes, by X Thm 1") for answer in answers), entry.name
                 continue
-            for conditions in ask(*({"call": "conditions", "problem": problem} for problem in problems)):
+            for conditions in ask_of("conditions", *problems):
                 held = [one["holds"] for one in conditions if one["citation"] == citation]
                 assert held, entry.name
                 assert all(held), entry.name
@@ -171,5 +168,5 @@ def test_what_the_scenes_say_to_do_makes_another_token_win() -> None:
         (optimizer, {"optimizer": {"name": "NormalizedGD", "size": 0.05}}),
     ]
     for problem, change in changes:
-        before, after = ask(*({"call": "verdict", "problem": each} for each in (problem, problem | change)))
+        before, after = ask_of("verdict", problem, problem | change)
         assert before["selected"] != after["selected"]

@@ -2,18 +2,17 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import "./core.mjs";
+import { load } from "./core.mjs";
 
-const load = (name) => import(new URL(`../../src/marginlens/lab/page/${name}.js`, import.meta.url));
-const { componentLinks, layoutGraph, MAX_DRAWN_TOKENS } = await load("text/priority_layout");
+const { componentLinks, layoutGraph, MAX_DRAWN_TOKENS } = await load("text/priority_layout.js");
 const TEXT_EXAMPLES = globalThis.labWords.texts;
 const { comparisonAnswer, continuationAnswer, curveSteps, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf, trainingAnswer } =
-  await load("text/text_model");
-const { endSentence, listed, reasonSentence } = await load("text/text_reasons");
-const { startTextWorker, TextWork } = await load("text/text_worker");
+  await load("text/text_model.js");
+const { endSentence, listed, reasonSentence } = await load("text/text_reasons.js");
+const { startTextWorker, TextWork } = await load("text/text_worker.js");
 
 const START = { unit: "characters", window: 8 };
-const { drawsOf } = await load("../kernels/draws");
+const { drawsOf } = await load("../kernels/draws.js");
 const draws = drawsOf(7);
 const words = Array.from({ length: 90 }, (_, k) => `w${k}`);
 const manyWords = Array.from({ length: 4000 }, () => words[Math.floor(words.length * draws() ** 2)]).join(" ");
