@@ -207,7 +207,7 @@ def _attributes(folder: Path) -> dict[str, dict[str, Any]]:
     file = folder / "claims.toml"
     if not file.is_file():
         return {}
-    tables = _in_one_line(tomllib.loads(file.read_text(encoding="utf-8")))
+    tables = in_one_line(tomllib.loads(file.read_text(encoding="utf-8")))
     for table in tables.values():
         if "words" in table:
             units = {unit.name.lower(): unit for unit in Unit}
@@ -223,10 +223,10 @@ def _attributes(folder: Path) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def _in_one_line(value: Any) -> Any:
+def in_one_line(value: Any) -> Any:
     """The same with the lines of every text joined; other kinds of spaces are left as they are."""
     if isinstance(value, dict):
-        return {name: _in_one_line(part) for name, part in value.items()}
+        return {name: in_one_line(part) for name, part in value.items()}
     return re.sub(r"[ \n]+", " ", value).strip(" ") if isinstance(value, str) else value
 
 

@@ -11,8 +11,13 @@ import marginlens
 from marginlens.cli.statement import found
 from marginlens.papers import listed_statements, registered
 from marginlens_papers.claims import catalogue
-from marginlens_papers.documentation.statements import public_name, statement_rows
-from marginlens_papers.statements import EARLIER_LABELS, PROOF_STEPS, WORDS
+from marginlens_papers.documentation.statements import (
+    EARLIER_LABELS,
+    PROOF_STEPS,
+    WORDS,
+    public_name,
+    statement_rows,
+)
 from one_command import command, refusal
 
 statement, numbers = command("statement")

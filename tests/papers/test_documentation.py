@@ -11,8 +11,14 @@ from marginlens.papers import Implementation, registered
 from marginlens_papers.claims import catalogue
 from marginlens_papers.documentation import main, pictures
 from marginlens_papers.documentation import statements as documentation
-from marginlens_papers.documentation.statements import TestCitation, cited_by_tests, gaps, theorems_page, with_table
-from marginlens_papers.statements import WORDS
+from marginlens_papers.documentation.statements import (
+    WORDS,
+    TestCitation,
+    cited_by_tests,
+    gaps,
+    theorems_page,
+    with_table,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 

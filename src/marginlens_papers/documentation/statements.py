@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,24 @@ from typing import Any
 import marginlens
 from marginlens.errors import InputError
 from marginlens.papers import SOURCES, Implementation, natural, registered
-from marginlens_papers.claim import Claim
+from marginlens_papers.claim import Claim, in_one_line
 from marginlens_papers.claims import catalogue
-from marginlens_papers.statements import EARLIER_LABELS, PROOF_STEPS, WORDS
 
 THEOREMS = "docs/theorems.md"
 PAPERS = "docs/papers.md"  # has the table of what is implemented
 STATEMENTS = "src/marginlens/statements.jsonl"
+_TEXTS = in_one_line(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")))
+PROOF_STEPS: dict[str, str] = {  # equations that are only steps of a proof -> the statement that is proved
+    f"{proved[0]} {label}": proved for proved, steps in _TEXTS["steps"].items() for label in steps
+}
+WORDS: dict[str, str] = {  # what a statement says, by label
+    f"{paper} {label}": text for paper, texts in _TEXTS["words"].items() for label, text in texts.items()
+} | {
+    f"{proved[0]} {label}": f"{'Illustration' if label.startswith('Fig') else 'Proof step'} of {proved}: {step}."
+    for proved, steps in _TEXTS["steps"].items()
+    for label, step in steps.items()
+}
+EARLIER_LABELS: dict[str, str] = _TEXTS["earlier"]  # of the same statement in an earlier version
 _MARKS = ("<!-- written by make docs: begin -->", "<!-- written by make docs: end -->")
 
 
