@@ -5,7 +5,9 @@ import numpy as np
 from marginlens.data import LabelledSequences, SequenceDataset, TokenDataset
 from marginlens.embeddings import initial_parameters
 from marginlens.graphs import priority_graphs
+from marginlens.losses import Logistic
 from marginlens.svm import Status, graph_svm
+from marginlens.theory import basin_cone, locally_optimal_directions
 
 
 def ragged_problem(rng, n_inputs, longest, d_model, *, d_key=None):
@@ -21,6 +23,16 @@ def problem(rng, n_inputs, n_tokens, d_model):
     """One problem with normal tokens, and a head."""
     X = rng.standard_normal((n_inputs, n_tokens, d_model))
     return TokenDataset(X, rng.choice([-1.0, 1.0], n_inputs)), rng.standard_normal(d_model)
+
+
+def cones(seed, n_problems=25, loss=None):
+    """Problems of all shapes with up to three of their basin cones each: (data, v, cone)."""
+    rng = np.random.default_rng(seed)
+    for k in range(n_problems):
+        make = ragged_problem if k % 2 else problem
+        data, v = make(rng, int(rng.integers(1, 5)), int(rng.integers(2, 6)), int(rng.integers(2, 6)))
+        for selection in locally_optimal_directions(data, v).selections[:3]:
+            yield data, v, basin_cone(data, v, selection, loss=loss or Logistic())
 
 
 def two_level_scores(rng, n_inputs, n_tokens, d_key):

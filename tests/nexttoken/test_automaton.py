@@ -14,7 +14,8 @@ from marginlens import GradientDescent, InputError, SequenceDataset, descend, pr
 from marginlens.data import acyclic_sequences, cyclic_sequences, figure_2
 from marginlens.nexttoken import path_expansion
 from marginlens.nexttoken.automaton import NextTokenAutomaton, TieBreak
-from marginlens.nexttoken.path_expansion import ExpansionKind, balance, can_carry
+from marginlens.nexttoken.path_expansion import ExpansionKind
+from marginlens.svm.dual_balance import balance, can_carry
 from tolerances import CONDITIONED, ROUNDING
 
 A, B, C, D = range(4)

@@ -51,17 +51,6 @@ def test_the_residual_elsewhere_is_the_gradient_there(loss, general):
     assert moved.residual() > 1e-4
 
 
-@pytest.mark.statement("C Lemma 7")
-@pytest.mark.parametrize("shape", [(6, 8, 8, 4), (8, 4, 12, 4), (12, 20, 60, 5)])
-@pytest.mark.parametrize("size", [30.0, 3e3, 1e5])
-def test_the_correction_of_the_log_loss_does_not_depend_on_a_start_however_far(shape, size):
-    ds = cyclic_sequences(*shape, 1)
-    found = ml.cyclic_correction(ds)
-    other = ml.cyclic_correction(ds, start=size * np.random.default_rng(1).normal(size=found.x.shape))
-    assert other.status is FINITE
-    np.testing.assert_allclose(other.x, found.x, atol=CONDITIONED)
-
-
 @pytest.mark.parametrize(("loss", "limit"), [(Power(0.0, 2), -0.5), (Power(0.5, 4), -0.0625)], ids=["saddle", "flat"])
 def test_a_start_from_which_nothing_pulls_is_left_if_it_is_no_minimum(loss, limit):
     """By symmetry the slope at zero is none; the curvature is negative, or none either."""
@@ -179,13 +168,14 @@ def test_the_local_correction_bears_components_that_samples_compare_in_part():
 @pytest.mark.statement("C §6")
 def test_the_local_correction_of_weights_that_choose_the_labels_is_the_global_one():
     rng = np.random.default_rng(6)
-    ds = cyclic_sequences(6, 8, 6, 4, rng)
-    whole = ml.cyclic_correction(ds)
-    W = 200.0 * ml.graph_svm(ds.E, ml.priority_graphs(ds)).x + whole.x
-    for rule in LocalRule:
-        found = local_correction(ds, W, rule)
-        np.testing.assert_allclose(found.x, whole.x, atol=CONDITIONED)
-        assert found.subspace.rank == whole.subspace.rank
+    for _ in range(4):
+        ds = cyclic_sequences(6, 8, 6, 4, rng)
+        whole = ml.cyclic_correction(ds)
+        W = 200.0 * ml.graph_svm(ds.E, ml.priority_graphs(ds)).x + whole.x
+        for rule in LocalRule:
+            found = local_correction(ds, W, rule)
+            np.testing.assert_allclose(found.x, whole.x, atol=CONDITIONED)
+            assert found.subspace.rank == whole.subspace.rank
     nothing = local_correction(
         ml.SequenceDataset([[0, 1, 2]], [0], np.eye(3)), np.diag([90.0, 0, 0]) @ np.ones((3, 3)), rule
     )

@@ -30,7 +30,6 @@ FILES = (
     "tests/contract/test_svm_solvers.py",
     "tests/contract/test_vocabulary_svm.py",
     "tests/theory/test_cyclic_statements.py",
-    "tests/theory/test_enumeration.py",
     "tests/theory/test_general_position.py",
     "tests/dynamics/test_next_token_path_scales.py",
     "tests/theory/test_one_step.py",

@@ -7,23 +7,13 @@ from marginlens import CorrelationLoss, Exponential, InputError, Logistic
 from marginlens.data import figure_1b, scored_tokens
 from marginlens.directions import unit
 from marginlens.risk import AttentionRisk
-from marginlens.theory import basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
+from marginlens.theory import basin_cone, in_cone, sample_cone, smoothness
 from marginlens_papers.lemmas.gradient_conditions import gradient_ratio, local_gradient_bounds
-from random_problems import problem, ragged_problem
+from random_problems import cones
 from refusals import refused
 from tolerances import ROUNDING
 
 LARGEST_NORM = 1e11  # beyond it logits of order norm·key carry rounding errors above 1e-5
-
-
-def cones(seed, n_problems=25, loss=None):
-    """Problems of all shapes with up to three of their cones each: (data, v, cone)."""
-    rng = np.random.default_rng(seed)
-    for k in range(n_problems):
-        make = ragged_problem if k % 2 else problem
-        data, v = make(rng, int(rng.integers(1, 5)), int(rng.integers(2, 6)), int(rng.integers(2, 6)))
-        for selection in locally_optimal_directions(data, v).selections[:3]:
-            yield data, v, basin_cone(data, v, selection, loss=loss or Logistic())
 
 
 def inward(data, v, cone, points, loss=None):

@@ -105,7 +105,7 @@ def test_the_log_loss_always_has_one_finite_correction() -> None:
             assert found.gradient_norm <= tolerances.CORRECTION_GRADIENT
             assert found.residual() <= tolerances.CORRECTION_GRADIENT
             assert found.curvature > 0.0
-            start = 5.0 * rng.normal(size=found.x.shape)
+            start = 10.0 ** rng.uniform(0.0, 5.0) * rng.normal(size=found.x.shape)  # however far
             np.testing.assert_allclose(cyclic_correction(ds, start=start).x, found.x, atol=tolerances.CONDITIONED)
 
 
@@ -264,28 +264,6 @@ def check_the_limit(found: CyclicCorrection) -> None:
 
 
 # ---- the local version
-
-
-@pytest.mark.statement("C §6")
-def test_selecting_by_the_priorities_gives_the_global_correction() -> None:
-    """Weights far along W^mm plus W^cyc select every label's component, so local and global corrections agree."""
-    rng = np.random.default_rng(6)
-    compared = 0
-    for _ in range(10):
-        ds = cyclic_sequences(6, 8, 8, 4, rng)
-        graphs = priority_graphs(ds)
-        found = cyclic_correction(ds)
-        W = 60.0 * graph_svm(ds.E, graphs).x + found.x
-        pseudo = pseudo_graphs(ds, W, 0.01)
-        if all(
-            [p.tolist() for p in pseudo[k].components] == [p.tolist() for p in graph.components]
-            for k, graph in graphs.items()
-        ):
-            np.testing.assert_allclose(
-                cyclic_correction(ds, graphs=pseudo, start=W).x, found.x, atol=tolerances.CONDITIONED
-            )
-            compared += 1
-    assert compared >= 5
 
 
 @pytest.mark.statement("C §6")

@@ -89,19 +89,6 @@ def test_descent_with_the_largest_step_never_climbs_and_with_a_huge_one_does(los
     assert np.diff(wild.saved["risk"], axis=-1).max() > 1e-3
 
 
-@pytest.mark.statement("A Lemma 6")
-def test_squared_gradients_sum_to_at_most_what_the_risk_can_fall():
-    data, v = sphere_tokens(1, 3, 4, 3, 4)
-    one, head = data[0], v[0]
-    eta = smoothness(one, head).largest_step
-    run = ml.descend(one, head, optimizer=ml.GradientDescent(eta), n_steps=300, record=ml.Record(keep=("x", "risk")))
-    many = one.repeat(301)
-    squares = np.sum(ml.AttentionRisk(many, head).gradient(run.saved["x"]).value() ** 2, axis=-1)
-    fall = run.saved["risk"][0] - run.saved["risk"]
-    assert (np.cumsum(squares)[:-1] * eta / 2 <= fall[1:] + ROUNDING).all()  # Eq. (25), summed
-    assert fall[-1] > 1e-3
-
-
 def test_a_problem_without_choice_is_flat():
     nothing = smoothness(ml.TokenDataset(np.zeros((1, 2, 3)), [1]), np.ones(3))
     assert nothing.L_p == 0.0

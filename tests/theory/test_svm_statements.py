@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 import tolerances
 from marginlens.data import TokenDataset
@@ -43,27 +42,6 @@ def test_the_margin_is_bracketed() -> None:
         gaps = np.take_along_axis(data.K @ shorter.T, selected[:, None, None], axis=1) - data.K @ shorter.T
         gaps[np.arange(3), selected] = np.inf
         assert gaps.min(axis=(0, 1)).max() < 0.99 + tolerances.SVM_ORACLE
-
-
-@pytest.mark.statement("A ATT-SVM")
-def test_the_direction_points_at_the_nearest_point_of_the_hull() -> None:
-    """The dual problem: p/‖p‖² is the point nearest to zero in the convex hull of the key differences."""
-    rng = np.random.default_rng(2)
-    data, selected = separable(rng, 2, 4, 4)
-    solution = att_svm(data, selected)
-    weights = solution.multipliers / solution.multipliers.sum()
-    nearest = weights @ solution.rows
-    np.testing.assert_allclose(nearest, solution.x / (solution.x @ solution.x), rtol=tolerances.SVM_ORACLE)
-    start = np.full(len(weights), 1.0 / len(weights))
-    simplex = {"type": "eq", "fun": lambda w: w.sum() - 1.0}
-    found = minimize(
-        lambda w: np.sum((w @ solution.rows) ** 2),
-        start,
-        bounds=[(0, 1)] * len(weights),
-        constraints=simplex,
-        tol=1e-12,
-    )
-    assert np.sqrt(found.fun) == pytest.approx(solution.margin, rel=tolerances.SVM_INTERIOR_POINT)
 
 
 @pytest.mark.statement("A ATT-SVM")
