@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +78,28 @@ def reveal(browser: WebDriver, selector: str) -> None:
     )
 
 
+def press(browser: WebDriver, *keys: str, modifier: str | None = None) -> None:
+    """Press keys one after the other, wherever the focus is; all of them while a modifier is held, if there is one."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    chain = ActionChains(browser)
+    if modifier is None:
+        for key in keys:
+            chain = chain.send_keys(key)
+    else:
+        chain = chain.key_down(modifier).send_keys(*keys).key_up(modifier)
+    chain.perform()
+    settle(browser)
+
+
+def type_into(browser: WebDriver, field: WebElement, text: str) -> None:
+    """Write over what a field holds and leave it, as a person does."""
+    from selenium.webdriver.common.keys import Keys
+
+    field.send_keys(Keys.CONTROL + "a" + Keys.NULL + text + Keys.TAB)
+    settle(browser)
+
+
 def drag(browser: WebDriver, element: WebElement, by: tuple[int, int], n_moves: int = 5) -> None:
     """Press the mouse on the middle of an element, move it in steps by so many pixels, and let go."""
     from selenium.webdriver.common.action_chains import ActionChains
@@ -141,6 +165,16 @@ def accessibility_violations(browser: WebDriver) -> list[str]:
     ]
 
 
+@contextmanager
+def without_script(browser: WebDriver) -> Iterator[None]:
+    """A browser that runs no scripts of the pages it opens meanwhile."""
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
 # ---- the lab
 
 
@@ -177,9 +211,20 @@ def problem_of(state: dict[str, Any]) -> LabProblem:
     return LabProblem.from_dict({"format": "marginlens-problem", "version": 1, **state["problem"], "start": start})
 
 
+def apply(browser: WebDriver, change: str, *given: Any) -> None:
+    """Change the lab's state by the text of a function of the state; `given` are its `arguments`."""
+    browser.execute_script(f"lab.store.apply('test', {change})", *given)
+    settle(browser)
+
+
+def undo(browser: WebDriver) -> None:
+    browser.execute_script("lab.store.undo()")
+    settle(browser)
+
+
 def handle(browser: WebDriver, name: str) -> WebElement:
     """What can be moved in the lab's plane, e.g. "token:0:2" for the third token of the first input, "start:0" or "head"."""
-    return browser.find_element("css selector", f"[data-handle='{name}']")
+    return browser.find_element("css selector", f"#plane [data-handle='{name}']")
 
 
 def path_ends(browser: WebDriver) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""Runs of the lab in a real browser: every optimizer against Python, joint training, the curves, settings and reduced motion."""
+"""Runs of the lab in a real browser: every optimizer against Python, joint training, the curves and settings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 
 from browser_page import (
     accessibility_violations,
+    apply,
     lab_state,
     open_lab,
     overflowing,
@@ -16,6 +17,8 @@ from browser_page import (
     resize,
     reveal,
     settle,
+    type_into,
+    undo,
     wait_for,
 )
 from marginlens.dynamics import descend
@@ -31,14 +34,8 @@ def choose(browser, select, value):
 
 
 def type_in(browser, field, value):
-    """Write a number into a field and leave it, as a person does."""
-    from selenium.webdriver.common.keys import Keys
-
     reveal(browser, f"#{field}")
-    box = browser.find_element("id", field)
-    box.send_keys(Keys.CONTROL, "a")
-    box.send_keys(f"{value}{Keys.TAB}")
-    settle(browser)
+    type_into(browser, browser.find_element("id", field), str(value))
 
 
 def go_to(browser, step):
@@ -61,7 +58,7 @@ def test_every_optimizer_takes_the_steps_that_python_takes(lab, name):
         type_in(lab, "setting-momentum", 0.5)
         type_in(lab, "setting-decay", 0.3)
     choose(lab, "setting-loss", "Exponential")
-    lab.execute_script("lab.store.apply('move', (state) => ({ ...state, starts: [[0.4, -0.3], [-0.5, 1.2]] }))")
+    apply(lab, "(state) => ({ ...state, starts: [[0.4, -0.3], [-0.5, 1.2]] })")
     go_to(lab, N_STEPS)
     state = lab_state(lab)
     problem = problem_of(state)
@@ -99,8 +96,7 @@ def test_head_and_attention_are_trained_together_and_apart_again(lab):
     assert lab_state(lab)["problem"]["train"] == "attention"
     assert "Norm of the head" not in lab.find_element("id", "curves").text
     for _ in range(3):
-        lab.execute_script("lab.store.undo()")
-    settle(lab)
+        undo(lab)
     assert lab_state(lab)["problem"] == before
 
 
@@ -139,33 +135,6 @@ def test_the_bar_scrubs_and_the_path_is_as_it_was(lab):
     assert lab.execute_script("return lab.runs().step") == 20
     assert path_ends(lab) == there
     assert bar.get_attribute("aria-valuetext").startswith("step 20 of")
-
-
-def test_runs_that_cannot_move_say_so(lab):
-    lab.execute_script(
-        "lab.store.apply('flat', (state) => ({ ...state, problem: { ...state.problem, scores: [[1, 1, 1]] } }))"
-    )
-    settle(lab)
-    lab.execute_script("lab.runs().scrubTo(Infinity)")
-    settle(lab)
-    assert "the gradient is exactly zero" in lab.find_element("id", "playback").text
-
-
-def test_reduced_motion_plays_in_few_jumps_to_the_same_end(browser, lab_file):
-    prefer(browser, reduced_motion="reduce")
-    open_lab(browser, lab_file)
-    script = """
-      const done = arguments[0], steps = new Set();
-      lab.store.apply("speed", (state) => ({ ...state, problem: { ...state.problem, steps: 400 }, playback: { step: 0 } }));
-      requestAnimationFrame(() => {
-        const runs = lab.runs();
-        runs.subscribe(() => { steps.add(runs.step); if (!runs.isPlaying && runs.step > 0) done([...steps]); });
-        runs.play();
-      });
-    """
-    steps = browser.execute_async_script(script)
-    assert steps[-1] == 400
-    assert len(steps) <= 16
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -14,26 +14,18 @@ import pytest
 
 from browser_page import (
     accessibility_violations,
+    apply,
     lab_state,
     open_lab,
+    path_ends,
     predicted_limits,
+    press,
     settle,
     wait_for,
 )
 from marginlens.lab import preset, write_lab
 
 DOWNLOAD_SECONDS = 40.0
-
-
-def press(browser, *keys):
-    """Press keys one after the other, wherever the focus is."""
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    chain = ActionChains(browser)
-    for key in keys:
-        chain = chain.send_keys(key)
-    chain.perform()
-    settle(browser)
 
 
 def share(browser, label):
@@ -47,14 +39,12 @@ def message(browser):
     return browser.find_element("id", "message").text
 
 
-def focused(browser):
-    return browser.execute_script("return document.activeElement.textContent.trim()")
-
-
-def apply(browser, change):
-    """Change the state by the text of a function of the state."""
-    browser.execute_script(f"lab.store.apply('test', {change})")
-    settle(browser)
+@pytest.fixture
+def clipboard(browser):
+    """A browser whose clipboard pages may write, and what is in it."""
+    permissions = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    browser.execute_cdp_cmd("Browser.grantPermissions", permissions)
+    return lambda: browser.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
 
 
 @pytest.fixture
@@ -77,15 +67,14 @@ def downloads(lab, tmp_path):
 # ---- the script
 
 
-def test_the_copied_script_computes_what_the_page_shows(lab):
-    permissions = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
-    lab.execute_cdp_cmd("Browser.grantPermissions", permissions)
+def test_the_copied_script_computes_what_the_page_shows(lab, clipboard):
     apply(lab, "(state) => ({ ...state, starts: [[0.5, -1.5], [-0.5, 1]], problem: { ...state.problem, steps: 300 } })")
     lab.execute_script("lab.runs().scrubTo(200)")
     settle(lab)
     share(lab, "Copy as Python")
     assert message(lab) == "The Python script is copied."
-    script = lab.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
+    script = clipboard()
+    assert script == lab.execute_async_script("lab.pythonScript().then(arguments[0])")
     names, printed = {"__name__": "__main__"}, io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(script, "script", "exec"), names)
@@ -93,8 +82,7 @@ def test_the_copied_script_computes_what_the_page_shows(lab):
     assert [limit[1] for limit in names["limits"]] == [limit["selected"] for limit in limits]
     for mine, shown in zip(names["limits"], limits, strict=True):
         assert mine[2] == pytest.approx(shown["direction"], abs=1e-9)
-    ends = lab.execute_script("return lab.runs().paths.map((path) => Array.from(path.now.point))")
-    for run, end in zip(names["runs"], ends, strict=True):
+    for run, end in zip(names["runs"], path_ends(lab), strict=True):
         assert int(run.steps_taken) == 200
         assert run.final == pytest.approx(np.array(end), rel=1e-9)
         assert f"selects {run.selected.tolist()}" in printed.getvalue()
@@ -108,13 +96,9 @@ def test_what_cannot_be_copied_is_shown_selected(lab):
     field = lab.find_element("css selector", "dialog textarea")
     assert field.get_property("value") == lab.execute_async_script("lab.link().then(arguments[0])")
     assert lab.execute_script("return arguments[0].selectionEnd - arguments[0].selectionStart", field) > 20
-    assert accessible_name_of_dialog(lab) == "The link"
+    assert lab.find_element("css selector", "dialog[open]").accessible_name == "The link"
     press(lab, "\ue00c")
     assert lab.find_elements("css selector", "dialog") == []
-
-
-def accessible_name_of_dialog(browser):
-    return browser.find_element("css selector", "dialog[open]").accessible_name
 
 
 # ---- files
@@ -159,8 +143,8 @@ def test_pictures_are_sixteen_by_nine_with_verdict_and_legend(lab, downloads):
     assert struct.unpack(">II", content[16:24]) == (1920, 1080)
 
 
+@pytest.mark.usefixtures("clipboard")
 def test_a_picture_is_copied(lab):
-    lab.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
     share(lab, "Copy picture")
     wait_for(lab, "document.getElementById('message').textContent === 'The picture is copied.'")
     types = "navigator.clipboard.read().then((items) => arguments[0](items[0].types))"
@@ -188,21 +172,17 @@ def test_the_page_that_is_saved_opens_with_what_was_seen(lab, downloads):
     assert len(predicted_limits(lab)) == 2
 
 
-def test_a_link_to_a_file_says_that_it_opens_here_alone(lab):
-    lab.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+def test_a_link_to_a_file_says_that_it_opens_here_alone(lab, clipboard):
     share(lab, "Copy link")
     assert "opens on this machine alone" in message(lab)
     share(lab, "Copy code to embed")
-    code = lab.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
-    assert code.startswith('<iframe src="lab.html#')
+    assert clipboard().startswith('<iframe src="lab.html#')
     assert "file:" not in lab.execute_async_script("lab.pythonScript().then(arguments[0])")
 
 
+@pytest.mark.usefixtures("clipboard")
 def test_links_lead_to_the_public_copy_where_one_is_named(browser, tmp_path):
     open_lab(browser, write_lab(tmp_path / "lab.html", preset("A-F1b"), address="https://example.org/lab.html"))
-    browser.execute_cdp_cmd(
-        "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
-    )
     share(browser, "Copy link")
     assert message(browser) == "The link is copied."
     assert browser.execute_async_script("lab.link().then(arguments[0])") == "https://example.org/lab.html#A-F1b"

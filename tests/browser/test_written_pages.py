@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 from browser_page import (
+    DESKTOP,
     PHONE,
     accessibility_violations,
     background_brightness,
     lab_state,
     open_page,
     overflowing,
-    predicted_limits,
     prefer,
+    press,
     resize,
     settle,
     wait_for,
+    without_script,
 )
 from fake_claims import changed, fake_claim, finding, raising
 from made_up_probe import EVIL, HEADS, LAYERS, made_up_curves, made_up_result
@@ -129,10 +131,6 @@ def click(browser, selector):
     browser.execute_script("document.querySelector(arguments[0]).click()", selector)
 
 
-def press(browser, *keys):
-    browser.switch_to.active_element.send_keys(*keys)
-
-
 def focused(browser):
     return browser.switch_to.active_element.get_attribute("id")
 
@@ -154,15 +152,10 @@ def test_the_reader_chooses_light_or_dark(browser, page):
     assert background_brightness(browser) < 0.2
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible(browser, page, axe, scheme):
+@pytest.mark.parametrize(("scheme", "size"), [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE)], ids=str)
+def test_the_page_is_accessible(browser, page, axe, scheme, size):
     prefer(browser, color_scheme=scheme)
-    open_page(browser, page, "#L1H2")
-    assert accessibility_violations(browser) == []
-
-
-def test_the_page_is_accessible_on_a_phone(browser, page, axe):
-    resize(browser, PHONE)
+    resize(browser, size)
     open_page(browser, page, "#L1H2")
     assert accessibility_violations(browser) == []
 
@@ -222,11 +215,8 @@ def test_the_wall_is_filtered_by_paper_verdict_and_words(browser, tmp_path):
 
 
 def test_tiles_open_without_script(browser, pages):
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
+    with without_script(browser):
         open_page(browser, pages["report"])
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert shown(browser, ".wall > article h3") == 4
     assert shown(browser, ".filters") == 0
     browser.find_element("css selector", "#A-1 summary").click()
@@ -240,17 +230,6 @@ def test_every_claim_is_accessible_when_it_is_open(browser, pages, axe):
     resize(browser, PHONE)
     settle(browser)
     assert overflowing(browser) == []
-
-
-def test_a_claim_in_the_plane_leads_to_its_problem_in_the_lab(browser, tmp_path):
-    open_page(browser, reproduce((fake_claim("A-F1b"),), tmp_path / "report").page, "#A-F1b")
-    link = browser.find_element("css selector", "#A-F1b .lab a")
-    browser.execute_script('arguments[0].scrollIntoView({ block: "center", behavior: "instant" })', link)
-    link.click()
-    browser.execute_script("return window.lab.ready")
-    assert browser.current_url.startswith((tmp_path / "report" / "lab.html").as_uri())
-    assert lab_state(browser)["preset"] == "A-F1b"
-    assert len(predicted_limits(browser)) == 2
 
 
 # ---- a probe
@@ -340,7 +319,7 @@ def test_keys_go_from_head_to_head(heads):
     assert texts(heads, "#head h2") == ["Layer 1, head 1"]
     assert focused(heads) == "cell-1-1"
     press(heads, Keys.TAB)
-    press(heads, Keys.SHIFT, Keys.TAB)
+    press(heads, Keys.TAB, modifier=Keys.SHIFT)
     assert focused(heads) == "cell-1-1"  # one stop for the whole table
 
 
@@ -392,11 +371,8 @@ def test_tokens_are_searched_and_sorted(browser, pages):
 
 
 def test_tokens_are_a_plain_table_without_script(browser, pages):
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
+    with without_script(browser):
         open_page(browser, pages["evaluated"])
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert shown(browser, "#tokens tbody tr") > 100
     assert shown(browser, "#tokens form") + shown(browser, "#tokens button") == 0
 
