@@ -207,8 +207,8 @@ def test_many_rows_are_solved_by_a_working_set(name: str, monkeypatch: pytest.Mo
     rows = feasible_rows(np.random.default_rng(6), 400, 10)
     few = least_distance(rows, np.ones(400), norm=NORMS[name])
     check(few, GAPS.get(name, 1e-9))
-    monkeypatch.setattr(linear_programs, "MAX_TABLEAU_ROWS", 400)
-    monkeypatch.setattr(power_norm, "MAX_NEWTON_ROWS", 400)
+    for module in (linear_programs, power_norm):
+        monkeypatch.setattr(module, "MAX_ROWS_TOGETHER", 400)
     all_rows = least_distance(rows, np.ones(400), norm=NORMS[name])
     check(all_rows, GAPS.get(name, 1e-9))
     assert few.margin == pytest.approx(all_rows.margin, rel=1e-8)

@@ -8,6 +8,7 @@ from scipy.linalg import block_diag
 
 from marginlens import core
 from marginlens.core.signatures import FOLDER
+from marginlens.norms import L1, LInf
 from marginlens.rounding import EPS
 from marginlens.svm import solution
 from marginlens.svm.solvers import batch, linear_programs
@@ -141,7 +142,8 @@ def test_pivots_end_at_the_value_of_another_method(n_rows, d, is_box):
     rng = np.random.default_rng(n_rows)
     rows = feasible_rows(rng, 3, n_rows, d)
     lower, x, multipliers = rng.uniform(0.1, 1.0, size=(3, n_rows)), np.zeros((3, d)), np.ones((3, n_rows))
-    linear_programs.solve_batch(rows, lower, np.arange(3), is_box, x, multipliers)
+    problems = batch.NormBatch(rows, lower, x, multipliers, np.arange(3), (d,), 0)
+    linear_programs.solve_linear_programs(problems, L1() if is_box else LInf())
     norm = 1 if is_box else np.inf
     for A, b, point, weights in zip(rows, lower, x, multipliers, strict=True):
         other, _ = linear_programs.solve_by_highs(A, b, is_box)
@@ -176,6 +178,7 @@ def test_both_methods_for_power_norms_close_the_bracket(n_rows, d, p):
 def test_loops_end_on_numbers_that_are_not_finite(choice):
     rows, lower, place = np.full((1, 5, 4), np.nan), np.ones((1, 5)), np.zeros(1, dtype=np.int64)
     x, weights, gaps = np.ones((1, 4)), np.ones((1, 5)), np.empty(1)
-    linear_programs.solve_batch(rows, lower, place, choice, 0.0 * x, weights.copy())  # in a box or not
+    problem = batch.NormBatch(rows, lower, 0.0 * x, weights.copy(), place, (4,), 0)
+    linear_programs.solve_linear_programs(problem, L1() if choice else LInf())
     core.solve_power_norms(0, 1, rows, lower, place, choice, 3.0, 3.0, 2.0, x, weights, gaps)  # by Newton or not
     assert not gaps[0] < 1.0

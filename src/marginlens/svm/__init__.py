@@ -1,7 +1,6 @@
 """The hard-margin problems of the papers, one file each, over one core solver with certificates."""
 
 from marginlens.gpu.margins import DeviceMargins
-from marginlens.norms import MaxRow, Nuclear, Spectral
 from marginlens.svm.attention import att_svm, label_svm, relaxed_svm
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.contexts import ContextSolution, ntp_svm
@@ -10,8 +9,6 @@ from marginlens.svm.pairs import token_pairs
 from marginlens.svm.sets import SetSolution, set_svm
 from marginlens.svm.solution import Bracket, MarginSolution, Status
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.svm.solvers.matrix_norms import solve_matrix_norms
-from marginlens.svm.solvers.norms import BATCH_SOLVERS
 from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, vocabulary_svm
 
 __all__ = [
@@ -38,5 +35,3 @@ __all__ = [
     "token_pairs",
     "vocabulary_svm",
 ]
-
-BATCH_SOLVERS.update(dict.fromkeys((Spectral, Nuclear, MaxRow), solve_matrix_norms))

@@ -19,7 +19,7 @@ from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.rounding import EPS, exact_products
 from marginlens.status import Status
 from marginlens.svm.solution_file import load_solution, save_solution
-from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_in_l1, is_only_in_linf
+from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_solution
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -578,7 +578,7 @@ def has_unique_minimum(solution: MarginSolution) -> bool | None:
         solution.x.reshape(-1),
         solution._combined(solution.multipliers),
     )
-    return is_only_in_l1(face) if kind is L1 else is_only_in_linf(face)
+    return is_only_solution(face, is_l1=kind is L1)
 
 
 _Solution = TypeVar("_Solution", bound=MarginSolution)

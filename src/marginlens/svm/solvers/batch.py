@@ -1,4 +1,4 @@
-"""Batches of margin problems as the compiled solvers get them, their outcomes, and the tolerances by which outcomes are verified.
+"""Batches of margin problems as the compiled solvers get them, their outcomes, and the working rows of problems with many.
 
 The solvers are in `core/margin/`: the dual active-set method on the Gram matrix of all rows, block pivoting, and the dual active-set method
 on orthogonal factors, which alone proves that a problem is infeasible.
@@ -6,21 +6,20 @@ on orthogonal factors, which alone proves that a problem is infeasible.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from marginlens.rounding import EPS
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 OPTIMAL, INFEASIBLE, TRIVIAL, UNVERIFIED, OUT_OF_RANGE, NEEDS_RECHECK = 0, 1, 2, 3, 4, 5  # outcomes of compiled solvers
 FARKAS_RTOL = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other
-
-
-class Batch(NamedTuple):
-    """Problems of one shape."""
-
-    rows: FloatArray  # (batch, n_rows, d)
-    lower: FloatArray  # (batch, n_rows)
+MAX_ROWS_TOGETHER = 128  # up to so many rows of a problem in a norm, all are solved together
+COST_PER_ENTRY = 100.0  # operations that solving a problem in a norm takes for each entry of its rows, about
+_FIRST_WORKING_ROWS, _ROWS_ADDED = 300, 100  # of a working set at first, and at most in every round
+_MAX_ROUNDS = 100
 
 
 class Solved(NamedTuple):
@@ -51,3 +50,23 @@ class NormBatch(NamedTuple):
     indices: IntArray  # the problems to solve; the others are infeasible or trivial
     shape: tuple[int, ...]  # of x: (d,), or (d_query, d_model) with d = d_query d_model
     n_equalities: int  # the last 2 n_equalities rows are these, and after them their negatives, with lower bound 0
+
+
+def over_working_rows(
+    A: FloatArray, b: FloatArray, x: FloatArray, first: IntArray, solve: Callable[[IntArray], float]
+) -> None:
+    """Solve one problem of many rows: rows that the solution of a working set violates join it until there are none.
+
+    Args:
+        A: (n_rows, d). b: (n_rows,). x: (d,) the point to start from, which `solve` overwrites.
+        first: rows that are in the working set from the start, beside those that x satisfies least.
+        solve: the problem of the rows with these indices; the smallest a_r·x/b_r that the x it finds has, since its scale is free.
+    """
+    members = np.union1d(np.argsort(A @ x - b, kind="stable")[:_FIRST_WORKING_ROWS], first)
+    for _ in range(_MAX_ROUNDS):
+        margin = solve(members)
+        slack = A @ x - margin * b
+        violated = np.setdiff1d(np.flatnonzero(slack < -16.0 * EPS * float(np.linalg.norm(x))), members)
+        if not len(violated):
+            break
+        members = np.union1d(members, violated[np.argsort(slack[violated], kind="stable")[:_ROWS_ADDED]])

@@ -22,7 +22,6 @@ from marginlens.svm.solvers.batch import (
     OPTIMAL,
     OUT_OF_RANGE,
     UNVERIFIED,
-    Batch,
     Solved,
 )
 from marginlens.svm.solvers.norms import solve_in_norm
@@ -96,8 +95,8 @@ def least_distance(
 def _solve(A: FloatArray, b: FloatArray, argument: str = "A") -> MarginSolution:
     """One problem or a batch without equalities; rows beyond the range are refused as this argument."""
     is_single = A.ndim == 2
-    batch = Batch(np.ascontiguousarray(A[None] if is_single else A), np.ascontiguousarray(b[None] if is_single else b))
-    solved = _solve_batch(batch, argument)
+    rows, lower = (np.ascontiguousarray(array[None] if is_single else array) for array in (A, b))
+    solved = _solve_batch(rows, lower, argument)
     infeasible = solved.outcome == INFEASIBLE
     certificate = np.full_like(solved.multipliers, np.nan)
     if infeasible.any():
@@ -109,29 +108,29 @@ def _solve(A: FloatArray, b: FloatArray, argument: str = "A") -> MarginSolution:
     return MarginSolution(A, b, None, x, status, multipliers, None, active, farkas)
 
 
-def _solve_batch(batch: Batch, argument: str) -> Solved:
+def _solve_batch(rows: FloatArray, lower: FloatArray, argument: str) -> Solved:
     """The quick method that suits the shape, the careful one for what it leaves unverified, and a recheck where rows nearly cancel."""
-    n_problems, n_rows, d = batch.rows.shape
+    n_problems, n_rows, d = rows.shape
     solved = Solved.empty(n_problems, n_rows, d)
     few = n_rows <= MAX_GRAM_ROWS or 2 * n_rows <= d
     quick = BY_GRAM_MATRIX if few else BY_BLOCK_PIVOTS
-    over_problems(core.solve_margins, n_problems, np.arange(n_problems), quick, *batch, *solved)
+    over_problems(core.solve_margins, n_problems, np.arange(n_problems), quick, rows, lower, *solved)
     unverified = np.flatnonzero(solved.outcome == UNVERIFIED)
     if len(unverified):
-        over_problems(core.solve_margins, len(unverified), unverified, BY_DUAL_ACTIVE_SET, *batch, *solved)
+        over_problems(core.solve_margins, len(unverified), unverified, BY_DUAL_ACTIVE_SET, rows, lower, *solved)
     if solved.outcome.max() <= UNVERIFIED:
         return solved
     if (solved.outcome == OUT_OF_RANGE).any():
-        rows = batch.rows[int(np.argmax(solved.outcome == OUT_OF_RANGE))]
-        real_array(rows, argument, rows.shape)
+        beyond = rows[int(np.argmax(solved.outcome == OUT_OF_RANGE))]
+        real_array(beyond, argument, beyond.shape)
         raise reject(
             argument,
             f"{'rows' if argument == 'A' else 'keys with differences'} that are zero or have norms between 1e-100 and 1e+100",
-            f"norms from {length(rows).min():g} to {length(rows).max():g}",
+            f"norms from {length(beyond).min():g} to {length(beyond).max():g}",
             "Rescale the problem.",
         )
     for j in np.flatnonzero(solved.outcome == NEEDS_RECHECK):
-        A, b, support = batch.rows[j], batch.lower[j], solved.multipliers[j] > 0.0
+        A, b, support = rows[j], lower[j], solved.multipliers[j] > 0.0
         nearest = solve_equalities_exactly(A, b, support)
         if nearest is not None:
             solved.x[j], solved.multipliers[j, support] = nearest

@@ -17,14 +17,11 @@ import numpy as np
 import scipy
 
 from marginlens import core
-from marginlens.rounding import EPS
+from marginlens.kinds import kind_of
+from marginlens.norms import L1, Norm
 from marginlens.runtime.threads import over_problems
+from marginlens.svm.solvers.batch import COST_PER_ENTRY, MAX_ROWS_TOGETHER, NormBatch, over_working_rows
 from marginlens.typing import BoolArray, FloatArray, IntArray
-
-MAX_TABLEAU_ROWS = 128  # up to so many rows, all are in the tableau from the start
-_FIRST_WORKING_ROWS, _ROWS_ADDED = 300, 100  # of a working set at first, and at most in every round
-_MAX_ROUNDS = 100
-_COST_PER_ENTRY = 100.0  # operations for each entry of A, about
 
 
 class Basis(NamedTuple):
@@ -51,41 +48,25 @@ def first_basis(rows: FloatArray, lower: FloatArray, multipliers: FloatArray, is
     return Basis(row, entry, sign)
 
 
-def solve_batch(
-    rows: FloatArray, lower: FloatArray, indices: IntArray, is_box: bool, x: FloatArray, multipliers: FloatArray
-) -> None:
-    """Solve the problems `indices` of a batch, from x (batch, d) and multipliers (batch, n_rows), which are overwritten."""
-    basis, n_rows = first_basis(rows, lower, multipliers, is_box), lower.shape[1]
-    if n_rows <= MAX_TABLEAU_ROWS:
-        fields = (rows, lower, np.arange(n_rows), indices, is_box, *basis, x, multipliers)
-        over_problems(core.solve_linear_programs, len(indices), *fields, step_cost=_COST_PER_ENTRY * rows[0].size)
+def solve_linear_programs(batch: NormBatch, norm: Norm) -> None:
+    """A batch of problems in ℓ1 or ℓ∞."""
+    is_box = kind_of(norm) is L1
+    basis = first_basis(batch.rows, batch.lower, batch.multipliers, is_box)
+    state = (is_box, *basis, batch.x, batch.multipliers)
+    n_rows = batch.lower.shape[1]
+    if n_rows <= MAX_ROWS_TOGETHER:
+        fields = (batch.rows, batch.lower, np.arange(n_rows), batch.indices, *state)
+        cost = COST_PER_ENTRY * batch.rows[0].size
+        over_problems(core.solve_linear_programs, len(batch.indices), *fields, step_cost=cost)
         return
-    for j in indices:
-        part = slice(j, j + 1)
-        single = Basis(basis.row[part], basis.entry[part], basis.sign[part])
-        _solve_with_working_set(rows[part], lower[part], is_box, single, x[part], multipliers[part])
+    for j in batch.indices:
+        A, place = batch.rows[j], np.array([j])
 
+        def solve(members: IntArray, A: FloatArray = A, place: IntArray = place) -> float:
+            core.solve_linear_programs(0, 1, batch.rows, batch.lower, members, place, *state)
+            return 1.0 if is_box else float(np.abs(batch.multipliers[place[0]] @ A).sum())
 
-# ---- many rows
-
-
-def _solve_with_working_set(
-    rows: FloatArray, lower: FloatArray, is_box: bool, basis: Basis, x: FloatArray, multipliers: FloatArray
-) -> None:
-    """Solve a batch of one problem of many rows: rows that the solution of a working set violates join it until there are none."""
-    A, b, only = rows[0], lower[0], np.zeros(1, dtype=np.int64)
-    slack = A @ x[0] - b
-    members = np.union1d(np.argsort(slack, kind="stable")[:_FIRST_WORKING_ROWS], np.flatnonzero(basis.row[0]))
-    for _ in range(_MAX_ROUNDS):
-        core.solve_linear_programs(0, 1, rows, lower, members, only, is_box, *basis, x, multipliers)
-        margin = 1.0 if is_box else float(np.abs(multipliers[0] @ A).sum())
-        slack = A @ x[0] - margin * b
-        slack_atol = 16.0 * EPS * float(np.linalg.norm(x))
-        violated = np.setdiff1d(np.flatnonzero(slack < -slack_atol), members)
-        if not len(violated):
-            break
-        worst = violated[np.argsort(slack[violated], kind="stable")[:_ROWS_ADDED]]
-        members = np.union1d(members, worst)
+        over_working_rows(A, batch.lower[j], batch.x[j], np.flatnonzero(basis.row[j]), solve)
 
 
 # ---- an independent way

@@ -37,63 +37,47 @@ class Cone(NamedTuple):
     nuclear: bool  # which norm; max-row is spectral with a block for every row
 
 
-class MatrixProblem(NamedTuple):
-    """One problem of a `NormBatch`, with rows that are not zero."""
-
-    rows: FloatArray  # (n_rows, d)
-    lower: FloatArray  # (n_rows,)
-    shape: tuple[int, ...]
-    x: FloatArray  # (d,)
-    multipliers: FloatArray  # (n_rows,)
-    n_equalities: int
-
-
 def solve_matrix_norms(batch: NormBatch, norm: Any) -> None:
     """A batch of problems whose x is a matrix, in the spectral, nuclear or max-row norm; compiled code runs side by side."""
-
-    def solve(j: int) -> None:
-        used = np.flatnonzero(batch.rows[j].any(axis=1))
-        n_ties = int(np.count_nonzero(used >= batch.lower.shape[1] - 2 * batch.n_equalities)) // 2
-        fields = (batch.rows[j][used], batch.lower[j, used], batch.shape, batch.x[j], batch.multipliers[j, used])
-        batch.x[j], batch.multipliers[j, used] = _solve_single(MatrixProblem(*fields, n_ties), norm)
-
     workers = min(n_threads(), len(batch.indices))
     if workers <= 1:
         for j in batch.indices:
-            solve(j)
+            _solve_single(batch, j, norm)
         return
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(solve, batch.indices))
+        list(pool.map(lambda j: _solve_single(batch, j, norm), batch.indices))
 
 
-def _solve_single(problem: MatrixProblem, norm: Any) -> tuple[FloatArray, FloatArray]:
-    """x (d,) and the multipliers (n_rows,) of a problem.
+def _solve_single(batch: NormBatch, j: int, norm: Any) -> None:
+    """Problem j, by its rows that are not zero.
 
     W is looked for where rows have entries: in the span of their left vectors (not for the max-row norm, which depends on the basis) and of
     their right ones, outside of which it only gets longer. Equalities hold exactly at the end, by a projection.
     """
-    n, n_ties = len(problem.rows), problem.n_equalities
-    m = n - 2 * n_ties
-    rows = problem.rows[: n - n_ties].reshape(-1, *problem.shape)
-    right = _span(rows.reshape(-1, problem.shape[1]))
+    used = np.flatnonzero(batch.rows[j].any(axis=1))
+    n_ties = int(np.count_nonzero(used >= batch.lower.shape[1] - 2 * batch.n_equalities)) // 2
+    n, m = len(used), len(used) - 2 * n_ties
+    rows = batch.rows[j][used[: n - n_ties]].reshape(-1, *batch.shape)
+    right = _span(rows.reshape(-1, batch.shape[1]))
     by_row = kind_of(norm) is MaxRow
-    left = np.eye(problem.shape[0]) if by_row else _span(rows.transpose(0, 2, 1).reshape(-1, problem.shape[0]))
+    left = np.eye(batch.shape[0]) if by_row else _span(rows.transpose(0, 2, 1).reshape(-1, batch.shape[0]))
     if not by_row and min(left.shape[1], right.shape[1]) == 1:  # of rank one: all norms of singular values are equal
-        return problem.x, problem.multipliers
+        return
     reduced = np.ascontiguousarray((rows if by_row else left.T @ rows) @ right)
-    size = float(np.linalg.norm(problem.x))
-    start = left.T @ (problem.x.reshape(problem.shape) / size) @ right
-    multipliers = np.concatenate([problem.multipliers[:m], _difference(problem.multipliers[m:])])
+    size = float(np.linalg.norm(batch.x[j]))
+    start = left.T @ (batch.x[j].reshape(batch.shape) / size) @ right
+    weights = batch.multipliers[j, used]
+    multipliers = np.concatenate([weights[:m], _difference(weights[m:])])
     nuclear, height = kind_of(norm) is Nuclear, 1 if by_row else left.shape[1]
     factors = _rank_one_factors(reduced) if nuclear else (np.empty((0, height)), np.empty((0, right.shape[1])))
-    cone = Cone(reduced.reshape(len(rows), -1), *factors, problem.lower[:m] / size, nuclear)
+    cone = Cone(reduced.reshape(len(rows), -1), *factors, batch.lower[j, used[:m]] / size, nuclear)
     x, solved = _over_working_rows(cone, start.reshape(-1), multipliers)
     if n_ties:
         x = x - np.linalg.lstsq(cone.rows[m:], cone.rows[m:] @ x)[0]
     solved = _without_idle_rows(cone, x, solved)
-    W = left @ x.reshape(start.shape) @ right.T
     ties = (np.maximum(solved[m:], 0.0), np.maximum(-solved[m:], 0.0))
-    return (W * size).reshape(-1), np.concatenate([solved[:m], *ties])
+    batch.x[j] = (left @ x.reshape(start.shape) @ right.T * size).reshape(-1)
+    batch.multipliers[j, used] = np.concatenate([solved[:m], *ties])
 
 
 def _over_working_rows(cone: Cone, start: FloatArray, multipliers: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -11,18 +11,25 @@ import numpy as np
 from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.kinds import kind_of
-from marginlens.norms import L1, LInf, Lp, Norm
+from marginlens.norms import L1, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.svm.solution import MarginSolution, Status
-from marginlens.svm.solvers import linear_programs, power_norm
 from marginlens.svm.solvers.batch import NormBatch
 from marginlens.svm.solvers.cutting_planes import solve_by_cutting_planes
-from marginlens.svm.solvers.linear_programs import solve_by_highs
+from marginlens.svm.solvers.linear_programs import solve_by_highs, solve_linear_programs
+from marginlens.svm.solvers.matrix_norms import solve_matrix_norms
+from marginlens.svm.solvers.power_norm import solve_power_norms
 from marginlens.typing import BoolArray, FloatArray
 
 MAX_NORM_ENTRIES = 64_000_000  # of rows that are formed for the solver of a norm
-
-
-BatchSolver = Callable[[NormBatch, Any], None]  # of a batch in one compiled call, and its norm
+BatchSolver = Callable[[NormBatch, Any], None]  # of a batch, and its norm
+BATCH_SOLVERS: dict[type, BatchSolver] = {
+    L1: solve_linear_programs,
+    LInf: solve_linear_programs,
+    Lp: solve_power_norms,
+    Spectral: solve_matrix_norms,
+    Nuclear: solve_matrix_norms,
+    MaxRow: solve_matrix_norms,
+}
 
 _Solution = TypeVar("_Solution", bound=MarginSolution)
 
@@ -83,14 +90,11 @@ def _check_size(euclidean: MarginSolution, norm: Norm) -> None:
 
 def _unscaled(euclidean: _Solution, norm: Norm, batch: NormBatch, unit: FloatArray, scale: FloatArray) -> _Solution:
     """The solution of scaled problems in the scale of the problems as given; `unit` (batch, n_rows) are norms of rows."""
-    n = euclidean.lower.shape[-1]
-    m = (batch.lower.shape[1] - n) // 2
+    n, m = euclidean.lower.shape[-1], batch.n_equalities
     weights = np.where(np.isnan(batch.multipliers), np.nan, np.maximum(batch.multipliers, 0.0)) / unit * scale
-    mu = weights[:, n : n + m] - weights[:, n + m :]
-    if euclidean.is_batch:
-        return euclidean.in_norm(norm, batch.x * scale, weights[:, :n], None if euclidean.equalities is None else mu)
-    x, weights = (batch.x * scale)[0], weights[0]
-    return euclidean.in_norm(norm, x, weights[:n], None if euclidean.equalities is None else mu[0])
+    fields = (batch.x * scale, weights[:, :n], weights[:, n : n + m] - weights[:, n + m :])
+    x, multipliers, mu = fields if euclidean.is_batch else [field[0] for field in fields]
+    return euclidean.in_norm(norm, x, multipliers, None if euclidean.equalities is None else mu)
 
 
 def _mixed(first: _Solution, second: _Solution, use_second: BoolArray) -> _Solution:
@@ -104,17 +108,3 @@ def _mixed(first: _Solution, second: _Solution, use_second: BoolArray) -> _Solut
             value = np.where(mask, getattr(second, name), value)
             chosen[name] = value if value.ndim else value.item()
     return replace(first, **chosen)
-
-
-def _linear_programs(batch: NormBatch, norm: Norm) -> None:
-    """ℓ1 and ℓ∞."""
-    fields = (batch.rows, batch.lower, batch.indices, kind_of(norm) is L1, batch.x, batch.multipliers)
-    linear_programs.solve_batch(*fields)
-
-
-def _power_norms(batch: NormBatch, norm: Lp) -> None:
-    """ℓp."""
-    power_norm.solve_batch(batch.rows, batch.lower, batch.indices, norm.p, batch.x, batch.multipliers)
-
-
-BATCH_SOLVERS: dict[type, BatchSolver] = {L1: _linear_programs, LInf: _linear_programs, Lp: _power_norms}

@@ -14,11 +14,13 @@ from __future__ import annotations
 import numpy as np
 
 from marginlens import core
+from marginlens.norms import Lp
 from marginlens.rounding import EPS
 from marginlens.runtime.threads import over_problems
+from marginlens.svm.solution import power_norms
+from marginlens.svm.solvers.batch import COST_PER_ENTRY, MAX_ROWS_TOGETHER, NormBatch, over_working_rows
 from marginlens.typing import FloatArray, IntArray
 
-MAX_NEWTON_ROWS = 128  # up to so many rows, all are solved together
 _MIN_ENTRY = 1e-12  # of ‖x‖: smaller entries count as this where their curvature would grow beyond bounds
 _MIN_CURVATURE = 1e-13  # of the largest one
 _MIN_MULTIPLIER, _MAX_SLACK = (
@@ -31,19 +33,15 @@ _NEWTON_POWERS, _INTERIOR_POWERS = (
     (5.0, 1.7),
     (3.0, 1.25),
 )  # first one and growth of those of the (dual) norm that lead to a large one
-_FIRST_WORKING_ROWS, _ROWS_ADDED, _MAX_ROUNDS = 300, 100, 100
-_COST_PER_ENTRY = 100.0  # operations for each entry of A, about
 
 
-def solve_batch(
-    rows: FloatArray, lower: FloatArray, indices: IntArray, p: float, x: FloatArray, multipliers: FloatArray
-) -> None:
-    """Solve the problems `indices` of a batch from their Euclidean x (batch, d) and multipliers (batch, n_rows), which are overwritten."""
-    if lower.shape[1] <= MAX_NEWTON_ROWS:
-        _solve_rows(rows, lower, indices, p, x, multipliers)
+def solve_power_norms(batch: NormBatch, norm: Lp) -> None:
+    """A batch of problems in ℓp."""
+    if batch.lower.shape[1] <= MAX_ROWS_TOGETHER:
+        _solve_rows(batch.rows, batch.lower, batch.indices, norm.p, batch.x, batch.multipliers)
         return
-    for j in indices:
-        _solve_with_working_set(rows[j], lower[j], p, x[j], multipliers[j])
+    for j in batch.indices:
+        _solve_many_rows(batch.rows[j], batch.lower[j], norm.p, batch.x[j], batch.multipliers[j])
 
 
 def _solve_rows(
@@ -55,7 +53,7 @@ def _solve_rows(
     q, by_newton = p / (p - 1.0), p < 2.0
     powers = (q, *_NEWTON_POWERS) if by_newton else (p, *_INTERIOR_POWERS)
     fields = (rows, lower, indices, by_newton, *powers, x, multipliers, gaps)
-    over_problems(core.solve_power_norms, len(indices), *fields, step_cost=_COST_PER_ENTRY * rows[0].size)
+    over_problems(core.solve_power_norms, len(indices), *fields, step_cost=COST_PER_ENTRY * rows[0].size)
     for j in indices[~(gaps[indices] <= _POLISHED_GAP)]:
         A, b = rows[j], lower[j]
         x[j] = polished(A, b, p, multipliers[j], x[j])
@@ -72,22 +70,19 @@ def _solve_rows(
             x[j], multipliers[j] = first_x[j], first_multipliers[j]
 
 
-def _solve_with_working_set(A: FloatArray, b: FloatArray, p: float, x: FloatArray, multipliers: FloatArray) -> None:
-    """Solve one problem of many rows: rows that the solution of a working set violates join it until there are none."""
+def _solve_many_rows(A: FloatArray, b: FloatArray, p: float, x: FloatArray, multipliers: FloatArray) -> None:
+    """Solve one problem through a working set, each of which is solved from the Euclidean x and multipliers anew."""
     start, weights = x.copy(), multipliers.copy()
-    members = np.union1d(np.argsort(A @ x - b, kind="stable")[:_FIRST_WORKING_ROWS], np.flatnonzero(weights))
-    for _ in range(_MAX_ROUNDS):
+
+    def solve(members: IntArray) -> float:
         x[:], part = start, weights[None, members]
         _solve_rows(A[None, members], b[None, members], np.zeros(1, dtype=np.int64), p, x[None], part)
         multipliers[:] = 0.0
         multipliers[members] = part[0]
-        products, positive = A @ x, members[b[members] > 0.0]
-        smallest = float((products[positive] / b[positive]).min())
-        slack = products - smallest * b
-        outside = np.setdiff1d(np.flatnonzero(slack < -16.0 * EPS * float(np.linalg.norm(x))), members)
-        if not len(outside):
-            break
-        members = np.union1d(members, outside[np.argsort(slack[outside], kind="stable")[:_ROWS_ADDED]])
+        positive = members[b[members] > 0.0]
+        return float(((A @ x)[positive] / b[positive]).min())
+
+    over_working_rows(A, b, x, np.flatnonzero(weights), solve)
 
 
 # ---- what rounding leaves
@@ -98,7 +93,7 @@ def polished(A: FloatArray, b: FloatArray, p: float, multipliers: FloatArray, x:
 
     Where rows nearly cancel, the rows determine x better than the dual vector of Aᵀλ does.
     """
-    upper = _upper_bound(b, A @ x, _power_norm(x, p))
+    upper = _upper_bound(b, A @ x, _norm(x, p))
     if not np.isfinite(upper):
         return x
     near = np.abs(A @ x - b) <= _MAX_SLACK * b.max()
@@ -110,7 +105,7 @@ def polished(A: FloatArray, b: FloatArray, p: float, multipliers: FloatArray, x:
     for _ in range(_MAX_POLISHES):
         step = np.linalg.lstsq(A[members] * roots, b[members] - A[members] @ best)[0]
         point = best + roots * step
-        bound = _upper_bound(b, A @ point, _power_norm(point, p))
+        bound = _upper_bound(b, A @ point, _norm(point, p))
         if not bound < upper:
             break
         best, upper = point, bound
@@ -119,15 +114,13 @@ def polished(A: FloatArray, b: FloatArray, p: float, multipliers: FloatArray, x:
 
 def _gap(A: FloatArray, b: FloatArray, p: float, multipliers: FloatArray, x: FloatArray) -> float:
     """The gap of the bracket."""
-    lower = float(b @ multipliers) / _power_norm(multipliers @ A, p / (p - 1.0))
-    upper = _upper_bound(b, A @ x, _power_norm(x, p))
+    lower = float(b @ multipliers) / _norm(multipliers @ A, p / (p - 1.0))
+    upper = _upper_bound(b, A @ x, _norm(x, p))
     return upper / lower - 1.0 if lower > 0.0 else np.inf
 
 
-def _power_norm(x: FloatArray, p: float) -> float:
-    """‖x‖_p, however large or small its entries."""
-    largest = np.abs(x).max(initial=0.0)
-    return float(largest * ((np.abs(x) / largest) ** p).sum() ** (1.0 / p)) if largest > 0.0 else 0.0
+def _norm(x: FloatArray, p: float) -> float:
+    return float(power_norms(x, p))
 
 
 def _upper_bound(b: FloatArray, products: FloatArray, norm: float) -> float:

@@ -28,24 +28,16 @@ class OptimalFace(NamedTuple):
     g: FloatArray  # (d,) Aᵀλ + Cᵀμ
 
 
-def is_only_in_l1(face: OptimalFace) -> bool:
-    """Whether x is the only solution of a problem in ℓ1."""
-    size = np.abs(face.g)
-    movable = size >= (1.0 - _ZERO_RTOL) * size.max()
-    at_zero = np.abs(face.x) <= _ZERO_RTOL * np.abs(face.x).max()
-    return _is_only(face, movable, np.where(at_zero, np.sign(face.g), 0.0))
-
-
-def is_only_in_linf(face: OptimalFace) -> bool:
-    """Whether x is the only solution of a problem in ℓ∞."""
-    size = np.abs(face.g)
-    movable = size <= _ZERO_RTOL * size.max()
-    at_bound = np.abs(face.x) >= (1.0 - _ZERO_RTOL) * np.abs(face.x).max()
-    return _is_only(face, movable, np.where(at_bound, -np.sign(face.x), 0.0))
-
-
-def _is_only(face: OptimalFace, movable: BoolArray, inward: FloatArray) -> bool:
-    """Whether no direction in the movable entries stays optimal; `inward` (d,) is the sign an entry may move to, 0 for both."""
+def is_only_solution(face: OptimalFace, *, is_l1: bool) -> bool:
+    """Whether x is the only solution of a problem in ℓ1, or else in ℓ∞: no direction that stays on the face remains."""
+    size, entries = np.abs(face.g), np.abs(face.x)
+    if is_l1:
+        movable = size >= (1.0 - _ZERO_RTOL) * size.max()
+        inward = np.where(entries <= _ZERO_RTOL * entries.max(), np.sign(face.g), 0.0)
+    else:
+        movable = size <= _ZERO_RTOL * size.max()
+        inward = np.where(entries >= (1.0 - _ZERO_RTOL) * entries.max(), -np.sign(face.x), 0.0)
+    # `inward` is the sign that an entry may move to, 0 for both
     tight = face.multipliers > _ZERO_RTOL * face.multipliers.max(initial=0.0)
     equations = np.concatenate([face.rows[tight], face.equalities])[:, movable]
     signs = np.diag(inward)[(inward != 0.0) & movable]
