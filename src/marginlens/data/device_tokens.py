@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.tokens import TokenDataset
+from marginlens.data.tokens import TokenArrays, TokenDataset
 from marginlens.errors import reject
 from marginlens.gpu.device import Device, Layout, device_of, to_host
 from marginlens.result import Described
 
 
-class DeviceTokens(Described):
+class DeviceTokens(TokenArrays, Described):
     r"""A batch of problems :math:`(Y_i, X_i, K_i)_{i=1}^n` in arrays on a device; what `TokenDataset` is for arrays of NumPy.
 
     Args:
@@ -44,26 +44,6 @@ class DeviceTokens(Described):
             if array is not None and array.shape != self.X.shape[:2]:
                 raise reject(name, f"of shape {self.X.shape[:2]}", f"shape {array.shape}")
 
-    @property
-    def n_inputs(self) -> int:
-        """Inputs per problem."""
-        return int(self.X.shape[1])
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of the longest input."""
-        return int(self.X.shape[2])
-
-    @property
-    def d_model(self) -> int:
-        """Width of a token."""
-        return int(self.X.shape[3])
-
-    @property
-    def d_key(self) -> int:
-        """Width of a key, which is the width of p."""
-        return int(self.K.shape[3])
-
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
@@ -84,6 +64,20 @@ class DeviceTokens(Described):
         if v.shape not in ((self.d_model,), (len(self), self.d_model)):
             raise reject("head", f"of shape ({self.d_model},) or ({len(self)}, {self.d_model})", f"shape {v.shape}")
         return v
+
+    def selection(self, selected: Any) -> Any:
+        """The token index of each input as an array (batch, n_inputs) on the device."""
+        xp, shape = self.device.xp, (len(self), self.n_inputs)
+        alpha = xp.asarray(selected)
+        if alpha.dtype.kind not in "iu" or alpha.shape not in ((self.n_inputs,), shape):
+            expected = f"whole numbers of shape {shape}: one token index per input"
+            raise reject("selected", expected, f"shape {alpha.shape} with dtype {alpha.dtype}")
+        alpha = xp.ascontiguousarray(xp.broadcast_to(alpha, shape).astype(np.int64))
+        beyond = self.n_tokens if self.lengths is None else self.lengths
+        if bool(((alpha < 0) | (alpha >= beyond)).any()):
+            expected = f"token indices from 0 to the length of each input, at most {self.n_tokens - 1}"
+            raise reject("selected", expected, "others")
+        return alpha
 
     def scores(self, head: Any) -> Any:
         r"""Token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, (batch, n_inputs, n_tokens) on the device; zero for no token."""

@@ -25,12 +25,39 @@ from marginlens.runtime.files import DATA_FORMAT, write_result
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _POWER = 520  # entries times 2^-520 have products whose sums stay in range
-_SMALL, _LARGE = 2.0**-_POWER, 1e300
+_SMALL = 2.0**-_POWER
 _ARRAYS = ("X", "K", "y", "lengths", "mask")
 
 
+class TokenArrays:
+    """The shape of tokens X (…, n_inputs, n_tokens, d_model) with keys K (…, n_inputs, n_tokens, d_key), wherever the arrays are."""
+
+    X: Any
+    K: Any
+
+    @property
+    def n_inputs(self) -> int:
+        """Inputs per problem."""
+        return int(self.X.shape[-3])
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the longest input."""
+        return int(self.X.shape[-2])
+
+    @property
+    def d_model(self) -> int:
+        """Width of a token."""
+        return int(self.X.shape[-1])
+
+    @property
+    def d_key(self) -> int:
+        """Width of a key, which is the width of p."""
+        return int(self.K.shape[-1])
+
+
 @implements("A", "Eq. (5)")
-class TokenDataset(Displayed, Tabular):
+class TokenDataset(TokenArrays, Displayed, Tabular):
     r"""Labels, tokens and keys of one problem, or of a batch of independent problems.
 
     .. math:: (Y_i, X_i, K_i)_{i=1}^n, \quad Y_i \in \{-1, 1\},\ X_i \in \mathbb R^{T_i \times d},\ K_i = X_i W^\top
@@ -49,6 +76,8 @@ class TokenDataset(Displayed, Tabular):
     `to_frame()` has one row per token: problem (of a batch), input, label, token (its place in the input), x, key.
     """
 
+    X: FloatArray
+    K: FloatArray
     table_quantities = "inputs={n_inputs}, tokens={lengths}, d_model={d_model}, d_key={d_key}, labels={y}, X={X}, K={K}"
 
     def __init__(self, X: Any, y: Any, K: Any = None, W: Any = None) -> None:
@@ -75,26 +104,6 @@ class TokenDataset(Displayed, Tabular):
             raise reject("X", "at least one input", "an empty dataset")
 
     # ---- shape
-
-    @property
-    def n_inputs(self) -> int:
-        """Inputs per problem."""
-        return self.X.shape[-3]
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of the longest input."""
-        return self.X.shape[-2]
-
-    @property
-    def d_model(self) -> int:
-        """Width of a token."""
-        return self.X.shape[-1]
-
-    @property
-    def d_key(self) -> int:
-        """Width of a key, which is the width of p."""
-        return self.K.shape[-1]
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.svm import att_svm
-from marginlens.svm.on_device import checked_selection
 from marginlens.theory.optimality import SCORE_RTOL, token_optimality
 from marginlens.typing import Axes, IntArray
 
@@ -74,7 +73,7 @@ def device_optimality(data: DeviceTokens, head: Any, selected: Any, p: Any = Non
     """`token_optimality` of a batch on a device, and how a p (n, d_key) compares with its max-margin direction."""
     device = data.device
     with device.active():
-        alpha, v = checked_selection(data, selected), data.head(head)
+        alpha, v = data.selection(selected), data.head(head)
         given = None if p is None else device.xp.ascontiguousarray(p, dtype=np.float64)
         solution = att_svm(data, alpha)
         tokens = SelectedTokens(data.K, data.X, data.y, v, data.lengths, alpha, solution.x, given, solution.status)
