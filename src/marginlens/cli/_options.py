@@ -92,8 +92,7 @@ def read_token_problem(file: Path) -> TokenProblem | LabProblem:
 
     entries = read_entries(file)
     if is_problem(entries):
-        with errors.calling(file):
-            problem = LabProblem.from_dict(entries, repr(str(file)))
+        problem = LabProblem.from_dict(entries, str(file))
         return problem if problem.trains_head else TokenProblem(problem.data, problem.head, problem)
     data, head = read_problem(file)
     return TokenProblem(data, head, None)

@@ -31,10 +31,10 @@ _PROBLEM = "a .npz or JSON file that holds X, y, v and optionally K or W"
 _SEQUENCES = "a JSON or .npz file that holds sequences, labels and optionally vocabulary, E and C"
 _LABELLED = "a .npz file with tokens, offsets and y, and optionally names"
 _KNOWN = {"X", "y", "v", "K", "W", "lengths", "sequences", "labels", "vocabulary", "E", "C"}
+_KNOWN |= {"tokens", "offsets", "names", "split", "format"}
 PROBLEM_FORMAT = "marginlens-problem"  # the entry "format" of every such file
 PROBLEM_VERSION = 1
 ATTENTION, BOTH = "attention", "both"  # what is trained, the entry "train"
-_KNOWN |= {"tokens", "offsets", "names", "split", "format"}
 _ZIP, _NPY = b"PK", b"\x93NUMPY"
 PathLike = str | os.PathLike[str]
 P = ParamSpec("P")
@@ -69,7 +69,7 @@ def load(path: PathLike) -> TokenDataset | SequenceDataset | LabelledSequences:
     expected = "a file that data.save or one of marginlens.data's writers wrote"
     entries = _entries(path, expected, float)
     if is_problem(entries):
-        return problem_tokens(entries, repr(str(path))).data
+        return problem_tokens(entries).data
     if "sequences" in entries:
         return read_sequences(path, unrealizable="keep").data
     if "tokens" in entries:
@@ -98,7 +98,7 @@ def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
     """
     entries = _entries(path, _PROBLEM, float)
     if is_problem(entries):
-        problem = problem_tokens(entries, repr(str(path)))
+        problem = problem_tokens(entries)
         if problem.head is None:
             raise reject("path", "a problem with a head", f"{str(path)!r}, where it is trained too and not given")
         return problem.data, problem.head
@@ -447,45 +447,45 @@ def is_problem(entries: Any) -> bool:
     return isinstance(entries, Mapping) and entries.get("format") == PROBLEM_FORMAT
 
 
-def problem_tokens(entries: Mapping[str, Any], source: str) -> ProblemTokens:
+def problem_tokens(entries: Mapping[str, Any]) -> ProblemTokens:
     """The dataset and the head of a problem of any size; entries that are null count as left out.
 
     Args:
         entries: "tokens", inputs of vectors, and "keys" of the same shape where they differ; "labels", 1 or -1, all 1 by default;
             "head" v, or "scores" of all tokens, which then need keys alone. With "train": "both" the head may be left out.
-        source: what the entries are from, for sentences about them.
     """
     entry = {name: value for name, value in entries.items() if value is not None}
     if entry.get("format", PROBLEM_FORMAT) != PROBLEM_FORMAT:
-        raise refuse("format", repr(PROBLEM_FORMAT), entry["format"], source)
+        raise refuse("format", repr(PROBLEM_FORMAT), entry["format"])
     if entry.get("version", PROBLEM_VERSION) != PROBLEM_VERSION:
-        raise refuse("version", f"{PROBLEM_VERSION}, the version that is read", entry["version"], source)
-    train = entry.get("train", ATTENTION)
+        raise refuse("version", f"{PROBLEM_VERSION}, the version that is read", entry["version"])
+    train, scores = entry.get("train", ATTENTION), entry.get("scores")
     if train not in (ATTENTION, BOTH):
-        raise refuse("train", f"{ATTENTION!r} or {BOTH!r}", train, source)
-    if "scores" in entry and "head" in entry:
-        raise refuse("scores", "left out where a head is given", entry["scores"], source)
-    if "scores" in entry and train == BOTH:
-        raise refuse("scores", "left out where the head is trained too", entry["scores"], source)
-    if "scores" not in entry and "tokens" not in entry:
-        raise reject("tokens", "a list of inputs, each a list of vectors", f"none in {source}")
-    keys_name = "keys" if "keys" in entry else "tokens"
+        raise refuse("train", f"{ATTENTION!r} or {BOTH!r}", train)
+    if scores is not None and ("head" in entry or train == BOTH):
+        given = "a head is given" if "head" in entry else "the head is trained too"
+        raise refuse("scores", f"left out where {given}", scores)
+    if scores is None and "tokens" not in entry:
+        raise reject("tokens", "a list of inputs, each a list of vectors", "none")
+    keys_name = "keys" if scores is not None or "keys" in entry else "tokens"
     if keys_name not in entry:
-        raise reject("keys", "a list of inputs, each a list of vectors", f"none in {source}")
-    keys = _inputs(entry[keys_name], keys_name, source)
+        raise reject("keys", "a list of inputs, each a list of vectors", "none")
+    keys = _inputs(entry[keys_name], keys_name)
     lengths = [len(vectors) for vectors in keys]
-    y = _labels(entry.get("labels", [1.0] * len(keys)), len(keys), source)
-    if "scores" in entry:
-        scores = _scores(entry["scores"], lengths, source)
-        X = [np.column_stack([K, label * row]) for K, label, row in zip(keys, y, scores, strict=True)]
+    y = _labels(entry.get("labels", [1.0] * len(keys)), len(keys))
+    if scores is not None:
+        if not isinstance(scores, list) or len(scores) != len(lengths):
+            raise refuse("scores", f"a list of scores for each of {len(lengths)} inputs", scores)
+        rows = [vector(row, f"scores[{i}]", lengths[i]) for i, row in enumerate(scores)]
+        X = [np.column_stack([K, label * row]) for K, label, row in zip(keys, y, rows, strict=True)]
         return ProblemTokens(TokenDataset(X, y, K=keys), np.eye(keys[0].shape[1] + 1)[-1], False)
-    tokens = _inputs(entry["tokens"], "tokens", source)
+    tokens = _inputs(entry["tokens"], "tokens")
     if [len(vectors) for vectors in tokens] != lengths:
-        raise reject("keys", "one for each token", f"inputs of {', '.join(map(str, lengths))} keys in {source}")
+        raise reject("keys", "one for each token", f"inputs of {', '.join(map(str, lengths))} keys")
     data = TokenDataset(tokens, y, K=None if keys_name == "tokens" else keys)
     if "head" not in entry and train == ATTENTION:
-        raise reject("head", "given, or scores, where attention alone is trained", f"neither in {source}")
-    head = vector(entry["head"], "head", data.d_model, source) if "head" in entry else None
+        raise reject("head", "given, or scores, where attention alone is trained", "neither")
+    head = vector(entry["head"], "head", data.d_model) if "head" in entry else None
     return ProblemTokens(data, head, train == BOTH)
 
 
@@ -521,58 +521,47 @@ def checked_head(data: TokenDataset, head: Any, trains_head: bool) -> FloatArray
     return None if head is None else np.array(data.head(head))
 
 
-def refuse(key: str, expected: str, got: Any, source: str) -> InputError:
-    """The error for an entry of a problem: which one, of what, and what it must be."""
+def refuse(key: str, expected: str, got: Any) -> InputError:
+    """The error for an entry of a problem: which one, what it must be, and the beginning of what it is."""
     shown = repr(got)
-    shown = shown if len(shown) <= 40 else f"{shown[:37]}…"
-    return reject(key, expected, f"{shown} in {source}")
+    return reject(key, expected, shown if len(shown) <= 40 else f"{shown[:37]}…")
 
 
-def number(value: Any, key: str, source: str, expected: str = "a finite number") -> float:
+def number(value: Any, key: str, expected: str = "a finite number") -> float:
     """A finite number of a problem; true, false and texts are none."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
-        raise refuse(key, expected, value, source)
+        raise refuse(key, expected, value)
     return float(value)
 
 
-def vector(value: Any, key: str, width: int | None, source: str) -> FloatArray:
+def vector(value: Any, key: str, width: int | None) -> FloatArray:
     """A vector of a problem, of any width where it is None."""
-    expected = f"a list of {'' if width is None else f'{width} '}numbers"
     if not isinstance(value, list) or not value or (width is not None and len(value) != width):
-        raise refuse(key, expected, value, source)
-    return np.array([number(entry, f"{key}[{k}]", source) for k, entry in enumerate(value)])
+        raise refuse(key, f"a list of {'' if width is None else f'{width} '}numbers", value)
+    return np.array([number(entry, f"{key}[{k}]") for k, entry in enumerate(value)])
 
 
-def _inputs(value: Any, key: str, source: str) -> list[FloatArray]:
+def _inputs(value: Any, key: str) -> list[FloatArray]:
     """Inputs of vectors of one width, each (n_tokens_i, width)."""
     if not isinstance(value, list) or not value:
-        raise refuse(key, "a list of inputs, each a list of vectors", value, source)
+        raise refuse(key, "a list of inputs, each a list of vectors", value)
     inputs, width = [], None
     for i, listed in enumerate(value):
         if not isinstance(listed, list) or not listed:
-            raise refuse(f"{key}[{i}]", "a list of at least one vector", listed, source)
+            raise refuse(f"{key}[{i}]", "a list of at least one vector", listed)
         rows = []
         for t, entry in enumerate(listed):
-            rows.append(vector(entry, f"{key}[{i}][{t}]", width, source))
+            rows.append(vector(entry, f"{key}[{i}][{t}]", width))
             width = len(rows[-1])
         inputs.append(np.array(rows))
     return inputs
 
 
-def _labels(value: Any, n_inputs: int, source: str) -> list[float]:
-    if (
-        not isinstance(value, list)
-        or len(value) != n_inputs
-        or any(isinstance(y, bool) or y not in (1, -1) for y in value)
-    ):
-        raise refuse("labels", f"a list with 1 or -1 for each of {n_inputs} inputs", value, source)
-    return [float(label) for label in value]
-
-
-def _scores(value: Any, lengths: list[int], source: str) -> list[FloatArray]:
-    if not isinstance(value, list) or len(value) != len(lengths):
-        raise refuse("scores", f"a list of scores for each of {len(lengths)} inputs", value, source)
-    return [vector(row, f"scores[{i}]", lengths[i], source) for i, row in enumerate(value)]
+def _labels(value: Any, n_inputs: int) -> list[float]:
+    listed = value if isinstance(value, list) else []
+    if len(listed) != n_inputs or any(isinstance(y, bool) or y not in (1, -1) for y in listed):
+        raise refuse("labels", f"a list with 1 or -1 for each of {n_inputs} inputs", value)
+    return [float(label) for label in listed]
 
 
 def _holds_scores(data: TokenDataset, v: FloatArray) -> bool:

@@ -22,7 +22,7 @@ from marginlens.data.files import (
 )
 from marginlens.data.files import read_problem as read_arrays
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import InputError, reject, whole_number
+from marginlens.errors import InputError, calling, reject, whole_number
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.norms import L2, Lp
 from marginlens.optimizers import (
@@ -133,27 +133,28 @@ class LabProblem:
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any], source: str = "the problem") -> LabProblem:
         """The problem of JSON values in the lab's format, such as `to_dict` gives; `source` names them in refusals."""
-        if not isinstance(entries, Mapping):
-            raise refuse("problem", "a JSON object", entries, source)
-        entry = {name: value for name, value in entries.items() if value is not None}
-        data, head, trains_head = problem_tokens(entry, source)
-        name = entry.get("loss", "Logistic")
-        if not isinstance(name, str) or name not in LOSSES:
-            raise refuse("loss", f"one of {', '.join(LOSSES)}", name, source)
-        steps = number(entry.get("steps", N_STEPS), "steps", source, "a whole number")
-        if steps < 0 or steps != int(steps):
-            raise refuse("steps", "a whole number of at least 0", entry["steps"], source)
-        return cls(
-            data,
-            head,
-            vector(entry["start"], "start", data.d_key, source) if "start" in entry else None,
-            optimizer_of(entry.get("optimizer"), source, trains_head=trains_head),
-            LOSSES[name](),
-            int(steps),
-            trains_head,
-            vector(entry["start_head"], "start_head", data.d_model, source) if "start_head" in entry else None,
-            entry.get("words"),
-        )
+        with calling(source):
+            if not isinstance(entries, Mapping):
+                raise refuse("problem", "a JSON object", entries)
+            entry = {name: value for name, value in entries.items() if value is not None}
+            data, head, trains_head = problem_tokens(entry)
+            name = entry.get("loss", "Logistic")
+            if not isinstance(name, str) or name not in LOSSES:
+                raise refuse("loss", f"one of {', '.join(LOSSES)}", name)
+            steps = number(entry.get("steps", N_STEPS), "steps", "a whole number")
+            if steps < 0 or steps != int(steps):
+                raise refuse("steps", "a whole number of at least 0", entry["steps"])
+            return cls(
+                data,
+                head,
+                vector(entry["start"], "start", data.d_key) if "start" in entry else None,
+                optimizer_of(entry.get("optimizer"), trains_head=trains_head),
+                LOSSES[name](),
+                int(steps),
+                trains_head,
+                vector(entry["start_head"], "start_head", data.d_model) if "start_head" in entry else None,
+                entry.get("words"),
+            )
 
 
 def _checked_words(words: Any, lengths: list[int]) -> tuple[tuple[str, ...], ...]:
@@ -175,7 +176,7 @@ def read_problem(path: PathLike) -> LabProblem:
     """
     entries = read_entries(path)
     if is_problem(entries):
-        return LabProblem.from_dict(entries, repr(str(path)))
+        return LabProblem.from_dict(entries, str(path))
     data, head = read_arrays(path)
     if data.is_batch:
         raise reject("path", "a file with one problem", f"{str(path)!r}, which holds a batch of {len(data)}")
@@ -289,7 +290,7 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
     return {"name": name, **{key: values[key] for key in OPTIMIZER_SETTINGS[name]}}
 
 
-def optimizer_of(given: Any, source: str, *, trains_head: bool = False) -> Optimizer:
+def optimizer_of(given: Any, *, trains_head: bool = False) -> Optimizer:
     """The optimizer of JSON values; normalised descent where there are none."""
     if given is None:
         given = {"name": "NormalizedGD", "size": JOINT_STEP_SIZE if trains_head else STEP_SIZE}
@@ -297,15 +298,15 @@ def optimizer_of(given: Any, source: str, *, trains_head: bool = False) -> Optim
     if not isinstance(given, Mapping) or given.get("name") not in names:
         together = " where head and attention are trained together" if trains_head else ""
         got = given.get("name") if isinstance(given, Mapping) else given
-        raise refuse("optimizer", f"named one of {', '.join(names)}{together}", got, source)
+        raise refuse("optimizer", f"named one of {', '.join(names)}{together}", got)
     name = given["name"]
     unknown = next((key for key in given if key != "name" and key not in OPTIMIZER_SETTINGS[name]), None)
     if unknown is not None:
-        raise refuse(f"optimizer.{unknown}", f"left out, for {name} has no such setting", given[unknown], source)
+        raise refuse(f"optimizer.{unknown}", f"left out, for {name} has no such setting", given[unknown])
     settings = {**OPTIMIZER_SETTINGS[name], **{key: value for key, value in given.items() if key != "name"}}
     for key, value in settings.items():
         if isinstance(value, bool | str):
-            raise refuse(f"optimizer.{key}", "a number", value, source)
+            raise refuse(f"optimizer.{key}", "a number", value)
     try:
         decay, p = settings.pop("decay", 0.0), settings.pop("p", None)
         size: Any = PowerDecay(settings.pop("size"), decay) if decay else settings.pop("size")
@@ -315,4 +316,4 @@ def optimizer_of(given: Any, source: str, *, trains_head: bool = False) -> Optim
         return Blockwise(made) if trains_head and isinstance(made, NormalizedGD) else made
     except InputError as problem:
         key = "decay" if problem.argument == "power" else problem.argument
-        raise refuse(f"optimizer.{key}", problem.expected, problem.got, source) from problem
+        raise refuse(f"optimizer.{key}", problem.expected, problem.got) from problem
