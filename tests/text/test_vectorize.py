@@ -66,7 +66,7 @@ def test_what_is_kept_by_name():
 @pytest.mark.parametrize("keep_punctuation", [False, True])
 def test_spans_are_where_the_words_stand(text, keep_punctuation):
     cleaning = Cleaning(keep_punctuation=keep_punctuation)
-    assert [text[start:end] for start, end in cleaning.spans(text)] == cleaning.words(text) != []
+    assert [text[start:end] for start, end in cleaning.located(text)[1]] == cleaning.words(text) != []
 
 
 def test_stop_words_and_negations():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -75,6 +77,26 @@ def typed_name(parameter: Any) -> str:
     """What a person types for a parameter: its longest option, or the name of the argument."""
     options = [name for name in parameter.opts if name.startswith("--")]
     return options[0] if options else str(parameter.metavar or parameter.name.upper()).strip("[].")
+
+
+def typed_command(*without: str) -> str:
+    """What was typed, in the order of the command's help and without folders of this machine: who has the files can type it again.
+
+    Args:
+        without: parameters that are no part of it, besides --json and --quiet.
+    """
+    context = running()
+    words = ["marginlens", *context.command_path.split()[1:]]
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name)
+        if parameter.name in (*without, "as_json", "quiet") or source is None or source.name != "COMMANDLINE":
+            continue
+        name = [typed_name(parameter)] if parameter.param_type_name == "option" else []
+        given = context.params[parameter.name]
+        for value in given if isinstance(given, list | tuple) else [given]:
+            shown = os.path.basename(value) if isinstance(value, os.PathLike) or os.path.exists(str(value)) else value
+            words += name if value is True else [*name, str(shown)]
+    return shlex.join(words)
 
 
 def shortened(sentence: str) -> str:

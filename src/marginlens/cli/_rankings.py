@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.cli import _rows, _terminal
+from marginlens.cli._commands import typed_command
 from marginlens.data.vocabulary import quoted
 from marginlens.errors import InputError, reject
 from marginlens.runtime.files import write_whole
@@ -349,17 +349,14 @@ def draw(ranking: Ranking, place: Path) -> None:
     write_figure(place, ml.plotting.draw_graphs(shown, ranking.vocabulary.shown))
 
 
-def save(ranking: Ranking, place: Path, held_out: float | None) -> None:
+def save(ranking: Ranking, place: Path) -> None:
     """Write the shown graphs edge by edge, with what made them: settings, versions, the command and the file's fingerprint."""
     from marginlens.graphs.export import to_table
     from marginlens.runtime.versions import versions
 
     vocabulary, file = ranking.vocabulary, ranking.source.file
-    shown = [word for k in ranking.shown for word in ("--last", vocabulary.shown[k])]
-    share = [] if held_out is None else ["--held-out", repr(held_out)]
-    command = ["marginlens", "graph", file.name, *ranking.source.options(), *share, *shown, "--save", place.name]
     facts = {
-        "command": shlex.join(command),
+        "command": typed_command(),
         "file": file.name,
         **(
             {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _TOKEN_FILES = (".npy", ".bin", ".u16", ".u32", ".arrow")  # names of files with token ids end so; others are texts
 _NAMED = 3  # files
-_OPTIONS = ("tokenizer", "encoding", "dtype", "separator", "d_model")  # that a command repeats
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,6 @@ class TextSource:
         width = "one-hot" if self.d_model is None else f"{self.d_model} random coordinates, seed {self.seed}"
         return {"tokens": self.units, "window": self.window, "embeddings": width}
 
-    def options(self) -> list[str]:
-        """The words of the command line that read it so, besides the first file."""
-        given = {"window": self.window, **{name: getattr(self, name, None) for name in _OPTIONS}}
-        given["seed"] = None if self.d_model is None else self.seed
-        named = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
-        words = [] if self.words is None else ["--words", "--vocabulary", str(self.words)]
-        return [*words, *(word for name, value in named.items() for word in (f"--{name}", str(value)))]
-
 
 @dataclass(frozen=True)
 class ListSource:
@@ -101,10 +92,6 @@ class ListSource:
     def settings(self) -> dict[str, Any]:
         """What decides what is read, besides the file."""
         return {"tokens": "listed", "unrealizable": "drop" if self.drop else "refuse"}
-
-    def options(self) -> list[str]:
-        """The options of the command line that read it so."""
-        return [*(["--drop"] if self.drop else []), *(["--seed", str(self.seed)] if self.seed else [])]
 
 
 @dataclass(frozen=True)
@@ -188,7 +175,3 @@ class StreamSource(TextSource):
         """The windows that fit in memory; where a share is held out, those of both parts."""
         E = embeddings(len(vocabulary), self.d_model, self.seed)
         return tokens.split(vocabulary, E) if tokens.held_out else NamedSequences(tokens.sequences(E), vocabulary)
-
-    def options(self) -> list[str]:
-        """The words of the command line that read it so, besides the first file."""
-        return [*map(str, self.files[1:]), "--stream", *super().options()]

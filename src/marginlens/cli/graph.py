@@ -167,7 +167,7 @@ def graph(
         if plot is not None:
             rankings.draw(ranking, plot)
         if save is not None:
-            rankings.save(ranking, save, held_out)
+            rankings.save(ranking, save)
         if sequences is not None and ranking.named is not None:
             ml.data.write_sequences(sequences, ranking.named.data, ranking.vocabulary.names)
         yield from _predicted(ranking, row, prefix, ids, n_tokens, seed, margin or held_out is not None)

@@ -23,9 +23,7 @@ from marginlens.runtime.interrupts import interrupts_blocked
 from marginlens.runtime.threads import limited_threads, n_threads
 
 TaskFunction = Callable[[int], Any]
-QUEUE_FACTOR = (
-    2  # tasks in flight for each worker: the one that it runs and the next, so that it never waits for the caller
-)
+QUEUE_FACTOR = 2  # tasks in flight for each worker: the one that it runs and the next, so that it never waits
 _WAIT_SECONDS = 0.5  # for which the caller's thread sleeps at most before it counts the workers again
 _MAX_DEATHS = 3  # worker processes that one task may take with it, and
 _MAX_START_DEATHS = 8  # times that they may die one after the other before they have answered

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import pickle
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +31,6 @@ from marginlens.sweeps.records import (
     device_parts,
     joined,
     recorded,
-    recorded_on_device,
 )
 
 if TYPE_CHECKING:
@@ -66,27 +66,16 @@ class ChunkWork:
         return encoded(measured(self.plan, chunk), chunk, self.plan.hash)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _work_of, (_ModuleFolder(self.plan.folder), self.plan)  # loaded in this order
+        """The plan in bytes of its own, which are loaded once its folder is on Python's path: there its functions are found."""
+        from joblib.externals import cloudpickle  # type: ignore[import-untyped]
+
+        return _work_of, (self.plan.folder, cloudpickle.dumps(self.plan))
 
 
-@dataclass(frozen=True)
-class _ModuleFolder:
-    """A folder that joins Python's path where a pickle is loaded, so that functions which come after it are found."""
-
-    folder: str
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _join_path, (self.folder,)
-
-
-def _join_path(folder: str) -> _ModuleFolder:
+def _work_of(folder: str, plan: bytes) -> ChunkWork:
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
-    return _ModuleFolder(folder)
-
-
-def _work_of(folder: _ModuleFolder, plan: Plan) -> ChunkWork:
-    return ChunkWork(plan)
+    return ChunkWork(pickle.loads(plan))
 
 
 def measured(plan: Plan, chunk: Chunk) -> dict[str, Any]:
@@ -103,7 +92,7 @@ def measured(plan: Plan, chunk: Chunk) -> dict[str, Any]:
 
 def _columns(plan: Plan, run: Any, n_problems: int) -> dict[str, Any]:
     """What is recorded of runs, by name, and what functions of one's own measure of them."""
-    columns = (recorded_on_device if isinstance(run, DeviceChunkRun) else recorded)(run, plan.record or ())
+    columns = recorded(run, plan.record or ())
     for name, measure in plan.measures.items():
         value = called(measure, "measures", run)
         parts = (

@@ -278,12 +278,12 @@ class Plan:
 
 def as_plan(plan: Any, keys: Mapping[str, Any]) -> Plan:
     """A plan, from one, from the path of a TOML file, from a dict, or from keys."""
-    if isinstance(plan, Plan) or plan is None:
-        if plan is not None and keys:
-            raise reject("plan", "given without further keys", f"{', '.join(keys)} beside it")
-        return Plan.of(keys) if plan is None else plan
+    if plan is None:
+        return Plan.of(keys)
     if keys:
         raise reject("plan", "given without further keys", f"{', '.join(keys)} beside it")
+    if isinstance(plan, Plan):
+        return plan
     if isinstance(plan, Mapping):
         return Plan.of(plan)
     if isinstance(plan, str | os.PathLike):

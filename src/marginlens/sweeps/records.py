@@ -106,10 +106,6 @@ def _optimality(run: ChunkRun) -> Categories:
     return Categories(np.select(kinds, [0, 1, 2], 3).astype(np.int8), OPTIMALITY)
 
 
-def _of_svm(run: ChunkRun) -> MarginSolution:
-    return run.solution
-
-
 def _sequence_correlation(run: SequenceChunkRun) -> FloatArray:
     solved = np.stack([solution.x for solution in run.solution])
     return np.asarray(correlation(run.trajectory.final, solved, axes=2))
@@ -123,10 +119,10 @@ RECORDS: dict[str, Callable[[Any], Any]] = {
     "final": lambda run: run.trajectory.final,
     "status": lambda run: status_codes(run.trajectory.status),
     "steps_taken": lambda run: run.trajectory.steps_taken,
-    "correlation": lambda run: correlation(run.trajectory.final, _of_svm(run).x),
-    "margin": lambda run: _of_svm(run).margin,
-    "svm_status": lambda run: status_codes(_of_svm(run).status),
-    "svm_residual": lambda run: _of_svm(run).kkt_residual(),
+    "correlation": lambda run: correlation(run.trajectory.final, run.solution.x),
+    "margin": lambda run: run.solution.margin,
+    "svm_status": lambda run: status_codes(run.solution.status),
+    "svm_residual": lambda run: run.solution.kkt_residual(),
     "score_gap": lambda run: run.optimality.score_gap,
     "optimality": _optimality,
 }
@@ -138,17 +134,6 @@ SEQUENCE_RECORDS: dict[str, Callable[[Any], Any]] = {
     "margin": lambda run: np.array([solution.margin for solution in run.solution]),
     "svm_status": lambda run: status_codes([solution.status for solution in run.solution]),
 }
-_NEEDS_OPTIMALITY = ("score_gap", "optimality")
-
-
-def recorded(run: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The named quantities of a chunk's runs; those that need the same margin problems have them solved once."""
-    known = RECORDS if isinstance(run, ChunkRun) else SEQUENCE_RECORDS
-    order = sorted(names, key=lambda name: name not in _NEEDS_OPTIMALITY)
-    made = {name: known[name](run) for name in order}
-    return {name: made[name] for name in names}
-
-
 # ---- the same of problems that stay on a GPU, measured on the device
 
 
@@ -192,26 +177,28 @@ def _svm_residual(run: DeviceChunkRun) -> Any:
     return np.where(to_host(run.solution.status) == INFEASIBLE, np.nan, to_host(run.solution.residual))
 
 
-DEVICE_RECORDS: dict[str, Callable[[DeviceChunkRun], Any]] = {
-    "selection": lambda run: to_host(run.selected),
-    "norm": lambda run: to_host(run.trajectory.norm),
-    "saturation": lambda run: to_host(run.trajectory.saturation),
-    "smallest_probability": lambda run: to_host(run.optimality.smallest_probability),
-    "final": lambda run: to_host(run.trajectory.final),
+DEVICE_RECORDS: dict[str, Callable[[Any], Any]] = RECORDS | {  # the others are read of both kinds of runs alike
+    "saturation": lambda run: run.trajectory.saturation,
+    "smallest_probability": lambda run: run.optimality.smallest_probability,
     "status": lambda run: _status_column(run.trajectory.endings, ENDINGS),
-    "steps_taken": lambda run: to_host(run.trajectory.steps_taken),
-    "correlation": lambda run: to_host(run.optimality.correlation),
-    "margin": lambda run: to_host(run.solution.margin),
+    "correlation": lambda run: run.optimality.correlation,
     "svm_status": lambda run: _status_column(run.solution.status, OUTCOME_STATUS),
     "svm_residual": _svm_residual,
-    "score_gap": lambda run: to_host(run.optimality.score_gap),
     "optimality": lambda run: Categories(to_host(run.optimality.kind).astype(np.int8), OPTIMALITY),
 }
 
 
-def recorded_on_device(run: DeviceChunkRun, names: tuple[str, ...]) -> dict[str, Any]:
-    """The named quantities of runs on a device."""
-    return {name: DEVICE_RECORDS[name](run) for name in names}
+# ---- columns
+
+_NEEDS_OPTIMALITY = ("score_gap", "optimality")
+
+
+def recorded(run: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """The named quantities of a chunk's runs; those that need the same margin problems have them solved once."""
+    known = {ChunkRun: RECORDS, SequenceChunkRun: SEQUENCE_RECORDS, DeviceChunkRun: DEVICE_RECORDS}[type(run)]
+    order = sorted(names, key=lambda name: name not in _NEEDS_OPTIMALITY)
+    made = {name: known[name](run) for name in order}
+    return {name: made[name] if isinstance(made[name], Categories) else to_host(made[name]) for name in names}
 
 
 def device_parts(device: str, settings: Mapping[str, Any], n_problems: int) -> Iterator[tuple[int, int]]:

@@ -7,6 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, Set
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +76,7 @@ _PARAMETERS = (
     "selective",
     "warm_start",
 )
+_ARRAYS = ("a", "b", "selected", "left_out", "class_counts", "text_digests")  # learned attributes that a file holds as they are
 _PER_TOKEN = ("a", "b", "selected", "class_counts")
 
 IMPORTANCE = np.dtype(
@@ -336,12 +338,33 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
             facts: kept beside the settings, e.g. test accuracies; JSON values.
         """
         self._check_fitted()
-        _save(self, folder, facts or {})
+        path = check_model_folder(folder).resolve()
+        arrays, settings = _packed(self)
+        settings |= {"arrays_sha256": hashlib.sha256(arrays).hexdigest(), "facts": facts or {}}
+        written = json.dumps(settings, ensure_ascii=False, indent=1).encode()
+        write_folder(path, {ARRAYS_FILE: arrays, SETTINGS_FILE: written}, "folder")
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, tokenizer: Any = None) -> AttentionTextClassifier:
         """The model that `save` wrote; a model that was fitted with a tokenizer needs it again, unless it is of the package tokenizers."""
-        return _load(cls, folder, tokenizer)
+        path = as_path(folder, "folder", _SAVED)
+        try:
+            settings = json.loads((path / SETTINGS_FILE).read_text(encoding="utf-8"))
+            written = str(settings.get("format"))
+            if written.startswith(_FORMAT.removesuffix("4")) and written != _FORMAT:
+                got = f"{str(path)!r}, written by another version of this library ({written!r}; this one reads {_FORMAT!r})"
+                raise reject("folder", _SAVED, got, "Train the model again with this version.")
+            if written != _FORMAT:
+                raise ValueError(f"another format, {written!r}")
+            content = (path / ARRAYS_FILE).read_bytes()
+            if hashlib.sha256(content).hexdigest() != settings["arrays_sha256"]:
+                raise ValueError("arrays that are damaged or belong to another model")
+            with np.load(BytesIO(content), allow_pickle=False) as archive:
+                return _unpacked(cls, settings, dict(archive), tokenizer)
+        except OSError as problem:
+            raise reject("folder", _SAVED, unusable(path, problem)) from problem
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, BadZipFile) as problem:
+            raise reject("folder", _SAVED, f"{str(path)!r}, which cannot be read ({problem})") from problem
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -609,59 +632,26 @@ def _may_be_replaced(path: Path) -> bool:
     return str(saved.get("format")).startswith("marginlens text classifier")
 
 
-def _save(model: AttentionTextClassifier, folder: str | os.PathLike[str], facts: dict[str, Any]) -> None:
-    """Write a fitted classifier beside its place, then rename it into it."""
-    path = check_model_folder(folder).resolve()
-    arrays, settings = _packed(model)
-    settings |= {"arrays_sha256": hashlib.sha256(arrays).hexdigest(), "facts": facts}
-    written = json.dumps(settings, ensure_ascii=False, indent=1).encode()
-    write_folder(path, {ARRAYS_FILE: arrays, SETTINGS_FILE: written}, "folder")
-
-
-def _load(cls: Any, folder: str | os.PathLike[str], tokenizer: Any) -> Any:
-    """The classifier in a folder; arrays that were changed or belong to another model are refused."""
-    path = as_path(folder, "folder", _SAVED)
-    try:
-        settings = json.loads((path / SETTINGS_FILE).read_text(encoding="utf-8"))
-        written = str(settings.get("format"))
-        if written.startswith(_FORMAT.removesuffix("4")) and written != _FORMAT:
-            got = f"{str(path)!r}, written by another version of this library ({written!r}; this one reads {_FORMAT!r})"
-            raise reject("folder", _SAVED, got, "Train the model again with this version.")
-        if written != _FORMAT:
-            raise ValueError(f"another format, {written!r}")
-        content = (path / ARRAYS_FILE).read_bytes()
-        if hashlib.sha256(content).hexdigest() != settings["arrays_sha256"]:
-            raise ValueError("arrays that are damaged or belong to another model")
-        with np.load(BytesIO(content), allow_pickle=False) as archive:
-            return _unpacked(cls, settings, dict(archive), tokenizer)
-    except OSError as problem:
-        raise reject("folder", _SAVED, unusable(path, problem)) from problem
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, BadZipFile) as problem:
-        raise reject("folder", _SAVED, f"{str(path)!r}, which cannot be read ({problem})") from problem
-
-
 def _packed(model: AttentionTextClassifier) -> tuple[bytes, dict[str, Any]]:
     """A fitted classifier as the content of its two files."""
     tokens, classes = model.tokens_, model.classes_
     if classes.dtype.kind not in "biufU" and not all(isinstance(c, str | int | float | bool) for c in classes.tolist()):
         raise reject("classes_", "labels that are words or numbers, which JSON can hold", f"dtype {classes.dtype}")
-    arrays: dict[str, Any] = {"a": model.a_, "b": model.b_, "selected": model.selected_, "left_out": model.left_out_}
-    arrays |= {
-        "class_counts": model.class_counts_,
-        "text_digests": model.text_digests_,
-        "rest": np.array([model.rest_a_, *model.rest_b_]),
-    }
+    arrays: dict[str, Any] = {name: getattr(model, f"{name}_") for name in _ARRAYS}
+    arrays["rest"] = np.array([model.rest_a_, *model.rest_b_])
     if isinstance(tokens, WordsAndPhrases):
         arrays |= {f"phrases_{several.shape[1]}": several for several in tokens.phrases}
         arrays["word_counts"] = tokens.vocabulary.counts
         pipeline = tokens.vocabulary.pipeline
-        hooked = isinstance(pipeline.cleaning, TokenizerWords)
-        vocabulary: dict[str, Any] = {
-            "pipeline": {"tokenizer": _tokenizer_text(pipeline.cleaning), "min_count": pipeline.min_count}
-            if hooked
-            else pipeline.to_dict(),
-            "names": list(tokens.vocabulary.names),
-        }
+        vocabulary: dict[str, Any] = {"pipeline": {}, "names": list(tokens.vocabulary.names)}
+        if isinstance(pipeline.cleaning, TokenizerWords):
+            to_str = getattr(
+                pipeline.cleaning.find, "to_str", None
+            )  # by which those of the package tokenizers write themselves
+            tokenizer = str(to_str()) if callable(to_str) else True  # others have to be given again
+            vocabulary["pipeline"] = {"tokenizer": tokenizer, "min_count": pipeline.min_count}
+        else:
+            vocabulary["pipeline"] = pipeline.to_dict()
     else:
         vocabulary = {"n_ids": tokens.n_tokens}
     numbers = {name: np.asarray(getattr(model, name)).item() for name in _PARAMETERS}
@@ -685,19 +675,6 @@ def _packed(model: AttentionTextClassifier) -> tuple[bytes, dict[str, Any]]:
     }
 
 
-def _tokenizer_text(words: Cleaning) -> str | bool:
-    """A tokenizer of the package tokenizers as it writes itself; True for others, which have to be given again."""
-    written = getattr(getattr(words, "find", None), "to_str", None)
-    return str(written()) if callable(written) else True
-
-
-def _tokenizer_from(text: str) -> Any:
-    require("tokenizers", "text", "A model with a tokenizer")
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_str(text)
-
-
 def _unpacked(cls: Any, settings: dict[str, Any], arrays: dict[str, Any], tokenizer: Any) -> Any:
     """The classifier that `_packed` described."""
     parameters, vocabulary = dict(settings["parameters"]), settings["tokens"]
@@ -713,7 +690,8 @@ def _unpacked(cls: Any, settings: dict[str, Any], arrays: dict[str, Any], tokeni
     else:
         found = vocabulary["pipeline"]
         if tokenizer is None and isinstance(found.get("tokenizer"), str):
-            tokenizer = model.tokenizer = _tokenizer_from(found["tokenizer"])
+            require("tokenizers", "text", "A model with a tokenizer")
+            tokenizer = model.tokenizer = import_module("tokenizers").Tokenizer.from_str(found["tokenizer"])
         if "tokenizer" in found and tokenizer is None:
             expected = "the tokenizer that the model was fitted with, which its files do not hold"
             raise reject("tokenizer", expected, "none")
@@ -733,9 +711,8 @@ def _unpacked(cls: Any, settings: dict[str, Any], arrays: dict[str, Any], tokeni
         if arrays[name].shape[:1] != (len(tokens),):
             raise ValueError(f"{len(tokens)} tokens and {name} of shape {arrays[name].shape}")
     model.classes_ = np.array(settings["classes"]["labels"], dtype=settings["classes"]["dtype"])
-    model.tokens_, model.left_out_, model.class_counts_ = tokens, arrays["left_out"], arrays["class_counts"]
-    model.a_, model.b_, model.selected_ = arrays["a"], arrays["b"], arrays["selected"]
-    model.rest_a_, model.rest_b_ = float(arrays["rest"][0]), arrays["rest"][1:]
-    model.text_digests_ = arrays["text_digests"]
+    for name in _ARRAYS:
+        setattr(model, f"{name}_", arrays[name])
+    model.tokens_, model.rest_a_, model.rest_b_ = tokens, float(arrays["rest"][0]), arrays["rest"][1:]
     model.training_ = {k: float("nan") if v is None else v for k, v in settings["training"].items()}
     return model

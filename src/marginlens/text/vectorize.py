@@ -68,10 +68,6 @@ class Cleaning:
         plain = self._without_markup(text)
         return self._pattern(plain).findall(plain)
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where each word of `words(text)` starts and ends in the text."""
-        return self.located(text)[1]
-
     def located(self, text: str) -> tuple[list[str], list[tuple[int, int]]]:
         """The words of a text, and where each starts and ends in it."""
         plain = self._without_markup(text)

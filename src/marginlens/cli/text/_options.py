@@ -66,15 +66,6 @@ class FileForm:
         columns = (self.text, self.label, self.split)
         return TextFile(path, *columns, self.delimiter, self.encoding, not self.no_header, self.drop)
 
-    def words(self) -> list[str]:
-        """The form as the command line takes it."""
-        named = ("text", "label", "split", "delimiter", "encoding")
-        given = [
-            word for name in named if getattr(self, name) is not None for word in (f"--{name}", getattr(self, name))
-        ]
-        flags = [name for name, on in (("--no-header", self.no_header), ("--drop", self.drop)) if on]
-        return [*given, *flags]
-
 
 @dataclass(frozen=True)
 class LabelledForm(FileForm):
@@ -88,8 +79,3 @@ class SplitForm(LabelledForm):
     """The form of a file whose texts have labels, and may belong to parts."""
 
     split: Annotated[str | None, option("COLUMN", "The part each row belongs to.")] = None
-
-
-def left_out_words(counts: dict[str, int]) -> str:
-    """What was left out, by reason, to be put behind a count of texts."""
-    return "".join(f"; {n:,} left out ({reason})" for reason, n in counts.items())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What was asked for on the command line.
+    """Which texts were asked for.
 
     Args:
         file: the texts. form: how they are written. part: the part to train on. test: a part, a file, or a share to test on.
-        seed: of everything random. settings: of the classifier, where they are not the usual ones. tokenizer: a file of the package
-            tokenizers.
+        seed: of a share that is drawn.
     """
 
     file: Path
@@ -33,8 +30,6 @@ class TrainingRequest:
     part: str | None = None
     test: str | None = None
     seed: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    tokenizer: Path | None = None
 
     @cached_property
     def source(self) -> TextFile:
@@ -64,23 +59,6 @@ class TrainingRequest:
         labels = ["1 or 2 stars" if (found.labels or ())[i] in "12" else "4 or 5 stars" for i in clear]
         left_out = {**found.left_out, "3 stars": len(found.texts) - len(clear)}
         return found._replace(texts=[found.texts[i] for i in clear], labels=labels, left_out=left_out)
-
-    def command(self, *, compare: bool) -> str:
-        """What to type to get this again, without paths of one machine."""
-        test = self.test if self.test is None or not Path(self.test).exists() else Path(self.test).name
-        given: dict[str, Any] = {"--train": self.part, "--test": test}
-        given |= {"--" + name.replace("_", "-"): value for name, value in self.settings.items()}
-        given["--tokenizer"] = None if self.tokenizer is None else self.tokenizer.name
-        words = self.form.words()
-        for name, value in given.items():
-            if value is True:
-                words.append(name)
-            elif value is not None:
-                shown = ",".join(f"{label}={of:g}" for label, of in value.items()) if isinstance(value, dict) else value
-                words += [name, str(shown)]
-        words += ["--compare"] if compare else []
-        words += ["--seed", str(self.seed)] if self.seed else []
-        return shlex.join(["marginlens", "text", "train", self.file.name, *words])
 
 
 class Parts(NamedTuple):

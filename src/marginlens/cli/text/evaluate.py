@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from textwrap import shorten
+from typing import Annotated, Any
 
-from marginlens.cli._deferred import errors, files
+from marginlens.cli._deferred import errors, files, terminal
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import option
-from marginlens.cli.text._measures import measures_text, subject
 from marginlens.cli.text._options import OF_TEXT_FILE, LabelledForm, ModelFolder, TextsFile
+
+_WIDEST = 12  # classes up to which the confusion table is printed
+_SHOWN_TEXT = 120  # characters of a text
 
 
 @command(**OF_TEXT_FILE)
@@ -47,3 +51,39 @@ def evaluate(
         page = evaluation_page(classifier, found.texts, answer, subject(answer))
         files.write_whole(html, page.encode(), "html")
     return Answer(answer, measures_text(answer), [html])
+
+
+# ---- the terminal
+
+
+def subject(answer: dict[str, Any]) -> str:
+    """What was measured, in a line."""
+    trained_on = answer["trained_on"]
+    remark = ", none of which was trained on" if trained_on == 0 else ""
+    if trained_on:
+        remark = f", {trained_on:,} of which were trained on: only the first number speaks for new texts"
+    left_out = "".join(f"; {n:,} left out ({reason})" for reason, n in answer["left_out"].items())
+    return f"{answer['file']}: {terminal.counted(answer['texts'], 'text')}{remark}{left_out}"
+
+
+def measures_text(answer: dict[str, Any]) -> Iterator[Any]:
+    """What `measures` found, for the terminal."""
+    from marginlens.text.evaluation import facts
+
+    yield subject(answer)
+    yield terminal.facts_table("How well the model does", facts(answer, answer["texts"]))
+    names = [row["label"] for row in answer["classes"]]
+    with_said = len(names) <= _WIDEST
+    rows = [
+        {
+            **{"F1" if name == "f1" else name: value for name, value in row.items()},
+            **({f"said {name}": n for name, n in zip(names, counts, strict=True)} if with_said else {}),
+        }
+        for row, counts in zip(answer["classes"], answer["confusion"], strict=True)
+    ]
+    yield terminal.rows_table("By class, with how often each was said" if with_said else "By class", rows)
+    if not with_said:
+        yield "--json has the confusion table too."
+    if answer["mistakes"]:
+        shortened = [{**row, "text": shorten(row["text"], _SHOWN_TEXT, placeholder=" …")} for row in answer["mistakes"]]
+        yield terminal.rows_table("The texts that it is most wrong about", shortened)

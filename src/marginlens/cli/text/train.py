@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from marginlens.cli._commands import typed_command
 from marginlens.cli._deferred import errors, np, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import flag, option
-from marginlens.cli.text._measures import measures_text
 from marginlens.cli.text._options import OF_TEXT_FILE, LabelledFile, Seed, SplitForm
 from marginlens.cli.text._parts import Parts, TrainingRequest, read_parts
+from marginlens.cli.text.evaluate import measures_text
 
 if TYPE_CHECKING:
     from marginlens.runtime.progress import ProgressCallback
@@ -138,12 +139,12 @@ def train(
     errors.whole_number(seed, "seed", at_least=0)
     if tokenizer is not None and model.characters:
         raise errors.reject("characters", "left out beside --tokenizer", "both")
-    request = TrainingRequest(file, form, part, test, seed, settings, tokenizer)
+    request = TrainingRequest(file, form, part, test, seed)
     if out is not None:
         check_model_folder(out, "out")
     _ = request.source  # refused before anything is written
     with terminal.Bars() as bars:
-        classifier, answer = _trained(request, bars.bar("Training"), compare=compare)
+        classifier, answer = _trained(request, settings, tokenizer, bars.bar("Training"), compare=compare)
     if out is not None:
         classifier.save(out, {name: answer[name] for name in _SAVED_FACTS})
     return Answer(answer, _text(answer), [out])
@@ -165,7 +166,12 @@ def _tokenizer(path: Path | None) -> Any:
 
 
 def _trained(
-    request: TrainingRequest, training: ProgressCallback, *, compare: bool
+    request: TrainingRequest,
+    settings: dict[str, Any],
+    tokenizer: Path | None,
+    training: ProgressCallback,
+    *,
+    compare: bool,
 ) -> tuple[AttentionTextClassifier, dict[str, Any]]:
     """Train, test, and where asked train the comparison too: the model, and all numbers as JSON holds them."""
     from marginlens.runtime.versions import versions
@@ -173,10 +179,10 @@ def _trained(
     from marginlens.text.classifier import AttentionTextClassifier
     from marginlens.text.evaluation import measures, token_weights
 
-    tokenizer = _tokenizer(request.tokenizer)
+    cut_by = _tokenizer(tokenizer)
     parts = read_parts(request)
-    model = AttentionTextClassifier(tokenizer=tokenizer, random_state=request.seed, **request.settings)
-    _check_weights(request, parts)
+    model = AttentionTextClassifier(tokenizer=cut_by, random_state=request.seed, **settings)
+    _check_weights(settings.get("class_weight"), parts)
     start = (time.perf_counter(), time.process_time())
     _fit(model, parts, training, drop=request.form.drop)
     rows = [_row("attention over words and phrases", model, len(model.a_), parts, start)]
@@ -194,11 +200,11 @@ def _trained(
     names, counts = np.unique(parts.labels, return_counts=True)
     parameters = {k: v for k, v in model.get_params().items() if k not in ("pipeline", "tokenizer")}
     return model, {
-        "command": request.command(compare=compare),
+        "command": typed_command("out"),
         "file": request.file.name,
         "sha256": request.source.digest(),
         "versions": versions(),
-        "settings": {**parameters, "tokenizer": None if request.tokenizer is None else request.tokenizer.name},
+        "settings": {**parameters, "tokenizer": None if tokenizer is None else tokenizer.name},
         "size": f"{terminal.counted(trained_on, 'text')} to train on{named}",
         "classes": names.tolist(),
         "texts_by_class": dict(zip(names.tolist(), counts.tolist(), strict=True)),
@@ -231,9 +237,8 @@ def _comparison(rows: list[dict[str, Any]], n_tested: int) -> str | None:
     return f"This model is {better} than {rows[1]['model']}, by {100 * abs(own - other):.2f} points: {texts} of {n_tested:,}."
 
 
-def _check_weights(request: TrainingRequest, parts: Parts) -> None:
+def _check_weights(weights: Any, parts: Parts) -> None:
     """Refuse weights of other classes than those that are there."""
-    weights = request.settings.get("class_weight")
     if isinstance(weights, dict) and set(weights) != set(parts.classes):
         shown = ", ".join(map(repr, parts.classes[:_SHOWN_CLASSES]))
         unknown = sorted(set(weights) - set(parts.classes))
