@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
@@ -220,7 +220,7 @@ def implicit_bias(
 def _of_one(rule: Any, risk: Any, start: Any, selected: Any, batch_size: int | None) -> ImplicitBias | None:
     kinds = {AttentionRisk: ON_P, MatrixRisk: ON_W, MulticlassRisk: ON_CLASSES}
     variable = kinds.get(type(risk), ON_FACTORS)
-    known = _of_factors(rule) if variable == ON_FACTORS else _bias(rule, risk.shape)
+    known = _of_factors(rule) if variable == ON_FACTORS else _bias(rule, risk.shape, variable)
     if known is None:
         return None
     if variable == ON_P:
@@ -234,10 +234,7 @@ def _of_one(rule: Any, risk: Any, start: Any, selected: Any, batch_size: int | N
         label, more = "X N7", (_covers_inputs(rule, risk.n_inputs, batch_size),)
         by_momentum = (BY_BATCHES,) if known.proved_of_linear_models and getattr(rule, "momentum", 0.0) > 0.0 else ()
         known = known._replace(proved=(), proved_of_linear_models=by_momentum)
-    if tokens is None and variable != ON_CLASSES:
-        return _checked(rule, variable, known, lambda norm: None, more, label)
-    found = _checked(rule, variable, known, lambda norm: _solve(risk, tokens, norm), more, label)
-    return found._replace(selected=tokens)
+    return _checked(rule, known._replace(selected=tokens), lambda norm: _solve(risk, tokens, norm), more, label)
 
 
 def _covers_inputs(rule: Any, n_inputs: int, batch_size: int) -> Check:
@@ -263,18 +260,17 @@ def bias_on_sequences(
 
     Where tokens tie, what circling W^cyc does to steps in other norms than the Euclidean, or with a memory, is open.
     """
-    known = _bias(rule, shape)
+    known = _bias(rule, shape, ON_SEQUENCES)
     if known is None:
         return None
     plain = kind_of(known.norm) is L2 and known.early_norm is None and not getattr(rule, "momentum", 0.0)
     proved = (BY_C,) if isinstance(rule, GradientDescent) else ()
-    return _checked(rule, ON_SEQUENCES, known._replace(proved=proved), solve, () if plain else (acyclic,))
+    return _checked(rule, known._replace(proved=proved), solve, () if plain else (acyclic,))
 
 
 def _checked(
     rule: Any,
-    variable: str,
-    known: _Known,
+    known: ImplicitBias,
     solve: Callable[[Norm], MarginSolution | None],
     more: tuple[Check, ...] = (),
     label: str = "",
@@ -282,16 +278,18 @@ def _checked(
     """What is known of an optimizer, less what its steps and memory do not allow on this problem."""
     linear = tuple(_covering(proof, rule) for proof in known.proved_of_linear_models)
     proved = known.proved
-    if variable == ON_CLASSES:  # a linear model itself
+    if known.variable == ON_CLASSES:  # a linear model itself
         proved = tuple(proof for proof in linear if proof in known.proved_of_linear_models)
         linear = tuple(proof for proof in linear if proof not in proved)
     first = known.early_norm or known.norm
     solution = None if first is None else solve(first)
     conditions = () if first is None else (*_conditions(rule, solution), *more)
-    known = known._replace(proved=proved, proved_of_linear_models=linear)
-    seen = observed_by(rule, variable, label)
-    found = ImplicitBias(
-        optimizer_words(rule), variable, observed=seen, solution=solution, conditions=conditions, **known._asdict()
+    found = known._replace(
+        proved=proved,
+        proved_of_linear_models=linear,
+        observed=observed_by(rule, known.variable, label),
+        solution=solution,
+        conditions=conditions,
     )
     if known.early_norm is not None and (decay_power(rule) or 0.0) <= 1.0:  # only the early norm depends on the memory
         early = known.early_norm if all(conditions) else None
@@ -304,70 +302,61 @@ def _checked(
 # ---- what is known of each optimizer
 
 
-class _Known(NamedTuple):
-    """The fields of an `ImplicitBias` that the optimizer and the kind of variable decide."""
-
-    norm: Norm | None
-    early_norm: Norm | None = None
-    proved: tuple[str, ...] = ()
-    proved_of_linear_models: tuple[str, ...] = ()
-    note: str = ""
-
-
-def _bias(rule: Any, shape: tuple[int, ...]) -> _Known | None:
+def _bias(rule: Any, shape: tuple[int, ...], variable: str = "") -> ImplicitBias | None:
     """What is known of an optimizer of points of this shape; of a user's own, that it may say its `norm`; else None."""
-    euclidean = L2() if len(shape) == 1 else Frobenius()
+    euclidean, known = L2() if len(shape) == 1 else Frobenius(), partial(ImplicitBias, optimizer_words(rule), variable)
     if isinstance(rule, UnprovedSteps):
         return None
     if getattr(rule, "weight_decay", 0.0) > 0.0:
-        return _Known(None, note=_decay_words(rule, euclidean))
+        return known(None, note=_decay_words(rule, euclidean))
     if isinstance(rule, GradientDescent) and rule.momentum > 0.0:
-        return _Known(None, note=HEAVY_BALL)
+        return known(None, note=HEAVY_BALL)
     if isinstance(rule, NormalizedGD) and rule.momentum > 0.0:
-        return _Known(euclidean, proved_of_linear_models=(BY_F_2,))
+        return known(euclidean, proved_of_linear_models=(BY_F_2,))
     if isinstance(rule, GradientDescent):
-        return _Known(euclidean, proved=(BY_A,), proved_of_linear_models=(BY_SOUDRY,))
+        return known(euclidean, proved=(BY_A,), proved_of_linear_models=(BY_SOUDRY,))
     if isinstance(rule, NormalizedGD):
-        return _Known(euclidean, proved=(BY_FAST_RATES,), proved_of_linear_models=(BY_F_1,))
+        return known(euclidean, proved=(BY_FAST_RATES,), proved_of_linear_models=(BY_F_1,))
     if isinstance(rule, PolyakStep):
-        return _Known(euclidean, proved=(BY_FAST_RATES,))
+        return known(euclidean, proved=(BY_FAST_RATES,))
     if isinstance(rule, MirrorDescent):
-        return _Known(euclidean if rule.p == 2.0 else Lp(rule.p), proved=(BY_E,))
+        return known(euclidean if rule.p == 2.0 else Lp(rule.p), proved=(BY_E,))
     if isinstance(rule, Adam) and rule.eps == 0.0:
-        return _Known(LInf(), proved_of_linear_models=(BY_F_ADAM, BY_ADAM))
+        return known(LInf(), proved_of_linear_models=(BY_F_ADAM, BY_ADAM))
     if isinstance(rule, Adam):
-        return _Known(euclidean, LInf(), proved_of_linear_models=(BY_TWO_FACES,))
+        return known(euclidean, LInf(), proved_of_linear_models=(BY_TWO_FACES,))
     norm = declared(rule, "norm") if kind_of(rule) is not SteepestDescent else rule.norm
     if norm is None:
         return None
     if getattr(norm, "needs_matrix", False) and len(shape) != 2:
         raise reject("optimizer", "one whose norm measures vectors", f"{rule!r}, whose norm measures matrices")
     if kind_of(rule) is not SteepestDescent:
-        return _Known(norm, note=NORM_OF_A_USER)
+        return known(norm, note=NORM_OF_A_USER)
     if kind_of(norm) not in PROVED_BY_F:
-        return _Known(norm)
+        return known(norm)
     with_momentum: tuple[str, ...] = () if rule.nesterov else (BY_F_2,)
-    return _Known(rule.norm, proved_of_linear_models=with_momentum if rule.momentum > 0.0 else (BY_F_1,))
+    return known(rule.norm, proved_of_linear_models=with_momentum if rule.momentum > 0.0 else (BY_F_1,))
 
 
-def _of_factors(rule: Any) -> _Known | None:
+def _of_factors(rule: Any) -> ImplicitBias | None:
     """What is known of training Q and K; the norm is that of W = Q Kᵀ."""
+    known = partial(ImplicitBias, optimizer_words(rule), ON_FACTORS)
     inner: Any = rule.optimizer if isinstance(rule, Blockwise) else rule
     if isinstance(inner, UnprovedSteps):
         return None
     if getattr(inner, "weight_decay", 0.0) > 0.0:
         by_gradient = isinstance(inner, GradientDescent)
-        return _Known(None, note=BY_DECAY_OF_FACTORS if by_gradient else _decay_words(inner, Frobenius()))
+        return known(None, note=BY_DECAY_OF_FACTORS if by_gradient else _decay_words(inner, Frobenius()))
     steepest_in = kind_of(inner.norm) if isinstance(inner, SteepestDescent) else None
     if isinstance(inner, SteepestDescent | GradientDescent | NormalizedGD) and inner.momentum > 0.0:
-        return _Known(None, note=MEMORY_ON_FACTORS)
+        return known(None, note=MEMORY_ON_FACTORS)
     if isinstance(inner, GradientDescent | NormalizedGD) or steepest_in is L2:
-        return _Known(Nuclear(), proved=(BY_D_FACTORS, BY_FLOW_OF_FACTORS))
+        return known(Nuclear(), proved=(BY_D_FACTORS, BY_FLOW_OF_FACTORS))
     if steepest_in is Spectral and isinstance(rule, Blockwise):
-        return _Known(Spectral())
+        return known(Spectral())
     if steepest_in is LInf:  # whether by block or not, it is the same
-        return _Known(None, note=SIGN_ON_FACTORS)
-    return _Known(None) if isinstance(inner, SteepestDescent | Adam | MirrorDescent | PolyakStep) else None
+        return known(None, note=SIGN_ON_FACTORS)
+    return known(None) if isinstance(inner, SteepestDescent | Adam | MirrorDescent | PolyakStep) else None
 
 
 def _decay_words(rule: Any, euclidean: Norm) -> str:
@@ -599,10 +588,12 @@ def _tokens(risk: Any, start: Any, selected: Any) -> IntArray | None:
 
 
 def _solve(risk: Any, tokens: Any, norm: Norm) -> MarginSolution | None:
-    """The margin problem of these tokens, in p or in the transpose of W, or of the classes; None where no solver takes it.
+    """The margin problem of these tokens, in p or in the transpose of W, or of the classes; None without tokens or a solver.
 
     Rows of the transpose are columns of W, so norms that tell them apart are those of W transposed.
     """
+    if tokens is None and not isinstance(risk, MulticlassRisk):
+        return None
     if isinstance(risk, MatrixRisk | FactorRisk) and kind_of(norm) not in PROVED_BY_F:
         norm = Transposed(norm)
     try:

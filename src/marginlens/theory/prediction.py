@@ -15,7 +15,7 @@ from marginlens.errors import InputError, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
-from marginlens.result import Displayed, Headline, Result, Tabular, drawn, table
+from marginlens.result import Displayed, Headline, Result, Tabular, counted, drawn, table
 from marginlens.result.drawing import NothingToDraw, draw_checklist, draw_directions
 from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
 from marginlens.risk.protocol import starting_points
@@ -87,10 +87,14 @@ class Candidates(Displayed, Tabular, _Directions):
     """
 
     _columns = table("", kind="labels", selection="selections", margin="margins", direction="directions")
+    quantities = "{labels:tally}, complete={complete}"
+
+    @property
+    def _listed(self) -> str:
+        return "all of P^mm" if self.complete else "P^mm is too large to list in full"
 
     def __str__(self) -> str:
-        listed = "all of P^mm" if self.complete else "P^mm is too large to list in full"
-        lines = [f"Candidates ({listed}):" if self.labels else f"Candidates ({listed}): none."]
+        lines = [f"Candidates ({self._listed}):" if self.labels else f"Candidates ({self._listed}): none."]
         for label, selection, margin in list(zip(self.labels, self.selections, self.margins, strict=True))[
             :_MAX_PRINTED
         ]:
@@ -99,21 +103,8 @@ class Candidates(Displayed, Tabular, _Directions):
             lines.append(f"  and {len(self.labels) - _MAX_PRINTED} more")
         return "\n".join(lines)
 
-    def __repr__(self) -> str:
-        listed = ", ".join(self.labels[:_MAX_PRINTED]) or "none"
-        more = ", …" if len(self.labels) > _MAX_PRINTED else ""
-        return f"Candidates({listed}{more}, complete={self.complete})"
-
     def _headline(self) -> Headline:
-        known = "all of P^mm" if self.complete else "P^mm is too large to list in full"
-        return Headline(
-            f"{len(self.labels)} direction{'s' * (len(self.labels) != 1)}", f"that a limit may have: {known}."
-        )
-
-    def _facts(self) -> dict[str, Any]:
-        rows = zip(self.labels, self.selections.tolist(), self.margins, strict=True)
-        listed = [(f"{label} {' '.join(map(str, chosen))}", f"margin {margin:.4g}") for label, chosen, margin in rows]
-        return dict(listed[:_MAX_PRINTED])
+        return Headline(counted(len(self.labels), "direction"), f"that a limit may have: {self._listed}.")
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -442,24 +433,16 @@ def predict_matrix(risk: MatrixRisk, start: Any, optimizer: Any, max_problems: i
     """Lemma 1: Wᵀu takes the steps of p, those of `matching_optimizer`, and W/‖W‖_F tends to the matrix of p's limit."""
     if not risk.shares_query:
         return [_without_theorem(risk, optimizer)] * len(risk)
-    size = float(length(risk.query))
-    of_p = predictions(risk.of_p, None if start is None else risk.vector(start), _on_p(optimizer, size), max_problems)
-
-    def as_matrix(direction: FloatArray | None) -> FloatArray | None:
-        return None if direction is None else size * matrix_from_vector(direction, risk.query)
-
+    of_p, begin, rule, as_matrix = _as_vector(risk, start, optimizer)
     note = "By A Lemma 1 W follows p = Wᵀu, of which the theorems and the candidates speak."
-    return [
-        replace(
-            found,
-            problem="MatrixRisk",
-            notes=(note, *found.notes),
-            direction=as_matrix(found.direction),
-            path_direction=as_matrix(found.path_direction),
-            observed=as_matrix(found.observed),
-        )
-        for found in of_p
-    ]
+
+    def of_matrix(found: Prediction) -> Prediction:
+        limits = (found.direction, found.path_direction, found.observed)
+        direction, path, seen = (None if limit is None else as_matrix(limit) for limit in limits)
+        changed = replace(found, direction=direction, path_direction=path, observed=seen)
+        return replace(changed, problem="MatrixRisk", notes=(note, *found.notes))
+
+    return [of_matrix(found) for found in predictions(of_p, begin, rule, max_problems)]
 
 
 def _of_p(
