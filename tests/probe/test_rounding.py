@@ -1,11 +1,13 @@
 """Certificates of rounded keys: no certified selection changes in a million decisions, and bounds hold for exact maps."""
 
 import math
+from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
+import full_attention
+from full_attention import full_logits, full_maps, with_sinks
 from marginlens.errors import InputError
 from marginlens.probe import (
     AttentionRule,
@@ -18,25 +20,7 @@ from marginlens.probe import (
 from marginlens.probe.heads.rounding import RoundedKeys
 from marginlens.probe.heads.statistics import largest_logits, output_ranges
 
-
-def tensors(*shape, seed, size=1.0, dtype=torch.float32):
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape) * size).to(dtype)
-
-
-def maps(q, k, rule):
-    logits = (
-        q.double() @ k.double().repeat_interleave(q.shape[1] // k.shape[1], 1).transpose(2, 3) / math.sqrt(q.shape[-1])
-    )
-    if rule.bias is not None:
-        logits = logits + rule.bias
-    if rule.softcap is not None:
-        logits = rule.softcap * torch.tanh(logits / rule.softcap)
-    if rule.causal:
-        logits = logits.masked_fill(~torch.ones_like(logits[0, 0], dtype=torch.bool).tril(), -math.inf)
-    if rule.sinks is not None:
-        logits = torch.cat((logits, rule.sinks.double()[None, :, None, None].expand(*logits.shape[:3], 1)), -1)
-    return torch.softmax(logits, dim=-1)
-
+tensors = partial(full_attention.tensors, dtype=torch.float32)
 
 RULES = {
     "plain": AttentionRule(),
@@ -54,7 +38,7 @@ def test_bounds_hold_for_exact_maps(name, rotated, bits):
     rule, q, k = RULES[name], tensors(2, 4, 30, 16, seed=0, size=3.0), tensors(2, 2, 30, 16, seed=1)
     rounded = round_keys(k, bits, rotation_matrix(16) if rotated else None)
     found = certify_rounding(q, k, rounded, rule)
-    before, after = maps(q, k, rule), maps(q, rounded.keys, rule)
+    before, after = full_maps(q, k, rule), full_maps(q, rounded.keys, rule)
     apart = 0.5 * (before - after).abs().sum(dim=-1)
     assert bool((apart <= found.variation.double() + 1e-6).all())
     changed = before[..., :30].argmax(-1) != after[..., :30].argmax(-1)
@@ -118,9 +102,8 @@ def test_what_is_resolved_is_among_the_keys_that_are_read(bits, n_exact):
     for shrunk in (1.0, 0.2):
         error = rounded.error * shrunk
         found = certify_rounding(q, k, RoundedKeys(rounded.keys, error), n_exact=n_exact)
-        repeated = [x.repeat_interleave(2, 1) for x in (k, rounded.keys, error)]
-        exact, hat = (q @ x.transpose(2, 3) / math.sqrt(8) for x in repeated[:2])
-        upper = hat + q.norm(dim=-1, keepdim=True) * repeated[2][:, :, None] / math.sqrt(8)
+        exact, hat = (full_logits(q, keys, RULES["plain"])[0] for keys in (k, rounded.keys))
+        upper = hat + q.norm(dim=-1, keepdim=True) * error.repeat_interleave(2, 1)[:, :, None] / math.sqrt(8)
         read = upper.topk(n_exact, dim=-1).indices
         is_read = (read == exact.argmax(dim=-1, keepdim=True)).any(dim=-1)
         wrong.append(int((found.resolved & ~is_read).sum()))
@@ -137,7 +120,7 @@ def test_centred_keys_round_better_and_give_the_same_attention():
     shares = [certify_rounding(q, k, one).certified_share for one in (plain, centred)]
     assert shares[1] > shares[0] + 0.2
     nothing = round_keys(k, 4, centre=k.mean(dim=-2, keepdim=True)).keys - k.mean(dim=-2, keepdim=True)
-    assert torch.allclose(maps(q, centred.keys, RULES["plain"]), maps(q, nothing, RULES["plain"]), atol=1e-4)
+    assert torch.allclose(full_maps(q, centred.keys, RULES["plain"]), full_maps(q, nothing, RULES["plain"]), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "capped", "sinks"])
@@ -151,18 +134,14 @@ def test_outputs_stay_in_their_range_and_corners_reach_it(name):
     v = tensors(1, 2, n_tokens, 3, seed=2, dtype=torch.float64)
     radius = tensors(1, 2, n_tokens, seed=3, dtype=torch.float64).abs()
     least, most = output_ranges(q, k, v, radius, rule)
-    logits = q @ k.repeat_interleave(2, 1).transpose(2, 3) / 2.0
-    logits = logits if rule.softcap is None else rule.softcap * torch.tanh(logits / rule.softcap)
-    width = q.norm(dim=-1, keepdim=True) * radius.repeat_interleave(2, 1)[:, :, None] / 2.0
-    hidden = (
-        ~torch.ones(n_tokens, n_tokens, dtype=torch.bool).tril() if rule.causal else torch.zeros(1, dtype=torch.bool)
+    logits, width = (
+        full_logits(q, k, rule)[0],
+        q.norm(dim=-1, keepdim=True) * radius.repeat_interleave(2, 1)[:, :, None] / 2.0,
     )
-    sinks = None if rule.sinks is None else rule.sinks.double()[None, :, None, None].expand(1, 4, n_tokens, 1)
     best = torch.full_like(most, -math.inf)
     for corner in range(2**n_tokens):
         signs = torch.tensor([1.0 if corner >> k & 1 else -1.0 for k in range(n_tokens)], dtype=torch.float64)
-        moved = (logits + signs * width).masked_fill(hidden, -math.inf)
-        moved = moved if sinks is None else torch.cat((moved, sinks), dim=-1)
+        moved = with_sinks(logits + signs * width, rule)
         best = best.maximum(moved.softmax(dim=-1)[..., :n_tokens] @ v.repeat_interleave(2, 1))
     assert torch.allclose(best, most, atol=1e-9)
     assert bool((least <= most).all())
@@ -171,7 +150,7 @@ def test_outputs_stay_in_their_range_and_corners_reach_it(name):
 def test_the_output_moves_by_less_than_its_bound_which_is_below_that_by_total_variation():
     q, k, v = (tensors(2, heads, 20, 16, seed=seed) for seed, heads in enumerate((4, 2, 2)))
     rule, rounded = RULES["causal"], round_keys(k, 5)
-    change = (maps(q, k, rule) - maps(q, rounded.keys, rule)) @ v.double().repeat_interleave(2, 1)
+    change = (full_maps(q, k, rule) - full_maps(q, rounded.keys, rule)) @ v.double().repeat_interleave(2, 1)
     bound = output_bound(q, k, v, rounded, rule)
     assert bool((change.norm(dim=-1) <= bound + 1e-5).all())
     longest = v.norm(dim=-1).amax(dim=-1).repeat_interleave(2, 1)[..., None]
@@ -181,11 +160,8 @@ def test_the_output_moves_by_less_than_its_bound_which_is_below_that_by_total_va
 def test_the_largest_logits_are_those_of_a_full_map():
     q, k = tensors(2, 4, 50, 8, seed=0), tensors(2, 2, 50, 8, seed=1)
     found = largest_logits(q, k, 3, AttentionRule(causal=True))
-    full = (q @ k.repeat_interleave(2, 1).transpose(2, 3) / math.sqrt(8)).masked_fill(
-        ~torch.ones(50, 50, dtype=torch.bool).tril(), -math.inf
-    )
-    best = full.topk(3, dim=-1)
-    assert torch.allclose(found.logits, best.values, atol=1e-6)
+    best = full_logits(q, k, AttentionRule(causal=True))[0].topk(3, dim=-1)
+    assert torch.allclose(found.logits.double(), best.values, atol=1e-6)
     assert torch.equal(found.keys, best.indices.masked_fill(best.values == -math.inf, -1))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from full_attention import full_logits, tensors, with_sinks
 from marginlens.errors import InputError
 from marginlens.probe import AttentionRule, attention_statistics, received_attention
 from marginlens.probe.heads import statistics
@@ -14,10 +15,6 @@ from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.heads.sparsity import soft_sparsity
 
 TOLERANCES = (0.0, 1e-3, 0.05, 0.5)
-
-
-def tensors(*shape, seed=0, size=1.0, dtype=torch.float64):
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape) * size).to(dtype)
 
 
 def entropies(maps):
@@ -30,39 +27,12 @@ def n_left_out(maps, tolerance, n_visible):
     return (np.cumsum(np.sort(maps, axis=-1), axis=-1) <= tolerance).sum(axis=-1) - (maps.shape[-1] - n_visible)
 
 
-def full_logits(q, k, rule, positions=None):
-    """Logits (B, H, T, S) of a full map in float64, written down as the rule is said in words."""
-    q, k = q.double(), k.double()
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    logits = q @ k.transpose(2, 3) * (q.shape[-1] ** -0.5 if rule.scale is None else rule.scale)
-    i = (torch.arange(q.shape[2]) if positions is None else positions)[:, None]
-    j = torch.arange(k.shape[2])
-    if rule.bias is not None:
-        if callable(rule.bias):
-            logits = logits + rule.bias(slice(0, q.shape[2]), slice(0, k.shape[2]))
-        else:
-            logits = logits + (rule.bias[:, None, None] * (j - i) if rule.bias.ndim == 1 else rule.bias)
-    if rule.softcap is not None:
-        logits = rule.softcap * torch.tanh(logits / rule.softcap)
-    sees = torch.ones_like(logits, dtype=torch.bool)
-    if rule.mask is not None:
-        sees = sees & (rule.mask if rule.mask.dtype is torch.bool else rule.mask > -1e30)
-        logits = logits if rule.mask.dtype is torch.bool else logits + rule.mask
-    if rule.causal:
-        sees = sees & (j <= i)
-    if rule.window is not None:
-        sees = sees & ((i - j).abs() < rule.window)
-    return logits.masked_fill(~sees, -math.inf), sees
-
-
 def compare(q, k, rule=None, positions=None, rtol=1e-12, atol=1e-10):
     rule = AttentionRule() if rule is None else rule
     logits, sees = full_logits(q, k, rule, positions)
     found = attention_statistics(q, k, rule, positions=positions, tolerances=TOLERANCES)
     chosen = select_tokens(logits.numpy(), sees.numpy())
-    competing = logits
-    if rule.sinks is not None:
-        competing = torch.cat((logits, rule.sinks.double()[None, :, None, None].expand(*logits.shape[:3], 1)), dim=-1)
+    competing = with_sinks(logits, rule)
     maps = torch.softmax(competing, dim=-1)
     sink, maps = 1.0 - maps[..., : logits.shape[-1]].sum(dim=-1), maps[..., : logits.shape[-1]].numpy()
     sees_some = sees.any(dim=-1).numpy()
