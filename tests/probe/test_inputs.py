@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from marginlens.errors import InputError
 from marginlens.probe import (
@@ -20,7 +21,8 @@ from marginlens.probe import (
     read_texts,
 )
 
-BYTES_TO_NUMBERS = 1e-6  # float32 roundings of (byte / 255 - mean) / std
+transformers = pytest.importorskip("transformers")
+SAME = 1e-5  # pixel values in float32
 BERT = SimpleNamespace(model_type="bert", vocab_size=50, max_position_embeddings=12)
 
 
@@ -99,7 +101,6 @@ def test_minilm_reads_long_and_short_texts() -> None:
 
 
 def test_tokens_of_bytes_are_shown_as_the_letters_they_spell(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
     from tokenizers import ByteLevelBPETokenizer
 
     bytes_ = ByteLevelBPETokenizer()
@@ -117,18 +118,7 @@ GREY = SimpleNamespace(model_type="vit", image_size=[4, 6], patch_size=[2, 3], n
 
 def processor(kind: str = "ViT", size: dict[str, int] | None = None, **facts: Any) -> Any:
     """An image processor of transformers that works with Pillow."""
-    transformers = pytest.importorskip("transformers")
     return getattr(transformers, f"{kind}ImageProcessorPil")(size=size or {"height": 4, "width": 4}, **facts)
-
-
-def test_bytes_become_the_numbers_the_settings_say() -> None:
-    settings = ImageSettings.of(VIT, processor(image_mean=[0.1, 0.2, 0.3], image_std=[0.5, 0.25, 1.0]))
-    images = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 3), dtype=np.uint8)
-    pixels = prepare_images(images, settings).pixel_values
-    assert pixels.shape == (2, 3, 4, 4)
-    for channel, (mean, std) in enumerate(((0.1, 0.5), (0.2, 0.25), (0.3, 1.0))):
-        expected = (images[..., channel] / 255 - mean) / std
-        assert np.abs(pixels[:, channel] - expected).max() <= BYTES_TO_NUMBERS
 
 
 def test_tokens_are_named_by_row_and_column() -> None:
@@ -164,11 +154,10 @@ def test_a_model_that_reads_any_size_is_given_what_its_preprocessor_crops_to(con
 
 
 def test_images_from_files(tmp_path: Path) -> None:
-    from PIL import Image
-
     settings = ImageSettings.of(VIT)
     images = np.random.default_rng(0).integers(0, 256, (3, 4, 4, 3), dtype=np.uint8)
     expected = prepare_images(images, settings).pixel_values
+    assert np.abs(expected - (np.moveaxis(images, -1, 1) / 127.5 - 1.0)).max() <= SAME  # without a processor
     np.save(tmp_path / "a.npy", images)
     np.savez(tmp_path / "b.npz", anything=images)
     np.savez(tmp_path / "c.npz", y_test=np.arange(3), x_test=images)
@@ -183,11 +172,12 @@ def test_images_from_files(tmp_path: Path) -> None:
 
 def test_image_files_that_cannot_be_used(tmp_path: Path) -> None:
     settings = ImageSettings.of(VIT)
+    (tmp_path / "empty").mkdir()
     np.savez(tmp_path / "two.npz", first=np.zeros(1), second=np.zeros(1))
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     for name in ("a.npz", "a.npy", "a.png", "a.jpg"):
         (tmp_path / name).write_bytes(b"PK\x03\x04 nothing")
-    for name in ("nowhere.npz", "two.npz", "objects.npy", "a.npz", "a.npy", "a.png", "a.jpg"):
+    for name in ("nowhere.npz", "two.npz", "objects.npy", "a.npz", "a.npy", "a.png", "a.jpg", "empty", "."):
         with pytest.raises(InputError, match="The 'images' argument must be"):
             read_images(tmp_path / name, settings)
 
@@ -204,26 +194,80 @@ def test_images_in_bytes_again(channels: int) -> None:
     assert (stretched.min(), stretched.max()) == (0, 255)
 
 
-def test_a_folder_of_pictures_of_any_size_is_read_in_the_order_of_names(tmp_path: Path) -> None:
-    from PIL import Image
+# ---- pictures become the numbers that the image processors of transformers make of them
 
-    tall = np.zeros((40, 20, 3), dtype=np.uint8)
-    tall[10:30] = 255  # what is left when the middle is cut out
-    Image.fromarray(tall).save(tmp_path / "b.png")
-    Image.fromarray(np.full((30, 90, 3), 128, dtype=np.uint8)).save(tmp_path / "a.jpg", quality=95)
-    (tmp_path / "notes.txt").write_text("no picture")
-    config, half = SimpleNamespace(model_type="vit", image_size=4, num_channels=3, patch_size=2), [0.5] * 3
-    cut = read_images(
-        tmp_path, ImageSettings.of(config, processor("Bit", {"shortest_edge": 4}, image_mean=half, image_std=half))
-    )
-    stretched = read_images(tmp_path, ImageSettings.of(config, processor()))
-    assert cut.pixel_values.shape == stretched.pixel_values.shape == (2, 3, 4, 4)
-    assert np.abs(cut.pixel_values[0]).max() < 0.05  # grey
-    assert cut.pixel_values[1].min() > 0.5
-    assert stretched.pixel_values[1, :, 0].max() < -0.5 < 0.5 < stretched.pixel_values[1, :, 1:3].min()
-    (tmp_path / "c.jpg").write_bytes(b"no picture")
-    with pytest.raises(InputError, match=r"c\.jpg', which cannot be read"):
-        read_images(tmp_path, ImageSettings.of(config))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="a folder without such files"):
-        read_images(tmp_path / "empty", ImageSettings.of(config))
+
+IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], "resample": 3}
+CROPPED = {"crop_size": {"height": 56, "width": 56}, "do_center_crop": True}
+PROCESSORS = {  # family → processor, its options at a quarter of the usual size, the model's sizes
+    "vit": ("ViTImageProcessor", {"size": {"height": 56, "width": 56}}, (56, 8)),
+    "deit": ("DeiTImageProcessor", {"size": {"height": 64, "width": 64}, **CROPPED}, (56, 8)),
+    "dinov2": ("BitImageProcessor", {"size": {"shortest_edge": 64}, **CROPPED, **IMAGENET}, (126, 14)),
+    "swin": ("ViTImageProcessor", {"size": {"height": 56, "width": 56}, **IMAGENET}, (56, 4)),
+    "clip_vision_model": ("CLIPImageProcessor", {"size": {"shortest_edge": 56}, **CROPPED}, (56, 8)),
+}
+
+
+def config_of(family, channels=3):
+    size, patch = PROCESSORS[family][2]
+    return SimpleNamespace(model_type=family, image_size=size, patch_size=patch, num_channels=channels)
+
+
+def processor_of(family, folder):
+    """A processor of transformers that works with Pillow, and the one that is read from what it writes into a model's folder."""
+    name, options, _ = PROCESSORS[family]
+    processor = getattr(transformers, f"{name}Pil")(**options)
+    processor.save_pretrained(folder)
+    return processor, transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
+
+
+def picture(height, width, channels=3):
+    """Slopes in two channels and noise in the others."""
+    rows, columns = np.mgrid[:height, :width]
+    noise = np.random.default_rng(0).integers(0, 256, (channels, height, width))
+    planes = [255 * columns / width, 255 * rows / height, *noise][:channels]
+    return np.stack(planes, axis=-1).astype(np.uint8)
+
+
+@pytest.mark.parametrize("family", PROCESSORS)
+@pytest.mark.parametrize("shape", [(61, 93), (93, 61), (23, 31), (56, 56), (64, 57)])
+def test_a_picture_of_odd_size_becomes_what_the_processor_makes_of_it(family, shape, tmp_path):
+    processor, read = processor_of(family, tmp_path)
+    Image.fromarray(picture(*shape)).save(tmp_path / "a.png")
+    expected = np.asarray(processor(Image.open(tmp_path / "a.png"), return_tensors="np")["pixel_values"])
+    found = read_images(tmp_path / "a.png", ImageSettings.of(config_of(family), read)).pixel_values
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= SAME
+
+
+@pytest.mark.parametrize("family", PROCESSORS)
+def test_a_folder_of_grey_transparent_and_turned_pictures(family, tmp_path):
+    processor, read = processor_of(family, tmp_path)
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    Image.fromarray(picture(61, 93, 1)[..., 0]).save(folder / "a.png")
+    Image.fromarray(picture(61, 93, 4)).save(folder / "b.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was held on its side
+    Image.fromarray(picture(61, 93)).save(folder / "c.JPG", format="JPEG", exif=exif, quality=95)
+    Image.fromarray(picture(61, 93)).convert("P").save(folder / "d.png")
+    shown = [Image.open(file) for file in sorted(folder.iterdir())]
+    shown[2] = shown[2].rotate(-90, expand=True)
+    colours = [one.convert("RGB") for one in shown]
+    expected = np.concatenate([np.asarray(processor(one, return_tensors="np")["pixel_values"]) for one in colours])
+    found = read_images(folder, ImageSettings.of(config_of(family), read)).pixel_values
+    assert np.abs(found - expected).max() <= SAME
+
+
+def test_arrays_of_another_size_or_kind_are_brought_to_the_models(tmp_path):
+    settings = ImageSettings.of(config_of("vit"), processor_of("vit", tmp_path)[1])
+    for channels in (1, 3, 4):
+        array = picture(61, 93, channels)
+        Image.fromarray(array[..., 0] if channels == 1 else array).save(tmp_path / "a.png")
+        expected = read_images(tmp_path / "a.png", settings).pixel_values
+        assert np.array_equal(prepare_images(array[None], settings).pixel_values, expected)
+    grey = ImageSettings.of(config_of("vit", channels=1))
+    assert prepare_images(picture(61, 93)[None], grey).pixel_values.shape == (1, 1, 56, 56)
+    assert prepare_images(np.zeros((2, 61, 93), dtype=np.uint8), settings).pixel_values.shape == (2, 3, 56, 56)
+    with pytest.raises(InputError, match="bytes of shape"):
+        prepare_images(np.zeros((2, 61, 93, 5), dtype=np.uint8), settings)

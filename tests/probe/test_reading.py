@@ -15,7 +15,7 @@ import pytest
 from marginlens.errors import InputError
 from marginlens.probe import ProbeSettings, adapter_for, probe_model, probe_page, read_attention
 from marginlens.probe.models.adapters.base import logit_rounding
-from tiny_transformers import TEXTS, encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit
+from tiny_transformers import TEXT, TEXTS, encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -27,7 +27,7 @@ def ids() -> dict[str, Any]:
     return {"input_ids": torch.tensor([[2, 5, 6, 7, 8, 9, 3], [2, 9, 11, 5, 12, 6, 3]])}
 
 
-OTHERWISE = r"The module {} of type {} attends otherwise than its family does, so that it cannot be read as one of it: its attention {}"
+OTHERWISE = r"The module {} of type {} attends otherwise than its family does.*its attention {}"
 
 
 def of_another_class(model: Any, layer: int, forward: Callable[..., Any]) -> Any:
@@ -159,6 +159,7 @@ def _loading(module: Any, weights: dict[str, Any]) -> Callable[..., Any]:
     return loaded
 
 
+SINGLE = 1e-5  # relative, between rows of one batch in float32
 SAME_LENGTHS = 0.01  # queries and keys of a model with and without autocast differ in length by less than this
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -228,32 +229,17 @@ def test_logits_multiplied_in_half_precision_are_tied_up_to_its_rounding(make: A
     assert torch.allclose(coarse, expected, rtol=SAME_LENGTHS, atol=0.0)
 
 
-SIZES = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 8}
-SINGLE = 1e-5  # relative, between rows of one batch in float32
-TEXT = {**SIZES, "vocab_size": 20, "max_position_embeddings": 16}
-
-
-def bert(implementation: str = "eager") -> Any:
-    config = transformers.BertConfig(**TEXT)
-    config._attn_implementation = implementation
-    torch.manual_seed(0)
-    return transformers.BertModel(config).eval()
-
-
-def batch(n_inputs: int = 2, seed: int = 0) -> dict[str, Any]:
-    return {"input_ids": np.random.default_rng(seed).integers(1, 20, (n_inputs, 5))}
-
-
 def test_hidden_attention_says_how_to_load_the_model() -> None:
     message = re.escape(
         "attn_implementation='sdpa', which hides it instead. "
         'Load it with attn_implementation="eager", or call model.set_attn_implementation("eager").'
     )
-    model = bert("sdpa")
+    model = tiny_bert()
+    model.set_attn_implementation("sdpa")
     with pytest.raises(InputError, match=message):
-        read_attention(model, batch())
+        read_attention(model, ids())
     model.set_attn_implementation("eager")
-    assert len(list(read_attention(model, batch()))) == 3
+    assert len(list(read_attention(model, ids()))) == 2
 
 
 @pytest.mark.parametrize(
@@ -264,34 +250,31 @@ def test_hidden_attention_says_how_to_load_the_model() -> None:
         {"input_ids": [[1, 2]], "adapter_names": ["one"]},
         {"input_ids": [1, 2, 3]},
         {"input_ids": np.zeros((2, 0), dtype=int)},
-        {"inputs_embeds": np.zeros((0, 5, 8))},
+        {"inputs_embeds": np.zeros((0, 5, 16))},
         {"input_ids": [[1, 2]], "past_key_values": ()},
         {"input_ids": [[1, 2]], "attention_mask": np.ones((1, 1, 2, 2), dtype=bool)},
     ],
 )
 def test_a_batch_is_whole_inputs_in_arrays(given: Any) -> None:
     with pytest.raises(InputError, match="argument must be"):
-        read_attention(bert(), given)
+        read_attention(tiny_bert(), given)
 
 
 def test_layers_and_heads_that_are_not_there_are_refused() -> None:
-    model = bert()
+    model = tiny_bert()
     with pytest.raises(InputError, match="'layer' argument"):
-        read_attention(model, batch(), layers=[0, 3])
+        read_attention(model, ids(), layers=[0, 2])
     with pytest.raises(InputError, match="'head' argument"):
         adapter_for(model).key_query(0, 2)
 
 
 def test_rotary_models_have_no_matrix_without_an_offset() -> None:
-    config = transformers.LlamaConfig(**TEXT)
-    config._attn_implementation = "eager"
-    adapter = adapter_for(transformers.LlamaModel(config))
+    adapter = adapter_for(tiny_llama())
     for offset in (None, 1.5):
-        with pytest.raises(
-            InputError, match=r"The 'offset' argument .* a matrix for each|a key-query matrix for each offset"
-        ):
+        with pytest.raises(InputError) as refused:
             adapter.key_query(0, 0, offset)  # type: ignore[arg-type]
-    assert adapter.key_query(0, 0, 0).matrix.shape == (8, 8)
+        assert refused.value.argument == "offset"
+    assert adapter.key_query(0, 0, 0).matrix.shape == (16, 16)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
@@ -299,50 +282,38 @@ def test_rotary_frequencies_that_change_with_the_length_have_the_matrix_of_short
     rope = {"rope_type": kind, "factor": 2.0, "rope_theta": 100.0}
     if kind == "longrope":
         rope |= {"short_factor": [1.5, 1.2], "long_factor": [3.0, 2.0], "original_max_position_embeddings": 8}
-    config = transformers.LlamaConfig(**TEXT, rope_parameters=rope)
-    config._attn_implementation = "eager"
+    config = transformers.LlamaConfig(**TEXT, num_attention_heads=4, rope_parameters=rope, attn_implementation="eager")
     model = transformers.LlamaModel(config).double().eval()
     adapter, ids = adapter_for(model), torch.arange(3, 9)[None]
     longest = adapter.longest_text
     assert longest == (8 if kind == "longrope" else config.max_position_embeddings)
     (reading, *_) = read_attention(model, {"input_ids": ids})
-    assert len(list(read_attention(model, {"input_ids": ids.repeat(1, longest)}))) == 3  # other frequencies, for now
+    assert len(list(read_attention(model, {"input_ids": ids.repeat(1, longest)}))) == 2  # other frequencies, for now
     head, x = adapter.key_query(0, 0, 2), reading.inputs[0].numpy()
     for query in range(2, 6):
         logit = x[query - 2] @ head.matrix @ x[query]
         assert logit == pytest.approx(float(reading.logits[0, 0, query, query - 2]), rel=1e-5, abs=1e-9)
 
 
-def test_the_model_is_left_as_it_was_found() -> None:
-    model = bert().train()
-    model.encoder.layer[1].eval()
-    before = [module.training for module in model.modules()]
-    readings = list(read_attention(model, batch()))
-    again = list(read_attention(model, batch()))
-    assert [module.training for module in model.modules()] == before
-    assert not any(module._forward_pre_hooks for module in model.modules())
-    assert all(torch.equal(a.attention, b.attention) for a, b in zip(readings, again, strict=True)), "dropout was on"
-    assert not readings[0].attention.requires_grad
-    assert torch.is_grad_enabled()
-
-
 def test_layers_come_in_the_order_asked_and_the_rest_is_not_run() -> None:
-    model, calls = bert(), []
+    model, calls = tiny_bert(), []
     for place, layer in enumerate(model.encoder.layer):
         layer.attention.self.register_forward_hook(lambda *_, place=place: calls.append(place))
-    everything = {reading.layer: reading for reading in read_attention(model, batch())}
-    assert calls == [0, 1], "the last layer needs its inputs only"
-    calls.clear()
-    chosen = list(read_attention(model, batch(), layers=[1, 0, 1, 1]))
-    assert calls == [0]
+    everything = {reading.layer: reading for reading in read_attention(model, ids())}
+    assert calls == [0], "the last layer needs its inputs only"
+    chosen = list(read_attention(model, ids(), layers=[1, 0, 1, 1]))
     assert [reading.layer for reading in chosen] == [1, 0, 1, 1]
     for reading in chosen:
         assert torch.equal(reading.attention, everything[reading.layer].attention)
-    assert list(read_attention(model, batch(), layers=[])) == []
+    calls.clear()
+    assert len(list(read_attention(model, ids(), layers=[0]))) == 1
+    assert calls == []
+    assert list(read_attention(model, ids(), layers=[])) == []
 
 
 def test_several_threads_read_one_model() -> None:
-    model, batches = bert(), [batch(4, seed) for seed in range(12)]
+    model, rng = tiny_bert(), np.random.default_rng(0)
+    batches = [{"input_ids": rng.integers(1, 15, (4, 5))} for _ in range(12)]
 
     def logits(one: dict[str, Any]) -> list[Any]:
         return [reading.logits for reading in read_attention(model, one)]
@@ -357,7 +328,7 @@ def test_several_threads_read_one_model() -> None:
 def test_a_token_that_one_head_hides_from_itself_is_no_padding() -> None:
     mask = torch.zeros((1, 2, 5, 5))
     mask[:, 0, 2, 2] = mask[:, 1, 3, 1] = mask[:, :, 4, 0] = mask[:, :, :, 3] = torch.finfo(torch.float32).min
-    for reading in read_attention(bert(), {**batch(1), "attention_mask": mask}, layers=[0, 1]):
+    for reading in read_attention(tiny_bert(), {"input_ids": ids()["input_ids"][:1, :5], "attention_mask": mask}):
         expected = torch.ones((5, 5), dtype=torch.bool)
         expected[:, 3] = expected[3] = expected[4, 0] = False  # token 3 does not see itself in any head: it is padding
         assert torch.equal(reading.visible[0], expected)
@@ -386,15 +357,18 @@ def state(model):
     return [one.training for one in model.modules()], hooks, torch.is_grad_enabled()
 
 
-def test_a_half_precision_classifier_in_training_mode():
+def test_a_half_precision_classifier_in_training_mode_is_left_as_it_was_found():
     half, single = in_training(torch.float16), in_training(torch.float32)
     before = state(half)
     found = probe_model(half, encoded(half))
-    assert state(half) == before
     again = probe_model(half, encoded(half))  # dropout would make every run another
     assert np.array_equal(found["relative_nnz"], again["relative_nnz"])
     expected = probe_model(single, encoded(single))
     assert np.allclose(found["relative_nnz"], expected["relative_nnz"], rtol=0.0, atol=HALF)
+    readings, repeated = (list(read_attention(half, ids())) for _ in range(2))
+    assert all(torch.equal(a.attention, b.attention) for a, b in zip(readings, repeated, strict=True))
+    assert not readings[0].attention.requires_grad
+    assert state(half) == before
 
 
 @pytest.mark.parametrize("problem", [KeyboardInterrupt, RuntimeError])
