@@ -20,24 +20,24 @@ TEXT = {**SIZES, "vocab_size": len(WORDS), "max_position_embeddings": 16}
 
 def tiny_bert(seed=0, *, sharpness=1.0):
     """A BERT of two layers of two heads in float64, whose key weights are multiplied by `sharpness`."""
-    return _drawn("Bert", {**TEXT, "num_attention_heads": 2}, seed, _KEYS, sharpness)
+    return drawn("Bert", {**TEXT, "num_attention_heads": 2}, seed, _KEYS, sharpness)
 
 
 def tiny_vit(seed=0, *, sharpness=1.0):
     """A ViT of two layers of two heads for 6 × 6 grey images in patches of 2 × 2, in float32."""
     images = {"num_attention_heads": 2, "image_size": 6, "patch_size": 2, "num_channels": 1}
-    return _drawn("ViT", {**SIZES, **images}, seed, _KEYS, sharpness).float()
+    return drawn("ViT", {**SIZES, **images}, seed, _KEYS, sharpness).float()
 
 
 def tiny_llama(seed=0):
     """A Llama of two layers, four query heads and two key heads, in float64."""
-    return _drawn("Llama", {**TEXT, "num_attention_heads": 4, "num_key_value_heads": 2}, seed)
+    return drawn("Llama", {**TEXT, "num_attention_heads": 4, "num_key_value_heads": 2}, seed)
 
 
 def tiny_gpt2(seed=0):
     """A GPT-2 of two layers of two heads, in float64."""
     sizes = {"vocab_size": len(WORDS), "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}
-    return _drawn("GPT2", {**sizes, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}, seed)
+    return drawn("GPT2", {**sizes, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}, seed)
 
 
 def save(model, folder):
@@ -67,7 +67,8 @@ def encoded(model, texts=TEXTS):
     return TextInputs(tuple(texts), tuple(tuple(ids[one] for one in row) for row in tokens), tokens, 0, 16, 0)
 
 
-def _drawn(family, options, seed, sharpened=(), sharpness=1.0):
+def drawn(family, options, seed=0, sharpened=(), sharpness=1.0):
+    """A random model of a family of transformers, in float64."""
     import torch
     import transformers
 

@@ -143,7 +143,7 @@ def own_difference(model: Any) -> float:
 
 
 @pytest.mark.parametrize("dtype", BARS)
-@pytest.mark.parametrize("wrap", [Lora, Packed])
+@pytest.mark.parametrize("wrap", [Lora, Packed, lambda plain: plain])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_from_w_are_the_models_own(family: str, wrap: Any, dtype: Any) -> None:
     model = replaced(FAMILIES[family]().to(dtype), wrap).eval()

@@ -17,24 +17,19 @@ from marginlens.probe.models.adapters import _REGISTERED, adapter_for
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.encoders import BertAdapter
 from tiny_families import batch_for, small_model
-from tiny_transformers import WORDS, encoded
+from tiny_transformers import TEXT, drawn, encoded
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+TWO_HEADS = {**TEXT, "num_attention_heads": 2}
 SAME = 1e-9  # of logits and their logarithms, in float64
 
 
 @pytest.fixture(scope="module")
 def ernie():
     """A model whose family has no adapter; its layers are BERT's."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        config = transformers.ErnieConfig(
-            vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
-            max_position_embeddings=16, initializer_range=0.3, attn_implementation="eager",
-        )  # fmt: skip
-        return transformers.ErnieModel(config).double().eval()
+    return drawn("Ernie", TWO_HEADS)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5", "swin"])
@@ -115,20 +110,12 @@ def letters():
 
 def with_normalised_queries():
     """A Phi that normalises queries and keys, norms and all other weights away from where they begin."""
-    config = transformers.PhiConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
-        max_position_embeddings=16, qk_layernorm=True, attn_implementation="eager",
-    )  # fmt: skip
-    return shaken(transformers.PhiModel(config))
+    return shaken(drawn("Phi", {**TWO_HEADS, "qk_layernorm": True}))
 
 
 def with_relative_positions():
     """A BERT that says of itself that its logits have relative positions."""
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
-        max_position_embeddings=16, attn_implementation="eager",
-    )  # fmt: skip
-    model = shaken(transformers.BertModel(config))
+    model = shaken(drawn("Bert", TWO_HEADS))
     model.config.position_embedding_type = "relative_key"
     return model
 
@@ -138,7 +125,7 @@ def shaken(model):
         torch.manual_seed(1)
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
-    return model.double().eval()
+    return model
 
 
 @pytest.mark.parametrize(

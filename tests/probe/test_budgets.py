@@ -10,7 +10,7 @@ from marginlens.errors import InputError
 from marginlens.probe import BudgetSettings, certify_rounding, key_budgets, rotation_matrix, round_keys
 from marginlens.probe.budgets import conformal_bound
 from marginlens.probe.models.reading import read_attention
-from tiny_transformers import WORDS, encoded, tiny_bert, tiny_llama
+from tiny_transformers import TEXT, drawn, encoded, tiny_bert, tiny_llama
 
 
 @pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
@@ -92,12 +92,6 @@ def test_settings_that_make_no_sense_are_refused(options, argument):
 
 
 def test_a_model_that_shows_attention_alone_is_refused():
-    from transformers import ErnieConfig, ErnieModel
-
-    config = ErnieConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        attn_implementation="eager",
-    )  # fmt: skip
-    model = ErnieModel(config).eval()
+    model = drawn("Ernie", {**TEXT, "num_attention_heads": 2})
     with pytest.raises(InputError, match="attention alone"):
         key_budgets(model, encoded(model), BudgetSettings(bits=(8,)))

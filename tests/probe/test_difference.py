@@ -16,6 +16,11 @@ ROUNDING = 1e-9
 SINGLE = 1e-6  # two runs of a model in float32
 
 
+@pytest.fixture(scope="module")
+def found():
+    return compare_models(tiny_gpt2(seed=0), tiny_gpt2(seed=1), encoded(tiny_gpt2()))
+
+
 def test_differences_are_those_of_two_probes_and_maps_move_by_their_total_variation():
     model, other = tiny_gpt2(seed=0), tiny_gpt2(seed=1)
     inputs, settings = encoded(model), ProbeSettings(max_margin=True)
@@ -69,8 +74,7 @@ def test_a_head_that_was_changed_is_the_one_that_changed_most():
     assert "L1H0" in found.sentences()[0]
 
 
-def test_displays_and_frames():
-    found = compare_models(tiny_gpt2(seed=0), tiny_gpt2(seed=1), encoded(tiny_gpt2()))
+def test_displays_and_frames(found):
     frame = found.to_frame()
     assert len(frame) == found.n_layers * found.n_heads
     assert {"layer", "head", "total_variation", "entropy"} <= set(frame.columns)
@@ -90,8 +94,7 @@ def test_images_are_compared_too():
     assert np.isfinite(found["total_variation"]).all()
 
 
-def test_the_page_has_the_numbers_of_both_models():
-    found = compare_models(tiny_gpt2(seed=0), tiny_gpt2(seed=1), encoded(tiny_gpt2()))
+def test_the_page_has_the_numbers_of_both_models(found):
     text = difference_page(found)
     data = json.loads(text.split('id="difference">')[1].split("</script>")[0])
     assert data["start"] == list(found.changed_heads(1)[0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.probe import AttentionMonitor, probe_model, read_run
+from marginlens.probe import AttentionMonitor, adapter_for, probe_model, read_attention, read_run
 from marginlens.probe.page import checkpoint_page
 from tiny_families import batch_for, small_model
 from tiny_transformers import encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit
@@ -98,28 +98,13 @@ def test_the_largest_logit_and_entry_are_those_of_the_weights():
     model = tiny_gpt2().eval()
     batch = padded(model)
     curves = measured(model, batch).curves
-    block = model.base_model.h[0]
-    with torch.no_grad():
-        hidden = block.ln_1(
-            model.base_model.drop(
-                model.base_model.wte(batch["input_ids"]) + model.base_model.wpe.weight[: batch["input_ids"].shape[1]]
-            )
-        )
-        d = hidden.shape[-1]
-        queries, keys, _ = block.attn.c_attn(hidden).split(d, dim=-1)
-        width = block.attn.head_dim
-        for head in range(d // width):
-            part = slice(head * width, (head + 1) * width)
-            logits = (queries[..., part] @ keys[..., part].transpose(1, 2) / width**0.5).tril()
-            allowed = (
-                torch.ones_like(logits).tril().bool()
-                & (batch["attention_mask"][:, None] * batch["attention_mask"][..., None]).bool()
-            )
-            best = logits.masked_fill(~allowed, -torch.inf).topk(2, dim=-1).values
-            counts = allowed.sum(dim=-1) >= 2
-            W = block.attn.c_attn.weight[:, d:][:, part] @ block.attn.c_attn.weight[:, :d][:, part].T / width**0.5
-            assert curves["max_logit"][0, 0, head] == pytest.approx(float(best[counts].abs().max()), rel=ROUNDING)
-            assert curves["largest_entry"][0, 0, head] == pytest.approx(float(W.abs().max()), rel=ROUNDING)
+    for reading in read_attention(model, batch):
+        layer, counts = reading.layer, (reading.visible.sum(dim=-1) >= 2)[:, None].expand(reading.logits.shape[:3])
+        best = reading.logits.topk(2, dim=-1).values.abs().amax(dim=-1).masked_fill(~counts, 0.0)
+        np.testing.assert_allclose(curves["max_logit"][0, layer], best.amax(dim=(0, 2)), rtol=ROUNDING)
+        for head in range(best.shape[1]):
+            W = adapter_for(model).key_query(layer, head).matrix
+            assert curves["largest_entry"][0, layer, head] == pytest.approx(np.abs(W).max(), rel=ROUNDING)
 
 
 @pytest.mark.parametrize(("name", "towers"), [("t5", {"encoder", "decoder", "cross"}), ("clip", {"text", "vision"})])
@@ -264,19 +249,12 @@ def test_data_parallel_and_sharded_models_are_watched(one_process):
 def test_a_mesh_that_splits_heads_is_refused_in_one_sentence(one_process):
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-    sizes = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "vocab_size": N_WORDS,
-    }
-    model = transformers.BertModel(transformers.BertConfig(**sizes))
+    model = tiny_bert()
     parallelize_module(
         model.encoder.layer[0].attention.self, one_process, {"query": ColwiseParallel(), "key": ColwiseParallel()}
     )
     with pytest.raises(InputError, match="split over a mesh"):
-        measured(model, {"input_ids": token_batches(1)[0]})
+        measured(model, padded(model))
 
 
 def test_passes_without_gradient_and_later_batches_of_a_step_are_not_read():

@@ -32,7 +32,7 @@ from marginlens.probe.page import draw_curves
 from marginlens.probe.page.sentences import answers
 from marginlens.probe.result import rank_test
 from tiny_families import small_model
-from tiny_transformers import TEXTS, encoded, save, tiny_bert, tiny_llama, tiny_vit
+from tiny_transformers import TEXT, TEXTS, drawn, encoded, save, tiny_bert, tiny_llama, tiny_vit
 
 torch = pytest.importorskip("torch")
 
@@ -217,19 +217,10 @@ def test_max_margin_numbers_are_those_of_each_layer(make):
 
 def test_preferences_are_counted_among_the_tokens_that_a_layer_sees():
     """A window in the second layer changes nothing in the first."""
-    import torch
-    from transformers import Qwen2Config, Qwen2Model
-
-    shape = {"vocab_size": 15, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    shape |= {"num_key_value_heads": 2, "intermediate_size": 24, "initializer_range": 0.3}
-    found = []
-    windows = [{}, {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 1}]
-    for window in windows:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            model = Qwen2Model(Qwen2Config(**shape, **window, attn_implementation="eager")).eval()
-        found.append(probe_model(model, encoded(model)))
-    whole, windowed = found
+    windows = ({}, {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 1})
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    models = [drawn("Qwen2", {**TEXT, **heads, **window}).float() for window in windows]
+    whole, windowed = (probe_model(model, encoded(model)) for model in models)
     for head in range(2):
         assert windowed.preferences[0, head] == whole.preferences[0, head]
         assert windowed.preferences[1, head] != whole.preferences[1, head]
