@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 import marginlens as ml
-from marginlens.dynamics.paths.norm_balls import PROJECTIONS, NormSearch
+from marginlens.dynamics.paths.general import PROJECTIONS, GeneralSearch
 from marginlens.optimizers import PowerDecay
 from refusals import refused
 
@@ -21,8 +21,10 @@ def problem(seed=1):
 
 def test_euclidean_balls_have_the_points_of_the_search_of_their_own():
     risk, radii = problem(), np.array([0.5, 4.0, 40.0])
-    search = NormSearch(risk, 4, ml.L2())
-    state = search.extend(search.begin(np.random.default_rng(0)), radii, None)
+    search = GeneralSearch(risk, 4, ml.L2())
+    state = search.begin(np.random.default_rng(0))
+    for radius in radii:
+        state = search.follow(state, radius)
     apart = np.abs(np.stack(state.points) - ml.path(risk, radii).points).max(axis=1)
     assert np.all(apart <= EUCLIDEAN_RTOL * radii)
 

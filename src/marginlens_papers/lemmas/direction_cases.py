@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar, correlation, length, unit
-from marginlens.dynamics.paths.cone import Cone
+from marginlens.dynamics import Cone
 from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses

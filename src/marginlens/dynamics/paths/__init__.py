@@ -3,8 +3,8 @@
 `path` in `path.py` serves every risk; `attention`, `factors`, `joint`, `next_token` and `general` hold a search for each kind of them.
 """
 
-from marginlens.dynamics.paths import attention, contexts, factors, general, joint, next_token, norm_balls  # noqa: F401  they register their searches
-from marginlens.dynamics.paths.cone import Cone
+from marginlens.dynamics.paths import attention, factors, general, joint, next_token  # noqa: F401  they register their searches
+from marginlens.dynamics.paths.attention import Cone
 from marginlens.dynamics.paths.next_token import CyclicPart
 from marginlens.dynamics.paths.path import Binding, Path, path
 

@@ -13,18 +13,17 @@ from typing import Any
 import numpy as np
 
 from marginlens.directions import length, unit
-from marginlens.dynamics.paths.cone import Cone
-from marginlens.dynamics.paths.path import Binding, PathPoints, SearchState, increasing, path_search
+from marginlens.dynamics.paths.path import Binding, PathPoints, PathSearch, SearchState, ladder, path_search
 from marginlens.dynamics.paths.projected_newton import (
     Ball,
     below_selected_risk,
     kkt_residual,
     minimise,
 )
-from marginlens.errors import reject
+from marginlens.errors import positive_number, real_array, reject
+from marginlens.result import Described
 from marginlens.risk.attention import AttentionRisk, KeySpan
 from marginlens.risk.matrix import MatrixRisk
-from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm import att_svm
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -36,6 +35,37 @@ MARGIN_START_STEPS = (
 MIN_BRANCHES = 4  # local minima that are carried on at least; with more restarts as many as there are of these
 SAME_POINT_RTOL = 1e-7  # distance, relative to the radius, at which two local minima are one
 ATTENTION_RESTARTS = 16
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Cone(Described):
+    r"""The points that correlate with the axis by at least 1 - mu and are at least as long as the radius.
+
+    .. math:: C_{\mu,R_0}(q) = \{ p : \langle p/\|p\|, q \rangle \ge 1 - \mu,\ \|p\| \ge R_0 \}, \quad 0 < \mu < 2
+
+    Args:
+        axis: (d_key,) any nonzero vector; kept as a unit vector. mu: the width. radius: R₀ > 0.
+    """
+
+    axis: Any
+    mu: float
+    radius: float
+    quantities = "d_key={axis:#}, mu={mu:.4g}, radius={radius:.4g}"
+
+    def __post_init__(self) -> None:
+        axis = unit(real_array(self.axis, "cone.axis", ("d_key",)))
+        if not axis.size or not np.isfinite(axis).all():
+            raise reject("cone.axis", "a vector that is not zero", "zero" if axis.size else "an empty one")
+        mu = positive_number(self.mu, "cone.mu")
+        if mu >= 2.0:
+            raise reject("cone.mu", "a width between 0 and 2, both excluded", mu)
+        for name, value in (("axis", axis), ("mu", mu), ("radius", positive_number(self.radius, "cone.radius"))):
+            object.__setattr__(self, name, value)
+
+    @property
+    def half_angle(self) -> float:
+        """The largest angle with the axis, in radians: its cosine is 1 - mu, computed without that cancellation."""
+        return float(2.0 * np.arcsin(np.sqrt(0.5 * self.mu)))
 
 
 @path_search.register(AttentionRisk)
@@ -61,7 +91,7 @@ def _matrix_search(risk: MatrixRisk, region: Any, restarts: int | None) -> Atten
 
 
 @dataclass(frozen=True)
-class AttentionSearch:
+class AttentionSearch(PathSearch):
     """Local minima of one problem's risk, in coordinates of the span of its keys, followed from small balls to large ones.
 
     The basis of the span leads to points of this shape, one entry after the other.
@@ -79,7 +109,7 @@ class AttentionSearch:
 
     def check_radii(self, radii: ArrayLike) -> FloatArray:
         """Increasing radii, none below the cone's own."""
-        limits = increasing(radii)
+        limits = super().check_radii(radii)
         if self.cone is not None and limits[0] < self.cone.radius:
             raise reject("radii", f"at least the cone's radius {self.cone.radius:g}", f"{limits[0]:g}")
         return limits
@@ -94,35 +124,31 @@ class AttentionSearch:
             return Ball(radius)
         return Ball(radius, unit(self.cone.axis @ self.span.basis), self.cone.half_angle, self.cone.radius)
 
-    def extend(self, state: SearchState, radii: FloatArray, progress: ProgressCallback | None) -> SearchState:
-        """The best point found at each further radius, and what the search beyond them needs."""
+    def follow(self, state: SearchState, radius: float) -> SearchState:
+        """The best point found at one radius more, and what the search beyond it needs."""
         risk, branches, generator = self.risk, state.branches, state.generator
         smooth = SMOOTH_LOGIT / risk.logit_scale if risk.logit_scale > 0.0 else np.inf
         if len(state.radii):
             last = float(state.radii[-1])
-            ladder = _ladder(last, radii)[1:]
-        else:
-            first = min(float(radii[0]), 1.0 / max(risk.logit_scale, 1.0 / radii[0]))
+            rungs = ladder(last, radius, MAX_RADIUS_RATIO)
+        else:  # from where logits are of order one, or from the cone's smallest norm
+            first = min(radius, 1.0 / max(risk.logit_scale, 1.0 / radius))
             last = self.cone.radius if self.cone is not None else first
-            ladder = _ladder(last, radii)
-        points = list(state.points)
-        for k, radius in enumerate(ladder):
-            region, before = self.region(radius), branches[:1]
+            rungs = [last, *ladder(last, radius, MAX_RADIUS_RATIO)] if radius > last else [radius]
+        for rung in rungs:
+            region, before = self.region(rung), branches[:1]
             bound = np.linalg.norm(branches, axis=-1, keepdims=True) >= last * (1.0 - SAME_POINT_RTOL)
-            starts = [np.where(bound, branches * (radius / last), branches)]
-            starts += [self._random_starts(region, generator)] if radius <= smooth or len(branches) == 0 else []
+            starts = [np.where(bound, branches * (rung / last), branches)]
+            starts += [self._random_starts(region, generator)] if rung <= smooth or len(branches) == 0 else []
             minima = [minimise(risk, np.concatenate(starts), region)]
-            if radius in radii:
+            if rung == radius:
                 minima.append(minimise(risk, self._margin_starts(region, generator), region, MARGIN_START_STEPS))
-            branches = self._distinct(np.concatenate(minima), radius)
-            last = radius
+            branches = self._distinct(np.concatenate(minima), rung)
+            last = rung
             if self._lowest(np.concatenate([branches[:1], before])) == 1:  # a smaller ball had something better
                 branches = np.concatenate([before, branches])
             branches[:1] = minimise(risk, branches[:1], region)  # nothing to do unless it was cut short
-            points += [branches[0]] if radius in radii else []
-            if progress is not None:
-                progress(k + 1, len(ladder))
-        return SearchState(np.append(state.radii, radii), tuple(points), branches, generator)
+        return state.reached(radius, branches[0], branches)
 
     def finish(self, state: SearchState) -> PathPoints:
         """Points, tokens, excess risk over the last tokens, and what binds."""
@@ -142,10 +168,6 @@ class AttentionSearch:
         """(n_radii,) the gradient that no constraint holds, relative to its terms."""
         pairs = zip(state.points, state.radii.tolist(), strict=True)
         return np.array([kkt_residual(self.risk, c, self.region(radius)) for c, radius in pairs])
-
-    def split(self, state: SearchState) -> Any:
-        """Refused: neither p nor W has parts."""
-        raise reject("risk", "one whose points have parts, such as JointRisk", f"one of points of shape {self.shape}")
 
     # ---- starts
 
@@ -204,12 +226,3 @@ class AttentionSearch:
                 return best
             best = int(order[0])
         return best
-
-
-def _ladder(first: float, radii: FloatArray) -> list[float]:
-    """The radii, and between them and from `first` on as many others as keep each at most `MAX_RADIUS_RATIO` times the one before."""
-    rungs = [first]
-    for radius in radii.tolist():
-        n_rungs = max(1, int(np.ceil(np.log(radius / rungs[-1]) / np.log(MAX_RADIUS_RATIO) - 1e-9)))
-        rungs += [*np.geomspace(rungs[-1], radius, n_rungs + 1)[1:-1].tolist(), radius]
-    return rungs if len(rungs) == 1 or rungs[1] > first else rungs[1:]

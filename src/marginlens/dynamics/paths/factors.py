@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import scipy
 
-from marginlens.directions import length, unit
-from marginlens.dynamics.paths.general import GENERAL_BOUNDARY_RTOL, GeneralSearch
-from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, no_region, path_search
+from marginlens.directions import unit
+from marginlens.dynamics.paths.general import GeneralSearch
+from marginlens.dynamics.paths.path import SearchState, ladder, no_region, path_search
 from marginlens.norms import Nuclear
 from marginlens.papers import implements
 from marginlens.risk.matrix import FactorRisk
-from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm import Status, att_svm
 from marginlens.typing import FloatArray, IntArray
 
@@ -38,22 +37,18 @@ class FactorSearch(GeneralSearch):
 
     risk: FactorRisk
 
-    def extend(self, state: SearchState, radii: FloatArray, progress: ProgressCallback | None) -> SearchState:
-        """The best point at each further radius."""
-        points = list(state.points)
-        last = points[-1] if points else None
-        for k, radius in enumerate(radii.tolist()):
-            before = float(state.radii[-1]) if k == 0 and len(state.radii) else float(radii[k - 1]) if k else radius
-            n_rungs = max(1, int(np.ceil(np.log(radius / before) / np.log(MAX_FACTOR_RATIO) - 1e-9)))
-            for rung in np.geomspace(before, radius, n_rungs + 1)[1:].tolist():
-                starts = self._starts(rung, last, state.generator)
-                minima = [self._minimum(rung, start, last is not None) for start in starts]
-                last = self._lowest(minima if last is None else [*minima, last])
-            assert last is not None
-            points.append(last)
-            if progress is not None:
-                progress(k + 1, len(radii))
-        return state._replace(radii=np.append(state.radii, radii), points=tuple(points))
+    @property
+    def _has_excess(self) -> bool:
+        return True
+
+    def follow(self, state: SearchState, radius: float) -> SearchState:
+        """The best point at one radius more."""
+        last = state.points[-1] if state.points else None
+        for rung in ladder(float(state.radii[-1]), radius, MAX_FACTOR_RATIO) if len(state.radii) else [radius]:
+            starts = self._starts(rung, last, state.generator)
+            minima = [self._minimum(rung, start, last is not None) for start in starts]
+            last = self._lowest(minima if last is None else [*minima, last])
+        return state.reached(radius, last)
 
     def _starts(self, radius: float, last: FloatArray | None, generator: np.random.Generator) -> list[FloatArray]:
         """Directions (size,): random ones in the first ball; then the point before, as it is and disturbed, since columns that are zero
@@ -127,20 +122,6 @@ class FactorSearch(GeneralSearch):
             u = scipy.optimize.minimize(height, start, jac=True, method="L-BFGS-B", options=options).x
         u = start if not np.isfinite(u).all() else u
         return np.asarray(radius * unit(u)).reshape(shape)
-
-    def finish(self, state: SearchState) -> PathPoints:
-        """Points, tokens, excess risk over the last tokens, and whether the ball binds."""
-        points = np.stack(state.points)
-        selected = np.stack([np.asarray(self.risk.select(x)) for x in points])
-        excess = [self.risk.excess(x, selected[-1]) for x in points]
-        binds = length(points.reshape(len(points), -1)) >= state.radii * (1.0 - GENERAL_BOUNDARY_RTOL)
-        return PathPoints(
-            points=points,
-            selected=selected,
-            log_excess=np.array([float(of_point.log) for of_point in excess]),
-            excess_sign=np.array([float(of_point.sign) for of_point in excess]),
-            binding=ball_bindings(binds),
-        )
 
 
 @path_search.register(FactorRisk)

@@ -1,114 +1,258 @@
-"""Regularisation paths of any risk, through its value and gradient alone.
+r"""Regularisation paths of any risk in balls of any norm, through its value and gradient alone.
 
-The logarithm of the risk is minimised over each ball by sequential quadratic programming, from the point before, from down the slope at
-the origin and from random points. Derivatives of second order are estimated, so that points are right to about six digits, as long as
-the risk changes by more than its rounding in the ball: where it tends to a positive number, it soon does not.
+The logarithm of the risk, or of its excess where it is known, is minimised over each ball from the point before, from down the slope at the
+origin and from random points, until the gap of Frank and Wolfe is closed,
+
+.. math:: \langle\nabla L(x), x\rangle + R\, \|\nabla L(x)\|_* \ge 0,
+
+which is zero at stationary points of the sphere :math:`\|x\| = R` and nowhere else on it, whatever the norm. Norms whose balls have a
+Euclidean projection in closed form take projected gradient steps of Barzilai and Borwein's lengths; in ℓp and a norm of your own steps go
+towards the steepest point of the ball, and for norms with one steepest point everywhere the equation x = -R s(∇L(x)) is solved from there.
+
+Points are right as long as the risk changes by more than its rounding in the ball: where it tends to a positive number, it soon does not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy
 
 from marginlens.directions import length, unit
-from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, increasing, no_region, path_search
-from marginlens.errors import reject
-from marginlens.runtime.progress import ProgressCallback
-from marginlens.typing import ArrayLike, FloatArray
+from marginlens.dynamics.paths.path import PathPoints, PathSearch, SearchState, ball_bindings, no_region, path_search
+from marginlens.errors import InputError
+from marginlens.kinds import kind_of
+from marginlens.norms import L1, L2, LInf, Lp, MaxRow, Norm, Nuclear, Spectral, direction_of
+from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.matrix import MatrixRisk
+from marginlens.svm import att_svm
+from marginlens.typing import FloatArray
 
 GENERAL_BOUNDARY_RTOL = 1e-6  # distance to the ball, relative to its radius, that counts as on it
-GENERAL_FTOL = 1e-14  # change of the log risk at which a search ends
-MAX_GENERAL_STEPS = 300
 INSIDE_STEP = 1e-2  # distance, relative to the radius, at which the slope around a minimum inside the ball is looked at
 LOG_VISIBLE_CHANGE = np.log(1e-10)  # of the risk around a point, relative to it: of less, rounding leaves few digits
+GAP_RTOL = 1e-14  # of R ‖∇L‖_*, at which a point is stationary
+SOLVED_GAP = 1e-10  # the same, at which a solved equation counts as solved
+MAX_STEPS = 3_000  # of projected gradients
+FEW_STEPS, MANY_STEPS = 12, 300  # of Frank and Wolfe
+HEIGHT_RTOL = 1e-14  # of a height, within which rounding decides
+ARMIJO = 1e-4  # share of the predicted fall that a step must bring
+LOOK_BACK = 8  # heights among which the largest must be undercut
+BACKTRACKS = 30
+
+Projection = Callable[[FloatArray, float], FloatArray]
+
+
+def _onto_l1(x: FloatArray, radius: float) -> FloatArray:
+    """The nearest point of the ball of ℓ1, by the threshold that all moduli lose (Duchi et al., 2008)."""
+    moduli = np.abs(x)
+    if moduli.sum() <= radius:
+        return x
+    ordered = np.sort(moduli, axis=None)[::-1]
+    excess = (np.cumsum(ordered) - radius) / np.arange(1, ordered.size + 1)
+    threshold = excess[np.flatnonzero(ordered > excess)[-1]]
+    return np.sign(x) * np.maximum(moduli - threshold, 0.0)
+
+
+def _onto_rows(x: FloatArray, radius: float, axis: int | None) -> FloatArray:
+    """The nearest point whose rows, or the whole, are no longer than the radius."""
+    lengths = np.sqrt(np.sum(x * x, axis=axis, keepdims=True))
+    return x * np.minimum(1.0, radius / np.where(lengths > 0.0, lengths, 1.0))
+
+
+def _onto_values(x: FloatArray, radius: float, onto: Projection) -> FloatArray:
+    """The nearest point in a norm of singular values."""
+    left, values, right = np.linalg.svd(x, full_matrices=False)
+    kept: FloatArray = (left * onto(values, radius)) @ right
+    return kept
+
+
+def _clipped(x: FloatArray, radius: float) -> FloatArray:
+    return np.clip(x, -radius, radius)
+
+
+PROJECTIONS: dict[type, Projection] = {
+    L1: _onto_l1,
+    L2: partial(_onto_rows, axis=None),
+    LInf: _clipped,
+    MaxRow: partial(_onto_rows, axis=-1),
+    Spectral: partial(_onto_values, onto=_clipped),
+    Nuclear: partial(_onto_values, onto=_onto_l1),
+}
 
 
 @path_search.register(object)
-def general_search(risk: Any, region: Any, restarts: int | None) -> GeneralSearch:
-    """The search for a risk that has none of its own."""
+def general_search(risk: Any, region: Any, restarts: int | None, norm: Norm = L2()) -> GeneralSearch:
+    """The search for a risk that has none of its own, and for balls of any norm."""
     no_region(region, type(risk).__name__)
-    return GeneralSearch(risk, 8 if restarts is None else restarts)
+    return GeneralSearch(risk, 8 if restarts is None else restarts, norm)
 
 
 @dataclass(frozen=True)
-class GeneralSearch:
-    """The best of several local minima in each ball."""
+class GeneralSearch(PathSearch):
+    """The best of several local minima in each ball of a norm."""
 
     risk: Any
     restarts: int
+    norm: Norm = L2()
 
-    def check_radii(self, radii: ArrayLike) -> FloatArray:
-        """Increasing radii."""
-        return increasing(radii)
+    def follow(self, state: SearchState, radius: float) -> SearchState:
+        """The best point found at one radius more, from the one before, steepest points and max-margin directions."""
+        shape, last = tuple(self.risk.shape), state.points[-1:]
+        drawn = [self.norm.steepest(g) for g in state.generator.standard_normal((self.restarts, *shape))]
+        downhill = -direction_of(self.norm, self.risk.gradient(np.zeros(shape)))
+        starts = [downhill, *drawn, *self._margin_starts(), *(x / (self.norm.value(x) or 1.0) for x in last)]
+        minima = [self._minimum(radius, radius * start) for start in starts]
+        return state.reached(radius, min([*last, *minima], key=self._height))
 
-    def begin(self, generator: np.random.Generator) -> SearchState:
-        """No radius yet."""
-        return SearchState(np.empty(0), (), None, generator)
+    def _margin_starts(self) -> list[FloatArray]:
+        """The max-margin direction of the best tokens in the norm, of norm one, where there is one."""
+        if type(self.risk) is not AttentionRisk:
+            return []
+        try:
+            x = att_svm(self.risk.data, self.risk.best_tokens(), norm=self.norm).x
+        except InputError:  # a norm without a solver
+            return []
+        return [x / self.norm.value(x)] if np.isfinite(x).all() and x.any() else []
 
-    def extend(self, state: SearchState, radii: FloatArray, progress: ProgressCallback | None) -> SearchState:
-        """The best point found at each further radius."""
-        points, size = list(state.points), int(np.prod(self.risk.shape))
-        downhill = -self.risk.gradient(np.zeros(self.risk.shape)).direction().ravel()
-        for k, radius in enumerate(radii.tolist()):
-            directions = unit(state.generator.standard_normal((self.restarts, size)))
-            starts = [downhill, *directions]
-            if points:
-                last = points[-1].ravel()
-                starts = [last / radius, last / (float(length(last)) or 1.0), *starts]
-            minima = [self._minimum(radius, start) for start in starts]
-            points.append(min([*points[-1:], *minima], key=self._height))
-            if progress is not None:
-                progress(k + 1, len(radii))
-        return state._replace(radii=np.append(state.radii, radii), points=tuple(points))
+    @property
+    def _has_excess(self) -> bool:
+        """Whether the risk knows how far it is above that of its best tokens."""
+        return isinstance(self.risk, AttentionRisk | MatrixRisk)
 
     def _height(self, x: FloatArray) -> tuple[bool, float]:
-        """What orders points by their risk, in logarithms where these are numbers."""
+        """What orders points by their risk: the logarithm of the excess over the best tokens where that is known, else that of the risk
+        where it is a number, else the risk.
+        """
+        if self._has_excess:
+            excess = self.risk.excess(x, self.risk.best_tokens())
+            return True, float(excess.log) if float(excess.sign) > 0.0 else -np.inf
         log = float(self.risk.log_value(x))
         return (False, float(self.risk.value(x))) if np.isnan(log) else (True, log)
 
+    def _slope(self, x: FloatArray) -> tuple[float, FloatArray]:
+        """The height and its gradient."""
+        gradient, (is_log, height) = self.risk.gradient(x), self._height(x)
+        if not is_log or not np.isfinite(height):
+            return height, gradient.value()
+        return height, np.exp(float(gradient.log_norm) - height) * gradient.direction()
+
+    def _gap(self, x: FloatArray, g: FloatArray, radius: float) -> float:
+        """(⟨g, x⟩ + R ‖g‖_*)/(R ‖g‖_*), zero at stationary points."""
+        dual = self.norm.dual(g)
+        return 0.0 if dual == 0.0 else float(np.sum(g * x)) / (radius * dual) + 1.0
+
     def _minimum(self, radius: float, start: FloatArray) -> FloatArray:
-        """A local minimum over the ball, in units of its radius from `start` (size,)."""
+        """A local minimum over the ball, from a point of it."""
+        kind = kind_of(self.norm)
+        project = PROJECTIONS.get(kind)
+        if project is not None:
+            x = self._projected(start, radius, project)
+            return self._solved(x, radius) if kind is L2 else x
+        if kind is Lp:  # a few steps bring the equation near enough, mostly
+            x = self._solved(self._by_frank_wolfe(start, radius, FEW_STEPS), radius)
+            if self._gap(x, self._slope(x)[1], radius) <= SOLVED_GAP:
+                return x
+        return self._by_frank_wolfe(start, radius, MANY_STEPS)
 
-        def log_risk(z: FloatArray) -> tuple[float, FloatArray]:
-            x = (radius * z).reshape(self.risk.shape)
-            gradient, log = self.risk.gradient(x), float(self.risk.log_value(x))
-            if not np.isfinite(log):  # not positive: the risk itself
-                return float(self.risk.value(x)), radius * gradient.value().ravel()
-            scale = np.exp(gradient.log_norm - log)
-            return log, radius * float(scale) * gradient.direction().ravel()
+    def _projected(self, x: FloatArray, radius: float, project: Projection) -> FloatArray:
+        """Projected gradient steps, until the gap is closed or nothing in the ball changes the height visibly.
 
-        ball = {"type": "ineq", "fun": lambda z: 1.0 - z @ z, "jac": lambda z: -2.0 * z}
-        options = {"maxiter": MAX_GENERAL_STEPS, "ftol": GENERAL_FTOL}
+        The lowest point is kept; of those that rounding does not tell apart that of the least gap.
+        """
+        height, g = self._slope(x)
+        size, heights = radius / max(float(np.max(np.abs(g))), 1e-300), [height]
+        best, lowest, least = x, height, self._gap(x, g, radius)
+        for _ in range(MAX_STEPS):
+            rounding = HEIGHT_RTOL * max(1.0, abs(height))
+            if least <= GAP_RTOL or radius * self.norm.dual(g) <= rounding:
+                break
+            target = project(x - size * g, radius) - x
+            slope = float(np.sum(g * target))
+            for share in 0.5 ** np.arange(BACKTRACKS):
+                following = x + share * target
+                height, after = self._slope(following)
+                if height <= max(heights[-LOOK_BACK:]) + ARMIJO * share * slope + rounding:
+                    break
+            moved = following - x
+            curvature = float(np.sum(moved * (after - g)))
+            size = float(np.sum(moved * moved)) / curvature if curvature > 0.0 else 10.0 * size
+            x, g = following, after
+            heights.append(height)
+            gap = self._gap(x, g, radius)
+            if height < lowest - rounding or (height <= lowest + rounding and gap < least):
+                best, lowest, least = x, height, gap
+            if not moved.any():
+                break
+        return best
+
+    def _by_frank_wolfe(self, x: FloatArray, radius: float, n_steps: int) -> FloatArray:
+        """Steps towards the steepest point of the ball, each as long as lowers the height most."""
+        for _ in range(n_steps):
+            _, g = self._slope(x)
+            if self._gap(x, g, radius) <= GAP_RTOL:
+                break
+            move = -radius * self.norm.steepest(g) - x
+
+            def along(share: float, x: FloatArray = x, move: FloatArray = move) -> float:
+                """The height after a share of the move."""
+                return float(self._height(x + share * move)[1])
+
+            share = scipy.optimize.minimize_scalar(along, bounds=(0.0, 1.0), method="bounded").x
+            if not along(share) < along(0.0):
+                break
+            x = x + share * move
+        return x
+
+    def _solved(self, x: FloatArray, radius: float) -> FloatArray:
+        """The solution of x = -R s(∇L(x)) near x, where that is no higher; a minimum inside the ball has none."""
+
+        def missing(z: FloatArray) -> FloatArray:
+            point = z.reshape(x.shape)
+            return (z + radius * direction_of(self.norm, self.risk.gradient(point)).ravel()) / radius
+
         with np.errstate(all="ignore"):
-            z = scipy.optimize.minimize(
-                log_risk, start, jac=True, method="SLSQP", constraints=[ball], options=options
-            ).x
-        z = start if not np.isfinite(z).all() else z
-        return (radius * z / max(1.0, float(np.linalg.norm(z)))).reshape(self.risk.shape)
+            found = scipy.optimize.root(missing, x.ravel(), tol=1e-15).x.reshape(x.shape)
+        if not np.isfinite(found).all() or self.norm.value(found) > radius * (1.0 + 1e-12):
+            return x
+        height, ahead = self._height(x)[1], self._height(found)[1]
+        solved = length(missing(found.ravel())) < length(missing(x.ravel()))
+        return found if solved and ahead <= height + HEIGHT_RTOL * max(1.0, abs(height)) else x
 
     def finish(self, state: SearchState) -> PathPoints:
-        """Points, tokens, the risk itself, and whether the ball binds."""
+        """Points, tokens, the risk itself or its excess over the last tokens, and whether the ball binds."""
         points = np.stack(state.points)
+        selected = np.stack([np.asarray(self.risk.select(x)) for x in points])
+        binds = np.array([self.norm.value(x) for x in points]) >= state.radii * (1.0 - GENERAL_BOUNDARY_RTOL)
+        if self._has_excess:
+            excess = [self.risk.excess(x, selected[-1]) for x in points]
+            logs, signs = (np.array([float(getattr(one, part)) for one in excess]) for part in ("log", "sign"))
+            return PathPoints(points, selected, logs, signs, ball_bindings(binds))
         values = np.array([float(self.risk.value(x)) for x in points])
         logs = np.array([float(self.risk.log_value(x)) for x in points])
         with np.errstate(divide="ignore"):
             logs = np.where(np.isnan(logs), np.log(np.abs(values)), logs)
-        binds = length(points.reshape(len(points), -1)) >= state.radii * (1.0 - GENERAL_BOUNDARY_RTOL)
-        return PathPoints(
-            points=points,
-            selected=np.stack([np.asarray(self.risk.select(x)) for x in points]),
-            log_excess=logs,
-            excess_sign=np.where(values < 0.0, -1.0, 1.0),
-            binding=ball_bindings(binds),
-            trusted=self._slopes(state)[:, 1] > logs + LOG_VISIBLE_CHANGE,
-        )
+        trusted = self._slopes(state)[:, 1] > logs + LOG_VISIBLE_CHANGE
+        return PathPoints(points, selected, logs, np.where(values < 0.0, -1.0, 1.0), ball_bindings(binds), trusted)
 
     def kkt_residual(self, state: SearchState) -> FloatArray:
-        """(n_radii,) the gradient that the ball does not hold, relative to all of it; inside the ball to that a short step away."""
-        return self._slopes(state)[:, 0]
+        """(n_radii,) the gradient that a Euclidean ball does not hold, relative to all of it, inside the ball to that a short step away.
+
+        In other norms the gap of Frank and Wolfe over R ‖∇L‖_*, or the gradient over that at zero where that is less.
+        """
+        if kind_of(self.norm) is L2:
+            return self._slopes(state)[:, 0]
+        at_zero = float(self.risk.gradient(np.zeros(self.risk.shape)).log_norm)
+        residuals = []
+        for x, radius in zip(state.points, state.radii.tolist(), strict=True):
+            gradient = self.risk.gradient(x)
+            gap = abs(self._gap(x, gradient.direction(), radius))
+            residuals.append(min(gap, float(np.exp(min(0.0, float(gradient.log_norm) - at_zero)))))
+        return np.array(residuals)
 
     def _slopes(self, state: SearchState) -> FloatArray:
         """(n_radii, 2) the residual of each point, and the logarithm of what the risk changes in a step around it."""
@@ -128,6 +272,4 @@ class GeneralSearch:
 
     def split(self, state: SearchState) -> Any:
         """The parts of the points, where the risk has them."""
-        if not hasattr(self.risk, "split"):
-            raise reject("risk", "one whose points have parts, such as JointRisk", type(self.risk).__name__)
-        return self.risk.split(np.stack(state.points))
+        return self.risk.split(np.stack(state.points)) if hasattr(self.risk, "split") else super().split(state)

@@ -20,7 +20,7 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset
 from marginlens.directions import length, unit
 from marginlens.dynamics.descend import descend
-from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, no_region, path_search
+from marginlens.dynamics.paths.path import PathPoints, PathSearch, SearchState, ball_bindings, no_region, path_search
 from marginlens.dynamics.paths.projected_newton import (
     BOUNDARY_RTOL,
     LOGIT_ROUNDOFF,
@@ -36,7 +36,6 @@ from marginlens.optimizers import Blockwise, NormalizedGD
 from marginlens.risk.attention import AttentionRisk, KeySpan, SecondOrder
 from marginlens.risk.joint import HeadAndAttention, JointRisk, attention_output
 from marginlens.risk.softmax import attend, centred_keys, logits, probabilities
-from marginlens.runtime.progress import ProgressCallback
 from marginlens.svm import Status, att_svm, label_svm
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -169,7 +168,7 @@ class _PairRisk(PositiveRisk):
 
 
 @dataclass(frozen=True)
-class JointSearch:
+class JointSearch(PathSearch):
     """Local minima followed from small balls to large ones, with new starts at each of the sizes (r, R) asked for."""
 
     data: TokenDataset
@@ -199,36 +198,27 @@ class JointSearch:
         directions = _descended(_in_units(self.data), self.restarts, generator)
         mixing = unit(generator.standard_normal((self.restarts, self.data.d_key)))
         lengths = 10.0 ** generator.uniform(-0.5, np.log10(NEAR_LOGIT), self.restarts) / self.reach[1]
-        return SearchState(np.empty((0, 2)), (), ((directions, mixing, lengths), []), generator)
+        return SearchState(np.empty((0, 2)), (), ((directions, mixing, lengths), [], (np.zeros(2), [])), generator)
 
-    def extend(self, state: SearchState, radii: FloatArray, progress: ProgressCallback | None) -> SearchState:
-        """The best pair found at each further size."""
-        starts, branches = state.branches
-        points, last = list(state.points), state.radii[-1] if len(state.radii) else radii[0]
-        begun, first = (
-            np.zeros(2),
-            list[Pair](),
-        )  # where new starts were last settled: far out it is the same for every size
-        for k, size in enumerate(radii):
-            carried = [self._follow(pair, last, size) for pair in branches]
-            near = _first_size(size, self.reach)
-            if not np.allclose(near, begun, rtol=SAME_SIZE_RTOL, atol=0.0):
-                begun, first = near, self._fresh(near, starts)
-            fresh = first
-            if np.any(near < size):
-                known = {self._signature(pair) for pair in carried}  # far out each selection has one minimum
-                fresh = [self._follow(pair, near, size) for pair in fresh if self._signature(pair) not in known]
-            before = points[-1:]  # feasible in the wider balls too, so that the risk cannot rise
-            ceiling = min((self._log_risk(pair) for pair in before), default=np.inf)
-            best = self._lowest([*carried, *fresh, *before], size, ceiling)
-            if any(best is pair for pair in before):
-                best = self._lowest([self._settle(best, size), best], size, ceiling)
-            branches = [best, *self._distinct([*carried, *fresh], best, size)][:MAX_BRANCHES]
-            points.append(best)
-            last = size
-            if progress is not None:
-                progress(k + 1, len(radii))
-        return SearchState(np.concatenate([state.radii, radii]), tuple(points), (starts, branches), state.generator)
+    def follow(self, state: SearchState, size: FloatArray) -> SearchState:
+        """The best pair found at one size more."""
+        starts, branches, (begun, settled) = state.branches
+        last = state.radii[-1] if len(state.radii) else size
+        carried = [self._grow(pair, last, size) for pair in branches]
+        near = _first_size(size, self.reach)
+        if not np.allclose(near, begun, rtol=SAME_SIZE_RTOL, atol=0.0):  # far out new starts settle at one size for all
+            begun, settled = near, self._fresh(near, starts)
+        fresh = settled
+        if np.any(near < size):
+            known = {self._signature(pair) for pair in carried}  # far out each selection has one minimum
+            fresh = [self._grow(pair, near, size) for pair in fresh if self._signature(pair) not in known]
+        before = state.points[-1:]  # feasible in the wider balls too, so that the risk cannot rise
+        ceiling = min((self._log_risk(pair) for pair in before), default=np.inf)
+        best = self._lowest([*carried, *fresh, *before], size, ceiling)
+        if any(best is pair for pair in before):
+            best = self._lowest([self._settle(best, size), best], size, ceiling)
+        branches = [best, *self._distinct([*carried, *fresh], best, size)][:MAX_BRANCHES]
+        return state.reached(size, best, (starts, branches, (begun, settled)))
 
     def finish(self, state: SearchState) -> PathPoints:
         """Points, tokens, log risk and which balls bind."""
@@ -295,7 +285,7 @@ class JointSearch:
 
     # ---- from a start to a local minimum
 
-    def _follow(self, pair: Pair, last: FloatArray, size: FloatArray) -> Pair:
+    def _grow(self, pair: Pair, last: FloatArray, size: FloatArray) -> Pair:
         """A pair that is stationary within the limits `last`, followed to wider ones."""
         n_rounds = max(1, int(np.ceil(np.log(np.max(size / last)) / np.log(JOINT_RADIUS_RATIO) - 1e-9)))
         factor = (size / last) ** (1.0 / n_rounds)

@@ -1,10 +1,10 @@
-"""Regularisation paths of next-token weights W, which turn into the solution of Graph-SVM.
+"""Regularisation paths of next-token weights W, which turn into the solution of Graph-SVM, and of decoders on fixed contexts.
 
 The part of the risk that shows beside its infimum is minimised first, then the tail in logarithms, then both at once: far out the
 gradient across S_cyc is e^(-R · margin) of that along it, and no less exact. The log-loss with C Eᵀ = I is convex, so that the minimum
 is the only one. For other heads and losses, minima that random starts, the cyclic correction with the max-margin direction, and the
 radius before lead to are compared by the logarithm of their excess risk. Meant for small problems: the rows (e_x - e_y) e_kᵀ are
-formed, d_model² wide.
+formed, d_model² wide. The cross-entropy of a decoder is such a risk too, with the tokens that follow a context for a component.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, check_realizable
 from marginlens.directions import unit
-from marginlens.dynamics.paths.path import PathPoints, SearchState, ball_bindings, increasing, path_search
+from marginlens.dynamics.paths.path import PathPoints, PathSearch, SearchState, ball_bindings, no_region, path_search
 from marginlens.dynamics.paths.projected_newton import BOUNDARY_RTOL, Ball, PositiveRisk, minimise
-from marginlens.dynamics.paths.split_risk import Slopes, SplitRisk
+from marginlens.dynamics.paths.split_risk import ContextSplit, Slopes, SplitRisk
 from marginlens.errors import reject
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import is_acyclic
 from marginlens.losses.next_token import LabelLoss, LogLoss, scalar_of
-from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
+from marginlens.nexttoken.contexts import finite_part
+from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk.attention import SecondOrder
+from marginlens.risk.cross_entropy import ContextRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.next_token_heads import NextTokenHead
-from marginlens.runtime.progress import ProgressCallback
-from marginlens.svm.graph import GraphSolution, graph_svm
+from marginlens.svm.contexts import ntp_svm
+from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -36,6 +38,7 @@ NEXT_TOKEN_RESTARTS = 4
 SMOOTH_LOGIT = 64.0  # largest logit at which the risk is still smooth enough for a start from anywhere
 MAX_RADIUS = 1e100  # a radius whose square, and that of its inverse, is a number
 MAX_EMBEDDING = 1e60  # length of embeddings whose products of four, and those of their inverses, are still numbers
+MAX_FORMED_ENTRIES = 20_000_000  # numbers of rows that the path of a decoder may form
 LOSS_GRID = 201  # outputs of a label at which a loss is asked whether it decreases
 CORRECTION_RESTARTS = 8  # random starts in the search for another minimum along S_cyc
 LOG_NEGLIGIBLE_TAIL = np.log(1e-8)  # log of a tail below which it is all of the excess, to eight digits
@@ -86,58 +89,66 @@ def next_token_search(risk: NextTokenRisk, region: Any, restarts: int | None) ->
     return NextTokenSearch(risk, split, graph_svm(data.E, graphs), correction, fixed, n_starts)
 
 
+@path_search.register(ContextRisk)
+def decoder_search(risk: ContextRisk, region: Any, restarts: int | None) -> NextTokenSearch:
+    """The search over W of a decoder: convex, so that it takes no restarts."""
+    no_region(region, "ContextRisk")
+    data = risk.data
+    n_formed = len(data.token) * data.n_vocabulary**2 * data.d_model
+    if n_formed > MAX_FORMED_ENTRIES:
+        got = f"{len(data.token)} pairs of a context and a token, {data.n_vocabulary} tokens and d_model={data.d_model}: {n_formed}"
+        raise reject(
+            "problem",
+            f"one whose path forms at most {MAX_FORMED_ENTRIES} numbers",
+            got,
+            "Train it by ml.descend instead.",
+        )
+    return NextTokenSearch(risk, ContextSplit(risk), ntp_svm(data), finite_part(data), None, 0)
+
+
 @dataclass(frozen=True)
-class NextTokenSearch:
+class NextTokenSearch(PathSearch):
     """The path in coordinates of S_cyc and of what else the risk depends on.
 
     Attributes:
-        limit: the Graph-SVM of the data, whose direction the path turns into. correction: what its part along S_cyc tends to.
+        limit: the Graph-SVM of the data, or the NTP-SVM of contexts, whose direction the path turns into.
+        correction: what its part along S_cyc tends to.
         fixed: (n_cyclic,) the part along S_cyc where it is given.
     """
 
-    risk: NextTokenRisk
+    risk: NextTokenRisk | ContextRisk
     split_risk: SplitRisk
-    limit: GraphSolution
-    correction: CyclicCorrection
+    limit: Any
+    correction: Any
     fixed: FloatArray | None
     restarts: int
 
     def check_radii(self, radii: ArrayLike) -> FloatArray:
         """Increasing radii whose squares are numbers."""
-        limits = increasing(radii)
+        limits = super().check_radii(radii)
         if not 1.0 / MAX_RADIUS <= limits[0] <= limits[-1] <= MAX_RADIUS:
             expected = f"between {1.0 / MAX_RADIUS:g} and {MAX_RADIUS:g}, so that their squares are numbers"
             raise reject("radii", expected, f"{limits[0]:g} to {limits[-1]:g}")
         return limits
 
-    def begin(self, generator: np.random.Generator) -> SearchState:
-        """No radius yet."""
-        return SearchState(np.empty(0), (), None, generator)
-
-    def extend(self, state: SearchState, radii: FloatArray, progress: ProgressCallback | None) -> SearchState:
-        """The point (r,) of each further radius, from the one before, the max-margin direction and, where not convex, other starts."""
-        risk, points, last_radius = self.split_risk, list(state.points), state.radii[-1:]
+    def follow(self, state: SearchState, radius: float) -> SearchState:
+        """The point (r,) of one radius more, from the one before, the max-margin direction and, where not convex, other starts."""
+        risk, first = self.split_risk, not state.points
         m, r = risk.n_cyclic, len(risk.basis)
+        last = (
+            np.append(np.zeros(m) if self.fixed is None else self.fixed, np.zeros(r - m)) if first else state.points[-1]
+        )
+        growth = 1.0 if first else radius / float(state.radii[-1])
         direction = unit(risk.coordinates(self.limit.x)) if self.limit.status is Status.OPTIMAL else np.zeros(r)
-        smooth = SMOOTH_LOGIT / risk.reach if risk.reach > 0.0 else np.inf
-        for k, radius in enumerate(radii.tolist()):
-            last = (
-                points[-1] if points else np.append(np.zeros(m) if self.fixed is None else self.fixed, np.zeros(r - m))
-            )
-            growth = radius / float(last_radius[0]) if len(last_radius) else 1.0
-            starts = [np.append(last[:m], last[m:] * growth), np.append(last[:m], radius * direction[m:])]
-            if risk.likelihood:  # one minimum only: start from the better
-                starts = [starts[int(np.argmin(risk.log_tail(np.stack(starts))))]]
-            else:
-                starts += self._other_starts(radius, direction, smooth, first=not points, generator=state.generator)
-            points.append(self._smallest(np.stack(starts), radius))
-            last_radius = radii[k : k + 1]
-            if progress is not None:
-                progress(k + 1, len(radii))
-        return state._replace(radii=np.append(state.radii, radii), points=tuple(points))
+        starts = [np.append(last[:m], last[m:] * growth), np.append(last[:m], radius * direction[m:])]
+        if risk.likelihood:  # one minimum only: start from the better
+            starts = [starts[int(np.argmin(risk.log_tail(np.stack(starts))))]]
+        else:
+            starts += self._other_starts(radius, direction, first=first, generator=state.generator)
+        return state.reached(radius, self._smallest(np.stack(starts), radius))
 
     def _other_starts(
-        self, radius: float, direction: FloatArray, smooth: float, *, first: bool, generator: np.random.Generator
+        self, radius: float, direction: FloatArray, *, first: bool, generator: np.random.Generator
     ) -> list[FloatArray]:
         """The minimum along S_cyc with the max-margin direction, and the best that random starts lead to while the risk is smooth."""
         risk, starts = self.split_risk, []
@@ -147,6 +158,7 @@ class NextTokenSearch:
             left = radius**2 - float(cyclic @ cyclic)
             inside = cyclic if left > 0.0 else cyclic * (radius / np.linalg.norm(cyclic))
             starts.append(np.append(inside, np.sqrt(max(left, 0.0)) * direction[m:]))
+        smooth = SMOOTH_LOGIT / risk.reach if risk.reach > 0.0 else np.inf
         if self.restarts and (radius <= smooth or first):
             ball = min(radius, smooth)
             anywhere = unit(generator.standard_normal((self.restarts, len(risk.basis)))) * ball

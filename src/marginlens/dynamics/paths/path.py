@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import singledispatch
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +47,10 @@ class SearchState(NamedTuple):
     branches: Any
     generator: np.random.Generator
 
+    def reached(self, radius: Any, point: Any, branches: Any = None) -> SearchState:
+        """The state with one radius more, its point, and what is carried on from there."""
+        return SearchState(np.append(self.radii, [radius], axis=0), (*self.points, point), branches, self.generator)
+
 
 class PathPoints(NamedTuple):
     """What a search says of its points: the fields of `Path` that have one entry per radius."""
@@ -58,26 +63,37 @@ class PathPoints(NamedTuple):
     trusted: Any = True
 
 
-class PathSearch(Protocol):
+class PathSearch(ABC):
     """What finds the points of a path: one implementation for each kind of risk."""
 
     def check_radii(self, radii: ArrayLike) -> FloatArray:
-        """`radii` as (n_radii,) or (n_radii, 2), or the error that says what is expected."""
+        """`radii` as (n_radii,) positive and increasing numbers, or the error that says what is expected; a number stands for one."""
+        limits = real_array(radii if n_axes(radii) else [radii], "radii", ("n_radii",))
+        if len(limits) == 0 or limits[0] <= 0.0 or np.any(np.diff(limits) <= 0.0):
+            wrong = limits[limits <= 0.0]
+            got = f"{wrong[0]:g}" if len(wrong) else "none" if len(limits) == 0 else "radii that do not increase"
+            raise reject("radii", "positive numbers, each larger than the one before", got)
+        return limits
 
     def begin(self, generator: np.random.Generator) -> SearchState:
         """The state before the first radius."""
+        return SearchState(np.empty(0), (), None, generator)
 
-    def extend(self, state: SearchState, radii: FloatArray, progress: ProgressCallback | None) -> SearchState:
-        """The state after further radii."""
+    @abstractmethod
+    def follow(self, state: SearchState, radius: Any) -> SearchState:
+        """The state after one radius more, a number or, where parts of a point have radii of their own, one for each."""
 
+    @abstractmethod
     def finish(self, state: SearchState) -> PathPoints:
         """What there is to say about the points of a state."""
 
+    @abstractmethod
     def kkt_residual(self, state: SearchState) -> FloatArray:
         """(n_radii,) or (n_radii, 2) what is left of the conditions of a minimum."""
 
     def split(self, state: SearchState) -> Any:
         """The parts of the points as a NamedTuple, or the error that says that there are none."""
+        raise reject("risk", "one whose points have parts, such as JointRisk", "one whose points have none")
 
 
 @singledispatch
@@ -86,10 +102,10 @@ def path_search(risk: Any, region: Any, restarts: int | None) -> PathSearch:
     raise NotImplementedError
 
 
-@singledispatch
-def norm_search(norm: Any, risk: Any, restarts: int) -> PathSearch:
-    """The search in balls of another norm than the Euclidean; `norm_balls` registers that of every norm."""
-    raise NotImplementedError
+def ladder(first: float, last: float, max_ratio: float) -> list[float]:
+    """Radii from `first`, which is left out, up to `last`, each at most `max_ratio` times the one before."""
+    n_rungs = max(1, int(np.ceil(np.log(last / first) / np.log(max_ratio) - 1e-9)))
+    return [*np.geomspace(first, last, n_rungs + 1)[1:-1].tolist(), last]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -257,8 +273,8 @@ def path(
     ones, new starts are added on the way, and candidates are compared by the logarithm of their excess risk; so for attention weights p,
     for matrices W and their factors, for (v, p) and for next tokens radii of 1e4/margin and beyond are no different from small ones.
     W is searched as p with the keys u_i ⊗ x_it, and for one query through A Lemma 1. What follows each kind of risk is described in
-    `marginlens.dynamics.paths`. A risk of your own is minimised by a general method through `value`, `log_value` and `gradient`, to
-    about six digits: `kkt_residual` says how well. It sees no excess below the rounding of the risk itself, about 1e-16 of it: radii so
+    `marginlens.dynamics.paths`. A risk of your own is minimised by a general method through `value`, `log_value` and `gradient`:
+    `kkt_residual` says how well. It sees no excess below the rounding of the risk itself, about 1e-16 of it: radii so
     large that nothing more is left are not to be trusted, and `trusted` is False there.
 
     Args:
@@ -275,7 +291,7 @@ def path(
         restarts: new starts at each radius; by default 16 for p and W, 64 for (v, p), 4 for next tokens, 8 for other risks. More of
             them make it surer that the minimum is global.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
-        progress: called as `progress(done, total)` after each ball that is searched. What it raises ends the search, as Ctrl-C does.
+        progress: called as `progress(done, total)` after each radius. What it raises ends the search, as Ctrl-C does.
     Returns:
         A `Path`; `path.resume(radii)` follows it further. Check it with `path.kkt_residual()`, and for being global with another `rng`
         and more restarts.
@@ -295,11 +311,11 @@ def path(
 
 
 def _in_norm(risk: Any, norm: Norm, region: Any, restarts: int | None) -> PathSearch:
-    """The search in balls of another norm than the Euclidean, refused where points have parts or a region is asked for."""
+    """The general search, in balls of another norm than the Euclidean; refused where points have parts or a region is asked for."""
     no_region(region, f"a path in {norm!r}")
     if hasattr(risk, "blocks") or hasattr(risk, "batch"):
         raise reject("norm", f"ml.L2() for a {type(risk).__name__}", repr(norm))
-    return norm_search(norm, risk, 8 if restarts is None else restarts)
+    return path_search.dispatch(object)(risk, region, restarts, norm)
 
 
 def _extended(
@@ -308,7 +324,10 @@ def _extended(
     """The path over the radii of `state` and these."""
     state = state._replace(generator=copy.deepcopy(state.generator))  # so that a path can be resumed twice
     with single_blas_thread():  # matrices this small only wait for each other's threads
-        state = search.extend(state, radii, progress)
+        for k, radius in enumerate(radii):
+            state = search.follow(state, radius)
+            if progress is not None:
+                progress(k + 1, len(radii))
         found = search.finish(state)
         found = found._replace(trusted=np.broadcast_to(found.trusted, len(state.radii)))
         return Path(state.radii, *found, risk, search, state)
@@ -317,16 +336,6 @@ def _extended(
 def ball_bindings(binds: BoolArray) -> ObjectArray:
     """Which points a ball binds, as an array of `Binding`."""
     return np.array([Binding.NONE, Binding.BALL], dtype=object)[binds.astype(int)]
-
-
-def increasing(radii: ArrayLike) -> FloatArray:
-    """`radii` as (n_radii,) positive and increasing numbers; a single number stands for one of them."""
-    limits = real_array(radii if n_axes(radii) else [radii], "radii", ("n_radii",))
-    if len(limits) == 0 or limits[0] <= 0.0 or np.any(np.diff(limits) <= 0.0):
-        wrong = limits[limits <= 0.0]
-        got = f"{wrong[0]:g}" if len(wrong) else "none" if len(limits) == 0 else "radii that do not increase"
-        raise reject("radii", "positive numbers, each larger than the one before", got)
-    return limits
 
 
 def no_region(region: Any, name: str) -> None:

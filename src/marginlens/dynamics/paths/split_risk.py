@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +13,10 @@ from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import LabelLoss, LogLoss
+from marginlens.nexttoken.contexts import finite_part
+from marginlens.risk.cross_entropy import ContextRisk
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
-from marginlens.typing import BoolArray, FloatArray
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 STRICT_SPAN_RTOL = 1e-10  # singular values, relative to the longest row, below which a direction is no part of a span
 LOG_SUBTRACTED_CHANGE = -7.0  # log of a change above which two values of the loss may be subtracted
@@ -258,3 +261,37 @@ def _orthonormal(rows: FloatArray, scale: float) -> FloatArray:
     """(rank, d) orthonormal rows that span the given ones (m, d), but for what is rounding at this scale."""
     _, singular, directions = np.linalg.svd(rows, full_matrices=False)
     return directions[singular > STRICT_SPAN_RTOL * scale]
+
+
+# ---- decoders on fixed contexts
+
+
+class _Samples(NamedTuple):
+    """What `SplitRisk` asks of its samples: here one for every context and token that followed it, with all tokens as entries."""
+
+    offsets: IntArray
+    labels: IntArray
+    share: FloatArray
+    log_counts: FloatArray
+
+
+class ContextSplit(SplitRisk):
+    """The cross-entropy of a decoder in coordinates along F, of the tokens that follow, and across it, of those that never do."""
+
+    def __init__(self, risk: ContextRisk) -> None:
+        data, V = risk.data, risk.shape[0]
+        n = len(data.token)
+        token = np.tile(np.arange(V), n)
+        share = data.share[data.context] * data.probability
+        self.problem = _Samples(np.arange(0, n * V + 1, V), data.token, share, np.zeros(n * V))  # type: ignore[assignment]
+        self.loss, self.likelihood, self._sample = LogLoss(), True, np.repeat(np.arange(n), V)
+        self._is_label = token == data.token[self._sample]
+        self._score, self._top = self._is_label.astype(np.float64), np.ones(n)
+        follows = data.counts.toarray() > 0.0
+        self._tied = follows[data.context[self._sample], token]
+        unit = np.eye(V)
+        rows = (unit[token] - unit[data.token[self._sample]])[:, :, None] * risk.H[data.context[self._sample]][
+            :, None, :
+        ]
+        inside = finite_part(data).subspace.basis
+        self._set_rows(rows.reshape(n * V, -1), inside.reshape(-1, rows[0].size), risk.shape)
