@@ -371,6 +371,7 @@ class Evidence(Result, Tabular):
     first: IntArray
     components: IntArray
     component_samples: IntArray
+    quantities = "{pairs:#} pairs of tokens, {components:#} of components"
 
     @drawn
     def plot(self, ax: Axes) -> None:

@@ -382,6 +382,7 @@ class GraphSummary(Result, Tabular):
     tokens: IntArray
     edges: IntArray
     components: IntArray
+    quantities = "n_windows={n_windows:,}, n_graphs={n_graphs:,}, n_edges={n_edges:,}, n_components={n_components:,}"
 
     @drawn
     def plot(self, ax: Axes) -> None:

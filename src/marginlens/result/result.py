@@ -13,10 +13,8 @@ import numpy as np
 from marginlens.result.drawing import draw_matrix, drawn
 from marginlens.result.notebook import MAX_SHOWN, Displayed
 from marginlens.result.palette import LOCAL
-from marginlens.result.quantities import declared, tally
+from marginlens.result.quantities import declared
 from marginlens.typing import Axes
-
-MAX_REPR = 150  # characters of the fields that a repr shows
 
 
 def jsonable(value: Any, digits: int | None = None) -> Any:
@@ -55,15 +53,9 @@ def _public(value: Any) -> list[Any]:
 class Result(Displayed):
     """The base of what functions give back.
 
-    A subclass is a frozen dataclass. Fields declared with `repr=False`, and private ones, stay out of `to_dict` and of the table.
+    A subclass is a frozen dataclass that declares its `quantities`, which its repr prints. Fields declared with `repr=False`, and private
+    ones, stay out of `to_dict` and of the table.
     """
-
-    def __repr__(self) -> str:
-        """The declared quantities, or else the fields on one line; arrays of more than a few entries by shape and range."""
-        if self.quantities:
-            return super().__repr__()
-        text = ", ".join(f"{field.name}={_shown(getattr(self, field.name))}" for field in _public(self))
-        return f"{type(self).__name__}({text if len(text) <= MAX_REPR else text[: MAX_REPR - 1] + '…'})"
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, in types that `json.dumps` takes."""
@@ -111,24 +103,3 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.array_equal(a, b, equal_nan=getattr(a, "dtype", np.dtype(object)).kind in "fc")
     return bool(a == b) or bool(a != a and b != b)
-
-
-def _shown(value: Any) -> str:
-    """A value on the line of a repr: short arrays entry by entry, long ones by shape and range, statuses with their sentence."""
-    if isinstance(value, Enum):
-        return f"{value.name}: {value.value}"
-    if isinstance(value, np.ndarray):
-        if value.dtype == object:
-            return tally(value.ravel())
-        if value.size <= MAX_SHOWN:
-            return np.array2string(value, precision=4, separator=", ").replace("\n", "")
-        spread = (
-            f", {np.nanmin(value):.4g} … {np.nanmax(value):.4g}"
-            if value.dtype.kind in "iuf" and not np.isnan(value).all()
-            else ""
-        )
-        return f"array {value.shape}{spread}"
-    if isinstance(value, float | np.floating):
-        return f"{value:.6g}"
-    text = repr(value)
-    return text if len(text) <= 160 else text[:157] + "…"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import pickle
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -66,16 +65,27 @@ class ChunkWork:
         return encoded(measured(self.plan, chunk), chunk, self.plan.hash)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The plan in bytes of its own, which are loaded once its folder is on Python's path: there its functions are found."""
-        from joblib.externals import cloudpickle  # type: ignore[import-untyped]
-
-        return _work_of, (self.plan.folder, cloudpickle.dumps(self.plan))
+        return _work_of, (_ModuleFolder(self.plan.folder), self.plan)  # loaded in this order
 
 
-def _work_of(folder: str, plan: bytes) -> ChunkWork:
+@dataclass(frozen=True)
+class _ModuleFolder:
+    """A folder that joins Python's path where a pickle is loaded, so that functions which come after it are found."""
+
+    folder: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _join_path, (self.folder,)
+
+
+def _join_path(folder: str) -> _ModuleFolder:
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
-    return ChunkWork(pickle.loads(plan))
+    return _ModuleFolder(folder)
+
+
+def _work_of(folder: _ModuleFolder, plan: Plan) -> ChunkWork:
+    return ChunkWork(plan)
 
 
 def measured(plan: Plan, chunk: Chunk) -> dict[str, Any]:

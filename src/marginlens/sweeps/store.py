@@ -75,6 +75,7 @@ class SweepStatus(Result, Tabular):
     bytes: int
     is_running: bool
     damaged: tuple[str, ...] = ()
+    quantities = "{self}"
 
     @property
     def is_finished(self) -> bool:

@@ -33,6 +33,7 @@ class Shares(Result, Tabular):
     """
 
     counts: Mapping[str, int]
+    quantities = "{self}"
 
     @classmethod
     def of(cls, column: Any) -> Shares:
@@ -92,6 +93,7 @@ class Numbers(Result, Tabular):
     smallest: float
     largest: float
     quantiles: Mapping[float, float]
+    quantities = "{self}, n={n:,}"
 
     @classmethod
     def of(cls, values: FloatArray, levels: FloatArray) -> Numbers:
@@ -134,6 +136,7 @@ class CellSummary(Result, Tabular):
     axes: Mapping[str, Any]
     n_problems: int
     columns: Mapping[str, Numbers | Shares]
+    quantities = "{axes}, {n_problems:,} problems"
 
     @classmethod
     def of(cls, axes: Mapping[str, Any], table: Any, levels: FloatArray) -> CellSummary:
