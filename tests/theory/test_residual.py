@@ -224,4 +224,4 @@ def test_where_nothing_can_be_told_apart_no_law_holds(X):
     assert np.isnan(law.multipliers).all()
     run = ml.descend(one, p, n_steps=1)
     assert deviation(residual_law(one, p, run.selected), run.final) == np.inf
-    assert repr(law) == f"ResidualLaw({[0] * len(X)}, does not hold)"
+    assert "does not hold" in repr(law)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,14 +45,8 @@ class PredictionScore(Displayed):
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers by name."""
-        return {
-            "samples": self.n_samples,
-            "accuracy": self.accuracy,
-            "log_loss": self.log_loss,
-            "mixed_log_loss": self.mixed_log_loss,
-            "impossible": self.impossible,
-            "unknown": self.unknown,
-        }
+        numbers = asdict(self)
+        return {"samples": numbers.pop("n_samples"), **numbers}
 
     @drawn
     def plot(self, ax: Axes) -> None:

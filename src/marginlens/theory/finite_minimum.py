@@ -9,13 +9,13 @@ import numpy as np
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.directions import length
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
+from marginlens.losses.margin import Exponential, Logistic, Loss
 from marginlens.papers import implements
 from marginlens.result import Headline
 from marginlens.risk import AttentionRisk
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.certificate import Proof
-from marginlens.theory.intervals import Exact, Proving
+from marginlens.theory.intervals import Exact, Proving, slope_in
 from marginlens.typing import FloatArray
 
 TOLERANCE = 1e-9  # radius of the ball of points that the proof is for, relative to the point's norm
@@ -154,18 +154,15 @@ def _conditions(proof: MinimumCertificate) -> list[Check]:
 
 def _loss_derivatives(iv: Any, loss: Loss, margin: Any) -> tuple[Any, Any]:
     """ℓ' and ℓ'' at a margin."""
-    if isinstance(loss, CorrelationLoss):
-        return iv.mpf(-1), iv.mpf(0)
-    if isinstance(loss, Exponential):
-        return -iv.exp(-margin), iv.exp(-margin)
-    slope = 1 / (1 + iv.exp(margin))
-    return -slope, slope * (1 - slope)
+    slope = slope_in(iv, loss, margin)
+    if isinstance(loss, Logistic):
+        return -slope, slope * (1 - slope)
+    return -slope, slope if isinstance(loss, Exponential) else iv.mpf(0)
 
 
 def _loss_interval_bounds(iv: Any, loss: Loss, low: Any) -> tuple[Any, Any, Any]:
     """Bounds on |ℓ'|, |ℓ''| and |ℓ'''| for margins from `low` on."""
-    if isinstance(loss, CorrelationLoss):
-        return iv.mpf(1), iv.mpf(0), iv.mpf(0)
-    if isinstance(loss, Exponential):
-        return (iv.exp(-low),) * 3
-    return 1 / (1 + iv.exp(low)), iv.mpf("0.25"), iv.mpf("0.1")
+    slope = slope_in(iv, loss, low)
+    if isinstance(loss, Logistic):
+        return slope, iv.mpf("0.25"), iv.mpf("0.1")
+    return (slope,) * 3 if isinstance(loss, Exponential) else (slope, iv.mpf(0), iv.mpf(0))

@@ -192,26 +192,19 @@ def _realizable(data: SequenceDataset, targets: IntArray, identity: bool, loss: 
         return True, f"every sequence holds its label{dropped}"
     named = f"{len(lacking)} of {len(data)} sequences lack theirs, such as sample {int(lacking[0])} (C Assumption 2)"
     if identity and isinstance(loss, LogLoss):
-        return False, f"{named}, and their log-loss is infinite at every W; what follows is about the others alone"
-    if identity and not isinstance(loss, LabelLoss):
-        return (
-            False,
-            f"{named}; with C Eᵀ = I none of their tokens serves the label better, and the graphs leave them out",
-        )
-    if identity:
-        return (
-            False,
-            f"{named}; with C Eᵀ = I their loss does not depend on W, and what follows is about the others alone",
-        )
-    chosen = lacking[targets[lacking] >= 0]
-    left_out = f"; {len(lacking) - len(chosen)} are left out" if len(chosen) < len(lacking) else ""
-    if not len(chosen):
-        return False, f"{named}, and the head prefers none of their tokens{left_out}"
-    i = int(chosen[0])
-    return (
-        False,
-        f"{named}; the token that the head prefers is separated in its place, {int(targets[i])} in sample {i}{left_out}",
-    )
+        said = ", and their log-loss is infinite at every W; what follows is about the others alone"
+    elif identity and not isinstance(loss, LabelLoss):
+        said = "; with C Eᵀ = I none of their tokens serves the label better, and the graphs leave them out"
+    elif identity:
+        said = "; with C Eᵀ = I their loss does not depend on W, and what follows is about the others alone"
+    else:
+        chosen = lacking[targets[lacking] >= 0]
+        said = ", and the head prefers none of their tokens"
+        if len(chosen):
+            token, i = int(targets[chosen[0]]), int(chosen[0])
+            said = f"; the token that the head prefers is separated in its place, {token} in sample {i}"
+        said += f"; {len(lacking) - len(chosen)} are left out" if len(chosen) < len(lacking) else ""
+    return False, named + said
 
 
 def _why(

@@ -154,8 +154,7 @@ class TokenOptimality(Result, Tabular):
 
     def __repr__(self) -> str:
         if self.selected.ndim == 1:
-            kind = "globally" if self.is_globally_optimal else "locally" if self.is_locally_optimal else "not"
-            kind = f"{kind} optimal" if self.is_feasible else "infeasible"
+            kind = self._kinds()[0]
             return f"TokenOptimality({self.selected.tolist()}, {kind}, score_gap={self.score_gap:.4g}, margin={self.margin:.4g})"
         counts = [int(np.sum(x)) for x in (self.is_feasible, self.is_locally_optimal, self.is_globally_optimal)]
         return f"TokenOptimality({len(self.selected)} problems: {counts[0]} feasible, {counts[1]} locally, {counts[2]} globally optimal)"
@@ -172,19 +171,12 @@ class TokenOptimality(Result, Tabular):
         draw_bars(ax, names, counts, "problems", colours=[GLOBAL, LOCAL, NEITHER, NEITHER], ylabel="selection")
 
     def _kinds(self) -> list[str]:
-        flags = zip(
-            *map(np.atleast_1d, (self.is_feasible, self.is_locally_optimal, self.is_globally_optimal)), strict=True
+        feasible, local, best = map(
+            np.atleast_1d, (self.is_feasible, self.is_locally_optimal, self.is_globally_optimal)
         )
-        return [
-            "infeasible"
-            if not feasible
-            else "globally optimal"
-            if best
-            else "locally optimal"
-            if local
-            else "not optimal"
-            for feasible, local, best in flags
-        ]
+        names = ["infeasible", "globally optimal", "locally optimal"]
+        kinds = np.select([~feasible, best, local], names, "not optimal")
+        return [str(kind) for kind in kinds]
 
     def _columns(self) -> dict[str, Any]:
         kinds = self._kinds()

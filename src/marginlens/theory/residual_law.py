@@ -59,22 +59,22 @@ class ResidualLaw(Result, Tabular):
     residual: Any
     rate: Any
     stiffness: Any
+    quantities = (
+        "selected={selected}, {holds:holds|does not hold}, {carrying.sum} carrying and {weak.sum} weak constraints"
+    )
+    batch_quantities = "{selected:#} problems, {holds.sum} hold"
+    table_quantities = "rate={rate}, largest step={largest_step}"
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is about several problems."""
+        return self.data.is_batch
 
     @property
     def largest_step(self) -> Any:
         """2/stiffness, (…): a `NormalizedGD` up to this size lets the ratios settle, a longer one makes them oscillate."""
         with np.errstate(divide="ignore"):
             return as_scalar(np.divide(2.0, self.stiffness))
-
-    def __repr__(self) -> str:
-        if not self.data.is_batch:
-            if not self.holds:
-                return f"ResidualLaw({self.selected.tolist()}, does not hold)"
-            return (
-                f"ResidualLaw({self.selected.tolist()}, {int(self.carrying.sum())} carrying and {int(self.weak.sum())} weak "
-                f"constraints, offset of length {float(np.linalg.norm(self.offset)):.4g})"
-            )
-        return f"ResidualLaw({len(self.data)} problems, {int(np.sum(self.holds))} hold)"
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -101,12 +101,6 @@ class ResidualLaw(Result, Tabular):
             "weak": self.weak,
         }
         return known | {name: value.ravel() for name, value in law.items()}
-
-    def _facts(self) -> dict[str, Any]:
-        facts = {
-            name: value for name, value in super()._facts().items() if name not in ("data", "loss", "scores", "holds")
-        }
-        return {"selected": self.selected, "rate": self.rate, "largest step": self.largest_step, **facts}
 
 
 @implements("X", "O")
