@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu.twin import TwinDevice
+from gpu.twin import COMPILER, TwinDevice
 from marginlens.errors import InputError, MissingExtra
 from marginlens.gpu import device as devices
 from marginlens.gpu.device import as_device
@@ -19,9 +19,21 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=str(problem)))
 
 
+@pytest.fixture(scope="module", params=["twin", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request):
+    """What device="cuda" names: the twin in place of the GPU, then the GPU where there is one."""
+    if request.param == "gpu":
+        yield as_device("cuda")
+        return
+    if COMPILER is None:
+        pytest.skip("no C++ compiler for the CPU twin of the GPU kernels")
+    with pytest.MonkeyPatch.context() as patch:
+        twin = TwinDevice()
+        patch.setattr(devices, "find_device", lambda number: twin)
+        yield twin
+
+
 @pytest.fixture
-def twin(monkeypatch):
-    """The twin in place of the GPU."""
-    device = TwinDevice()
-    monkeypatch.setattr(devices, "find_device", lambda number: device)
-    return device
+def small_device(monkeypatch):
+    """Makes device="cuda" name a twin with so many bytes of free memory."""
+    return lambda free: monkeypatch.setattr(devices, "find_device", lambda number: TwinDevice(free=free))

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from gpu.twin import TwinDevice, needs_compiler
-from marginlens.gpu import device as device_module
+from gpu.twin import needs_compiler
 from marginlens.sweeps.chunk import measured
 from marginlens.sweeps.plan import Plan
 from marginlens.sweeps.records import DEVICE_RECORDS, RECORDS, Categories
@@ -28,27 +27,29 @@ def test_every_record_of_the_cpu_has_one_on_a_device():
     assert list(DEVICE_RECORDS) == list(RECORDS)
 
 
-@needs_compiler
-@pytest.mark.parametrize("changes", [{}, {"data": "gaussian"}, {"start": "normal:0.5"}, {"d": 2}], ids=str)
-def test_columns_are_the_cpus(monkeypatch, changes):
-    monkeypatch.setattr(device_module, "find_device", lambda number: TwinDevice())
+def plans(**changes):
+    """The same sweep on a device and on the CPU."""
     settings = {**SETTINGS, **changes, "record": tuple(RECORDS)}
-    on_device, on_cpu = Plan.of({**settings, "device": "cuda"}), Plan.of(settings)
-    found = measured(on_device, on_device.grid.chunk_at(0))
-    assert_same_columns(found, measured(on_cpu, on_cpu.grid.chunk_at(0)))
-    monkeypatch.setattr(device_module, "find_device", lambda number: TwinDevice(free=50_000))
-    in_parts = measured(on_device, on_device.grid.chunk_at(0))
-    for name, column in found.items():
-        values = (column.codes, in_parts[name].codes) if isinstance(column, Categories) else (column, in_parts[name])
+    return Plan.of({**settings, "device": "cuda"}), Plan.of(settings)
+
+
+CHANGES = [{}, {"data": "gaussian"}, {"start": "normal:0.5"}, {"d": 2}, {"d": 100, "n_inputs": 4, "n_tokens": 6}]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+def test_columns_are_the_cpus(device, changes):
+    found, expected = (measured(plan, plan.grid.chunk_at(0)) for plan in plans(**changes))
+    assert_same_columns(found, expected)
+
+
+@needs_compiler
+def test_a_chunk_beyond_the_memory_is_measured_in_parts(small_device):
+    plan, _ = plans()
+    columns = []
+    for free in (1 << 32, 50_000):
+        small_device(free)
+        columns.append(measured(plan, plan.grid.chunk_at(0)))
+    for name, column in columns[0].items():
+        other = columns[1][name]
+        values = (column.codes, other.codes) if isinstance(column, Categories) else (column, other)
         assert np.array_equal(*values, equal_nan=name not in ("status", "svm_status", "optimality")), name
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    "changes", [{}, {"data": "gaussian"}, {"d": 2}, {"d": 100, "n_inputs": 4, "n_tokens": 6}], ids=str
-)
-def test_columns_of_the_gpu_are_the_cpus(changes):
-    settings = {**SETTINGS, "n_problems": 500, "chunk": 500, **changes, "record": tuple(RECORDS)}
-    on_device, on_cpu = Plan.of({**settings, "device": "cuda"}), Plan.of(settings)
-    found = measured(on_device, on_device.grid.chunk_at(0))
-    assert_same_columns(found, measured(on_cpu, on_cpu.grid.chunk_at(0)))
