@@ -1,4 +1,4 @@
-"""A risk of a user's own, and one of every kind."""
+"""A risk of a user's own, and risks and optimizers of every kind."""
 
 import numpy as np
 
@@ -45,3 +45,17 @@ def risks_of_every_kind():
         "contexts": ml.ContextRisk(ml.ContextDataset(data.X[:, 0], [[2, 1, 0, 0], [0, 3, 1, 0], [0, 0, 0, 2]])),
         "a user's own": Quadratic(),
     }
+
+
+def optimizers_of_every_kind(**decay):
+    """Every optimizer of vectors, most of them with momentum."""
+    return [
+        ml.GradientDescent(0.3, momentum=0.9, **decay),
+        ml.NormalizedGD(0.2, momentum=0.9, **decay),
+        ml.SteepestDescent(ml.Lp(3), 0.1, **decay),
+        ml.SignDescent(0.1, 0.9, **decay),
+        ml.CoordinateDescent(0.1, **decay),
+        ml.MirrorDescent(3, 0.1, **decay),
+        ml.MirrorDescent(1.5, 0.1, True, momentum=0.5, **decay),
+        ml.Adam(0.1, **decay),
+    ]

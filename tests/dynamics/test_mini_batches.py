@@ -1,15 +1,11 @@
-"""Mini-batches: what a step sees, that every loop sees it, and that runs can be cut, batched and compared with torch."""
+"""Mini-batches: what a step sees, for every risk, and in torch; `test_every_loop` has the loops."""
 
 import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.dynamics.loops import StepwiseLoop, cpu_loop
-from marginlens.dynamics.mini_batches import as_mini_batches
 from marginlens.errors import InputError
 from quadratic_risk import Quadratic, risks_of_every_kind
-
-LOOP_ATOL = 1e-8  # compiled and NumPy loops add in another order
 
 
 def problems(n_problems=3, n_inputs=5, n_tokens=4, d=6):
@@ -42,30 +38,6 @@ def test_inputs_with_replacement_are_uniform_and_independent():
     assert np.sum((counts - expected) ** 2) / expected < 52.6  # chi-square with 24 degrees: one in 1,500
 
 
-OPTIMIZERS = [
-    ml.GradientDescent(0.5, momentum=0.9),
-    ml.NormalizedGD(0.2),
-    ml.SignDescent(0.1, 0.9, True),
-    ml.CoordinateDescent(0.1),
-    ml.Adam(0.05),
-    ml.MirrorDescent(3, 0.1, momentum=0.5),
-    ml.NormalizedGD(0.2, momentum=0.9, weight_decay=0.3),
-]
-
-
-@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, ml.Muon(0.1, 0.0), ml.Muon(0.1)], ids=repr)
-@pytest.mark.parametrize("size", [1, 2])
-def test_the_compiled_loop_takes_the_steps_of_numpy(optimizer, size):
-    risk = problems().as_matrix(np.random.default_rng(1).normal(size=(3, 5, 4)))
-    batches = as_mini_batches(size, ml.Sampling(1, replacement=size == 2), risk)
-    loop = cpu_loop(risk, optimizer, batches)
-    assert not isinstance(loop, StepwiseLoop)
-    slow = StepwiseLoop(risk, optimizer, batches)
-    start = np.zeros((3, *risk.shape))
-    ends = [one.advance(one.begin(start.copy()), (0, 40), np.array([40]), None) for one in (loop, slow)]
-    np.testing.assert_allclose(*ends, atol=LOOP_ATOL)
-
-
 @pytest.mark.parametrize("name", [*risks_of_every_kind()])
 def test_every_risk_takes_mini_batches_and_goes_on_where_it_stopped(name):
     risk = risks_of_every_kind()[name]
@@ -79,15 +51,6 @@ def test_every_risk_takes_mini_batches_and_goes_on_where_it_stopped(name):
     np.testing.assert_array_equal(whole.final, halves.final)
     parts = [risk.of_inputs(np.array([i])).value(np.ones(risk.shape)) for i in range(risk.n_inputs)]
     assert float(risk.value(np.ones(risk.shape))) == pytest.approx(np.mean(parts), rel=1e-10)
-
-
-def test_a_batch_of_runs_is_a_loop_over_its_problems():
-    risk = problems()
-    together = ml.descend(risk, optimizer=ml.SignDescent(0.1, 0.9), n_steps=30, batch_size=2).final
-    singles = [
-        ml.descend(risk[j], optimizer=ml.SignDescent(0.1, 0.9), n_steps=30, batch_size=2).final for j in range(3)
-    ]
-    np.testing.assert_array_equal(together, singles)
 
 
 def test_all_inputs_at_once_are_the_whole_gradient():

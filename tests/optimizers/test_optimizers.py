@@ -1,10 +1,10 @@
-"""Optimizers: contracts, momentum and means in the log domain, blocks, schedules, refusals, and steps against plain formulas."""
+"""Optimizers: contracts, momentum and means in the log domain, schedules, refusals, and steps against plain formulas."""
 
 import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.optimizers import Blockwise, PowerDecay
+from marginlens.optimizers import PowerDecay
 from marginlens.risk import LogScaled
 from marginlens.testing import check_optimizer
 
@@ -26,67 +26,6 @@ OPTIMIZERS = {
 def test_optimizers_keep_their_contract(name):
     check_optimizer(OPTIMIZERS[name])
     check_optimizer(OPTIMIZERS[name], (3, 2))
-
-
-def matrices(width=None, batch=3):
-    data, v = ml.data.sphere_tokens(batch, 4, 5, 4, 1)
-    queries = np.random.default_rng(2).normal(size=(4, 3))
-    of_p = ml.AttentionRisk(data, v)
-    return of_p.as_matrix(queries) if width is None else of_p.as_factors(queries, width)
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        ml.Muon(0.1),
-        ml.SteepestDescent(ml.Nuclear(), 0.1),
-        ml.SteepestDescent(ml.MaxRow(), 0.1, 0.5),
-        ml.Adam(0.1),
-        ml.PolyakStep(),
-    ],
-    ids=lambda one: type(one).__name__ + str(getattr(one, "norm", "")),
-)
-@pytest.mark.parametrize("width", [None, 2])
-def test_a_batch_of_matrices_is_a_loop_over_them(optimizer, width):
-    """On W and, part by part, on its factors; and a run that is cut in two is the whole run."""
-    risk = matrices(width)
-    rule = optimizer if width is None else Blockwise(optimizer)
-    start = 0.3 * np.random.default_rng(3).normal(size=(3, *risk.shape))
-    whole = ml.descend(risk, optimizer=rule, n_steps=20, start=start)
-    halves = ml.descend(risk, optimizer=rule, n_steps=8, start=start).resume(12)
-    assert np.array_equal(whole.final, halves.final)
-    for j in range(3):
-        single = ml.descend(risk[j], optimizer=rule, n_steps=20, start=start[j])
-        assert np.allclose(single.final, whole.final[j], rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [ml.SignDescent(0.05, 0.5), ml.CoordinateDescent(0.05), ml.Adam(0.02), ml.MirrorDescent(3.0, 0.1)],
-    ids=repr,
-)
-def test_head_and_attention_are_trained_together(optimizer):
-    """Part by part or as one point, in a batch as one by one; the risk falls."""
-    data, _ = ml.data.sphere_tokens(3, 3, 4, 5, 2)
-    risk = ml.JointRisk(data)
-    for rule in (optimizer, Blockwise(optimizer)):
-        run = ml.descend(risk, optimizer=rule, n_steps=60)
-        single = ml.descend(risk[1], optimizer=rule, n_steps=60)
-        assert np.allclose(run.final[1], single.final, rtol=1e-9, atol=1e-9)
-        assert np.all(risk.value(run.final) < risk.value(np.zeros_like(run.final)))
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [ml.SignDescent(0.02), ml.Muon(0.02), ml.SteepestDescent(ml.Nuclear(), 0.05), ml.Adam(0.02)],
-    ids=lambda one: type(one).__name__,
-)
-def test_next_token_weights_are_trained_in_any_norm(optimizer):
-    batch = [ml.data.acyclic_sequences(5, 6, 4, 4, seed) for seed in (0, 1)]
-    risk = ml.NextTokenRisk(batch)
-    run = ml.descend(risk, optimizer=optimizer, n_steps=60)
-    assert np.all(risk.value(run.final) < risk.value(np.zeros_like(run.final)))
-    assert np.allclose(run[[1]].final[0], ml.descend(batch[1], optimizer=optimizer, n_steps=60).final, atol=1e-9)
 
 
 def gradient(values, log_scale):

@@ -1,34 +1,19 @@
-"""Weight decay and momentum: every optimizer takes them, compiled or not, and torch takes the same steps."""
+"""Weight decay and momentum: every optimizer takes them, and torch takes the same steps."""
 
 import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.dynamics.loops import StepwiseLoop, cpu_loop
 from marginlens.errors import InputError
 from marginlens.testing import check_optimizer
-
-LOOP_ATOL = 1e-8  # compiled and NumPy loops add in another order
-
-
-def optimizers(**decay):
-    return [
-        ml.GradientDescent(0.3, momentum=0.9, **decay),
-        ml.NormalizedGD(0.2, momentum=0.9, **decay),
-        ml.SteepestDescent(ml.Lp(3), 0.1, **decay),
-        ml.SignDescent(0.1, 0.9, **decay),
-        ml.CoordinateDescent(0.1, **decay),
-        ml.MirrorDescent(3, 0.1, **decay),
-        ml.MirrorDescent(1.5, 0.1, True, momentum=0.5, **decay),
-        ml.Adam(0.1, **decay),
-    ]
+from quadratic_risk import optimizers_of_every_kind
 
 
 @pytest.mark.parametrize(
     "optimizer",
     [
-        *optimizers(weight_decay=0.3),
-        *optimizers(weight_decay=0.3, coupled=True),
+        *optimizers_of_every_kind(weight_decay=0.3),
+        *optimizers_of_every_kind(weight_decay=0.3, coupled=True),
         ml.PolyakStep(0.5, weight_decay=0.3),
         ml.optimizers.Blockwise,
     ],
@@ -46,17 +31,6 @@ def test_optimizers_with_decay_keep_their_contract(optimizer):
         assert np.isfinite(run.final).all()
         return
     check_optimizer(optimizer)
-
-
-@pytest.mark.parametrize("optimizer", optimizers(weight_decay=0.4), ids=repr)
-def test_compiled_decay_is_that_of_numpy(optimizer):
-    data, v = ml.data.sphere_tokens(3, 4, 5, 6, 0)
-    risk = ml.AttentionRisk(data, v)
-    fast, slow = cpu_loop(risk, optimizer), StepwiseLoop(risk, optimizer)
-    assert not isinstance(fast, StepwiseLoop)
-    start = np.random.default_rng(0).normal(size=(3, 6))
-    ends = [loop.advance(loop.begin(start.copy()), (0, 150), np.array([150]), None) for loop in (fast, slow)]
-    np.testing.assert_allclose(*ends, atol=LOOP_ATOL)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Several heads and self-attention as risks: torch's autograd agrees, compiled loops agree with NumPy, and one head is plain attention."""
+"""Several heads and self-attention as risks: torch's autograd agrees, and one head is plain attention."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from marginlens.errors import InputError
 from marginlens.risk import MultiHeadRisk
 from marginlens.testing import check_risk
 
-LOOP_ATOL = 1e-8  # compiled and NumPy loops add in another order
 SHARE = 0.99  # of its best margin that a head has after the steps below
 
 
@@ -49,35 +48,6 @@ def test_torch_has_the_same_value_and_gradient(name):
     x = W.detach().numpy()
     assert float(risk.value(x)) == pytest.approx(loss.item(), rel=1e-13)
     np.testing.assert_allclose(risk.gradient(x).value(), W.grad.numpy(), atol=1e-14)
-
-
-OPTIMIZERS = [
-    ml.GradientDescent(1.0, momentum=0.5),
-    ml.NormalizedGD(0.3),
-    ml.SignDescent(0.1, 0.9),
-    ml.CoordinateDescent(0.1),
-    ml.MirrorDescent(3, 0.1),
-    ml.Muon(0.1, 0.0),
-    ml.SteepestDescent(ml.Nuclear(), 0.1, 0.5, True),
-    ml.SteepestDescent(ml.MaxRow(), 0.1, weight_decay=0.2),
-]
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
-@pytest.mark.parametrize("name", ["heads", "queries", "self-attention"])
-@pytest.mark.parametrize("batch_size", [None, 3])
-def test_the_compiled_loop_takes_the_steps_of_numpy(optimizer, name, batch_size):
-    risk = risks()[name]
-    start = np.random.default_rng(2).normal(size=(2, *risk.shape))
-    run = ml.descend(risk, optimizer=optimizer, n_steps=60, start=start, batch_size=batch_size)
-    assert run.witness is not None  # as only compiled loops have one
-    slow = StepwiseLoop(risk, optimizer, run.continuation.loop.batches)
-    end = slow.advance(slow.begin(start.copy()), (0, 60), np.array([60]), None)[:, 0]
-    np.testing.assert_allclose(run.final, end, atol=LOOP_ATOL)
-    singles = [
-        ml.descend(risk[j], optimizer=optimizer, n_steps=60, start=start[j], batch_size=batch_size) for j in range(2)
-    ]
-    np.testing.assert_array_equal(run.final, [single.final for single in singles])
 
 
 def test_adam_is_right_where_heads_are_far_apart():

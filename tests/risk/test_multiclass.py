@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.dynamics.loops import StepwiseLoop, compiled_loop
+from marginlens.dynamics.loops import compiled_loop
 from marginlens.risk import MulticlassRisk
 from marginlens.testing import check_risk
 from marginlens_papers.lemmas.random_data import class_clusters
@@ -62,32 +62,6 @@ def test_it_keeps_the_contract_and_descends_to_its_svm():
     svm = ml.least_distance(rows.reshape(len(rows), -1), lower)
     assert ml.correlation(run.final.ravel(), svm.x) > 0.999
     np.testing.assert_allclose(of.margins(svm.x.reshape(of.shape)).min(), 1.0)
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        ml.GradientDescent(0.5),
-        ml.NormalizedGD(0.3),
-        ml.SignDescent(0.1),
-        ml.CoordinateDescent(0.2),
-        ml.SteepestDescent(ml.norms.Spectral(), 0.3),
-        ml.SteepestDescent(ml.norms.Spectral(), 0.3, momentum=0.9),
-        ml.SteepestDescent(ml.norms.Nuclear(), 0.3),
-        ml.Adam(0.05),
-        ml.MirrorDescent(3.0, 0.1),
-    ],
-    ids=repr,
-)
-def test_the_compiled_loop_takes_the_steps_of_numpy(optimizer):
-    of, steps = risk(n_classes=5, d=7), np.array([1, 10, 40])
-    start = 0.1 * np.random.default_rng(2).standard_normal((1, *of.shape))
-    found = []
-    for loop in (compiled_loop(of, optimizer), StepwiseLoop(of, optimizer)):
-        found.append(loop.advance(loop.begin(start.copy()), (0, 40), steps, None))
-    np.testing.assert_allclose(*found, rtol=0.0, atol=1e-9 * np.abs(found[1]).max())
-    run = ml.descend(of, optimizer=optimizer, n_steps=40, start=start[0])
-    np.testing.assert_array_equal(run.final, found[0][0, -1])
 
 
 def test_points_with_zeros_and_norms_of_rows_go_step_by_step():
