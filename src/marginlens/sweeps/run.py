@@ -15,7 +15,7 @@ from marginlens.runtime.interrupts import deferred_interrupts
 from marginlens.runtime.progress import Progress, ProgressCallback, as_progress
 from marginlens.sweeps.chunk import ChunkWork, arrow
 from marginlens.sweeps.plan import Plan, as_plan
-from marginlens.sweeps.store import Sweep, opened
+from marginlens.sweeps.store import Sweep, opened, write_chunk
 
 
 def _of_folder(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,11 +79,11 @@ sweep = _SweepCall()
 
 def run(plan: Plan, out: Any, engine: Engine, progress: ProgressCallback | None) -> Sweep:
     """Compute every chunk that is not there or damaged, and write each as soon as it is finished."""
-    with opened(out, plan) as store:
-        for problem in store.damaged(store.listed()):
+    with opened(out, plan) as made:
+        for problem in made.damaged(made.listed()):
             warnings.warn(f"The chunk file {str(problem.place)!r} is damaged and computed anew.", stacklevel=3)
             problem.place.unlink()
-        finished, grid = store.listed(), plan.grid
+        finished, grid = made.listed(), plan.grid
         report = Progress(progress, grid.n_total)
         report.advance(sum(grid.chunk_at(index).n_problems for index in finished))
         missing = (index for index in range(grid.n_chunks) if index not in finished)
@@ -92,9 +92,9 @@ def run(plan: Plan, out: Any, engine: Engine, progress: ProgressCallback | None)
                 tasks = itertools.takewhile(lambda _: not interrupted(), missing)
                 with closing(engine.run(ChunkWork(plan), tasks)) as results:
                     for index, content in results:
-                        store.write(index, content)
+                        write_chunk(made, index, content)
                         report.advance(grid.chunk_at(index).n_problems)
         except KeyboardInterrupt:
-            kept = f"{report.done:,} of {report.total:,} problems are in {str(store.folder)!r}"
+            kept = f"{report.done:,} of {report.total:,} problems are in {str(made.folder)!r}"
             raise KeyboardInterrupt(f"{kept}; running the same sweep again goes on from there.") from None
-    return Sweep(store.folder)
+    return made

@@ -365,42 +365,39 @@ def _plain(pa: Any, table: Any, *, with_lists: bool) -> Any:
 # ---- writing
 
 
-class Writer(Sweep):
-    """The same for the one process that holds the lock, to write to."""
-
-    def write(self, index: int, content: bytes) -> None:
-        """Write the file of a chunk aside, bring it to the disk, and rename it into its place; a disk that takes no more is refused."""
-        try:
-            with durable_file(self.place(index)) as file:
-                file.write(content)
-        except OSError as problem:
-            kept = f"{len(self.listed()):,} of {self.grid.n_chunks:,} chunks are kept"
-            again = "free some space and run" if problem.errno in _FULL else "run"
-            remedy = f"All {kept}: {again} the same sweep again to go on."
-            got = unusable(self.folder, problem)
-            raise reject("out", "a folder that takes another chunk", got, remedy) from problem
+def write_chunk(sweep: Sweep, index: int, content: bytes) -> None:
+    """Write the file of a chunk aside, bring it to the disk, and rename it into its place; a disk that takes no more is refused."""
+    try:
+        with durable_file(sweep.place(index)) as file:
+            file.write(content)
+    except OSError as problem:
+        kept = f"{len(sweep.listed()):,} of {sweep.grid.n_chunks:,} chunks are kept"
+        again = "free some space and run" if problem.errno in _FULL else "run"
+        remedy = f"All {kept}: {again} the same sweep again to go on."
+        got = unusable(sweep.folder, problem)
+        raise reject("out", "a folder that takes another chunk", got, remedy) from problem
 
 
 @contextmanager
-def opened(folder: Any, plan: Plan) -> Iterator[Writer]:
+def opened(folder: Any, plan: Plan) -> Iterator[Sweep]:
     """The folder of this plan, made if there is none, locked against other processes; that of another plan is refused."""
     place = resolved(as_path(folder, "out", "the path of a folder"))
     with _writable(place):
         _check_free(place)
         (place / CHUNKS).mkdir(parents=True, exist_ok=True)
     with locked_folder(place):
-        writer = Writer(place)
+        sweep = Sweep(place)
         with _writable(place):
             _remove_leftovers(place)
             if (place / PLAN).exists():
-                if writer.plan_hash != plan.hash:
-                    what = differences(writer.plan, plan.to_dict())
+                if sweep.plan_hash != plan.hash:
+                    what = differences(sweep.plan, plan.to_dict())
                     raise reject("out", "a folder of this plan", f"that of another one: {what}")
             else:
                 content = {"hash": plan.hash, "plan": plan.to_dict(), "begun_with": versions()}
                 with durable_file(place / PLAN) as file:
                     file.write(json_by_line(content))
-        yield writer
+        yield sweep
 
 
 @contextmanager
