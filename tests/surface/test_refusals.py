@@ -18,8 +18,7 @@ from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_ou
 from marginlens_papers.lemmas.feasible_selections import feasible_selections
 from marginlens_papers.lemmas.first_step import first_step_errors, initial_concentration
 from marginlens_papers.lemmas.multi_token import multi_token_limit
-from marginlens_papers.lemmas.next_token_law import path_law
-from marginlens_papers.lemmas.path_radius import path_radius
+from marginlens_papers.lemmas.next_token_paths import path_law, path_radius
 from marginlens_papers.lemmas.random_data import acyclic_sequences_as_coded, balanced_sequences, class_clusters
 from marginlens_papers.reviews import YelpLines, encode_labelled, two_classes
 from marginlens_papers.vision.training import VisionSettings

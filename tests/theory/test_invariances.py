@@ -20,10 +20,9 @@ from marginlens.theory import (
     smoothness,
 )
 from marginlens_papers.lemmas.direction_cases import dominance, undercut_radius
-from marginlens_papers.lemmas.general_position import check_distinct_scores
+from marginlens_papers.lemmas.general_position import check_distinct_scores, constructive_separator
 from marginlens_papers.lemmas.gradient_conditions import descent_correlation, gradient_ratio
 from marginlens_papers.lemmas.residual_attention import deviation
-from marginlens_papers.lemmas.separator import constructive_separator
 from tolerances import CONDITIONED
 
 SIZES = st.tuples(st.integers(1, 3), st.integers(2, 4), st.integers(2, 5))  # n_inputs, n_tokens, d_model

@@ -27,7 +27,7 @@ from marginlens_papers.lemmas.gradient_conditions import (
     key_inequality,
     local_gradient_bounds,
 )
-from marginlens_papers.lemmas.joint_risk import joint_risk_bounds, selection_quadrant
+from marginlens_papers.lemmas.joint import joint_risk_bounds, selection_quadrant
 from marginlens_papers.lemmas.mixing import log_nonoptimality, nonoptimality_bounds
 from random_problems import cones, problem, ragged_problem, two_level_scores
 from refusals import refused

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.directions import length
@@ -88,19 +87,9 @@ def directional_slope(model: Parameters, direction: ArrayLike, sequences: Any, y
     Returns:
         The slope; `-direction @ loss_and_gradients(E, p, v, sequences)[1].p` is the same number up to rounding.
     """
-    data = as_labelled(sequences, y)
-    E, p, v = vars(as_parameters(model, "model", data.n_vocabulary)).values()
-    a, b, moved = E @ p, E @ v, E @ real_array(direction, "direction", p.shape)
-    pairs, total = distinct_tokens(data), 0.0
-    for i in range(len(pairs)):
-        of_sequence = slice(pairs.offsets[i], pairs.offsets[i + 1])
-        token = pairs.token[of_sequence]
-        weight = pairs.count[of_sequence] * np.exp(a[token] - a[token].max())
-        q = weight / weight.sum()
-        spread = (moved[token][:, None] - moved[token]) * (b[token][:, None] - b[token])
-        label = float(pairs.y[i])
-        total += label * float(scipy.special.expit(-label * (q @ b[token]))) * 0.5 * float(q @ spread @ q)
-    return total / len(pairs)
+    E, p, v, data = _problem(model, sequences, y)
+    slope = _PairTerms(E, p, v, data).slope(E @ real_array(direction, "direction", p.shape))
+    return slope.mantissa * float(np.exp(slope.log_scale))
 
 
 class WeightBounds(NamedTuple):
@@ -374,8 +363,5 @@ def _smallest_gap(logits: FloatArray, ranks: TokenRanks, *, both: bool) -> float
 
 def _problem(model: Parameters, sequences: Any, y: Any) -> tuple[FloatArray, FloatArray, FloatArray, LabelledSequences]:
     data = as_labelled(sequences, y)
-    E = real_array(as_parameters(model, "model").E, "model.E", ("n_vocabulary", "d_model"))
-    if len(E) < data.n_vocabulary:
-        raise reject("model.E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(E)} rows")
-    shape = (E.shape[1],)
-    return E, real_array(model.p, "model.p", shape), real_array(model.v, "model.v", shape), data
+    known = as_parameters(model, "model", data.n_vocabulary)
+    return known.E, known.p, known.v, data

@@ -19,8 +19,8 @@ from marginlens.theory import smoothness
 from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims.drawing import cumulative, level
+from marginlens_papers.lemmas.general_position import constructive_separator
 from marginlens_papers.lemmas.gradient_conditions import key_inequality
-from marginlens_papers.lemmas.separator import constructive_separator
 
 MATRIX_SEED = 1
 CHECKPOINTS = (1, 3, 10, 30, 100, 300, 1000)
