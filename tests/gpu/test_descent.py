@@ -269,6 +269,7 @@ LARGE = {
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("device", ["gpu"], indirect=True)
 @pytest.mark.parametrize("name", LARGE)
 def test_large_batches_are_those_of_the_cpu(name):
     count, shape, n_steps, options = LARGE[name]
