@@ -10,12 +10,20 @@ constexpr double LAST_STEP_RTOL = 1e-8;  // a step this small is the last: the n
 struct Blocks {
     const int64_t *first, *sizes, *corners;
     int64_t count;
+
+    void clear(double *values, double *slopes, double *squares) const {
+        for (int64_t b = 0; b < count; b++) {
+            values[b] = 0.0;
+            for (int64_t k = 0; k < sizes[b]; k++) slopes[first[b] + k] = 0.0;
+            for (int64_t k = 0; k < sizes[b] * sizes[b]; k++) squares[corners[b] + k] = 0.0;
+        }
+    }
 };
 
 class Newton {
     const Blocks blocks;
     const int64_t n;
-    double *values, *trial, *share;  // of blocks
+    double *trial, *share;  // of blocks
 
     // The sum of the products of two vectors over a block.
     double product(int64_t b, const double *x, const double *y) const {
@@ -23,7 +31,7 @@ class Newton {
     }
 
   public:
-    double *slopes, *squares, *step, *moved;
+    double *values, *slopes, *squares, *step, *moved;  // the first of blocks
 
     Newton(Room &room, const Blocks &blocks, int64_t n, int64_t n_squares) : blocks(blocks), n(n) {
         values = room.doubles(blocks.count), trial = room.doubles(blocks.count), share = room.doubles(blocks.count);

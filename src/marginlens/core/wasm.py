@@ -28,7 +28,8 @@ FUNCTIONS = {  # that the page calls, by the file of abi/ that has them
     "norms": ["descend_matrices"],
     "lab": ["measure_attention", "descend_in_plane", "find_sector", "descend_one_hot"],
     "theory": ["compare_scores", "find_neighbours", "find_tubes"],
-    "next_tokens": ["descend_jointly", "minimise_likelihoods", "rank_components", "balance_components"],
+    "next_tokens": ["descend_jointly"],
+    "components": ["minimise_likelihoods", "rank_components", "balance_components"],
 }
 OPTIONS = [
     *(option for option in build.COMMON if option not in ("-O3", "-fPIC", "-shared")),

@@ -1,5 +1,4 @@
 // Doors: margin problems min ‖x‖ s.t. A x ≥ b, in batches of one shape.
-#include "../margin/bilinear_rows.h"
 #include "../margin/block_pivoting.h"
 #include "../margin/dual_active_set.h"
 #include "../margin/power_norm.h"
@@ -62,62 +61,6 @@ DOOR solve_margins(
         }
         outcome[j] = found;
         write_solution(problem, candidate, scale, found, active + j * m);
-    }
-    return 0;
-}
-
-// Norms of the differences x_i - x_j of bilinear rows, see bilinear_rows.h.
-DOOR find_difference_norms(
-    const double *X,             // (n_tokens, d)
-    const int64_t *k,            // (n_rows)
-    const int64_t *i,            // (n_rows)
-    const int64_t *j,            // (n_rows)
-    const double *scale,         // (n_rows)
-    double *norms,               // (n_rows)
-    int64_t n_tokens, int64_t d, int64_t n_rows) {
-    return difference_norms({X, k, i, j, scale, n_tokens, d, n_rows}, norms) ? 0 : WRONG_SIZE;
-}
-
-// Sums, for each query, of the differences of some bilinear rows times weights, added to `sums`.
-DOOR add_weighted_differences(
-    const double *X,             // (n_tokens, d)
-    const int64_t *k,            // (n_rows)
-    const int64_t *i,            // (n_rows)
-    const int64_t *j,            // (n_rows)
-    const double *scale,         // (n_rows)
-    const int64_t *indices,      // (n_indices)
-    const double *weights,       // (n_indices)
-    double *sums,                // (n_queries, d)
-    int64_t n_tokens, int64_t d, int64_t n_rows, int64_t n_indices, int64_t n_queries) {
-    return add_differences({X, k, i, j, scale, n_tokens, d, n_rows}, indices, n_indices, weights, n_queries, sums) ? 0 : WRONG_SIZE;
-}
-
-// Inner products of the differences of some bilinear rows with the images of their queries.
-DOOR multiply_differences(
-    const double *X,             // (n_tokens, d)
-    const int64_t *k,            // (n_rows)
-    const int64_t *i,            // (n_rows)
-    const int64_t *j,            // (n_rows)
-    const double *scale,         // (n_rows)
-    const int64_t *indices,      // (n_indices)
-    const double *images,        // (n_queries, d)
-    double *products,            // (n_indices)
-    int64_t n_tokens, int64_t d, int64_t n_rows, int64_t n_indices, int64_t n_queries) {
-    return difference_products({X, k, i, j, scale, n_tokens, d, n_rows}, indices, n_indices, images, n_queries, products) ? 0 : WRONG_SIZE;
-}
-
-// A block-diagonal matrix times a vector: block p acts on the entries edges[p] … edges[p + 1] - 1, and blocks lie one after the other.
-DOOR multiply_blocks(
-    const int64_t *edges,        // (n_edges) in 0..n
-    const double *entries,       // (n_entries)
-    const double *vector,        // (n)
-    double *out,                 // (n)
-    int64_t n_edges, int64_t n_entries, int64_t n) {
-    for (int64_t p = 0, place = 0; p + 1 < n_edges; p++) {
-        const int64_t first = edges[p], size = edges[p + 1] - first;
-        if (size < 0 || size > n || n_entries - place < size * size) return WRONG_SIZE;
-        matvec(entries + place, size, size, vector + first, out + first);
-        place += size * size;
     }
     return 0;
 }
