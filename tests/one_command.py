@@ -11,11 +11,11 @@ from marginlens.cli import app as cli
 def command(name):
     """(run, numbers): the result of running the command, and its answer in JSON, in which nothing but finite numbers stands."""
 
-    def run(*arguments):
-        return CliRunner().invoke(cli.app, [name, *map(str, arguments)])
+    def run(*arguments, stdin=None):
+        return CliRunner().invoke(cli.app, [name, *map(str, arguments)], input=stdin)
 
-    def numbers(*arguments):
-        result = run(*arguments, "--json")
+    def numbers(*arguments, stdin=None):
+        result = run(*arguments, "--json", stdin=stdin)
         assert result.exit_code == 0, result.output
         assert result.stderr == ""
         return json.loads(result.stdout, parse_constant=pytest.fail)

@@ -3,11 +3,10 @@
 import json
 import webbrowser
 
-import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.data import TokenDataset, figure_8, write_problem, write_sequences
+from marginlens.data import figure_8, write_problem, write_sequences
 from marginlens.lab import preset
 from marginlens.lab import write_problem as write_lab_problem
 from one_command import command, refusal
@@ -66,9 +65,7 @@ def test_sequences_begin_on_the_text_tab(here, opened):
 def test_a_preset_is_chosen_by_its_name(here, opened):
     assert lab("--preset", "a-f3B").exit_code == 0
     assert beginning(here / "lab.html") == preset("A-F3b").state()
-    result = lab("--preset", "A-F99")
-    assert result.exit_code == 2
-    assert "A-F1a" in result.stderr
+    assert "A-F1a" in refusal(lab("--preset", "A-F99"))
 
 
 def test_without_a_browser_it_says_what_to_do(here, monkeypatch):
@@ -76,26 +73,3 @@ def test_without_a_browser_it_says_what_to_do(here, monkeypatch):
     result = lab()
     assert result.exit_code == 0
     assert "open the file in one" in result.stdout
-
-
-def test_what_the_page_cannot_show_is_refused(here, opened):
-    rng = np.random.default_rng(0)
-    write_problem("wide.npz", TokenDataset(rng.standard_normal((2, 3, 3)), [1, -1]), [1, 0, 0])
-    write_problem("long.json", TokenDataset(rng.standard_normal((1, 13, 2)), [1]), [1, 0])
-    write_problem("batch.npz", TokenDataset(rng.standard_normal((2, 1, 3, 2)), [[1], [1]]), [1, 0])
-    sequences = ml.data.figure_2()
-    write_sequences("head.json", sequences, head=np.eye(4))
-    write_sequences("wide.json", ml.SequenceDataset([[0, 1]], [1], rng.standard_normal((2, 2))))
-    (here / "bad.json").write_text('{"format": "marginlens-problem", "tokens": [[[1, "x"]]], "head": [1, 0]}')
-    (here / "notes.html").write_text("<title>notes</title>")
-    lines = {
-        "FILE": "wide.npz; long.json; batch.npz; head.json; nowhere.npz; wide.json",
-        "'tokens[0][0][1]' in FILE": "bad.json",
-        "--preset": "long.json --preset A-F8",
-        "--out": "--out notes.html; --out lab.txt; --out nowhere/lab.html",
-    }
-    for name, line in [(name, line) for name, listed in lines.items() for line in listed.split(";")]:
-        assert refusal(lab(*line.split())).startswith(f"{name} must be "), line
-    assert opened == []
-    assert not (here / "lab.html").exists()
-    assert (here / "notes.html").read_text() == "<title>notes</title>"

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from marginlens.cli import app as cli
-from marginlens.data import figure_2, figure_8, sphere_tokens, write_problem, write_sequences
+from marginlens.data import SequenceDataset, figure_2, figure_8, sphere_tokens, write_problem, write_sequences
 from marginlens.errors import InputError, Remedy, calling, reject
 from marginlens.lab import preset
 from marginlens.lab import write_problem as write_lab_problem
@@ -21,12 +21,14 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "FILE": """
         embeddings --out o; embeddings f.npz --out o; embeddings gone.npz --out o; graph --stream gone.txt;
         graph --stream t.json; graph --stream t.txt t.bin; graph d; graph no.txt; graph short.npz; graph t.txt t.txt;
-        lab deep.npz; lab gone.npz; solve bad.json; solve d; solve empty.npz; solve gone.npz; solve list.json;
+        lab deep.npz; lab gone.npz; lab long.json; lab f3.npz; lab head.json; lab wide.json;
+        solve bad.json; solve d; solve empty.npz; solve gone.npz; solve list.json;
         solve noy.npz; text train d; text train empty.csv; text train f.npz; text train gone.csv;
         text train nothing.csv; train short.npz; vision --out o; vision gone.npz --out o;
         vision f.npz --digits --out o; text train header.csv
     """,
     "'X[0][0][0]' in FILE": "solve nan.json",
+    "'tokens[0][0][1]' in FILE": "lab word.json",
     "'y' in FILE": "solve shape.npz; solve y3.npz",
     "'v' in FILE": "solve vshape.npz",
     "'labels' in FILE": "graph seqbad.json; solve lab.json; solve seqbad.json; train seqbad.json",
@@ -95,7 +97,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--preset": "lab --preset nope; lab f.npz --preset A-F1b",
     "--out": """
         embeddings --levels 8 --out f.npz;
-        graph t.txt --out graphs; lab --out r.html/x.html; lab --out x.txt; probe d --out f.npz; probe here --out .;
+        graph t.txt --out graphs; lab --out r.html/x.html; lab --out x.txt; lab --out notes.html; probe d --out f.npz; probe here --out .;
         probe here --out /proc/x; probe here --out t.txt; reproduce --out f.npz; sweep table d --out x.txt;
         text encode r.csv --out x.txt --pieces t.txt; text encode r.csv --out x.txt --pieces v.txt;
         text predict d r.csv --out x.txt; text train r.csv --out .; text train r.csv --out /proc/x;
@@ -203,6 +205,10 @@ def files(folder, monkeypatch):
 def write_files():
     write_problem("f.npz", *figure_8())
     write_problem("deep.npz", *sphere_tokens(2, 2, 3, 4, 0))
+    write_problem("f3.npz", *sphere_tokens(3, 1, 3, 2, 0))  # a batch in the plane
+    write_problem("long.json", *(part[0] for part in sphere_tokens(1, 1, 13, 2, 0)))  # more tokens than the page takes
+    write_sequences("head.json", figure_2(), head=np.eye(4))
+    write_sequences("wide.json", SequenceDataset([[0, 1]], [1], [[1.0, 2.0], [3.0, 5.0]]))  # not one-hot
     write_sequences("s.json", figure_2(), ["e1", "e2", "e3", "e4"])
     ones = np.ones((1, 2, 2))
     np.savez("noy.npz", X=ones, v=np.ones(2))
@@ -226,6 +232,8 @@ def write_files():
         "far.json": json.dumps({"sequences": [[3, 7000000]], "labels": [3]}),
         "short.npz": "PK",
         "lab.json": json.dumps({"format": "marginlens-problem", "tokens": [[[1, 2]]], "labels": [2], "head": [1, 0]}),
+        "word.json": '{"format": "marginlens-problem", "tokens": [[[1, "x"]]], "head": [1, 0]}',
+        "notes.html": "<title>notes</title>",
         "ok.toml": "n_problems=3\nn_inputs=1\nn_tokens=2\nd=3\n",
         "small.toml": "n_problems=3\nn_inputs=1\nn_tokens=2\nd=3\nstep=-0.25\n",
         "wide.toml": "n_problems=2\nn_inputs=70000\nn_tokens=70000\nd=70000\n",

@@ -8,9 +8,7 @@ import lzma
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from marginlens.cli import app as cli
 from marginlens.text.classifier import AttentionTextClassifier
 from marginlens.text.text_files import TextFile
 from one_command import command
@@ -102,7 +100,7 @@ def test_predictions_are_those_of_the_model_in_every_form(here, model):
     with Path("s.csv").open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert [float(row["probability of pos"]) for row in rows] == expected[:, 1].tolist()
-    typed = CliRunner().invoke(cli.app, ["text", "predict", str(model), "-", "--out", "-"], input="a superb film\n")
+    typed = run("predict", model, "-", "--out", "-", stdin="a superb film\n")
     assert json.loads(typed.stdout) == lines[0]
     assert numbers("predict", model, "t.txt")["predictions"] == lines
 
@@ -149,13 +147,11 @@ def test_predictions_keep_every_row_and_column_of_the_file(here, model, name):
 )
 def test_training_on_standard_input_equals_training_on_the_file(here, content):
     Path("r.jsonl" if content[:1] == b"\x1f" else "r.csv").write_bytes(content)
-    options = ["--test", "0.25", "--epochs", "2", "--json"]
-    typed = CliRunner().invoke(cli.app, ["text", "train", "-", *options], input=content)
-    assert typed.exit_code == 0, typed.output
-    piped, read = json.loads(typed.stdout), numbers("train", *Path().glob("r.*"), *options[:-1])
+    options = ("--test", "0.25", "--epochs", "2")
+    piped, read = numbers("train", "-", *options, stdin=content), numbers("train", *Path().glob("r.*"), *options)
     for name in ("sha256", "size", "measures", "tokens"):
         assert piped[name] == read[name]
-    assert CliRunner().invoke(cli.app, ["text", "train", "-"], input="").exit_code == 2
+    assert run("train", "-", stdin="").exit_code == 2
 
 
 @pytest.mark.parametrize("name", ["semicolon.csv", "latin.csv", "lines.jsonl.gz"])

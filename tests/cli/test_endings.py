@@ -1,9 +1,11 @@
-"""The console command while it is still importing: a signal ends it in 130 and a sentence, and an import that fails is told as it is."""
+"""What ends a command besides its answer: signals, also while it is still importing, a full disk, benchmarks without a checkout."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -11,9 +13,11 @@ import pytest
 
 import tolerances
 from marginlens.cli._commands import Entry, group
+from marginlens.data import figure_8, write_problem
+from one_command import command, refusal
 
-pytestmark = pytest.mark.slow  # it starts and ends processes
-
+slow = pytest.mark.slow  # it starts and ends processes
+bench, bench_rows = command("bench")
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]["marginlens"]
 SIGNALLED = """
@@ -40,12 +44,14 @@ def start(folder, package, code, *, sigint="default_int_handler"):
     )
 
 
+@slow
 @pytest.mark.parametrize(("package", "name"), [("typer", "SIGINT"), ("typer", "SIGTERM")])
 def test_a_signal_during_the_imports_is_one_sentence_and_130(tmp_path, package, name):
     done = start(tmp_path, package, SIGNALLED.format(name=name, seconds=60))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "marginlens: interrupted.\n")
 
 
+@slow
 def test_ctrl_c_while_a_command_is_imported_is_one_sentence_and_130(tmp_path, monkeypatch, capsys):
     (tmp_path / "interrupted_command.py").write_text("raise KeyboardInterrupt")
     monkeypatch.syspath_prepend(tmp_path)
@@ -80,6 +86,7 @@ cli.main()
 """
 
 
+@slow
 def test_ctrl_c_inside_a_finalizer_is_one_sentence_and_130():
     command = [sys.executable, "-c", FINALIZED.format(seconds=tolerances.HANGING)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -87,12 +94,14 @@ def test_ctrl_c_inside_a_finalizer_is_one_sentence_and_130():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "marginlens: interrupted.\n")
 
 
+@slow
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
     done = start(tmp_path, "typer", SIGNALLED.format(name="SIGINT", seconds=0), sigint="SIG_IGN")
     assert done.returncode == 1
     assert "the import went on" in done.stderr
 
 
+@slow
 def test_an_import_that_fails_is_told_with_its_traceback(tmp_path):
     done = start(tmp_path, "typer", "raise ImportError('a broken installation')")
     assert done.returncode == 1
@@ -100,6 +109,7 @@ def test_an_import_that_fails_is_told_with_its_traceback(tmp_path):
     assert done.stderr.endswith("ImportError: a broken installation\n")
 
 
+@slow
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
 def test_the_command_line_raises_on_signals_unless_they_are_ignored(monkeypatch, handler):
     from marginlens.cli import app as cli
@@ -115,3 +125,43 @@ def test_the_command_line_raises_on_signals_unless_they_are_ignored(monkeypatch,
         for one, earlier in before.items():
             signal.signal(one, earlier)
     assert seen == {signal.SIGINT: handler, signal.SIGTERM: signal.default_int_handler}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_output_that_cannot_be_printed_ends_in_one_sentence(here):
+    write_problem("f.npz", *figure_8())
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "marginlens", "solve", "f.npz", "--json"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    assert done.returncode != 0
+    assert os.strerror(errno.ENOSPC) in done.stderr
+
+
+@slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_during_a_run_is_one_sentence_and_130_and_leaves_no_file(here, name):
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import marginlens as ml; "
+    code += "ml.descend(*ml.data.figure_1b(), n_steps=1); print('ready', flush=True); "
+    code += "import marginlens_command as c; c.main()"
+    command = [sys.executable, "-c", code, "train", "f.npz", "--steps", "2000000000", "--plot", "x.png"]
+    write_problem("f.npz", *figure_8())
+    before = sorted(here.rglob("*"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(2.0)
+        process.send_signal(getattr(signal, name))
+        out, told = process.communicate(timeout=tolerances.HANGING)
+    lines = [line for line in told.splitlines() if not line.endswith("...")]
+    assert (process.returncode, out, lines) == (130, "", ["marginlens: interrupted."])
+    assert sorted(here.rglob("*")) == before
+
+
+def test_benchmarks_need_a_checkout_and_print_rows(monkeypatch, tmp_path):
+    rows = [{"method": "fused loop", "problems": 1000, "seconds": 1.23456}]
+    (tmp_path / "benchmarks").mkdir()
+    monkeypatch.setattr("marginlens.cli.bench.CHECKOUT", tmp_path)
+    assert refusal(bench("svm")).startswith("Benchmarks come with a checkout of the project")
+    monkeypatch.undo()
+    monkeypatch.setattr("benchmarks.svm.bench_svm", lambda progress: progress(1, 1) or rows)
+    assert bench_rows("svm") == rows
+    assert "1.235 s" in bench("svm").stdout
