@@ -214,10 +214,8 @@ class _Edges(NamedTuple):
         last, label, token = (part[active] for part in entries[:3])
         log_pull = entries.log_pull[active]
         key, first, place = np.unique(keys(last, label, token), return_index=True, return_inverse=True)
-        top = np.full(len(key), -np.inf)
-        np.maximum.at(top, place, log_pull)
-        total = np.zeros(len(key))
-        np.add.at(total, place, np.exp(log_pull - top[place]))
+        log_c = np.full(len(key), -np.inf)
+        np.logaddexp.at(log_c, place, log_pull)
         weight = np.zeros(len(key))
         of_pairs = keys(*pairs.T)
         where = np.minimum(np.searchsorted(key, of_pairs), max(len(key) - 1, 0))
@@ -227,7 +225,7 @@ class _Edges(NamedTuple):
         weight = weight / max(weight.sum(), np.finfo(float).tiny)
         weight = np.where(weight > WEAK_MULTIPLIER, weight, 0.0)
         upper, lower = key // size % size, key % size
-        return cls(last[first], label[first], token[first], upper, lower, top + np.log(total), weight)
+        return cls(last[first], label[first], token[first], upper, lower, log_c, weight)
 
     def rest(self, some: IntArray, E: FloatArray, term: FloatArray) -> StrictEntries:
         """The pairs `some` as entries of the next level, at which `term` has been added to the path."""

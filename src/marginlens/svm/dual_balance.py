@@ -19,12 +19,12 @@ def can_carry(rows: FloatArray, multipliers: FloatArray) -> BoolArray:
     .. math:: \{ r : \mu_r > 0 \text{ for some } \mu \ge 0 \text{ with } A^\top \mu = A^\top \lambda \}
     """
     carries = multipliers > 0.0
-    values = np.linalg.svd(rows, compute_uv=False)
-    rank = int(np.sum(values > RANK_RTOL * values[0]))
-    if carries.all() or rank == len(rows):
+    if carries.all():
         return carries
-    n = len(rows)
     _, singular, span = np.linalg.svd(rows, full_matrices=False)
+    n, rank = len(rows), int(np.sum(singular > RANK_RTOL * singular[0]))
+    if rank == n:
+        return carries
     A = rows @ span[:rank].T / singular[0]
     # unknowns: μ ≥ 0, shares s in [0, 1] with s ≤ μ, and the scale τ of λ: the largest sum of shares has s = 1 wherever μ can be positive
     equal = np.concatenate([A.T, np.zeros((rank, n)), -(A.T @ multipliers)[:, None]], axis=1)

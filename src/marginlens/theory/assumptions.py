@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from marginlens.theory.optimality import (
     score_differences,
 )
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
+
+Options = ParamSpec("Options")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,17 +135,27 @@ def condition_columns(verdicts: Sequence[TheoremVerdict]) -> dict[str, Any]:
     }
 
 
-def each_problem(data: TokenDataset, head: Any, ask: Callable[[TokenDataset, FloatArray], Any]) -> Any:
-    """`ask(data, v)` for one problem; for a batch the list of the answers, in order."""
-    v = as_dataset(data).head(head)
-    return [ask(data[j], v[j]) for j in range(len(data))] if data.is_batch else ask(data, v)
+def each_problem(
+    check: Callable[Concatenate[TokenDataset, Any, Options], Answer],
+) -> Callable[Concatenate[TokenDataset, Any, Options], Answer | Any]:
+    """A question about one problem and its head v, to be asked of a batch too, whose answer is the list of theirs in order."""
+
+    @wraps(check)
+    def of_each(data: TokenDataset, head: Any, *given: Options.args, **named: Options.kwargs) -> Answer | Any:
+        v = as_dataset(data).head(head)
+        if not data.is_batch:
+            return check(data, v, *given, **named)
+        return [check(data[j], v[j], *given, **named) for j in range(len(data))]
+
+    return of_each
 
 
 # ---- loss, scores and step
 
 
 @implements("A", "Assumption A")
-def check_assumption_a(data: TokenDataset, head: Any, loss: Loss = Logistic()) -> Check | Any:  # noqa: B008
+@each_problem
+def check_assumption_a(data: TokenDataset, head: Any, loss: Loss = Logistic()) -> Check:  # noqa: B008
     r"""Whether the loss strictly decreases with a bounded, Lipschitz slope on the scores of the problem.
 
     .. math:: \ell' < 0,\quad |\ell'| \le M_1,\quad |\ell'(u) - \ell'(w)| \le M_0 |u - w| \quad \text{on } [\min\gamma, \max\gamma]
@@ -152,35 +166,32 @@ def check_assumption_a(data: TokenDataset, head: Any, loss: Loss = Logistic()) -
         A `Check` with M0, M1, smallest_slope, their logarithms, which decide, low and high; a list of them for a batch.
     """
     name = type(as_loss(loss)).__name__
-
-    def ask(data: TokenDataset, v: FloatArray) -> Check:
-        found = loss_on_scores(data, v, loss)[0]
-        scores = data.scores(v)[data.mask]
-        low, high = float(scores.min()), float(scores.max())
-        bounded = max(found.log_lipschitz, found.log_bound) < np.inf and found.log_smallest > -np.inf
-        holds = found.decreasing and bounded
-        sentence = (
-            f"on the scores [{low:.4g}, {high:.4g}] {name} {'strictly decreases' if holds else 'does not strictly decrease'}"
-            f" with slopes from {power_text(found.log_smallest)} to M1 = {power_text(found.log_bound)}, which are M0 = "
-            f"{power_text(found.log_lipschitz)} Lipschitz"
-        )
-        numbers = {
-            "M0": found.lipschitz,
-            "M1": found.bound,
-            "smallest_slope": found.smallest,
-            "log_M0": found.log_lipschitz,
-            "log_M1": found.log_bound,
-            "log_smallest_slope": found.log_smallest,
-            "low": low,
-            "high": high,
-        }
-        return Check("A Assumption A", holds, sentence, numbers)
-
-    return each_problem(data, head, ask)
+    found = loss_on_scores(data, head, loss)[0]
+    scores = data.scores(head)[data.mask]
+    low, high = float(scores.min()), float(scores.max())
+    bounded = max(found.log_lipschitz, found.log_bound) < np.inf and found.log_smallest > -np.inf
+    holds = found.decreasing and bounded
+    sentence = (
+        f"on the scores [{low:.4g}, {high:.4g}] {name} {'strictly decreases' if holds else 'does not strictly decrease'}"
+        f" with slopes from {power_text(found.log_smallest)} to M1 = {power_text(found.log_bound)}, which are M0 = "
+        f"{power_text(found.log_lipschitz)} Lipschitz"
+    )
+    numbers = {
+        "M0": found.lipschitz,
+        "M1": found.bound,
+        "smallest_slope": found.smallest,
+        "log_M0": found.log_lipschitz,
+        "log_M1": found.log_bound,
+        "log_smallest_slope": found.log_smallest,
+        "low": low,
+        "high": high,
+    }
+    return Check("A Assumption A", holds, sentence, numbers)
 
 
 @implements("A", "Assumption B")
-def check_assumption_b(data: TokenDataset, head: Any) -> Check | Any:
+@each_problem
+def check_assumption_b(data: TokenDataset, head: Any) -> Check:
     r"""Whether all non-optimal tokens of an input score the same, below the optimal one.
 
     .. math:: \gamma_{it} = \gamma_{i\tau} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t, \tau \ne \mathrm{opt}_i
@@ -189,20 +200,17 @@ def check_assumption_b(data: TokenDataset, head: Any) -> Check | Any:
         A `Check` with spread, the largest difference among non-optimal scores of one input, and smallest_gap, the smallest
         difference to the optimal one; a list of them for a batch. Equal means equal up to rounding.
     """
-
-    def ask(data: TokenDataset, v: FloatArray) -> Check:
-        gaps, other = score_differences(data, v, data.optimal(v))
-        spread = max(float(np.max(np.max(gaps, axis=-1) - np.min(np.where(other, gaps, np.inf), axis=-1))), 0.0)
-        gap = float(np.min(gaps[other], initial=np.inf))
-        holds = bool(all_tied(data.scores(v), score_blur(data, v), other).all() and gap > 0.0)
-        sentence = f"the non-optimal scores of an input differ by up to {spread:.4g} and lie at least {gap:.4g} below the optimal one"
-        return Check("A Assumption B", holds, sentence, {"spread": spread, "smallest_gap": gap})
-
-    return each_problem(data, head, ask)
+    gaps, other = score_differences(data, head, data.optimal(head))
+    spread = max(float(np.max(np.max(gaps, axis=-1) - np.min(np.where(other, gaps, np.inf), axis=-1))), 0.0)
+    gap = float(np.min(gaps[other], initial=np.inf))
+    holds = bool(all_tied(data.scores(head), score_blur(data, head), other).all() and gap > 0.0)
+    sentence = f"the non-optimal scores of an input differ by up to {spread:.4g} and lie at least {gap:.4g} below the optimal one"
+    return Check("A Assumption B", holds, sentence, {"spread": spread, "smallest_gap": gap})
 
 
 @implements("A", "Thm 1")
-def check_strict_optimum(data: TokenDataset, head: Any) -> Check | Any:
+@each_problem
+def check_strict_optimum(data: TokenDataset, head: Any) -> Check:
     r"""Whether the highest score of every input belongs to one token.
 
     .. math:: \gamma_{it} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t \ne \mathrm{opt}_i
@@ -210,18 +218,15 @@ def check_strict_optimum(data: TokenDataset, head: Any) -> Check | Any:
     Returns:
         A `Check` with smallest_gap; a list of them for a batch.
     """
-
-    def ask(data: TokenDataset, v: FloatArray) -> Check:
-        gaps, other = score_differences(data, v, data.optimal(v))
-        gap = float(np.min(gaps[other], initial=np.inf))
-        beats = f"beats the rest of its input by at least {gap:.4g}" if gap > 0.0 else "ties with another in some input"
-        return Check("strict optimum", gap > 0.0, f"the highest-scoring token {beats}", {"smallest_gap": gap})
-
-    return each_problem(data, head, ask)
+    gaps, other = score_differences(data, head, data.optimal(head))
+    gap = float(np.min(gaps[other], initial=np.inf))
+    beats = f"beats the rest of its input by at least {gap:.4g}" if gap > 0.0 else "ties with another in some input"
+    return Check("strict optimum", gap > 0.0, f"the highest-scoring token {beats}", {"smallest_gap": gap})
 
 
 @implements("A", "Def 1")
-def check_separable(data: TokenDataset, head: Any) -> Check | Any:
+@each_problem
+def check_separable(data: TokenDataset, head: Any) -> Check:
     r"""Whether the GMM direction exists: some p selects the optimal token of every input.
 
     .. math:: \exists p:\ (k_{i\,\mathrm{opt}_i} - k_{it})^\top p \ge 1 \quad \text{for all } t \ne \mathrm{opt}_i
@@ -231,22 +236,19 @@ def check_separable(data: TokenDataset, head: Any) -> Check | Any:
     Returns:
         A `Check` with the margin 1/‖p‖, zero where there is no such p; a list of them for a batch.
     """
-
-    def ask(data: TokenDataset, v: FloatArray) -> Check:
-        found = globally_optimal_direction(data, v)
-        status = found.solution.status
-        sentence = {
-            Status.OPTIMAL: f"one direction selects every optimal token, with margin {found.margin:.4g}",
-            Status.TRIVIAL: "no input has two tokens, so there is nothing to select",
-            Status.INFEASIBLE: "no direction selects every optimal token",
-        }.get(status, "rounding decides whether a direction selects every optimal token")
-        return Check("separable optimum", status is Status.OPTIMAL, sentence, {"margin": float(found.margin)})
-
-    return each_problem(data, head, ask)
+    found = globally_optimal_direction(data, head)
+    status = found.solution.status
+    sentence = {
+        Status.OPTIMAL: f"one direction selects every optimal token, with margin {found.margin:.4g}",
+        Status.TRIVIAL: "no input has two tokens, so there is nothing to select",
+        Status.INFEASIBLE: "no direction selects every optimal token",
+    }.get(status, "rounding decides whether a direction selects every optimal token")
+    return Check("separable optimum", status is Status.OPTIMAL, sentence, {"margin": float(found.margin)})
 
 
 @implements("A", "Lemma 6")
-def check_step(data: TokenDataset, head: Any, optimizer: Any, loss: Loss = Logistic()) -> Check | Any:  # noqa: B008
+@each_problem
+def check_step(data: TokenDataset, head: Any, optimizer: Any, loss: Loss = Logistic()) -> Check:  # noqa: B008
     r"""Whether an optimizer is one that the theorems on gradient descent speak of.
 
     .. math:: p(t+1) = p(t) - \eta \nabla L(p(t)), \quad \eta \le 1/L_p
@@ -255,20 +257,14 @@ def check_step(data: TokenDataset, head: Any, optimizer: Any, loss: Loss = Logis
         A `Check` with L_p, largest_step = 1/L_p, log_L_p, and from_keys, the sharper constant that serves as well; a list for a batch.
     """
     rule = as_optimizer(optimizer)
-
-    def ask(data: TokenDataset, v: FloatArray) -> Check:
-        found = smoothness(data, v, loss)
-        numbers = {name: getattr(found, name) for name in ("L_p", "largest_step", "from_keys", "log_L_p")}
-        if not isinstance(rule, GradientDescent):
-            steps = "normalised steps" if isinstance(rule, NormalizedGD) else type(rule).__name__
-            return Check("step size", False, f"the theorems speak of plain gradient descent, not of {steps}", numbers)
-        holds = bool(rule.size <= found.largest_step)
-        relation = "does not exceed" if holds else "exceeds"
-        return Check(
-            "step size", holds, f"η = {rule.size:.4g} {relation} 1/L_p = {power_text(-found.log_L_p)}", numbers
-        )
-
-    return each_problem(data, head, ask)
+    found = smoothness(data, head, loss)
+    numbers = {name: getattr(found, name) for name in ("L_p", "largest_step", "from_keys", "log_L_p")}
+    if not isinstance(rule, GradientDescent):
+        steps = "normalised steps" if isinstance(rule, NormalizedGD) else type(rule).__name__
+        return Check("step size", False, f"the theorems speak of plain gradient descent, not of {steps}", numbers)
+    holds = bool(rule.size <= found.largest_step)
+    relation = "does not exceed" if holds else "exceeds"
+    return Check("step size", holds, f"η = {rule.size:.4g} {relation} 1/L_p = {power_text(-found.log_L_p)}", numbers)
 
 
 # ---- several optimal tokens in an input

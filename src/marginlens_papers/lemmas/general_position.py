@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.random_tokens import as_generator
-from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.errors import reject, whole_number
 from marginlens.papers import implements
 from marginlens.theory.assumptions import Check, check_strict_optimum, each_problem
@@ -26,7 +26,8 @@ _MATRICES_AT_ONCE = 4096  # that are decomposed together
 
 
 @implements("A", "Thm 4")
-def check_distinct_scores(data: TokenDataset, head: Any) -> Check | Any:
+@each_problem
+def check_distinct_scores(data: TokenDataset, head: Any) -> Check:
     r"""Whether no two tokens of an input score the same.
 
     .. math:: \gamma_{it} \ne \gamma_{i\tau} \quad \text{for all } t \ne \tau
@@ -34,21 +35,17 @@ def check_distinct_scores(data: TokenDataset, head: Any) -> Check | Any:
     Returns:
         A `Check` with smallest_gap; a list of them for a batch.
     """
-
-    def ask(data: TokenDataset, v: FloatArray) -> Check:
-        scores, blur = np.where(data.mask, data.scores(v), np.inf), score_blur(data, v)
-        order = np.argsort(scores, axis=-1, kind="stable")
-        scores, blur = np.take_along_axis(scores, order, axis=-1), np.take_along_axis(blur, order, axis=-1)
-        with np.errstate(invalid="ignore"):
-            steps = np.diff(scores, axis=-1)
-        real = np.isfinite(steps)
-        gap = float(np.min(steps[real], initial=np.inf))
-        holds = bool(np.all(steps[real] > (blur[..., 1:] + blur[..., :-1])[real]))
-        return Check(
-            "distinct scores", holds, f"two scores of one input differ by at least {gap:.4g}", {"smallest_gap": gap}
-        )
-
-    return each_problem(data, head, ask)
+    scores, blur = np.where(data.mask, data.scores(head), np.inf), score_blur(data, head)
+    order = np.argsort(scores, axis=-1, kind="stable")
+    scores, blur = np.take_along_axis(scores, order, axis=-1), np.take_along_axis(blur, order, axis=-1)
+    with np.errstate(invalid="ignore"):
+        steps = np.diff(scores, axis=-1)
+    real = np.isfinite(steps)
+    gap = float(np.min(steps[real], initial=np.inf))
+    holds = bool(np.all(steps[real] > (blur[..., 1:] + blur[..., :-1])[real]))
+    return Check(
+        "distinct scores", holds, f"two scores of one input differ by at least {gap:.4g}", {"smallest_gap": gap}
+    )
 
 
 @implements("A", "Thm 7")
@@ -188,7 +185,8 @@ class Separator(NamedTuple):
 
 
 @implements("A", "Lemma 2", "Lemma 11")
-def constructive_separator(data: TokenDataset, head: Any) -> Separator | Any:
+@each_problem
+def constructive_separator(data: TokenDataset, head: Any) -> Separator:
     r"""A direction that selects every optimal token when all labels are +1 and the head lies in the range of Wᵀ.
 
     .. math:: p = \underline\gamma^{-1} (W^\top)^\dagger v, \quad
@@ -201,13 +199,9 @@ def constructive_separator(data: TokenDataset, head: Any) -> Separator | Any:
     Returns:
         A `Separator`, whose `margin` is the check; a list of them for a batch. `att_svm` gives the shortest such p.
     """
-    if as_dataset(data).W is None:
+    if data.W is None:
         raise reject("data", "a dataset made with W, because the separator is read off W", "keys K given outright")
-    return each_problem(data, head, _separator)
-
-
-def _separator(data: TokenDataset, v: FloatArray) -> Separator:
-    W = np.asarray(data.W)
+    W, v = np.asarray(data.W), head
     direction = np.linalg.pinv(W.T, rcond=_PSEUDO_INVERSE_RTOL) @ v
     norm = float(np.linalg.norm(v))
     outside = float(np.linalg.norm(W.T @ direction - v)) / norm if norm > 0.0 else 0.0
