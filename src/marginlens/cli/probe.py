@@ -37,16 +37,13 @@ _ROWS = 30  # of a long run that the terminal shows, evenly spread
 _COLUMNS = ("relative_nnz", "top_probability", "frobenius", "margin_median", "tied_share")  # of every table of heads
 _LAYER_COLUMNS = (*_COLUMNS, "nnz", "entropy", "decisive_share")
 _HEAD_COLUMNS = (*_COLUMNS, "previous_share", "first_share", "separator_share")
-_CURVE_COLUMNS = (
-    "checkpoint",
-    "nnz/T",
-    "first: nnz/T",
-    "entropy",
-    "Frobenius norm",
-    "median margin",
-    "decisive",
-    "tied",
-)
+_CURVE_COLUMNS = ("relative_nnz", "first_relative_nnz", "entropy", *_COLUMNS[2:], "decisive_share")
+_MAX_MARGIN = {  # heading and measure: the correlation and the margin over the best one, each beside that of random heads
+    "this head": "correlation",
+    "random head": "correlation_random_head",
+    "margin over best": "margin_ratio",
+    "of random heads": "margin_ratio_random_head",
+}
 
 
 @command("Nothing was written.", **_CALLED)
@@ -296,10 +293,9 @@ def _head_text(result: ProbeResult) -> Iterator[Any]:
     ]
     yield terminal.rows_table("The sparsest heads", sparsest)
     if result.has_max_margin and np.isfinite(result["correlation"]).any():
-        columns = _max_margin_columns()
 
         def means(at: Any) -> dict[str, Any]:
-            return {title: _mean(result[name][at]) for title, name in columns.items()}
+            return {title: _mean(result[name][at]) for title, name in _MAX_MARGIN.items()}
 
         layers = [{"layer": result.layer_name(k), **means(k)} for k in range(result.n_layers)]
         yield terminal.rows_table("Correlation with the max-margin W, means over heads", layers)
@@ -316,14 +312,14 @@ def _difference_text(result: ProbeDifference) -> Iterator[Any]:
 
 
 def _curve_text(result: CheckpointCurves) -> Iterator[Any]:
-    yield (
-        f"{result.model}: {terminal.counted(len(result.names), 'checkpoint')}; {terminal.counted(result.n_inputs, 'input')}"
-    )
-    rows = [{name: row[name] for name in row if name in _CURVE_COLUMNS} for row in result.rows()]
-    rows = [rows[k] for k in np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).round().astype(int))]
-    yield terminal.rows_table("The last layer, means over heads", rows)
+    from marginlens.probe.result import evenly
+
+    counts = terminal.counted(len(result.names), "checkpoint"), terminal.counted(result.n_inputs, "input")
+    yield f"{result.model}: {'; '.join(counts)}"
+    rows = result.rows(names=_CURVE_COLUMNS)
+    yield terminal.rows_table("The last layer, means over heads", [rows[k] for k in evenly(len(rows), _ROWS)])
     if "correlation" in result.measures:
-        columns = {title: result.by_layer(name)[:, -1] for title, name in _max_margin_columns().items()}
+        columns = {title: result.by_layer(name)[:, -1] for title, name in _MAX_MARGIN.items()}
         rows = [
             {"checkpoint": checkpoint, **{title: _mean(values[k]) for title, values in columns.items()}}
             for k, checkpoint in enumerate(result.names)
@@ -334,14 +330,6 @@ def _curve_text(result: CheckpointCurves) -> Iterator[Any]:
     known = [f"{title} {rank:.3f}".replace("-", "−") for title, (rank, _) in trends.items() if np.isfinite(rank)]
     if known and result.can_have_trend:
         yield f"Rank correlation with the order of training: {', '.join(known)}"
-
-
-def _max_margin_columns() -> dict[str, str]:
-    """Heading and measure: the correlation beside its baselines, and the margin over the best one beside that of random heads."""
-    from marginlens.probe.result import BASELINES
-
-    correlations = {title: f"correlation{ending}" for ending, (title, _) in BASELINES.items()}
-    return {**correlations, "margin over best": "margin_ratio", "of random heads": "margin_ratio_random_head"}
 
 
 def _cells(result: ProbeResult, names: Collection[str], at: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from marginlens.probe.heads.preferences import Preference, PreferenceGraph, head
 from marginlens.probe.models.adapters.base import Adapter, LayerKind, LayerReading
 from marginlens.probe.models.adapters.encoder_decoder import start_token
 from marginlens.probe.models.inputs import ImageInputs, InputBatch, Inputs, TextInputs
-from marginlens.probe.result import LEARNED_SINK, NEGLIGIBLE, Example, MarginCounts, ProbeSettings, TokenShare
+from marginlens.probe.result import LEARNED_SINK, NEGLIGIBLE, Example, MarginCounts, ProbeSettings, TokenShare, evenly
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_EXAMPLE_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small
@@ -197,8 +197,7 @@ class ExampleMaps:
         short = np.flatnonzero((lengths <= self._longest) & (lengths > 1))
         if not len(short):
             return sorted(np.argsort(lengths, kind="stable")[:count].tolist())
-        spread = np.linspace(0, len(short) - 1, min(count, len(short))).round().astype(int)
-        return [int(place) for place in short[np.unique(spread)]]
+        return short[evenly(len(short), count)].tolist()
 
     def add(self, measured: LayerNumbers, batch: InputBatch) -> None:
         """Record what belongs to chosen inputs: their maps, which are made for these alone, and what their queries select."""

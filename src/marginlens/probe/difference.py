@@ -256,19 +256,19 @@ def _short(value: float) -> str:
 
 def _check_alike(first: LoadedModel, second: LoadedModel) -> None:
     """Refuse models of two families or sizes, before either runs."""
-    descriptions = []
-    for loaded in (first, second):
-        config = loaded.model.config
-        config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        sizes = [getattr(config, name, None) for name in _SIZES]
-        descriptions.append((str(loaded.model.config.model_type), *sizes))
-    if descriptions[0] != descriptions[1] or type(adapter_for(first.model)) is not type(adapter_for(second.model)):
-        raise _unlike(*(_described(found) for found in reversed(descriptions)))
+    expected, got = map(_architecture, (first.model, second.model))
+    if expected != got or type(adapter_for(first.model)) is not type(adapter_for(second.model)):
+        raise _unlike(got, expected)
 
 
-def _described(found: tuple[Any, ...]) -> str:
-    family, n_layers, n_heads, width = found
-    return f"{family} with {n_layers} layers of {n_heads} heads and width {width}"
+def _architecture(model: Any) -> str:
+    """The family and the sizes of a model, in words."""
+    n_layers, n_heads, width = (getattr(_text_config(model), name, None) for name in _SIZES)
+    return f"{model.config.model_type} with {n_layers} layers of {n_heads} heads and width {width}"
+
+
+def _text_config(model: Any) -> Any:
+    return model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
 
 
 def _unlike(got: str, expected: str) -> InputError:
@@ -279,9 +279,10 @@ def _check_readable(second: LoadedModel, data: Inputs) -> None:
     """Refuse token ids that the second model has no embedding for: two tokenizers would be two sets of inputs."""
     if not isinstance(data, TextInputs):
         return
-    config = second.model.config
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    n_words, largest = getattr(config, "vocab_size", None), max(int(np.max(ids)) for ids in data.ids)
+    n_words, largest = (
+        getattr(_text_config(second.model), "vocab_size", None),
+        max(int(np.max(ids)) for ids in data.ids),
+    )
     if isinstance(n_words, int) and largest >= n_words:
         raise reject(
             "against", f"a model that reads the same tokens, of ids up to {largest}", f"one with {n_words} of them"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import permutations
@@ -583,9 +583,10 @@ class CheckpointCurves(_Measured):
         first, last = known[0], known[-1]
         return last / np.where(first == 0.0, np.nan, first) - 1.0
 
-    def rows(self, layer: int = -1) -> list[dict[str, Any]]:
-        """One row per checkpoint: means over the heads of one layer, the last by default."""
-        means = {measure.title: self.by_layer(measure.name)[:, layer] for measure in self.shown}
+    def rows(self, layer: int = -1, names: Collection[str] | None = None) -> list[dict[str, Any]]:
+        """One row per checkpoint: means over the heads of one layer, the last by default, of all measures or of these."""
+        chosen = [measure for measure in self.shown if names is None or measure.name in names]
+        means = {measure.title: self.by_layer(measure.name)[:, layer] for measure in chosen}
         known = {title: values for title, values in means.items() if np.isfinite(values).any()}
         return [
             {"checkpoint": name, **{title: float(values[k]) for title, values in known.items()}}
@@ -666,6 +667,11 @@ def ranked_heads(values: FloatArray, count: int | None = None) -> list[tuple[int
     """Layer and head of the largest of (n_layers, n_heads) numbers, the largest first; heads without one are left out."""
     order = np.argsort(-values, axis=None, kind="stable")
     return [divmod(int(k), values.shape[1]) for k in order if np.isfinite(values.flat[k])][:count]
+
+
+def evenly(n: int, most: int) -> list[int]:
+    """At most so many of n places, evenly spread from the first to the last."""
+    return np.unique(np.linspace(0, n - 1, min(most, n)).round().astype(int)).tolist()
 
 
 def finite_mean(values: Any) -> FloatArray:

@@ -15,7 +15,7 @@ import numpy as np
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.probe.monitor.alarms import Alarm, find_alarms, find_selections
 from marginlens.probe.monitor.forecast import HeadForecast, forecast_heads
-from marginlens.probe.monitor.measuring import NORM_MEASURES, QUERY_MEASURES, HeadReader, Measured
+from marginlens.probe.monitor.measuring import NORM_MEASURES, QUERY_MEASURES, HeadReader
 from marginlens.probe.monitor.record import RunRecord, check_path, read_record, set_aside
 from marginlens.probe.result import CheckpointCurves, finite_mean
 from marginlens.result import counted
@@ -236,12 +236,12 @@ class AttentionMonitor(_Callback):
         self._reader.seconds = 0.0
         try:
             measured = self._reader.collect()
-            if measured is None:
+            if not measured:
                 raise InputError(
                     "No attention layer of the model was seen in this step; where torch.compile has compiled it before the monitor was "
                     "attached, no hook is in it: attach the monitor before the model's first step."
                 )
-            self._record.add(step, measured.measures)
+            self._record.add(step, measured)
         except (InputError, RuntimeError, MemoryError) as problem:
             if not self._record.rows:
                 raise  # nothing is lost yet: better now than in the middle of a night
@@ -249,9 +249,12 @@ class AttentionMonitor(_Callback):
             self._note(f"At step {step} nothing could be measured: {said}")
             _LOG.warning("step %d could not be measured: %s", step, said)
             return {}
-        for note in measured.notes:
+        for note in self._reader.notes:
             self._note(note)
-        self._record.facts |= {"layer_names": list(measured.layer_names), "n_inputs": measured.n_inputs}
+        self._record.facts |= {
+            "layer_names": list(self._reader.adapter.layer_names),
+            "n_inputs": self._reader.n_inputs,
+        }
         curves = self.curves
         self._raise_alarms(curves)
         if _grows_fast(curves["max_logit"]):
@@ -267,13 +270,11 @@ class AttentionMonitor(_Callback):
             if (alarm.kind, alarm.layer, alarm.heads) not in known:
                 _LOG.warning("%s", alarm.sentence)
 
-    def _values(self, measured: Measured, curves: CheckpointCurves) -> dict[str, float]:
+    def _values(self, measured: dict[str, FloatArray], curves: CheckpointCurves) -> dict[str, float]:
         """What a logger gets: attention/relative_nnz/layer_0 or encoder_0 and so on, numbers that are finite."""
         values: dict[str, float] = {}
         for name in REPORTED:
-            if name not in measured.measures:
-                continue
-            numbers = measured.measures[name]
+            numbers = measured[name]
             if self.report == "heads":
                 heads = {
                     curves.head_name(layer, head): float(value) for (layer, head), value in np.ndenumerate(numbers)
@@ -282,7 +283,7 @@ class AttentionMonitor(_Callback):
                 heads = {curves.layer_title(layer): float(value) for layer, value in enumerate(finite_mean(numbers))}
             known = {where.replace(" ", "_"): value for where, value in heads.items() if np.isfinite(value)}
             values |= {f"{PREFIX}/{name}/{where}": value for where, value in known.items()}
-        loss = float(measured.measures["loss"][0, 0])
+        loss = float(measured["loss"][0, 0])
         loss_by_name = {f"{PREFIX}/loss": loss} if np.isfinite(loss) else {}
         return {**values, **loss_by_name, f"{PREFIX}/alarms": float(len(self._alarms))}
 

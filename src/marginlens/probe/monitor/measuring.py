@@ -12,7 +12,7 @@ import inspect
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -45,16 +45,6 @@ _N_SQUARINGS = 20
 _MAX_ENTRIES = 2**26  # of matrices W in memory at a time
 _BEGIN, _END = -2, -1  # of a forward pass, beside the modules of attention, which are counted from 0
 _READERS: WeakValueDictionary[int, HeadReader] = WeakValueDictionary()  # those that operations in compiled models find
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """One measurement: name → (n_layers, n_heads), nan where there is no number, what was not measured, and names of layers."""
-
-    measures: dict[str, FloatArray]
-    notes: tuple[str, ...]
-    layer_names: tuple[str, ...]
-    n_inputs: int
 
 
 def inner_model(model: Any) -> Any:
@@ -143,10 +133,10 @@ class HeadReader:
         self._found: dict[int, tuple[AttentionStatistics, Any]] = {}  # layer → of its queries, and which of them count
         self._grams: dict[int, tuple[Any, Any]] = {}
         self._entries: dict[int, Any] = {}
-        self._notes: list[str] = []
+        self.notes: list[str] = []  # what was not measured
         self._problem: Exception | None = None
         self._n_calls: dict[int, int] = defaultdict(int)
-        self._n_inputs = 0
+        self.n_inputs = 0
 
     # ---- hooks
 
@@ -223,7 +213,7 @@ class HeadReader:
         captured = adapter.capture(layer, arguments, self._inputs)
         if not has_bias:  # which some families give for all inputs together
             captured = _first_inputs(captured, max(1, min(MAX_INPUTS, MAX_TOKENS // captured.inputs.shape[1])))
-        self._n_inputs = max(self._n_inputs, len(captured.inputs))
+        self.n_inputs = max(self.n_inputs, len(captured.inputs))
         reading = adapter.read(layer, _with_rule(captured, adapter.kind(layer), module))
         n_tokens = reading.queries.shape[2]
         positions = (
@@ -245,16 +235,18 @@ class HeadReader:
         try:
             self._grams[layer], self._entries[layer] = _weights(adapter, layer)
         except InputError as problem:
-            self._notes.append(str(problem))
+            self.notes.append(str(problem))
 
     # ---- all of them
 
-    def collect(self) -> Measured | None:
-        """What the pass gave, once it is over, with the mean of all losses since the last time; None where none was read."""
+    def collect(self) -> dict[str, FloatArray]:
+        """Name → (n_layers, n_heads), nan where there is no number: what the pass gave, once it is over, with the mean of all losses since
+        the last time; nothing where none was read.
+        """
         import torch
 
         if not self._is_expected:
-            return None
+            return {}
         self._is_expected = False
         problem, adapter = self._problem, self.adapter
         if problem is not None:
@@ -265,7 +257,7 @@ class HeadReader:
                 f"The queries and keys of {type(self.model).__name__} could not be read: {words}."
             ) from problem
         if not self._found:
-            return None
+            return {}
         measures = {
             name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for name in (*QUERY_MEASURES, *NORM_MEASURES)
         }
@@ -277,7 +269,7 @@ class HeadReader:
                 for name, numbers in zip(names, values, strict=True):
                     measures[name][layer, : len(numbers)] = numbers + 0.0  # no negative zero
         measures["loss"] = np.full((adapter.n_layers, adapter.n_heads), self._mean_loss())
-        return Measured(measures, tuple(dict.fromkeys(self._notes)), adapter.layer_names, self._n_inputs)
+        return measures
 
     def _mean_loss(self) -> float:
         import torch

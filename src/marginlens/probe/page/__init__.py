@@ -40,6 +40,7 @@ from marginlens.probe.result import (
     Example,
     Measure,
     ProbeResult,
+    evenly,
 )
 from marginlens.result import counted, jsonable
 from marginlens.typing import Figure, FloatArray
@@ -380,8 +381,7 @@ def _curve_measure(curves: CheckpointCurves, measure: Measure) -> dict[str, Any]
     """One measure at the steps that have it, of which a long run shows some, evenly spread."""
     values = curves[measure.name]
     known = np.flatnonzero(np.isfinite(values).any(axis=(1, 2)))
-    spread = np.linspace(0, len(known) - 1, min(_MAX_POINTS, len(known))).round().astype(int)
-    places = known[np.unique(spread)]
+    places = known[evenly(len(known), _MAX_POINTS)]
     low, high = float(np.nanmin(values[places])), float(np.nanmax(values[places]))
     if 0.0 <= low < 0.5 * high:  # a scale from zero, unless the numbers are far from it
         low = 0.0
