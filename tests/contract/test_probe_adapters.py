@@ -27,15 +27,7 @@ DOUBLE = 1e-10  # and in float64
 PADDINGS = ("none", "right", "left")
 WITH_ALL_MAPS = [name for name in MODELS if name != "swin"]  # whose output has one map for each stage
 DOUBLES = [name for name in MODELS if name not in NO_FLOAT64]
-ROTARY = [
-    name
-    for name in MODELS
-    if name.split()[0]
-    in (
-        *("llama", "mistral", "mixtral", "gemma", "starcoder2", "qwen2", "phi", "phi3", "gpt_neox", "modernbert"),
-        *("gpt_oss", "qwen3", "qwen3_moe", "gemma3_text", "olmo2", "olmo3", "gemma2"),
-    )
-]
+ROTARY = [name for name in MODELS if any(name.split()[0] in kind.families for kind in ADAPTERS if kind.rotary)]
 PLAIN_ROTARY = [
     "llama",
     "llama yarn, wide heads",

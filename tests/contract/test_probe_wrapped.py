@@ -242,18 +242,17 @@ def along_the_text(x: Any) -> Any:
     return x + x.roll(1, dims=-2)
 
 
-@pytest.mark.parametrize("bend", [clipped, noisy, along_the_text])
-def test_what_is_affine_at_unit_vectors_only_is_refused(bend: Callable[[Any], Any]) -> None:
-    layer = nn.Linear(8, 8)
-    with pytest.raises(InputError, match="is not an affine map of each token"):
-        affine_map(Bent(layer, bend=bend), 8, "layer", torch.empty(0))
-
-
-def test_numbers_that_are_not_finite_are_refused() -> None:
-    with pytest.raises(InputError, match="The module layer of type Bent gives numbers that are not finite"):
-        affine_map(Bent(nn.Linear(8, 8), bend=torch.log), 8, "layer", torch.empty(0))
-    with pytest.raises(InputError, match="The module layer of type Flatten does not give one vector for each token"):
-        affine_map(nn.Flatten(), 8, "layer", torch.empty(0))
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        *((Bent(nn.Linear(8, 8), bend=bend), "is not an affine map") for bend in (clipped, noisy, along_the_text)),
+        (Bent(nn.Linear(8, 8), bend=torch.log), "gives numbers that are not finite"),
+        (nn.Flatten(), "does not give one vector for each token"),
+    ],
+)
+def test_what_is_affine_at_unit_vectors_only_or_gives_no_vectors_is_refused(module: Any, why: str) -> None:
+    with pytest.raises(InputError, match=f"The module layer of type {type(module).__name__} {why}"):
+        affine_map(module, 8, "layer", torch.empty(0))
 
 
 def test_what_happens_to_values_does_not_matter() -> None:

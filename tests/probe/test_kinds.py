@@ -81,21 +81,13 @@ def test_a_constructed_head_of_each_kind_is_called_what_it_is():
     assert main_result(result) == "1 of 7 heads is a previous-token head."
 
 
-def test_shares_are_those_of_a_loop_over_queries():
-    numbers, expected = measured(["previous", "content"]), {}
-    for name, offset in (("previous_share", -1), ("next_share", 1)):
-        hits = [
-            (places("content", text)[q] == q + offset)
-            for text in TEXTS
-            for q in range(len(text))
-            if 0 <= q + offset < len(text)
-        ]
-        expected[name] = np.mean(hits)
-    expected["same_share"] = np.mean([text[2] == text[q] for text in TEXTS for q in range(len(text))])
-    expected["separator_share"] = 0.0
-    for name, share in expected.items():
-        assert numbers[name][0, 1] == pytest.approx(share)
-    assert numbers["separator_share"][0, 0] == pytest.approx(2 / 13)  # [SEP] selects the point in both texts
+def test_tokens_of_one_name_and_separators_are_counted_in_all_texts():
+    numbers = measured(["previous", "content"])
+    same = np.mean([text[2] == text[q] for text in TEXTS for q in range(len(text))])
+    assert numbers["same_share"][0, 1] == pytest.approx(same)
+    assert numbers["separator_share"][0].tolist() == pytest.approx(
+        [2 / 13, 0.0]
+    )  # [SEP] selects the point in both texts
 
 
 def test_without_names_of_tokens_nothing_is_said_of_neighbours():

@@ -8,7 +8,7 @@ import pytest
 from marginlens.probe import AttentionMonitor, probe_model
 from marginlens.probe.models.adapters.encoder_decoder import with_decoder_inputs
 from marginlens.probe.models.inputs import ImageSettings, TextInputs, prepare_images
-from tiny_families import IMAGES, batch_for, small_model
+from tiny_families import IMAGES, NO_FLOAT64, batch_for, small_model
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -23,7 +23,7 @@ QUANTILES = {"margin_median": 0.5, "margin_low": 0.05}
 def inputs_of(name, model):
     """The inputs as the probe takes them, each of them alone as the model does, and all in one batch."""
     if name in IMAGES:
-        pixels = batch_for(name, torch.float64)["pixel_values"]
+        pixels = batch_for(name, model.dtype)["pixel_values"]
         data = prepare_images(pixels.numpy(), ImageSettings.of(model.config))
         images = torch.as_tensor(data.pixel_values).double()
         return data, [{"pixel_values": image[None]} for image in images], {"pixel_values": images}
@@ -84,12 +84,15 @@ def by_hand(name, model, batches):
                     ordered, chosen = np.sort(seen), places[seen.argmax()]
                     received[places] += seen
                     n_queries += 1
+                    rest = seen / seen.sum()  # of a learned sink, which takes a part
                     shapes = {
-                        "nnz": seen.sum() / np.sum(seen**2),
-                        "relative_nnz": seen.sum() / np.sum(seen**2) / len(seen),
-                        "entropy": -np.sum(seen * np.log(seen)),
+                        "nnz": 1.0 / np.sum(rest**2),
+                        "relative_nnz": 1.0 / np.sum(rest**2) / len(seen),
+                        "entropy": -np.sum(rest * np.log(rest)),
                         "top_probability": seen.max(),
                     }
+                    if name == "gpt_oss":
+                        numbers["learned_sink_share"].append(1.0 - seen.sum())
                     for measure, number in shapes.items():
                         numbers[measure].append(number)
                         if name == "bert" and query == 0:
@@ -100,7 +103,7 @@ def by_hand(name, model, batches):
                         numbers["self_share"].append(chosen == query)
                     for error, ending in ((0.001, ""), (0.01, "_at_0.01"), (0.1, "_at_0.1")):
                         left_out = 0
-                        while sum(ordered[: left_out + 1]) <= error:
+                        while left_out < len(seen) and sum(ordered[: left_out + 1]) <= error:
                             left_out += 1
                         numbers[f"negligible_share{ending}"].append(left_out / len(seen))
                     for measure in QUANTILES:
@@ -115,12 +118,13 @@ def by_hand(name, model, batches):
     return found
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "t5", "bart", "swin"])
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "gpt_oss", "t5", "bart", "swin"])
 def test_every_number_is_that_of_the_models_own_attention(name):
-    model = small_model(name, torch.float64)
+    model = small_model(name, torch.float32 if name in NO_FLOAT64 else torch.float64)
     inputs, single, together = inputs_of(name, model)
     result = probe_model(model, inputs)
     expected = by_hand(name, model, single)
+    assert ("learned_sink_share" in result.measures) == (name == "gpt_oss")
     if name in ("bert", "llama"):
         assert (result.margins.counts.sum(axis=-1) == result.n_queries).all()
     assert set(expected) == {tuple(at) for at in np.argwhere(np.isfinite(result["entropy"])).tolist()}
@@ -133,11 +137,8 @@ def test_every_number_is_that_of_the_models_own_attention(name):
     watched = monitor.curves
     for (layer, head), numbers in expected.items():
         for measure, number in numbers.items():
-            tolerance = (
-                {"rel": BIN}
-                if measure in QUANTILES
-                else {"abs": ROUNDED_SOFTMAX if name in ("llama", "gemma2", "swin") else EXACT}
-            )
+            rounded = {"gpt_oss": SINGLE, **dict.fromkeys(("llama", "gemma2", "swin"), ROUNDED_SOFTMAX)}
+            tolerance = {"rel": BIN} if measure in QUANTILES else {"abs": rounded.get(name, EXACT)}
             assert result[measure][layer, head] == pytest.approx(number, **tolerance, nan_ok=True), measure
             if measure in watched.measures:
                 tolerance = {"rel": BIN} if measure in QUANTILES else {"abs": SINGLE}

@@ -28,6 +28,7 @@ from marginlens.probe import (
     sample_queries,
     select_tokens,
 )
+from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.probe.page import draw_curves
 from marginlens.probe.page.sentences import answers
 from marginlens.probe.result import rank_test
@@ -143,34 +144,18 @@ def test_the_benchmark_times_the_probe_beside_the_model(bert, monkeypatch):
     assert bench._sentences(201)[-1] == example_sentences()[0]
 
 
-def test_preferences_count_who_was_selected_over_whom(bert):
-    result = probe_model(bert, encoded(bert), ProbeSettings(preferences=3))
-    wins, met = {}, {}
-    for text in TEXTS:
-        inputs = encoded(bert, [text])
-        for reading in read_attention(bert, next(inputs.batches()).inputs, layers=[1]):
-            tokens = inputs.tokens[0]
-            for chosen in reading.attention[0, 0].numpy().argmax(axis=-1):
-                for other in set(tokens):
-                    for one in set(tokens) - {other}:
-                        met[one, other] = met.get((one, other), 0) + 1
-                    if other != tokens[chosen]:
-                        wins[tokens[chosen], other] = wins.get((tokens[chosen], other), 0) + 1
-    assert len(result.preferences[1, 0]) == 3
-    for row in result.preferences[1, 0]:
-        assert row.wins == wins[row.preferred, row.over]
-        assert row.losses == wins.get((row.over, row.preferred), 0)
-        assert row.met == met[row.preferred, row.over]
-    contested = sum((b, a) in wins for a, b in wins) / 2
-    decided = len({frozenset(pair) for pair in wins})
-    assert result["contested_share"][1, 0] == pytest.approx(contested / decided)
-    graph = result.graphs[1, 0]
-    for (i, j), count in zip(graph.graph.edges, graph.graph.counts, strict=True):
-        assert count == wins[graph.names[i], graph.names[j]]
-    clear = {pair for pair, n in wins.items() if n >= 2 and n >= 0.9 * (n + wins.get(pair[::-1], 0))}
-    among = {(a, b) for a, b in clear if a in graph.names and b in graph.names}
-    assert {(graph.names[i], graph.names[j]) for i, j in graph.graph.edges} == among
-    assert {row.preferred for row in result.preferences[1, 0]} <= set(graph.names)
+def test_preferences_are_those_of_what_a_head_selects(bert):
+    result, inputs = probe_model(bert, encoded(bert), ProbeSettings(preferences=3)), encoded(bert)
+    selected = {}
+    for batch in inputs.batches():
+        (reading,) = read_attention(bert, batch.inputs, layers=[1])
+        for row, place in enumerate(batch.index.tolist()):
+            selected[place] = reading.attention[row, 0, : len(batch.tokens[row])].numpy().argmax(axis=-1)
+    found = head_preferences(visible_types([*map(np.array, inputs.ids)]), [selected[k] for k in range(len(inputs))])
+    assert result.preferences[1, 0] == found.strongest(3, inputs.names())
+    assert result["contested_share"][1, 0] == pytest.approx(found.contested_share)
+    assert result["strict_share"][1, 0] == pytest.approx(found.strict_share)
+    assert result.graphs[1, 0].to_dict() == found.strongest_graph(inputs.names()).to_dict()
     none = probe_model(bert, encoded(bert), ProbeSettings(preferences=0))
     assert (none.preferences, none.graphs, none.notes) == ({}, {}, ())
     assert probe_model(bert, encoded(bert, TEXTS[:1])).notes[-1].startswith("What heads prefer over what is left out")
@@ -457,23 +442,6 @@ def test_the_maps_of_a_decoder_have_the_tokens_it_has_read_behind_its_start():
     assert any(head == 0 and row.name.startswith("'w") for (_, head), row in result.head_sinks.items())
     assert "cross 1" in probe_page(result)
     assert any(layer == 5 for layer, _ in result.preferences)
-
-
-def test_a_learned_sink_is_a_measure_and_the_rest_is_counted_among_tokens():
-    model, llama = small_model("gpt_oss", torch.float32), tiny_llama()
-    inputs = encoded(model)
-    found = probe_model(model, inputs, ProbeSettings(max_margin=False)).measures
-    sums = [[], [], []]
-    for ids in inputs.ids:
-        with torch.no_grad():
-            own = model(input_ids=torch.tensor([ids]), output_attentions=True).attentions
-        for layer, maps in enumerate(own):
-            sums[layer].append(maps[0, :, 1:].double().sum(dim=-1).numpy())  # of the queries that see two tokens
-    taken = 1.0 - np.stack([np.concatenate(layer, axis=1).mean(axis=1) for layer in sums])
-    np.testing.assert_allclose(found["learned_sink_share"], taken, atol=1e-5)
-    assert (found["relative_nnz"] <= 1.0 + EXACT).all()
-    assert (found["nnz"] >= 1.0 - EXACT).all()
-    assert "learned_sink_share" not in probe_model(llama, encoded(llama), ProbeSettings(max_margin=False)).measures
 
 
 @pytest.mark.parametrize("family", ["Llama", "GPT2"])
