@@ -1,4 +1,4 @@
-"""Mini-batches: what a step sees, for every risk, and in torch; `test_every_loop` has the loops."""
+"""Mini-batches: what a step sees, for every risk; `test_every_loop` has the loops."""
 
 import numpy as np
 import pytest
@@ -58,24 +58,6 @@ def test_all_inputs_at_once_are_the_whole_gradient():
     np.testing.assert_array_equal(ml.descend(risk, n_steps=20, batch_size=5).final, ml.descend(risk, n_steps=20).final)
     drawn = ml.descend(risk, n_steps=20, batch_size=5, sampling=ml.Sampling(0, replacement=True)).final
     assert not np.allclose(drawn, ml.descend(risk, n_steps=20).final)
-
-
-def test_torch_takes_the_same_steps():
-    torch = pytest.importorskip("torch")
-    risk = problems()[0]
-    X, v = (torch.tensor(array) for array in (risk.data.X, risk.head))
-    y = torch.tensor(risk.data.y)
-    p = torch.zeros(6, dtype=torch.float64, requires_grad=True)
-    rule = torch.optim.SGD([p], lr=0.5, momentum=0.9, weight_decay=0.1)
-    for row in ml.Sampling(2).inputs(0, 60, 5, 2):
-        seen = row[row >= 0]
-        rule.zero_grad()
-        output = torch.einsum("it,itd,d->i", torch.softmax(X[seen] @ p, dim=-1), X[seen], v) * y[seen]
-        torch.nn.functional.softplus(-output).mean().backward()
-        rule.step()
-    ours = ml.GradientDescent(0.5, momentum=0.9, weight_decay=0.1, coupled=True)
-    run = ml.descend(risk, optimizer=ours, n_steps=60, batch_size=2, sampling=ml.Sampling(2))
-    np.testing.assert_allclose(run.final, p.detach().numpy(), atol=1e-12)
 
 
 def test_an_input_without_a_gradient_does_not_end_a_run():

@@ -48,18 +48,20 @@ def test_optimizers_with_decay_keep_their_contract(optimizer):
     ],
     ids=repr,
 )
-def test_torch_takes_the_same_steps(ours, theirs, settings):
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_torch_takes_the_same_steps(ours, theirs, settings, batch_size):
     torch = pytest.importorskip("torch")
-    data, v = ml.data.figure_1b()
-    p = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    data, v = (part[0] for part in ml.data.sphere_tokens(1, 5, 4, 6, 0))
+    p = torch.ones(6, dtype=torch.float64, requires_grad=True)
     rule = getattr(torch.optim, theirs)([p], **settings)
-    X, K, y = torch.tensor(data.X), torch.tensor(data.K), torch.tensor(data.y)
-    for _ in range(100):
+    X, y = torch.tensor(data.X), torch.tensor(data.y)
+    for row in ml.Sampling(0).inputs(0, 100, 5, batch_size or 5):
+        seen = row[row >= 0]
         rule.zero_grad()
-        output = torch.einsum("it,itd,d->i", torch.softmax(K @ p, dim=-1), X, torch.tensor(v)) * y
+        output = torch.einsum("it,itd,d->i", torch.softmax(X[seen] @ p, dim=-1), X[seen], torch.tensor(v)) * y[seen]
         torch.nn.functional.softplus(-output).mean().backward()
         rule.step()
-    run = ml.descend(data, v, optimizer=ours, n_steps=100, start=np.ones(2))
+    run = ml.descend(data, v, optimizer=ours, n_steps=100, start=np.ones(6), batch_size=batch_size)
     np.testing.assert_allclose(run.final, p.detach().numpy(), rtol=1e-9, atol=1e-12)
 
 

@@ -6,31 +6,64 @@ import pytest
 import marginlens as ml
 from decimal_oracle import gradient as decimal_gradient
 from marginlens import core
-from marginlens.risk import ExcessRisk, logits
+from marginlens.risk import ExcessRisk, MultiHeadRisk, logits
 from tolerances import AUTOGRAD, HIGH_PRECISION, ROUNDING
 
 LOSSES = [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()]
 
 
-@pytest.mark.statement("A Eq. (15a)", "A Eq. (18)", "A Eq. (1)", "A (ERM)")
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
-def test_gradient_and_risk_agree_with_autograd(loss):
+def by_autograd(risk, x, head):
+    """Value and gradient of a risk of W with queries for each head of each input, or of p as the one row of W, by torch."""
     torch = pytest.importorskip("torch")
-    data, v = ml.data.gaussian_tokens(20, 3, 5, 4, 0)
-    p = np.random.default_rng(1).normal(size=(20, 4))
-    point = torch.tensor(p, requires_grad=True)
-    s = torch.softmax(torch.tensor(data.K) @ point[:, None, :, None], dim=2)[..., 0]
-    margin = torch.einsum("bit,bitd,bd->bi", s, torch.tensor(data.X), torch.tensor(v)) * torch.tensor(data.y)
-    value = {
+    W, X, K, y = (torch.tensor(array) for array in (np.atleast_2d(x), risk.data.X, risk.data.K, risk.data.y))
+    queries = torch.tensor(np.reshape(getattr(risk, "query", np.ones((len(y), 1))), (len(y), -1, len(W))))
+    attention = torch.softmax(torch.einsum("itd,qd,ihq->iht", K, W.requires_grad_(), queries), dim=-1)
+    margin = y * head(torch.einsum("iht,itd->ihd", attention, X)).mean(dim=1)
+    losses = {
         "Logistic": torch.nn.functional.softplus(-margin),
         "Exponential": torch.exp(-margin),
         "CorrelationLoss": -margin,
     }
-    mean = value[type(loss).__name__].mean(dim=-1)
-    mean.sum().backward()
-    assert np.allclose(ml.AttentionRisk(data, v, loss).value(p), mean.detach().numpy(), rtol=1e-12, atol=ROUNDING)
-    ours, theirs = ml.AttentionRisk(data, v, loss).gradient(p).value(), point.grad.numpy()
-    assert np.max(np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)) < AUTOGRAD
+    value = losses[type(risk.loss).__name__].mean()
+    value.backward()
+    return value.item(), W.grad.numpy().reshape(np.shape(x))
+
+
+def attention_risks():
+    """Risks of p in every loss, and of several heads."""
+    data, v = ml.data.gaussian_tokens(5, 4, 5, 6, 0)
+    yield from ((type(loss).__name__, ml.AttentionRisk(data, v, loss)) for loss in LOSSES)
+    data, v = ml.data.sphere_tokens(2, 4, 5, 6, 0)
+    yield "heads", MultiHeadRisk(data, v, 3)
+    yield "queries", MultiHeadRisk(data, v, np.random.default_rng(3).normal(size=(4, 3, 7)))
+    yield "self-attention", MultiHeadRisk.self_attention(data, v)
+
+
+@pytest.mark.statement("A Eq. (15a)", "A Eq. (18)", "A Eq. (1)", "A (ERM)", "A Eq. (4)")
+@pytest.mark.parametrize("name", dict(attention_risks()))
+def test_gradient_and_risk_agree_with_autograd(name):
+    batch = dict(attention_risks())[name]
+    x = np.random.default_rng(1).normal(size=(len(batch), *batch.shape))
+    values, gradients = batch.value(x), batch.gradient(x).value()
+    for j in range(len(batch)):
+        risk = batch[j]
+        value, theirs = by_autograd(risk, x[j], lambda z, v=risk.head: z @ z.new_tensor(v))
+        assert values[j] == pytest.approx(value, rel=1e-12, abs=ROUNDING)
+        assert np.linalg.norm(gradients[j] - theirs) < AUTOGRAD * np.linalg.norm(theirs)
+
+
+def test_nonlinear_head_gradient_agrees_with_autograd():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    psi = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
+    data, _ = ml.data.gaussian_tokens(6, 3, 5, 4, 0)
+    for j, p in enumerate(np.random.default_rng(1).normal(size=(6, 4))):
+        risk = ml.AttentionRisk(data[j], psi)
+        theirs = by_autograd(risk, p, lambda z: psi(z)[..., 0])[1]
+        assert np.linalg.norm(risk.gradient(p).value() - theirs) < AUTOGRAD * np.linalg.norm(theirs)
+    single = psi.float()
+    ml.AttentionRisk(data, single).gradient(np.ones(4))
+    assert next(single.parameters()).dtype == torch.float32  # the caller's module is left as it was
 
 
 @pytest.mark.statement("A Eq. (15a)")
@@ -118,19 +151,3 @@ def test_offsets_common_to_an_input_change_nothing():
     clean = ml.TokenDataset(data.X, data.y, K=shifted.K - 2.0**20 * np.ones(5))
     a, b = ml.descend(shifted, v, n_steps=300), ml.descend(clean, v, n_steps=300)
     assert np.min(ml.correlation(a.final, b.final)) > 1 - 1e-10
-
-
-def test_nonlinear_head_gradient_agrees_with_autograd():
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    psi = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    data, _ = ml.data.gaussian_tokens(6, 3, 5, 4, 0)
-    p = np.random.default_rng(1).normal(size=(6, 4))
-    point = torch.tensor(p, requires_grad=True)
-    s = torch.softmax(torch.tensor(data.K) @ point[:, None, :, None], dim=2)[..., 0]
-    output = psi.double()(torch.einsum("bit,bitd->bid", s, torch.tensor(data.X)))[..., 0]
-    torch.nn.functional.softplus(-output * torch.tensor(data.y)).mean(dim=-1).sum().backward()
-    ours, theirs = ml.AttentionRisk(data, psi.float()).gradient(p).value(), point.grad.numpy()
-    assert next(psi.parameters()).dtype == torch.float32  # the caller's module is left as it was
-    # its weights went through float32
-    assert np.max(np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)) < 1e-6
