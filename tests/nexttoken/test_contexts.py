@@ -259,7 +259,7 @@ def test_compiled_and_plain_steps_agree():
     )  # no whole multiples
     ends = [ml.descend(one, optimizer=ml.GradientDescent(0.5), n_steps=300) for one in (data, halves, odd)]
     loops = [type(run.continuation.loop).__name__ for run in ends]
-    assert loops == ["ClassifierLoop", "ClassifierLoop", "StepwiseLoop"]
+    assert loops == ["MatrixLoop", "MatrixLoop", "StepwiseLoop"]
     for run in ends[1:]:
         np.testing.assert_allclose(run.final, ends[0].final, atol=1e-10)
 

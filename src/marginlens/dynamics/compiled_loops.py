@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -32,6 +31,13 @@ def n_places(n_inputs: int, n_tokens: int) -> int:
 def moves_in_keys(n_rows: int, d: int) -> bool:
     """Whether the state of a descent is p itself, (d,), and not its coefficients over the rows, (n_rows,)."""
     return 2 * d <= n_rows
+
+
+def problem_arrays(batch: TokenDataset, head: Any) -> tuple[Any, ...]:
+    """Keys, scores and lengths of all problems, or of the first alone where many starts share one problem with one head."""
+    problems = batch[0].as_batch() if batch.is_repeated and np.ndim(head) == 1 else batch
+    scores = np.where(problems.mask, problems.finite_scores(head), 0.0)
+    return tuple(np.ascontiguousarray(array) for array in (problems.K, scores, problems.lengths))
 
 
 @dataclass
@@ -94,10 +100,7 @@ class AttentionLoop:
     ) -> FloatArray:
         """Take the steps of `span`; p after the steps `save`, (batch, n_saved, d_key)."""
         batch, (begin, end) = self.batch, span
-        shared = batch.is_repeated and np.ndim(self.head) == 1  # many starts on one problem
-        problems = batch[0].as_batch() if shared else batch
-        scores = np.where(problems.mask, problems.finite_scores(self.head), 0.0)
-        arrays = (np.ascontiguousarray(problems.K), scores, np.ascontiguousarray(problems.lengths))
+        arrays = problem_arrays(batch, self.head)
         points = np.empty((len(batch), len(save), batch.d_key))
         n_rows = batch.n_inputs * batch.n_tokens
         rule = (self.normalized, self.size, self.code, end)
@@ -291,6 +294,7 @@ class MatrixLoop:
         batch: the problems. head: (d_model,) or (batch, d_model). code: of the loss. rule: of the optimizer.
         queries: (n_terms, d_query) or (batch, n_terms, d_query), n_terms being 1 for a query that all inputs share, or n_inputs; None on p.
         batches: the mini-batches of the steps, None for all inputs. heads: inputs one after the other whose outputs are averaged.
+        transposed: whether points are transposes of W.
     """
 
     batch: TokenDataset
@@ -300,13 +304,29 @@ class MatrixLoop:
     queries: FloatArray | None = None
     batches: MiniBatches | None = None
     heads: int = 1
+    transposed: bool = False
+
+    @classmethod
+    def of_classes(
+        cls, H: FloatArray, classes: IntArray, n_classes: int, rule: Rule, batches: MiniBatches | None = None
+    ) -> Self:
+        """Descent on a linear classifier (n_classes, d) under cross-entropy: its transpose is the W of inputs with classes for tokens.
+
+        Args:
+            H: (n_points, d) the points, in place of queries. classes: (n_points,). rule: of the optimizer.
+        """
+        is_own = np.eye(n_classes)[classes][..., None]  # (n_points, n_classes, 1), of which the head makes scores
+        keys = np.broadcast_to(np.eye(n_classes), (len(H), n_classes, n_classes))
+        inputs = TokenDataset(is_own, np.ones(len(H)), K=keys).as_batch()
+        return cls(inputs, np.ones(1), CROSS_ENTROPY, rule, H, batches, transposed=True)
 
     def begin(self, start: FloatArray) -> MatrixState:
         """The state before the first step, from `start` (batch, d_query, d), or (batch, d) of p."""
         batch, queries = self.batch, self._queries
         count, n_rows, d = len(batch), batch.n_inputs * batch.n_tokens, batch.d_key
         n_terms, d_query = queries.shape[-2:]
-        points = np.array(start, dtype=np.float64).reshape(count, d_query, d)
+        given = np.swapaxes(start, -1, -2) if self.transposed else start
+        points = np.array(given, dtype=np.float64, order="C").reshape(count, d_query, d)
         memory = np.zeros((count, 2, max(d_query, n_terms), d))
         if self.rule.kind == MIRROR:
             memory[:, 0, :d_query] = np.sign(points) * np.abs(points) ** (self.rule.settings[6] - 1.0)
@@ -341,15 +361,10 @@ class MatrixLoop:
     ) -> FloatArray:
         """Take the steps of `span`; the points after the steps `save`, (batch, n_saved, *shape)."""
         batch, queries, (begin, end) = self.batch, self._queries, span
-        shared = batch.is_repeated and np.ndim(self.head) == 1 and queries.ndim == 2  # many starts on one problem
-        problems = batch[0].as_batch() if shared else batch
-        scores = np.where(problems.mask, problems.finite_scores(self.head), 0.0)
-        arrays = (
-            np.ascontiguousarray(problems.K),
-            np.ascontiguousarray(scores),
-            np.ascontiguousarray(problems.lengths),
-            np.array(np.broadcast_to(queries, (len(problems), *queries.shape[-2:])), order="C"),
-        )
+        own_queries = queries.ndim == 3  # then no two problems are the same
+        head = np.broadcast_to(self.head, (len(batch), batch.d_model)) if own_queries else self.head
+        keys, *others = problem_arrays(batch, head)
+        arrays = (keys, *others, np.array(np.broadcast_to(queries, (len(keys), *queries.shape[-2:])), order="C"))
         sizes = sizes_of(self.rule.size, begin, end)
         settings = (self.rule.settings, self.heads, self._terms(begin, end))
         rule = (self.rule.kind, self.rule.norm_code, self.code, *settings, sizes, begin, end)
@@ -363,40 +378,6 @@ class MatrixLoop:
         in_slices(
             advance, Work(len(batch), end - begin, n_rows * (4.0 * batch.d_key + 40.0) + 50.0 * entries), progress
         )
+        if self.transposed:
+            return np.ascontiguousarray(np.swapaxes(points, -1, -2))
         return points[:, :, 0] if self.queries is None else points
-
-
-@dataclass(frozen=True, eq=False)
-class ClassifierLoop:
-    """Descent on a linear classifier (n_classes, d) under cross-entropy, whose transpose is the W of inputs with classes for tokens.
-
-    Attributes:
-        H: (n_points, d) the points, in place of queries. classes: (n_points,). n_classes: their number. rule: of the optimizer.
-        batches: the mini-batches of the steps, None for all points.
-    """
-
-    H: FloatArray
-    classes: IntArray
-    n_classes: int
-    rule: Rule
-    batches: MiniBatches | None = None
-
-    @cached_property
-    def transposed(self) -> MatrixLoop:
-        """The loop on the transpose."""
-        right = np.eye(self.n_classes)[self.classes][
-            ..., None
-        ]  # (n_points, n_classes, 1), of which the head makes scores
-        keys = np.broadcast_to(np.eye(self.n_classes), (len(self.H), self.n_classes, self.n_classes))
-        inputs = TokenDataset(right, np.ones(len(self.H)), K=keys).as_batch()
-        return MatrixLoop(inputs, np.ones(1), CROSS_ENTROPY, self.rule, self.H, self.batches)
-
-    def begin(self, start: FloatArray) -> MatrixState:
-        """The state before the first step."""
-        return self.transposed.begin(np.ascontiguousarray(np.swapaxes(start, -1, -2)))
-
-    def advance(
-        self, state: MatrixState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
-    ) -> FloatArray:
-        """Take the steps of `span`; the classifiers after the steps `save`, (batch, n_saved, n_classes, d)."""
-        return np.ascontiguousarray(np.swapaxes(self.transposed.advance(state, span, save, progress), -1, -2))

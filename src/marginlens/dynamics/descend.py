@@ -144,7 +144,8 @@ class Descent:
         points = self.loop.advance(state, (begin, end), np.append(save, end), progress)  # the final iterate comes last
         with np.errstate(over="ignore", invalid="ignore"):  # a run may have stopped where float64 overflows
             trajectory = trajectory_of(risk, points, (state.ends[:, 0], state.ends[:, 1].copy()), save, record)
-        witness = _witness(risk, state) if isinstance(self.loop, MatrixLoop) else None
+        has_sums = isinstance(self.loop, MatrixLoop) and not self.loop.transposed
+        witness = _witness(risk, state) if has_sums else None
         return replace(trajectory, continuation=Descent(risk, self.loop, state, end), witness=witness)
 
 

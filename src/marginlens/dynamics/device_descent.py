@@ -10,6 +10,7 @@ import numpy as np
 
 from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.tokens import TokenDataset
+from marginlens.dynamics.compiled_loops import problem_arrays
 from marginlens.dynamics.loops import Loop, cpu_loop
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import InputError, reject, whole_number
@@ -136,9 +137,7 @@ class DeviceLoop:
     ) -> FloatArray:
         """Take the steps of `span`; p after the steps `save`, (batch, n_saved, d_key)."""
         batch, kernel, xp, (begin, end) = self.batch, self.kernel, self.device.xp, span
-        shared = batch.is_repeated and np.ndim(self.head) == 1  # many starts on one problem
-        problems = batch[0].as_batch() if shared else batch
-        scores = np.where(problems.mask, problems.finite_scores(self.head), 0.0)
+        keys, scores, lengths = problem_arrays(batch, self.head)
         points = np.empty((len(batch), len(save), batch.d_key))
         report, pace = Progress(progress, len(batch) * (end - begin)), Pace(kernel)
         if state.left is not None:
@@ -147,14 +146,9 @@ class DeviceLoop:
             steps = _steps(xp, self.rule, kernel, begin, end)
             kept, scratch = xp.asarray(save, dtype=np.int64), kernel.scratch()
             for first, last in pace.slices(len(batch), end - begin, kernel.bytes_per_problem(len(save))):
-                part = slice(0, 1) if shared else slice(first, last)
-                lengths = xp.asarray(np.ascontiguousarray(problems.lengths[part])) if kernel.ragged else None
-                data = (
-                    xp.asarray(np.ascontiguousarray(problems.K[part])),
-                    xp.asarray(np.ascontiguousarray(scores[part])),
-                    lengths,
-                    scratch,
-                )
+                part = slice(first, last) if len(keys) == len(batch) else slice(0, 1)  # many starts on one problem
+                ragged = xp.asarray(lengths[part]) if kernel.ragged else None
+                data = (xp.asarray(keys[part]), xp.asarray(scores[part]), ragged, scratch)
                 carried = Carried(*(xp.array(array[first:last]) for array in (state.states, state.logits, state.ends)))
                 start = xp.array(state.start[first:last])
                 out = Outputs(xp.empty((last - first, len(save), batch.d_key)))

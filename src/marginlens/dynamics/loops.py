@@ -13,7 +13,6 @@ from marginlens.dynamics.compiled_loops import (
     RAN_ALL,
     STATIONARY,
     AttentionLoop,
-    ClassifierLoop,
     JointLoop,
     MatrixLoop,
     NextTokenLoop,
@@ -203,10 +202,16 @@ def heads_loop(risk: MultiHeadRisk, optimizer: Any, batches: MiniBatches | None 
 @compiled_loop.register
 def classifier_loop(risk: MulticlassRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
     """On a linear classifier, in norms that are the same of a matrix and its transpose."""
-    rule = compiled_rule(optimizer, risk.shape)
-    if rule is None or rule.norm_code == MAX_ROW or not _is_moderate(risk.H) or not np.all(risk.H):
+    return _classifier_loop(risk.H, risk.classes, risk.shape, optimizer, batches)
+
+
+def _classifier_loop(
+    H: FloatArray, classes: IntArray, shape: tuple[int, int], optimizer: Any, batches: MiniBatches | None = None
+) -> Loop | None:
+    rule = compiled_rule(optimizer, shape)
+    if rule is None or rule.norm_code == MAX_ROW or not _is_moderate(H) or not np.all(H):
         return None
-    return ClassifierLoop(risk.H, risk.classes, risk.shape[0], rule, batches)
+    return MatrixLoop.of_classes(H, classes, shape[0], rule, batches)
 
 
 def is_plain(optimizer: Any) -> bool:
@@ -218,19 +223,14 @@ def is_plain(optimizer: Any) -> bool:
 def decoder_loop(risk: ContextRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
     """On a next-token decoder whose soft labels are counts: a classifier on as many copies of each context as tokens followed it."""
     data = risk.data
-    counts, unit = (
-        data.counts.data,
-        1.0 if np.array_equal(data.counts.data, np.rint(data.counts.data)) else data.counts.data.min(),
-    )
+    counts = data.counts.data
+    unit = 1.0 if np.array_equal(counts, np.rint(counts)) else counts.min()
     copies = np.rint(counts / unit).astype(np.int64)
     equal = np.allclose(copies * unit, counts, rtol=1e-14, atol=0.0)
     if batches is not None or not equal or copies.sum() * data.n_vocabulary > MAX_COPIED_LOGITS:
         return None
     points, classes = np.repeat(risk.H[data.context], copies, axis=0), np.repeat(data.token, copies)
-    rule = compiled_rule(optimizer, risk.shape)
-    if rule is None or rule.norm_code == MAX_ROW or not _is_moderate(points) or not np.all(points):
-        return None
-    return ClassifierLoop(points, classes, data.n_vocabulary, rule)
+    return _classifier_loop(points, classes, risk.shape, optimizer)
 
 
 def _is_moderate(keys: FloatArray) -> bool:
