@@ -16,6 +16,7 @@ from browser_page import (
     lab_link,
     lab_state,
     open_lab,
+    open_page,
     overflowing,
     path_ends,
     predicted_limits,
@@ -26,10 +27,12 @@ from browser_page import (
     settle,
     wait_for,
 )
+from fake_claims import fake_claim
 from marginlens.directions import correlation
 from marginlens.dynamics import descend
-from marginlens.lab import presets
+from marginlens.lab import permalink, presets
 from marginlens.theory import locally_optimal_directions
+from marginlens_papers.report import reproduce
 
 TABS = ("plane", "text")
 PROJECTOR, NARROWEST = (2560, 1440), (340, 700)
@@ -299,6 +302,32 @@ def test_undo_survives_a_reload(lab):
     button(lab, "Undo").click()
     settle(lab)
     assert lab_state(lab)["problem"] == before["problem"]
+
+
+@pytest.mark.parametrize("entry", presets(), ids=lambda entry: entry.name)
+def test_a_link_made_in_python_opens_the_preset_with_the_limits_of_the_library(browser, lab_file, entry):
+    open_lab(browser, lab_file, permalink(entry))
+    state = lab_state(browser)
+    assert (state["preset"], state["tab"]) == (entry.name, "text" if entry.text else "plane")
+    assert problem_of(state).data == entry.problem.data
+    assert browser.find_element("id", "message").text.count(".") <= 1
+    if not (
+        entry.text or entry.problem.trains_head or "X-N" in entry.name
+    ):  # tests/lab has other norms and joint training
+        agrees_with_python(browser)
+
+
+def test_the_report_leads_to_the_lab_with_the_claims_problem(browser, tmp_path):
+    report = reproduce((fake_claim("A-F8"), fake_claim("X-B")), tmp_path / "report")
+    open_page(browser, report.page)
+    browser.execute_script("document.querySelector('button.all').click()")  # opens every claim
+    links = browser.find_elements("css selector", "article .lab a")
+    assert [link.text for link in links] == [entry.title for entry in presets() if entry.claim in ("A-F8", "X-B")]
+    browser.execute_script('arguments[0].scrollIntoView({ block: "center", behavior: "instant" })', links[-1])
+    links[-1].click()
+    wait_for(browser, "window.lab?.store !== undefined")
+    assert lab_state(browser)["preset"] == "X-B-random"
+    assert browser.current_url.startswith((report.folder / "lab.html").as_uri())
 
 
 @pytest.mark.parametrize(("fragment", "sentence"), [("#7.abc", "another version"), ("#1.abc", "damaged")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -11,18 +13,20 @@ from marginlens.typing import FloatArray, IntArray
 
 LOSSES = (0, 1, 2)
 EUCLIDEAN, SIGN = 1, 2
+Problem = tuple[FloatArray, FloatArray, IntArray]  # keys, scores and lengths
 
 
-def _ends(
-    problem: tuple[FloatArray, FloatArray, IntArray], loss: int, norm: int, starts: FloatArray, steps: int
-) -> FloatArray:
+def _descend(
+    problem: Problem, loss: int, norm: int, starts: FloatArray, steps: Any, sectors: Any = ()
+) -> tuple[FloatArray, IntArray]:
+    """Where runs from these starts end, by steps of 0.1, and their labels."""
     points, labels = starts.copy(), np.zeros(len(starts), dtype=np.int64)
-    sizes, counts = np.full(len(starts), 0.1), np.full(len(starts), steps)
-    core.descend_in_plane(*problem, loss, norm, 2.0, np.zeros((0, 6)), sizes, counts, points, labels)
-    return points
+    given = (np.reshape(sectors, (-1, 6)), np.full(len(starts), 0.1), np.broadcast_to(steps, len(starts)))
+    core.descend_in_plane(*problem, loss, norm, 2.0, *given, points, labels)
+    return points, labels
 
 
-def _problem(rng: np.random.Generator) -> tuple[FloatArray, FloatArray, IntArray]:
+def _problem(rng: np.random.Generator) -> Problem:
     n, T = int(rng.integers(1, 7)), int(rng.integers(2, 9))
     scores = rng.normal(size=(n, T)).round(1)  # some tie
     return rng.normal(size=(n, T, 2)), scores, rng.integers(1, T + 1, size=n)
@@ -41,7 +45,7 @@ def test_steps_are_those_of_normalised_descent(loss: int) -> None:
         carried = (np.empty((9, width)), np.empty((9, places)), ends, np.empty(0), np.zeros(1, dtype=np.int64))
         arrays = (keys[None], scores[None], lengths[None], starts)
         core.descend_attention(0, 9, *arrays, 1, 0.1, loss, 20, 20, np.array([20]), *carried, out)
-        assert_allclose(_ends(problem, loss, EUCLIDEAN, starts, 20), out[:, 0], rtol=1e-9, atol=1e-9)
+        assert_allclose(_descend(problem, loss, EUCLIDEAN, starts, 20)[0], out[:, 0], rtol=1e-9, atol=1e-9)
 
 
 def test_a_start_has_the_same_end_in_any_company() -> None:
@@ -49,38 +53,21 @@ def test_a_start_has_the_same_end_in_any_company() -> None:
     for norm in (0, 1, 2, 3):
         problem = _problem(rng)
         starts = 10.0 * rng.normal(size=(11, 2))
-        together = _ends(problem, 0, norm, starts, 150)
-        single = np.concatenate([_ends(problem, 0, norm, start[None], 150) for start in starts])
+        together, _ = _descend(problem, 0, norm, starts, 150)
+        single = np.concatenate([_descend(problem, 0, norm, start[None], 150)[0] for start in starts])
         assert_array_equal(together, single)
 
 
 def test_sectors_and_returns_have_labels() -> None:
-    keys, scores = np.array([[[1.0, 0.0], [-1.0, 0.0]]]), np.array([[1.0, 0.0]])
-    points, labels = np.array([[50.0, 0.1], [0.0, 0.0], [-4.0, 0.0]]), np.zeros(3, dtype=np.int64)
-    sector = np.array([[1.0, 0.0, 0.1, 0.1, 20.0, 1.0]])
-    steps = np.array([1000, 10, 1000])
-    core.descend_in_plane(keys, scores, np.array([2]), 0, SIGN, 2.0, sector, np.full(3, 0.1), steps, points, labels)
+    problem = np.array([[[1.0, 0.0], [-1.0, 0.0]]]), np.array([[1.0, 0.0]]), np.array([2])
+    starts = np.array([[50.0, 0.1], [0.0, 0.0], [-4.0, 0.0]])
+    points, labels = _descend(problem, 0, SIGN, starts, [1000, 10, 1000], [1.0, 0.0, 0.1, 0.1, 20.0, 1.0])
     assert_array_equal(labels, [0, -1, 0])
     assert_allclose(points, [[50.0, 0.1], [1.0, 0.0], [points[2, 0], 0.0]])
     assert 20.0 <= points[2, 0] <= 21.0
     # the middle token is best: sign descent goes to and fro
-    between = np.array([[[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]])
-    points, labels = np.array([[0.55, 0.0]]), np.zeros(1, dtype=np.int64)
-    best = np.array([[0.0, 1.0, 0.0]])
-    given = (
-        between,
-        best,
-        np.array([3]),
-        0,
-        SIGN,
-        2.0,
-        np.zeros((0, 6)),
-        np.full(1, 0.1),
-        np.array([1000]),
-        points,
-        labels,
-    )
-    core.descend_in_plane(*given)
+    between = np.array([[[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]]), np.array([[0.0, 1.0, 0.0]]), np.array([3])
+    points, labels = _descend(between, 0, SIGN, np.array([[0.55, 0.0]]), 1000)
     assert labels[0] == 0
     assert abs(points[0, 0]) < 0.2
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,23 +15,13 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from lab.test_plane_kernels import LOSSES, OPTIMIZERS, cases
 from lab_kernels import as_json, ask, needs_node, run_in_page
 from marginlens.lab.presets import presets
 
 pytestmark = needs_node
 
 RTOL = 1e-9  # of directions and path ends
-OPTIMIZERS: tuple[dict[str, Any], ...] = (
-    {"name": "NormalizedGD", "size": 0.1},
-    {"name": "GradientDescent", "size": 0.5},
-    {"name": "SignDescent", "size": 0.05},
-    {"name": "Adam", "size": 0.05, "betas": [0.9, 0.999], "eps": 0.0},
-    {"name": "CoordinateDescent", "size": 0.1, "decay": 0.25},
-    {"name": "SteepestDescent", "size": 0.1, "p": 3.0},
-    {"name": "SignDescent", "size": 0.05, "momentum": 0.9},
-    {"name": "Adam", "size": 0.1, "betas": [0.8, 0.95], "eps": 1e-8, "decay": 0.5},
-)
-LOSSES = ("Logistic", "Exponential", "CorrelationLoss")
 VIEW = {"map": "window", "half": 4, "far": 1e6, "lines": True, "cones": False, "basins": False, "paths": True}
 TEXT = {
     "source": 'the cat sat on the mat\nand the "dog" sat on the log \\ the end',
@@ -46,7 +37,7 @@ TEXT = {
 
 
 def state_of(problem: dict[str, Any], starts: Any, step: int = 0, chosen: int = 0, **view: Any) -> dict[str, Any]:
-    parts = {key: value for key, value in problem.items() if key not in ("format", "version")}
+    parts = {key: value for key, value in problem.items() if key not in ("format", "version", "start")}
     return {
         "tab": "plane",
         "preset": None,
@@ -63,64 +54,29 @@ def problem_of(state: dict[str, Any], start: int) -> dict[str, Any]:
     return {**state["problem"], "start": state["starts"][start]}
 
 
-def figure_states() -> dict[str, dict[str, Any]]:
-    """The figures' problems, each with another optimizer and loss."""
-    figures = {
-        "figure_1a": ml.data.figure_1a(),
-        "figure_1b": ml.data.figure_1b(),
-        "figure_1c": ml.data.figure_1c(),
-        "figure_5": ml.data.figure_5(3.0),
-        "figure_8": ml.data.figure_8(),
-    }
-    states = {}
-    for k, (name, (data, head)) in enumerate(figures.items()):
-        json_form = as_json(data, head, steps=300, optimizer=OPTIMIZERS[k], loss=LOSSES[k % 3])
-        states[name] = state_of(json_form, [[0.5, 0.3], [-40.0, 3.0]], step=k % 2 * 120, chosen=k % 2)
+def joint_problems() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Head and attention trained together: Figure 3, and random tokens by both optimizers that do so."""
+    rng = np.random.default_rng(1818)
     for name, data in (("figure_3a", ml.data.figure_3a()), ("figure_3b", ml.data.figure_3b())):
-        json_form = as_json(data, None, steps=200, start_head=[0.1, 0.2])
-        states[name] = state_of(json_form, [[0.0, 0.0], [1.0, -0.5]])
-    return states
-
-
-def random_state(number: int) -> dict[str, Any]:
-    """Tokens with a head, keys apart, scores outright or joint training; lengths differ in every other state, scores tie in some."""
-    rng = np.random.default_rng([1818, number])
-    kind, n_inputs, longest = number % 5, int(rng.integers(1, 7)), int(rng.integers(2, 9))
-    lengths = rng.integers(1, longest + 1, n_inputs) if number % 2 else np.full(n_inputs, longest)
-    lengths[0] = longest
-    points = [rng.standard_normal((length, 2)).round(4) for length in lengths]
-    settings = {
-        "labels": rng.choice([-1, 1], n_inputs).tolist(),
-        "optimizer": OPTIMIZERS[number % (2 if kind == 4 else len(OPTIMIZERS))],
-        "loss": LOSSES[number // 2 % 3],
-        "steps": 150,
-    }
-    listed = [rows.tolist() for rows in points]
-    if kind == 4:
-        problem = {"tokens": listed, "train": "both", "start_head": rng.standard_normal(2).tolist()}
-    elif kind in (0, 1):
-        digits = 1 if number % 3 == 0 else 8
-        problem = {"keys": listed, "scores": [rng.uniform(-1, 1, length).round(digits).tolist() for length in lengths]}
-    else:
-        problem = {"tokens": listed, "head": rng.standard_normal(2).tolist()}
-    if kind == 3:
-        problem["keys"] = [rng.standard_normal((length, 2)).tolist() for length in lengths]
-    starts = rng.standard_normal((int(rng.integers(1, 4)), 2)) * 10.0 ** rng.integers(0, 4)
-    return state_of({**problem, **settings}, starts, step=int(rng.integers(0, 150)), chosen=len(starts) - 1)
-
-
-def preset_states() -> dict[str, dict[str, Any]]:
-    """Every preset of the page in the plane, at a step that takes little time."""
-    plane = [preset.state() for preset in presets() if not preset.text]
-    return {
-        state["preset"]: {**state_of(state["problem"], state["starts"], step=400), "preset": state["preset"]}
-        for state in plane
-    }
+        yield name, as_json(data, None, steps=200, start_head=[0.1, 0.2])
+    for number, optimizer in enumerate(OPTIMIZERS[:2] * 3):
+        data = ml.TokenDataset(rng.standard_normal((number + 1, 4, 2)).round(4), rng.choice([-1.0, 1.0], number + 1))
+        settings = {"optimizer": optimizer, "loss": list(LOSSES)[number // 2], "steps": 150}
+        yield f"joint {number}", as_json(data, None, start_head=rng.standard_normal(2).tolist(), **settings)
 
 
 @cache
 def states() -> dict[str, dict[str, Any]]:
-    return {**preset_states(), **figure_states(), **{f"random {number}": random_state(number) for number in range(30)}}
+    """Presets, joint training and the problems of `test_plane_kernels` from two starts, at steps that take little time."""
+    found = {}
+    for preset in presets():
+        if not preset.text:
+            state = preset.state()
+            found[preset.name] = {**state_of(state["problem"], state["starts"], step=400), "preset": preset.name}
+    plain = [(case.name, case.json) for case in cases() if case.data.n_tokens > 1]  # JSON lacks the margin of one token
+    for k, (name, problem) in enumerate([*plain[-44:], *joint_problems()]):
+        found[name] = state_of({**problem, "steps": 300}, [[0.5, 0.3], [-40.0, 3.0]], step=k % 3 * 60, chosen=k % 2)
+    return found
 
 
 def scripts_of(given: list[dict[str, Any]], link: str | None = None) -> list[str]:
@@ -332,10 +288,10 @@ def test_numbers_come_back_as_the_same_doubles() -> None:
 
 def test_the_script_says_where_it_comes_from_and_runs_as_a_program(tmp_path: Path) -> None:
     link = "https://example.org/lab.html#1.abc"
-    script = scripts_of([states()["figure_8"]], link)[0]
+    script = scripts_of([states()["A-F8"]], link)[0]
     assert link in script.splitlines()[1]
     path = tmp_path / "script.py"
     path.write_text(script, encoding="utf-8")
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == outcomes()["figure_8"].printed
+    assert done.stdout == outcomes()["A-F8"].printed
