@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 
 from marginlens.errors import missing_extra
 from marginlens.result.frames import Tabular, plain_column
@@ -70,69 +71,41 @@ class Displayed(Described):
 
 
 @cache
-def _style() -> str:
+def _style() -> Markup:
     """The rules of notebook.css without its comment and its line ends, since every element has them."""
     rules = Path(__file__).with_name("notebook.css").read_text(encoding="utf-8")
-    return re.sub(r"/\*.*?\*/|\n\s*", "", rules, flags=re.DOTALL)
+    return Markup(re.sub(r"/\*.*?\*/|\n\s*", "", rules, flags=re.DOTALL))
 
 
 def element(shown: Any) -> str:
     """The HTML of anything `Displayed`: without script, with every colour taken from the page around it."""
-    head = shown._headline()
-    mark = {True: "ml-mark ml-ok", False: "ml-mark ml-not", None: "ml-mark"}[head.ok]
-    word = f" <b>{escape(head.word)}</b>" if head.word else ""
-    colon = ": " if head.word and head.sentence else " " if head.sentence else ""
-    top = f"<p><span class='{mark}'></span><code>{escape(type(shown).__name__)}</code>{word}{colon}{escape(head.sentence)}</p>"
-    facts = [(name, value) for name, value in shown._facts().items() if value is not None]
-    parts = {"ml-scroll ml-facts": _facts_table(facts[:MAX_FACTS]), "ml-scroll": _picture(shown)}
-    body = "".join(f"<div class='{kind}'>{part}</div>" for kind, part in parts.items() if part)
-    details = _rows_details(*shown._preview(MAX_ROWS)) if isinstance(shown, Tabular) else ""
-    if facts[MAX_FACTS:]:
-        more = len(facts) - MAX_FACTS
-        table = _facts_table(facts[MAX_FACTS:])
-        details += (
-            f"<details><summary>{counted(more, 'more field')}</summary><div class='ml-scroll'>{table}</div></details>"
-        )
-    text = (
-        f"<div class='ml-text'>{shown._text_html()}</div>"
-        if hasattr(shown, "_text_html") and shown._text_html()
-        else ""
-    )
-    return (
-        f"<div class='marginlens'><style>{_style()}</style>{top}{text}<div class='ml-body'>{body}</div>{details}</div>"
-    )
+    from marginlens.pages import render  # with Jinja2, which only displays need
+
+    n_rows, table = shown._preview(MAX_ROWS) if isinstance(shown, Tabular) else (0, {})
+    return render(
+        "marginlens.result",
+        "notebook.html",
+        {"cell": cell, "counted": counted, "number_class": _number_class},
+        style=_style(),
+        kind=type(shown).__name__,
+        head=shown._headline(),
+        text=Markup(shown._text_html() if hasattr(shown, "_text_html") else ""),
+        facts=[(name, value) for name, value in shown._facts().items() if value is not None],
+        max_facts=MAX_FACTS,
+        picture=Markup(_picture(shown)),
+        n_rows=n_rows,
+        rows_of=f"the first {MAX_ROWS} of {n_rows:,} rows" if n_rows > MAX_ROWS else counted(n_rows, "row"),
+        columns={name: plain_column(values[:MAX_ROWS]) for name, values in list(table.items())[:MAX_COLUMNS]},
+        columns_of=f", {MAX_COLUMNS} of {len(table)} columns" if len(table) > MAX_COLUMNS else "",
+        zip=zip,
+    ).strip()
 
 
-def _facts_table(facts: Sequence[tuple[str, Any]]) -> str:
-    rows = "".join(f"<tr><th>{escape(str(name))}</th><td>{escape(cell(value))}</td></tr>" for name, value in facts)
-    return f"<table><tbody>{rows}</tbody></table>" if rows else ""
-
-
-def _rows_details(n_rows: int, columns: Mapping[str, Any]) -> str:
-    """The first rows of a table behind a closed line that says how many there are."""
-    plain = {name: plain_column(values[:MAX_ROWS]) for name, values in list(columns.items())[:MAX_COLUMNS]}
-    if not n_rows:
-        return ""
-    head = "".join(f"<th{_class_of([*values[:n_rows]])}>{escape(name)}</th>" for name, values in plain.items())
-    body = "".join(
-        "<tr>" + "".join(_table_cell(values[k]) for values in plain.values()) + "</tr>"
-        for k in range(min(n_rows, MAX_ROWS))
-    )
-    of = f"the first {MAX_ROWS} of {n_rows:,} rows" if n_rows > MAX_ROWS else counted(n_rows, "row")
-    wide = f", {MAX_COLUMNS} of {len(columns)} columns" if len(columns) > MAX_COLUMNS else ""
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<details><summary>{of} of <code>to_frame()</code>{wide}</summary><div class='ml-scroll'>{table}</div></details>"
-
-
-def _table_cell(value: Any) -> str:
-    return f"<td{_class_of([value])}>{escape(cell(value))}</td>"
-
-
-def _class_of(values: Sequence[Any]) -> str:
+def _number_class(values: Sequence[Any]) -> Markup:
     """The attribute that puts numbers, and the names of their columns, to the right."""
     numbers = int | float | np.integer | np.floating
     is_number = all(isinstance(value, numbers) and not isinstance(value, bool | np.bool_) for value in values)
-    return " class='ml-number'" if is_number else ""
+    return Markup(" class='ml-number'" if is_number else "")
 
 
 def cell(value: Any) -> str:
