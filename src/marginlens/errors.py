@@ -136,8 +136,14 @@ def array_of_any(value: Any, argument: str, expected: str) -> npt.NDArray[Any]:
         raise reject(argument, expected, got) from problem
 
 
-def index_array(value: Any, argument: str, expected: str, shape: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
-    """`value` as an array of whole numbers whose axes are `shape`, -1 for any length; an empty list is one without entries."""
+def index_array(
+    value: Any, argument: str, expected: str, shape: Sequence[int] | None = None, *, below: Any = None
+) -> npt.NDArray[np.int64]:
+    """`value` as an array of whole numbers whose axes are `shape`, -1 for any length; an empty list is one without entries.
+
+    Args:
+        below: what all of them must be below, and not negative: a number, or an array that broadcasts against them.
+    """
     array = array_of_any(value, argument, expected)
     if array.size == 0 and shape is not None and array.ndim == 1 and -1 in shape:
         array = np.empty([max(length, 0) for length in shape], dtype=np.int64)
@@ -148,6 +154,9 @@ def index_array(value: Any, argument: str, expected: str, shape: Sequence[int] |
         )
     if wrong:
         raise reject(argument, expected, f"shape {array.shape} with dtype {array.dtype}")
+    if below is not None and (outside := (array < 0) | (array >= below)).any():
+        where = tuple(int(k) for k in np.argwhere(outside)[0])
+        raise reject(argument, expected, f"{array[where]} at index {where if len(where) > 1 else where[0]}")
     return array.astype(np.int64, copy=False)
 
 
@@ -175,20 +184,27 @@ def n_axes(value: Any) -> int:
 
 def positive_number(value: Any, argument: str) -> float:
     """`value` as a finite float above zero."""
-    number = real_number(value, argument, "a positive number")
-    if not (np.isfinite(number) and number > 0):
-        raise reject(argument, "a positive number", number)
-    return number
+    return real_number(value, argument, "a positive number", lambda number: 0.0 < number < np.inf)
 
 
-def real_number(value: Any, argument: str, expected: str) -> float:
-    """`value` as a float, nan and inf allowed; the caller says what it must be."""
+def real_number(
+    value: Any, argument: str, expected: str, within: Callable[[float], bool] = lambda number: True
+) -> float:
+    """`value` as a float that is `within` bounds, nan and inf allowed unless these say otherwise."""
     if getattr(value, "requires_grad", False):
         raise reject(argument, expected, _summary(value))
     try:
-        return float(value)
+        number = float(value)
     except NOT_NUMBERS as problem:
         raise reject(argument, expected, _summary(value)) from problem
+    if not within(number):
+        raise reject(argument, expected, f"{number:g}")
+    return number
+
+
+def share_number(value: Any, argument: str) -> float:
+    """`value` as a share or probability from 0 to 1."""
+    return real_number(value, argument, "a number from 0 to 1", lambda number: 0.0 <= number <= 1.0)
 
 
 def whole_number(value: Any, argument: str, *, at_least: int) -> int:

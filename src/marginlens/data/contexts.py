@@ -58,9 +58,8 @@ class ContextDataset(Displayed, Tabular):
         """
         whole_number(n_vocabulary, "n_vocabulary", at_least=2)
         windows = index_array(contexts, "contexts", "token ids of shape (n_samples, length)", (-1, -1))
-        ids = index_array(following, "following", f"token ids of shape ({len(windows)},)", (len(windows),))
-        if len(ids) and (ids.min() < 0 or ids.max() >= n_vocabulary):
-            raise reject("following", f"ids from 0 to {n_vocabulary - 1}", f"{ids.min()} to {ids.max()}")
+        expected = f"ids from 0 to {n_vocabulary - 1} of shape ({len(windows)},)"
+        ids = index_array(following, "following", expected, (len(windows),), below=n_vocabulary)
         distinct, place = np.unique(windows, axis=0, return_inverse=True)
         cells = (np.ones(len(ids)), (place.reshape(-1), ids))
         return cls(embed(distinct), scipy.sparse.csr_array(cells, shape=(len(distinct), n_vocabulary)))

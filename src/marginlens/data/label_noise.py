@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import index_array, real_number, reject, whole_number
+from marginlens.errors import index_array, reject, share_number, whole_number
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
 
@@ -19,13 +19,6 @@ class NoisyLabels(NamedTuple):
 
     data: Any
     flipped: BoolArray
-
-
-def _as_noise(value: float, argument: str) -> float:
-    number = real_number(value, argument, "a number from 0 to 1")
-    if not 0.0 <= number <= 1.0:
-        raise reject(argument, "a number from 0 to 1", f"{number:g}")
-    return number
 
 
 def flip_labels(data: TokenDataset | LabelledSequences, share: float, rng: Any) -> NoisyLabels:
@@ -37,7 +30,7 @@ def flip_labels(data: TokenDataset | LabelledSequences, share: float, rng: Any) 
     """
     if not isinstance(data, TokenDataset | LabelledSequences):
         raise reject("data", "a TokenDataset or LabelledSequences", type(data).__name__)
-    flipped = as_generator(rng).random(np.shape(data.y)) < _as_noise(share, "share")
+    flipped = as_generator(rng).random(np.shape(data.y)) < share_number(share, "share")
     noisy = copy(data)
     noisy.y = np.where(flipped, -data.y, data.y)
     return NoisyLabels(noisy, flipped)
@@ -51,10 +44,8 @@ def soft_labels(classes: ArrayLike, n_classes: int, noise: float) -> FloatArray:
     Args:
         classes: (n_points,) whole numbers from 0. n_classes: at least 2. noise: from 0 to 1.
     """
-    count, share = whole_number(n_classes, "n_classes", at_least=2), _as_noise(noise, "noise")
-    own = index_array(classes, "classes", f"whole numbers from 0 to {count - 1}", (np.size(classes),))
-    if own.size and (own.min() < 0 or own.max() >= count):
-        raise reject("classes", f"whole numbers from 0 to {count - 1}", f"{own.min()} to {own.max()}")
+    count, share = whole_number(n_classes, "n_classes", at_least=2), share_number(noise, "noise")
+    own = index_array(classes, "classes", f"whole numbers from 0 to {count - 1}", (-1,), below=count)
     others = np.full((len(own), count), share / (count - 1.0))
     others[np.arange(len(own)), own] = 1.0 - share
     return others

@@ -8,7 +8,7 @@ import numpy as np
 
 from marginlens.data.counter_based import gaussian_problems, sphere_problems
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import float_array, real_number, reject, whole_number
+from marginlens.errors import float_array, positive_number, real_number, reject, whole_number
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -125,11 +125,8 @@ def signal_and_noise(
     n, d = _sizes(n_inputs=n_inputs, d_model=d_model)
     if d < 3:
         raise reject("d_model", "at least 3: two coordinates of signal, and noise", d_model)
-    size, share = real_number(signal, "signal", "a number above 0"), real_number(flipped, "flipped", "a share below 1")
-    if not size > 0.0:
-        raise reject("signal", "a number above 0", f"{size:g}")
-    if not 0.0 <= share < 1.0:
-        raise reject("flipped", "a share of at least 0 and below 1", f"{share:g}")
+    size = positive_number(signal, "signal")
+    share = real_number(flipped, "flipped", "a share of at least 0 and below 1", lambda number: 0.0 <= number < 1.0)
     generator = as_generator(rng)
     classes = generator.choice([-1.0, 1.0], size=n)
     X = np.zeros((n, 2, d))

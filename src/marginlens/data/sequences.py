@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from marginlens.errors import InputError, Remedy, array_of_any, batch_index, real_array, reject
+from marginlens.errors import InputError, Remedy, array_of_any, batch_index, index_array, real_array, reject
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.drawing import draw_bars
@@ -135,7 +135,9 @@ class SequenceDataset(FlatSequences):
         self.E = _embeddings(E)
         tokens, offsets = flat_sequences(sequences)
         check_ids(tokens, offsets, len(self.E))
-        targets = _labels(labels, len(offsets) - 1, len(self.E))
+        n_samples, K = len(offsets) - 1, len(self.E)
+        wanted = f"whole numbers of shape ({n_samples},): the id of one token, from 0 to {K - 1}, per sequence"
+        targets = index_array(labels, "labels", wanted, (n_samples,), below=K)
         missing = ~np.logical_or.reduceat(tokens == np.repeat(targets, np.diff(offsets)), offsets[:-1])
         lacking = np.flatnonzero(missing)
         if len(lacking) and unrealizable == "refuse":
@@ -266,13 +268,11 @@ def reject_unrealizable(lacking: IntArray, labels: IntArray, remedy: str) -> Inp
 
 def check_sequence(sequence: Any, n_vocabulary: int, argument: str = "sequence") -> IntArray:
     """One sequence as (n_tokens,) ids from 0 to `n_vocabulary` - 1."""
-    array = array_of_any(sequence, argument, "a list of at least one token id")
-    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
-        raise reject(argument, "a list of at least one token id", f"shape {array.shape} with dtype {array.dtype}")
-    outside = (array < 0) | (array >= n_vocabulary)
-    if outside.any():
-        raise reject(argument, f"ids from 0 to {n_vocabulary - 1}", f"id {array[outside][0]}")
-    return array.astype(np.int64)
+    expected = f"a list of at least one id from 0 to {n_vocabulary - 1}"
+    ids = index_array(sequence, argument, expected, (-1,), below=n_vocabulary)
+    if not ids.size:
+        raise reject(argument, expected, "none")
+    return ids
 
 
 def as_sequences(data: Any) -> SequenceDataset:
@@ -352,18 +352,6 @@ def check_ids(tokens: IntArray, offsets: IntArray, n_vocabulary: int) -> None:
             f"ids from 0 to {n_vocabulary - 1}, the tokens of the vocabulary",
             f"id {tokens[position]} at position {position - offsets[i]} of sample {i}",
         )
-
-
-def _labels(labels: Any, n_samples: int, n_vocabulary: int) -> IntArray:
-    expected = f"whole numbers of shape ({n_samples},): one token id per sequence"
-    array = array_of_any(labels, "labels", expected)
-    if array.shape != (n_samples,) or array.dtype.kind not in "iu":
-        raise reject("labels", expected, f"shape {array.shape} with dtype {array.dtype}")
-    outside = (array < 0) | (array >= n_vocabulary)
-    if outside.any():
-        i = int(np.argmax(outside))
-        raise reject("labels", f"ids from 0 to {n_vocabulary - 1}", f"id {array[i]} of sample {i}")
-    return array.astype(np.int64)
 
 
 def _listed(indices: IntArray) -> str:

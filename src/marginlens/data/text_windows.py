@@ -9,7 +9,7 @@ import numpy as np
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.vocabulary import Characters, NamedSequences, Unit, Vocabulary
-from marginlens.errors import reject, whole_number
+from marginlens.errors import real_number, reject, whole_number
 from marginlens.typing import FloatArray, IntArray
 
 MAX_ONE_HOT = 4_096  # tokens up to which one-hot embeddings are made: 134 MB
@@ -140,8 +140,4 @@ def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 
 def held_out_share(held_out: Any) -> float:
     """`held_out` if it is a share between 0 and 1."""
     expected = "a share between 0 and 1, such as 0.1"
-    if isinstance(held_out, bool) or not isinstance(held_out, int | float | np.number):
-        raise reject("held_out", expected, repr(held_out))
-    if not 0.0 < float(held_out) < 1.0:
-        raise reject("held_out", expected, f"{float(held_out):g}")
-    return float(held_out)
+    return real_number(held_out, "held_out", expected, lambda number: 0.0 < number < 1.0)

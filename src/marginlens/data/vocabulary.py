@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
-from marginlens.errors import array_of_any, reject, whole_number
+from marginlens.errors import index_array, reject, whole_number
 from marginlens.result import Described
 from marginlens.typing import IntArray
 
@@ -93,13 +93,7 @@ class Vocabulary(Described):
     def decode(self, ids: IntArray) -> str:
         """The text of token ids."""
         expected = f"a list of whole numbers from 0 to {len(self) - 1}"
-        given = array_of_any(ids, "ids", expected)
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise reject("ids", expected, f"shape {given.shape} with dtype {given.dtype}")
-        places = given.astype(np.int64)
-        outside = (places < 0) | (places >= len(self))
-        if outside.any():
-            raise reject("ids", expected, f"{places[outside][0]}")
+        places = index_array(ids, "ids", expected, (-1,), below=len(self))
         return self.unit.join([self.names[i] for i in places.tolist()])
 
     @property

@@ -120,9 +120,7 @@ def selected_positions(data: SequenceDataset, W: ArrayLike, threshold: float) ->
     Args:
         W: (d_model, d_model). threshold: from 0 up to below 1; what the text writes as s > 0 means s > .01 in its authors' code.
     """
-    limit = real_number(threshold, "threshold", "a number from 0 up to below 1")
-    if not 0.0 <= limit < 1.0:
-        raise reject("threshold", "a number from 0 up to below 1", f"{limit:g}")
+    limit = real_number(threshold, "threshold", "a number from 0 up to below 1", lambda number: 0.0 <= number < 1.0)
     chosen = np.asarray(as_sequences(data).attention(W) > limit)
     empty = ~np.logical_or.reduceat(chosen, data.offsets[:-1])
     if empty.any():

@@ -173,7 +173,9 @@ def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary
     K = whole_number(n_vocabulary, "n_vocabulary", at_least=1)
     if K > MAX_TOKENS:
         raise reject("n_vocabulary", f"at most {MAX_TOKENS} tokens", K, "Number the tokens that occur from 0 on.")
-    last, head, tail = (_ids(ids, name, K) for ids, name in ((last, "last"), (head, "head"), (tail, "tail")))
+    expected = f"a list of ids from 0 to {K - 1}"
+    named = (("last", last), ("head", head), ("tail", tail))
+    last, head, tail = (index_array(ids, name, expected, (-1,), below=K) for name, ids in named)
     if not len(last) == len(head) == len(tail):
         raise reject("tail", "as long as 'last' and 'head'", f"{len(last)}, {len(head)} and {len(tail)} ids")
     arrays = graph_arrays(*_counted((last * K + head) * K + tail, K**3), K)
@@ -255,14 +257,6 @@ def _shown(members: IntArray, names: Sequence[str] | None = None) -> str:
     """A few tokens of a component."""
     few = [str(token) if names is None else names[token] for token in members[:_MAX_NAMED].tolist()]
     return " ".join(few) + (f" … ({len(members)})" if len(members) > _MAX_NAMED else "")
-
-
-def _ids(ids: Any, argument: str, n_vocabulary: int) -> IntArray:
-    expected = f"a list of ids from 0 to {n_vocabulary - 1}"
-    array = index_array(ids, argument, expected, (-1,))
-    if len(array) and not 0 <= array.min() <= array.max() < n_vocabulary:
-        raise reject(argument, expected, f"ids from {array.min()} to {array.max()}")
-    return array
 
 
 def _counted(keys: IntArray, n_possible: int) -> tuple[IntArray, IntArray]:

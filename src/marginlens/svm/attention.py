@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.errors import array_of_any, index_array, n_axes, real_array, real_number, reject
+from marginlens.errors import array_of_any, index_array, n_axes, real_array, reject, share_number
 from marginlens.gpu.device import as_device
 from marginlens.gpu.margins import DeviceMargins
 from marginlens.kinds import kind_of
@@ -107,9 +107,7 @@ def relaxed_svm(
         p = sum_r multipliers[r] * rows[r]; its margin is that of the inputs in S. With S empty, or where the inputs of
         S have one token each, p = 0 is enough. `kkt_residual()` and `certificate_residual()` check it.
     """
-    epsilon = real_number(outside, "outside", "a margin from 0 to 1")
-    if not 0.0 <= epsilon <= 1.0:
-        raise reject("outside", "a margin from 0 to 1", epsilon)
+    epsilon = share_number(outside, "outside")
     rows, pairs = token_pairs(data, selected)
     counts = np.broadcast_to(_support(data, support), data.y.shape)  # (…, n_inputs)
     inside = np.take_along_axis(counts, np.maximum(pairs[..., 0], 0), axis=-1)
@@ -125,11 +123,7 @@ def _support(data: TokenDataset, support: Any) -> BoolArray:
         if given.shape not in ((data.n_inputs,), data.y.shape):
             raise reject("support", expected, f"a mask of shape {given.shape}")
         return given
-    indices = index_array(given, "support", expected, (-1,))
-    outside = (indices < 0) | (indices >= data.n_inputs)
-    if outside.any():
-        raise reject("support", expected, f"index {indices[outside][0]}")
-    return np.isin(np.arange(data.n_inputs), indices)
+    return np.isin(np.arange(data.n_inputs), index_array(given, "support", expected, (-1,), below=data.n_inputs))
 
 
 @implements("A", "(SVM)")

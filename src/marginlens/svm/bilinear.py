@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import index_array, real_array, reject
+from marginlens.errors import index_array, real_array
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Frobenius, Norm, as_norm
 from marginlens.svm.solution import MarginSolution, Status
@@ -84,12 +84,7 @@ def _solve_formed(problem: BilinearSolution, indices: IntArray) -> BilinearSolut
 
 def _triples(triples: Any, n_queries: int, n_tokens: int) -> IntArray:
     """Checked, and ordered by query."""
-    array = index_array(
-        triples, "triples", "whole numbers of shape (n_rows, 3): query, higher token, lower token", (-1, 3)
-    )
-    outside = (array < 0) | (array >= [n_queries, n_tokens, n_tokens])
-    if outside.any():
-        row = int(np.argmax(outside.any(axis=1)))
-        expected = f"not negative and below {n_queries}, {n_tokens} and {n_tokens}"
-        raise reject("triples", expected, f"{array[row]} in row {row}")
+    sizes = [n_queries, n_tokens, n_tokens]
+    expected = f"whole numbers of shape (n_rows, 3), below {sizes}: query, higher token, lower token"
+    array = index_array(triples, "triples", expected, (-1, 3), below=sizes)
     return array[np.argsort(array[:, 0], kind="stable")]
