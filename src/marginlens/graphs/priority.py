@@ -89,14 +89,14 @@ class PriorityGraph(Displayed, Tabular):
         """The component of a token, -1 for a token that the graph does not hold."""
         if isinstance(token, bool) or not isinstance(token, int | np.integer):
             raise reject("token", "a whole number, the id of a token", repr(token))
-        place = int(np.searchsorted(self.nodes, token))
-        return int(self.component_of[place]) if place < len(self.nodes) and self.nodes[place] == token else -1
+        return int(self.components_of(np.array([token]))[0])
 
     def components_of(self, tokens: IntArray) -> IntArray:
         """The component of each token, -1 where the graph does not hold it."""
         ids = index_array(tokens, "tokens", "whole numbers, ids of tokens")
-        place = np.minimum(np.searchsorted(self.nodes, ids), len(self.nodes) - 1)
-        return np.where(self.nodes[place] == ids, self.component_of[place], -1)
+        place = np.searchsorted(self.nodes, ids)
+        nodes, component_of = np.append(self.nodes, -1), np.append(self.component_of, -1)  # beyond the last one is none
+        return np.where(nodes[place] == ids, component_of[place], -1)
 
     def reaches(self, i: int, j: int) -> bool:
         """Whether a path of edges leads from token i to token j (a token reaches itself)."""

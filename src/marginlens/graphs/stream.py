@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 
 from marginlens import core
 from marginlens.data.text_stream import TextStream, stored_tokens
-from marginlens.data.token_stream import Chunk, TokenStream
+from marginlens.data.token_stream import TokenStream
 from marginlens.engines import Threads, as_engine
 from marginlens.errors import reject
 from marginlens.graphs.priority import MAX_TOKENS, GraphArrays, PriorityGraph, graph_arrays
@@ -125,19 +126,9 @@ class ChunkCounts(NamedTuple):
     n_windows: int
 
 
-@dataclass(frozen=True, eq=False)
-class CountChunk:
-    """The task of counting one chunk of a stream."""
-
-    stream: TokenStream
-
-    def __call__(self, index: int) -> ChunkCounts:
-        return count_windows(self.stream.read(index), self.stream)
-
-
-def count_windows(chunk: Chunk, stream: TokenStream) -> ChunkCounts:
+def count_chunk(stream: TokenStream, index: int) -> ChunkCounts:
     """Count the edges of the windows of a chunk, in time linear in its tokens but for sorting the edges."""
-    K, separator = stream.n_vocabulary, -1 if stream.separator is None else stream.separator
+    chunk, K, separator = stream.read(index), stream.n_vocabulary, -1 if stream.separator is None else stream.separator
     places, n_windows = np.empty(len(chunk.ids), dtype=np.int64), np.zeros(1, dtype=np.int64)
     n_places = core.find_followed(K, chunk.ids, chunk.starts, chunk.first, stream.window, separator, places, n_windows)
     windows = np.empty((n_places, stream.window), dtype=np.int64)
@@ -180,20 +171,13 @@ class MergedRange(NamedTuple):
     positions: IntArray
 
 
-@dataclass(frozen=True, eq=False)
-class MergeRange:
-    """The task of merging the counts of a range of last tokens from the files of all chunks."""
-
-    files: tuple[Path, ...]
-    ranges: tuple[Range, ...]
-    n_vocabulary: int
-
-    def __call__(self, index: int) -> MergedRange:
-        K, (first, end) = self.n_vocabulary, self.ranges[index]
-        edges = merged([_edges_of(read_arrays(file), first, end, K) for file in self.files])
-        graphs = graph_arrays(edges.keys, edges.counts, K)
-        begins = np.searchsorted(edges.keys, graphs.last * (K * K))
-        return MergedRange(graphs, np.add.reduceat(edges.counts, begins))
+def merge_range(files: list[Path], ranges: list[Range], n_vocabulary: int, index: int) -> MergedRange:
+    """The graphs of a range of last tokens, from the counts in the files of all chunks."""
+    K, (first, end) = n_vocabulary, ranges[index]
+    edges = merged([_edges_of(read_arrays(file), first, end, K) for file in files])
+    graphs = graph_arrays(edges.keys, edges.counts, K)
+    begins = np.searchsorted(edges.keys, graphs.last * (K * K))
+    return MergedRange(graphs, np.add.reduceat(edges.counts, begins))
 
 
 def _edges_of(file: ArrayFile, first: int, end: int, n_vocabulary: int) -> EdgeCounts:
@@ -222,14 +206,14 @@ class _Store:
         threads, indices = Threads(n_threads()), range(stream.n_chunks)
         missing = [k for k in indices if not self._is_whole(self._chunk(k), self._chunk_facts(k, stream))]
         progress.expect(progress.done + len(missing))
-        for k, counted in (threads if engine is None else as_engine(engine)).run(CountChunk(stream), missing):
+        for k, counted in (threads if engine is None else as_engine(engine)).run(partial(count_chunk, stream), missing):
             self._write_chunk(k, counted, stream)
             progress.advance()
         ranges, totals = self._ranges(stream)
         missing = [p for p, tokens in enumerate(ranges) if not self._is_whole(self._part(p), self._part_facts(tokens))]
         progress.expect(progress.done + len(missing))
-        merge = MergeRange(tuple(map(self._chunk, indices)), tuple(ranges), stream.n_vocabulary)
-        for p, part in threads.run(merge, missing):
+        files = [self._chunk(k) for k in indices]
+        for p, part in threads.run(partial(merge_range, files, ranges, stream.n_vocabulary), missing):
             self._write_part(p, ranges[p], part, stream.n_vocabulary)
             progress.advance()
         self._write_index(ranges, totals, stream)
@@ -316,19 +300,14 @@ class _Store:
         return ranges, {"n_windows": windows, "n_dropped": windows - positions // stream.window}
 
     def _write_index(self, ranges: list[Range], totals: dict[str, int], stream: TokenStream) -> None:
-        rows: dict[str, list[Any]] = {name: [] for name in ("last", "part", "place", *_SIZES)}
+        rows = []
         for p in range(len(ranges)):
             arrays = read_arrays(self._part(p)).arrays
             n_graphs, node_offsets = len(arrays["last"]), np.asarray(arrays["node_offsets"])
-            rows["last"].append(np.asarray(arrays["last"]))
-            rows["part"].append(np.full(n_graphs, p))
-            rows["place"].append(np.arange(n_graphs))
-            rows["tokens"].append(np.diff(node_offsets))
-            rows["edges"].append(np.diff(arrays["edge_offsets"]))
-            rows["components"].append(
-                np.maximum.reduceat(arrays["component_of"], node_offsets[:-1]).astype(np.int64) + 1
-            )
-            rows["windows"].append(np.asarray(arrays["positions"]) // stream.window)
+            highest = np.maximum.reduceat(arrays["component_of"], node_offsets[:-1]).astype(np.int64)
+            places = {"last": arrays["last"], "part": np.full(n_graphs, p), "place": np.arange(n_graphs)}
+            sizes = (np.diff(node_offsets), np.diff(arrays["edge_offsets"]), highest + 1)
+            rows.append({**places, **dict(zip(_SIZES, (*sizes, arrays["positions"] // stream.window), strict=True))})
         facts = {
             "stream": self.fingerprint,
             "window": stream.window,
@@ -337,7 +316,7 @@ class _Store:
             "names": stream.names,
             **totals,
         }
-        arrays = {name: np.concatenate(parts).astype(np.int64) for name, parts in rows.items()}
+        arrays = {name: np.concatenate([row[name] for row in rows]).astype(np.int64) for name in rows[0]}
         write_arrays(self.folder / INDEX, facts, arrays, "out")
 
 
