@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import scipy
 
 from marginlens.directions import length
-from marginlens.errors import batch_index, reject
+from marginlens.errors import InputError, batch_index, reject
 from marginlens.kinds import kind_of
-from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
+from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral, norm_name, norm_named
 from marginlens.result import Displayed, Headline, Result, Tabular, drawn, table
 from marginlens.result.drawing import NothingToDraw, draw_bars, draw_histogram, draw_interval, pair_names
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.rounding import EPS, exact_products
-from marginlens.status import Status
-from marginlens.svm.solution_file import load_solution, save_solution
+from marginlens.runtime.files import not_such_a_file, read_result, write_result
+from marginlens.status import Status, names_of, statuses
+from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_solution
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from marginlens.svm.solvers.rows import BilinearRows
 
 KKT_RTOL = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
 MAX_KKT_RTOL = 1e-4  # the largest residual that is ever excused by rounding
@@ -34,6 +32,8 @@ ROUNDOFF_RTOL = 1e-12  # slack, relative to ‖a_r‖ ‖x‖, that is rounding
 MAX_DIRECT_OPERATIONS = 30_000_000  # up to so many, rows are formed and their equations solved directly
 GAP_RTOL_BY_NORM: dict[type, float] = {L1: 1e-10, LInf: 1e-10, Lp: 1e-9}  # bracket gaps that count as proofs
 GAP_RTOL = 1e-8  # that of every other norm
+SOLUTION_FORMAT = "marginlens-solution-1"  # the entry "format" of a file that holds a solution
+_ROW_PARTS = ("X", "Q", "triples", "scale")  # of rows that are known by tokens and queries, in a file
 _EXACT_SUMS_ABOVE = MAX_KKT_RTOL / 16.0  # `rounding_floor` beyond which residuals are summed without rounding
 _ACCURATE_RTOL = 1e-12  # `kkt_residual` up to which a solution needs no refinement
 _MAX_REFINEMENTS = 3
@@ -198,14 +198,43 @@ class MarginSolution(Result, Tabular):
         """The fields by name, in types that `json.dumps` takes; the norm as it is written in Python."""
         return {**super().to_dict(), "norm": repr(self.norm)}
 
+    # ---- files
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write problem, solution and proof to a .npz file that `load` reads, on any machine."""
-        save_solution(self, path)
+        arrays: dict[str, Any] = {"kind": type(self).__name__, "norm": norm_name(self.norm)}
+        arrays["status"] = names_of(self.status)
+        for name, value in vars(self).items():
+            if isinstance(value, BilinearRows):
+                parts = (value.X, value.Q, value.triples, value.terms.scale)
+                arrays |= {f"{name}.{part}": array for part, array in zip(_ROW_PARTS, parts, strict=True)}
+            elif name not in arrays and value is not None:
+                arrays[name] = value
+        write_result(path, SOLUTION_FORMAT, arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> MarginSolution:
         """The solution in a file that `save` wrote. Its proof is checked again: where it does not hold, the status is INACCURATE."""
-        return load_solution(path, [MarginSolution, *MarginSolution.__subclasses__()])
+        expected = "a .npz file that MarginSolution.save wrote"
+        arrays = read_result(path, SOLUTION_FORMAT, expected, ("kind", "norm", "status", "lower", "x", "multipliers"))
+        kinds = {kind.__name__: kind for kind in (MarginSolution, *MarginSolution.__subclasses__())}
+        try:
+            kind = kinds[str(arrays["kind"])]
+            taken: dict[str, Any] = {field.name: arrays.get(field.name) for field in fields(kind)}
+            for name in ("rows", "equalities"):
+                if f"{name}.X" in arrays:
+                    taken[name] = BilinearRows(*(arrays[f"{name}.{part}"] for part in _ROW_PARTS))
+            taken |= {"status": statuses(arrays["status"]), "norm": norm_named(str(arrays["norm"]))}
+            solution = kind(**taken)
+            false = (solution.status == Status.TRIVIAL) & (
+                solution._flat.any(axis=-1) | (solution.lower > 0.0).any(axis=-1)
+            )
+            status = np.where(false, np.array(Status.INACCURATE), np.asarray(solution.status))
+            return replace(solution, status=status if solution.is_batch else status.item()).with_verified_status()
+        except (InputError, KeyError, ValueError, TypeError, IndexError) as problem:
+            raise not_such_a_file(path, expected, arrays) from problem
+
+    # ---- how it is shown
 
     @drawn
     def plot(self, ax: Axes) -> None:
