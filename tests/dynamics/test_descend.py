@@ -5,7 +5,7 @@ import pytest
 
 import marginlens as ml
 from decimal_oracle import gradient as decimal_gradient
-from plain_losses import OwnLogistic
+from plain_losses import OwnLogistic, unknown
 from refusals import refused
 from tolerances import LEMMA_1, LOOP_AGREEMENT, ROUNDING
 
@@ -73,45 +73,85 @@ def test_record_keeps_what_was_asked_for():
         assert one["excess_risk"].log.shape == (len(steps),)
 
 
-@pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["compiled", "numpy"])
+# ---- endings, of compiled loops and of NumPy's
+
+
+def nothing_to_select(loss):
+    """Inputs of one token, tokens that score alike, tokens at the origin, and sequences that hold nothing but their labels."""
+    one_token = ml.TokenDataset(np.ones((3, 1, 2)), [1, 1, -1])
+    for optimizer in (None, ml.GradientDescent(1.0), ml.SignDescent(1.0)):
+        yield ml.AttentionRisk(one_token, np.ones(2), loss), optimizer
+    equal, v = ml.data.scored_tokens(np.random.default_rng(0).normal(size=(2, 3, 2)), np.ones((2, 3)))
+    yield ml.AttentionRisk(equal, v, loss), None
+    yield ml.JointRisk(ml.TokenDataset([[(0.0, 0.0), (0.0, 0.0)]], [1.0]), loss), None
+    for of_labels in (ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy(), ml.losses.SquaredProbability()):
+        used = of_labels if isinstance(loss, ml.Logistic) else unknown(of_labels)
+        yield ml.NextTokenRisk(ml.SequenceDataset([[0], [1, 1]], [0, 1], np.eye(2)), None, used), None
+        yield ml.NextTokenRisk(ml.SequenceDataset([[0, 0]], [0], np.ones((1, 2))), None, used), None
+
+
+LOOPS = pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["compiled", "numpy"])
+
+
+@LOOPS
+def test_nothing_to_select_is_stationary(loss):
+    for risk, optimizer in nothing_to_select(loss):
+        run = ml.descend(risk, optimizer=optimizer, n_steps=10, record=ml.Record(5))
+        assert run.status is ml.Status.STATIONARY
+        assert (run.norm, run.steps_taken) == (0, 0)
+        assert not run.saved["x"].any()
+
+
+@LOOPS
 def test_a_run_that_overflows_stops_alone(loss):
-    """One problem with keys of 1e300 overflows at once; its neighbours go on."""
+    """One problem with keys of 1e300 overflows at once, and so does (v, p) at 1e308; their neighbours go on."""
     data, v = ml.data.sphere_tokens(3, 2, 3, 2, 0)
     K = data.K.copy()
     K[1] *= 1e300
     wild = ml.TokenDataset(data.X, data.y, K=K)
     start = np.full((3, 2), 1e10)
-    run = ml.descend(wild, v, loss=loss, n_steps=50, start=start, record=ml.Record(10))
-    assert run.status[1] is ml.Status.NON_FINITE
-    assert run.status[0] is run.status[2] is ml.Status.COMPLETED
-    assert np.isfinite(run.final).all()
-    assert run.steps_taken.tolist() == [50, 0, 50]
-    assert np.array_equal(run.saved["x"][1], np.tile(start[1], (6, 1)))
-    assert "last finite iterate" in run.status[1].value
-    alone = ml.descend(wild[0], v[0], loss=loss, n_steps=50, start=start[0])
-    assert np.array_equal(alone.final, run.final[0])
+    far = np.array([[0.0, 1.0, 1.0, 0.0], [1e308] * 4, [0.0, 1.0, 1.0, 0.0]])
+    for risk, begin in (
+        (ml.AttentionRisk(wild, v, loss), start),
+        (ml.JointRisk(ml.data.figure_3a().repeat(3), loss), far),
+    ):
+        run = ml.descend(risk, n_steps=50, start=begin, record=ml.Record(10))
+        assert run.status[1] is ml.Status.NON_FINITE
+        assert run.status[0] is run.status[2] is ml.Status.COMPLETED
+        assert np.isfinite(run.final).all()
+        assert run.steps_taken.tolist() == [50, 0, 50]
+        assert np.array_equal(run.saved["x"][1], np.tile(begin[1], (6, 1)))
+        assert "last finite iterate" in run.status[1].value
+        alone = ml.descend(risk[0], n_steps=50, start=begin[0])
+        assert np.allclose(alone.final, run.final[0], rtol=LOOP_AGREEMENT, atol=0)
 
 
-@pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["compiled", "numpy"])
+@LOOPS
 def test_diverging_steps_end_at_the_last_finite_iterate(loss):
     data, v = ml.data.sphere_tokens(2, 2, 3, 3, 1)
     run = ml.descend(data, v, loss=loss, optimizer=ml.GradientDescent(1e308), n_steps=50, start=np.full(3, 1e300))
     assert np.isfinite(run.final).all()
+    thrown = ml.descend(ml.data.acyclic_sequences(4, 4, 3, 3, 0), optimizer=ml.GradientDescent(1e308), n_steps=9)
+    assert np.isfinite(thrown.final).all()
 
 
-@pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["compiled", "numpy"])
-def test_nothing_to_select_is_stationary(loss):
-    one_token = ml.TokenDataset(np.ones((3, 1, 2)), [1, 1, -1])
-    run = ml.descend(one_token, np.ones(2), loss=loss, n_steps=10, start=[1.0, 2.0], record=ml.Record(5))
-    assert run.status is ml.Status.STATIONARY
-    assert run.steps_taken == 0
-    assert run.saved["x"].tolist() == [[1.0, 2.0]] * 3
-    equal, v = ml.data.scored_tokens(np.random.default_rng(0).normal(size=(2, 3, 2)), np.ones((2, 3)))
-    assert ml.descend(equal, v, loss=loss, n_steps=10).status is ml.Status.STATIONARY
-    for optimizer in (ml.GradientDescent(1.0), ml.SignDescent(1.0)):
-        plain = ml.descend(one_token, np.ones(2), loss=loss, optimizer=optimizer, n_steps=10)
-        assert plain.status is ml.Status.STATIONARY
-        assert (plain.norm, plain.steps_taken) == (0, 0)
+@LOOPS
+def test_one_zero_gradient_of_two_rests(loss):
+    """From zero no token scores anything: only v can move."""
+    run = ml.descend(ml.JointRisk(ml.data.figure_3a(), loss), n_steps=1)
+    assert not run.split().p.any()
+    assert run.norm == pytest.approx(0.1)
+    assert run.status is ml.Status.COMPLETED
+
+
+@pytest.mark.parametrize("loss", [ml.LogLoss(), unknown(ml.LogLoss())], ids=["compiled", "numpy"])
+def test_a_run_ends_where_the_loss_does(loss):
+    ended = ml.descend(ml.SequenceDataset([[0, 1]], [0], np.eye(2)), head=-np.eye(2), loss=loss, n_steps=5)
+    assert ended.status is ml.Status.NON_FINITE
+    assert not ended.final.any()
+
+
+# ---- p and W
 
 
 @pytest.mark.statement("A Lemma 1", "A Eq. (15b)")

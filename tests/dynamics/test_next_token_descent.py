@@ -5,14 +5,10 @@ import pytest
 
 import marginlens as ml
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.losses.next_token import SquaredProbability
 from marginlens_papers.lemmas.random_data import random_start
-from plain_losses import unknown
 from random_problems import mixed_sequences
 from refusals import refused
 from tolerances import LOOP_AGREEMENT, ROUNDING
-
-LOSSES = [ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy(), SquaredProbability()]
 
 
 @pytest.mark.statement("C Algo-GD")
@@ -87,24 +83,6 @@ def test_risks_of_more_steps_than_fit_at_once_are_all_kept(monkeypatch):
 def _lengths(ds, run):
     """Lengths padded with zeros to the batch's number of samples."""
     return np.concatenate([ds.lengths, np.zeros(run.attention.shape[1] - len(ds), dtype=int)])
-
-
-def test_runs_end_where_nothing_pulls_and_where_the_loss_ends():
-    still = ml.descend(ml.SequenceDataset([[0], [1, 1]], [0, 1], np.eye(2)), n_steps=5)
-    assert still.status is ml.Status.STATIONARY
-    assert still.steps_taken == 0
-    for loss in (ml.LogLoss(), unknown(ml.LogLoss())):
-        ended = ml.descend(ml.SequenceDataset([[0, 1]], [0], np.eye(2)), head=-np.eye(2), loss=loss, n_steps=5)
-        assert ended.status is ml.Status.NON_FINITE
-        assert not ended.final.any()
-    thrown = ml.descend(acyclic_sequences(4, 4, 3, 3, 0), optimizer=ml.GradientDescent(1e308), n_steps=9)
-    assert np.isfinite(thrown.final).all()
-
-
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
-def test_a_vocabulary_of_one_token_stays_where_it_is(loss):
-    run = ml.descend(ml.SequenceDataset([[0, 0]], [0], np.ones((1, 2))), loss=loss, n_steps=3)
-    assert run.status is ml.Status.STATIONARY
 
 
 def test_starts():

@@ -195,7 +195,7 @@ class JointSearch(PathSearch):
 
     def begin(self, generator: np.random.Generator) -> SearchState:
         """Random starts that serve every size: directions at the end of descents, attention weights and their lengths."""
-        directions = _descended(_in_units(self.data), self.restarts, generator)
+        directions = replace(self, data=self._in_units())._descended(generator)
         mixing = unit(generator.standard_normal((self.restarts, self.data.d_key)))
         lengths = 10.0 ** generator.uniform(-0.5, np.log10(NEAR_LOGIT), self.restarts) / self.reach[1]
         return SearchState(np.empty((0, 2)), (), ((directions, mixing, lengths), [], (np.zeros(2), [])), generator)
@@ -205,7 +205,7 @@ class JointSearch(PathSearch):
         starts, branches, (begun, settled) = state.branches
         last = state.radii[-1] if len(state.radii) else size
         carried = [self._grow(pair, last, size) for pair in branches]
-        near = _first_size(size, self.reach)
+        near = self._first_size(size)
         if not np.allclose(near, begun, rtol=SAME_SIZE_RTOL, atol=0.0):  # far out new starts settle at one size for all
             begun, settled = near, self._fresh(near, starts)
         fresh = settled
@@ -248,7 +248,8 @@ class JointSearch(PathSearch):
     @cached_property
     def reach(self) -> FloatArray:
         """The lengths of the longest token and of the longest key less its input's mean, (2,)."""
-        return _reach(self.data)
+        longest = [np.max(np.linalg.norm(part, axis=-1)) for part in (self.data.X, centred_keys(self.data))]
+        return np.maximum(longest, 1e-300)
 
     @cached_property
     def _span(self) -> KeySpan:
@@ -263,11 +264,14 @@ class JointSearch(PathSearch):
 
     def _of_v(self, pair: Pair) -> HeadRisk:
         """The risk in v at the attention of a pair."""
-        at = _attended(self.data, pair)
+        at = self._attended(pair)
         return HeadRisk(self.data.y[:, None] * attention_output(self.data, at.log_s, at.alpha))
 
+    def _attended(self, pair: Pair) -> Any:
+        return attend(logits(self.data, pair.p), self.data.scores(pair.v), self.data.mask)
+
     def _log_risk(self, pair: Pair) -> float:
-        return _log_risk(self.data, pair)
+        return float(log_mean_loss(self._attended(pair).margin))
 
     def _residual(self, pair: Pair, size: FloatArray) -> tuple[float, float]:
         """Gradients of a pair that no limit holds, relative to their terms."""
@@ -280,8 +284,13 @@ class JointSearch(PathSearch):
 
     def _signature(self, pair: Pair) -> Any:
         """Which tokens a pair attends to most, and which inputs it leaves mixed."""
-        at = _attended(self.data, pair)
+        at = self._attended(pair)
         return tuple(at.alpha.tolist()), tuple((np.max(at.log_s, axis=-1) < np.log1p(-MIXED_ATTENTION)).tolist())
+
+    def _first_size(self, size: FloatArray) -> FloatArray:
+        """Limits to begin at: `size` if that is near, else limits in the same ratio out to `FAR_LOGIT`, though none below `NEAR_LOGIT`."""
+        nearer = size * min(1.0, FAR_LOGIT / float(np.max(size * self.reach)))
+        return np.maximum(nearer, np.minimum(size, NEAR_LOGIT / self.reach))
 
     # ---- from a start to a local minimum
 
@@ -352,6 +361,42 @@ class JointSearch(PathSearch):
 
     # ---- starts
 
+    def _in_units(self) -> TokenDataset:
+        """The same problem with the longest token and the longest key of length one: directions of v and p mean the same there."""
+        data, keys = self.data, centred_keys(self.data)
+        parts = [(data.X[i, :n] / self.reach[0], keys[i, :n] / self.reach[1]) for i, n in enumerate(data.lengths)]
+        return TokenDataset([X for X, _ in parts], data.y, K=[K for _, K in parts])
+
+    def _descended(self, rng: np.random.Generator) -> Pair:
+        """Unit pairs (m, d_model), (m, d_key) for data in units: where joint descent ends, one for each selection that it reaches.
+
+        Half of its starts are random pairs near zero; half lean towards random tokens, far enough out to stay with them where they can.
+        The lowest risks come first, judged near and far out in turn.
+        """
+        data, restarts = self.data, self.restarts
+        v, p = rng.standard_normal((restarts, data.d_model)), rng.standard_normal((restarts, data.d_key))
+        chosen = rng.integers(data.lengths, size=(restarts // 2, data.n_inputs))
+        inputs = np.arange(data.n_inputs)
+        p[: len(chosen)] = NEAR_LOGIT * np.nan_to_num(unit(np.sum(data.K[inputs, chosen], axis=-2)))
+        for k, rows in enumerate(data.y[:, None] * data.X[inputs, chosen]):
+            v[k] = best_head(rows, NEAR_LOGIT, rows.mean(axis=0))  # tells these tokens' labels apart as well as can be
+        run = descend(
+            JointRisk(data.repeat(restarts)), optimizer=Blockwise(NormalizedGD(0.1)), n_steps=400, start=(v, p)
+        )
+        last = run.split()
+        moved = (length(last.v) > 0.0) & (length(last.p) > 0.0)
+        pairs = [Pair(unit(last.v[j]), unit(last.p[j])) for j in np.flatnonzero(moved)]
+        if not pairs:
+            pairs = [Pair(unit(rng.standard_normal(data.d_model)), unit(rng.standard_normal(data.d_key)))]
+        orders = [
+            sorted(pairs, key=lambda pair: self._log_risk(Pair(size * pair.v, size * pair.p)))
+            for size in (NEAR_LOGIT, FAR_LOGIT)
+        ]
+        by_selection: dict[Any, Pair] = {}
+        for pair in (pair for both in zip(*orders, strict=True) for pair in both):
+            by_selection.setdefault(tuple(self._attended(pair).alpha.tolist()), pair)
+        return Pair(*(np.stack(parts) for parts in zip(*list(by_selection.values())[:MAX_DESCENDED], strict=True)))
+
     def _fresh(self, size: FloatArray, starts: Any) -> list[Pair]:
         """Local minima that new starts lead to, the lowest for each selection of tokens, up to `SETTLED_STARTS` of them."""
         directions, mixing, lengths = starts
@@ -414,60 +459,6 @@ class JointSearch(PathSearch):
 
 def _alike(pair: Pair, other: Pair, tolerance: FloatArray) -> bool:
     return all(np.allclose(a, b, atol=atol) for a, b, atol in zip(pair, other, tolerance, strict=True))
-
-
-def _first_size(size: FloatArray, reach: FloatArray) -> FloatArray:
-    """Limits to begin at: `size` if that is near, else limits in the same ratio out to `FAR_LOGIT`, though none below `NEAR_LOGIT`."""
-    nearer = size * min(1.0, FAR_LOGIT / float(np.max(size * reach)))
-    return np.maximum(nearer, np.minimum(size, NEAR_LOGIT / reach))
-
-
-def _descended(data: TokenDataset, restarts: int, rng: np.random.Generator) -> Pair:
-    """Unit pairs (m, d_model), (m, d_key) for data in units: where joint descent ends, one for each selection that it reaches.
-
-    Half of its starts are random pairs near zero; half lean towards random tokens, far enough out to stay with them where they can.
-    The lowest risks come first, judged near and far out in turn.
-    """
-    v, p = rng.standard_normal((restarts, data.d_model)), rng.standard_normal((restarts, data.d_key))
-    chosen = rng.integers(data.lengths, size=(restarts // 2, data.n_inputs))
-    inputs = np.arange(data.n_inputs)
-    p[: len(chosen)] = NEAR_LOGIT * np.nan_to_num(unit(np.sum(data.K[inputs, chosen], axis=-2)))
-    for k, rows in enumerate(data.y[:, None] * data.X[inputs, chosen]):
-        v[k] = best_head(rows, NEAR_LOGIT, rows.mean(axis=0))  # tells these tokens' labels apart as well as can be
-    run = descend(JointRisk(data.repeat(restarts)), optimizer=Blockwise(NormalizedGD(0.1)), n_steps=400, start=(v, p))
-    last = run.split()
-    moved = (length(last.v) > 0.0) & (length(last.p) > 0.0)
-    pairs = [Pair(unit(last.v[j]), unit(last.p[j])) for j in np.flatnonzero(moved)]
-    if not pairs:
-        pairs = [Pair(unit(rng.standard_normal(data.d_model)), unit(rng.standard_normal(data.d_key)))]
-    orders = [
-        sorted(pairs, key=lambda pair: _log_risk(data, Pair(size * pair.v, size * pair.p)))
-        for size in (NEAR_LOGIT, FAR_LOGIT)
-    ]
-    by_selection: dict[Any, Pair] = {}
-    for pair in (pair for both in zip(*orders, strict=True) for pair in both):
-        by_selection.setdefault(tuple(_attended(data, pair).alpha.tolist()), pair)
-    return Pair(*(np.stack(parts) for parts in zip(*list(by_selection.values())[:MAX_DESCENDED], strict=True)))
-
-
-def _reach(data: TokenDataset) -> FloatArray:
-    longest = [np.max(np.linalg.norm(part, axis=-1)) for part in (data.X, centred_keys(data))]
-    return np.maximum(longest, 1e-300)
-
-
-def _in_units(data: TokenDataset) -> TokenDataset:
-    """The same problem with the longest token and the longest key of length one: directions of v and p mean the same there."""
-    reach, keys = _reach(data), centred_keys(data)
-    parts = [(data.X[i, :n] / reach[0], keys[i, :n] / reach[1]) for i, n in enumerate(data.lengths)]
-    return TokenDataset([X for X, _ in parts], data.y, K=[K for _, K in parts])
-
-
-def _attended(data: TokenDataset, pair: Pair) -> Any:
-    return attend(logits(data, pair.p), data.scores(pair.v), data.mask)
-
-
-def _log_risk(data: TokenDataset, pair: Pair) -> float:
-    return float(log_mean_loss(_attended(data, pair).margin))
 
 
 def _mixed(rounds: list[tuple[FloatArray, FloatArray]], radius: float) -> FloatArray:
