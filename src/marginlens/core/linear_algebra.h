@@ -75,15 +75,8 @@ OUTLINED void matvec(const double *A, int64_t n, int64_t d, const double *x, dou
     for (; i < n; i++) out[i] = dot(row(i), x, d);
 }
 
-// out += w0 a + w1 b + w2 c + w3 e, d entries, added in this order.
-CORE void add_rows(
-    const double *a, const double *b, const double *c, const double *e, const double weights[4], int64_t d, double *__restrict out) {
-    for (int64_t k = 0; k < d; k++)
-        out[k] = (((out[k] + weights[0] * a[k]) + weights[1] * b[k]) + weights[2] * c[k]) + weights[3] * e[k];
-}
-
 // out = Aᵀ weights, A (n, d); where `rows` is given, A[rows]ᵀ weights for n of its rows.
-OUTLINED void vecmat(const double *weights, const double *A, const int64_t *rows, int64_t n, int64_t d, double *out) {
+OUTLINED void vecmat(const double *weights, const double *A, const int64_t *rows, int64_t n, int64_t d, double *__restrict out) {
     for (int64_t k = 0; k < d; k++) out[k] = 0.0;
     for (int64_t i = 0; i < n; i += 4) {
         double four[4];
@@ -93,7 +86,9 @@ OUTLINED void vecmat(const double *weights, const double *A, const int64_t *rows
             four[j] = i + j < n ? weights[i + j] : 0.0;
             row[j] = A + (rows ? rows[r] : r) * d;
         }
-        if (four[0] != 0.0 || four[1] != 0.0 || four[2] != 0.0 || four[3] != 0.0) add_rows(row[0], row[1], row[2], row[3], four, d, out);
+        if (four[0] == 0.0 && four[1] == 0.0 && four[2] == 0.0 && four[3] == 0.0) continue;
+        const double *a = row[0], *b = row[1], *c = row[2], *e = row[3];
+        for (int64_t k = 0; k < d; k++) out[k] = (((out[k] + four[0] * a[k]) + four[1] * b[k]) + four[2] * c[k]) + four[3] * e[k];
     }
 }
 
@@ -169,11 +164,6 @@ static inline void matrix_product(
     for (; b < width; b++) product_columns<double, 4, 1>(X, down, across, Y + b, n, out + b, height, width);
 }
 
-// out[r] = ‖A[r]‖², A (n, d).
-static inline void squared_row_norms(const double *A, int64_t n, int64_t d, double *out) {
-    for (int64_t r = 0; r < n; r++) out[r] = dot(A + r * d, A + r * d, d);
-}
-
 // The largest modulus among n entries.
 CORE double max_abs(const double *x, int64_t n) {
     double largest = 0.0;
@@ -240,13 +230,6 @@ CORE double dot_of_difference(const double *x, const double *y, const double *z,
     double total = lane_sum(low + high_half(sums));
     for (; k < n; k++) total += (x[k] - y[k]) * z[k];
     return total;
-}
-
-// Logits p · (k_t - mean key) of one input's tokens, (n_tokens,), 0 where there is none. `mean` is room for d numbers.
-static inline void centred_logits(
-    const double *keys, int64_t length, int64_t n_tokens, int64_t d, const double *p, double *mean, double *out) {
-    mean_of_rows(keys, length, d, mean);
-    for (int64_t t = 0; t < n_tokens; t++) out[t] = t < length ? dot_of_difference(keys + t * d, mean, p, d) : 0.0;
 }
 
 #ifdef __AVX512F__

@@ -1,4 +1,4 @@
-// Descent in the plane with steps of one length, four starts of one problem at a time: the pictures of basins are made of it.
+// Descent in the plane with steps of one length, four starts of one problem at a time: the pictures of basins are made of it, by abi/lab.cpp.
 //
 // The lanes are the starts, so four runs share every instruction, and a lane whose run is over takes the next start. The weights are those
 // of `log_weights`: with α the largest logit, those of tokens with another score than α's are formed relative to e^shift, the largest
@@ -8,9 +8,6 @@
 #include "norms.h"
 #include "room.h"
 
-constexpr int64_t LOOK = 8;               // steps between two looks whether a run is caught
-constexpr int64_t RETURN = 64;            // and whether it has come back to where it was
-constexpr double RETURN_RTOL = 1e-12;     // of its coordinates, up to which it has
 constexpr double SHIFTED = -40.0;         // logits of all tokens with other scores this far behind are taken relative to the largest of them
 
 // One problem with keys in the plane, (n_inputs, n_tokens, 2) less their means, and the norm in which steps are steepest.
@@ -30,18 +27,6 @@ struct Sector {
         const double along = px * x + py * y, across = py * x - px * y, least = larger(radius, step * turn);
         return along > 0.0 && px * px + py * py >= least * least && across >= -left * along && across <= right * along;
     }
-};
-
-// What is to be done: starts, moved to where runs end, with a step size and a number of steps for each, and the label of each end: the sector
-// that caught it, the number of sectors where it came back to where it was, else -1.
-struct PlaneRuns {
-    double *points;
-    const double *sizes;
-    const int64_t *n_steps;
-    int64_t *labels;
-    int64_t count;
-    const Sector *sectors;
-    int64_t n_sectors;
 };
 
 // Logits so far behind the nearest token with another score weigh less than rounding, whatever their scores and the slopes of the loss.
@@ -156,50 +141,5 @@ CORE void steepest_in_plane(const PlaneProblem &problem, Lanes &x, Lanes &y) {
             steepest_entries(g, N_LANES, problem.norm, problem.power, shares, out);
             x[lane] = out[0], y[lane] = out[1];
         }
-    }
-}
-
-// Run every start to its end.
-static inline void descend_in_plane(const PlaneGradient &gradient, const PlaneRuns &runs) {
-    int64_t which[N_LANES], left[N_LANES], next = 0, going = 0;
-    Lanes x = spread(0.0), y = x, size = x, last_x = x, last_y = x;
-    for (int64_t lane = 0; lane < N_LANES; lane++) which[lane] = -1, left[lane] = 0;
-    auto end = [&](int64_t lane, int64_t label) {
-        runs.points[2 * which[lane]] = x[lane], runs.points[2 * which[lane] + 1] = y[lane];
-        runs.labels[which[lane]] = label;
-        which[lane] = -1, left[lane] = 0, size[lane] = 0.0;
-        going--;
-    };
-    for (int64_t step = 0; next < runs.count || going > 0; step++) {
-        for (int64_t lane = 0; lane < N_LANES; lane++) {
-            if (which[lane] < 0 && step % LOOK == 0 && next < runs.count) {
-                which[lane] = next, left[lane] = runs.n_steps[next], size[lane] = runs.sizes[next];
-                x[lane] = last_x[lane] = runs.points[2 * next], y[lane] = last_y[lane] = runs.points[2 * next + 1];
-                next++, going++;
-            }
-            if (which[lane] < 0) continue;
-            const int64_t taken = runs.n_steps[which[lane]] - left[lane];
-            if (taken % LOOK == 0)
-                for (int64_t k = 0; k < runs.n_sectors && which[lane] >= 0; k++)
-                    if (left[lane] > 0 && runs.sectors[k].holds(x[lane], y[lane], size[lane])) end(lane, k);
-            if (which[lane] < 0) continue;
-            if (taken > 0 && taken % RETURN == 0) {
-                const double moved = modulus(x[lane] - last_x[lane]) + modulus(y[lane] - last_y[lane]);
-                if (moved <= RETURN_RTOL * (modulus(x[lane]) + modulus(y[lane]))) end(lane, runs.n_sectors);
-                last_x[lane] = x[lane], last_y[lane] = y[lane];
-            }
-            if (which[lane] >= 0 && left[lane] == 0) end(lane, -1);
-        }
-        if (going == 0) continue;
-        Lanes d_x, d_y;
-        gradient.at(x, y, d_x, d_y);
-        steepest_in_plane(gradient.problem, d_x, d_y);
-        const Lanes x_next = x - size * d_x, y_next = y - size * d_y;
-        for (int64_t lane = 0; lane < N_LANES; lane++) {
-            const bool moves = (d_x[lane] != 0.0 || d_y[lane] != 0.0) && is_finite(x_next[lane] + y_next[lane]);
-            if (which[lane] >= 0 && !moves) end(lane, -1);
-            left[lane]--;
-        }
-        x = x_next, y = y_next;
     }
 }

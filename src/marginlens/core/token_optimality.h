@@ -7,14 +7,6 @@ constexpr double NEIGHBOUR_SLACK_RTOL = 1e-12;  // slack, relative to the terms 
 constexpr double SOLVER_SLACK_RTOL = 1e-9;      // slack, relative to ‖k_α - k_t‖ ‖p‖, below which the p of the solver does not yet decide
 constexpr double SUPPORT_RANK_RTOL = 1e-12;     // of a row of norm one, that is rounding where other rows span it
 
-// γ_α - γ_t for all tokens of an input: exactly zero where rounding can make the difference, and for α itself.
-static inline void score_differences(const double *scores, const double *blur, int64_t length, int64_t alpha, double *difference) {
-    for (int64_t t = 0; t < length; t++) {
-        const double gap = scores[alpha] - scores[t];
-        difference[t] = modulus(gap) <= blur[alpha] + blur[t] ? 0.0 : gap;
-    }
-}
-
 // A selection α of one problem, with the p and the multipliers that solve its ATT-SVM.
 struct Selection {
     const double *keys, *p, *multipliers;  // (n, T, d), (d), (n, T)

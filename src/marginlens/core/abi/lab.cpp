@@ -52,6 +52,10 @@ DOOR measure_attention(
     return 0;
 }
 
+constexpr int64_t LOOK = 8;            // steps between two looks whether a run in the plane is caught
+constexpr int64_t RETURN = 64;         // and whether it has come back to where it was
+constexpr double RETURN_RTOL = 1e-12;  // of its coordinates, up to which it has
+
 // Descent from every start with steps of one length, steepest in a norm: the starts become the ends, and each has the label of the sector
 // (x, y, left, right, radius, turn) that caught it, n_sectors where it came back to where it was, else -1.
 DOOR descend_in_plane(
@@ -73,7 +77,47 @@ DOOR descend_in_plane(
     const PlaneGradient gradient(room, problem);
     if (room.failed) return OUT_OF_MEMORY;
     centre(keys, lengths, n_inputs, n_tokens, 2, mean, rows);
-    descend_in_plane(gradient, {points, sizes, n_steps, labels, batch, (const Sector *)sectors, n_sectors});
+    int64_t which[N_LANES], left[N_LANES], next = 0, going = 0;
+    Lanes x = spread(0.0), y = x, size = x, last_x = x, last_y = x;
+    for (int64_t lane = 0; lane < N_LANES; lane++) which[lane] = -1, left[lane] = 0;
+    auto end = [&](int64_t lane, int64_t label) {
+        points[2 * which[lane]] = x[lane], points[2 * which[lane] + 1] = y[lane];
+        labels[which[lane]] = label;
+        which[lane] = -1, left[lane] = 0, size[lane] = 0.0;
+        going--;
+    };
+    for (int64_t step = 0; next < batch || going > 0; step++) {
+        for (int64_t lane = 0; lane < N_LANES; lane++) {
+            if (which[lane] < 0 && step % LOOK == 0 && next < batch) {
+                which[lane] = next, left[lane] = n_steps[next], size[lane] = sizes[next];
+                x[lane] = last_x[lane] = points[2 * next], y[lane] = last_y[lane] = points[2 * next + 1];
+                next++, going++;
+            }
+            if (which[lane] < 0) continue;
+            const int64_t taken = n_steps[which[lane]] - left[lane];
+            if (taken % LOOK == 0)
+                for (int64_t k = 0; k < n_sectors && which[lane] >= 0; k++)
+                    if (left[lane] > 0 && ((const Sector *)sectors)[k].holds(x[lane], y[lane], size[lane])) end(lane, k);
+            if (which[lane] < 0) continue;
+            if (taken > 0 && taken % RETURN == 0) {
+                const double moved = modulus(x[lane] - last_x[lane]) + modulus(y[lane] - last_y[lane]);
+                if (moved <= RETURN_RTOL * (modulus(x[lane]) + modulus(y[lane]))) end(lane, n_sectors);
+                last_x[lane] = x[lane], last_y[lane] = y[lane];
+            }
+            if (which[lane] >= 0 && left[lane] == 0) end(lane, -1);
+        }
+        if (going == 0) continue;
+        Lanes d_x, d_y;
+        gradient.at(x, y, d_x, d_y);
+        steepest_in_plane(gradient.problem, d_x, d_y);
+        const Lanes x_next = x - size * d_x, y_next = y - size * d_y;
+        for (int64_t lane = 0; lane < N_LANES; lane++) {
+            const bool moves = (d_x[lane] != 0.0 || d_y[lane] != 0.0) && is_finite(x_next[lane] + y_next[lane]);
+            if (which[lane] >= 0 && !moves) end(lane, -1);
+            left[lane]--;
+        }
+        x = x_next, y = y_next;
+    }
     return 0;
 }
 

@@ -48,8 +48,7 @@ DOOR solve_margins(
         problem.A = rows + j * m * d;
         const Candidate candidate{x + j * d, multipliers + j * m, slack};
         if (by_gram) gram(problem.A, d, nullptr, m, 0, gram_set.G, m);
-        for (int64_t r = 0; r < by_gram; r++) problem.row_norms[r] = gram_set.G[r * m + r];
-        if (!by_gram) squared_row_norms(problem.A, m, d, problem.row_norms);
+        for (int64_t r = 0; r < m; r++) problem.row_norms[r] = by_gram ? gram_set.G[r * m + r] : dot(problem.A + r * d, problem.A + r * d, d);
         double scale;
         Outcome found = prepare(problem, lower + j * m, candidate, &scale);
         if (found == UNVERIFIED) {

@@ -161,8 +161,11 @@ DOOR centred_logits(
     Room room;
     double *mean = room.doubles(d);
     if (room.failed) return OUT_OF_MEMORY;
-    for (int64_t i = first * n_inputs; i < last * n_inputs; i++)
-        centred_logits(keys + i * n_tokens * d, lengths[i], n_tokens, d, points + i / n_inputs * d, mean, out + i * n_tokens);
+    for (int64_t i = first * n_inputs; i < last * n_inputs; i++) {
+        const double *of_input = keys + i * n_tokens * d, *p = points + i / n_inputs * d;
+        mean_of_rows(of_input, lengths[i], d, mean);
+        for (int64_t t = 0; t < n_tokens; t++) out[i * n_tokens + t] = t < lengths[i] ? dot_of_difference(of_input + t * d, mean, p, d) : 0.0;
+    }
     return 0;
 }
 

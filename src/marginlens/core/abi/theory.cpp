@@ -12,9 +12,11 @@ DOOR compare_scores(
     double *differences,      // (batch, n_inputs, n_tokens)
     int64_t batch, int64_t n_inputs, int64_t n_tokens) {
     for (int64_t i = 0; i < batch * n_inputs; i++) {
-        const int64_t at = i * n_tokens;
-        for (int64_t t = lengths[i]; t < n_tokens; t++) differences[at + t] = 0.0;
-        score_differences(scores + at, blur + at, lengths[i], selected[i], differences + at);
+        const int64_t alpha = i * n_tokens + selected[i];
+        for (int64_t t = i * n_tokens; t < (i + 1) * n_tokens; t++) {
+            const double gap = scores[alpha] - scores[t];
+            differences[t] = t >= i * n_tokens + lengths[i] || modulus(gap) <= blur[alpha] + blur[t] ? 0.0 : gap;
+        }
     }
     return 0;
 }
