@@ -103,55 +103,56 @@ class Request:
     ] = None
     betas: tuple[float, float] | None = None
 
-    def drawn(self, size: int, rng: np.random.Generator) -> Request:
-        """The request with the start as it would have been typed where it is to be drawn."""
-        if self.start != RANDOM:
-            return self
-        return replace(self, start=",".join(map(repr, rng.standard_normal(size).tolist())))
-
-    def beside(self, run: LabProblem | None) -> Request:
-        """The request with what a file gives where the command line does not; another optimizer's settings are no part."""
-        if run is None:
-            return self
+    def beside(self, run: LabProblem) -> Request:
+        """The request with what a file says of the optimizer where the command line does not; another one has settings of its own."""
         from marginlens.lab.problem_files import optimizer_json
 
-        loss = next(word for word, name in LOSSES.items() if name == type(run.loss).__name__)
-        given: dict[str, Any] = {"steps": run.n_steps, "loss": loss, "start": ",".join(map(repr, run.start.tolist()))}
+        entries = optimizer_json(run.optimizer, trains_head=run.trains_head)
+        given: dict[str, Any] = {"step_size": entries["size"]} if run.trains_head else {}
         if self.optimizer is None and not self.constant:
-            entries = optimizer_json(run.optimizer)
-            given |= {name: entries.get(name) or None for name in ("momentum", "decay")}
+            given = {name: entries.get(name) or None for name in ("momentum", "decay")}
             given |= {"optimizer": _word(entries["name"]), "eps": entries.get("eps"), "step_size": entries["size"]}
             given["norm"] = f"l{entries['p']!r}".removesuffix(".0") if "p" in entries else None
             given["betas"] = tuple(entries["betas"]) if "betas" in entries else None
         return replace(self, **{name: value for name, value in given.items() if getattr(self, name) is None})
 
-    def choices(self, data: ml.TokenDataset | ml.SequenceDataset, v: Any = None) -> Choices:
-        """How to train p, or W of sequences; a constant step is 1/L unless given."""
-        of_matrix = isinstance(data, ml.SequenceDataset)
-        n_steps = SEQUENCE_STEPS if of_matrix else N_STEPS
+    def choices(
+        self,
+        data: ml.TokenDataset | ml.SequenceDataset,
+        rng: np.random.Generator,
+        v: Any = None,
+        run: LabProblem | None = None,
+    ) -> Choices:
+        """How to train p, or W of sequences: as asked for, else as the file says in `run`; a constant step is 1/L unless given."""
+        asked, of_matrix = self if run is None else self.beside(run), isinstance(data, ml.SequenceDataset)
+        n_steps = (SEQUENCE_STEPS if of_matrix else N_STEPS) if run is None else run.n_steps
         n_steps = errors.whole_number(n_steps if self.steps is None else self.steps, "steps", at_least=1)
-        name, loss = _loss(self.loss, of_matrix)
-        size = None if self.step_size is None else errors.positive_number(self.step_size, "step_size")
-        is_plain = size is None and (self.constant or self.optimizer == "gd")
+        loss = _loss(self.loss, of_matrix) if run is None or self.loss is not None else run.loss
+        size = None if asked.step_size is None else errors.positive_number(asked.step_size, "step_size")
+        is_plain = size is None and (asked.constant or asked.optimizer == "gd")
         if isinstance(data, ml.SequenceDataset):
-            start: FloatArray = np.zeros((data.d_model, data.d_model))
+            typed = self.point(data.d_model**2, rng)
+            start: FloatArray = data.weights(np.reshape(typed, (data.d_model, data.d_model)), "start")
             usual = SEQUENCE_STEP_SIZE
-            if self.start is not None:
-                start = data.weights(np.reshape(numbers(self.start, "start", start.size), start.shape), "start")
             if is_plain:
                 size = 1.0 / ml.NextTokenRisk(data).smoothness()
         else:
-            start = np.zeros(data.d_key)
-            usual = STEP_SIZE if self.optimizer in (None, "ngd", "gd", "polyak") else STEEPEST_STEP_SIZE
-            if self.start is not None:
-                start = np.array(data.as_batch().point(numbers(self.start, "start", data.d_key), "start")[0])
+            typed = self.point(data.d_key, rng) if run is None or self.start is not None else run.start
+            start = np.array(data.as_batch().point(typed, "start")[0])
+            usual = STEP_SIZE if asked.optimizer in (None, "ngd", "gd", "polyak") else STEEPEST_STEP_SIZE
             if is_plain:  # what the theorems allow for every problem
                 size = float(np.min(ml.theory.smoothness(data, v, loss).largest_step))
             if size == 0.0:
                 expected = "given for keys so large that 1/L_p is below the range of numbers"
                 raise errors.reject("step_size", expected, "none")
         size = usual if size is None or not np.isfinite(size) else size
-        return Choices(n_steps, self.of_size(size, of_matrix=of_matrix), name, loss, start)
+        return Choices(n_steps, asked.of_size(size, of_matrix=of_matrix), loss, start)
+
+    def point(self, size: int, rng: np.random.Generator) -> Any:
+        """Where to start, (size,): the numbers that were typed, random ones, or zeros."""
+        if self.start == RANDOM:
+            return rng.standard_normal(size)
+        return np.zeros(size) if self.start is None else numbers(self.start, "start", size)
 
     def of_size(self, size: float, *, of_matrix: bool) -> ml.Optimizer:
         """The optimizer with steps of this size, of a matrix W or of a vector p."""
@@ -218,14 +219,14 @@ def train(
     if holds_sequences(file):
         refuse_options("for a file of sequences", plot=plot)
         sequences = _rows.read_sequence_problem(file, drop=drop)
-        row, choices = _train_sequences(file, sequences, asked.drawn(sequences.named.data.d_model**2, rng))
+        choices = asked.choices(sequences.named.data, rng)
+        row = _train_sequences(file, sequences, choices)
         return Answer(row, _sequence_text(row, choices))
     refuse_options("unless the file holds sequences", drop=drop)
     problem = read_token_problem(file)
-    asked = asked.drawn(problem.data.d_key, rng)
     if not isinstance(problem, TokenProblem):
         refuse_options("where the head is trained too", plot=plot)
-        row = _rows.train_joint(file, _joint_run(problem, asked))
+        row = _rows.train_joint(file, _joint_run(problem, asked, rng))
         return Answer(row, _rows.joint_text(row))
     data, v = problem.data, problem.head
     if plot is not None:
@@ -233,7 +234,7 @@ def train(
         from marginlens.plotting.plane import check_plot, problem_figure
 
         check_plot(data, plot)
-    choices = asked.beside(problem.run).choices(data, v)
+    choices = asked.choices(data, rng, v, problem.run)
     run = _descended(data, v, choices, record_path=plot is not None)
     problems = _compared(data, v, choices, run)
     if plot is not None:
@@ -258,35 +259,25 @@ def _power(name: str) -> float:
     return float(power)
 
 
-def _loss(word: str | None, of_sequences: bool) -> tuple[str, Any]:
-    """The name of a loss, the first unless given, and the loss."""
+def _loss(word: str | None, of_sequences: bool) -> Any:
+    """The loss of a word, the first unless given."""
     names, module = (SEQUENCE_LOSSES, ml.nexttoken) if of_sequences else (LOSSES, ml)
     name = next(iter(names)) if word is None else word.lower()
     if name not in names:
         kind = " for sequences" if of_sequences else ""
         raise errors.reject("loss", f"one of {', '.join(names)}{kind}", repr(word))
-    return name, getattr(module, names[name])()
+    return getattr(module, names[name])()
 
 
-def _joint_run(run: LabProblem, asked: Request) -> LabProblem:
+def _joint_run(run: LabProblem, asked: Request, rng: np.random.Generator) -> LabProblem:
     """The run of a file in which the head is trained too, with what the command line changes."""
-    from marginlens.lab.problem_files import optimizer_json
-
     others = {name: getattr(asked, name) for name in ("norm", "momentum", "eps", "decay")}
     refuse_options("where the head is trained too", **others)
-    word = "gd" if asked.constant else asked.optimizer
-    given = optimizer_json(run.optimizer, trains_head=True)
-    name = _word(given["name"]) if word is None else word.lower()
-    if name not in ("ngd", "gd"):
+    if asked.optimizer is not None and asked.optimizer.lower() not in ("ngd", "gd"):
         raise errors.reject("optimizer", "ngd or gd where the head is trained too", repr(asked.optimizer))
-    length = given["size"] if asked.step_size is None else errors.positive_number(asked.step_size, "step_size")
-    return replace(
-        run,
-        n_steps=run.n_steps if asked.steps is None else errors.whole_number(asked.steps, "steps", at_least=1),
-        optimizer=ml.GradientDescent(length) if name == "gd" else ml.optimizers.Blockwise(ml.NormalizedGD(length)),
-        loss=run.loss if asked.loss is None else _loss(asked.loss, False)[1],
-        start=run.start if asked.start is None else numbers(asked.start, "start", run.data.d_key),
-    )
+    choices = asked.choices(run.data, rng, run=run)
+    optimizer = ml.optimizers.Blockwise(choices.optimizer) if choices.normalized else choices.optimizer
+    return replace(run, **{**choices.run, "optimizer": optimizer})
 
 
 @dataclass(frozen=True)
@@ -295,7 +286,6 @@ class Choices:
 
     n_steps: int
     optimizer: Any
-    loss_name: str
     loss: Any
     start: FloatArray
 
@@ -303,6 +293,12 @@ class Choices:
     def run(self) -> dict[str, Any]:
         """The choices as `descend` takes them."""
         return {"loss": self.loss, "optimizer": self.optimizer, "n_steps": self.n_steps, "start": self.start}
+
+    @property
+    def loss_name(self) -> str:
+        """The word of the loss."""
+        names = {**LOSSES, **SEQUENCE_LOSSES}
+        return next(word for word, name in names.items() if name == type(self.loss).__name__)
 
     @property
     def normalized(self) -> bool:
@@ -450,16 +446,16 @@ def _agreement(solution: dict[str, Any], cosines: Cosines, status: ml.Status) ->
 # ---- next tokens
 
 
-def _train_sequences(file: Path, problem: SequenceProblem, asked: Request) -> tuple[dict[str, Any], Choices]:
+def _train_sequences(file: Path, problem: SequenceProblem, choices: Choices) -> dict[str, Any]:
     """Descend on the sequences of a file, and put the trained W beside what paper C predicts."""
-    data, choices = problem.named.data, asked.choices(problem.named.data)
+    data = problem.named.data
     with terminal.Bars() as bars:
         run = ml.descend(data, head=problem.head, **choices.run, progress=bars.bar("Training"))
         bars.bar("Predicting")
         prediction = ml.predict_limit(data, head=problem.head, loss=choices.loss, optimizer=choices.optimizer)
     row = _rows.sequence_row(file, problem, prediction)
     trained = _compared_sequences(problem, choices, run, prediction)
-    return {**row, "training": choices.to_dict(), "trained": trained}, choices
+    return {**row, "training": choices.to_dict(), "trained": trained}
 
 
 def _compared_sequences(

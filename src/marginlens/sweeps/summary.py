@@ -159,12 +159,8 @@ class CellSummary(Result, Tabular):
                 rows += [(name, word, share, *of.intervals[word]) for word, share in of.shares.items()]
             else:
                 rows += [(name, *pair, np.nan, np.nan) for pair in zip(*of._columns().values(), strict=True)]
-        columns = zip(*rows, strict=True) if rows else ((),) * 5
         names = ("column", "quantity", "value", "low", "high")
-        return {
-            name: list(values) if name in ("column", "quantity") else np.array(values, dtype=float)
-            for name, values in zip(names, columns, strict=True)
-        }
+        return {name: [row[k] for row in rows] for k, name in enumerate(names)}
 
     def _headline(self) -> Headline:
         return Headline(
