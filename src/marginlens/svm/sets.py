@@ -18,7 +18,7 @@ from marginlens.result import Result, Tabular, drawn
 from marginlens.result.drawing import NothingToDraw, draw_bars, draw_rays
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.svm.solution import MarginSolution, Status
-from marginlens.svm.solvers.branch_and_bound import Alternatives, Search, branch_and_bound
+from marginlens.svm.solvers.branch_and_bound import Alternatives, SearchTree, branch_and_bound
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.typing import Axes, FloatArray, IntArray
 
@@ -201,13 +201,13 @@ def _no_choice(data: TokenDataset) -> IntArray:
     return np.empty((0, data.n_inputs), dtype=np.int64)
 
 
-def _finish(data: TokenDataset, sets: tuple[IntArray, ...], search: Search, counts: tuple[int, int]) -> SetSolution:
+def _finish(data: TokenDataset, sets: tuple[IntArray, ...], search: SearchTree, counts: tuple[int, int]) -> SetSolution:
     """Distinct minima with their proofs, and the status that the account of the search allows."""
     n_choices, n_possible = counts
     choices = _distinct_choices(data, sets, search)
     solutions = _proved(data, sets, choices)
     status: Status = Status.OPTIMAL if solutions else Status.INFEASIBLE
-    if search.open_nodes:
+    if search.open:
         status = Status.MAX_PROBLEMS
     elif search.n_covered < n_possible or any(solution.status is not Status.OPTIMAL for solution in solutions):
         status = Status.INACCURATE
@@ -216,15 +216,16 @@ def _finish(data: TokenDataset, sets: tuple[IntArray, ...], search: Search, coun
     return SetSolution(solutions, choices, status, *bounds, search.explored, n_choices, covered)
 
 
-def _distinct_choices(data: TokenDataset, sets: tuple[IntArray, ...], search: Search) -> IntArray:
+def _distinct_choices(data: TokenDataset, sets: tuple[IntArray, ...], search: SearchTree) -> IntArray:
     """The tokens that each point of the search selects, once for points that coincide, (n_solutions, n_inputs)."""
-    if not len(search.points):
+    found = search.points
+    if not len(found):
         return _no_choice(data)
-    near = scipy.spatial.cKDTree(search.points).query_pairs(SAME_MINIMUM_RTOL * search.best, output_type="ndarray")
-    ties = scipy.sparse.coo_array((np.ones(len(near)), near.T), shape=(len(search.points),) * 2)
+    near = scipy.spatial.cKDTree(found).query_pairs(SAME_MINIMUM_RTOL * search.best, output_type="ndarray")
+    ties = scipy.sparse.coo_array((np.ones(len(near)), near.T), shape=(len(found),) * 2)
     _, component = scipy.sparse.csgraph.connected_components(ties, directed=False)
     _, first = np.unique(component, return_index=True)
-    keys, points = _in_their_span(data), search.points[first]
+    keys, points = _in_their_span(data), found[first]
     chosen = [tokens[np.argmax(keys[i, tokens] @ points.T, axis=0)] for i, tokens in enumerate(sets)]
     return np.unique(np.stack(chosen, axis=1), axis=0)
 

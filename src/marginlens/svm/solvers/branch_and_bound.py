@@ -103,28 +103,6 @@ class Planes:
         return np.sqrt(norm**2 + np.sum(np.where(choices < 0, missing, 0.0) ** 2, axis=-1) / self.spread)
 
 
-@dataclass(frozen=True, eq=False)
-class Search:
-    """What a search found.
-
-    Attributes:
-        points: (n_points, d) vectors as short as the shortest, one per leaf of the tree, so some may coincide; where the limit
-            stopped the search, the shortest met.
-        best: its norm, inf where there is none. lower_bound: no vector is shorter.
-        runner_up: the smallest bound among the choices discarded as too long.
-        explored: convex problems solved. n_covered: complete choices accounted for by a point or by a bound.
-        open_nodes: partial choices left open when the limit stopped the search.
-    """
-
-    points: FloatArray
-    best: float
-    lower_bound: float
-    runner_up: float
-    explored: int
-    n_covered: int
-    open_nodes: int
-
-
 @dataclass(order=True)
 class _Node:
     """A partial choice, its shortest vector x, and a lower bound on the norm of its completions; ordered by urgency."""
@@ -136,13 +114,21 @@ class _Node:
     bound: float = field(compare=False)
 
 
-class _Tree:
-    """The open nodes of the search, and the account of what has been closed."""
+class SearchTree:
+    """The open nodes of a search, and the account of what has been closed.
+
+    Attributes:
+        open: partial choices that are left open; none once the search is complete.
+        best: the norm of the shortest vector met, inf where there is none. guess: the first one that was met.
+        runner_up: the smallest bound among the choices discarded as too long.
+        explored: convex problems solved. n_covered: complete choices accounted for by a point or by a bound.
+    """
 
     def __init__(self, problem: Alternatives) -> None:
         n_groups, n_ways, _, d = problem.rows.shape
         self.best, self.runner_up, self.unverified_bound, self.explored, self.n_covered = np.inf, np.inf, np.inf, 0, 0
-        self.points: list[tuple[float, FloatArray]] = []
+        self.leaves: list[tuple[float, FloatArray]] = []  # points that meet every group as they are, with their norms
+        self.guess: FloatArray = np.empty(0)
         self.open: list[_Node] = []
         group, way = np.nonzero(problem.allowed)
         single = np.full((len(group), n_groups), -1, dtype=np.int64)
@@ -162,6 +148,19 @@ class _Tree:
     @property
     def ceiling(self) -> float:
         return self.best * (1.0 + SAME_NORM_RTOL)
+
+    @property
+    def points(self) -> FloatArray:
+        """(n_points, d) vectors as short as the shortest, one per leaf of the tree, so some may coincide; or the first guess alone."""
+        points = [x for _, x in self.leaves]
+        if not points and np.isfinite(self.best):
+            points = [self.guess]
+        return np.array(points).reshape(-1, self.problem.rows.shape[-1])
+
+    @property
+    def lower_bound(self) -> float:
+        """No vector that meets every group is shorter."""
+        return min([self.best, self.unverified_bound, *(node.bound for node in self.open)])
 
     def solve(self, choices: IntArray) -> tuple[FloatArray, FloatArray, BoolArray]:
         self.explored += len(choices)
@@ -185,6 +184,9 @@ class _Tree:
     def update_best(self, norm: float) -> None:
         """A feasible vector of this norm is known."""
         first, self.best = not np.isfinite(self.best), min(self.best, norm)
+        longer = [length for length, _ in self.leaves if length > self.ceiling]  # met before a shorter one was
+        self.leaves = [leaf for leaf in self.leaves if leaf[0] <= self.ceiling]
+        self.runner_up = min([self.runner_up, *longer])
         if first and np.isfinite(norm):
             self.open = [self.ranked(node) for node in self.open]
             heapify(self.open)
@@ -207,16 +209,17 @@ class _Tree:
         return sum(prod(w for w, free in zip(self.ways, node, strict=True) if free) for node in (choices < 0).tolist())
 
 
-def branch_and_bound(problem: Alternatives, max_problems: int) -> Search:
+def branch_and_bound(problem: Alternatives, max_problems: int) -> SearchTree:
     """All shortest vectors of a problem with alternatives, by solving about `max_problems` convex problems at most.
 
     A partial choice of alternatives has a unique shortest vector, and no completion has a shorter one. If that vector meets every other
     group as it is, it is the only vector of that norm among all completions; otherwise the completions are split by the alternatives
     of the group that it misses by most. A part whose bound exceeds the best norm is closed.
     """
-    tree = _Tree(problem)
-    best, dive = _first_guess(tree, max_problems) if tree.open else (np.inf, np.empty(0))
-    tree.update_best(best)
+    tree = SearchTree(problem)
+    if tree.open:
+        best, tree.guess = _first_guess(tree, max_problems)
+        tree.update_best(best)
     while tree.open and tree.explored < max_problems:
         nodes = tree.take()
         if not nodes:
@@ -227,14 +230,14 @@ def branch_and_bound(problem: Alternatives, max_problems: int) -> Search:
         missing = np.where(choices < 0, distance.min(axis=-1), -np.inf)
         inside = missing.max(axis=1) <= INSIDE_RTOL * norm
         for k in np.flatnonzero(inside):
-            tree.points.append((float(norm[k]), x[k]))
+            tree.leaves.append((float(norm[k]), x[k]))
             tree.update_best(float(norm[k]))
         tree.n_covered += tree.weight(choices[inside])
         _extend(tree, choices[~inside], norm[~inside], distance[~inside], np.argmax(missing[~inside], axis=1))
-    return _report(tree, dive)
+    return tree
 
 
-def _extend(tree: _Tree, choices: IntArray, norm: FloatArray, distance: FloatArray, group: IntArray) -> None:
+def _extend(tree: SearchTree, choices: IntArray, norm: FloatArray, distance: FloatArray, group: IntArray) -> None:
     """Open the children of nodes that split at `group`, unless a bound closes them."""
     node, way = np.nonzero(tree.problem.allowed[group])
     children = choices[node]
@@ -251,20 +254,7 @@ def _extend(tree: _Tree, choices: IntArray, norm: FloatArray, distance: FloatArr
     tree.add(children[solved], x[solved], length[solved])
 
 
-def _report(tree: _Tree, dive: FloatArray) -> Search:
-    """The account of a search; a point that only the first guess met stands for itself."""
-    points = [x for norm, x in tree.points if norm <= tree.ceiling]
-    longer = [norm for norm, _ in tree.points if norm > tree.ceiling]  # met before a shorter one was
-    if not points and np.isfinite(tree.best):
-        points = [dive]
-    stacked = np.array(points).reshape(-1, tree.problem.rows.shape[-1])
-    lower = min([tree.best, tree.unverified_bound, *(node.bound for node in tree.open)])
-    return Search(
-        stacked, tree.best, lower, min([tree.runner_up, *longer]), tree.explored, tree.n_covered, len(tree.open)
-    )
-
-
-def _first_guess(tree: _Tree, max_problems: int) -> tuple[float, Any]:
+def _first_guess(tree: SearchTree, max_problems: int) -> tuple[float, Any]:
     """A short vector to begin with: choose greedily, then exchange single alternatives as long as that shortens it."""
     problem = tree.problem
     choice, x = np.full(len(problem.rows), -1, dtype=np.int64), np.zeros(problem.rows.shape[-1])
@@ -284,7 +274,9 @@ def _first_guess(tree: _Tree, max_problems: int) -> tuple[float, Any]:
     return best, x
 
 
-def _best_exchange(tree: _Tree, choice: IntArray, moves: list[tuple[int, int]]) -> tuple[float, IntArray, FloatArray]:
+def _best_exchange(
+    tree: SearchTree, choice: IntArray, moves: list[tuple[int, int]]
+) -> tuple[float, IntArray, FloatArray]:
     """The shortest vector after one of the moves (group, way), with its choice."""
     choices = np.repeat(choice[None], len(moves), axis=0)
     group, way = np.array(moves).T
