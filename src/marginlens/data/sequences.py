@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from marginlens.errors import InputError, Remedy, array_of_any, batch_index, index_array, real_array, reject
+from marginlens.errors import InputError, Remedy, batch_index, index_array, real_array, reject
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, drawn
 from marginlens.result.drawing import draw_bars
@@ -147,14 +147,9 @@ class SequenceDataset(FlatSequences):
         self.dropped: IntArray = lacking if unrealizable == "drop" else np.empty(0, dtype=np.int64)
         if len(self.dropped) == len(targets):
             raise reject("labels", "in its own sequence for at least one sample", f"none among {len(targets)}")
-        if len(self.dropped):
-            tokens, lengths, targets = (
-                tokens[np.repeat(~missing, np.diff(offsets))],
-                np.diff(offsets)[~missing],
-                targets[~missing],
-            )
-            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self.tokens, self.offsets, self.labels = tokens, offsets, targets
+        if len(self.dropped):
+            vars(self).update(vars(self.take(np.flatnonzero(~missing))) | {"dropped": self.dropped})
 
     @classmethod
     def of_positions(cls, tokens: IntArray, offsets: IntArray, labels: IntArray, E: FloatArray) -> Self:
@@ -333,12 +328,10 @@ def flat_sequences(sequences: Any) -> tuple[IntArray, IntArray]:
 
 
 def _ids(sequence: Any, i: int) -> IntArray:
-    ids = array_of_any(sequence, f"sequences[{i}]", "a list of token ids")
-    if ids.ndim == 1 and ids.size == 0:
+    ids = index_array(sequence, f"sequences[{i}]", "a list of whole-number token ids", (-1,))
+    if not ids.size:
         raise reject("sequences", "sequences of at least one token", f"an empty sequence (sample {i})")
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise reject(f"sequences[{i}]", "a list of whole-number token ids", f"shape {ids.shape} with dtype {ids.dtype}")
-    return ids.astype(np.int64)
+    return ids
 
 
 def check_ids(tokens: IntArray, offsets: IntArray, n_vocabulary: int) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
 
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.sequences import flat_sequences
+from marginlens.data.sequences import check_ids, flat_sequences
 from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
@@ -42,8 +42,9 @@ def vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> MarginS
         equalities. It is unique, zero where everything is selected, and INFEASIBLE with a Farkas vector where no p makes the
         selection. `kkt_residual()` and `certificate_residual()` check it.
     """
-    table, problem = _checked(E, sequences, selected)
-    rows, ties = _rows(table, problem)
+    table = real_array(E, "E", ("n_vocabulary", "d_model"))
+    problem = selection_pairs(*position_lists(table, sequences, selected))
+    rows, ties = problem.rows(table)
     return least_distance(rows, np.ones(len(rows)), equalities=ties if len(ties) else None, pairs=problem.pairs)
 
 
@@ -106,10 +107,10 @@ def closed_form_candidate(E: ArrayLike, sequences: Any, selected: ArrayLike) -> 
     Returns:
         A `ClosedForm`; where it is `certified`, `vocabulary_svm` finds the same p, elsewhere it never does.
     """
-    table, problem = _checked(E, sequences, selected)
-    if not len(problem.pairs):
+    table = real_array(E, "E", ("n_vocabulary", "d_model"))
+    rows, ties = selection_pairs(*position_lists(table, sequences, selected)).rows(table)
+    if not len(rows):
         return ClosedForm(np.zeros(table.shape[1]), np.zeros(0), 0.0, 0.0)
-    rows, ties = _rows(table, problem)
     every, wanted = np.concatenate([rows, ties]), np.repeat([1.0, 0.0], [len(rows), len(ties)])
     p, _, _, values = np.linalg.lstsq(every, wanted, rcond=_SPAN_RTOL)
     norm, largest = float(length(p)), float(values[0])
@@ -121,18 +122,15 @@ def closed_form_candidate(E: ArrayLike, sequences: Any, selected: ArrayLike) -> 
     return ClosedForm(p, weights[: len(rows)] * norm / largest, equation_residual, float(multiplier_residual))
 
 
-@dataclass(frozen=True)
-class SelectionPairs:
+class SelectionPairs(NamedTuple):
     """The constraints of a selection by token: `pairs` (n_rows, 3) as (sequence, s, s') with s above s', `ties` (n_ties, 2)."""
 
     pairs: IntArray
     ties: IntArray
 
-
-def _rows(E: FloatArray, problem: SelectionPairs) -> tuple[FloatArray, FloatArray]:
-    """Differences of embeddings for every pair and for every tie."""
-    pairs, ties = problem.pairs, problem.ties
-    return E[pairs[:, 1]] - E[pairs[:, 2]], E[ties[:, 0]] - E[ties[:, 1]]
+    def rows(self, E: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Differences of embeddings for every pair and for every tie."""
+        return E[self.pairs[:, 1]] - E[self.pairs[:, 2]], E[self.ties[:, 0]] - E[self.ties[:, 1]]
 
 
 def selection_pairs(sequences: list[IntArray], selection: list[IntArray]) -> SelectionPairs:
@@ -151,22 +149,10 @@ def selection_pairs(sequences: list[IntArray], selection: list[IntArray]) -> Sel
 
 def token_lists(sequences: Any, n_vocabulary: int) -> list[IntArray]:
     """The ids of every sequence, checked to have an embedding."""
-    if isinstance(sequences, LabelledSequences):
-        tokens, offsets = sequences.tokens, sequences.offsets
-    else:
-        tokens, offsets = flat_sequences(sequences)
-    outside = (tokens < 0) | (tokens >= n_vocabulary)
-    if outside.any():
-        at = int(np.argmax(outside))
-        i = int(np.searchsorted(offsets, at, side="right")) - 1
-        expected = f"ids from 0 to {n_vocabulary - 1}, one for each row of E"
-        raise reject("sequences", expected, f"id {tokens[at]} at position {at - offsets[i]} of sample {i}")
+    given = isinstance(sequences, LabelledSequences)
+    tokens, offsets = (sequences.tokens, sequences.offsets) if given else flat_sequences(sequences)
+    check_ids(tokens, offsets, n_vocabulary)
     return np.split(np.asarray(tokens, dtype=np.int64), offsets[1:-1])
-
-
-def _checked(E: Any, sequences: Any, selected: Any) -> tuple[FloatArray, SelectionPairs]:
-    table = real_array(E, "E", ("n_vocabulary", "d_model"))
-    return table, selection_pairs(*position_lists(table, sequences, selected))
 
 
 def position_lists(table: FloatArray, sequences: Any, selected: Any) -> tuple[list[IntArray], list[IntArray]]:

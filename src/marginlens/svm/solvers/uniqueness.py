@@ -61,7 +61,4 @@ def is_only_solution(face: OptimalFace, *, is_l1: bool) -> bool:
 
 def _kernel(matrix: FloatArray) -> FloatArray:
     """(d, n) an orthonormal basis of what the matrix (m, d) sends to zero."""
-    if not matrix.size:
-        return np.eye(matrix.shape[1])
-    _, values, right = np.linalg.svd(matrix)
-    return right[int(np.count_nonzero(values > _ZERO_RTOL * values.max())) :].T
+    return np.asarray(scipy.linalg.null_space(matrix, rcond=_ZERO_RTOL)) if matrix.size else np.eye(matrix.shape[1])
