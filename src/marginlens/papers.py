@@ -103,15 +103,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def implements(paper: str, *labels: str) -> Callable[[F], F]:
     """Record that the decorated function or class implements these statements of a paper, or of our own under the key X."""
-    _known(paper)
-
-    def record(target: F) -> F:
-        summary = (target.__doc__ or "").strip().partition("\n")[0]  # empty under python -OO
-        for label in labels:
-            _REGISTRY.append(Implementation(paper, label, target.__module__, target.__qualname__, summary))
-        return target
-
-    return record
+    return _recording(paper, dict.fromkeys(labels, ""), inside=False)
 
 
 def uses(paper: str, steps: Mapping[str, str]) -> Callable[[F], F]:
@@ -120,21 +112,22 @@ def uses(paper: str, steps: Mapping[str, str]) -> Callable[[F], F]:
     For equations of a proof or a definition that are no question of their own. Such a row leads from the label to the function and
     needs no test of its own; what a user may want to call is a function with `implements`.
     """
-    _known(paper)
+    return _recording(paper, steps, inside=True)
+
+
+def _recording(paper: str, steps: Mapping[str, str], *, inside: bool) -> Callable[[F], F]:
+    """A decorator that records these statements: label → what is said of it, the first line of the docstring where that is empty."""
+    if paper not in SOURCES:
+        raise KeyError(f"no paper {paper!r} in the bibliography; known: {', '.join(SOURCES)}")
 
     def record(target: F) -> F:
-        for label, sentence in steps.items():
-            _REGISTRY.append(
-                Implementation(paper, label, target.__module__, target.__qualname__, sentence, inside=True)
-            )
+        summary = (target.__doc__ or "").strip().partition("\n")[0]  # empty under python -OO
+        for label, said in steps.items():
+            row = Implementation(paper, label, target.__module__, target.__qualname__, said or summary, inside)
+            _REGISTRY.append(row)
         return target
 
     return record
-
-
-def _known(paper: str) -> None:
-    if paper not in SOURCES:
-        raise KeyError(f"no paper {paper!r} in the bibliography; known: {', '.join(SOURCES)}")
 
 
 def implementations() -> tuple[Implementation, ...]:

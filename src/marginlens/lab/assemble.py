@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +18,7 @@ from markupsafe import Markup
 
 from marginlens.data import TokenDataset
 from marginlens.errors import reject
-from marginlens.lab.presets import Shown, state_of
+from marginlens.lab.presets import Shown, deflated, state_of
 from marginlens.lab.presets import presets as known_presets
 from marginlens.lab.problem_files import LabProblem
 from marginlens.pages import render
@@ -154,9 +153,8 @@ def bundle(entries: Sequence[str] = (ENTRY, WORKER), start: str = "") -> str:
 
 
 def packed(content: bytes) -> str:
-    """The content deflated, in base64: a third of its size, and nothing in it that an HTML file could take for its own."""
-    squeezed = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return base64.b64encode(squeezed.compress(content) + squeezed.flush()).decode("ascii")
+    """The content deflated, in base64: nothing in it that an HTML file could take for its own."""
+    return base64.b64encode(deflated(content)).decode("ascii")
 
 
 def page_words() -> dict[str, Any]:

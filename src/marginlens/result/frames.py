@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from importlib import import_module
@@ -39,27 +39,27 @@ class Tabular(ABC):
 
 def frame(columns: Mapping[str, Any], library: str | None = None) -> Any:
     """Columns of one length as a data frame of the first library that is installed, or of the one that is named."""
-    return _MAKERS[_installed(library)]({name: plain_column(values) for name, values in columns.items()})
+    made, plain = _installed(library), {name: plain_column(values) for name, values in columns.items()}
+    if made.__name__ == "pandas":
+        return made.DataFrame({name: made.Series(values, dtype=_kind(values)) for name, values in plain.items()})
+    return made.DataFrame(plain) if made.__name__ == "polars" else made.table(plain)
 
 
 def frame_of_arrow(table: Any, library: str | None = None) -> Any:
     """A `pyarrow.Table` as a data frame, by the same choice."""
-    name = _installed(library)
-    if name == "polars":
-        import polars
-
-        return polars.from_arrow(table)
-    return table.to_pandas() if name == "pandas" else table
+    made = _installed(library)
+    if made.__name__ == "polars":
+        return made.from_arrow(table)
+    return table.to_pandas() if made.__name__ == "pandas" else table
 
 
-def _installed(library: str | None) -> str:
+def _installed(library: str | None) -> Any:
     """The library to use: the one that is named, else the first that is installed."""
     if library is not None and library not in LIBRARIES:
         raise reject("library", f"one of {', '.join(LIBRARIES)}", repr(library))
     for name in LIBRARIES if library is None else (library,):
         with suppress(ImportError):
-            import_module(name)
-            return name
+            return import_module(name)
     named = library or "pandas"
     feature = "A data frame" if library is None else f"A data frame of {library}"
     raise missing_extra(named, {"pyarrow": "sweep"}.get(named, named), feature)
@@ -80,27 +80,6 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _pandas(columns: dict[str, Any]) -> Any:
-    import pandas
-
-    return pandas.DataFrame({name: pandas.Series(values, dtype=_kind(values)) for name, values in columns.items()})
-
-
 def _kind(values: Any) -> Any:
     """The dtype of a pandas column: pandas' choice, but object for lists, also where there are none of them."""
     return object if isinstance(values, list) and (not values or isinstance(values[0], list)) else None
-
-
-def _polars(columns: dict[str, Any]) -> Any:
-    import polars
-
-    return polars.DataFrame(columns)
-
-
-def _pyarrow(columns: dict[str, Any]) -> Any:
-    import pyarrow
-
-    return pyarrow.table(columns)
-
-
-_MAKERS: dict[str, Callable[[dict[str, Any]], Any]] = {"pandas": _pandas, "polars": _polars, "pyarrow": _pyarrow}
