@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from marginlens.risk import CopyRisk, MulticlassRisk, MultiHeadRisk
 from marginlens.testing import check_norm, check_optimizer, check_risk
+from marginlens_papers.lemmas.random_data import class_clusters
+from plain_norms import Weighted
 from quadratic_risk import Quadratic, risks_of_every_kind
 
 
@@ -30,10 +33,20 @@ def tokens(seed=0):
     return ml.TokenDataset(rng.normal(size=(3, 4, 3)), [1.0, -1.0, 1.0]), rng.normal(size=3)
 
 
+QUERIES = np.random.default_rng(4).normal(size=(3, 3))
 RISKS = {
     **risks_of_every_kind(),
     "p, exponential": ml.AttentionRisk(*tokens(), ml.Exponential()),
     "p, correlation": ml.AttentionRisk(*tokens(), ml.CorrelationLoss()),
+    "joint, exponential": ml.JointRisk(tokens()[0], ml.Exponential()),
+    "W, queries": ml.AttentionRisk(*tokens()).as_matrix(QUERIES),
+    "W, correlation": ml.AttentionRisk(*tokens(), ml.CorrelationLoss()).as_matrix(QUERIES),
+    "factors, queries": ml.AttentionRisk(*tokens()).as_factors(QUERIES, 2),
+    "heads": MultiHeadRisk(*tokens(), 3),
+    "heads, exponential": MultiHeadRisk(*tokens(), QUERIES[:, None] * np.ones((2, 1)), ml.Exponential()),
+    "self-attention": MultiHeadRisk.self_attention(*tokens()),
+    "classes": MulticlassRisk(*class_clusters(4, 5, 3, 0.3, 0)),
+    "copying": CopyRisk.of(tokens()[0], [0, 2, 1]),
 }
 
 
@@ -55,19 +68,7 @@ def test_norms_keep_their_contract(norm, shape):
 
 
 def test_a_norm_written_as_a_plain_sum_of_squares_keeps_the_contract():
-    class Weighted:
-        weights = np.array([0.25, 3.0, 1.0, 7.5])
-
-        def value(self, x):
-            return float(np.sqrt(np.sum(self.weights * x**2)))
-
-        def dual(self, g):
-            return float(np.sqrt(np.sum(g**2 / self.weights)))
-
-        def steepest(self, g):
-            return g / self.weights / (self.dual(g) or 1.0)
-
-    check_norm(Weighted(), (4,))
+    check_norm(Weighted(np.array([0.25, 3.0, 1.0, 7.5])), (4,))
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,7 @@ def test_optimizers_keep_their_contract(optimizer):
     check_optimizer(optimizer)
 
 
+@pytest.mark.statement("A Eq. (4)", "X M", "F cross-entropy")
 @pytest.mark.parametrize("name", RISKS)
 def test_risks_keep_their_contract(name):
     check_risk(RISKS[name])

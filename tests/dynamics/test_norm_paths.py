@@ -7,6 +7,7 @@ from scipy.optimize import minimize
 import marginlens as ml
 from marginlens.dynamics.paths.general import PROJECTIONS, GeneralSearch
 from marginlens.optimizers import PowerDecay
+from plain_norms import Weighted
 from refusals import refused
 
 EUCLIDEAN_RTOL = 1e-8  # of the radius
@@ -112,19 +113,7 @@ def test_decayed_steps_go_to_the_point_of_the_path(norm):
 
 
 def test_a_norm_of_ones_own_and_where_other_norms_are_refused():
-    class Weighted:
-        weights = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-
-        def value(self, x):
-            return float(np.sqrt(np.sum(self.weights * x**2)))
-
-        def dual(self, g):
-            return float(np.sqrt(np.sum(g**2 / self.weights)))
-
-        def steepest(self, g):
-            return g / self.weights / (self.dual(g) or 1.0)
-
-    path = ml.path(problem(), [1.0], norm=Weighted(), restarts=1)
+    path = ml.path(problem(), [1.0], norm=Weighted(np.arange(1.0, 6.0)), restarts=1)
     assert path.kkt_residual()[0] < 1e-3
     assert path.norm[0] == pytest.approx(1.0, rel=1e-3)
     with refused("norm"):

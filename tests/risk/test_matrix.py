@@ -6,21 +6,12 @@ import pytest
 import marginlens as ml
 from decimal_oracle import matrix_gradient
 from marginlens.risk import LogScaled, RankOneTerms
-from marginlens.testing import check_risk
 
 
 def problem(seed=0, d_query=3):
     rng = np.random.default_rng(seed)
     data = ml.TokenDataset(rng.normal(size=(3, 4, 3)), [1.0, -1.0, 1.0])
     return ml.AttentionRisk(data, rng.normal(size=3)), rng.normal(size=(3, d_query))
-
-
-@pytest.mark.parametrize("width", [None, 2])
-@pytest.mark.parametrize("loss", [ml.Logistic(), ml.CorrelationLoss()], ids=lambda one: type(one).__name__)
-def test_queries_of_their_own_keep_the_contract(width, loss):
-    of_p, queries = problem()
-    of_p = ml.AttentionRisk(of_p.data, of_p.head, loss)
-    check_risk(of_p.as_matrix(queries) if width is None else of_p.as_factors(queries, width))
 
 
 @pytest.mark.parametrize("size", [0.1, 30.0, 1e4])

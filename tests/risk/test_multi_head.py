@@ -7,7 +7,6 @@ import marginlens as ml
 from marginlens.dynamics.loops import StepwiseLoop, cpu_loop
 from marginlens.errors import InputError
 from marginlens.risk import MultiHeadRisk
-from marginlens.testing import check_risk
 
 SHARE = 0.99  # of its best margin that a head has after the steps below
 
@@ -16,27 +15,13 @@ def data_of(n_problems=2, n_inputs=4, n_tokens=5, d=6, seed=0):
     return ml.data.sphere_tokens(n_problems, n_inputs, n_tokens, d, seed)
 
 
-def risks(index=None):
-    data, v = data_of()
-    queries = np.random.default_rng(3).normal(size=(4, 3, 7))
-    made = {
-        "heads": MultiHeadRisk(data, v, 3),
-        "queries": MultiHeadRisk(data, v, queries),
-        "self-attention": MultiHeadRisk.self_attention(data, v),
-        "exponential": MultiHeadRisk(data, v, 2, ml.Exponential()),
-    }
-    return made if index is None else {name: risk[index] for name, risk in made.items()}
-
-
-@pytest.mark.statement("A Eq. (4)")
-@pytest.mark.parametrize("name", risks(0))
-def test_the_contract_of_risks_is_kept(name):
-    check_risk(risks(0)[name])
+def three_heads():
+    return MultiHeadRisk(*data_of(), 3)
 
 
 def test_adam_is_right_where_heads_are_far_apart():
     """Its means have one scale in the compiled loop, which heads of their own need not share."""
-    risk = risks()["heads"]
+    risk = three_heads()
     assert isinstance(cpu_loop(risk, ml.Adam(0.1)), StepwiseLoop)
     assert np.isfinite(ml.descend(risk, optimizer=ml.Adam(0.1), n_steps=50).final).all()
 
@@ -86,7 +71,7 @@ def test_every_head_goes_to_its_own_margin():
 
 
 def test_the_excess_is_that_of_the_selected_tokens():
-    risk = risks(0)["heads"]
+    risk = three_heads()[0]
     x = 2.0 * np.random.default_rng(5).normal(size=risk.shape)
     excess = risk.excess(x)
     scores = risk.data.scores(risk.head)
@@ -112,6 +97,6 @@ def test_what_is_no_problem_of_heads_is_refused(make, argument):
 
 
 def test_no_theorem_is_cited_for_several_heads():
-    prediction = ml.predict(risks(0)["heads"], optimizer=ml.NormalizedGD(0.1))
+    prediction = ml.predict(three_heads()[0], optimizer=ml.NormalizedGD(0.1))
     assert prediction.direction is None
     assert not any(verdict.applies for verdict in prediction.verdicts)

@@ -7,7 +7,6 @@ import pytest
 import marginlens as ml
 from marginlens.dynamics.loops import compiled_loop
 from marginlens.risk import MulticlassRisk
-from marginlens.testing import check_risk
 from marginlens_papers.lemmas.random_data import class_clusters
 
 RTOL = 1e-11
@@ -53,8 +52,7 @@ def test_the_value_and_the_gradient_have_all_their_digits(norm):
     np.testing.assert_allclose(rebuilt, gradient.array, rtol=0.0, atol=1e-13 * np.abs(relative).max())
 
 
-def test_it_keeps_the_contract_and_descends_to_its_svm():
-    check_risk(risk())
+def test_it_descends_to_its_svm():
     of = risk(0)
     run = ml.descend(of, optimizer=ml.NormalizedGD(0.1), n_steps=3000)
     np.testing.assert_array_equal(run.selected, of.classes)
