@@ -202,6 +202,11 @@ def real_number(
     return number
 
 
+def nonnegative_number(value: Any, argument: str) -> float:
+    """`value` as a finite float that is zero or above."""
+    return real_number(value, argument, "a number of at least 0", lambda number: 0.0 <= number < np.inf)
+
+
 def share_number(value: Any, argument: str) -> float:
     """`value` as a share or probability from 0 to 1."""
     return real_number(value, argument, "a number from 0 to 1", lambda number: 0.0 <= number <= 1.0)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import real_number, reject
+from marginlens.errors import nonnegative_number, reject
 from marginlens.optimizers.compiled import ADAM, Rule
 from marginlens.optimizers.decay import Decaying, as_share, decays, remembers_point
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
@@ -57,10 +57,7 @@ class Adam(Decaying):
         except (TypeError, ValueError) as problem:
             raise reject("betas", "two numbers, each at least 0 and below 1", repr(self.betas)) from problem
         object.__setattr__(self, "betas", (as_share(first, "betas"), as_share(second, "betas")))
-        eps = real_number(self.eps, "eps", "a number of at least 0")
-        if not (np.isfinite(eps) and eps >= 0.0):
-            raise reject("eps", "a number of at least 0", f"{eps:g}")
-        object.__setattr__(self, "eps", eps)
+        object.__setattr__(self, "eps", nonnegative_number(self.eps, "eps"))
         self.check_decay()
 
     @remembers_point

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import real_number, reject
+from marginlens.errors import nonnegative_number, real_number, reject
 from marginlens.optimizers.schedules import size_at
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
@@ -17,10 +17,7 @@ from marginlens.typing import FloatArray
 
 def as_share(value: Any, argument: str) -> float:
     """`value` as a number from 0 up to, but not including, 1: how much of a running sum is left after a step."""
-    number = real_number(value, argument, "a number of at least 0 and below 1")
-    if not 0.0 <= number < 1.0:
-        raise reject(argument, "a number of at least 0 and below 1", f"{number:g}")
-    return number
+    return real_number(value, argument, "a number of at least 0 and below 1", lambda number: 0.0 <= number < 1.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,9 +36,7 @@ class Decaying:
 
     def check_decay(self) -> None:
         """Refuse what is no decay, and one that shrinks weights beyond zero in the first step."""
-        decay = real_number(self.weight_decay, "weight_decay", "a number of at least 0")
-        if not (np.isfinite(decay) and decay >= 0.0):
-            raise reject("weight_decay", "a number of at least 0", f"{decay:g}")
+        decay = nonnegative_number(self.weight_decay, "weight_decay")
         object.__setattr__(self, "weight_decay", decay)
         if decay > 0.0 and not self.coupled and decay * self.decay_size(0) >= 1.0:
             raise reject("weight_decay", f"a number below 1/size = {1.0 / self.decay_size(0):g}", f"{decay:g}")

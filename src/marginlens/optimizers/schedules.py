@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, positive_number, real_number, reject
+from marginlens.errors import InputError, nonnegative_number, positive_number, reject
 from marginlens.typing import FloatArray
 
 StepSize = float | Callable[[int], float]
@@ -27,10 +27,7 @@ class PowerDecay:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", positive_number(self.size, "size"))
-        power = real_number(self.power, "power", "a number of at least 0")
-        if not (np.isfinite(power) and power >= 0.0):
-            raise reject("power", "a number of at least 0", f"{power:g}")
-        object.__setattr__(self, "power", power)
+        object.__setattr__(self, "power", nonnegative_number(self.power, "power"))
 
     def __call__(self, t: int) -> float:
         """The size of step t."""

@@ -24,9 +24,9 @@ from marginlens.errors import (
     array_of_any,
     missing_extra,
     n_axes,
+    nonnegative_number,
     positive_number,
     real_array,
-    real_number,
     reject,
     require,
     whole_number,
@@ -396,9 +396,7 @@ class AttentionTextClassifier(ClassifierMixin, BaseEstimator):
         return _tokenizer_pipeline(self.tokenizer, min_count)
 
     def _settings(self, epochs: int, min_texts: int) -> LearningSettings:
-        decay = real_number(self.weight_decay, "weight_decay", "a number of at least 0")
-        if decay < 0.0:
-            raise reject("weight_decay", "a number of at least 0", decay)
+        decay = nonnegative_number(self.weight_decay, "weight_decay")
         rate = positive_number(self.learning_rate, "learning_rate")
         return LearningSettings(epochs, rate, decay, _seed(self.random_state), min_texts, bool(self.selective))
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marginlens.errors import real_array, real_number, reject, whole_number
+from marginlens.errors import nonnegative_number, real_array, reject, whole_number
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -25,7 +25,7 @@ def entropy_floor(sigma: float, n_tokens: int) -> float:
     Args:
         sigma: at least 0. n_tokens: T, at least 1.
     """
-    size, T = _at_least_zero(sigma, "sigma"), whole_number(n_tokens, "n_tokens", at_least=1)
+    size, T = nonnegative_number(sigma, "sigma"), whole_number(n_tokens, "n_tokens", at_least=1)
     return 0.0 if T == 1 else float(_two_levels(size * np.sqrt(T / (T - 1.0)), np.array([1.0]), T)[0])
 
 
@@ -44,8 +44,8 @@ def head_entropy_floor(W: ArrayLike, n_tokens: int, token_norm: float, query_nor
         token_norm: r, at least 0. query_norm: q, at least 0; r by default.
     """
     matrix, T = real_array(W, "W", ("d_query", "d_model")), whole_number(n_tokens, "n_tokens", at_least=1)
-    r = _at_least_zero(token_norm, "token_norm")
-    q = r if query_norm is None else _at_least_zero(query_norm, "query_norm")
+    r = nonnegative_number(token_norm, "token_norm")
+    q = r if query_norm is None else nonnegative_number(query_norm, "query_norm")
     gap = 2.0 * r * q * float(np.linalg.norm(matrix, 2))
     return 0.0 if T == 1 else float(np.min(_two_levels(gap, np.arange(1.0, T), T)))
 
@@ -107,10 +107,3 @@ def _sums(shares: FloatArray) -> FloatArray:
     for share in shares:
         totals = np.concatenate([totals, totals + share])
     return totals
-
-
-def _at_least_zero(value: float, argument: str) -> float:
-    number = real_number(value, argument, "a number of at least 0")
-    if not (np.isfinite(number) and number >= 0.0):
-        raise reject(argument, "a number of at least 0", f"{number:g}")
-    return number

@@ -22,7 +22,7 @@ from marginlens.embeddings.one_step import (
     mean_signed_share,
 )
 from marginlens.embeddings.statistics import check_assumption_4, token_statistics
-from marginlens.errors import positive_number, real_array, real_number, reject, whole_number
+from marginlens.errors import nonnegative_number, positive_number, real_array, real_number, reject, whole_number
 from marginlens.papers import implements, uses
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
@@ -69,9 +69,7 @@ def token_ranks(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None
     """
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
     query = real_array(p, "p", (table.shape[1],))
-    given = 0.0 if tie is None else real_number(tie, "tie", "a number of at least 0")
-    if not given >= 0.0:
-        raise reject("tie", "a number of at least 0", tie)
+    given = 0.0 if tie is None else nonnegative_number(tie, "tie")
     rounding = np.abs(table) @ np.abs(query) * TIE_RTOL  # what a sum of products can lose: Σ_j |E_sj p_j|, not ‖E_s‖‖p‖
     widths = rounding if tie is None else np.full(len(table), given)  # (n_vocabulary,)
     logits = table @ query
