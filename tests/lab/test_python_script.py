@@ -15,13 +15,12 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from lab.test_plane_kernels import LOSSES, OPTIMIZERS, cases
+from lab.test_plane_kernels import LOSSES, OPTIMIZERS, RTOL, cases, close
 from lab_kernels import as_json, ask, needs_node, run_in_page
 from marginlens.lab.presets import presets
 
 pytestmark = needs_node
 
-RTOL = 1e-9  # of directions and path ends
 VIEW = {"map": "window", "half": 4, "far": 1e6, "lines": True, "cones": False, "basins": False, "paths": True}
 TEXT = {
     "source": 'the cat sat on the mat\nand the "dog" sat on the log \\ the end',
@@ -105,11 +104,6 @@ def outcomes() -> dict[str, Outcome]:
     return {
         name: run_script(script) for name, script in zip(states(), scripts_of(list(states().values())), strict=True)
     }
-
-
-def close(mine: Any, theirs: Any, rtol: float = RTOL) -> bool:
-    a, b = np.asarray(mine, dtype=float), np.asarray(theirs, dtype=float)
-    return a.shape == b.shape and bool(np.all(np.abs(a - b) <= rtol * max(1.0, float(np.abs(b).max(initial=0.0)))))
 
 
 @pytest.mark.slow
