@@ -312,7 +312,7 @@ def test_a_module_with_a_model_inside_is_watched_as_lightning_has_it():
     assert [module.logged[f"attention/entropy/layer_{layer}"] for layer in range(2)] == means.tolist()
 
 
-def trainer(folder, model, monitor=None, evaluation=None, **options):
+def trainer(folder, model, monitor=None, **options):
     pytest.importorskip("accelerate")
     rows = [{"input_ids": row, "labels": row} for batch in token_batches(10) for row in batch]
     usual = {
@@ -328,8 +328,7 @@ def trainer(folder, model, monitor=None, evaluation=None, **options):
     }
     arguments = transformers.TrainingArguments(str(folder), **(usual | options))
     callbacks = None if monitor is None else [monitor]
-    data = {"train_dataset": rows, "eval_dataset": evaluation}
-    return transformers.Trainer(model, arguments, **data, callbacks=callbacks)
+    return transformers.Trainer(model, arguments, train_dataset=rows, callbacks=callbacks)
 
 
 def test_in_the_trainer_optimizer_steps_are_counted_and_weights_are_the_same(tmp_path):

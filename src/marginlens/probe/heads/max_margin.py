@@ -19,9 +19,8 @@ from marginlens.status import Status
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
-SAME_TOKEN_RTOL = (
-    1e-6  # tokens closer than this, relative to their length, are one token: single precision leaves about 1e-7
-)
+# Tokens closer than this, relative to their length, are one token: single precision leaves about 1e-7.
+SAME_TOKEN_RTOL = 1e-6
 LOW_QUANTILE = 0.05  # of the constraints' margins, beside their minimum
 
 
@@ -77,6 +76,11 @@ class QuerySample(Described):
         """(n_queries, d_model + 1) the queries (z, 1)."""
         z = self.tokens[self.queries]
         return np.column_stack([z, np.ones(len(z))])
+
+    def constraints(self, selected: IntArray) -> IntArray:
+        """`selection_constraints` with tokens numbered among those that some query sees, `np.unique(visible)`."""
+        triples = selection_constraints(self, selected)
+        return np.column_stack([triples[:, 0], np.searchsorted(np.unique(self.visible), triples[:, 1:])])
 
 
 @dataclass(frozen=True)
@@ -263,8 +267,7 @@ def layer_margins(
                     problems += [np.where(tokens < 0, -1, other) for other in all_selected[len(heads) :]]
 
             def solve(tokens: IntArray) -> tuple[BilinearSolution, float]:
-                triples = span.constraints(selection_constraints(sample, tokens))
-                solution = bilinear_svm(span.tokens, span.queries, triples)
+                solution = bilinear_svm(span.tokens, span.queries, sample.constraints(tokens))
                 return solution, float(solution.kkt_residual())
 
             solved = list(pool.map(solve, problems))
@@ -345,14 +348,13 @@ class _Span:
     inputs span much less than d_model, so that problems become smaller by far and stay the same.
 
     Attributes:
-        tokens: (n_used, n_tokens_axes) the tokens that a query sees. places: (n_tokens,) where in `tokens` each token of the sample is.
+        tokens: (n_used, n_tokens_axes) the tokens that a query sees.
         queries: (n_queries, n_query_axes), of z, or of (z, 1) where `has_bias`.
         token_axes, query_axes: the orthonormal columns, (d_model, n_tokens_axes) and (d_model or d_model + 1, n_query_axes); None where
             there are as many tokens or queries as coordinates, which are then left as they are.
     """
 
     tokens: FloatArray
-    places: IntArray
     queries: FloatArray
     token_axes: FloatArray | None
     query_axes: FloatArray | None
@@ -360,15 +362,9 @@ class _Span:
 
     @classmethod
     def of(cls, sample: QuerySample, *, has_bias: bool) -> _Span:
-        used, places = np.unique(sample.visible), np.zeros(len(sample.tokens), dtype=np.int64)
-        places[used] = np.arange(len(used))
-        tokens, token_axes = _orthonormal(sample.tokens[used])
+        tokens, token_axes = _orthonormal(sample.tokens[np.unique(sample.visible)])
         queries, query_axes = _orthonormal(sample.augmented if has_bias else sample.tokens[sample.queries])
-        return cls(tokens, places, queries, token_axes, query_axes, has_bias)
-
-    def constraints(self, triples: IntArray) -> IntArray:
-        """(n_rows, 3) with tokens numbered as in `tokens`."""
-        return np.column_stack([triples[:, 0], self.places[triples[:, 1:]]])
+        return cls(tokens, queries, token_axes, query_axes, has_bias)
 
     def matrix(self, head: KeyQueryMap) -> _SpanMatrix:
         """The part of a head's W, or of its [W, w_0], that acts on the span, and the norm of all of it."""

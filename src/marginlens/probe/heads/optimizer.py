@@ -11,7 +11,7 @@ from scipy.special import chdtr
 from marginlens.errors import positive_number
 from marginlens.norms import Frobenius, LInf, Norm, Spectral
 from marginlens.probe.heads.key_query import KeyQueryMap
-from marginlens.probe.heads.max_margin import LOW_QUANTILE, QuerySample, selected_tokens, selection_constraints
+from marginlens.probe.heads.max_margin import LOW_QUANTILE, QuerySample, selected_tokens
 from marginlens.status import Status
 from marginlens.svm.bilinear import bilinear_svm
 from marginlens.theory.factor_decay import factor_balance
@@ -134,14 +134,11 @@ def margin_shares(sample: QuerySample, head: KeyQueryMap) -> MarginShares:
     """
     has_bias = bool(head.b_Q.any())
     W, queries = (head.augmented, sample.augmented) if has_bias else (head.matrix, sample.tokens[sample.queries])
-    used, places = np.unique(sample.visible), np.zeros(len(sample.tokens), dtype=np.int64)
-    places[used] = np.arange(len(used))
-    triples = selection_constraints(sample, selected_tokens(sample, head))
-    triples = np.column_stack([triples[:, 0], places[triples[:, 1:]]])
+    tokens, triples = sample.tokens[np.unique(sample.visible)], sample.constraints(selected_tokens(sample, head))
     shares = []
     norms: tuple[Norm, ...] = (LInf(), Spectral(), Frobenius())
     for norm in norms:
-        solution = bilinear_svm(sample.tokens[used], queries, triples, norm=norm)
+        solution = bilinear_svm(tokens, queries, triples, norm=norm)
         size = norm.value(W)
         if solution.status is not Status.OPTIMAL or size == 0.0:
             shares.append(float("nan"))

@@ -33,9 +33,8 @@ FAST_GROWTH = 1.5  # by this factor from one measurement to the next,
 LARGE_LOGIT = 20.0  # of a largest logit of at least this
 REPORTED = (*QUERY_MEASURES, *NORM_MEASURES)
 PREFIX = "attention"
-_INTEGRATIONS = (
-    "transformers.integrations"  # where the callbacks that report to TensorBoard, W&B and others are defined
-)
+# Where the callbacks that report to TensorBoard, W&B and others are defined.
+_INTEGRATIONS = "transformers.integrations"
 _NO_MEMORY = "memory ran out."
 _LOG = logging.getLogger("marginlens")
 
