@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -308,17 +308,9 @@ class _Applied(NamedTuple):
         import torch
 
         for name, value, axes in (("q", q, "heads, queries"), ("k", k, "key_heads, keys")):
-            if (
-                not isinstance(value, torch.Tensor)
-                or value.ndim < 3
-                or not value.numel()
-                or not value.is_floating_point()
-            ):
-                got = (
-                    f"shape {tuple(value.shape)} of {value.dtype}"
-                    if isinstance(value, torch.Tensor)
-                    else type(value).__name__
-                )
+            is_tensor = isinstance(value, torch.Tensor)
+            if not is_tensor or value.ndim < 3 or not value.numel() or not value.is_floating_point():
+                got = f"shape {tuple(value.shape)} of {value.dtype}" if is_tensor else type(value).__name__
                 remedy = "A fused kernel that hides them cannot be read: give what enters it."
                 raise reject(name, f"a tensor of numbers (…, {axes}, d), none of them 0", got, remedy)
         heads, key_heads = q.shape[-3], k.shape[-3]
@@ -330,20 +322,15 @@ class _Applied(NamedTuple):
         if positions is None and by_position and n_queries != n_keys:
             expected = f"given where {n_queries} queries attend to {n_keys} keys by position"
             raise reject("positions", expected, None, "For the last queries give torch.arange(keys - queries, keys).")
-        places = (
-            torch.arange(n_queries, device=q.device)
-            if positions is None
-            else torch.as_tensor(positions, device=q.device)
-        )
+        places = torch.as_tensor(torch.arange(n_queries) if positions is None else positions, device=q.device)
         if places.shape != (n_queries,) or places.is_floating_point():
             raise reject("positions", f"{n_queries} whole numbers, one for each query", f"shape {tuple(places.shape)}")
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
         keys = k.detach().reshape(-1, key_heads, n_keys, k.shape[-1])
         queries = q.detach().reshape(len(keys), key_heads, heads // key_heads, n_queries, q.shape[-1])
-        rule = AttentionRule(
-            1.0 / math.sqrt(q.shape[-1]) if rule.scale is None else rule.scale, rule.causal, rule.window, rule.softcap,
-            *(_grouped(value, name, queries, n_keys) for name, value in (("bias", rule.bias), ("sinks", rule.sinks), ("mask", rule.mask))),
-        )  # fmt: skip
+        scale = 1.0 / math.sqrt(q.shape[-1]) if rule.scale is None else rule.scale
+        tensors = {name: _grouped(getattr(rule, name), name, queries, n_keys) for name in ("bias", "sinks", "mask")}
+        rule = replace(rule, scale=scale, **tensors)
         seen = None if rule.mask is None else sees(rule.mask).flatten(1, -2).any(dim=1)
         return cls(queries, keys, rule, places, tuple(queries.shape[:-1]), dtype, seen)
 
@@ -355,16 +342,10 @@ class _Applied(NamedTuple):
         n_batch, n_groups, n_shared, n_queries = self.shape
         n_keys = self.k.shape[2]
         entries = _BLOCK_ENTRIES.get(self.q.device.type, _BLOCK_ENTRIES["cuda"])
-        rows = max(
-            1,
-            min(
-                n_queries,
-                max(_MIN_ROWS // n_shared, entries // (n_shared * n_keys)),
-                entries * 8 // (n_shared * n_keys),
-            ),
-        )
-        groups = max(1, min(n_groups, entries // (n_shared * rows * n_keys)))
-        batch = max(1, min(n_batch, entries // (n_groups * n_shared * rows * n_keys)))
+        row = n_shared * n_keys  # entries of one query, of all heads that share keys
+        rows = max(1, min(n_queries, max(_MIN_ROWS // n_shared, entries // row), entries * 8 // row))
+        groups = max(1, min(n_groups, entries // (rows * row)))
+        batch = max(1, min(n_batch, entries // (n_groups * rows * row)))
         for b in range(0, n_batch, batch):
             for g in range(0, n_groups, groups):
                 for t in range(0, n_queries, rows):
@@ -549,9 +530,8 @@ def _first_logit(logits: Any, lowest: float, applied: _Applied, at: tuple[slice,
     if applied.seen is None:
         first = logits[..., 0] if first_key == 0 else logits.new_full(logits.shape[:-1], lowest)
     else:
-        place = (
-            _part(applied.seen.int().argmax(dim=-1), at[:1])[:, None, None, None, None] - first_key
-        )  # (b, 1, 1, 1, 1)
+        first_seen = _part(applied.seen.int().argmax(dim=-1), at[:1])
+        place = first_seen[:, None, None, None, None] - first_key  # (b, 1, 1, 1, 1)
         inside = (place >= 0) & (place < logits.shape[-1])
         first = logits.take_along_dim(place.clamp(0, logits.shape[-1] - 1), dim=-1).where(inside, lowest)[..., 0]
     return first.masked_fill(first <= lowest / 2, -math.inf)

@@ -79,7 +79,7 @@ class RunRecord:
         """Write all rows aside, and rename the file into its place: a kill leaves the file before, or the one after."""
         pa, columns = _arrow(), self.curves()._columns()
         del columns["checkpoint"]
-        kinds = {"step": np.int64, "layer": np.int32, "head": np.int32}
+        kinds: dict[str, Any] = {"step": np.int64, "layer": np.int32, "head": np.int32}
         arrays = {name: np.asarray(values).astype(kinds.get(name, np.float32)) for name, values in columns.items()}
         table = pa.table({name: pa.array(values, from_pandas=True) for name, values in arrays.items()})  # nan is null
         table = table.replace_schema_metadata({METADATA: json.dumps(self.facts).encode()})
