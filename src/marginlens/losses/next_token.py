@@ -8,10 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marginlens.errors import reject
-from marginlens.losses.margin import lacking, numbers_from
+from marginlens.losses.margin import SignedLog, lacking, numbers_from
 from marginlens.papers import implements
 from marginlens.typing import FloatArray, IntArray
 
+_GAUSS_8 = np.polynomial.legendre.leggauss(8)
+_NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS_8[0]), 0.5 * _GAUSS_8[1]  # on [0, 1]
+SMALL_SHORTFALL = 1e-3  # of an output, below which a mean slope is more exact than a difference of losses
 _LABEL_LOSS_METHODS = ("value", "derivative", "second", "scalar")  # what a loss's code stands for
 
 
@@ -178,6 +181,24 @@ def scalar_of(loss: LabelLoss, u: FloatArray) -> tuple[FloatArray, FloatArray, F
         raise reject("loss", "a loss whose scalar(u) is the tuple of ℓ(u), ℓ'(u) and ℓ''(u)", got)
     value, slope, second = (_checked(loss, "scalar", part, np.shape(u)) for part in given)
     return value, slope, second
+
+
+def label_rise(loss: LabelLoss, u: FloatArray, sign: FloatArray, log_delta: FloatArray) -> SignedLog:
+    """ℓ(u - δ) - ℓ(u) as sign and logarithm: by subtraction where δ is large, as δ times a mean slope where it is small.
+
+    Args:
+        sign, log_delta: of δ, (…), which u broadcasts against.
+    """
+    delta = sign * np.exp(log_delta)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        nodes = u[..., None] - delta[..., None] * _NODES
+        slope = np.sum(_NODE_WEIGHTS * loss.scalar(nodes)[1], axis=-1)
+        rise = loss.scalar(u - delta)[0] - loss.scalar(u)[0]
+        small = np.abs(delta) < SMALL_SHORTFALL
+        return SignedLog(
+            np.where(small, -sign * np.sign(slope), np.sign(rise)),
+            np.where(small, log_delta + np.log(np.abs(slope)), np.log(np.abs(rise))),
+        )
 
 
 def _checked(loss: NextTokenLoss, method: str, given: Any, shape: tuple[int, ...]) -> FloatArray:

@@ -24,6 +24,7 @@ from marginlens.losses.next_token import (
     SquaredProbability,
     as_nexttoken_loss,
     derivative_of,
+    label_rise,
     value_of,
 )
 from marginlens.papers import implements
@@ -34,11 +35,8 @@ from marginlens.risk.protocol import MarginRows, of_each_problem
 from marginlens.risk.sequence_batch import SequenceBatch, as_batch, reduce_sequences
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
-_GAUSS_8 = np.polynomial.legendre.leggauss(8)
-_NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS_8[0]), 0.5 * _GAUSS_8[1]  # on [0, 1]
 LIKELIHOOD = -2  # the code of the log-loss under C Eᵀ = I, whose weights are the probabilities themselves
 _LOGITS_AT_ONCE = 2_000_000  # that are in memory at a time when risks along a run are measured
-_SMALL_SHORTFALL = 1e-3  # of an output, below which a mean slope is more exact than a difference of losses
 
 
 def loss_code(loss: NextTokenLoss, heads: tuple[NextTokenHead, ...], batch: SequenceBatch) -> int:
@@ -134,7 +132,7 @@ def excess_of(data: SequenceDataset, W: FloatArray, head: NextTokenHead, loss: N
                 exact = np.log(np.abs(np.log1p(-np.minimum(ratio, 1.0))))
             logs = np.where(np.abs(ratio) < 1e-16, log_delta - log_own, exact)
         elif not isinstance(loss, SquaredLoss):
-            sign, logs = _fall(check_excess(loss), own, sign, log_delta)
+            sign, logs = label_rise(check_excess(loss), own, sign, log_delta)
         else:
             outer = 2.0 * (1.0 - own) + delta  # (c + δ)² - c² = δ (2c + δ)
             with np.errstate(divide="ignore"):
@@ -144,19 +142,6 @@ def excess_of(data: SequenceDataset, W: FloatArray, head: NextTokenHead, loss: N
     with np.errstate(divide="ignore"):
         total, total_sign = scipy.special.logsumexp(logs, axis=-1, b=sign / len(data), return_sign=True)
     return ExcessRisk(np.asarray(total_sign), np.asarray(total))
-
-
-def _fall(loss: LabelLoss, own: FloatArray, sign: FloatArray, log_delta: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Sign and logarithm of ℓ(h - δ) - ℓ(h): by subtraction where δ is large, as δ times a mean slope where it is small."""
-    delta = sign * np.exp(log_delta)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        nodes = own[:, None] - delta[..., None] * _NODES
-        slope = np.sum(_NODE_WEIGHTS * loss.scalar(nodes)[1], axis=-1)
-        rise = loss.scalar(own - delta)[0] - loss.scalar(own)[0]
-        small = np.abs(delta) < _SMALL_SHORTFALL
-        return np.where(small, -sign * np.sign(slope), np.sign(rise)), np.where(
-            small, log_delta + np.log(np.abs(slope)), np.log(np.abs(rise))
-        )
 
 
 def _outputs(data: SequenceDataset, W: FloatArray, head: NextTokenHead) -> FloatArray:

@@ -103,20 +103,6 @@ class ActiveConstraints(NamedTuple):
         return ActiveConstraints(*(part[which] for part in self))
 
 
-class Region(Protocol):
-    """Where points may be."""
-
-    @property
-    def radius(self) -> float:
-        """The largest norm, which bounds a step."""
-
-    def project(self, c: FloatArray) -> FloatArray:
-        """Points (n_points, r) moved into the region."""
-
-    def kkt_multipliers(self, c: FloatArray, gradient: FloatArray) -> ActiveConstraints:
-        """Which constraints bind at points (n_points, r) where the risk has this gradient, with which multipliers."""
-
-
 @dataclass(frozen=True)
 class Ball:
     """Points no longer than `radius`; with an axis (r,), also within `half_angle` of it and at least `shortest` long."""
@@ -127,7 +113,7 @@ class Ball:
     shortest: float = 0.0
 
     def project(self, c: FloatArray) -> FloatArray:
-        """Points rotated about the origin into the cone, then shortened or lengthened into the ball."""
+        """Points (n_points, r) rotated about the origin into the cone, then shortened or lengthened into the ball."""
         norm = np.linalg.norm(c, axis=-1, keepdims=True)
         u = _normalized(c)
         if self.axis is not None:
@@ -142,7 +128,7 @@ class Ball:
         return u * np.clip(norm, self.shortest, self.radius)
 
     def kkt_multipliers(self, c: FloatArray, gradient: FloatArray) -> ActiveConstraints:
-        """Multipliers of the ball and of the cone."""
+        """Which constraints bind at points (n_points, r) where the risk has this gradient: multipliers of the ball and of the cone."""
         norm, u = np.linalg.norm(c, axis=-1), _normalized(c)
         normal, outward = np.zeros_like(u), -np.sum(gradient * u, axis=-1)
         binds, of_cone, steepness = (
@@ -193,6 +179,9 @@ class TwoBalls:
             normals[:, k, part], multipliers[:, k] = active.normals[:, 0], active.multipliers[:, 0]
             curvature[:, part, part] = active.curvature
         return ActiveConstraints.of(gradient, normals, multipliers, curvature)
+
+
+Region = Ball | TwoBalls  # where points may be
 
 
 def kkt_residual(risk: SmoothRisk, c: FloatArray, region: Region) -> float:

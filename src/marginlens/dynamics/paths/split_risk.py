@@ -12,16 +12,13 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph
 from marginlens.graphs.subspace import cyclic_subspace
-from marginlens.losses.next_token import LabelLoss, LogLoss
+from marginlens.losses.next_token import LabelLoss, LogLoss, label_rise
 from marginlens.nexttoken.contexts import finite_part
 from marginlens.risk.cross_entropy import ContextRisk
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 STRICT_SPAN_RTOL = 1e-10  # singular values, relative to the longest row, below which a direction is no part of a span
-LOG_SUBTRACTED_CHANGE = -7.0  # log of a change above which two values of the loss may be subtracted
-_GAUSS_8 = np.polynomial.legendre.leggauss(8)
-_NODES, _WEIGHTS = 0.5 * (1.0 + _GAUSS_8[0]), 0.5 * _GAUSS_8[1]  # on [0, 1]
 
 
 @dataclass(frozen=True)
@@ -141,13 +138,8 @@ class SplitRisk:
         with np.errstate(divide="ignore"):
             gap = np.log(np.where(self._tied, 1.0, best[:, self._sample] - self._score))
         log_delta = self._log_sum(log_ratio + gap) - log_total
-        delta = np.exp(log_delta)
-        nodes = best[..., None] - delta[..., None] * _NODES
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean = log_delta + np.log(np.sum(-_WEIGHTS * self.loss.scalar(nodes)[1], axis=-1))
-            direct = np.log(self.loss.scalar(best - delta)[0] - self.loss.scalar(best)[0])
-            small = log_delta + np.log(-self.loss.scalar(best)[1]) < LOG_SUBTRACTED_CHANGE
-        return np.where(small, mean, np.where(np.isnan(direct), np.inf, direct))
+        logs = label_rise(self.loss, best, np.ones_like(log_delta), log_delta).log
+        return np.where(np.isnan(logs), np.inf, logs)
 
     def log_pull(self, c: FloatArray) -> FloatArray:
         """(batch, n_entries) the log of what each lower entry weighs in T's slope across S_cyc, to first order in T; else -inf."""
