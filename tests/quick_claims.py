@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import marginlens as ml
 from marginlens.dynamics import descend
 from marginlens.runtime.locks import locked_folder
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
@@ -52,8 +53,9 @@ def _computed(named: Claim) -> tuple[Finding, list[tuple[int, int]], list[Any]]:
         return descend(*args, **options)
 
     with ExitStack() as patches:
-        for name, module in list(sys.modules.items()):
-            if name.startswith("marginlens_papers") and hasattr(module, "descend"):
+        of_papers = [module for name, module in sys.modules.items() if name.startswith("marginlens_papers")]
+        for module in (ml, *of_papers):
+            if hasattr(module, "descend"):
                 patches.enter_context(patch.object(module, "descend", noting))
         finding = named.compute(Effort.QUICK, Progress(lambda *call: reported.append(call)))
     return finding, reported, optimizers

@@ -16,15 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data import TokenDataset, sphere_queries, sphere_tokens
-from marginlens.dynamics import Record, descend
+import marginlens as ml
+from marginlens.data import sphere_queries, sphere_tokens
 from marginlens.errors import whole_number
-from marginlens.norms import L1, L2, Frobenius, LInf, Lp, Norm, Nuclear, Spectral
-from marginlens.optimizers import SteepestDescent
-from marginlens.risk import AttentionRisk, MatrixRisk
+from marginlens.risk import MatrixRisk
 from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.runtime.versions import versions
-from marginlens.svm import MarginSolution, att_svm
 from marginlens.typing import BoolArray, FloatArray, IntArray
 from marginlens_papers.archive import command_without_paths, reading, results_folder
 from marginlens_papers.training.script import in_one_sentence
@@ -39,36 +36,36 @@ _SHARES = ("share", "limits", "gap", "margin", "course")
 class Problems(NamedTuple):
     """A batch of problems with their heads (batch, d_model), and for W a query for each input, (batch, n_inputs, d_model)."""
 
-    data: TokenDataset
+    data: ml.TokenDataset
     heads: FloatArray
     queries: FloatArray | None
 
     @property
     def risk(self) -> Any:
         """The risk of W where there are queries, else of p; with the logistic loss."""
-        of_p = AttentionRisk(self.data, self.heads)
+        of_p = ml.AttentionRisk(self.data, self.heads)
         return of_p if self.queries is None else MatrixRisk(of_p, self.queries)
 
-    def best(self, selected: IntArray, norm: Norm) -> MarginSolution:
+    def best(self, selected: IntArray, norm: ml.Norm) -> ml.MarginSolution:
         """The shortest weights in this norm that select these tokens (batch, n_inputs)."""
         if self.queries is None:
-            return att_svm(self.data, selected, norm=norm)
-        return att_svm(self.data, selected, norm=norm, query=self.queries)
+            return ml.att_svm(self.data, selected, norm=norm)
+        return ml.att_svm(self.data, selected, norm=norm, query=self.queries)
 
 
 class Geometry(NamedTuple):
     """A norm, what it is called in tables, and the steps of descent in it: their size in runs of 10,000, and their momentum."""
 
     name: str
-    norm: Norm
+    norm: ml.Norm
     size: float
     momentum: float = 0.0
     nesterov: bool = False
 
-    def descent(self, n_steps: int, slower: float = 1.0) -> SteepestDescent:
+    def descent(self, n_steps: int, slower: float = 1.0) -> ml.SteepestDescent:
         """Steepest descent in the norm for a run of this many steps, of a constant size that falls like n_steps^(-1/4)."""
         size = slower * self.size * (USUAL_STEPS / n_steps) ** 0.25
-        return SteepestDescent(self.norm, size, self.momentum, self.nesterov)
+        return ml.SteepestDescent(self.norm, size, self.momentum, self.nesterov)
 
     @property
     def words(self) -> str:
@@ -98,22 +95,22 @@ SETTINGS: Mapping[str, Setting] = {
         _with_queries,
         "n = 6, T = 8, d = 10, one query per input; tokens, queries and head uniform on the sphere",
         (
-            Geometry("ℓ1", L1(), 1.5, 0.85, nesterov=True),
-            Geometry("ℓ∞", LInf(), 0.07),
-            Geometry("Frobenius", Frobenius(), 3.0),
-            Geometry("nuclear", Nuclear(), 0.6, 0.8, nesterov=True),
-            Geometry("spectral", Spectral(), 0.5),
+            Geometry("ℓ1", ml.L1(), 1.5, 0.85, nesterov=True),
+            Geometry("ℓ∞", ml.LInf(), 0.07),
+            Geometry("Frobenius", ml.Frobenius(), 3.0),
+            Geometry("nuclear", ml.Nuclear(), 0.6, 0.8, nesterov=True),
+            Geometry("spectral", ml.Spectral(), 0.5),
         ),
     ),
     "p": Setting(
         _with_vectors,
         "n = 4, T = 6, d = 30; tokens and head uniform on the sphere",
         (
-            Geometry("ℓ1", L1(), 0.7, 0.7),
-            Geometry("ℓ1.75", Lp(1.75), 1.0),
-            Geometry("ℓ2", L2(), 2.0),
-            Geometry("ℓ3", Lp(3.0), 0.5),
-            Geometry("ℓ∞", LInf(), 0.1, 0.5),
+            Geometry("ℓ1", ml.L1(), 0.7, 0.7),
+            Geometry("ℓ1.75", ml.Lp(1.75), 1.0),
+            Geometry("ℓ2", ml.L2(), 2.0),
+            Geometry("ℓ3", ml.Lp(3.0), 0.5),
+            Geometry("ℓ∞", ml.LInf(), 0.1, 0.5),
         ),
     ),
 }
@@ -178,8 +175,8 @@ def _descent(problems: Problems, geometry: Geometry, geometries: Sequence[Geomet
     """One descent on all problems."""
     risk = problems.risk
     n_steps = int(steps[-1])
-    run = descend(
-        risk, optimizer=geometry.descent(n_steps), n_steps=n_steps, record=Record(steps.tolist(), ("x", "selected"))
+    run = ml.descend(
+        risk, optimizer=geometry.descent(n_steps), n_steps=n_steps, record=ml.Record(steps.tolist(), ("x", "selected"))
     )
     solutions = [problems.best(run.selected, other.norm) for other in geometries]
     own = next(k for k, other in enumerate(geometries) if other is geometry)
@@ -211,7 +208,7 @@ def smallest_lead(risk: Any, x: FloatArray, selected: IntArray) -> FloatArray:
     return np.asarray((chosen[..., 0] - logits.max(axis=-1)).min(axis=-1))
 
 
-def norms_of(norm: Norm, points: FloatArray) -> FloatArray:
+def norms_of(norm: ml.Norm, points: FloatArray) -> FloatArray:
     """The norm of each point along the first axis."""
     return np.array([norm.value(point) for point in points])
 

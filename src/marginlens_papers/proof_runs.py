@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 
+import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
 from marginlens.directions import length
-from marginlens.dynamics import descend
 from marginlens.engines import Processes
 from marginlens.errors import whole_number
-from marginlens.losses.margin import Logistic
-from marginlens.optimizers import NormalizedGD
 from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.runtime.versions import versions
 from marginlens.theory.attraction import Missing, find_tubes
@@ -95,14 +93,14 @@ def _chunk(n_problems: int, seed: int, task: int) -> ProofRuns:
     points = rng.standard_normal((CHUNK, d))[: last - first]
     points *= (FARTHEST * rng.random(CHUNK)[: last - first] / length(points))[:, None]
     leading = np.zeros((last - first, len(MARKS), n), dtype=np.int64)
-    open_, taken, rule = np.arange(last - first), 0, NormalizedGD(STEP)
+    open_, taken, rule = np.arange(last - first), 0, ml.NormalizedGD(STEP)
     found.counts[cell, 0] = last - first
     for k, mark in enumerate(MARKS):
         if not len(open_):
             break
         at, head = data[open_], v[open_]
-        points[open_] = descend(at, head, optimizer=rule, n_steps=mark - taken, start=points[open_]).final
-        tubes, taken = find_tubes(at, head, points[open_], rule, Logistic()), mark
+        points[open_] = ml.descend(at, head, optimizer=rule, n_steps=mark - taken, start=points[open_]).final
+        tubes, taken = find_tubes(at, head, points[open_], rule, ml.Logistic()), mark
         leading[open_, k] = tubes.selected
         proved = tubes.missing == Missing.NOTHING
         if proved.any():
@@ -125,7 +123,7 @@ def _followed(data: Any, v: FloatArray, points: FloatArray, tubes: Any, n_steps:
     """The tokens that lead after further steps, and whether a look on the way shows other tokens, or a point outside the tube."""
     wrong, outside, taken = np.zeros(len(data), dtype=np.bool_), np.zeros(len(data), dtype=np.bool_), 0
     for look in (*LOOKS, n_steps):
-        run = descend(data, v, optimizer=NormalizedGD(STEP), n_steps=look - taken, start=points)
+        run = ml.descend(data, v, optimizer=ml.NormalizedGD(STEP), n_steps=look - taken, start=points)
         points, taken = run.final, look
         along = np.sum(points * tubes.direction, axis=-1)
         beside = points - along[:, None] * tubes.direction - tubes.anchor

@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
+import marginlens as ml
 from marginlens.engines import Threads
 from marginlens.errors import whole_number
 from marginlens.gpu.device import as_device
 from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.runtime.versions import versions
-from marginlens.sweeps import Plan, Sweep, sweep
+from marginlens.sweeps import Plan, Sweep
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.archive import command_without_paths, reading, results_folder
 from marginlens_papers.training.script import Dots, in_one_sentence
@@ -184,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = options.out or results_folder() / "scale-runs.json"
         with tempfile.TemporaryDirectory() if options.folder is None else nullcontext(options.folder) as folder:
             began = time.perf_counter()
-            run = sweep(plan, Path(folder) / "sweep", engine=Threads(options.workers), progress=Dots())
+            run = ml.sweep(plan, Path(folder) / "sweep", engine=Threads(options.workers), progress=Dots())
             seconds = time.perf_counter() - began
             facts = {
                 "command": command_without_paths(f"{parser.prog} {shlex.join(words)}"),

@@ -9,18 +9,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import marginlens as ml
 from fake_claims import changed
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory.implicit_bias import run_kind
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Verdict
 from marginlens_papers.claims import catalogue
-from marginlens_papers.claims.a import cones as a_t3
 from marginlens_papers.claims.a import figure_9 as a_f9
 from marginlens_papers.claims.a import gradient as a_l4
 from marginlens_papers.claims.a import lemmas as a_k3
 from marginlens_papers.claims.a import lemmas as a_s
 from marginlens_papers.claims.a import theorem_2 as a_f8
-from marginlens_papers.claims.a import theorem_2 as a_t2
 from marginlens_papers.claims.b import first_step as b_i
 from marginlens_papers.claims.b import selections as b_l6
 from marginlens_papers.claims.catalogue import claim, claims
@@ -200,7 +199,7 @@ def _ten_times_too_small(old):
 def _bound_twice_too_large(old):
     def broken(*args):
         found = old(*args)
-        return replace(found, log_bound=np.asarray(found.log_bound) + np.log(2.0))
+        return found._replace(log_bound=np.asarray(found.log_bound) + np.log(2.0))
 
     return broken
 
@@ -220,7 +219,7 @@ def _third_is_nan(old):
 def _without_products_of_embeddings_and_p(old):
     def broken(start, delta):
         products, norms = old(start, delta)
-        return replace(products, value=float(np.abs(np.append(start.E, [start.p], axis=0) @ start.v).max())), norms
+        return products._replace(value=float(np.abs(np.append(start.E, [start.p], axis=0) @ start.v).max())), norms
 
     return broken
 
@@ -241,8 +240,8 @@ FAULTS = {
         "_ends",
         lambda old: lambda data, v, found, far: SimpleNamespace(final=found.direction, selected=found.selected),
     ),
-    "steps of a constant length": ("A-T2", a_t2, "GradientDescent", lambda old: NormalizedGD),
-    "descent that climbs": ("A-T3", a_t3, "descend", _climbs),
+    "steps of a constant length": ("A-T2", ml, "GradientDescent", lambda old: NormalizedGD),
+    "descent that climbs": ("A-T3", ml, "descend", _climbs),
     "one comparison that is nan": ("A-K3", a_k3, "_against_definition", _third_is_nan),
     "ratios that are nothing": ("A-L4", a_l4, "gradient_ratio", lambda old: lambda *args: 0.0 * old(*args)),
     "bounds that hold anywhere": (

@@ -1,6 +1,8 @@
-"""What C's Figures 3 to 6 are measured with: runs, correlations, distances, and the two paces of the squared loss."""
+"""What C's claims are measured with: runs, correlations, distances and paces of Figures 3 to 6, brute-force graphs, and held-out text."""
 
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,11 +10,18 @@ from scipy.optimize import minimize
 from scipy.stats import binom
 
 import marginlens as ml
+from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequence_generators import cyclic_sequences
+from marginlens.graphs import priority_graphs
+from marginlens.nexttoken import WindowNgram
+from marginlens_papers.claim import Verdict
 from marginlens_papers.claims.c import automaton as c_a
 from marginlens_papers.claims.c import figures_3_to_6 as c_f5
+from marginlens_papers.claims.c import held_out as c_h
+from marginlens_papers.claims.c import text_graphs as c_g
 from marginlens_papers.claims.c import training_curves
 from marginlens_papers.lemmas.random_data import random_sequences
+from quick_claims import quick_run
 from tolerances import ROUNDING, SLSQP_POINT
 
 
@@ -137,3 +146,109 @@ def test_paced_solution_is_the_shortest_by_another_solver():
     )  # fmt: skip
     assert slack(V.ravel()).min() == pytest.approx(0.0, abs=ROUNDING)
     np.testing.assert_allclose(V.ravel(), best.x, atol=SLSQP_POINT)
+
+
+# ---- C-G: brute force agrees with the library, and notices when that is wrong
+
+
+def test_the_library_and_brute_force_agree_on_figure_2():
+    assert not any(c_g.compare(figure_2()).values())
+    assert c_g.figure_2_missed() == 0
+    graph = c_g.brute_graphs(figure_2())[1]
+    assert graph.nodes == {0, 1, 2, 3}
+    assert graph.reach()[0].all()
+    assert graph.reach()[3].tolist() == [False, False, False, True]
+
+
+def without_an_edge(graph):
+    return replace(graph, edges=graph.edges[1:], counts=graph.counts[1:])
+
+
+def all_apart(graph):
+    return replace(graph, component_of=np.arange(len(graph.nodes)))
+
+
+def upside_down(graph):
+    return replace(graph, component_of=graph.n_components - 1 - graph.component_of)
+
+
+@pytest.mark.parametrize(
+    ("fault", "noticed"),
+    [
+        (without_an_edge, {"wrong_edges"}),
+        (
+            all_apart,
+            {"wrong_components", "wrong_strict_pairs", "wrong_equal_pairs", "wrong_token_sets", "wrong_subsets"},
+        ),
+        (upside_down, {"wrong_numberings"}),
+    ],
+)
+def test_faults_are_noticed(monkeypatch, fault, noticed):
+    monkeypatch.setattr(ml, "priority_graphs", lambda ds: {k: fault(graph) for k, graph in priority_graphs(ds).items()})
+    wrong = {name for name, count in c_g.compare(figure_2()).items() if count}
+    assert noticed <= wrong
+
+
+def test_the_kept_graphs_are_checked():
+    table = c_g.text_table(3)
+    assert c_g._text_differs(table) == 0
+    first = table["graphs"][0]
+    first["components"] = first["components"][::-1]
+    assert c_g._text_differs(table) == 1
+
+
+# ---- C-H: the documentation's table is the archived one, and a rule that reads order breaks the bound
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "nexttoken.md"
+
+
+def share(value):
+    return f"{value:.3f}".removeprefix("0")
+
+
+def documented(run):
+    """The lines of the table that a run of the command line makes."""
+    settings, prediction = run["settings"], run["prediction"]
+    words = " words" if settings["tokens"].startswith("words") else ""
+    for row in prediction["scores"]:
+        loss = "∞" if row["log_loss"] is None else share(row["log_loss"])
+        assert (row["impossible"] > 0) == math.isinf(math.inf if row["log_loss"] is None else 0.0)
+        impossible = f"{row['impossible']:.2%}".removeprefix("0")
+        cells = [f"window {settings['window']}{words}: {row['rule']}", f"{row['samples']:,}", share(row["accuracy"])]
+        yield f"| {' | '.join([*cells, loss, share(row['mixed_log_loss']), share(row['accuracy_of_all']), impossible])} |"
+
+
+def test_the_table_of_the_page_is_the_archived_one():
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| window ")]
+    assert rows == [line for run in c_h.shakespeare() for line in documented(run)]
+
+
+def test_in_real_text_the_trigram_leads_the_automaton():
+    for run in c_h.shakespeare():
+        scores = {row["rule"]: row for row in run["prediction"]["scores"]}
+        trigram = scores[c_h.TRIGRAM]
+        assert trigram["accuracy"] > scores["automaton"]["accuracy"]
+        assert trigram["mixed_log_loss"] < scores["automaton"]["mixed_log_loss"]
+
+
+class ReadsOrder:
+    """In the automaton's place, a rule that knows where in the window tokens stand."""
+
+    @staticmethod
+    def fit(data):
+        return WindowNgram.fit(data, 3)
+
+
+@pytest.mark.statement("C Abstract")
+def test_a_rule_that_reads_order_breaks_the_bound_of_those_that_do_not(monkeypatch):
+    run = quick_run("C-H")
+    claim = run.claim
+    assert claim.judge(run.finding) is Verdict.HOLDS_AS_STATED
+    monkeypatch.setattr(ml, "NextTokenAutomaton", ReadsOrder)
+    monkeypatch.setattr(c_h, "SEED", 8)
+    with_order = c_h.C_H().compute(c_h.Effort.QUICK, c_h.Progress(lambda *call: None))
+    assert not claim.expected["errors_above_the_bound_without_order"].holds(
+        with_order.numbers["errors_above_the_bound_without_order"]
+    )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import marginlens as ml
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.graphs import graphs_of_edges, priority_graphs
 from marginlens.nexttoken.correction import cyclic_correction
@@ -80,7 +81,7 @@ def test_a_correction_that_is_not_the_shortest_minimiser_is_noticed(fault, monke
     true = cyclic_correction(ds)
     aside = true.subspace.complement(np.random.default_rng(1).normal(size=(8, 8)))
     point = {"none": true.x, "scaled": 1.01 * true.x, "outside": true.x + 0.01 * aside}[fault]
-    monkeypatch.setattr(c_l2, "cyclic_correction", lambda ds, graphs: replace(true, x=point))
+    monkeypatch.setattr(ml, "cyclic_correction", lambda ds, graphs: replace(true, x=point))
     row = dict(zip(c_l2.NAMES, c_l2._measure(ds, np.random.default_rng(2)), strict=True))
     row["smallest_curvature"] = row.pop("curvature")
     missed = {name for name, bound in c_l2.C_L2.expected.items() if not bound.holds(row[name])}

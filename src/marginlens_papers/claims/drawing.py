@@ -10,10 +10,6 @@ from scipy.ndimage import gaussian_filter
 from scipy.stats import beta
 
 import marginlens as ml
-from marginlens.data import TokenDataset
-from marginlens.directions import angle
-from marginlens.dynamics import descend
-from marginlens.optimizers import NormalizedGD
 from marginlens.result.palette import GLOBAL, INK, INPUTS, LOCAL, PATH, TINTS
 from marginlens.typing import Axes, Figure, FloatArray, IntArray
 
@@ -22,7 +18,7 @@ Window = tuple[tuple[float, float], tuple[float, float]]  # the range of each ax
 
 def misalignment(points: FloatArray, direction: FloatArray) -> FloatArray:
     """1 - cosine between points (…, d) and directions, from their angle, so that it is accurate on a logarithmic axis."""
-    return np.asarray(2.0 * np.sin(0.5 * np.asarray(angle(points, direction))) ** 2)
+    return np.asarray(2.0 * np.sin(0.5 * np.asarray(ml.angle(points, direction))) ** 2)
 
 
 def proportion_interval(successes: Any, trials: Any, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
@@ -32,6 +28,19 @@ def proportion_interval(successes: Any, trials: Any, confidence: float = 0.95) -
     low = np.where(k == 0, 0.0, beta.ppf(tail, np.maximum(k, 1e-12), n - k + 1.0))
     high = np.where(k == n, 1.0, beta.ppf(1.0 - tail, k + 1.0, np.maximum(n - k, 1e-12)))
     return low, high
+
+
+def share_points(ax: Axes, x: Any, successes: Any, trials: Any, **style: Any) -> None:
+    """The shares of successes at places x, each with its 95% interval, in the style of an `errorbar`."""
+    k, n = np.atleast_1d(successes), np.asarray(trials)
+    share, (low, high) = k / n, proportion_interval(k, n)
+    ax.errorbar(np.atleast_1d(x), share, [share - low, high - share], **style)
+
+
+def histogram(ax: Axes, values: FloatArray, bins: FloatArray, **style: Any) -> None:
+    """The shares of values in each bin, as an outline; values outside every bin count among the whole."""
+    heights, edges = np.histogram(values, bins=bins)
+    ax.stairs(heights / len(values), edges, **style)
 
 
 def plane_and_curves(width: float = 10.4, height: float = 5.8) -> tuple[Figure, Axes, Axes, Axes]:
@@ -116,12 +125,12 @@ class Note(NamedTuple):
 
 
 def starts_that_select(
-    data: TokenDataset, head: Any, window: Window, n_grid: int, n_steps: int, token: tuple[int, int]
+    data: ml.TokenDataset, head: Any, window: Window, n_grid: int, n_steps: int, token: tuple[int, int]
 ) -> FloatArray:
     """For a square grid of starts over the window, [row, column]: 1 where descent ends with this (input, token), 0 elsewhere."""
     x, y = (np.linspace(low, high, n_grid) for low, high in window)
     start = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    run = descend(data.repeat(len(start)), head, optimizer=NormalizedGD(0.1), n_steps=n_steps, start=start)
+    run = ml.descend(data.repeat(len(start)), head, optimizer=ml.NormalizedGD(0.1), n_steps=n_steps, start=start)
     return (run.selected[:, token[0]] == token[1]).astype(float).reshape(n_grid, n_grid)
 
 

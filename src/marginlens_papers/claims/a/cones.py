@@ -8,12 +8,9 @@ import numpy as np
 from scipy.special import logsumexp
 
 import marginlens as ml
-from marginlens.data import TokenDataset, cone_example, figure_1b, sphere_tokens
-from marginlens.directions import angle, correlation, unit
-from marginlens.dynamics import Record, UntilLength, UntilNorm, descend
-from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.risk import AttentionRisk
-from marginlens.theory import BasinCone, basin_cone, in_cone, locally_optimal_directions, sample_cone, smoothness
+from marginlens.data import cone_example, figure_1b, sphere_tokens
+from marginlens.directions import unit
+from marginlens.theory import BasinCone, in_cone, sample_cone, smoothness
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
@@ -29,7 +26,7 @@ WIDENINGS = (3, 10, 30, 100, 300, 1000, 3000)
 
 class A_F2(Claim):
     labels = ("A Fig 2", "A Thm 3", "A Eq. (7)", "A Eq. (8)", "A Eq. (32)", "A Eq. (46)")
-    runs = (Run(ON_P, NormalizedGD()),)
+    runs = (Run(ON_P, ml.NormalizedGD()),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend from inside every cone, then from wider and wider ones."""
@@ -40,7 +37,7 @@ class A_F2(Claim):
             rng = np.random.default_rng([SEED, j])
             data, v, cone = _problem(rng)
             points = cone.sample(starts, rng)
-            slopes.append(-AttentionRisk(data.repeat(starts), v).gradient(points).array @ unit(cone.p))
+            slopes.append(-ml.AttentionRisk(data.repeat(starts), v).gradient(points).array @ unit(cone.p))
             at_radius.append(_follow(data, v, cone, cone.mu, points))
             at_proven.append(_follow(data, v, cone, cone.mu, cone.sample(starts, rng, cone.proven_radius)))
             before.append(_misalignment(points, cone))
@@ -108,15 +105,15 @@ class A_F2(Claim):
         return {"cone": fig}
 
 
-def _problem(rng: np.random.Generator) -> tuple[TokenDataset, Any, BasinCone]:
+def _problem(rng: np.random.Generator) -> tuple[ml.TokenDataset, Any, BasinCone]:
     """A random problem and the cone of one of its locally optimal directions."""
     while True:
         n, T, d = int(rng.integers(1, 5)), int(rng.integers(2, 6)), int(rng.integers(2, 7))
         batch, heads = sphere_tokens(1, n, T, d, rng)
         data, v = batch[0], heads[0]
-        optima = locally_optimal_directions(data, v)
+        optima = ml.locally_optimal_directions(data, v)
         if len(optima.selections):
-            return data, v, basin_cone(data, v, optima.selections[int(rng.integers(len(optima.selections)))])
+            return data, v, ml.basin_cone(data, v, optima.selections[int(rng.integers(len(optima.selections)))])
 
 
 def _misalignment(points: Any, cone: BasinCone) -> Any:
@@ -129,7 +126,7 @@ def _converged(left: Any, mu: Any) -> Any:
     return left <= np.minimum(NEARER * mu, NEAR)
 
 
-def _follow(data: TokenDataset, v: Any, cone: BasinCone, mu: float, points: Any) -> tuple[Any, Any]:
+def _follow(data: ml.TokenDataset, v: Any, cone: BasinCone, mu: float, points: Any) -> tuple[Any, Any]:
     """Follow descent by arc length from starts in the cone of width mu: 1 - correlation at the end, and whether each stayed inside.
 
     It is infinite for a run that ends with other tokens. Steps are a tenth of the cone's width at the smallest norm of the moment, a
@@ -145,8 +142,8 @@ def _follow(data: TokenDataset, v: Any, cone: BasinCone, mu: float, points: Any)
 
     def walk(fineness: float) -> None:
         nonlocal iterate, stays, same
-        step = NormalizedGD(float(np.min(np.linalg.norm(iterate, axis=-1))) * width / fineness)
-        run = descend(many, v, optimizer=step, n_steps=stride, start=iterate, record=Record(stride // 10))
+        step = ml.NormalizedGD(float(np.min(np.linalg.norm(iterate, axis=-1))) * width / fineness)
+        run = ml.descend(many, v, optimizer=step, n_steps=stride, start=iterate, record=ml.Record(stride // 10))
         stays = stays & np.all(in_cone(run.saved["x"], cone.p, mu), axis=-1)
         iterate, same = run.final, np.all(run.selected == cone.optimality.selected, axis=-1)
 
@@ -164,7 +161,7 @@ def _follow(data: TokenDataset, v: Any, cone: BasinCone, mu: float, points: Any)
 
 
 def _widest(
-    data: TokenDataset, v: Any, cone: BasinCone, factors: tuple[int, ...], starts: int, rng: np.random.Generator
+    data: ml.TokenDataset, v: Any, cone: BasinCone, factors: tuple[int, ...], starts: int, rng: np.random.Generator
 ) -> float:
     """The largest of the factors by which the cone can be widened with every sampled start still converging to p^mm."""
     best = 1.0
@@ -182,14 +179,14 @@ def _widest(
 def _planar() -> dict[str, Any]:
     """A problem in the plane: its tokens, its locally optimal direction with its cone, and paths from inside and outside it."""
     data, v = cone_example()
-    cone = basin_cone(data, v, [0])
-    other = locally_optimal_directions(data, v)
+    cone = ml.basin_cone(data, v, [0])
+    other = ml.locally_optimal_directions(data, v)
     angles = np.radians([-178, -150, -120, -80, -40, 0, 40, 80, 120, 150, 165])
     border = np.arccos(1 - cone.mu)
     angles = np.concatenate([angles, [-border, border]]) + np.arctan2(cone.p[1], cone.p[0])
     points = cone.radius * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
-    step = NormalizedGD(cone.radius / 40)
-    run = descend(data.repeat(len(points)), v, optimizer=step, n_steps=150, start=points, record=Record(1))
+    step = ml.NormalizedGD(cone.radius / 40)
+    run = ml.descend(data.repeat(len(points)), v, optimizer=step, n_steps=150, start=points, record=ml.Record(1))
     return {
         "keys": data.K[0],
         "scores": data.scores(v)[0],
@@ -216,7 +213,7 @@ def _draw_plane(ax: Axes, planar: dict[str, Any]) -> None:
         ml.plotting.ray(ax, direction, 2 * reach, color=colour, label=name)
     goal = planar["directions"][~planar["is_global"]][0]
     for path in planar["paths"]:
-        ours = correlation(path[-1], goal) > 0.9
+        ours = ml.correlation(path[-1], goal) > 0.9
         ml.plotting.arrowed_path(
             ax, path, color=ml.plotting.LOCAL if ours else ml.plotting.GLOBAL, arrows=2, linewidth=1.2
         )
@@ -232,7 +229,7 @@ GROWTH = 30.0
 
 class A_T3(Claim):
     labels = ("A Thm 3", "A Lemma 6", "A Eq. (6)", "A Eq. (46)")
-    runs = (Run(ON_P, GradientDescent(1.0)),)  # of size 1/L_p
+    runs = (Run(ON_P, ml.GradientDescent(1.0)),)  # of size 1/L_p
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Take plain steps and follow the flow from inside every cone; then start outside one."""
@@ -285,15 +282,15 @@ class A_T3(Claim):
         return {"flow": fig}
 
 
-def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray, n_steps: int) -> dict[str, Any]:
+def _from_inside(data: ml.TokenDataset, v: Any, cone: BasinCone, start: FloatArray, n_steps: int) -> dict[str, Any]:
     eta = float(smoothness(data, v).largest_step)
     many = data.repeat(len(start))
     chosen = cone.optimality.selected
     nearest = cone.radius * unit(start)  # plain steps from the smallest norm, where they are longest
-    record = Record(sorted({round(float(step)) for step in np.geomspace(n_steps / 100, n_steps, 30)}))
-    run = descend(many, v, optimizer=GradientDescent(eta), n_steps=n_steps, start=nearest, record=record)
+    record = ml.Record(sorted({round(float(step)) for step in np.geomspace(n_steps / 100, n_steps, 30)}))
+    run = ml.descend(many, v, optimizer=ml.GradientDescent(eta), n_steps=n_steps, start=nearest, record=record)
     points = run.saved["x"]
-    far = UntilNorm(GROWTH * float(np.max(np.linalg.norm(start, axis=-1))))
+    far = ml.UntilNorm(GROWTH * float(np.max(np.linalg.norm(start, axis=-1))))
     flow = ml.flow(many, v, until=far, start=start, record=_stops(start))
     curve = np.concatenate([flow.saved["x"], flow.final[:, None]], axis=1)
     return {
@@ -310,26 +307,26 @@ def _from_inside(data: TokenDataset, v: Any, cone: BasinCone, start: FloatArray,
     }
 
 
-def _stops(start: FloatArray) -> Record:
+def _stops(start: FloatArray) -> ml.Record:
     """About forty arc lengths at which a flow is kept."""
     longest = GROWTH * float(np.max(np.linalg.norm(start, axis=-1)))
-    return Record(sorted({0, *(round(float(step)) for step in np.geomspace(1.0, max(longest / 2.0, 2.0), 40))}))
+    return ml.Record(sorted({0, *(round(float(step)) for step in np.geomspace(1.0, max(longest / 2.0, 2.0), 40))}))
 
 
-def _apart(data: TokenDataset, v: Any, start: FloatArray, final: FloatArray) -> float:
+def _apart(data: ml.TokenDataset, v: Any, start: FloatArray, final: FloatArray) -> float:
     """The largest angle between the way that plain descent went and the way of the flow over the same length."""
     worst = 0.0
     for begin, way in zip(start, final - start, strict=True):
-        until = UntilLength(float(np.linalg.norm(way)))
+        until = ml.UntilLength(float(np.linalg.norm(way)))
         flow = ml.flow(data, v, until=until, start=begin, rtol=1e-10)
-        worst = max(worst, float(angle(flow.final - begin, way)))
+        worst = max(worst, float(ml.angle(flow.final - begin, way)))
     return worst
 
 
-def _log_time(data: TokenDataset, v: Any, curve: FloatArray) -> FloatArray:
+def _log_time(data: ml.TokenDataset, v: Any, curve: FloatArray) -> FloatArray:
     """log ∫ ds/‖∇L‖ up to each point of the curves (n_runs, n_kept, d_key), by the smaller gradient of each piece's ends."""
     flat = curve.reshape(-1, curve.shape[-1])
-    log_norm = AttentionRisk(data.repeat(len(flat)), v).gradient(flat).log_norm.reshape(curve.shape[:-1])
+    log_norm = ml.AttentionRisk(data.repeat(len(flat)), v).gradient(flat).log_norm.reshape(curve.shape[:-1])
     with np.errstate(divide="ignore"):
         pieces = np.log(np.linalg.norm(np.diff(curve, axis=1), axis=-1)) - np.minimum(log_norm[:, 1:], log_norm[:, :-1])
     total = [logsumexp(pieces[:, : k + 1], axis=1) for k in range(pieces.shape[1])]
@@ -339,6 +336,6 @@ def _log_time(data: TokenDataset, v: Any, curve: FloatArray) -> FloatArray:
 def _outside() -> float:
     """On Figure 1(b), the correlation with the LMM where the flow from the GMM's direction ends, at the LMM's R and beyond."""
     data, v = figure_1b()
-    cone, other = basin_cone(data, v, [1]), basin_cone(data, v, [0])
-    flow = ml.flow(data, v, until=UntilNorm(GROWTH * cone.radius), start=cone.radius * unit(other.p))
+    cone, other = ml.basin_cone(data, v, [1]), ml.basin_cone(data, v, [0])
+    flow = ml.flow(data, v, until=ml.UntilNorm(GROWTH * cone.radius), start=cone.radius * unit(other.p))
     return float(1.0 - drawing.misalignment(flow.final, cone.p))

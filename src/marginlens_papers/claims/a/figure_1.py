@@ -8,11 +8,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 import marginlens as ml
-from marginlens.data import TokenDataset, figure_1a, figure_1b, figure_1c
-from marginlens.directions import correlation
-from marginlens.dynamics import Record, descend
-from marginlens.optimizers import NormalizedGD
-from marginlens.theory import token_optimality
+from marginlens.data import figure_1a, figure_1b, figure_1c
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
@@ -34,18 +30,18 @@ WINDOW_A: drawing.Window = ((-3.3, 1.7), (-1.8, 3.2))
 
 class A_F1a(Claim):
     labels = ("A Fig 1(a)", "A Thm 2")
-    runs = (Run(ON_P, NormalizedGD(STEP)),)
+    runs = (Run(ON_P, ml.NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend from the six starts and compare direction and norm with the SVM solution along the way."""
         n_steps = 100_000 if effort is Effort.PAPER else 10_000
         progress.expect(1)
         data, v = figure_1a()
-        best = token_optimality(data, v, data.optimal(v))
+        best = ml.token_optimality(data, v, data.optimal(v))
         start = np.array([(0.0, y) for y in HEIGHTS])
-        record = Record(ml.plotting.recorded_steps(n_steps, dense=1000))
-        run = descend(
-            data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start, record=record
+        record = ml.Record(ml.plotting.recorded_steps(n_steps, dense=1000))
+        run = ml.descend(
+            data.repeat(len(start)), v, optimizer=ml.NormalizedGD(STEP), n_steps=n_steps, start=start, record=record
         )
         progress.advance()
         steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
@@ -58,7 +54,7 @@ class A_F1a(Claim):
         numbers = {
             "globally_optimal": float(best.is_globally_optimal),
             "corr_1000": float(corr[:, steps == 1000].min()),
-            "corr_end": float(np.min(correlation(run.final, best.direction))),
+            "corr_end": float(np.min(ml.correlation(run.final, best.direction))),
             "norm_growth": float(np.min((norm[:, -1] - norm[:, late][:, 0]) / (STEP * (n_steps - 1000)))),
             "smallest_rise_of_norm": float(np.min(np.diff(norm[:, settled], axis=1))),
             "largest_late_fall": float(-np.min(np.diff(corr[:, settled], axis=1))),
@@ -110,19 +106,19 @@ WINDOW_B: drawing.Window = ((-2.4, 2.8), (-1.8, 3.2))
 
 class A_F1b(Claim):
     labels = ("A Fig 1(b)", "A Thm 3", "A Def 2")
-    runs = (Run(ON_P, NormalizedGD(STEP)),)
+    runs = (Run(ON_P, ml.NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Certify both directions, descend from the six starts and from a grid of starts, and repeat two runs with rounding."""
         n_steps, n_grid, grid_steps = (100_000, 151, 1000) if effort is Effort.PAPER else (10_000, 31, 300)
         progress.expect(3)
         data, v = figure_1b()
-        best, local = token_optimality(data, v, [0]), token_optimality(data, v, [1])
+        best, local = ml.token_optimality(data, v, [0]), ml.token_optimality(data, v, [1])
         directions = np.stack([best.direction, local.direction])
         start = np.array([(0.0, y) for y in HEIGHTS])
-        record = Record(ml.plotting.recorded_steps(n_steps, dense=1000))
-        run = descend(
-            data.repeat(len(start)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=start, record=record
+        record = ml.Record(ml.plotting.recorded_steps(n_steps, dense=1000))
+        run = ml.descend(
+            data.repeat(len(start)), v, optimizer=ml.NormalizedGD(STEP), n_steps=n_steps, start=start, record=record
         )
         progress.advance()
         reaches_local = starts_that_select(data, v, WINDOW_B, n_grid, grid_steps, (0, 1))
@@ -212,17 +208,17 @@ WINDOW_C: drawing.Window = ((-2.3, 3.1), (-2.6, 2.0))
 
 class A_F1c(Claim):
     labels = ("A Fig 1(c)", "A ATT-SVM")
-    runs = (Run(ON_P, NormalizedGD(STEP)),)
+    runs = (Run(ON_P, ml.NormalizedGD(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Solve the ATT-SVM of the optimal tokens and descend towards it from six starts."""
         n_steps = 100_000 if effort is Effort.PAPER else 10_000
         progress.expect(1)
         data, v = figure_1c()
-        best = token_optimality(data, v, data.optimal(v))
-        record = Record(ml.plotting.recorded_steps(n_steps, dense=1000))
-        run = descend(
-            data.repeat(len(STARTS)), v, optimizer=NormalizedGD(STEP), n_steps=n_steps, start=STARTS, record=record
+        best = ml.token_optimality(data, v, data.optimal(v))
+        record = ml.Record(ml.plotting.recorded_steps(n_steps, dense=1000))
+        run = ml.descend(
+            data.repeat(len(STARTS)), v, optimizer=ml.NormalizedGD(STEP), n_steps=n_steps, start=STARTS, record=record
         )
         progress.advance()
         steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
@@ -236,7 +232,7 @@ class A_F1c(Claim):
             "kkt_residual": float(best.solution.kkt_residual()),
             "corr_1000": float(1.0 - gap[:, steps == 1000].max()),
             "corr_end": float(1.0 - gap[:, -1].max()),
-            "corr_end_with_best_angle": float(np.min(correlation(run.final, by_angle))),
+            "corr_end_with_best_angle": float(np.min(ml.correlation(run.final, by_angle))),
             "n_neighbours": float(len(tight)),
         }
         measured = (
@@ -273,7 +269,7 @@ class A_F1c(Claim):
         return {"paths": fig}
 
 
-def max_margin_by_angle(data: TokenDataset) -> FloatArray:
+def max_margin_by_angle(data: ml.TokenDataset) -> FloatArray:
     """p^mm of the first tokens of a problem in the plane by trying angles: its smallest margin is one, so it is the direction over the "
     "margin."""
     gaps = (data.K[:, :1] - data.K[:, 1:]).reshape(-1, 2)

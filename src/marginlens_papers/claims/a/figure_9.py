@@ -9,15 +9,9 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import TokenDataset
 from marginlens.data.counter_based import sphere_problems
-from marginlens.directions import correlation
-from marginlens.dynamics import Record, descend
-from marginlens.optimizers import NormalizedGD
 from marginlens.risk import softmax
-from marginlens.svm import Status, set_svm
-from marginlens.sweeps import Sweep, sweep
-from marginlens.theory import token_optimality
+from marginlens.sweeps import Sweep
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run, Unit, Words
@@ -65,14 +59,14 @@ class A_F9(Claim):
             "Mean correlation with the textbook gradient divided by its norm $+ 10⁻¹²$, as in the authors' notebooks"
         ),
     }
-    runs = (Run(ON_P, NormalizedGD()),)
+    runs = (Run(ON_P, ml.NormalizedGD()),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend every random problem, solve the ATT-SVM of what it selected, and classify; then again with the textbook gradient."""
         trials, n_judged, n_shown = (10_000, 1000, 250) if effort is Effort.PAPER else (150, 30, 30)
         progress.expect((2 + len(EPSILONS)) * len(WIDTHS))
         with tempfile.TemporaryDirectory() as folder:
-            rows = _classify(sweep(scale_plan(trials), Path(folder) / "sweep"))
+            rows = _classify(ml.sweep(scale_plan(trials), Path(folder) / "sweep"))
         for k, (d, row) in enumerate(zip(WIDTHS, rows, strict=True)):
             progress.advance()
             row |= _continued(*_problems(k, d, row.pop("odd")))
@@ -219,56 +213,56 @@ def _classify(run: Sweep) -> list[dict[str, Any]]:
     return rows
 
 
-def _problems(cell: int, d: int, which: Any) -> tuple[TokenDataset, FloatArray] | tuple[None, None]:
+def _problems(cell: int, d: int, which: Any) -> tuple[ml.TokenDataset, FloatArray] | tuple[None, None]:
     """Some problems of a cell, and their heads; none where none is asked for."""
     made = [sphere_problems(int(j), int(j) + 1, N_INPUTS, N_TOKENS, d, SEED, cell) for j in which]
     if not made:
         return None, None
     X, y, v = (np.concatenate(parts) for parts in zip(*((data.X, data.y, head) for data, head in made), strict=True))
-    return TokenDataset(X, y), v
+    return ml.TokenDataset(X, y), v
 
 
-def _continued(data: TokenDataset | None, v: FloatArray | None) -> dict[str, Any]:
+def _continued(data: ml.TokenDataset | None, v: FloatArray | None) -> dict[str, Any]:
     """What becomes of the runs with a negative gap: continued, how many settle on a positive one, and how many have stopped growing.
 
     And as they are: their correlation with ATT-SVM', where neighbours that outscore the selected token count as optimal beside it.
     """
     if data is None or v is None:
         return {"settled": 0, "finite": 0, "set_corr": np.zeros(0)}
-    run = descend(data, v, n_steps=LONG, record=Record([N_STEPS, LONG // 2], ("x", "norm")))
-    gap = token_optimality(data, v, run.selected).score_gap
+    run = ml.descend(data, v, n_steps=LONG, record=ml.Record([N_STEPS, LONG // 2], ("x", "norm")))
+    gap = ml.token_optimality(data, v, run.selected).score_gap
     finite = run.norm < 1.05 * run.saved["norm"][:, 1]
     set_corr = _set_correlation(data, v, run.saved["x"][:, 0])
     return {"settled": int(np.sum((gap > 0) & ~finite)), "finite": int(np.sum(finite)), "set_corr": set_corr}
 
 
-def _set_correlation(data: TokenDataset, v: FloatArray, final: FloatArray) -> FloatArray:
+def _set_correlation(data: ml.TokenDataset, v: FloatArray, final: FloatArray) -> FloatArray:
     corr = []
     for j in range(len(data)):
         problem, scores = data[j], data[j].scores(v[j])
-        found = token_optimality(problem, v[j], np.argmax(np.einsum("itd,d->it", problem.K, final[j]), axis=-1))
+        found = ml.token_optimality(problem, v[j], np.argmax(np.einsum("itd,d->it", problem.K, final[j]), axis=-1))
         selected_score = np.take_along_axis(scores, found.selected[:, None], axis=-1)
         sets = (found.neighbours & (scores > selected_score)) | (np.arange(problem.n_tokens) == found.selected[:, None])
-        points = set_svm(problem, [np.flatnonzero(row) for row in sets]).points
-        corr.append(max(float(correlation(final[j], point)) for point in points))
+        points = ml.set_svm(problem, [np.flatnonzero(row) for row in sets]).points
+        corr.append(max(float(ml.correlation(final[j], point)) for point in points))
     return np.array(corr)
 
 
-def _textbook(data: TokenDataset, v: FloatArray, epsilon: float) -> dict[str, FloatArray]:
+def _textbook(data: ml.TokenDataset, v: FloatArray, epsilon: float) -> dict[str, FloatArray]:
     """Correlation and score gap of the saturated runs of the textbook gradient; a selection that nothing separates counts as zero."""
     flat = data.K.reshape(len(data), -1, data.d_key)
     if data.d_key > flat.shape[1]:  # an orthonormal basis of the keys' span changes nothing but the cost
         triangular: Any = np.linalg.qr(flat.transpose(0, 2, 1), mode="r")
         flat = triangular.transpose(0, 2, 1)
-    small = TokenDataset(data.X, data.y, K=flat.reshape(*data.mask.shape, -1))
+    small = ml.TokenDataset(data.X, data.y, K=flat.reshape(*data.mask.shape, -1))
     start = np.zeros((len(data), small.d_key))
     for p in textbook_iterates(small, v, start, 1.0, 1000, np.float64, epsilon):  # noqa: B007
         pass
     probabilities = softmax(small, p)
-    found = token_optimality(small, v, np.argmax(probabilities, axis=-1))
+    found = ml.token_optimality(small, v, np.argmax(probabilities, axis=-1))
     saturated = probabilities.max(axis=-1).mean(axis=-1) >= SATURATED
-    feasible = found.solution.status == Status.OPTIMAL
-    corr = np.where(feasible, np.asarray(correlation(p, found.solution.x)), 0.0)
+    feasible = found.solution.status == ml.Status.OPTIMAL
+    corr = np.where(feasible, np.asarray(ml.correlation(p, found.solution.x)), 0.0)
     return {"corr": corr[saturated], "gap": np.where(feasible, found.score_gap, np.inf)[saturated]}
 
 
@@ -292,17 +286,8 @@ def _draw_shares(finding: Finding) -> Figure:
         bottom += share
     edges = np.cumsum([count for _, count in counts.values()], axis=0)[[0, 1]]
     for offset, level in zip((-0.12, 0.12), edges, strict=True):
-        low, high = drawing.proportion_interval(level, trials)
-        middle = level / trials
-        left.errorbar(
-            position + offset,
-            middle,
-            [middle - low, high - middle],
-            fmt="none",
-            color=ml.plotting.INK,
-            capsize=3,
-            lw=1.2,
-        )
+        look: dict[str, Any] = {"fmt": "none", "color": ml.plotting.INK, "capsize": 3, "lw": 1.2}
+        drawing.share_points(left, position + offset, level, trials, **look)
     left.set(xticks=position, xticklabels=names, xlabel="dimension d", ylabel="share of problems", ylim=(0, 1))
     left.set_title("What descent converges to (95% intervals)")
     exact = [1 - np.mean(row["corr"]) for row in rows]

@@ -8,15 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 import marginlens as ml
-from marginlens.data import TokenDataset, figure_1c, figure_3a, figure_3b, figure_5
-from marginlens.directions import correlation
-from marginlens.dynamics import Record, descend
-from marginlens.losses.margin import CorrelationLoss, Logistic, Loss
-from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD
+from marginlens.data import figure_1c, figure_3a, figure_3b, figure_5
+from marginlens.losses.margin import Loss
+from marginlens.optimizers import Blockwise
 from marginlens.result.palette import ACCENTS, INK
-from marginlens.risk import JointRisk, softmax
-from marginlens.svm import att_svm, relaxed_svm
-from marginlens.theory import predict_limit
+from marginlens.risk import softmax
 from marginlens.theory.implicit_bias import ON_BOTH, ON_P
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
@@ -56,7 +52,7 @@ class A_F3(Claim):
         "largest_path_residual": Bound(high=1e-8),
         "fixed_head_corr_p_mm": Bound(low=0.999),
     }
-    runs = (Run(ON_BOTH, Blockwise(NormalizedGD(STEP))),)
+    runs = (Run(ON_BOTH, Blockwise(ml.NormalizedGD(STEP))),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Predict both panels from the data, then let descent and the joint path go there."""
@@ -66,7 +62,7 @@ class A_F3(Claim):
         panels = {"a": _panel(figure_3a(), n_steps, progress), "b": _panel(figure_3b(), n_steps, progress)}
         for name, other in (("a", "b"), ("b", "a")):
             at = panels[name]
-            at["wrong"] = relaxed_svm(at["data"], at["selected"], panels[other]["support"]).x
+            at["wrong"] = ml.relaxed_svm(at["data"], at["selected"], panels[other]["support"]).x
             at["path"] = ml.path(ml.JointRisk(at["data"]), (2.0 * R, R), restarts=8)
             progress.advance()
         growths = {"r = R": R, "r = R/2": 0.5 * R, f"r = {FIXED_HEAD:g}": np.full_like(R, FIXED_HEAD)}
@@ -103,9 +99,9 @@ def _numbers(panels: dict[str, dict[str, Any]], orders: dict[str, FloatArray]) -
     for name, at in panels.items():
         ends = {"descent": (at["p"][-1], at["v"][-1]), "path": [part[-1] for part in reversed(at["path"].split())]}
         for way, (p, v) in ends.items():
-            numbers[f"{way}_corr_p_{name}"] = float(correlation(p, at["p_relax"]))
-            numbers[f"{way}_corr_v_{name}"] = float(correlation(v, at["v_mm"]))
-            numbers[f"{way}_lead_{name}"] = float(correlation(p, at["p_relax"]) - correlation(p, at["wrong"]))
+            numbers[f"{way}_corr_p_{name}"] = float(ml.correlation(p, at["p_relax"]))
+            numbers[f"{way}_corr_v_{name}"] = float(ml.correlation(v, at["v_mm"]))
+            numbers[f"{way}_lead_{name}"] = float(ml.correlation(p, at["p_relax"]) - ml.correlation(p, at["wrong"]))
         numbers[f"support_vectors_{name}"] = float(at["support"].sum())
         for verdict in at["prediction"].verdicts:
             numbers[f"thm_{verdict.citation[-1]}_applies_{name}"] = float(verdict.applies)
@@ -123,9 +119,9 @@ def _numbers(panels: dict[str, dict[str, Any]], orders: dict[str, FloatArray]) -
         "probabilities_agree_from_step": _agree_from(panels["a"]),
         "logistic_probability": float(panels["a"]["logistic"][-1]),
         "largest_path_residual": float(np.max([at["path"].kkt_residual() for at in panels.values()])),
-        "fixed_head_corr_p_mm": float(correlation(fixed, b["p_mm"])),
-        "equal_growth_corr_p_relax": float(correlation(equal, b["p_relax"])),
-        "slow_head_corr_p_relax": float(correlation(slow, b["p_relax"])),
+        "fixed_head_corr_p_mm": float(ml.correlation(fixed, b["p_mm"])),
+        "equal_growth_corr_p_relax": float(ml.correlation(equal, b["p_relax"])),
+        "slow_head_corr_p_relax": float(ml.correlation(slow, b["p_relax"])),
         "growth_needed_b": float(b["prediction"].details.growth),
     }
 
@@ -169,13 +165,13 @@ def _note(numbers: dict[str, float]) -> str:
     )
 
 
-def _panel(data: TokenDataset, n_steps: int, progress: Progress) -> dict[str, Any]:
+def _panel(data: ml.TokenDataset, n_steps: int, progress: Progress) -> dict[str, Any]:
     """The prediction for one dataset, and the run with what the figures need of it."""
-    prediction = predict_limit(data)
+    prediction = ml.predict_limit(data)
     details = prediction.details
-    record = Record(ml.plotting.recorded_steps(n_steps, dense=1000), keep=("x", "attention", "margin"))
-    risk = JointRisk(data)
-    run = descend(risk, optimizer=Blockwise(NormalizedGD(STEP)), n_steps=n_steps, start=START, record=record)
+    record = ml.Record(ml.plotting.recorded_steps(n_steps, dense=1000), keep=("x", "attention", "margin"))
+    risk = ml.JointRisk(data)
+    run = ml.descend(risk, optimizer=Blockwise(ml.NormalizedGD(STEP)), n_steps=n_steps, start=START, record=record)
     progress.advance()
     iterates = risk.split(run.saved["x"])
     best = run.saved["attention"][:, np.arange(data.n_inputs), details.selected]
@@ -288,10 +284,10 @@ class A_F4(Claim):
         """Run both step rules and the rounded run for 200 steps, keeping probability and norm at every step."""
         progress.expect(3)
         data, v = figure_1c()
-        record = Record(1, keep=("x",))
+        record = ml.Record(1, keep=("x",))
         paths: dict[str, FloatArray] = {}
-        for name, step in (("ngd", NormalizedGD(0.1)), ("gd", GradientDescent(1.0))):
-            paths[name] = descend(data, v, optimizer=step, n_steps=AT, record=record).saved["x"]
+        for name, step in (("ngd", ml.NormalizedGD(0.1)), ("gd", ml.GradientDescent(1.0))):
+            paths[name] = ml.descend(data, v, optimizer=step, n_steps=AT, record=record).saved["x"]
             progress.advance()
         paths["ngd_single_precision"] = np.concatenate(
             list(textbook_iterates(data.as_batch(), v, np.zeros((1, 2)), 0.1, AT, np.float32))
@@ -349,7 +345,7 @@ def _first_at(shortfall: FloatArray, level: float) -> float:
     return float(reached[0]) if reached.size else np.inf
 
 
-def _shortfall(data: TokenDataset, path: FloatArray) -> FloatArray:
+def _shortfall(data: ml.TokenDataset, path: FloatArray) -> FloatArray:
     """One minus the mean over inputs of the largest probability, at each point of a path, without cancellation."""
     s = softmax(data.repeat(len(path)), path)  # (n_points, n_inputs, n_tokens)
     others = np.sort(s, axis=-1)[..., :-1]
@@ -377,14 +373,14 @@ def _mark_reference(ax: Axes, values: dict[str, float]) -> None:
 
 
 SCORES = (*range(1, 11), 100)
-LOSSES: dict[str, Loss] = {"correlation": CorrelationLoss(), "logistic": Logistic()}
+LOSSES: dict[str, Loss] = {"correlation": ml.CorrelationLoss(), "logistic": ml.Logistic()}
 SETTLED = 100  # the step from which the bias is read
 BIAS_WINDOW: drawing.Window = ((-1.0, 6.2), (-4.6, 2.9))
 
 
 class A_F5(Claim):
     labels = ("A Fig 5", "A ATT-SVM")
-    runs = (Run(ON_P, NormalizedGD(0.1)),)
+    runs = (Run(ON_P, ml.NormalizedGD(0.1)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend for every score and both losses; measure side, order, limit and settled height."""
@@ -397,8 +393,10 @@ class A_F5(Claim):
             paths = []
             for C in SCORES:
                 data, v = figure_5(C)
-                directions.append(att_svm(data, data.optimal(v)).direction)
-                run = descend(data, v, loss=loss, optimizer=NormalizedGD(0.1), n_steps=n_steps, record=Record(steps))
+                directions.append(ml.att_svm(data, data.optimal(v)).direction)
+                run = ml.descend(
+                    data, v, loss=loss, optimizer=ml.NormalizedGD(0.1), n_steps=n_steps, record=ml.Record(steps)
+                )
                 paths.append(run.saved["x"])
                 progress.advance()
             points[name] = np.stack(paths)  # (n_scores, n_kept, 2)

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import TokenDataset, scored_tokens, sphere_tokens
+from marginlens.data import scored_tokens, sphere_tokens
 from marginlens.directions import unit
-from marginlens.risk import AttentionRisk
-from marginlens.svm import Status, att_svm
-from marginlens.theory import basin_cone, directional_margin, locally_optimal_directions
+from marginlens.theory import directional_margin
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import histogram
 from marginlens_papers.lemmas.direction_cases import dominance
 from marginlens_papers.lemmas.gradient_conditions import (
     descent_correlation,
@@ -71,10 +70,8 @@ class A_L4(Claim):
             (finding.arrays["cosine"], ml.plotting.GLOBAL, "Assumption B holds"),
             (finding.arrays["control"], ml.plotting.NEITHER, "scores differ: it does not"),
         ):
-            heights, edges = np.histogram(values[np.isfinite(values)], bins=bins)
-            left.stairs(
-                heights / heights.sum(), edges, fill=colour == ml.plotting.NEITHER, color=colour, lw=2, label=label
-            )
+            filled = colour == ml.plotting.NEITHER
+            histogram(left, values[np.isfinite(values)], bins, fill=filled, color=colour, lw=2, label=label)
         left.axvline(0, color=ml.plotting.INK, ls="--", lw=1.2)
         left.set(xlabel="cosine of descent with the GMM direction", ylabel="share of gradients", title="Lemma 4")
         left.set_ylim(top=1.3 * left.get_ylim()[1])  # room for the legend above what stands at 0
@@ -97,7 +94,7 @@ def _lemma_4(problems: int, points: int, *, equal: bool) -> Any:
     )
     scores[..., 0] = scores.max(axis=-1) + rng.exponential(size=(problems, 3))
     data, v = scored_tokens(keys, scores)
-    feasible = att_svm(data, np.zeros((problems, 3), dtype=int)).status == Status.OPTIMAL
+    feasible = ml.att_svm(data, np.zeros((problems, 3), dtype=int)).status == ml.Status.OPTIMAL
     data, _ = scored_tokens(keys[feasible], scores[feasible])
     found = []
     for _ in range(points):
@@ -122,7 +119,7 @@ def _lemma_5(problems: int, points: int) -> dict[str, Any]:
         closeness = 10.0 ** rng.uniform(
             -5, 1, size=(points, 1)
         )  # half of the points crowd around p^mm, where the ratio is largest
-        near = att_svm(data, np.zeros(1, dtype=int)).direction + closeness * p / np.linalg.norm(
+        near = ml.att_svm(data, np.zeros(1, dtype=int)).direction + closeness * p / np.linalg.norm(
             p, axis=-1, keepdims=True
         )
         p = np.where(np.arange(points)[:, None] % 2 == 0, p, near)
@@ -139,10 +136,10 @@ def _lemma_7(problems: int, points: int) -> dict[str, Any]:
     for j in range(problems):
         rng = np.random.default_rng([CORRELATION_SEED, 7, j])
         data, v = _single(rng)
-        optima = locally_optimal_directions(data, v)
+        optima = ml.locally_optimal_directions(data, v)
         if not len(optima.selections):
             continue
-        cone = basin_cone(data, v, optima.selections[int(rng.integers(len(optima.selections)))])
+        cone = ml.basin_cone(data, v, optima.selections[int(rng.integers(len(optima.selections)))])
         if cone.every_input_has_neighbours:
             near = cone.sample(points, rng, cone.no_stationary_radius)
             hold.append(local_gradient_bounds(data, v, cone, near).hold)
@@ -153,7 +150,7 @@ def _lemma_7(problems: int, points: int) -> dict[str, Any]:
     return {"hold": np.concatenate(hold), "near_0": np.concatenate(near_0), "excess": np.concatenate(excess)}
 
 
-def _single(rng: np.random.Generator) -> tuple[TokenDataset, Any]:
+def _single(rng: np.random.Generator) -> tuple[ml.TokenDataset, Any]:
     data, v = sphere_tokens(1, int(rng.integers(1, 4)), int(rng.integers(2, 5)), int(rng.integers(3, 7)), rng)
     return data[0], v[0]
 
@@ -222,7 +219,7 @@ class A_L8(Claim):
         return {"radius": fig}
 
 
-def _pairs(tries: int) -> tuple[TokenDataset, Any, Any, Any]:
+def _pairs(tries: int) -> tuple[ml.TokenDataset, Any, Any, Any]:
     """Random problems with two nearby directions that select the same unique tokens."""
     rng = np.random.default_rng(COMPARISON_SEED)
     data, v = sphere_tokens(tries, 2, 4, 3, rng)
@@ -230,16 +227,16 @@ def _pairs(tries: int) -> tuple[TokenDataset, Any, Any, Any]:
     p = unit(q + rng.normal(size=(tries, 3)) * 10.0 ** rng.uniform(-2, 0, size=(tries, 1)))
     at = [directional_margin(data, x) for x in (p, q)]
     same = at[0].unique & at[1].unique & np.all(at[0].selected == at[1].selected, axis=-1)
-    return TokenDataset(data.X[same], data.y[same]), v[same], p[same], q[same]
+    return ml.TokenDataset(data.X[same], data.y[same]), v[same], p[same], q[same]
 
 
-def _p_lower(data: TokenDataset, v: Any, p: Any, q: Any, radius: Any) -> Any:
+def _p_lower(data: ml.TokenDataset, v: Any, p: Any, q: Any, radius: Any) -> Any:
     """Whether p has the strictly lower risk at this norm, per pair."""
     size = np.where(np.isfinite(radius), radius, 1.0)[:, None]
-    return AttentionRisk(data, v).excess(size * q).above(AttentionRisk(data, v).excess(size * p))
+    return ml.AttentionRisk(data, v).excess(size * q).above(ml.AttentionRisk(data, v).excess(size * p))
 
 
-def _settling(data: TokenDataset, v: Any, pair: tuple[Any, Any], found: Any) -> Any:
+def _settling(data: ml.TokenDataset, v: Any, pair: tuple[Any, Any], found: Any) -> Any:
     """The last norm below the proven radius, on a fine grid, where the order is still reversed; nan where it never is."""
     last = np.full(len(data), np.nan)
     radius = np.where(found.case > 0, found.radius, np.nan)
@@ -250,7 +247,7 @@ def _settling(data: TokenDataset, v: Any, pair: tuple[Any, Any], found: Any) -> 
     return last
 
 
-def _hidden_rival(data: TokenDataset, v: Any, p: Any, q: Any) -> Any:
+def _hidden_rival(data: ml.TokenDataset, v: Any, p: Any, q: Any) -> Any:
     """Whether a token that is no directional neighbour of either direction outscores the selected one."""
     at = [directional_margin(data, x) for x in (p, q)]
     scores = data.scores(v)

@@ -9,16 +9,14 @@ import numpy as np
 from scipy.special import log_softmax
 
 import marginlens as ml
-from marginlens.data import TokenDataset, gaussian_tokens, sphere_tokens
-from marginlens.dynamics import Record, descend, matching_optimizer
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
-from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.risk import AttentionRisk, matrix_from_vector
-from marginlens.svm import Status, att_svm
+from marginlens.data import gaussian_tokens, sphere_tokens
+from marginlens.dynamics import matching_optimizer
+from marginlens.losses.margin import Loss
+from marginlens.risk import matrix_from_vector
 from marginlens.theory import smoothness
 from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
-from marginlens_papers.claims.drawing import cumulative, level
+from marginlens_papers.claims.drawing import cumulative, histogram, level
 from marginlens_papers.lemmas.general_position import constructive_separator
 from marginlens_papers.lemmas.gradient_conditions import key_inequality
 
@@ -38,8 +36,8 @@ class A_L1(Claim):
         heads: dict[str, Any] = {"linear head": v}
         if find_spec("torch"):
             heads["network head"] = _network(8)
-        losses = (Logistic(), Exponential(), CorrelationLoss())
-        steps = (GradientDescent(0.5), NormalizedGD(0.1))
+        losses = (ml.Logistic(), ml.Exponential(), ml.CorrelationLoss())
+        steps = (ml.GradientDescent(0.5), ml.NormalizedGD(0.1))
         settings = [
             (name, loss, step)
             for name in heads
@@ -50,7 +48,7 @@ class A_L1(Claim):
         curves: dict[str, Any] = {}
         compared: list[int] = []
         for name, loss, step in progress.each(settings):
-            rule = "plain" if isinstance(step, GradientDescent) else "normalised"
+            rule = "plain" if isinstance(step, ml.GradientDescent) else "normalised"
             last = 1000 if name == "linear head" or effort is Effort.PAPER else 100
             marks = [mark for mark in CHECKPOINTS if mark <= last]
             found, count = _deviations(data, heads[name], u, (loss, step), start, marks)
@@ -98,20 +96,20 @@ class A_L1(Claim):
 
 
 def _deviations(
-    data: TokenDataset, head: Any, u: Any, rule: Any, start: Any, marks: list[int]
+    data: ml.TokenDataset, head: Any, u: Any, rule: Any, start: Any, marks: list[int]
 ) -> tuple[list[float], int]:
     """Largest relative deviation over the compared problems after each number of steps, each run going on; and how many are compared."""
     loss, step = rule
     p, W = start, matrix_from_vector(start, u)
     gaps, done = [], 0
     for mark in marks:
-        p = descend(data, head, loss=loss, optimizer=step, n_steps=mark - done, start=p).final
-        of_W = AttentionRisk(data, head, loss).as_matrix(u)
-        W = descend(of_W, optimizer=matching_optimizer(step, u), n_steps=mark - done, start=W).final
+        p = ml.descend(data, head, loss=loss, optimizer=step, n_steps=mark - done, start=p).final
+        of_W = ml.AttentionRisk(data, head, loss).as_matrix(u)
+        W = ml.descend(of_W, optimizer=matching_optimizer(step, u), n_steps=mark - done, start=W).final
         gaps.append(np.abs(W - matrix_from_vector(p, u)).max(axis=(1, 2)) / np.abs(W).max(axis=(1, 2)))
         done = mark
     diverged = np.linalg.norm(p, axis=-1) > 0.5 * step.size * done
-    counted = np.ones(len(p), dtype=bool) if isinstance(step, GradientDescent) else diverged
+    counted = np.ones(len(p), dtype=bool) if isinstance(step, ml.GradientDescent) else diverged
     return [float(gap[counted].max(initial=0.0)) for gap in gaps], int(counted.sum())
 
 
@@ -136,7 +134,7 @@ class A_S(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Hold random gradients and descents against the constant."""
         problems, pairs = (60, 60) if effort is Effort.PAPER else (6, 20)
-        losses = (Logistic(), Exponential(), CorrelationLoss())
+        losses = (ml.Logistic(), ml.Exponential(), ml.CorrelationLoss())
         progress.expect(len(SIZES) * len(losses))
         shares: dict[str, list[Any]] = {type(loss).__name__.removesuffix("Loss"): [] for loss in losses}
         sharper, climbs, steps = [], 0, 0
@@ -186,7 +184,7 @@ class A_S(Claim):
         return {"looseness": fig}
 
 
-def _largest_slope(data: TokenDataset, v: Any, loss: Loss, pairs: int, rng: np.random.Generator) -> Any:
+def _largest_slope(data: ml.TokenDataset, v: Any, loss: Loss, pairs: int, rng: np.random.Generator) -> Any:
     """The largest ‖∇L(p) - ∇L(q)‖/‖p - q‖ met, per problem; q is pushed along the last difference of gradients to climb."""
     largest = np.zeros(len(data))
     p = rng.normal(size=(len(data), data.d_key))
@@ -194,7 +192,9 @@ def _largest_slope(data: TokenDataset, v: Any, loss: Loss, pairs: int, rng: np.r
     for k in range(pairs):
         distance = 10.0 ** rng.uniform(-3, 1, size=(len(data), 1))
         q = p + distance * step / np.linalg.norm(step, axis=-1, keepdims=True)
-        difference = AttentionRisk(data, v, loss).gradient(q).value() - AttentionRisk(data, v, loss).gradient(p).value()
+        difference = (
+            ml.AttentionRisk(data, v, loss).gradient(q).value() - ml.AttentionRisk(data, v, loss).gradient(p).value()
+        )
         largest = np.maximum(largest, np.linalg.norm(difference, axis=-1) / np.linalg.norm(q - p, axis=-1))
         if k % 3 == 2:
             p, step = rng.normal(size=p.shape) * rng.choice([0.1, 1.0, 3.0]), rng.normal(size=p.shape)
@@ -203,24 +203,24 @@ def _largest_slope(data: TokenDataset, v: Any, loss: Loss, pairs: int, rng: np.r
     return largest
 
 
-def _descents(data: TokenDataset, v: Any, loss: Loss, L_p: Any, rng: np.random.Generator) -> tuple[int, int]:
+def _descents(data: ml.TokenDataset, v: Any, loss: Loss, L_p: Any, rng: np.random.Generator) -> tuple[int, int]:
     """How many steps of size 1/L_p fall short of the guaranteed decrease, and how many were taken."""
     failed, taken = 0, 0
     for j in range(0, len(data), max(1, len(data) // 6)):
         problem, head, eta = data[j], v[j], 1.0 / L_p[j]
-        run = descend(
+        run = ml.descend(
             problem,
             head,
             loss=loss,
-            optimizer=GradientDescent(eta),
+            optimizer=ml.GradientDescent(eta),
             n_steps=200,
             start=rng.normal(size=problem.d_key),
-            record=Record(1),
+            record=ml.Record(1),
         )
         points = run.saved["x"]
         many = problem.repeat(len(points))
-        value = AttentionRisk(many, head, loss).value(points)
-        square = np.sum(AttentionRisk(many, head, loss).gradient(points).value()[:-1] ** 2, axis=-1)
+        value = ml.AttentionRisk(many, head, loss).value(points)
+        square = np.sum(ml.AttentionRisk(many, head, loss).gradient(points).value()[:-1] ** 2, axis=-1)
         allowed = -eta / 2 * square + RISK_ROUNDING * np.maximum(1.0, np.abs(value[:-1]))
         failed, taken = failed + int(np.sum(~(np.diff(value) <= allowed))), taken + len(points) - 1
     return failed, taken
@@ -281,8 +281,7 @@ class A_K3(Claim):
         fig, (ax,) = ml.plotting.figure(1, width=6.4, height=3.6)
         bins = np.linspace(0, 1, 51)
         for (kind, ratio), colour in zip(finding.arrays["ratios"].items(), ml.plotting.ACCENTS, strict=False):
-            heights, edges = np.histogram(ratio, bins=bins)
-            ax.stairs(heights / len(ratio), edges, color=colour, lw=1.8, label=f"{kind} γ and a")
+            histogram(ax, ratio, bins, color=colour, lw=1.8, label=f"{kind} γ and a")
         ax.axvline(1, color=ml.plotting.INK, ls="--", lw=1.2)
         ax.text(0.985, 0.6, "bound", ha="right", va="center", transform=ax.get_xaxis_transform())
         ax.set(xlabel="left side / bound", ylabel="share of instances", yscale="log", xlim=(0, 1.04))
@@ -326,15 +325,15 @@ class A_L2(Claim):
             rng = np.random.default_rng([SEPARATOR_SEED, j])
             n, T, d = int(rng.integers(1, 13)), int(rng.integers(2, 11)), int(rng.integers(2, 21))
             X, W, v = rng.normal(size=(n, T, d)), *_weights(j % 4, d, rng)
-            data = TokenDataset(X, np.ones(n), W=W)
+            data = ml.TokenDataset(X, np.ones(n), W=W)
             found = constructive_separator(data, v)
-            solution = att_svm(data, data.optimal(v))
+            solution = ml.att_svm(data, data.optimal(v))
             margins.append(found.margin)
-            infeasible += solution.status is not Status.OPTIMAL
+            infeasible += solution.status is not ml.Status.OPTIMAL
             longer += bool(np.linalg.norm(solution.x) > np.linalg.norm(found.p) * (1 + 1e-9))
             lengths.append(float(np.linalg.norm(found.p) / np.linalg.norm(solution.x)))
             labels = rng.choice([-1.0, 1.0], size=n)
-            _count(broken["labels"], TokenDataset(X, labels, W=W), v)
+            _count(broken["labels"], ml.TokenDataset(X, labels, W=W), v)
             if j % 4 == 2:
                 _count(broken["head"], data, rng.normal(size=d))
         shares = {name: bad / total for name, (bad, total) in broken.items()}
@@ -378,6 +377,6 @@ def _weights(kind: int, d: int, rng: np.random.Generator) -> tuple[Any, Any]:
     return W, W.T @ rng.normal(size=rows)
 
 
-def _count(tally: list[int], data: TokenDataset, v: Any) -> None:
-    tally[0] += att_svm(data, data.optimal(v)).status is Status.INFEASIBLE
+def _count(tally: list[int], data: ml.TokenDataset, v: Any) -> None:
+    tally[0] += ml.att_svm(data, data.optimal(v)).status is ml.Status.INFEASIBLE
     tally[1] += 1

@@ -8,17 +8,9 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import TokenDataset, figure_1b, sphere_tokens
+from marginlens.data import figure_1b, sphere_tokens
 from marginlens.directions import unit
-from marginlens.dynamics import Cone, Path
-from marginlens.theory import (
-    LocalOptima,
-    basin_cone,
-    directional_margin,
-    globally_optimal_direction,
-    locally_optimal_directions,
-    token_optimality,
-)
+from marginlens.theory import LocalOptima, directional_margin, globally_optimal_direction
 from marginlens.typing import Axes, Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
@@ -95,7 +87,7 @@ class A_T1(Claim):
         return {"path": fig}
 
 
-def _separable(d: int, rng: np.random.Generator) -> tuple[TokenDataset, Any, Any, float]:
+def _separable(d: int, rng: np.random.Generator) -> tuple[ml.TokenDataset, Any, Any, float]:
     """A random problem whose optimal tokens one direction selects, its head, that direction and its margin."""
     while True:
         data, v = sphere_tokens(20, 3, 4, d, rng)
@@ -166,8 +158,8 @@ class A_T4(Claim):
             data, v, optima = _problem(rng)
             position.append(check_general_position(data).holds and check_distinct_scores(data, v).holds)
             for alpha in optima.selections:
-                basin = basin_cone(data, v, alpha)
-                cone = Cone(basin.p, basin.mu, basin.radius)
+                basin = ml.basin_cone(data, v, alpha)
+                cone = ml.Cone(basin.p, basin.mu, basin.radius)
                 path = ml.path(data, np.array([10.0, 100.0, 1e3]) * cone.radius, head=v, region=cone, restarts=2)
                 distance = path.distance(basin.p)
                 kept.append(bool(distance[-1] <= max(2e-2 * distance[-3], 1e-12)))
@@ -175,7 +167,7 @@ class A_T4(Claim):
                 residual.append(path.kkt_residual().max())
             for kind, q in _others(data, v, optima, rng):
                 path = ml.path(
-                    data, LOCAL_SCALES / optima.margins.min(), head=v, region=Cone(q, WIDTH, 10.0), restarts=2
+                    data, LOCAL_SCALES / optima.margins.min(), head=v, region=ml.Cone(q, WIDTH, 10.0), restarts=2
                 )
                 room = min(float(np.sqrt(2.0 * WIDTH)), float(np.min(np.linalg.norm(optima.directions - q, axis=-1))))
                 left.append(bool(path.distance(q)[-1] > 0.1 * room))
@@ -220,20 +212,20 @@ class A_T4(Claim):
         return {"cones": fig}
 
 
-def _problem(rng: np.random.Generator) -> tuple[TokenDataset, Any, LocalOptima]:
+def _problem(rng: np.random.Generator) -> tuple[ml.TokenDataset, Any, LocalOptima]:
     """A random problem with a locally optimal direction whose margin is not tiny."""
     while True:
         n, T, d = int(rng.integers(1, 4)), int(rng.integers(2, 5)), int(rng.integers(2, 4))
         batch, heads = sphere_tokens(1, n, T, d, rng)
-        optima = locally_optimal_directions(batch[0], heads[0])
+        optima = ml.locally_optimal_directions(batch[0], heads[0])
         if len(optima) and optima.margins.min() > 0.02:
             return batch[0], heads[0], optima
 
 
-def _others(data: TokenDataset, v: Any, optima: LocalOptima, rng: np.random.Generator) -> list[tuple[int, Any]]:
+def _others(data: ml.TokenDataset, v: Any, optima: LocalOptima, rng: np.random.Generator) -> list[tuple[int, Any]]:
     """Unit directions that are not locally optimal, each with the index of its kind."""
     every = np.array(list(product(*(range(int(length)) for length in data.lengths))))
-    found = token_optimality(data.repeat(len(every)), v, every)
+    found = ml.token_optimality(data.repeat(len(every)), v, every)
     wrong = np.flatnonzero(found.is_feasible & ~found.is_locally_optimal)
     directions = [(0, found.direction[k]) for k in rng.permutation(wrong)[:2]]
     for axis in optima.directions[:2]:
@@ -247,19 +239,19 @@ def _others(data: TokenDataset, v: Any, optima: LocalOptima, rng: np.random.Gene
 def _local_planar() -> dict[str, Any]:
     """Figure 1(b)'s problem with a cone around each of its locally optimal directions and around four others."""
     data, v = figure_1b()
-    optima = locally_optimal_directions(data, v)
-    wrong = token_optimality(data, v, [2]).direction
+    optima = ml.locally_optimal_directions(data, v)
+    wrong = ml.token_optimality(data, v, [2]).direction
     angles = np.radians([40.0, 140.0, -40.0])
     axes = [*optima.directions, wrong, *np.stack([np.cos(angles), np.sin(angles)], axis=-1)]
     widths = [0.004] * len(optima) + [0.02] * 4
     radii = np.geomspace(5.0, 5e3, 8)
-    paths: list[Path] = [
-        ml.path(data, radii, head=v, region=Cone(axis, mu, 5.0), restarts=1)
+    paths: list[ml.Path] = [
+        ml.path(data, radii, head=v, region=ml.Cone(axis, mu, 5.0), restarts=1)
         for axis, mu in zip(axes, widths, strict=True)
     ]
     return {
         "axes": np.array(axes),
-        "half_angles": np.array([Cone(axis, mu, 5.0).half_angle for axis, mu in zip(axes, widths, strict=True)]),
+        "half_angles": np.array([ml.Cone(axis, mu, 5.0).half_angle for axis, mu in zip(axes, widths, strict=True)]),
         "is_global": np.concatenate([optima.is_global, np.zeros(4, dtype=bool)]),
         "is_local": np.arange(len(axes)) < len(optima),
         "points": np.stack([path.points for path in paths]),

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data import TokenDataset
+import marginlens as ml
 from marginlens.typing import FloatArray
 
 
 def textbook_iterates(
-    data: TokenDataset,
+    data: ml.TokenDataset,
     v: FloatArray,
     start: FloatArray,
     step: float,

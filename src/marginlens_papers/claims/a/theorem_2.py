@@ -10,18 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 import marginlens as ml
-from marginlens.data import TokenDataset, figure_1b, figure_8, scored_tokens
-from marginlens.directions import correlation, unit
-from marginlens.dynamics import Record, Trajectory, descend
-from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.risk import AttentionRisk
-from marginlens.theory import (
-    check_assumption_b,
-    globally_optimal_direction,
-    locally_optimal_directions,
-    smoothness,
-    token_optimality,
-)
+from marginlens.data import figure_1b, figure_8, scored_tokens
+from marginlens.directions import unit
+from marginlens.theory import check_assumption_b, globally_optimal_direction, smoothness
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
@@ -38,7 +29,7 @@ WINDOW: drawing.Window = ((-2.7, 2.9), (-2.45, 2.85))
 
 class A_F8(Claim):
     labels = ("A Fig 8", "A Thm 2", "A Assumption B", "A Def 2")
-    runs = (Run(ON_P, NormalizedGD(0.1)), Run(ON_P, GradientDescent(1.0)))
+    runs = (Run(ON_P, ml.NormalizedGD(0.1)), Run(ON_P, ml.GradientDescent(1.0)))
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Certify the two directions of the named data, descend to both, shade the starts, and search for more such data."""
@@ -46,15 +37,15 @@ class A_F8(Claim):
         n_steps, n_grid, n_problems, n_controls = (100_000, 151, 1000, 250) if full else (10_000, 31, 200, 40)
         progress.expect(4)
         data, v = figure_8()
-        every = locally_optimal_directions(data, v)
-        best, local = token_optimality(data, v, [0, 0]), token_optimality(data, v, [0, 1])
+        every = ml.locally_optimal_directions(data, v)
+        best, local = ml.token_optimality(data, v, [0, 0]), ml.token_optimality(data, v, [0, 1])
         limits = np.stack([best.direction, local.direction])
         runs = data.repeat(len(STARTS))
-        record = Record(ml.plotting.recorded_steps(n_steps))
-        run = descend(runs, v, optimizer=NormalizedGD(0.1), n_steps=n_steps, start=STARTS, record=record)
+        record = ml.Record(ml.plotting.recorded_steps(n_steps))
+        run = ml.descend(runs, v, optimizer=ml.NormalizedGD(0.1), n_steps=n_steps, start=STARTS, record=record)
         progress.advance()
-        step = GradientDescent(smoothness(data, v).largest_step)
-        plain = descend(runs, v, optimizer=step, n_steps=10 * n_steps, start=STARTS)
+        step = ml.GradientDescent(smoothness(data, v).largest_step)
+        plain = ml.descend(runs, v, optimizer=step, n_steps=10 * n_steps, start=STARTS)
         progress.advance()
         reaches_local = starts_that_select(data, v, WINDOW, n_grid, 500, (1, 1))
         progress.advance()
@@ -72,7 +63,7 @@ class A_F8(Claim):
         progress.advance()
         points = run.saved["x"]
         gap = drawing.misalignment(points, limits[:, None])
-        plain_corr = np.asarray(correlation(plain.final, limits))
+        plain_corr = np.asarray(ml.correlation(plain.final, limits))
         numbers = {
             "assumption_b": float(bool(check_assumption_b(data, v))),
             "n_locally_optimal": float(len(every)),
@@ -151,7 +142,7 @@ class Directions:
 
 def search(
     n_inputs: int, n_tokens: int, n_problems: int, rng: np.random.Generator
-) -> tuple[TokenDataset, FloatArray, Directions]:
+) -> tuple[ml.TokenDataset, FloatArray, Directions]:
     """Random problems in the plane, whose token 0 of each input scores 1 and all others 0, and their directions beside the GMM."""
     keys = unit(rng.standard_normal((n_problems, n_inputs, n_tokens, 2)))
     scores = np.zeros(keys.shape[:-1])
@@ -159,7 +150,7 @@ def search(
     data, v = scored_tokens(keys, scores)
     problems, directions, selections, local = [], [], [], []
     for alpha in list(product(range(n_tokens), repeat=n_inputs))[1:]:
-        found = token_optimality(data, v, np.array(alpha))
+        found = ml.token_optimality(data, v, np.array(alpha))
         feasible = np.flatnonzero(found.is_feasible)
         problems.append(feasible)
         directions.append(found.direction[feasible])
@@ -169,23 +160,23 @@ def search(
     return data, v, Directions(*parts)
 
 
-def _ends(data: TokenDataset, v: FloatArray, found: Directions, far: float) -> Trajectory:
+def _ends(data: ml.TokenDataset, v: FloatArray, found: Directions, far: float) -> ml.Trajectory:
     """Descent from far out along each direction, 2,000 long: twice the distance of the farthest start."""
-    some = TokenDataset(data.X[found.problem], data.y[found.problem], K=data.K[found.problem])
-    return descend(some, v, optimizer=NormalizedGD(0.4), n_steps=5000, start=far * found.direction)
+    some = ml.TokenDataset(data.X[found.problem], data.y[found.problem], K=data.K[found.problem])
+    return ml.descend(some, v, optimizer=ml.NormalizedGD(0.4), n_steps=5000, start=far * found.direction)
 
 
-def _reaches(run: Trajectory, direction: FloatArray) -> Any:
+def _reaches(run: ml.Trajectory, direction: FloatArray) -> Any:
     """Whether each run ends along a direction, at correlation .998: a start at 100 across it leaves an angle of .05 at norm 2,000."""
-    return np.asarray(correlation(run.final, direction)) >= REACHED
+    return np.asarray(ml.correlation(run.final, direction)) >= REACHED
 
 
-def _reached(data: TokenDataset, v: FloatArray, found: Directions) -> tuple[Any, FloatArray]:
+def _reached(data: ml.TokenDataset, v: FloatArray, found: Directions) -> tuple[Any, FloatArray]:
     """Whether descent from far out along each found direction keeps to it, and by how many logits one input leads the other at first."""
-    some = TokenDataset(data.X[found.problem], data.y[found.problem], K=data.K[found.problem])
-    run = descend(some, v, optimizer=NormalizedGD(0.1), n_steps=20_000, start=FAR * found.direction)
+    some = ml.TokenDataset(data.X[found.problem], data.y[found.problem], K=data.K[found.problem])
+    run = ml.descend(some, v, optimizer=ml.NormalizedGD(0.1), n_steps=20_000, start=FAR * found.direction)
     margins = np.abs(np.einsum("bid,bd->bi", some.K[:, :, 0] - some.K[:, :, 1], FAR * found.direction))
-    return np.asarray(correlation(run.final, found.direction)) >= 0.999, np.ptp(margins, axis=-1)
+    return np.asarray(ml.correlation(run.final, found.direction)) >= 0.999, np.ptp(margins, axis=-1)
 
 
 SEED = 2_2
@@ -194,7 +185,7 @@ DENSE = 200  # first steps, all of which are kept
 
 class A_T2(Claim):
     labels = ("A Thm 2", "A Lemma 6", "A Assumption B", "A Eq. (6)")
-    runs = (Run(ON_P, GradientDescent(1.0)),)  # of size 1/L_p
+    runs = (Run(ON_P, ml.GradientDescent(1.0)),)  # of size 1/L_p
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend with steps 1/L_p on random problems and hold risk, norm and direction against the theorem; then break its conditions."""
@@ -248,7 +239,7 @@ class A_T2(Claim):
         return {"curves": fig}
 
 
-def _problem(rng: np.random.Generator) -> tuple[TokenDataset, FloatArray]:
+def _problem(rng: np.random.Generator) -> tuple[ml.TokenDataset, FloatArray]:
     """One input on the sphere whose optimal token can be separated by a margin of at least .4."""
     while True:
         T, d = int(rng.integers(3, 6)), int(rng.integers(2, 5))
@@ -258,12 +249,17 @@ def _problem(rng: np.random.Generator) -> tuple[TokenDataset, FloatArray]:
             return data, v
 
 
-def _run(data: TokenDataset, v: Any, start: FloatArray, steps: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _run(data: ml.TokenDataset, v: Any, start: FloatArray, steps: npt.NDArray[np.int64]) -> dict[str, Any]:
     eta = float(smoothness(data, v).largest_step)
     best = globally_optimal_direction(data, v)
     many = data.repeat(len(start))
-    run = descend(
-        many, v, optimizer=GradientDescent(eta), n_steps=int(steps[-1]), start=start, record=Record(steps.tolist())
+    run = ml.descend(
+        many,
+        v,
+        optimizer=ml.GradientDescent(eta),
+        n_steps=int(steps[-1]),
+        start=start,
+        record=ml.Record(steps.tolist()),
     )
     points = run.saved["x"]  # (n_starts, n_kept, d_key)
     norm = np.linalg.norm(points, axis=-1)
@@ -274,9 +270,9 @@ def _run(data: TokenDataset, v: Any, start: FloatArray, steps: npt.NDArray[np.in
     across = norm * np.sin(
         np.minimum(np.sqrt(2.0 * gap), np.pi / 2)
     )  # the length of what is not along the limit, for small angles
-    values = AttentionRisk(many, v).value(points[:, 0]) - AttentionRisk(many, v).value(points[:, DENSE])
+    values = ml.AttentionRisk(many, v).value(points[:, 0]) - ml.AttentionRisk(many, v).value(points[:, DENSE])
     early = points[:, :DENSE].reshape(-1, data.d_key)
-    log_norm = AttentionRisk(data.repeat(len(early)), v).gradient(early).log_norm.reshape(len(start), DENSE)
+    log_norm = ml.AttentionRisk(data.repeat(len(early)), v).gradient(early).log_norm.reshape(len(start), DENSE)
     squares = np.sum(np.exp(2.0 * log_norm), axis=1)
     return {
         "assumption_b": bool(check_assumption_b(data, v)),
@@ -290,15 +286,15 @@ def _run(data: TokenDataset, v: Any, start: FloatArray, steps: npt.NDArray[np.in
     }
 
 
-def log_excess(data: TokenDataset, v: Any, points: FloatArray, selected: Any) -> FloatArray:
+def log_excess(data: ml.TokenDataset, v: Any, points: FloatArray, selected: Any) -> FloatArray:
     """Logarithm of the risk above that of selecting the given tokens, at points (n_runs, n_kept, d_key)."""
     flat = points.reshape(-1, points.shape[-1])
     chosen = np.broadcast_to(selected, (len(flat), data.n_inputs))
-    return np.asarray(AttentionRisk(data.repeat(len(flat)), v).excess(flat, chosen).log).reshape(points.shape[:-1])
+    return np.asarray(ml.AttentionRisk(data.repeat(len(flat)), v).excess(flat, chosen).log).reshape(points.shape[:-1])
 
 
-def _correlation_with_gmm(data: TokenDataset, v: FloatArray, start: tuple[float, float], n_steps: int) -> float:
+def _correlation_with_gmm(data: ml.TokenDataset, v: FloatArray, start: tuple[float, float], n_steps: int) -> float:
     """Where plain descent with step 1/L_p from a start ends: its correlation with the GMM direction."""
-    step = GradientDescent(float(smoothness(data, v).largest_step))
-    run = descend(data, v, optimizer=step, n_steps=n_steps, start=start)
-    return float(correlation(run.final, globally_optimal_direction(data, v).direction))
+    step = ml.GradientDescent(float(smoothness(data, v).largest_step))
+    run = ml.descend(data, v, optimizer=step, n_steps=n_steps, start=start)
+    return float(ml.correlation(run.final, globally_optimal_direction(data, v).direction))

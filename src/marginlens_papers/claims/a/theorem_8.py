@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import TokenDataset, scored_tokens
-from marginlens.svm import SetSolution, Status, att_svm, least_distance, set_svm
+from marginlens.data import scored_tokens
+from marginlens.svm import SetSolution
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
@@ -45,7 +45,7 @@ class A_T8(Claim):
             progress.advance()
         distances = np.array(paths)
         slopes = np.array([_last_slope(radii, distance) for distance in distances])
-        line = set_svm(TokenDataset([[[1.0], [-1.0], [0.0]]], [1]), [[0, 1]])
+        line = ml.set_svm(ml.TokenDataset([[[1.0], [-1.0], [0.0]]], [1]), [[0, 1]])
         planar = _planar(25 if full else 7)
         progress.advance()
         is_network = np.array([make is monotone_mixing for make in heads])
@@ -119,14 +119,14 @@ def _counted(count: int, progress: Progress) -> Any:
 def _disagrees(rng: np.random.Generator) -> bool:
     """Whether branch and bound and all choices one by one find different minima on a random problem."""
     n, T, d = int(rng.integers(1, 4)), int(rng.integers(2, 6)), int(rng.integers(1, 6))
-    data = TokenDataset(rng.standard_normal((n, T, d)), np.ones(n))
+    data = ml.TokenDataset(rng.standard_normal((n, T, d)), np.ones(n))
     sets = [rng.permutation(T)[: rng.integers(1, min(3, T) + 1)] for _ in range(n)]
-    found = set_svm(data, sets)
+    found = ml.set_svm(data, sets)
     points = []
     for choice in product(*sets):
         rows = [data.K[i, a] - np.delete(data.K[i], sets[i], axis=0) for i, a in enumerate(choice)]
         stacked = np.concatenate(rows)
-        points.append(least_distance(stacked, np.ones(len(stacked))).x)
+        points.append(ml.least_distance(stacked, np.ones(len(stacked))).x)
     norms = np.nan_to_num(np.linalg.norm(points, axis=1), nan=np.inf)
     best = float(norms.min())
     if not np.isfinite(best) or best == 0.0:
@@ -136,29 +136,29 @@ def _disagrees(rng: np.random.Generator) -> bool:
     return bool(max(apart.min(axis=0).max(), apart.min(axis=1).max()) > DISAGREE * best)
 
 
-def _problem(make: Any, seed: int) -> tuple[TokenDataset, Any, Any, SetSolution]:
+def _problem(make: Any, seed: int) -> tuple[ml.TokenDataset, Any, Any, SetSolution]:
     """A random problem whose optimal sets some p separates."""
     rng = np.random.default_rng(seed)
     while True:
         n, T, d = int(rng.integers(2, 4)), int(rng.integers(3, 6)), int(rng.integers(3, 7))
         data, head, sets = make(n, T, 2, d, rng)
-        found = set_svm(data, sets)
+        found = ml.set_svm(data, sets)
         if found.solutions and found.margin > 0.05:
             return data, head, sets, found
 
 
-def _too_small(data: TokenDataset, sets: Any, found: SetSolution) -> list[list[list[int]]]:
+def _too_small(data: ml.TokenDataset, sets: Any, found: SetSolution) -> list[list[list[int]]]:
     """Sets of the tokens that the solution selects, where other optimal tokens can be selected too; no such sets otherwise.
 
     Along the direction of the others the risk falls as low as anything while they count as non-optimal, so Assumption D is false.
     """
     kept = found.choices[0].tolist()
     others = [choice for choice in product(*(tokens.tolist() for tokens in sets)) if list(choice) != kept]
-    selectable = any(att_svm(data, list(choice)).status is Status.OPTIMAL for choice in others)
+    selectable = any(ml.att_svm(data, list(choice)).status is ml.Status.OPTIMAL for choice in others)
     return [[[token] for token in kept]] if selectable else []
 
 
-def _too_large(data: TokenDataset, sets: Any, found: SetSolution) -> list[list[list[int]]]:
+def _too_large(data: ml.TokenDataset, sets: Any, found: SetSolution) -> list[list[list[int]]]:
     """The sets with a token too many in the first input that has one which can be selected beside the solution's; else none.
 
     Along that direction only tokens of the sets are left while the risk stays above the lowest, so Assumption D is false.
@@ -167,7 +167,7 @@ def _too_large(data: TokenDataset, sets: Any, found: SetSolution) -> list[list[l
         for token in np.setdiff1d(np.arange(data.lengths[i]), own).tolist():
             selection = found.choices[0].copy()
             selection[i] = token
-            if att_svm(data, selection).status is Status.OPTIMAL:
+            if ml.att_svm(data, selection).status is ml.Status.OPTIMAL:
                 return [[[*tokens.tolist(), token] if k == i else tokens.tolist() for k, tokens in enumerate(sets)]]
     return []
 
@@ -186,7 +186,7 @@ def _planar(n_radii: int) -> dict[str, Any]:
     scores = np.array([[1.0, 1.0, 0.0, 0.0]] * 2)
     sets = [[0, 1]] * 2
     data, v = scored_tokens(keys, scores)
-    found = set_svm(data, sets)
+    found = ml.set_svm(data, sets)
     radii = np.geomspace(0.3, 1e3, n_radii) / found.margin
     path = ml.path(data, radii, head=v, restarts=4)
     reach = 1.75 / found.margin

@@ -18,6 +18,7 @@ from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
 from marginlens_papers.lemmas.first_step import (
+    ProvedBound,
     first_step_errors,
     first_step_loss,
     first_step_norms,
@@ -202,12 +203,9 @@ class B_I(Claim):
         left.loglog(DELTAS, DELTAS, color=ml.plotting.INK, lw=2.0)
         left.text(1.6e-2, 2.2e-2, "allowed", ha="left", va="bottom", rotation=38)
         for size, line, n, colour in zip(SIZES, frequency, trials, ml.plotting.ACCENTS, strict=False):
-            low, high = drawing.proportion_interval(line * n, n)
             seen = line * n >= 4.0
-            spread = np.stack([line - low, high - line])[:, seen]
-            left.errorbar(
-                DELTAS[seen], line[seen], spread, fmt="o", ms=3.5, lw=1.0, color=colour, label=f"|S| = {size}"
-            )
+            look: dict[str, Any] = {"fmt": "o", "ms": 3.5, "lw": 1.0, "color": colour, "label": f"|S| = {size}"}
+            drawing.share_points(left, DELTAS[seen], (line * n)[seen], n, **look)
             left.loglog(DELTAS, _normal_frequency(size), color=colour, lw=1.2, alpha=0.7)
         left.set(xlabel="δ", ylabel="frequency of failure", ylim=(1e-4, 1.0), xlim=(8e-4, 0.6))
         left.set_title("Eq. (14): points counted, lines for\n2|S| + 1 independent normal products")
@@ -223,17 +221,24 @@ def _narrow(trials: int, progress: Progress) -> list[dict[str, Any]]:
         for size in NARROW_SIZES:
             rng = np.random.default_rng([START_SEED, 200, d, size])
             starts = [initial_parameters(size, d, rng, np.float64) for _ in range(trials)]
+            values = [[bound.value for bound in _bounds(start, NARROW_DELTAS[0])] for start in starts]  # whatever δ is
             for delta in NARROW_DELTAS:
-                later = [initial_concentration(start, delta) for start in starts]
-                earlier = [initial_orthogonality(start, delta) for start in starts]
-                broken = np.array([not all(bound.holds for bound in pair) for pair in later])
-                further = broken | np.array([not all(bound.holds for bound in pair) for pair in earlier])
-                parts = (("B Eq. (14)", broken, later[0][0].promised), ("B' Eq. (22)", further, earlier[0][0].promised))
+                bounds = _bounds(starts[0], delta)
+                broken = ~(np.array(values) <= [bound.bound for bound in bounds])  # (trials, 4)
+                parts = (
+                    ("B Eq. (14)", broken[:, :2].any(axis=1), bounds[0].promised),
+                    ("B' Eq. (22)", broken.any(axis=1), bounds[2].promised),
+                )
                 for name, failures, promised in parts:
                     cell = {"name": name, "d": d, "size": size, "delta": delta, "trials": trials, "promised": promised}
                     found.append({**cell, "frequency": float(failures.mean())})
         progress.advance()
     return found
+
+
+def _bounds(start: Parameters, delta: float) -> tuple[ProvedBound, ...]:
+    """The two inequalities of Eq. (14), and the two that B' Eq. (22) adds."""
+    return (*initial_concentration(start, delta), *initial_orthogonality(start, delta))
 
 
 def _worst(narrow: list[dict[str, Any]], *, promised: bool) -> float:

@@ -8,7 +8,6 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.sequence_generators import Levels, level_sequences
-from marginlens.directions import correlation
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.archive import LEVELS, ArchivedRun, archived_runs
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
@@ -37,7 +36,7 @@ class B_F2(Claim):
         live = _trained(n, d, epochs, SEED, progress)
         sizes = {size: [_trained(size, d, count, seed, progress) for seed in SEEDS] for size, count in others}
         full = stated_run()
-        numbers: dict[str, float] = {"live_cosine_of_p_and_v": correlation(live.parameters.p, live.parameters.v)}
+        numbers: dict[str, float] = {"live_cosine_of_p_and_v": ml.correlation(live.parameters.p, live.parameters.v)}
         ranks: dict[str, Ranks] = {}
         law = Levels().posterior_difference[RELEVANT]
         for name, run in (("full", full), ("live", live)):

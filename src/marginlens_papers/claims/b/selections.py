@@ -9,10 +9,8 @@ from scipy.optimize import nnls
 
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
-from marginlens.dynamics.flow import UntilNorm
-from marginlens.embeddings import Parameters, first_step, initial_parameters, token_statistics
-from marginlens.status import Status
-from marginlens.svm.vocabulary import closed_form_candidate, token_lists, vocabulary_svm
+from marginlens.embeddings import Parameters, first_step, initial_parameters
+from marginlens.svm.vocabulary import closed_form_candidate, token_lists
 from marginlens.theory.embedding_limits import decisive_tokens, predict_embedding_limit, selected_tokens
 from marginlens.typing import Axes, BoolArray, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
@@ -98,25 +96,14 @@ class B_L3(Claim):
         panels = (("width d (n = 4)", WIDTHS, 0), ("sequences n (d = 64)", COUNTS, len(WIDTHS)))
         for ax, (label, places, first) in zip(axes, panels, strict=True):
             for kind, (name, colour, mark) in enumerate(zip(KINDS, ml.plotting.ACCENTS, "osD", strict=False)):
-                at, shares = [], []
+                cells = []
                 for k, place in enumerate(places):
                     in_cell = (table["cell"] == first + k) & (table["kind"] == kind)
                     if in_cell.any():
-                        failed = int(np.sum(~table["certified"][in_cell]))
-                        low, high = drawing.proportion_interval(failed, in_cell.sum())
-                        at.append(place * (1.0 + 0.04 * (kind - 1)))
-                        shares.append([failed / in_cell.sum(), float(low), float(high)])
-                middle, low, high = np.array(shares).T
-                ax.errorbar(
-                    at,
-                    middle,
-                    np.stack([middle - low, high - middle]),
-                    color=colour,
-                    marker=mark,
-                    ms=5,
-                    lw=1.6,
-                    label=name,
-                )
+                        failed = np.sum(~table["certified"][in_cell])
+                        cells.append((place * (1.0 + 0.04 * (kind - 1)), failed, in_cell.sum()))
+                look: dict[str, Any] = {"color": colour, "marker": mark, "ms": 5, "lw": 1.6, "label": name}
+                drawing.share_points(ax, *np.array(cells).T, **look)
             ax.set(xscale="log", xlabel=label, ylim=(-0.03, 1.03))
             ax.set_xticks(places, [f"{place:,}" for place in places], minor=False)
             ax.minorticks_off()
@@ -133,7 +120,7 @@ def _problem(kind: int, d: int, n: int, rng: np.random.Generator) -> tuple[Any, 
         even = n + n % 2
         data = balanced_sequences(even, TOKENS, min(2, even // 2), min(6, even // 2 * (TOKENS - 1)), rng)
         E = first_step(initial_parameters(data.n_vocabulary, d, rng, np.float64), RATE, data).after.E
-        decisive = np.flatnonzero(np.abs(token_statistics(data).kind) == 2)
+        decisive = np.flatnonzero(np.abs(ml.token_statistics(data).kind) == 2)
         return E, data, [np.intersect1d(data[i][0], decisive) for i in range(len(data))]
     E = rng.normal(size=(VOCABULARY, d)) / np.sqrt(d)
     sequences = rng.integers(VOCABULARY, size=(n, TOKENS))
@@ -145,13 +132,13 @@ def _problem(kind: int, d: int, n: int, rng: np.random.Generator) -> tuple[Any, 
 
 def _judge(E: Any, sequences: Any, selection: Any) -> dict[str, Any] | None:
     """What the solvers and the closed form say of one selection; None where everything is selected."""
-    solution = vocabulary_svm(E, sequences, selection)
-    if solution.status is Status.TRIVIAL:
+    solution = ml.vocabulary_svm(E, sequences, selection)
+    if solution.status is ml.Status.TRIVIAL:
         return None
     candidate, untied = closed_form_candidate(E, sequences, selection), untied_vocabulary_svm(E, sequences, selection)
     size, lists = float(np.linalg.norm(solution.x)), token_lists(sequences, len(E))
     return {
-        "optimal": solution.status is Status.OPTIMAL,
+        "optimal": solution.status is ml.Status.OPTIMAL,
         "residual": solution.kkt_residual(),
         "distance": float(np.linalg.norm(solution.x - _nonnegative_least_squares(E, lists, selection))) / size,
         "certified": candidate.certified,
@@ -183,10 +170,10 @@ def _contradictions(trials: int, rng: np.random.Generator) -> tuple[int, int]:
     for _ in range(4 * trials):
         E = rng.normal(size=(6, 8))
         sequences = [rng.permutation(6)[:3] for _ in range(5)]
-        solution = vocabulary_svm(E, sequences, [ids[:1] for ids in sequences])
-        if solution.status is Status.INFEASIBLE:
+        solution = ml.vocabulary_svm(E, sequences, [ids[:1] for ids in sequences])
+        if solution.status is ml.Status.INFEASIBLE:
             found, unproved = found + 1, unproved + (solution.certificate_residual() > 1e-12)
-        unproved += solution.status is Status.INACCURATE
+        unproved += solution.status is ml.Status.INACCURATE
     return found, unproved
 
 
@@ -297,7 +284,7 @@ def _dataset(j: int, rng: np.random.Generator) -> LabelledSequences:
     while True:
         n, n_important = 2 * int(rng.integers(2, 4)), int(rng.integers(1, 3))
         data = balanced_sequences(n, 3, n_important, 1 + j % 4, rng)
-        alpha = np.abs(token_statistics(data).alpha)
+        alpha = np.abs(ml.token_statistics(data).alpha)
         if 0.5 * RATES[0] * float(alpha[alpha > 0.0].min()) * np.sqrt(D_MODEL) >= SIGNAL:
             return data
 
@@ -307,7 +294,7 @@ def _tilted(data: LabelledSequences, d: int, tilt: float, rng: np.random.Generat
     start = initial_parameters(data.n_vocabulary, d, rng, np.float64)
     common = rng.standard_normal(d)
     common *= 0.5 * tilt / np.linalg.norm(common)
-    side = np.where(np.abs(token_statistics(data).kind) == 2, 1.0, -1.0)
+    side = np.where(np.abs(ml.token_statistics(data).kind) == 2, 1.0, -1.0)
     return Parameters(start.E + np.outer(side, common), start.p, start.v)
 
 
@@ -335,7 +322,7 @@ def _one(j: int) -> dict[str, Any]:
     rng = np.random.default_rng([MARGIN_SEED, j])
     data, tilt = _dataset(j, rng), TILTS[j % len(TILTS)]
     tilted = _tilted(data, D_MODEL, tilt, rng)
-    found = predict_embedding_limit(tilted, RATES[j // 12 % 2], data, until=UntilNorm(FAR)).details
+    found = predict_embedding_limit(tilted, RATES[j // 12 % 2], data, until=ml.UntilNorm(FAR)).details
     E = found.step.after.E
     narrow = np.linalg.qr(E.T)[1].T  # the embeddings in coordinates of their span, which keeps every margin
     decisive = decisive_tokens(data)
@@ -402,17 +389,10 @@ def _draw_flows(ax: Axes, finding: Finding) -> None:
     for k, (tilt, colour, mark, label) in enumerate(groups):
         for x, (d, rate) in enumerate(sizes):
             of_cell = (rates["d"] == d) & (rates["rate"] == rate) & (rates["tilt"] == tilt)
-            count, n = int(np.sum(~rates["decisive"][of_cell])), int(of_cell.sum())
-            low, high = (float(end) for end in drawing.proportion_interval(count, n))
-            place, share = x + 0.2 * (k - 0.5), count / n
-            style: dict[str, Any] = {
-                "color": colour,
-                "fmt": mark,
-                "ms": 6,
-                "capsize": 3,
-                "label": label if x == 0 else None,
-            }
-            ax.errorbar([place], [share], yerr=[[share - low], [high - share]], **style)
+            look: dict[str, Any] = {"color": colour, "fmt": mark, "ms": 6, "capsize": 3}
+            look["label"] = label if x == 0 else None
+            elsewhere = ~rates["decisive"][of_cell]
+            drawing.share_points(ax, x + 0.2 * (k - 0.5), elsewhere.sum(), len(elsewhere), **look)
     ax.set_xticks(range(len(sizes)), [f"{d:,}\n{rate:g}" for d, rate in sizes])
     ax.set(xlabel="width d, and step η₀ below", ylabel="share of flows that go elsewhere", ylim=(-0.05, 1.35))
     ax.set_yticks([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])

@@ -8,12 +8,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
-from marginlens.directions import correlation
-from marginlens.dynamics import Record, descend
-from marginlens.dynamics.flow import UntilNorm
-from marginlens.embeddings import Parameters, initial_parameters, token_statistics
-from marginlens.optimizers import NormalizedGD
-from marginlens.risk import AttentionRisk
+from marginlens.embeddings import Parameters, initial_parameters
 from marginlens.theory.embedding_limits import EmbeddingDetails, predict_embedding_limit
 from marginlens.typing import Axes, Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
@@ -39,7 +34,7 @@ class B_T5(Claim):
         for j in range(n_datasets):
             data, start = _dataset(j)
             for rate in RATES:
-                prediction = predict_embedding_limit(start, rate, data, until=UntilNorm(FAR)).details
+                prediction = predict_embedding_limit(start, rate, data, until=ml.UntilNorm(FAR)).details
                 found.append(prediction)
                 growth.append(_growth(prediction, data))
                 if j < n_stiff:
@@ -130,7 +125,7 @@ def _as_stated(prediction: EmbeddingDetails) -> bool:
 
 def _signal(data: LabelledSequences) -> float:
     """The smallest |α_s| of a decisive token, times √d/2: at rate η₀ its score moves by η₀ times so many standard deviations."""
-    alpha = np.abs(token_statistics(data).alpha)
+    alpha = np.abs(ml.token_statistics(data).alpha)
     return 0.5 * float(alpha[alpha > 0.0].min()) * float(np.sqrt(D_MODEL))
 
 
@@ -150,18 +145,18 @@ def _dataset(j: int, *, small: bool = False) -> tuple[LabelledSequences, Paramet
 def _growth(prediction: EmbeddingDetails, data: LabelledSequences) -> float:
     """d‖p‖/ds at the end, the cosine between p and the flow's direction: while it stays near one, the norm grows without end."""
     downhill = (
-        -AttentionRisk(embedding_tokens(prediction.step.after.E, data), prediction.step.after.v)
+        -ml.AttentionRisk(embedding_tokens(prediction.step.after.E, data), prediction.step.after.v)
         .gradient(prediction.run.final)
         .array
     )
-    return float(correlation(prediction.run.final, downhill))
+    return float(ml.correlation(prediction.run.final, downhill))
 
 
 def _curve(prediction: EmbeddingDetails, data: LabelledSequences) -> dict[str, Any]:
     """Norms and cosines along one flow."""
     after = prediction.step.after
-    record = Record(steps=KEPT, keep=("x", "norm"))
-    run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=UntilNorm(FAR), record=record)
+    record = ml.Record(steps=KEPT, keep=("x", "norm"))
+    run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=ml.UntilNorm(FAR), record=record)
     apart = drawing.misalignment(run.saved["x"], np.asarray(prediction.solution.x))
     return {"rate": prediction.step.rate, "norm": run.saved["norm"], "apart": apart}
 
@@ -169,18 +164,20 @@ def _curve(prediction: EmbeddingDetails, data: LabelledSequences) -> dict[str, A
 def _stiff(data: LabelledSequences, start: Parameters) -> dict[str, Any]:
     """The flow at η₀ = 4n²T² and, from the same point, normalised descent."""
     rate = 4.0 * len(data) ** 2 * int(data.lengths.max()) ** 2
-    prediction = predict_embedding_limit(start, rate, data, until=UntilNorm(FARTHEST)).details
+    prediction = predict_embedding_limit(start, rate, data, until=ml.UntilNorm(FARTHEST)).details
     tokens, after = embedding_tokens(prediction.step.after.E, data), prediction.step.after
-    record = Record(steps=KEPT, keep=("norm",))
-    flow = ml.flow(tokens, after.v, start=after.p, until=UntilNorm(FAR), record=record)
-    steps = descend(tokens, after.v, start=after.p, optimizer=NormalizedGD(1.0), n_steps=1000, record=record)
+    record = ml.Record(steps=KEPT, keep=("norm",))
+    flow = ml.flow(tokens, after.v, start=after.p, until=ml.UntilNorm(FAR), record=record)
+    steps = ml.descend(tokens, after.v, start=after.p, optimizer=ml.NormalizedGD(1.0), n_steps=1000, record=record)
     norms = {"flow": flow.saved["norm"], "descent": steps.saved["norm"]}
     return {"prediction": prediction, "rate": rate, "growth": _growth(prediction, data), **norms}
 
 
 def _small_steps(data: LabelledSequences, start: Parameters) -> list[tuple[float, bool]]:
     """For small η₀ how many standard deviations the step moves the decisive scores, and whether the flow selects as stated."""
-    runs = ((rate, predict_embedding_limit(start, rate, data, until=UntilNorm(NEAR)).details) for rate in SMALL_RATES)
+    runs = (
+        (rate, predict_embedding_limit(start, rate, data, until=ml.UntilNorm(NEAR)).details) for rate in SMALL_RATES
+    )
     return [(rate * _signal(data), _as_stated(run)) for rate, run in runs]
 
 
@@ -201,12 +198,8 @@ def _draw_shares(ax: Axes, finding: Finding) -> None:
     edges = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 100.0])
     place = np.digitize(signal, edges) - 1
     for k in np.unique(place):
-        in_bin = stated[place == k]
-        low, high = drawing.proportion_interval(int(in_bin.sum()), len(in_bin))
-        spread = [[in_bin.mean() - float(low)], [float(high) - in_bin.mean()]]
-        ax.errorbar(
-            np.mean(signal[place == k]), in_bin.mean(), yerr=spread, fmt="o", color=ml.plotting.GLOBAL, capsize=3
-        )
+        in_bin, look = stated[place == k], {"fmt": "o", "color": ml.plotting.GLOBAL, "capsize": 3}
+        drawing.share_points(ax, np.mean(signal[place == k]), in_bin.sum(), len(in_bin), **look)
     ax.axvline(SIGNAL, color=ml.plotting.INK, ls="--", lw=1.2)
     ax.text(SIGNAL * 0.93, 0.05, "η₀ = 10 and 100\nlie to the right", ha="right", va="bottom")
     ax.set(xscale="log", xlim=(0.25, 10.0), ylim=(-0.05, 1.05), xlabel="(η₀/2) |α_s| √d of the rarest decisive token")

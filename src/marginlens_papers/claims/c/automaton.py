@@ -9,13 +9,8 @@ import numpy as np
 from scipy.special import softmax
 
 import marginlens as ml
-from marginlens.data import SequenceDataset, acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import descend
-from marginlens.errors import InputError
-from marginlens.nexttoken import NextTokenAutomaton
+from marginlens.data import acyclic_sequences, cyclic_sequences
 from marginlens.nexttoken.automaton import TIE, TieBreak
-from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.risk import NextTokenRisk
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.lemmas.random_data import random_sequences
@@ -63,12 +58,14 @@ class C_A(Claim):
             problems.append((data, automaton, cyclic))
         is_cyclic, descended = np.array([cyclic for _, _, cyclic in problems]), np.empty(count)
         acyclic = np.flatnonzero(~is_cyclic)
-        batch = descend([problems[j][0] for j in acyclic], optimizer=NormalizedGD(STEP), n_steps=STEPS)
+        batch = ml.descend([problems[j][0] for j in acyclic], optimizer=ml.NormalizedGD(STEP), n_steps=STEPS)
         weights = dict(zip(acyclic.tolist(), batch.final, strict=True))
         for j in np.flatnonzero(is_cyclic).tolist():
             data = problems[j][0]
-            weights[j] = descend(
-                data, optimizer=GradientDescent(1.0 / NextTokenRisk(data).sharp_smoothness()), n_steps=CONSTANT_STEPS
+            weights[j] = ml.descend(
+                data,
+                optimizer=ml.GradientDescent(1.0 / ml.NextTokenRisk(data).sharp_smoothness()),
+                n_steps=CONSTANT_STEPS,
             ).final
         for j, W in weights.items():
             descended[j] = problems[j][1].total_variation(problems[j][0], W).max()
@@ -140,7 +137,7 @@ class C_A(Claim):
         return {"automaton": fig}
 
 
-def _without_offset(automaton: NextTokenAutomaton, new: SequenceDataset, W: FloatArray) -> FloatArray:
+def _without_offset(automaton: ml.NextTokenAutomaton, new: ml.SequenceDataset, W: FloatArray) -> FloatArray:
     """The total variation on new sequences if tokens of equal height shared by W^cyc alone."""
     trained, distance = new.attention(W), np.empty(len(new))
     for i in range(len(new)):
@@ -155,17 +152,17 @@ def _without_offset(automaton: NextTokenAutomaton, new: SequenceDataset, W: Floa
 
 def _separable(
     sizes: tuple[int, int, int, int], cyclic: bool, rng: np.random.Generator
-) -> tuple[SequenceDataset, NextTokenAutomaton, int]:
+) -> tuple[ml.SequenceDataset, ml.NextTokenAutomaton, int]:
     """A dataset with an automaton, the automaton, and how many draws had none."""
     for tries in range(1000):
         data = cyclic_sequences(*sizes, rng) if cyclic else acyclic_sequences(*sizes, rng)
         try:
-            automaton = NextTokenAutomaton.fit(data)
-        except InputError:
+            automaton = ml.NextTokenAutomaton.fit(data)
+        except ml.InputError:
             continue
         if automaton.priority.pairs is not None and len(automaton.priority.pairs):
             return data, automaton, tries
-    raise InputError(f"No separable dataset of shape {sizes} among 1,000.")
+    raise ml.InputError(f"No separable dataset of shape {sizes} among 1,000.")
 
 
 def _slow_ties(rng: np.random.Generator) -> list[tuple[float, FloatArray]]:
@@ -175,10 +172,10 @@ def _slow_ties(rng: np.random.Generator) -> list[tuple[float, FloatArray]]:
     """
     while True:
         drawn = random_sequences(*ONE_HOT, rng)
-        data = SequenceDataset([drawn[i][0] for i in range(len(drawn))], drawn.labels, np.eye(ONE_HOT[0]))
+        data = ml.SequenceDataset([drawn[i][0] for i in range(len(drawn))], drawn.labels, np.eye(ONE_HOT[0]))
         try:
-            automaton = NextTokenAutomaton.fit(data)
-        except InputError:
+            automaton = ml.NextTokenAutomaton.fit(data)
+        except ml.InputError:
             continue
         ties = []
         for last in automaton.graphs:
@@ -203,15 +200,15 @@ def _slow_ties(rng: np.random.Generator) -> list[tuple[float, FloatArray]]:
     return found
 
 
-def _fresh(data: SequenceDataset, rng: np.random.Generator) -> SequenceDataset:
+def _fresh(data: ml.SequenceDataset, rng: np.random.Generator) -> ml.SequenceDataset:
     """As many random sequences of the same lengths, each ending in a last token of the data."""
     sequences = [
         np.append(rng.integers(0, data.n_vocabulary, size - 1), rng.choice(data.last)) for size in data.lengths
     ]
-    return SequenceDataset(sequences, [int(sequence[0]) for sequence in sequences], data.E)
+    return ml.SequenceDataset(sequences, [int(sequence[0]) for sequence in sequences], data.E)
 
 
-def _retrieves(data: SequenceDataset, automaton: NextTokenAutomaton) -> bool:
+def _retrieves(data: ml.SequenceDataset, automaton: ml.NextTokenAutomaton) -> bool:
     """Whether the automaton keeps exactly the tokens of the label's component, in every sequence."""
     for i in range(len(data)):
         ids, label = data[i]

@@ -12,15 +12,10 @@ from scipy.stats import binom
 
 import marginlens as ml
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.data.sequences import SequenceDataset
-from marginlens.directions import correlation
 from marginlens.graphs.cyclic import LocalRule, local_subset, selected_positions
-from marginlens.losses.next_token import CrossEntropy, SquaredLoss, SquaredProbability
-from marginlens.optimizers import NormalizedGD
-from marginlens.status import Status
-from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.losses.next_token import SquaredProbability
 from marginlens.svm.solvers.rows import BilinearRows
-from marginlens.sweeps import Plan, sweep
+from marginlens.sweeps import Plan
 from marginlens.theory.implicit_bias import ON_SEQUENCES
 from marginlens.typing import BoolArray, Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Unit, Words
@@ -57,7 +52,7 @@ OWN_BAR = 0.995  # for the mean correlation at 4,000 steps, before many trials w
 
 class C_F3(Claim):
     labels = ("C Fig 3", "C Thm 3")
-    runs = (Run(ON_SEQUENCES, NormalizedGD(0.01)),)
+    runs = (Run(ON_SEQUENCES, ml.NormalizedGD(0.01)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train in both forms and follow the correlation with W^mm."""
@@ -66,13 +61,13 @@ class C_F3(Claim):
         progress.expect(3)
         steps = kept_steps(ACYCLIC_STEPS, PAPER_STEPS)
         with tempfile.TemporaryDirectory() as folder:
-            short = sweep(_acyclic_plan(many, PAPER_STEPS), Path(folder) / "short").table()
+            short = ml.sweep(_acyclic_plan(many, PAPER_STEPS), Path(folder) / "short").table()
             progress.advance()
-            long = sweep(_acyclic_plan(long_runs, ACYCLIC_STEPS, steps), Path(folder) / "long").table()
+            long = ml.sweep(_acyclic_plan(long_runs, ACYCLIC_STEPS, steps), Path(folder) / "long").table()
             progress.advance()
         at_4000, text = (np.array(table["curve"].to_pylist()) for table in (short, long))
         at_4000 = at_4000[:, -1]
-        undefined = int(np.sum(np.array(short["svm_status"].to_pylist()) != Status.OPTIMAL.name))
+        undefined = int(np.sum(np.array(short["svm_status"].to_pylist()) != ml.Status.OPTIMAL.name))
         rng = np.random.default_rng([SEED, 1])
         coded = train(ACYCLIC_CODE, draws(ACYCLIC_CODE, trials, rng), kept_steps(code_steps, PAPER_STEPS), rng)
         code = alignment(coded, coded.graphs)
@@ -137,7 +132,7 @@ def _acyclic_plan(n_problems: int, n_steps: int, saved_steps: IntArray | None = 
     )
 
 
-def acyclic_problems(rng: np.random.Generator, n_problems: int, cell: Any) -> tuple[list[SequenceDataset], None]:
+def acyclic_problems(rng: np.random.Generator, n_problems: int, cell: Any) -> tuple[list[ml.SequenceDataset], None]:
     """Datasets of a chunk in the text's form."""
     return draws(ACYCLIC_TEXT, n_problems, rng), None
 
@@ -165,7 +160,7 @@ CYCLIC_STEPS = 40_000
 
 class C_F4(Claim):
     labels = ("C Fig 4", "C Thm 3")
-    runs = (Run(ON_SEQUENCES, NormalizedGD(0.01)),)
+    runs = (Run(ON_SEQUENCES, ml.NormalizedGD(0.01)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train in both forms; follow the correlation with W^mm and the distance of the cyclic part to W^cyc."""
@@ -190,7 +185,7 @@ class C_F4(Claim):
             "corr_at_4000": mean(corr),
             "distance_at_4000": mean(distance),
             "undefined": float(text.undefined),
-            "infinite": float(trials - apart.count(Status.FINITE)),
+            "infinite": float(trials - apart.count(ml.Status.FINITE)),
             "smallest_corr_at_4000": float(np.nanmin(corr)),
             "largest_distance_at_4000": float(np.nanmax(distance)),
             "distance_between_iterates": mean(between),
@@ -255,7 +250,7 @@ def _halfway(run: Runs) -> Runs:
 
 
 ZERO_SHARE, ZERO_LEVEL = 0.98, 0.01  # share of trials with distance zero that is tested, and the level of the test
-SQUARED_SERIES = local_series(SquaredLoss(), SquaredProbability())
+SQUARED_SERIES = local_series(ml.SquaredLoss(), SquaredProbability())
 N_STEPS = 4_000
 DATA = {"": "Any data", "cyclic_": "Cyclic data", "code_": "Code's series"}  # by how the names of their numbers begin
 LOCAL_CORR = {
@@ -422,10 +417,10 @@ def _paced_corr(series: Contrast) -> FloatArray:
         for data, W, single in zip(series.runs.datasets, series.runs.final, series.single, strict=True)
         if single
     ]
-    return np.array([correlation(W, paced_solution(data, W), axes=2) for data, W in pairs])
+    return np.array([ml.correlation(W, paced_solution(data, W), axes=2) for data, W in pairs])
 
 
-def paced_solution(data: SequenceDataset, W: FloatArray) -> FloatArray:
+def paced_solution(data: ml.SequenceDataset, W: FloatArray) -> FloatArray:
     r"""The shortest matrix that separates what W selects, by 1 where that is not the label and by 1/2 where it is.
 
     .. math:: \min_V \|V\|_F \ \text{s.t.}\ (e_{\alpha_i} - e_x)^\top V \bar x_i \ge 1 - \tfrac12 [\alpha_i = y_i]
@@ -445,12 +440,12 @@ def paced_solution(data: SequenceDataset, W: FloatArray) -> FloatArray:
         others = np.setdiff1d(ids, selected)
         triples += [(data.last[i], selected, other) for other in others]
         floor += [0.5 if selected == label else 1.0] * len(others)
-    found = least_distance(np.asarray(BilinearRows(data.E, data.E, np.array(triples))), np.array(floor))
+    found = ml.least_distance(np.asarray(BilinearRows(data.E, data.E, np.array(triples))), np.array(floor))
     return found.x.reshape(W.shape)
 
 
 _GLOBAL, _LOCAL = Bound(low=0.9 * 9.59, high=1.1 * 9.59), Bound(high=1.1 * 0.09)
-CROSS_ENTROPY_SERIES = local_series(CrossEntropy(), CrossEntropy())
+CROSS_ENTROPY_SERIES = local_series(ml.CrossEntropy(), ml.CrossEntropy())
 LABEL, SELECTED = RULES
 BY_RULE = {"label": LABEL, "selected": SELECTED}
 ONE_STEP = 0.1  # normalised steps circle a correction within one of them

@@ -7,14 +7,7 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import Record
-from marginlens.dynamics.descend import descend
-from marginlens.graphs import priority_graphs
-from marginlens.optimizers import GradientDescent
-from marginlens.risk import NextTokenRisk
-from marginlens.svm.graph import graph_svm
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 
@@ -36,7 +29,7 @@ class C_L(Claim):
             rng = np.random.default_rng([SEED, j])
             data = random_sequences(rng)
             W = rng.normal(size=(data.d_model, data.d_model)) * 10.0 ** rng.uniform(-1, 0.7)
-            risk = NextTokenRisk(data)
+            risk = ml.NextTokenRisk(data)
             gradient = risk.gradient(W).value()
             size = np.linalg.norm(gradient)
             found["differences"].append(_off_differences(risk, W, gradient, rng))
@@ -111,15 +104,15 @@ class C_L(Claim):
         return {"smoothness": fig}
 
 
-def random_sequences(rng: np.random.Generator) -> SequenceDataset:
+def random_sequences(rng: np.random.Generator) -> ml.SequenceDataset:
     """A dataset with embeddings of any length, sequences of one to seven tokens, repeated ones too, and labels among them."""
     K, d, n = (int(rng.integers(2, 9)) for _ in range(3))
     sequences = [rng.integers(K, size=int(rng.integers(1, 8))) for _ in range(n)] + [np.array([0, 1, 1])]
     labels = [int(rng.choice(sequence)) for sequence in sequences]
-    return SequenceDataset(sequences, labels, rng.normal(size=(K, d)) / np.sqrt(d))
+    return ml.SequenceDataset(sequences, labels, rng.normal(size=(K, d)) / np.sqrt(d))
 
 
-def matrix_form(data: SequenceDataset, W: Any, *, others: bool) -> Any:
+def matrix_form(data: ml.SequenceDataset, W: Any, *, others: bool) -> Any:
     """Eq. (19) at W: its second line, -1/(γᵀs) Xᵀ (diag s - s sᵀ) γ x̄ᵀ, if `others`; else its last line as printed."""
     total = np.zeros((data.d_model, data.d_model))
     for i in range(len(data)):
@@ -136,7 +129,7 @@ def matrix_form(data: SequenceDataset, W: Any, *, others: bool) -> Any:
     return total / len(data)
 
 
-def _off_differences(risk: NextTokenRisk, W: Any, gradient: Any, rng: np.random.Generator, h: float = 1e-3) -> Any:
+def _off_differences(risk: ml.NextTokenRisk, W: Any, gradient: Any, rng: np.random.Generator, h: float = 1e-3) -> Any:
     """How far the gradient is from central differences of the risk, extrapolated once, along random directions; relative."""
     off = []
     for along in rng.normal(size=(6, *W.shape)):
@@ -146,7 +139,7 @@ def _off_differences(risk: NextTokenRisk, W: Any, gradient: Any, rng: np.random.
     return np.array(off)
 
 
-def _slopes(risk: NextTokenRisk, rng: np.random.Generator, count: int = 6) -> Any:
+def _slopes(risk: ml.NextTokenRisk, rng: np.random.Generator, count: int = 6) -> Any:
     """‖∇L(W) - ∇L(V)‖/‖W - V‖ for random pairs, every other one along the direction of largest curvature between them."""
     found = []
 
@@ -163,10 +156,10 @@ def _slopes(risk: NextTokenRisk, rng: np.random.Generator, count: int = 6) -> An
     return np.array(found)
 
 
-def _decrease(data: SequenceDataset, W: Any, eta: float) -> Any:
+def _decrease(data: ml.SequenceDataset, W: Any, eta: float) -> Any:
     """(L(τ) - L(τ+1)) / (η/2 ‖∇L‖²) along plain descent, where the decrease is large enough to be told from rounding."""
-    run = descend(
-        data, optimizer=GradientDescent(eta), n_steps=STEPS, start=W, record=Record(steps=1, keep=("x", "risk"))
+    run = ml.descend(
+        data, optimizer=ml.GradientDescent(eta), n_steps=STEPS, start=W, record=ml.Record(steps=1, keep=("x", "risk"))
     )
     risks, points = run.saved["risk"], run.saved["x"]
     promised = np.sum(np.diff(points, axis=0) ** 2, axis=(1, 2)) / (2.0 * eta)  # W(τ+1) - W(τ) = -η ∇L
@@ -178,11 +171,11 @@ def _pull(rng: np.random.Generator, count: int = 10) -> Any:
     """Cosines of -∇L with W^mm at random points."""
     acyclic = bool(rng.integers(2))
     data = (acyclic_sequences if acyclic else cyclic_sequences)(6, 8, 4, 4, rng)
-    solution = graph_svm(data.E, priority_graphs(data)).x
+    solution = ml.graph_svm(data.E, ml.priority_graphs(data)).x
     size = float(np.linalg.norm(solution))
     if not size > 0.0:  # nothing is strict, or nothing separates
         return np.empty(0)
-    risk, found = NextTokenRisk(data), []
+    risk, found = ml.NextTokenRisk(data), []
     for _ in range(count):
         W = rng.normal(size=solution.shape) * 10.0 ** rng.uniform(-2, 4 if acyclic else 1) / 8
         slope = risk.gradient(W).array

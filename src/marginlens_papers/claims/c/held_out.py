@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.nexttoken import HeldOutScores, NextTokenAutomaton, score_held_out
+from marginlens.nexttoken import HeldOutScores, score_held_out
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 
@@ -106,4 +106,4 @@ def _scored(ids: IntArray, *, different: bool) -> HeldOutScores:
         rows = np.sort(split.held_out.tokens.reshape(-1, WINDOW), axis=1)
         chosen = np.flatnonzero((np.diff(rows) > 0).all(axis=1))
         split = split._replace(held_out=split.held_out.take(chosen))
-    return score_held_out(split, {"automaton": NextTokenAutomaton.fit(split.training.data)})
+    return score_held_out(split, {"automaton": ml.NextTokenAutomaton.fit(split.training.data)})

@@ -10,24 +10,16 @@ import numpy as np
 from scipy.optimize import minimize
 
 import marginlens as ml
-from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.dynamics import Record
-from marginlens.dynamics.descend import descend
 from marginlens.dynamics.paths.split_risk import SplitRisk
-from marginlens.graphs import priority_graphs
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.subspace import cyclic_subspace
-from marginlens.losses.next_token import LabelLoss, LogLoss, SquaredLoss
-from marginlens.nexttoken.correction import cyclic_correction
-from marginlens.optimizers import GradientDescent
-from marginlens.risk import NextTokenRisk
+from marginlens.losses.next_token import LabelLoss
 from marginlens.risk.next_token_heads import NextTokenHead, as_head
-from marginlens.status import Status
-from marginlens.svm.graph import GraphSolution, graph_svm
+from marginlens.svm.graph import GraphSolution
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
-from marginlens_papers.claims.drawing import level
+from marginlens_papers.claims.drawing import histogram, level
 
 FEASIBILITY_SEED = 31
 FEASIBILITY_SHAPES = ((8, 8, 4, 6), (6, 12, 5, 5), (10, 5, 6, 6))  # K, d, n, T
@@ -46,7 +38,7 @@ class Setting:
 
     name: str
     loss: LabelLoss
-    head: Callable[[SequenceDataset, np.random.Generator], Any]
+    head: Callable[[ml.SequenceDataset, np.random.Generator], Any]
     narrow: bool = False
 
 
@@ -69,7 +61,7 @@ class ExponentialLabelLoss(LabelLoss):
         return value, -value, value
 
 
-def positive_head(data: SequenceDataset, rng: np.random.Generator) -> FloatArray:
+def positive_head(data: ml.SequenceDataset, rng: np.random.Generator) -> FloatArray:
     """A head with scores one for the label and between .1 and .8 for other tokens; needs independent embeddings."""
     H = rng.uniform(0.1, 0.8, size=(data.n_vocabulary, data.n_vocabulary))
     np.fill_diagonal(H, 1.0)
@@ -77,11 +69,11 @@ def positive_head(data: SequenceDataset, rng: np.random.Generator) -> FloatArray
 
 
 SETTINGS = (
-    Setting("log-loss, C Eᵀ = I", LogLoss(), lambda data, rng: None),
-    Setting("log-loss, scores .1 to .8", LogLoss(), positive_head, narrow=True),
+    Setting("log-loss, C Eᵀ = I", ml.LogLoss(), lambda data, rng: None),
+    Setting("log-loss, scores .1 to .8", ml.LogLoss(), positive_head, narrow=True),
     Setting("ℓ(u) = −u, C = E", LinearLabelLoss(), lambda data, rng: data.E),
     Setting("ℓ(u) = e⁻ᵘ, C = E", ExponentialLabelLoss(), lambda data, rng: data.E),
-    Setting("(1 − u)², C = E/2", SquaredLoss(), lambda data, rng: 0.5 * data.E),
+    Setting("(1 − u)², C = E/2", ml.SquaredLoss(), lambda data, rng: 0.5 * data.E),
 )
 
 
@@ -106,7 +98,7 @@ class C_L1(Claim):
                     if setting.narrow and shape[0] > shape[1]:
                         continue
                     head = as_head(data, setting.head(data, rng))
-                    risk = SplitRisk(data, priority_graphs(data), head.table, setting.loss)
+                    risk = SplitRisk(data, ml.priority_graphs(data), head.table, setting.loss)
                     norms = 10.0 ** rng.uniform(-2.0, 4.0, n_random)
                     W = rng.standard_normal((n_random, data.d_model, data.d_model))
                     W *= (norms / np.linalg.norm(W, axis=(1, 2)))[:, None, None]
@@ -123,7 +115,7 @@ class C_L1(Claim):
                     noise = rng.standard_normal((N_NEAR_LIMIT, data.d_model, data.d_model)) / data.d_model
                     aimed = rng.uniform(0.0, HIGHEST, N_NEAR_LIMIT)[:, None, None] * limit.x + noise
                     subtracted += excess + [subtracted_excess(data, head, setting.loss, aim) for aim in aimed]
-                    if not isinstance(setting.loss, LogLoss):  # which is infinite where outputs are negative
+                    if not isinstance(setting.loss, ml.LogLoss):  # which is infinite where outputs are negative
                         reversed_head = as_head(data, -data.E)
                         control += [subtracted_excess(data, reversed_head, setting.loss, W[i]) for i in near]
                     vanished += [
@@ -186,19 +178,19 @@ class C_L1(Claim):
 
 
 def feasible_data(
-    make: Callable[..., SequenceDataset], shape: tuple[int, ...], rng: np.random.Generator
-) -> tuple[SequenceDataset, GraphSolution, int]:
+    make: Callable[..., ml.SequenceDataset], shape: tuple[int, ...], rng: np.random.Generator
+) -> tuple[ml.SequenceDataset, GraphSolution, int]:
     """The first drawn dataset whose Graph-SVM has a solution other than zero, that solution, and how many were infeasible."""
     infeasible = 0
     while True:
         data = make(*shape, rng)
-        found = graph_svm(data.E, priority_graphs(data))
-        if found.status is Status.OPTIMAL:
+        found = ml.graph_svm(data.E, ml.priority_graphs(data))
+        if found.status is ml.Status.OPTIMAL:
             return data, found, infeasible
-        infeasible += found.status is Status.INFEASIBLE
+        infeasible += found.status is ml.Status.INFEASIBLE
 
 
-def subtracted_excess(data: SequenceDataset, head: NextTokenHead, loss: LabelLoss, W: FloatArray) -> float:
+def subtracted_excess(data: ml.SequenceDataset, head: NextTokenHead, loss: LabelLoss, W: FloatArray) -> float:
     """L(W) - L* by softmax and subtraction, sequence by sequence."""
     labels = np.repeat(data.labels, data.lengths)
     outputs = np.add.reduceat(data.attention(W) * head.scores(labels, data.tokens), data.offsets[:-1])
@@ -260,8 +252,8 @@ class C_L2(Claim):
             found = 0
             while found < each:
                 row = _measure(cyclic_sequences(*shape, rng), rng)
-                infeasible += row is Status.INFEASIBLE
-                trivial += row is Status.TRIVIAL
+                infeasible += row is ml.Status.INFEASIBLE
+                trivial += row is ml.Status.TRIVIAL
                 if isinstance(row, tuple):
                     rows.append(row)
                     found += 1
@@ -314,18 +306,18 @@ class C_L2(Claim):
         return {"orthogonality": fig}
 
 
-def _measure(data: SequenceDataset, rng: np.random.Generator) -> tuple[float, ...] | Status:
+def _measure(data: ml.SequenceDataset, rng: np.random.Generator) -> tuple[float, ...] | ml.Status:
     """One row of `NAMES`, or why the dataset does not meet the assumption."""
-    graphs = priority_graphs(data)
-    margin = graph_svm(data.E, graphs)
-    if margin.status is not Status.OPTIMAL:
-        return Status.TRIVIAL if margin.status is Status.TRIVIAL else Status.INFEASIBLE
-    cyc = cyclic_correction(data, graphs=graphs)
+    graphs = ml.priority_graphs(data)
+    margin = ml.graph_svm(data.E, graphs)
+    if margin.status is not ml.Status.OPTIMAL:
+        return ml.Status.TRIVIAL if margin.status is ml.Status.TRIVIAL else ml.Status.INFEASIBLE
+    cyc = ml.cyclic_correction(data, graphs=graphs)
     W, size = cyc.x, float(np.linalg.norm(cyc.x))
-    if cyc.status is not Status.FINITE or cyc.objective is None:
+    if cyc.status is not ml.Status.FINITE or cyc.objective is None:
         return (np.inf,) * (len(NAMES) - 1) + (0.0,)
     if size <= 1e-9:
-        return Status.TRIVIAL
+        return ml.Status.TRIVIAL
     space, mm = cyc.subspace, np.asarray(margin.x)
     aside = space.complement(rng.normal(size=W.shape))
     moved = cyc.objective.at(space.cells(W + size * aside / np.linalg.norm(aside))).value
@@ -399,26 +391,26 @@ class C_L3(Claim):
         found: dict[str, list[Any]] = {
             name: [] for name in ("log", "squared", "general", "whole", "cyclic", "formula", "rank")
         }
-        strict: list[SequenceDataset] = []
+        strict: list[ml.SequenceDataset] = []
         for j in progress.each(range(count), more=1):
             rng = np.random.default_rng([CORRECTION_SEED, j])
             data = cyclic_sequences(int(rng.integers(3, 7)), int(rng.integers(2, 6)), int(rng.integers(5, 16)), 4, rng)
-            mean, risk = data.E.mean(axis=0), NextTokenRisk(data)
+            mean, risk = data.E.mean(axis=0), ml.NextTokenRisk(data)
             found["log"].append(_above_chord(risk, rng))
-            found["squared"].append(_above_chord(NextTokenRisk(data, loss=SquaredLoss()), rng))
-            found["general"].append(_above_chord(NextTokenRisk(data, data.E + 2.0 * mean / np.sum(mean**2)), rng))
+            found["squared"].append(_above_chord(ml.NextTokenRisk(data, loss=ml.SquaredLoss()), rng))
+            found["general"].append(_above_chord(ml.NextTokenRisk(data, data.E + 2.0 * mean / np.sum(mean**2)), rng))
             W = rng.normal(size=risk.shape) * rng.uniform(0.0, 2.0)
             hessian, formula = _hessian(risk, W), risk.hessian(W)
             found["formula"].append(np.abs(hessian - formula).max() / np.abs(formula).max())
             found["whole"].append(np.linalg.eigvalsh(hessian)[0] / np.linalg.norm(hessian, 2))
-            basis = cyclic_subspace(data.E, priority_graphs(data)).basis.reshape(-1, W.size)
+            basis = cyclic_subspace(data.E, ml.priority_graphs(data)).basis.reshape(-1, W.size)
             inside = (W.ravel() @ basis.T) @ basis  # the lemma speaks of points of S_cyc
             on_subspace = _hessian(risk, inside.reshape(W.shape))
             found["cyclic"].append(
                 np.linalg.eigvalsh(basis @ on_subspace @ basis.T)[0] / np.linalg.norm(on_subspace, 2)
             )
             found["rank"].append(len(basis))
-            solution = graph_svm(data.E, priority_graphs(data)).x
+            solution = ml.graph_svm(data.E, ml.priority_graphs(data)).x
             if np.linalg.norm(solution) > 0.0:
                 strict.append(data)
         steps, norms, slopes = _descents(strict[:20], n_steps)
@@ -463,8 +455,8 @@ class C_L3(Claim):
             ("squared", ml.plotting.ACCENTS[3], "squared loss"),
             ("general", ml.plotting.NEITHER, "log-loss, general head"),
         ):
-            heights, edges = np.histogram(np.clip(arrays[name][np.isfinite(arrays[name])], -0.5, 0.3), bins=bins)
-            left.stairs(heights / heights.sum(), edges, fill=name == "general", color=colour, lw=2, label=label)
+            values = np.clip(arrays[name][np.isfinite(arrays[name])], -0.5, 0.3)
+            histogram(left, values, bins, fill=name == "general", color=colour, lw=2, label=label)
         left.axvline(0.0, color=ml.plotting.INK, ls="--", lw=1.2)
         left.set(xlabel="risk between two points less the chord,\nrelative", ylabel="share of pairs", yscale="log")
         left.set_title("Lemma 3: below the chord")
@@ -495,7 +487,7 @@ class C_L3(Claim):
         return {"convexity": fig}
 
 
-def _above_chord(risk: NextTokenRisk, rng: np.random.Generator, count: int = 20) -> Any:
+def _above_chord(risk: ml.NextTokenRisk, rng: np.random.Generator, count: int = 20) -> Any:
     """L(λ W + (1-λ) V) less the chord, relative to 1 + its ends, for random pairs; nan where a risk is not finite."""
     out = []
     for _ in range(count):
@@ -507,7 +499,7 @@ def _above_chord(risk: NextTokenRisk, rng: np.random.Generator, count: int = 20)
     return np.array(out)
 
 
-def _hessian(risk: NextTokenRisk, W: Any, h: float = 2e-4) -> Any:
+def _hessian(risk: ml.NextTokenRisk, W: Any, h: float = 2e-4) -> Any:
     """(d², d²) from central differences of exact gradients, extrapolated once; symmetrised."""
     out = np.empty((W.size, W.size))
     for k, unit in enumerate(np.eye(W.size).reshape(-1, *W.shape)):
@@ -518,13 +510,13 @@ def _hessian(risk: NextTokenRisk, W: Any, h: float = 2e-4) -> Any:
     return 0.5 * (out + out.T)
 
 
-def _descents(datasets: list[SequenceDataset], n_steps: int) -> tuple[Any, Any, Any]:
+def _descents(datasets: list[ml.SequenceDataset], n_steps: int) -> tuple[Any, Any, Any]:
     """Plain descent with η = 1/L: steps kept, norms and log gradient norms (n_runs, n_kept)."""
     steps = np.unique(np.geomspace(1, n_steps, 60).astype(int))
     norms, slopes = [], []
-    for risk in map(NextTokenRisk, datasets):
-        record, rule = Record(steps=steps.tolist(), keep=("x", "norm")), GradientDescent(1.0 / risk.smoothness())
-        run = descend(risk, optimizer=rule, n_steps=n_steps, record=record)
+    for risk in map(ml.NextTokenRisk, datasets):
+        record, rule = ml.Record(steps=steps.tolist(), keep=("x", "norm")), ml.GradientDescent(1.0 / risk.smoothness())
+        run = ml.descend(risk, optimizer=rule, n_steps=n_steps, record=record)
         norms.append(run.saved["norm"])
         slopes.append([risk.gradient(W).log_norm for W in run.saved["x"]])
     return steps, np.array(norms), np.array(slopes)

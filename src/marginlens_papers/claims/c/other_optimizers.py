@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import SequenceDataset
-from marginlens.dynamics import Record, descend
-from marginlens.graphs import cyclic_subspace, priority_graphs
-from marginlens.nexttoken import cyclic_correction
-from marginlens.norms import Frobenius, LInf, Norm, Spectral
-from marginlens.optimizers import Adam, Muon, NormalizedGD, Optimizer, SignDescent
-from marginlens.status import Status
-from marginlens.svm import graph_svm
+from marginlens.graphs import cyclic_subspace
 from marginlens.theory.implicit_bias import ON_SEQUENCES
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
@@ -24,15 +17,15 @@ from marginlens_papers.claims.drawing import heat_map
 SEED = 71
 STEP, MUON_STEP = 0.1, 0.04  # ηγ, γ the median best margin in the optimizer's norm; momentum .95 asks for < .051
 CLOCK, SHORT_CLOCK = 100.0, 50.0  # the sum of ηγ over a run
-NORMS: dict[str, Norm] = {"Frobenius": Frobenius(), "ℓ∞": LInf(), "spectral": Spectral()}
+NORMS: dict[str, ml.Norm] = {"Frobenius": ml.Frobenius(), "ℓ∞": ml.LInf(), "spectral": ml.Spectral()}
 KINDS = {"acyclic": (ml.data.acyclic_sequences, (8, 8, 4, 6)), "cyclic": (ml.data.cyclic_sequences, (6, 8, 6, 4))}
-OPTIMIZERS: dict[str, tuple[str, Callable[[float], Optimizer]]] = {
-    "normalised": ("Frobenius", NormalizedGD),
-    "sign": ("ℓ∞", SignDescent),
-    "spectral": ("spectral", lambda size: Muon(size, 0.0, nesterov=False)),
-    "Muon": ("spectral", Muon),
-    "Adam (.5, .5)": ("ℓ∞", lambda size: Adam(size, (0.5, 0.5))),
-    "Adam (.9, .999)": ("ℓ∞", Adam),
+OPTIMIZERS: dict[str, tuple[str, Callable[[float], ml.Optimizer]]] = {
+    "normalised": ("Frobenius", ml.NormalizedGD),
+    "sign": ("ℓ∞", ml.SignDescent),
+    "spectral": ("spectral", lambda size: ml.Muon(size, 0.0, nesterov=False)),
+    "Muon": ("spectral", ml.Muon),
+    "Adam (.5, .5)": ("ℓ∞", lambda size: ml.Adam(size, (0.5, 0.5))),
+    "Adam (.9, .999)": ("ℓ∞", ml.Adam),
 }  # with the norm whose margin each is to reach
 CHECKED = {  # all but the last have a memory that is short enough, if any
     **{
@@ -71,18 +64,18 @@ class C_O(Claim):
         numbers: dict[str, float] = {}
         for kind, (draw, sizes) in KINDS.items():
             data = [_feasible(draw, sizes, rng) for _ in range(count)]
-            best = {name: [graph_svm(each, norm=norm) for each in data] for name, norm in NORMS.items()}
+            best = {name: [ml.graph_svm(each, norm=norm) for each in data] for name, norm in NORMS.items()}
             rows = []
             for name, (own, make) in OPTIMIZERS.items():
                 fall = MUON_STEP if name == "Muon" else STEP
                 size, n_steps = fall / float(np.median([float(each.margin) for each in best[own]])), round(clock / fall)
-                run = descend(data, optimizer=make(size), n_steps=n_steps, record=Record([n_steps // 2, n_steps]))
+                run = ml.descend(data, optimizer=make(size), n_steps=n_steps, record=ml.Record([n_steps // 2, n_steps]))
                 outside, cyclic = _parts(data, run.saved["x"])
                 rows.append([_share(data, outside[:, 1], best[other], NORMS[other]) for other in NORMS])
                 grown = float(np.mean([NORMS[own].value(W) for W in outside[:, 1]]))
                 numbers[f"pace_{kind}_{name}"] = rows[-1][list(NORMS).index(own)] * grown / (size * n_steps)
                 if kind == "cyclic":
-                    target = np.stack([cyclic_correction(each).x for each in data])
+                    target = np.stack([ml.cyclic_correction(each).x for each in data])
                     lengths = np.linalg.norm(cyclic - target[:, None], axis=(-2, -1))
                     numbers[f"steps_from_W_cyc_{name}"] = float(np.mean(lengths[:, 1]) / size)
                     numbers[f"late_growth_of_that_{name}"] = float(np.mean(lengths[:, 1] / lengths[:, 0]))
@@ -102,23 +95,23 @@ class C_O(Claim):
         return {"table": fig}
 
 
-def _feasible(draw: Any, sizes: tuple[int, ...], rng: np.random.Generator) -> SequenceDataset:
+def _feasible(draw: Any, sizes: tuple[int, ...], rng: np.random.Generator) -> ml.SequenceDataset:
     while True:
-        data: SequenceDataset = draw(*sizes, rng)
-        if graph_svm(data).status is Status.OPTIMAL:
+        data: ml.SequenceDataset = draw(*sizes, rng)
+        if ml.graph_svm(data).status is ml.Status.OPTIMAL:
             return data
 
 
-def _parts(data: list[SequenceDataset], points: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _parts(data: list[ml.SequenceDataset], points: FloatArray) -> tuple[FloatArray, FloatArray]:
     """W (batch, n_saved, d, d) without its part in S_cyc, and that part."""
     inside = np.zeros_like(points)
     for j, each in enumerate(data):
-        space = cyclic_subspace(each.E, priority_graphs(each))
+        space = cyclic_subspace(each.E, ml.priority_graphs(each))
         inside[j] = [space.project(W) for W in points[j]]
     return points - inside, inside
 
 
-def _share(data: list[SequenceDataset], points: FloatArray, best: list[Any], norm: Norm) -> float:
+def _share(data: list[ml.SequenceDataset], points: FloatArray, best: list[Any], norm: ml.Norm) -> float:
     """The mean over datasets of the smallest logit margin over strict pairs (k, i, j), relative to the best for the norm of W."""
     shares = []
     for each, W, solution in zip(data, points, best, strict=True):

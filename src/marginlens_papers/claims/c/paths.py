@@ -9,9 +9,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.data.sequences import SequenceDataset
 from marginlens.losses.next_token import LabelLoss
-from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.risk.next_token_heads import NextTokenHead, as_head
 from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.typing import Figure, FloatArray
@@ -143,7 +141,7 @@ class _Line:
     lowered: float  # by how much random starts lowered the log excess, at most
 
 
-def log_risk_bound(data: SequenceDataset, head: NextTokenHead, loss: LabelLoss) -> float:
+def log_risk_bound(data: ml.SequenceDataset, head: NextTokenHead, loss: LabelLoss) -> float:
     r"""log c with :math:`L(W) - L_\star \ge c\, e^{-R \cdot \text{margin}}` for all W of norm up to R; acyclic data, convex loss.
 
     .. math:: c = \min_{i,\, x \in X_i,\, x \ne y_i} \pi_i\, |\ell'(\gamma_{y_i})|\, (\gamma_{y_i} - \gamma_x)\, m_x / T_i
@@ -187,7 +185,7 @@ class C_T2(Claim):
                 law = path_law(path)
                 recorded["distance"].append(path.distance(limit.x))
                 recorded["corr"].append(path.correlation(limit.x))
-                recorded["gap"].append(np.linalg.norm(path.split().cyclic - cyclic_correction(data).x, axis=(1, 2)))
+                recorded["gap"].append(np.linalg.norm(path.split().cyclic - ml.cyclic_correction(data).x, axis=(1, 2)))
                 recorded["residual"].append(path.kkt_residual())
                 recorded["deviation"].append(law.deviation() if law.holds else np.full(len(CYCLIC_SCALES), np.nan))
                 norms.append(np.linalg.norm(law.remainder(), axis=(1, 2)))
@@ -262,9 +260,9 @@ def _other_loss(wanted: int) -> FloatArray:
         data, limit, _ = feasible_data(
             cyclic_sequences, CYCLIC_SHAPES[0], np.random.default_rng([CYCLIC_SEED, 1000 + j])
         )
-        if len(found) < wanted and cyclic_correction(data, loss=Steep(), restarts=8).is_unique:
+        if len(found) < wanted and ml.cyclic_correction(data, loss=Steep(), restarts=8).is_unique:
             path = ml.path(data, np.array([1e2, 1e5]) / limit.margin, loss=Steep(), restarts=0)
-            gap = np.linalg.norm(path.split().cyclic[-1] - cyclic_correction(data, loss=Steep()).x)
+            gap = np.linalg.norm(path.split().cyclic[-1] - ml.cyclic_correction(data, loss=Steep()).x)
             found.append((float(path.correlation(limit.x)[-1]), float(gap)))
     return np.array(found).reshape(-1, 2)
 

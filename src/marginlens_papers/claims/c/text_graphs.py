@@ -11,8 +11,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.paper_examples import figure_2
-from marginlens.data.sequences import SequenceDataset
-from marginlens.graphs import PriorityGraph, cyclic_subset, is_acyclic, priority_graphs, tied_positions
+from marginlens.graphs import PriorityGraph, is_acyclic, tied_positions
 from marginlens.graphs.export import from_tables
 from marginlens.typing import BoolArray, Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
@@ -36,7 +35,7 @@ class C_G(Claim):
             data = random_dataset(rng)
             for name, count in compare(data).items():
                 totals[name] += count
-            graphs = priority_graphs(data)
+            graphs = ml.priority_graphs(data)
             kinds[int(is_acyclic(graphs))] += 1
             n_graphs += len(graphs)
             ragged += int(np.ptp(data.lengths) > 0)
@@ -106,7 +105,7 @@ class Brute:
         return reach
 
 
-def brute_graphs(data: SequenceDataset) -> dict[int, Brute]:
+def brute_graphs(data: ml.SequenceDataset) -> dict[int, Brute]:
     """The graphs of a dataset, sample by sample."""
     graphs: dict[int, Brute] = {}
     for ids, label in (data[i] for i in range(len(data))):
@@ -114,19 +113,19 @@ def brute_graphs(data: SequenceDataset) -> dict[int, Brute]:
     return graphs
 
 
-def random_dataset(rng: np.random.Generator) -> SequenceDataset:
+def random_dataset(rng: np.random.Generator) -> ml.SequenceDataset:
     """Sequences of differing lengths whose labels follow one order, a few orders, or nothing."""
     K, n = int(rng.integers(2, 15)), int(rng.integers(1, 61))
     orders = rng.permuted(np.tile(np.arange(K), (int(rng.choice([1, 2, 3, n])), 1)), axis=1)
     sequences = [rng.integers(K, size=rng.integers(1, 10)) for _ in range(n)]
     labels = [int(ids[np.argmin(orders[rng.integers(len(orders))][ids])]) for ids in sequences]
-    return SequenceDataset(sequences, labels, np.eye(K))
+    return ml.SequenceDataset(sequences, labels, np.eye(K))
 
 
-def compare(data: SequenceDataset) -> dict[str, int]:
+def compare(data: ml.SequenceDataset) -> dict[str, int]:
     """How many things the library says of a dataset that brute force does not."""
     wrong = dict.fromkeys([name for name in C_G.expected if name.startswith("wrong_")], 0)
-    graphs, brute = priority_graphs(data), brute_graphs(data)
+    graphs, brute = ml.priority_graphs(data), brute_graphs(data)
     wrong["wrong_edges"] += int(graphs.keys() != brute.keys())
     reach = {k: graph.reach() for k, graph in brute.items()}
     for k in graphs.keys() & brute.keys():
@@ -165,9 +164,9 @@ def _compare_graph(graph: PriorityGraph, brute: Brute, reach: BoolArray) -> dict
     }
 
 
-def _compare_subset(data: SequenceDataset, graphs: dict[int, PriorityGraph], selected: dict[int, list[int]]) -> int:
+def _compare_subset(data: ml.SequenceDataset, graphs: dict[int, PriorityGraph], selected: dict[int, list[int]]) -> int:
     """Whether the cyclic subdataset is not exactly the samples and tokens that brute force keeps."""
-    subset = cyclic_subset(data, graphs)
+    subset = ml.cyclic_subset(data, graphs)
     if not len(subset):
         return int(bool(selected))
     listed = {int(i): subset[place][0].tolist() for place, i in enumerate(subset.samples)}
@@ -180,8 +179,8 @@ def _compare_subset(data: SequenceDataset, graphs: dict[int, PriorityGraph], sel
 def figure_2_missed() -> int:
     """How many sentences of the text about Figure 2 its example does not fulfil."""
     data = figure_2()
-    graphs = priority_graphs(data)
-    subset = cyclic_subset(data, graphs)
+    graphs = ml.priority_graphs(data)
+    subset = ml.cyclic_subset(data, graphs)
     last = slice(*data.offsets[-2:])
     said = (
         sorted(graphs) == [0, 1],  # two graphs, of e_1 and e_2
@@ -223,12 +222,12 @@ def _dropped(table: dict[str, Any]) -> float:
 
 def _draw_figure_2() -> Figure:
     data = figure_2()
-    graphs = priority_graphs(data)
-    subset = cyclic_subset(data, graphs)
+    graphs = ml.priority_graphs(data)
+    subset = ml.cyclic_subset(data, graphs)
     shown = list(graphs.values())
     headings = [f"Data, last token {SUBSCRIPTS[k]}" for k in graphs]
     if len(subset):
-        cyclic = priority_graphs(subset)
+        cyclic = ml.priority_graphs(subset)
         shown += cyclic.values()
         headings += [f"Cyclic subdataset, last token {SUBSCRIPTS[k]}" for k in cyclic]
     return ml.plotting.draw_graphs(shown, SUBSCRIPTS, headings=headings)

@@ -9,16 +9,6 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.sequence_generators import cyclic_sequences
-from marginlens.data.sequences import SequenceDataset
-from marginlens.directions import correlation
-from marginlens.dynamics.descend import descend
-from marginlens.dynamics.record import Record
-from marginlens.graphs.from_data import priority_graphs
-from marginlens.nexttoken.automaton import NextTokenAutomaton
-from marginlens.optimizers import GradientDescent
-from marginlens.risk import NextTokenRisk
-from marginlens.status import Status
-from marginlens.svm.graph import graph_svm
 from marginlens.theory.implicit_bias import ON_SEQUENCES
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
@@ -56,7 +46,7 @@ SERIES = (
 
 class C_T3(Claim):
     labels = ("C Thm 3", "C Eq. (2)", "C Eq. (3)")
-    runs = (Run(ON_SEQUENCES, GradientDescent(1.0)),)  # of size 1/L
+    runs = (Run(ON_SEQUENCES, ml.GradientDescent(1.0)),)  # of size 1/L
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Descend on every dataset from every kind of start."""
@@ -153,47 +143,47 @@ class Curves(NamedTuple):
     )
 
 
-def _problem(rng: np.random.Generator) -> tuple[SequenceDataset, NextTokenAutomaton]:
+def _problem(rng: np.random.Generator) -> tuple[ml.SequenceDataset, ml.NextTokenAutomaton]:
     """The first drawn dataset that the theorem speaks about, with W^mm, W^cyc and the limit of attention."""
     while True:
         data = cyclic_sequences(*SHAPE, rng)
-        if graph_svm(data.E, priority_graphs(data)).status is Status.OPTIMAL:
-            automaton = NextTokenAutomaton.fit(data)
+        if ml.graph_svm(data.E, ml.priority_graphs(data)).status is ml.Status.OPTIMAL:
+            automaton = ml.NextTokenAutomaton.fit(data)
             if np.linalg.norm(automaton.mix.x) > SHORTEST_CORRECTION:
                 return data, automaton
 
 
 def follow(
-    data: SequenceDataset, automaton: NextTokenAutomaton, series: Series, start: FloatArray, n_steps: int
+    data: ml.SequenceDataset, automaton: ml.NextTokenAutomaton, series: Series, start: FloatArray, n_steps: int
 ) -> Curves:
     """One run from `start`, held against the limits that the automaton has."""
     n_steps = n_steps * series.times
     factors = round(np.log10(n_steps) * DECADE_POINTS)
     steps = np.unique((n_steps * 10.0 ** (-np.arange(factors) / DECADE_POINTS)).round().astype(np.int64))
-    L = NextTokenRisk(data).smoothness() if series.papers_constant else NextTokenRisk(data).sharp_smoothness()
-    run = descend(
+    L = ml.NextTokenRisk(data).smoothness() if series.papers_constant else ml.NextTokenRisk(data).sharp_smoothness()
+    run = ml.descend(
         data,
-        optimizer=GradientDescent(1.0 / L),
+        optimizer=ml.GradientDescent(1.0 / L),
         n_steps=n_steps,
         start=start,
-        record=Record(steps=steps.tolist(), keep=("x",)),
+        record=ml.Record(steps=steps.tolist(), keep=("x",)),
     )
     W = np.asarray(run.saved["x"])
     direction, mix = np.asarray(automaton.priority.x), automaton.mix
     inside = mix.subspace.project(W)
     limit = _limit_attention(data, automaton)
     growth = W[DECADE_POINTS:] - _tenth(W, steps)
-    corr = np.asarray(correlation(growth, direction, axes=2))
-    first = -NextTokenRisk(data).gradient(np.zeros_like(start)).value()
+    corr = np.asarray(ml.correlation(growth, direction, axes=2))
+    first = -ml.NextTokenRisk(data).gradient(np.zeros_like(start)).value()
     return Curves(
         steps,
         norms_of_matrices(inside - mix.x),
         norms_of_matrices(inside - WRONG_FACTOR * mix.x),
         np.array([_total_variation(data, point, limit) for point in W]),
-        np.asarray(correlation(W, direction, axes=2)),
+        np.asarray(ml.correlation(W, direction, axes=2)),
         np.concatenate([np.full(len(W) - len(corr), np.nan), corr]),
         float(np.linalg.norm(growth[-1]) / (np.log(10.0) * np.linalg.norm(direction))),
-        float(correlation(growth[-1], first, axes=2)),
+        float(ml.correlation(growth[-1], first, axes=2)),
         _steps_needed(W[-1], direction, n_steps),
     )
 
@@ -203,7 +193,7 @@ def _tenth(W: FloatArray, steps: IntArray) -> FloatArray:
     return np.asarray(W[np.searchsorted(steps, np.round(steps[DECADE_POINTS:] / 10))])
 
 
-def _limit_attention(data: SequenceDataset, automaton: NextTokenAutomaton) -> FloatArray:
+def _limit_attention(data: ml.SequenceDataset, automaton: ml.NextTokenAutomaton) -> FloatArray:
     """(n_positions,) where attention goes: a token's probability, shared equally among its positions."""
     parts = []
     for i in range(len(data)):
@@ -212,7 +202,7 @@ def _limit_attention(data: SequenceDataset, automaton: NextTokenAutomaton) -> Fl
     return np.concatenate(parts)
 
 
-def _total_variation(data: SequenceDataset, W: FloatArray, limit: FloatArray) -> float:
+def _total_variation(data: ml.SequenceDataset, W: FloatArray, limit: FloatArray) -> float:
     """The largest total variation, over the sequences, between the attention at W and its limit."""
     return 0.5 * float(np.add.reduceat(np.abs(data.attention(W) - limit), data.offsets[:-1]).max())
 

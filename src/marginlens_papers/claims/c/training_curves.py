@@ -8,21 +8,13 @@ from typing import Any
 
 import numpy as np
 
+import marginlens as ml
 from marginlens.data.sequence_generators import cyclic_sequences
-from marginlens.data.sequences import SequenceDataset
-from marginlens.directions import correlation
-from marginlens.dynamics.descend import descend
-from marginlens.dynamics.record import Record
 from marginlens.graphs.cyclic import LocalRule, local_subset, local_subspace, pseudo_graphs
-from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import PriorityGraph
-from marginlens.losses.next_token import LogLoss, NextTokenLoss
-from marginlens.nexttoken.correction import cyclic_correction, local_correction
-from marginlens.optimizers import NormalizedGD
+from marginlens.losses.next_token import NextTokenLoss
+from marginlens.nexttoken.correction import local_correction
 from marginlens.result.palette import ACCENTS
-from marginlens.status import Status
-from marginlens.svm import MarginSolution
-from marginlens.svm.graph import graph_svm
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 from marginlens_papers.claim import Progress
 from marginlens_papers.claims.drawing import mean_band, mean_curve
@@ -46,9 +38,9 @@ class Recipe:
         random_start: W(0) uniform in ±1/√d; else zero.
     """
 
-    draw: Callable[..., SequenceDataset]
+    draw: Callable[..., ml.SequenceDataset]
     sizes: tuple[int, int, int, int]
-    loss: NextTokenLoss = LogLoss()  # noqa: RUF009
+    loss: NextTokenLoss = ml.LogLoss()  # noqa: RUF009
     own_head: bool = False
     step: float = 0.01
     random_start: bool = False
@@ -59,7 +51,7 @@ class Runs:
     """Trained weights `points` (n_trials, n_saved, d_model, d_model) after the given `steps` (n_saved,), trial by trial."""
 
     recipe: Recipe
-    datasets: list[SequenceDataset]
+    datasets: list[ml.SequenceDataset]
     steps: IntArray
     points: FloatArray
 
@@ -75,7 +67,7 @@ class Runs:
     @property
     def graphs(self) -> list[Graphs]:
         """The priority graphs of every dataset, which its labels make."""
-        return [priority_graphs(data) for data in self.datasets]
+        return [ml.priority_graphs(data) for data in self.datasets]
 
     @property
     def local_graphs(self) -> list[Graphs]:
@@ -89,26 +81,26 @@ def kept_steps(n_steps: int, *also: int) -> IntArray:
     return np.unique(np.append(evenly, [step for step in also if step <= n_steps]).round().astype(np.int64))
 
 
-def train(recipe: Recipe, datasets: list[SequenceDataset], steps: IntArray, rng: np.random.Generator) -> Runs:
+def train(recipe: Recipe, datasets: list[ml.SequenceDataset], steps: IntArray, rng: np.random.Generator) -> Runs:
     """Descend on every dataset by the recipe and keep the weights after `steps`."""
     start = random_start(datasets, rng) if recipe.random_start else None
     return Runs(recipe, datasets, steps, _descend(recipe, datasets, steps, start))
 
 
-def draws(recipe: Recipe, trials: int, rng: np.random.Generator) -> list[SequenceDataset]:
+def draws(recipe: Recipe, trials: int, rng: np.random.Generator) -> list[ml.SequenceDataset]:
     """One dataset for each trial."""
     return [recipe.draw(*recipe.sizes, rng) for _ in range(trials)]
 
 
-def _descend(recipe: Recipe, datasets: Sequence[SequenceDataset], steps: IntArray, start: Any) -> FloatArray:
-    run = descend(
+def _descend(recipe: Recipe, datasets: Sequence[ml.SequenceDataset], steps: IntArray, start: Any) -> FloatArray:
+    run = ml.descend(
         list(datasets),
         head=[data.E for data in datasets] if recipe.own_head else None,
         loss=recipe.loss,
-        optimizer=NormalizedGD(recipe.step),
+        optimizer=ml.NormalizedGD(recipe.step),
         n_steps=int(steps[-1]),
         start=start,
-        record=Record(steps=steps.tolist(), keep=("x",)),
+        record=ml.Record(steps=steps.tolist(), keep=("x",)),
     )
     return np.asarray(run.saved["x"])
 
@@ -123,25 +115,27 @@ class Alignment:
     """
 
     corr: FloatArray
-    status: Mapping[Status, int]
+    status: Mapping[ml.Status, int]
 
     @property
     def undefined(self) -> int:
         """How many trials have no direction to converge to: W^mm is zero, or no W separates."""
-        return len(self.corr) - self.status.get(Status.OPTIMAL, 0)
+        return len(self.corr) - self.status.get(ml.Status.OPTIMAL, 0)
 
 
 def alignment(runs: Runs, graphs: list[Graphs]) -> Alignment:
     """Solve Graph-SVM for every trial and follow the runs' correlation with it."""
-    return aligned(runs.points, [graph_svm(data.E, graph) for data, graph in zip(runs.datasets, graphs, strict=True)])
+    return aligned(
+        runs.points, [ml.graph_svm(data.E, graph) for data, graph in zip(runs.datasets, graphs, strict=True)]
+    )
 
 
-def aligned(points: FloatArray, solved: Sequence[MarginSolution]) -> Alignment:
+def aligned(points: FloatArray, solved: Sequence[ml.MarginSolution]) -> Alignment:
     """The correlation of weights (n_trials, n_saved, d_model, d_model) with the solutions of their trials."""
     targets = np.stack([solution.x for solution in solved])
     status = [solution.status for solution in solved]
-    corr = np.asarray(correlation(points, targets[:, None], axes=2))
-    exists = np.array([state is Status.OPTIMAL for state in status])
+    corr = np.asarray(ml.correlation(points, targets[:, None], axes=2))
+    exists = np.array([state is ml.Status.OPTIMAL for state in status])
     corr[exists[:, None] & np.isnan(corr)] = 0.0  # such a run is a miss, not a trial to leave out
     return Alignment(corr, {kind: status.count(kind) for kind in set(status)})
 
@@ -156,9 +150,9 @@ class Offset:
     """
 
     distance: FloatArray
-    status: list[Status]
+    status: list[ml.Status]
 
-    def count(self, kind: Status) -> int:
+    def count(self, kind: ml.Status) -> int:
         """How many corrections ended so."""
         return self.status.count(kind)
 
@@ -169,7 +163,7 @@ def offset(runs: Runs, rule: LocalRule | None = None) -> Offset:
     for data, points in zip(runs.datasets, runs.points, strict=True):
         head = data.E if recipe.own_head else None
         if rule is None:
-            found = cyclic_correction(data, head=head, loss=recipe.loss)
+            found = ml.cyclic_correction(data, head=head, loss=recipe.loss)
         else:
             found = local_correction(data, points[-1], rule, threshold=THRESHOLD, head=head, loss=recipe.loss)
         distance.append(norms_of_matrices(found.subspace.project(points) - found.x))
@@ -232,7 +226,7 @@ class Contrast:
     runs: Runs
     corr: Mapping[str, FloatArray]
     distance: Mapping[str, FloatArray]
-    status: Mapping[str, list[Status]]
+    status: Mapping[str, list[ml.Status]]
     empty: Mapping[str, BoolArray]
     agrees: BoolArray
     undefined: int
@@ -252,7 +246,7 @@ class Contrast:
 
     def infinite(self, kind: str) -> int:
         """How many corrections are infinite, so that nothing can converge to them."""
-        return self.status[kind].count(Status.INFINITE)
+        return self.status[kind].count(ml.Status.INFINITE)
 
     def always_zero(self, rule: str) -> BoolArray:
         """(n_trials,) whether the distance to the local correction is zero at every kept step."""
@@ -268,7 +262,7 @@ def contrast(runs: Runs, *, trained: bool = False) -> Contrast:
     """Compare runs with both theories; with corrections trained for as many steps where `trained`, else converged ones."""
     graphs, local = runs.graphs, runs.local_graphs
     aligned = {kind: alignment(runs, graph_sets) for kind, graph_sets in zip(KINDS, (graphs, local), strict=True)}
-    status: dict[str, list[Status]] = {}
+    status: dict[str, list[ml.Status]] = {}
     distance, empty = {}, {}
     if trained:
         distance["global"] = offset_of_trained(runs, graphs)[0]
@@ -278,7 +272,7 @@ def contrast(runs: Runs, *, trained: bool = False) -> Contrast:
         for name in ("global", *RULES):
             found = offset(runs, RULES.get(name))
             distance[name], status[name] = found.distance, found.status
-            empty[name] = np.array([state is Status.TRIVIAL for state in found.status])
+            empty[name] = np.array([state is ml.Status.TRIVIAL for state in found.status])
     return Contrast(
         runs,
         {kind: aligned_runs.corr for kind, aligned_runs in aligned.items()},

@@ -7,13 +7,8 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import TokenDataset, sphere_queries
-from marginlens.dynamics import Record, descend
-from marginlens.norms import Frobenius, Nuclear
-from marginlens.optimizers import Blockwise, NormalizedGD
-from marginlens.risk import AttentionRisk
-from marginlens.status import Status
-from marginlens.svm import MarginSolution, att_svm
+from marginlens.data import sphere_queries
+from marginlens.optimizers import Blockwise
 from marginlens.theory.implicit_bias import ON_FACTORS, ON_W
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
@@ -38,7 +33,7 @@ class D_1(Claim):
         "share_of_runs_with_a_margin": Bound(low=1.0),
     }
     as_stated = {"mean_corr_W_1000": Bound(low=0.985), "mean_corr_factors_last": Bound(low=CONVERGED)}
-    runs = (Run(ON_W, NormalizedGD(STEP)), Run(ON_FACTORS, Blockwise(NormalizedGD(STEP))))
+    runs = (Run(ON_W, ml.NormalizedGD(STEP)), Run(ON_FACTORS, Blockwise(ml.NormalizedGD(STEP))))
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train W exactly and by the authors' steps, and the factors; then solve the margin problems."""
@@ -48,14 +43,14 @@ class D_1(Claim):
         d = SIZES[2]
         start = rng.uniform(-1.0, 1.0, (3, n_runs, d, d)) / np.sqrt(d)
         steps = np.unique(np.append(np.geomspace(10, n_steps, 40).astype(np.int64), LOOKED_AT))
-        of_p = AttentionRisk(data, v)
+        of_p = ml.AttentionRisk(data, v)
         progress.expect(4)
-        run = descend(
+        run = ml.descend(
             of_p.as_matrix(queries),
-            optimizer=NormalizedGD(STEP),
+            optimizer=ml.NormalizedGD(STEP),
             n_steps=n_steps,
             start=start[0],
-            record=Record(steps.tolist()),
+            record=ml.Record(steps.tolist()),
         )
         on_W = _against_svms(data, queries, run.selected, steps, run.saved["x"])
         progress.advance()
@@ -64,12 +59,12 @@ class D_1(Claim):
         progress.advance()
         risk = of_p.as_factors(queries, d)
         steps = np.unique(np.geomspace(10, n_factor_steps, 40).astype(np.int64))
-        factored = descend(
+        factored = ml.descend(
             risk,
-            optimizer=Blockwise(NormalizedGD(STEP)),
+            optimizer=Blockwise(ml.NormalizedGD(STEP)),
             n_steps=n_factor_steps,
             start=np.concatenate([start[1], start[2]], axis=1),
-            record=Record(steps.tolist()),
+            record=ml.Record(steps.tolist()),
         )
         progress.advance()
         on_factors = _against_svms(data, queries, factored.selected, steps, risk.matrix(factored.saved["x"]))
@@ -89,12 +84,12 @@ def _flat(points: FloatArray) -> FloatArray:
 
 
 def _against_svms(
-    data: TokenDataset, queries: FloatArray, selected: IntArray, steps: IntArray, points: FloatArray
+    data: ml.TokenDataset, queries: FloatArray, selected: IntArray, steps: IntArray, points: FloatArray
 ) -> dict[str, Any]:
     """Misalignments (n_runs, n_saved) of W (n_runs, n_saved, d, d) with the solutions in both norms, and its share of their margins."""
     solutions = {
-        "frobenius": att_svm(data, selected, norm=Frobenius(), query=queries),
-        "nuclear": att_svm(data, selected, norm=Nuclear(), query=queries),
+        "frobenius": ml.att_svm(data, selected, norm=ml.Frobenius(), query=queries),
+        "nuclear": ml.att_svm(data, selected, norm=ml.Nuclear(), query=queries),
     }
     return {
         "steps": steps,
@@ -107,16 +102,18 @@ def _against_svms(
     }
 
 
-def _share(solution: MarginSolution, points: FloatArray) -> FloatArray:
+def _share(solution: ml.MarginSolution, points: FloatArray) -> FloatArray:
     """The margin of each W (n_runs, d, d) over its norm, as a share of the best one."""
     least = np.min(np.einsum("brd,bd->br", solution.rows, _flat(points)), axis=-1)
     return least / np.array([solution.norm.value(W) for W in points]) / solution.margin
 
 
-def _textbook(data: TokenDataset, v: FloatArray, queries: FloatArray, start: FloatArray, steps: IntArray) -> FloatArray:
+def _textbook(
+    data: ml.TokenDataset, v: FloatArray, queries: FloatArray, start: FloatArray, steps: IntArray
+) -> FloatArray:
     """The authors' iterates W at these steps, (n_runs, n_saved, d, d): W is the p of keys z_i x_itᵀ."""
     keys = np.einsum("biq,bitd->bitqd", queries, data.X)
-    lifted = TokenDataset(data.X, data.y, K=keys.reshape(*keys.shape[:3], -1))
+    lifted = ml.TokenDataset(data.X, data.y, K=keys.reshape(*keys.shape[:3], -1))
     iterates = textbook_iterates(lifted, v, _flat(start), STEP, int(steps[-1]), np.float64, EPSILON)
     wanted = set(steps.tolist())
     kept = [p for step, p in enumerate(iterates) if step in wanted]
@@ -141,7 +138,7 @@ def _numbers(on_W: dict[str, Any], on_factors: dict[str, Any]) -> dict[str, floa
         "mean_rank_of_nuclear_solutions": float(np.mean(ranks)),
         "largest_bracket_gap": max(float(np.max(solution.bracket().gap)) for solution in solutions),
         "share_of_runs_with_a_margin": float(
-            np.mean([status is Status.OPTIMAL for solution in solutions for status in solution.status])
+            np.mean([status is ml.Status.OPTIMAL for solution in solutions for status in solution.status])
         ),
     }
     numbers["lead_of_frobenius_on_W"] = numbers["mean_corr_W_last"] - numbers["mean_corr_W_with_nuclear"]

@@ -7,12 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import TokenDataset
-from marginlens.dynamics import Record, descend
-from marginlens.errors import InputError
-from marginlens.optimizers import NormalizedGD
-from marginlens.risk import AttentionRisk
-from marginlens.status import Status
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
@@ -112,13 +106,13 @@ def _exact(problems: Problems, steps: IntArray) -> FloatArray:
         by_problem = features.reshape(len(V), -1, V.shape[1])
         return torch.relu(torch.bmm(by_problem, V)).sum(-1).reshape(-1)
 
-    risk = AttentionRisk(TokenDataset(problems.X, problems.y), head).as_matrix(problems.queries)
-    run = descend(
+    risk = ml.AttentionRisk(ml.TokenDataset(problems.X, problems.y), head).as_matrix(problems.queries)
+    run = ml.descend(
         risk,
-        optimizer=NormalizedGD(STEP),
+        optimizer=ml.NormalizedGD(STEP),
         n_steps=int(steps[-1]),
         start=problems.start,
-        record=Record(steps.tolist()),
+        record=ml.Record(steps.tolist()),
     )
     return np.asarray(run.saved["x"])
 
@@ -147,10 +141,10 @@ def _distances(problems: Problems, j: int, points: FloatArray) -> tuple[Any, flo
         return nothing
     sets = [np.flatnonzero(~row).tolist() for row in dropped]
     try:
-        limit = multi_token_limit(TokenDataset(one.X[0], one.y[0]), sets, s, one.queries[0])
-    except InputError:
+        limit = multi_token_limit(ml.TokenDataset(one.X[0], one.y[0]), sets, s, one.queries[0])
+    except ml.InputError:
         return nothing
-    if limit.direction.status is not Status.OPTIMAL:
+    if limit.direction.status is not ml.Status.OPTIMAL:
         return nothing
     direction = limit.direction.x.ravel()
     flat = points.reshape(len(points), -1)

@@ -8,9 +8,6 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data import sphere_queries
-from marginlens.norms import Frobenius, Nuclear
-from marginlens.status import Status
-from marginlens.svm import MarginSolution, att_svm
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims.drawing import level
@@ -52,14 +49,14 @@ def _ranks(n: int, T: int, d: int, n_problems: int, rng: np.random.Generator) ->
     """The ranks of one setting: of both solutions, and the bound from the nuclear multipliers; -1 where no W separates."""
     data, v, queries = sphere_queries(n_problems, n, T, d, rng)
     selected = data.optimal(v)
-    frobenius = att_svm(data, selected, norm=Frobenius(), query=queries)
-    nuclear = att_svm(data, selected, norm=Nuclear(), query=queries)
-    solved = np.array([status is Status.OPTIMAL for status in frobenius.status])
+    frobenius = ml.att_svm(data, selected, norm=ml.Frobenius(), query=queries)
+    nuclear = ml.att_svm(data, selected, norm=ml.Nuclear(), query=queries)
+    solved = np.array([status is ml.Status.OPTIMAL for status in frobenius.status])
     values = np.full((n_problems, d), np.nan)
     values[solved] = np.linalg.svd(nuclear.x[solved], compute_uv=False)
     errors = SOLVER_ERROR * rng.spawn(1)[0].standard_normal(nuclear.x[solved].shape)
     inexact = np.linalg.svd(nuclear.x[solved] + errors, compute_uv=False)
-    proved = np.array([status is Status.OPTIMAL for status in nuclear.status])
+    proved = np.array([status is ml.Status.OPTIMAL for status in nuclear.status])
     return {
         "n": n,
         "T": T,
@@ -76,7 +73,7 @@ def _ranks(n: int, T: int, d: int, n_problems: int, rng: np.random.Generator) ->
     }
 
 
-def _face_dimensions(nuclear: MarginSolution, solved: Any) -> IntArray:
+def _face_dimensions(nuclear: ml.MarginSolution, solved: Any) -> IntArray:
     """How many singular values of Σ λ_r A_r equal the largest, (batch,): no optimal W has a larger rank."""
     combined: FloatArray = np.einsum("br,brk->bk", np.nan_to_num(nuclear.multipliers), nuclear.rows)
     values = np.linalg.svd(combined.reshape(nuclear.x.shape), compute_uv=False)

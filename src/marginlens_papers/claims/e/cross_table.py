@@ -7,12 +7,8 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import TokenDataset, sphere_queries
-from marginlens.dynamics import Record, descend
-from marginlens.norms import L2, Lp, Norm
-from marginlens.optimizers import Blockwise, MirrorDescent
-from marginlens.risk import AttentionRisk, JointRisk
-from marginlens.svm import att_svm, label_svm, relaxed_svm
+from marginlens.data import sphere_queries
+from marginlens.optimizers import Blockwise
 from marginlens.theory.implicit_bias import ON_BOTH, ON_W
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
@@ -22,8 +18,8 @@ SEED = 17
 SIZES = (6, 8, 10)  # n, T, d
 STEP = 0.1
 N_STEPS = {1.75: 1500, 2.0: 2000, 3.0: 20_000}
-RULES = {p: MirrorDescent(p, STEP, normalized=True) for p in N_STEPS}
-NORMS: dict[float, Norm] = {1.75: Lp(1.75), 2.0: L2(), 3.0: Lp(3.0)}
+RULES = {p: ml.MirrorDescent(p, STEP, normalized=True) for p in N_STEPS}
+NORMS: dict[float, ml.Norm] = {1.75: ml.Lp(1.75), 2.0: ml.L2(), 3.0: ml.Lp(3.0)}
 JOINT_TOKENS = [[[-2.7, 1.2], [1.4, 2.1], [1.3, -0.1]], [[0.4, -2.2], [-1.1, -0.4], [0.9, 0.1]]]
 JOINT_LABELS = [1.0, -1.0]
 
@@ -37,26 +33,26 @@ class E_1(Claim):
         paper = effort is Effort.PAPER
         n_seeds = 100 if paper else 8
         data, v, queries = sphere_queries(n_seeds, *SIZES, SEED)
-        risk = AttentionRisk(data, v).as_matrix(queries)
+        risk = ml.AttentionRisk(data, v).as_matrix(queries)
         progress.expect(2 * len(N_STEPS))
         runs = {}
         for p, n_steps in N_STEPS.items():
             steps = np.unique(np.geomspace(10, n_steps, 30).astype(np.int64))
-            runs[p] = descend(
+            runs[p] = ml.descend(
                 risk,
                 optimizer=RULES[p],
                 n_steps=n_steps,
-                record=Record(steps.tolist()),
+                record=ml.Record(steps.tolist()),
             )
             progress.advance()
         table, of_other_runs = np.empty((2, len(runs), len(NORMS), n_seeds))
         curves, gaps = {}, []
         for i, (p, run) in enumerate(runs.items()):
             for j, (q, norm) in enumerate(NORMS.items()):
-                solution = att_svm(data, run.selected, norm=norm, query=queries)
+                solution = ml.att_svm(data, run.selected, norm=norm, query=queries)
                 gaps.append(float(np.max(solution.bracket().gap)))
                 table[i, j] = divergence(solution.x, run.final, q)
-                theirs = att_svm(data, runs[q].selected, norm=norm, query=queries)
+                theirs = ml.att_svm(data, runs[q].selected, norm=norm, query=queries)
                 of_other_runs[i, j] = divergence(theirs.x, run.final, q)
                 if p == q:
                     curves[p] = (run.saved.steps, divergence(solution.x[:, None], run.saved["x"], q))
@@ -91,12 +87,12 @@ def _joint(p: float, n_steps: int) -> dict[str, float]:
     """Divergences of v and W, trained together, from their margin problems; W is the p of keys z_i x_itᵀ with z_i the first token."""
     X = np.array(JOINT_TOKENS)
     keys = np.einsum("iq,itd->itqd", X[:, 0], X).reshape(2, 3, 4)
-    data = TokenDataset(X, JOINT_LABELS, K=keys)
-    run = descend(JointRisk(data), optimizer=Blockwise(RULES[p]), n_steps=n_steps)
+    data = ml.TokenDataset(X, JOINT_LABELS, K=keys)
+    run = ml.descend(ml.JointRisk(data), optimizer=Blockwise(RULES[p]), n_steps=n_steps)
     head, W = run.split()
     selected: IntArray = run.selected
-    of_head = label_svm(X[np.arange(2), selected], JOINT_LABELS, norm=NORMS[p])
-    of_W = relaxed_svm(data, selected, of_head.active, norm=NORMS[p])
+    of_head = ml.label_svm(X[np.arange(2), selected], JOINT_LABELS, norm=NORMS[p])
+    of_W = ml.relaxed_svm(data, selected, of_head.active, norm=NORMS[p])
     return {
         "p": p,
         "v": float(divergence(of_head.x[None], np.asarray(head)[None], p)),

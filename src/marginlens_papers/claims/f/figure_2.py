@@ -7,10 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import marginlens as ml
-from marginlens.directions import correlation
-from marginlens.dynamics import Record, descend
-from marginlens.norms import Frobenius, LInf, Norm, Spectral
-from marginlens.optimizers import SteepestDescent
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.result.palette import ACCENTS
 from marginlens.risk.cross_entropy import MulticlassRisk
@@ -23,7 +19,7 @@ from marginlens_papers.lemmas.random_data import class_clusters
 
 SEED = 3
 SPREAD = 0.1
-NORMS: dict[str, Norm] = {"max": LInf(), "frobenius": Frobenius(), "spectral": Spectral()}
+NORMS: dict[str, ml.Norm] = {"max": ml.LInf(), "frobenius": ml.Frobenius(), "spectral": ml.Spectral()}
 WORDS = {"max": "largest entry", "frobenius": "Frobenius", "spectral": "spectral"}
 LONG_STEPS = {"sign": 2.0, "normalised": 2.0, "spectral": 2.0, "muon": 0.5}  # γ* η₀ of the runs with longer steps
 MOMENTUM = 0.95
@@ -38,10 +34,10 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
-def _optimizer(name: str, size: float) -> SteepestDescent:
+def _optimizer(name: str, size: float) -> ml.SteepestDescent:
     schedule = PowerDecay(size, 0.5)
     momentum = MOMENTUM if name == "muon" else 0.0  # as in F Thm 2, without look-ahead
-    return SteepestDescent(NORMS[GEOMETRIES[name]], schedule, momentum)
+    return ml.SteepestDescent(NORMS[GEOMETRIES[name]], schedule, momentum)
 
 
 class Curves(NamedTuple):
@@ -104,7 +100,7 @@ class F_1(Claim):
         }
 
 
-def _max_margin(risk: MulticlassRisk, norm: Norm) -> BilinearSolution:
+def _max_margin(risk: MulticlassRisk, norm: ml.Norm) -> BilinearSolution:
     """The classifier W (n_classes, d) of least norm with (e_y - e_c)ᵀ W h >= 1 for all points and other classes."""
     n_classes = risk.shape[0]
     triples = [(i, y, c) for i, y in enumerate(risk.classes) for c in range(n_classes) if c != y]
@@ -114,14 +110,14 @@ def _max_margin(risk: MulticlassRisk, norm: Norm) -> BilinearSolution:
 def _train(risk: MulticlassRisk, best: dict[str, BilinearSolution], name: str, size: float, n_steps: int) -> Curves:
     """One run from zero, looked at after steps that grow by factors."""
     steps = np.unique(np.geomspace(1, n_steps, 60).astype(np.int64))
-    run = descend(risk, optimizer=_optimizer(name, size), n_steps=n_steps, record=Record(steps.tolist()))
+    run = ml.descend(risk, optimizer=_optimizer(name, size), n_steps=n_steps, record=ml.Record(steps.tolist()))
     points = run.saved["x"]  # (n_saved, n_classes, d)
     margin = np.min(risk.margins(points), axis=-1)
     share, cosine = {}, {}
     for key, solution in best.items():
         norms = np.array([NORMS[key].value(W) for W in points])
         share[key] = margin / norms / float(solution.margin)
-        cosine[key] = np.asarray(correlation(points.reshape(len(points), -1), solution.x.reshape(-1)))
+        cosine[key] = np.asarray(ml.correlation(points.reshape(len(points), -1), solution.x.reshape(-1)))
     lengths = np.cumsum(size * np.arange(1.0, n_steps + 1.0) ** -0.5)[steps - 1]
     return Curves(steps, share, cosine, lengths)
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.directions import correlation
 from marginlens.result.palette import ACCENTS
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
@@ -86,11 +85,11 @@ def _follow(rng: np.random.Generator, n_steps: int) -> dict[str, Any]:
     renamed = ml.ContextDataset(data.H, np.roll(data.counts.toarray(), 1, axis=1))
     return {
         "t": t,
-        "cosine": np.array([float(correlation(W.ravel(), priority.x.ravel())) for W in points]),
+        "cosine": np.array([float(ml.correlation(W.ravel(), priority.x.ravel())) for W in points]),
         "distance": np.array([finite.distance(W) for W in points]),
         "excess": risk.excess(points),
         "growth": float(np.polyfit(np.log(t[t >= n_steps / LATE]), along[t >= n_steps / LATE], 1)[0]),
-        "control_cosine": float(correlation(points[-1].ravel(), ml.ntp_svm(renamed).x.ravel())),
+        "control_cosine": float(ml.correlation(points[-1].ravel(), ml.ntp_svm(renamed).x.ravel())),
         "control_distance": ml.nexttoken.finite_part(renamed).distance(points[-1]),
     }
 

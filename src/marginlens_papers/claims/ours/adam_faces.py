@@ -8,13 +8,8 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data import sphere_tokens
-from marginlens.directions import correlation
-from marginlens.dynamics import Record, descend
-from marginlens.norms import L2, LInf
-from marginlens.optimizers import Adam, PowerDecay
+from marginlens.optimizers import PowerDecay
 from marginlens.optimizers.schedules import StepSize
-from marginlens.risk import AttentionRisk
-from marginlens.svm import att_svm
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Unit, Words
@@ -100,9 +95,9 @@ class X_N5(Claim):
         "linf_share_without_eps": Words("Without $ε$: mean share of the $ℓ_∞$ margin at the end"),
     }
     runs = (
-        Run(ON_P, Adam(FACING.steps, SLOW_BETAS)),
-        *(Run(ON_P, Adam(s.steps, BETAS, eps)) for s in SCHEDULES for eps in (0.0, EPSILONS[0])),
-        *(Run(ON_P, Adam(SLOW.steps, SLOW_BETAS, eps)) for eps in (0.0, EPSILONS[0])),
+        Run(ON_P, ml.Adam(FACING.steps, SLOW_BETAS)),
+        *(Run(ON_P, ml.Adam(s.steps, BETAS, eps)) for s in SCHEDULES for eps in (0.0, EPSILONS[0])),
+        *(Run(ON_P, ml.Adam(SLOW.steps, SLOW_BETAS, eps)) for eps in (0.0, EPSILONS[0])),
     )
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
@@ -114,7 +109,7 @@ class X_N5(Claim):
         schedules = [s._replace(n_steps=s.n_steps // shorter) for s in SCHEDULES]
         slow_schedule = SLOW if paper else SLOW._replace(n_steps=60_000)
         progress.expect((1 + len(epsilons)) * len(schedules) + 2 + len(slow_epsilons) + len(FACES))
-        risk = AttentionRisk(*sphere_tokens(count, *SIZES, np.random.default_rng(SEED)))
+        risk = ml.AttentionRisk(*sphere_tokens(count, *SIZES, np.random.default_rng(SEED)))
         crossings = {s: _crossings(risk, s, BETAS, epsilons, progress) for s in schedules}
         slow = _crossings(risk[:2], slow_schedule, SLOW_BETAS, slow_epsilons, progress)
         faces = []
@@ -143,21 +138,24 @@ def _saved_steps(n_steps: int) -> IntArray:
     return np.unique(np.concatenate([first, first + 1]))
 
 
-def _follow(risk: AttentionRisk, schedule: Schedule, betas: tuple[float, float], epsilon: float) -> Any:
+def _follow(risk: ml.AttentionRisk, schedule: Schedule, betas: tuple[float, float], epsilon: float) -> Any:
     steps = _saved_steps(schedule.n_steps)
-    return descend(
-        risk, optimizer=Adam(schedule.steps, betas, epsilon), n_steps=schedule.n_steps, record=Record(steps.tolist())
+    return ml.descend(
+        risk,
+        optimizer=ml.Adam(schedule.steps, betas, epsilon),
+        n_steps=schedule.n_steps,
+        record=ml.Record(steps.tolist()),
     )
 
 
-def _gradients(risk: AttentionRisk, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _gradients(risk: ml.AttentionRisk, points: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Gradients at points (batch, n, d) as arrays of that shape and log scales (batch, n)."""
     found = [risk.gradient(points[:, k]) for k in range(points.shape[1])]
     arrays, scales = (np.stack(parts, axis=1) for parts in zip(*((g.array, g.log_scale) for g in found), strict=True))
     return arrays, scales
 
 
-def _levels(risk: AttentionRisk, schedule: Schedule, run: Any) -> dict[str, FloatArray]:
+def _levels(risk: ml.AttentionRisk, schedule: Schedule, run: Any) -> dict[str, FloatArray]:
     """Along a run, at the first steps of the pairs: log mean modulus of the gradient's entries, the largest entry of the update relative to
     η_t, and the update's cosines with the signs of the gradient and with the gradient, each (batch, n).
     """
@@ -170,13 +168,13 @@ def _levels(risk: AttentionRisk, schedule: Schedule, run: Any) -> dict[str, Floa
         "steps": steps[first] + 1.0,
         "gradient": np.log(np.mean(np.abs(arrays), axis=-1)) + scales,
         "update": np.log(np.max(np.abs(updates), axis=-1) / sizes),
-        "sign_cosine": np.asarray(correlation(updates, -np.sign(arrays))),
-        "gradient_cosine": np.asarray(correlation(updates, -arrays)),
+        "sign_cosine": np.asarray(ml.correlation(updates, -np.sign(arrays))),
+        "gradient_cosine": np.asarray(ml.correlation(updates, -arrays)),
     }
 
 
 def _crossings(
-    risk: AttentionRisk, schedule: Schedule, betas: tuple[float, float], epsilons: Any, progress: Progress
+    risk: ml.AttentionRisk, schedule: Schedule, betas: tuple[float, float], epsilons: Any, progress: Progress
 ) -> dict[str, FloatArray]:
     """When gradients fall below each ε and updates below half a step, (batch, n_epsilons); and how updates point before and after.
 
@@ -225,15 +223,15 @@ def _slope(times: FloatArray, epsilons: FloatArray) -> float:
 
 
 def _face(
-    risk: AttentionRisk, schedule: Schedule, epsilon: float, betas: tuple[float, float] = BETAS
+    risk: ml.AttentionRisk, schedule: Schedule, epsilon: float, betas: tuple[float, float] = BETAS
 ) -> dict[str, Any]:
     """Shares of the ℓ∞ and of the Euclidean margin, and cosines with their solutions, along a run; for the tokens it ends with."""
     run = _follow(risk, schedule, betas, epsilon)
     points = run.saved["x"]
     found: dict[str, Any] = {"epsilon": epsilon, "steps": run.saved.steps}
-    for name, norm in (("linf", LInf()), ("l2", L2())):
-        solution = att_svm(risk.data, run.selected, norm=norm)
-        found[f"{name}_cosine"] = np.asarray(correlation(points, solution.x[:, None]))
+    for name, norm in (("linf", ml.LInf()), ("l2", ml.L2())):
+        solution = ml.att_svm(risk.data, run.selected, norm=norm)
+        found[f"{name}_cosine"] = np.asarray(ml.correlation(points, solution.x[:, None]))
         shares = [
             smallest_lead(risk, points[:, k], run.selected) / norms_of(norm, points[:, k])
             for k in range(points.shape[1])

@@ -10,15 +10,10 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 import marginlens as ml
-from marginlens.data import TokenDataset, basin_example, figure_1b
+from marginlens.data import basin_example, figure_1b
 from marginlens.data.random_tokens import scored_tokens
-from marginlens.directions import correlation
-from marginlens.dynamics import Record, Trajectory, descend
-from marginlens.losses.margin import Logistic
-from marginlens.optimizers import NormalizedGD
 from marginlens.result.palette import ACCENTS
-from marginlens.risk import AttentionRisk
-from marginlens.theory import LocalOptima, basin_cone, locally_optimal_directions
+from marginlens.theory import LocalOptima
 from marginlens.theory.optimality import log_slopes
 from marginlens.typing import Axes, Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
@@ -97,7 +92,7 @@ def _sentence(numbers: dict[str, float], shown: dict[str, Any]) -> str:
     )
 
 
-def random_problem(seed: int) -> tuple[TokenDataset, FloatArray]:
+def random_problem(seed: int) -> tuple[ml.TokenDataset, FloatArray]:
     """The first problem from `seed` on in which the GMM, two LMM directions and a finite minimum all attract starts.
 
     From `SEED` on it is `data.basin_example()`.
@@ -107,9 +102,9 @@ def random_problem(seed: int) -> tuple[TokenDataset, FloatArray]:
         rng = np.random.default_rng([seed, 2, 4])
         keys, scores = rng.standard_normal((2, 4, 2)).round(2), rng.uniform(0.0, 1.0, (2, 4)).round(2)
         data, v = scored_tokens(keys, scores)
-        optima = locally_optimal_directions(data, v)
+        optima = ml.locally_optimal_directions(data, v)
         if len(optima) >= 3 and optima.is_global.any() and optima.margins.min() >= 0.15:
-            run = descend(data.repeat(len(grid)), v, optimizer=NormalizedGD(0.3), n_steps=1000, start=grid)
+            run = ml.descend(data.repeat(len(grid)), v, optimizer=ml.NormalizedGD(0.3), n_steps=1000, start=grid)
             shares = np.bincount(_ends(data, v, optima, run) + 1, minlength=len(optima) + 2) / len(grid)
             if np.all(shares[1:] > 0.05):
                 return data, v
@@ -123,27 +118,27 @@ def square_of_starts(side: int, half: float) -> FloatArray:
     return np.stack(np.meshgrid(line, line), axis=-1)
 
 
-def _timed(data: TokenDataset, v: Any, side: int, half: float, n_steps: int) -> tuple[float, Basins]:
+def _timed(data: ml.TokenDataset, v: Any, side: int, half: float, n_steps: int) -> tuple[float, Basins]:
     starts = square_of_starts(side, half)
-    descend(data.repeat(1), v, n_steps=1)  # compiled by now
+    ml.descend(data.repeat(1), v, n_steps=1)  # compiled by now
     begin = perf_counter()
     found = basins_of(data, v, starts, STEP, n_steps)
     return perf_counter() - begin, found
 
 
-def basins_of(data: TokenDataset, v: Any, starts: FloatArray, step: float, n_steps: int) -> Basins:
+def basins_of(data: ml.TokenDataset, v: Any, starts: FloatArray, step: float, n_steps: int) -> Basins:
     """Where normalised descent from starts (…, 2) ends: by short steps, or by long ones and 200 short ones after them."""
     flat = starts.reshape(-1, 2)
-    run = descend(data.repeat(len(flat)), v, optimizer=NormalizedGD(step), n_steps=n_steps, start=flat)
+    run = ml.descend(data.repeat(len(flat)), v, optimizer=ml.NormalizedGD(step), n_steps=n_steps, start=flat)
     if step > STEP:  # long steps to cover the distance, short ones to settle
-        run = descend(data.repeat(len(flat)), v, optimizer=NormalizedGD(STEP), n_steps=200, start=run.final)
-    return Basins(starts, _ends(data, v, locally_optimal_directions(data, v), run).reshape(starts.shape[:-1]))
+        run = ml.descend(data.repeat(len(flat)), v, optimizer=ml.NormalizedGD(STEP), n_steps=200, start=run.final)
+    return Basins(starts, _ends(data, v, ml.locally_optimal_directions(data, v), run).reshape(starts.shape[:-1]))
 
 
-def _ends(data: TokenDataset, v: Any, optima: LocalOptima, run: Trajectory) -> IntArray:
+def _ends(data: ml.TokenDataset, v: Any, optima: LocalOptima, run: ml.Trajectory) -> IntArray:
     """The index of the direction each run has reached, the number of directions where it is fenced in, else -1; (n_starts,)."""
     same = np.all(run.selected[:, None] == optima.selections, axis=-1)
-    near = same & (np.asarray(correlation(run.final[:, None], optima.directions)) >= REACHED)
+    near = same & (np.asarray(ml.correlation(run.final[:, None], optima.directions)) >= REACHED)
     ends = np.where(near.any(axis=-1), np.argmax(near, axis=-1), -1)
     for k in np.flatnonzero(ends < 0):
         if ends[k] < 0:
@@ -151,12 +146,12 @@ def _ends(data: TokenDataset, v: Any, optima: LocalOptima, run: Trajectory) -> I
             if fence is not None:
                 radius, height = fence
                 inside = np.linalg.norm(run.final - run.final[k], axis=-1) < radius
-                lower = np.asarray(AttentionRisk(data.repeat(len(ends)), v).value(run.final)) < height
+                lower = np.asarray(ml.AttentionRisk(data.repeat(len(ends)), v).value(run.final)) < height
                 ends[(ends < 0) & inside & lower] = len(optima)
     return ends.astype(np.int64)
 
 
-def _fence(data: TokenDataset, v: Any, end: FloatArray) -> tuple[float, float] | None:
+def _fence(data: ml.TokenDataset, v: Any, end: FloatArray) -> tuple[float, float] | None:
     """The radius of a circle around `end`, and a height above the risk at `end` that no point of the circle falls below; or None.
 
     Between neighbouring evaluations the risk changes by at most its Lipschitz constant times half their distance, so the height is
@@ -165,25 +160,25 @@ def _fence(data: TokenDataset, v: Any, end: FloatArray) -> tuple[float, float] |
     angles = 2.0 * np.pi * np.arange(FENCE_POINTS) / FENCE_POINTS
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     for radius in np.geomspace(4.0 * STEP, 3.0, 12):
-        heights = AttentionRisk(data.repeat(FENCE_POINTS), v).value(end + radius * circle)
+        heights = ml.AttentionRisk(data.repeat(FENCE_POINTS), v).value(end + radius * circle)
         proved = float(np.min(heights)) - _steepest(data, v) * np.pi * radius / FENCE_POINTS
-        if proved > float(AttentionRisk(data, v).value(end)):
+        if proved > float(ml.AttentionRisk(data, v).value(end)):
             return float(radius), proved
     return None
 
 
-def _steepest(data: TokenDataset, v: Any) -> float:
+def _steepest(data: ml.TokenDataset, v: Any) -> float:
     """A bound on the norm of the risk's gradient: slopes times half the range of scores times half the diameter of keys, on average."""
     scores = data.scores(v)
     ranges = np.max(scores, axis=-1) - np.min(np.where(data.mask, scores, np.inf), axis=-1)
     widths = np.max(np.linalg.norm(data.K[:, :, None] - data.K[:, None], axis=-1), axis=(-2, -1))
-    return float(np.exp(log_slopes(data, v, Logistic())[0])) * float(np.mean(ranges * widths)) / 4.0
+    return float(np.exp(log_slopes(data, v, ml.Logistic())[0])) * float(np.mean(ranges * widths)) / 4.0
 
 
-def _surroundings(data: TokenDataset, v: Any, plane: Basins, rings: tuple[int, int]) -> dict[str, Any]:
+def _surroundings(data: ml.TokenDataset, v: Any, plane: Basins, rings: tuple[int, int]) -> dict[str, Any]:
     """What is drawn of one problem: basins near and far, risk, directions, cones and a few paths."""
-    optima = locally_optimal_directions(data, v)
-    cones = [basin_cone(data, v, selection) for selection in optima.selections]
+    optima = ml.locally_optimal_directions(data, v)
+    cones = [ml.basin_cone(data, v, selection) for selection in optima.selections]
     far = 3.0 * max(cone.radius for cone in cones)
     n_angles, n_norms = rings
     angles = 2.0 * np.pi * np.arange(n_angles) / n_angles
@@ -195,15 +190,15 @@ def _surroundings(data: TokenDataset, v: Any, plane: Basins, rings: tuple[int, i
         basins_of(data, v, grid[~near], far / 200.0, 2500).ends,
     ]
     fine = square_of_starts(240, float(np.max(np.abs(plane.starts))))
-    heights = AttentionRisk(data.repeat(240**2), v).value(fine.reshape(-1, 2)).reshape(240, 240)
+    heights = ml.AttentionRisk(data.repeat(240**2), v).value(fine.reshape(-1, 2)).reshape(240, 240)
     picked = _paths(plane)
-    run = descend(
+    run = ml.descend(
         data.repeat(len(picked)),
         v,
-        optimizer=NormalizedGD(STEP / 2),
+        optimizer=ml.NormalizedGD(STEP / 2),
         n_steps=int(24 * far),
         start=picked,
-        record=Record(1),
+        record=ml.Record(1),
     )
     return {
         "optima": optima,

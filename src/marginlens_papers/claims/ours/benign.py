@@ -8,9 +8,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data import signal_and_noise
-from marginlens.dynamics import descend
-from marginlens.optimizers import Blockwise, NormalizedGD
-from marginlens.risk import AttentionRisk, JointRisk
+from marginlens.optimizers import Blockwise
 from marginlens.theory.implicit_bias import ON_BOTH
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
@@ -19,7 +17,7 @@ from marginlens_papers.claims.drawing import heat_map
 SEED = 91
 WIDTH, NARROW = 2000, 6  # of the noise: far more than the inputs, and far fewer in the control
 FLIPPED = 0.1
-RULE, N_STEPS = Blockwise(NormalizedGD(0.5)), 200
+RULE, N_STEPS = Blockwise(ml.NormalizedGD(0.5)), 200
 N_TESTED = 400
 SIZES = (20, 40, 80, 160)
 MULTIPLES = (0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0, 4.5)  # of 1/√n
@@ -87,10 +85,10 @@ def _accuracies(n: int, multiple: float, width: int, seed: int) -> tuple[float, 
     """Shares of the training labels that are fitted, and of new classes that are right."""
     signal = multiple / np.sqrt(n)
     data, _ = signal_and_noise(n, width, signal, np.random.default_rng([SEED, seed, n]), flipped=FLIPPED)
-    run = descend(JointRisk(data), optimizer=RULE, n_steps=N_STEPS)
-    head, attention = JointRisk(data).split(run.final)
+    run = ml.descend(ml.JointRisk(data), optimizer=RULE, n_steps=N_STEPS)
+    head, attention = ml.JointRisk(data).split(run.final)
     new, _ = signal_and_noise(N_TESTED, width, signal, np.random.default_rng([SEED, seed, n, 1]))
-    fitted, right = (float(np.mean(AttentionRisk(some, head).margins(attention) > 0.0)) for some in (data, new))
+    fitted, right = (float(np.mean(ml.AttentionRisk(some, head).margins(attention) > 0.0)) for some in (data, new))
     return fitted, right
 
 

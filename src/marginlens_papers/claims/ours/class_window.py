@@ -10,9 +10,6 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
-from marginlens.data.tokens import TokenDataset
-from marginlens.dynamics import Record
-from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial_parameters
 from marginlens.theory.embedding_limits import (
     check_class_window,
@@ -213,7 +210,7 @@ def _outcome(cell: Cell, seed: int) -> tuple[bool, bool, bool]:
 def _exact(cell: Cell, seed: int) -> bool:
     """Whether the flow selects the decisive tokens alone, at full accuracy and ten times as far out."""
     data, step = _start(cell, seed)
-    found = predict_embedding_limit(step.start, cell.rate, data, until=UntilNorm(FAR)).details
+    found = predict_embedding_limit(step.start, cell.rate, data, until=ml.UntilNorm(FAR)).details
     return found.only_important and found.selects_every_sequence
 
 
@@ -226,7 +223,7 @@ def _blind(cell: Cell, seed: int) -> bool:
     E, p, v = coordinates[:-2], coordinates[-2], coordinates[-1]
     keys = E - np.outer(E @ v, v)
     shape = (len(data), cell.T, E.shape[1])
-    tokens = TokenDataset(E[data.tokens].reshape(shape), data.y, K=keys[data.tokens].reshape(shape))
+    tokens = ml.TokenDataset(E[data.tokens].reshape(shape), data.y, K=keys[data.tokens].reshape(shape))
     end = flow_end(tokens, v, p, NEAR, COARSE)
     return all(map(np.array_equal, decisive_tokens(data), selected_tokens(keys, end, data)))
 
@@ -234,8 +231,8 @@ def _blind(cell: Cell, seed: int) -> bool:
 def _trace(cell: Cell, seed: int) -> dict[str, FloatArray]:
     """⟨p, v⟩ and ‖p‖ along one flow, and the mean attention on the decisive tokens of each label at its kept points."""
     data, step = _start(cell, seed)
-    record = Record(steps=[*range(41), *range(42, 101, 2)], keep=("x", "norm"))
-    run = embedding_flow(step.after, data, until=UntilNorm(NEAR), record=record, tolerance=COARSE)
+    record = ml.Record(steps=[*range(41), *range(42, 101, 2)], keep=("x", "norm"))
+    run = embedding_flow(step.after, data, until=ml.UntilNorm(NEAR), record=record, tolerance=COARSE)
     points = run.saved["x"]
     logits = points @ step.after.E.T  # (n_kept, n_vocabulary)
     token_logits = logits[:, data.tokens].reshape(len(points), len(data), cell.T)

@@ -7,13 +7,8 @@ from typing import Any, cast
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import TokenDataset
-from marginlens.directions import correlation, unit
-from marginlens.dynamics import descend
-from marginlens.optimizers import NormalizedGD
+from marginlens.directions import unit
 from marginlens.risk import CopyRisk
-from marginlens.svm import att_svm
-from marginlens.theory import Prediction
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 
@@ -67,30 +62,30 @@ class X_M(Claim):
         return {"shares": figure}
 
 
-def _problems(count: int, value_width: int, rng: np.random.Generator) -> tuple[TokenDataset, IntArray]:
+def _problems(count: int, value_width: int, rng: np.random.Generator) -> tuple[ml.TokenDataset, IntArray]:
     """Gaussian tokens, queries and values, and a random match; with keys u_i ⊗ x_it the weights p are W."""
     tokens = rng.standard_normal((count, N_INPUTS, N_TOKENS, WIDTH))
     queries = rng.standard_normal((count, N_INPUTS, WIDTH)) / WIDTH
     values = rng.standard_normal((count, N_INPUTS, N_TOKENS, value_width))
     keys = (queries[:, :, None, :, None] * tokens[:, :, :, None, :]).reshape(count, N_INPUTS, N_TOKENS, -1)
-    return TokenDataset(values, np.ones((count, N_INPUTS)), K=keys), rng.integers(N_TOKENS, size=(count, N_INPUTS))
+    return ml.TokenDataset(values, np.ones((count, N_INPUTS)), K=keys), rng.integers(N_TOKENS, size=(count, N_INPUTS))
 
 
-def _trained(data: TokenDataset, match: IntArray, n_steps: int) -> dict[str, Any]:
+def _trained(data: ml.TokenDataset, match: IntArray, n_steps: int) -> dict[str, Any]:
     """Where runs from zero end, beside the max-margin direction of the matching tokens."""
     risk = CopyRisk.of(data, match)
-    run = descend(risk, optimizer=NormalizedGD(STEP), n_steps=n_steps)
-    best, predictions = att_svm(data, match), cast("list[Prediction]", ml.predict(risk))
+    run = ml.descend(risk, optimizer=ml.NormalizedGD(STEP), n_steps=n_steps)
+    best, predictions = ml.att_svm(data, match), cast("list[ml.Prediction]", ml.predict(risk))
     return {
         "selects": np.all(run.selected == match, axis=-1),
         "share": _margin(data, match, unit(run.final)) / best.margin,
-        "cosine": correlation(run.final, best.x),
+        "cosine": ml.correlation(run.final, best.x),
         "log_loss": risk.log_value(run.final),
         "predicted": [prediction.observed is not None for prediction in predictions],
     }
 
 
-def _margin(data: TokenDataset, match: IntArray, direction: FloatArray) -> FloatArray:
+def _margin(data: ml.TokenDataset, match: IntArray, direction: FloatArray) -> FloatArray:
     """By how much the matching token's logit leads in the input where it leads least, (count,)."""
     logits = np.einsum("bitd,bd->bit", data.K, direction)
     lead = np.take_along_axis(logits, match[..., None], axis=-1) - logits

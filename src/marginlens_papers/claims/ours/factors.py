@@ -8,13 +8,9 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data import sphere_queries
-from marginlens.dynamics import Record, descend
-from marginlens.norms import L1, Frobenius, LInf, Norm, Nuclear, Spectral
-from marginlens.optimizers import Blockwise, Optimizer, SignDescent, SteepestDescent
+from marginlens.optimizers import Blockwise
 from marginlens.optimizers.schedules import PowerDecay
-from marginlens.risk import AttentionRisk
 from marginlens.risk.matrix import FactorRisk
-from marginlens.svm import att_svm
 from marginlens.theory.implicit_bias import ON_FACTORS
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
@@ -28,16 +24,16 @@ SIGN_SIZE = 0.15  # first step of sign descent, over the root of the width, so t
 WINDOW = 0.2  # share of the steps before a look over which residual attention is averaged
 N_IN_WINDOW = 40
 STATIONARY = 0.95  # alignment from which on the conditions of a stationary point count as met
-KNOWN: dict[str, Norm] = {
-    "ℓ1": L1(),
-    "ℓ∞": LInf(),
-    "Frobenius": Frobenius(),
-    "nuclear": Nuclear(),
-    "spectral": Spectral(),
+KNOWN: dict[str, ml.Norm] = {
+    "ℓ1": ml.L1(),
+    "ℓ∞": ml.LInf(),
+    "Frobenius": ml.Frobenius(),
+    "nuclear": ml.Nuclear(),
+    "spectral": ml.Spectral(),
 }
-OTHERS: dict[str, Optimizer] = {
-    "normalised GD": Blockwise(SteepestDescent(Frobenius(), PowerDecay(0.5, 0.5))),
-    "spectral": Blockwise(SteepestDescent(Spectral(), PowerDecay(0.5, 0.5))),
+OTHERS: dict[str, ml.Optimizer] = {
+    "normalised GD": Blockwise(ml.SteepestDescent(ml.Frobenius(), PowerDecay(0.5, 0.5))),
+    "spectral": Blockwise(ml.SteepestDescent(ml.Spectral(), PowerDecay(0.5, 0.5))),
 }
 
 
@@ -50,7 +46,7 @@ class X_N3(Claim):
         "least_mean_alignment": Bound(low=STATIONARY),
     }
     runs = (
-        Run(ON_FACTORS, SignDescent(PowerDecay(SIGN_SIZE, 0.5))),
+        Run(ON_FACTORS, ml.SignDescent(PowerDecay(SIGN_SIZE, 0.5))),
         *(Run(ON_FACTORS, rule) for rule in OTHERS.values()),
     )
 
@@ -61,18 +57,18 @@ class X_N3(Claim):
         widths = (1, 2, 5, 10, 20) if paper else (1, 10)
         rng = np.random.default_rng(SEED)
         data, v, queries = sphere_queries(n_problems, *SIZES, rng)
-        of_p = AttentionRisk(data, v)
+        of_p = ml.AttentionRisk(data, v)
         sign = []
         for width in progress.each(widths, more=2):
             risk = FactorRisk(of_p, queries, width)
             start = rng.uniform(-START, START, (n_problems, *risk.shape))
-            rule = SignDescent(PowerDecay(SIGN_SIZE / np.sqrt(width), 0.5))
+            rule = ml.SignDescent(PowerDecay(SIGN_SIZE / np.sqrt(width), 0.5))
             sign.append({"width": width, **_sign_run(risk, rule, start, n_steps)})
         risk = FactorRisk(of_p, queries, 10)
         start = rng.uniform(-START, START, (n_problems, *risk.shape))
         shares = {}
         for name, optimizer in OTHERS.items():
-            run = descend(risk, optimizer=optimizer, n_steps=n_steps, start=start)
+            run = ml.descend(risk, optimizer=optimizer, n_steps=n_steps, start=start)
             shares[name] = _shares(risk, run.final, run.selected)
             progress.advance()
         shares["sign"] = next(run["shares"] for run in sign if run["width"] == 10)
@@ -98,12 +94,12 @@ def _note(numbers: dict[str, float]) -> str:
     )
 
 
-def _sign_run(risk: FactorRisk, optimizer: Optimizer, start: FloatArray, n_steps: int) -> dict[str, Any]:
+def _sign_run(risk: FactorRisk, optimizer: ml.Optimizer, start: FloatArray, n_steps: int) -> dict[str, Any]:
     """One width: misalignment with the conditions and share of the bound at a few looks, and what W has of the known margins."""
     looks = np.unique(np.geomspace(n_steps // 20, n_steps, 6).astype(np.int64))
     windows = [np.unique(np.linspace((1.0 - WINDOW) * k, k, N_IN_WINDOW).astype(np.int64)) for k in looks]
     steps = np.unique(np.concatenate(windows))
-    run = descend(risk, optimizer=optimizer, n_steps=n_steps, start=start, record=Record(steps.tolist()))
+    run = ml.descend(risk, optimizer=optimizer, n_steps=n_steps, start=start, record=ml.Record(steps.tolist()))
     points = run.saved["x"]  # (n_problems, n_saved, 2 d, width)
     W = risk.matrix(points)
     of_W = risk.of_p.as_matrix(risk.query)
@@ -146,7 +142,7 @@ def _shares(risk: FactorRisk, points: FloatArray, selected: IntArray) -> FloatAr
     W = risk.matrix(points)
     columns = []
     for norm in KNOWN.values():
-        solution = att_svm(risk.of_p.data, selected, norm=norm, query=risk.query)
+        solution = ml.att_svm(risk.of_p.data, selected, norm=norm, query=risk.query)
         margins = np.min(np.einsum("brk,bk->br", solution.rows, W.reshape(len(W), -1)), axis=-1)
         columns.append(margins / np.array([norm.value(w) for w in W]) / solution.margin)
     return np.stack(columns, axis=-1)

@@ -9,10 +9,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data import sphere_queries, sphere_tokens
-from marginlens.dynamics import Record, descend
-from marginlens.norms import L2, LInf, Spectral
-from marginlens.optimizers import Adam, PowerDecay, SteepestDescent
-from marginlens.risk import AttentionRisk
+from marginlens.optimizers import PowerDecay
 from marginlens.theory.implicit_bias import ON_P, ON_W, implicit_bias
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
@@ -25,10 +22,10 @@ BELOW, BEYOND, FAR_BEYOND = 0.8, 1.5, 12.0  # ratios of ηγ to the memory's rat
 FALLING_FROM, FALLING_STEPS = 16.0, 64  # first ratio of falling steps; their number over that at which it is one
 RULES: dict[str, tuple[Any, ...]] = {  # by name, with a size to be replaced
     **{
-        name: tuple(SteepestDescent(norm, 1.0, *memory) for memory in ((0.5, False), (0.9, False), (0.95, True)))
-        for name, norm in (("sign", LInf()), ("normalised", L2()), ("Muon", Spectral()))
+        name: tuple(ml.SteepestDescent(norm, 1.0, *memory) for memory in ((0.5, False), (0.9, False), (0.95, True)))
+        for name, norm in (("sign", ml.LInf()), ("normalised", ml.L2()), ("Muon", ml.Spectral()))
     },
-    "Adam": (Adam(1.0, (0.5, 0.5)), Adam(1.0, (0.9, 0.99)), Adam(1.0), Adam(1.0, (0.99, 0.5))),
+    "Adam": (ml.Adam(1.0, (0.5, 0.5)), ml.Adam(1.0, (0.9, 0.99)), ml.Adam(1.0), ml.Adam(1.0, (0.99, 0.5))),
 }
 SHORT, _, USUAL, UNBOUNDED = RULES["Adam"]
 FALLING = {"sign": RULES["sign"][1], "normalised": RULES["normalised"][1], "Muon": RULES["Muon"][2], "Adam": SHORT}
@@ -66,9 +63,9 @@ class X_N6(Claim):
         """Run every memory at every ratio, constant and falling."""
         paper = effort is Effort.PAPER
         count, rng = 6 if paper else 3, np.random.default_rng(SEED)
-        on_p = AttentionRisk(*sphere_tokens(count, 4, 6, 30, rng))
+        on_p = ml.AttentionRisk(*sphere_tokens(count, 4, 6, 30, rng))
         data, heads, queries = sphere_queries(count, 4, 5, 6, rng)
-        risks = {name: AttentionRisk(data, heads).as_matrix(queries) if name == "Muon" else on_p for name in RULES}
+        risks = {name: ml.AttentionRisk(data, heads).as_matrix(queries) if name == "Muon" else on_p for name in RULES}
         ratios: dict[Any, tuple[float, ...]] = {
             rule: RATIOS if paper else RATIOS[1::2] for rules in RULES.values() for rule in rules
         }
@@ -120,9 +117,9 @@ def _shares(risk: Any, rule: Any, ratio: float, clock: float) -> FloatArray:
     size, falls = ratio / float(np.median(usual)), clock == 0.0
     n = int(FALLING_STEPS * ratio**2 if falls else clock / (rate[0] * min(ratio, 1.0)))
     sized = replace(rule, size=PowerDecay(size) if falls else size)
-    run = descend(risk, optimizer=sized, n_steps=n, record=Record([n // 2, n]))
+    run = ml.descend(risk, optimizer=sized, n_steps=n, record=ml.Record([n // 2, n]))
     margin, _, ratios = _memory(risk, rule, run.selected)
-    norm = getattr(rule, "norm", LInf())
+    norm = getattr(rule, "norm", ml.LInf())
     shares = [
         smallest_lead(risk, x, run.selected) / norms_of(norm, x) / margin for x in np.moveaxis(run.saved["x"], 1, 0)
     ]

@@ -7,8 +7,6 @@ from functools import partial
 import numpy as np
 
 import marginlens as ml
-from marginlens.dynamics import descend
-from marginlens.optimizers import SteepestDescent
 from marginlens.theory.implicit_bias import ON_W
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
@@ -51,7 +49,7 @@ class X_N7(Claim):
     )
     expected = {name: bound for name, (bound, _) in CHECKED.items()}
     words = {name: Words(sentence) for name, (_, sentence) in CHECKED.items()}
-    runs = tuple(Run(ON_W, SteepestDescent(one.norm, 1.0, momentum)) for one in GEOMETRIES for momentum in MOMENTA)
+    runs = tuple(Run(ON_W, ml.SteepestDescent(one.norm, 1.0, momentum)) for one in GEOMETRIES for momentum in MOMENTA)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Take all runs, problem by problem, each with steps of its own size."""
@@ -99,7 +97,7 @@ def _each(problems: Problems) -> list[Problems]:
 
 def _unit(problem: Problems, geometry: Geometry) -> float:
     """The size of steps at which ηγ is one."""
-    run = descend(problem.risk, optimizer=geometry.descent(2_000), n_steps=500)
+    run = ml.descend(problem.risk, optimizer=geometry.descent(2_000), n_steps=500)
     return 1.0 / float(problem.best(run.selected, geometry.norm).margin)
 
 
@@ -119,8 +117,8 @@ def _median_share(
 
 def _share(problem: Problems, geometry: Geometry, size: float, batch_size: int, momentum: float, n_steps: int) -> float:
     """The share of the best margin in the own norm, for the tokens that the run selects."""
-    risk, rule = problem.risk, SteepestDescent(geometry.norm, size, momentum)
-    run = descend(risk, optimizer=rule, n_steps=n_steps, batch_size=batch_size, sampling=ml.Sampling(SEED))
+    risk, rule = problem.risk, ml.SteepestDescent(geometry.norm, size, momentum)
+    run = ml.descend(risk, optimizer=rule, n_steps=n_steps, batch_size=batch_size, sampling=ml.Sampling(SEED))
     lead = float(smallest_lead(risk, run.final, run.selected)) / geometry.norm.value(run.final)
     return lead / float(problem.best(run.selected, geometry.norm).margin)
 

@@ -10,7 +10,7 @@ import numpy as np
 import marginlens as ml
 from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
-from marginlens_papers.claims.drawing import heat_map, level
+from marginlens_papers.claims.drawing import cumulative, heat_map, level
 from marginlens_papers.norm_runs import SETTINGS, NormRuns, Setting, archived_norm_runs, norm_runs
 
 STEPS, LONG_STEPS = 10_000, 100_000
@@ -252,14 +252,7 @@ def _draw_course(arrays: Any) -> Figure:
     left.legend(title="descent in")
     n = len(runs.names)
     for k, look in enumerate(looks):
-        missing = np.sort(np.maximum(1.0 - long.share[k, k], 1e-7))
-        right.step(
-            missing,
-            np.arange(1, missing.size + 1) / missing.size,
-            where="post",
-            color=look["color"],
-            label=look["label"],
-        )
+        cumulative(right, np.maximum(1.0 - long.share[k, k], 1e-7), look["label"], look["color"])
     right.set(xscale="log", xlabel=f"1 − share of the own margin after {LONG_STEPS:,} steps", ylabel="share of runs")
     right.set(ylim=(0.0, 1.02), title=f"All {n} × {long.share.shape[-1]} runs")
     right.axvline(1.0 - LONG_OWN_SHARE, color=ml.plotting.INK, ls="--", lw=1.2)

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.dynamics import descend
-from marginlens.optimizers import SteepestDescent
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
@@ -69,9 +67,9 @@ def _selections(setting: Setting, count: int, progress: Progress) -> dict[str, A
     n = len(setting.geometries)
     selected, control, margins, gaps = [], [], [], []
     for geometry in setting.geometries:
-        slow, slower = (SteepestDescent(geometry.norm, factor * geometry.size) for factor in (SLOWER, 0.5 * SLOWER))
-        selected.append(descend(problems.risk, optimizer=slow, n_steps=STEPS).selected)
-        control.append(descend(problems.risk[:CONTROLLED], optimizer=slower, n_steps=2 * STEPS).selected)
+        slow, slower = (ml.SteepestDescent(geometry.norm, factor * geometry.size) for factor in (SLOWER, 0.5 * SLOWER))
+        selected.append(ml.descend(problems.risk, optimizer=slow, n_steps=STEPS).selected)
+        control.append(ml.descend(problems.risk[:CONTROLLED], optimizer=slower, n_steps=2 * STEPS).selected)
         solutions = [problems.best(selected[-1], other.norm) for other in setting.geometries]
         margins.append([solution.margin for solution in solutions])
         gaps.append(max(float(np.max(solution.bracket().gap)) for solution in solutions))

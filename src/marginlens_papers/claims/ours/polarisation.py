@@ -7,11 +7,6 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.data import TokenDataset
-from marginlens.dynamics import Record, descend
-from marginlens.losses.margin import CorrelationLoss
-from marginlens.optimizers import GradientDescent
-from marginlens.risk import JointRisk
 from marginlens.theory.implicit_bias import ON_BOTH
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
@@ -27,7 +22,7 @@ CONTROLS = {"attention starts anywhere": 1.0, "tokens are not orthogonal": 0.0} 
 
 class X_V(Claim):
     labels = ("X Thm 3",)
-    runs = (Run(ON_BOTH, GradientDescent(STEP)),)
+    runs = (Run(ON_BOTH, ml.GradientDescent(STEP)),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train head and attention on random orthogonal tokens, and on two kinds of problems that the theorem leaves out."""
@@ -78,24 +73,24 @@ class X_V(Claim):
         return {"winners": figure}
 
 
-def _orthogonal(count: int, rng: np.random.Generator) -> TokenDataset:
+def _orthogonal(count: int, rng: np.random.Generator) -> ml.TokenDataset:
     """Inputs whose tokens, and whose keys, are random rotations of the unit vectors, with random labels."""
     X, K = (np.linalg.qr(rng.standard_normal((count, N_TOKENS, N_TOKENS)))[0] for _ in range(2))
-    return TokenDataset(X[:, None], rng.choice([-1.0, 1.0], (count, 1)), K=K[:, None])
+    return ml.TokenDataset(X[:, None], rng.choice([-1.0, 1.0], (count, 1)), K=K[:, None])
 
 
-def _gaussian(count: int, rng: np.random.Generator) -> TokenDataset:
+def _gaussian(count: int, rng: np.random.Generator) -> ml.TokenDataset:
     """Inputs of random tokens and keys of about the same length."""
     X, K = (rng.standard_normal((count, 1, N_TOKENS, N_TOKENS)) / np.sqrt(N_TOKENS) for _ in range(2))
-    return TokenDataset(X, rng.choice([-1.0, 1.0], (count, 1)), K=K)
+    return ml.TokenDataset(X, rng.choice([-1.0, 1.0], (count, 1)), K=K)
 
 
-def _trained(data: TokenDataset, spread: float, rng: np.random.Generator) -> dict[str, Any]:
+def _trained(data: ml.TokenDataset, spread: float, rng: np.random.Generator) -> dict[str, Any]:
     """Runs from small random heads: the best token at the start, where each ends, entropies and leads at the saved steps."""
     count = len(data)
     v, p = HEAD * rng.standard_normal((count, N_TOKENS)), spread * rng.standard_normal((count, N_TOKENS))
-    risk, optimizer = JointRisk(data, CorrelationLoss()), GradientDescent(STEP)
-    run = descend(risk, optimizer=optimizer, n_steps=N_STEPS, start=(v, p), record=Record(list(SAVED)))
+    risk, optimizer = ml.JointRisk(data, ml.CorrelationLoss()), ml.GradientDescent(STEP)
+    run = ml.descend(risk, optimizer=optimizer, n_steps=N_STEPS, start=(v, p), record=ml.Record(list(SAVED)))
     scores = data.scores(v)[:, 0]
     best = np.argmax(scores, axis=-1)
     logits = np.einsum("btd,bsd->bst", data.K[:, 0], risk.split(run.saved["x"]).p)

@@ -11,10 +11,6 @@ import numpy as np
 import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
 from marginlens.directions import length
-from marginlens.optimizers import NormalizedGD
-from marginlens.risk import AttentionRisk
-from marginlens.theory import basin_cone
-from marginlens.theory.certificate import Certificate
 from marginlens.theory.outcome import Outcome, outcomes
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
@@ -23,7 +19,7 @@ from marginlens_papers.proof_runs import CHUNK, COUNTS, MARKS, SHAPES, ProofRuns
 
 SEED = 31
 SIZES = ((1, 3, 2), (2, 4, 3), (3, 5, 10), (4, 6, 90))  # n, T, d
-RULES = {"flow": None, "steps": NormalizedGD(1.0)}
+RULES = {"flow": None, "steps": ml.NormalizedGD(1.0)}
 MOST_CONES = 50  # of a size and a rule, whose norms are compared
 CONTROL = 4  # steps after which predictions are made without a proof
 AFTER = (
@@ -50,17 +46,17 @@ class X_P1(Claim):
             starts /= length(starts)[:, None]
             for rule, optimizer in RULES.items():
                 count = n_problems if optimizer else n_flows
-                risk = AttentionRisk(data, v)[:count]
+                risk = ml.AttentionRisk(data, v)[:count]
                 found: list[Outcome] = []
                 for start in (None, starts[:count]):
                     found += outcomes(risk, start, optimizer)
                     progress.advance()
                 proofs = [outcome.certificate for outcome in found if outcome.proved]
-                tubes = [proof for proof in proofs if isinstance(proof, Certificate)]
+                tubes = [proof for proof in proofs if isinstance(proof, ml.Certificate)]
                 circling = sum(outcome.finite and optimizer is not None for outcome in found)
                 verified += [proof.verify().applies for proof in _spread(proofs, 2 * n_checked)]
                 compared = _spread(tubes, MOST_CONES)
-                cones = [basin_cone(proof.data, proof.head, proof.selected) for proof in compared]
+                cones = [ml.basin_cone(proof.data, proof.head, proof.selected) for proof in compared]
                 radii[rule, size] = [cone.proven_radius for cone in cones]
                 by_cone += [
                     cone.contains(proof.point, radius)
@@ -201,15 +197,15 @@ class X_P3(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Predict norm and angle from the point of each proof, and go on from there to see."""
         n_problems = 20 if effort is Effort.PAPER else 4
-        rules = {"flow": None, "steps of 1": NormalizedGD(1.0), "steps of 0.1": NormalizedGD(0.1)}
+        rules = {"flow": None, "steps of 1": ml.NormalizedGD(1.0), "steps of 0.1": ml.NormalizedGD(0.1)}
         progress.expect(len(SIZES) * len(rules))
         found: dict[str, list[Any]] = {"inside": [], "norm": [], "angle": [], "control": []}
         angles: dict[str, Any] = {}
         for cell, size in enumerate(SIZES):
             data, v = sphere_problems(0, n_problems, *size, SEED + 1, cell)
             for rule, optimizer in rules.items():
-                ends = outcomes(AttentionRisk(data, v), None, optimizer)
-                proofs = [end.certificate for end in ends if isinstance(end.certificate, Certificate)]
+                ends = outcomes(ml.AttentionRisk(data, v), None, optimizer)
+                proofs = [end.certificate for end in ends if isinstance(end.certificate, ml.Certificate)]
                 after = AFTER if optimizer else AFTER[:-1]
                 for proof, points in zip(proofs, _points_after(proofs, optimizer, after), strict=True):
                     ahead = proof.forecast(after)
@@ -269,7 +265,7 @@ def _angle(point: Any, direction: Any) -> float:
     return float(np.degrees(np.arctan2(length(point - along * direction), along)))
 
 
-def _points_after(proofs: list[Certificate], optimizer: Any, after: tuple[int, ...]) -> list[Any]:
+def _points_after(proofs: list[ml.Certificate], optimizer: Any, after: tuple[int, ...]) -> list[Any]:
     """The points of each run after further steps, (n_times, d_key)."""
     taken, points = 0, [proof.point for proof in proofs]
     kept: list[list[Any]] = [[] for _ in proofs]

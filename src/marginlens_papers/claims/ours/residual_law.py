@@ -10,9 +10,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
-from marginlens.dynamics import Record, descend
-from marginlens.optimizers import NormalizedGD
-from marginlens.sweeps import Plan, sweep
+from marginlens.sweeps import Plan
 from marginlens.sweeps.choices import loss_named
 from marginlens.theory.residual_law import ResidualLaw, residual_law
 from marginlens.typing import Axes, Figure, FloatArray
@@ -75,7 +73,7 @@ def _swept(progress: Progress, *, saved_steps: tuple[int, ...], **keys: Any) -> 
         **settings,
     )
     with tempfile.TemporaryDirectory() as folder:
-        whole = sweep(plan, Path(folder) / "sweep").table()
+        whole = ml.sweep(plan, Path(folder) / "sweep").table()
     progress.advance()
     names = [name for name in whole.column_names if name.startswith("law_")]
     arrays = {name.removeprefix("law_"): np.array(whole[name].to_pylist()) for name in names}
@@ -113,7 +111,7 @@ def _multipliers(problems: Any) -> dict[str, Any]:
     `carrying` and `solved` (n_problems, n_pairs), `read_off` (n_problems, n_looked_at, n_pairs).
     """
     data, v = problems
-    run = descend(data, v, optimizer=NormalizedGD(1.0), n_steps=LOOKED_AT[-1], record=Record(list(LOOKED_AT)))
+    run = ml.descend(data, v, optimizer=ml.NormalizedGD(1.0), n_steps=LOOKED_AT[-1], record=ml.Record(list(LOOKED_AT)))
     law = residual_law(data, v, run.selected)
     total = np.sum(law.multipliers, axis=-1)
     read_off = multipliers_from(law, run.saved["x"]) / total[:, None, None]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.sweeps import sweep
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
@@ -38,7 +37,7 @@ class X_S(Claim):
         n_again = min(FIRST if effort is Effort.PAPER else 100, runs.n_problems)
         progress.expect(1)
         with tempfile.TemporaryDirectory() as folder:
-            again = counted(sweep(scale_plan(n_again), Path(folder) / "sweep"))
+            again = counted(ml.sweep(scale_plan(n_again), Path(folder) / "sweep"))
         progress.advance()
         low, high = drawing.proportion_interval(runs.counts[:, NEGATIVE], runs.n_problems)
         half, tail = (high - low) / 2.0, runs.share_missing(TAIL)
@@ -58,10 +57,9 @@ class X_S(Claim):
                 f"smallest_corr_d{d}": 1.0 - float(m) for d, m in zip(runs.widths, runs.largest_miss[:, 0], strict=True)
             },
         }
-        arrays = {"runs": runs, "low": low, "high": high, "half": half}
         stored = [name for name in numbers if name != "same_outcome_on_this_machine"]
         note = _note(runs, facts, numbers, half, n_again)
-        return Finding(_sentence(runs, numbers, half), numbers, arrays, note=note, archived=stored)
+        return Finding(_sentence(runs, numbers, half), numbers, {"runs": runs}, note=note, archived=stored)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Shares of negative gaps by width with intervals, the tail of the correlation, and the score gaps around zero."""
@@ -100,11 +98,11 @@ def _note(runs: ScaleRuns, facts: dict[str, Any], numbers: dict[str, float], hal
 
 
 def _draw(finding: Finding) -> Figure:
-    runs, low, high = (finding.arrays[name] for name in ("runs", "low", "high"))
+    runs = finding.arrays["runs"]
     fig, (left, middle, right) = ml.plotting.figure(3, width=4.4, height=4.4)
     place = np.arange(len(WIDTHS))
-    share = runs.share_negative
-    left.errorbar(place, share, [share - low, high - share], fmt="o", color=ml.plotting.INK, capsize=4, ms=5)
+    look: dict[str, Any] = {"fmt": "o", "color": ml.plotting.INK, "capsize": 4, "ms": 5}
+    drawing.share_points(left, place, runs.counts[:, NEGATIVE], runs.n_problems, **look)
     left.axhline(0.01, color=ml.plotting.PATH, ls=":", lw=1.2)
     left.annotate("the paper's bound, 1%", (place[-1], 0.01), (0, 4), textcoords="offset points", ha="right")
     left.set(yscale="log", xticks=place, xticklabels=[str(d) for d in runs.widths], xlabel="dimension d")

@@ -6,9 +6,6 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data import sphere_tokens
-from marginlens.dynamics import descend
-from marginlens.norms import L2, Frobenius, LInf, MaxRow, Norm
-from marginlens.optimizers import SteepestDescent
 from marginlens.risk import MultiHeadRisk
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Words
@@ -16,6 +13,7 @@ from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Wor
 SEED = 70
 N_HEADS, START, STEPS, SIZE = 3, 3.0, 20_000, 0.3
 JOINT_SIZE = 0.6
+EUCLIDEAN = ml.L2()
 CHECKED = {
     "smallest_median_share_by_head": (
         Bound(low=0.98),
@@ -54,13 +52,15 @@ class X_H(Claim):
         risk = MultiHeadRisk(data, v, N_HEADS)
         start = START * rng.normal(size=(count, *risk.shape))
         progress.expect(2)
-        apart = descend(risk, optimizer=SteepestDescent(MaxRow(), SIZE), n_steps=STEPS, start=start)
+        apart = ml.descend(risk, optimizer=ml.SteepestDescent(ml.MaxRow(), SIZE), n_steps=STEPS, start=start)
         progress.advance()
-        together = descend(risk, optimizer=SteepestDescent(Frobenius(), JOINT_SIZE), n_steps=STEPS, start=start)
+        together = ml.descend(
+            risk, optimizer=ml.SteepestDescent(ml.Frobenius(), JOINT_SIZE), n_steps=STEPS, start=start
+        )
         progress.advance()
         tokens = risk.by_head(apart.selected)  # (count, n_inputs, n_heads)
         own = _shares(data, apart.final, tokens)
-        in_another_norm = _shares(data, apart.final, tokens, LInf())
+        in_another_norm = _shares(data, apart.final, tokens, ml.LInf())
         others = np.roll(tokens, -1, axis=-1)
         differs = np.any(others != tokens, axis=1)
         control = _shares(data, apart.final, others)[differs]
@@ -100,13 +100,13 @@ class X_H(Claim):
         return {"shares": fig}
 
 
-def _margins(data: ml.TokenDataset, tokens: IntArray, norm: Norm = L2()) -> FloatArray:
+def _margins(data: ml.TokenDataset, tokens: IntArray, norm: ml.Norm = EUCLIDEAN) -> FloatArray:
     """(count, n_heads) the best margins of the tokens (count, n_inputs, n_heads)."""
     found = [np.asarray(ml.att_svm(data, tokens[..., h], norm=norm).margin) for h in range(tokens.shape[-1])]
     return np.stack(found, axis=-1)
 
 
-def _shares(data: ml.TokenDataset, points: FloatArray, tokens: IntArray, norm: Norm = L2()) -> FloatArray:
+def _shares(data: ml.TokenDataset, points: FloatArray, tokens: IntArray, norm: ml.Norm = EUCLIDEAN) -> FloatArray:
     """(count, n_heads) the smallest lead of these tokens over the norm of each head, over the best."""
     logits = np.einsum("bitd,bhd->biht", data.X, points)
     chosen = np.take_along_axis(logits, tokens[..., None], axis=-1)
