@@ -1,4 +1,4 @@
-"""Margin problems in the spectral, nuclear and max-row norm: brackets, another solver, and what the norms imply."""
+"""Margin problems in the spectral, nuclear and max-row norm: another solver, and what the norms imply beyond the contract of all norms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tolerances
 from marginlens.data import SequenceDataset, TokenDataset
 from marginlens.graphs import priority_graphs
 from marginlens.norms import L1, Frobenius, LInf, Lp, MaxRow, Nuclear, Spectral
-from marginlens.svm import MarginSolution, Status, att_svm, bilinear_svm, graph_svm
+from marginlens.svm import MarginSolution, Status, att_svm, graph_svm
 
 MATRIX_NORMS = (Spectral(), Nuclear(), MaxRow())
 GAP = 1e-8  # the promised bracket of matrix norms
@@ -105,35 +105,18 @@ def test_every_norm_is_smallest_at_its_own_solution() -> None:
 
 
 @pytest.mark.parametrize("norm", MATRIX_NORMS, ids=repr)
-def test_a_batch_is_a_loop_with_infeasible_and_short_inputs(norm: object) -> None:
+def test_infeasible_and_short_inputs_among_others(norm: object) -> None:
     rng = np.random.default_rng(2)
     X, selected, z = rng.standard_normal((3, 4, 4, 5)), rng.integers(4, size=(3, 4)), rng.standard_normal((3, 4, 5))
     X[1, 0, :] = X[1, 0, 0]  # tokens that no W tells apart
-    data = TokenDataset(X, np.ones((3, 4)))
-    batch = att_svm(data, selected, norm=norm, query=z)
+    batch = att_svm(TokenDataset(X, np.ones((3, 4))), selected, norm=norm, query=z)
     assert batch.status[1] is Status.INFEASIBLE
     assert batch.rank()[1] == -1
-    for j in (0, 2):
-        single = att_svm(data[j], selected[j], norm=norm, query=z[j])
-        np.testing.assert_allclose(batch.x[j], single.x, rtol=1e-10, atol=1e-10 * np.abs(single.x).max())
-        np.testing.assert_allclose(
-            batch.multipliers[j], single.multipliers, rtol=1e-7, atol=1e-9 * np.abs(single.x).max()
-        )
-        assert batch.bracket().gap[j] <= GAP
+    assert (batch.bracket().gap[[0, 2]] <= GAP).all()
     short = TokenDataset([X[0, 0], X[0, 1, :1], X[0, 2, :2]], np.ones(3))
     assert optimum(att_svm(short, [0, 0, 1], norm=norm, query=z[0, :3])) > 0.0
     single_tokens = att_svm(TokenDataset(X[0, :, :1], np.ones(4)), np.zeros(4, dtype=int), norm=norm, query=z[0])
     assert single_tokens.status is Status.TRIVIAL
-
-
-@pytest.mark.parametrize("norm", MATRIX_NORMS, ids=repr)
-def test_repeated_rows_do_not_matter(norm: object) -> None:
-    rng = np.random.default_rng(4)
-    X, Q = rng.standard_normal((5, 6)), rng.standard_normal((3, 6))
-    triples = np.array([[0, 0, 1], [0, 0, 2], [1, 3, 4], [2, 1, 0]])
-    once = bilinear_svm(X, Q, triples, norm=norm)
-    twice = bilinear_svm(X, Q, np.concatenate([triples, triples, triples[:2]]), norm=norm)
-    assert optimum(once) == pytest.approx(optimum(twice), rel=2 * GAP)
 
 
 @pytest.mark.parametrize("norm", [Spectral(), Nuclear()], ids=repr)
@@ -146,16 +129,3 @@ def test_graph_svm_keeps_its_ties(norm: object) -> None:
     assert len(solution.tied) > 0
     optimum(solution)
     assert np.abs(solution.equalities.apply(solution.x)).max() <= tolerances.ROUNDING * np.linalg.norm(solution.x)
-
-
-def test_many_rows_are_solved_by_working_rows() -> None:
-    """Three classes with 90 rows each: far more rows than unknowns, certified against all of them."""
-    rng = np.random.default_rng(1)
-    centres = np.eye(3, 4)
-    points = np.concatenate([centre + 0.1 * rng.standard_normal((90, 4)) for centre in centres])
-    classes = np.repeat(np.arange(3), 90)
-    triples = [(i, classes[i], other) for i in range(270) for other in range(3) if other != classes[i]]
-    for norm in MATRIX_NORMS:
-        solution = bilinear_svm(np.eye(3), points, triples, norm=norm)
-        optimum(solution)
-        assert solution.active.sum() < 60
