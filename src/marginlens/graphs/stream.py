@@ -300,7 +300,7 @@ class _Store:
         return ranges, {"n_windows": windows, "n_dropped": windows - positions // stream.window}
 
     def _write_index(self, ranges: list[Range], totals: dict[str, int], stream: TokenStream) -> None:
-        rows = []
+        rows: list[dict[str, Any]] = []
         for p in range(len(ranges)):
             arrays = read_arrays(self._part(p)).arrays
             n_graphs, node_offsets = len(arrays["last"]), np.asarray(arrays["node_offsets"])

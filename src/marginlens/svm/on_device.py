@@ -24,16 +24,17 @@ def solve_on_device(data: TokenDataset, alpha: IntArray, device: Device) -> Marg
     batch, n_rows = data.as_batch(), data.n_inputs * (data.n_tokens - 1)
     if not is_solved_by_warps(n_rows, data.d_key):
         return least_distance(rows, lower, pairs=pairs)
-    arrays = (batch.K, batch.y, None if batch.mask.all() else batch.lengths, alpha.reshape(-1, data.n_inputs))
+    lengths = None if batch.mask.all() else batch.lengths
+    arrays: tuple[Any, ...] = (batch.K, batch.y, lengths, alpha.reshape(-1, data.n_inputs))
     token_bytes = 8 * (data.n_inputs * data.n_tokens * data.d_key + 3 * data.n_inputs)
     fetched: list[list[Any]] = []
     for first, last in parts(device, len(batch), token_bytes + MarginArrays.bytes_per_problem(n_rows, data.d_key)):
         with device.active():
-            K, y, lengths, selected = (
+            K, y, sizes, selected = (
                 None if array is None else device.xp.asarray(np.ascontiguousarray(array[first:last]))
                 for array in arrays
             )
-            found = solve_device_tokens(DeviceTokens(K, y, lengths=lengths, device=device), selected)
+            found = solve_device_tokens(DeviceTokens(K, y, lengths=sizes, device=device), selected)
             fetched.append([to_host(part) for part in (found.x, found.status, found.multipliers, found.active)])
     x, outcome, multipliers, active = (np.concatenate(part) for part in zip(*fetched, strict=True))
     infeasible = outcome == INFEASIBLE
