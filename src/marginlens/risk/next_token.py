@@ -32,7 +32,7 @@ from marginlens.result import Described
 from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.next_token_heads import NextTokenHead, as_heads, is_listed
 from marginlens.risk.protocol import MarginRows, of_each_problem
-from marginlens.risk.sequence_batch import SequenceBatch, as_batch, reduce_sequences
+from marginlens.risk.sequence_batch import SequenceBatch, as_batch, log_sums, reduce_sequences
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 LIKELIHOOD = -2  # the code of the log-loss under C Eᵀ = I, whose weights are the probabilities themselves
@@ -154,7 +154,7 @@ def _log_odds_against(data: SequenceDataset, W: FloatArray) -> FloatArray:
     """(…, n_samples) log Σ_{x≠y} s_x - log s_y; -inf where a sequence holds nothing but its label."""
     logits = _logits(data, W)
     against, own = np.where(data.is_label, -np.inf, logits), np.where(data.is_label, logits, -np.inf)
-    return _logsumexp(against, data) - _logsumexp(own, data)
+    return log_sums(against, data.offsets) - log_sums(own, data.offsets)
 
 
 def _shortfall(data: SequenceDataset, W: FloatArray, head: NextTokenHead) -> tuple[FloatArray, FloatArray]:
@@ -167,7 +167,7 @@ def _shortfall(data: SequenceDataset, W: FloatArray, head: NextTokenHead) -> tup
         terms = np.where(gap != 0.0, np.exp(logits - np.repeat(safe, data.lengths, axis=-1)), 0.0) * gap
     total = np.add.reduceat(terms, first, axis=-1)
     with np.errstate(divide="ignore"):
-        return np.sign(total), np.log(np.abs(total)) + safe - _logsumexp(logits, data)
+        return np.sign(total), np.log(np.abs(total)) + safe - log_sums(logits, data.offsets)
 
 
 def _logits(data: SequenceDataset, W: FloatArray) -> FloatArray:
@@ -175,16 +175,6 @@ def _logits(data: SequenceDataset, W: FloatArray) -> FloatArray:
     queries, column = np.unique(data.last, return_inverse=True)
     table = (data.E - data.E.mean(axis=0)) @ (W @ data.E[queries].T)
     return table[..., data.tokens, np.repeat(column.reshape(-1), data.lengths)]
-
-
-def _logsumexp(values: FloatArray, data: SequenceDataset) -> FloatArray:
-    """Logarithm of the sums of e^values (…, n_positions) within each sequence; -inf where all are."""
-    first = data.offsets[:-1]
-    top = np.maximum.reduceat(values, first, axis=-1)
-    safe = np.where(np.isfinite(top), top, 0.0)
-    sums = np.add.reduceat(np.exp(values - np.repeat(safe, data.lengths, axis=-1)), first, axis=-1)
-    with np.errstate(divide="ignore"):
-        return np.log(sums) + safe
 
 
 @implements("C", "(ERM)")

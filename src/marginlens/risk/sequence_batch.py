@@ -102,6 +102,16 @@ def reduce_sequences(data: SequenceDataset, *, merge: bool = True) -> ReducedPro
     )
 
 
+def log_sums(values: FloatArray, offsets: IntArray) -> FloatArray:
+    """Logarithm of the sums of e^values (…, n_entries) within each of the parts that begin at `offsets`; -inf where all are."""
+    first = offsets[:-1]
+    top = np.maximum.reduceat(values, first, axis=-1)
+    safe = np.where(np.isfinite(top), top, 0.0)
+    sums = np.add.reduceat(np.exp(values - np.repeat(safe, np.diff(offsets), axis=-1)), first, axis=-1)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(sums) + safe)
+
+
 def _merged(column: IntArray, labels: IntArray, entries: IntArray, offsets: IntArray) -> IntArray:
     """(n_samples,) a number per sample that is equal exactly for samples with the same query, label and counted tokens."""
     lengths = np.diff(offsets)

@@ -15,7 +15,7 @@ from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.losses.next_token import LabelLoss, LogLoss, label_rise
 from marginlens.nexttoken.contexts import finite_part
 from marginlens.risk.cross_entropy import ContextRisk
-from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
+from marginlens.risk.sequence_batch import ReducedProblem, log_sums, reduce_sequences
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 STRICT_SPAN_RTOL = 1e-10  # singular values, relative to the longest row, below which a direction is no part of a span
@@ -232,11 +232,7 @@ class SplitRisk:
         return ratio, self._log_sum(ratio)
 
     def _log_sum(self, logs: FloatArray) -> FloatArray:
-        first = self.problem.offsets[:-1]
-        top = np.maximum.reduceat(logs, first, axis=1)
-        top = np.where(np.isfinite(top), top, 0.0)
-        with np.errstate(divide="ignore"):
-            return top + np.log(np.add.reduceat(np.exp(logs - top[:, self._sample]), first, axis=1))
+        return log_sums(logs, self.problem.offsets)
 
     def _total(self, values: FloatArray) -> FloatArray:
         return np.add.reduceat(values, self.problem.offsets[:-1], axis=0)
