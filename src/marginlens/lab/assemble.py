@@ -45,20 +45,15 @@ class Module:
     exports: tuple[str, ...]
     code: str
 
-    @property
-    def variable(self) -> str:
-        """The name of the module's object in the bundle."""
-        return _variable(self.name)
-
     def wrapped(self) -> str:
         """The module as a function that is called at once, so that its names stay inside."""
         imported = "".join(f"const {{ {names} }} = {_variable(source)};\n" for source, names in self.imports)
-        return (
-            f"const {self.variable} = (() => {{\n{imported}{self.code}return {{ {', '.join(self.exports)} }};\n}})();\n"
-        )
+        exported = ", ".join(self.exports)
+        return f"const {_variable(self.name)} = (() => {{\n{imported}{self.code}return {{ {exported} }};\n}})();\n"
 
 
 def _variable(name: str) -> str:
+    """The name of a module's object in the bundle."""
     return "module_" + re.sub(r"\W", "_", name.removesuffix(".js"))
 
 

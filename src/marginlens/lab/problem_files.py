@@ -262,11 +262,9 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
     if getattr(part, "weight_decay", 0.0) or not getattr(part, "is_plain", True):
         raise reject("optimizer", "without weight decay, and of these two without momentum", repr(optimizer))
     if trains_head:
-        inner = optimizer.optimizer if isinstance(optimizer, Blockwise) else optimizer
-        if isinstance(inner, NormalizedGD) == isinstance(optimizer, Blockwise) and isinstance(
-            inner, NormalizedGD | GradientDescent
-        ):
-            return {"name": type(inner).__name__, "size": inner.size}
+        is_normalized, is_plain = isinstance(part, NormalizedGD), isinstance(part, GradientDescent)
+        if (is_normalized or is_plain) and is_normalized == isinstance(optimizer, Blockwise):
+            return {"name": type(part).__name__, "size": part.size}
         expected = (
             "GradientDescent(size) or Blockwise(NormalizedGD(size)) where head and attention are trained together"
         )

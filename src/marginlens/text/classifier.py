@@ -76,7 +76,7 @@ _PARAMETERS = (
     "selective",
     "warm_start",
 )
-_ARRAYS = ("a", "b", "selected", "left_out", "class_counts", "text_digests")  # learned attributes that a file holds as they are
+_ARRAYS = ("a", "b", "selected", "left_out", "class_counts", "text_digests")  # learned, as a file holds them
 _PER_TOKEN = ("a", "b", "selected", "class_counts")
 
 IMPORTANCE = np.dtype(

@@ -14,7 +14,7 @@ from marginlens.pages import render
 from marginlens.result import counted
 from marginlens.result.palette import ACCENTS, HOLDS
 from marginlens.text.explanation import background, shade
-from marginlens.text.learning import Votes, token_sets
+from marginlens.text.learning import token_sets
 from marginlens.typing import FloatArray, IntArray
 
 MAX_LISTED_TOKENS = 5000  # rows of the page's table of tokens
@@ -171,7 +171,7 @@ def token_weights(classifier: Any, texts: Sequence[str]) -> TokenWeights:
     """What each token contributes to the outputs of these texts; its attention is e^(a - a_0) times that of the rest token."""
     places = classifier.tokens_.positions(texts)
     sets = token_sets(places.tokens, places.offsets, len(classifier.a_))
-    votes = Votes(classifier.a_, classifier.b_.reshape(sets.n_tokens, -1), classifier.rest_a_, classifier.rest_b_)
+    votes = classifier._votes()
     rest = np.repeat(votes.rest_attention(sets)[:, 0], np.diff(sets.offsets))
     n_texts = np.bincount(sets.token, minlength=sets.n_tokens)
     attention = np.exp(classifier.a_ - classifier.rest_a_) * np.bincount(sets.token, rest, minlength=sets.n_tokens)
