@@ -1,9 +1,11 @@
-"""The folder of a sweep: killed, damaged, locked, of another plan, on a full disk, interrupted. One sentence each, and nothing lost."""
+"""The folder of a sweep: killed, also on a cluster, damaged, locked, of another plan, on a full disk, interrupted; nothing is lost."""
 
 import os
 import shutil
 import signal
+import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ import tolerances
 
 pytest.importorskip("distributed")
 
-from sweep_kills import PLAN, Trials, count_chunks, start
+from dask_cluster import DaskCluster
+from marginlens.engines.dask import DaskEngine
+from sweep_kills import CONNECT_SECONDS, PLAN, POLL_SECONDS, Trials, count_chunks, start
 
 KEYS = {"n_inputs": 2, "n_tokens": 3, "d": [3, 5], "n_steps": 5, "n_problems": 40, "chunk": 8}
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,3 +190,37 @@ def test_a_file_that_cannot_be_written_whole_is_one_sentence_and_what_is_there_s
     assert not status.damaged
     assert 0 < status.chunks_done < len(sizes)
     assert ml.sweep(out=tmp_path / "out", **keys).digest() == undisturbed.digest()
+
+
+# ---- on a Dask cluster; `sweep_kills.py` kills more of its workers and schedulers
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The Dask scheduler at .* has no workers yet")
+def test_a_sweep_whose_workers_and_scheduler_are_killed_ends_up_as_an_undisturbed_one(tmp_path):
+    with DaskCluster(2) as cluster:
+        trials = Trials(tmp_path, 1, cluster)
+        for name, victim in {"a": "worker", "b": "scheduler", "c": "worker"}.items():
+            _, whole = trials.trial(name, victim)
+            assert whole, victim
+
+
+@pytest.mark.slow
+def test_a_sweep_that_finds_no_worker_says_so_and_waits_for_one(tmp_path):
+    with DaskCluster(0) as cluster:
+        engine = DaskEngine.from_scheduler(cluster.address, CONNECT_SECONDS)
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+
+            def add_worker_once_warned():
+                while not given:
+                    time.sleep(POLL_SECONDS)
+                cluster.add_worker()
+
+            helper = threading.Thread(target=add_worker_once_warned, daemon=True)
+            helper.start()
+            made = ml.sweep(PLAN, tmp_path, engine=engine)
+            helper.join()
+        engine.close()
+    assert "has no workers yet; waiting for some" in str(given[0].message)
+    assert made.status().is_finished
