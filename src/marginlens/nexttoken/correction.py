@@ -168,15 +168,9 @@ def _shortest(
         return replace(correction, is_unique=unique, uniqueness=_CONVEX if unique else "")
     if not restarts:
         return correction
-    others = [
-        _found(objective, _anywhere(objective, generator, far), "a random start", parts) for far in _spreads(restarts)
-    ]
-    return _lowest([correction, *others])
-
-
-def _spreads(restarts: int) -> FloatArray:
-    """(restarts,) how far apart the logits of each random start are."""
-    return np.resize(START_LOGIT_STDS, restarts)
+    spreads = np.resize(START_LOGIT_STDS, restarts)
+    starts = [_anywhere(objective, generator, spread) for spread in spreads]
+    return _lowest([correction, *(_found(objective, start, "a random start", parts) for start in starts)])
 
 
 def _anywhere(objective: CyclicRisk, rng: np.random.Generator, spread: float) -> FloatArray:

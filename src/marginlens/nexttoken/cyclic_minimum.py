@@ -19,7 +19,6 @@ NEWTON_MAX_STEPS = 400
 LAST_STEP_RTOL = 1e-8  # a Newton step this small in logits is the last: the next would be of the order of its square
 RUNAWAY_GRADIENT = 1e-11  # a gradient below this with a Newton step above RUNAWAY_STEP: the risk falls for ever
 RUNAWAY_STEP = 1e-3
-MAX_HALVINGS = 60
 RISK_ROUNDOFF_RTOL = 1e-12  # change of the risk, relative to it, that rounding may hide
 MAX_HESSIAN_PRODUCTS = 2_000  # Hessian products for one step
 CURVATURE_ATOL = 1e-12  # curvature, by logits, whose sign rounding may decide at a stationary point
