@@ -43,7 +43,6 @@ def balance(rows: FloatArray, log_c: FloatArray, multipliers: FloatArray) -> Flo
     Args:
         rows: (n_rows, d). log_c: (n_rows,). multipliers: (n_rows,) a dual solution; another may be positive everywhere.
     """
-
     _, singular, span = np.linalg.svd(rows, full_matrices=False)
     span = span[singular > RANK_RTOL * singular[0]]
     rows = rows @ span.T  # (n_rows, rank), so that no curvature is zero

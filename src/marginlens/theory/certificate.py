@@ -281,7 +281,9 @@ def _conditions(proof: Certificate) -> list[Check]:
     slack = {r: along[r] - theta for r in others}
     if any(not weight > 0 for weight in mu) or any(not delta[r] > 0 for r in support):
         return proving.refused("support", "a multiplier or a score difference on the margin is not positive")
-    for i, t in [places[r] for r in others if not slack[r] > 0]:
+    within = [places[r] for r in others if not slack[r] > 0]
+    if within:
+        i, t = within[0]
         return proving.refused("beyond the margin", f"token {t} of input {i} is not beyond the margin")
     wide = [iv.sqrt(proving.not_negative(G[r][r] - along[r] ** 2)) for r in m]
 
