@@ -46,28 +46,19 @@ class MarginArrays(NamedTuple):
         return 8 * d + 9 * n_rows + 24
 
 
-class Selection(NamedTuple):
-    """Arrays on the device: keys (n, n_inputs, n_tokens, d), selected tokens (n, n_inputs), and lengths (n, n_inputs) or None."""
-
-    K: Any
-    selected: Any
-    lengths: Any
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of each problem."""
-        return int(self.K.shape[1] * (self.K.shape[2] - 1))
-
-
 def is_solved_by_warps(n_rows: int, d: int) -> bool:
     """Whether problems with so many rows of this width fit a warp."""
     return 1 <= n_rows <= MAX_ROWS and d <= MAX_COORDINATES
 
 
-def solve_margins(device: Device, problem: Selection, out: MarginArrays) -> None:
-    """Solve every problem and check it; what is not proved has the outcome UNVERIFIED."""
-    n_problems, n_inputs, n_tokens, d = problem.K.shape
-    m = problem.n_rows
+def solve_margins(device: Device, K: Any, selected: Any, lengths: Any, out: MarginArrays) -> None:
+    """Solve every problem and check it; what is not proved has the outcome UNVERIFIED.
+
+    Args:
+        K: keys (n, n_inputs, n_tokens, d) on the device. selected: tokens (n, n_inputs). lengths: (n, n_inputs) or None.
+    """
+    n_problems, n_inputs, n_tokens, d = K.shape
+    m = int(n_inputs * (n_tokens - 1))
     rows_per_lane = -(-m // _LANES)
     leading, coordinates = m | 1, _LANES // rows_per_lane
     doubles = m * leading + coordinates * leading + _LANES * rows_per_lane + m + coordinates
@@ -75,7 +66,7 @@ def solve_margins(device: Device, problem: Selection, out: MarginArrays) -> None
     defined = {"ROWS_PER_LANE": rows_per_lane, "BLOCKS_PER_SM": _MIN_WARPS_PER_SM // warps}
     with device.active():
         kernel = device.kernel(_SOURCE, "att_svm", defined, Layout(warps, doubles))
-        kernel(n_problems, problem.K, problem.selected, problem.lengths, n_inputs, n_tokens, d, doubles, *out)
+        kernel(n_problems, K, selected, lengths, n_inputs, n_tokens, d, doubles, *out)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

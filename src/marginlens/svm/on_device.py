@@ -9,7 +9,7 @@ import numpy as np
 from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.tokens import TokenDataset
 from marginlens.gpu.device import Device, parts, to_host
-from marginlens.gpu.margins import DeviceMargins, MarginArrays, Selection, is_solved_by_warps, solve_margins
+from marginlens.gpu.margins import DeviceMargins, MarginArrays, is_solved_by_warps, solve_margins
 from marginlens.svm.pairs import token_pairs
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.batch import INFEASIBLE, UNVERIFIED
@@ -57,7 +57,7 @@ def solve_device_tokens(data: DeviceTokens, selected: Any) -> DeviceMargins:
         alpha = data.selection(selected)
         out = MarginArrays.empty(device, len(data), n_rows, data.d_key)
         if is_solved_by_warps(n_rows, data.d_key):
-            solve_margins(device, Selection(data.K, alpha, data.lengths), out)
+            solve_margins(device, data.K, alpha, data.lengths, out)
         else:
             out.outcome[:] = UNVERIFIED
         out.x[out.outcome == INFEASIBLE] = np.nan
