@@ -16,17 +16,15 @@ from marginlens.errors import reject
 from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.result.notebook import Headline
-from marginlens.rounding import EPS
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
 from marginlens.svm.solution import CERTIFICATE_RTOL, KKT_RTOL
-from marginlens.svm.solvers.independent_parts import solve_groups
+from marginlens.svm.solvers.independent_parts import orthogonal_groups, solve_groups
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.svm.solvers.rows import BilinearRows, sparse_if_thin
+from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.typing import FloatArray, IntArray
 
-_MAX_CONTEXT_TABLE = 4096  # dense contexts beyond which they are taken as one group
 _MAX_GROUP_PAIRS = (
     500_000  # of a context and a token that follows some of the group, beyond which a group is not solved
 )
@@ -205,7 +203,7 @@ def ntp_svm(data: ContextDataset, *, progress: ProgressCallback | None = None) -
     """
     as_contexts(data)
     as_progress(progress)
-    groups = _groups(data)
+    groups = orthogonal_groups(data.H)
     single = np.flatnonzero(np.bincount(groups)[groups] == 1)
     parts = [_single_contexts(data, single)]  # quick, and one part more than none
     order, sizes = np.argsort(groups, kind="stable"), np.bincount(groups)
@@ -245,17 +243,6 @@ class _Part(NamedTuple):
     contexts: IntArray
     common: FloatArray  # of these contexts
     infeasible: bool
-
-
-def _groups(data: ContextDataset) -> IntArray:
-    """(n_contexts,) a number for each context: those of different numbers have orthogonal embeddings."""
-    H = sparse_if_thin(data.H) if isinstance(data.H, np.ndarray) else data.H
-    if isinstance(H, np.ndarray) and len(H) > _MAX_CONTEXT_TABLE:
-        return np.zeros(data.n_contexts, dtype=np.int64)  # the table of their products is not worth its memory
-    size = np.sqrt(np.asarray((H * H).sum(axis=1)).ravel())
-    unit = scipy.sparse.diags_array(1.0 / np.where(size == 0.0, 1.0, size)) @ H
-    close = scipy.sparse.csr_array(abs(unit @ unit.T) > 8 * EPS)
-    return np.asarray(scipy.sparse.csgraph.connected_components(close, directed=False)[1], dtype=np.int64)
 
 
 def _single_contexts(data: ContextDataset, contexts: IntArray) -> _Part:

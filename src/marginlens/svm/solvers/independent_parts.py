@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -21,7 +21,7 @@ from marginlens.typing import FloatArray, IntArray
 
 MAX_FORMED_ENTRIES = 1_000_000  # up to so many, rows are formed and given to the exact solver
 MAX_NULL_SPACE_OPERATIONS = 100_000_000  # up to so many, equalities are removed by a singular value decomposition
-_MAX_QUERY_TABLE = 4096  # last tokens beyond which a dense table of their products is not worth its memory
+_MAX_PRODUCT_TABLE = 4096  # dense vectors beyond which a table of their products is not worth its memory
 _ORTHOGONAL_ATOL = 8 * EPS  # a cosine that is rounding
 _ORTHONORMAL_ATOL = 16 * EPS  # how far E Eᵀ may be from the identity: rounding of unit rows
 
@@ -129,15 +129,25 @@ def solve_groups(
 def query_groups(rows: BilinearRows, ties: BilinearRows) -> tuple[IntArray, IntArray]:
     """The last tokens of all rows, and a group number for each: tokens of different groups have orthogonal embeddings."""
     last = np.union1d(rows.triples[:, 0], ties.triples[:, 0])
-    Q = sparse_if_thin(rows.Q[last] / np.maximum(length(rows.Q[last]), 1e-300)[:, None])
-    if not scipy.sparse.issparse(Q) and len(last) > _MAX_QUERY_TABLE:
-        return last, np.zeros(len(last), dtype=np.int64)
-    close = abs(Q @ Q.T) > _ORTHOGONAL_ATOL
-    if not scipy.sparse.issparse(close) and close[0].all():
-        return last, np.zeros(len(last), dtype=np.int64)
-    return last, scipy.sparse.csgraph.connected_components(scipy.sparse.csr_array(close), directed=False)[1].astype(
-        np.int64
-    )
+    return last, orthogonal_groups(rows.Q[last])
+
+
+def orthogonal_groups(vectors: Any) -> IntArray:
+    """(n,) a group number for each of the vectors (n, d), an array or a sparse matrix: those of different groups are orthogonal.
+
+    Many dense vectors are one group, since the table of their products is not worth its memory.
+    """
+    V = sparse_if_thin(vectors) if isinstance(vectors, np.ndarray) else vectors
+    is_dense, together = isinstance(V, np.ndarray), np.zeros(V.shape[0], dtype=np.int64)
+    if is_dense and len(V) > _MAX_PRODUCT_TABLE:
+        return together
+    size = length(V) if is_dense else np.sqrt(np.asarray((V * V).sum(axis=1)).ravel())
+    unit = scipy.sparse.diags_array(1.0 / np.where(size == 0.0, 1.0, size)) @ V
+    close = abs(unit @ unit.T) > _ORTHOGONAL_ATOL
+    if is_dense and close[0].all():
+        return together
+    labels = scipy.sparse.csgraph.connected_components(scipy.sparse.csr_array(close), directed=False)[1]
+    return np.asarray(labels, dtype=np.int64)
 
 
 class _Part(NamedTuple):
