@@ -258,7 +258,7 @@ def loss_name(loss: Any) -> str:
 
 def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, Any]:
     """An optimizer as JSON values: its name and its settings, which `optimizer_of` reads back."""
-    part = optimizer.optimizer if isinstance(optimizer, Blockwise) else optimizer
+    part: Any = optimizer.optimizer if isinstance(optimizer, Blockwise) else optimizer
     if getattr(part, "weight_decay", 0.0) or not getattr(part, "is_plain", True):
         raise reject("optimizer", "without weight decay, and of these two without momentum", repr(optimizer))
     if trains_head:

@@ -217,7 +217,8 @@ class MarginSolution(Result, Tabular):
         """The solution in a file that `save` wrote. Its proof is checked again: where it does not hold, the status is INACCURATE."""
         expected = "a .npz file that MarginSolution.save wrote"
         arrays = read_result(path, SOLUTION_FORMAT, expected, ("kind", "norm", "status", "lower", "x", "multipliers"))
-        kinds = {kind.__name__: kind for kind in (MarginSolution, *MarginSolution.__subclasses__())}
+        classes: list[type[MarginSolution]] = [MarginSolution, *MarginSolution.__subclasses__()]
+        kinds = {kind.__name__: kind for kind in classes}
         try:
             kind = kinds[str(arrays["kind"])]
             taken: dict[str, Any] = {field.name: arrays.get(field.name) for field in fields(kind)}

@@ -52,9 +52,9 @@ class Tubes(NamedTuple):
     Attributes:
         missing: (batch,) `Missing.NOTHING` where a tube is proved. selected: (batch, n_inputs) the tokens that lead at the points.
         direction, anchor: (batch, d_key) p̄ and q*. margin: (batch,) θ. support: (batch, n_inputs, n_tokens) the tokens on the margin.
-        along, deviation: (batch,) P_0 and ‖q - q*‖ at the worst of the ball around the point. radius, growth: (batch,) R and K.
-        share: (batch,) ψ of the proof. step: (batch,) a bound on the length of steps. progress: (batch,) θ'.
-        blur: (batch,) the radius of the ball.
+        blur: (batch,) the radius of the ball around the point. along, deviation: (batch,) P_0 and ‖q - q*‖ at the worst of that ball.
+        radius, growth: (batch,) R and K. share: (batch,) ψ of the proof. step: (batch,) a bound on the length of steps.
+        progress: (batch,) θ'.
     """
 
     missing: IntArray
@@ -63,14 +63,14 @@ class Tubes(NamedTuple):
     anchor: FloatArray
     margin: FloatArray
     support: BoolArray
-    along: FloatArray  # from here to `progress` in the order of the core's constants
+    blur: FloatArray
+    along: FloatArray  # from here on in the order of the core's constants
     deviation: FloatArray
     radius: FloatArray
     growth: FloatArray
     share: FloatArray
     step: FloatArray
     progress: FloatArray
-    blur: FloatArray
 
 
 def dependent_part(data: TokenDataset, head: Any) -> TokenDataset:
@@ -114,7 +114,8 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
     chosen = np.take_along_axis(scores, at.selected[..., None], axis=-1)[..., 0]
     log_slope = slope_of(loss, chosen).log - np.log(part.n_inputs)
     blur = TOLERANCE * np.maximum(length(points), 1e-300)
-    anchor, constants, outcome = np.empty_like(points), np.empty((len(part), 7)), np.empty(len(part), dtype=np.int64)
+    anchor, outcome = np.empty_like(points), np.empty(len(part), dtype=np.int64)
+    constants: FloatArray = np.empty((len(part), 7))
     over_problems(
         core.find_tubes,
         len(part),
@@ -130,4 +131,4 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
     outcome = np.where(solved, np.where(at.unique, outcome, Missing.TIED), Missing.INFEASIBLE)
     support = multipliers > 1e-9 * multipliers.max(axis=(-2, -1), keepdims=True)
     support &= multipliers > 0.0
-    return Tubes(outcome, at.selected, direction, anchor, 1.0 / norm, support, *constants.T, blur)
+    return Tubes(outcome, at.selected, direction, anchor, 1.0 / norm, support, blur, *constants.T)

@@ -218,7 +218,7 @@ def implicit_bias(
 
 
 def _of_one(rule: Any, risk: Any, start: Any, selected: Any, batch_size: int | None) -> ImplicitBias | None:
-    kinds = {AttentionRisk: ON_P, MatrixRisk: ON_W, MulticlassRisk: ON_CLASSES}
+    kinds: dict[Any, str] = {AttentionRisk: ON_P, MatrixRisk: ON_W, MulticlassRisk: ON_CLASSES}
     variable = kinds.get(type(risk), ON_FACTORS)
     known = _of_factors(rule) if variable == ON_FACTORS else _bias(rule, risk.shape, variable)
     if known is None:

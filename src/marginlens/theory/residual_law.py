@@ -196,7 +196,9 @@ def _solve(
     """The multipliers that training shows, the offset orthogonal to x, and the residual of its equations; nan where none is found."""
     if np.linalg.matrix_rank(rows, rtol=RANK_RTOL) == len(rows):
         lam = multipliers
-        place: FloatArray | None = np.linalg.lstsq(rows, log_c - np.log(lam), rcond=RANK_RTOL)[0]
+        place: FloatArray | None = np.asarray(
+            np.linalg.lstsq(rows, log_c - np.log(lam), rcond=RANK_RTOL)[0], dtype=np.float64
+        )
     else:
         place = balance(rows, log_c, multipliers)
         lam = np.full(len(rows), np.nan) if place is None else np.exp(log_c - rows @ place)
