@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection, Mapping, Sequence
+from importlib import import_module
 
 from marginlens.papers import Implementation
 from marginlens_papers.documentation.public_names import PublicName, Room
@@ -74,7 +75,22 @@ def _directive(entry: PublicName) -> list[str]:
         is_plain = inspect.isroutine(entry.value) or hasattr(entry.value, "__wrapped__")
         return [f".. autofunction:: {entry.name}"] if is_plain else [f".. autodata:: {entry.name}", "   :no-value:"]
     bases = ["   :show-inheritance:"] if entry.value.__bases__ != (object,) else []
-    return [f".. autoclass:: {entry.name}", "   :members:", "   :undoc-members:", *bases]
+    return [f".. autoclass:: {entry.name}", "   :members:", "   :undoc-members:", *bases, *_inherited(entry)]
+
+
+def _inherited(entry: PublicName) -> list[str]:
+    """The option that lists what a class has from bases without a page, and not what it has from those of displays and other packages."""
+    room = import_module(entry.room)
+    bases = entry.value.__mro__[1:]
+    unlisted = {
+        base.__name__
+        for base in bases
+        if base.__module__.startswith("marginlens.")
+        and not base.__module__.startswith("marginlens.result")
+        and not hasattr(room, base.__name__)
+    }
+    others = [base.__name__ for base in bases if base.__name__ not in unlisted]
+    return [f"   :inherited-members: {', '.join(others)}"] if unlisted else []
 
 
 def _backends(entry: PublicName) -> list[str]:
