@@ -16,7 +16,10 @@ def fitting(name: str, sizes: dict[str, int]) -> dict[str, int]:
         "weights_of_places": {"places": places},
         "descend_matrices": {
             "n_terms": 1,
-            "n_memory": sizes.get("q", 0) + 1,
+            "n_memory": sizes.get("q", 0) + sizes.get("d", 0) + 1,
+            "height": sizes.get("q", 0)
+            + (sizes.get("d", 0) if sizes.get("n_inputs", 0) % 2 else 0),  # W or its factors
+            "breadth": sizes.get("d"),
             "n_sizes": 9,
             "n_batches": 0,
             "batch_size": 0,

@@ -160,8 +160,23 @@ OF_MATRICES = [
 ]
 
 
+ON_FACTORS = [  # without momentum; singular vectors first, which take all inputs at once
+    ml.Muon(0.05, 0.0),
+    ml.SteepestDescent(ml.Nuclear(), 0.1),
+    ml.SteepestDescent(ml.MaxRow(), 0.1, weight_decay=0.2),
+    ml.GradientDescent(0.3, weight_decay=0.1),
+    ml.NormalizedGD(0.1),
+    ml.SignDescent(PowerDecay(0.1, 0.5)),
+    ml.Adam(0.02),
+    ml.MirrorDescent(1.75, 0.1),
+    Blockwise(ml.NormalizedGD(0.1)),
+    Blockwise(ml.CoordinateDescent(0.05)),
+    Blockwise(ml.Adam(0.02)),
+]
+
+
 def coupled_kinds():
-    """Decay, mini-batches, several heads, classes, and head and attention by mirror descent, which loops take beside the steps."""
+    """Decay, mini-batches, several heads, factors, classes, and head and attention by mirror descent, which loops take beside the steps."""
     of_p, sampling = tokens((3, 4, 5, 6)), ml.Sampling(1, replacement=True)
     for rule in optimizers_of_every_kind(weight_decay=0.4):
         yield f"{rule!r} on p", Kind(of_p, rule, np.random.default_rng(0).normal(size=(3, 6)))
@@ -179,6 +194,16 @@ def coupled_kinds():
         for rule in [*optimizers_of_every_kind()[:-1], *OF_MATRICES]:  # Adam takes heads of their own step by step
             yield f"{rule!r} on {name}", Kind(risk, rule, start)
             yield f"{rule!r} on {name}, three inputs", Kind(risk, rule, start, batch_size=3)
+    queries = np.random.default_rng(1).normal(size=(3, 4, 3))
+    for name, factors in {
+        "factors": of_p.as_factors(queries, 2),
+        "one query": of_p.as_factors(queries[0, 0], 5),
+    }.items():
+        start = 0.5 * np.random.default_rng(3).normal(size=(3, *factors.shape))
+        for rule in ON_FACTORS:
+            yield f"{rule!r} on {name}", Kind(factors, rule, start)
+        for rule in ON_FACTORS[2:]:
+            yield f"{rule!r} on {name}, three inputs", Kind(factors, rule, start, batch_size=3)
     classes = MulticlassRisk(*class_clusters(5, 5, 7, 0.3, 0))
     for rule in [
         *optimizers_of_every_kind(),
@@ -196,7 +221,7 @@ def stepwise_kinds():
     of_W, of_joint = with_queries(tokens((3, 4, 5, 4), 1)), ml.JointRisk(tokens((3, 3, 4, 5), 2).data)
     factors = of_W.of_p.as_factors(of_W.query, 2)
     start = 0.3 * np.random.default_rng(3).normal(size=(3, *factors.shape))
-    for rule in (*OF_MATRICES[1:], ml.Adam(0.1), ml.PolyakStep()):
+    for rule in (*OF_MATRICES[1:3], ml.Muon(0.1, 0.0), ml.SignDescent(0.05, 0.5), ml.PolyakStep()):
         yield f"{rule!r} on factors", Kind(factors, Blockwise(rule), start)
     yield "Polyak on W", Kind(of_W, ml.PolyakStep())
     for rule in (ml.SignDescent(0.05, 0.5), ml.CoordinateDescent(0.05), ml.Adam(0.02), ml.MirrorDescent(3.0, 0.1)):
@@ -214,6 +239,9 @@ SOME += [
     for name in COUPLED
     if name.startswith(("SignDescent", "Blockwise(optimizer=MirrorDescent(p=1.75"))
     and name.endswith(("on p", "pairs of inputs", "on heads, three inputs", "on classes", "on (v, p)"))
+]
+SOME += [
+    name for name in COUPLED if name.startswith(("Muon", "GradientDescent", "Blockwise")) and name.endswith("factors")
 ]
 ALL = {**KINDS, **IN_NORMS, **COUPLED}
 

@@ -92,9 +92,12 @@ def _special(name: str, sizes: dict[str, int], rng: np.random.Generator) -> dict
 
 def _arguments(function: Any, rng: np.random.Generator) -> dict[str, Any]:
     names = {axis for parameter in function.parameters for axis in parameter.shape if axis.isidentifier()}
-    sizes = fitting(function.name, {name: int(rng.integers(1, 8)) for name in sorted(names)})
+    sizes = {name: int(rng.integers(1, 8)) for name in sorted(names)}
     if function.name in ("descend_attention", "descend_matrices", "descend_jointly"):
         sizes |= {name: size for name, size in ONE_RUN.items() if name in names}
+    sizes = fitting(function.name, sizes)
+    if function.name == "descend_matrices":
+        sizes["height"] = sizes["q"]  # the page descends on W, not on its factors
     special, numbers = _special(function.name, sizes, rng), rng.normal(size=200).round(int(rng.integers(1, 9)))
     return {
         parameter.name: np.copy(special[parameter.name])

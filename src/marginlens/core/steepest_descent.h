@@ -5,6 +5,9 @@
 // a step S changes the logits of input i by X_i Sᵀ z_i. Each g_m has a scale of its own, which momentum keeps and spectral steps need.
 // Residual attention is summed up on the way, for brackets of the margin.
 //
+// Factors W = Q Kᵀ are a point of their own, Q (q, width) above K (d, width): then a term z_m g_mᵀ of W's gradient makes two, z_m (Kᵀ g_m)ᵀ in the
+// rows of Q and g_m (Qᵀ z_m)ᵀ in those of K, and the logits are formed afresh after every step.
+//
 // A step may take some of the terms alone, a mini-batch: then their logits are formed afresh, so that a step costs what its inputs cost. And
 // `heads` terms one after the other may share an input, whose output is the mean of theirs: several heads, or the queries of self-attention.
 #pragma once
@@ -17,12 +20,16 @@ constexpr int64_t CROSS_ENTROPY = 3;  // a loss of inputs whose tokens are class
 
 enum Update : int64_t { STEEPEST = 0, GRADIENT = 1, ADAM = 2, MIRROR = 3 };
 
-// One problem: keys (n_inputs, n_tokens, d), scores, lengths, and queries (n_terms, q), one for all inputs or one for each.
+// What a point is: W, its factors Q above K, or these where each takes steps of its own.
+enum Parts : int64_t { WHOLE = 0, FACTORS = 1, APART = 2 };
+
+// One problem: keys (n_inputs, n_tokens, d), scores, lengths, and queries (n_terms, q), one for all inputs or one for each. Points are
+// (height, breadth).
 struct MatrixProblem {
     const double *keys, *scores;
     const int64_t *lengths;
     const double *queries;
-    int64_t n_inputs, n_tokens, d, n_terms, q;
+    int64_t n_inputs, n_tokens, d, n_terms, q, parts, height, breadth;
 };
 
 // An optimizer: the kind of update, and what each of them reads. A step of size η shrinks W by 1 - η decay first.
@@ -48,8 +55,8 @@ struct Terms {
     int64_t n;
 };
 
-// Where a run stands: W (q, d), logits (n_rows,), memory (2, n_memory, d) and its scales (n_terms,), residual attention (2, n_rows) of two
-// windows of steps with W at their beginnings (2, q, d), how it ended and the steps it has taken.
+// Where a run stands: the point W (height, breadth), logits (n_rows,), memory (2, n_memory, breadth) and its scales (n_terms,), residual attention
+// (2, n_rows) of two windows of steps with W at their beginnings (2, height, breadth), how it ended and the steps it has taken.
 struct MatrixRun {
     double *W, *logits, *memory, *scales, *residuals, *anchors;
     int64_t *end, *taken;
@@ -76,7 +83,7 @@ static inline double class_weights(const double *logits, const double *scores, i
     return largest - (odds > 0.0 ? odds + log1p(exp(-odds)) : log1p(exp(odds)));
 }
 
-// Descent on one problem after the other. Rows of d entries are filled up with zeros to `stride`, those of a term's tokens to `width`.
+// Descent on one problem after the other. Rows of a point are filled up with zeros to `stride`, those of a term's tokens to `width`.
 struct MatrixDescent {
     MatrixProblem problem;
     const UpdateRule &rule;
@@ -87,17 +94,18 @@ struct MatrixDescent {
     int64_t n_active;
     double *gathered;                // (n_terms, q) queries of the terms of a mini-batch
     double *columns;                 // (n_terms, d, width) centred keys
-    double *W, *W_next, *G, *S;      // (q, stride)
-    double *memory, *rights, *ahead, *images;  // (…, stride) running sums, g_m, what momentum makes of them, and Wᵀ z_m
+    double *W, *W_next, *G, *S;      // (height, stride)
+    double *memory, *rights, *ahead, *images;  // (…, stride) running sums, g_m, what momentum makes of them, and Wᵀ z_m or Qᵀ z_m
+    double *slopes, *lefts, *halves, *half_logs, *key_image;  // of factors: g_m, and the two terms that each makes
     double *logs, *ahead_logs, *weighted, *u, *margins;
     double *a, *w, *h;               // (n_terms, width) logits, weights, changes of logits
     double *mean, *room, *log_room;
     GradedSvd svd;
 
     MatrixDescent(Room &space, const MatrixProblem &p, const UpdateRule &rule, const MiniBatches &batches, int64_t n_memory)
-        : problem(p), rule(rule), batches(batches), stride(whole_lanes(p.d)),
-          count(p.n_inputs / larger(p.n_terms, (int64_t)1) * p.n_tokens), width(whole_lanes(count)), n_entries(p.q * stride),
-          n_memory(n_memory), svd(space, p.n_terms, p.q, p.d) {
+        : problem(p), rule(rule), batches(batches), stride(whole_lanes(p.breadth)),
+          count(p.n_inputs / larger(p.n_terms, (int64_t)1) * p.n_tokens), width(whole_lanes(count)), n_entries(p.height * stride),
+          n_memory(n_memory), svd(space, n_halves(p), p.height, p.breadth) {
         all = space.integers(p.n_terms);
         for (int64_t m = 0; all && m < p.n_terms; m++) all[m] = m;
         gathered = space.doubles(p.n_terms * p.q);
@@ -108,15 +116,21 @@ struct MatrixDescent {
         memory = space.zeros(2 * n_memory * stride);
         double **of_terms[] = {&rights, &ahead, &images};
         for (double **matrix : of_terms) *matrix = space.zeros(p.n_terms * stride);
+        slopes = p.parts ? space.zeros(p.n_terms * whole_lanes(p.d)) : rights;
+        const int64_t n = p.parts ? n_halves(p) : 0;
+        lefts = space.zeros(n * p.height), halves = space.zeros(n * stride), half_logs = space.doubles(n);
+        key_image = space.doubles(p.d);
         logs = space.doubles(p.n_terms);
         ahead_logs = space.doubles(p.n_terms);
-        weighted = space.doubles(p.n_terms * p.q);
-        u = space.doubles(p.q);
+        weighted = space.doubles(n_halves(p) * p.height);
+        u = space.doubles(p.height);
         double **of_tokens[] = {&a, &w, &h};
         for (double **vector : of_tokens) *vector = space.zeros(p.n_terms * width);
         mean = space.doubles(p.d);
         log_room = space.doubles(count);
     }
+
+    static int64_t n_halves(const MatrixProblem &p) { return p.parts ? 2 * p.n_terms : p.n_terms; }
 
     // The keys less the mean key of their input, as columns: it changes no softmax and no gradient.
     void set_columns() {
@@ -142,11 +156,17 @@ struct MatrixDescent {
 
     const double *active_queries() const { return batches.size ? gathered : problem.queries; }
 
-    // out = X_i pointᵀ z_i of the inputs of this step.
+    // out = X_i pointᵀ z_i of the inputs of this step, or X_i K Qᵀ z_i.
     void logits_of(const double *point, double *out) {
         matrix_product(active_queries(), problem.q, 1, point, problem.q, images, n_active, stride);
-        for (int64_t j = 0; j < n_active; j++)
-            combine(columns + active[j] * problem.d * width, problem.d, width, images + j * stride, out + j * width);
+        for (int64_t j = 0; j < n_active; j++) {
+            const double *image = images + j * stride;
+            if (problem.parts) {
+                inner_products(point + problem.q * stride, problem.d, stride, image, key_image);
+                image = key_image;
+            }
+            combine(columns + active[j] * problem.d * width, problem.d, width, image, out + j * width);
+        }
     }
 
     // rights[j] = g_m and logs[j] = s_m of the terms m of this step: the gradient is Σ_m e^{s_m} z_m g_mᵀ, divided by the number of inputs,
@@ -155,14 +175,14 @@ struct MatrixDescent {
         const int64_t inputs = problem.n_inputs / problem.n_terms, T = problem.n_tokens;
         for (int64_t j = 0; j < n_active; j++) {
             const int64_t m = active[j];
-            double *part = w + j * width, *right = rights + j * stride;
+            double *part = w + j * width, *slope = slopes + j * whole_lanes(problem.d);
             const double *logits = a + j * width, *scores = problem.scores + m * count;
             const int64_t loss = rule.heads > 1 ? (int64_t)LINEAR : rule.loss;  // several heads: the slope comes below
             logs[j] = rule.loss == CROSS_ENTROPY
                 ? class_weights(logits, scores, T, part)
                 : pair_weights(logits, scores, problem.lengths + m * inputs, inputs, T, loss, log_room, part, margins + j * inputs);
-            inner_products(columns + m * problem.d * width, problem.d, width, part, right);
-            if (!(largest_modulus(right, stride) > 0.0)) logs[j] = -INF;
+            inner_products(columns + m * problem.d * width, problem.d, width, part, slope);
+            if (!(largest_modulus(slope, whole_lanes(problem.d)) > 0.0)) logs[j] = -INF;
         }
         for (int64_t j = 0; rule.heads > 1 && j < n_active; j += rule.heads) {
             double margin = 0.0;
@@ -172,6 +192,27 @@ struct MatrixDescent {
         }
         const double mean = batches.size ? log((double)n_active) : 0.0;
         for (int64_t j = 0; batches.size && j < n_active; j++) logs[j] -= mean;
+        if (problem.parts) set_halves();
+    }
+
+    // The two terms of the gradient in the factors that each g_m makes; both are zero where g_m is.
+    void set_halves() {
+        const int64_t q = problem.q, d = problem.d, height = problem.height;
+        const double *K = W + q * stride;
+        matrix_product(active_queries(), q, 1, W, q, images, n_active, stride);
+        for (int64_t j = 0; j < n_active; j++) {
+            const double *slope = slopes + j * whole_lanes(d), *query = active_queries() + j * q;
+            double *of_Q = lefts + 2 * j * height, *of_K = of_Q + height, *right = halves + 2 * j * stride;
+            const bool present = logs[j] > -INF;
+            for (int64_t i = 0; i < q; i++) of_Q[i] = query[i];
+            for (int64_t i = 0; i < d; i++) of_K[q + i] = slope[i];
+            matrix_product(slope, d, 1, K, d, right, 1, stride);
+            for (int64_t k = 0; k < stride; k++) {
+                right[k] = present ? right[k] : 0.0;
+                right[stride + k] = present ? images[j * stride + k] : 0.0;
+            }
+            half_logs[2 * j] = half_logs[2 * j + 1] = logs[j];
+        }
     }
 
     // shares[m] = e^{s_m - s} of n terms for the largest scale s, which is returned.
@@ -203,8 +244,8 @@ struct MatrixDescent {
     double dense(const Terms &terms) {
         const double largest = relative_to_largest(terms.logs, terms.n, h);
         for (int64_t m = 0; m < terms.n; m++)
-            for (int64_t i = 0; i < problem.q; i++) weighted[m * problem.q + i] = h[m] * terms.left[m * problem.q + i];
-        matrix_product(weighted, 1, problem.q, terms.right, terms.n, G, problem.q, stride);
+            for (int64_t i = 0; i < problem.height; i++) weighted[m * problem.height + i] = h[m] * terms.left[m * problem.height + i];
+        matrix_product(weighted, 1, problem.height, terms.right, terms.n, G, problem.height, stride);
         return largest > -INF ? largest : 0.0;
     }
 
@@ -232,6 +273,7 @@ struct MatrixDescent {
     // What a step follows: the gradient, its running sum, or what Nesterov's momentum looks ahead with. Singular vectors are taken of all
     // terms, so that those of a mini-batch are put among them.
     Terms followed(double *scales) {
+        if (problem.parts) return {lefts, halves, half_logs, 2 * n_active};
         const bool by_svd = rule.kind == STEEPEST && (rule.norm == SPECTRAL || rule.norm == NUCLEAR);
         const int64_t n = problem.n_terms;
         if (rule.kind == ADAM || (rule.momentum == 0.0 && !(by_svd && batches.size))) return {active_queries(), rights, logs, n_active};
@@ -249,18 +291,22 @@ struct MatrixDescent {
     // S = the steepest direction of these terms.
     void steepest_step(const Terms &terms) {
         if (rule.norm == SPECTRAL || rule.norm == NUCLEAR) {
-            svd.decompose(terms.left, terms.right, stride, terms.logs, true);
+            svd.decompose(terms.left, terms.right, stride, terms.logs, !problem.parts);
             if (rule.norm == SPECTRAL) return svd.polar_factor(S);
             if (svd.rank) svd.pair(svd.leading(), u, room);
-            for (int64_t i = 0; i < problem.q; i++)
-                for (int64_t k = 0; k < problem.d; k++) S[i * stride + k] = svd.rank ? u[i] * room[k] : 0.0;
+            for (int64_t i = 0; i < problem.height; i++)
+                for (int64_t k = 0; k < problem.breadth; k++) S[i * stride + k] = svd.rank ? u[i] * room[k] : 0.0;
             return;
         }
         if (rule.heads > 1 && (rule.norm == MAX_ROW || rule.norm == SIGN))
             dense_by_row(terms);
         else
             dense(terms);
-        if (rule.norm != MAX_ROW) return steepest_entries(G, n_entries, rule.norm, rule.power, room, S);
+        if (rule.norm != MAX_ROW) {
+            const int64_t first = problem.parts == APART ? problem.q * stride : 0;
+            if (first) steepest_entries(G, first, rule.norm, rule.power, room, S);
+            return steepest_entries(G + first, n_entries - first, rule.norm, rule.power, room, S + first);
+        }
         for (int64_t i = 0; i < n_entries; i += stride) steepest_power(G + i, stride, 2.0, room, S + i);
     }
 
@@ -288,19 +334,20 @@ struct MatrixDescent {
 
     // Begin a window of steps: what was the present one becomes the one before.
     void next_window(const MatrixRun &run) {
-        const int64_t n_rows = problem.n_inputs * problem.n_tokens, size = problem.q * problem.d;
+        const int64_t n_rows = problem.n_inputs * problem.n_tokens, size = problem.height * problem.breadth;
         for (int64_t k = 0; k < n_rows; k++) run.residuals[n_rows + k] = run.residuals[k], run.residuals[k] = 0.0;
         for (int64_t k = 0; k < size; k++) run.anchors[size + k] = run.anchors[k];
-        copy_rows(W, stride, problem.q, problem.d, run.anchors, problem.d);
+        copy_rows(W, stride, problem.height, problem.breadth, run.anchors, problem.breadth);
     }
 
     // Steps from `taken` on, of the sizes from the step `begin` on; returns how it ended.
     int64_t take_steps(const double *sizes, int64_t begin, const Steps &steps, const MatrixRun &run, double *out) {
-        const int64_t q = problem.q, d = problem.d;
+        const int64_t height = problem.height, breadth = problem.breadth, size_of_point = height * breadth;
         int64_t &step = *run.taken, saved = 0;
         while (saved < steps.n_saved && steps.save[saved] < step) saved++;
         for (; step < steps.stop; step++) {
-            for (; saved < steps.n_saved && steps.save[saved] == step; saved++) copy_rows(W, stride, q, d, out + saved * q * d, d);
+            for (; saved < steps.n_saved && steps.save[saved] == step; saved++)
+                copy_rows(W, stride, height, breadth, out + saved * size_of_point, breadth);
             if ((step & (step - 1)) == 0) next_window(run);
             const double size = sizes[step - begin];
             choose(batches.terms + (step - begin) * batches.size);
@@ -313,7 +360,7 @@ struct MatrixDescent {
             bool finite = subtract(W, rule.kind == MIRROR ? 1.0 : size, S, n_entries, W_next);
             if (batches.size) {
                 finite = finite && all_finite(a, n_logits);
-            } else if ((step + 1) % RESYNC == 0 || rule.kind == MIRROR) {
+            } else if ((step + 1) % RESYNC == 0 || rule.kind == MIRROR || problem.parts) {
                 logits_of(W_next, a);
                 finite = finite && all_finite(a, n_logits);
             } else {
@@ -321,7 +368,7 @@ struct MatrixDescent {
                 finite = subtract(a, size, h, n_logits, a) && finite;
             }
             if (!batches.size && rule.decay == 0.0 && S[0] == 0.0 && largest_modulus(S, n_entries) == 0.0 &&
-                largest_modulus(rights, n_active * stride) == 0.0)
+                largest_modulus(problem.parts ? halves : rights, n_halves(problem) / problem.n_terms * n_active * stride) == 0.0)
                 return STATIONARY;
             if (!finite) return NON_FINITE;
             double *former = W;
@@ -330,9 +377,9 @@ struct MatrixDescent {
         return RAN_ALL;
     }
 
-    // Take steps of the problem, from where `run` says it is; W at the kept steps is written into `out` (n_saved, q, d).
+    // Take steps of the problem, from where `run` says it is; W at the kept steps is written into `out` (n_saved, height, breadth).
     void descend(const double *sizes, int64_t begin, const Steps &steps, const MatrixRun &run, double *out) {
-        const int64_t q = problem.q, d = problem.d, n_terms = problem.n_terms, n_rows = n_terms * count;
+        const int64_t q = problem.height, d = problem.breadth, n_terms = problem.n_terms, n_rows = n_terms * count;
         set_columns();
         svd.left.n = 0;  // of another problem
         copy_rows(run.W, d, q, d, W, stride);

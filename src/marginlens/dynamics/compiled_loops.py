@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -271,10 +272,11 @@ class MatrixState(LoopState):
     """The state of a `MatrixLoop`, in the order in which the core takes it.
 
     Attributes:
-        points: (batch, d_query, d) W. logits: (batch, n_rows).
-        memory: (batch, 2, max(d_query, n_terms), d) running sums, means or the mirror image. scales: (batch, n_terms) their logarithms.
+        points: (batch, height, breadth) W, or Q above K. logits: (batch, n_rows).
+        memory: (batch, 2, max(height, n_terms), breadth) running sums, means or the mirror image.
+        scales: (batch, n_terms) their logarithms.
         residuals: (batch, 2, n_rows) weights of the tokens, summed up since the last power of two among the steps and over the window
-            before that. anchors: (batch, 2, d_query, d) W at the beginning of either window.
+            before that. anchors: (batch, 2, height, breadth) the points at the beginning of either window.
     """
 
     points: FloatArray
@@ -288,13 +290,15 @@ class MatrixState(LoopState):
 
 @dataclass(frozen=True, eq=False)
 class MatrixLoop:
-    """Compiled descent on p or W for a linear head and a loss with a code.
+    """Compiled descent on p, W or its factors for a linear head and a loss with a code.
 
     Attributes:
         batch: the problems. head: (d_model,) or (batch, d_model). code: of the loss. rule: of the optimizer.
         queries: (n_terms, d_query) or (batch, n_terms, d_query), n_terms being 1 for a query that all inputs share, or n_inputs; None on p.
         batches: the mini-batches of the steps, None for all inputs. heads: inputs one after the other whose outputs are averaged.
         transposed: whether points are transposes of W.
+        width: of the factors of W, Q (d_query, width) above K (d, width), that points are; None for W itself.
+        apart: whether Q and K take steps of their own.
     """
 
     batch: TokenDataset
@@ -305,6 +309,8 @@ class MatrixLoop:
     batches: MiniBatches | None = None
     heads: int = 1
     transposed: bool = False
+    width: int | None = None
+    apart: bool = False
 
     @classmethod
     def of_classes(
@@ -323,22 +329,28 @@ class MatrixLoop:
     def begin(self, start: FloatArray) -> MatrixState:
         """The state before the first step, from `start` (batch, d_query, d), or (batch, d) of p."""
         batch, queries = self.batch, self._queries
-        count, n_rows, d = len(batch), batch.n_inputs * batch.n_tokens, batch.d_key
-        n_terms, d_query = queries.shape[-2:]
+        count, n_rows, n_terms = len(batch), batch.n_inputs * batch.n_tokens, queries.shape[-2]
+        height, breadth = self._shape
         given = np.swapaxes(start, -1, -2) if self.transposed else start
-        points = np.array(given, dtype=np.float64, order="C").reshape(count, d_query, d)
-        memory = np.zeros((count, 2, max(d_query, n_terms), d))
+        points = np.array(given, dtype=np.float64, order="C").reshape(count, height, breadth)
+        memory = np.zeros((count, 2, max(height, n_terms), breadth))
         if self.rule.kind == MIRROR:
-            memory[:, 0, :d_query] = np.sign(points) * np.abs(points) ** (self.rule.settings[6] - 1.0)
+            memory[:, 0, :height] = np.sign(points) * np.abs(points) ** (self.rule.settings[6] - 1.0)
         return MatrixState(
             points,
             np.empty((count, n_rows)),
             memory,
             np.full((count, n_terms), -np.inf),
             np.zeros((count, N_WINDOWS, n_rows)),
-            np.zeros((count, N_WINDOWS, d_query, d)),
+            np.zeros((count, N_WINDOWS, height, breadth)),
             np.zeros((count, 2), dtype=np.int64),
         )
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        """Height and breadth of a point."""
+        d_query, d = self._queries.shape[-1], self.batch.d_key
+        return (d_query, d) if self.width is None else (d_query + d, self.width)
 
     @property
     def _queries(self) -> FloatArray:
@@ -367,14 +379,13 @@ class MatrixLoop:
         arrays = (keys, *others, np.array(np.broadcast_to(queries, (len(keys), *queries.shape[-2:])), order="C"))
         sizes = sizes_of(self.rule.size, begin, end)
         settings = (self.rule.settings, self.heads, self._terms(begin, end))
-        rule = (self.rule.kind, self.rule.norm_code, self.code, *settings, sizes, begin, end)
-        d_query = queries.shape[-1]
-        points = np.empty((len(batch), len(save), d_query, batch.d_key))
+        rule = (self.apart, self.rule.kind, self.rule.norm_code, self.code, *settings, sizes, begin, end)
+        points = np.empty((len(batch), len(save), *self._shape))
 
         def advance(first: int, last: int, low: int, high: int) -> None:
             core.descend_matrices(first, last, *arrays, *rule, begin + high, save, *vars(state).values(), points)
 
-        n_rows, entries = batch.n_inputs * batch.n_tokens, d_query * batch.d_key
+        n_rows, entries = batch.n_inputs * batch.n_tokens, math.prod(self._shape)
         in_slices(
             advance, Work(len(batch), end - begin, n_rows * (4.0 * batch.d_key + 40.0) + 50.0 * entries), progress
         )

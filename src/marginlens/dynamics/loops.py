@@ -23,12 +23,12 @@ from marginlens.kinds import kind_of
 from marginlens.losses.margin import compiled_code
 from marginlens.norms.matrix import MAX_ROW, NUCLEAR, SPECTRAL
 from marginlens.optimizers import Blockwise, GradientDescent, MirrorDescent, NormalizedGD, Optimizer
-from marginlens.optimizers.compiled import ADAM, compiled_rule
+from marginlens.optimizers.compiled import ADAM, MIRROR, STEEPEST, compiled_rule
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.cross_entropy import ContextRisk, MulticlassRisk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.log_scaled import LogScaled
-from marginlens.risk.matrix import MatrixRisk
+from marginlens.risk.matrix import FactorRisk, MatrixRisk
 from marginlens.risk.multi_head import MultiHeadRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
@@ -188,6 +188,23 @@ def matrix_loop(risk: MatrixRisk, optimizer: Any, batches: MiniBatches | None = 
         return None  # where queries have zeros, entries of the gradient may need scales of their own
     queries = risk.query[None] if risk.shares_query else risk.query
     return MatrixLoop(of_p.data.as_batch(), of_p.head, compiled_code(of_p.loss), rule, queries, batches)
+
+
+@compiled_loop.register
+def factor_loop(risk: FactorRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
+    """On the factors of W, without momentum: together, or each by its own steps in a norm of the entries."""
+    of_p, apart = risk.of_p, kind_of(optimizer) is Blockwise
+    rule = compiled_rule(optimizer.optimizer if apart else optimizer, risk.shape)
+    if not of_p.is_linear or compiled_code(of_p.loss) < 0 or rule is None or rule.momentum > 0.0:
+        return None
+    by_svd = rule.kind == STEEPEST and rule.norm_code in (SPECTRAL, NUCLEAR)
+    if (by_svd and (apart or batches is not None)) or (apart and rule.kind == MIRROR):
+        return None
+    if not _is_moderate(of_p.data.K) or not (by_svd or np.all(risk.query)):
+        return None
+    queries = risk.query[None] if risk.shares_query else risk.query
+    code = compiled_code(of_p.loss)
+    return MatrixLoop(of_p.data.as_batch(), of_p.head, code, rule, queries, batches, width=risk.width, apart=apart)
 
 
 @compiled_loop.register

@@ -30,6 +30,11 @@ class Rule(NamedTuple):
     settings: FloatArray
     norm_code: int = EUCLIDEAN
 
+    @property
+    def momentum(self) -> float:
+        """The share of the last step's sum that a step keeps."""
+        return float(self.settings[_SETTINGS.index("momentum")])
+
     @classmethod
     def of(cls, kind: int, size: StepSize, norm_code: int = EUCLIDEAN, **settings: float) -> Self:
         """The rule with these settings, zero for the others."""

@@ -56,7 +56,7 @@ DOOR singular_triplets(
     return 0;
 }
 
-// Descent on W by any optimizer: steps up to `stop` of problems first … last - 1, from where points, logits and ends say they are.
+// Descent on W (q, d), or on its factors Q above K (q + d, ·), by any optimizer; on factors without momentum. Takes steps up to `stop` of problems first … last - 1, from where points, logits and ends say they are.
 DOOR descend_matrices(
     int64_t first,            // in 0..last
     int64_t last,             // in 0..batch
@@ -64,6 +64,7 @@ DOOR descend_matrices(
     const double *scores,     // (n_problems, n_inputs, n_tokens)
     const int64_t *lengths,   // (n_problems, n_inputs) in 1..n_tokens
     const double *queries,    // (n_problems, n_terms, q)
+    int64_t apart,            // in 0..1 whether factors take steps of their own
     int64_t kind,             // in 0..3
     int64_t norm,             // in 0..12
     int64_t loss,             // in 0..3
@@ -75,17 +76,21 @@ DOOR descend_matrices(
     int64_t n_steps,          // in 0..
     int64_t stop,             // in 0..n_steps
     const int64_t *save,      // (n_saved)
-    double *points,           // (batch, q, d)
+    double *points,           // (batch, height, breadth)
     double *logits,           // (batch, n_inputs*n_tokens)
-    double *memory,           // (batch, 2, n_memory, d)
+    double *memory,           // (batch, 2, n_memory, breadth)
     double *scales,           // (batch, n_terms)
     double *residuals,        // (batch, 2, n_inputs*n_tokens)
-    double *anchors,          // (batch, 2, q, d)
+    double *anchors,          // (batch, 2, height, breadth)
     int64_t *ends,            // (batch, 2)
-    double *out,              // (batch, n_saved, q, d)
+    double *out,              // (batch, n_saved, height, breadth)
     int64_t n_problems, int64_t n_inputs, int64_t n_tokens, int64_t d, int64_t n_terms, int64_t q, int64_t n_sizes, int64_t n_saved,
-    int64_t batch, int64_t n_memory, int64_t n_batches, int64_t batch_size) {
-    if (!n_problems || !q || (n_terms != 1 && n_terms != n_inputs) || n_memory < larger(q, n_terms) || stop - begin > n_sizes) return WRONG_SIZE;
+    int64_t batch, int64_t n_memory, int64_t n_batches, int64_t batch_size, int64_t height, int64_t breadth) {
+    if (!n_problems || !q || (n_terms != 1 && n_terms != n_inputs) || stop - begin > n_sizes) return WRONG_SIZE;
+    const int64_t parts = height == q && breadth == d ? WHOLE : (apart ? APART : FACTORS);
+    if (n_memory < larger(height, n_terms) || (parts && height != q + d)) return WRONG_SIZE;
+    const bool by_svd = kind == STEEPEST && (norm == SPECTRAL || norm == NUCLEAR);
+    if (parts && (settings[1] > 0.0 || heads > 1 || loss == CROSS_ENTROPY || (by_svd && batch_size))) return WRONG_SIZE;
     if ((loss == CROSS_ENTROPY || batch_size || heads > 1) && n_terms != n_inputs) return WRONG_SIZE;
     if (batch_size > n_terms || batch_size % heads || n_terms % heads || (batch_size && stop - begin > n_batches)) return WRONG_SIZE;
     for (int64_t k = 0; k < n_batches * batch_size; k++)
@@ -93,21 +98,23 @@ DOOR descend_matrices(
     const AdamRule adam{settings[3], settings[4], settings[5]};
     const MirrorRule mirror{settings[6], settings[7] > 0.0};
     const UpdateRule rule{kind, norm, loss, settings[0], settings[1], settings[2] > 0.0, adam, mirror, settings[8], heads};
-    const int64_t n_rows = n_inputs * n_tokens;
+    const int64_t n_rows = n_inputs * n_tokens, size = height * breadth;
+    MatrixProblem problem{keys, scores, lengths, queries, n_inputs, n_tokens, d, n_terms, q, parts, height, breadth};
     Room room;
-    MatrixDescent descent(room, {keys, scores, lengths, queries, n_inputs, n_tokens, d, n_terms, q}, rule, {terms, batch_size}, n_memory);
+    MatrixDescent descent(room, problem, rule, {terms, batch_size}, n_memory);
     if (room.failed) return OUT_OF_MEMORY;
     for (int64_t b = first; b < last; b++) {
         const int64_t j = b % n_problems;
         // A run that has taken no step starts anew, whatever its end says: it needs the sizes from the first step on.
         const bool goes_on = ends[2 * b] == RAN_ALL || ends[2 * b + 1] == 0;
         if (goes_on && ends[2 * b + 1] < begin) return WRONG_SIZE;
-        descent.problem = {
-            keys + j * n_rows * d, scores + j * n_rows, lengths + j * n_inputs, queries + j * n_terms * q, n_inputs, n_tokens, d, n_terms, q};
+        problem.keys = keys + j * n_rows * d, problem.scores = scores + j * n_rows;
+        problem.lengths = lengths + j * n_inputs, problem.queries = queries + j * n_terms * q;
+        descent.problem = problem;
         const MatrixRun run{
-            points + b * q * d, logits + b * n_rows, memory + b * 2 * n_memory * d, scales + b * n_terms, residuals + b * 2 * n_rows,
-            anchors + b * 2 * q * d, ends + 2 * b, ends + 2 * b + 1};
-        descent.descend(sizes, begin, {n_steps, stop, save, n_saved}, run, out + b * n_saved * q * d);
+            points + b * size, logits + b * n_rows, memory + b * 2 * n_memory * breadth, scales + b * n_terms, residuals + b * 2 * n_rows,
+            anchors + b * 2 * size, ends + 2 * b, ends + 2 * b + 1};
+        descent.descend(sizes, begin, {n_steps, stop, save, n_saved}, run, out + b * n_saved * size);
     }
     return 0;
 }

@@ -57,8 +57,8 @@ function steepestLoop(problem) {
   const { n, T, lengths, scores, optimizer } = problem;
   const { name, size, decay, momentum = 0, betas = [0, 0], eps = 0, p: power = 2 } = optimizer;
   const m = n * T;
-  const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d, n_terms: 1, q: 1, batch: 1, n_memory: 1, n_batches: 0, batch_size: 0 };
-  const given = { first: 0, last: 1, keys: problem.K, scores, lengths, queries: [1], loss: problem.code, heads: 1, terms: [] };
+  const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d, n_terms: 1, q: 1, height: 1, breadth: d, batch: 1, n_memory: 1, n_batches: 0, batch_size: 0 };
+  const given = { first: 0, last: 1, keys: problem.K, scores, lengths, queries: [1], loss: problem.code, heads: 1, apart: 0, terms: [] };
   const settings = [power, momentum, 0, ...betas, eps, 2, 0, 0];
   const rule = { kind: name === "Adam" ? ADAM : STEEPEST, norm: NORM_CODES[name] ?? 0, settings };
   const lengthsOf = { points: d, logits: m, memory: 2 * d, scales: 1, residuals: 2 * m, anchors: 2 * d };

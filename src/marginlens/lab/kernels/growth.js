@@ -62,8 +62,8 @@ function measured({ n, T, scores }, logits) {
 function trained(layer, { kind, norm }, size, settings) {
   const { n, T, d, keys, queries, scores } = layer;
   const [batch, width, m] = [settings.length, d * d, n * T];
-  const counts = { n_problems: 1, n_inputs: n, n_tokens: T, d, n_terms: n, q: d, n_sizes: 1, n_saved: 0, batch, n_memory: Math.max(n, d), n_batches: 0, batch_size: 0 };
-  const given = { first: 0, last: batch, keys, scores, lengths: new Int32Array(n).fill(T), queries, heads: 1, terms: [], save: [], out: new Float64Array(0) };
+  const counts = { n_problems: 1, n_inputs: n, n_tokens: T, d, n_terms: n, q: d, height: d, breadth: d, n_sizes: 1, n_saved: 0, batch, n_memory: Math.max(n, d), n_batches: 0, batch_size: 0 };
+  const given = { first: 0, last: batch, keys, scores, lengths: new Int32Array(n).fill(T), queries, heads: 1, apart: 0, terms: [], save: [], out: new Float64Array(0) };
   const rule = { kind, norm, loss: LOGISTIC, settings: [2, 0, 0, ...BETAS, 0, 2, 0, 0], sizes: [size], n_steps: GROWTH_STEPS };
   const zeros = (length) => new Float64Array(batch * length);
   const state = {
