@@ -58,12 +58,13 @@ class X_N3(Claim):
         rng = np.random.default_rng(SEED)
         data, v, queries = sphere_queries(n_problems, *SIZES, rng)
         of_p = ml.AttentionRisk(data, v)
-        sign = []
+        sign: list[dict[str, Any]] = []
+        margins: dict[tuple[int, ...], Any] = {}
         for width in progress.each(widths, more=2):
             risk = FactorRisk(of_p, queries, width)
             start = rng.uniform(-START, START, (n_problems, *risk.shape))
             rule = ml.SignDescent(PowerDecay(SIGN_SIZE / np.sqrt(width), 0.5))
-            sign.append({"width": width, **_sign_run(risk, rule, start, n_steps)})
+            sign.append({"width": width, **_sign_run(risk, rule, start, n_steps, margins)})
         risk = FactorRisk(of_p, queries, 10)
         start = rng.uniform(-START, START, (n_problems, *risk.shape))
         shares = {}
@@ -94,8 +95,13 @@ def _note(numbers: dict[str, float]) -> str:
     )
 
 
-def _sign_run(risk: FactorRisk, optimizer: ml.Optimizer, start: FloatArray, n_steps: int) -> dict[str, Any]:
-    """One width: misalignment with the conditions and share of the bound at a few looks, and what W has of the known margins."""
+def _sign_run(
+    risk: FactorRisk, optimizer: ml.Optimizer, start: FloatArray, n_steps: int, margins: dict[tuple[int, ...], Any]
+) -> dict[str, Any]:
+    """One width: misalignment with the conditions and share of the bound at a few looks, and what W has of the known margins.
+
+    `margins` keeps the bounds of problems with their selections, which do not depend on the width.
+    """
     looks = np.unique(np.geomspace(n_steps // 20, n_steps, 6).astype(np.int64))
     windows = [np.unique(np.linspace((1.0 - WINDOW) * k, k, N_IN_WINDOW).astype(np.int64)) for k in looks]
     steps = np.unique(np.concatenate(windows))
@@ -105,15 +111,17 @@ def _sign_run(risk: FactorRisk, optimizer: ml.Optimizer, start: FloatArray, n_st
     of_W = risk.of_p.as_matrix(risk.query)
     slopes = np.stack([_scaled(-of_W.gradient(W[:, k]).direction()) for k in range(len(steps))], axis=1)
     rows = [of_W[j].margin_rows(run.selected[j]).rows for j in range(len(risk))]
-    bounds = [sign_factor_margin(row) for row in rows]
+    chosen = [(j, *selected.tolist()) for j, selected in enumerate(run.selected)]
+    margins |= {key: sign_factor_margin(row) for key, row in zip(chosen, rows, strict=True) if key not in margins}
+    bounds = [margins[key] for key in chosen]
     alignment, share = np.empty((2, len(risk), len(looks)))
     for k, (look, window) in enumerate(zip(looks, windows, strict=True)):
         at = int(np.searchsorted(steps, look))
         mean = np.mean(slopes[:, np.searchsorted(steps, window)], axis=1)
         alignment[:, k] = _alignment(mean, *risk.split(points[:, at]))
         largest = np.max(np.abs(points[:, at]), axis=(1, 2))
-        margins = np.array([np.min(np.einsum("rqd,qd->r", row, w)) for row, w in zip(rows, W[:, at], strict=True)])
-        share[:, k] = margins / (risk.width * largest**2) / [bound.upper for bound in bounds]
+        smallest = np.array([np.min(np.einsum("rqd,qd->r", row, w)) for row, w in zip(rows, W[:, at], strict=True)])
+        share[:, k] = smallest / (risk.width * largest**2) / [bound.upper for bound in bounds]
     return {
         "looks": looks,
         "alignment": alignment,
