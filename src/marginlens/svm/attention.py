@@ -18,7 +18,7 @@ from marginlens.papers import implements
 from marginlens.svm.on_device import solve_device_tokens, solve_on_device
 from marginlens.svm.pairs import token_pairs
 from marginlens.svm.solution import MarginSolution
-from marginlens.svm.solvers.least_distance import least_distance
+from marginlens.svm.solvers.least_distance import least_distance, shortest_above
 from marginlens.svm.solvers.norms import solve_in_norm
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
@@ -64,13 +64,13 @@ def att_svm(data: Any, selected: Any, *, norm: Norm = L2(), query: ArrayLike | N
     rows, pairs = token_pairs(data, selected)
     lower = (pairs[..., 0] >= 0).astype(np.float64)
     if query is None:
-        return least_distance(rows, lower, norm=norm, pairs=pairs)
+        return shortest_above(rows, lower, norm=norm, pairs=pairs)
     z = _queries(data, query)
     of_row = np.take_along_axis(z, np.maximum(pairs[..., :1], 0), axis=-2)  # (…, n_pairs, d_query)
     formed = of_row[..., :, None] * rows[..., None, :]
     shape = formed.shape[-2:]
     euclidean = kind_of(as_norm(norm, shape)) is L2
-    solution = least_distance(formed.reshape(*rows.shape[:-1], shape[0] * shape[1]), lower, pairs=pairs)
+    solution = shortest_above(formed.reshape(*rows.shape[:-1], shape[0] * shape[1]), lower, pairs=pairs)
     solution = replace(solution, x=solution.x.reshape(*solution.x.shape[:-1], *shape))
     return replace(solution, norm=norm) if euclidean else solve_in_norm(solution, norm)
 
@@ -112,7 +112,7 @@ def relaxed_svm(
     counts = np.broadcast_to(_support(data, support), data.y.shape)  # (…, n_inputs)
     inside = np.take_along_axis(counts, np.maximum(pairs[..., 0], 0), axis=-1)
     lower = np.where(pairs[..., 0] >= 0, np.where(inside, 1.0, epsilon), 0.0)
-    return least_distance(rows, lower, norm=norm, pairs=pairs)
+    return shortest_above(rows, lower, norm=norm, pairs=pairs)
 
 
 def _support(data: TokenDataset, support: Any) -> BoolArray:

@@ -13,7 +13,7 @@ from marginlens.gpu.margins import DeviceMargins, MarginArrays, is_solved_by_war
 from marginlens.svm.pairs import token_pairs
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.batch import INFEASIBLE, UNVERIFIED
-from marginlens.svm.solvers.least_distance import OUTCOME_STATUS, least_distance
+from marginlens.svm.solvers.least_distance import OUTCOME_STATUS, shortest_above
 from marginlens.typing import IntArray
 
 
@@ -23,7 +23,7 @@ def solve_on_device(data: TokenDataset, alpha: IntArray, device: Device) -> Marg
     lower = (pairs[..., 0] >= 0).astype(np.float64)
     batch, n_rows = data.as_batch(), data.n_inputs * (data.n_tokens - 1)
     if not is_solved_by_warps(n_rows, data.d_key):
-        return least_distance(rows, lower, pairs=pairs)
+        return shortest_above(rows, lower, pairs=pairs)
     lengths = None if batch.mask.all() else batch.lengths
     arrays: tuple[Any, ...] = (batch.K, batch.y, lengths, alpha.reshape(-1, data.n_inputs))
     token_bytes = 8 * (data.n_inputs * data.n_tokens * data.d_key + 3 * data.n_inputs)
@@ -71,7 +71,7 @@ def _solve_on_cpu(data: DeviceTokens, alpha: Any, rest: IntArray, out: MarginArr
     """The problems of `rest` by the CPU, written into the arrays on the device."""
     xp = data.device.xp
     rows, pairs = token_pairs(data[rest].to_host(), to_host(alpha[rest]))
-    solved = least_distance(rows, (pairs[..., 0] >= 0).astype(np.float64), pairs=pairs)
+    solved = shortest_above(rows, (pairs[..., 0] >= 0).astype(np.float64), pairs=pairs)
     codes = np.array([int(np.flatnonzero(status == OUTCOME_STATUS)[0]) for status in solved.status])
     infeasible = codes == INFEASIBLE
     multipliers = np.where(infeasible[:, None], np.asarray(solved.certificate), solved.multipliers)

@@ -56,9 +56,6 @@ def least_distance(
         multipliers >= 0; `kkt_residual()` checks it, `certificate_residual()` checks a claim that no x exists. In another norm
         than the Euclidean one `bracket()` contains the smallest norm, and `is_unique` says whether x is the only shortest vector.
     """
-    if kind_of(norm) is not L2:
-        euclidean = least_distance(A, lower, equalities=equalities, pairs=pairs)
-        return solve_in_norm(euclidean, as_norm(norm, euclidean.x.shape[-1:]))
     expected = "of shape (n_rows, d) or (batch, n_rows, d)"
     rows = float_array(A, "A", f"numbers {expected}")  # whether they are finite, the compiled code notices
     if rows.ndim not in (2, 3) or rows.shape[-1] == 0 or (rows.ndim == 3 and len(rows) == 0):
@@ -70,14 +67,14 @@ def least_distance(
         shape = (*rows.shape[:-1], 3)
         pairs = index_array(pairs, "pairs", f"whole numbers of shape {shape}", shape)
     if equalities is None:
-        return replace(_solve(rows, b, "A" if pairs is None else "data"), pairs=pairs)
+        return shortest_above(rows, b, norm=norm, pairs=pairs)
     axes: tuple[str | int, ...] = ("n_equalities", rows.shape[-1])
     if rows.ndim == 3 and n_axes(equalities) == 3:
         axes = (len(rows), *axes)
     C = real_array(equalities, "equalities", axes)
     C = np.broadcast_to(C, (*rows.shape[:-2], *C.shape[-2:]))
     if rows.ndim == 2:
-        return replace(_solve_with_equalities(rows, b, C), pairs=pairs)
+        return _in_norm(replace(_solve_with_equalities(rows, b, C), pairs=pairs), norm)
     single = [_solve_with_equalities(*problem) for problem in zip(rows, b, C, strict=True)]
     nothing = np.full(b.shape[1], np.nan)
     certificates = np.stack([nothing if solution.certificate is None else solution.certificate for solution in single])
@@ -86,10 +83,20 @@ def least_distance(
         for name in ("x", "multipliers", "equality_multipliers", "active")
     )
     status = np.array([solution.status for solution in single], dtype=object)
-    return MarginSolution(rows, b, C, x, status, multipliers, mu, active, certificates, pairs)
+    return _in_norm(MarginSolution(rows, b, C, x, status, multipliers, mu, active, certificates, pairs), norm)
 
 
 # ---- inequalities
+
+
+def shortest_above(rows: FloatArray, lower: FloatArray, *, norm: Norm = L2(), pairs: Any = None) -> MarginSolution:
+    """The `least_distance` of arrays that are known to fit each other, such as those of `token_pairs`, without equalities."""
+    return _in_norm(replace(_solve(rows, lower, "A" if pairs is None else "data"), pairs=pairs), norm)
+
+
+def _in_norm(euclidean: MarginSolution, norm: Norm) -> MarginSolution:
+    """The solution of the same problem in this norm."""
+    return euclidean if kind_of(norm) is L2 else solve_in_norm(euclidean, as_norm(norm, euclidean.x.shape[-1:]))
 
 
 def _solve(A: FloatArray, b: FloatArray, argument: str = "A") -> MarginSolution:
