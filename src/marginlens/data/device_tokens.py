@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.tokens import TokenArrays, TokenDataset
+from marginlens.data.tokens import TokenArrays, TokenDataset, as_dataset
 from marginlens.errors import reject
-from marginlens.gpu.device import Device, Layout, device_of, to_host
+from marginlens.gpu.device import Device, Layout, as_device, device_of, to_host
 from marginlens.result import Described
 
 
@@ -109,3 +109,18 @@ class DeviceTokens(TokenArrays, Described):
             return [[tokens[b, i, :length] for i, length in enumerate(row)] for b, row in enumerate(lengths)]
 
         return TokenDataset(ragged(X), y, K=None if K is None else ragged(K))
+
+
+class PlacedTokens(NamedTuple):
+    """A dataset of NumPy whose problems a device takes, as many at a time as it holds."""
+
+    data: TokenDataset
+    device: Device
+
+
+def placed(data: Any, device: str) -> Any:
+    """Tokens where their problems are solved: a dataset itself on the CPU, else with its device; `DeviceTokens` are on theirs."""
+    if isinstance(data, DeviceTokens):
+        return data
+    where = as_device(device)
+    return data if where is None else PlacedTokens(as_dataset(data), where)

@@ -1,6 +1,7 @@
 """The hard-margin problems of the papers, one file each, over one core solver with certificates."""
 
 from marginlens.gpu.margins import DeviceMargins
+from marginlens.svm import on_device  # noqa: F401  registers how tokens on a device are solved
 from marginlens.svm.attention import att_svm, label_svm, relaxed_svm
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.contexts import ContextSolution, ntp_svm

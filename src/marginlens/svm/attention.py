@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import singledispatch
 from typing import Any, overload
 
 import numpy as np
 
-from marginlens.data.device_tokens import DeviceTokens
-from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.data.device_tokens import DeviceTokens, placed
+from marginlens.data.tokens import TokenDataset
 from marginlens.errors import array_of_any, index_array, n_axes, real_array, reject, share_number
-from marginlens.gpu.device import as_device
 from marginlens.gpu.margins import DeviceMargins
-from marginlens.kinds import kind_of
-from marginlens.norms import L2, Norm, as_norm
+from marginlens.norms import L2, Norm
 from marginlens.papers import implements
-from marginlens.svm.on_device import solve_device_tokens, solve_on_device
 from marginlens.svm.pairs import token_pairs
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance, shortest_above
-from marginlens.svm.solvers.norms import solve_in_norm
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
 
@@ -54,25 +50,19 @@ def att_svm(data: Any, selected: Any, *, norm: Norm = L2(), query: ArrayLike | N
         `certificate_residual()` check it, `bracket()` in any norm; `rank()` is that of W. For `DeviceTokens` the solutions stay on the
         device, as `DeviceMargins`.
     """
-    where = data.device if isinstance(data, DeviceTokens) else as_device(device)
-    if where is not None:
-        if query is not None or kind_of(norm) is not L2:
-            raise reject("device", "'cpu' with queries or a norm other than L2", repr(where.name))
-        if isinstance(data, DeviceTokens):
-            return solve_device_tokens(data, selected)
-        return solve_on_device(as_dataset(data), data.selection(selected), where)
+    return solve_selection(placed(data, device), selected, norm, query)
+
+
+@singledispatch
+def solve_selection(data: Any, selected: Any, norm: Norm, query: ArrayLike | None) -> Any:
+    """ATT-SVM of tokens where they are: of a `TokenDataset` here, of tokens on a device by what `svm/on_device.py` registers."""
     rows, pairs = token_pairs(data, selected)
     lower = (pairs[..., 0] >= 0).astype(np.float64)
     if query is None:
         return shortest_above(rows, lower, norm=norm, pairs=pairs)
     z = _queries(data, query)
     of_row = np.take_along_axis(z, np.maximum(pairs[..., :1], 0), axis=-2)  # (…, n_pairs, d_query)
-    formed = of_row[..., :, None] * rows[..., None, :]
-    shape = formed.shape[-2:]
-    euclidean = kind_of(as_norm(norm, shape)) is L2
-    solution = shortest_above(formed.reshape(*rows.shape[:-1], shape[0] * shape[1]), lower, pairs=pairs)
-    solution = replace(solution, x=solution.x.reshape(*solution.x.shape[:-1], *shape))
-    return replace(solution, norm=norm) if euclidean else solve_in_norm(solution, norm)
+    return shortest_above(of_row[..., :, None] * rows[..., None, :], lower, norm=norm, pairs=pairs)
 
 
 def _queries(data: TokenDataset, query: ArrayLike) -> FloatArray:

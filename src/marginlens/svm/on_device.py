@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.data.device_tokens import DeviceTokens
-from marginlens.data.tokens import TokenDataset
+from marginlens.data.device_tokens import DeviceTokens, PlacedTokens
+from marginlens.errors import reject
 from marginlens.gpu.device import Device, parts, to_host
 from marginlens.gpu.margins import DeviceMargins, MarginArrays, is_solved_by_warps, solve_margins
+from marginlens.kinds import kind_of
+from marginlens.norms import L2, Norm
+from marginlens.svm.attention import solve_selection
 from marginlens.svm.pairs import token_pairs
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.batch import INFEASIBLE, UNVERIFIED
@@ -17,8 +20,12 @@ from marginlens.svm.solvers.least_distance import OUTCOME_STATUS, shortest_above
 from marginlens.typing import IntArray
 
 
-def solve_on_device(data: TokenDataset, alpha: IntArray, device: Device) -> MarginSolution:
-    """The `MarginSolution` of `least_distance` for the selection alpha (…, n_inputs): as many problems at a time as the device holds."""
+@solve_selection.register
+def solve_on_device(placed: PlacedTokens, selected: Any, norm: Norm, query: Any) -> MarginSolution:
+    """The `MarginSolution` of `least_distance` for a selection (…, n_inputs): as many problems at a time as the device holds."""
+    data, device = placed
+    check_plain(device, norm, query)
+    alpha = data.selection(selected)
     rows, pairs = token_pairs(data, alpha)
     lower = (pairs[..., 0] >= 0).astype(np.float64)
     batch, n_rows = data.as_batch(), data.n_inputs * (data.n_tokens - 1)
@@ -30,11 +37,11 @@ def solve_on_device(data: TokenDataset, alpha: IntArray, device: Device) -> Marg
     fetched: list[list[Any]] = []
     for first, last in parts(device, len(batch), token_bytes + MarginArrays.bytes_per_problem(n_rows, data.d_key)):
         with device.active():
-            K, y, sizes, selected = (
+            K, y, sizes, chosen = (
                 None if array is None else device.xp.asarray(np.ascontiguousarray(array[first:last]))
                 for array in arrays
             )
-            found = solve_device_tokens(DeviceTokens(K, y, lengths=sizes, device=device), selected)
+            found = solve_device_tokens(DeviceTokens(K, y, lengths=sizes, device=device), chosen)
             fetched.append([to_host(part) for part in (found.x, found.status, found.multipliers, found.active)])
     x, outcome, multipliers, active = (np.concatenate(part) for part in zip(*fetched, strict=True))
     infeasible = outcome == INFEASIBLE
@@ -49,9 +56,11 @@ def solve_on_device(data: TokenDataset, alpha: IntArray, device: Device) -> Marg
     return MarginSolution(*problem)[0]  # one problem has exactly its own pairs
 
 
-def solve_device_tokens(data: DeviceTokens, selected: Any) -> DeviceMargins:
+@solve_selection.register
+def solve_device_tokens(data: DeviceTokens, selected: Any, norm: Norm = L2(), query: Any = None) -> DeviceMargins:
     """The solutions for problems whose arrays are on a device, where they stay."""
     device, xp = data.device, data.device.xp
+    check_plain(device, norm, query)
     n_rows = data.n_inputs * (data.n_tokens - 1)
     with device.active():
         alpha = data.selection(selected)
@@ -65,6 +74,12 @@ def solve_device_tokens(data: DeviceTokens, selected: Any) -> DeviceMargins:
         if len(rest):
             _solve_on_cpu(data, alpha, rest, out)
     return DeviceMargins(*out, len(rest))
+
+
+def check_plain(device: Device, norm: Norm, query: Any) -> None:
+    """Refuse queries and norms that the device does not solve."""
+    if query is not None or kind_of(norm) is not L2:
+        raise reject("device", "'cpu' with queries or a norm other than L2", repr(device.name))
 
 
 def _solve_on_cpu(data: DeviceTokens, alpha: Any, rest: IntArray, out: MarginArrays) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -90,13 +91,21 @@ def least_distance(
 
 
 def shortest_above(rows: FloatArray, lower: FloatArray, *, norm: Norm = L2(), pairs: Any = None) -> MarginSolution:
-    """The `least_distance` of arrays that are known to fit each other, such as those of `token_pairs`, without equalities."""
-    return _in_norm(replace(_solve(rows, lower, "A" if pairs is None else "data"), pairs=pairs), norm)
+    """The `least_distance` of arrays that are known to fit each other, such as those of `token_pairs`, without equalities.
+
+    The rows of an unknown matrix are matrices too, (…, n_rows, *shape of x).
+    """
+    shape = rows.shape[lower.ndim :]
+    solution = _solve(rows.reshape(*lower.shape, math.prod(shape)), lower, "A" if pairs is None else "data")
+    x = solution.x.reshape(*lower.shape[:-1], *shape)
+    return _in_norm(replace(solution, x=x, pairs=pairs), norm)
 
 
 def _in_norm(euclidean: MarginSolution, norm: Norm) -> MarginSolution:
     """The solution of the same problem in this norm."""
-    return euclidean if kind_of(norm) is L2 else solve_in_norm(euclidean, as_norm(norm, euclidean.x.shape[-1:]))
+    shape = euclidean.x.shape[euclidean.lower.ndim - 1 :]
+    is_euclidean = kind_of(as_norm(norm, shape)) is L2
+    return replace(euclidean, norm=norm) if is_euclidean else solve_in_norm(euclidean, norm)
 
 
 def _solve(A: FloatArray, b: FloatArray, argument: str = "A") -> MarginSolution:

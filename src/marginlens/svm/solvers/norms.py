@@ -44,6 +44,7 @@ def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
     comes back scaled such that no row is violated, the multipliers such that Aᵀλ + Cᵀμ has the dual norm ‖x‖, and the `gap` of
     the solution's `bracket` alone says whether it is OPTIMAL.
     """
+    kind = kind_of(norm)
     _check_size(euclidean, norm)
     batched = (len(euclidean), euclidean.lower.shape[-1])
     rows = np.asarray(euclidean.rows).reshape(*batched, euclidean.x.size // len(euclidean))
@@ -66,13 +67,13 @@ def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
     x = euclidean.x.reshape(len(rows), rows.shape[-1]) / scale
     shape, m = euclidean.x.shape[euclidean.lower.ndim - 1 :], (rows.shape[1] - euclidean.lower.shape[-1]) // 2
     batch = NormBatch(rows / unit[..., None], lower / scale, x, weights * unit / scale, open_problems, shape, m)
-    BATCH_SOLVERS.get(kind_of(norm), solve_by_cutting_planes)(batch, norm)
+    BATCH_SOLVERS.get(kind, solve_by_cutting_planes)(batch, norm)
     solution = _unscaled(euclidean, norm, batch, unit, scale)
     unproved = np.flatnonzero(np.atleast_1d(solution.status == Status.INACCURATE))
-    if not len(unproved) or kind_of(norm) not in (L1, LInf):
+    if not len(unproved) or kind not in (L1, LInf):
         return solution
     for j in unproved:
-        second = solve_by_highs(batch.rows[j], batch.lower[j], kind_of(norm) is L1)
+        second = solve_by_highs(batch.rows[j], batch.lower[j], kind is L1)
         if second is not None:
             batch.x[j], batch.multipliers[j] = second
     again = _unscaled(euclidean, norm, batch, unit, scale)
