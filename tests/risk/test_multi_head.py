@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.dynamics.loops import StepwiseLoop, cpu_loop
+from marginlens.dynamics.loops import StepwiseLoop, loop_of
 from marginlens.errors import InputError
 from marginlens.risk import MultiHeadRisk
 
@@ -22,7 +22,7 @@ def three_heads():
 def test_adam_is_right_where_heads_are_far_apart():
     """Its means have one scale in the compiled loop, which heads of their own need not share."""
     risk = three_heads()
-    assert isinstance(cpu_loop(risk, ml.Adam(0.1)), StepwiseLoop)
+    assert isinstance(loop_of(risk, ml.Adam(0.1)), StepwiseLoop)
     assert np.isfinite(ml.descend(risk, optimizer=ml.Adam(0.1), n_steps=50).final).all()
 
 

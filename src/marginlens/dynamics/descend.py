@@ -11,8 +11,8 @@ from marginlens.data.device_tokens import DeviceTokens
 from marginlens.directions import length
 from marginlens.dynamics.brackets import DualAccumulator
 from marginlens.dynamics.compiled_loops import MatrixLoop, MatrixState
-from marginlens.dynamics.device_descent import DeviceRun, descend_device_tokens, device_loop
-from marginlens.dynamics.loops import Loop, cpu_loop
+from marginlens.dynamics.device_descent import DeviceRun, descend_device_tokens
+from marginlens.dynamics.loops import Loop, PlacedRisk, loop_of
 from marginlens.dynamics.mini_batches import Sampling, as_mini_batches
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
@@ -113,9 +113,7 @@ def descend(
     check_record(record, risk)
     as_progress(progress)
     batches = as_mini_batches(batch_size, sampling, risk)
-    if where is not None and batches is not None:
-        raise reject("device", "'cpu' for mini-batches", repr(device))
-    loop = cpu_loop(risk, rule, batches) if where is None else device_loop(where, risk, rule)
+    loop = loop_of(risk if where is None else PlacedRisk(risk, where), rule, batches)
     return Descent(risk, loop, loop.begin(starting_points(risk, start)), 0).resume(n_steps, record, progress)
 
 

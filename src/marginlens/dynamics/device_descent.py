@@ -11,7 +11,8 @@ import numpy as np
 from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics.compiled_loops import problem_arrays
-from marginlens.dynamics.loops import Loop, cpu_loop
+from marginlens.dynamics.loops import Loop, PlacedRisk, compiled_loop, loop_of
+from marginlens.dynamics.mini_batches import MiniBatches
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.gpu.descent import (
@@ -173,8 +174,12 @@ class DeviceLoop:
         return points
 
 
-def device_loop(device: Device, risk: Any, optimizer: Optimizer) -> Loop:
+@compiled_loop.register
+def device_loop(placed: PlacedRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop:
     """The loop that takes the steps on a device; it leaves problems with extreme keys to the loop of the CPU."""
+    risk, device = placed
+    if batches is not None:
+        raise reject("device", "'cpu' for mini-batches", repr(device.name))
     if not isinstance(risk, AttentionRisk) or not risk.is_linear or compiled_code(risk.loss) < 0:
         what = (
             f"a {type(risk).__name__}"
@@ -188,7 +193,7 @@ def device_loop(device: Device, risk: Any, optimizer: Optimizer) -> Loop:
 
     def subset_loop(indices: IntArray) -> Loop:
         """The loop of the CPU for these problems of the batch."""
-        return cpu_loop(risk[indices], optimizer)
+        return loop_of(risk[indices], optimizer)
 
     return DeviceLoop(device, risk.data.as_batch(), risk.head, compiled_code(risk.loss), rule, subset_loop)
 

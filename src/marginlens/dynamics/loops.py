@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import singledispatch
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from marginlens.dynamics.compiled_loops import (
 )
 from marginlens.dynamics.mini_batches import MiniBatches
 from marginlens.errors import InputError
+from marginlens.gpu.device import Device
 from marginlens.kinds import kind_of
 from marginlens.losses.margin import compiled_code
 from marginlens.norms.matrix import MAX_ROW, NUCLEAR, SPECTRAL
@@ -52,7 +53,14 @@ class Loop(Protocol):
         """Take the steps `span[0]` … `span[1] - 1`, which change `state`; the iterates after the steps `save`, (batch, n_saved, *shape)."""
 
 
-def cpu_loop(risk: Any, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop:
+class PlacedRisk(NamedTuple):
+    """A risk on whose problems a device takes the steps, by the loop that `dynamics/device_descent.py` registers."""
+
+    risk: Any
+    device: Device
+
+
+def loop_of(risk: Any, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop:
     """The compiled loop where there is one, else NumPy step by step."""
     return compiled_loop(risk, optimizer, batches) or StepwiseLoop(risk, optimizer, batches)
 
