@@ -12,19 +12,20 @@ import marginlens as ml
 from marginlens import errors
 from marginlens.papers import registered
 from tolerances import HANGING
+from typed_pages import ROOT, blocks, is_shown
 
 OPTIONAL = ("matplotlib", "sklearn", "PIL", "pyarrow", "pandas", "polars", "networkx", "torch", "transformers")
-WITHOUT = f"""
+WITHOUT = """
 import sys
 from importlib.machinery import PathFinder
 
 class Without(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        return None if name in {OPTIONAL!r} else super().find_spec(name, path, target)
+        return None if name in {!r} else super().find_spec(name, path, target)
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Without
-"""  # as if none of them were installed
+"""  # as if none of these packages were installed
 
 LIBRARY = """
 import json
@@ -49,8 +50,8 @@ print(json.dumps({
 """
 
 
-def python(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", WITHOUT + source, *arguments]
+def python(source: str, *arguments: str, without: tuple[str, ...] = OPTIONAL) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT.format(without) + source, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=HANGING, check=False)
 
 
@@ -65,6 +66,18 @@ def test_theory_training_solving_graphs_the_lab_and_the_ledger_need_none():
     assert found["claims"] >= 42
     library = {one.citation for one in registered() if one.module.startswith("marginlens.")}
     assert found["statements"] == sorted(library)
+
+
+def test_the_library_alone_knows_what_claims_saw_and_does_what_the_readme_shows():
+    """Without the package of the papers, by whatever path it would be found."""
+    seen = "print(', '.join(ml.predict_limit(*ml.data.figure_8(), optimizer=ml.NormalizedGD(1.0)).bias.observed))"
+    (shown,) = (block for block in blocks(ROOT / "README.md") if block.language == "python")
+    source = f"import marginlens as ml\n{seen}\n{shown.code}\nimport marginlens_papers"
+    done = python(source, without=("marginlens_papers",))
+    assert "No module named 'marginlens_papers'" in done.stderr.splitlines()[-1], done.stderr
+    cited, _, printed = done.stdout.partition("\n")
+    assert "A-F9" in cited
+    assert is_shown(shown.shown, printed)
 
 
 def test_a_star_import_gives_what_is_installed():

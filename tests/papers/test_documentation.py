@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_pages_say_what_the_code_says():
     written = documentation.pages(ROOT)
-    for name in (documentation.THEOREMS, documentation.PAPERS):
+    for name in (documentation.THEOREMS, documentation.PAPERS, documentation.OBSERVED):
         assert (ROOT / name).read_text(encoding="utf-8") == written[name], f"{name} is stale: run make docs"
 
 

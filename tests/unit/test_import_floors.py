@@ -39,6 +39,30 @@ def test_planted_imports_are_found(tmp_path):
     assert [sentence for sentence in FOUND if sentence not in done.stdout] == []
 
 
+FINDS_THE_PAPERS = {
+    "marginlens/__init__.pyi",  # `ml.ledger`
+    "marginlens/cli/app.py",
+    "marginlens/cli/statement.py",
+    "marginlens/cli/text/__init__.py",
+    "marginlens/papers.py",
+    "marginlens/sweeps/choices.py",  # whose files may name functions of both packages
+}  # what looks for the second package when it is asked for something of it, and does without where there is none
+
+
+def test_no_file_names_the_second_package_to_import_it_by_its_name():
+    """`import_module` and its like are not seen by the contract: no text of the library outside docstrings begins with the name."""
+    naming = set()
+    for path in [*SOURCES.glob("marginlens/**/*.py"), *SOURCES.glob("marginlens/**/*.pyi")]:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        texts = {
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        if any(text.split(".")[0] == "marginlens_papers" for text in texts | modules):
+            naming.add(path.relative_to(SOURCES).as_posix())
+    assert naming == FINDS_THE_PAPERS
+
+
 def test_no_files_import_each_other_in_a_circle():
     """Imports inside functions count; those for types alone do not."""
     files = {name(path): path for path in SOURCES.rglob("*.py")}

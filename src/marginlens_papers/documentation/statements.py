@@ -16,12 +16,15 @@ from typing import Any
 import marginlens
 from marginlens.errors import InputError
 from marginlens.papers import SOURCES, Implementation, natural, registered
+from marginlens.runtime.files import json_by_line
+from marginlens.theory.implicit_bias import listed_kind
 from marginlens_papers.claim import Claim, in_one_line
 from marginlens_papers.claims import catalogue
 
 THEOREMS = "docs/theorems.md"
 PAPERS = "docs/papers.md"  # has the table of what is implemented
 STATEMENTS = "src/marginlens/statements.jsonl"
+OBSERVED = "src/marginlens/theory/observed.json"
 _TEXTS = in_one_line(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")))
 PROOF_STEPS: dict[str, str] = {  # equations that are only steps of a proof -> the statement that is proved
     f"{proved[0]} {label}": proved for proved, steps in _TEXTS["steps"].items() for label in steps
@@ -234,6 +237,21 @@ def public_name(one: Implementation) -> str:
     return f"{one.module}.{one.name}"
 
 
+# ---- what `marginlens.theory.implicit_bias` cites
+
+
+def observations(claims: Iterable[Claim]) -> dict[str, dict[str, Any]]:
+    """By the id of a claim, its labels and the descents that it declares: what was trained, and by which kind of optimizer."""
+    return {
+        claim.id: {
+            "labels": list(claim.labels),
+            "runs": [{"variable": run.variable, "kind": listed_kind(run.optimizer)} for run in claim.runs],
+        }
+        for claim in claims
+        if claim.runs
+    }
+
+
 # ---- writing
 
 
@@ -248,6 +266,7 @@ def pages(root: Path) -> dict[str, str]:
         THEOREMS: theorems_page(functions, tests, claims),
         PAPERS: with_table(implemented_table(functions), papers),
         STATEMENTS: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in statement_rows(functions, claims)),
+        OBSERVED: json_by_line(observations(claims)).decode(),
     }
 
 
