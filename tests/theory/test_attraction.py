@@ -180,6 +180,11 @@ def test_runs_never_leave_their_tube_and_select_what_it_says(rule, loss):
     assert with_higher_scores > 5
 
 
+class SignSteps(ml.NormalizedGD):
+    def update(self, gradient, state):
+        return -self.size * np.sign(gradient.value()), state
+
+
 def certified(rule=None, shape=(3, 5, 6), seed=0):
     data, v = ml.data.sphere_tokens(1, *shape, seed)
     found = ml.predict_limit(data[0], v[0], optimizer=rule)
@@ -208,6 +213,15 @@ def test_certificates_verify_survive_a_file_and_fail_when_they_are_wrong(rule, t
         "part of the support": replace(right, support=right.support[1:]),
         "scores the other way": replace(right, head=-right.head),
         "tolerance too large": replace(right, tolerance=right.norm),
+        "tolerance below zero": replace(right, tolerance=-right.deviation),
+        "radius below zero": replace(right, radius=-200.0, point=-right.point),
+        "radius without end": replace(right, radius=-np.inf),
+        "share below zero": replace(right, share=-1e9, radius=0.5),
+        "share above one": replace(right, share=5.0),
+        "other steps": replace(right, optimizer=ml.Adam(0.01)),
+        "momentum": replace(right, optimizer=ml.NormalizedGD(0.01, momentum=0.99)),
+        "steps of its own": replace(right, optimizer=SignSteps(0.01)),
+        "support twice": replace(right, support=np.repeat(right.support, 2, axis=0)),
     }
     if rule is not None:
         planted["steps too long"] = replace(right, optimizer=replace(rule, size=1e6 * rule.size))
@@ -272,6 +286,9 @@ def test_the_flow_into_a_finite_minimum_is_proved_and_wrong_proofs_of_it_fail(tm
             replace(proof, point=1.1 * proof.point),
             replace(proof, radius=1e4 * proof.radius),
             replace(proof, curvature=10.0 * proof.curvature),
+            replace(proof, curvature=-10.0),
+            replace(proof, radius=-proof.radius),
+            replace(proof, tolerance=-1.0),
             replace(proof, head=-proof.head),
         ):
             assert not wrong.verify().applies

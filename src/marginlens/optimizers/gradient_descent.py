@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from marginlens.errors import positive_number
 from marginlens.optimizers.compiled import GRADIENT, STEEPEST, Rule
@@ -80,3 +82,9 @@ class NormalizedGD(_Euclidean):
     def compiled(self, shape: tuple[int, ...]) -> Rule:
         """As the compiled loops know it."""
         return Rule.of(STEEPEST, self.size, power=2.0, momentum=self.momentum)
+
+
+def has_plain_steps(optimizer: Any) -> bool:
+    """Whether an optimizer is one of these two without momentum and decay; a subclass may take any steps, so it is not."""
+    is_plain = type(optimizer) in (GradientDescent, NormalizedGD) and optimizer.is_plain
+    return is_plain and bool(0.0 < optimizer.size < np.inf)

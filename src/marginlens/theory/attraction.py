@@ -12,8 +12,10 @@ import numpy as np
 from marginlens import core
 from marginlens.data.tokens import TokenDataset
 from marginlens.directions import length
+from marginlens.errors import reject
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss, slope_of
-from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.optimizers import NormalizedGD
+from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.papers import implements
 from marginlens.runtime.threads import over_problems
 from marginlens.status import Status
@@ -97,6 +99,8 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
     Returns:
         A tube for each, or what is missing.
     """
+    if not (optimizer is None or has_plain_steps(optimizer)):
+        raise reject("optimizer", "None for the flow, NormalizedGD(size) or GradientDescent(size)", repr(optimizer))
     part = dependent_part(data, head)
     points = np.ascontiguousarray(points, dtype=np.float64)
     at = directional_margin(part, np.where(np.any(points, axis=-1, keepdims=True), points, 1.0))
@@ -122,8 +126,8 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
         *map(np.ascontiguousarray, (part.K, scores, part.lengths, at.selected, log_slope)),
         STEEPNESS[type(loss)],
         *map(np.ascontiguousarray, (multipliers, direction, 1.0 / norm, points, blur)),
-        int(isinstance(optimizer, NormalizedGD)),
-        optimizer.size if isinstance(optimizer, NormalizedGD | GradientDescent) else 0.0,
+        int(type(optimizer) is NormalizedGD),
+        0.0 if optimizer is None else optimizer.size,
         anchor,
         constants,
         outcome,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -15,6 +15,7 @@ from marginlens.directions import length
 from marginlens.errors import reject, whole_number
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.papers import implements
 from marginlens.result import Headline, Result, Tabular, drawn
 from marginlens.result.drawing import draw_bars
@@ -40,6 +41,8 @@ class Proof(Result, Tabular):
     point: FloatArray
     tolerance: float
     format: ClassVar[str]  # of its files
+    not_negative: ClassVar[tuple[str, ...]] = ("tolerance",)  # numbers among the fields
+    positive: ClassVar[tuple[str, ...]]
     steps: ClassVar[tuple[str, ...]] = ()  # what a file holds of the optimizer
 
     @property
@@ -50,6 +53,23 @@ class Proof(Result, Tabular):
     @abstractmethod
     def verify(self) -> TheoremVerdict:
         """Recompute every inequality of the proof from the data."""
+
+    def requirements(self) -> Iterator[tuple[str, bool, str]]:
+        """What the theorem asks of each field: its name, whether it is so, and what it has to be. Fields rely on those before."""
+        data = self.data
+        yield "data", type(data) is TokenDataset and _is_one_problem(data), "one problem"
+        yield "head", _is_vector(self.head, data.d_model), f"{data.d_model} finite numbers"
+        yield "loss", type(self.loss) in _LOSSES.values(), f"one of {', '.join(_LOSSES)}"
+        yield "point", _is_vector(self.point, data.d_key), f"{data.d_key} finite numbers"
+        for name in self.not_negative:
+            yield name, _is_number(getattr(self, name)) and getattr(self, name) >= 0.0, "a finite number, at least 0"
+        for name in self.positive:
+            yield name, _is_number(getattr(self, name)) and getattr(self, name) > 0.0, "a finite number above 0"
+
+    def refused(self) -> tuple[Check, ...]:
+        """The condition that the first wrong field fails, none where all fields are as the theorem asks."""
+        wrong = next(((name, expected) for name, holds, expected in self.requirements() if not holds), None)
+        return () if wrong is None else (Check(wrong[0], False, f"it has to be {wrong[1]}", {"room": float("nan")}),)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the certificate and its problem to a .npz file, which `load` of its class reads."""
@@ -117,12 +137,14 @@ class Certificate(Proof):
     progress: float
     format = "marginlens-certificate-1"
     steps = ("normalized", "size")
+    not_negative = ("tolerance", "deviation", "growth")
+    positive = ("margin", "radius", "share", "progress")
     quantities = "selects {selected}, margin={margin:.4g}, from norm {norm:.4g} on, tube radius={radius:.4g}, growth={growth:.3g}"
 
     @property
     def normalized(self) -> bool:
         """Whether the steps are normalised."""
-        return isinstance(self.optimizer, NormalizedGD)
+        return type(self.optimizer) is NormalizedGD
 
     @property
     def size(self) -> float:
@@ -132,10 +154,27 @@ class Certificate(Proof):
     @property
     def steps_words(self) -> str:
         """What moves: the flow or the steps, in words."""
-        if self.optimizer is None:
-            return WORDS["moving"]["flow"]
-        kind = "NormalizedGD" if isinstance(self.optimizer, NormalizedGD) else "GradientDescent"
-        return WORDS["moving"][kind].format(size=f"{self.optimizer.size:g}")
+        kind = "flow" if self.optimizer is None else type(self.optimizer).__name__
+        return WORDS["moving"].get(kind, kind).format(size=f"{self.size:g}")
+
+    def requirements(self) -> Iterator[tuple[str, bool, str]]:
+        """What the theorem asks of each field, as for every proof."""
+        yield from super().requirements()
+        data = self.data
+        yield "share", self.share < 1.0, "a number below 1"
+        yield "along", _is_number(self.along), "a finite number"
+        yield "direction", _is_vector(self.direction, data.d_key), f"{data.d_key} finite numbers"
+        expected = "None for the flow, NormalizedGD(size) or GradientDescent(size)"
+        yield "optimizer", self.optimizer is None or has_plain_steps(self.optimizer), expected
+        selected, support = self.selected, self.support
+        yield "selected", _are_indices(selected, (data.n_inputs,), data.lengths), "a token of every input"
+        is_list = _are_indices(
+            support, (len(support), 2) if np.ndim(support) else (), np.array([data.n_inputs, 1 << 62])
+        )
+        yield "support", is_list and len(support) > 0, "pairs of an input and a token"
+        i, t = support.T
+        yield "support", bool((t < data.lengths[i]).all() and (t != selected[i]).all()), "tokens that are not selected"
+        yield "support", len(np.unique(support, axis=0)) == len(support), "tokens that are named once"
 
     def forecast(self, steps: Any) -> Forecast:
         r"""Norm and angle after further steps, or along a further length of the flow: what is predicted, and bounds that are proved.
@@ -161,8 +200,8 @@ class Certificate(Proof):
                 of it. Then nothing is left to believe of the run; it takes milliseconds a step. start: (d_key,), zero if left out.
         """
         whole_number(n_steps, "n_steps", at_least=0)
-        checks = _conditions(self)
-        if n_steps:
+        checks = list(self.refused()) or _conditions(self)
+        if n_steps and not self.refused():
             if self.optimizer is None:
                 raise reject("n_steps", "0 for a proof about the gradient flow, which takes no steps", str(n_steps))
             proving = Proving()
@@ -175,6 +214,31 @@ class Certificate(Proof):
 
     def _headline(self) -> Headline:
         return Headline("proved", f"from norm {self.norm:.4g} on {self.steps_words} cannot end elsewhere.", True)
+
+
+def _is_one_problem(data: TokenDataset) -> bool:
+    """Whether the arrays of a dataset are of one problem and fit together."""
+    if data.is_batch or data.X.ndim != 3 or data.K.ndim != 3:
+        return False
+    inputs, tokens, _ = data.X.shape
+    shapes = data.K.shape[:2] == (inputs, tokens) and data.y.shape == (inputs,)
+    signs = bool(np.isin(data.y, (-1.0, 1.0)).all())
+    lengths = _are_indices(data.lengths - 1, (inputs,), np.full(inputs, tokens))
+    return shapes and signs and lengths and bool(np.isfinite(data.X).all() and np.isfinite(data.K).all())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | int) and bool(abs(value) <= np.finfo(np.float64).max)
+
+
+def _is_vector(value: Any, size: int) -> bool:
+    is_real = isinstance(value, np.ndarray) and value.dtype == np.float64
+    return is_real and value.shape == (size,) and bool(np.isfinite(value).all())
+
+
+def _are_indices(value: Any, shape: tuple[int, ...], below: IntArray) -> bool:
+    is_whole = isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.integer)
+    return is_whole and value.shape == shape and bool(np.all((value >= 0) & (value < below)))
 
 
 def _problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Loss]:
@@ -226,8 +290,6 @@ def certify(
     v, p, risk_loss = data.head(head), data.point(point, "point"), Logistic() if loss is None else loss
     if type(risk_loss) not in STEEPNESS:
         raise reject("loss", f"one of {', '.join(_LOSSES)}, whose slopes the proof bounds", type(risk_loss).__name__)
-    if not (optimizer is None or (isinstance(optimizer, NormalizedGD | GradientDescent) and optimizer.is_plain)):
-        raise reject("optimizer", "None for the flow, NormalizedGD(size) or GradientDescent(size)", repr(optimizer))
     tubes = find_tubes(data.as_batch(), v[None], p[None], optimizer, risk_loss)
     if tubes.missing[0]:
         expected = "a point from which the limit is proved"
@@ -263,13 +325,16 @@ def _conditions(proof: Certificate) -> list[Check]:
     m = range(len(places))
     G = [[number(gram, r, s) for s in m] for r in m]
     delta = [number(Exact(signed.whole[i, alpha[i]] - signed.whole[i, t], signed.power)) for i, t in places]
-    support = [r for r in m if places[r] in {(int(i), int(t)) for i, t in proof.support}]
-    if not support:
-        return proving.refused("support", "no token is on the margin")
+    carrying = {(int(i), int(t)) for i, t in proof.support}
+    support = [r for r in m if places[r] in carrying]
+    if len(support) < len(carrying):
+        return proving.refused("support", "an input whose output does not depend on p is among those on the margin")
 
     # p^mm = Σ μ a with a·p^mm = 1 on the support, θ = 1/‖p^mm‖, and multipliers λ with Σ λ a = p̄
     solve = proving.solver([[G[r][s] for s in support] for r in support])
     mu = solve([iv.mpf(1) for _ in support])
+    if any(not weight > 0 for weight in mu) or any(not delta[r] > 0 for r in support):
+        return proving.refused("support", "a multiplier or a score difference on the margin is not positive")
     theta = 1 / iv.sqrt(sum(mu, iv.mpf(0)))
     lam = [weight * theta for weight in mu]
 
@@ -279,8 +344,6 @@ def _conditions(proof: Certificate) -> list[Check]:
     along = [theta if r in support else over_support(r, lam) for r in m]
     others = [r for r in m if r not in support]
     slack = {r: along[r] - theta for r in others}
-    if any(not weight > 0 for weight in mu) or any(not delta[r] > 0 for r in support):
-        return proving.refused("support", "a multiplier or a score difference on the margin is not positive")
     within = [places[r] for r in others if not slack[r] > 0]
     if within:
         i, t = within[0]

@@ -36,12 +36,14 @@ class MinimumCertificate(Proof):
     radius: float
     curvature: float
     format = "marginlens-minimum-1"
+    positive = ("radius", "curvature")
     quantities = "norm={norm:.4g}, radius={radius:.3g}, curvature={curvature:.3g}"
 
     @implements("X", "Thm 2")
     def verify(self) -> TheoremVerdict:
         """Recompute every inequality of the proof from the data, in exact products and intervals of 300 bits."""
-        return TheoremVerdict("X Thm 2", tuple(_conditions(self)), "the gradient flow ends at a finite minimum")
+        checks = self.refused() or tuple(_conditions(self))
+        return TheoremVerdict("X Thm 2", checks, "the gradient flow ends at a finite minimum")
 
     def _headline(self) -> Headline:
         return Headline("proved", f"the gradient flow ends at a minimum within {self.radius:.3g} of this point.", True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import comb, prod
 from typing import Any, NamedTuple
 
@@ -93,8 +94,37 @@ def depends_on_p(data: TokenDataset, head: Any) -> BoolArray:
     An input with one token, with one key for all its tokens, or with one score for all of them adds a constant to the risk. The theorems
     then speak of the other inputs, and n counts those.
     """
-    same_key = np.all(np.equal(data.K, data.K[..., :1, :]).all(axis=-1) | ~data.mask, axis=-1)
-    return np.asarray(~same_key & ~all_tied(data.finite_scores(head), score_blur(data, head), data.mask))
+    return np.asarray(~_has_one_key(data) & ~all_tied(data.finite_scores(head), score_blur(data, head), data.mask))
+
+
+def _has_one_key(data: TokenDataset) -> BoolArray:
+    return np.asarray(np.all(np.equal(data.K, data.K[..., :1, :]).all(axis=-1) | ~data.mask, axis=-1))
+
+
+def near_ties(data: TokenDataset, head: Any, selected: ArrayLike) -> BoolArray:
+    """Which tokens score within `score_blur` of the selected one without an exact tie, (…, n_inputs, n_tokens).
+
+    Exact are the sums of products of the given doubles. In double precision rounding decides which of two such tokens scores higher.
+    """
+    difference, other = score_differences(data, head, selected)
+    alpha, v = data.selection(selected), data.head(head)
+    chosen = np.take_along_axis(data.X, alpha[..., None, None], axis=-2)
+    near = other & (difference == 0.0) & np.any((chosen != data.X) & (v[..., None, None, :] != 0.0), axis=-1)
+    for *at, t in np.argwhere(near).tolist():
+        problem = tuple(at[:-1])
+        terms = zip(data.X[(*at, t)].tolist(), chosen[(*at, 0)].tolist(), v[problem].tolist(), strict=True)
+        near[(*at, t)] = sum(Fraction(weight) * (Fraction(x) - Fraction(y)) for x, y, weight in terms) != 0
+    return near
+
+
+def rounding_decides(data: TokenDataset, head: Any) -> BoolArray:
+    """Which inputs have different keys and scores that all tie within `score_blur`, but not exactly, (…, n_inputs).
+
+    `depends_on_p` takes the output of such an input for a constant. In exact arithmetic it depends on p, and after enough steps it may
+    decide where training ends: no theorem about the other inputs alone is proved of the whole problem.
+    """
+    near = near_ties(data, head, data.optimal(head)).any(axis=-1)
+    return np.asarray(near & ~_has_one_key(data) & ~depends_on_p(data, head))
 
 
 def log_slopes(data: TokenDataset, head: Any, loss: Loss) -> tuple[Any, Any]:
