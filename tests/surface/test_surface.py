@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import marginlens as ml
 
 PACKAGES = "data dynamics embeddings engines errors graphs lab losses nexttoken norms optimizers plotting probe risk svm sweeps text theory"
@@ -94,3 +96,12 @@ def test_no_two_files_of_one_folder_and_no_two_public_classes_share_a_name():
             if inspect.isclass(value):
                 homes.setdefault(name, set()).add(f"{value.__module__}.{value.__qualname__}")
     assert not {name: places for name, places in homes.items() if len(places) > 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("head_decay", "factor_balance"), ("optimizer_like", "nothing replaces")]
+)
+def test_a_name_that_left_the_probe_says_what_to_use_instead(name, instead):
+    with pytest.raises(AttributeError, match=f"{name} was removed from marginlens.probe: .*{instead}"):
+        getattr(ml.probe, name)
+    assert name not in ml.probe.__all__

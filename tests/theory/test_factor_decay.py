@@ -8,7 +8,6 @@ from scipy.optimize import linprog
 
 import marginlens as ml
 from marginlens.errors import InputError
-from marginlens.probe import head_decay
 from marginlens.theory import factor_balance, nuclear_stationarity
 from marginlens_papers.lemmas.sign_factors import largest_sign_product, sign_factor_margin
 from refusals import refused
@@ -66,36 +65,11 @@ def test_squares_exceed_the_nuclear_norm_unless_factors_balance():
     assert abs(balanced.excess) < 1e-12 * balanced.nuclear_norm
 
 
-def test_heads_that_were_not_decayed_are_rarely_called_so():
-    rng = np.random.default_rng(5)
-    found = [head_decay(*rng.normal(scale=0.02, size=(2, 64, 8)), 0.02) for _ in range(2000)]
-    assert np.mean([one.decayed for one in found]) < 0.01
-    assert abs(np.mean([one.ratio for one in found]) - 1.0) < 0.02
-
-
-def test_trained_heads_are_told_apart():
-    """Gradient descent on factors of the same data, with and without decay: the imbalance is kept, or fades by e^(-2λt)."""
-    n_heads, time = 20, 10.0
-    data, v = ml.data.sphere_tokens(n_heads, 3, 5, 24, 7)
-    queries = np.random.default_rng(7).normal(size=(n_heads, 3, 24))
-    risk = ml.AttentionRisk(data, v).as_factors(queries, 6)
-    start = 0.3 * np.random.default_rng(8).normal(size=(n_heads, 48, 6))
-    called = {}
-    for decay in (0.0, 0.05):
-        run = ml.descend(risk, optimizer=ml.GradientDescent(0.05, weight_decay=decay), n_steps=200, start=start)
-        found = [head_decay(*risk[j].split(run.final[j]), 0.3) for j in range(n_heads)]
-        called[decay] = sum(one.decayed for one in found)
-        assert np.median([one.total_decay for one in found]) == pytest.approx(decay * time, abs=0.1)
-    assert called[0.0] <= 1
-    assert called[0.05] >= 19
-
-
 @pytest.mark.parametrize(
     ("call", "argument"),
     [
         (lambda: factor_balance(np.eye(2), np.eye(3)), "K"),
         (lambda: nuclear_stationarity(np.eye(2), np.eye(2), 0.0), "decay"),
-        (lambda: head_decay(np.eye(2), np.eye(2), -1.0), "init_std"),
     ],
 )
 def test_what_is_no_factor_is_refused(call, argument):

@@ -14,7 +14,6 @@ from marginlens.probe.heads.max_margin import (
     layer_margins,
     sample_queries,
 )
-from marginlens.probe.heads.optimizer import HeadDecay, head_decay, margin_shares, optimizer_like
 from marginlens.probe.heads.rounding import (
     RoundingCertificate,
     certify_rounding,
@@ -62,7 +61,6 @@ __all__ = [
     "AttentionStatistics",
     "BudgetSettings",
     "CheckpointCurves",
-    "HeadDecay",
     "HeadForecast",
     "HeadMargin",
     "ImageInputs",
@@ -89,13 +87,10 @@ __all__ = [
     "find_alarms",
     "find_selections",
     "forecast_heads",
-    "head_decay",
     "head_margin",
     "key_budgets",
     "layer_margins",
     "load_model",
-    "margin_shares",
-    "optimizer_like",
     "output_bound",
     "prepare_images",
     "probe_checkpoints",
@@ -117,7 +112,16 @@ __all__ = [
 ]
 
 
+_NO_FINGERPRINT = "a layer's weights do not show reliably which optimizer made them, and nothing replaces it"
+_REMOVED = {  # name -> what to use instead
+    **dict.fromkeys(("optimizer_like", "margin_shares"), _NO_FINGERPRINT),
+    **dict.fromkeys(("head_decay", "HeadDecay"), "use marginlens.theory.factor_balance(Q, K)"),
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _REMOVED:
+        raise AttributeError(f"{name} was removed from {__name__}: {_REMOVED[name]}.")
     if name == "AttentionMonitor":  # it is a callback of transformers, which takes seconds to import
         from marginlens.probe.monitor.callback import AttentionMonitor
 

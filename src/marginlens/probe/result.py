@@ -431,7 +431,6 @@ class ProbeResult(_Measured):
         head_sinks: (layer, head) → the same token of this head, where there is one.
         layer_names: (n_layers) what the layers are called: their number, after encoder, decoder or cross where there are several stacks.
         weights_missing: why W is not read, which leaves its norms nan and the max-margin part out; empty where it is.
-        optimizers: (n_layers) which optimizer the weights of each layer look like, as `optimizer_like` says; empty where they are not read.
 
     `to_frame()` has one row per head: layer, head, and every measure by its name.
     """
@@ -454,7 +453,6 @@ class ProbeResult(_Measured):
     pruned: tuple[PrunedHeads, ...] = ()
     layer_names: tuple[str, ...] = ()
     weights_missing: str = ""
-    optimizers: tuple[str, ...] = ()
     seconds: float = float("nan")
     quantities = (
         "{model}: {size_words} on {n_inputs} inputs, mean nnz/T {measures[relative_nnz]:mean}, "
@@ -482,7 +480,7 @@ class ProbeResult(_Measured):
         """All but attention maps and counts of margins as plain values: lists over layers and heads, None where there is no number."""
         heads = {measure.name for measure in HEAD_MEASURES}
         separated = {name: values for name, values in self.measures.items() if name not in heads}
-        named = ("model", "family", "layer_names", "optimizers", "sinks", "pruned", "examples", "notes")
+        named = ("model", "family", "layer_names", "sinks", "pruned", "examples", "notes")
         found = {
             **{name: getattr(self, name) for name in (*named, "mean_tokens", "seconds", "settings", "w_offset")},
             **{name: getattr(self, f"n_{name}") for name in ("layers", "heads", "inputs", "queries")},

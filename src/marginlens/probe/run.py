@@ -33,7 +33,6 @@ from marginlens.probe.heads.max_margin import (
     sample_queries,
     selected_tokens,
 )
-from marginlens.probe.heads.optimizer import optimizer_like
 from marginlens.probe.models.adapters import GUIDE, Adapter
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import LEFT_OUT, LayerKind, LayerReading, logit_rounding
@@ -222,20 +221,8 @@ def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback |
         pruned=pruned,
         layer_names=adapter.layer_names,
         weights_missing=adapter.reason if isinstance(adapter, AttentionOnlyAdapter) else "",
-        optimizers=_layer_optimizers(adapter) if adapter.reads_weights else (),
         seconds=time.perf_counter() - began,
     )
-
-
-def _layer_optimizers(adapter: Adapter) -> tuple[str, ...]:
-    """What the weights of each layer look like, with rotary positions at offset 0; undecided where some are not finite."""
-    words = []
-    with single_blas_thread():  # matrices of this size are not worth a second thread
-        for layer in range(adapter.n_layers):
-            heads = adapter.layer_maps(layer, 0 if adapter.rotary else None).heads
-            known = [head for head in heads if head is not None]
-            words.append(optimizer_like(known).word if len(known) == len(heads) else "undecided")
-    return tuple(words)
 
 
 def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], list[str], BoolArray]:

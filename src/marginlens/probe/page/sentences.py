@@ -52,7 +52,7 @@ def _kinds(result: ProbeResult) -> list[str]:
 
 def findings(result: ProbeResult) -> tuple[str, ...]:
     """Sentences on sparsity, on how it goes with the weights, on what heads select and on how max-margin they are."""
-    parts = [_sparsity, _weights, _optimizers, _selections, _preferences]
+    parts = [_sparsity, _weights, _selections, _preferences]
     if result.has_max_margin:
         parts += [_correlation, _margins]
     return tuple(sentence for part in parts for sentence in part(result))
@@ -102,17 +102,6 @@ def _weights(result: ProbeResult) -> list[str]:
         ]
     relation = f"{'on the whole' if abs(rank) > 0.3 else 'only slightly'} {'sparser' if rank < 0.0 else 'less sparse'}"
     return [f"Over all heads, {correlation}: heads with larger key-query weights are {relation}."]
-
-
-def _optimizers(result: ProbeResult) -> list[str]:
-    words = Counter(word for word in result.optimizers if word != "undecided")
-    if not words:
-        return []
-    (word, count), n_layers = words.most_common(1)[0], counted(len(result.optimizers), "layer")
-    return [
-        f"The weights of {count} of {n_layers} look {word}: a guess by singular values and entries, which on small models that learned "
-        "other tasks was right for 93% of the layers that it decided."
-    ]
 
 
 def _selections(result: ProbeResult) -> list[str]:
