@@ -25,7 +25,6 @@ BENCHMARKS = {  # name -> title of its table, what it does
     "stream": ("Priority graphs of a stream", "Rank the tokens of a corpus of a hundred million, chunk by chunk."),
     "nexttoken": ("Next-token descent", "Descend on next-token weights."),
     "probe": ("Probe of all-MiniLM-L6-v2", "Probe every head of a real model."),
-    "budgets": ("Rounded keys", "Certify the rounding of keys of models trained here, and of random ones."),
     "monitor": ("A monitored training run", "Train a small GPT-2, and see what watching its heads costs."),
     "collapse": (
         "Collapse seen coming",
@@ -37,7 +36,7 @@ BENCHMARKS = {  # name -> title of its table, what it does
     "text": ("Text classifiers", "Train text classifiers on IMDB and Yelp, beside TF-IDF, NB-SVM and fastText."),
     "lab": ("The lab in a browser", "Open the lab in a browser, drag a token and paint basins."),
 }
-WITH_DEVICE = ("budgets", "monitor")  # whose functions take the device to run on
+WITH_DEVICE = ("monitor",)  # whose functions take the device to run on
 WITH_TEXTS = ("text",)  # whose functions take files of texts
 SUMMARY = "summary"  # the text that marks a row which sums up the others
 NOTE = "note"  # the column of what is said below the table

@@ -40,8 +40,3 @@ def with_sinks(logits, rule):
     if rule.sinks is None:
         return logits
     return torch.cat((logits, rule.sinks.double()[None, :, None, None].expand(*logits.shape[:3], 1)), dim=-1)
-
-
-def full_maps(q, k, rule):
-    """Attention (B, H, T, S), behind it that of a sink where there is one."""
-    return torch.softmax(with_sinks(full_logits(q, k, rule)[0], rule), dim=-1)

@@ -13,7 +13,6 @@ import pytest
 import tolerances
 from benchmarks import (
     browser,
-    budgets,
     embeddings,
     engines,
     gpu,
@@ -64,24 +63,6 @@ def check_graph(rows: Rows) -> None:
             assert row["kkt_residual"] <= (tolerances.SVM_KKT if ours else tolerances.SVM_OTHERS)
     assert rows[5]["tied"] > 0
     assert rows[-1]["n"] == 1000
-
-
-def check_budgets(rows: Rows) -> None:
-    *of_models, summary = rows
-    assert (summary["run"], summary["certified_and_changed"]) == ("summary", 0)
-    counted = [row for row in of_models if "decisions" in row]
-    assert summary["decisions"] == sum(row["decisions"] for row in counted) > 2_000
-    for row in counted:
-        assert row["robust"] <= row["certified"] <= row["resolved"] <= 1.0
-    for name in budgets.FAMILIES:
-        at = {row["bits"]: row for row in of_models if row["run"] == name and row["keys"] == budgets.STORED[1]}
-        assert at[8]["certified"] > at[4]["certified"]
-        assert at[8]["variation"] < at[8]["bound"]
-        losses = [row["loss"] for row in of_models if row["run"] == f"{name}, loss"]
-        assert len(losses) == 1 + 3 * len(budgets.BITS)
-        assert max(losses) - min(losses) < 0.1  # models of two steps hardly attend
-        output = next(row for row in of_models if row["run"] == f"{name}, output")
-        assert output["change"] <= output["bound"] <= output["bound_by_variation"]
 
 
 def check_monitor(rows: Rows) -> None:
@@ -184,10 +165,6 @@ def first_limit_everywhere(data: object, head: object, starts: Any, *_: object) 
     return Basins(starts, np.zeros(side, dtype=np.int64))
 
 
-def refuse_model(*_: object, **options: object) -> None:
-    raise InputError("MiniLM is not read here.")
-
-
 BATCH = {"WIDTH": 32, "BATCH": 6, "TOKENS": 9, "VOCABULARY": 40, "STEPS": 3}
 SEQUENCES = (
     nexttoken._Size("small", acyclic_sequences, (4, 4, 3, 3), 2, 40, 1, 40),
@@ -221,18 +198,7 @@ GPU = {
 LAB = {"DRAG_SECONDS": 0.4, "basins_of": first_limit_everywhere}
 TINY_NORMS = {"SMALL": (3, 2, 3, 3), "CLUSTERS": (3, 4, 4, 0.1), "LOOPED": 2}
 no_browser = pytest.mark.skipif(browser.missing_browser() is not None, reason="pages were not opened: no Chromium")
-BUDGETS = {
-    "FAMILIES": ("gpt2", "gemma2"),
-    "N_TOKENS": 24,
-    "N_STEPS": 2,
-    "BATCH": 2,
-    "N_READ": 2,
-    "SEQUENCES": {"cpu": 2},
-    "DECISIONS": {"cpu": 2_000},
-    "load_model": refuse_model,
-}
 RACES = {
-    "budgets": Race(budgets, budgets.bench_budgets, check_budgets, BUDGETS, ("transformers",)),
     "embeddings": Race(embeddings, lambda _: embeddings.bench_embeddings(), check_embeddings, BATCH, ("torch",)),
     "engines": Race(engines, lambda _: engines.bench_engines(n_tasks=6), check_engines, {}),
     "gpu": Race(gpu, gpu.bench_gpu, check_gpu, GPU, ("torch",)),
@@ -275,7 +241,7 @@ def test_a_benchmark_times_every_method(name: str, monkeypatch: pytest.MonkeyPat
     timed = [row[key] for row in rows for key in row if key in TIMES]
     rates = [row["problems_per_second"] for row in rows if "problems_per_second" in row]
     assert min([*timed, *rates], default=1.0) > 0.0
-    assert timed or rates or name in ("budgets", "lab", "nexttoken", "sweep")  # which time by other names, or nothing
+    assert timed or rates or name in ("lab", "nexttoken", "sweep")  # which time by other names, or nothing
     race.check(rows)
 
 

@@ -189,17 +189,3 @@ def test_the_file_of_a_monitored_run_gives_its_page(tmp_path):
     assert found["steps"] == [0, 1]
     assert found["alarms"] == []
     assert "2 measurements" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
-
-
-def test_budgets_are_a_table_of_layers_and_json(bert, here):
-    Path("lines.txt").write_text("\n".join(TEXTS * 4), encoding="utf-8")
-    result = run(bert, "--text", "lines.txt", "--budget", "0.05")
-    assert result.exit_code == 0, result.output
-    assert "budgets at 0.05" in result.stdout
-    assert "safe bits" in result.stdout
-    assert not Path("probe-report").exists()
-    found = numbers(bert, "--text", "lines.txt", "--budget", "0.05")
-    assert found["settings"]["tolerance"] == 0.05
-    assert np.isfinite(np.array(found["certified"], dtype=float)).all()
-    assert "--budget must be" in refused(bert, "--text", "lines.txt", "--budget", "1.5")
-    assert "--against must be left out with --budget" in refused(bert, "--budget", "0.1", "--against", bert)

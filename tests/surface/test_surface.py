@@ -99,7 +99,8 @@ def test_no_two_files_of_one_folder_and_no_two_public_classes_share_a_name():
 
 
 @pytest.mark.parametrize(
-    ("name", "instead"), [("head_decay", "factor_balance"), ("optimizer_like", "nothing replaces")]
+    ("name", "instead"),
+    [("head_decay", "factor_balance"), ("key_budgets", "tolerances"), ("optimizer_like", "nothing replaces")],
 )
 def test_a_name_that_left_the_probe_says_what_to_use_instead(name, instead):
     with pytest.raises(AttributeError, match=f"{name} was removed from marginlens.probe: .*{instead}"):

@@ -84,10 +84,6 @@ def probe(
     against: Annotated[
         str | None, option("MODEL_OR_PATH", "Show what sets the model apart from this one, on the same inputs.")
     ] = None,
-    budget: Annotated[
-        float | None,
-        option("EPS", "How many keys, and bits of keys, every head needs to move by at most EPS in total variation."),
-    ] = None,
     trust_pickle: Annotated[
         bool, flag("--trust-pickle", "Also load weights in pickle form, which can run code.")
     ] = False,
@@ -103,7 +99,6 @@ def probe(
         marginlens probe my-model --ablate --no-max-margin --device cuda
         marginlens probe training-run --checkpoints --json > curves.json
         marginlens probe fine-tuned --against my-model
-        marginlens probe my-model --budget 0.01
     """
     from marginlens.probe.models.loading import load_model
     from marginlens.probe.result import ProbeSettings
@@ -117,12 +112,6 @@ def probe(
         errors.whole_number(limit, "limit", at_least=1)
     asked = not checkpoints if max_margin is None else max_margin
     settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, ablation=ablate, seed=seed)
-    if budget is not None:
-        others = {"out": out, "checkpoints": checkpoints, "against": against, "ablate": ablate, "offset": offset}
-        refuse_options("with --budget", **others)
-        with terminal.stage("Probing") as bar:
-            loaded = load_model(model, download=download, trust_pickle=trust_pickle, device=device)
-            return _budgets(loaded, _inputs(loaded, text, images, limit), budget, seed, bar)
     folder = out if out is not None or wants_json() else FOLDER
     if folder is not None:
         _check_folder(folder)
@@ -154,18 +143,6 @@ def probe(
         if folder is not None:
             files.write_folder(folder, _files(result, checkpoints), "out")
     return Answer(result, probe_text(result), page)
-
-
-def _budgets(loaded: LoadedModel, inputs: Inputs, tolerance: float, seed: int, progress: Any) -> Answer:
-    """The keys and bits that every head needs, as a table of layers."""
-    from marginlens.probe.budgets import BudgetSettings, key_budgets
-
-    with errors.calling(tolerance="budget"):
-        settings = BudgetSettings(tolerance=tolerance, seed=seed)
-    result = key_budgets(loaded, inputs, settings, progress=progress)
-    return Answer(
-        result, [terminal.rows_table(f"{result.model}: budgets at {tolerance:g}", result.rows()), *result.sentences()]
-    )
 
 
 def _monitored(path: str, folder: Path | None) -> Answer:

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from marginlens.probe.budgets import BudgetSettings, KeyBudgets, key_budgets
 from marginlens.probe.difference import ProbeDifference, compare_models
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.probe.heads.max_margin import (
@@ -13,13 +12,6 @@ from marginlens.probe.heads.max_margin import (
     head_margin,
     layer_margins,
     sample_queries,
-)
-from marginlens.probe.heads.rounding import (
-    RoundingCertificate,
-    certify_rounding,
-    output_bound,
-    rotation_matrix,
-    round_keys,
 )
 from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.heads.sparsity import relative_sparsity, soft_sparsity
@@ -59,13 +51,11 @@ __all__ = [
     "AttentionMonitor",
     "AttentionRule",
     "AttentionStatistics",
-    "BudgetSettings",
     "CheckpointCurves",
     "HeadForecast",
     "HeadMargin",
     "ImageInputs",
     "ImageSettings",
-    "KeyBudgets",
     "KeyQueryMap",
     "LayerReading",
     "LoadedModel",
@@ -75,11 +65,9 @@ __all__ = [
     "ProbeResult",
     "ProbeSettings",
     "QuerySample",
-    "RoundingCertificate",
     "TextInputs",
     "adapter_for",
     "attention_statistics",
-    "certify_rounding",
     "compare_models",
     "difference_page",
     "encode_texts",
@@ -88,10 +76,8 @@ __all__ = [
     "find_selections",
     "forecast_heads",
     "head_margin",
-    "key_budgets",
     "layer_margins",
     "load_model",
-    "output_bound",
     "prepare_images",
     "probe_checkpoints",
     "probe_model",
@@ -103,8 +89,6 @@ __all__ = [
     "received_attention",
     "register_adapter",
     "relative_sparsity",
-    "rotation_matrix",
-    "round_keys",
     "sample_queries",
     "select_tokens",
     "soft_sparsity",
@@ -113,8 +97,14 @@ __all__ = [
 
 
 _NO_FINGERPRINT = "a layer's weights do not show reliably which optimizer made them, and nothing replaces it"
+_ONE_PASS = "attention_statistics(q, k, rule, tolerances=(0.01,)) counts the keys that each query can do without"
+_BUDGETS = (
+    *("BudgetSettings", "KeyBudgets", "RoundingCertificate", "certify_rounding", "key_budgets"),
+    *("output_bound", "rotation_matrix", "round_keys"),
+)
 _REMOVED = {  # name -> what to use instead
     **dict.fromkeys(("optimizer_like", "margin_shares"), _NO_FINGERPRINT),
+    **dict.fromkeys(_BUDGETS, _ONE_PASS),
     **dict.fromkeys(("head_decay", "HeadDecay"), "use marginlens.theory.factor_balance(Q, K)"),
 }
 

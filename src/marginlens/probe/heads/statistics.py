@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import reject, whole_number
+from marginlens.errors import reject
 from marginlens.result import Described
 
 # Logits in memory at a time: rows of a few queries, so that O(tokens) is held.
@@ -205,88 +205,6 @@ def received_attention(
             sums = logits.sub_(at_rows).exp_().masked_fill_(at_rows == math.inf, 0.0).sum(dim=-2)
             total[at[:3]][..., first_key : first_key + sums.shape[-1]] += sums
         return total.reshape(*q.shape[:-2], k.shape[-2])
-
-
-class LargestLogits(NamedTuple):
-    """(…, heads, queries, count) the largest logits of each query, decreasing, and their keys; minus infinity and -1 past what it sees."""
-
-    logits: Any
-    keys: Any
-
-
-def largest_logits(
-    q: Any, k: Any, count: int, rule: AttentionRule | None = None, *, positions: Any = None
-) -> LargestLogits:
-    """The `count` largest logits of every query and whose they are, in memory that grows with queries and keys, not with their product.
-
-    Args:
-        q, k, rule, positions: as in `attention_statistics`.
-    """
-    import torch
-
-    applied = _Applied.of(q, k, rule or AttentionRule(), positions)
-    whole_number(count, "count", at_least=1)
-    shape = (*applied.shape, count)
-    logits = torch.full(shape, -math.inf, dtype=applied.dtype, device=q.device)
-    keys = torch.full(shape, -1, device=q.device)
-    with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-        for at, first_key, part in applied.blocks():
-            best = part.topk(min(count, part.shape[-1]), dim=-1)
-            is_seen = best.values > _lowest(part.dtype) / 2
-            some = (*at, slice(0, best.values.shape[-1]))
-            logits[some] = best.values.masked_fill(~is_seen, -math.inf)
-            keys[some] = (best.indices + first_key).masked_fill(~is_seen, -1)
-    return LargestLogits(logits.reshape(*q.shape[:-1], count), keys.reshape(*q.shape[:-1], count))
-
-
-def output_ranges(q: Any, k: Any, values: Any, radius: Any, rule: AttentionRule | None = None) -> tuple[Any, Any]:
-    r"""(…, heads, queries, d_v) the least and largest output in every coordinate while each logit moves by at most its radius.
-
-    A coordinate of the output is a mean of values by softmax, so it is largest where logits of the largest values are as high, and all
-    others as low, as they may be: one of the :math:`T + 1` corners of the box, which sums along sorted values go through.
-
-    Args:
-        q, k, rule: as in `attention_statistics`.
-        values: (…, key_heads, keys, d_v). radius: of all logits of a key, times the query's length: (…, key_heads, keys).
-    """
-    import torch
-
-    applied = _Applied.of(q, k, rule or AttentionRule(), None)
-    n_batch, n_groups = applied.shape[:2]
-    v = values.reshape(n_batch, n_groups, *values.shape[-2:]).to(applied.dtype)
-    rho = radius.reshape(n_batch, n_groups, -1).to(applied.dtype)
-    lengths = abs(applied.rule.scale or 1.0) * torch.linalg.vector_norm(applied.q, dim=-1, dtype=applied.dtype)
-    ends = [torch.empty((*applied.shape, v.shape[-1]), dtype=applied.dtype, device=q.device) for _ in range(2)]
-    with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-        for at, first_key, logits in applied.blocks():
-            keys = slice(first_key, first_key + logits.shape[-1])
-            is_seen = logits > _lowest(logits.dtype) / 2
-            moved = lengths[at][..., None] * rho[at[:2]][:, :, None, None, keys]
-            top = (logits + moved).amax(dim=-1, keepdim=True)
-            high, low = ((logits + sign * moved - top).exp() * is_seen for sign in (1.0, -1.0))
-            sink = torch.zeros_like(top)
-            if applied.rule.sinks is not None:
-                sink = (applied.rule.sinks.to(top)[at[1]][None, :, :, None, None] - top).exp()
-            for axis in range(v.shape[-1]):
-                column, order = v[at[:2]][:, :, keys, axis].sort(dim=-1, descending=True)  # (b, g, s)
-                column, order = column[:, :, None, None], order[:, :, None, None].expand(logits.shape)
-                up, down = high.gather(-1, order), low.gather(-1, order)
-                ends[1][(*at, axis)] = _corners(up, down, column, sink).amax(dim=-1)
-                ends[0][(*at, axis)] = _corners(down, up, column, sink).amin(dim=-1)
-    least, most = (end.reshape(*q.shape[:-1], -1) for end in ends)
-    return least, most
-
-
-def _corners(first: Any, last: Any, values: Any, sink: Any) -> Any:
-    """(…, s + 1) the mean of values where the first 0, 1, …, s of them have the weights `first`, and the others `last`."""
-    import torch
-
-    def sums(weights: Any, other: Any) -> Any:
-        before = torch.nn.functional.pad(weights.cumsum(dim=-1), (1, 0))
-        behind = torch.nn.functional.pad(other.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))
-        return before + behind
-
-    return sums(first * values, last * values) / (sums(first, last) + sink)
 
 
 # ---- logits, a few rows at a time
